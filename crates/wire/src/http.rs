@@ -1,0 +1,167 @@
+//! Names of the HTTP interface: paths, headers, error codes. It never parses HTTP.
+//!
+//! Servers, clients and tests share this one table, so that a code cannot mean two things.
+
+use std::fmt;
+
+use crate::id::{ClusterId, HistoryId};
+
+/// Answers `ok` once the server runs.
+pub const PATH_UP: &str = "/up";
+/// 200 when the node has joined and knows a leader.
+pub const PATH_READY: &str = "/ready";
+/// 200 on the leader that holds a grant.
+pub const PATH_LEADER: &str = "/leader";
+/// Hands out timestamps.
+pub const PATH_TIMESTAMP: &str = "/timestamp";
+/// Lists the members and the leader.
+pub const PATH_MEMBERS: &str = "/members";
+/// Alias of [`PATH_MEMBERS`].
+pub const PATH_MEMBERSHIP: &str = "/membership";
+/// Prometheus text.
+pub const PATH_METRICS: &str = "/metrics";
+
+/// Cluster id and history id, on every answer; see [`cluster_header`].
+pub const HEADER_CLUSTER: &str = "epicepoch-cluster";
+/// Stable code of an error, on every answer that is one; see [`ErrorCode::name`].
+pub const HEADER_ERROR: &str = "epicepoch-error";
+/// Client address of the leader, on `NOT_LEADER`.
+pub const HEADER_LEADER: &str = "epicepoch-leader";
+/// Chosen by the client, comes back on the answer.
+pub const HEADER_REQUEST_ID: &str = "epicepoch-request-id";
+
+/// Largest `n` of `format=range`, timestamps.
+pub const RANGE_COUNT_MAX: u64 = 1 << 32;
+/// Longest `epicepoch-request-id` that comes back, bytes; longer ones are refused with
+/// `BAD_REQUEST`.
+pub const REQUEST_ID_LEN_MAX: usize = 128;
+
+/// The value of [`HEADER_CLUSTER`]: cluster id, a dot, history id, both hexadecimal.
+#[must_use]
+pub fn cluster_header(cluster: ClusterId, history: HistoryId) -> String {
+    format!("{cluster}.{:016x}", history.0)
+}
+
+/// Why a request was refused. The number and the name are stable for ever; texts may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(u16)]
+pub enum ErrorCode {
+    /// Ask the leader named in `epicepoch-leader`.
+    NotLeader = 1,
+    /// Retry here after `Retry-After`: a quorum did not answer in time.
+    NoQuorum = 2,
+    /// Retry after `Retry-After`, here or at another member: an election is under way.
+    NoLeader = 3,
+    /// Retry after `Retry-After` with fewer requests at once: the waiting buffer is full.
+    Overloaded = 4,
+    /// Correct `n`: it is missing its number, out of range, or given twice.
+    BadCount = 5,
+    /// Correct `format`: `binary`, `range` or `json`.
+    BadFormat = 6,
+    /// Correct the request; the body says what is wrong.
+    BadRequest = 7,
+    /// Use one of the documented paths.
+    NotFound = 8,
+    /// Use the method named in `Allow`.
+    MethodNotAllowed = 9,
+    /// Connect to another member: this node is about to exit.
+    ShuttingDown = 10,
+    /// Retry later: the node has not joined its cluster yet.
+    NotReady = 11,
+    /// Do not retry: the node stopped serving, its log says why.
+    Internal = 12,
+}
+
+impl ErrorCode {
+    /// Every code, for tables and tests.
+    pub const ALL: [Self; 12] = [
+        Self::NotLeader,
+        Self::NoQuorum,
+        Self::NoLeader,
+        Self::Overloaded,
+        Self::BadCount,
+        Self::BadFormat,
+        Self::BadRequest,
+        Self::NotFound,
+        Self::MethodNotAllowed,
+        Self::ShuttingDown,
+        Self::NotReady,
+        Self::Internal,
+    ];
+
+    /// The stable name, the value of `epicepoch-error`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NotLeader => "NOT_LEADER",
+            Self::NoQuorum => "NO_QUORUM",
+            Self::NoLeader => "NO_LEADER",
+            Self::Overloaded => "OVERLOADED",
+            Self::BadCount => "BAD_COUNT",
+            Self::BadFormat => "BAD_FORMAT",
+            Self::BadRequest => "BAD_REQUEST",
+            Self::NotFound => "NOT_FOUND",
+            Self::MethodNotAllowed => "METHOD_NOT_ALLOWED",
+            Self::ShuttingDown => "SHUTTING_DOWN",
+            Self::NotReady => "NOT_READY",
+            Self::Internal => "INTERNAL",
+        }
+    }
+
+    /// The code of that name, if there is one.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|code| code.name() == name)
+    }
+
+    /// The HTTP status that carries it.
+    #[must_use]
+    pub const fn status(self) -> u16 {
+        match self {
+            Self::BadCount | Self::BadFormat | Self::BadRequest => 400,
+            Self::NotFound => 404,
+            Self::MethodNotAllowed => 405,
+            Self::NotLeader => 409,
+            Self::Internal => 500,
+            Self::NoQuorum
+            | Self::NoLeader
+            | Self::Overloaded
+            | Self::ShuttingDown
+            | Self::NotReady => 503,
+        }
+    }
+
+    /// Whether the same request may succeed later without being changed.
+    #[must_use]
+    pub const fn is_retryable(self) -> bool {
+        matches!(self.status(), 409 | 503)
+    }
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_of_errors_are_unique_and_found_again() {
+        for code in ErrorCode::ALL {
+            assert_eq!(ErrorCode::from_name(code.name()), Some(code));
+            let same = ErrorCode::ALL.iter().filter(|other| **other as u16 == code as u16);
+            assert_eq!(same.count(), 1, "{code}");
+        }
+        assert_eq!(ErrorCode::from_name("NOT_A_CODE"), None);
+    }
+
+    #[test]
+    fn the_cluster_header_has_a_fixed_width() {
+        let header = cluster_header(ClusterId(0xabc), HistoryId(1));
+        assert_eq!(header, "00000000000000000000000000000abc.0000000000000001");
+    }
+}

@@ -1,0 +1,80 @@
+//! Newtypes for every number that has a meaning, so that a term cannot be passed as a round.
+//!
+//! Raft words follow Ongaro's dissertation (2014). *Epoch* is never a Raft term here: see
+//! [`crate::timestamp`].
+
+use std::fmt;
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub u64);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0, f)
+            }
+        }
+    };
+}
+
+number! {
+    /// Raft node id, unique in the cluster and never reused. 0 means "nobody" and names no node.
+    NodeId
+}
+number! {
+    /// Raft term: a period with at most one leader.
+    Term
+}
+number! {
+    /// Position in the Raft log. The first entry is 1; 0 is before the log.
+    LogIndex
+}
+number! {
+    /// Number of a confirm round, counted per worker and boot, from 1.
+    Round
+}
+number! {
+    /// One run of one process: drawn at random at start, so that an earlier run's range is never
+    /// taken for this one's.
+    BootId
+}
+number! {
+    /// One history of a cluster. A restore from backup starts another, so that clients notice.
+    HistoryId
+}
+
+/// A data-plane worker of a node, counted from 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkerId(pub u32);
+
+impl fmt::Display for WorkerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+macro_rules! identity {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub u128);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:032x}", self.0)
+            }
+        }
+    };
+}
+
+identity! {
+    /// A cluster: drawn at random at its first bootstrap and replicated. 0 means "none yet".
+    ClusterId
+}
+identity! {
+    /// A data directory: drawn at random when the directory is made. Membership binds a node id
+    /// to it, so that an emptied disk is not taken for the node that had voted.
+    StoreId
+}

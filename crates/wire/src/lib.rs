@@ -1,0 +1,19 @@
+//! Bytes and their meaning: everything that EpicEpoch puts on a wire or a disk page that another
+//! program may read. It never opens a socket, never reads a clock and never decides anything.
+//!
+//! - [`timestamp`]: the 16-byte hybrid timestamp, ranges of it, and its relation to wall time.
+//! - [`id`]: newtypes for every number that has a meaning.
+//! - [`http`]: paths, header names and error codes of the HTTP interface.
+//! - [`frame`]: the frame that peers speak: header, limits, checksum.
+//! - [`hello`]: who is at the other end of a peer connection, and why it may be refused.
+//! - [`confirm`]: the two small frames of a confirm round.
+//! - [`raft_message`]: the only Raft messages a peer may send, in a codec of our own.
+//! - [`gossip`]: clock samples between peers.
+//! - [`bootstrap`]: how first members find each other empty, and the genesis that binds them.
+
+pub mod http;
+pub mod id;
+pub mod timestamp;
+
+pub use id::{BootId, ClusterId, HistoryId, LogIndex, NodeId, Round, StoreId, Term, WorkerId};
+pub use timestamp::{Epoch, EpochIndex, Timestamp, TimestampRange};

@@ -1,0 +1,268 @@
+//! The 16-byte hybrid timestamp: Unix time in nanoseconds, then an index, both big-endian, so
+//! that byte order is time order. It never touches a clock: wall time comes in as nanoseconds.
+//!
+//! The idea of pairing physical time with a counter is that of hybrid logical clocks (Kulkarni
+//! et al., 2014); here one oracle draws both, so that the order is total.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// Unix time in nanoseconds, the high half of a timestamp. Covers 1970 to 2554.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch(pub u64);
+
+/// Position inside an epoch, from 0: the low half of a timestamp.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EpochIndex(pub u64);
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for EpochIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A unique point in the cluster's order. Ordered by epoch, then index, as its bytes are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp {
+    /// Unix time in nanoseconds.
+    pub epoch: Epoch,
+    /// Position inside the epoch.
+    pub index: EpochIndex,
+}
+
+impl Timestamp {
+    /// Bytes of an encoded timestamp.
+    pub const LEN: usize = 16;
+
+    /// The timestamp at `index` of `epoch`.
+    #[must_use]
+    pub const fn new(epoch: Epoch, index: EpochIndex) -> Self {
+        Self { epoch, index }
+    }
+
+    /// The lowest timestamp that the wall time `unix_ns` can carry: the inclusive start of a
+    /// range query over keys.
+    #[must_use]
+    pub const fn lowest_at(unix_ns: u64) -> Self {
+        Self::new(Epoch(unix_ns), EpochIndex(0))
+    }
+
+    /// The highest timestamp that the wall time `unix_ns` can carry: the inclusive end of a
+    /// range query over keys.
+    #[must_use]
+    pub const fn highest_at(unix_ns: u64) -> Self {
+        Self::new(Epoch(unix_ns), EpochIndex(u64::MAX))
+    }
+
+    /// The 16 bytes, big-endian, so that comparing bytes compares timestamps.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; Self::LEN] {
+        u128::from(self).to_be_bytes()
+    }
+
+    /// Reads the 16 bytes that [`Timestamp::to_bytes`] wrote. Every value is a timestamp.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
+        Self::from(u128::from_be_bytes(bytes))
+    }
+}
+
+impl From<Timestamp> for u128 {
+    fn from(timestamp: Timestamp) -> Self {
+        (u128::from(timestamp.epoch.0) << 64) | u128::from(timestamp.index.0)
+    }
+}
+
+impl From<u128> for Timestamp {
+    fn from(value: u128) -> Self {
+        let high = (value >> 64) as u64;
+        let low = value as u64;
+        Self::new(Epoch(high), EpochIndex(low))
+    }
+}
+
+/// 32 lower-case hexadecimal digits, the same order as the bytes.
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from(*self))
+    }
+}
+
+impl FromStr for Timestamp {
+    type Err = ParseTimestampError;
+
+    /// Reads exactly 32 hexadecimal digits, upper or lower case, without a prefix.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let length = text.chars().count();
+        if length != 2 * Self::LEN {
+            return Err(ParseTimestampError::Length(length));
+        }
+        match text.chars().find(|digit| !digit.is_ascii_hexdigit()) {
+            Some(digit) => Err(ParseTimestampError::Digit(digit)),
+            None => u128::from_str_radix(text, 16)
+                .map(Self::from)
+                .map_err(|_| ParseTimestampError::Length(length)),
+        }
+    }
+}
+
+/// Why a text is not a timestamp.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ParseTimestampError {
+    /// Give all 32 digits.
+    #[error("a timestamp is 32 hexadecimal digits, this has {0} characters")]
+    Length(usize),
+    /// Remove the character; a prefix such as `0x` is not part of a timestamp.
+    #[error("a timestamp is 32 hexadecimal digits, this has the character {0:?}")]
+    Digit(char),
+}
+
+/// Consecutive timestamps of one epoch: `first`, `first + 1`, up to `count` of them.
+///
+/// Invariant: `count >= 1` and `first.index + (count - 1) <= u64::MAX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TimestampRange {
+    first: Timestamp,
+    count: u64,
+}
+
+impl TimestampRange {
+    /// Bytes of an encoded range: the first timestamp, then the count.
+    pub const LEN: usize = Timestamp::LEN + 8;
+
+    /// A range of `count` timestamps from `first`; `None` if it is empty or would leave the epoch.
+    #[must_use]
+    pub fn new(first: Timestamp, count: u64) -> Option<Self> {
+        let steps = count.checked_sub(1)?;
+        first.index.0.checked_add(steps)?;
+        Some(Self { first, count })
+    }
+
+    /// The lowest timestamp of the range.
+    #[must_use]
+    pub const fn first(&self) -> Timestamp {
+        self.first
+    }
+
+    /// The highest timestamp of the range.
+    #[must_use]
+    pub const fn last(&self) -> Timestamp {
+        Timestamp::new(self.first.epoch, EpochIndex(self.first.index.0 + (self.count - 1)))
+    }
+
+    /// How many timestamps the range holds, at least 1.
+    #[must_use]
+    pub const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The timestamps from the lowest up.
+    pub fn iter(&self) -> impl Iterator<Item = Timestamp> + use<> {
+        let Timestamp { epoch, index } = self.first;
+        (0..self.count).map(move |step| Timestamp::new(epoch, EpochIndex(index.0 + step)))
+    }
+
+    /// The first `count` timestamps, and what is left after them. `None` if the range has fewer.
+    #[must_use]
+    pub fn split_first(&self, count: u64) -> Option<(Self, Option<Self>)> {
+        if count == 0 || count > self.count {
+            return None;
+        }
+        let head = Self { first: self.first, count };
+        let rest = (count < self.count).then(|| Self {
+            first: Timestamp::new(self.first.epoch, EpochIndex(self.first.index.0 + count)),
+            count: self.count - count,
+        });
+        Some((head, rest))
+    }
+
+    /// The 24 bytes of `format=range`: the first timestamp, then the count, big-endian.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[..Timestamp::LEN].copy_from_slice(&self.first.to_bytes());
+        bytes[Timestamp::LEN..].copy_from_slice(&self.count.to_be_bytes());
+        bytes
+    }
+
+    /// Reads what [`TimestampRange::to_bytes`] wrote; `None` if it is not a range.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Option<Self> {
+        let (first, count) = bytes.split_first_chunk::<{ Timestamp::LEN }>()?;
+        let count = u64::from_be_bytes(count.try_into().ok()?);
+        Self::new(Timestamp::from_bytes(*first), count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn byte_order_is_time_order(a: u128, b: u128) {
+            let (a, b) = (Timestamp::from(a), Timestamp::from(b));
+            prop_assert_eq!(a.cmp(&b), a.to_bytes().cmp(&b.to_bytes()));
+            prop_assert_eq!(a.cmp(&b), a.to_string().cmp(&b.to_string()));
+        }
+
+        #[test]
+        fn bytes_and_text_round_trip(value: u128) {
+            let timestamp = Timestamp::from(value);
+            prop_assert_eq!(Timestamp::from_bytes(timestamp.to_bytes()), timestamp);
+            prop_assert_eq!(timestamp.to_string().parse(), Ok(timestamp));
+        }
+
+        #[test]
+        fn every_timestamp_of_a_wall_time_lies_between_its_bounds(at: u64, index: u64) {
+            let inside = Timestamp::new(Epoch(at), EpochIndex(index));
+            prop_assert!(Timestamp::lowest_at(at) <= inside);
+            prop_assert!(inside <= Timestamp::highest_at(at));
+        }
+
+        #[test]
+        fn a_split_range_has_no_gap_and_no_overlap(first: u64, count in 1_u64.., at: u64) {
+            let start = Timestamp::new(Epoch(7), EpochIndex(first));
+            let Some(range) = TimestampRange::new(start, count) else { return Ok(()) };
+            prop_assert_eq!(TimestampRange::from_bytes(&range.to_bytes()), Some(range));
+            match range.split_first(at) {
+                None => prop_assert!(at == 0 || at > count),
+                Some((head, None)) => prop_assert_eq!(head, range),
+                Some((head, Some(rest))) => {
+                    prop_assert_eq!(head.first(), range.first());
+                    prop_assert_eq!(u128::from(head.last()) + 1, u128::from(rest.first()));
+                    prop_assert_eq!(rest.last(), range.last());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_range_is_never_empty_and_never_leaves_its_epoch() {
+        let end = Timestamp::new(Epoch(1), EpochIndex(u64::MAX));
+        assert_eq!(TimestampRange::new(end, 0), None);
+        assert_eq!(TimestampRange::new(end, 2), None);
+        assert!(TimestampRange::new(end, 1).is_some());
+        assert_eq!(TimestampRange::from_bytes(&[0xff; TimestampRange::LEN]), None);
+    }
+
+    #[test]
+    fn a_wrong_text_says_what_is_wrong_with_it() {
+        assert_eq!("12".parse::<Timestamp>(), Err(ParseTimestampError::Length(2)));
+        let text = "0x000000000000000000000000000000";
+        assert_eq!(text.parse::<Timestamp>(), Err(ParseTimestampError::Digit('x')));
+        let plus = "+0000000000000000000000000000000";
+        assert_eq!(plus.parse::<Timestamp>(), Err(ParseTimestampError::Digit('+')));
+    }
+}
