@@ -1,1 +1,3 @@
+//! Decides, never does.
 
+pub mod durable;

@@ -11,9 +11,17 @@
 //! - [`gossip`]: clock samples between peers.
 //! - [`bootstrap`]: how first members find each other empty, and the genesis that binds them.
 
+pub mod bootstrap;
+pub mod confirm;
+pub mod cursor;
+pub mod frame;
+pub mod gossip;
+pub mod hello;
 pub mod http;
 pub mod id;
+pub mod raft_message;
 pub mod timestamp;
 
+pub use cursor::DecodeError;
 pub use id::{BootId, ClusterId, HistoryId, LogIndex, NodeId, Round, StoreId, Term, WorkerId};
 pub use timestamp::{Epoch, EpochIndex, Timestamp, TimestampRange};

@@ -1,0 +1,67 @@
+//! What must be on disk before what leaves: one [`Write`] per step of the Raft library, and what
+//! a restart reads back. It never touches a disk: a storage thread does, in one transaction each.
+
+use epicepoch_wire::raft_message::{LogEntry, Snapshot};
+use epicepoch_wire::{LogIndex, NodeId, Term};
+
+/// The replicated state at one applied index, as it is stored: ceiling, owner, members, and the
+/// configuration at exactly that index. A snapshot is this record.
+pub type Record = Snapshot;
+
+/// Raft's durable word: the highest term promised, who got the vote in it, and the commit index.
+///
+/// Invariant: `term` and `commit` never go back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HardState {
+    /// The current term.
+    pub term: Term,
+    /// Who was voted for in it; 0 for nobody.
+    pub vote: NodeId,
+    /// The highest index known to be committed.
+    pub commit: LogIndex,
+}
+
+/// Everything that one step makes durable, in one transaction. Steps are written in the order of
+/// their numbers; several may share a transaction, never a part of one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Write {
+    /// Rises by one per write, from 1 in each run.
+    pub number: u64,
+    /// Replaces the stored hard state.
+    pub hard_state: Option<HardState>,
+    /// A snapshot from the leader: replaces the record and the whole log.
+    pub snapshot: Option<Record>,
+    /// Appended to the log; whatever is stored from the first one's index on is dropped first.
+    /// Consecutive indexes.
+    pub entries: Vec<LogEntry>,
+    /// Replaces the record: the log is about to be compacted up to `compact_to <= record.index`.
+    pub record: Option<Record>,
+    /// Drops the log up to and including this index.
+    pub compact_to: Option<LogIndex>,
+}
+
+impl Write {
+    /// Whether there is nothing in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.hard_state.is_none()
+            && self.snapshot.is_none()
+            && self.entries.is_empty()
+            && self.record.is_none()
+            && self.compact_to.is_none()
+    }
+}
+
+/// What a data directory holds when a member starts.
+///
+/// Invariant: `entries` have consecutive indexes; the first is at most `record.index + 1`, the
+/// last at least `record.index` unless there are none; `hard_state.commit >= record.index`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// The last stored hard state.
+    pub hard_state: HardState,
+    /// The last stored record.
+    pub record: Record,
+    /// The stored log.
+    pub entries: Vec<LogEntry>,
+}

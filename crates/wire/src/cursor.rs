@@ -1,0 +1,226 @@
+//! Reading and writing the little-endian fields that frames and records are made of. It never
+//! reads past the end, and never allocates more than the input is long.
+
+use thiserror::Error;
+
+/// Why bytes are not what they should be. The connection that sent them is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// The input ends inside a field.
+    #[error("the input ends inside {0}")]
+    Truncated(&'static str),
+    /// The input goes on after its last field.
+    #[error("{0} bytes follow the last field")]
+    Trailing(usize),
+    /// A length field is above its limit.
+    #[error("{field} has {length} bytes or items, the limit is {limit}")]
+    TooLong {
+        /// The field.
+        field: &'static str,
+        /// What it claims.
+        length: usize,
+        /// What it may be.
+        limit: usize,
+    },
+    /// A field has a value that means nothing.
+    #[error("{field} has the value {value}, which means nothing")]
+    BadValue {
+        /// The field.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+    },
+    /// A text is not UTF-8.
+    #[error("{0} is not UTF-8")]
+    BadText(&'static str),
+    /// The checksum does not match: the bytes were damaged on the way.
+    #[error("the checksum does not match")]
+    Checksum,
+    /// The other end speaks another protocol, or another version of ours.
+    #[error("protocol version {0} is not spoken here")]
+    Version(u8),
+    /// The first bytes are not those of a frame: the other end is no peer.
+    #[error("not a frame of this protocol")]
+    NotAFrame,
+}
+
+/// Reads fields from the front of a byte slice.
+#[derive(Clone, Debug)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// A reader at the start of `bytes`.
+    #[must_use]
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], DecodeError> {
+        let (head, rest) =
+            self.rest.split_first_chunk::<N>().ok_or(DecodeError::Truncated(field))?;
+        self.rest = rest;
+        Ok(*head)
+    }
+
+    /// One byte.
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`]; so for all fixed fields below.
+    pub fn u8(&mut self, field: &'static str) -> Result<u8, DecodeError> {
+        self.array::<1>(field).map(u8::from_le_bytes)
+    }
+
+    /// A byte that is 0 or 1.
+    ///
+    /// # Errors
+    /// [`DecodeError::BadValue`] for any other byte.
+    pub fn bool(&mut self, field: &'static str) -> Result<bool, DecodeError> {
+        match self.u8(field)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            other => Err(DecodeError::BadValue { field, value: u64::from(other) }),
+        }
+    }
+
+    /// Two bytes.
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`].
+    pub fn u16(&mut self, field: &'static str) -> Result<u16, DecodeError> {
+        self.array::<2>(field).map(u16::from_le_bytes)
+    }
+
+    /// Four bytes.
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`].
+    pub fn u32(&mut self, field: &'static str) -> Result<u32, DecodeError> {
+        self.array::<4>(field).map(u32::from_le_bytes)
+    }
+
+    /// Eight bytes.
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`].
+    pub fn u64(&mut self, field: &'static str) -> Result<u64, DecodeError> {
+        self.array::<8>(field).map(u64::from_le_bytes)
+    }
+
+    /// Sixteen bytes.
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`].
+    pub fn u128(&mut self, field: &'static str) -> Result<u128, DecodeError> {
+        self.array::<16>(field).map(u128::from_le_bytes)
+    }
+
+    /// A count of items, at most `limit`.
+    ///
+    /// # Errors
+    /// [`DecodeError::TooLong`] above the limit.
+    pub fn count(&mut self, field: &'static str, limit: usize) -> Result<usize, DecodeError> {
+        let length = self.u32(field)? as usize;
+        if length > limit {
+            return Err(DecodeError::TooLong { field, length, limit });
+        }
+        Ok(length)
+    }
+
+    /// A length and that many bytes, at most `limit`.
+    ///
+    /// # Errors
+    /// [`DecodeError::TooLong`] above the limit, [`DecodeError::Truncated`].
+    pub fn bytes(&mut self, field: &'static str, limit: usize) -> Result<&'a [u8], DecodeError> {
+        let length = self.count(field, limit)?;
+        let (head, rest) =
+            self.rest.split_at_checked(length).ok_or(DecodeError::Truncated(field))?;
+        self.rest = rest;
+        Ok(head)
+    }
+
+    /// A length and that many bytes of UTF-8, at most `limit`.
+    ///
+    /// # Errors
+    /// As [`Reader::bytes`], and [`DecodeError::BadText`].
+    pub fn text(&mut self, field: &'static str, limit: usize) -> Result<String, DecodeError> {
+        let bytes = self.bytes(field, limit)?;
+        let text = std::str::from_utf8(bytes).map_err(|_| DecodeError::BadText(field))?;
+        Ok(text.to_owned())
+    }
+
+    /// How many bytes are left.
+    #[must_use]
+    pub const fn remaining(&self) -> usize {
+        self.rest.len()
+    }
+
+    /// Ends the reading: nothing may be left.
+    ///
+    /// # Errors
+    /// [`DecodeError::Trailing`] when something is.
+    pub const fn finish(self) -> Result<(), DecodeError> {
+        match self.rest.len() {
+            0 => Ok(()),
+            more => Err(DecodeError::Trailing(more)),
+        }
+    }
+}
+
+/// Writes fields to the end of a buffer, in the form that [`Reader`] reads.
+pub trait Writer {
+    /// Appends raw bytes.
+    fn put(&mut self, bytes: &[u8]);
+
+    /// One byte.
+    fn put_u8(&mut self, value: u8) {
+        self.put(&[value]);
+    }
+
+    /// A byte that is 0 or 1.
+    fn put_bool(&mut self, value: bool) {
+        self.put_u8(u8::from(value));
+    }
+
+    /// Two bytes.
+    fn put_u16(&mut self, value: u16) {
+        self.put(&value.to_le_bytes());
+    }
+
+    /// Four bytes.
+    fn put_u32(&mut self, value: u32) {
+        self.put(&value.to_le_bytes());
+    }
+
+    /// Eight bytes.
+    fn put_u64(&mut self, value: u64) {
+        self.put(&value.to_le_bytes());
+    }
+
+    /// Sixteen bytes.
+    fn put_u128(&mut self, value: u128) {
+        self.put(&value.to_le_bytes());
+    }
+
+    /// A count of items.
+    ///
+    /// # Panics
+    /// Above 2^32 - 1 items; every list here has a far lower limit.
+    fn put_count(&mut self, count: usize) {
+        self.put_u32(u32::try_from(count).expect("a list within its limit"));
+    }
+
+    /// A length and the bytes.
+    fn put_bytes(&mut self, bytes: &[u8]) {
+        self.put_count(bytes.len());
+        self.put(bytes);
+    }
+}
+
+impl Writer for Vec<u8> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}

@@ -1,0 +1,78 @@
+//! Clock samples between peers: a ping, and a pong with the answering node's wall clock. What a
+//! sample is worth is decided elsewhere; it never sets a clock by itself.
+//!
+//! Half the round trip corrects the sample, as in Cristian's algorithm (1989).
+
+use crate::cursor::{DecodeError, Reader, Writer};
+
+/// Asks for a clock sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ping {
+    /// The asking node's monotonic time, nanoseconds since its start; means nothing elsewhere.
+    pub sent_ns: u64,
+}
+
+impl Ping {
+    /// Appends the payload.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.sent_ns);
+    }
+
+    /// Reads a payload.
+    ///
+    /// # Errors
+    /// When it is not one.
+    pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(payload);
+        let ping = Self { sent_ns: reader.u64("sent")? };
+        reader.finish()?;
+        Ok(ping)
+    }
+}
+
+/// Answers a [`Ping`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pong {
+    /// [`Ping::sent_ns`], unchanged.
+    pub sent_ns: u64,
+    /// The answering node's wall clock, Unix nanoseconds.
+    pub wall_ns: u64,
+}
+
+impl Pong {
+    /// Appends the payload.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.sent_ns);
+        out.put_u64(self.wall_ns);
+    }
+
+    /// Reads a payload.
+    ///
+    /// # Errors
+    /// When it is not one.
+    pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(payload);
+        let pong = Self { sent_ns: reader.u64("sent")?, wall_ns: reader.u64("wall")? };
+        reader.finish()?;
+        Ok(pong)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn samples_round_trip(sent_ns: u64, wall_ns: u64) {
+            let (ping, pong) = (Ping { sent_ns }, Pong { sent_ns, wall_ns });
+            let (mut a, mut b) = (Vec::new(), Vec::new());
+            ping.encode(&mut a);
+            pong.encode(&mut b);
+            prop_assert_eq!((Ping::decode(&a), Pong::decode(&b)), (Ok(ping), Ok(pong)));
+            prop_assert!(Ping::decode(&b).is_err());
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Who is at the other end of a peer connection. Both sides say it first, and each checks it
+//! against the membership before it believes any other frame of that connection.
+
+use std::fmt;
+
+use crate::cursor::{DecodeError, Reader, Writer};
+use crate::id::{BootId, NodeId, StoreId, WorkerId};
+
+/// Longest cluster name, bytes.
+pub const CLUSTER_NAME_LEN_MAX: usize = 64;
+/// Longest `host:port`, bytes: a DNS name has at most 253.
+pub const ADDR_LEN_MAX: usize = 260;
+/// Longest text of a refusal, bytes.
+pub const REFUSAL_TEXT_LEN_MAX: usize = 512;
+
+/// What a connection is for. A connection never changes its purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LinkKind {
+    /// Raft messages and clock samples, between consensus planes.
+    Raft,
+    /// Confirm rounds, opened by this worker of the sender.
+    Confirm(WorkerId),
+    /// An empty node asks around before the first bootstrap.
+    Bootstrap,
+}
+
+/// Settings that should agree on all nodes. Nodes compare them when they meet, and warn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SharedSettings {
+    /// `EPOCH_INTERVAL_MS`, milliseconds.
+    pub epoch_interval_ms: u64,
+    /// `RESERVATION_MS`, milliseconds.
+    pub reservation_ms: u64,
+    /// `CLOCK_OFFSET_MAX_MS`, milliseconds.
+    pub clock_offset_max_ms: u64,
+    /// `ELECTION_TIMEOUT_MS`, milliseconds.
+    pub election_timeout_ms: u64,
+    /// `MAX_N`, timestamps.
+    pub max_n: u64,
+}
+
+/// How a node introduces itself, as [`Hello`](crate::frame::FrameKind::Hello) and as
+/// [`Welcome`](crate::frame::FrameKind::Welcome). Its node id and cluster id are in the header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// What the connection is for.
+    pub link: LinkKind,
+    /// Whom the sender believes to have reached; a mismatch means a wrong address in `PEERS`.
+    pub to: NodeId,
+    /// The sender's data directory.
+    pub store: StoreId,
+    /// The sender's run.
+    pub boot: BootId,
+    /// `CLUSTER`, at most [`CLUSTER_NAME_LEN_MAX`] bytes.
+    pub cluster_name: String,
+    /// `RAFT_ADDR` of the sender.
+    pub raft_addr: String,
+    /// The address that clients reach the sender at.
+    pub client_addr: String,
+    /// How many workers the sender runs: which confirm links exist.
+    pub workers: u32,
+    /// The sender's settings.
+    pub settings: SharedSettings,
+}
+
+impl Hello {
+    /// Appends the payload.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let (link, worker) = match self.link {
+            LinkKind::Raft => (0, 0),
+            LinkKind::Confirm(worker) => (1, worker.0),
+            LinkKind::Bootstrap => (2, 0),
+        };
+        out.put_u8(link);
+        out.put_u32(worker);
+        out.put_u64(self.to.0);
+        out.put_u128(self.store.0);
+        out.put_u64(self.boot.0);
+        out.put_bytes(self.cluster_name.as_bytes());
+        out.put_bytes(self.raft_addr.as_bytes());
+        out.put_bytes(self.client_addr.as_bytes());
+        out.put_u32(self.workers);
+        let settings = &self.settings;
+        out.put_u64(settings.epoch_interval_ms);
+        out.put_u64(settings.reservation_ms);
+        out.put_u64(settings.clock_offset_max_ms);
+        out.put_u64(settings.election_timeout_ms);
+        out.put_u64(settings.max_n);
+    }
+
+    /// Reads a payload.
+    ///
+    /// # Errors
+    /// When it is not one.
+    pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(payload);
+        let link = reader.u8("link")?;
+        let worker = WorkerId(reader.u32("worker")?);
+        let link = match link {
+            0 => LinkKind::Raft,
+            1 => LinkKind::Confirm(worker),
+            2 => LinkKind::Bootstrap,
+            value => return Err(DecodeError::BadValue { field: "link", value: u64::from(value) }),
+        };
+        let hello = Self {
+            link,
+            to: NodeId(reader.u64("to")?),
+            store: StoreId(reader.u128("store")?),
+            boot: BootId(reader.u64("boot")?),
+            cluster_name: reader.text("cluster name", CLUSTER_NAME_LEN_MAX)?,
+            raft_addr: reader.text("Raft address", ADDR_LEN_MAX)?,
+            client_addr: reader.text("client address", ADDR_LEN_MAX)?,
+            workers: reader.u32("workers")?,
+            settings: SharedSettings {
+                epoch_interval_ms: reader.u64("settings")?,
+                reservation_ms: reader.u64("settings")?,
+                clock_offset_max_ms: reader.u64("settings")?,
+                election_timeout_ms: reader.u64("settings")?,
+                max_n: reader.u64("settings")?,
+            },
+        };
+        reader.finish()?;
+        Ok(hello)
+    }
+}
+
+/// Why a hello was refused. The number is stable for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(u16)]
+pub enum RefusalCode {
+    /// The cluster ids differ: the node belongs to another cluster.
+    WrongCluster = 1,
+    /// The cluster names differ: a wrong `CLUSTER` or a wrong address in `PEERS`.
+    WrongClusterName = 2,
+    /// The node asked for is not the node reached: a wrong address in `PEERS`.
+    WrongNode = 3,
+    /// No member has this node id.
+    UnknownNode = 4,
+    /// The node id is bound to another data directory: an emptied disk, or two nodes of one id.
+    WrongStore = 5,
+    /// Another process of this node id is connected now.
+    DuplicateNode = 6,
+    /// The node was removed from the cluster; ids are never used again.
+    Removed = 7,
+    /// The receiver has no cluster yet; try again later.
+    NotBootstrapped = 8,
+    /// The lists of first members differ: correct `PEERS`.
+    WrongPeers = 9,
+    /// The frame was not one that belongs here.
+    BadFrame = 10,
+}
+
+impl RefusalCode {
+    const ALL: [Self; 10] = [
+        Self::WrongCluster,
+        Self::WrongClusterName,
+        Self::WrongNode,
+        Self::UnknownNode,
+        Self::WrongStore,
+        Self::DuplicateNode,
+        Self::Removed,
+        Self::NotBootstrapped,
+        Self::WrongPeers,
+        Self::BadFrame,
+    ];
+
+    /// Whether the refused node can do nothing but stop: retrying cannot help while the members
+    /// remember what they remember.
+    #[must_use]
+    pub const fn is_final(self) -> bool {
+        match self {
+            Self::WrongCluster | Self::WrongStore | Self::DuplicateNode | Self::Removed => true,
+            Self::WrongClusterName
+            | Self::WrongNode
+            | Self::UnknownNode
+            | Self::NotBootstrapped
+            | Self::WrongPeers
+            | Self::BadFrame => false,
+        }
+    }
+}
+
+/// A refusal: the code decides, the text is for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Why.
+    pub code: RefusalCode,
+    /// What to do, one line, at most [`REFUSAL_TEXT_LEN_MAX`] bytes.
+    pub text: String,
+}
+
+impl Refusal {
+    /// A refusal with its one-line text.
+    pub fn new(code: RefusalCode, text: impl Into<String>) -> Self {
+        Self { code, text: text.into() }
+    }
+
+    /// Appends the payload; a text over the limit is cut.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u16(self.code as u16);
+        let end = self.text.floor_char_boundary(REFUSAL_TEXT_LEN_MAX);
+        out.put_bytes(&self.text.as_bytes()[..end]);
+    }
+
+    /// Reads a payload.
+    ///
+    /// # Errors
+    /// When it is not one.
+    pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(payload);
+        let value = reader.u16("code")?;
+        let code = RefusalCode::ALL
+            .into_iter()
+            .find(|code| *code as u16 == value)
+            .ok_or(DecodeError::BadValue { field: "code", value: u64::from(value) })?;
+        let text = reader.text("text", REFUSAL_TEXT_LEN_MAX)?;
+        reader.finish()?;
+        Ok(Self { code, text })
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({:?})", self.text, self.code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn hello(link: LinkKind, name: String, store: u128) -> Hello {
+        Hello {
+            link,
+            to: NodeId(3),
+            store: StoreId(store),
+            boot: BootId(7),
+            cluster_name: name,
+            raft_addr: "a:1".into(),
+            client_addr: "a:2".into(),
+            workers: 2,
+            settings: SharedSettings { max_n: 5, ..SharedSettings::default() },
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn hello_round_trips(name in "\\PC{0,16}", store: u128, worker: u32) {
+            for link in [LinkKind::Raft, LinkKind::Confirm(WorkerId(worker)), LinkKind::Bootstrap] {
+                let hello = hello(link, name.clone(), store);
+                let mut bytes = Vec::new();
+                hello.encode(&mut bytes);
+                prop_assert_eq!(Hello::decode(&bytes), Ok(hello));
+            }
+        }
+
+        #[test]
+        fn garbage_never_panics(bytes: Vec<u8>) {
+            let _ = Hello::decode(&bytes);
+            let _ = Refusal::decode(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_long_refusal_is_cut_at_a_character() {
+        let refusal = Refusal::new(RefusalCode::WrongStore, "ü".repeat(REFUSAL_TEXT_LEN_MAX));
+        let mut bytes = Vec::new();
+        refusal.encode(&mut bytes);
+        let read = Refusal::decode(&bytes).unwrap();
+        assert_eq!(read.code, RefusalCode::WrongStore);
+        assert_eq!(read.text.len(), REFUSAL_TEXT_LEN_MAX);
+    }
+}

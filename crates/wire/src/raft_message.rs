@@ -1,0 +1,413 @@
+//! The only Raft messages that a peer may send, in a codec of our own.
+//!
+//! The Raft library's protobuf is never parsed from the network (RUSTSEC-2024-0437), and a message
+//! that no peer has a reason to send has no encoding here: proposals, read requests, the library's
+//! local messages. Term 0, which the library takes for a local message and obeys without asking,
+//! is refused.
+
+use crate::cursor::{DecodeError, Reader, Writer};
+use crate::id::{LogIndex, NodeId, Term};
+
+/// Most entries in one append.
+pub const ENTRIES_MAX: usize = 4096;
+/// Longest data of one entry, bytes: a membership change is the longest.
+pub const ENTRY_LEN_MAX: usize = 64 << 10;
+/// Longest state in a snapshot, bytes.
+pub const SNAPSHOT_LEN_MAX: usize = 512 << 10;
+/// Longest context of a message, bytes: the library marks a transfer's election with it.
+pub const CONTEXT_LEN_MAX: usize = 64;
+/// Most node ids in one list of a configuration.
+pub const CONFIGURATION_MAX: usize = 64;
+
+/// What a message asks or answers. Names as in the library; numbers are ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum MessageKind {
+    /// Entries, or the commit index, from the leader.
+    Append = 1,
+    /// The answer to an append or a snapshot.
+    AppendResponse = 2,
+    /// A candidate asks for a vote.
+    RequestVote = 3,
+    /// The answer to it.
+    RequestVoteResponse = 4,
+    /// The state itself, for a follower whose entries are compacted away.
+    Snapshot = 5,
+    /// The leader is alive.
+    Heartbeat = 6,
+    /// So is the follower.
+    HeartbeatResponse = 7,
+    /// The leader hands over: campaign now.
+    TimeoutNow = 8,
+    /// A candidate asks whether it would be voted for.
+    RequestPreVote = 9,
+    /// The answer to it.
+    RequestPreVoteResponse = 10,
+}
+
+impl MessageKind {
+    /// Every kind, for tables and tests.
+    pub const ALL: [Self; 10] = [
+        Self::Append,
+        Self::AppendResponse,
+        Self::RequestVote,
+        Self::RequestVoteResponse,
+        Self::Snapshot,
+        Self::Heartbeat,
+        Self::HeartbeatResponse,
+        Self::TimeoutNow,
+        Self::RequestPreVote,
+        Self::RequestPreVoteResponse,
+    ];
+}
+
+/// What an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum EntryKind {
+    /// A command of ours, or empty: a new leader's first entry.
+    Normal = 0,
+    /// A membership change; our encoding of it is the context, empty means leave joint.
+    Membership = 1,
+}
+
+/// One entry of the Raft log, on the wire and on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogEntry {
+    /// What it is.
+    pub kind: EntryKind,
+    /// The term it was proposed in.
+    pub term: Term,
+    /// Its position.
+    pub index: LogIndex,
+    /// The command, or the library's form of a membership change.
+    pub data: Vec<u8>,
+    /// Our form of a membership change.
+    pub context: Vec<u8>,
+}
+
+impl LogEntry {
+    /// Appends the fields.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u8(self.kind as u8);
+        out.put_u64(self.term.0);
+        out.put_u64(self.index.0);
+        out.put_bytes(&self.data);
+        out.put_bytes(&self.context);
+    }
+
+    /// Reads the fields.
+    ///
+    /// # Errors
+    /// When they are not an entry's.
+    pub fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let kind = match reader.u8("entry kind")? {
+            0 => EntryKind::Normal,
+            1 => EntryKind::Membership,
+            value => {
+                let value = u64::from(value);
+                return Err(DecodeError::BadValue { field: "entry kind", value });
+            }
+        };
+        Ok(Self {
+            kind,
+            term: Term(reader.u64("entry term")?),
+            index: LogIndex(reader.u64("entry index")?),
+            data: reader.bytes("entry data", ENTRY_LEN_MAX)?.to_vec(),
+            context: reader.bytes("entry context", ENTRY_LEN_MAX)?.to_vec(),
+        })
+    }
+}
+
+/// A configuration of voters and learners, simple or joint (dissertation, 4.3).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Configuration {
+    /// The voters, or the incoming ones of a joint configuration.
+    pub voters: Vec<NodeId>,
+    /// The learners.
+    pub learners: Vec<NodeId>,
+    /// The outgoing voters; empty unless joint.
+    pub voters_outgoing: Vec<NodeId>,
+    /// Voters that become learners when the joint configuration is left.
+    pub learners_next: Vec<NodeId>,
+    /// Whether the library may leave the joint configuration by itself.
+    pub auto_leave: bool,
+}
+
+impl Configuration {
+    /// Appends the fields.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        for list in [&self.voters, &self.learners, &self.voters_outgoing, &self.learners_next] {
+            out.put_count(list.len());
+            for node in list {
+                out.put_u64(node.0);
+            }
+        }
+        out.put_bool(self.auto_leave);
+    }
+
+    /// Reads the fields.
+    ///
+    /// # Errors
+    /// When they are not a configuration's.
+    pub fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let mut lists: [Vec<NodeId>; 4] = Default::default();
+        for list in &mut lists {
+            for _ in 0..reader.count("configuration", CONFIGURATION_MAX)? {
+                list.push(NodeId(reader.u64("node")?));
+            }
+        }
+        let [voters, learners, voters_outgoing, learners_next] = lists;
+        let auto_leave = reader.bool("auto leave")?;
+        Ok(Self { voters, learners, voters_outgoing, learners_next, auto_leave })
+    }
+}
+
+/// The whole replicated state at one index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The last applied entry.
+    pub index: LogIndex,
+    /// Its term.
+    pub term: Term,
+    /// The configuration at exactly that index.
+    pub configuration: Configuration,
+    /// The encoded state.
+    pub data: Vec<u8>,
+}
+
+impl Snapshot {
+    /// Appends the fields.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.index.0);
+        out.put_u64(self.term.0);
+        self.configuration.encode(out);
+        out.put_bytes(&self.data);
+    }
+
+    /// Reads the fields.
+    ///
+    /// # Errors
+    /// When they are not a snapshot's.
+    pub fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self {
+            index: LogIndex(reader.u64("snapshot index")?),
+            term: Term(reader.u64("snapshot term")?),
+            configuration: Configuration::read(reader)?,
+            data: reader.bytes("snapshot data", SNAPSHOT_LEN_MAX)?.to_vec(),
+        })
+    }
+}
+
+/// A Raft message. Its sender is in the frame's header; fields that a kind has no use for are 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RaftMessage {
+    /// What it is.
+    pub kind: MessageKind,
+    /// The receiver.
+    pub to: NodeId,
+    /// The sender's term, or the one it would campaign in; never 0.
+    pub term: Term,
+    /// Term of the entry at `index`.
+    pub log_term: Term,
+    /// An entry's position: what it means depends on the kind.
+    pub index: LogIndex,
+    /// Commit index.
+    pub commit: LogIndex,
+    /// Term of the entry at `commit`.
+    pub commit_term: Term,
+    /// Whether an answer is a no.
+    pub reject: bool,
+    /// Where to look next after a rejected append.
+    pub reject_hint: LogIndex,
+    /// Index from which a follower asks for a snapshot; 0 for none.
+    pub request_snapshot: LogIndex,
+    /// The library's mark on a transfer's election.
+    pub context: Vec<u8>,
+    /// Entries of an append.
+    pub entries: Vec<LogEntry>,
+    /// The state, in a snapshot message only.
+    pub snapshot: Option<Snapshot>,
+}
+
+impl RaftMessage {
+    /// Appends the payload.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u8(self.kind as u8);
+        out.put_u64(self.to.0);
+        out.put_u64(self.term.0);
+        out.put_u64(self.log_term.0);
+        out.put_u64(self.index.0);
+        out.put_u64(self.commit.0);
+        out.put_u64(self.commit_term.0);
+        out.put_bool(self.reject);
+        out.put_u64(self.reject_hint.0);
+        out.put_u64(self.request_snapshot.0);
+        out.put_bytes(&self.context);
+        out.put_count(self.entries.len());
+        for entry in &self.entries {
+            entry.encode(out);
+        }
+        out.put_bool(self.snapshot.is_some());
+        if let Some(snapshot) = &self.snapshot {
+            snapshot.encode(out);
+        }
+    }
+
+    /// Reads a payload.
+    ///
+    /// # Errors
+    /// When it is not one, has term 0, or carries what its kind never does.
+    pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(payload);
+        let byte = reader.u8("kind")?;
+        let kind = MessageKind::ALL
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
+            .ok_or(DecodeError::BadValue { field: "kind", value: u64::from(byte) })?;
+        let mut message = Self {
+            kind,
+            to: NodeId(reader.u64("to")?),
+            term: Term(reader.u64("term")?),
+            log_term: Term(reader.u64("log term")?),
+            index: LogIndex(reader.u64("index")?),
+            commit: LogIndex(reader.u64("commit")?),
+            commit_term: Term(reader.u64("commit term")?),
+            reject: reader.bool("reject")?,
+            reject_hint: LogIndex(reader.u64("reject hint")?),
+            request_snapshot: LogIndex(reader.u64("request snapshot")?),
+            context: reader.bytes("context", CONTEXT_LEN_MAX)?.to_vec(),
+            entries: Vec::new(),
+            snapshot: None,
+        };
+        for _ in 0..reader.count("entries", ENTRIES_MAX)? {
+            message.entries.push(LogEntry::read(&mut reader)?);
+        }
+        if reader.bool("has snapshot")? {
+            message.snapshot = Some(Snapshot::read(&mut reader)?);
+        }
+        reader.finish()?;
+        message.check()?;
+        Ok(message)
+    }
+
+    /// What the fields must be for any peer to send this message.
+    fn check(&self) -> Result<(), DecodeError> {
+        if self.term == Term(0) {
+            return Err(DecodeError::BadValue { field: "term", value: 0 });
+        }
+        if !self.entries.is_empty() && self.kind != MessageKind::Append {
+            let value = self.entries.len() as u64;
+            return Err(DecodeError::BadValue { field: "entries of another kind", value });
+        }
+        if self.snapshot.is_some() != (self.kind == MessageKind::Snapshot) {
+            return Err(DecodeError::BadValue { field: "snapshot of another kind", value: 1 });
+        }
+        let mut before = self.index;
+        for entry in &self.entries {
+            if entry.index.0 != before.0.wrapping_add(1) || entry.term > self.term {
+                return Err(DecodeError::BadValue { field: "entry index", value: entry.index.0 });
+            }
+            before = entry.index;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn message(kind: MessageKind, term: u64, index: u64, data: &[u8]) -> RaftMessage {
+        let entry = |index| LogEntry {
+            kind: EntryKind::Normal,
+            term: Term(term),
+            index: LogIndex(index),
+            data: data.to_vec(),
+            context: Vec::new(),
+        };
+        let entries = match kind {
+            MessageKind::Append => vec![entry(index + 1), entry(index + 2)],
+            _ => Vec::new(),
+        };
+        let configuration =
+            Configuration { voters: vec![NodeId(1), NodeId(2)], ..Configuration::default() };
+        let snapshot = (kind == MessageKind::Snapshot).then(|| Snapshot {
+            index: LogIndex(index),
+            term: Term(term),
+            configuration,
+            data: data.to_vec(),
+        });
+        RaftMessage {
+            kind,
+            to: NodeId(2),
+            term: Term(term),
+            log_term: Term(term),
+            index: LogIndex(index),
+            commit: LogIndex(index),
+            commit_term: Term(term),
+            reject: true,
+            reject_hint: LogIndex(4),
+            request_snapshot: LogIndex(0),
+            context: b"CampaignTransfer".to_vec(),
+            entries,
+            snapshot,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_kind_round_trips(term in 1_u64.., index in 0_u64..1 << 60, data: Vec<u8>) {
+            for kind in MessageKind::ALL {
+                let message = message(kind, term, index, &data);
+                let mut bytes = Vec::new();
+                message.encode(&mut bytes);
+                prop_assert_eq!(RaftMessage::decode(&bytes), Ok(message));
+            }
+        }
+
+        #[test]
+        fn garbage_and_damage_never_panic(
+            bytes: Vec<u8>, at: prop::sample::Index, flip in 1_u8..,
+        ) {
+            let _ = RaftMessage::decode(&bytes);
+            for kind in MessageKind::ALL {
+                let mut bytes = Vec::new();
+                message(kind, 3, 9, b"data").encode(&mut bytes);
+                let at = at.index(bytes.len());
+                bytes[at] ^= flip;
+                let _ = RaftMessage::decode(&bytes);
+                let _ = RaftMessage::decode(&bytes[..at]);
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_peer_may_send_has_no_encoding() {
+        let mut bytes = Vec::new();
+        message(MessageKind::Append, 1, 1, b"").encode(&mut bytes);
+        for kind in [0, 11, 12, 255] {
+            bytes[0] = kind;
+            assert!(RaftMessage::decode(&bytes).is_err(), "kind {kind}");
+        }
+    }
+
+    #[test]
+    fn term_zero_is_refused() {
+        let mut bytes = Vec::new();
+        message(MessageKind::Heartbeat, 0, 1, b"").encode(&mut bytes);
+        let refused = DecodeError::BadValue { field: "term", value: 0 };
+        assert_eq!(RaftMessage::decode(&bytes), Err(refused));
+    }
+
+    #[test]
+    fn entries_must_follow_each_other() {
+        let mut broken = message(MessageKind::Append, 1, 1, b"");
+        broken.entries.swap(0, 1);
+        let mut bytes = Vec::new();
+        broken.encode(&mut bytes);
+        assert!(RaftMessage::decode(&bytes).is_err());
+    }
+}
