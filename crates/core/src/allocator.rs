@@ -1,0 +1,270 @@
+//! The one serial place of a node where timestamps are taken. It stamps only inside the range of
+//! the grant that the confirmed round was for, and never goes back. It never makes a system call
+//! and never logs: its lock is held for some tens of nanoseconds, once per batch.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use epicepoch_wire::{Epoch, EpochIndex, Term, Timestamp, TimestampRange};
+use thiserror::Error;
+
+use crate::confirm::Confirmed;
+use crate::publication::{Grant, Shared};
+
+/// The two times that an allocation needs, read once per batch by the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// Monotonic time of this process, nanoseconds.
+    pub monotonic_ns: u64,
+    /// Trusted time (see [`crate::clock`]), Unix nanoseconds.
+    pub trusted_ns: u64,
+}
+
+/// Why nothing was allocated. The batch is refused; nothing was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AllocateError {
+    /// The node has no grant any more: ask the next leader.
+    #[error("this node holds no grant")]
+    NoGrant,
+    /// The grant is of another term than the round: ask again, in a new round.
+    #[error("the round confirmed another term than the grant's")]
+    OtherTerm,
+    /// The grant does not lie above what was stamped before: it must not be used.
+    #[error("the grant does not lie above the last timestamp")]
+    BehindLast,
+    /// No timestamps are left in the range, not even by index.
+    #[error("the range is used up")]
+    Exhausted,
+    /// Zero timestamps were asked for.
+    #[error("a batch of no timestamps")]
+    Empty,
+}
+
+/// Hands out consecutive timestamps, each greater than all before.
+#[derive(Debug)]
+pub struct Allocator {
+    shared: Arc<Shared>,
+    epoch_interval_ns: u64,
+    position: Mutex<Position>,
+}
+
+/// Where the allocator stands.
+///
+/// Invariant: every timestamp stamped so far is below `(epoch, next_index)`.
+#[derive(Clone, Copy, Debug, Default)]
+struct Position {
+    epoch: Epoch,
+    next_index: u64,
+    term: Term,
+    moved_at_ns: u64,
+}
+
+impl Allocator {
+    /// An allocator that has stamped nothing. One per node and boot.
+    #[must_use]
+    pub fn new(shared: Arc<Shared>, epoch_interval_ns: u64) -> Self {
+        Self { shared, epoch_interval_ns, position: Mutex::new(Position::default()) }
+    }
+
+    /// Takes `count` consecutive timestamps of one epoch for a round that was confirmed.
+    ///
+    /// # Errors
+    /// When the grant is gone or not the round's; see [`AllocateError`].
+    ///
+    /// # Panics
+    /// When an invariant is broken (S1, S3).
+    pub fn allocate(
+        &self,
+        round: &Confirmed,
+        count: u64,
+        now: Now,
+    ) -> Result<TimestampRange, AllocateError> {
+        if count == 0 {
+            return Err(AllocateError::Empty);
+        }
+        let mut position = self.position.lock().unwrap_or_else(PoisonError::into_inner);
+        // Read under the lock: a grant that an earlier allocation did not see cannot be older.
+        let published = self.shared.published();
+        let grant = published.grant.as_ref().ok_or(AllocateError::NoGrant)?;
+        if grant.term != round.term() || grant.boot != round.boot() {
+            return Err(AllocateError::OtherTerm);
+        }
+        let next = position.advanced(grant, self.epoch_interval_ns, count, now)?;
+        let first = Timestamp::new(next.epoch, EpochIndex(next.next_index));
+        let range = TimestampRange::new(first, count).ok_or(AllocateError::Exhausted)?;
+        // S1: never the same timestamp twice, never one below an earlier one.
+        let before = (position.epoch, position.next_index);
+        assert!((next.epoch, next.next_index) >= before, "S1: the allocator went back");
+        // S3: only inside the range that apply assigned to this term and boot.
+        assert!(grant.range.contains(next.epoch), "S3: stamped outside the granted range");
+        *position = Position { next_index: next.next_index + count, ..next };
+        Ok(range)
+    }
+
+    /// The epoch that was stamped last; 0 before the first.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.position.lock().unwrap_or_else(PoisonError::into_inner).epoch
+    }
+}
+
+impl Position {
+    /// Where `count` timestamps start: in this epoch, or in a later one of the grant.
+    fn advanced(
+        self,
+        grant: &Grant,
+        interval_ns: u64,
+        count: u64,
+        now: Now,
+    ) -> Result<Self, AllocateError> {
+        let range = grant.range;
+        let trusted = Epoch(now.trusted_ns);
+        let at =
+            |epoch| Self { epoch, next_index: 0, term: grant.term, moved_at_ns: now.monotonic_ns };
+        if self.epoch <= range.low {
+            let lowest = Epoch(range.low.0 + 1);
+            return Ok(at(trusted.clamp(lowest, range.high)));
+        }
+        // A range of another term that does not lie wholly above the last timestamp, or one that
+        // ends below it, was not assigned by apply to this position.
+        if self.term != grant.term || self.epoch > range.high {
+            return Err(AllocateError::BehindLast);
+        }
+        let is_due = now.monotonic_ns.saturating_sub(self.moved_at_ns) >= interval_ns;
+        let is_full = self.next_index.checked_add(count).is_none();
+        if !is_due && !is_full {
+            return Ok(self);
+        }
+        let next = trusted.max(Epoch(self.epoch.0.saturating_add(1))).min(range.high);
+        match (next > self.epoch, is_full) {
+            (true, _) => Ok(at(next)),
+            // The range is used up or the clock went back: stand still, the index goes on.
+            (false, false) => Ok(self),
+            (false, true) => Err(AllocateError::Exhausted),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_wire::{BootId, NodeId, StoreId};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::publication::{EpochRange, Identity, Published};
+
+    const ME: Identity = Identity { node: NodeId(1), store: StoreId(1), boot: BootId(7) };
+    const INTERVAL: u64 = 100;
+
+    fn allocator() -> Allocator {
+        let shared = Shared::new(Term(0), Published::nothing(ME));
+        Allocator::new(Arc::new(shared), INTERVAL)
+    }
+
+    fn grant(allocator: &Allocator, term: u64, low: u64, high: u64) {
+        let range = EpochRange { low: Epoch(low), high: Epoch(high) };
+        let grant = Grant { term: Term(term), boot: ME.boot, range };
+        let published = Published { grant: Some(grant), ..Published::nothing(ME) };
+        allocator.shared.publish(Arc::new(published));
+    }
+
+    fn round(term: u64) -> Confirmed {
+        Confirmed::for_test(Term(term), ME.boot)
+    }
+
+    fn now(monotonic_ns: u64, trusted_ns: u64) -> Now {
+        Now { monotonic_ns, trusted_ns }
+    }
+
+    #[test]
+    fn nothing_is_stamped_without_a_grant_of_the_rounds_term() {
+        let allocator = allocator();
+        let at = now(0, 50);
+        assert_eq!(allocator.allocate(&round(1), 1, at), Err(AllocateError::NoGrant));
+        grant(&allocator, 2, 0, 100);
+        assert_eq!(allocator.allocate(&round(1), 1, at), Err(AllocateError::OtherTerm));
+        let other_boot = Confirmed::for_test(Term(2), BootId(8));
+        assert_eq!(allocator.allocate(&other_boot, 1, at), Err(AllocateError::OtherTerm));
+        assert!(allocator.allocate(&round(2), 1, at).is_ok());
+        assert_eq!(allocator.allocate(&round(2), 0, at), Err(AllocateError::Empty));
+    }
+
+    #[test]
+    fn the_epoch_follows_trusted_time_once_per_interval() {
+        let allocator = allocator();
+        grant(&allocator, 1, 0, 1_000);
+        let first = |at| allocator.allocate(&round(1), 2, at).unwrap().first();
+        assert_eq!(first(now(0, 50)), Timestamp::new(Epoch(50), EpochIndex(0)));
+        assert_eq!(first(now(99, 149)), Timestamp::new(Epoch(50), EpochIndex(2)));
+        assert_eq!(first(now(100, 150)), Timestamp::new(Epoch(150), EpochIndex(0)));
+        assert_eq!(first(now(200, 20)), Timestamp::new(Epoch(151), EpochIndex(0)));
+    }
+
+    #[test]
+    fn at_the_end_of_the_range_the_epoch_stands_still_and_the_index_goes_on() {
+        let allocator = allocator();
+        grant(&allocator, 1, 0, 60);
+        for step in 0..5 {
+            let range = allocator.allocate(&round(1), 3, now(step * 1000, 70)).unwrap();
+            assert_eq!(range.first(), Timestamp::new(Epoch(60), EpochIndex(step * 3)));
+        }
+    }
+
+    #[test]
+    fn an_overflowing_index_takes_the_next_epoch() {
+        let allocator = allocator();
+        grant(&allocator, 1, 0, 52);
+        let at = now(0, 51);
+        allocator.allocate(&round(1), u64::MAX - 1, at).unwrap();
+        let next = allocator.allocate(&round(1), 2, at).unwrap();
+        assert_eq!(next.first(), Timestamp::new(Epoch(52), EpochIndex(0)));
+        allocator.allocate(&round(1), u64::MAX - 2, at).unwrap();
+        assert_eq!(allocator.allocate(&round(1), 1, at), Err(AllocateError::Exhausted));
+    }
+
+    #[test]
+    fn a_grant_that_is_not_above_the_last_timestamp_is_refused() {
+        let allocator = allocator();
+        grant(&allocator, 1, 0, 100);
+        allocator.allocate(&round(1), 1, now(0, 80)).unwrap();
+        for (term, low, high) in [(1, 0, 70), (2, 0, 100), (2, 70, 200)] {
+            grant(&allocator, term, low, high);
+            let refused = allocator.allocate(&round(term), 1, now(0, 90));
+            assert_eq!(refused, Err(AllocateError::BehindLast), "({low}, {high}]");
+        }
+        grant(&allocator, 2, 100, 200);
+        let range = allocator.allocate(&round(2), 1, now(0, 90)).unwrap();
+        assert_eq!(range.first().epoch, Epoch(101));
+    }
+
+    proptest! {
+        /// Any clock, any sequence of rising ranges, any counts: order holds and ranges hold.
+        #[test]
+        fn timestamps_only_rise_and_stay_inside_the_grant(
+            steps in prop::collection::vec((0_u64..300, 0_u64..5000, 1_u64..u64::MAX, 0_u8..5), 1..60),
+        ) {
+            let allocator = allocator();
+            let (mut term, mut low, mut high, mut monotonic) = (1, 0, 100, 0);
+            let mut last = None;
+            grant(&allocator, term, low, high);
+            for (passed, trusted, count, event) in steps {
+                monotonic += passed;
+                match event {
+                    0 => { term += 1; low = high + passed; high = low + 1 + trusted; }
+                    1 => high += 1 + passed,
+                    _ => {}
+                }
+                grant(&allocator, term, low, high);
+                let count = if event == 2 { count } else { 1 + count % 1000 };
+                match allocator.allocate(&round(term), count, now(monotonic, trusted)) {
+                    Ok(range) => {
+                        prop_assert!(Some(range.first()) > last);
+                        prop_assert!(low < range.first().epoch.0 && range.first().epoch.0 <= high);
+                        last = Some(range.last());
+                    }
+                    Err(error) => prop_assert_eq!(error, AllocateError::Exhausted),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Trusted time, the clock firewall: it moves by the monotonic clock and follows the wall clock
+//! only where that is believable, so that one broken clock cannot poison the ceiling. It reads no
+//! clock: samples are arguments.
+//!
+//! Peers' clocks are compared as in Cristian's algorithm (1989), corrected by half the round trip;
+//! the median of three or more stands against any one liar (Marzullo, 1984, gives the bound).
+
+use std::collections::BTreeMap;
+
+use epicepoch_wire::NodeId;
+
+/// One reading of this node's own clocks, taken together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockReading {
+    /// Monotonic time of this process, nanoseconds.
+    pub monotonic_ns: u64,
+    /// The wall clock, Unix nanoseconds.
+    pub wall_ns: u64,
+}
+
+/// What the firewall thinks of this node's wall clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClockStatus {
+    /// The wall clock is believed and followed.
+    #[default]
+    Followed,
+    /// The wall clock is further than the bound from the median of the voters' clocks: the median
+    /// is used, and leadership should go elsewhere.
+    Outvoted,
+    /// The wall clock jumped against the monotonic one, and too few other clocks are known to say
+    /// which is right: the jump is not followed.
+    Jumped,
+}
+
+/// Trusted time of one node.
+///
+/// Invariant: `trusted = monotonic + offset`, and `offset` changes only by [`TrustedClock::observe`].
+#[derive(Debug)]
+pub struct TrustedClock {
+    bound_ns: u64,
+    /// Trusted minus monotonic time, nanoseconds.
+    offset_ns: i128,
+    last: ClockReading,
+    status: ClockStatus,
+    peers: BTreeMap<NodeId, PeerClock>,
+    has_history: bool,
+}
+
+/// A peer's wall clock as last sampled.
+#[derive(Clone, Copy, Debug)]
+struct PeerClock {
+    /// Peer's wall clock minus this node's monotonic time, nanoseconds.
+    offset_ns: i128,
+    sampled_at_ns: u64,
+}
+
+impl TrustedClock {
+    /// A sample older than this says nothing any more, nanoseconds. Long enough to outlive an
+    /// election, short enough that drift (200 ppm at worst) stays below a millisecond.
+    pub const SAMPLE_AGE_MAX_NS: u64 = 5_000_000_000;
+
+    /// A clock that starts at the wall clock; `bound_ns` is `CLOCK_OFFSET_MAX_MS` in nanoseconds.
+    #[must_use]
+    pub fn new(bound_ns: u64, reading: ClockReading) -> Self {
+        Self {
+            bound_ns,
+            offset_ns: i128::from(reading.wall_ns) - i128::from(reading.monotonic_ns),
+            last: reading,
+            status: ClockStatus::Followed,
+            peers: BTreeMap::new(),
+            has_history: false,
+        }
+    }
+
+    /// Takes in a peer's clock: it answered `wall_ns` to a ping sent at `sent_ns` and received back
+    /// at `received_ns`, both on this node's monotonic clock. A round trip longer than the bound
+    /// says nothing and is dropped; returns whether the sample was taken.
+    pub fn handle_sample(
+        &mut self,
+        peer: NodeId,
+        wall_ns: u64,
+        sent_ns: u64,
+        received_ns: u64,
+    ) -> bool {
+        let Some(round_trip_ns) = received_ns.checked_sub(sent_ns) else {
+            return false;
+        };
+        if round_trip_ns > self.bound_ns {
+            return false;
+        }
+        let wall_now = i128::from(wall_ns) + i128::from(round_trip_ns / 2);
+        let offset_ns = wall_now - i128::from(received_ns);
+        self.peers.insert(peer, PeerClock { offset_ns, sampled_at_ns: received_ns });
+        true
+    }
+
+    /// Forgets every sample of a node that is no voter any more.
+    pub fn retain_peers(&mut self, is_voter: impl Fn(NodeId) -> bool) {
+        self.peers.retain(|node, _| is_voter(*node));
+    }
+
+    /// Takes in a reading of this node's clocks and decides what to follow. `voters` is how many
+    /// voters the configuration has, `ceiling_ns` the replicated ceiling: time that somebody
+    /// trusted before this run.
+    pub fn observe(
+        &mut self,
+        reading: ClockReading,
+        voters: usize,
+        ceiling_ns: u64,
+    ) -> ClockStatus {
+        let own = i128::from(reading.wall_ns) - i128::from(reading.monotonic_ns);
+        let peers = self.known_peers(reading.monotonic_ns);
+        let bound = i128::from(self.bound_ns);
+        let is_near = |a: i128, b: i128| (a - b).abs() <= bound;
+        let (status, offset) = if peers.len() >= 2 {
+            let mut clocks = peers;
+            clocks.push(own);
+            clocks.sort_unstable();
+            // The lower median: of an even number, the earlier of the two, which is the safe one.
+            let median = clocks[(clocks.len() - 1) / 2];
+            self.has_history = true;
+            if is_near(own, median) {
+                (ClockStatus::Followed, own)
+            } else {
+                (ClockStatus::Outvoted, median)
+            }
+        } else if !self.has_history {
+            self.started(own, peers.first().copied(), reading, ceiling_ns)
+        } else if is_near(own, self.offset_ns) {
+            // Slow changes are the clock being disciplined; only a jump is suspicious.
+            (ClockStatus::Followed, own)
+        } else if peers.len() + 1 > voters / 2 && peers.iter().any(|peer| is_near(*peer, own)) {
+            // This node and a peer are a majority of the voters, and they agree.
+            (ClockStatus::Followed, own)
+        } else {
+            (ClockStatus::Jumped, self.offset_ns)
+        };
+        self.offset_ns = offset;
+        self.status = status;
+        self.last = reading;
+        status
+    }
+
+    /// At a start there is no history to hold the wall clock against. One other clock that
+    /// disagrees cannot say who is right, so the earlier one is believed: being behind is safe and
+    /// heals, being ahead poisons the ceiling. A clock not below the ceiling has caught up with
+    /// what others trusted before, and starts the history.
+    fn started(
+        &mut self,
+        own: i128,
+        peer: Option<i128>,
+        reading: ClockReading,
+        ceiling_ns: u64,
+    ) -> (ClockStatus, i128) {
+        let near = |peer: i128| (peer - own).abs() <= i128::from(self.bound_ns);
+        match peer {
+            Some(peer) if !near(peer) => (ClockStatus::Jumped, own.min(peer)),
+            _ => {
+                self.has_history = peer.is_some() || reading.wall_ns >= ceiling_ns;
+                (ClockStatus::Followed, own)
+            }
+        }
+    }
+
+    fn known_peers(&self, now_ns: u64) -> Vec<i128> {
+        let is_fresh = |peer: &&PeerClock| {
+            now_ns.saturating_sub(peer.sampled_at_ns) <= Self::SAMPLE_AGE_MAX_NS
+        };
+        self.peers.values().filter(is_fresh).map(|peer| peer.offset_ns).collect()
+    }
+
+    /// Trusted minus monotonic time, nanoseconds; what the workers add to their own reading.
+    #[must_use]
+    pub fn offset_ns(&self) -> i64 {
+        i64::try_from(self.offset_ns).unwrap_or(if self.offset_ns < 0 {
+            i64::MIN
+        } else {
+            i64::MAX
+        })
+    }
+
+    /// Trusted time at a monotonic time, Unix nanoseconds; never below 0.
+    #[must_use]
+    pub fn trusted_ns(&self, monotonic_ns: u64) -> u64 {
+        trusted_ns(monotonic_ns, self.offset_ns())
+    }
+
+    /// What the firewall thinks of the wall clock.
+    #[must_use]
+    pub const fn status(&self) -> ClockStatus {
+        self.status
+    }
+
+    /// How far a peer's wall clock was ahead of this node's, nanoseconds, when both were last
+    /// read; for people and metrics, and to choose whom to hand leadership to.
+    #[must_use]
+    pub fn peer_offsets(&self) -> Vec<(NodeId, i64)> {
+        let own = i128::from(self.last.wall_ns) - i128::from(self.last.monotonic_ns);
+        let ahead = |peer: &PeerClock| {
+            i64::try_from(peer.offset_ns - own).unwrap_or(if peer.offset_ns < own {
+                i64::MIN
+            } else {
+                i64::MAX
+            })
+        };
+        self.peers.iter().map(|(node, peer)| (*node, ahead(peer))).collect()
+    }
+
+    /// Whether a peer's clock was within the bound of trusted time when it was last sampled.
+    #[must_use]
+    pub fn is_peer_trusted(&self, node: NodeId) -> bool {
+        let near =
+            |peer: &PeerClock| (peer.offset_ns - self.offset_ns).abs() <= i128::from(self.bound_ns);
+        self.peers.get(&node).is_some_and(near)
+    }
+}
+
+/// Trusted time from a monotonic reading and a published offset, Unix nanoseconds; never below 0.
+#[must_use]
+pub fn trusted_ns(monotonic_ns: u64, offset_ns: i64) -> u64 {
+    monotonic_ns.saturating_add_signed(offset_ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+    const HOUR: u64 = 3_600 * S;
+    const BOUND: u64 = S / 2;
+    /// Wall time at monotonic time 0.
+    const START: u64 = 1_700_000_000 * S;
+
+    fn at(monotonic_ns: u64, wall_ns: u64) -> ClockReading {
+        ClockReading { monotonic_ns, wall_ns }
+    }
+
+    fn healthy(monotonic_ns: u64) -> ClockReading {
+        at(monotonic_ns, START + monotonic_ns)
+    }
+
+    fn sample(clock: &mut TrustedClock, peer: u64, now: u64, wall: u64) {
+        assert!(clock.handle_sample(NodeId(peer), wall, now, now));
+    }
+
+    /// A clock of three voters that has run well for a second.
+    fn trio() -> TrustedClock {
+        let mut clock = TrustedClock::new(BOUND, healthy(0));
+        sample(&mut clock, 2, S, START + S);
+        sample(&mut clock, 3, S, START + S);
+        assert_eq!(clock.observe(healthy(S), 3, START), ClockStatus::Followed);
+        clock
+    }
+
+    #[test]
+    fn a_clock_set_an_hour_ahead_or_back_is_outvoted_and_followed_again_when_it_is_right() {
+        for wrong in [START + 2 * S + HOUR, START + 2 * S - HOUR] {
+            let mut clock = trio();
+            assert_eq!(clock.observe(at(2 * S, wrong), 3, START), ClockStatus::Outvoted);
+            assert_eq!(clock.trusted_ns(2 * S), START + 2 * S);
+            assert_eq!(clock.observe(healthy(3 * S), 3, START), ClockStatus::Followed);
+            assert_eq!(clock.trusted_ns(3 * S), START + 3 * S);
+        }
+    }
+
+    #[test]
+    fn one_lying_peer_changes_nothing() {
+        let mut clock = trio();
+        sample(&mut clock, 3, 2 * S, START + HOUR);
+        assert_eq!(clock.observe(healthy(2 * S), 3, START), ClockStatus::Followed);
+        assert_eq!(clock.trusted_ns(2 * S), START + 2 * S);
+        assert!(clock.is_peer_trusted(NodeId(2)));
+        assert!(!clock.is_peer_trusted(NodeId(3)));
+    }
+
+    #[test]
+    fn with_fewer_clocks_a_jump_is_not_followed_until_a_majority_agrees() {
+        let mut clock = trio();
+        let late = S + TrustedClock::SAMPLE_AGE_MAX_NS + 1;
+        let jumped = |t| at(t, START + t + HOUR);
+        assert_eq!(clock.observe(jumped(late), 3, START), ClockStatus::Jumped);
+        assert_eq!(clock.trusted_ns(late), START + late);
+        sample(&mut clock, 2, late, START + late);
+        assert_eq!(clock.observe(jumped(late), 3, START), ClockStatus::Jumped);
+        sample(&mut clock, 2, late, START + late + HOUR);
+        assert_eq!(clock.observe(jumped(late), 3, START), ClockStatus::Followed);
+        assert_eq!(clock.trusted_ns(late), START + late + HOUR);
+    }
+
+    #[test]
+    fn one_of_five_agreeing_is_no_majority() {
+        let mut clock = trio();
+        let late = S + TrustedClock::SAMPLE_AGE_MAX_NS + 1;
+        sample(&mut clock, 2, late, START + late + HOUR);
+        let jumped = at(late, START + late + HOUR);
+        assert_eq!(clock.observe(jumped, 5, START), ClockStatus::Jumped);
+    }
+
+    #[test]
+    fn a_single_voter_does_not_follow_a_jump_but_follows_discipline() {
+        let mut clock = TrustedClock::new(BOUND, healthy(0));
+        assert_eq!(clock.observe(healthy(S), 1, START), ClockStatus::Followed);
+        let slewed = at(2 * S, START + 2 * S + BOUND / 2);
+        assert_eq!(clock.observe(slewed, 1, START), ClockStatus::Followed);
+        assert_eq!(clock.trusted_ns(2 * S), START + 2 * S + BOUND / 2);
+        let back = at(3 * S, START - HOUR);
+        assert_eq!(clock.observe(back, 1, START), ClockStatus::Jumped);
+        assert_eq!(clock.trusted_ns(3 * S), START + 3 * S + BOUND / 2);
+    }
+
+    #[test]
+    fn at_a_restart_the_earlier_of_two_clocks_is_believed_until_a_third_is_known() {
+        let mut clock = TrustedClock::new(BOUND, at(0, START + HOUR));
+        sample(&mut clock, 2, S, START + S);
+        let ahead = at(S, START + S + HOUR);
+        assert_eq!(clock.observe(ahead, 3, START), ClockStatus::Jumped);
+        assert_eq!(clock.trusted_ns(S), START + S);
+        sample(&mut clock, 3, S, START + S + HOUR);
+        assert_eq!(clock.observe(ahead, 3, START), ClockStatus::Followed);
+        assert_eq!(clock.trusted_ns(S), START + S + HOUR);
+    }
+
+    #[test]
+    fn at_a_restart_a_clock_below_the_ceiling_has_no_history_to_defend() {
+        let mut clock = TrustedClock::new(BOUND, healthy(0));
+        assert_eq!(clock.observe(healthy(S), 1, START + HOUR), ClockStatus::Followed);
+        let right = at(2 * S, START + 2 * S + HOUR);
+        assert_eq!(clock.observe(right, 1, START + HOUR), ClockStatus::Followed);
+        assert_eq!(clock.observe(healthy(3 * S), 1, START + HOUR), ClockStatus::Jumped);
+    }
+
+    #[test]
+    fn a_slow_round_trip_or_one_backwards_says_nothing() {
+        let mut clock = trio();
+        assert!(!clock.handle_sample(NodeId(2), START, S, 2 * S));
+        assert!(!clock.handle_sample(NodeId(2), START, 2 * S, S));
+        assert!(clock.handle_sample(NodeId(2), START + S, S, S + 2000));
+    }
+
+    #[test]
+    fn a_median_of_an_even_number_is_the_earlier_one() {
+        let mut clock = TrustedClock::new(BOUND, healthy(0));
+        for (peer, ahead) in [(2, HOUR), (3, HOUR), (4, 0)] {
+            sample(&mut clock, peer, S, START + S + ahead);
+        }
+        clock.observe(healthy(S), 4, START);
+        assert_eq!(clock.trusted_ns(S), START + S);
+    }
+}

@@ -1,0 +1,399 @@
+//! Confirm rounds: the proof, after a batch has closed, that nobody has been promised a term
+//! above the grant's. One round serves every request that waits; rounds overlap up to a limit. It
+//! reads no clock and never allocates a timestamp.
+//!
+//! The question is that of Raft's ReadIndex (dissertation, 6.4); collapsing all waiting requests
+//! into one round is the same section's batching.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use epicepoch_wire::confirm::{Confirm, ConfirmReply};
+use epicepoch_wire::{BootId, NodeId, Round, StoreId, Term, WorkerId};
+
+use crate::promise::Promise;
+use crate::publication::{Identity, Published, Shared};
+use crate::quorum::VoterSet;
+
+/// A round that a quorum has confirmed: the only key to the allocator. Nothing else makes one.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Confirmed {
+    term: Term,
+    boot: BootId,
+}
+
+impl Confirmed {
+    /// The term that was confirmed.
+    #[must_use]
+    pub const fn term(&self) -> Term {
+        self.term
+    }
+
+    /// The run that asked.
+    #[must_use]
+    pub const fn boot(&self) -> BootId {
+        self.boot
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn for_test(term: Term, boot: BootId) -> Self {
+        Self { term, boot }
+    }
+}
+
+/// Answers a leader's question from this node's Promise. Called after the frame was read (S4).
+#[must_use]
+pub fn answer(from: NodeId, confirm: &Confirm, me: Identity, promise: &Promise) -> ConfirmReply {
+    ConfirmReply {
+        leader: from,
+        store: me.store,
+        boot: confirm.boot,
+        worker: confirm.worker,
+        term: confirm.term,
+        round: confirm.round,
+        promise: promise.load(),
+    }
+}
+
+/// Why a round ended without proof. Its batch is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoundFailure {
+    /// So many voters have promised a higher term that no quorum is left: this node is deposed.
+    Deposed,
+    /// The deadline passed without a quorum.
+    TimedOut,
+    /// The grant was gone, or of a newer term, before the round could end.
+    GrantLost,
+}
+
+/// A round that has begun: what must be sent to every voter of the configuration.
+#[derive(Clone, Debug)]
+pub struct Begun {
+    /// The question, the same for every voter.
+    pub confirm: Confirm,
+    /// What the round was begun under; ask its voters, except this node.
+    pub published: Arc<Published>,
+}
+
+/// The rounds of one worker.
+#[derive(Debug)]
+pub struct Rounds<B> {
+    me: Identity,
+    worker: WorkerId,
+    last: Round,
+    in_flight: VecDeque<InFlight<B>>,
+}
+
+#[derive(Debug)]
+struct InFlight<B> {
+    round: Round,
+    term: Term,
+    published: Arc<Published>,
+    yes: VoterSet,
+    no: VoterSet,
+    deadline_ns: u64,
+    batch: B,
+}
+
+impl<B> Rounds<B> {
+    /// No rounds yet.
+    #[must_use]
+    pub fn new(me: Identity, worker: WorkerId) -> Self {
+        Self { me, worker, last: Round(0), in_flight: VecDeque::new() }
+    }
+
+    /// Begins a round: closes the batch, *then* reads what is published and the own Promise, in
+    /// that order and nowhere else (S2). Hands the batch back when there is no grant to confirm.
+    ///
+    /// # Errors
+    /// The batch, and what was published: no round can be begun under it.
+    pub fn begin(
+        &mut self,
+        close: impl FnOnce() -> B,
+        shared: &Shared,
+        deadline_ns: u64,
+    ) -> Result<Begun, (B, Arc<Published>)> {
+        let batch = close();
+        let published = shared.published();
+        let Some(grant) = published.grant else {
+            return Err((batch, published));
+        };
+        let promise = shared.promise.load();
+        self.last.0 += 1;
+        let mut in_flight = InFlight {
+            round: self.last,
+            term: grant.term,
+            published: published.clone(),
+            yes: VoterSet::default(),
+            no: VoterSet::default(),
+            deadline_ns,
+            batch,
+        };
+        // This node counts itself only as a voter among the others, by the same rule.
+        in_flight.count(self.me.node, self.me.store, promise);
+        self.in_flight.push_back(in_flight);
+        let confirm = Confirm {
+            store: self.me.store,
+            boot: self.me.boot,
+            worker: self.worker,
+            term: grant.term,
+            round: self.last,
+        };
+        Ok(Begun { confirm, published })
+    }
+
+    /// Counts a voter's answer, for the round that it repeats and for earlier ones of the same
+    /// term: they closed their batches before. Whatever does not belong here counts for nothing:
+    /// another leader's, boot's, worker's, term's or store's answer, or one to a round that has
+    /// not been asked. Returns whether it counted.
+    pub fn handle_reply(&mut self, from: NodeId, reply: &ConfirmReply) -> bool {
+        let is_ours = reply.leader == self.me.node
+            && reply.boot == self.me.boot
+            && reply.worker == self.worker
+            && reply.round <= self.last;
+        if !is_ours {
+            return false;
+        }
+        let mut counted = false;
+        for round in &mut self.in_flight {
+            if round.round <= reply.round && round.term == reply.term {
+                counted |= round.count(from, reply.store, reply.promise);
+            }
+        }
+        counted
+    }
+
+    /// The next round that a quorum has confirmed, with its batch.
+    pub fn poll_confirmed(&mut self) -> Option<(B, Confirmed)> {
+        let position = self.in_flight.iter().position(InFlight::is_confirmed)?;
+        let round = self.in_flight.remove(position)?;
+        Some((round.batch, Confirmed { term: round.term, boot: self.me.boot }))
+    }
+
+    /// The next round that cannot be confirmed any more, with its batch.
+    pub fn poll_failed(&mut self, now_ns: u64, shared: &Shared) -> Option<(B, RoundFailure)> {
+        let published = shared.published();
+        let granted = published.grant.map(|grant| grant.term);
+        let failed = |round: &InFlight<B>| {
+            if round.published.voters.is_lost(round.no) {
+                Some(RoundFailure::Deposed)
+            } else if granted != Some(round.term) {
+                Some(RoundFailure::GrantLost)
+            } else if round.deadline_ns <= now_ns {
+                Some(RoundFailure::TimedOut)
+            } else {
+                None
+            }
+        };
+        let found = self.in_flight.iter().enumerate().find_map(|(at, r)| Some((at, failed(r)?)));
+        let (position, failure) = found?;
+        let round = self.in_flight.remove(position)?;
+        Some((round.batch, failure))
+    }
+
+    /// The newest round in flight: asking it again, over a new link, also answers the older ones
+    /// of its term.
+    #[must_use]
+    pub fn newest(&self) -> Option<Begun> {
+        let round = self.in_flight.back()?;
+        let confirm = Confirm {
+            store: self.me.store,
+            boot: self.me.boot,
+            worker: self.worker,
+            term: round.term,
+            round: round.round,
+        };
+        Some(Begun { confirm, published: round.published.clone() })
+    }
+
+    /// How many rounds are in flight.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Whether no round is in flight.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.in_flight.is_empty()
+    }
+
+    /// When the first round in flight runs out; rounds are begun with rising deadlines.
+    #[must_use]
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.in_flight.front().map(|round| round.deadline_ns)
+    }
+}
+
+impl<B> InFlight<B> {
+    fn count(&mut self, node: NodeId, store: StoreId, promise: Term) -> bool {
+        let Some(position) = self.published.voters.position(node, store) else {
+            return false;
+        };
+        if promise > self.term {
+            self.no.insert(position);
+        } else if !self.no.contains(position) {
+            self.yes.insert(position);
+        }
+        true
+    }
+
+    fn is_confirmed(&self) -> bool {
+        self.published.voters.is_quorum(self.yes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_wire::Epoch;
+
+    use super::*;
+    use crate::publication::{EpochRange, Grant};
+    use crate::quorum::Voters;
+
+    const ME: Identity = identity(1);
+    const FAR: u64 = 1_000;
+
+    const fn identity(node: u64) -> Identity {
+        Identity { node: NodeId(node), store: StoreId(node as u128), boot: BootId(70 + node) }
+    }
+
+    fn shared(term: u64, incoming: &[u64], outgoing: &[u64]) -> Shared {
+        let shared = Shared::new(Term(term), Published::nothing(ME));
+        publish(&shared, term, incoming, outgoing);
+        shared
+    }
+
+    fn publish(shared: &Shared, term: u64, incoming: &[u64], outgoing: &[u64]) {
+        let ids = |list: &[u64]| list.iter().map(|id| NodeId(*id)).collect::<Vec<_>>();
+        let stores = |id: NodeId| StoreId(u128::from(id.0));
+        let range = EpochRange { low: Epoch(0), high: Epoch(9) };
+        shared.publish(Arc::new(Published {
+            voters: Voters::new(&ids(incoming), &ids(outgoing), stores),
+            grant: Some(Grant { term: Term(term), boot: ME.boot, range }),
+            ..Published::nothing(ME)
+        }));
+    }
+
+    fn reply(voter: u64, confirm: &Confirm, promise: u64) -> ConfirmReply {
+        answer(ME.node, confirm, identity(voter), &Promise::new(Term(promise)))
+    }
+
+    fn rounds() -> Rounds<&'static str> {
+        Rounds::new(ME, WorkerId(0))
+    }
+
+    #[test]
+    fn a_quorum_confirms_and_the_leader_counts_itself_once() {
+        let (shared, mut rounds) = (shared(3, &[1, 2, 3], &[]), rounds());
+        let begun = rounds.begin(|| "a", &shared, FAR).unwrap();
+        assert_eq!(rounds.poll_confirmed(), None);
+        assert!(rounds.handle_reply(NodeId(2), &reply(2, &begun.confirm, 3)));
+        let (batch, confirmed) = rounds.poll_confirmed().unwrap();
+        assert_eq!((batch, confirmed.term()), ("a", Term(3)));
+        assert!(rounds.is_empty());
+    }
+
+    #[test]
+    fn a_deposed_leader_cannot_confirm_even_with_its_own_vote() {
+        let (shared, mut rounds) = (shared(3, &[1, 2, 3], &[]), rounds());
+        shared.promise.raise(Term(4));
+        let begun = rounds.begin(|| "a", &shared, FAR).unwrap();
+        rounds.handle_reply(NodeId(2), &reply(2, &begun.confirm, 3));
+        assert_eq!(rounds.poll_confirmed(), None);
+        rounds.handle_reply(NodeId(3), &reply(3, &begun.confirm, 4));
+        assert_eq!(rounds.poll_failed(0, &shared), Some(("a", RoundFailure::Deposed)));
+    }
+
+    #[test]
+    fn a_yes_after_a_no_of_the_same_voter_does_not_count() {
+        let (shared, mut rounds) = (shared(3, &[1, 2, 3], &[]), rounds());
+        let begun = rounds.begin(|| "a", &shared, FAR).unwrap();
+        rounds.handle_reply(NodeId(2), &reply(2, &begun.confirm, 5));
+        rounds.handle_reply(NodeId(2), &reply(2, &begun.confirm, 3));
+        assert_eq!(rounds.poll_confirmed(), None);
+    }
+
+    #[test]
+    fn what_does_not_belong_to_the_round_counts_for_nothing() {
+        let (shared, mut rounds) = (shared(3, &[1, 2, 3], &[]), rounds());
+        let begun = rounds.begin(|| "a", &shared, FAR).unwrap();
+        let good = reply(2, &begun.confirm, 3);
+        let wrong = [
+            ConfirmReply { leader: NodeId(3), ..good },
+            ConfirmReply { boot: BootId(1), ..good },
+            ConfirmReply { worker: WorkerId(1), ..good },
+            ConfirmReply { term: Term(2), promise: Term(2), ..good },
+            ConfirmReply { round: Round(2), ..good },
+            ConfirmReply { round: Round(0), ..good },
+            ConfirmReply { store: StoreId(99), ..good },
+        ];
+        for reply in wrong {
+            assert!(!rounds.handle_reply(NodeId(2), &reply), "{reply:?}");
+        }
+        assert!(!rounds.handle_reply(NodeId(4), &ConfirmReply { store: StoreId(4), ..good }));
+        assert_eq!(rounds.poll_confirmed(), None);
+        assert!(rounds.handle_reply(NodeId(2), &good));
+        assert!(rounds.poll_confirmed().is_some());
+    }
+
+    #[test]
+    fn a_yes_confirms_earlier_rounds_but_never_later_ones() {
+        let (shared, mut rounds) = (shared(3, &[1, 2, 3], &[]), rounds());
+        rounds.begin(|| "a", &shared, FAR).unwrap();
+        let second = rounds.begin(|| "b", &shared, FAR).unwrap();
+        rounds.begin(|| "c", &shared, FAR).unwrap();
+        rounds.handle_reply(NodeId(3), &reply(3, &second.confirm, 3));
+        assert_eq!(rounds.poll_confirmed().unwrap().0, "a");
+        assert_eq!(rounds.poll_confirmed().unwrap().0, "b");
+        assert_eq!(rounds.poll_confirmed(), None);
+        assert_eq!(rounds.newest().unwrap().confirm.round, Round(3));
+    }
+
+    #[test]
+    fn a_yes_of_a_newer_term_does_not_confirm_an_older_terms_round() {
+        let (shared, mut rounds) = (shared(3, &[1, 2, 3], &[]), rounds());
+        rounds.begin(|| "old", &shared, FAR).unwrap();
+        publish(&shared, 5, &[1, 2, 3], &[]);
+        let new = rounds.begin(|| "new", &shared, FAR).unwrap();
+        rounds.handle_reply(NodeId(2), &reply(2, &new.confirm, 5));
+        assert_eq!(rounds.poll_confirmed().unwrap().0, "new");
+        assert_eq!(rounds.poll_confirmed(), None);
+        assert_eq!(rounds.poll_failed(0, &shared), Some(("old", RoundFailure::GrantLost)));
+    }
+
+    #[test]
+    fn a_joint_configuration_needs_both_majorities_to_confirm() {
+        let (shared, mut rounds) = (shared(3, &[1, 4, 5], &[1, 2, 3]), rounds());
+        let begun = rounds.begin(|| "a", &shared, FAR).unwrap();
+        rounds.handle_reply(NodeId(4), &reply(4, &begun.confirm, 3));
+        assert_eq!(rounds.poll_confirmed(), None);
+        rounds.handle_reply(NodeId(2), &reply(2, &begun.confirm, 3));
+        assert!(rounds.poll_confirmed().is_some());
+    }
+
+    #[test]
+    fn a_leader_outside_the_configuration_does_not_count_itself() {
+        let (shared, mut rounds) = (shared(3, &[2, 3], &[]), rounds());
+        let begun = rounds.begin(|| "a", &shared, FAR).unwrap();
+        rounds.handle_reply(NodeId(2), &reply(2, &begun.confirm, 3));
+        assert_eq!(rounds.poll_confirmed(), None);
+        rounds.handle_reply(NodeId(3), &reply(3, &begun.confirm, 3));
+        assert!(rounds.poll_confirmed().is_some());
+    }
+
+    #[test]
+    fn a_round_ends_at_its_deadline() {
+        let (shared, mut rounds) = (shared(3, &[1, 2, 3], &[]), rounds());
+        rounds.begin(|| "a", &shared, FAR).unwrap();
+        assert_eq!(rounds.poll_failed(FAR - 1, &shared), None);
+        assert_eq!(rounds.poll_failed(FAR, &shared), Some(("a", RoundFailure::TimedOut)));
+    }
+
+    #[test]
+    fn without_a_grant_the_batch_comes_back() {
+        let shared = Shared::new(Term(0), Published::nothing(ME));
+        let (batch, _) = rounds().begin(|| "a", &shared, FAR).unwrap_err();
+        assert_eq!(batch, "a");
+    }
+}

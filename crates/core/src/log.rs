@@ -1,0 +1,227 @@
+//! The Raft log as the library reads it: a mirror in memory of what the storage thread has been
+//! given. It never touches a disk, and it never holds more than the last entries: older ones are
+//! in the record.
+
+use std::collections::VecDeque;
+
+use epicepoch_wire::raft_message::LogEntry;
+use epicepoch_wire::{LogIndex, Term};
+use raft::eraftpb::{Entry, Snapshot};
+use raft::{GetEntriesContext, RaftState, Storage, StorageError};
+
+use crate::durable::{Record, Restored};
+use crate::translate;
+
+/// The mirror.
+///
+/// Invariant: `entries` are consecutive from `before.0 + 1`; `before.0 <= record.index`.
+#[derive(Debug)]
+pub struct Log {
+    hard_state: raft::eraftpb::HardState,
+    /// Index and term of the entry before the first one here.
+    before: (LogIndex, Term),
+    entries: VecDeque<Entry>,
+    record: Record,
+}
+
+impl Log {
+    /// The log of a data directory.
+    #[must_use]
+    pub fn new(restored: &Restored) -> Self {
+        let Restored { hard_state, record, entries } = restored;
+        // What precedes the first entry has a term only if it is the record's own index; a log
+        // that reaches further back starts at an entry whose predecessor nobody may ask for.
+        let before = match entries.first() {
+            Some(first) if first.index.0 <= record.index.0 => (first.index, first.term),
+            _ => (record.index, record.term),
+        };
+        let kept = entries.iter().filter(|entry| entry.index > before.0);
+        Self {
+            hard_state: translate::library_hard_state(hard_state),
+            before,
+            entries: kept.map(translate::library_entry).collect(),
+            record: record.clone(),
+        }
+    }
+
+    /// Appends entries, dropping what stood at their indexes.
+    ///
+    /// # Panics
+    /// When they do not follow what is there.
+    pub fn append(&mut self, entries: &[Entry]) {
+        let Some(first) = entries.first() else { return };
+        let keep = first.index.checked_sub(self.before.0.0 + 1);
+        let keep = keep.expect("entries are never appended below the compacted log") as usize;
+        assert!(keep <= self.entries.len(), "a gap in the log before {}", first.index);
+        self.entries.truncate(keep);
+        self.entries.extend(entries.iter().cloned());
+    }
+
+    /// Replaces everything by a snapshot.
+    pub fn install(&mut self, record: Record) {
+        self.before = (record.index, record.term);
+        self.entries.clear();
+        self.record = record;
+    }
+
+    /// Takes in the state at the applied index: what a snapshot for a peer will be.
+    pub fn record_applied(&mut self, record: Record) {
+        assert!(record.index >= self.record.index, "applied goes back");
+        self.record = record;
+    }
+
+    /// The state at the applied index.
+    #[must_use]
+    pub const fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// Drops the entries up to and including `to`, which must be applied.
+    pub fn compact(&mut self, to: LogIndex) {
+        assert!(to <= self.record.index, "only applied entries are compacted");
+        while let Some(entry) = self.entries.front()
+            && entry.index <= to.0
+        {
+            self.before = (LogIndex(entry.index), Term(entry.term));
+            self.entries.pop_front();
+        }
+    }
+
+    /// How many entries are held.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether no entry is held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The entries, for tests and tools.
+    pub fn iter(&self) -> impl Iterator<Item = LogEntry> {
+        self.entries.iter().map(translate::entry)
+    }
+
+    fn position(&self, index: u64) -> Result<usize, raft::Error> {
+        let position = index.checked_sub(self.before.0.0 + 1);
+        position.map(|at| at as usize).ok_or(raft::Error::Store(StorageError::Compacted))
+    }
+}
+
+impl Storage for Log {
+    fn initial_state(&self) -> raft::Result<RaftState> {
+        let configuration = translate::library_configuration(&self.record.configuration);
+        Ok(RaftState::new(self.hard_state.clone(), configuration))
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max_size: impl Into<Option<u64>>,
+        _context: GetEntriesContext,
+    ) -> raft::Result<Vec<Entry>> {
+        let (from, to) = (self.position(low)?, self.position(high)?);
+        if to > self.entries.len() {
+            return Err(raft::Error::Store(StorageError::Unavailable));
+        }
+        let mut entries: Vec<Entry> = self.entries.range(from..to).cloned().collect();
+        raft::util::limit_size(&mut entries, max_size.into());
+        Ok(entries)
+    }
+
+    fn term(&self, index: u64) -> raft::Result<u64> {
+        if index == self.before.0.0 {
+            return Ok(self.before.1.0);
+        }
+        let position = self.position(index)?;
+        let entry = self.entries.get(position);
+        entry.map(|entry| entry.term).ok_or(raft::Error::Store(StorageError::Unavailable))
+    }
+
+    fn first_index(&self) -> raft::Result<u64> {
+        Ok(self.before.0.0 + 1)
+    }
+
+    fn last_index(&self) -> raft::Result<u64> {
+        Ok(self.before.0.0 + self.entries.len() as u64)
+    }
+
+    fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<Snapshot> {
+        if self.record.index.0 < request_index {
+            return Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable));
+        }
+        Ok(translate::library_snapshot(&self.record))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_wire::raft_message::{Configuration, EntryKind};
+
+    use super::*;
+    use crate::durable::HardState;
+
+    fn entry(index: u64, term: u64) -> LogEntry {
+        LogEntry {
+            kind: EntryKind::Normal,
+            term: Term(term),
+            index: LogIndex(index),
+            data: vec![],
+            context: vec![],
+        }
+    }
+
+    fn record(index: u64, term: u64) -> Record {
+        let configuration = Configuration::default();
+        Record { index: LogIndex(index), term: Term(term), configuration, data: vec![] }
+    }
+
+    fn log(first: u64, last: u64, applied: u64) -> Log {
+        Log::new(&Restored {
+            hard_state: HardState::default(),
+            record: record(applied, 1),
+            entries: (first..=last).map(|index| entry(index, 1)).collect(),
+        })
+    }
+
+    #[test]
+    fn a_log_that_reaches_behind_its_record_keeps_what_has_a_predecessor() {
+        let log = log(3, 9, 5);
+        assert_eq!((log.first_index().unwrap(), log.last_index().unwrap()), (4, 9));
+        assert_eq!(log.term(3).unwrap(), 1);
+        assert!(log.term(2).is_err());
+    }
+
+    #[test]
+    fn new_entries_replace_what_stood_there() {
+        let mut log = log(1, 4, 0);
+        // The first entry of a log that starts at the record is kept.
+        assert_eq!(log.first_index().unwrap(), 1);
+        log.append(&[translate::library_entry(&entry(3, 2))]);
+        let terms: Vec<_> = (1..=3).map(|index| log.term(index).unwrap()).collect();
+        assert_eq!((terms, log.last_index().unwrap()), (vec![1, 1, 2], 3));
+    }
+
+    #[test]
+    fn compaction_and_snapshots_keep_the_term_of_what_came_before() {
+        let mut log = log(1, 6, 0);
+        log.record_applied(record(5, 1));
+        log.compact(LogIndex(4));
+        assert_eq!((log.first_index().unwrap(), log.term(4).unwrap()), (5, 1));
+        assert!(log.term(3).is_err());
+        assert_eq!(log.snapshot(5, 2).unwrap().get_metadata().index, 5);
+        assert!(log.snapshot(6, 2).is_err());
+        log.install(record(20, 3));
+        assert_eq!((log.first_index().unwrap(), log.last_index().unwrap()), (21, 20));
+        assert_eq!(log.term(20).unwrap(), 3);
+    }
+
+    #[test]
+    #[should_panic(expected = "a gap in the log")]
+    fn a_gap_is_never_appended() {
+        log(1, 3, 0).append(&[translate::library_entry(&entry(6, 1))]);
+    }
+}

@@ -1,0 +1,143 @@
+//! The one immutable object that the consensus plane publishes and every worker reads: who leads,
+//! who votes, and which range this node may stamp in. A worker reads it once per round, after the
+//! round's batch has closed; nothing that was read before counts.
+//!
+//! One pointer is swapped, so that term, voters and grant can never be mixed from two moments.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use epicepoch_wire::bootstrap::Member;
+use epicepoch_wire::{BootId, ClusterId, Epoch, HistoryId, NodeId, StoreId, Term};
+
+use crate::promise::Promise;
+use crate::quorum::Voters;
+
+/// Who this node is, in this run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The node.
+    pub node: NodeId,
+    /// Its data directory.
+    pub store: StoreId,
+    /// Its run.
+    pub boot: BootId,
+}
+
+/// A range of epochs, `(low, high]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpochRange {
+    /// Not in the range: the ceiling before the assignment.
+    pub low: Epoch,
+    /// The last epoch of the range.
+    pub high: Epoch,
+}
+
+impl EpochRange {
+    /// Whether `epoch` is in the range.
+    #[must_use]
+    pub fn contains(&self, epoch: Epoch) -> bool {
+        self.low < epoch && epoch <= self.high
+    }
+}
+
+/// The right to stamp: a range assigned to this node and boot in a term that it leads.
+///
+/// Invariant: `range.low < range.high`; published only from applying an entry (S3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The term that the range was assigned in. Rounds confirm this one.
+    pub term: Term,
+    /// The run that it was assigned to.
+    pub boot: BootId,
+    /// The epochs.
+    pub range: EpochRange,
+}
+
+/// What this node is in its current term.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// Follows a leader, or waits for one.
+    #[default]
+    Follower,
+    /// Asks for votes or pre-votes.
+    Candidate,
+    /// Leads. Only a grant lets it stamp.
+    Leader,
+}
+
+/// What the consensus plane tells the workers.
+#[derive(Clone, Debug)]
+pub struct Published {
+    /// Who this node is.
+    pub identity: Identity,
+    /// The cluster; part of every confirm.
+    pub cluster: ClusterId,
+    /// The history; part of every answer.
+    pub history: HistoryId,
+    /// The library's current term, for people. No decision reads it.
+    pub term: Term,
+    /// What this node is in it. No safety decision reads it.
+    pub role: Role,
+    /// Who leads, as far as this node knows; where to send clients.
+    pub leader: Option<NodeId>,
+    /// The voters of the applied configuration.
+    pub voters: Voters,
+    /// The right to stamp, if there is one.
+    pub grant: Option<Grant>,
+    /// The members, voters or not.
+    pub members: Arc<BTreeMap<NodeId, Member>>,
+}
+
+impl Published {
+    /// What a node publishes before its replica runs.
+    #[must_use]
+    pub fn nothing(identity: Identity) -> Self {
+        Self {
+            identity,
+            cluster: ClusterId::default(),
+            history: HistoryId::default(),
+            term: Term::default(),
+            role: Role::Follower,
+            leader: None,
+            voters: Voters::default(),
+            grant: None,
+            members: Arc::new(BTreeMap::new()),
+        }
+    }
+
+    /// The leader as clients reach it; `None` when there is none or it is this node.
+    #[must_use]
+    pub fn other_leader(&self) -> Option<&Member> {
+        let leader = self.leader.filter(|leader| *leader != self.identity.node)?;
+        self.members.get(&leader)
+    }
+}
+
+/// What both planes of a node share: one Promise and one published pointer.
+#[derive(Debug)]
+pub struct Shared {
+    /// The highest term promised.
+    pub promise: Promise,
+    published: ArcSwap<Published>,
+}
+
+impl Shared {
+    /// Shares `published` and a promise of the durable term.
+    #[must_use]
+    pub fn new(durable_term: Term, published: Published) -> Self {
+        Self { promise: Promise::new(durable_term), published: ArcSwap::from_pointee(published) }
+    }
+
+    /// Swaps the published pointer. Only the consensus plane does, and it never waits for it.
+    pub fn publish(&self, published: Arc<Published>) {
+        self.published.store(published);
+    }
+
+    /// What is published now.
+    #[must_use]
+    pub fn published(&self) -> Arc<Published> {
+        self.published.load_full()
+    }
+}

@@ -1,0 +1,186 @@
+//! Which sets of voters decide: a majority, or both majorities while membership is joint
+//! (dissertation, 4.3). A voter is a node id bound to a store id; another store under the same
+//! node id is nobody.
+
+use epicepoch_wire::{NodeId, StoreId};
+
+/// The voters of one configuration. A set of them is a bit mask over their positions.
+///
+/// Invariant: at most 64 voters, ordered by node id; every voter is incoming, outgoing, or both.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Voters {
+    all: Vec<(NodeId, StoreId)>,
+    incoming: VoterSet,
+    outgoing: VoterSet,
+}
+
+/// A set of voters of one [`Voters`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VoterSet(u64);
+
+impl VoterSet {
+    /// Adds the voter at `position`.
+    pub const fn insert(&mut self, position: usize) {
+        self.0 |= 1 << position;
+    }
+
+    /// Whether the voter at `position` is in the set.
+    #[must_use]
+    pub const fn contains(self, position: usize) -> bool {
+        self.0 >> position & 1 == 1
+    }
+
+    const fn is_majority_of(self, of: Self) -> bool {
+        (self.0 & of.0).count_ones() * 2 > of.0.count_ones()
+    }
+}
+
+impl Voters {
+    /// Most voters of a configuration, both halves of a joint one together.
+    pub const MAX: usize = 64;
+
+    /// A configuration; `outgoing` is empty unless it is joint. `store_of` binds ids to stores.
+    ///
+    /// # Panics
+    /// Above [`Voters::MAX`] voters: the state machine refuses such a change.
+    pub fn new(
+        incoming: &[NodeId],
+        outgoing: &[NodeId],
+        store_of: impl Fn(NodeId) -> StoreId,
+    ) -> Self {
+        let mut ids: Vec<NodeId> = incoming.iter().chain(outgoing).copied().collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert!(ids.len() <= Self::MAX, "{} voters are over the limit", ids.len());
+        let set = |half: &[NodeId]| {
+            let mut set = VoterSet::default();
+            for (position, id) in ids.iter().enumerate() {
+                if half.contains(id) {
+                    set.insert(position);
+                }
+            }
+            set
+        };
+        let (incoming, outgoing) = (set(incoming), set(outgoing));
+        let all = ids.iter().map(|id| (*id, store_of(*id))).collect();
+        Self { all, incoming, outgoing }
+    }
+
+    /// The position of a voter, if this node id with this store id is one.
+    #[must_use]
+    pub fn position(&self, node: NodeId, store: StoreId) -> Option<usize> {
+        self.all.iter().position(|voter| *voter == (node, store))
+    }
+
+    /// Whether `yes` decides: a majority of each half that there is. Nobody decides for an empty
+    /// configuration.
+    #[must_use]
+    pub fn is_quorum(&self, yes: VoterSet) -> bool {
+        let outgoing = self.outgoing.0 == 0 || yes.is_majority_of(self.outgoing);
+        outgoing && yes.is_majority_of(self.incoming)
+    }
+
+    /// Whether no quorum can come together any more, once the voters in `no` have refused.
+    #[must_use]
+    pub fn is_lost(&self, no: VoterSet) -> bool {
+        !self.is_quorum(VoterSet(!no.0))
+    }
+
+    /// The voters, ordered by node id.
+    pub fn iter(&self) -> impl Iterator<Item = (NodeId, StoreId)> {
+        self.all.iter().copied()
+    }
+
+    /// How many voters there are, both halves together.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether there is no voter: a node that has no configuration yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Whether the configuration is joint.
+    #[must_use]
+    pub fn is_joint(&self) -> bool {
+        self.outgoing.0 != 0
+    }
+
+    /// Whether a quorum of the voters satisfies `holds`.
+    pub fn is_quorum_by(&self, holds: impl Fn(NodeId) -> bool) -> bool {
+        let mut set = VoterSet::default();
+        for (position, (node, _)) in self.all.iter().enumerate() {
+            if holds(*node) {
+                set.insert(position);
+            }
+        }
+        self.is_quorum(set)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn voters(incoming: &[u64], outgoing: &[u64]) -> Voters {
+        let ids = |list: &[u64]| list.iter().map(|id| NodeId(*id)).collect::<Vec<_>>();
+        Voters::new(&ids(incoming), &ids(outgoing), |id| StoreId(u128::from(id.0)))
+    }
+
+    fn set(voters: &Voters, ids: &[u64]) -> VoterSet {
+        let mut set = VoterSet::default();
+        for id in ids {
+            let store = StoreId(u128::from(*id));
+            set.insert(voters.position(NodeId(*id), store).expect("a voter"));
+        }
+        set
+    }
+
+    #[test]
+    fn a_simple_configuration_needs_a_majority() {
+        let three = voters(&[1, 2, 3], &[]);
+        assert!(!three.is_quorum(set(&three, &[2])));
+        assert!(three.is_quorum(set(&three, &[2, 3])));
+        assert!(!three.is_lost(set(&three, &[1])));
+        assert!(three.is_lost(set(&three, &[1, 3])));
+        assert!(!voters(&[], &[]).is_quorum(VoterSet::default()));
+    }
+
+    #[test]
+    fn a_joint_configuration_needs_both_majorities() {
+        let joint = voters(&[3, 4, 5], &[1, 2, 3]);
+        assert!(!joint.is_quorum(set(&joint, &[3, 4, 5])));
+        assert!(!joint.is_quorum(set(&joint, &[1, 2, 3])));
+        assert!(joint.is_quorum(set(&joint, &[1, 3, 4])));
+    }
+
+    #[test]
+    fn another_store_under_the_same_id_is_nobody() {
+        let three = voters(&[1, 2, 3], &[]);
+        assert_eq!(three.position(NodeId(2), StoreId(99)), None);
+        assert_eq!(three.position(NodeId(9), StoreId(9)), None);
+    }
+
+    proptest! {
+        #[test]
+        fn two_quorums_of_a_configuration_always_meet(
+            incoming in prop::collection::btree_set(1_u64..9, 1..7),
+            outgoing in prop::collection::btree_set(1_u64..9, 0..7),
+            a: u64, b: u64,
+        ) {
+            let list = |set: &std::collections::BTreeSet<u64>| set.iter().copied().collect::<Vec<_>>();
+            let voters = voters(&list(&incoming), &list(&outgoing));
+            let mask = (1 << voters.len()) - 1;
+            let (a, b) = (VoterSet(a & mask), VoterSet(b & mask));
+            if voters.is_quorum(a) && voters.is_quorum(b) {
+                prop_assert_ne!(a.0 & b.0, 0);
+            }
+            prop_assert_eq!(voters.is_lost(a), !voters.is_quorum(VoterSet(!a.0 & mask)));
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Between the Raft library's types and ours: messages, entries, configurations, snapshots. Only
+//! what a peer may send exists in ours; what else the library hands out stays here.
+
+use epicepoch_wire::raft_message::{
+    Configuration, EntryKind, LogEntry, MessageKind, RaftMessage, Snapshot,
+};
+use epicepoch_wire::{LogIndex, NodeId, Term};
+use raft::eraftpb;
+
+use crate::durable::HardState;
+
+pub(crate) fn hard_state(from: &eraftpb::HardState) -> HardState {
+    HardState { term: Term(from.term), vote: NodeId(from.vote), commit: LogIndex(from.commit) }
+}
+
+pub(crate) fn library_hard_state(from: &HardState) -> eraftpb::HardState {
+    let mut to = eraftpb::HardState::default();
+    to.term = from.term.0;
+    to.vote = from.vote.0;
+    to.commit = from.commit.0;
+    to
+}
+
+pub(crate) fn entry(from: &eraftpb::Entry) -> LogEntry {
+    let kind = match from.get_entry_type() {
+        eraftpb::EntryType::EntryNormal => EntryKind::Normal,
+        eraftpb::EntryType::EntryConfChange | eraftpb::EntryType::EntryConfChangeV2 => {
+            EntryKind::Membership
+        }
+    };
+    LogEntry {
+        kind,
+        term: Term(from.term),
+        index: LogIndex(from.index),
+        data: from.data.to_vec(),
+        context: from.context.to_vec(),
+    }
+}
+
+pub(crate) fn library_entry(from: &LogEntry) -> eraftpb::Entry {
+    let mut to = eraftpb::Entry::default();
+    to.set_entry_type(match from.kind {
+        EntryKind::Normal => eraftpb::EntryType::EntryNormal,
+        EntryKind::Membership => eraftpb::EntryType::EntryConfChangeV2,
+    });
+    to.term = from.term.0;
+    to.index = from.index.0;
+    to.data = from.data.clone().into();
+    to.context = from.context.clone().into();
+    to
+}
+
+pub(crate) fn configuration(from: &eraftpb::ConfState) -> Configuration {
+    // Sorted, so that equal configurations have equal bytes whatever order the library keeps.
+    let ids = |list: &[u64]| {
+        let mut ids: Vec<NodeId> = list.iter().map(|id| NodeId(*id)).collect();
+        ids.sort_unstable();
+        ids
+    };
+    Configuration {
+        voters: ids(&from.voters),
+        learners: ids(&from.learners),
+        voters_outgoing: ids(&from.voters_outgoing),
+        learners_next: ids(&from.learners_next),
+        auto_leave: from.auto_leave,
+    }
+}
+
+pub(crate) fn library_configuration(from: &Configuration) -> eraftpb::ConfState {
+    let ids = |list: &[NodeId]| list.iter().map(|id| id.0).collect::<Vec<_>>();
+    let mut to = eraftpb::ConfState::default();
+    to.voters = ids(&from.voters);
+    to.learners = ids(&from.learners);
+    to.voters_outgoing = ids(&from.voters_outgoing);
+    to.learners_next = ids(&from.learners_next);
+    to.auto_leave = from.auto_leave;
+    to
+}
+
+pub(crate) fn snapshot(from: &eraftpb::Snapshot) -> Snapshot {
+    let metadata = from.get_metadata();
+    Snapshot {
+        index: LogIndex(metadata.index),
+        term: Term(metadata.term),
+        configuration: configuration(metadata.get_conf_state()),
+        data: from.data.to_vec(),
+    }
+}
+
+pub(crate) fn library_snapshot(from: &Snapshot) -> eraftpb::Snapshot {
+    let mut to = eraftpb::Snapshot::default();
+    to.data = from.data.clone().into();
+    let metadata = to.mut_metadata();
+    metadata.index = from.index.0;
+    metadata.term = from.term.0;
+    metadata.set_conf_state(library_configuration(&from.configuration));
+    to
+}
+
+/// The kinds a peer may send, both ways.
+const KINDS: [(eraftpb::MessageType, MessageKind); 10] = [
+    (eraftpb::MessageType::MsgAppend, MessageKind::Append),
+    (eraftpb::MessageType::MsgAppendResponse, MessageKind::AppendResponse),
+    (eraftpb::MessageType::MsgRequestVote, MessageKind::RequestVote),
+    (eraftpb::MessageType::MsgRequestVoteResponse, MessageKind::RequestVoteResponse),
+    (eraftpb::MessageType::MsgSnapshot, MessageKind::Snapshot),
+    (eraftpb::MessageType::MsgHeartbeat, MessageKind::Heartbeat),
+    (eraftpb::MessageType::MsgHeartbeatResponse, MessageKind::HeartbeatResponse),
+    (eraftpb::MessageType::MsgTimeoutNow, MessageKind::TimeoutNow),
+    (eraftpb::MessageType::MsgRequestPreVote, MessageKind::RequestPreVote),
+    (eraftpb::MessageType::MsgRequestPreVoteResponse, MessageKind::RequestPreVoteResponse),
+];
+
+/// A message of the library as ours; `None` for what peers never exchange here.
+pub(crate) fn message(from: &eraftpb::Message) -> Option<RaftMessage> {
+    let (_, kind) = KINDS.iter().find(|(library, _)| *library == from.get_msg_type())?;
+    Some(RaftMessage {
+        kind: *kind,
+        to: NodeId(from.to),
+        term: Term(from.term),
+        log_term: Term(from.log_term),
+        index: LogIndex(from.index),
+        commit: LogIndex(from.commit),
+        commit_term: Term(from.commit_term),
+        reject: from.reject,
+        reject_hint: LogIndex(from.reject_hint),
+        request_snapshot: LogIndex(from.request_snapshot),
+        context: from.context.to_vec(),
+        entries: from.entries.iter().map(entry).collect(),
+        snapshot: (*kind == MessageKind::Snapshot).then(|| snapshot(from.get_snapshot())),
+    })
+}
+
+/// A peer's message as the library takes it.
+pub(crate) fn library_message(sender: NodeId, from: &RaftMessage) -> eraftpb::Message {
+    let mut to = eraftpb::Message::default();
+    let (library, _) = KINDS
+        .iter()
+        .find(|(_, kind)| *kind == from.kind)
+        .expect("every kind of ours is in the table");
+    to.set_msg_type(*library);
+    to.from = sender.0;
+    to.to = from.to.0;
+    to.term = from.term.0;
+    to.log_term = from.log_term.0;
+    to.index = from.index.0;
+    to.commit = from.commit.0;
+    to.commit_term = from.commit_term.0;
+    to.reject = from.reject;
+    to.reject_hint = from.reject_hint.0;
+    to.request_snapshot = from.request_snapshot.0;
+    to.context = from.context.clone().into();
+    to.set_entries(from.entries.iter().map(library_entry).collect::<Vec<_>>().into());
+    if let Some(snapshot) = &from.snapshot {
+        to.set_snapshot(library_snapshot(snapshot));
+    }
+    to
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_message_survives_the_way_there_and_back() {
+        for kind in MessageKind::ALL {
+            let entry = LogEntry {
+                kind: EntryKind::Membership,
+                term: Term(2),
+                index: LogIndex(6),
+                data: vec![1],
+                context: vec![2],
+            };
+            let snapshot = Snapshot {
+                index: LogIndex(5),
+                term: Term(2),
+                configuration: Configuration { voters: vec![NodeId(1)], ..Default::default() },
+                data: vec![3],
+            };
+            let ours = RaftMessage {
+                kind,
+                to: NodeId(2),
+                term: Term(3),
+                log_term: Term(2),
+                index: LogIndex(5),
+                commit: LogIndex(4),
+                commit_term: Term(2),
+                reject: true,
+                reject_hint: LogIndex(3),
+                request_snapshot: LogIndex(0),
+                context: b"CampaignTransfer".to_vec(),
+                entries: vec![entry],
+                snapshot: (kind == MessageKind::Snapshot).then_some(snapshot),
+            };
+            let there = library_message(NodeId(1), &ours);
+            assert_eq!(there.from, 1);
+            assert_eq!(message(&there), Some(ours));
+        }
+    }
+
+    #[test]
+    fn what_peers_never_exchange_does_not_leave() {
+        let mut proposal = eraftpb::Message::default();
+        proposal.set_msg_type(eraftpb::MessageType::MsgPropose);
+        assert_eq!(message(&proposal), None);
+    }
+}
