@@ -1,0 +1,519 @@
+//! The configuration of a node: typed, documented and checked. It never parses text and never
+//! reads the environment, a flag or a file: the binary does that once and passes the result down.
+//!
+//! Every number has its bounds here and nowhere else. Errors name settings by their environment
+//! variable, because that is the name under which operators find them in the documentation.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use epicepoch_wire::NodeId;
+
+mod bounds;
+mod error;
+
+pub use bounds::{
+    Bounds, CLOCK_OFFSET_MAX_MS, CLUSTER_NAME_DEFAULT, CLUSTER_NAME_LEN_MAX, CONNECTIONS_MAX,
+    ELECTION_TIMEOUT_MS, EPOCH_DEADLINE_LIMIT, EPOCH_INTERVAL_MS, HEARTBEAT_MS, HEARTBEATS_MIN,
+    HTTP_PORT, HTTP_PORT_DEFAULT, MAX_N, NODE_ID, PEERS_MAX, REQUEST_TIMEOUT_MS,
+    RESERVATION_ELECTIONS_MIN, RESERVATION_MS, SHUTDOWN_TIMEOUT_MS, TIMESTAMP_REQUEST_BUFFER,
+    WORKERS,
+};
+use bounds::{default_of, millis};
+pub use error::ConfigError;
+
+/// Everything a node needs to know before it starts.
+///
+/// [`Config::new`] fills in the defaults; [`Config::check`] holds the fields to their bounds and
+/// to each other, and a node refuses to start on a configuration that it refuses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Raft node id (`NODE_ID`), unique in the cluster and never reused. Not 0. No default: a
+    /// guessed identity could vote twice.
+    pub node_id: NodeId,
+    /// Raft addresses of the first members (`PEERS`), `host:port` by node id, this node
+    /// included, 1 to [`PEERS_MAX`] of them. Once data exists the replicated membership rules.
+    /// No default: a node that guesses its peers could found a second cluster.
+    pub peers: BTreeMap<NodeId, String>,
+    /// Whether a cluster of one is meant (`SINGLE`). Default off: losing its only node stops a
+    /// cluster of one, so it must be asked for.
+    pub single: bool,
+    /// Whether an empty data directory may found a new cluster (`BOOTSTRAP`). Default off, so
+    /// that wiped disks never form a second cluster. Ignored, with a word, once data exists.
+    pub bootstrap: bool,
+    /// `host:port` other nodes reach this node at (`RAFT_ADDR`). No default: only the operator
+    /// knows by which name peers see this machine.
+    pub raft_addr: String,
+    /// Where the peer listener binds (`RAFT_BIND`). Default all interfaces at the port of
+    /// `RAFT_ADDR`, see [`default_raft_bind`]; differs behind address translation.
+    pub raft_bind: SocketAddr,
+    /// Interface of the client port (`HTTP_BIND`). Default all interfaces.
+    pub http_bind: IpAddr,
+    /// Client port (`HTTP_PORT`), TCP and later UDP for HTTP/3. Default 8080; 0 lets the system
+    /// choose one, for tests.
+    pub http_port: u16,
+    /// `host:port` that this node tells to clients and peers (`ADVERTISE_ADDR`). Default host of
+    /// `RAFT_ADDR` and `HTTP_PORT`. Port 0 stands for the port that the system chose: read it
+    /// through [`Config::advertise_addr_at`].
+    pub advertise_addr: String,
+    /// Where the Raft log and the ceiling live (`DATA_DIR`). Default `_raft/node-<NODE_ID>`.
+    pub data_dir: PathBuf,
+    /// Cluster name (`CLUSTER`): nodes of another name are refused. Default `epicepoch`; 1 to
+    /// [`CLUSTER_NAME_LEN_MAX`] letters, digits, `.`, `_`, `-`, because it appears in logs and
+    /// metrics labels.
+    pub cluster_name: String,
+    /// How often the epoch advances and the index restarts (`EPOCH_INTERVAL_MS`). Default
+    /// 100 ms: close enough to wall time for range queries, rare enough to cost nothing.
+    pub epoch_interval: Duration,
+    /// Consecutive reservations that may miss their deadline, while this node leads and reaches
+    /// a quorum, before it exits with an error (`EPOCH_DEADLINE_LIMIT`). Default 100: tens of
+    /// seconds, longer than any hiccup that heals by itself.
+    pub epoch_deadline_limit: u32,
+    /// Requests that may wait for the next round (`TIMESTAMP_REQUEST_BUFFER`); beyond it they
+    /// are refused with 503 at once. Default 10000: one round serves them all, so a longer queue
+    /// is a sign of trouble, not of load.
+    pub request_buffer: usize,
+    /// How far ahead of the clock a leader reserves epochs (`RESERVATION_MS`). At least
+    /// [`RESERVATION_ELECTIONS_MIN`] election timeouts: it is renewed at half, when two of them
+    /// must remain, since a transfer of leadership drops proposals for one. Default 1000 ms,
+    /// or five election timeouts if that is more: see [`default_reservation`].
+    pub reservation: Duration,
+    /// How far a clock may be from the median of the voters before it is not believed
+    /// (`CLOCK_OFFSET_MAX_MS`). Default 500 ms: far above what NTP leaves, far below what a
+    /// wrong clock does.
+    pub clock_offset_max: Duration,
+    /// Largest `n` of a request that gets its timestamps one after another (`MAX_N`). Default
+    /// 65536, which is 1 MiB; `format=range` has its own, larger maximum.
+    pub max_n: u64,
+    /// Shortest silence after which a follower campaigns (`ELECTION_TIMEOUT_MS`); each draw is
+    /// from one to two of these. Default 200 ms: a LAN's worst hiccup stays below it, and the
+    /// loss of a leader costs no more than SPEC section 2 allows.
+    pub election_timeout: Duration,
+    /// Time between heartbeats of a leader (`HEARTBEAT_MS`), at most a third of the election
+    /// timeout so that one lost heartbeat deposes nobody. Default a fifth of it: 40 ms, see
+    /// [`default_heartbeat`].
+    pub heartbeat: Duration,
+    /// How long a request may wait for a round before it is refused with 503
+    /// (`REQUEST_TIMEOUT_MS`). Default 1000 ms: longer than an election, shorter than the
+    /// patience of most callers.
+    pub request_timeout: Duration,
+    /// Client connections held at once (`CONNECTIONS_MAX`); beyond it new ones are closed.
+    /// Default 20000, a few hundred MB of memory at worst.
+    pub connections_max: usize,
+    /// Data-plane threads (`WORKERS`). Default half of the cores, 1 to 64, because the kernel's
+    /// network stack and the consensus plane need the other half: see [`default_workers`].
+    pub workers: usize,
+    /// How long SIGTERM waits for open requests and for the handover of leadership
+    /// (`SHUTDOWN_TIMEOUT_MS`). Default 3000 ms, well below the grace of common supervisors.
+    pub shutdown_timeout: Duration,
+}
+
+impl Config {
+    /// The configuration of node `node_id`, reached by its peers at `raft_addr`, with every
+    /// default. `peers` is empty: add the members, this node included, or call
+    /// [`Config::into_single`].
+    #[must_use]
+    pub fn new(node_id: NodeId, raft_addr: impl Into<String>) -> Self {
+        let raft_addr = raft_addr.into();
+        let election_timeout = default_of(ELECTION_TIMEOUT_MS);
+        Self {
+            node_id,
+            peers: BTreeMap::new(),
+            single: false,
+            bootstrap: false,
+            raft_bind: default_raft_bind(&raft_addr),
+            http_bind: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            http_port: HTTP_PORT_DEFAULT,
+            advertise_addr: default_advertise_addr(&raft_addr, HTTP_PORT_DEFAULT),
+            raft_addr,
+            data_dir: default_data_dir(node_id),
+            cluster_name: CLUSTER_NAME_DEFAULT.to_owned(),
+            epoch_interval: default_of(EPOCH_INTERVAL_MS),
+            epoch_deadline_limit: EPOCH_DEADLINE_LIMIT.default.unwrap_or(1) as u32,
+            request_buffer: TIMESTAMP_REQUEST_BUFFER.default.unwrap_or(1) as usize,
+            reservation: default_reservation(election_timeout),
+            clock_offset_max: default_of(CLOCK_OFFSET_MAX_MS),
+            max_n: MAX_N.default.unwrap_or(1),
+            election_timeout,
+            heartbeat: default_heartbeat(election_timeout),
+            request_timeout: default_of(REQUEST_TIMEOUT_MS),
+            connections_max: CONNECTIONS_MAX.default.unwrap_or(1) as usize,
+            workers: 1,
+            shutdown_timeout: default_of(SHUTDOWN_TIMEOUT_MS),
+        }
+    }
+
+    /// The same node as a cluster of one: it is its only peer.
+    #[must_use]
+    pub fn into_single(mut self) -> Self {
+        self.single = true;
+        self.peers = BTreeMap::from([(self.node_id, self.raft_addr.clone())]);
+        self
+    }
+
+    /// The advertised client address once the client port is bound to `http_port`.
+    #[must_use]
+    pub fn advertise_addr_at(&self, http_port: u16) -> String {
+        match host_and_port(&self.advertise_addr) {
+            Some((host, 0)) => format!("{host}:{http_port}"),
+            Some(_) | None => self.advertise_addr.clone(),
+        }
+    }
+
+    /// Holds every field to its bounds, then the fields to each other.
+    ///
+    /// # Errors
+    /// The first violation found, in the order of the documentation.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        NODE_ID.check(self.node_id.0)?;
+        self.check_addresses()?;
+        self.check_peers()?;
+        self.check_numbers()?;
+        self.check_timing()?;
+        let named =
+            !self.cluster_name.is_empty() && self.cluster_name.len() <= CLUSTER_NAME_LEN_MAX;
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if !named || !self.cluster_name.chars().all(plain) {
+            return Err(ConfigError::ClusterName { value: self.cluster_name.clone() });
+        }
+        if self.data_dir.as_os_str().is_empty() {
+            return Err(ConfigError::DataDir);
+        }
+        Ok(())
+    }
+
+    fn check_addresses(&self) -> Result<(), ConfigError> {
+        let raft_host = dialable("RAFT_ADDR", &self.raft_addr, "RAFT_BIND", 1)?;
+        let advertised = dialable("ADVERTISE_ADDR", &self.advertise_addr, "HTTP_BIND", 0)?;
+        if advertised.1 == 0 && self.http_port != 0 {
+            let addr = self.advertise_addr.clone();
+            return Err(ConfigError::AdvertisePort { addr, http_port: self.http_port });
+        }
+        let (raft_ip, http_ip) = (self.raft_bind.ip(), self.http_bind);
+        let overlap = raft_ip == http_ip || raft_ip.is_unspecified() || http_ip.is_unspecified();
+        if overlap && self.http_port != 0 && self.http_port == self.raft_bind.port() {
+            let (port, raft_bind) = (self.http_port, self.raft_bind);
+            return Err(ConfigError::PortClash { port, raft_bind });
+        }
+        let remote = self.peers.iter().find(|(id, addr)| {
+            **id != self.node_id
+                && host_and_port(addr).is_some_and(|(host, _)| !host_is_loopback(host))
+        });
+        let Some((peer, peer_addr)) = remote else { return Ok(()) };
+        for (setting, addr, host) in [
+            ("RAFT_ADDR", &self.raft_addr, raft_host.0),
+            ("ADVERTISE_ADDR", &self.advertise_addr, advertised.0),
+        ] {
+            if host_is_loopback(host) {
+                let (addr, peer_addr) = (addr.clone(), peer_addr.clone());
+                return Err(ConfigError::Loopback { setting, addr, peer: *peer, peer_addr });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_peers(&self) -> Result<(), ConfigError> {
+        let count = self.peers.len();
+        if count == 0 {
+            return Err(ConfigError::NoPeers);
+        }
+        if count > PEERS_MAX {
+            return Err(ConfigError::TooManyPeers { count });
+        }
+        if self.single && count > 1 {
+            return Err(ConfigError::SingleWithPeers { count });
+        }
+        let mut seen = BTreeMap::new();
+        for (id, addr) in &self.peers {
+            if id.0 == 0 {
+                return Err(ConfigError::PeerZero);
+            }
+            dialable("PEERS", addr, "RAFT_BIND", 1)?;
+            if let Some(first) = seen.insert(addr.to_ascii_lowercase(), *id) {
+                let addr = addr.clone();
+                return Err(ConfigError::DuplicateAddress { addr, first, second: *id });
+            }
+        }
+        let node_id = self.node_id;
+        match self.peers.get(&node_id) {
+            None => {
+                let known: Vec<_> = self.peers.keys().map(ToString::to_string).collect();
+                Err(ConfigError::PeersWithoutThisNode { node_id, known: known.join(", ") })
+            }
+            Some(in_peers) if !in_peers.eq_ignore_ascii_case(&self.raft_addr) => {
+                let (in_peers, raft_addr) = (in_peers.clone(), self.raft_addr.clone());
+                Err(ConfigError::PeersDisagree { node_id, in_peers, raft_addr })
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn check_numbers(&self) -> Result<(), ConfigError> {
+        EPOCH_INTERVAL_MS.check_duration(self.epoch_interval)?;
+        EPOCH_DEADLINE_LIMIT.check(u64::from(self.epoch_deadline_limit))?;
+        TIMESTAMP_REQUEST_BUFFER.check(self.request_buffer as u64)?;
+        RESERVATION_MS.check_duration(self.reservation)?;
+        CLOCK_OFFSET_MAX_MS.check_duration(self.clock_offset_max)?;
+        MAX_N.check(self.max_n)?;
+        ELECTION_TIMEOUT_MS.check_duration(self.election_timeout)?;
+        HEARTBEAT_MS.check_duration(self.heartbeat)?;
+        REQUEST_TIMEOUT_MS.check_duration(self.request_timeout)?;
+        CONNECTIONS_MAX.check(self.connections_max as u64)?;
+        WORKERS.check(self.workers as u64)?;
+        SHUTDOWN_TIMEOUT_MS.check_duration(self.shutdown_timeout)
+    }
+
+    fn check_timing(&self) -> Result<(), ConfigError> {
+        let election_ms = millis(self.election_timeout);
+        let (heartbeat_ms, max_ms) = (millis(self.heartbeat), election_ms / HEARTBEATS_MIN);
+        if heartbeat_ms > max_ms {
+            return Err(ConfigError::HeartbeatTooSlow { heartbeat_ms, election_ms, max_ms });
+        }
+        let reservation_ms = millis(self.reservation);
+        let min_ms = election_ms * RESERVATION_ELECTIONS_MIN;
+        if reservation_ms < min_ms {
+            return Err(ConfigError::ReservationTooShort { reservation_ms, election_ms, min_ms });
+        }
+        Ok(())
+    }
+}
+
+/// Host and port of `host:port`. The host is a name, an IPv4 address, or an IPv6 address in
+/// brackets (which stay part of it). `None` if the text is not of that form.
+#[must_use]
+pub fn host_and_port(addr: &str) -> Option<(&str, u16)> {
+    let (host, port) = addr.rsplit_once(':')?;
+    if port.is_empty() || port.len() > 5 || !port.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let port = port.parse().ok()?;
+    if let Some(inner) = host.strip_prefix('[') {
+        inner.strip_suffix(']')?.parse::<Ipv6Addr>().ok()?;
+    } else {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if host.is_empty() || host.len() > HOST_LEN_MAX || !host.chars().all(plain) {
+            return None;
+        }
+    }
+    Some((host, port))
+}
+
+/// All interfaces, at the port of `raft_addr`; IPv6 only if that address is.
+#[must_use]
+pub fn default_raft_bind(raft_addr: &str) -> SocketAddr {
+    let (host, port) = host_and_port(raft_addr).unwrap_or(("", 0));
+    if host.starts_with('[') {
+        SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))
+    } else {
+        SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))
+    }
+}
+
+/// The host of `raft_addr` with the client port; empty if `raft_addr` is no address.
+#[must_use]
+pub fn default_advertise_addr(raft_addr: &str, http_port: u16) -> String {
+    match host_and_port(raft_addr) {
+        Some((host, _)) => format!("{host}:{http_port}"),
+        None => String::new(),
+    }
+}
+
+/// `_raft/node-<NODE_ID>`, below the working directory.
+#[must_use]
+pub fn default_data_dir(node_id: NodeId) -> PathBuf {
+    PathBuf::from(format!("_raft/node-{node_id}"))
+}
+
+/// A fifth of the election timeout, at least 1 ms: a follower misses four before it campaigns.
+#[must_use]
+pub fn default_heartbeat(election_timeout: Duration) -> Duration {
+    Duration::from_millis((millis(election_timeout) / 5).max(1))
+}
+
+/// 1000 ms, or five election timeouts if that is more: one above the least allowed.
+#[must_use]
+pub fn default_reservation(election_timeout: Duration) -> Duration {
+    default_of(RESERVATION_MS).max(5 * election_timeout)
+}
+
+/// Half of the cores, at least 1, at most what [`WORKERS`] allows.
+#[must_use]
+pub fn default_workers(cores: usize) -> usize {
+    (cores / 2).clamp(WORKERS.min as usize, WORKERS.max as usize)
+}
+
+fn host_is_loopback(host: &str) -> bool {
+    host_ip(host).map_or_else(
+        || host.eq_ignore_ascii_case("localhost") || host.eq_ignore_ascii_case("localhost."),
+        |ip| ip.is_loopback(),
+    )
+}
+
+fn host_ip(host: &str) -> Option<IpAddr> {
+    host.trim_start_matches('[').trim_end_matches(']').parse().ok()
+}
+
+fn dialable<'a>(
+    setting: &'static str,
+    addr: &'a str,
+    bind: &'static str,
+    port_min: u16,
+) -> Result<(&'a str, u16), ConfigError> {
+    match host_and_port(addr) {
+        Some((host, _)) if host_ip(host).is_some_and(|ip| ip.is_unspecified()) => {
+            Err(ConfigError::Wildcard { setting, value: addr.to_owned(), bind })
+        }
+        Some((host, port)) if port >= port_min => Ok((host, port)),
+        Some(_) | None => Err(ConfigError::Address { setting, value: addr.to_owned() }),
+    }
+}
+
+/// Longest host name, RFC 1035 section 2.3.4.
+const HOST_LEN_MAX: usize = 253;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn three() -> Config {
+        let mut config = Config::new(NodeId(1), "10.0.0.1:60001");
+        for id in 1..=3 {
+            config.peers.insert(NodeId(id), format!("10.0.0.{id}:60001"));
+        }
+        config
+    }
+
+    fn refused(change: impl FnOnce(&mut Config)) -> ConfigError {
+        let mut config = three();
+        change(&mut config);
+        let error = config.check().expect_err("must be refused");
+        let text = error.to_string();
+        assert!(error.settings().iter().all(|name| text.contains(name)), "{text}");
+        assert!(text.contains("allowed"), "{text}");
+        error
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_contract() {
+        let config = three();
+        assert_eq!(config.check(), Ok(()));
+        assert_eq!(config.raft_bind.to_string(), "0.0.0.0:60001");
+        assert_eq!(config.advertise_addr, "10.0.0.1:8080");
+        assert_eq!(config.data_dir, PathBuf::from("_raft/node-1"));
+        assert_eq!(config.heartbeat, Duration::from_millis(40));
+        assert_eq!(config.reservation, Duration::from_secs(1));
+        assert_eq!(default_workers(1), 1);
+        assert_eq!(default_workers(1000), 64);
+        assert_eq!(Config::new(NodeId(7), "localhost:1").into_single().check(), Ok(()));
+    }
+
+    #[test]
+    fn derived_defaults_hold_for_every_election_timeout() {
+        for election_ms in ELECTION_TIMEOUT_MS.min..=ELECTION_TIMEOUT_MS.max {
+            let mut config = three();
+            config.election_timeout = Duration::from_millis(election_ms);
+            config.heartbeat = default_heartbeat(config.election_timeout);
+            config.reservation = default_reservation(config.election_timeout);
+            assert_eq!(config.check(), Ok(()), "{election_ms}");
+        }
+    }
+
+    #[test]
+    fn a_peer_list_must_agree_with_this_node() {
+        type E = ConfigError;
+        fn of(change: impl FnOnce(&mut Config)) -> E {
+            refused(change)
+        }
+        assert_eq!(of(|c| c.peers.clear()), E::NoPeers);
+        assert!(matches!(of(|c| c.node_id = NodeId(9)), E::PeersWithoutThisNode { .. }));
+        assert!(matches!(of(|c| c.node_id = NodeId(2)), E::PeersDisagree { .. }));
+        assert!(matches!(of(|c| c.single = true), E::SingleWithPeers { count: 3 }));
+        let same = |c: &mut Config| drop(c.peers.insert(NodeId(4), "10.0.0.3:60001".into()));
+        assert!(matches!(of(same), E::DuplicateAddress { second: NodeId(4), .. }));
+        let zero = |c: &mut Config| drop(c.peers.insert(NodeId(0), "10.0.0.9:60001".into()));
+        assert_eq!(of(zero), E::PeerZero);
+        let many = |c: &mut Config| {
+            c.peers.extend((4..=10).map(|id| (NodeId(id), format!("10.0.0.{id}:1"))));
+        };
+        assert_eq!(of(many), E::TooManyPeers { count: 10 });
+    }
+
+    #[test]
+    fn loopback_and_wildcard_addresses_are_refused_beside_remote_peers() {
+        use ConfigError as E;
+        for addr in ["127.0.0.1:8080", "localhost:8080", "[::1]:8080", "LocalHost:1"] {
+            let error = refused(|c| c.advertise_addr = addr.into());
+            assert!(matches!(error, E::Loopback { setting: "ADVERTISE_ADDR", .. }), "{error}");
+        }
+        for addr in ["0.0.0.0:60001", "[::]:60001"] {
+            let error = refused(|c| c.raft_addr = addr.into());
+            assert!(matches!(error, E::Wildcard { setting: "RAFT_ADDR", .. }), "{error}");
+        }
+        let mut local = Config::new(NodeId(1), "localhost:60001");
+        local.peers = BTreeMap::from([
+            (NodeId(1), "localhost:60001".into()),
+            (NodeId(2), "127.0.0.1:60002".into()),
+        ]);
+        assert_eq!(local.check(), Ok(()));
+    }
+
+    #[test]
+    fn every_number_is_held_to_its_bounds() {
+        let of = |change: fn(&mut Config)| match refused(change) {
+            ConfigError::OutOfRange { bounds, .. } => bounds.setting,
+            other => panic!("{other}"),
+        };
+        assert_eq!(of(|c| c.node_id = NodeId(0)), "NODE_ID");
+        assert_eq!(of(|c| c.epoch_interval = Duration::ZERO), "EPOCH_INTERVAL_MS");
+        assert_eq!(of(|c| c.epoch_deadline_limit = 0), "EPOCH_DEADLINE_LIMIT");
+        assert_eq!(of(|c| c.request_buffer = 0), "TIMESTAMP_REQUEST_BUFFER");
+        assert_eq!(of(|c| c.reservation = Duration::MAX), "RESERVATION_MS");
+        assert_eq!(of(|c| c.clock_offset_max = Duration::ZERO), "CLOCK_OFFSET_MAX_MS");
+        assert_eq!(of(|c| c.max_n = (1 << 20) + 1), "MAX_N");
+        assert_eq!(of(|c| c.election_timeout = Duration::ZERO), "ELECTION_TIMEOUT_MS");
+        assert_eq!(of(|c| c.heartbeat = Duration::ZERO), "HEARTBEAT_MS");
+        assert_eq!(of(|c| c.request_timeout = Duration::ZERO), "REQUEST_TIMEOUT_MS");
+        assert_eq!(of(|c| c.connections_max = 0), "CONNECTIONS_MAX");
+        assert_eq!(of(|c| c.workers = 65), "WORKERS");
+        assert_eq!(of(|c| c.shutdown_timeout = Duration::MAX), "SHUTDOWN_TIMEOUT_MS");
+    }
+
+    #[test]
+    fn settings_that_depend_on_each_other_are_checked_together() {
+        use ConfigError as E;
+        let ms = Duration::from_millis;
+        let error = refused(|c| c.heartbeat = ms(67));
+        assert!(matches!(error, E::HeartbeatTooSlow { max_ms: 66, .. }), "{error}");
+        let error = refused(|c| c.reservation = ms(799));
+        assert!(matches!(error, E::ReservationTooShort { min_ms: 800, .. }), "{error}");
+        let error = refused(|c| c.http_port = 60001);
+        assert!(matches!(error, E::PortClash { port: 60001, .. }), "{error}");
+        let error = refused(|c| c.advertise_addr = "10.0.0.1:0".into());
+        assert!(matches!(error, E::AdvertisePort { http_port: 8080, .. }), "{error}");
+        assert!(matches!(refused(|c| c.cluster_name = "a b".into()), E::ClusterName { .. }));
+        assert_eq!(refused(|c| c.data_dir = PathBuf::new()), E::DataDir);
+    }
+
+    #[test]
+    fn an_advertised_port_of_zero_becomes_the_bound_port() {
+        let mut config = three();
+        config.http_port = 0;
+        config.advertise_addr = default_advertise_addr(&config.raft_addr, 0);
+        assert_eq!(config.check(), Ok(()));
+        assert_eq!(config.advertise_addr_at(1234), "10.0.0.1:1234");
+        assert_eq!(three().advertise_addr_at(1234), "10.0.0.1:8080");
+    }
+
+    #[test]
+    fn an_address_is_a_host_and_a_port() {
+        assert_eq!(host_and_port("a-b.c:1"), Some(("a-b.c", 1)));
+        assert_eq!(host_and_port("[::1]:65535"), Some(("[::1]", 65535)));
+        for bad in
+            ["", "a", ":1", "a:", "a:b", "a:65536", "a:+1", "::1:1", "a b:1", "[a]:1", "u@h:1"]
+        {
+            assert_eq!(host_and_port(bad), None, "{bad}");
+        }
+    }
+}

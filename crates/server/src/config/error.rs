@@ -1,0 +1,198 @@
+//! Why a configuration is refused, in words that name the setting, the value and what is allowed.
+
+use std::net::SocketAddr;
+
+use epicepoch_wire::NodeId;
+use thiserror::Error;
+
+use super::bounds::{Bounds, CLUSTER_NAME_LEN_MAX, PEERS_MAX};
+
+/// Why a configuration is refused. The message names the settings, the values and what is allowed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// Choose a value within the bounds.
+    #[error("{setting} is {value}; {allowed}", setting = .bounds.setting, allowed = .bounds.allowed())]
+    OutOfRange {
+        /// The bounds that the value is outside of.
+        bounds: Bounds,
+        /// The value given, in the unit of the bounds.
+        value: u64,
+    },
+    /// Write the address as `host:port`.
+    #[error(
+        "{setting} is {value:?}; allowed is host:port with a port from 1 to 65535, such as \
+         node1.example:60001 or [::1]:60001"
+    )]
+    Address {
+        /// The setting that holds the address.
+        setting: &'static str,
+        /// The address given.
+        value: String,
+    },
+    /// Name an address that others can dial.
+    #[error(
+        "{setting} is {value:?}; allowed is an address that other machines can dial, not the \
+         wildcard (to listen on all interfaces set {bind})"
+    )]
+    Wildcard {
+        /// The setting that holds the address.
+        setting: &'static str,
+        /// The address given.
+        value: String,
+        /// The setting that says where to listen.
+        bind: &'static str,
+    },
+    /// Give the peer list, or say that a cluster of one is meant.
+    #[error(
+        "PEERS is empty; allowed are the Raft addresses of all first members, this node \
+         included, such as 1=a:60001,2=b:60001,3=c:60001, or SINGLE (--single) for a cluster of one"
+    )]
+    NoPeers,
+    /// Use fewer voters.
+    #[error("PEERS has {count} members; allowed are at most {PEERS_MAX}")]
+    TooManyPeers {
+        /// How many were given.
+        count: usize,
+    },
+    /// Number the members from 1.
+    #[error("PEERS has the node id 0; allowed are node ids from 1")]
+    PeerZero,
+    /// Add this node to the list, the same list on every node.
+    #[error(
+        "PEERS has the node ids {known}, but NODE_ID is {node_id}; allowed is a list that \
+         includes this node"
+    )]
+    PeersWithoutThisNode {
+        /// This node.
+        node_id: NodeId,
+        /// The ids in the list.
+        known: String,
+    },
+    /// Make the two addresses of this node the same.
+    #[error(
+        "PEERS has {in_peers} for node {node_id}, but RAFT_ADDR is {raft_addr}; allowed is the \
+         same address in both"
+    )]
+    PeersDisagree {
+        /// This node.
+        node_id: NodeId,
+        /// Its address in the list.
+        in_peers: String,
+        /// Its own idea of its address.
+        raft_addr: String,
+    },
+    /// Give each member its own address.
+    #[error("PEERS has {addr} for node {first} and for node {second}; allowed is one node each")]
+    DuplicateAddress {
+        /// The address given twice.
+        addr: String,
+        /// The lower node id.
+        first: NodeId,
+        /// The higher node id.
+        second: NodeId,
+    },
+    /// Drop one of the two.
+    #[error("SINGLE is on and PEERS has {count} members; allowed with SINGLE is only this node")]
+    SingleWithPeers {
+        /// Members in the list.
+        count: usize,
+    },
+    /// Set an address that other machines can dial.
+    #[error(
+        "{setting} is the loopback address {addr}, but PEERS has node {peer} at {peer_addr}; \
+         allowed beside remote peers is an address that other machines can dial"
+    )]
+    Loopback {
+        /// The setting that holds the loopback address.
+        setting: &'static str,
+        /// The loopback address.
+        addr: String,
+        /// A member on another machine.
+        peer: NodeId,
+        /// Its address.
+        peer_addr: String,
+    },
+    /// Name the port, or let the system choose `HTTP_PORT` as well.
+    #[error(
+        "ADVERTISE_ADDR is {addr:?} and HTTP_PORT is {http_port}; allowed is port 0 only when \
+         HTTP_PORT is 0 too"
+    )]
+    AdvertisePort {
+        /// The advertised address.
+        addr: String,
+        /// The client port.
+        http_port: u16,
+    },
+    /// Move one of the two listeners.
+    #[error("HTTP_PORT is {port} and RAFT_BIND is {raft_bind}; allowed are two different ports")]
+    PortClash {
+        /// The client port.
+        port: u16,
+        /// Where the peer listener binds.
+        raft_bind: SocketAddr,
+    },
+    /// Make heartbeats more frequent, or the election timeout longer.
+    #[error(
+        "HEARTBEAT_MS is {heartbeat_ms} with ELECTION_TIMEOUT_MS {election_ms}; allowed is at \
+         most a third of it, {max_ms} ms"
+    )]
+    HeartbeatTooSlow {
+        /// Time between heartbeats.
+        heartbeat_ms: u64,
+        /// Election timeout.
+        election_ms: u64,
+        /// Greatest value allowed.
+        max_ms: u64,
+    },
+    /// Reserve further ahead, or make the election timeout shorter.
+    #[error(
+        "RESERVATION_MS is {reservation_ms} with ELECTION_TIMEOUT_MS {election_ms}; allowed is \
+         at least four times that, {min_ms} ms, so that two election timeouts remain at half"
+    )]
+    ReservationTooShort {
+        /// Reservation window.
+        reservation_ms: u64,
+        /// Election timeout.
+        election_ms: u64,
+        /// Least value allowed.
+        min_ms: u64,
+    },
+    /// Use a plain name.
+    #[error(
+        "CLUSTER is {value:?}; allowed are 1 to {CLUSTER_NAME_LEN_MAX} letters, digits, '.', '_' \
+         and '-'"
+    )]
+    ClusterName {
+        /// The name given.
+        value: String,
+    },
+    /// Name a directory.
+    #[error("DATA_DIR is empty; allowed is the path of a directory")]
+    DataDir,
+}
+
+impl ConfigError {
+    /// The settings at fault, so that the caller can say where each was given.
+    #[must_use]
+    pub fn settings(&self) -> Vec<&'static str> {
+        match self {
+            Self::OutOfRange { bounds, .. } => vec![bounds.setting],
+            Self::Address { setting, .. } | Self::Wildcard { setting, .. } => vec![setting],
+            Self::NoPeers
+            | Self::TooManyPeers { .. }
+            | Self::PeerZero
+            | Self::DuplicateAddress { .. } => vec!["PEERS"],
+            Self::PeersWithoutThisNode { .. } => vec!["PEERS", "NODE_ID"],
+            Self::PeersDisagree { .. } => vec!["PEERS", "RAFT_ADDR"],
+            Self::SingleWithPeers { .. } => vec!["SINGLE", "PEERS"],
+            Self::Loopback { setting, .. } => vec![setting, "PEERS"],
+            Self::AdvertisePort { .. } => vec!["ADVERTISE_ADDR", "HTTP_PORT"],
+            Self::PortClash { .. } => vec!["HTTP_PORT", "RAFT_BIND"],
+            Self::HeartbeatTooSlow { .. } => vec!["HEARTBEAT_MS", "ELECTION_TIMEOUT_MS"],
+            Self::ReservationTooShort { .. } => vec!["RESERVATION_MS", "ELECTION_TIMEOUT_MS"],
+            Self::ClusterName { .. } => vec!["CLUSTER"],
+            Self::DataDir => vec!["DATA_DIR"],
+        }
+    }
+}
