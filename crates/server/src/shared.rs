@@ -1,0 +1,107 @@
+//! What the planes of one node share: identity, the core's published state, the allocator, the
+//! clock, and what one plane must know of the other's health. It decides nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Instant;
+
+use epicepoch_core::allocator::{Allocator, Now};
+use epicepoch_core::clock::trusted_ns;
+use epicepoch_core::publication::{Identity, Shared};
+use epicepoch_wire::NodeId;
+use epicepoch_wire::hello::{Hello, LinkKind, SharedSettings};
+
+use crate::config::Config;
+
+/// One node's planes hold it in common.
+#[derive(Debug)]
+pub struct NodeShared {
+    /// The checked configuration.
+    pub config: Config,
+    /// Who this node is, in this run.
+    pub identity: Identity,
+    /// Where clients reach this node, the bound port filled in.
+    pub client_addr: String,
+    /// Promise and publication.
+    pub core: Arc<Shared>,
+    /// The node's one allocator.
+    pub allocator: Allocator,
+    /// Monotonic and trusted time.
+    pub clock: NodeClock,
+    /// What one plane must know of the other.
+    pub health: Health,
+}
+
+impl NodeShared {
+    /// How this node introduces itself on a connection to `to`.
+    #[must_use]
+    pub fn hello(&self, link: LinkKind, to: NodeId) -> Hello {
+        let config = &self.config;
+        let ms = |duration: std::time::Duration| duration.as_millis() as u64;
+        Hello {
+            link,
+            to,
+            store: self.identity.store,
+            boot: self.identity.boot,
+            cluster_name: config.cluster_name.clone(),
+            raft_addr: config.raft_addr.clone(),
+            client_addr: self.client_addr.clone(),
+            workers: config.workers as u32,
+            settings: SharedSettings {
+                epoch_interval_ms: ms(config.epoch_interval),
+                reservation_ms: ms(config.reservation),
+                clock_offset_max_ms: ms(config.clock_offset_max),
+                election_timeout_ms: ms(config.election_timeout),
+                max_n: config.max_n,
+            },
+        }
+    }
+}
+
+/// Time as this node's planes read it: one monotonic clock with a common start, and the offset to
+/// trusted time that the consensus plane last decided on.
+#[derive(Debug)]
+pub struct NodeClock {
+    start: Instant,
+    trusted_offset_ns: AtomicI64,
+}
+
+impl NodeClock {
+    /// A clock that starts now, at trusted time `trusted_ns`.
+    #[must_use]
+    pub fn new(trusted_ns: u64) -> Self {
+        let offset = i64::try_from(trusted_ns).unwrap_or(i64::MAX);
+        Self { start: Instant::now(), trusted_offset_ns: AtomicI64::new(offset) }
+    }
+
+    /// Monotonic time since the start of this node, nanoseconds.
+    #[must_use]
+    pub fn monotonic_ns(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    /// Both times that an allocation needs, from one clock read.
+    #[must_use]
+    pub fn now(&self) -> Now {
+        let monotonic_ns = self.monotonic_ns();
+        let offset_ns = self.trusted_offset_ns.load(Ordering::Relaxed);
+        Now { monotonic_ns, trusted_ns: trusted_ns(monotonic_ns, offset_ns) }
+    }
+
+    /// Takes in what the clock firewall decided: trusted minus monotonic time, nanoseconds.
+    pub fn set_trusted_offset_ns(&self, offset_ns: i64) {
+        self.trusted_offset_ns.store(offset_ns, Ordering::Relaxed);
+    }
+}
+
+/// What one plane must know of the other. Read for liveness and for people, never for safety.
+#[derive(Debug, Default)]
+pub struct Health {
+    /// The node was told to stop: no new connection, no new request.
+    pub is_shutting_down: AtomicBool,
+    /// The consensus plane reaches a quorum: a leader has heard one within an election timeout, a
+    /// follower has heard its leader.
+    pub is_quorum_reached: AtomicBool,
+    /// When a worker last completed a confirm round, monotonic nanoseconds.
+    pub round_completed_ns: AtomicU64,
+}
