@@ -26,5 +26,6 @@ pub mod log;
 pub mod promise;
 pub mod publication;
 pub mod quorum;
+pub mod replica;
 pub mod state;
 mod translate;

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use epicepoch_wire::bootstrap::{Genesis, MEMBERS_MAX, Member};
 use epicepoch_wire::cursor::{Reader, Writer};
 use epicepoch_wire::hello::ADDR_LEN_MAX;
+use epicepoch_wire::raft_message::Configuration;
 use epicepoch_wire::{BootId, ClusterId, DecodeError, Epoch, HistoryId, NodeId, StoreId, Term};
 
 use crate::publication::EpochRange;
@@ -199,19 +200,41 @@ impl State {
     }
 
     /// Records a change whose configuration the Raft library has taken.
-    pub fn apply_change(&mut self, change: &MembershipChange) -> Outcome {
+    pub fn apply_change(
+        &mut self,
+        change: &MembershipChange,
+        configuration: &Configuration,
+    ) -> Outcome {
         for step in &change.steps {
             match step {
                 MembershipStep::AddLearner(member) => {
                     self.members.insert(member.node, member.clone());
                 }
-                MembershipStep::Promote(_) => {}
-                MembershipStep::Remove(node) => {
-                    self.members.remove(node);
-                    self.removed.insert(*node);
-                }
+                // Members leave below, once no half of a joint configuration names them.
+                MembershipStep::Promote(_) | MembershipStep::Remove(_) => {}
             }
         }
+        self.reconcile(configuration)
+    }
+
+    /// Forgets members that the configuration does not name any more, and remembers their ids.
+    /// An outgoing voter of a joint configuration stays bound to its data directory until the
+    /// joint configuration is left: its votes still count.
+    pub fn reconcile(&mut self, configuration: &Configuration) -> Outcome {
+        let lists = [
+            &configuration.voters,
+            &configuration.learners,
+            &configuration.voters_outgoing,
+            &configuration.learners_next,
+        ];
+        let removed = &mut self.removed;
+        self.members.retain(|node, _| {
+            let is_named = lists.iter().any(|list| list.contains(node));
+            if !is_named {
+                removed.insert(*node);
+            }
+            is_named
+        });
         Outcome::Changed
     }
 
@@ -475,9 +498,13 @@ mod tests {
     fn a_removed_id_and_a_known_store_are_never_admitted_again() {
         let mut state = state();
         let change = |step| MembershipChange { nonce: 1, steps: vec![step] };
+        let voters = |ids: &[u64]| Configuration {
+            voters: ids.iter().map(|id| NodeId(*id)).collect(),
+            ..Configuration::default()
+        };
         let remove = change(MembershipStep::Remove(NodeId(3)));
         assert_eq!(state.check_change(&remove), Ok(()));
-        state.apply_change(&remove);
+        state.apply_change(&remove, &voters(&[1, 2]));
         assert!(state.check_change(&remove).is_err());
         for refused in [member(3, 99), member(2, 99), member(4, 11), member(0, 99)] {
             let add = change(MembershipStep::AddLearner(refused));
@@ -485,9 +512,26 @@ mod tests {
         }
         let add = change(MembershipStep::AddLearner(member(4, 14)));
         assert_eq!(state.check_change(&add), Ok(()));
-        state.apply_change(&add);
+        let learning = Configuration { learners: vec![NodeId(4)], ..voters(&[1, 2]) };
+        state.apply_change(&add, &learning);
         assert_eq!(state.store_of(NodeId(4)), StoreId(14));
         assert_eq!(State::decode(&state.encode()), Ok(state));
+    }
+
+    #[test]
+    fn an_outgoing_voter_stays_bound_until_the_joint_configuration_is_left() {
+        let mut state = state();
+        let joint = Configuration {
+            voters: vec![NodeId(1), NodeId(2)],
+            voters_outgoing: vec![NodeId(1), NodeId(2), NodeId(3)],
+            ..Configuration::default()
+        };
+        let remove = MembershipChange { nonce: 1, steps: vec![MembershipStep::Remove(NodeId(3))] };
+        state.apply_change(&remove, &joint);
+        assert_eq!(state.store_of(NodeId(3)), StoreId(13));
+        state.reconcile(&Configuration { voters_outgoing: vec![], ..joint });
+        assert_eq!(state.store_of(NodeId(3)), StoreId(0));
+        assert!(state.removed.contains(&NodeId(3)));
     }
 
     #[test]

@@ -14,11 +14,12 @@ pub(crate) fn hard_state(from: &eraftpb::HardState) -> HardState {
 }
 
 pub(crate) fn library_hard_state(from: &HardState) -> eraftpb::HardState {
-    let mut to = eraftpb::HardState::default();
-    to.term = from.term.0;
-    to.vote = from.vote.0;
-    to.commit = from.commit.0;
-    to
+    eraftpb::HardState {
+        term: from.term.0,
+        vote: from.vote.0,
+        commit: from.commit.0,
+        ..eraftpb::HardState::default()
+    }
 }
 
 pub(crate) fn entry(from: &eraftpb::Entry) -> LogEntry {
@@ -68,13 +69,14 @@ pub(crate) fn configuration(from: &eraftpb::ConfState) -> Configuration {
 
 pub(crate) fn library_configuration(from: &Configuration) -> eraftpb::ConfState {
     let ids = |list: &[NodeId]| list.iter().map(|id| id.0).collect::<Vec<_>>();
-    let mut to = eraftpb::ConfState::default();
-    to.voters = ids(&from.voters);
-    to.learners = ids(&from.learners);
-    to.voters_outgoing = ids(&from.voters_outgoing);
-    to.learners_next = ids(&from.learners_next);
-    to.auto_leave = from.auto_leave;
-    to
+    eraftpb::ConfState {
+        voters: ids(&from.voters),
+        learners: ids(&from.learners),
+        voters_outgoing: ids(&from.voters_outgoing),
+        learners_next: ids(&from.learners_next),
+        auto_leave: from.auto_leave,
+        ..eraftpb::ConfState::default()
+    }
 }
 
 pub(crate) fn snapshot(from: &eraftpb::Snapshot) -> Snapshot {
@@ -88,8 +90,8 @@ pub(crate) fn snapshot(from: &eraftpb::Snapshot) -> Snapshot {
 }
 
 pub(crate) fn library_snapshot(from: &Snapshot) -> eraftpb::Snapshot {
-    let mut to = eraftpb::Snapshot::default();
-    to.data = from.data.clone().into();
+    let mut to =
+        eraftpb::Snapshot { data: from.data.clone().into(), ..eraftpb::Snapshot::default() };
     let metadata = to.mut_metadata();
     metadata.index = from.index.0;
     metadata.term = from.term.0;

@@ -1,0 +1,205 @@
+//! Applying committed entries: the replicated state moves, and what it means for this node (a
+//! grant, other voters, its own removal) happens in the same step, before the library is called
+//! again. It never fails on a committed entry.
+
+use std::sync::Arc;
+
+use epicepoch_wire::raft_message::{EntryKind, LogEntry};
+use epicepoch_wire::{Epoch, LogIndex, Term};
+use raft::StateRole;
+use raft::eraftpb::{ConfChangeSingle, ConfChangeTransition, ConfChangeType, ConfChangeV2, Entry};
+
+use super::{Replica, Report};
+use crate::durable::Record;
+use crate::publication::{EpochRange, Grant};
+use crate::quorum::Voters;
+use crate::state::{Command, MembershipChange, MembershipStep, Outcome, Owner, State};
+use crate::translate;
+
+impl Replica {
+    pub(super) fn apply_entry(&mut self, entry: &Entry) {
+        let entry = translate::entry(entry);
+        // S5: entries are applied once, in order.
+        assert!(entry.index.0 == self.applied.0.0 + 1, "S5: an entry is applied out of order");
+        self.applied = (entry.index, entry.term);
+        match entry.kind {
+            EntryKind::Normal => self.apply_normal(&entry),
+            EntryKind::Membership => self.apply_membership(&entry),
+        }
+        let index = entry.index.0;
+        self.call(|raw| raw.advance_apply_to(index));
+    }
+
+    fn apply_normal(&mut self, entry: &LogEntry) {
+        if entry.data.is_empty() {
+            return;
+        }
+        let outcome = match Command::decode(&entry.data) {
+            Ok(command) => self.state.apply(entry.term, &command),
+            Err(_) => Outcome::Refused("a command that this version cannot read"),
+        };
+        match outcome {
+            Outcome::Assigned(owner, range) => self.assign(owner, range),
+            Outcome::Readdressed(node) => {
+                self.duties.readdress.remove(&node);
+                self.members = Arc::new(self.state.members.clone());
+                self.publish();
+            }
+            Outcome::Exhausted => self.reports.push_back(Report::Exhausted),
+            Outcome::Stale | Outcome::Refused(_) | Outcome::Changed | Outcome::Nothing => {}
+        }
+    }
+
+    /// Publishes a grant if the range is this run's, in the term that it leads now (S3). Entries
+    /// of a replay carry another boot; a snapshot never comes here.
+    fn assign(&mut self, owner: Owner, range: EpochRange) {
+        let me = self.config.identity;
+        let raft = &self.raw.raft;
+        let is_mine = owner.node == me.node
+            && owner.boot == me.boot
+            && owner.term == Term(raft.term)
+            && raft.state == StateRole::Leader;
+        if !is_mine {
+            return;
+        }
+        // A range that follows the one held extends it: both are owned.
+        let range = match self.grant {
+            Some(held) if held.term == owner.term && held.range.high == range.low => {
+                EpochRange { low: held.range.low, high: range.high }
+            }
+            _ => range,
+        };
+        assert!(range.low < range.high, "S3: an empty range was assigned");
+        self.grant = Some(Grant { term: owner.term, boot: me.boot, range });
+        let took_ns = self.reservation.done(self.now_ns);
+        self.publish();
+        self.reports.push_back(Report::Granted { term: owner.term, range, took_ns });
+    }
+
+    fn apply_membership(&mut self, entry: &LogEntry) {
+        // Empty: leave the joint configuration.
+        if entry.context.is_empty() {
+            if self.voters.is_joint() {
+                let left = self.raw.apply_conf_change(&ConfChangeV2::default());
+                // S7: every node leaves the same joint configuration at the same entry.
+                assert!(left.is_ok(), "S7: a joint configuration cannot be left");
+                self.take_in_change(None);
+            }
+            return;
+        }
+        let (nonce, outcome) = match MembershipChange::decode(&entry.context) {
+            Err(_) => (0, Outcome::Refused("a change that this version cannot read")),
+            Ok(change) => (change.nonce, self.apply_change(&change)),
+        };
+        self.reports.push_back(Report::Changed { nonce, outcome });
+    }
+
+    fn apply_change(&mut self, change: &MembershipChange) -> Outcome {
+        if let Err(reason) = self.state.check_change(change) {
+            return Outcome::Refused(reason);
+        }
+        if self.voters.len() + change.steps.len() > Voters::MAX {
+            return Outcome::Refused("the limit of voters is reached");
+        }
+        // The same configuration and the same change give the same answer on every node.
+        let taken = self.raw.apply_conf_change(&library_change(change));
+        if taken.is_err() {
+            return Outcome::Refused("the configuration does not allow the change");
+        }
+        self.take_in_change(Some(change));
+        Outcome::Changed
+    }
+
+    /// The library has taken a configuration: publish its voters to all workers at once, and let
+    /// a leader that is no longer among them step down, before the library is called again (S7).
+    fn take_in_change(&mut self, change: Option<&MembershipChange>) {
+        let configuration = translate::configuration(&self.raw.raft.prs().conf().to_conf_state());
+        match change {
+            Some(change) => self.state.apply_change(change, &configuration),
+            None => self.state.reconcile(&configuration),
+        };
+        self.take_in_configuration();
+        let me = self.config.identity.node;
+        let raft = &mut self.raw.raft;
+        if raft.prs().get(me.0).is_none() {
+            if raft.state == StateRole::Leader {
+                let term = raft.term;
+                raft.become_follower(term, raft::INVALID_ID);
+            }
+            self.reports.push_back(Report::Removed);
+        }
+    }
+
+    /// Publishes the members and voters of the library's configuration.
+    pub(super) fn take_in_configuration(&mut self) {
+        let conf = self.raw.raft.prs().conf().to_conf_state();
+        let conf = translate::configuration(&conf);
+        self.members = Arc::new(self.state.members.clone());
+        let state = &self.state;
+        self.voters = Voters::new(&conf.voters, &conf.voters_outgoing, |node| state.store_of(node));
+        self.publish();
+    }
+
+    /// A snapshot of the leader replaces the state and the log. It never grants anything.
+    pub(super) fn install(&mut self, record: &Record) {
+        let state = State::decode(&record.data).expect("a snapshot is read before it is taken");
+        // S5: neither the ceiling nor the applied index goes back.
+        assert!(state.ceiling >= self.state.ceiling, "S5: a snapshot would lower the ceiling");
+        assert!(record.index >= self.applied.0, "S5: a snapshot would go back");
+        self.state = state;
+        self.applied = (record.index, record.term);
+        self.snapshot_to_apply = Some(record.index);
+        self.raw.mut_store().install(record.clone());
+        self.take_in_configuration();
+        self.reports.push_back(Report::Installed { index: record.index });
+    }
+
+    /// Gives the log the state at the applied index: what a peer would be sent as a snapshot.
+    pub(super) fn take_in_applied(&mut self) {
+        if self.raw.store().record().index >= self.applied.0 {
+            return;
+        }
+        let conf = self.raw.raft.prs().conf().to_conf_state();
+        let record = Record {
+            index: self.applied.0,
+            term: self.applied.1,
+            configuration: translate::configuration(&conf),
+            data: self.state.encode(),
+        };
+        self.raw.mut_store().record_applied(record);
+        self.compact_if_due();
+    }
+
+    /// No epoch above it was ever assigned to anybody.
+    #[must_use]
+    pub const fn ceiling(&self) -> Epoch {
+        self.state.ceiling
+    }
+
+    /// The last applied entry.
+    #[must_use]
+    pub const fn applied(&self) -> LogIndex {
+        self.applied.0
+    }
+}
+
+/// A change as the library takes it. One step is simple; more are joint, left explicitly.
+pub(super) fn library_change(change: &MembershipChange) -> ConfChangeV2 {
+    let singles = change.steps.iter().map(|step| {
+        let mut single = ConfChangeSingle { node_id: step.node().0, ..ConfChangeSingle::default() };
+        single.set_change_type(match step {
+            MembershipStep::AddLearner(_) => ConfChangeType::AddLearnerNode,
+            MembershipStep::Promote(_) => ConfChangeType::AddNode,
+            MembershipStep::Remove(_) => ConfChangeType::RemoveNode,
+        });
+        single
+    });
+    let mut library = ConfChangeV2::default();
+    library.set_changes(singles.collect::<Vec<_>>().into());
+    library.set_transition(if change.steps.len() > 1 {
+        ConfChangeTransition::Explicit
+    } else {
+        ConfChangeTransition::Auto
+    });
+    library
+}

@@ -1,0 +1,281 @@
+//! What a replica does besides Raft: it looks after its leadership (disk, data plane, clock), it
+//! campaigns in its turn when a leader is gone, it resolves snapshots, and it keeps to its limits.
+//! Durations are counted in ticks, so that a pause of the whole process counts as one.
+
+use std::collections::BTreeMap;
+
+use epicepoch_wire::bootstrap::Member;
+use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
+use epicepoch_wire::{LogIndex, NodeId, Term};
+use raft::StateRole;
+use raft::eraftpb::ConfChangeV2;
+
+use super::{Fatal, HandOver, PeerProgress, Replica, Report, Status};
+use crate::publication::Role;
+use crate::state::{Command, is_recordable};
+
+/// What the duties remember.
+#[derive(Debug, Default)]
+pub(super) struct Duties {
+    /// Term, role and leader as last published.
+    pub(super) seen: Option<(Term, Role, Option<NodeId>)>,
+    /// When to campaign after the leader's connection closed.
+    pub(super) campaign_at_ns: Option<u64>,
+    /// Addresses that members gave and the state does not hold yet.
+    pub(super) readdress: BTreeMap<NodeId, Member>,
+    /// When each peer was last heard.
+    heard_ns: BTreeMap<NodeId, u64>,
+    /// Peers that a snapshot is on its way to, and for how many ticks.
+    snapshots: BTreeMap<NodeId, usize>,
+    /// The last completed round that was reported, and for how many ticks no other was.
+    rounds: (u64, usize),
+    /// Ticks since the last handover was tried.
+    since_hand_over: usize,
+    /// Whether a worker's clock says that leadership should go elsewhere, and who may take it.
+    clock_successors: Option<Vec<NodeId>>,
+    /// Whether a handover because of the disk or the data plane was tried in this term.
+    is_giving_up: bool,
+}
+
+impl Duties {
+    pub(super) fn heard(&mut self, node: NodeId, now_ns: u64) {
+        self.heard_ns.insert(node, now_ns);
+    }
+
+    /// Whether a snapshot was on its way to `node`; it is not any more.
+    pub(super) fn snapshot_done(&mut self, node: NodeId) -> bool {
+        self.snapshots.remove(&node).is_some()
+    }
+
+    /// A term as leader begins.
+    pub(super) fn begin_term(&mut self) {
+        self.rounds.1 = 0;
+        self.is_giving_up = false;
+        self.since_hand_over = 0;
+        self.snapshots.clear();
+    }
+}
+
+impl Replica {
+    /// When the data plane last completed a confirm round, on its own clock; any change counts.
+    pub fn handle_rounds(&mut self, completed_ns: u64) {
+        if self.duties.rounds.0 != completed_ns {
+            self.duties.rounds = (completed_ns, 0);
+        }
+    }
+
+    /// This node's clock is off while it leads: hand leadership to one of `successors`, whose
+    /// clocks are not. `None` when the clock is believed.
+    pub fn handle_clock(&mut self, successors: Option<Vec<NodeId>>) {
+        self.duties.clock_successors = successors;
+    }
+
+    /// Whether the library's clock may move. A follower whose disk is stuck could not make its own
+    /// vote durable, and a single voter that campaigns with a write outstanding makes the library
+    /// panic.
+    pub(super) fn may_tick(&mut self) -> bool {
+        self.outbox.tick();
+        if self.raw.raft.state == StateRole::Leader {
+            return true;
+        }
+        let is_single = self.voters.len() <= 1;
+        let is_stuck = self.outbox.oldest_ticks() > self.config.election_ticks;
+        !(is_stuck || is_single && self.outbox.outstanding() > 0)
+    }
+
+    /// Campaigns when this node's turn has come after a leader's connection closed.
+    pub(super) fn campaign_if_due(&mut self) {
+        let is_due = self.duties.campaign_at_ns.is_some_and(|at| at <= self.now_ns);
+        if !is_due {
+            return;
+        }
+        self.duties.campaign_at_ns = None;
+        let raft = &self.raw.raft;
+        let is_leaderless = raft.state == StateRole::Follower && raft.leader_id == raft::INVALID_ID;
+        if is_leaderless && self.outbox.outstanding() == 0 {
+            // An error here means that the library is not ready to: its own timeout comes later.
+            let _later = self.step(raft::RawNode::campaign);
+        }
+    }
+
+    pub(super) fn note_message(&mut self, message: &RaftMessage) {
+        if message.kind == MessageKind::Snapshot {
+            self.duties.snapshots.insert(message.to, 0);
+        }
+    }
+
+    /// Everything a leader sees to once per tick.
+    pub(super) fn look_after_leadership(&mut self) {
+        if self.raw.raft.state != StateRole::Leader {
+            return;
+        }
+        self.fail_late_snapshots();
+        self.leave_joint();
+        self.readdress();
+        self.duties.since_hand_over += 1;
+        self.duties.rounds.1 += 1;
+        let election = self.config.election_ticks;
+        let why = if self.outbox.oldest_ticks() >= election {
+            HandOver::DiskStuck
+        } else if self.grant.is_some() && self.duties.rounds.1 >= 2 * election {
+            HandOver::RoundsStuck
+        } else if self.duties.clock_successors.is_some() {
+            HandOver::ClockOff
+        } else {
+            return;
+        };
+        if self.voters.len() > 1 {
+            self.give_up(why);
+        }
+    }
+
+    /// Hands over, once per election timeout. A leader whose disk or data plane is stuck steps
+    /// down when nobody has taken over within one.
+    fn give_up(&mut self, why: HandOver) {
+        if self.duties.since_hand_over < self.config.election_ticks {
+            return;
+        }
+        self.duties.since_hand_over = 0;
+        let is_stuck = why != HandOver::ClockOff;
+        if is_stuck && self.duties.is_giving_up {
+            self.reports.push_back(Report::SteppedDown { why });
+            self.step(|raw| {
+                let term = raw.raft.term;
+                raw.raft.become_follower(term, raft::INVALID_ID);
+            });
+            return;
+        }
+        self.duties.is_giving_up = is_stuck;
+        let allowed = self.duties.clock_successors.clone();
+        let may = |node: NodeId| match (&allowed, is_stuck) {
+            (Some(allowed), false) => allowed.contains(&node),
+            _ => true,
+        };
+        if let Some(to) = self.successor(may) {
+            self.transfer(to, why);
+        }
+    }
+
+    pub(super) fn transfer(&mut self, to: NodeId, why: HandOver) {
+        self.reports.push_back(Report::HandingOver { to, why });
+        self.step(|raw| raw.transfer_leader(to.0));
+    }
+
+    /// The most up-to-date voter that was heard within an election timeout and that `may` take
+    /// leadership.
+    pub(super) fn successor(&self, may: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+        let me = self.config.identity.node;
+        let progress = self.raw.raft.prs();
+        let incoming = progress.conf().to_conf_state().voters;
+        let candidates = self.voters.iter().filter(|(node, _)| {
+            *node != me && self.is_heard(*node) && incoming.contains(&node.0) && may(*node)
+        });
+        let matched = |node: NodeId| progress.get(node.0).map_or(0, |peer| peer.matched);
+        // Of equals the lowest id, so that the choice is the same in every replay.
+        candidates.map(|(node, _)| node).max_by_key(|node| (matched(*node), u64::MAX - node.0))
+    }
+
+    fn is_heard(&self, node: NodeId) -> bool {
+        let election_ns = self.config.tick_ns * self.config.election_ticks as u64;
+        let heard = self.duties.heard_ns.get(&node);
+        heard.is_some_and(|at| self.now_ns.saturating_sub(*at) <= election_ns)
+    }
+
+    /// Whether a quorum, this node included, was heard within an election timeout.
+    #[must_use]
+    pub fn is_quorum_heard(&self) -> bool {
+        let me = self.config.identity.node;
+        self.voters.is_quorum_by(|node| node == me || self.is_heard(node))
+    }
+
+    /// Whether this node takes part: it leads and hears a quorum, or hears its leader.
+    #[must_use]
+    pub fn is_quorum_reached(&self) -> bool {
+        match (self.role(), self.leader()) {
+            (Role::Leader, _) => self.is_quorum_heard(),
+            (Role::Follower, Some(leader)) => self.is_heard(leader),
+            (Role::Follower | Role::Candidate, _) => false,
+        }
+    }
+
+    fn fail_late_snapshots(&mut self) {
+        let limit = self.config.election_ticks * SNAPSHOT_ELECTIONS_MAX;
+        for ticks in self.duties.snapshots.values_mut() {
+            *ticks += 1;
+        }
+        let late = self.duties.snapshots.iter().find(|(_, ticks)| **ticks > limit);
+        if let Some(node) = late.map(|(node, _)| *node) {
+            self.duties.snapshots.remove(&node);
+            self.step(|raw| raw.report_snapshot(node.0, raft::SnapshotStatus::Failure));
+        }
+    }
+
+    /// Leaves a joint configuration as soon as it is applied, whoever entered it.
+    fn leave_joint(&mut self) {
+        let raft = &self.raw.raft;
+        if self.voters.is_joint() && !raft.has_pending_conf() && raft.lead_transferee.is_none() {
+            // A dropped proposal is tried again at the next tick.
+            let leave = ConfChangeV2::default();
+            let _again = self.step(|raw| raw.propose_conf_change(Vec::new(), leave));
+        }
+    }
+
+    fn readdress(&mut self) {
+        if self.raw.raft.lead_transferee.is_some() {
+            return;
+        }
+        let Some((_, member)) = self.duties.readdress.pop_first() else { return };
+        let is_news = self
+            .state
+            .members
+            .get(&member.node)
+            .is_some_and(|known| known.store == member.store && *known != member);
+        if is_news && is_recordable(&member.raft_addr) && is_recordable(&member.client_addr) {
+            let command = Command::Readdress(member).encode();
+            let _again = self.step(|raw| raw.propose(Vec::new(), command));
+        }
+    }
+
+    pub(super) fn check_limits(&self) -> Result<(), Fatal> {
+        let (missed, limit) = (self.reservation.missed, self.config.deadline_limit);
+        if missed >= limit {
+            return Err(Fatal::DeadlineLimit { missed });
+        }
+        let outstanding = self.outbox.outstanding();
+        if outstanding >= WRITES_OUTSTANDING_MAX {
+            return Err(Fatal::DiskStuck { outstanding });
+        }
+        Ok(())
+    }
+
+    /// Where this replica stands.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let raft = &self.raw.raft;
+        let peers = raft.prs().iter().map(|(id, progress)| PeerProgress {
+            node: NodeId(*id),
+            matched: LogIndex(progress.matched),
+            is_heard: self.is_heard(NodeId(*id)),
+        });
+        let mut peers: Vec<_> = peers.collect();
+        peers.sort_unstable_by_key(|peer| peer.node);
+        Status {
+            term: Term(raft.term),
+            role: self.role(),
+            leader: self.leader(),
+            last: LogIndex(raft.raft_log.last_index()),
+            committed: LogIndex(raft.raft_log.committed),
+            applied: self.applied.0,
+            log_len: self.raw.store().len(),
+            writes_outstanding: self.outbox.outstanding(),
+            messages_held: self.outbox.held(),
+            peers,
+        }
+    }
+}
+
+/// Election timeouts after which a snapshot that was not acknowledged counts as lost.
+const SNAPSHOT_ELECTIONS_MAX: usize = 10;
+/// Writes that may be outstanding before the disk counts as dead: at a few writes a second, it has
+/// not answered for minutes.
+pub(super) const WRITES_OUTSTANDING_MAX: usize = 512;

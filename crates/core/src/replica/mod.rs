@@ -1,0 +1,483 @@
+//! A replica: the Raft library behind `handle_*` and `poll_*`. Events go in with the time at which
+//! they happened; writes, messages and reports come out. It never reads a clock, draws no chance
+//! but from its seed, and the same inputs give the same outputs.
+//!
+//! What it adds to the library: the Promise and the published state change in the same step as
+//! the term and the configuration do; a message leaves only after what it promises is durable;
+//! reservations; giving leadership away when the disk or the data plane cannot carry it.
+//!
+//! The shape (step function, persist-then-send as data) is that of etcd's raft; the library is its
+//! Rust port. Terms as in Ongaro's dissertation (2014).
+
+mod apply;
+mod duties;
+mod outbox;
+mod report;
+mod reservation;
+mod settle;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use epicepoch_wire::bootstrap::Member;
+use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
+use epicepoch_wire::{DecodeError, LogIndex, NodeId, StoreId, Term};
+use raft::{RawNode, StateRole};
+use thiserror::Error;
+
+use crate::durable::{Restored, Write};
+use crate::log::Log;
+use crate::publication::{Grant, Identity, Published, Role, Shared};
+use crate::quorum::Voters;
+use crate::state::{MembershipChange, State};
+use crate::translate;
+
+use duties::Duties;
+use outbox::Outbox;
+pub use report::{Fatal, HandOver, PeerProgress, Report, Status};
+use reservation::Reservation;
+
+/// How a replica behaves. All durations in its own ticks or in nanoseconds of the caller's clock.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplicaConfig {
+    /// Who this node is, in this run.
+    pub identity: Identity,
+    /// Seed of every draw.
+    pub seed: u64,
+    /// Shortest silence after which a follower campaigns, ticks; each draw is from `[E, 2E)`.
+    pub election_ticks: usize,
+    /// Between two heartbeats of a leader, ticks; below `election_ticks`.
+    pub heartbeat_ticks: usize,
+    /// Length of a tick, nanoseconds.
+    pub tick_ns: u64,
+    /// How far ahead of trusted time a leader reserves, nanoseconds.
+    pub reservation_ns: u64,
+    /// Consecutive reservations that may be late before this replica gives up.
+    pub deadline_limit: u32,
+}
+
+/// A message that may leave now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// The receiver.
+    pub to: NodeId,
+    /// The message.
+    pub message: RaftMessage,
+}
+
+/// Why a replica could not be made from what a data directory holds.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RestoreError {
+    /// The record is damaged: restore the node from its peers.
+    #[error("the stored state cannot be read: {0}")]
+    Record(#[from] DecodeError),
+    /// The library refuses the log: restore the node from its peers.
+    #[error("the stored log is refused: {0}")]
+    Log(#[from] raft::Error),
+}
+
+/// Why a peer's message was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum MessageError {
+    /// The message is for another node: close the connection.
+    #[error("the message is for another node")]
+    WrongReceiver,
+    /// The sender's data directory is not the one its node id is bound to: close the connection.
+    #[error("the sender's data directory is not the one its node id is bound to")]
+    WrongStore,
+    /// Only a known member may send this kind: drop it.
+    #[error("only a member may send this kind of message")]
+    NotAMember,
+    /// The message claims what no correct peer claims: close the connection.
+    #[error("the message claims what no correct peer claims")]
+    Impossible,
+    /// This node's disk has lost entries that it had acknowledged: it must stop.
+    #[error(
+        "a leader knows {commit} entries to be committed here, this disk holds {last}: it was set \
+         back to an older state"
+    )]
+    LostEntries {
+        /// What the leader knows this node to hold.
+        commit: LogIndex,
+        /// What it holds.
+        last: LogIndex,
+    },
+}
+
+/// Why a membership change was not proposed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ChangeError {
+    /// Ask the leader.
+    #[error("this node does not lead")]
+    NotLeader,
+    /// Wait until the change that is under way is done.
+    #[error("another membership change is under way")]
+    Busy,
+    /// The change can never be made.
+    #[error("{0}")]
+    Refused(&'static str),
+}
+
+/// One replica of the cluster.
+pub struct Replica {
+    raw: RawNode<Log>,
+    shared: Arc<Shared>,
+    config: ReplicaConfig,
+    random: fastrand::Rng,
+    now_ns: u64,
+    trusted_ns: u64,
+
+    state: State,
+    applied: (LogIndex, Term),
+    members: Arc<BTreeMap<NodeId, Member>>,
+    voters: Voters,
+    grant: Option<Grant>,
+    is_published: bool,
+
+    /// Term and role when the election timeout was last drawn, and the draw.
+    drawn_for: (u64, StateRole),
+    election_draw: usize,
+
+    outbox: Outbox,
+    snapshot_to_apply: Option<LogIndex>,
+    compaction: Option<Write>,
+    reservation: Reservation,
+    duties: Duties,
+    reports: VecDeque<Report>,
+}
+
+impl Replica {
+    /// A replica of what a data directory holds, publishing to `shared`, whose promise must stand
+    /// at the durable term already or is raised to it here.
+    ///
+    /// # Errors
+    /// When the stored state cannot be read.
+    ///
+    /// # Panics
+    /// When the configuration's ticks are impossible.
+    pub fn new(
+        config: ReplicaConfig,
+        restored: &Restored,
+        shared: Arc<Shared>,
+    ) -> Result<Self, RestoreError> {
+        let state = State::decode(&restored.record.data)?;
+        let log = Log::new(restored);
+        let applied = (restored.record.index, restored.record.term);
+        let library = raft::Config {
+            id: config.identity.node.0,
+            election_tick: config.election_ticks,
+            heartbeat_tick: config.heartbeat_ticks,
+            applied: applied.0.0,
+            max_size_per_msg: MESSAGE_SIZE_MAX,
+            max_inflight_msgs: APPENDS_IN_FLIGHT_MAX,
+            max_uncommitted_size: UNCOMMITTED_SIZE_MAX,
+            check_quorum: true,
+            pre_vote: true,
+            ..raft::Config::default()
+        };
+        let raw = RawNode::new(&library, log, &slog::Logger::root(slog::Discard, slog::o!()))?;
+        let mut replica = Self {
+            drawn_for: (0, StateRole::Leader),
+            election_draw: config.election_ticks,
+            random: fastrand::Rng::with_seed(config.seed),
+            now_ns: 0,
+            trusted_ns: 0,
+            members: Arc::new(BTreeMap::new()),
+            voters: Voters::default(),
+            grant: None,
+            is_published: false,
+            outbox: Outbox::new(restored.hard_state),
+            snapshot_to_apply: None,
+            compaction: None,
+            reservation: Reservation::new(&config),
+            duties: Duties::default(),
+            reports: VecDeque::new(),
+            raw,
+            shared,
+            config,
+            state,
+            applied,
+        };
+        replica.take_in_configuration();
+        replica.settle();
+        Ok(replica)
+    }
+
+    /// Takes in a message of the peer `from`, whose connection proved the data directory `store`.
+    ///
+    /// # Errors
+    /// When the message was not taken. [`MessageError::LostEntries`] is fatal for this node.
+    pub fn handle_message(
+        &mut self,
+        now_ns: u64,
+        from: NodeId,
+        store: StoreId,
+        message: &RaftMessage,
+    ) -> Result<(), MessageError> {
+        self.now_ns = now_ns;
+        self.check_message(from, store, message)?;
+        self.duties.heard(from, now_ns);
+        if message.kind == MessageKind::AppendResponse && !message.reject {
+            self.duties.snapshot_done(from);
+        }
+        let message = translate::library_message(from, message);
+        // The library's errors here say that it ignored the message: a peer it does not know, a
+        // kind for another role. Nothing has changed then.
+        let _ignored = self.step(|raw| raw.step(message));
+        Ok(())
+    }
+
+    fn check_message(
+        &self,
+        from: NodeId,
+        store: StoreId,
+        message: &RaftMessage,
+    ) -> Result<(), MessageError> {
+        let me = self.config.identity.node;
+        if message.to != me || from == me {
+            return Err(MessageError::WrongReceiver);
+        }
+        let is_answer = match message.kind {
+            MessageKind::AppendResponse
+            | MessageKind::RequestVoteResponse
+            | MessageKind::HeartbeatResponse
+            | MessageKind::RequestPreVoteResponse => true,
+            MessageKind::Append
+            | MessageKind::RequestVote
+            | MessageKind::Snapshot
+            | MessageKind::Heartbeat
+            | MessageKind::TimeoutNow
+            | MessageKind::RequestPreVote => false,
+        };
+        match self.state.members.get(&from) {
+            Some(member) if member.store != store => return Err(MessageError::WrongStore),
+            // A node that this one has not heard of yet may lead it, but has no vote here.
+            None if is_answer || self.state.removed.contains(&from) => {
+                return Err(MessageError::NotAMember);
+            }
+            Some(_) | None => {}
+        }
+        let log = &self.raw.raft.raft_log;
+        let last = LogIndex(log.last_index());
+        let is_current = message.term.0 >= self.raw.raft.term;
+        match message.kind {
+            // The library panics on both: a commit index beyond the log, an ack beyond it.
+            MessageKind::Heartbeat if is_current && message.commit > last => {
+                Err(MessageError::LostEntries { commit: message.commit, last })
+            }
+            MessageKind::AppendResponse if !message.reject && message.index > last => {
+                let is_mine = message.term.0 == self.raw.raft.term;
+                if is_mine { Err(MessageError::Impossible) } else { Ok(()) }
+            }
+            MessageKind::Append if is_current && self.contradicts_commit(message) => {
+                Err(MessageError::Impossible)
+            }
+            MessageKind::Snapshot => self.check_snapshot(message),
+            // A single voter has nobody to take over from; campaigning with a write outstanding
+            // would make the library panic.
+            MessageKind::TimeoutNow if self.voters.len() <= 1 => Err(MessageError::Impossible),
+            _ if message.request_snapshot != LogIndex(0) => Err(MessageError::Impossible),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether an append would overwrite an entry that is committed here; the library panics.
+    fn contradicts_commit(&self, message: &RaftMessage) -> bool {
+        let log = &self.raw.raft.raft_log;
+        message.entries.iter().any(|entry| {
+            entry.index.0 <= log.committed
+                && log.term(entry.index.0).is_ok_and(|term| term != 0 && term != entry.term.0)
+        })
+    }
+
+    fn check_snapshot(&self, message: &RaftMessage) -> Result<(), MessageError> {
+        let snapshot = message.snapshot.as_ref().ok_or(MessageError::Impossible)?;
+        let state = State::decode(&snapshot.data).map_err(|_| MessageError::Impossible)?;
+        let is_ours = state.cluster == self.state.cluster
+            && !snapshot.configuration.voters.is_empty()
+            && snapshot.term <= message.term
+            && (snapshot.index <= self.applied.0 || state.ceiling >= self.state.ceiling);
+        if is_ours { Ok(()) } else { Err(MessageError::Impossible) }
+    }
+
+    /// One tick has passed, or more: a late tick is one tick. Drain the inbox before.
+    ///
+    /// # Errors
+    /// When this node must stop.
+    pub fn handle_tick(&mut self, now_ns: u64, trusted_ns: u64) -> Result<(), Fatal> {
+        self.now_ns = now_ns;
+        self.trusted_ns = trusted_ns;
+        if self.may_tick() {
+            let raft = &self.raw.raft;
+            let fires = raft.state != StateRole::Leader
+                && raft.election_elapsed + 1 >= raft.randomized_election_timeout();
+            if fires {
+                self.drawn_for = (0, StateRole::Leader);
+            }
+            self.step(RawNode::tick);
+        }
+        self.campaign_if_due();
+        self.look_after_leadership();
+        self.reserve_if_due();
+        self.check_limits()
+    }
+
+    /// The writes up to and including `number` are durable.
+    ///
+    /// # Panics
+    /// When a write is reported that was not handed out.
+    pub fn handle_persisted(&mut self, now_ns: u64, number: u64) {
+        self.now_ns = now_ns;
+        let ready = self.outbox.persisted(number);
+        self.on_persisted(ready);
+        self.settle();
+    }
+
+    /// A peer cannot be reached: its link is down or its queue is full.
+    pub fn handle_unreachable(&mut self, now_ns: u64, node: NodeId) {
+        self.now_ns = now_ns;
+        if self.duties.snapshot_done(node) {
+            self.step(|raw| raw.report_snapshot(node.0, raft::SnapshotStatus::Failure));
+        }
+        self.step(|raw| raw.report_unreachable(node.0));
+    }
+
+    /// The connection from a peer has closed. If it was the leader's, its process is gone or cut
+    /// off: this node stops waiting for it, and campaigns after those of a lower rank have had
+    /// their turn. A leader that lives on is not disturbed: others ignore a pre-vote while they
+    /// hear it.
+    pub fn handle_closed(&mut self, now_ns: u64, node: NodeId) {
+        self.now_ns = now_ns;
+        let raft = &self.raw.raft;
+        if raft.state != StateRole::Follower || raft.leader_id != node.0 || !raft.promotable() {
+            return;
+        }
+        let me = self.config.identity.node;
+        let rank = self.voters.iter().filter(|(id, _)| *id != node && *id < me).count() as u64;
+        let turn_ns = self.config.tick_ns * self.config.election_ticks as u64 / CAMPAIGN_TURNS;
+        let jitter_ns = self.random.u64(0..=turn_ns / 8);
+        self.duties.campaign_at_ns = Some(now_ns + rank * turn_ns + jitter_ns);
+        self.step(|raw| {
+            let term = raw.raft.term;
+            raw.raft.become_follower(term, raft::INVALID_ID);
+        });
+    }
+
+    /// Hands leadership to `to`, or to the most up-to-date follower that is heard. Returns to
+    /// whom, or `None` when this node does not lead or nobody can take it.
+    pub fn hand_over(&mut self, now_ns: u64, to: Option<NodeId>, why: HandOver) -> Option<NodeId> {
+        self.now_ns = now_ns;
+        if self.raw.raft.state != StateRole::Leader {
+            return None;
+        }
+        let to = match to {
+            Some(node) if self.voters.iter().any(|(voter, _)| voter == node) => node,
+            Some(_) => return None,
+            None => self.successor(|_| true)?,
+        };
+        self.transfer(to, why);
+        Some(to)
+    }
+
+    /// Proposes a membership change. It is acknowledged by [`Report::Changed`] with its nonce.
+    ///
+    /// # Errors
+    /// When it was not proposed.
+    pub fn propose_change(
+        &mut self,
+        now_ns: u64,
+        change: &MembershipChange,
+    ) -> Result<(), ChangeError> {
+        self.now_ns = now_ns;
+        self.state.check_change(change).map_err(ChangeError::Refused)?;
+        let raft = &self.raw.raft;
+        if raft.state != StateRole::Leader {
+            return Err(ChangeError::NotLeader);
+        }
+        if raft.has_pending_conf() || self.voters.is_joint() || raft.lead_transferee.is_some() {
+            return Err(ChangeError::Busy);
+        }
+        let (context, library) = (change.encode(), apply::library_change(change));
+        let proposed = self.step(|raw| raw.propose_conf_change(context, library));
+        proposed.map_err(|_| ChangeError::Busy)
+    }
+
+    /// The addresses that a member gave when it introduced itself. A leader records them.
+    pub fn handle_introduction(&mut self, member: Member) {
+        let known = self.state.members.get(&member.node);
+        if known.is_some_and(|known| known.store == member.store && *known != member) {
+            self.duties.readdress.insert(member.node, member);
+        } else {
+            self.duties.readdress.remove(&member.node);
+        }
+    }
+
+    /// The next write for the storage thread.
+    pub fn poll_write(&mut self) -> Option<Write> {
+        self.outbox.poll_write()
+    }
+
+    /// The next message that may leave.
+    pub fn poll_message(&mut self) -> Option<Outgoing> {
+        self.outbox.poll_message()
+    }
+
+    /// The next report, for logs, metrics and acknowledgements.
+    pub fn poll_report(&mut self) -> Option<Report> {
+        self.reports.pop_front()
+    }
+
+    /// Whether anything was published since this was last asked: tell the workers.
+    pub fn take_published(&mut self) -> bool {
+        std::mem::take(&mut self.is_published)
+    }
+
+    /// The replicated state at the applied index.
+    #[must_use]
+    pub const fn state(&self) -> &State {
+        &self.state
+    }
+
+    fn role(&self) -> Role {
+        match self.raw.raft.state {
+            StateRole::Follower => Role::Follower,
+            StateRole::Candidate | StateRole::PreCandidate => Role::Candidate,
+            StateRole::Leader => Role::Leader,
+        }
+    }
+
+    fn leader(&self) -> Option<NodeId> {
+        Some(NodeId(self.raw.raft.leader_id)).filter(|leader| *leader != NodeId(0))
+    }
+
+    fn publish(&mut self) {
+        self.is_published = true;
+        self.shared.publish(Arc::new(Published {
+            identity: self.config.identity,
+            cluster: self.state.cluster,
+            history: self.state.history,
+            term: Term(self.raw.raft.term),
+            role: self.role(),
+            leader: self.leader(),
+            voters: self.voters.clone(),
+            grant: self.grant,
+            members: self.members.clone(),
+        }));
+    }
+}
+
+/// Most bytes of entries in one append; far below the frame limit.
+const MESSAGE_SIZE_MAX: u64 = 128 << 10;
+/// Appends that may be on their way to one peer.
+const APPENDS_IN_FLIGHT_MAX: usize = 128;
+/// Bytes of entries that may wait for a quorum before proposals are dropped.
+const UNCOMMITTED_SIZE_MAX: u64 = 1 << 20;
+/// After the leader's connection closed, voters campaign one after the other, by the order of
+/// their ids, this many within an election timeout: time for a whole election each, so that they
+/// do not split the vote.
+const CAMPAIGN_TURNS: u64 = 4;

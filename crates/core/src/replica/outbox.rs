@@ -1,0 +1,144 @@
+//! "Persist, then send" as data: every message is held until the write that it promises is
+//! durable. It never sends anything earlier, and never holds a message for a write that it does
+//! not promise, so that a slow disk does not silence a healthy leader.
+
+use std::collections::VecDeque;
+
+use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
+use epicepoch_wire::{NodeId, Term};
+
+use super::Outgoing;
+use crate::durable::{HardState, Write};
+
+/// Writes and messages on their way out.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    writes: VecDeque<Write>,
+    /// Numbers of the writes that are not durable yet, each with how many ticks it has waited.
+    outstanding: VecDeque<(u64, usize)>,
+    /// Number of the last step, written or empty.
+    last: u64,
+    /// Every step up to this one is durable.
+    durable: u64,
+    /// The step that wrote the latest term and vote.
+    vote_at: u64,
+    vote: (Term, NodeId),
+    held: VecDeque<(u64, Outgoing)>,
+}
+
+impl Outbox {
+    pub(super) fn new(stored: HardState) -> Self {
+        Self {
+            writes: VecDeque::new(),
+            outstanding: VecDeque::new(),
+            last: 0,
+            durable: 0,
+            vote_at: 0,
+            vote: (stored.term, stored.vote),
+            held: VecDeque::new(),
+        }
+    }
+
+    /// Takes the write of a step. Returns whether the step is durable at once: it is empty and
+    /// nothing before it is outstanding.
+    pub(super) fn push_write(&mut self, write: Write) -> bool {
+        assert!(write.number == self.last + 1, "steps are numbered one after the other");
+        self.last = write.number;
+        if let Some(hard_state) = write.hard_state {
+            let vote = (hard_state.term, hard_state.vote);
+            // S6: a term or a vote that was promised is never taken back.
+            assert!(vote.0 >= self.vote.0, "S6: the term went back");
+            if vote != self.vote {
+                self.vote = vote;
+                self.vote_at = write.number;
+            }
+        }
+        if write.is_empty() {
+            if self.outstanding.is_empty() {
+                self.durable = write.number;
+                return true;
+            }
+            return false;
+        }
+        self.outstanding.push_back((write.number, 0));
+        self.writes.push_back(write);
+        false
+    }
+
+    /// Takes a message of the step `number`. A leader's library hands messages out before their
+    /// step is written; `is_after_write` says that it did not.
+    pub(super) fn push_message(&mut self, number: u64, message: RaftMessage, is_after_write: bool) {
+        let promises_vote_only = match message.kind {
+            // They promise the sender's term, nothing of its log.
+            MessageKind::Heartbeat
+            | MessageKind::HeartbeatResponse
+            | MessageKind::Snapshot
+            | MessageKind::TimeoutNow => true,
+            // A leader replicates while it writes (dissertation, 10.2.1): its own copy counts only
+            // once it is durable.
+            MessageKind::Append => !is_after_write,
+            // A rejection promises no entry.
+            MessageKind::AppendResponse => message.reject,
+            MessageKind::RequestVote
+            | MessageKind::RequestVoteResponse
+            | MessageKind::RequestPreVote
+            | MessageKind::RequestPreVoteResponse => false,
+        };
+        let after = if promises_vote_only { self.vote_at } else { number };
+        // S6: whatever leaves, the term that it names is durable first.
+        assert!(after >= self.vote_at, "S6: a message would leave before its term is durable");
+        self.held.push_back((after, Outgoing { to: message.to, message }));
+    }
+
+    /// The writes up to `number` are durable. Returns the last step that is, the empty ones after
+    /// the write included.
+    pub(super) fn persisted(&mut self, number: u64) -> u64 {
+        assert!(number <= self.last, "a write is durable that was never handed out");
+        while self.outstanding.front().is_some_and(|(first, _)| *first <= number) {
+            self.outstanding.pop_front();
+        }
+        self.durable = match self.outstanding.front() {
+            Some((next, _)) => next - 1,
+            None => self.last,
+        };
+        self.durable
+    }
+
+    pub(super) fn poll_write(&mut self) -> Option<Write> {
+        self.writes.pop_front()
+    }
+
+    pub(super) fn poll_message(&mut self) -> Option<Outgoing> {
+        let position = self.held.iter().position(|(after, _)| *after <= self.durable)?;
+        self.held.remove(position).map(|(_, outgoing)| outgoing)
+    }
+
+    /// One more tick has passed for the writes that are outstanding.
+    pub(super) fn tick(&mut self) {
+        if let Some((_, ticks)) = self.outstanding.front_mut() {
+            *ticks += 1;
+        }
+    }
+
+    /// How many writes are outstanding.
+    pub(super) fn outstanding(&self) -> usize {
+        self.outstanding.len()
+    }
+
+    /// How many ticks the oldest write has been outstanding, as the oldest.
+    pub(super) fn oldest_ticks(&self) -> usize {
+        self.outstanding.front().map_or(0, |(_, ticks)| *ticks)
+    }
+
+    /// How many messages are held.
+    pub(super) fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Drops the messages that are held beyond `limit`, the oldest first: Raft sends again.
+    pub(super) fn limit_held(&mut self, limit: usize) {
+        while self.held.len() > limit {
+            self.held.pop_front();
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What a replica tells its surroundings: reports for logs, metrics and acknowledgements, what is
+//! fatal, and where it stands. No decision reads any of it back.
+
+use epicepoch_wire::{LogIndex, NodeId, Term};
+use thiserror::Error;
+
+use crate::publication::{EpochRange, Role};
+use crate::state::Outcome;
+
+/// Something happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// Term, role or leader changed.
+    Leadership {
+        /// The term now.
+        term: Term,
+        /// The role now.
+        role: Role,
+        /// The leader now, as far as it is known.
+        leader: Option<NodeId>,
+    },
+    /// A range was assigned to this node, in the term that it leads.
+    Granted {
+        /// The term.
+        term: Term,
+        /// Everything that this node owns now.
+        range: EpochRange,
+        /// From proposal to assignment, nanoseconds.
+        took_ns: u64,
+    },
+    /// A reservation has missed its deadline.
+    ReservationLate {
+        /// Consecutive misses.
+        missed: u32,
+    },
+    /// No epoch is left below 2^64 nanoseconds.
+    Exhausted,
+    /// A snapshot replaced the state and the log.
+    Installed {
+        /// Its index.
+        index: LogIndex,
+    },
+    /// The head of the log was dropped.
+    Compacted {
+        /// The last index dropped.
+        to: LogIndex,
+    },
+    /// Exactly this membership change was applied or refused.
+    Changed {
+        /// The change's nonce.
+        nonce: u64,
+        /// What became of it.
+        outcome: Outcome,
+    },
+    /// This node is no member any more.
+    Removed,
+    /// Leadership is being handed over.
+    HandingOver {
+        /// To whom.
+        to: NodeId,
+        /// Why.
+        why: HandOver,
+    },
+    /// Leadership was given up without a successor.
+    SteppedDown {
+        /// Why.
+        why: HandOver,
+    },
+}
+
+/// Why a leader gives leadership away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandOver {
+    /// An operator or a shutdown asked for it.
+    Asked,
+    /// A write has been outstanding for an election timeout.
+    DiskStuck,
+    /// No confirm round was completed for two election timeouts.
+    RoundsStuck,
+    /// This node's clock is off, others' are not.
+    ClockOff,
+}
+
+/// Why this node must stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Fatal {
+    /// Reservations keep missing their deadline although a quorum is there.
+    #[error(
+        "{missed} reservations in a row missed their deadline although a quorum answers: check \
+         disks and network, or raise EPOCH_DEADLINE_LIMIT"
+    )]
+    DeadlineLimit {
+        /// How many in a row.
+        missed: u32,
+    },
+    /// The disk does not answer any more.
+    #[error("the disk does not answer: {outstanding} writes are outstanding")]
+    DiskStuck {
+        /// How many writes wait.
+        outstanding: usize,
+    },
+}
+
+/// Where a replica stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The current term.
+    pub term: Term,
+    /// The role in it.
+    pub role: Role,
+    /// The leader, as far as it is known.
+    pub leader: Option<NodeId>,
+    /// The last entry of the log.
+    pub last: LogIndex,
+    /// The last entry known to be committed.
+    pub committed: LogIndex,
+    /// The last entry applied.
+    pub applied: LogIndex,
+    /// Entries held in memory.
+    pub log_len: usize,
+    /// Writes that are not durable yet.
+    pub writes_outstanding: usize,
+    /// Messages that wait for a write.
+    pub messages_held: usize,
+    /// The other replicas and this one, ordered by node id.
+    pub peers: Vec<PeerProgress>,
+}
+
+/// How far a replica is, as its leader knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerProgress {
+    /// The replica.
+    pub node: NodeId,
+    /// `0 <= matched < next`: the last entry known to be durable there.
+    pub matched: LogIndex,
+    /// Whether it was heard within an election timeout.
+    pub is_heard: bool,
+}

@@ -1,0 +1,167 @@
+//! The one place where the library is called: after every call the Promise is raised, the election
+//! timeout is our own, a lost grant is revoked, and whatever the library has ready is taken. It
+//! never lets a message of a call out before the Promise shows the call's term.
+
+use epicepoch_wire::{LogIndex, Term};
+use raft::{RawNode, StateRole};
+
+use super::{Replica, Report};
+use crate::durable::Write;
+use crate::log::Log;
+use crate::translate;
+
+impl Replica {
+    /// Calls the library, then settles everything that follows from it.
+    pub(super) fn step<R>(&mut self, call: impl FnOnce(&mut RawNode<Log>) -> R) -> R {
+        let result = self.call(call);
+        self.settle();
+        result
+    }
+
+    /// Takes whatever the library has ready, until it has nothing more.
+    pub(super) fn settle(&mut self) {
+        self.observe();
+        while self.raw.has_ready() {
+            self.take_ready();
+        }
+        self.outbox.limit_held(HELD_MAX);
+    }
+
+    /// Calls the library and observes what the call changed.
+    pub(super) fn call<R>(&mut self, call: impl FnOnce(&mut RawNode<Log>) -> R) -> R {
+        let result = call(&mut self.raw);
+        self.observe();
+        result
+    }
+
+    /// After every call: first the Promise (S4), then our own draw of the election timeout, then
+    /// the grant.
+    fn observe(&mut self) {
+        let raft = &mut self.raw.raft;
+        let term = Term(raft.term);
+        self.shared.promise.raise(term);
+        // The library draws from a generator of its thread whenever it resets; ours replaces it
+        // after every call, so that a run can be replayed from its seed.
+        if self.drawn_for != (raft.term, raft.state) {
+            self.drawn_for = (raft.term, raft.state);
+            let shortest = self.config.election_ticks;
+            self.election_draw = self.random.usize(shortest..2 * shortest);
+        }
+        raft.set_randomized_election_timeout(self.election_draw);
+
+        let is_leader = raft.state == StateRole::Leader;
+        // S3: the range is forgotten the moment this node stops leading the term it is of.
+        if self.grant.is_some_and(|grant| !is_leader || grant.term != term) {
+            self.grant = None;
+            self.reservation.forget();
+            self.publish();
+        }
+        self.observe_leadership();
+    }
+
+    fn observe_leadership(&mut self) {
+        let before = self.duties.seen;
+        let seen = (Term(self.raw.raft.term), self.role(), self.leader());
+        if before == Some(seen) {
+            return;
+        }
+        self.duties.seen = Some(seen);
+        self.publish();
+        let (term, role, leader) = seen;
+        self.reports.push_back(Report::Leadership { term, role, leader });
+        let led = before.is_some_and(|(_, role, _)| role == super::Role::Leader);
+        if role == super::Role::Leader && !led {
+            self.duties.begin_term();
+            // In the same step, so that the first entry and the reservation share a round trip.
+            self.reserve();
+        } else if role != super::Role::Leader {
+            self.reservation.forget();
+        }
+        if leader.is_some() {
+            self.duties.campaign_at_ns = None;
+        }
+    }
+
+    fn take_ready(&mut self) {
+        let mut ready = self.raw.ready();
+        let number = ready.number();
+        let mut write = Write {
+            number,
+            hard_state: ready.hs().map(translate::hard_state),
+            entries: ready.entries().iter().map(translate::entry).collect(),
+            ..Write::default()
+        };
+        if !ready.snapshot().is_empty() {
+            let record = translate::snapshot(ready.snapshot());
+            self.install(&record);
+            write.snapshot = Some(record);
+        }
+        self.raw.mut_store().append(ready.entries());
+        let early = ready.take_messages();
+        let late = ready.take_persisted_messages();
+        let committed = ready.take_committed_entries();
+        self.attach_compaction(&mut write);
+        let is_durable = self.outbox.push_write(write);
+        for (messages, is_after_write) in [(early, false), (late, true)] {
+            for message in messages.iter().filter_map(translate::message) {
+                self.note_message(&message);
+                self.outbox.push_message(number, message, is_after_write);
+            }
+        }
+        self.call(|raw| raw.advance_append_async(ready));
+        if is_durable {
+            self.on_persisted(number);
+        }
+        for entry in &committed {
+            self.apply_entry(entry);
+        }
+        self.take_in_applied();
+    }
+
+    /// Every step up to `number` is durable.
+    pub(super) fn on_persisted(&mut self, number: u64) {
+        self.call(|raw| raw.on_persist_ready(number));
+        // The library takes a snapshot for applied only once it is durable.
+        let persisted = self.raw.raft.raft_log.persisted;
+        if let Some(index) = self.snapshot_to_apply.filter(|index| index.0 <= persisted) {
+            self.snapshot_to_apply = None;
+            self.call(|raw| raw.advance_apply_to(index.0));
+        }
+    }
+
+    /// Adds a compaction that is due to a write, in the same transaction. A snapshot replaces the
+    /// record anyway.
+    fn attach_compaction(&mut self, write: &mut Write) {
+        if write.is_empty() {
+            return;
+        }
+        if let Some(due) = self.compaction.take()
+            && write.snapshot.is_none()
+        {
+            write.record = due.record;
+            write.compact_to = due.compact_to;
+        }
+    }
+
+    /// Compacts the log once it is long: the record at the applied index replaces its head.
+    pub(super) fn compact_if_due(&mut self) {
+        let log = self.raw.store();
+        let to = LogIndex(self.applied.0.0.saturating_sub(LOG_KEPT));
+        if log.len() <= LOG_LEN_MAX || to > log.record().index || self.compaction.is_some() {
+            return;
+        }
+        let record = log.record().clone();
+        self.raw.mut_store().compact(to);
+        self.compaction =
+            Some(Write { record: Some(record), compact_to: Some(to), ..Write::default() });
+        self.reports.push_back(Report::Compacted { to });
+    }
+}
+
+/// Entries of the log before it is compacted: a few hundred KiB on disk at most, and a replay that
+/// is done in milliseconds.
+pub(super) const LOG_LEN_MAX: usize = 1_024;
+/// Applied entries that are kept after a compaction, for followers that lag by less.
+pub(super) const LOG_KEPT: u64 = 256;
+/// Messages that may wait for the disk; beyond it the oldest are dropped, and Raft sends again.
+const HELD_MAX: usize = 4_096;
