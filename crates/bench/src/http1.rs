@@ -218,7 +218,7 @@ mod tests {
             b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n",
             b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n",
             b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
-            &[b'x'; HEAD_LEN_MAX + 1],
+            &vec![b'x'; HEAD_LEN_MAX + 1],
         ] {
             assert!(parse_response(wrong).is_err());
         }

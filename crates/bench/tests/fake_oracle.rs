@@ -262,7 +262,7 @@ fn a_silence_is_measured_as_long_as_it_was() {
     let report = load.stop();
     let gap = report.answer_times().gap_max(from, from + silence);
     for measured in [gap, report.gap_max] {
-        assert!(measured >= silence - Duration::from_millis(20), "{measured:?}");
+        assert!(measured >= silence.mul_f64(0.8), "{measured:?}");
         assert!(measured <= silence + Duration::from_secs(1), "{measured:?}");
     }
 }
