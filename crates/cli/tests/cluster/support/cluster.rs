@@ -69,11 +69,7 @@ impl Cluster {
         self.wait_for_leader();
     }
 
-    /// Index of the node that says it leads and holds a grant.
-    pub(crate) fn leader(&self) -> Option<usize> {
-        self.nodes.iter().position(Node::is_leader)
-    }
-
+    /// Index of the node that says it leads and holds a grant, once there is one.
     #[track_caller]
     pub(crate) fn wait_for_leader(&self) -> usize {
         self.wait_for_leader_other_than(None, PATIENCE)

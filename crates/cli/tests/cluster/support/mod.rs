@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 pub(crate) use cluster::Cluster;
 pub(crate) use node::{Faults, Node};
 pub(crate) use silence::Silence;
-pub(crate) use watch::{Seen, Watch};
+pub(crate) use watch::Watch;
 
 /// How long anything may take that is expected to happen: generous, because it only matters when
 /// something is broken.
