@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::support::watch::is_at_wall_time;
-use crate::support::{Cluster, Faults, PATIENCE, Silence, Watch, wait_until};
+use crate::support::{Cluster, Faults, PATIENCE, Silence, Watch, let_pass, wait_until};
 
 /// How long a broken clock is watched.
 const BROKEN: Duration = Duration::from_secs(3);
@@ -26,13 +26,13 @@ fn live_through_a_jump(hours: i64, who: &Who) {
     };
     let from = Instant::now();
     cluster.nodes[broken].break_with(Faults::wall_offset_hours(hours));
-    watch.let_pass(BROKEN);
+    let_pass(BROKEN);
     watch.wait_for_service_since(Instant::now());
     if matches!(who, Who::Leader) {
         cluster.wait_for_leader_other_than(Some(broken), PATIENCE);
     }
     cluster.nodes[broken].break_with(Faults::NONE);
-    watch.let_pass(BROKEN / 2);
+    let_pass(BROKEN / 2);
     watch.wait_for_service_since(Instant::now());
     let to = Instant::now();
     cluster.assert_well();
@@ -69,13 +69,13 @@ fn a_next_leader_whose_clock_is_an_hour_behind_never_stops_or_repeats() {
     for other in cluster.others(leader) {
         cluster.nodes[other].break_with(Faults::wall_offset_hours(-1));
     }
-    watch.let_pass(Duration::from_millis(500));
+    let_pass(Duration::from_millis(500));
     cluster.nodes[leader].kill();
     watch.wait_for_service_since(Instant::now());
     let to = Instant::now();
     cluster.nodes[leader].start();
     cluster.wait_until_ready();
-    watch.let_pass(Duration::from_secs(1));
+    let_pass(Duration::from_secs(1));
     for node in &cluster.nodes {
         node.break_with(Faults::NONE);
     }
@@ -98,7 +98,7 @@ fn clocks_set_back_an_hour_across_a_restart_never_stop_or_repeat() {
     cluster.start_all();
     watch.wait_for_service_since(Instant::now());
     cluster.wait_until_ready();
-    watch.let_pass(Duration::from_secs(1));
+    let_pass(Duration::from_secs(1));
     watch.wait_for_service_since(Instant::now());
     for node in &cluster.nodes {
         node.break_with(Faults::NONE);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Cluster, Faults, PATIENCE, Silence, Watch, say};
+use crate::support::{Cluster, Faults, PATIENCE, Silence, Watch, let_pass, say};
 
 /// Longest silence when the leader's disk hangs, ms: it is noticed at the next reservation, at
 /// most half a window away, and after one election timeout.
@@ -20,7 +20,7 @@ fn a_leader_whose_disk_hangs_gives_up_leadership_and_comes_back() {
     cluster.wait_for_leader_other_than(Some(leader), Duration::from_secs(5));
     say(&format!("disk hangs: another leads after {:.0} ms", from.elapsed().as_secs_f64() * 1e3));
     watch.wait_for_service_since(Instant::now());
-    watch.let_pass(Duration::from_secs(1));
+    let_pass(Duration::from_secs(1));
     let to = Instant::now();
     assert!(cluster.nodes[leader].is_running(), "a disk that hangs is no reason to exit");
     cluster.nodes[leader].break_with(Faults::NONE);

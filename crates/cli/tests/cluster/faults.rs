@@ -7,7 +7,7 @@ use epicepoch_bench::history::read_timestamps;
 use epicepoch_bench::{Operation, Outcome};
 
 use crate::support::wire::{Wire, request};
-use crate::support::{Cluster, PATIENCE, Silence, Watch, holds_for, say, wait_until};
+use crate::support::{Cluster, PATIENCE, Silence, Watch, holds_for, let_pass, say, wait_until};
 
 /// `(p50, p99)` of the silence, ms: twice what the contract promises.
 const KILLED_MS: (u64, u64) = (300, 800);
@@ -122,7 +122,7 @@ fn a_leader_paused_10_times_never_answers_with_what_others_have_passed() {
         let back = Instant::now();
         late.extend(rest.into_iter().map(|wire| Late::send(wire, 4)));
         late.extend((0..8).map(|_| Late::send(open(), 2)));
-        watch.let_pass(PAUSE.saturating_sub(paused.elapsed()));
+        let_pass(PAUSE.saturating_sub(paused.elapsed()));
         windows.push((from, back));
         cluster.nodes[leader].resume();
         let id = cluster.nodes[leader].id;

@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use crate::support::process::resident_bytes;
-use crate::support::{Cluster, Node, Watch, holds_for, say};
+use crate::support::{Cluster, Node, Watch, holds_for, let_pass, say};
 
 /// Memory that a barrage of garbage may leave behind, bytes.
 const GROWTH_MAX: u64 = 64 << 20;
@@ -57,7 +57,7 @@ fn garbage_on_the_peer_port_costs_no_leader_and_no_memory() {
         }
     }
     cluster.assert_well();
-    watch.let_pass(Duration::from_secs(1));
+    let_pass(Duration::from_secs(1));
     for (node, before) in cluster.nodes.iter().zip(before) {
         let growth = resident_bytes(node.pid()).saturating_sub(before);
         assert!(growth < GROWTH_MAX, "node {} grew by {growth} bytes", node.id);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use epicepoch_bench::load::{self, LoadConfig, Routing, RunningLoad};
 use epicepoch_bench::{AnswerTimes, History, Operation, Outcome, Report};
 
-use super::{Cluster, PATIENCE, let_pass, say, wait_until};
+use super::{Cluster, PATIENCE, say, wait_until};
 
 /// Answers that make a load "under way".
 const ANSWERS_TO_BEGIN: u64 = 50;
@@ -47,11 +47,6 @@ impl Watch {
     /// Whether nobody has answered a request that was sent after `at`.
     pub(crate) fn is_silent_since(&self, at: Instant) -> bool {
         !self.load.answered_since(at)
-    }
-
-    /// Lets a fault last, under load.
-    pub(crate) fn let_pass(&self, time: Duration) {
-        let_pass(time);
     }
 
     /// Ends the load and checks everything that was ever answered.

@@ -105,10 +105,10 @@ pub(crate) fn request(
 ) -> Vec<u8> {
     let mut text = format!("{method} {target} HTTP/1.1\r\nhost: epicepoch\r\n");
     for (name, value) in headers {
-        text += &format!("{name}: {value}\r\n");
+        text.extend([name, ": ", value, "\r\n"]);
     }
     if !body.is_empty() {
-        text += &format!("content-length: {}\r\n", body.len());
+        text.extend(["content-length: ", &body.len().to_string(), "\r\n"]);
     }
     [text.as_bytes(), b"\r\n", body].concat()
 }
