@@ -1,0 +1,226 @@
+//! One HTTP/1.1 keep-alive connection, thin enough to measure with: a request is a write, an
+//! answer is a view into the read buffer. It never retries, never follows and never allocates per
+//! request after its buffer has grown.
+//!
+//! Only what an oracle answers is understood: a status line, headers, a body by `content-length`
+//! (RFC 9112). Chunked bodies are refused with an error. Requests may be pipelined: send as many
+//! as one likes, then receive as many.
+
+use std::io;
+use std::net::SocketAddr;
+
+use thiserror::Error;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Longest head of an answer, bytes.
+pub const HEAD_LEN_MAX: usize = 16 * 1024;
+/// Longest body of an answer, bytes: the largest `n` of the binary format, and metrics.
+pub const BODY_LEN_MAX: usize = 4 * 1024 * 1024;
+/// What is read at once, bytes.
+const READ_LEN: usize = 16 * 1024;
+
+/// A connection that is kept alive.
+#[derive(Debug)]
+pub struct Connection {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+    /// Bytes at the front of `buffer` that belong to the answer handed out last.
+    used: usize,
+}
+
+impl Connection {
+    /// Connects, without Nagle's delay.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub async fn open(addr: SocketAddr) -> Result<Self, ConnectionError> {
+        let stream = TcpStream::connect(addr).await?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, buffer: Vec::with_capacity(READ_LEN), used: 0 })
+    }
+
+    /// Writes one request, or several, as they are.
+    ///
+    /// # Errors
+    /// The connection is of no more use after any error.
+    pub async fn send(&mut self, request: &[u8]) -> Result<(), ConnectionError> {
+        Ok(self.stream.write_all(request).await?)
+    }
+
+    /// Reads the next answer.
+    ///
+    /// # Errors
+    /// The connection is of no more use after any error.
+    pub async fn receive(&mut self) -> Result<Response<'_>, ConnectionError> {
+        self.buffer.drain(..self.used);
+        self.used = 0;
+        let frame = loop {
+            if let Some(frame) = Frame::parse(&self.buffer)? {
+                break frame;
+            }
+            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+                let clean = self.buffer.is_empty();
+                return Err(if clean { ConnectionError::Closed } else { ConnectionError::Cut });
+            }
+        };
+        self.used = frame.len();
+        Ok(frame.response(&self.buffer))
+    }
+}
+
+/// Where an answer lies in a buffer.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    status: u16,
+    head_len: usize,
+    body_len: usize,
+}
+
+impl Frame {
+    /// `None` as long as bytes are missing.
+    fn parse(buffer: &[u8]) -> Result<Option<Self>, ConnectionError> {
+        let Some(head_len) = head_len(buffer) else {
+            let too_long = buffer.len() > HEAD_LEN_MAX;
+            return if too_long { Err(ConnectionError::TooLong) } else { Ok(None) };
+        };
+        let head = &buffer[..head_len];
+        let status = status(head).ok_or(ConnectionError::Malformed("status line"))?;
+        if header(head, "transfer-encoding").is_some() {
+            return Err(ConnectionError::Malformed("transfer-encoding is not understood"));
+        }
+        let body_len = match header(head, "content-length") {
+            Some(text) => text.parse().map_err(|_| ConnectionError::Malformed("content-length"))?,
+            None => 0,
+        };
+        if body_len > BODY_LEN_MAX {
+            return Err(ConnectionError::TooLong);
+        }
+        let frame = Self { status, head_len, body_len };
+        Ok((buffer.len() >= frame.len()).then_some(frame))
+    }
+
+    fn len(&self) -> usize {
+        self.head_len + self.body_len
+    }
+
+    fn response<'a>(&self, buffer: &'a [u8]) -> Response<'a> {
+        Response {
+            status: self.status,
+            head: &buffer[..self.head_len],
+            body: &buffer[self.head_len..self.len()],
+        }
+    }
+}
+
+/// Reads one answer from the front of `buffer`, and how many bytes it takes. `None` as long as
+/// bytes are missing. For callers with sockets of their own.
+///
+/// # Errors
+/// The bytes are not an answer that is understood here.
+pub fn parse_response(buffer: &[u8]) -> Result<Option<(Response<'_>, usize)>, ConnectionError> {
+    Ok(Frame::parse(buffer)?.map(|frame| (frame.response(buffer), frame.len())))
+}
+
+/// An answer, as a view into the connection's buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct Response<'a> {
+    /// The status code.
+    pub status: u16,
+    /// The body, whole.
+    pub body: &'a [u8],
+    head: &'a [u8],
+}
+
+impl<'a> Response<'a> {
+    /// The value of a header, whatever the case of its name.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&'a str> {
+        header(self.head, name)
+    }
+
+    /// All headers in the order they came in.
+    pub fn headers(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
+        headers(self.head)
+    }
+}
+
+/// Bytes up to and with the empty line.
+fn head_len(buffer: &[u8]) -> Option<usize> {
+    buffer.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4)
+}
+
+/// `HTTP/1.1 200 OK`
+fn status(head: &[u8]) -> Option<u16> {
+    let rest = head.strip_prefix(b"HTTP/1.")?;
+    let digits = rest.get(2..5)?;
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+fn headers(head: &[u8]) -> impl Iterator<Item = (&str, &str)> {
+    let text = std::str::from_utf8(head).unwrap_or_default();
+    text.split("\r\n").skip(1).filter_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        Some((name, value.trim()))
+    })
+}
+
+fn header<'a>(head: &'a [u8], name: &str) -> Option<&'a str> {
+    headers(head).find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+}
+
+/// Why a connection gave no answer.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConnectionError {
+    /// Connect again, perhaps elsewhere.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The peer closed between two answers: connect again.
+    #[error("the peer closed the connection")]
+    Closed,
+    /// The peer closed inside an answer: the outcome is unknown.
+    #[error("the peer closed the connection inside an answer")]
+    Cut,
+    /// The peer does not speak what is understood here.
+    #[error("not an answer that is understood: {0}")]
+    Malformed(&'static str),
+    /// The peer sends more than any oracle does.
+    #[error("the answer is longer than any an oracle gives")]
+    TooLong,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANSWER: &[u8] =
+        b"HTTP/1.1 409 Conflict\r\nEpicEpoch-Leader: 127.0.0.1:1\r\ncontent-length: 3\r\n\r\nabcHTTP";
+
+    #[test]
+    fn an_answer_is_read_only_when_it_is_whole() {
+        let whole = ANSWER.len() - 4;
+        for len in 0..whole {
+            assert!(parse_response(&ANSWER[..len]).unwrap().is_none(), "{len}");
+        }
+        let (response, used) = parse_response(ANSWER).unwrap().unwrap();
+        assert_eq!((response.status, response.body, used), (409, &b"abc"[..], whole));
+        assert_eq!(response.header("epicepoch-leader"), Some("127.0.0.1:1"));
+        assert_eq!(response.header("epicepoch-error"), None);
+        assert_eq!(response.headers().count(), 2);
+    }
+
+    #[test]
+    fn what_is_not_an_answer_is_an_error() {
+        for wrong in [
+            &b"SSH-2.0-OpenSSH\r\n\r\n"[..],
+            b"HTTP/1.1 abc\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
+            &vec![b'x'; HEAD_LEN_MAX + 1],
+        ] {
+            assert!(parse_response(wrong).is_err());
+        }
+    }
+}

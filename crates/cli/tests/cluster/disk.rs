@@ -1,0 +1,52 @@
+//! Disks that hang or fail under a leader. Needs a test build.
+
+use std::time::{Duration, Instant};
+
+use crate::support::{Cluster, Faults, PATIENCE, Silence, Watch, let_pass, say};
+
+/// Longest silence when the leader's disk hangs, ms: it is noticed at the next reservation, at
+/// most half a window away, and after one election timeout.
+const HANG_SILENCE_MS: u64 = 2500;
+/// Longest silence when the leader's disk fails, ms: that of a killed process.
+const FAIL_SILENCE_MS: u64 = 1400;
+
+#[test]
+fn a_leader_whose_disk_hangs_gives_up_leadership_and_comes_back() {
+    let mut cluster = Cluster::start();
+    let watch = Watch::start(&cluster);
+    let leader = cluster.wait_for_leader();
+    let from = Instant::now();
+    cluster.nodes[leader].break_with(Faults { fsync_hang: true, ..Faults::NONE });
+    cluster.wait_for_leader_other_than(Some(leader), Duration::from_secs(5));
+    say(&format!("disk hangs: another leads after {:.0} ms", from.elapsed().as_secs_f64() * 1e3));
+    watch.wait_for_service_since(Instant::now());
+    let_pass(Duration::from_secs(1));
+    let to = Instant::now();
+    assert!(cluster.nodes[leader].is_running(), "a disk that hangs is no reason to exit");
+    cluster.nodes[leader].break_with(Faults::NONE);
+    cluster.assert_well();
+    let seen = watch.finish();
+    Silence::of("leader's disk hangs", &seen.times, &[(from, to)])
+        .assert_within(HANG_SILENCE_MS, HANG_SILENCE_MS);
+}
+
+#[test]
+fn a_node_whose_disk_fails_exits_with_an_error_and_the_others_serve_on() {
+    let mut cluster = Cluster::start();
+    let watch = Watch::start(&cluster);
+    let leader = cluster.wait_for_leader();
+    let from = Instant::now();
+    cluster.nodes[leader].break_with(Faults { fsync_fail: true, ..Faults::NONE });
+    let status = cluster.nodes[leader].wait_for_exit(PATIENCE);
+    assert!(!status.success(), "an fsync error ends the process with an error: {status}");
+    let log = cluster.nodes[leader].log().to_lowercase();
+    assert!(log.contains("fsync") || log.contains("disk") || log.contains("storage"), "{log}");
+    watch.wait_for_service_since(Instant::now());
+    let to = Instant::now();
+    cluster.nodes[leader].break_with(Faults::NONE);
+    cluster.nodes[leader].start();
+    cluster.assert_well();
+    let seen = watch.finish();
+    Silence::of("leader's disk fails", &seen.times, &[(from, to)])
+        .assert_within(FAIL_SILENCE_MS, FAIL_SILENCE_MS);
+}

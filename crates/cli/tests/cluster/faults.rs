@@ -1,0 +1,213 @@
+//! Order and uniqueness through crashes, pauses and handovers, with all nodes driven at once, and
+//! how long each of them silences the cluster. Bounds are twice those of SPEC section 2.
+
+use std::time::{Duration, Instant};
+
+use epicepoch_bench::history::read_timestamps;
+use epicepoch_bench::{Operation, Outcome};
+
+use crate::support::wire::{Wire, request};
+use crate::support::{Cluster, PATIENCE, Silence, Watch, holds_for, let_pass, say, wait_until};
+
+/// `(p50, p99)` of the silence, ms: twice what the contract promises.
+const KILLED_MS: (u64, u64) = (300, 800);
+const PAUSED_MS: (u64, u64) = (600, 1400);
+const TERMINATED_MS: (u64, u64) = (10, 40);
+/// What a node that comes back may cost the others, ms: nothing worse than losing one.
+const RETURN_MS: (u64, u64) = (300, 1400);
+/// How long a paused leader is paused.
+const PAUSE: Duration = Duration::from_secs(3);
+
+#[test]
+fn a_leader_killed_and_restarted_20_times_never_repeats_or_reorders() {
+    let mut cluster = Cluster::start();
+    let watch = Watch::start(&cluster);
+    let (mut killed, mut returned) = (Vec::new(), Vec::new());
+    for _ in 0..20 {
+        let leader = cluster.wait_for_leader();
+        let from = Instant::now();
+        cluster.nodes[leader].kill();
+        let gone = Instant::now();
+        watch.wait_for_service_since(gone);
+        killed.push((from, Instant::now()));
+        let from = Instant::now();
+        cluster.nodes[leader].start();
+        cluster.wait_until_ready();
+        returned.push((from, Instant::now()));
+    }
+    cluster.assert_well();
+    let seen = watch.finish();
+    Silence::of("a node comes back", &seen.times, &returned)
+        .assert_within(RETURN_MS.0, RETURN_MS.1);
+    Silence::of("leader killed", &seen.times, &killed).assert_within(KILLED_MS.0, KILLED_MS.1);
+}
+
+#[test]
+fn a_leader_told_to_stop_hands_over_10_times_and_never_repeats_or_reorders() {
+    let mut cluster = Cluster::start();
+    let watch = Watch::start(&cluster);
+    let mut windows = Vec::new();
+    for _ in 0..10 {
+        let leader = cluster.wait_for_leader();
+        let from = Instant::now();
+        let status = cluster.nodes[leader].terminate();
+        assert_eq!(status.code(), Some(0), "SIGTERM ends with 0");
+        let gone = Instant::now();
+        watch.wait_for_service_since(gone);
+        windows.push((from, Instant::now()));
+        cluster.nodes[leader].start();
+        cluster.wait_until_ready();
+    }
+    cluster.assert_well();
+    let seen = watch.finish();
+    Silence::of("leader told to stop", &seen.times, &windows)
+        .assert_within(TERMINATED_MS.0, TERMINATED_MS.1);
+}
+
+/// A request that was sent to a node which may answer much later.
+struct Late {
+    start: Instant,
+    wire: Wire,
+    /// Requests sent together.
+    count: usize,
+}
+
+impl Late {
+    fn send(mut wire: Wire, count: usize) -> Self {
+        let start = Instant::now();
+        let bytes = request("GET", "/timestamp", &[], b"").repeat(count);
+        wire.send(&bytes).expect("a paused process's socket buffer takes a few requests");
+        Self { start, wire, count }
+    }
+
+    /// Reads what comes; each answer as an operation, refusals and silence too.
+    fn collect(mut self, node: u64, operations: &mut Vec<Operation>) {
+        for _ in 0..self.count {
+            let outcome = match self.wire.receive() {
+                Ok(answer) if answer.status == 200 => match read_timestamps(&answer.body, 1) {
+                    Ok(range) => Outcome::Answered(range),
+                    Err(why) => Outcome::Broken(why),
+                },
+                Ok(answer) => Outcome::Refused(answer.status),
+                Err(_) => Outcome::Unknown,
+            };
+            let (start, end) = (self.start, Instant::now());
+            operations.push(Operation { start, end, node, outcome });
+        }
+    }
+}
+
+#[test]
+fn a_leader_paused_10_times_never_answers_with_what_others_have_passed() {
+    let mut cluster = Cluster::start();
+    let watch = Watch::start(&cluster);
+    let mut windows = Vec::new();
+    let mut late_answers = Vec::new();
+    for _ in 0..10 {
+        let leader = cluster.wait_for_leader();
+        let addr = cluster.nodes[leader].http();
+        let open = || Wire::open(addr, Duration::from_secs(5)).expect("the kernel accepts");
+        // Open and proven before the pause: the process knows these connections.
+        let mut known: Vec<Wire> = (0..8).map(|_| open()).collect();
+        for wire in &mut known {
+            wire.get("/up").expect("the leader runs");
+        }
+        let from = Instant::now();
+        cluster.nodes[leader].pause();
+        let paused = Instant::now();
+        // One half asks at once, when nobody else leads yet; the other when somebody does.
+        let rest = known.split_off(4);
+        let mut late: Vec<Late> = known.into_iter().map(|wire| Late::send(wire, 4)).collect();
+        watch.wait_for_service_since(paused);
+        let back = Instant::now();
+        late.extend(rest.into_iter().map(|wire| Late::send(wire, 4)));
+        late.extend((0..8).map(|_| Late::send(open(), 2)));
+        let_pass(PAUSE.saturating_sub(paused.elapsed()));
+        windows.push((from, back));
+        cluster.nodes[leader].resume();
+        let id = cluster.nodes[leader].id;
+        for it in late {
+            it.collect(id, &mut late_answers);
+        }
+        cluster.wait_until_ready();
+    }
+    cluster.assert_well();
+    let given = |it: &&Operation| matches!(it.outcome, Outcome::Answered(_));
+    let answered = late_answers.iter().filter(given).count();
+    say(&format!("late: {} requests to paused leaders, {answered} answered", late_answers.len()));
+    let seen = watch.finish_with(&late_answers);
+    Silence::of("leader paused", &seen.times, &windows).assert_within(PAUSED_MS.0, PAUSED_MS.1);
+}
+
+#[test]
+fn without_a_quorum_nobody_answers_and_with_one_the_order_goes_on() {
+    let mut cluster = Cluster::start();
+    let watch = Watch::start(&cluster);
+    for _ in 0..3 {
+        let leader = cluster.wait_for_leader();
+        let others = cluster.others(leader);
+        cluster.nodes[leader].kill();
+        cluster.nodes[others[0]].kill();
+        let gone = Instant::now();
+        holds_for("nobody answers without a quorum", Duration::from_secs(1), || {
+            watch.is_silent_since(gone)
+        });
+        let survivor = others[1];
+        assert!(cluster.nodes[survivor].is_running(), "losing the quorum is no reason to exit");
+        let answer = cluster.nodes[survivor].ask("/timestamp").expect("the survivor answers");
+        assert_eq!(answer.status, 503, "{answer:?}");
+        let back = Instant::now();
+        cluster.nodes[leader].start();
+        watch.wait_for_service_since(back);
+        cluster.nodes[others[0]].start();
+        cluster.wait_until_ready();
+    }
+    cluster.assert_well();
+    watch.finish();
+}
+
+#[test]
+fn a_cluster_that_lost_all_its_processes_goes_on_above_what_it_gave() {
+    let mut cluster = Cluster::start();
+    let watch = Watch::start(&cluster);
+    for _ in 0..3 {
+        cluster.kill_all();
+        let back = Instant::now();
+        cluster.start_all();
+        watch.wait_for_service_since(back);
+        let serving = back.elapsed();
+        cluster.wait_until_ready();
+        say(&format!("all killed: serves {:.0} ms after the start", serving.as_secs_f64() * 1e3));
+    }
+    cluster.assert_well();
+    watch.finish();
+}
+
+#[test]
+fn leadership_that_comes_back_within_one_epoch_interval_never_repeats() {
+    // No epoch passes by itself while this test runs, so only the rules of leadership keep a
+    // returning leader from its old index.
+    let mut cluster = Cluster::start_with(&[("EPOCH_INTERVAL_MS", "60000")]);
+    let watch = Watch::start(&cluster);
+    let mut leaders = vec![cluster.wait_for_leader()];
+    let is_return = |three: &[usize]| three[0] == three[2] && three[0] != three[1];
+    let returns = |leaders: &[usize]| leaders.windows(3).filter(|it| is_return(it)).count();
+    for _ in 0..16 {
+        if returns(&leaders) >= 3 {
+            break;
+        }
+        // A pause, because the process that comes back must still remember its old range.
+        let leader = cluster.wait_for_leader();
+        cluster.nodes[leader].pause();
+        let paused = Instant::now();
+        watch.wait_for_service_since(paused);
+        let next = cluster.wait_for_leader_other_than(Some(leader), PATIENCE);
+        cluster.nodes[leader].resume();
+        wait_until("the old leader is back", PATIENCE, || cluster.nodes[leader].is_ready());
+        leaders.push(next);
+    }
+    say(&format!("leaders in turn: {leaders:?}"));
+    assert!(returns(&leaders) > 0, "leadership never came back: {leaders:?}");
+    cluster.assert_well();
+    watch.finish();
+}

@@ -1,0 +1,124 @@
+//! Three nodes that form a cluster, in a temporary directory, gone when the test is over.
+
+use std::time::{Duration, Instant};
+
+use epicepoch_bench::load;
+use tempfile::TempDir;
+
+use super::{Node, PATIENCE, Turn, wait_until};
+
+/// Members of a cluster under test.
+pub(crate) const MEMBERS: usize = 3;
+
+pub(crate) struct Cluster {
+    pub(crate) nodes: Vec<Node>,
+    // Dropped after the nodes, in this order.
+    pub(crate) dir: TempDir,
+    _turn: Turn,
+}
+
+impl Cluster {
+    /// Three nodes with the defaults, ready.
+    pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Three nodes with these settings beside the required ones, ready.
+    pub(crate) fn start_with(settings: &[(&str, &str)]) -> Self {
+        let mut cluster = Self::down(settings);
+        cluster.start_all();
+        cluster.wait_until_ready();
+        cluster
+    }
+
+    /// Three nodes that are told to found a cluster and were not started yet.
+    pub(crate) fn down(settings: &[(&str, &str)]) -> Self {
+        let turn = Turn::take();
+        let dir = TempDir::with_prefix("epicepoch-test-").expect("a temporary directory");
+        let new = |id: u64| Node::new(id, dir.path(), &format!("node-{id}"));
+        let mut nodes: Vec<Node> = (1..=MEMBERS as u64).map(new).collect();
+        let peers = peers(&nodes);
+        for node in &mut nodes {
+            node.set("PEERS", &peers);
+            node.set("BOOTSTRAP", 1);
+            for (name, value) in settings {
+                node.set(name, value);
+            }
+        }
+        Self { nodes, dir, _turn: turn }
+    }
+
+    pub(crate) fn start_all(&mut self) {
+        self.nodes.iter_mut().for_each(Node::start);
+    }
+
+    pub(crate) fn kill_all(&mut self) {
+        self.nodes.iter_mut().for_each(Node::kill);
+    }
+
+    /// Waits until every node is ready and one of them leads.
+    #[track_caller]
+    pub(crate) fn wait_until_ready(&mut self) {
+        wait_until("every node is ready", PATIENCE, || {
+            for node in &mut self.nodes {
+                let status = node.exit_status();
+                assert!(status.is_none(), "node {} exited: {status:?}", node.id);
+            }
+            self.nodes.iter().all(Node::is_ready)
+        });
+        self.wait_for_leader();
+    }
+
+    /// Index of the node that says it leads and holds a grant, once there is one.
+    #[track_caller]
+    pub(crate) fn wait_for_leader(&self) -> usize {
+        self.wait_for_leader_other_than(None, PATIENCE)
+    }
+
+    #[track_caller]
+    pub(crate) fn wait_for_leader_other_than(
+        &self,
+        other: Option<usize>,
+        limit: Duration,
+    ) -> usize {
+        let mut leader = None;
+        wait_until("there is a leader", limit, || {
+            leader = (0..self.nodes.len())
+                .find(|index| Some(*index) != other && self.nodes[*index].is_leader());
+            leader.is_some()
+        });
+        leader.expect("the wait is over")
+    }
+
+    /// Indexes of the nodes besides this one.
+    pub(crate) fn others(&self, index: usize) -> Vec<usize> {
+        (0..self.nodes.len()).filter(|other| *other != index).collect()
+    }
+
+    /// Every node runs, is ready, and the cluster serves: nothing that was not killed died, and
+    /// all is well again.
+    #[track_caller]
+    pub(crate) fn assert_well(&mut self) {
+        self.wait_until_ready();
+        wait_until("the leader serves", PATIENCE, || self.nodes.iter().any(Node::serves));
+    }
+
+    /// For the load generator.
+    pub(crate) fn targets(&self) -> Vec<load::Node> {
+        let target = |node: &Node| load::Node { id: node.id, addr: node.http() };
+        self.nodes.iter().map(target).collect()
+    }
+
+    /// Time from now until every node is ready.
+    pub(crate) fn time_until_ready(&mut self) -> Duration {
+        let from = Instant::now();
+        self.wait_until_ready();
+        from.elapsed()
+    }
+}
+
+/// The value of `PEERS` for these first members.
+pub(crate) fn peers(nodes: &[Node]) -> String {
+    let peer = |node: &Node| format!("{}={}", node.id, node.raft_addr());
+    nodes.iter().map(peer).collect::<Vec<_>>().join(",")
+}

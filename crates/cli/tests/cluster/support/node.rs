@@ -1,0 +1,276 @@
+//! One node as a process: its settings, its directory, its log, and the signals sent to it.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::fs::{self, File, OpenOptions};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::wire::{Answer, Wire};
+use super::{PATIENCE, unused_port, wait_until};
+
+/// How long a question to a node may take before it counts as no answer.
+const ASK_LIMIT: Duration = Duration::from_millis(1500);
+/// Lines of a node's log that a failed test prints.
+const LOG_TAIL_LINES: usize = 60;
+
+/// The binary under test.
+pub(crate) fn binary() -> PathBuf {
+    let other = std::env::var_os("EPICEPOCH_BIN");
+    other.map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_epicepoch")), PathBuf::from)
+}
+
+/// The binary with an environment of nothing but these settings.
+pub(crate) fn command<'a>(
+    settings: impl IntoIterator<Item = (&'a String, &'a String)>,
+    home: &Path,
+) -> Command {
+    let mut command = Command::new(binary());
+    command.env_clear().env("RUST_BACKTRACE", "1");
+    if let Some(path) = std::env::var_os("PATH") {
+        command.env("PATH", path);
+    }
+    command.envs(settings).current_dir(home).stdin(Stdio::null());
+    command
+}
+
+/// A node that may run, be paused, or be down.
+pub(crate) struct Node {
+    pub(crate) id: u64,
+    pub(crate) raft_port: u16,
+    pub(crate) http_port: u16,
+    /// Working directory; the data directory and the log are in it.
+    pub(crate) home: PathBuf,
+    settings: BTreeMap<String, String>,
+    child: Option<Child>,
+    paused: bool,
+}
+
+impl Node {
+    /// A node that is down, with a directory of its own below `parent` and unused ports.
+    pub(crate) fn new(id: u64, parent: &Path, name: &str) -> Self {
+        let home = parent.join(name);
+        fs::create_dir(&home).expect("a directory for the node");
+        let (raft_port, http_port) = (unused_port(), unused_port());
+        let mut node = Self {
+            id,
+            raft_port,
+            http_port,
+            home,
+            settings: BTreeMap::new(),
+            child: None,
+            paused: false,
+        };
+        node.set("NODE_ID", id);
+        node.set("RAFT_ADDR", node.raft_addr());
+        node.set("HTTP_PORT", http_port);
+        node.set("ADVERTISE_ADDR", node.http());
+        node.set("DATA_DIR", node.data_dir().display());
+        node.set("TEST_FAULTS_FILE", node.faults_file().display());
+        node
+    }
+
+    pub(crate) fn set(&mut self, name: &str, value: impl fmt::Display) {
+        self.settings.insert(name.into(), value.to_string());
+    }
+
+    pub(crate) fn unset(&mut self, name: &str) {
+        self.settings.remove(name);
+    }
+
+    pub(crate) fn settings(&self) -> &BTreeMap<String, String> {
+        &self.settings
+    }
+
+    pub(crate) fn raft_addr(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.raft_port).into()
+    }
+
+    /// Where clients dial it.
+    pub(crate) fn http(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.http_port).into()
+    }
+
+    pub(crate) fn data_dir(&self) -> PathBuf {
+        self.home.join("data")
+    }
+
+    fn faults_file(&self) -> PathBuf {
+        self.home.join("faults")
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.home.join("log")
+    }
+
+    /// Starts the process; whether it gets anywhere is for the caller to see.
+    pub(crate) fn start(&mut self) {
+        assert!(self.child.is_none(), "node {} runs already", self.id);
+        let log = || -> File {
+            let file = OpenOptions::new().create(true).append(true).open(self.log_file());
+            file.expect("a log file")
+        };
+        let mut command = command(&self.settings, &self.home);
+        command.arg("serve").stdout(log()).stderr(log());
+        self.child = Some(command.spawn().expect("the binary can be started"));
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().expect("the node runs").id()
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.pid() as i32).expect("a process id is not 0");
+        kill_process(pid, signal).expect("our own child can be signalled");
+    }
+
+    /// `kill -9`; returns when the process is gone.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            self.paused = false;
+            child.kill().expect("our own child can be killed");
+            child.wait().expect("our own child can be waited for");
+        }
+    }
+
+    /// SIGSTOP.
+    pub(crate) fn pause(&mut self) {
+        self.signal(Signal::STOP);
+        self.paused = true;
+    }
+
+    /// SIGCONT.
+    pub(crate) fn resume(&mut self) {
+        self.signal(Signal::CONT);
+        self.paused = false;
+    }
+
+    /// SIGTERM, then waits for the exit.
+    pub(crate) fn terminate(&mut self) -> ExitStatus {
+        self.signal(Signal::TERM);
+        self.wait_for_exit(PATIENCE)
+    }
+
+    /// Waits until the process ends by itself.
+    #[track_caller]
+    pub(crate) fn wait_for_exit(&mut self, limit: Duration) -> ExitStatus {
+        let mut status = None;
+        wait_until(&format!("node {} exits", self.id), limit, || {
+            status = self.exit_status();
+            status.is_some()
+        });
+        self.child = None;
+        status.expect("the wait is over")
+    }
+
+    /// How the process ended, if it did.
+    pub(crate) fn exit_status(&mut self) -> Option<ExitStatus> {
+        let child = self.child.as_mut()?;
+        child.try_wait().expect("our own child can be waited for")
+    }
+
+    /// Whether the process exists, paused or not.
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.is_some() && self.exit_status().is_none()
+    }
+
+    /// One question on a connection of its own; `None` without an answer. A paused node is not
+    /// asked: it would only cost the time until the limit.
+    pub(crate) fn ask(&self, target: &str) -> Option<Answer> {
+        if self.child.is_none() || self.paused {
+            return None;
+        }
+        Wire::open(self.http(), ASK_LIMIT).ok()?.get(target).ok()
+    }
+
+    fn says_yes(&self, target: &str) -> bool {
+        self.ask(target).is_some_and(|answer| answer.status == 200)
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.says_yes("/ready")
+    }
+
+    pub(crate) fn is_leader(&self) -> bool {
+        self.says_yes("/leader")
+    }
+
+    pub(crate) fn serves(&self) -> bool {
+        self.says_yes("/timestamp")
+    }
+
+    /// Breaks the clock or the disk of a test build, from now on.
+    pub(crate) fn break_with(&self, faults: Faults) {
+        // Written aside and moved, so that the node never reads half a file.
+        let aside = self.home.join("faults.new");
+        fs::write(&aside, faults.to_string()).expect("the faults can be written");
+        fs::rename(&aside, self.faults_file()).expect("the faults can be moved");
+    }
+
+    /// Loses the disk. The node must be down.
+    pub(crate) fn wipe(&self) {
+        assert!(self.child.is_none(), "the disk of a running node is not wiped");
+        fs::remove_dir_all(self.data_dir()).expect("the data directory can be removed");
+    }
+
+    /// Everything the process wrote, in all its runs.
+    pub(crate) fn log(&self) -> String {
+        let bytes = fs::read(self.log_file()).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn log_tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        let from = lines.len().saturating_sub(LOG_TAIL_LINES);
+        let mut tail = format!("--- node {} ({from} lines above)\n", self.id);
+        for line in &lines[from..] {
+            let _ = writeln!(tail, "{line}");
+        }
+        tail
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.log_tail());
+        }
+        if let Some(child) = &mut self.child {
+            // It may be gone already; there is nobody to tell.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// What is broken on a node of a test build.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Faults {
+    /// Added to the wall clock.
+    pub(crate) wall_offset_ms: i64,
+    /// Every fsync fails.
+    pub(crate) fsync_fail: bool,
+    /// Every fsync waits until this is off again.
+    pub(crate) fsync_hang: bool,
+}
+
+impl Faults {
+    pub(crate) const NONE: Self = Self { wall_offset_ms: 0, fsync_fail: false, fsync_hang: false };
+
+    pub(crate) fn wall_offset_hours(hours: i64) -> Self {
+        Self { wall_offset_ms: hours * 3_600_000, ..Self::NONE }
+    }
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "wall_offset_ms={}", self.wall_offset_ms)?;
+        writeln!(f, "fsync_fail={}", u8::from(self.fsync_fail))?;
+        writeln!(f, "fsync_hang={}", u8::from(self.fsync_hang))
+    }
+}

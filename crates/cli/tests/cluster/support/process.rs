@@ -1,0 +1,50 @@
+//! What the kernel says about a process and a directory: memory, processor time, bytes on disk;
+//! and the limits of our own process.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Resident memory, bytes.
+pub(crate) fn resident_bytes(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process exists");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.expect("a process has a resident size") * 1024
+}
+
+/// Processor time of all threads that live, to the nanosecond.
+pub(crate) fn processor_time(pid: u32) -> Duration {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process exists");
+    let nanos = tasks.filter_map(|task| {
+        // A thread may end while we look.
+        let text = fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<u64>().ok()
+    });
+    Duration::from_nanos(nanos.sum())
+}
+
+/// Bytes that the files below `dir` take on disk.
+pub(crate) fn disk_bytes(dir: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(entries) = fs::read_dir(dir) else { return 0 };
+    let of = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(data) if data.is_dir() => disk_bytes(&entry.path()),
+        Ok(data) => data.len().max(data.blocks() * 512),
+        // Files may go while we look.
+        Err(_) => 0,
+    };
+    entries.filter_map(Result::ok).map(of).sum()
+}
+
+/// Lets this process open `wanted` files.
+pub(crate) fn raise_descriptor_limit(wanted: u64) {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some_and(|current| current < wanted) {
+        let maximum = limit.maximum.map_or(wanted, |maximum| maximum.max(wanted));
+        let raised = Rlimit { current: Some(wanted), maximum: Some(maximum) };
+        setrlimit(Resource::Nofile, raised).expect("the descriptor limit can be raised");
+    }
+}

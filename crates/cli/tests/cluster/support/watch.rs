@@ -1,0 +1,136 @@
+//! Drives all nodes at once and checks every answer: the witness of the fault stories.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use epicepoch_bench::load::{self, LoadConfig, Routing, RunningLoad};
+use epicepoch_bench::{AnswerTimes, History, Operation, Outcome, Report};
+
+use super::{Cluster, PATIENCE, say, wait_until};
+
+/// Answers that make a load "under way".
+const ANSWERS_TO_BEGIN: u64 = 50;
+/// How far from wall time an epoch may be while clocks are believed: the reservation window and
+/// the bound on offsets, with room for a busy machine.
+const EPOCH_ERROR_MAX: Duration = Duration::from_secs(2);
+
+pub(crate) struct Watch {
+    load: RunningLoad,
+    origin: Instant,
+    wall: WallAnchor,
+}
+
+impl Watch {
+    /// Two connections to every node, ask and ask again, leader or not.
+    pub(crate) fn start(cluster: &Cluster) -> Self {
+        Self::start_with(cluster, 2)
+    }
+
+    pub(crate) fn start_with(cluster: &Cluster, connections_per_node: usize) -> Self {
+        let origin = Instant::now();
+        let targets = cluster.targets();
+        let load = load::start(LoadConfig {
+            connections: connections_per_node * targets.len(),
+            routing: Routing::EveryNode,
+            keep_operations: true,
+            ..LoadConfig::new(targets)
+        });
+        wait_until("the load is under way", PATIENCE, || load.answers() >= ANSWERS_TO_BEGIN);
+        Self { load, origin, wall: WallAnchor::now() }
+    }
+
+    /// Waits until a request that was sent after `at` has been answered.
+    #[track_caller]
+    pub(crate) fn wait_for_service_since(&self, at: Instant) {
+        wait_until("the cluster serves again", PATIENCE, || self.load.answered_since(at));
+    }
+
+    /// Whether nobody has answered a request that was sent after `at`.
+    pub(crate) fn is_silent_since(&self, at: Instant) -> bool {
+        !self.load.answered_since(at)
+    }
+
+    /// Ends the load and checks everything that was ever answered.
+    #[track_caller]
+    pub(crate) fn finish(self) -> Seen {
+        self.finish_with(&[])
+    }
+
+    /// The same with operations that the test asked by itself, since the watch began.
+    #[track_caller]
+    pub(crate) fn finish_with(self, own: &[Operation]) -> Seen {
+        let report = self.load.stop();
+        let mut history = History::new(self.origin);
+        history.record_all(report.operations.iter().chain(own));
+        history.count(report.refused(), report.unknown());
+        let verdict = history.settle(Instant::now());
+        say(&format!("checked {verdict}"));
+        verdict.assert_clean();
+        Seen { times: report.answer_times(), report, wall: self.wall }
+    }
+}
+
+/// What a watch saw; in order and unique, or the test would have failed.
+pub(crate) struct Seen {
+    pub(crate) report: Report,
+    pub(crate) times: AnswerTimes,
+    wall: WallAnchor,
+}
+
+impl Seen {
+    /// No epoch was further from true wall time than is allowed, in either direction.
+    #[track_caller]
+    pub(crate) fn assert_epochs_at_wall_time(&self) {
+        self.assert_epochs(true);
+    }
+
+    /// No epoch ran ahead of true wall time; they may lie behind it.
+    #[track_caller]
+    pub(crate) fn assert_epochs_not_ahead(&self) {
+        self.assert_epochs(false);
+    }
+
+    #[track_caller]
+    fn assert_epochs(&self, hold_behind: bool) {
+        let slack = EPOCH_ERROR_MAX.as_nanos() as u64;
+        for operation in &self.report.operations {
+            let Outcome::Answered(range) = &operation.outcome else { continue };
+            let epoch = range.first().epoch.0;
+            let ahead = epoch.saturating_sub(self.wall.unix_ns(operation.end));
+            assert!(ahead <= slack, "{} ms ahead: {operation:?}", ahead / 1_000_000);
+            let behind = self.wall.unix_ns(operation.start).saturating_sub(epoch);
+            let kept = !hold_behind || behind <= slack;
+            assert!(kept, "{} ms behind: {operation:?}", behind / 1_000_000);
+        }
+    }
+}
+
+/// Whether the epoch of a fresh timestamp is near true wall time again.
+pub(crate) fn is_at_wall_time(cluster: &Cluster) -> bool {
+    let answer = cluster.nodes.iter().find_map(|node| {
+        node.ask("/timestamp").filter(|answer| answer.status == 200 && answer.body.len() == 16)
+    });
+    let Some(answer) = answer else { return false };
+    let epoch = answer.body.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
+    let now = WallAnchor::now();
+    let apart = epoch.map(|epoch| now.unix_ns(now.at).abs_diff(epoch));
+    apart.is_some_and(|apart| u128::from(apart) <= EPOCH_ERROR_MAX.as_nanos())
+}
+
+/// One moment on both clocks, so that instants have a wall time.
+struct WallAnchor {
+    at: Instant,
+    unix_ns: u64,
+}
+
+impl WallAnchor {
+    fn now() -> Self {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is past 1970");
+        Self { at: Instant::now(), unix_ns: wall.as_nanos() as u64 }
+    }
+
+    fn unix_ns(&self, at: Instant) -> u64 {
+        let later = at.saturating_duration_since(self.at).as_nanos() as u64;
+        let earlier = self.at.saturating_duration_since(at).as_nanos() as u64;
+        self.unix_ns + later - earlier
+    }
+}
