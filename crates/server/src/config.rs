@@ -170,6 +170,7 @@ impl Config {
         NODE_ID.check(self.node_id.0)?;
         self.check_addresses()?;
         self.check_peers()?;
+        self.check_loopback()?;
         self.check_numbers()?;
         self.check_timing()?;
         let named =
@@ -185,9 +186,9 @@ impl Config {
     }
 
     fn check_addresses(&self) -> Result<(), ConfigError> {
-        let raft_host = dialable("RAFT_ADDR", &self.raft_addr, "RAFT_BIND", 1)?;
-        let advertised = dialable("ADVERTISE_ADDR", &self.advertise_addr, "HTTP_BIND", 0)?;
-        if advertised.1 == 0 && self.http_port != 0 {
+        dialable("RAFT_ADDR", &self.raft_addr, "RAFT_BIND", 1)?;
+        let (_, advertised) = dialable("ADVERTISE_ADDR", &self.advertise_addr, "HTTP_BIND", 0)?;
+        if advertised == 0 && self.http_port != 0 {
             let addr = self.advertise_addr.clone();
             return Err(ConfigError::AdvertisePort { addr, http_port: self.http_port });
         }
@@ -197,16 +198,20 @@ impl Config {
             let (port, raft_bind) = (self.http_port, self.raft_bind);
             return Err(ConfigError::PortClash { port, raft_bind });
         }
-        let remote = self.peers.iter().find(|(id, addr)| {
-            **id != self.node_id
-                && host_and_port(addr).is_some_and(|(host, _)| !host_is_loopback(host))
-        });
+        Ok(())
+    }
+
+    /// Peers on other machines would take a loopback address for their own.
+    fn check_loopback(&self) -> Result<(), ConfigError> {
+        let is_loopback =
+            |addr: &str| host_and_port(addr).is_some_and(|(h, _)| host_is_loopback(h));
+        let remote =
+            self.peers.iter().find(|(id, addr)| **id != self.node_id && !is_loopback(addr));
         let Some((peer, peer_addr)) = remote else { return Ok(()) };
-        for (setting, addr, host) in [
-            ("RAFT_ADDR", &self.raft_addr, raft_host.0),
-            ("ADVERTISE_ADDR", &self.advertise_addr, advertised.0),
-        ] {
-            if host_is_loopback(host) {
+        for (setting, addr) in
+            [("RAFT_ADDR", &self.raft_addr), ("ADVERTISE_ADDR", &self.advertise_addr)]
+        {
+            if is_loopback(addr) {
                 let (addr, peer_addr) = (addr.clone(), peer_addr.clone());
                 return Err(ConfigError::Loopback { setting, addr, peer: *peer, peer_addr });
             }
