@@ -138,7 +138,8 @@ impl Session {
     }
 
     /// Doubles from [`BACKOFF_MIN`] to [`BACKOFF_MAX`]; up to half of it is drawn at random, so
-    /// that clients that lost the same leader do not come back in step.
+    /// that clients that lost the same leader do not come back in step. `Retry-After` counts whole
+    /// seconds, longer than an election takes, so it is advice for others than this client.
     fn backoff(&mut self, setbacks: u32) -> Duration {
         let doubled =
             BACKOFF_MIN * 2_u32.pow(setbacks.saturating_sub(1).min(BACKOFF_DOUBLINGS_MAX));

@@ -192,6 +192,10 @@ impl Config {
             let addr = self.advertise_addr.clone();
             return Err(ConfigError::AdvertisePort { addr, http_port: self.http_port });
         }
+        if self.raft_bind.port() == 0 {
+            let value = self.raft_bind.to_string();
+            return Err(ConfigError::Address { setting: "RAFT_BIND", value });
+        }
         let (raft_ip, http_ip) = (self.raft_bind.ip(), self.http_bind);
         let overlap = raft_ip == http_ip || raft_ip.is_unspecified() || http_ip.is_unspecified();
         if overlap && self.http_port != 0 && self.http_port == self.raft_bind.port() {
@@ -497,6 +501,8 @@ mod tests {
         assert!(matches!(error, E::PortClash { port: 60001, .. }), "{error}");
         let error = refused(|c| c.advertise_addr = "10.0.0.1:0".into());
         assert!(matches!(error, E::AdvertisePort { http_port: 8080, .. }), "{error}");
+        let error = refused(|c| c.raft_bind.set_port(0));
+        assert!(matches!(error, E::Address { setting: "RAFT_BIND", .. }), "{error}");
         assert!(matches!(refused(|c| c.cluster_name = "a b".into()), E::ClusterName { .. }));
         assert_eq!(refused(|c| c.data_dir = PathBuf::new()), E::DataDir);
     }
