@@ -143,7 +143,7 @@ fn encode() -> Command {
              Examples:\n  epicepoch encode 2023-11-14T22:13:20Z\n  \
              epicepoch encode 1700000000s --lowest\n  epicepoch encode now --json",
         )
-        .arg(Arg::new("time").value_name("TIME").required(true).allow_negative_numbers(true).help(
+        .arg(Arg::new("time").value_name("TIME").required(true).help(
             "RFC 3339 with an offset; or Unix time with its unit, such as 1700000000s, \
              1700000000000ms, ...us, ...ns; or now",
         ))

@@ -6,8 +6,11 @@ use std::io::{self, IsTerminal};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime as Rfc3339};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// How to log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,22 +26,21 @@ pub(crate) struct Logging {
 impl Logging {
     /// Installs the log for the whole process; a second call changes nothing.
     pub(crate) fn start(self, colours: bool) {
-        let level = if self.debug { LevelFilter::DEBUG } else { LevelFilter::INFO };
+        // Debugging means our own words: those of the libraries would drown them.
+        let ours = if self.debug { LevelFilter::DEBUG } else { LevelFilter::INFO };
+        let targets = Targets::new().with_default(LevelFilter::INFO).with_target("epicepoch", ours);
         let lines = tracing_subscriber::fmt()
-            .with_max_level(level)
+            .with_max_level(ours)
             .with_timer(Clock { time_ms: self.time_ms })
             .with_ansi(self.pretty && colours && io::stderr().is_terminal())
             .log_internal_errors(false)
             .with_writer(io::stderr);
         let _already_started = if self.pretty {
-            lines.with_target(false).try_init()
+            lines.with_target(false).finish().with(targets).try_init()
         } else {
-            lines
-                .json()
-                .flatten_event(true)
-                .with_current_span(false)
-                .with_span_list(false)
-                .try_init()
+            let lines = lines.json().flatten_event(true);
+            let lines = lines.with_current_span(false).with_span_list(false);
+            lines.finish().with(targets).try_init()
         };
     }
 }

@@ -78,7 +78,7 @@ impl Given {
         let mut given = Self::default();
         if let Some(path) = config_path(matches, environment)? {
             let file = ConfigFile::read(&path)?;
-            for (setting, text) in file.values {
+            for (setting, text) in file.values.into_iter().filter(|(setting, _)| wanted(setting)) {
                 let origin = Origin::File { key: setting.key(), path: path.clone() };
                 given.values.insert(setting.name, (text, origin));
             }
@@ -91,7 +91,6 @@ impl Given {
                 given.values.insert(setting.name, (text, Origin::Flag(setting.flag())));
             }
         }
-        given.values.retain(|name, _| Setting::named(name).is_some_and(&wanted));
         Ok(given)
     }
 
@@ -102,14 +101,15 @@ impl Given {
 
     /// The checked configuration of one node, on a machine with `cores` cores.
     pub(crate) fn node(&self, logging: Logging, cores: usize) -> Result<Draft, SettingError> {
+        // First every value by itself: a bad one is a better answer than a missing one.
+        let mut first = Draft { config: Config::new(NodeId(0), ""), logging };
+        self.apply(&mut first)?;
         for name in ["NODE_ID", "RAFT_ADDR"] {
             if let Some(setting) = Setting::named(name).filter(|_| !self.has(name)) {
                 return Err(SettingError::Missing(setting));
             }
         }
-        // Identity and address come first: other defaults follow from them.
-        let mut first = Draft { config: Config::new(NodeId(0), ""), logging };
-        self.apply(&mut first, |setting| matches!(setting.name, "NODE_ID" | "RAFT_ADDR"))?;
+        // Then again from the defaults that follow from identity and address.
         let Config { node_id, raft_addr, .. } = first.config;
         let mut draft = Draft { config: Config::new(node_id, raft_addr), logging };
         self.complete(&mut draft, cores)?;
@@ -122,7 +122,7 @@ impl Given {
 
     /// Puts every given setting into the draft, then the defaults that follow from others.
     pub(crate) fn complete(&self, draft: &mut Draft, cores: usize) -> Result<(), SettingError> {
-        self.apply(draft, |_| true)?;
+        self.apply(draft)?;
         let config = &mut draft.config;
         if !self.has("ADVERTISE_ADDR") {
             config.advertise_addr =
@@ -153,12 +153,8 @@ impl Given {
         Err(SettingError::Refused { error, origins })
     }
 
-    fn apply(
-        &self,
-        draft: &mut Draft,
-        wanted: impl Fn(&Setting) -> bool,
-    ) -> Result<(), SettingError> {
-        for setting in TABLE.iter().filter(|setting| wanted(setting)) {
+    fn apply(&self, draft: &mut Draft) -> Result<(), SettingError> {
+        for setting in TABLE {
             let Some((text, origin)) = self.values.get(setting.name) else { continue };
             if setting.apply(draft, text).is_none() {
                 return Err(SettingError::BadValue {
@@ -346,6 +342,8 @@ mod tests {
         for name in ["NODE_ID", "--node-id", "node_id"] {
             assert!(error.contains(name), "{error}");
         }
+        let error = load(&[], &["HTTP_PORT="]).expect_err("no node id, and a bad port");
+        assert!(error.contains("HTTP_PORT is \"\""), "{error}");
         let error = load(&[], &["NODE_ID=1"]).expect_err("no address");
         assert!(error.contains("RAFT_ADDR is required"), "{error}");
         let error = load(&[], &NEEDED).expect_err("no peers");
