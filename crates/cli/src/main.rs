@@ -1,1 +1,70 @@
-fn main() {}
+//! The `epicepoch` binary: flags, environment and file become one of the commands below. The
+//! environment is read here, once, and nowhere else.
+//!
+//! - [`commands`]: the command line and its help.
+//! - [`settings`]: the table of settings; [`sources`] and [`config_file`] fill it in.
+//! - [`logging`]: the log on standard error.
+//! - [`serve`], [`dev`]: run nodes; [`signals`] stops them.
+//! - [`get`], [`status`]: ask a cluster; [`addresses`] says which.
+//! - [`decode`], [`encode`]: timestamps and wall time; [`moment`] is how both are shown.
+//! - [`failure`]: errors and exit codes.
+
+mod addresses;
+mod commands;
+mod config_file;
+mod decode;
+mod dev;
+mod encode;
+mod failure;
+mod get;
+mod logging;
+mod moment;
+mod serve;
+mod settings;
+mod signals;
+mod sources;
+mod status;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::ArgMatches;
+
+use crate::failure::Failure;
+use crate::sources::Environment;
+
+// Serving allocates per connection from many threads, which this allocator does best.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let environment: Environment = std::env::vars_os().collect();
+    let matches = match commands::tree().try_get_matches_from(std::env::args_os()) {
+        Ok(matches) => matches,
+        Err(error) => {
+            // A closed standard output or error leaves nobody to tell.
+            let _unread = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(u8::MAX));
+        }
+    };
+    match run(&matches, &environment) {
+        Ok(code) => code,
+        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(failure) => {
+            let _unread = writeln!(std::io::stderr(), "epicepoch: {:#}", failure.error);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
+    match matches.subcommand() {
+        Some(("serve", matches)) => serve::run(matches, environment),
+        Some(("dev", matches)) => dev::run(matches, environment),
+        Some(("get", matches)) => get::run(matches, environment),
+        Some(("decode", matches)) => decode::run(matches),
+        Some(("encode", matches)) => encode::run(matches),
+        Some(("status", matches)) => status::run(matches, environment),
+        _ => Err(Failure::usage(anyhow::anyhow!("no command given; see epicepoch --help"))),
+    }
+}

@@ -170,6 +170,7 @@ impl Config {
         NODE_ID.check(self.node_id.0)?;
         self.check_addresses()?;
         self.check_peers()?;
+        self.check_loopback()?;
         self.check_numbers()?;
         self.check_timing()?;
         let named =
@@ -185,11 +186,15 @@ impl Config {
     }
 
     fn check_addresses(&self) -> Result<(), ConfigError> {
-        let raft_host = dialable("RAFT_ADDR", &self.raft_addr, "RAFT_BIND", 1)?;
-        let advertised = dialable("ADVERTISE_ADDR", &self.advertise_addr, "HTTP_BIND", 0)?;
-        if advertised.1 == 0 && self.http_port != 0 {
+        dialable("RAFT_ADDR", &self.raft_addr, "RAFT_BIND", 1)?;
+        let (_, advertised) = dialable("ADVERTISE_ADDR", &self.advertise_addr, "HTTP_BIND", 0)?;
+        if advertised == 0 && self.http_port != 0 {
             let addr = self.advertise_addr.clone();
             return Err(ConfigError::AdvertisePort { addr, http_port: self.http_port });
+        }
+        if self.raft_bind.port() == 0 {
+            let value = self.raft_bind.to_string();
+            return Err(ConfigError::Address { setting: "RAFT_BIND", value });
         }
         let (raft_ip, http_ip) = (self.raft_bind.ip(), self.http_bind);
         let overlap = raft_ip == http_ip || raft_ip.is_unspecified() || http_ip.is_unspecified();
@@ -197,16 +202,20 @@ impl Config {
             let (port, raft_bind) = (self.http_port, self.raft_bind);
             return Err(ConfigError::PortClash { port, raft_bind });
         }
-        let remote = self.peers.iter().find(|(id, addr)| {
-            **id != self.node_id
-                && host_and_port(addr).is_some_and(|(host, _)| !host_is_loopback(host))
-        });
+        Ok(())
+    }
+
+    /// Peers on other machines would take a loopback address for their own.
+    fn check_loopback(&self) -> Result<(), ConfigError> {
+        let is_loopback =
+            |addr: &str| host_and_port(addr).is_some_and(|(h, _)| host_is_loopback(h));
+        let remote =
+            self.peers.iter().find(|(id, addr)| **id != self.node_id && !is_loopback(addr));
         let Some((peer, peer_addr)) = remote else { return Ok(()) };
-        for (setting, addr, host) in [
-            ("RAFT_ADDR", &self.raft_addr, raft_host.0),
-            ("ADVERTISE_ADDR", &self.advertise_addr, advertised.0),
-        ] {
-            if host_is_loopback(host) {
+        for (setting, addr) in
+            [("RAFT_ADDR", &self.raft_addr), ("ADVERTISE_ADDR", &self.advertise_addr)]
+        {
+            if is_loopback(addr) {
                 let (addr, peer_addr) = (addr.clone(), peer_addr.clone());
                 return Err(ConfigError::Loopback { setting, addr, peer: *peer, peer_addr });
             }
@@ -492,6 +501,8 @@ mod tests {
         assert!(matches!(error, E::PortClash { port: 60001, .. }), "{error}");
         let error = refused(|c| c.advertise_addr = "10.0.0.1:0".into());
         assert!(matches!(error, E::AdvertisePort { http_port: 8080, .. }), "{error}");
+        let error = refused(|c| c.raft_bind.set_port(0));
+        assert!(matches!(error, E::Address { setting: "RAFT_BIND", .. }), "{error}");
         assert!(matches!(refused(|c| c.cluster_name = "a b".into()), E::ClusterName { .. }));
         assert_eq!(refused(|c| c.data_dir = PathBuf::new()), E::DataDir);
     }

@@ -1,0 +1,85 @@
+//! Which cluster the tools ask, and for how long. It never resolves a name.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use clap::ArgMatches;
+use epicepoch_client::{Client, Options};
+
+use crate::failure::Failure;
+use crate::settings::whole_number;
+use crate::sources::{Environment, variable};
+
+/// The client that `--addr`, `EPICEPOCH_ADDRS` or the defaults describe, and the deadline that
+/// `--timeout` sets.
+pub(crate) fn client(
+    matches: &ArgMatches,
+    environment: &Environment,
+) -> Result<(Client, Instant), Failure> {
+    let given = match matches.get_one::<String>("addr") {
+        Some(flag) => Some(("the flag --addr", flag.clone())),
+        None => variable(environment, VARIABLE)
+            .map_err(Failure::usage)?
+            .map(|text| ("the environment variable EPICEPOCH_ADDRS", text)),
+    };
+    let (origin, text) = given.unwrap_or(("the defaults", DEFAULT.to_owned()));
+    let client = Client::new(addresses(&text), Options::default())
+        .with_context(|| format!("{text:?} (from {origin})"))
+        .map_err(Failure::usage)?;
+    let timeout = matches.get_one::<String>("timeout").map_or("", String::as_str);
+    let patience = duration(timeout).ok_or_else(|| {
+        Failure::usage(anyhow!(
+            "--timeout is {timeout:?}; allowed is a whole number with its unit, from 1ms to \
+             3600s, such as 5s or 500ms"
+        ))
+    })?;
+    Ok((client, Instant::now() + patience))
+}
+
+/// Runs a question to a cluster to its end.
+pub(crate) fn block_on<T>(question: impl Future<Output = T>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(runtime.block_on(question))
+}
+
+/// Addresses of a list; a port alone is on localhost.
+fn addresses(text: &str) -> impl Iterator<Item = String> {
+    text.split(',').map(str::trim).map(|item| match whole_number(item) {
+        Some(port) => format!("localhost:{port}"),
+        None => item.to_owned(),
+    })
+}
+
+fn duration(text: &str) -> Option<Duration> {
+    let duration = match text.strip_suffix("ms") {
+        Some(number) => Duration::from_millis(whole_number(number)?),
+        None => Duration::from_secs(whole_number(text.strip_suffix('s')?)?),
+    };
+    (Duration::from_millis(1)..=TIMEOUT_MAX).contains(&duration).then_some(duration)
+}
+
+/// Names the addresses as a variable.
+const VARIABLE: &str = "EPICEPOCH_ADDRS";
+/// The client ports of `epicepoch dev`, then the default port of a node.
+const DEFAULT: &str = "8881,8882,8883,8080";
+const TIMEOUT_MAX: Duration = Duration::from_hours(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_alone_is_on_localhost() {
+        let got: Vec<_> = addresses("8881, n1:8080,[::1]:1").collect();
+        assert_eq!(got, ["localhost:8881", "n1:8080", "[::1]:1"]);
+    }
+
+    #[test]
+    fn a_duration_has_a_unit() {
+        assert_eq!(duration("5s"), Some(Duration::from_secs(5)));
+        assert_eq!(duration("500ms"), Some(Duration::from_millis(500)));
+        for bad in ["", "5", "s", "ms", "0s", "-1s", "1.5s", "3601s", "5 s", "5m"] {
+            assert_eq!(duration(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! The command line: every command, argument and word of help. It decides nothing.
+
+use clap::{Arg, ArgAction, Command, value_parser};
+
+use crate::settings::{Group, Kind, Setting, TABLE};
+use crate::sources::CONFIG;
+
+/// The whole command line.
+pub(crate) fn tree() -> Command {
+    Command::new("epicepoch")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("A timestamp oracle: unique, strictly increasing timestamps from a small cluster.")
+        .long_about(ABOUT)
+        .after_help(EXAMPLES)
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .max_term_width(100)
+        .disable_help_subcommand(true)
+        .subcommands([serve(), dev(), get(), decode(), encode(), status()])
+}
+
+fn serve() -> Command {
+    let config = Arg::new(CONFIG)
+        .long("config")
+        .value_name("FILE")
+        .help_heading("File")
+        .help("TOML file of settings [env: CONFIG]")
+        .long_help(
+            "TOML file of settings; its keys are the flags with '_' for '-'. `peers` may also be \
+             a table of addresses by node id. An unknown key is refused.\n[env: CONFIG]",
+        );
+    let mut command = Command::new("serve").about("Run one node of a cluster").long_about(
+        "Run one node of a cluster.\n\nEvery setting is a flag, an environment variable and a \
+         key of the file; a flag beats a variable, which beats the file, which beats the default. \
+         An empty variable is a bad value, not an unset one. SIGTERM finishes open requests, \
+         hands leadership over and exits with 0; a second one exits at once.",
+    );
+    command = command.after_help(
+        "First start of a cluster of three, on each node with its own id and address:\n  \
+         epicepoch serve --node-id 1 --raft-addr n1:60001 --bootstrap \\\n    \
+         --peers 1=n1:60001,2=n2:60001,3=n3:60001\n\
+         A cluster of one:\n  \
+         epicepoch serve --node-id 1 --raft-addr localhost:60001 --single --bootstrap",
+    );
+    with_settings(command, |_| true).arg(config)
+}
+
+fn dev() -> Command {
+    let command = Command::new("dev")
+        .about("Run a whole cluster in one process, for development")
+        .long_about(
+            "Run a whole cluster in one process on loopback, for development. It founds itself \
+             on the first start and keeps its data; node 1 leads. Settings that each node has for \
+             itself are chosen here, the rest are those of `epicepoch serve`.",
+        )
+        .after_help("Then:\n  curl -s localhost:8881/timestamp | xxd\n  epicepoch get -n 3")
+        .arg(
+            Arg::new("nodes")
+                .long("nodes")
+                .value_name("COUNT")
+                .value_parser(value_parser!(u16).range(1..=9))
+                .default_value("3")
+                .help("Nodes of the cluster, 1 to 9"),
+        )
+        .arg(
+            Arg::new("http-port-base")
+                .long("http-port-base")
+                .value_name("PORT")
+                .value_parser(value_parser!(u16).range(1..))
+                .default_value("8881")
+                .help("Client port of node 1; node K has the K-th from there"),
+        )
+        .arg(
+            Arg::new("raft-port-base")
+                .long("raft-port-base")
+                .value_name("PORT")
+                .value_parser(value_parser!(u16).range(1..))
+                .default_value("60001")
+                .help("Raft port of node 1; node K has the K-th from there"),
+        )
+        .arg(
+            Arg::new("data-dir")
+                .long("data-dir")
+                .value_name("DIR")
+                .default_value("_raft/dev")
+                .help("Where the nodes keep their data, in node-1, node-2 and so on"),
+        );
+    with_settings(command, |setting| !setting.group.is_per_node())
+}
+
+fn get() -> Command {
+    Command::new("get")
+        .about("Get timestamps from a cluster")
+        .after_help(
+            "Formats:\n  hex     one timestamp of 32 digits per line\n  json    one object per \
+             line, with epoch, index and wall time\n  binary  16 bytes each, one after another\n  \
+             range   first, last and count on one line, whatever the count\n\n\
+             Examples:\n  epicepoch get\n  epicepoch get -n 1000 --format binary > keys\n  \
+             epicepoch get --addr n1:8080,n2:8080,n3:8080 | xargs epicepoch decode",
+        )
+        .arg(
+            Arg::new("count")
+                .short('n')
+                .long("count")
+                .value_name("K")
+                .value_parser(value_parser!(u64).range(1..=1 << 32))
+                .default_value("1")
+                .help("How many, 1 to 2^32; they share an epoch and have consecutive indexes"),
+        )
+        .arg(
+            Arg::new("format")
+                .long("format")
+                .value_name("FORMAT")
+                .value_parser(["hex", "json", "binary", "range"])
+                .default_value("hex")
+                .help("How to print them"),
+        )
+        .args(client_arguments())
+}
+
+fn decode() -> Command {
+    Command::new("decode")
+        .about("Show the epoch, index and wall time of timestamps")
+        .after_help(
+            "Examples:\n  epicepoch decode 17979cfe362a00000000000000000005\n  \
+             epicepoch get -n 3 | epicepoch decode --json",
+        )
+        .arg(
+            Arg::new("timestamp")
+                .value_name("HEX")
+                .num_args(0..)
+                .help("Timestamps of 32 hexadecimal digits; none or '-' reads standard input"),
+        )
+        .arg(json())
+}
+
+fn encode() -> Command {
+    Command::new("encode")
+        .about("Show the lowest and the highest timestamp of a wall time")
+        .after_help(
+            "For a range query over keys: everything from the lowest timestamp of the first \
+             moment to the highest of the last one.\n\n\
+             Examples:\n  epicepoch encode 2023-11-14T22:13:20Z\n  \
+             epicepoch encode 1700000000s --lowest\n  epicepoch encode now --json",
+        )
+        .arg(Arg::new("time").value_name("TIME").required(true).help(
+            "RFC 3339 with an offset; or Unix time with its unit, such as 1700000000s, \
+             1700000000000ms, ...us, ...ns; or now",
+        ))
+        .arg(switch("lowest", "Print only the lowest timestamp").conflicts_with("highest"))
+        .arg(switch("highest", "Print only the highest timestamp"))
+        .arg(json().conflicts_with_all(["lowest", "highest"]))
+}
+
+fn status() -> Command {
+    Command::new("status")
+        .about("Show the members of a cluster; exits with 0 when a leader serves, else with 1")
+        .args(client_arguments())
+        .arg(json())
+}
+
+fn client_arguments() -> [Arg; 2] {
+    [
+        Arg::new("addr")
+            .long("addr")
+            .value_name("HOST:PORT,...")
+            .help("Client addresses of any members [env: EPICEPOCH_ADDRS]")
+            .long_help(
+                "Client addresses of any members; the leader is found from there. A port alone \
+                 is on localhost.\n[env: EPICEPOCH_ADDRS]\n\
+                 [default: localhost:8881,8882,8883,8080]",
+            ),
+        Arg::new("timeout")
+            .long("timeout")
+            .value_name("TIME")
+            .default_value("5s")
+            .help("When to give up, such as 5s or 500ms"),
+    ]
+}
+
+fn json() -> Arg {
+    switch("json", "Print JSON; 64-bit numbers are strings, because many readers round them")
+}
+
+fn switch(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
+}
+
+fn with_settings(command: Command, wanted: fn(&Setting) -> bool) -> Command {
+    let in_order = Group::ALL
+        .into_iter()
+        .flat_map(|group| TABLE.iter().filter(move |setting| setting.group == group));
+    command.args(in_order.filter(|setting| wanted(setting)).map(argument))
+}
+
+fn argument(setting: &'static Setting) -> Arg {
+    let Setting { name, group, value, default, help, kind } = setting;
+    let argument = Arg::new(*name)
+        .long(setting.flag())
+        .value_name(*value)
+        .help_heading(group.heading())
+        .allow_negative_numbers(true)
+        .help(format!("{help} [default: {default}]"))
+        .long_help(format!("{help}\n[env: {name}] [default: {default}]\n[{}]", setting.allowed()));
+    match kind {
+        Kind::Switch(_) => argument.num_args(0..=1).require_equals(true).default_missing_value("1"),
+        Kind::Number(..) | Kind::Text { .. } => argument,
+    }
+}
+
+const ABOUT: &str = "\
+A timestamp oracle: unique, strictly increasing timestamps from a small cluster.
+
+A timestamp is 16 bytes: Unix time in nanoseconds (the epoch), then an index inside it, both
+big-endian, so that byte order is time order. The cluster replicates itself with Raft and goes on
+through the loss of any minority of its nodes.";
+
+const EXAMPLES: &str = "\
+Try it:
+  epicepoch dev                                a cluster of three on this machine
+  curl -s localhost:8881/timestamp | xxd       a timestamp
+  epicepoch get -n 3 | epicepoch decode        three, with their wall time
+  epicepoch status                             who leads
+
+Exit codes: 0 done, 1 failed while running, 2 wrong usage or configuration.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn help_of(command: &str) -> String {
+        let mut tree = tree();
+        let found = tree.find_subcommand_mut(command).expect("a command");
+        found.render_long_help().to_string()
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        tree().debug_assert();
+    }
+
+    #[test]
+    fn the_help_of_serve_teaches_every_setting() {
+        let help = help_of("serve");
+        for setting in TABLE {
+            let flag = format!("--{}", setting.flag());
+            for part in [flag.as_str(), &format!("[env: {}]", setting.name)] {
+                assert!(help.contains(part), "{part} in\n{help}");
+            }
+        }
+        for group in Group::ALL {
+            assert!(help.contains(group.heading()), "{}", group.heading());
+        }
+    }
+
+    #[test]
+    fn dev_offers_no_setting_that_each_node_has_for_itself() {
+        let help = help_of("dev");
+        assert!(help.contains("--epoch-interval-ms"));
+        assert!(!help.contains("--node-id") && !help.contains("--peers"), "{help}");
+    }
+
+    #[test]
+    fn the_first_help_shows_every_command_and_examples() {
+        let help = tree().render_long_help().to_string();
+        for word in ["serve", "dev", "get", "decode", "encode", "status", "curl", "Exit codes"] {
+            assert!(help.contains(word), "{word} in\n{help}");
+        }
+    }
+}

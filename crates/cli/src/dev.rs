@@ -1,0 +1,313 @@
+//! `epicepoch dev`: a whole cluster in one process on loopback, for development. It is the same
+//! node as `serve` runs, a few times over; only identity, addresses and directories are chosen here.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use clap::ArgMatches;
+use epicepoch_server::config::Config;
+use epicepoch_server::{Node, RunError, StartError};
+use epicepoch_wire::NodeId;
+
+use crate::failure::Failure;
+use crate::logging::Logging;
+use crate::serve::{colours, cores};
+use crate::settings::Draft;
+use crate::signals;
+use crate::sources::{Environment, Given};
+
+/// What the arguments of `dev` describe.
+#[derive(Debug)]
+struct Layout {
+    nodes: u16,
+    http_port_base: u16,
+    raft_port_base: u16,
+    data_dir: PathBuf,
+}
+
+/// A node that stopped, and how.
+type Stopped = (NodeId, Result<(), RunError>);
+
+pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
+    let layout = Layout::of(matches)?;
+    layout.check_data()?;
+    let given = Given::gather(matches, environment, |setting| !setting.group.is_per_node())
+        .map_err(Failure::usage)?;
+    let drafts = layout.drafts(&given)?;
+    if let Some(first) = drafts.first() {
+        first.logging.start(colours(environment));
+    }
+    let nodes = start_all(drafts)?;
+    let stopping = nodes.clone();
+    signals::watch(move || stop_all(&stopping))?;
+    let stopped = wait_all(&nodes)?;
+    let first = match prefer_first(&nodes, &stopped) {
+        Ok(leader) => {
+            layout.welcome(leader, &nodes);
+            stopped.recv().ok()
+        }
+        Err(end) => Some(end),
+    };
+    // Asked to or not: once one node stops, this cluster ends, and each gets time to stop well.
+    stop_all(&nodes);
+    let ends: Vec<Stopped> = first.into_iter().chain(stopped.iter()).collect();
+    for (id, end) in ends {
+        end.with_context(|| format!("node {id} stopped"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Layout {
+    fn of(matches: &ArgMatches) -> Result<Self, Failure> {
+        let port = |name| matches.get_one::<u16>(name).copied().unwrap_or(1);
+        let layout = Self {
+            nodes: port("nodes"),
+            http_port_base: port("http-port-base"),
+            raft_port_base: port("raft-port-base"),
+            data_dir: matches.get_one::<String>("data-dir").map(PathBuf::from).unwrap_or_default(),
+        };
+        for (flag, base) in [
+            ("--http-port-base", layout.http_port_base),
+            ("--raft-port-base", layout.raft_port_base),
+        ] {
+            if base.checked_add(layout.nodes - 1).is_none() {
+                let most = u16::MAX - (layout.nodes - 1);
+                let nodes = layout.nodes;
+                return Err(Failure::usage(anyhow!(
+                    "{flag} is {base}; allowed with {nodes} nodes is 1 to {most}"
+                )));
+            }
+        }
+        if layout.http_port_base.abs_diff(layout.raft_port_base) < layout.nodes {
+            let Self { nodes, http_port_base, raft_port_base, .. } = layout;
+            return Err(Failure::usage(anyhow!(
+                "--http-port-base is {http_port_base} and --raft-port-base is {raft_port_base}; \
+                 allowed with {nodes} nodes are bases at least {nodes} apart"
+            )));
+        }
+        if layout.data_dir.as_os_str().is_empty() {
+            return Err(Failure::usage(anyhow!(
+                "--data-dir is empty; allowed is the path of a directory"
+            )));
+        }
+        Ok(layout)
+    }
+
+    /// Refuses data of a cluster of another size: its members are replicated, and would not
+    /// become more or fewer by starting more or fewer of them.
+    fn check_data(&self) -> Result<(), Failure> {
+        let found = (1..=NODES_MAX).filter(|id| self.node_dir(*id).exists()).count();
+        if found == 0 || found == usize::from(self.nodes) {
+            return Ok(());
+        }
+        let dir = self.data_dir.display();
+        Err(Failure::usage(anyhow!(
+            "{dir} holds the data of {found} nodes, but --nodes is {}; allowed is --nodes {found}, \
+             another --data-dir, or none of the old data",
+            self.nodes
+        )))
+    }
+
+    fn node_dir(&self, id: u16) -> PathBuf {
+        Path::new(&self.data_dir).join(format!("node-{id}"))
+    }
+
+    fn drafts(&self, given: &Given) -> Result<Vec<Draft>, Failure> {
+        let raft_addr = |id: u16| format!("127.0.0.1:{}", self.raft_port_base + (id - 1));
+        let peers: BTreeMap<_, _> =
+            (1..=self.nodes).map(|id| (NodeId(u64::from(id)), raft_addr(id))).collect();
+        let mut drafts = Vec::new();
+        for id in 1..=self.nodes {
+            let mut config = Config::new(NodeId(u64::from(id)), raft_addr(id));
+            config.peers.clone_from(&peers);
+            config.single = self.nodes == 1;
+            // Founds the cluster on the first start, and is ignored once data exists.
+            config.bootstrap = true;
+            config.raft_bind = SocketAddr::from((LOOPBACK, self.raft_port_base + (id - 1)));
+            config.http_bind = IpAddr::V4(LOOPBACK);
+            config.http_port = self.http_port_base + (id - 1);
+            config.data_dir = self.node_dir(id);
+            CLUSTER_NAME.clone_into(&mut config.cluster_name);
+            let logging = Logging { pretty: true, ..Logging::default() };
+            let mut draft = Draft { config, logging };
+            given
+                .complete(&mut draft, cores() / usize::from(self.nodes))
+                .map_err(Failure::usage)?;
+            given.check(&draft.config).map_err(Failure::usage)?;
+            drafts.push(draft);
+        }
+        Ok(drafts)
+    }
+
+    fn welcome(&self, leader: Option<NodeId>, nodes: &BTreeMap<NodeId, Arc<Node>>) {
+        let leads = leader.map_or_else(
+            || "but nobody leads yet".to_owned(),
+            |leader| format!("and node {leader} leads"),
+        );
+        let (count, dir, port) = (nodes.len(), self.data_dir.display(), self.http_port_base);
+        let address = |(id, node): (_, &Arc<Node>)| {
+            format!("  node {id}   http://localhost:{}\n", node.http_addr().port())
+        };
+        let list: String = nodes.iter().map(address).collect();
+        let addr =
+            if port == DEFAULT_PORT { String::new() } else { format!(" --addr localhost:{port}") };
+        let text = format!(
+            "\nA cluster of {count} is up, {leads}. Data in {dir}. Ctrl-C stops it.\n\n{list}\n\
+             Try, in another terminal:\n\n  \
+             curl -s localhost:{port}/timestamp | xxd\n  \
+             curl -s 'localhost:{port}/timestamp?n=3&format=json'\n  \
+             curl -s localhost:{port}/members\n  \
+             epicepoch get -n 3{addr} | epicepoch decode\n  \
+             epicepoch status{addr}\n\n"
+        );
+        // A closed standard error leaves nobody to tell.
+        let _unread = io::stderr().write_all(text.as_bytes());
+    }
+}
+
+/// Starts all nodes at once, because a node may wait for its peers while it starts. Stops those
+/// that started if one did not.
+fn start_all(drafts: Vec<Draft>) -> Result<BTreeMap<NodeId, Arc<Node>>, Failure> {
+    let starting: Vec<_> = drafts
+        .into_iter()
+        .map(|Draft { config, .. }| (config.node_id, thread::spawn(|| Node::start(config))))
+        .collect();
+    let mut nodes = BTreeMap::new();
+    let mut failed: Option<anyhow::Error> = None;
+    for (id, start) in starting {
+        let started: Result<Node, StartError> = match start.join() {
+            Ok(started) => started,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        match started {
+            Ok(node) => drop(nodes.insert(id, Arc::new(node))),
+            Err(error) if failed.is_none() => {
+                failed =
+                    Some(anyhow::Error::new(error).context(format!("node {id} did not start")));
+            }
+            Err(_) => {}
+        }
+    }
+    let Some(error) = failed else { return Ok(nodes) };
+    stop_all(&nodes);
+    for node in nodes.values() {
+        // The first error is the one to report.
+        let _later = node.wait();
+    }
+    Err(error.into())
+}
+
+fn stop_all(nodes: &BTreeMap<NodeId, Arc<Node>>) {
+    for node in nodes.values() {
+        node.request_shutdown();
+    }
+}
+
+/// Reports every node that stops.
+fn wait_all(nodes: &BTreeMap<NodeId, Arc<Node>>) -> io::Result<Receiver<Stopped>> {
+    let (report, stopped) = mpsc::channel();
+    for (id, node) in nodes {
+        let (id, node, report) = (*id, Arc::clone(node), report.clone());
+        let waiting = move || drop(report.send((id, node.wait())));
+        thread::Builder::new().name(format!("wait-{id}")).spawn(waiting)?;
+    }
+    Ok(stopped)
+}
+
+/// Waits for a leader and asks it, once, to hand over to node 1, which is the one that the
+/// examples talk to. Gives whoever leads at the end, or the node that stopped meanwhile.
+fn prefer_first(
+    nodes: &BTreeMap<NodeId, Arc<Node>>,
+    stopped: &Receiver<Stopped>,
+) -> Result<Option<NodeId>, Stopped> {
+    let mut deadline = Instant::now() + LEADER_WAIT_MAX;
+    let mut asked = false;
+    loop {
+        let leader = nodes.iter().find(|(_, node)| node.is_leader());
+        match leader {
+            Some((id, _)) if *id == FIRST => return Ok(Some(FIRST)),
+            Some((_, node)) if !asked => {
+                node.transfer_leader_to(FIRST);
+                asked = true;
+                deadline = Instant::now() + TRANSFER_WAIT_MAX;
+            }
+            Some(_) | None => {}
+        }
+        if Instant::now() >= deadline {
+            return Ok(leader.map(|(id, _)| *id));
+        }
+        match stopped.recv_timeout(LEADER_POLL) {
+            Ok(end) => return Err(end),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+        }
+    }
+}
+
+const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
+const CLUSTER_NAME: &str = "dev";
+const FIRST: NodeId = NodeId(1);
+/// Nodes of a development cluster at most, as many as a cluster may have first members.
+const NODES_MAX: u16 = 9;
+/// Client port of node 1 that the other commands ask by default.
+const DEFAULT_PORT: u16 = 8881;
+/// How long a first leader may take before the summary is printed without one.
+const LEADER_WAIT_MAX: Duration = Duration::from_secs(10);
+/// How long the handover to node 1 may take.
+const TRANSFER_WAIT_MAX: Duration = Duration::from_secs(2);
+const LEADER_POLL: Duration = Duration::from_millis(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands;
+
+    fn layout(flags: &[&str]) -> Result<Vec<Draft>, Failure> {
+        let arguments = ["epicepoch", "dev"].iter().chain(flags);
+        let matches = commands::tree().try_get_matches_from(arguments)?;
+        let matches = matches.subcommand_matches("dev").expect("dev");
+        let layout = Layout::of(matches)?;
+        layout.check_data()?;
+        let wanted = |setting: &crate::settings::Setting| !setting.group.is_per_node();
+        layout.drafts(&Given::gather(matches, &Environment::new(), wanted)?)
+    }
+
+    #[test]
+    fn a_cluster_of_every_size_passes_the_check() {
+        for nodes in 1..=NODES_MAX {
+            let drafts = layout(&["--nodes", &nodes.to_string()]).expect("valid");
+            assert_eq!(drafts.len(), usize::from(nodes));
+        }
+    }
+
+    #[test]
+    fn nodes_have_the_documented_ports_and_share_the_settings() {
+        let drafts = layout(&["--epoch-interval-ms", "7"]).expect("valid");
+        let third = &drafts[2].config;
+        assert_eq!((third.http_port, third.raft_bind.port()), (8883, 60003));
+        assert_eq!(third.advertise_addr, "127.0.0.1:8883");
+        assert_eq!(third.data_dir, PathBuf::from("_raft/dev/node-3"));
+        assert_eq!((third.cluster_name.as_str(), third.bootstrap), ("dev", true));
+        assert_eq!(third.epoch_interval, Duration::from_millis(7));
+        assert!(drafts[0].logging.pretty);
+    }
+
+    #[test]
+    fn ports_beyond_the_last_and_other_sizes_of_old_data_are_refused() {
+        assert_eq!(layout(&["--http-port-base", "65534"]).expect_err("too high").code, 2);
+        assert_eq!(layout(&["--http-port-base", "60003"]).expect_err("a clash").code, 2);
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(dir.path().join("node-1")).expect("made");
+        let data = format!("--data-dir={}", dir.path().display());
+        let failure = layout(&[&data]).expect_err("one node of three");
+        assert!(failure.error.to_string().contains("--nodes 1"), "{:#}", failure.error);
+        layout(&[&data, "--nodes=1"]).expect("the same size");
+    }
+}

@@ -1,0 +1,135 @@
+//! `epicepoch encode`: the lowest and the highest timestamp of a wall time. It asks no cluster,
+//! and what it prints is a bound for range queries, not a timestamp that anybody was given.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::ArgMatches;
+use epicepoch_wire::{Epoch, Timestamp};
+use serde_json::json;
+use thiserror::Error;
+
+use crate::failure::Failure;
+use crate::moment;
+use crate::settings::whole_number;
+
+/// Why a text is not a wall time that a timestamp can carry.
+#[derive(Debug, PartialEq, Eq, Error)]
+enum TimeError {
+    #[error(
+        "{0:?} is no time; allowed is RFC 3339 with an offset, such as 2023-11-14T22:13:20Z, \
+         Unix time with its unit, such as 1700000000s, 1700000000000ms, ...us or ...ns, or now"
+    )]
+    NoTime(String),
+    #[error("{0:?} is outside of what a timestamp can carry; allowed is {FIRST} to {LAST}")]
+    OutOfRange(String),
+}
+
+pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
+    let text = matches.get_one::<String>("time").map_or("", String::as_str);
+    let unix_ns = unix_ns(text, SystemTime::now()).map_err(Failure::usage)?;
+    let (lowest, highest) = (Timestamp::lowest_at(unix_ns), Timestamp::highest_at(unix_ns));
+    let mut out = io::stdout().lock();
+    if matches.get_flag("json") {
+        let object = json!({
+            "time": moment::time(Epoch(unix_ns)),
+            "epoch": unix_ns.to_string(),
+            "lowest": lowest.to_string(),
+            "highest": highest.to_string(),
+        });
+        writeln!(out, "{object}")?;
+    } else if matches.get_flag("lowest") {
+        writeln!(out, "{lowest}")?;
+    } else if matches.get_flag("highest") {
+        writeln!(out, "{highest}")?;
+    } else {
+        writeln!(out, "lowest  {lowest}\nhighest {highest}")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Nanoseconds after 1970 of the wall time that `text` names; `now` is what `now` means.
+fn unix_ns(text: &str, now: SystemTime) -> Result<u64, TimeError> {
+    let out_of_range = || TimeError::OutOfRange(text.to_owned());
+    if text == "now" {
+        let since = now.duration_since(UNIX_EPOCH).map_err(|_| out_of_range())?;
+        return u64::try_from(since.as_nanos()).map_err(|_| out_of_range());
+    }
+    for (unit, ns) in [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)] {
+        let Some(number) = text.strip_suffix(unit) else { continue };
+        let digits = number.strip_prefix('-').unwrap_or(number);
+        if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            break;
+        }
+        let number = whole_number(number).ok_or_else(out_of_range)?;
+        return number.checked_mul(ns).ok_or_else(out_of_range);
+    }
+    let time: jiff::Timestamp = text.parse().map_err(|_| TimeError::NoTime(text.to_owned()))?;
+    u64::try_from(time.as_nanosecond()).map_err(|_| out_of_range())
+}
+
+const FIRST: &str = "1970-01-01T00:00:00Z";
+const LAST: &str = "2554-07-21T23:34:33.709551615Z";
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const GOLDEN: u64 = 1_700_000_000_000_000_000;
+
+    fn ns(text: &str) -> Result<u64, TimeError> {
+        unix_ns(text, UNIX_EPOCH + Duration::from_nanos(7))
+    }
+
+    #[test]
+    fn every_way_to_write_a_time_means_the_same() {
+        for text in [
+            "2023-11-14T22:13:20Z",
+            "2023-11-14T22:13:20.000000000Z",
+            "2023-11-14T23:13:20+01:00",
+            "1700000000s",
+            "1700000000000ms",
+            "1700000000000000us",
+            "1700000000000000000ns",
+        ] {
+            assert_eq!(ns(text), Ok(GOLDEN), "{text}");
+        }
+        assert_eq!(ns("now"), Ok(7));
+        assert_eq!(Timestamp::lowest_at(GOLDEN).to_string(), "17979cfe362a00000000000000000000");
+        assert_eq!(Timestamp::highest_at(GOLDEN).to_string(), "17979cfe362a0000ffffffffffffffff");
+    }
+
+    #[test]
+    fn the_first_and_the_last_moment_are_included() {
+        assert_eq!(ns(FIRST), Ok(0));
+        assert_eq!(ns(LAST), Ok(u64::MAX));
+        assert_eq!(ns("18446744073709551615ns"), Ok(u64::MAX));
+        for text in [
+            "1969-12-31T23:59:59.999999999Z",
+            "2554-07-21T23:34:33.709551616Z",
+            "18446744073709551616ns",
+            "18446744074s",
+            "-1s",
+        ] {
+            assert_eq!(ns(text), Err(TimeError::OutOfRange(text.to_owned())), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_time_without_unit_or_offset_is_refused() {
+        for text in
+            ["", "1700000000", "2023-11-14T22:13:20", "2023-11-14", "s", "1.5s", "1 s", "Now"]
+        {
+            assert_eq!(ns(text), Err(TimeError::NoTime(text.to_owned())), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_encode_prints_decodes_to_the_same_time() {
+        let lowest = Timestamp::lowest_at(GOLDEN);
+        assert_eq!(ns(&moment::time(lowest.epoch)), Ok(GOLDEN));
+    }
+}

@@ -1,0 +1,34 @@
+//! How a command fails: with a text for people and an exit code for scripts.
+
+use std::io;
+
+/// A failed command.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// 1 for a failure at run time, 2 for wrong usage or configuration.
+    pub(crate) code: u8,
+    pub(crate) error: anyhow::Error,
+}
+
+impl Failure {
+    /// Wrong usage or configuration: running it again as it is cannot help.
+    pub(crate) fn usage(error: impl Into<anyhow::Error>) -> Self {
+        Self { code: USAGE, error: error.into() }
+    }
+
+    /// Whether whoever reads the output has gone, as in `epicepoch get -n 9 | head -1`. That is
+    /// how pipes end, and nothing to report.
+    pub(crate) fn is_broken_pipe(&self) -> bool {
+        let broken = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+        self.error.chain().any(|cause| cause.downcast_ref().is_some_and(broken))
+    }
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self { code: RUNTIME, error: error.into() }
+    }
+}
+
+const RUNTIME: u8 = 1;
+const USAGE: u8 = 2;

@@ -1,0 +1,36 @@
+//! `epicepoch serve`: one node, from its settings to its orderly end.
+
+use std::ffi::OsStr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+
+use clap::ArgMatches;
+use epicepoch_server::Node;
+
+use crate::failure::Failure;
+use crate::logging::Logging;
+use crate::signals;
+use crate::sources::{Environment, Given};
+
+pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
+    let given = Given::gather(matches, environment, |_| true).map_err(Failure::usage)?;
+    let draft = given.node(Logging::default(), cores()).map_err(Failure::usage)?;
+    draft.logging.start(colours(environment));
+    let node = Arc::new(Node::start(draft.config)?);
+    let stopping = Arc::clone(&node);
+    signals::watch(move || stopping.request_shutdown())?;
+    node.wait()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Cores that this process may use.
+pub(crate) fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Whether colours are welcome on a terminal: `NO_COLOR` set to anything forbids them
+/// (<https://no-color.org>).
+pub(crate) fn colours(environment: &Environment) -> bool {
+    environment.get(OsStr::new("NO_COLOR")).is_none_or(|value| value.is_empty())
+}

@@ -1,0 +1,109 @@
+//! `epicepoch status`: the members of a cluster and how each of them is. It changes nothing.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::ArgMatches;
+use epicepoch_client::{Client, Member, Members};
+use serde_json::{Value, json};
+
+use crate::addresses;
+use crate::failure::Failure;
+use crate::sources::Environment;
+
+/// One member, as it describes itself.
+#[derive(Debug)]
+struct Row {
+    member: Member,
+    role: &'static str,
+    ready: bool,
+    /// Its words, or why it said nothing.
+    detail: String,
+}
+
+pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
+    let (client, deadline) = addresses::client(matches, environment)?;
+    let (members, rows) = addresses::block_on(look(client, deadline))??;
+    let mut out = io::stdout().lock();
+    if matches.get_flag("json") {
+        writeln!(out, "{}", object(&members, &rows))?;
+    } else {
+        write!(out, "{}", table(&members, &rows))?;
+    }
+    let served = rows.iter().any(|row| row.role == LEADER);
+    Ok(if served { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Asks any node for the members, then every member, all at once, how it is.
+async fn look(client: Client, deadline: Instant) -> Result<(Members, Vec<Row>), Failure> {
+    let members = client.members(deadline).await?;
+    let asked: Vec<_> = members
+        .members
+        .iter()
+        .map(|member| tokio::spawn(ask(client.clone(), member.clone(), deadline)))
+        .collect();
+    let mut rows = Vec::with_capacity(asked.len());
+    for row in asked {
+        rows.push(row.await?);
+    }
+    Ok((members, rows))
+}
+
+async fn ask(client: Client, member: Member, deadline: Instant) -> Row {
+    let readiness = match client.ready(&member.addr, deadline).await {
+        Ok(readiness) => readiness,
+        Err(error) => {
+            return Row { member, role: UNKNOWN, ready: false, detail: error.to_string() };
+        }
+    };
+    let role = match client.leads(&member.addr, deadline).await {
+        Ok(true) => LEADER,
+        Ok(false) => FOLLOWER,
+        Err(_) => UNKNOWN,
+    };
+    Row { member, role, ready: readiness.ready, detail: readiness.detail }
+}
+
+fn table(members: &Members, rows: &[Row]) -> String {
+    let cluster = members.cluster.as_deref().unwrap_or(UNKNOWN);
+    let leader = members.leader.as_ref().map_or_else(
+        || "no leader".to_owned(),
+        |Member { node_id, addr }| format!("leader {node_id} at {addr}"),
+    );
+    let width = rows.iter().map(|row| row.member.addr.len()).max().unwrap_or(0).max(4);
+    let mut text = format!("cluster {cluster}, {leader}\n");
+    let mut line = |id: &str, addr: &str, role: &str, ready: &str, detail: &str| {
+        let line = format!("{id:<4} {addr:<width$} {role:<8} {ready:<5} {detail}");
+        let _infallible = writeln!(text, "{}", line.trim_end());
+    };
+    line("ID", "ADDR", "ROLE", "READY", "DETAIL");
+    for Row { member, role, ready, detail } in rows {
+        let ready = if *ready { "yes" } else { "no" };
+        line(&member.node_id.to_string(), &member.addr, role, ready, detail);
+    }
+    text
+}
+
+fn object(members: &Members, rows: &[Row]) -> Value {
+    let leader = members.leader.as_ref().map(|m| json!({"nodeID": m.node_id.0, "addr": m.addr}));
+    let rows: Vec<_> = rows
+        .iter()
+        .map(|Row { member, role, ready, detail }| {
+            json!({
+                "nodeID": member.node_id.0,
+                "addr": member.addr,
+                "role": role,
+                "ready": ready,
+                "detail": detail,
+            })
+        })
+        .collect();
+    json!({"cluster": members.cluster, "leader": leader, "members": rows})
+}
+
+/// Holds a grant and serves.
+const LEADER: &str = "leader";
+const FOLLOWER: &str = "follower";
+const UNKNOWN: &str = "unknown";

@@ -1,0 +1,91 @@
+//! The binary as a shell sees it: exit codes, and what goes to which stream. Nothing here needs a
+//! running cluster.
+
+use std::io::{Read, Write};
+use std::process::{Command, Output, Stdio};
+
+/// The binary, in an environment that holds `variables` and nothing else.
+fn epicepoch(arguments: &[&str], variables: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_epicepoch"));
+    command.args(arguments).env_clear().envs(variables.iter().copied()).stdin(Stdio::null());
+    command
+}
+
+fn output(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    epicepoch(arguments, variables).output().expect("the binary runs")
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("text")
+}
+
+#[test]
+fn wrong_usage_and_wrong_settings_exit_with_2_and_say_why_on_standard_error() {
+    type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static str);
+    let cases: [Case; 9] = [
+        (&[], &[], "Usage"),
+        (&["serve", "--no-such-flag"], &[], "--no-such-flag"),
+        (&["serve"], &[], "NODE_ID is required"),
+        (&["serve"], &[("NODE_ID", "0")], "NODE_ID is \"0\""),
+        (&["serve"], &[("HTTP_PORT", "")], "unset it to use the default"),
+        (&["serve", "--config", "/nonexistent"], &[], "/nonexistent"),
+        (&["dev", "--nodes", "10"], &[], "1..=9"),
+        (&["decode", "xyz"], &[], "xyz"),
+        (&["get", "--timeout", "5"], &[], "--timeout"),
+    ];
+    for (arguments, variables, says) in cases {
+        let output = output(arguments, variables);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?} {variables:?}");
+        assert!(output.stdout.is_empty(), "{arguments:?}: standard output is for data");
+        assert!(text(&output.stderr).contains(says), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn help_and_version_are_data() {
+    for arguments in [["--help"].as_slice(), &["--version"], &["serve", "--help"], &["dev", "-h"]] {
+        let output = output(arguments, &[]);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        assert!(output.stderr.is_empty() && !output.stdout.is_empty(), "{arguments:?}");
+        assert!(!output.stdout.contains(&0x1b), "{arguments:?}: colours only on a terminal");
+    }
+}
+
+#[test]
+fn encode_and_decode_fit_together_in_a_pipe() {
+    let lowest = output(&["encode", "--lowest", "1700000000s"], &[]).stdout;
+    assert_eq!(text(&lowest), "17979cfe362a00000000000000000000\n");
+    let mut decode = epicepoch(&["decode"], &[]);
+    let mut decode =
+        decode.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the binary runs");
+    decode.stdin.take().expect("piped").write_all(&lowest).expect("written");
+    let output = decode.wait_with_output().expect("ended");
+    assert!(text(&output.stdout).contains("time=2023-11-14T22:13:20.000000000Z"));
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_error() {
+    let mut decode = epicepoch(&["decode"], &[]);
+    let decode = decode.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut decode = decode.spawn().expect("the binary runs");
+    drop(decode.stdout.take());
+    let mut stdin = decode.stdin.take().expect("piped");
+    // More than any buffer holds, until the binary notices and leaves.
+    while stdin.write_all(b"17979cfe362a00000000000000000000\n").is_ok() {}
+    drop(stdin);
+    let mut complaint = String::new();
+    decode.stderr.take().expect("piped").read_to_string(&mut complaint).expect("text");
+    assert_eq!(complaint, "");
+    assert_eq!(decode.wait().expect("ended").code(), Some(0));
+}
+
+#[test]
+fn nobody_to_ask_is_a_failure_at_run_time() {
+    for command in ["get", "status"] {
+        // Port 1 is reserved, and nothing listens there.
+        let output = output(&[command, "--timeout", "50ms"], &[("EPICEPOCH_ADDRS", "1")]);
+        assert_eq!(output.status.code(), Some(1), "{command}");
+        assert!(output.stdout.is_empty());
+        assert!(text(&output.stderr).contains("before the deadline"), "{}", text(&output.stderr));
+    }
+}

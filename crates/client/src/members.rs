@@ -1,0 +1,107 @@
+//! The cluster as a node describes it at `/members`. Unknown fields are ignored, because the
+//! contract says that more may follow.
+
+use epicepoch_wire::NodeId;
+use serde::Deserialize;
+
+/// Members of the cluster and their leader, in the view of the node that answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Members {
+    /// Cluster and history id, as in the `epicepoch-cluster` header; `None` before the cluster
+    /// exists.
+    pub cluster: Option<String>,
+    /// Who leads; `None` during an election or without a quorum.
+    pub leader: Option<Member>,
+    /// Every member, at most [`Members::COUNT_MAX`].
+    pub members: Vec<Member>,
+}
+
+/// One member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its node id, not 0.
+    pub node_id: NodeId,
+    /// `host:port` that clients dial.
+    pub addr: String,
+}
+
+impl Members {
+    /// Members in one answer at most; an answer with more is refused.
+    pub const COUNT_MAX: usize = 64;
+
+    /// Reads the JSON body of `/members`.
+    pub(crate) fn from_json(body: &[u8], cluster: Option<String>) -> Result<Self, String> {
+        let body: Body = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+        if body.members.len() > Self::COUNT_MAX {
+            return Err(format!("{} members", body.members.len()));
+        }
+        let leader = body.leader.and_then(MemberBody::known);
+        let members = body.members.into_iter().filter_map(MemberBody::known).collect();
+        Ok(Self { cluster, leader, members })
+    }
+}
+
+#[derive(Deserialize)]
+struct Body {
+    leader: Option<MemberBody>,
+    members: Vec<MemberBody>,
+}
+
+#[derive(Deserialize)]
+struct MemberBody {
+    #[serde(rename = "nodeID", default)]
+    node_id: u64,
+    #[serde(default)]
+    addr: String,
+}
+
+impl MemberBody {
+    /// `None` for node 0, which is nobody, and for one whose address is not known yet.
+    fn known(self) -> Option<Member> {
+        let named = self.node_id != 0 && is_address(&self.addr);
+        named.then_some(Member { node_id: NodeId(self.node_id), addr: self.addr })
+    }
+}
+
+/// Whether a text is `host:port` and can stand in a `Host` header.
+pub(crate) fn is_address(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else { return false };
+    let plain =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':' | '[' | ']');
+    let digits = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
+    digits
+        && port.parse::<u16>().is_ok_and(|port| port != 0)
+        && (1..=ADDRESS_LEN_MAX).contains(&host.len())
+        && host.chars().all(plain)
+}
+
+/// Bytes of a host at most, RFC 1035 section 2.3.4.
+const ADDRESS_LEN_MAX: usize = 253;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leader_without_number_or_address_is_no_leader() {
+        for leader in ["null", r#"{"nodeID":0,"addr":"a:1"}"#, r#"{"nodeID":1,"addr":""}"#] {
+            let json = format!(r#"{{"leader":{leader},"members":[],"more":1}}"#);
+            assert_eq!(Members::from_json(json.as_bytes(), None).map(|m| m.leader), Ok(None));
+        }
+        let json =
+            br#"{"leader":{"nodeID":1,"addr":"a:1","x":2},"members":[{"nodeID":1,"addr":"a:1"}]}"#;
+        let members = Members::from_json(json, None).expect("valid");
+        assert_eq!(members.leader.as_ref(), members.members.first());
+    }
+
+    #[test]
+    fn text_that_could_break_a_header_is_no_address() {
+        for good in ["a:1", "[::1]:80", "node-1.x:65535"] {
+            assert!(is_address(good), "{good}");
+        }
+        for bad in ["", "a", ":1", "a:", "a:0", "a:65536", "a:1\r\nx:1", "a b:1", "u@a:1", "a:+1"] {
+            assert!(!is_address(bad), "{bad}");
+        }
+    }
+}

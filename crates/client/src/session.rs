@@ -1,0 +1,662 @@
+//! Whom to ask next, how long to wait, which answers to believe. It never opens a socket and
+//! never reads a clock: `now` and the seed are arguments, in the manner of quinn's protocol crate.
+//!
+//! A [`Session`] is what all calls of one client share. A [`Pursuit`] is one call: it gives an
+//! [`Action`] out and takes the outcome in, until the action is to finish.
+
+use std::time::{Duration, Instant};
+
+use epicepoch_wire::http::{ErrorCode, PATH_MEMBERS, PATH_TIMESTAMP, RANGE_COUNT_MAX};
+use epicepoch_wire::{Timestamp, TimestampRange};
+
+use crate::error::{AnotherCluster, BadAnswer, MembersError, Setback, TimestampsError};
+use crate::members::{Member, Members, is_address};
+use crate::transport::Answer;
+
+/// What all calls of one client know together.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// Addresses given by the caller, never empty.
+    seeds: Vec<String>,
+    /// Addresses of the members in the newest list.
+    members: Vec<String>,
+    leader: Option<String>,
+    /// Cluster and history of the first answer that named them.
+    cluster: Option<String>,
+    /// Highest timestamp returned.
+    highest: Option<Timestamp>,
+    /// Position in the rotation over all addresses.
+    turn: usize,
+    rng: fastrand::Rng,
+}
+
+/// What the caller of [`Pursuit::poll_action`] is to do next.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Ask `addr` for `path`, and give up at `until`.
+    Ask { addr: String, path: String, until: Instant },
+    /// Do nothing before `until`.
+    Wait { until: Instant },
+    /// Hand this to the caller.
+    Finish(End),
+}
+
+/// One call: from the question to the answer or the deadline.
+#[derive(Debug)]
+pub(crate) struct Pursuit {
+    goal: Goal,
+    deadline: Instant,
+    attempt_timeout: Duration,
+    /// Attempts that failed so far.
+    setbacks: u32,
+    /// Leaders followed since the last setback.
+    hops: u32,
+    wait_until: Option<Instant>,
+    last: Option<Setback>,
+    /// Highest timestamp returned before this call began. What concurrent calls return meanwhile
+    /// may rightly be higher than this call's answer.
+    floor: Option<Timestamp>,
+    end: Option<End>,
+}
+
+/// What a pursuit is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Goal {
+    /// This many timestamps, all above what was returned before.
+    Timestamps(u64),
+    /// The member list.
+    Members,
+}
+
+/// How a pursuit ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Timestamps(TimestampRange),
+    Members(Members),
+    Count(u64),
+    DeadlineExceeded(Option<Setback>),
+    AnotherCluster(AnotherCluster),
+    WentBackwards { addr: String, floor: Timestamp, answer: Timestamp },
+    BadAnswer(BadAnswer),
+}
+
+impl Session {
+    /// A session that knows `seeds` (not empty) and draws its jitter from `seed`.
+    pub(crate) fn new(seeds: Vec<String>, seed: u64) -> Self {
+        assert!(!seeds.is_empty(), "a session needs an address to begin with");
+        Self {
+            seeds,
+            members: Vec::new(),
+            leader: None,
+            cluster: None,
+            highest: None,
+            turn: 0,
+            rng: fastrand::Rng::with_seed(seed),
+        }
+    }
+
+    /// Believes an answer only if it comes from the cluster of the first answer. A node that has
+    /// not joined yet names no cluster (all zeros), which contradicts nothing.
+    pub(crate) fn check_cluster(
+        &mut self,
+        addr: &str,
+        answer: &Answer,
+    ) -> Result<(), AnotherCluster> {
+        let named =
+            |text: &&String| text.split('.').next().is_some_and(|id| id.contains(|c| c != '0'));
+        let Some(found) = answer.cluster.as_ref().filter(named) else { return Ok(()) };
+        match &self.cluster {
+            Some(expected) if expected != found => {
+                let (expected, found) = (expected.clone(), found.clone());
+                Err(AnotherCluster { addr: addr.to_owned(), expected, found })
+            }
+            Some(_) => Ok(()),
+            None => {
+                self.cluster = Some(found.clone());
+                Ok(())
+            }
+        }
+    }
+
+    fn learn(&mut self, members: &Members) {
+        self.members = members.members.iter().map(|member| member.addr.clone()).collect();
+        self.leader = members.leader.as_ref().map(|Member { addr, .. }| addr.clone());
+    }
+
+    /// Another call may have found a newer leader meanwhile, so only this one is forgotten.
+    fn forget_leader(&mut self, addr: &str) {
+        self.leader.take_if(|leader| leader == addr);
+    }
+
+    /// Members first, then seeds that are no members: a list of seeds may be out of date.
+    fn next_address(&mut self) -> String {
+        let extra = self.seeds.iter().filter(|seed| !self.members.contains(seed));
+        let all: Vec<_> = self.members.iter().chain(extra).collect();
+        let addr = all[self.turn % all.len()].clone();
+        self.turn = self.turn.wrapping_add(1);
+        addr
+    }
+
+    /// Doubles from [`BACKOFF_MIN`] to [`BACKOFF_MAX`]; up to half of it is drawn at random, so
+    /// that clients that lost the same leader do not come back in step. `Retry-After` counts whole
+    /// seconds, longer than an election takes, so it is advice for others than this client.
+    fn backoff(&mut self, setbacks: u32) -> Duration {
+        let doubled =
+            BACKOFF_MIN * 2_u32.pow(setbacks.saturating_sub(1).min(BACKOFF_DOUBLINGS_MAX));
+        let most = doubled.min(BACKOFF_MAX);
+        most.mul_f64(1.0 - self.rng.f64() / 2.0)
+    }
+}
+
+impl Pursuit {
+    /// A call that ends at `deadline` and gives up on one node after `attempt_timeout`.
+    pub(crate) fn new(
+        session: &Session,
+        goal: Goal,
+        deadline: Instant,
+        attempt_timeout: Duration,
+    ) -> Self {
+        let end = match goal {
+            Goal::Timestamps(count) if !(1..=RANGE_COUNT_MAX).contains(&count) => {
+                Some(End::Count(count))
+            }
+            Goal::Timestamps(_) | Goal::Members => None,
+        };
+        Self {
+            goal,
+            deadline,
+            attempt_timeout,
+            setbacks: 0,
+            hops: 0,
+            wait_until: None,
+            last: None,
+            floor: session.highest,
+            end,
+        }
+    }
+
+    /// What to do next. After an [`Action::Ask`], report its outcome before polling again.
+    pub(crate) fn poll_action(&mut self, session: &mut Session, now: Instant) -> Action {
+        if let Some(end) = self.end.take() {
+            return Action::Finish(end);
+        }
+        if now >= self.deadline {
+            return Action::Finish(End::DeadlineExceeded(self.last.take()));
+        }
+        if let Some(until) = self.wait_until.take_if(|until| *until > now) {
+            self.wait_until = Some(until);
+            return Action::Wait { until: until.min(self.deadline) };
+        }
+        let until =
+            now.checked_add(self.attempt_timeout).map_or(self.deadline, |at| at.min(self.deadline));
+        match (self.goal, &session.leader) {
+            (Goal::Timestamps(count), Some(leader)) => {
+                let path = format!("{PATH_TIMESTAMP}?format=range&n={count}");
+                Action::Ask { addr: leader.clone(), path, until }
+            }
+            (Goal::Timestamps(_), None) | (Goal::Members, _) => {
+                let addr = session.next_address();
+                Action::Ask { addr, path: PATH_MEMBERS.to_owned(), until }
+            }
+        }
+    }
+
+    /// Takes in what came of asking `addr` for `path`.
+    pub(crate) fn handle_outcome(
+        &mut self,
+        session: &mut Session,
+        addr: &str,
+        path: &str,
+        outcome: Result<Answer, Setback>,
+        now: Instant,
+    ) {
+        let answer = match outcome {
+            Ok(answer) => answer,
+            Err(setback) => return self.handle_setback(session, addr, setback, now),
+        };
+        if let Err(error) = session.check_cluster(addr, &answer) {
+            self.end = Some(End::AnotherCluster(error));
+        } else if answer.status != 200 {
+            self.handle_refusal(session, addr, &answer, now);
+        } else if path == PATH_MEMBERS {
+            self.handle_members(session, addr, &answer, now);
+        } else {
+            self.handle_range(session, addr, &answer);
+        }
+    }
+
+    fn handle_members(&mut self, session: &mut Session, addr: &str, answer: &Answer, now: Instant) {
+        let members = match Members::from_json(&answer.body, answer.cluster.clone()) {
+            Ok(members) => members,
+            Err(what) => return self.end_badly(addr, format!("a member list with {what}")),
+        };
+        session.learn(&members);
+        let leads = members.leader.is_some();
+        match self.goal {
+            Goal::Members => self.end = Some(End::Members(members)),
+            Goal::Timestamps(_) if leads => {}
+            Goal::Timestamps(_) => {
+                let setback = Setback::NoLeader { addr: addr.to_owned() };
+                self.handle_setback(session, addr, setback, now);
+            }
+        }
+    }
+
+    fn handle_range(&mut self, session: &mut Session, addr: &str, answer: &Answer) {
+        let Goal::Timestamps(count) = self.goal else {
+            return self.end_badly(addr, "timestamps that nobody asked for".to_owned());
+        };
+        if session.cluster.is_none() || answer.cluster.is_none() {
+            return self.end_badly(addr, "timestamps of no cluster".to_owned());
+        }
+        let bytes = answer.body.as_ref().try_into().ok();
+        let range = bytes.and_then(TimestampRange::from_bytes).filter(|r| r.count() == count);
+        let Some(range) = range else {
+            let what = format!("{} bytes that are no range of {count}", answer.body.len());
+            return self.end_badly(addr, what);
+        };
+        let (answer, addr) = (range.first(), addr.to_owned());
+        if let Some(floor) = self.floor.filter(|floor| answer <= *floor) {
+            self.end = Some(End::WentBackwards { addr, floor, answer });
+            return;
+        }
+        session.highest = session.highest.max(Some(range.last()));
+        self.end = Some(End::Timestamps(range));
+    }
+
+    fn handle_refusal(&mut self, session: &mut Session, addr: &str, answer: &Answer, now: Instant) {
+        let (status, to) = (answer.status, addr.to_owned());
+        let Some(code) = answer.error.as_deref().and_then(ErrorCode::from_name) else {
+            if matches!(status, 429 | 502..=504) {
+                return self.handle_setback(
+                    session,
+                    addr,
+                    Setback::Status { addr: to, status },
+                    now,
+                );
+            }
+            return self.end_badly(addr, format!("status {status} without a reason"));
+        };
+        if code == ErrorCode::NotLeader && self.hops < HOPS_MAX {
+            let other = |leader: &&String| *leader != addr && is_address(leader);
+            if let Some(leader) = answer.leader.as_ref().filter(other) {
+                self.hops += 1;
+                session.leader = Some(leader.clone());
+                return;
+            }
+        }
+        // `INTERNAL` condemns that node, not the cluster: another one may lead soon.
+        if !code.is_retryable() && code != ErrorCode::Internal {
+            let text = String::from_utf8_lossy(&answer.body);
+            let message = text.trim().chars().take(MESSAGE_LEN_MAX).collect();
+            self.end = Some(End::BadAnswer(BadAnswer::Refused { addr: to, code, message }));
+            return;
+        }
+        let setback = Setback::Refused { addr: to, code };
+        if code == ErrorCode::Overloaded {
+            // It still leads: looking for another one would only add load.
+            return self.wait(session, setback, BACKOFF_DOUBLINGS_MAX, now);
+        }
+        self.handle_setback(session, addr, setback, now);
+    }
+
+    fn handle_setback(
+        &mut self,
+        session: &mut Session,
+        addr: &str,
+        setback: Setback,
+        now: Instant,
+    ) {
+        session.forget_leader(addr);
+        self.wait(session, setback, 0, now);
+    }
+
+    fn wait(&mut self, session: &mut Session, setback: Setback, setbacks_min: u32, now: Instant) {
+        self.setbacks = (self.setbacks + 1).max(setbacks_min);
+        self.hops = 0;
+        self.last = Some(setback);
+        self.wait_until = Some(now + session.backoff(self.setbacks));
+    }
+
+    fn end_badly(&mut self, addr: &str, what: String) {
+        self.end = Some(End::BadAnswer(BadAnswer::Foreign { addr: addr.to_owned(), what }));
+    }
+}
+
+impl From<End> for Result<TimestampRange, TimestampsError> {
+    fn from(end: End) -> Self {
+        Err(match end {
+            End::Timestamps(range) => return Ok(range),
+            End::Members(_) => unreachable!("a pursuit of timestamps ends with timestamps"),
+            End::Count(count) => TimestampsError::Count(count),
+            End::DeadlineExceeded(last) => TimestampsError::DeadlineExceeded { last },
+            End::AnotherCluster(error) => error.into(),
+            End::WentBackwards { addr, floor, answer } => {
+                TimestampsError::WentBackwards { addr, floor, answer }
+            }
+            End::BadAnswer(error) => error.into(),
+        })
+    }
+}
+
+impl From<End> for Result<Members, MembersError> {
+    fn from(end: End) -> Self {
+        Err(match end {
+            End::Members(members) => return Ok(members),
+            End::Timestamps(_) | End::Count(_) | End::WentBackwards { .. } => {
+                unreachable!("a pursuit of members ends with members")
+            }
+            End::DeadlineExceeded(last) => MembersError::DeadlineExceeded { last },
+            End::AnotherCluster(error) => error.into(),
+            End::BadAnswer(error) => error.into(),
+        })
+    }
+}
+
+/// Shortest wait after a setback.
+const BACKOFF_MIN: Duration = Duration::from_millis(1);
+/// Longest wait after a setback: well below the time that an election takes.
+const BACKOFF_MAX: Duration = Duration::from_millis(50);
+/// Doublings that reach [`BACKOFF_MAX`]: `BACKOFF_MIN * 2^6 = 64 ms`.
+const BACKOFF_DOUBLINGS_MAX: u32 = 6;
+/// Leaders followed one after another without a wait; more than one is already rare.
+const HOPS_MAX: u32 = 3;
+/// Characters of a refusal's text that go into an error.
+const MESSAGE_LEN_MAX: usize = 300;
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use epicepoch_wire::{Epoch, EpochIndex};
+
+    use super::*;
+
+    const CLUSTER: &str = "00000000000000000000000000000abc.0000000000000001";
+    const OTHER: &str = "00000000000000000000000000000def.0000000000000001";
+    const NONE: &str = "00000000000000000000000000000000.0000000000000000";
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// A call under test: a clock that only moves when told, and the session it runs in.
+    struct World {
+        now: Instant,
+        session: Session,
+        pursuit: Pursuit,
+    }
+
+    impl World {
+        fn new(seeds: &[&str], goal: Goal) -> Self {
+            let seeds = seeds.iter().map(|&seed| seed.to_owned()).collect();
+            let (session, now) = (Session::new(seeds, 1), Instant::now());
+            let pursuit = Pursuit::new(&session, goal, now + SECOND, SECOND / 4);
+            Self { now, session, pursuit }
+        }
+
+        fn call_again(&mut self, goal: Goal) {
+            self.pursuit = Pursuit::new(&self.session, goal, self.now + SECOND, SECOND / 4);
+        }
+
+        /// The next question, after any wait.
+        fn asked(&mut self) -> (String, String) {
+            loop {
+                match self.pursuit.poll_action(&mut self.session, self.now) {
+                    Action::Ask { addr, path, .. } => return (addr, path),
+                    Action::Wait { until } => {
+                        assert!(until - self.now <= BACKOFF_MAX);
+                        self.now = until;
+                    }
+                    Action::Finish(end) => panic!("finished with {end:?}"),
+                }
+            }
+        }
+
+        fn end(&mut self) -> End {
+            match self.pursuit.poll_action(&mut self.session, self.now) {
+                Action::Finish(end) => end,
+                other => panic!("not finished: {other:?}"),
+            }
+        }
+
+        fn reply(&mut self, answer: Answer) -> &mut Self {
+            let (addr, path) = self.asked();
+            self.pursuit.handle_outcome(&mut self.session, &addr, &path, Ok(answer), self.now);
+            self
+        }
+
+        fn reply_from(&mut self, addr: &str, path: &str, answer: Answer) -> &mut Self {
+            assert_eq!(self.asked(), (addr.to_owned(), path.to_owned()));
+            self.reply_again(addr, path, answer)
+        }
+
+        fn reply_again(&mut self, addr: &str, path: &str, answer: Answer) -> &mut Self {
+            self.pursuit.handle_outcome(&mut self.session, addr, path, Ok(answer), self.now);
+            self
+        }
+
+        fn lose(&mut self) -> String {
+            let (addr, path) = self.asked();
+            let lost = Setback::Lost { addr: addr.clone(), reason: "reset".into() };
+            self.pursuit.handle_outcome(&mut self.session, &addr, &path, Err(lost), self.now);
+            addr
+        }
+    }
+
+    fn answer(status: u16, body: impl Into<Bytes>) -> Answer {
+        Answer { status, cluster: Some(CLUSTER.into()), body: body.into(), ..Answer::default() }
+    }
+
+    fn refusal(code: ErrorCode, leader: Option<&str>) -> Answer {
+        let (error, leader) = (Some(code.name().to_owned()), leader.map(str::to_owned));
+        Answer { error, leader, ..answer(code.status(), "say why\n") }
+    }
+
+    fn list(leader: &str) -> Answer {
+        let json = format!(
+            r#"{{"leader":{leader},"members":[{{"nodeID":1,"addr":"a:1"}},{{"nodeID":2,"addr":"b:2"}}]}}"#
+        );
+        answer(200, json)
+    }
+
+    fn led_by(addr: &str) -> Answer {
+        list(&format!(r#"{{"nodeID":1,"addr":"{addr}"}}"#))
+    }
+
+    fn range(epoch: u64, index: u64, count: u64) -> TimestampRange {
+        let first = Timestamp::new(Epoch(epoch), EpochIndex(index));
+        TimestampRange::new(first, count).expect("a range")
+    }
+
+    fn stamped(range: TimestampRange) -> Answer {
+        answer(200, range.to_bytes().to_vec())
+    }
+
+    const ONE: &str = "/timestamp?format=range&n=1";
+
+    #[test]
+    fn the_leader_is_found_once_and_then_asked_directly() {
+        let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+        world.reply_from("x:9", "/members", led_by("b:2"));
+        world.reply_from("b:2", ONE, stamped(range(5, 0, 1)));
+        assert_eq!(world.end(), End::Timestamps(range(5, 0, 1)));
+        world.call_again(Goal::Timestamps(1));
+        world.reply_from("b:2", ONE, stamped(range(5, 1, 1)));
+        assert_eq!(world.end(), End::Timestamps(range(5, 1, 1)));
+    }
+
+    #[test]
+    fn a_deposed_leader_sends_the_client_on_without_a_wait() {
+        let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+        let before = world.now;
+        world.reply(led_by("a:1"));
+        world.reply_from("a:1", ONE, refusal(ErrorCode::NotLeader, Some("b:2")));
+        world.reply_from("b:2", ONE, stamped(range(5, 0, 1)));
+        assert_eq!(world.end(), End::Timestamps(range(5, 0, 1)));
+        assert_eq!(world.now, before);
+    }
+
+    #[test]
+    fn nodes_that_send_the_client_in_circles_make_it_wait() {
+        let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+        world.reply(led_by("a:1"));
+        for (from, to) in [("a:1", "b:2"), ("b:2", "a:1"), ("a:1", "b:2"), ("b:2", "a:1")] {
+            world.reply_from(from, ONE, refusal(ErrorCode::NotLeader, Some(to)));
+        }
+        let action = world.pursuit.poll_action(&mut world.session, world.now);
+        assert!(matches!(action, Action::Wait { .. }), "{action:?}");
+        assert_eq!(world.asked().1, "/members");
+    }
+
+    #[test]
+    fn a_lost_leader_makes_the_client_ask_everyone_in_turn() {
+        let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+        world.reply(led_by("a:1"));
+        assert_eq!(world.lose(), "a:1");
+        let mut asked: Vec<_> = (0..6).map(|_| world.lose()).collect();
+        asked.sort();
+        assert_eq!(asked, ["a:1", "a:1", "b:2", "b:2", "x:9", "x:9"]);
+    }
+
+    #[test]
+    fn the_call_ends_at_its_deadline_and_names_the_last_setback() {
+        let mut world = World::new(&["x:9", "y:9"], Goal::Timestamps(1));
+        let begin = world.now;
+        let end = loop {
+            match world.pursuit.poll_action(&mut world.session, world.now) {
+                Action::Finish(end) => break end,
+                Action::Wait { until } => world.now = until,
+                Action::Ask { until, .. } => {
+                    assert!(until <= begin + SECOND);
+                    world.lose();
+                }
+            }
+        };
+        assert_eq!(world.now, begin + SECOND);
+        assert!(matches!(end, End::DeadlineExceeded(Some(Setback::Lost { .. }))), "{end:?}");
+        assert!(world.pursuit.setbacks > 20, "waits are bounded: {}", world.pursuit.setbacks);
+    }
+
+    #[test]
+    fn an_overloaded_leader_is_asked_again_after_the_longest_wait() {
+        let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+        world.reply(led_by("a:1"));
+        let before = world.now;
+        world.reply_from("a:1", ONE, refusal(ErrorCode::Overloaded, None));
+        assert_eq!(world.asked(), ("a:1".into(), ONE.into()));
+        assert!(world.now - before >= BACKOFF_MAX / 4);
+    }
+
+    #[test]
+    fn a_leader_without_a_quorum_is_left_for_the_others() {
+        for code in [ErrorCode::NoQuorum, ErrorCode::ShuttingDown, ErrorCode::Internal] {
+            let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+            world.reply(led_by("a:1"));
+            world.reply_from("a:1", ONE, refusal(code, None));
+            assert_eq!(world.asked().1, "/members", "{code}");
+        }
+    }
+
+    #[test]
+    fn an_election_is_waited_out() {
+        let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+        world.reply(list("null")).reply(list("null")).reply(led_by("b:2"));
+        world.reply_from("b:2", ONE, stamped(range(5, 0, 1)));
+        assert_eq!(world.end(), End::Timestamps(range(5, 0, 1)));
+    }
+
+    #[test]
+    fn another_cluster_or_history_is_refused_at_once() {
+        let history = "00000000000000000000000000000abc.0000000000000002";
+        for found in [OTHER, history] {
+            let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+            world.reply(led_by("b:2"));
+            world.reply(Answer { cluster: Some(found.into()), ..stamped(range(5, 0, 1)) });
+            let end = world.end();
+            assert!(matches!(&end, End::AnotherCluster(e) if e.found == found), "{end:?}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_has_not_joined_contradicts_no_cluster_but_stamps_nothing() {
+        let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+        let unborn = |answer| Answer { cluster: Some(NONE.into()), ..answer };
+        world.reply(unborn(led_by("b:2"))).reply(unborn(stamped(range(5, 0, 1))));
+        let end = world.end();
+        assert!(matches!(end, End::BadAnswer(BadAnswer::Foreign { .. })), "{end:?}");
+    }
+
+    #[test]
+    fn an_answer_below_what_was_returned_before_is_refused() {
+        let mut world = World::new(&["x:9"], Goal::Timestamps(4));
+        world.reply(led_by("b:2")).reply(stamped(range(5, 6, 4)));
+        assert_eq!(world.end(), End::Timestamps(range(5, 6, 4)));
+        for first in [9, 0] {
+            world.call_again(Goal::Timestamps(1));
+            world.reply(stamped(range(5, first, 1)));
+            assert!(matches!(world.end(), End::WentBackwards { .. }), "{first}");
+        }
+        world.call_again(Goal::Timestamps(1));
+        world.reply(stamped(range(5, 10, 1)));
+        assert_eq!(world.end(), End::Timestamps(range(5, 10, 1)));
+    }
+
+    #[test]
+    fn concurrent_calls_may_return_in_any_order() {
+        let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+        world.reply(led_by("b:2"));
+        let mut other =
+            Pursuit::new(&world.session, Goal::Timestamps(1), world.now + SECOND, SECOND);
+        other.handle_outcome(
+            &mut world.session,
+            "b:2",
+            ONE,
+            Ok(stamped(range(5, 1, 1))),
+            world.now,
+        );
+        world.reply(stamped(range(5, 0, 1)));
+        assert_eq!(world.end(), End::Timestamps(range(5, 0, 1)));
+    }
+
+    #[test]
+    fn what_no_oracle_answers_is_an_error_at_once() {
+        let no_reason = Answer { error: None, ..answer(404, "") };
+        for bad in [answer(200, vec![0; 16]), stamped(range(5, 0, 2)), no_reason] {
+            let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+            world.reply(led_by("b:2")).reply(bad);
+            assert!(matches!(world.end(), End::BadAnswer(BadAnswer::Foreign { .. })));
+        }
+        let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+        world.reply(led_by("b:2")).reply(refusal(ErrorCode::BadCount, None));
+        let end = world.end();
+        assert!(
+            matches!(&end, End::BadAnswer(BadAnswer::Refused { message, .. }) if message == "say why"),
+            "{end:?}"
+        );
+        let mut world = World::new(&["x:9"], Goal::Members);
+        world.reply(answer(200, "<html>"));
+        assert!(matches!(world.end(), End::BadAnswer(BadAnswer::Foreign { .. })));
+    }
+
+    #[test]
+    fn a_hint_that_is_no_address_is_not_followed() {
+        let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+        world.reply(led_by("a:1"));
+        world.reply_from("a:1", ONE, refusal(ErrorCode::NotLeader, Some("b:2\r\nx: y")));
+        assert_eq!(world.asked().1, "/members");
+    }
+
+    #[test]
+    fn counts_outside_the_bounds_are_refused_without_asking() {
+        for count in [0, RANGE_COUNT_MAX + 1] {
+            let mut world = World::new(&["x:9"], Goal::Timestamps(count));
+            assert_eq!(world.end(), End::Count(count));
+        }
+    }
+
+    #[test]
+    fn waits_double_up_to_their_maximum() {
+        let mut session = Session::new(vec!["x:9".into()], 7);
+        for setbacks in 1..200 {
+            let wait = session.backoff(setbacks);
+            assert!(wait >= BACKOFF_MIN / 2 && wait <= BACKOFF_MAX, "{setbacks}: {wait:?}");
+        }
+    }
+}

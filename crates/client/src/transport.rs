@@ -1,0 +1,130 @@
+//! One request and its answer over a kept-alive HTTP/1.1 connection (RFC 9112). It never retries
+//! an answer, never decides whom to ask and never reads what an answer means.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use epicepoch_wire::http::{HEADER_CLUSTER, HEADER_ERROR, HEADER_LEADER};
+use http::header::HOST;
+use http::{HeaderMap, Request};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+use crate::error::Setback;
+
+/// What came back, with the headers that mean something here.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) cluster: Option<String>,
+    pub(crate) error: Option<String>,
+    pub(crate) leader: Option<String>,
+    pub(crate) body: Bytes,
+}
+
+/// Connections that wait for their next request, by address.
+#[derive(Debug, Default)]
+pub(crate) struct Transport {
+    idle: Mutex<HashMap<String, Vec<Connection>>>,
+}
+
+type Connection = SendRequest<Empty<Bytes>>;
+
+impl Transport {
+    /// Asks `addr` for `path`. Dropping the future closes the connection.
+    ///
+    /// A kept connection that turns out to be dead is replaced once, at once: the server may
+    /// close an idle connection at any time, which says nothing about its health. Asking twice
+    /// is harmless, timestamps that nobody reads are only skipped.
+    pub(crate) async fn exchange(&self, addr: &str, path: &str) -> Result<Answer, Setback> {
+        if let Some(kept) = self.take_idle(addr)
+            && let Ok(answer) = self.ask(addr, path, kept).await
+        {
+            return Ok(answer);
+        }
+        let fresh = connect(addr).await?;
+        self.ask(addr, path, fresh).await
+    }
+
+    async fn ask(&self, addr: &str, path: &str, mut to: Connection) -> Result<Answer, Setback> {
+        let request = Request::get(path)
+            .header(HOST, addr)
+            .body(Empty::new())
+            .map_err(|error| lost(addr, &error))?;
+        to.ready().await.map_err(|error| lost(addr, &error))?;
+        let response = to.send_request(request).await.map_err(|error| lost(addr, &error))?;
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, ANSWER_LEN_MAX).collect().await;
+        let body = body.map_err(|error| lost(addr, &error))?.to_bytes();
+        if !to.is_closed() {
+            self.keep_idle(addr, to);
+        }
+        let text = |name| header(&head.headers, name);
+        Ok(Answer {
+            status: head.status.as_u16(),
+            cluster: text(HEADER_CLUSTER),
+            error: text(HEADER_ERROR),
+            leader: text(HEADER_LEADER),
+            body,
+        })
+    }
+
+    fn take_idle(&self, addr: &str) -> Option<Connection> {
+        let mut idle = self.lock();
+        let kept = idle.get_mut(addr)?;
+        while let Some(connection) = kept.pop() {
+            if !connection.is_closed() {
+                return Some(connection);
+            }
+        }
+        None
+    }
+
+    fn keep_idle(&self, addr: &str, connection: Connection) {
+        let mut idle = self.lock();
+        if let Some(kept) = idle.get_mut(addr) {
+            if kept.len() < IDLE_PER_ADDRESS_MAX {
+                kept.push(connection);
+            }
+        } else if idle.len() < IDLE_ADDRESSES_MAX {
+            idle.insert(addr.to_owned(), vec![connection]);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Vec<Connection>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn connect(addr: &str) -> Result<Connection, Setback> {
+    let unreachable = |error: std::io::Error| Setback::Unreachable {
+        addr: addr.to_owned(),
+        reason: error.to_string(),
+    };
+    let stream = TcpStream::connect(addr).await.map_err(unreachable)?;
+    stream.set_nodelay(true).map_err(unreachable)?;
+    let handshake = http1::handshake(TokioIo::new(stream)).await;
+    let (connection, driver) = handshake.map_err(|error| lost(addr, &error))?;
+    // The driver ends with its connection; whoever waits for an answer sees the error itself.
+    tokio::spawn(async move { drop(driver.await) });
+    Ok(connection)
+}
+
+fn header(headers: &HeaderMap, name: &str) -> Option<String> {
+    headers.get(name)?.to_str().ok().map(str::to_owned)
+}
+
+fn lost(addr: &str, error: &dyn ToString) -> Setback {
+    Setback::Lost { addr: addr.to_owned(), reason: error.to_string() }
+}
+
+/// Bytes of an answer's body at most: a list of [`Members::COUNT_MAX`](crate::Members::COUNT_MAX)
+/// members fits several times over.
+const ANSWER_LEN_MAX: usize = 256 * 1024;
+/// Idle connections kept to one address.
+const IDLE_PER_ADDRESS_MAX: usize = 64;
+/// Addresses with idle connections: all members and seeds of a large cluster.
+const IDLE_ADDRESSES_MAX: usize = 128;

@@ -1,0 +1,211 @@
+//! The client against servers that say exactly what a test tells them, over real sockets.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use epicepoch_client::{AskError, Client, Members, Options, Setback, TimestampsError};
+use epicepoch_wire::{Epoch, EpochIndex, Timestamp, TimestampRange};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+const CLUSTER: &str = "00000000000000000000000000000abc.0000000000000001";
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a server does with one request.
+enum Line {
+    /// Sends these bytes and keeps the connection.
+    Say(Vec<u8>),
+    /// Closes the connection without an answer.
+    HangUp,
+    /// Sends these bytes, then closes the connection.
+    SayAndHangUp(Vec<u8>),
+    /// Never answers.
+    Silence,
+}
+
+/// A server that takes its lines from a script, across connections, and notes what was asked.
+#[derive(Clone)]
+struct Server {
+    addr: SocketAddr,
+    asked: Arc<Mutex<Vec<String>>>,
+    script: Arc<Mutex<VecDeque<Line>>>,
+}
+
+impl Server {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let addr = listener.local_addr().expect("bound");
+        let server = Self { addr, asked: Arc::default(), script: Arc::default() };
+        let serving = server.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serving.clone().converse(stream));
+            }
+        });
+        server
+    }
+
+    fn will(&self, line: Line) -> &Self {
+        self.script.lock().expect("no panic").push_back(line);
+        self
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().expect("no panic").clone()
+    }
+
+    async fn converse(self, mut stream: TcpStream) {
+        let mut request = Vec::new();
+        while stream.read_buf(&mut request).await.is_ok_and(|read| read > 0) {
+            if !request.ends_with(b"\r\n\r\n") {
+                continue;
+            }
+            let text = String::from_utf8_lossy(&request);
+            let path = text.split(' ').nth(1).unwrap_or_default().to_owned();
+            self.asked.lock().expect("no panic").push(path);
+            request.clear();
+            let line = self.script.lock().expect("no panic").pop_front();
+            match line {
+                Some(Line::Say(bytes)) => stream.write_all(&bytes).await.expect("written"),
+                Some(Line::SayAndHangUp(bytes)) => {
+                    stream.write_all(&bytes).await.expect("written");
+                    return;
+                }
+                Some(Line::HangUp) => return,
+                Some(Line::Silence) | None => {}
+            }
+        }
+    }
+}
+
+fn response(status: &str, headers: &str, body: &[u8]) -> Vec<u8> {
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nepicepoch-cluster: {CLUSTER}\r\n{headers}content-length: {length}\r\n\r\n"
+    );
+    [head.as_bytes(), body].concat()
+}
+
+fn led_by(addr: SocketAddr) -> Vec<u8> {
+    let member = format!(r#"{{"nodeID":1,"addr":"{addr}"}}"#);
+    let body = format!(r#"{{"leader":{member},"members":[{member}]}}"#);
+    response("200 OK", "", body.as_bytes())
+}
+
+fn range(index: u64, count: u64) -> TimestampRange {
+    TimestampRange::new(Timestamp::new(Epoch(9), EpochIndex(index)), count).expect("a range")
+}
+
+fn stamped(range: TimestampRange) -> Vec<u8> {
+    response("200 OK", "", &range.to_bytes())
+}
+
+fn client(servers: &[&Server]) -> Client {
+    let mut options = Options::default();
+    options.attempt_timeout = Duration::from_secs(1);
+    Client::new(servers.iter().map(|server| server.addr.to_string()), options).expect("addresses")
+}
+
+fn deadline() -> Instant {
+    Instant::now() + PATIENCE
+}
+
+#[tokio::test]
+async fn one_connection_serves_one_call_after_another() {
+    let server = Server::start().await;
+    server.will(Line::Say(led_by(server.addr)));
+    server.will(Line::Say(stamped(range(0, 3)))).will(Line::Say(stamped(range(3, 1))));
+    let client = client(&[&server]);
+    assert_eq!(client.timestamps(3, deadline()).await, Ok(range(0, 3)));
+    assert_eq!(client.timestamps(1, deadline()).await, Ok(range(3, 1)));
+    let expected = ["/members", "/timestamp?format=range&n=3", "/timestamp?format=range&n=1"];
+    assert_eq!(server.asked(), expected);
+}
+
+#[tokio::test]
+async fn a_409_leads_to_the_leader_it_names() {
+    let (old, new) = (Server::start().await, Server::start().await);
+    old.will(Line::Say(led_by(old.addr)));
+    let headers = format!("epicepoch-error: NOT_LEADER\r\nepicepoch-leader: {}\r\n", new.addr);
+    old.will(Line::Say(response("409 Conflict", &headers, b"ask the leader\n")));
+    new.will(Line::Say(stamped(range(0, 1))));
+    assert_eq!(client(&[&old]).timestamps(1, deadline()).await, Ok(range(0, 1)));
+    assert_eq!(new.asked(), ["/timestamp?format=range&n=1"]);
+}
+
+#[tokio::test]
+async fn a_kept_connection_that_the_server_closed_is_no_setback() {
+    let server = Server::start().await;
+    server.will(Line::Say(led_by(server.addr))).will(Line::SayAndHangUp(stamped(range(0, 1))));
+    server.will(Line::Say(stamped(range(1, 1))));
+    let client = client(&[&server]);
+    assert_eq!(client.timestamps(1, deadline()).await, Ok(range(0, 1)));
+    assert_eq!(client.timestamps(1, deadline()).await, Ok(range(1, 1)));
+    assert_eq!(server.asked().len(), 3, "the leader is still known");
+}
+
+#[tokio::test]
+async fn a_leader_that_dies_or_falls_silent_is_survived_inside_the_deadline() {
+    for end in [Line::HangUp, Line::Silence] {
+        let (old, new) = (Server::start().await, Server::start().await);
+        old.will(Line::Say(led_by(old.addr))).will(end);
+        for _ in 0..100 {
+            new.will(Line::Say(led_by(new.addr))).will(Line::Say(stamped(range(0, 1))));
+        }
+        let got = client(&[&old, &new]).timestamps(1, deadline()).await;
+        assert_eq!(got, Ok(range(0, 1)));
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_returned_after_the_deadline() {
+    let server = Server::start().await;
+    let client = client(&[&server]);
+    let short = Instant::now() + Duration::from_millis(30);
+    let got = client.timestamps(1, short).await;
+    let silent = Setback::Silent { addr: server.addr.to_string() };
+    assert_eq!(got, Err(TimestampsError::DeadlineExceeded { last: Some(silent) }));
+    let past = Instant::now();
+    let got = client.timestamps(1, past).await;
+    assert_eq!(got, Err(TimestampsError::DeadlineExceeded { last: None }));
+}
+
+#[tokio::test]
+async fn an_endless_answer_is_cut_off() {
+    let server = Server::start().await;
+    for _ in 0..1000 {
+        let head = format!("HTTP/1.1 200 OK\r\nepicepoch-cluster: {CLUSTER}\r\n");
+        let body = vec![b' '; 1 << 20];
+        let head = format!("{head}content-length: {}\r\n\r\n", u32::MAX);
+        server.will(Line::SayAndHangUp([head.as_bytes(), &body].concat()));
+    }
+    let short = Instant::now() + Duration::from_millis(200);
+    let got = client(&[&server]).members(short).await;
+    assert!(got.is_err(), "{got:?}");
+}
+
+#[tokio::test]
+async fn one_node_says_how_it_is() {
+    let server = Server::start().await;
+    server.will(Line::Say(led_by(server.addr)));
+    server.will(Line::Say(response("200 OK", "", b"leader=1 nodeID=1 raftAvailable=true\n")));
+    server.will(Line::Say(response("503 Service Unavailable", "", b"")));
+    server.will(Line::Say(response("404 Not Found", "", b"")));
+    let (client, addr) = (client(&[&server]), server.addr.to_string());
+    let Members { leader, members, .. } = client.members(deadline()).await.expect("a list");
+    assert_eq!(leader.as_ref(), members.first());
+    let readiness = client.ready(&addr, deadline()).await.expect("an answer");
+    assert!(readiness.ready && readiness.detail == "leader=1 nodeID=1 raftAvailable=true");
+    assert_eq!(client.leads(&addr, deadline()).await, Ok(false));
+    let got = client.leads(&addr, deadline()).await;
+    assert!(matches!(got, Err(AskError::BadAnswer(_))), "{got:?}");
+}
+
+#[tokio::test]
+async fn addresses_are_checked_before_anything_is_sent() {
+    for bad in [vec![], vec!["localhost"], vec!["a:1", "http://b:2"]] {
+        assert!(Client::new(bad.clone(), Options::default()).is_err(), "{bad:?}");
+    }
+}
