@@ -48,6 +48,10 @@ mod database;
 mod directory;
 mod error;
 mod identity;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod simulated_disk;
 mod stored;
 pub mod writer;
 
