@@ -10,6 +10,9 @@
 //! - `backend`: the disk below the database, with the faults of [`crate::faults`].
 //! - `error`: why an opening, a write or a submission failed.
 //!
+//! For tests: `model`, what must be stored in plain words, and random writes; `simulated_disk`, a
+//! disk that loses power, and one that lies about its syncs.
+//!
 //! # Files, and what a crash leaves
 //! | file | what it is |
 //! |---|---|
@@ -35,13 +38,19 @@
 //! default finds out at the next start whether the newest commit is whole and *silently* goes back
 //! one commit when it is not; it cannot tell a commit torn by a crash, which nobody was told of,
 //! from an acknowledged one that has rotted since. A vote forgotten so would break Raft. With two
-//! phases the newest commit is known to have been whole, and damage to it is an error. Quick
-//! repair, which writes the allocator's state with every commit, is off: the file is so small that
-//! a full repair takes milliseconds.
+//! phases the newest commit is known to have been whole, and damage to it is an error: a test flips
+//! every bit of the header and many others, and one single bit is left that no checksum covers, the
+//! one that says which of two commits is the newest. Quick repair, which writes the allocator's
+//! state with every commit, is off: the file is so small that a full repair and a check of every
+//! page take about a millisecond.
+//!
+//! Measured on a 2-core virtual machine with ext4, in a dev build (`cargo test -p
+//! epicepoch-server -- --ignored --nocapture commit`): a commit of one entry takes 0.26 ms at the
+//! median and 0.37 ms at the 99th percentile, both syncs included.
 //!
 //! # Limits
-//! At most [`writer::QUEUE_LEN_MAX`] writes wait. The file stays below 5 MB while the log is
-//! compacted every thousand entries or so; the page cache is 1 MB.
+//! At most [`writer::QUEUE_LEN_MAX`] writes wait. With a compaction every thousand entries the file
+//! stays at 1.1 MB after 20,000 commits (a test; the limit there is 5 MB). The page cache is 1 MB.
 
 mod backend;
 mod database;
@@ -96,7 +105,7 @@ impl Storage {
     ///
     /// # Errors
     /// When the directory cannot be used, is used by another process, belongs to another node or
-    /// cluster, or lost or damaged anything. It is then left as it was.
+    /// cluster, or lost or damaged anything. What it held is then still as it was.
     pub fn open(
         path: &Path,
         node: NodeId,
@@ -291,8 +300,9 @@ mod tests {
 
     #[test]
     fn a_directory_without_its_pieces_is_damaged() {
+        type Damage<'a> = &'a dyn Fn(&Disk);
         let (other, _) = Disk::founded();
-        let damages: [(&str, &dyn Fn(&Disk)); 6] = [
+        let damages: [(&str, Damage<'_>); 6] = [
             ("no identity", &|disk| fs::remove_file(disk.file("IDENTITY")).unwrap()),
             ("an empty identity", &|disk| fs::write(disk.file("IDENTITY"), "").unwrap()),
             ("a binary identity", &|disk| fs::write(disk.file("IDENTITY"), [0xFF]).unwrap()),

@@ -238,7 +238,8 @@ mod tests {
 
     #[test]
     fn what_breaks_an_invariant_is_not_believed() {
-        let broken: [(&str, fn(&mut Restored)); 9] = [
+        type Damage = fn(&mut Restored);
+        let broken: [(&str, Damage); 9] = [
             ("the log has a gap", |r| drop(r.entries.remove(2))),
             ("the log begins after the record", |r| drop(r.entries.drain(..4))),
             ("the log ends before the record", |r| r.entries.truncate(2)),
@@ -266,7 +267,7 @@ mod tests {
         let mut model = Model::founded();
         let mut stored = Stored::founded(&genesis());
         for _ in 0..1000 {
-            stored = model.batch(&mut random).iter().fold(stored, |stored, w| stored.after(w));
+            stored = model.batch(&mut random).iter().fold(stored, Stored::after);
             assert_eq!(Stored::restored(&model.restored), Ok(stored));
         }
     }

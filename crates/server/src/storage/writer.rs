@@ -4,10 +4,7 @@
 //!
 //! # Group commit
 //! While one commit is being synced, the writes behind it collect, and all of them share the next
-//! one. So the disk's latency bounds the latency of a write at two commits, whatever the load.
-//!
-//! Measured in a dev build (`cargo test -p epicepoch-server -- --ignored --nocapture commit`) on a
-//! virtual machine with 2 cores and ext4: see the test for the commands and the figures.
+//! one. So a write is durable after at most two commits, whatever the load.
 
 use std::io;
 use std::mem;
@@ -206,7 +203,8 @@ impl Queue {
     }
 }
 
-#[cfg(test)]
+/// With the faults of a debug build.
+#[cfg(all(test, debug_assertions))]
 mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
