@@ -192,7 +192,20 @@ mod active {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(debug_assertions)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_release_build_refuses_the_switch() {
+        let path = PathBuf::from("faults");
+        assert_eq!(Faults::from_path(None).unwrap().wall_offset_ns(), 0);
+        let refused = FaultsError::Refused(path.clone());
+        assert_eq!(Faults::from_path(Some(path)).unwrap_err(), refused);
+    }
+}
+
+#[cfg(all(test, debug_assertions))]
 mod tests {
     use std::fs;
     use std::sync::mpsc;

@@ -291,3 +291,217 @@ fn decode<'a, T>(
     reader.finish()?;
     Ok(value)
 }
+
+#[cfg(test)]
+mod tests {
+    use fastrand::Rng;
+    use proptest::prelude::*;
+
+    use super::super::model::{Model, entry, genesis};
+    use super::super::simulated_disk::SimulatedDisk;
+    use super::*;
+
+    fn founded(disk: &SimulatedDisk) -> Database {
+        let identity = Identity::mint(NodeId(1), "epicepoch").unwrap();
+        Database::create(disk.clone(), &identity).unwrap();
+        let (mut database, found, restored) = Database::open(disk.clone()).unwrap();
+        assert_eq!((found, restored), (identity, None));
+        database.found(&genesis()).unwrap();
+        database
+    }
+
+    /// Lives of a member that end in power losses, on a disk that may lie about its syncs. Says
+    /// which life found something else than it should have.
+    fn live_through_power_losses(seed: u64, disk_lies: bool) -> Result<(), String> {
+        let mut random = Rng::with_seed(seed);
+        let mut disk = SimulatedDisk::default();
+        let mut database = founded(&disk);
+        let mut acknowledged = Model::founded();
+        for life in 0..4 {
+            disk.fail_after(random.u64(..500));
+            disk.lie(disk_lies);
+            let unacknowledged = loop {
+                let mut model = acknowledged.clone();
+                let batch = model.batch(&mut random);
+                if database.write(&batch).is_err() {
+                    break model;
+                }
+                acknowledged = model;
+            };
+            drop(database);
+            disk = disk.after_power_loss(&mut random);
+            // The power may go while the database repairs itself, too.
+            disk.fail_after(random.u64(..60));
+            if Database::open(disk.clone()).is_err() {
+                disk = disk.after_power_loss(&mut random);
+            }
+            disk.fail_after(u64::MAX);
+            let (again, _, restored) =
+                Database::open(disk.clone()).map_err(|error| format!("life {life}: {error}"))?;
+            let restored = restored.ok_or(format!("life {life}: nothing"))?;
+            if restored == unacknowledged.restored {
+                acknowledged = unacknowledged;
+            }
+            if restored != acknowledged.restored {
+                return Err(format!("life {life}: another state"));
+            }
+            database = again;
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn what_was_written_is_read_back(seed: u64) {
+            let mut random = Rng::with_seed(seed);
+            let disk = SimulatedDisk::default();
+            let mut database = founded(&disk);
+            let mut model = Model::founded();
+            for _ in 0..30 {
+                database.write(&model.batch(&mut random)).unwrap();
+                if random.u8(..) < 50 {
+                    drop(database);
+                    let (again, _, restored) = Database::open(disk.clone()).unwrap();
+                    prop_assert_eq!(restored.as_ref(), Some(&model.restored));
+                    database = again;
+                }
+            }
+        }
+
+        /// Wherever the power goes, what was acknowledged is there, and of the transaction that
+        /// was not, all or nothing.
+        #[test]
+        fn a_power_loss_leaves_what_was_acknowledged(seed: u64) {
+            prop_assert_eq!(live_through_power_losses(seed, false), Ok(()));
+        }
+
+        #[test]
+        fn a_founding_is_whole_or_not_there(operations in 0_u64..60, seed: u64) {
+            let disk = SimulatedDisk::default();
+            let identity = Identity::mint(NodeId(1), "epicepoch").unwrap();
+            Database::create(disk.clone(), &identity).unwrap();
+            let (mut database, _, _) = Database::open(disk.clone()).unwrap();
+            disk.fail_after(operations);
+            let founded = database.found(&genesis());
+            drop(database);
+            let disk = disk.after_power_loss(&mut Rng::with_seed(seed));
+            let (_, _, restored) = Database::open(disk).unwrap();
+            if founded.is_ok() || restored.is_some() {
+                prop_assert_eq!(restored, Some(Model::founded().restored));
+            }
+        }
+    }
+
+    #[test]
+    fn a_disk_that_lies_about_its_syncs_is_found_out() {
+        let caught = (0..20).filter(|seed| live_through_power_losses(*seed, true).is_err()).count();
+        assert!(caught > 10, "only {caught} of 20 runs lost anything");
+    }
+
+    /// All but one: the bit that says which of two commits is the newest has no checksum. With one
+    /// sync per commit, nearly every damage to the newest commit would be silent here.
+    #[test]
+    fn damage_is_refused_or_harmless() {
+        const HEADER_BITS: usize = 320 * 8;
+        const NEWEST_COMMIT_BIT: usize = 9 * 8;
+        let mut random = Rng::with_seed(5);
+        let disk = SimulatedDisk::default();
+        let mut database = founded(&disk);
+        let mut model = Model::founded();
+        for _ in 0..40 {
+            database.write(&model.batch(&mut random)).unwrap();
+        }
+        let killed = disk.bytes();
+        drop(database);
+        let ended = disk.bytes();
+        let (mut harmless, mut refused) = (0, 0);
+        for bytes in [killed, ended] {
+            let bits = bytes.len() * 8;
+            let anywhere = std::iter::repeat_with(|| random.usize(..bits)).take(1000);
+            for bit in (0..HEADER_BITS).chain(anywhere).filter(|bit| *bit != NEWEST_COMMIT_BIT) {
+                let mut bytes = bytes.clone();
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                let disk = SimulatedDisk::with_bytes(bytes);
+                // A second look must not be less strict than the first.
+                for _ in 0..2 {
+                    match Database::open(disk.clone()) {
+                        Ok((_, _, restored)) => {
+                            assert_eq!(restored.as_ref(), Some(&model.restored), "bit {bit}");
+                            harmless += 1;
+                        }
+                        Err(_) => refused += 1,
+                    }
+                }
+            }
+        }
+        assert!(harmless > 1000 && refused > 1000, "{harmless} harmless, {refused} refused");
+    }
+
+    #[test]
+    fn a_cut_off_file_is_refused() {
+        let disk = SimulatedDisk::default();
+        drop(founded(&disk));
+        let bytes = disk.bytes();
+        for length in [1, 8, 9, 320, 4096, bytes.len() / 2, bytes.len() - 4096, bytes.len() - 1] {
+            let disk = SimulatedDisk::with_bytes(bytes[..length].to_vec());
+            let error = Database::open(disk).unwrap_err().into_open_error(Path::new("d"));
+            assert!(matches!(error, OpenError::Damaged { .. }), "{length} bytes: {error}");
+        }
+    }
+
+    #[test]
+    fn twenty_thousand_writes_stay_small_and_take_two_syncs_each() {
+        const WRITES: u64 = 20_000;
+        const TRAILING: u64 = 1000;
+        let disk = SimulatedDisk::default();
+        let mut database = founded(&disk);
+        let syncs_before = disk.syncs();
+        let mut len_max = 0;
+        for number in 1..=WRITES {
+            let index = LogIndex(number + 1);
+            let hard_state = HardState { term: Term(1), vote: NodeId(1), commit: index };
+            let mut write = Write { number, hard_state: Some(hard_state), ..Write::default() };
+            write.entries.push(entry(index.0, 1, 64));
+            if number % 1000 == 0 {
+                write.record = Some(Record { index, ..genesis() });
+                write.compact_to = Some(LogIndex(index.0.saturating_sub(TRAILING)));
+            }
+            database.write(&[write]).unwrap();
+            len_max = len_max.max(disk.len().unwrap());
+        }
+        let syncs = disk.syncs() - syncs_before;
+        println!("longest {len_max} bytes, {syncs} syncs for {WRITES} commits");
+        assert!(len_max < 5_000_000, "{len_max} bytes");
+        // Two per commit, and one for each time that the file grows.
+        assert!((2 * WRITES..2 * WRITES + 10).contains(&syncs), "{syncs} syncs");
+        drop(database);
+        let (_, _, restored) = Database::open(disk).unwrap();
+        assert_eq!(restored.unwrap().entries.len() as u64, TRAILING);
+    }
+
+    /// Figures for the documentation, not a check: `cargo test -p epicepoch-server -- --ignored
+    /// --nocapture commit`.
+    #[test]
+    #[ignore = "measures"]
+    fn commit_latency() {
+        const COMMITS: usize = 2000;
+        let file = tempfile::NamedTempFile::new_in(std::env::current_dir().unwrap()).unwrap();
+        let open = || redb::backends::FileBackend::new(file.reopen().unwrap()).unwrap();
+        Database::create(open(), &Identity::mint(NodeId(1), "epicepoch").unwrap()).unwrap();
+        let mut database = Database::open(open()).unwrap().0;
+        database.found(&genesis()).unwrap();
+        let mut took = Vec::with_capacity(COMMITS);
+        for number in 1..=COMMITS as u64 {
+            let entries = vec![entry(number + 1, 1, 64)];
+            let write = Write { number, entries, ..Write::default() };
+            let start = std::time::Instant::now();
+            database.write(&[write]).unwrap();
+            took.push(start.elapsed());
+        }
+        took.sort_unstable();
+        let (p50, p99) = (took[COMMITS / 2], took[COMMITS * 99 / 100]);
+        println!("commit: p50 {p50:?}, p99 {p99:?}, max {:?}", took[COMMITS - 1]);
+    }
+}

@@ -7,23 +7,24 @@ use epicepoch_core::durable::Write;
 use epicepoch_wire::NodeId;
 use thiserror::Error;
 
-/// Why a data directory was not opened. Nothing in it was changed.
+/// Why a data directory was not opened. What it held is still as it was.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The path, or a part of it, is a file.
-    #[error("data directory {path}: not a directory; set DATA_DIR to a directory", path = .path.display())]
+    #[error("data directory {path}: not a directory; set DATA_DIR to a directory",
+        path = .path.display())]
     NotADirectory {
         /// The data directory.
         path: PathBuf,
     },
     /// The operating system refuses: permissions, a read-only or full disk, an IO error.
-    #[error("cannot {action} data directory {path}: {source}; check its owner, permissions and disk",
-        path = .path.display())]
+    #[error("cannot {action} data directory {path}: {source}; check its owner, permissions and \
+        disk", path = .path.display())]
     Unusable {
         /// The data directory.
         path: PathBuf,
-        /// What was tried: "create", "lock", "read", "write".
+        /// What was tried, as a verb: "create", "lock", "read".
         action: &'static str,
         /// What the operating system said.
         source: io::Error,

@@ -10,6 +10,9 @@
 //! - `backend`: the disk below the database, with the faults of [`crate::faults`].
 //! - `error`: why an opening, a write or a submission failed.
 //!
+//! For tests: `model`, what must be stored in plain words, and random writes; `simulated_disk`, a
+//! disk that loses power, and one that lies about its syncs.
+//!
 //! # Files, and what a crash leaves
 //! | file | what it is |
 //! |---|---|
@@ -35,19 +38,29 @@
 //! default finds out at the next start whether the newest commit is whole and *silently* goes back
 //! one commit when it is not; it cannot tell a commit torn by a crash, which nobody was told of,
 //! from an acknowledged one that has rotted since. A vote forgotten so would break Raft. With two
-//! phases the newest commit is known to have been whole, and damage to it is an error. Quick
-//! repair, which writes the allocator's state with every commit, is off: the file is so small that
-//! a full repair takes milliseconds.
+//! phases the newest commit is known to have been whole, and damage to it is an error: a test flips
+//! every bit of the header and many others, and one single bit is left that no checksum covers, the
+//! one that says which of two commits is the newest. Quick repair, which writes the allocator's
+//! state with every commit, is off: the file is so small that a full repair and a check of every
+//! page take about a millisecond.
+//!
+//! Measured on a 2-core virtual machine with ext4, in a dev build (`cargo test -p
+//! epicepoch-server -- --ignored --nocapture commit`): a commit of one entry takes 0.26 ms at the
+//! median and 0.37 ms at the 99th percentile, both syncs included.
 //!
 //! # Limits
-//! At most [`writer::QUEUE_LEN_MAX`] writes wait. The file stays below 5 MB while the log is
-//! compacted every thousand entries or so; the page cache is 1 MB.
+//! At most [`writer::QUEUE_LEN_MAX`] writes wait. With a compaction every thousand entries the file
+//! stays at 1.1 MB after 20,000 commits (a test; the limit there is 5 MB). The page cache is 1 MB.
 
 mod backend;
 mod database;
 mod directory;
 mod error;
 mod identity;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod simulated_disk;
 mod stored;
 pub mod writer;
 
@@ -92,7 +105,7 @@ impl Storage {
     ///
     /// # Errors
     /// When the directory cannot be used, is used by another process, belongs to another node or
-    /// cluster, or lost or damaged anything. It is then left as it was.
+    /// cluster, or lost or damaged anything. What it held is then still as it was.
     pub fn open(
         path: &Path,
         node: NodeId,
@@ -165,5 +178,181 @@ impl Storage {
     ) -> std::io::Result<WriterHandle> {
         assert!(self.database.is_founded(), "an empty member has nothing to add to");
         WriterHandle::start(self.database, self.directory, completed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use tempfile::TempDir;
+
+    use super::model::genesis;
+    use super::*;
+
+    struct Disk {
+        root: TempDir,
+    }
+
+    impl Disk {
+        fn new() -> Self {
+            Self { root: TempDir::new().unwrap() }
+        }
+
+        fn path(&self) -> PathBuf {
+            self.root.path().join("_raft").join("node-1")
+        }
+
+        fn file(&self, name: &str) -> PathBuf {
+            self.path().join(name)
+        }
+
+        fn open(&self) -> Result<Opened, OpenError> {
+            Storage::open(&self.path(), NodeId(1), "test", &Faults::none())
+        }
+
+        /// A directory that holds a genesis, closed.
+        fn founded() -> (Self, StoreId) {
+            let disk = Self::new();
+            let mut opened = disk.open().unwrap();
+            opened.storage.found(&genesis()).unwrap();
+            (disk, opened.store)
+        }
+    }
+
+    #[test]
+    fn a_new_directory_is_empty_and_keeps_its_store_id() {
+        let disk = Disk::new();
+        let first = disk.open().unwrap();
+        assert_eq!(first.restored, None);
+        let store = first.store;
+        drop(first);
+        let mut second = disk.open().unwrap();
+        assert_eq!((second.store, second.restored), (store, None));
+        second.storage.found(&genesis()).unwrap();
+        drop(second.storage);
+        let third = disk.open().unwrap();
+        assert_eq!(third.store, store);
+        let restored = third.restored.unwrap();
+        assert_eq!((restored.record, restored.entries), (genesis(), vec![]));
+        let commit = restored.hard_state;
+        assert_eq!((commit.term.0, commit.vote.0, commit.commit.0), (1, 0, 1));
+    }
+
+    #[test]
+    fn a_directory_is_open_once() {
+        let disk = Disk::new();
+        let opened = disk.open().unwrap();
+        assert!(matches!(disk.open(), Err(OpenError::Locked { .. })));
+        drop(opened);
+        disk.open().unwrap();
+    }
+
+    #[test]
+    fn another_nodes_or_clusters_directory_is_refused() {
+        let (disk, _) = Disk::founded();
+        let other = Storage::open(&disk.path(), NodeId(2), "test", &Faults::none());
+        assert!(matches!(other, Err(OpenError::WrongNode { found: NodeId(1), .. })));
+        let other = Storage::open(&disk.path(), NodeId(1), "prod", &Faults::none());
+        assert!(matches!(other, Err(OpenError::WrongCluster { .. })));
+        disk.open().unwrap();
+    }
+
+    /// The states that a crash can leave while a directory is made, in their order.
+    #[test]
+    fn a_crash_while_it_is_made_leaves_it_new() {
+        let disk = Disk::new();
+        fs::create_dir_all(disk.path()).unwrap();
+        fs::write(disk.file("LOCK"), "").unwrap();
+        fs::write(disk.file("log.redb.new"), "half a database").unwrap();
+        let store = disk.open().unwrap().store;
+
+        fs::remove_file(disk.file("IDENTITY")).unwrap();
+        let opened = disk.open().unwrap();
+        assert_eq!((opened.store, opened.restored), (store, None));
+        drop(opened.storage);
+
+        fs::rename(disk.file("IDENTITY"), disk.file("IDENTITY.new")).unwrap();
+        fs::write(disk.file("IDENTITY.new"), "half an ident").unwrap();
+        assert_eq!(disk.open().unwrap().store, store);
+        assert!(disk.file("IDENTITY").exists());
+    }
+
+    #[test]
+    fn an_unfinished_directory_of_another_node_is_refused() {
+        let disk = Disk::new();
+        disk.open().unwrap();
+        fs::remove_file(disk.file("IDENTITY")).unwrap();
+        let other = Storage::open(&disk.path(), NodeId(2), "test", &Faults::none());
+        assert!(matches!(other, Err(OpenError::WrongNode { .. })));
+    }
+
+    #[test]
+    fn an_emptied_directory_is_never_taken_for_a_new_one() {
+        let (disk, _) = Disk::founded();
+        fs::remove_file(disk.file("log.redb")).unwrap();
+        for _ in 0..2 {
+            assert!(matches!(disk.open(), Err(OpenError::Emptied { .. })));
+        }
+        assert!(!disk.file("log.redb").exists());
+    }
+
+    #[test]
+    fn a_directory_without_its_pieces_is_damaged() {
+        type Damage<'a> = &'a dyn Fn(&Disk);
+        let (other, _) = Disk::founded();
+        let damages: [(&str, Damage<'_>); 6] = [
+            ("no identity", &|disk| fs::remove_file(disk.file("IDENTITY")).unwrap()),
+            ("an empty identity", &|disk| fs::write(disk.file("IDENTITY"), "").unwrap()),
+            ("a binary identity", &|disk| fs::write(disk.file("IDENTITY"), [0xFF]).unwrap()),
+            ("another's log", &|disk| {
+                fs::copy(other.file("log.redb"), disk.file("log.redb")).unwrap();
+            }),
+            ("an empty log", &|disk| fs::write(disk.file("log.redb"), "").unwrap()),
+            ("no database", &|disk| fs::write(disk.file("log.redb"), [7; 9000]).unwrap()),
+        ];
+        for (damage, inflict) in damages {
+            let (disk, _) = Disk::founded();
+            inflict(&disk);
+            for _ in 0..2 {
+                let error = disk.open().unwrap_err();
+                assert!(matches!(error, OpenError::Damaged { .. }), "{damage}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_newer_programs_directory_is_refused() {
+        let (disk, _) = Disk::founded();
+        let newer = fs::read_to_string(disk.file("IDENTITY")).unwrap();
+        let newer = newer.replace("format 1", "format 2");
+        fs::write(disk.file("IDENTITY"), newer).unwrap();
+        let error = disk.open().unwrap_err();
+        assert!(matches!(error, OpenError::NewerFormat { found: 2, supported: 1, .. }), "{error}");
+    }
+
+    #[test]
+    fn a_path_that_is_no_directory_is_refused() {
+        let disk = Disk::new();
+        let file = disk.root.path().join("file");
+        fs::write(&file, "").unwrap();
+        for path in [file.clone(), file.join("data")] {
+            let error = Storage::open(&path, NodeId(1), "test", &Faults::none()).unwrap_err();
+            assert!(matches!(error, OpenError::NotADirectory { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "there is a record already")]
+    fn a_member_is_founded_once() {
+        let (disk, _) = Disk::founded();
+        let _ = disk.open().unwrap().storage.found(&genesis());
+    }
+
+    #[test]
+    #[should_panic(expected = "an empty member")]
+    fn an_empty_member_writes_nothing() {
+        let _ = Disk::new().open().unwrap().storage.into_writer(drop);
     }
 }

@@ -156,3 +156,119 @@ fn assert_record_readable(record: &Record) {
     let length = record.data.len();
     assert!(length <= SNAPSHOT_LEN_MAX, "the record at {} has {length} bytes", record.index);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::panic::catch_unwind;
+
+    use super::super::model::{Model, entry, genesis};
+    use super::*;
+
+    const LOG: std::ops::Range<u64> = 5..10;
+
+    /// Record and commit at 7, the log from 5 to 9, vote for 2 in term 3.
+    fn restored() -> Restored {
+        let hard_state = HardState { term: Term(3), vote: NodeId(2), commit: LogIndex(7) };
+        let record = Record { index: LogIndex(7), term: Term(2), ..genesis() };
+        Restored { hard_state, record, entries: LOG.map(|index| entry(index, 2, 0)).collect() }
+    }
+
+    fn hard_state(term: u64, vote: u64, commit: u64) -> Write {
+        let hard_state =
+            HardState { term: Term(term), vote: NodeId(vote), commit: LogIndex(commit) };
+        Write { hard_state: Some(hard_state), ..Write::default() }
+    }
+
+    fn entries(indexes: &[u64], term: u64) -> Write {
+        let entries = indexes.iter().map(|index| entry(*index, term, 0)).collect();
+        Write { entries, ..Write::default() }
+    }
+
+    fn record(index: u64, compact_to: u64) -> Write {
+        let record = Some(Record { index: LogIndex(index), ..genesis() });
+        Write { record, compact_to: Some(LogIndex(compact_to)), ..Write::default() }
+    }
+
+    fn snapshot(index: u64, commit: u64) -> Write {
+        let snapshot = Some(Record { index: LogIndex(index), ..genesis() });
+        Write { snapshot, ..hard_state(3, 2, commit) }
+    }
+
+    #[test]
+    fn writes_move_the_bounds() {
+        let stored = Stored::restored(&restored()).unwrap();
+        assert_eq!((stored.first, stored.record, stored.next), (5, 7, 10));
+        let moved = |write: &Write| {
+            let stored = stored.after(write);
+            (stored.first, stored.record, stored.next)
+        };
+        assert_eq!(moved(&Write::default()), (5, 7, 10));
+        assert_eq!(moved(&entries(&[10, 11], 3)), (5, 7, 12));
+        assert_eq!(moved(&entries(&[8], 3)), (5, 7, 9));
+        assert_eq!(moved(&record(7, 6)), (7, 7, 10));
+        assert_eq!(moved(&record(7, 3)), (5, 7, 10));
+        assert_eq!(moved(&snapshot(20, 20)), (21, 20, 21));
+        assert_eq!(moved(&hard_state(4, 0, 9)), (5, 7, 10));
+    }
+
+    #[test]
+    fn a_write_that_breaks_an_invariant_panics() {
+        let stored = Stored::restored(&restored()).unwrap();
+        let long = Write { entries: vec![entry(10, 3, ENTRY_LEN_MAX + 1)], ..Write::default() };
+        for (broken, write) in [
+            ("the term goes back", hard_state(2, 2, 7)),
+            ("the commit goes back", hard_state(3, 2, 6)),
+            ("the commit is beyond the log", hard_state(3, 2, 10)),
+            ("the vote changes", hard_state(3, 1, 7)),
+            ("the vote is taken back", hard_state(3, 0, 7)),
+            ("a committed entry is replaced", entries(&[7], 3)),
+            ("entries leave a gap", entries(&[11], 3)),
+            ("entries are not consecutive", entries(&[10, 12], 3)),
+            ("an entry has a term of nobody", entries(&[10], 4)),
+            ("an entry could not be read back", long),
+            ("the record is beyond the commit", record(8, 5)),
+            ("the record goes back", record(6, 5)),
+            ("the log is compacted beyond the record", record(7, 8)),
+            ("a snapshot takes the commit back", snapshot(6, 7)),
+            ("a snapshot is not committed", snapshot(20, 7)),
+        ] {
+            assert!(catch_unwind(|| stored.after(&write)).is_err(), "{broken}");
+        }
+    }
+
+    #[test]
+    fn what_breaks_an_invariant_is_not_believed() {
+        type Damage = fn(&mut Restored);
+        let broken: [(&str, Damage); 9] = [
+            ("the log has a gap", |r| drop(r.entries.remove(2))),
+            ("the log begins after the record", |r| drop(r.entries.drain(..4))),
+            ("the log ends before the record", |r| r.entries.truncate(2)),
+            ("the log ends before the commit", |r| r.hard_state.commit = LogIndex(10)),
+            ("the commit is before the record", |r| r.hard_state.commit = LogIndex(6)),
+            ("terms go back in the log", |r| r.entries[1].term = Term(3)),
+            ("the record has another term than its entry", |r| r.record.term = Term(1)),
+            ("the hard state's term is below the log's", |r| r.hard_state.term = Term(1)),
+            ("the record is of nothing", |r| {
+                r.entries.clear();
+                r.record.index = LogIndex(0);
+                r.hard_state.commit = LogIndex(0);
+            }),
+        ];
+        for (broken, damage) in broken {
+            let mut restored = restored();
+            damage(&mut restored);
+            assert!(Stored::restored(&restored).is_err(), "{broken}");
+        }
+    }
+
+    #[test]
+    fn checking_each_write_is_checking_the_whole() {
+        let mut random = fastrand::Rng::with_seed(3);
+        let mut model = Model::founded();
+        let mut stored = Stored::founded(&genesis());
+        for _ in 0..1000 {
+            stored = model.batch(&mut random).iter().fold(stored, Stored::after);
+            assert_eq!(Stored::restored(&model.restored), Ok(stored));
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What a data directory must hold after any writes, in the plainest words there are, and random
+//! writes that a replica may well make.
+
+use epicepoch_core::durable::{HardState, Record, Restored, Write};
+use epicepoch_wire::raft_message::{Configuration, EntryKind, LogEntry};
+use epicepoch_wire::{LogIndex, NodeId, Term};
+use fastrand::Rng;
+
+/// A genesis.
+pub(super) fn genesis() -> Record {
+    record(1, 1)
+}
+
+fn record(index: u64, term: u64) -> Record {
+    let voters = vec![NodeId(1), NodeId(2), NodeId(3)];
+    Record {
+        index: LogIndex(index),
+        term: Term(term),
+        configuration: Configuration { voters, ..Configuration::default() },
+        data: vec![index as u8; 80],
+    }
+}
+
+pub(super) fn entry(index: u64, term: u64, length: usize) -> LogEntry {
+    LogEntry {
+        kind: EntryKind::Normal,
+        term: Term(term),
+        index: LogIndex(index),
+        data: vec![index as u8; length],
+        context: Vec::new(),
+    }
+}
+
+/// What is stored, and what was written last.
+#[derive(Clone, Debug)]
+pub(super) struct Model {
+    pub(super) restored: Restored,
+    pub(super) number: u64,
+}
+
+impl Model {
+    pub(super) fn founded() -> Self {
+        let record = genesis();
+        let hard_state = HardState { term: Term(1), vote: NodeId(0), commit: LogIndex(1) };
+        Self { restored: Restored { hard_state, record, entries: Vec::new() }, number: 0 }
+    }
+
+    /// Some random writes for one transaction, which are applied to the model.
+    pub(super) fn batch(&mut self, random: &mut Rng) -> Vec<Write> {
+        (0..random.usize(1..6)).map(|_| self.write(random)).collect()
+    }
+
+    /// A random write, which is applied to the model.
+    fn write(&mut self, random: &mut Rng) -> Write {
+        self.number += 1;
+        let mut write = Write { number: self.number, ..Write::default() };
+        let mut hard_state = self.restored.hard_state;
+        if random.u8(..) < 30 {
+            hard_state.term.0 += random.u64(1..4);
+            hard_state.vote = NodeId(0);
+        }
+        if hard_state.vote == NodeId(0) && random.u8(..) < 60 {
+            hard_state.vote = NodeId(random.u64(0..4));
+        }
+        if random.u8(..) < 8 {
+            let index = hard_state.commit.0 + random.u64(0..50);
+            write.snapshot = Some(record(index, hard_state.term.0));
+            hard_state.commit = LogIndex(index);
+        } else if random.u8(..) < 160 {
+            let first = random.u64(hard_state.commit.0 + 1..=self.next());
+            let entries = first..first + random.u64(1..20);
+            let term = hard_state.term.0;
+            write.entries = entries.map(|i| entry(i, term, random.usize(..200))).collect();
+        }
+        self.apply(&write);
+        if random.u8(..) < 120 {
+            hard_state.commit.0 = random.u64(hard_state.commit.0..self.next());
+        }
+        if hard_state != self.restored.hard_state || random.u8(..) < 10 {
+            write.hard_state = Some(hard_state);
+            self.restored.hard_state = hard_state;
+        }
+        if random.u8(..) < 25 {
+            self.compact(&mut write, random);
+        }
+        write
+    }
+
+    fn compact(&mut self, write: &mut Write, random: &mut Rng) {
+        let Restored { hard_state, record: old, entries } = &mut self.restored;
+        let index = random.u64(old.index.0..=hard_state.commit.0);
+        let at_index = entries.iter().find(|entry| entry.index.0 == index);
+        let new = record(index, at_index.map_or(old.term, |entry| entry.term).0);
+        let compact_to = LogIndex(random.u64(index.saturating_sub(20)..=index));
+        entries.retain(|entry| entry.index > compact_to);
+        *old = new.clone();
+        write.record = Some(new);
+        write.compact_to = Some(compact_to);
+    }
+
+    fn apply(&mut self, write: &Write) {
+        if let Some(snapshot) = &write.snapshot {
+            self.restored.record = snapshot.clone();
+            self.restored.entries.clear();
+        }
+        if let Some(first) = write.entries.first() {
+            self.restored.entries.retain(|entry| entry.index < first.index);
+            self.restored.entries.extend_from_slice(&write.entries);
+        }
+    }
+
+    fn next(&self) -> u64 {
+        let last = self.restored.entries.last().map(|entry| entry.index);
+        last.unwrap_or(self.restored.record.index).0 + 1
+    }
+}
