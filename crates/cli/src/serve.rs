@@ -1,12 +1,14 @@
 //! `epicepoch serve`: one node, from its settings to its orderly end.
 
 use std::ffi::OsStr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 
 use clap::ArgMatches;
 use epicepoch_server::Node;
+use epicepoch_server::faults::TEST_FAULTS_FILE;
 
 use crate::failure::Failure;
 use crate::logging::Logging;
@@ -17,7 +19,8 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     let given = Given::gather(matches, environment, |_| true).map_err(Failure::usage)?;
     let draft = given.node(Logging::default(), cores()).map_err(Failure::usage)?;
     draft.logging.start(colours(environment));
-    let node = Arc::new(Node::start(draft.config)?);
+    let faults = environment.get(OsStr::new(TEST_FAULTS_FILE)).map(PathBuf::from);
+    let node = Arc::new(Node::start_with_faults(draft.config, faults)?);
     let stopping = Arc::clone(&node);
     signals::watch(move || stopping.request_shutdown())?;
     node.wait()?;

@@ -1,20 +1,37 @@
-//! A node of the cluster: starts its planes and stops them. PLACEHOLDER that only holds the
-//! shape of the entry points for the binary; it serves nothing.
+//! A node: opens what it needs, starts its planes in the right order, and ends them in the right
+//! order. It decides nothing about timestamps.
 
-use std::net::SocketAddr;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use epicepoch_wire::NodeId;
+use epicepoch_core::allocator::Allocator;
+use epicepoch_core::publication::{Identity, Published, Role, Shared};
+use epicepoch_wire::{BootId, NodeId, Term};
+use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 
 use crate::config::{Config, ConfigError};
+use crate::consensus::{Consensus, ConsensusError, Parts};
+use crate::faults::{Faults, FaultsError};
+use crate::listener::{ClientListener, raise_descriptor_limit};
+use crate::metrics::Metrics;
+use crate::shared::{Health, NodeClock, NodeShared};
+use crate::storage::{OpenError, Opened, Storage};
+use crate::worker::Workers;
 
-/// A running node.
+/// A running node. Dropping it without [`Node::wait`] leaves its threads running.
 #[derive(Debug)]
 pub struct Node {
-    config: Config,
-    stopping: Mutex<bool>,
-    stopped: Condvar,
+    shared: Arc<NodeShared>,
+    workers: Workers,
+    http_addr: SocketAddr,
+    consensus: Mutex<Option<Consensus>>,
+    fate: Arc<Fate>,
 }
 
 /// Why a node did not start.
@@ -24,50 +41,219 @@ pub enum StartError {
     /// Correct the configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// Unset the test switch, or use a test build.
+    #[error(transparent)]
+    Faults(#[from] FaultsError),
+    /// Correct `DATA_DIR`, or do what the text says.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The data directory is empty, and nobody said that this is a new cluster.
+    #[error(
+        "{path} holds no data and BOOTSTRAP is off: set BOOTSTRAP=1 on the first start of a new \
+         cluster, on all its first members; a member that lost its disk cannot come back under \
+         its old id", path = .path.display()
+    )]
+    NotBootstrapped {
+        /// The data directory.
+        path: PathBuf,
+    },
+    /// Free the port, or choose another.
+    #[error("{setting} {addr} cannot be used: {source}")]
+    Bind {
+        /// The setting to correct.
+        setting: &'static str,
+        /// The address.
+        addr: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The system refuses a thread or randomness.
+    #[error("the node cannot run: {0}")]
+    Io(#[from] io::Error),
 }
 
 /// Why a node stopped by itself.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum RunError {}
+pub enum RunError {
+    /// The consensus plane could not go on.
+    #[error(transparent)]
+    Consensus(#[from] ConsensusError),
+}
+
+/// Whether the node should end, and who is told.
+#[derive(Debug, Default)]
+struct Fate {
+    should_end: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Fate {
+    fn end(&self) {
+        *self.should_end.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+    }
+
+    fn wait(&self) {
+        let ends = self.should_end.lock().unwrap_or_else(PoisonError::into_inner);
+        let ends = self.changed.wait_while(ends, |ends| !*ends);
+        drop(ends.unwrap_or_else(PoisonError::into_inner));
+    }
+}
 
 impl Node {
-    /// Starts the node.
+    /// Starts a node: checks the configuration, opens the data directory and both ports, then
+    /// starts its threads. Returns as soon as it answers `/up`; it may still wait for its peers.
     ///
     /// # Errors
-    /// A configuration that does not pass its check.
+    /// When the node cannot start; nothing is left running.
     pub fn start(config: Config) -> Result<Self, StartError> {
+        Self::start_with_faults(config, None)
+    }
+
+    /// [`Node::start`] with the test switch: a file of faults, refused by release builds.
+    ///
+    /// # Errors
+    /// When the node cannot start; nothing is left running.
+    pub fn start_with_faults(config: Config, faults: Option<PathBuf>) -> Result<Self, StartError> {
         config.check()?;
-        Ok(Self { config, stopping: Mutex::new(false), stopped: Condvar::new() })
+        let faults = Faults::from_path(faults)?;
+        raise_descriptor_limit();
+        let clients = bind_clients(&config)?;
+        let http_addr = clients.local_addr()?;
+        let peers = bind_peers(config.raft_bind)?;
+        let opened =
+            Storage::open(&config.data_dir, config.node_id, &config.cluster_name, &faults)?;
+        let Opened { storage, store, restored } = opened;
+        match (&restored, config.bootstrap) {
+            (None, false) => {
+                return Err(StartError::NotBootstrapped { path: config.data_dir });
+            }
+            (Some(_), true) => tracing::info!("BOOTSTRAP is ignored: data exists"),
+            (None, true) | (Some(_), false) => {}
+        }
+        let boot = BootId(getrandom::u64().map_err(io::Error::from)?);
+        let identity = Identity { node: config.node_id, store, boot };
+        let durable_term = restored.as_ref().map_or(Term(0), |r| r.hard_state.term);
+        let core = Arc::new(Shared::new(durable_term, Published::nothing(identity)));
+        let interval_ns = config.epoch_interval.as_nanos() as u64;
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let shared = Arc::new(NodeShared {
+            client_addr: config.advertise_addr_at(http_addr.port()),
+            identity,
+            allocator: Allocator::new(core.clone(), interval_ns),
+            clock: NodeClock::new(wall.as_nanos() as u64),
+            health: Health::default(),
+            core,
+            config,
+        });
+        let metrics = Arc::new(Metrics::new(shared.clone()));
+        let workers = Workers::spawn(shared.clone(), metrics.clone())?;
+        let fate = Arc::new(Fate::default());
+        let parts = Parts {
+            shared: shared.clone(),
+            workers: workers.clone(),
+            storage,
+            restored,
+            listener: peers,
+            faults,
+            seed: getrandom::u64().map_err(io::Error::from)?,
+            metrics: metrics.clone(),
+        };
+        let ending = fate.clone();
+        let consensus = Consensus::spawn(parts, move || ending.end())?;
+        clients.spawn(workers.clone(), shared.config.connections_max, metrics)?;
+        tracing::info!(
+            node = identity.node.0,
+            clients = %http_addr,
+            peers = %shared.config.raft_bind,
+            "started"
+        );
+        Ok(Self { shared, workers, http_addr, consensus: Mutex::new(Some(consensus)), fate })
     }
 
     /// Where clients reach this node on this machine.
     pub fn http_addr(&self) -> SocketAddr {
-        SocketAddr::from((self.config.http_bind, self.config.http_port))
+        self.http_addr
     }
 
     /// Asks the node to stop; returns at once.
     pub fn request_shutdown(&self) {
-        *self.stopping.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.stopped.notify_all();
+        self.fate.end();
     }
 
-    /// Blocks until the node has stopped.
+    /// Blocks until the node has stopped: because it was asked to, after handing leadership over
+    /// and finishing what it had begun, or because it cannot go on.
     ///
     /// # Errors
-    /// None yet.
+    /// Why it could not go on.
     pub fn wait(&self) -> Result<(), RunError> {
-        let stopping = self.stopping.lock().unwrap_or_else(PoisonError::into_inner);
-        let stopped = self.stopped.wait_while(stopping, |stopping| !*stopping);
-        drop(stopped.unwrap_or_else(PoisonError::into_inner));
+        self.fate.wait();
+        let consensus = self.consensus.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(consensus) = consensus else { return Ok(()) };
+        let deadline = Instant::now() + self.shared.config.shutdown_timeout;
+        self.leave(&consensus, deadline);
+        self.shared.health.is_shutting_down.store(true, Ordering::SeqCst);
+        self.workers.shutdown(deadline.saturating_duration_since(Instant::now()));
+        consensus.stop()?;
+        tracing::info!(node = self.shared.identity.node.0, "stopped");
         Ok(())
+    }
+
+    /// Hands leadership over and waits until it is gone, while the node still serves.
+    fn leave(&self, consensus: &Consensus, deadline: Instant) {
+        while self.leads() && Instant::now() < deadline {
+            if consensus.hand_over(None).is_none() {
+                // Nobody can take over, or the plane has ended.
+                return;
+            }
+            let patience = Instant::now() + self.shared.config.election_timeout;
+            while self.leads() && Instant::now() < patience.min(deadline) {
+                thread::sleep(HAND_OVER_POLL);
+            }
+        }
+    }
+
+    fn leads(&self) -> bool {
+        self.shared.core.published().role == Role::Leader
     }
 
     /// Whether this node leads and may serve.
     pub fn is_leader(&self) -> bool {
-        self.config.peers.keys().next() == Some(&self.config.node_id)
+        self.shared.core.published().grant.is_some()
     }
 
-    /// Asks this leader to hand leadership to `_target`.
-    pub fn transfer_leader_to(&self, _target: NodeId) {}
+    /// Asks this leader to hand leadership to `target`; does nothing on a follower.
+    pub fn transfer_leader_to(&self, target: NodeId) {
+        let consensus = self.consensus.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(consensus) = consensus.as_ref() {
+            consensus.hand_over(Some(target));
+        }
+    }
 }
+
+fn bind_clients(config: &Config) -> Result<ClientListener, StartError> {
+    let (ip, port) = (config.http_bind, config.http_port);
+    ClientListener::bind(ip, port).map_err(|source| StartError::Bind {
+        setting: "HTTP_PORT",
+        addr: SocketAddr::from((ip, port)),
+        source,
+    })
+}
+
+/// The peer port, exclusive: a second process on it fails.
+fn bind_peers(addr: SocketAddr) -> Result<TcpListener, StartError> {
+    let bind = || -> io::Result<TcpListener> {
+        let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&addr.into())?;
+        socket.listen(PEER_BACKLOG)?;
+        Ok(socket.into())
+    };
+    bind().map_err(|source| StartError::Bind { setting: "RAFT_ADDR", addr, source })
+}
+
+/// Connections that may wait to be accepted on the peer port.
+const PEER_BACKLOG: i32 = 256;
+/// Between two looks at whether leadership is gone.
+const HAND_OVER_POLL: Duration = Duration::from_micros(200);

@@ -1,0 +1,286 @@
+//! Connections from peers. Each says first who it is; then it is handed to whom it is for: Raft
+//! messages to the replica, confirm links to a worker. Garbage ends the connection and nothing
+//! else.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use epicepoch_wire::bootstrap::{Genesis, Member};
+use epicepoch_wire::frame::{FrameKind, write_frame};
+use epicepoch_wire::gossip::{Ping, Pong};
+use epicepoch_wire::hello::{Hello, LinkKind, Refusal, RefusalCode};
+use epicepoch_wire::raft_message::RaftMessage;
+use epicepoch_wire::{BootId, ClusterId, NodeId};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::introduction::{check, check_name, wrong_store};
+use super::plane::{Event, Inbox};
+use super::wall::wall_ns;
+use crate::abort::AbortOnPanic;
+use crate::faults::Faults;
+use crate::framed::{FrameReader, write_frames};
+use crate::shared::NodeShared;
+use crate::worker::Workers;
+
+/// How long a connection may take to say who it is.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
+/// Connections that may be saying who they are at once; beyond it new ones are closed.
+const HELLOS_MAX: usize = 128;
+/// A Raft link that was heard within this time is alive: another process of its id is refused.
+const ALIVE_WITHIN: Duration = Duration::from_millis(500);
+/// After accept failed (out of descriptors, for instance), wait so long.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
+/// Silence after which an inbound Raft link is closed; its peer pings all the time.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+
+/// What the accepted connections share.
+pub(super) struct Accepted {
+    pub(super) shared: Arc<NodeShared>,
+    pub(super) workers: Workers,
+    pub(super) faults: Faults,
+    pub(super) inbox: Rc<Inbox>,
+    /// Ids that were removed from the cluster, as applied here.
+    pub(super) removed: RefCell<BTreeSet<NodeId>>,
+    /// Inbound Raft links: whose, of which run, and when last heard.
+    alive: RefCell<BTreeMap<NodeId, Alive>>,
+    saying_hello: Cell<usize>,
+}
+
+#[derive(Clone, Copy)]
+struct Alive {
+    boot: BootId,
+    heard_at: Instant,
+    link: u64,
+}
+
+impl Accepted {
+    pub(super) fn new(
+        shared: Arc<NodeShared>,
+        workers: Workers,
+        faults: Faults,
+        inbox: Rc<Inbox>,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            shared,
+            workers,
+            faults,
+            inbox,
+            removed: RefCell::default(),
+            alive: RefCell::default(),
+            saying_hello: Cell::new(0),
+        })
+    }
+
+    /// Accepts connections for ever.
+    pub(super) async fn run(self: Rc<Self>, listener: Rc<TcpListener>) {
+        let _abort = AbortOnPanic("peer listener");
+        let mut count = 0_u64;
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) if self.saying_hello.get() < HELLOS_MAX => {
+                    count += 1;
+                    let this = self.clone();
+                    tokio::task::spawn_local(async move { this.serve(stream, count).await });
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "a peer's connection cannot be accepted");
+                    sleep(ACCEPT_BACKOFF).await;
+                }
+            }
+        }
+    }
+
+    async fn serve(self: Rc<Self>, stream: TcpStream, link: u64) {
+        let _abort = AbortOnPanic("link from a peer");
+        let from = stream.peer_addr().map_or_else(|error| error.to_string(), |a| a.to_string());
+        let _nodelay = stream.set_nodelay(true);
+        let mut reader = FrameReader::new(stream);
+        self.saying_hello.set(self.saying_hello.get() + 1);
+        let hello = timeout(HELLO_TIMEOUT, read_hello(&mut reader)).await;
+        self.saying_hello.set(self.saying_hello.get() - 1);
+        let Ok(Some((cluster, node, hello))) = hello else {
+            tracing::debug!(from, "a connection on the peer port said no hello");
+            return;
+        };
+        let mut stream = reader.into_stream();
+        match self.answer(cluster, node, &hello, link) {
+            Answer::Genesis(genesis) => {
+                self.say(&mut stream, FrameKind::Genesis, |out| genesis.encode(out)).await;
+            }
+            Answer::Refused(refusal) => {
+                tracing::warn!(from, node = node.0, %refusal, "a peer is refused");
+                self.say(&mut stream, FrameKind::Refused, |out| refusal.encode(out)).await;
+            }
+            Answer::Welcome => {
+                let welcome = self.shared.hello(hello.link, node);
+                if !self.say(&mut stream, FrameKind::Welcome, |out| welcome.encode(out)).await {
+                    return;
+                }
+                match hello.link {
+                    LinkKind::Confirm(_) => self.hand_to_worker(node, hello, stream),
+                    LinkKind::Raft => self.serve_raft(node, hello, stream, link).await,
+                    LinkKind::Bootstrap => {}
+                }
+            }
+        }
+    }
+
+    fn answer(&self, cluster: ClusterId, node: NodeId, hello: &Hello, link: u64) -> Answer {
+        if hello.link == LinkKind::Bootstrap {
+            return self.answer_bootstrap(node, hello);
+        }
+        let removed = self.removed.borrow();
+        if let Err(refusal) = check(&self.shared, &removed, cluster, node, hello) {
+            return Answer::Refused(refusal);
+        }
+        if hello.link == LinkKind::Raft {
+            let now = Instant::now();
+            let alive = Alive { boot: hello.boot, heard_at: now, link };
+            let mut links = self.alive.borrow_mut();
+            let other = links.get(&node).filter(|other| {
+                other.boot != hello.boot && other.heard_at.elapsed() < ALIVE_WITHIN
+            });
+            if other.is_some() {
+                let text = format!(
+                    "another process runs as node {node} and is connected: stop one of them"
+                );
+                return Answer::Refused(Refusal::new(RefusalCode::DuplicateNode, text));
+            }
+            links.insert(node, alive);
+        }
+        Answer::Welcome
+    }
+
+    /// A first member that missed the genesis gets it, if it is named in it by this very data
+    /// directory; every other empty one is refused.
+    fn answer_bootstrap(&self, node: NodeId, hello: &Hello) -> Answer {
+        if let Err(refusal) = check_name(&self.shared, node, hello) {
+            return Answer::Refused(refusal);
+        }
+        let published = self.shared.core.published();
+        let known = published.members.get(&node);
+        match known {
+            _ if self.removed.borrow().contains(&node) => {
+                let text = format!("node id {node} was removed from the cluster");
+                Answer::Refused(Refusal::new(RefusalCode::Removed, text))
+            }
+            Some(member) if member.store == hello.store => Answer::Genesis(Genesis {
+                cluster: published.cluster,
+                history: published.history,
+                members: published.members.values().cloned().collect(),
+            }),
+            Some(member) => Answer::Refused(wrong_store(member)),
+            None => {
+                let text = format!(
+                    "node {} belongs to cluster {} already, and node {node} is no member of it: \
+                     start it without BOOTSTRAP and add it to that cluster, or correct PEERS",
+                    self.shared.identity.node, published.cluster
+                );
+                Answer::Refused(Refusal::new(RefusalCode::UnknownNode, text))
+            }
+        }
+    }
+
+    async fn say(
+        &self,
+        stream: &mut TcpStream,
+        kind: FrameKind,
+        payload: impl FnOnce(&mut Vec<u8>),
+    ) -> bool {
+        let mut frames = Vec::new();
+        let cluster = self.shared.core.published().cluster;
+        write_frame(&mut frames, kind, cluster, self.shared.identity.node, payload);
+        timeout(HELLO_TIMEOUT, write_frames(stream, &mut frames)).await.is_ok_and(|w| w.is_ok())
+    }
+
+    fn hand_to_worker(&self, node: NodeId, hello: Hello, stream: TcpStream) {
+        match stream.into_std() {
+            Ok(stream) => self.workers.adopt_confirm_link(node, hello, stream),
+            Err(error) => tracing::warn!(%error, "a confirm link cannot be handed over"),
+        }
+    }
+
+    async fn serve_raft(&self, node: NodeId, hello: Hello, stream: TcpStream, link: u64) {
+        let member = Member {
+            node,
+            store: hello.store,
+            raft_addr: hello.raft_addr.clone(),
+            client_addr: hello.client_addr.clone(),
+        };
+        let store = hello.store;
+        self.inbox.send(Event::Introduced { member, hello }).await;
+        let cluster = self.shared.core.published().cluster;
+        let (reader, mut writer) = stream.into_split();
+        let mut reader = FrameReader::new(reader);
+        let mut frames = Vec::new();
+        loop {
+            let Ok(read) = timeout(SILENCE_MAX, reader.next()).await else { break };
+            let (header, payload) = match read {
+                Ok(Some(frame)) => frame,
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::debug!(node = node.0, %error, "a peer's link broke");
+                    break;
+                }
+            };
+            if (header.cluster, header.from) != (cluster, node) {
+                tracing::warn!(node = node.0, "a frame of another node or cluster: link closed");
+                break;
+            }
+            if let Some(alive) = self.alive.borrow_mut().get_mut(&node)
+                && alive.link == link
+            {
+                alive.heard_at = Instant::now();
+            }
+            match header.kind {
+                FrameKind::Raft => match RaftMessage::decode(payload) {
+                    Ok(message) => {
+                        self.inbox.send(Event::Message { from: node, store, message }).await;
+                    }
+                    Err(error) => {
+                        tracing::warn!(node = node.0, %error, "no message: link closed");
+                        break;
+                    }
+                },
+                FrameKind::Ping => {
+                    let Ok(Ping { sent_ns }) = Ping::decode(payload) else { break };
+                    let pong = Pong { sent_ns, wall_ns: wall_ns(&self.faults) };
+                    let me = self.shared.identity.node;
+                    write_frame(&mut frames, FrameKind::Pong, cluster, me, |out| pong.encode(out));
+                    if write_frames(&mut writer, &mut frames).await.is_err() {
+                        break;
+                    }
+                }
+                _ => break,
+            }
+        }
+        let is_last = self.alive.borrow().get(&node).is_some_and(|alive| alive.link == link);
+        if is_last {
+            self.alive.borrow_mut().remove(&node);
+            self.inbox.send(Event::Closed { node }).await;
+        }
+    }
+}
+
+enum Answer {
+    Welcome,
+    Genesis(Genesis),
+    Refused(Refusal),
+}
+
+/// The first frame of a connection, if it is a hello.
+pub(super) async fn read_hello(
+    reader: &mut FrameReader<TcpStream>,
+) -> Option<(ClusterId, NodeId, Hello)> {
+    let (header, payload) = reader.next().await.ok()??;
+    if header.kind != FrameKind::Hello {
+        return None;
+    }
+    let hello = Hello::decode(payload).ok()?;
+    Some((header.cluster, header.from, hello))
+}

@@ -1,0 +1,114 @@
+//! Whether a peer is who it says: checks of a hello, pure. A hello that passes binds the whole
+//! connection to one node id and one data directory; nothing on it is believed before.
+
+use std::collections::BTreeSet;
+
+use epicepoch_wire::bootstrap::Member;
+use epicepoch_wire::hello::{Hello, LinkKind, Refusal, RefusalCode};
+use epicepoch_wire::{ClusterId, NodeId};
+
+use crate::shared::NodeShared;
+
+/// Checks a hello that a member of a cluster received on a Raft or confirm link.
+pub(crate) fn check(
+    shared: &NodeShared,
+    removed: &BTreeSet<NodeId>,
+    cluster: ClusterId,
+    from: NodeId,
+    hello: &Hello,
+) -> Result<(), Refusal> {
+    check_name(shared, from, hello)?;
+    let published = shared.core.published();
+    if published.cluster == ClusterId(0) {
+        let text = format!("node {} has no cluster yet", shared.identity.node);
+        return Err(Refusal::new(RefusalCode::NotBootstrapped, text));
+    }
+    if cluster != published.cluster {
+        let text = format!(
+            "node {} belongs to cluster {}, not {cluster}: one of the two has a wrong address in \
+             PEERS",
+            shared.identity.node, published.cluster
+        );
+        return Err(Refusal::new(RefusalCode::WrongCluster, text));
+    }
+    if removed.contains(&from) {
+        let text = format!("node id {from} was removed from the cluster and is never used again");
+        return Err(Refusal::new(RefusalCode::Removed, text));
+    }
+    match published.members.get(&from) {
+        Some(member) if member.store != hello.store => Err(wrong_store(member)),
+        // A member that this node has not heard of yet may lead it; it has no vote here.
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Checks what a hello says whatever state the receiver is in.
+pub(crate) fn check_name(shared: &NodeShared, from: NodeId, hello: &Hello) -> Result<(), Refusal> {
+    let me = shared.identity.node;
+    if hello.cluster_name != shared.config.cluster_name {
+        let text = format!(
+            "node {me} belongs to the cluster named {:?}, not {:?}: correct CLUSTER or the \
+             address in PEERS",
+            shared.config.cluster_name, hello.cluster_name
+        );
+        return Err(Refusal::new(RefusalCode::WrongClusterName, text));
+    }
+    if hello.to != me || from == NodeId(0) {
+        let text = format!("node {me} is here, not node {}: correct PEERS", hello.to);
+        return Err(Refusal::new(RefusalCode::WrongNode, text));
+    }
+    if from == me {
+        let text = format!("node id {me} is this node's own: give every node its own NODE_ID");
+        return Err(Refusal::new(RefusalCode::WrongStore, text));
+    }
+    Ok(())
+}
+
+/// Checks the welcome with which a peer answered a hello.
+pub(crate) fn check_welcome(
+    cluster: ClusterId,
+    peer: &Member,
+    answered: (ClusterId, NodeId),
+    welcome: &Hello,
+) -> Result<(), String> {
+    let (its_cluster, node) = answered;
+    if node != peer.node {
+        return Err(format!("node {node} answers at {}: correct PEERS", peer.raft_addr));
+    }
+    if its_cluster != cluster {
+        return Err(format!("{} belongs to another cluster, {its_cluster}", peer.raft_addr));
+    }
+    if welcome.store != peer.store {
+        return Err(format!(
+            "node {node} at {} has another data directory than the member of that id: its disk \
+             was emptied or replaced",
+            peer.raft_addr
+        ));
+    }
+    Ok(())
+}
+
+/// The refusal of a node id that is bound to another data directory.
+pub(crate) fn wrong_store(member: &Member) -> Refusal {
+    let text = format!(
+        "node id {} belongs to a member with another data directory, at {}: an emptied disk cannot \
+         come back under its old id, and two nodes cannot share one; add a new member instead",
+        member.node, member.raft_addr
+    );
+    Refusal::new(RefusalCode::WrongStore, text)
+}
+
+/// Settings of a peer that differ from this node's and should not; for a warning.
+pub(crate) fn differing_settings(shared: &NodeShared, hello: &Hello) -> Vec<String> {
+    let ours = shared.hello(LinkKind::Raft, hello.to).settings;
+    let theirs = &hello.settings;
+    let pairs = [
+        ("EPOCH_INTERVAL_MS", ours.epoch_interval_ms, theirs.epoch_interval_ms),
+        ("RESERVATION_MS", ours.reservation_ms, theirs.reservation_ms),
+        ("CLOCK_OFFSET_MAX_MS", ours.clock_offset_max_ms, theirs.clock_offset_max_ms),
+        ("ELECTION_TIMEOUT_MS", ours.election_timeout_ms, theirs.election_timeout_ms),
+        ("MAX_N", ours.max_n, theirs.max_n),
+    ];
+    let differing = pairs.iter().filter(|(_, ours, theirs)| ours != theirs);
+    differing.map(|(name, ours, theirs)| format!("{name} is {ours} here, {theirs} there")).collect()
+}

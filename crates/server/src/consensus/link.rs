@@ -1,0 +1,270 @@
+//! The connection to a peer: Raft messages out, clock samples both ways. It is dialled for ever,
+//! and it never queues more than it is worth: Raft sends again what a broken link has lost.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use epicepoch_wire::ClusterId;
+use epicepoch_wire::bootstrap::Member;
+use epicepoch_wire::frame::{FrameKind, write_frame};
+use epicepoch_wire::gossip::{Ping, Pong};
+use epicepoch_wire::hello::{Hello, LinkKind, Refusal, RefusalCode};
+use epicepoch_wire::raft_message::RaftMessage;
+use thiserror::Error;
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+
+use super::introduction::check_welcome;
+use super::plane::{Event, Inbox};
+use crate::abort::AbortOnPanic;
+use crate::framed::{FrameError, FrameReader, write_frames};
+use crate::shared::NodeShared;
+
+/// Messages that may wait for one peer; beyond it they are dropped, and Raft sends again.
+const QUEUE_LEN_MAX: usize = 256;
+/// How long to wait for a peer to accept and to answer the hello.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// First and longest wait between two attempts to connect.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+/// Between two clock samples; also what keeps a link known to be alive.
+pub(super) const PING_INTERVAL: Duration = Duration::from_millis(100);
+/// Silence after which a link is given up and dialled again.
+const SILENCE_MAX: Duration = Duration::from_millis(1_500);
+
+/// A link that reconnects by itself until it is dropped.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) peer: Member,
+    queue: mpsc::Sender<RaftMessage>,
+    task: AbortHandle,
+}
+
+impl Link {
+    /// Starts to connect to `peer`.
+    pub(super) fn open(
+        shared: Arc<NodeShared>,
+        cluster: ClusterId,
+        peer: Member,
+        inbox: Rc<Inbox>,
+    ) -> Self {
+        let (queue, queued) = mpsc::channel(QUEUE_LEN_MAX);
+        let dialler = Dialler { shared, cluster, peer: peer.clone(), inbox };
+        let task = tokio::task::spawn_local(dialler.run(queued)).abort_handle();
+        Self { peer, queue, task }
+    }
+
+    /// Queues a message; `false` when it was dropped.
+    pub(super) fn send(&self, message: RaftMessage) -> bool {
+        self.queue.try_send(message).is_ok()
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Dialler {
+    shared: Arc<NodeShared>,
+    cluster: ClusterId,
+    peer: Member,
+    inbox: Rc<Inbox>,
+}
+
+/// Why a connection did not come about, or ended.
+#[derive(Debug, Error)]
+enum LinkError {
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    #[error("{0}")]
+    Frame(#[from] FrameError),
+    #[error("no answer in time")]
+    Timeout,
+    #[error("refused: {0}")]
+    Refused(Refusal),
+    #[error("{0}")]
+    WrongPeer(String),
+    #[error("the peer closed the connection")]
+    Closed,
+    #[error("the peer is silent")]
+    Silent,
+    #[error("the node ends")]
+    Ended,
+}
+
+impl Dialler {
+    async fn run(self, mut queued: mpsc::Receiver<RaftMessage>) {
+        let _abort = AbortOnPanic("link to a peer");
+        let (mut backoff, backoff_max) = BACKOFF;
+        let mut told = String::new();
+        loop {
+            let error = match self.connect().await {
+                Ok((reader, writer)) => {
+                    tracing::info!(peer = self.peer.node.0, "connected");
+                    (backoff, told) = (BACKOFF.0, String::new());
+                    // What waited for the old connection is stale: Raft sends again.
+                    while queued.try_recv().is_ok() {}
+                    self.serve(reader, writer, &mut queued).await
+                }
+                Err(error) => error,
+            };
+            if matches!(error, LinkError::Ended) {
+                return;
+            }
+            self.tell(&error, &mut told).await;
+            // The jitter keeps two nodes from dialling each other in step.
+            let jitter = Duration::from_micros(jitter_us(&self.shared, backoff));
+            self.drain(&mut queued, backoff + jitter).await;
+            backoff = (backoff * 2).min(backoff_max);
+        }
+    }
+
+    /// Reports an error: once in the log per new text, and to the replica.
+    async fn tell(&self, error: &LinkError, told: &mut String) {
+        let node = self.peer.node;
+        let text = error.to_string();
+        if *told != text {
+            tracing::warn!(peer = node.0, addr = self.peer.raft_addr, error = text, "no link");
+            *told = text;
+        }
+        let event = match error {
+            LinkError::Refused(refusal) => Event::Refused { by: node, refusal: refusal.clone() },
+            LinkError::Closed => Event::Closed { node },
+            LinkError::Frame(FrameError::Io(error)) | LinkError::Io(error)
+                if error.kind() == std::io::ErrorKind::ConnectionReset =>
+            {
+                Event::Closed { node }
+            }
+            _ => Event::Unreachable { node },
+        };
+        self.inbox.send(event).await;
+    }
+
+    /// Waits, and drops what is queued meanwhile.
+    async fn drain(&self, queued: &mut mpsc::Receiver<RaftMessage>, wait: Duration) {
+        let until = sleep(wait);
+        tokio::pin!(until);
+        loop {
+            tokio::select! {
+                () = &mut until => return,
+                message = queued.recv() => if message.is_none() { return },
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<(FrameReader<OwnedReadHalf>, OwnedWriteHalf), LinkError> {
+        let hello = self.shared.hello(LinkKind::Raft, self.peer.node);
+        let attempt = async {
+            let stream = TcpStream::connect(&self.peer.raft_addr).await?;
+            stream.set_nodelay(true)?;
+            let (reader, mut writer) = stream.into_split();
+            let mut frames = Vec::new();
+            let me = self.shared.identity.node;
+            write_frame(&mut frames, FrameKind::Hello, self.cluster, me, |out| hello.encode(out));
+            write_frames(&mut writer, &mut frames).await?;
+            let mut reader = FrameReader::new(reader);
+            let (header, payload) = reader.next().await?.ok_or(LinkError::Closed)?;
+            match header.kind {
+                FrameKind::Welcome => {
+                    let welcome = Hello::decode(payload).map_err(FrameError::from)?;
+                    let from = (header.cluster, header.from);
+                    check_welcome(self.cluster, &self.peer, from, &welcome)
+                        .map_err(LinkError::WrongPeer)?;
+                }
+                FrameKind::Refused => {
+                    let refusal = Refusal::decode(payload).map_err(FrameError::from)?;
+                    return Err(LinkError::Refused(refusal));
+                }
+                kind => {
+                    return Err(LinkError::WrongPeer(format!("{kind:?} instead of a welcome")));
+                }
+            }
+            Ok((reader, writer))
+        };
+        timeout(CONNECT_TIMEOUT, attempt).await.map_err(|_| LinkError::Timeout)?
+    }
+
+    /// Serves a connection until it breaks.
+    async fn serve(
+        &self,
+        mut reader: FrameReader<OwnedReadHalf>,
+        mut writer: OwnedWriteHalf,
+        queued: &mut mpsc::Receiver<RaftMessage>,
+    ) -> LinkError {
+        let mut pings = interval(PING_INTERVAL);
+        pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut heard_at = Instant::now();
+        let mut frames = Vec::new();
+        loop {
+            tokio::select! {
+                written = write_frames(&mut writer, &mut frames), if !frames.is_empty() => {
+                    if let Err(error) = written { return error.into() }
+                }
+                read = reader.next() => match read {
+                    Err(error) => return error.into(),
+                    Ok(None) => return LinkError::Closed,
+                    Ok(Some((header, payload))) => {
+                        let pong = Pong::decode(payload);
+                        let (FrameKind::Pong, Ok(pong)) = (header.kind, pong) else {
+                            return LinkError::WrongPeer(format!("unexpected {:?}", header.kind));
+                        };
+                        heard_at = Instant::now();
+                        let received_ns = self.shared.clock.monotonic_ns();
+                        let node = self.peer.node;
+                        self.inbox.send(Event::Pong { node, pong, received_ns }).await;
+                    }
+                },
+                message = queued.recv(), if frames.len() < FRAMES_LEN_MAX => {
+                    let Some(message) = message else { return LinkError::Ended };
+                    self.frame(&mut frames, &message);
+                    while frames.len() < FRAMES_LEN_MAX && let Ok(message) = queued.try_recv() {
+                        self.frame(&mut frames, &message);
+                    }
+                },
+                _ = pings.tick() => {
+                    if heard_at.elapsed() > SILENCE_MAX {
+                        return LinkError::Silent;
+                    }
+                    let ping = Ping { sent_ns: self.shared.clock.monotonic_ns() };
+                    let me = self.shared.identity.node;
+                    write_frame(&mut frames, FrameKind::Ping, self.cluster, me, |out| {
+                        ping.encode(out);
+                    });
+                }
+            }
+        }
+    }
+
+    fn frame(&self, frames: &mut Vec<u8>, message: &RaftMessage) {
+        let me = self.shared.identity.node;
+        write_frame(frames, FrameKind::Raft, self.cluster, me, |out| message.encode(out));
+    }
+}
+
+/// Bytes of frames that wait to be written before no more messages are taken from the queue.
+const FRAMES_LEN_MAX: usize = 256 << 10;
+
+/// Up to a quarter of `backoff`, microseconds; drawn from the clock, since nothing depends on it.
+fn jitter_us(shared: &NodeShared, backoff: Duration) -> u64 {
+    let quarter = backoff.as_micros() as u64 / 4;
+    fastrand::Rng::with_seed(shared.clock.monotonic_ns()).u64(0..=quarter)
+}
+
+/// Whether a refusal means that this node must end, once it is heard `times` in a row.
+pub(super) fn is_fatal(code: RefusalCode, times: u32) -> bool {
+    match code {
+        // Another process of this id may be about to end; a wrong address of one peer is no
+        // reason to end a node that serves.
+        RefusalCode::DuplicateNode => times >= DUPLICATE_REFUSALS_MAX,
+        RefusalCode::WrongStore | RefusalCode::Removed => true,
+        _ => false,
+    }
+}
+
+/// Refusals as a duplicate that are waited out, a few seconds in all.
+const DUPLICATE_REFUSALS_MAX: u32 = 12;

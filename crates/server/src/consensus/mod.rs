@@ -1,0 +1,167 @@
+//! The consensus plane: one thread that runs the replica, its peers' links and their clocks. It
+//! never serves a client, never touches the disk (the storage thread does) and never takes the
+//! allocator's lock.
+//!
+//! - `plane`: the loop in which events meet the replica.
+//! - `link`: the connection to a peer, reconnected for ever.
+//! - `accept`: connections from peers, handed to whom they are for.
+//! - `introduction`: whether a peer is who it says.
+//! - `bootstrap`: how an empty first member gets its genesis.
+//! - `wall`: the wall clock, and what tests do to it.
+
+mod accept;
+mod bootstrap;
+mod introduction;
+mod link;
+mod plane;
+mod wall;
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread;
+
+use epicepoch_core::durable::Restored;
+use epicepoch_core::replica::{Fatal, RestoreError};
+use epicepoch_wire::NodeId;
+use epicepoch_wire::hello::Refusal;
+use thiserror::Error;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::abort::AbortOnPanic;
+use crate::faults::Faults;
+use crate::metrics::Metrics;
+use crate::shared::NodeShared;
+use crate::storage::{Storage, SubmitError, WriteError};
+use crate::worker::Workers;
+
+/// Everything that the consensus plane needs to run.
+#[derive(Debug)]
+pub struct Parts {
+    /// What it shares with the data plane.
+    pub shared: Arc<NodeShared>,
+    /// The workers: they are told when something is published, and given confirm links.
+    pub workers: Workers,
+    /// The open data directory.
+    pub storage: Storage,
+    /// What it holds; `None` for an empty first member.
+    pub restored: Option<Restored>,
+    /// The bound peer port.
+    pub listener: TcpListener,
+    /// The test switch.
+    pub faults: Faults,
+    /// Seed of the replica's draws.
+    pub seed: u64,
+    /// Where it counts.
+    pub metrics: Arc<Metrics>,
+}
+
+/// Why the consensus plane ended by itself. The node must end, too.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConsensusError {
+    /// The thread's runtime could not be made.
+    #[error("the consensus thread cannot run: {0}")]
+    Runtime(#[from] io::Error),
+    /// A peer refused this node for good.
+    #[error("node {by} refuses this node: {refusal}")]
+    Refused {
+        /// The peer.
+        by: NodeId,
+        /// Its reason.
+        refusal: Refusal,
+    },
+    /// The peer of a first bootstrap belongs to a cluster that does not know this data directory.
+    #[error(
+        "node {by} has a genesis that does not name this data directory: it belongs to a cluster \
+         already. A wiped disk cannot come back under its old id; add it as a new member"
+    )]
+    NotInGenesis {
+        /// The peer.
+        by: NodeId,
+    },
+    /// The data directory cannot be used.
+    #[error("the data directory cannot be used: {0}")]
+    Restore(#[from] RestoreError),
+    /// The disk failed. What is on it is known only after a restart.
+    #[error("the disk failed: {0}")]
+    Disk(#[from] WriteError),
+    /// The storage thread takes no more writes.
+    #[error("the storage thread takes no more writes: {0}")]
+    Storage(#[from] SubmitError),
+    /// The replica must stop.
+    #[error(transparent)]
+    Fatal(#[from] Fatal),
+    /// This disk was set back to an older state.
+    #[error("{0}: remove this member and add a new one")]
+    LostEntries(epicepoch_core::replica::MessageError),
+    /// This node was removed from the cluster.
+    #[error("this node was removed from the cluster")]
+    Removed,
+}
+
+/// What other threads ask of the consensus plane.
+#[derive(Debug)]
+pub(crate) enum Ask {
+    /// Hand leadership over; answers to whom, or `None`.
+    HandOver { to: Option<NodeId>, answer: oneshot::Sender<Option<NodeId>> },
+    /// End the plane.
+    Stop,
+}
+
+/// The running plane, to the rest of the node.
+#[derive(Debug)]
+pub struct Consensus {
+    asks: mpsc::UnboundedSender<Ask>,
+    thread: Option<thread::JoinHandle<Result<(), ConsensusError>>>,
+}
+
+impl Consensus {
+    /// Starts the thread. `ended` is called on it when the plane has ended, for whatever reason.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn spawn(parts: Parts, ended: impl FnOnce() + Send + 'static) -> io::Result<Self> {
+        let (asks, asked) = mpsc::unbounded_channel();
+        let thread = thread::Builder::new().name("consensus".into()).spawn(move || {
+            let result = run(parts, asked);
+            ended();
+            result
+        })?;
+        Ok(Self { asks, thread: Some(thread) })
+    }
+
+    /// Asks this node to hand leadership to `to`, or to the most up-to-date follower. `None` when
+    /// it does not lead, when nobody can take over, or when the plane has ended.
+    pub fn hand_over(&self, to: Option<NodeId>) -> Option<NodeId> {
+        let (answer, answered) = oneshot::channel();
+        self.asks.send(Ask::HandOver { to, answer }).ok()?;
+        answered.blocking_recv().ok().flatten()
+    }
+
+    /// Ends the plane and waits for it.
+    ///
+    /// # Errors
+    /// Why it had ended by itself before.
+    ///
+    /// # Panics
+    /// When the thread panicked.
+    pub fn stop(mut self) -> Result<(), ConsensusError> {
+        // Fails when the plane has ended already.
+        let _ended = self.asks.send(Ask::Stop);
+        match self.thread.take() {
+            Some(thread) => thread.join().expect("the consensus thread does not panic"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn run(parts: Parts, asked: mpsc::UnboundedReceiver<Ask>) -> Result<(), ConsensusError> {
+    let _abort = AbortOnPanic("consensus plane");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let local = tokio::task::LocalSet::new();
+    let result = local.block_on(&runtime, plane::run(parts, asked));
+    // Links are tasks of this set: they end here.
+    drop(local);
+    result
+}

@@ -1,0 +1,394 @@
+//! The loop in which events meet the replica: what happened goes in, what the replica wants done
+//! is done. It drains what has arrived before it ticks, so that neither load nor disk makes a
+//! follower believe that its leader is gone.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use epicepoch_core::clock::{ClockStatus, TrustedClock};
+use epicepoch_core::durable::Restored;
+use epicepoch_core::publication::{Identity, Role};
+use epicepoch_core::replica::{HandOver, MessageError, Outgoing, Replica, ReplicaConfig, Report};
+use epicepoch_wire::bootstrap::Member;
+use epicepoch_wire::gossip::Pong;
+use epicepoch_wire::hello::{Hello, Refusal};
+use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
+use epicepoch_wire::{NodeId, StoreId};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::accept::Accepted;
+use super::introduction::differing_settings;
+use super::link::{Link, is_fatal};
+use super::wall::reading;
+use super::{Ask, ConsensusError, Parts, bootstrap};
+use crate::config::Config;
+use crate::faults::Faults;
+use crate::metrics::Metrics;
+use crate::shared::NodeShared;
+use crate::storage::{Completion, WriterHandle};
+use crate::worker::Workers;
+
+/// Length of a tick. Timeouts are whole numbers of it.
+const TICK: Duration = Duration::from_millis(10);
+/// Events that may wait; their senders wait then.
+const INBOX_LEN_MAX: usize = 4_096;
+/// Events that are taken in one turn before messages and writes go out.
+const EVENTS_PER_TURN_MAX: usize = 256;
+/// Between two reports to the replica that one peer cannot be reached.
+const UNREACHABLE_INTERVAL_NS: u64 = 50_000_000;
+
+/// What happened outside.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// A peer's Raft message.
+    Message { from: NodeId, store: StoreId, message: RaftMessage },
+    /// A peer introduced itself on a Raft link.
+    Introduced { member: Member, hello: Hello },
+    /// A peer's clock sample.
+    Pong { node: NodeId, pong: Pong, received_ns: u64 },
+    /// A peer cannot be reached, or a link to it broke.
+    Unreachable { node: NodeId },
+    /// A peer closed a connection: its process may be gone.
+    Closed { node: NodeId },
+    /// A peer refuses this node.
+    Refused { by: NodeId, refusal: Refusal },
+}
+
+/// Where tasks of the consensus thread put events.
+#[derive(Debug)]
+pub(super) struct Inbox(mpsc::Sender<Event>);
+
+impl Inbox {
+    /// Waits while the inbox is full.
+    pub(super) async fn send(&self, event: Event) {
+        // Fails only when the plane has ended, and this task with it.
+        let _ended = self.0.send(event).await;
+    }
+}
+
+struct Plane {
+    shared: Arc<NodeShared>,
+    workers: Workers,
+    metrics: Arc<Metrics>,
+    faults: Faults,
+    replica: Replica,
+    clock: TrustedClock,
+    writer: WriterHandle,
+    inbox: Rc<Inbox>,
+    accepted: Rc<Accepted>,
+    links: BTreeMap<NodeId, Link>,
+    unreachable_at_ns: BTreeMap<NodeId, u64>,
+    refusals: BTreeMap<NodeId, u32>,
+}
+
+/// Runs the plane until it is told to stop, or cannot go on.
+pub(super) async fn run(
+    parts: Parts,
+    mut asked: mpsc::UnboundedReceiver<Ask>,
+) -> Result<(), ConsensusError> {
+    let Parts { shared, workers, mut storage, restored, listener, faults, seed, metrics } = parts;
+    listener.set_nonblocking(true)?;
+    let listener = Rc::new(TcpListener::from_std(listener)?);
+    let restored = if let Some(restored) = restored {
+        restored
+    } else {
+        tokio::select! {
+            founded = bootstrap::run(&shared, &listener, &mut storage) => founded?,
+            () = until_stopped(&mut asked) => return Ok(()),
+        }
+    };
+    // Bounded by the writes that the replica lets be outstanding.
+    let (completed, mut completions) = mpsc::unbounded_channel();
+    let writer = storage.into_writer(move |completion| {
+        // Fails only when the plane has ended.
+        let _ended = completed.send(completion);
+    })?;
+    let (sender, mut events) = mpsc::channel(INBOX_LEN_MAX);
+    let inbox = Rc::new(Inbox(sender));
+    let accepted = Accepted::new(shared.clone(), workers.clone(), faults.clone(), inbox.clone());
+    let replica = replica(&shared, &restored, seed)?;
+    let bound_ns = shared.config.clock_offset_max.as_nanos() as u64;
+    let clock = TrustedClock::new(bound_ns, reading(&shared.clock, &faults));
+    let mut plane = Plane {
+        shared,
+        workers,
+        metrics,
+        faults,
+        replica,
+        clock,
+        writer,
+        inbox,
+        accepted: accepted.clone(),
+        links: BTreeMap::new(),
+        unreachable_at_ns: BTreeMap::new(),
+        refusals: BTreeMap::new(),
+    };
+    plane.flush()?;
+    tokio::task::spawn_local(accepted.run(listener));
+
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let mut is_tick = false;
+        tokio::select! {
+            biased;
+            Some(completion) = completions.recv() => plane.on_completion(completion)?,
+            ask = asked.recv() => match ask {
+                Some(Ask::HandOver { to, answer }) => {
+                    let now_ns = plane.shared.clock.monotonic_ns();
+                    let successor = plane.replica.hand_over(now_ns, to, HandOver::Asked);
+                    // Whoever asked may have stopped waiting.
+                    let _ignored = answer.send(successor);
+                }
+                Some(Ask::Stop) | None => break,
+            },
+            Some(event) = events.recv() => plane.on_event(event)?,
+            _ = ticks.tick() => is_tick = true,
+        }
+        // What arrived while this thread did not run is taken in before time moves.
+        while let Ok(completion) = completions.try_recv() {
+            plane.on_completion(completion)?;
+        }
+        for _ in 0..EVENTS_PER_TURN_MAX {
+            let Ok(event) = events.try_recv() else { break };
+            plane.on_event(event)?;
+        }
+        if is_tick {
+            plane.tick()?;
+        }
+        plane.flush()?;
+    }
+    if !plane.writer.shutdown() {
+        tracing::warn!("the disk did not answer before the end");
+    }
+    Ok(())
+}
+
+/// Waits until the plane is told to stop; it leads nothing meanwhile.
+async fn until_stopped(asked: &mut mpsc::UnboundedReceiver<Ask>) {
+    while let Some(ask) = asked.recv().await {
+        match ask {
+            Ask::Stop => return,
+            // Whoever asked may have stopped waiting.
+            Ask::HandOver { answer, .. } => drop(answer.send(None)),
+        }
+    }
+}
+
+fn replica(shared: &NodeShared, restored: &Restored, seed: u64) -> Result<Replica, ConsensusError> {
+    let config: &Config = &shared.config;
+    let ticks = |duration: Duration| (duration.as_millis() / TICK.as_millis()).max(1) as usize;
+    let identity: Identity = shared.identity;
+    let election_ticks = ticks(config.election_timeout);
+    let config = ReplicaConfig {
+        identity,
+        seed,
+        election_ticks,
+        heartbeat_ticks: ticks(config.heartbeat).min(election_ticks - 1),
+        tick_ns: TICK.as_nanos() as u64,
+        reservation_ns: config.reservation.as_nanos() as u64,
+        deadline_limit: config.epoch_deadline_limit,
+    };
+    Ok(Replica::new(config, restored, shared.core.clone())?)
+}
+
+impl Plane {
+    fn tick(&mut self) -> Result<(), ConsensusError> {
+        let reading = reading(&self.shared.clock, &self.faults);
+        let published = self.shared.core.published();
+        let is_voter = |node| published.voters.iter().any(|(voter, _)| voter == node);
+        self.clock.retain_peers(is_voter);
+        let before = self.clock.status();
+        let ceiling_ns = self.replica.ceiling().0;
+        let status = self.clock.observe(reading, published.voters.len(), ceiling_ns);
+        if status != before {
+            self.tell_clock(status);
+        }
+        self.shared.clock.set_trusted_offset_ns(self.clock.offset_ns());
+        let trusted = |node: &NodeId| self.clock.is_peer_trusted(*node);
+        let successors = (status == ClockStatus::Outvoted)
+            .then(|| published.voters.iter().map(|(node, _)| node).filter(trusted).collect());
+        self.replica.handle_clock(successors);
+
+        let health = &self.shared.health;
+        self.replica.handle_rounds(health.round_completed_ns.load(Ordering::Relaxed));
+        let trusted_ns = self.clock.trusted_ns(reading.monotonic_ns);
+        self.replica.handle_tick(reading.monotonic_ns, trusted_ns)?;
+        health.is_quorum_reached.store(self.replica.is_quorum_reached(), Ordering::Relaxed);
+
+        let metrics = &self.metrics.consensus;
+        metrics.set_ceiling(self.replica.ceiling());
+        metrics.set_clock_status(status);
+        for (node, offset_ns) in self.clock.peer_offsets() {
+            metrics.set_peer_clock_offset(node, offset_ns);
+        }
+        Ok(())
+    }
+
+    fn tell_clock(&self, status: ClockStatus) {
+        let offsets = self.clock.peer_offsets();
+        match status {
+            ClockStatus::Followed => tracing::info!(?offsets, "the wall clock is followed"),
+            ClockStatus::Outvoted => tracing::error!(
+                ?offsets,
+                "the wall clock is off: the median of the voters' clocks is used; set the clock \
+                 of this machine right"
+            ),
+            ClockStatus::Jumped => tracing::error!(
+                ?offsets,
+                "the wall clock jumped, and too few other clocks are known to say that it is \
+                 right: it is not followed; set it right, or restart this node to accept it"
+            ),
+        }
+    }
+
+    fn on_completion(&mut self, completion: Completion) -> Result<(), ConsensusError> {
+        match completion {
+            Completion::Written { number, duration } => {
+                self.metrics.consensus.fsync_ns.observe(duration.as_nanos() as u64);
+                let now_ns = self.shared.clock.monotonic_ns();
+                self.replica.handle_persisted(now_ns, number);
+                Ok(())
+            }
+            Completion::Failed(error) => Err(ConsensusError::Disk(error)),
+        }
+    }
+
+    fn on_event(&mut self, event: Event) -> Result<(), ConsensusError> {
+        let now_ns = self.shared.clock.monotonic_ns();
+        match event {
+            Event::Message { from, store, message } => {
+                match self.replica.handle_message(now_ns, from, store, &message) {
+                    Ok(()) => {}
+                    Err(error @ MessageError::LostEntries { .. }) => {
+                        return Err(ConsensusError::LostEntries(error));
+                    }
+                    Err(error) => {
+                        let kind = message.kind;
+                        tracing::warn!(from = from.0, ?kind, %error, "a message was not taken");
+                    }
+                }
+            }
+            Event::Introduced { member, hello } => {
+                for text in differing_settings(&self.shared, &hello) {
+                    tracing::warn!(peer = member.node.0, "a setting differs: {text}");
+                }
+                self.replica.handle_introduction(member);
+            }
+            Event::Pong { node, pong, received_ns } => {
+                self.refusals.remove(&node);
+                self.clock.handle_sample(node, pong.wall_ns, pong.sent_ns, received_ns);
+            }
+            Event::Unreachable { node } => self.unreachable(node, now_ns, false),
+            Event::Closed { node } => {
+                self.replica.handle_closed(now_ns, node);
+                self.unreachable(node, now_ns, true);
+            }
+            Event::Refused { by, refusal } => {
+                let times = self.refusals.entry(by).or_default();
+                *times += 1;
+                if is_fatal(refusal.code, *times) {
+                    return Err(ConsensusError::Refused { by, refusal });
+                }
+                self.unreachable(by, now_ns, false);
+            }
+        }
+        Ok(())
+    }
+
+    fn unreachable(&mut self, node: NodeId, now_ns: u64, is_urgent: bool) {
+        let at_ns = self.unreachable_at_ns.entry(node).or_insert(0);
+        if is_urgent || now_ns.saturating_sub(*at_ns) >= UNREACHABLE_INTERVAL_NS {
+            *at_ns = now_ns;
+            self.replica.handle_unreachable(now_ns, node);
+        }
+    }
+
+    /// Does what the replica wants done: writes, messages, reports, and the news for the workers.
+    fn flush(&mut self) -> Result<(), ConsensusError> {
+        if self.replica.take_published() {
+            self.publish();
+        }
+        while let Some(write) = self.replica.poll_write() {
+            self.writer.submit(write)?;
+        }
+        while let Some(Outgoing { to, message }) = self.replica.poll_message() {
+            let is_snapshot = message.kind == MessageKind::Snapshot;
+            let metrics = &self.metrics.consensus;
+            if self.links.get(&to).is_some_and(|link| link.send(message)) {
+                metrics.raft_messages_sent.add(1);
+            } else {
+                metrics.raft_messages_dropped.add(1);
+                let now_ns = self.shared.clock.monotonic_ns();
+                self.unreachable(to, now_ns, is_snapshot);
+            }
+        }
+        while let Some(report) = self.replica.poll_report() {
+            self.tell(report);
+        }
+        Ok(())
+    }
+
+    /// The published state changed: links to the members there are now, and the workers know.
+    fn publish(&mut self) {
+        self.workers.notify_published();
+        let published = self.shared.core.published();
+        let me = self.shared.identity.node;
+        let is_wanted = |link: &Link| published.members.get(&link.peer.node) == Some(&link.peer);
+        self.links.retain(|_, link| is_wanted(link));
+        for member in published.members.values().filter(|member| member.node != me) {
+            self.links.entry(member.node).or_insert_with(|| {
+                let (shared, inbox) = (self.shared.clone(), self.inbox.clone());
+                Link::open(shared, published.cluster, member.clone(), inbox)
+            });
+        }
+        let removed = &self.replica.state().removed;
+        if *self.accepted.removed.borrow() != *removed {
+            self.accepted.removed.replace(removed.clone());
+            let members = published.members.clone();
+            self.metrics.consensus.retain_peers(|node| members.contains_key(&node));
+        }
+    }
+
+    fn tell(&self, report: Report) {
+        let metrics = &self.metrics.consensus;
+        match report {
+            Report::Leadership { term, role, leader } => {
+                let leader = leader.map(|leader| leader.0);
+                if leader.is_some() {
+                    metrics.leader_changes.add(1);
+                }
+                match role {
+                    Role::Leader => tracing::info!(term = term.0, "this node leads"),
+                    Role::Follower => tracing::info!(term = term.0, leader, "this node follows"),
+                    Role::Candidate => tracing::info!(term = term.0, "this node campaigns"),
+                }
+            }
+            Report::Granted { term, range, took_ns } => {
+                metrics.reservations.add(1);
+                metrics.reservation_ns.observe(took_ns);
+                tracing::debug!(term = term.0, high = range.high.0, took_ns, "granted");
+            }
+            Report::ReservationLate { missed } => {
+                metrics.reservation_deadlines_missed.add(1);
+                tracing::warn!(missed, "a reservation has missed its deadline");
+            }
+            Report::Exhausted => tracing::error!("no epoch is left below 2^64 nanoseconds"),
+            Report::Installed { index } => tracing::info!(index = index.0, "snapshot installed"),
+            Report::Compacted { to } => tracing::debug!(to = to.0, "log compacted"),
+            Report::Changed { nonce, outcome } => {
+                tracing::info!(nonce, ?outcome, "membership change");
+            }
+            Report::Removed => tracing::warn!("this node is no member of the cluster any more"),
+            Report::HandingOver { to, why } => {
+                tracing::info!(to = to.0, ?why, "handing leadership over");
+            }
+            Report::SteppedDown { why } => tracing::warn!(?why, "leadership given up"),
+        }
+    }
+}
