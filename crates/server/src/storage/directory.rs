@@ -1,0 +1,154 @@
+//! The data directory's path, its lock, and files that appear whole or not at all. It never opens
+//! a file that it would have to create first, except to put a new one in its place.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use redb::backends::FileBackend;
+
+use super::OpenError;
+use super::database::DatabaseError;
+use super::identity::{FORMAT, IDENTITY_LEN_MAX, Identity, IdentityError};
+
+const LOCK_FILE: &str = "LOCK";
+const IDENTITY_FILE: &str = "IDENTITY";
+const DATABASE_FILE: &str = "log.redb";
+
+/// A data directory that no other process uses.
+#[derive(Debug)]
+pub(super) struct Directory {
+    path: PathBuf,
+    /// Locked as long as it is open; the system unlocks it when the process ends, however it ends.
+    _lock: File,
+}
+
+impl Directory {
+    /// Makes the directory and its parents if they are missing, and locks it.
+    pub(super) fn lock(path: &Path) -> Result<Self, OpenError> {
+        make(path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+                OpenError::NotADirectory { path: path.into() }
+            }
+            _ => OpenError::Unusable { path: path.into(), action: "create", source },
+        })?;
+        let unusable = |source| OpenError::Unusable { path: path.into(), action: "lock", source };
+        let lock = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path.join(LOCK_FILE))
+            .map_err(unusable)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Self { path: path.into(), _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(OpenError::Locked { path: path.into() }),
+            Err(TryLockError::Error(source)) => Err(unusable(source)),
+        }
+    }
+
+    /// Puts a new database in its place, made by `create` in an empty file.
+    pub(super) fn place_database(
+        &self,
+        create: impl FnOnce(File) -> Result<(), DatabaseError>,
+    ) -> Result<(), OpenError> {
+        let file = self.new_file(DATABASE_FILE).map_err(|source| self.unusable("write", source))?;
+        create(file).map_err(|error| error.into_open_error(&self.path))?;
+        self.place(DATABASE_FILE).map_err(|source| self.unusable("write", source))
+    }
+
+    /// Puts the identity in its place: from now on the database must be there.
+    pub(super) fn place_identity(&self, identity: &Identity) -> Result<(), OpenError> {
+        self.new_file(IDENTITY_FILE)
+            .and_then(|mut file| file.write_all(identity.text().as_bytes()))
+            .and_then(|()| self.place(IDENTITY_FILE))
+            .map_err(|source| self.unusable("write", source))
+    }
+
+    /// What the `IDENTITY` file says; `None` when there is none.
+    pub(super) fn identity(&self) -> Result<Option<Identity>, OpenError> {
+        let mut text = String::new();
+        let read = File::open(self.path.join(IDENTITY_FILE))
+            .and_then(|file| file.take(IDENTITY_LEN_MAX as u64).read_to_string(&mut text));
+        match read {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => text.clear(),
+            Err(source) => return Err(self.unusable("read", source)),
+        }
+        Identity::parse(&text).map(Some).map_err(|error| match error {
+            IdentityError::Damaged => self.damaged("its IDENTITY is not what was written"),
+            IdentityError::Newer { found } => {
+                OpenError::NewerFormat { path: self.path.clone(), found, supported: FORMAT }
+            }
+        })
+    }
+
+    /// Whether there is a database.
+    pub(super) fn has_database(&self) -> Result<bool, OpenError> {
+        self.path.join(DATABASE_FILE).try_exists().map_err(|source| self.unusable("read", source))
+    }
+
+    /// The database's file. An empty one is refused here: the database would take it for new.
+    pub(super) fn open_database(&self) -> Result<FileBackend, OpenError> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(self.path.join(DATABASE_FILE))
+            .map_err(|source| self.unusable("open", source))?;
+        let length = file.metadata().map_err(|source| self.unusable("read", source))?.len();
+        if length == 0 {
+            return Err(self.damaged("its log.redb is empty"));
+        }
+        FileBackend::new(file)
+            .map_err(|error| DatabaseError::from(error).into_open_error(&self.path))
+    }
+
+    fn new_file(&self, name: &str) -> io::Result<File> {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(self.path.join(format!("{name}.new")))
+    }
+
+    /// Makes a file that was written as `name.new` durable, and then its name.
+    fn place(&self, name: &str) -> io::Result<()> {
+        let new = self.path.join(format!("{name}.new"));
+        OpenOptions::new().write(true).open(&new)?.sync_all()?;
+        fs::rename(&new, self.path.join(name))?;
+        sync_directory(&self.path)
+    }
+
+    fn unusable(&self, action: &'static str, source: io::Error) -> OpenError {
+        OpenError::Unusable { path: self.path.clone(), action, source }
+    }
+
+    fn damaged(&self, what: &str) -> OpenError {
+        OpenError::Damaged { path: self.path.clone(), what: what.to_owned() }
+    }
+}
+
+/// Makes a directory with its parents, each durable in the one above it.
+fn make(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let parent = match path.parent() {
+        None => return fs::create_dir(path),
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+    };
+    make(parent)?;
+    match fs::create_dir(path) {
+        // Another node of the same process, or another process, was faster.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(error),
+        Ok(()) => sync_directory(parent),
+    }
+}
+
+/// Makes the names in a directory durable. Windows has no such call, and needs none.
+fn sync_directory(path: &Path) -> io::Result<()> {
+    if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
+}

@@ -1,0 +1,156 @@
+//! Who a data directory belongs to, in a form that an operator can read. It is drawn once and
+//! never changes.
+//!
+//! ```text
+//! epicepoch data directory
+//! format 1
+//! node 2
+//! store 5a0c…
+//! cluster epicepoch
+//! crc32 8d1f03c2
+//! ```
+//! The checksum covers every line before it. The first line, and the second line's form, stay for
+//! ever, so that any version can tell a newer one's directory from a damaged one.
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::Path;
+
+use epicepoch_wire::{NodeId, StoreId};
+
+use super::OpenError;
+
+/// The newest format of a data directory that this program knows.
+pub(super) const FORMAT: u64 = 1;
+/// Longest text that is read as an identity, bytes.
+pub(super) const IDENTITY_LEN_MAX: usize = 4096;
+
+const TITLE: &str = "epicepoch data directory";
+
+/// Whose data a directory holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) node: NodeId,
+    pub(super) store: StoreId,
+    /// The cluster's name, escaped, so that it is one line whatever it is.
+    pub(super) cluster: String,
+}
+
+/// Why a text is no identity.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum IdentityError {
+    Damaged,
+    Newer { found: u64 },
+}
+
+impl Identity {
+    /// A new one, with a store id that nobody has drawn before.
+    pub(super) fn mint(node: NodeId, cluster: &str) -> io::Result<Self> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+        let store = StoreId(u128::from_le_bytes(bytes));
+        Ok(Self { node, store, cluster: escape(cluster) })
+    }
+
+    /// Reads what [`Identity::text`] wrote.
+    pub(super) fn parse(text: &str) -> Result<Self, IdentityError> {
+        let damaged = IdentityError::Damaged;
+        let mut lines = text.lines();
+        if lines.next() != Some(TITLE) {
+            return Err(damaged);
+        }
+        // Before the checksum: a newer format may end in another one.
+        let format = lines.next().and_then(|line| line.strip_prefix("format ")).unwrap_or("");
+        match format.parse::<u64>() {
+            Ok(FORMAT) => {}
+            Ok(found) if found > FORMAT => return Err(IdentityError::Newer { found }),
+            Ok(_) | Err(_) => return Err(damaged),
+        }
+        let fields = (
+            field(lines.next(), "node ").and_then(|node| node.parse().ok()),
+            field(lines.next(), "store ").and_then(|hex| u128::from_str_radix(hex, 16).ok()),
+            field(lines.next(), "cluster "),
+        );
+        let (Some(node), Some(store), Some(cluster)) = fields else {
+            return Err(damaged);
+        };
+        let identity =
+            Self { node: NodeId(node), store: StoreId(store), cluster: cluster.to_owned() };
+        // One spelling only, checksum and last line break included.
+        if identity.text() == text { Ok(identity) } else { Err(damaged) }
+    }
+
+    /// The text of the `IDENTITY` file.
+    pub(super) fn text(&self) -> String {
+        let Self { node, store, cluster } = self;
+        let mut text =
+            format!("{TITLE}\nformat {FORMAT}\nnode {node}\nstore {store}\ncluster {cluster}\n");
+        let checksum = crc32fast::hash(text.as_bytes());
+        writeln!(text, "crc32 {checksum:08x}").expect("writing to a string");
+        text
+    }
+
+    /// Refuses another node's directory, or another cluster's.
+    pub(super) fn check(&self, path: &Path, node: NodeId, cluster: &str) -> Result<(), OpenError> {
+        if self.node != node {
+            return Err(OpenError::WrongNode { path: path.into(), found: self.node, node });
+        }
+        if self.cluster != escape(cluster) {
+            return Err(OpenError::WrongCluster {
+                path: path.into(),
+                found: self.cluster.clone(),
+                cluster: escape(cluster),
+            });
+        }
+        Ok(())
+    }
+}
+
+fn field<'a>(line: Option<&'a str>, name: &str) -> Option<&'a str> {
+    line?.strip_prefix(name)
+}
+
+fn escape(cluster: &str) -> String {
+    cluster.escape_default().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn an_identity_comes_back_whatever_the_name(node: u64, store: u128, name: String) {
+            let identity =
+                Identity { node: NodeId(node), store: StoreId(store), cluster: escape(&name) };
+            prop_assert_eq!(Identity::parse(&identity.text()), Ok(identity));
+        }
+
+        #[test]
+        fn a_damaged_identity_is_never_taken(at: prop::sample::Index, flip in 1_u8..) {
+            let mut bytes = Identity::mint(NodeId(1), "epicepoch").unwrap().text().into_bytes();
+            let at = at.index(bytes.len());
+            bytes[at] ^= flip;
+            if let Ok(text) = std::str::from_utf8(&bytes) {
+                prop_assert!(Identity::parse(text).is_err());
+                prop_assert!(Identity::parse(&text[..text.floor_char_boundary(at)]).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn a_newer_format_is_told_from_damage() {
+        let newer = format!("{TITLE}\nformat 2\nshape of another kind\n");
+        assert_eq!(Identity::parse(&newer), Err(IdentityError::Newer { found: 2 }));
+        let older = format!("{TITLE}\nformat 0\n");
+        assert_eq!(Identity::parse(&older), Err(IdentityError::Damaged));
+    }
+
+    #[test]
+    fn no_two_directories_share_a_store_id() {
+        let mint = || Identity::mint(NodeId(1), "epicepoch").unwrap().store;
+        assert_ne!(mint(), mint());
+    }
+}
