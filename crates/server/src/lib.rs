@@ -4,16 +4,27 @@
 //! - [`config`]: what a node is told before it starts, with bounds and checks.
 //! - [`node`]: starts and stops one node.
 //! - [`shared`]: what the planes of one node share.
+//! - [`worker`]: the data plane: one event loop per thread; rounds, batches, confirm links.
+//! - [`http`]: what clients see, on the workers' threads.
+//! - [`listener`]: the client port.
+//! - [`consensus`]: the thread that runs the replica, its peers' links and their clocks.
 //! - [`storage`]: the data directory: who it belongs to, and what must survive.
 //! - [`framed`]: peer frames over a byte stream.
+//! - [`metrics`]: what both planes count, as Prometheus reads it.
 //! - [`faults`]: the documented test switch; a release build has none.
 
+mod abort;
 pub mod config;
+pub mod consensus;
 pub mod faults;
 pub mod framed;
+pub mod http;
+pub mod listener;
+pub mod metrics;
 pub mod node;
 pub mod shared;
 pub mod storage;
+pub mod worker;
 
 pub use config::{Config, ConfigError};
 pub use node::{Node, RunError, StartError};

@@ -18,7 +18,7 @@ use thiserror::Error;
 use crate::config::{Config, ConfigError};
 use crate::consensus::{Consensus, ConsensusError, Parts};
 use crate::faults::{Faults, FaultsError};
-use crate::listener::{ClientListener, raise_descriptor_limit};
+use crate::listener::{Acceptor, ClientListener, raise_descriptor_limit};
 use crate::metrics::Metrics;
 use crate::shared::{Health, NodeClock, NodeShared};
 use crate::storage::{OpenError, Opened, Storage};
@@ -30,6 +30,7 @@ pub struct Node {
     shared: Arc<NodeShared>,
     workers: Workers,
     http_addr: SocketAddr,
+    acceptor: Acceptor,
     consensus: Mutex<Option<Consensus>>,
     fate: Arc<Fate>,
 }
@@ -118,9 +119,12 @@ impl Node {
     pub fn start_with_faults(config: Config, faults: Option<PathBuf>) -> Result<Self, StartError> {
         config.check()?;
         let faults = Faults::from_path(faults)?;
-        raise_descriptor_limit();
+        match raise_descriptor_limit() {
+            Ok(limit) => tracing::debug!(?limit, "descriptors"),
+            Err(error) => tracing::warn!(%error, "the descriptor limit cannot be raised"),
+        }
         let clients = bind_clients(&config)?;
-        let http_addr = clients.local_addr()?;
+        let http_addr = clients.local_addr();
         let peers = bind_peers(config.raft_bind)?;
         let opened =
             Storage::open(&config.data_dir, config.node_id, &config.cluster_name, &faults)?;
@@ -162,14 +166,16 @@ impl Node {
         };
         let ending = fate.clone();
         let consensus = Consensus::spawn(parts, move || ending.end())?;
-        clients.spawn(workers.clone(), shared.config.connections_max, metrics)?;
+        let limit = shared.config.connections_max;
+        let acceptor = clients.spawn(workers.clone(), limit, metrics)?;
         tracing::info!(
             node = identity.node.0,
             clients = %http_addr,
             peers = %shared.config.raft_bind,
             "started"
         );
-        Ok(Self { shared, workers, http_addr, consensus: Mutex::new(Some(consensus)), fate })
+        let consensus = Mutex::new(Some(consensus));
+        Ok(Self { shared, workers, http_addr, acceptor, consensus, fate })
     }
 
     /// Where clients reach this node on this machine.
@@ -194,7 +200,10 @@ impl Node {
         let deadline = Instant::now() + self.shared.config.shutdown_timeout;
         self.leave(&consensus, deadline);
         self.shared.health.is_shutting_down.store(true, Ordering::SeqCst);
-        self.workers.shutdown(deadline.saturating_duration_since(Instant::now()));
+        self.acceptor.stop();
+        if !self.workers.shutdown(deadline.saturating_duration_since(Instant::now())) {
+            tracing::warn!("a worker did not end in time: what it had begun is cut off");
+        }
         consensus.stop()?;
         tracing::info!(node = self.shared.identity.node.0, "stopped");
         Ok(())

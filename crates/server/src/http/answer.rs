@@ -1,0 +1,185 @@
+//! Answers: the headers that every answer carries, and the one-line texts of refusals. Texts may
+//! change; statuses, codes and headers are the contract.
+
+use bytes::Bytes;
+use epicepoch_wire::http::{ErrorCode, HEADER_CLUSTER, HEADER_ERROR, HEADER_LEADER};
+use http::header::{
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName,
+    HeaderValue, RETRY_AFTER,
+};
+use http::{Response, StatusCode};
+
+use super::body::Body;
+use super::query::Format;
+use super::route::Route;
+use crate::worker::view::View;
+
+/// An answer of this node.
+pub(crate) type Answer = Response<Body>;
+
+/// Seconds after which a refused client may try again: the least that the header can say and
+/// mean. An election or a full buffer is over by then.
+const RETRY_AFTER_SECONDS: &str = "1";
+/// Room for the headers of an answer, so that the map grows only for rare ones.
+const HEADERS_EXPECTED: usize = 8;
+
+static CLUSTER: HeaderName = HeaderName::from_static(HEADER_CLUSTER);
+static ERROR: HeaderName = HeaderName::from_static(HEADER_ERROR);
+static LEADER: HeaderName = HeaderName::from_static(HEADER_LEADER);
+
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
+
+/// An answer with the headers that all have.
+fn answer(view: &View, status: StatusCode, media_type: HeaderValue, body: Body) -> Answer {
+    let mut headers = HeaderMap::with_capacity(HEADERS_EXPECTED);
+    headers.insert(CONTENT_TYPE, media_type);
+    headers.insert(CACHE_CONTROL, NO_STORE);
+    headers.insert(&CLUSTER, view.cluster.clone());
+    let mut answer = Response::new(body);
+    *answer.status_mut() = status;
+    *answer.headers_mut() = headers;
+    answer
+}
+
+/// Timestamps.
+pub(crate) fn timestamps(view: &View, format: Format, body: Body) -> Answer {
+    let media_type = match format {
+        Format::Binary | Format::Range => BINARY,
+        Format::Json => JSON,
+    };
+    answer(view, StatusCode::OK, media_type, body)
+}
+
+/// A text of this node's own.
+pub(crate) fn text(view: &View, status: StatusCode, text: impl Into<Bytes>) -> Answer {
+    answer(view, status, TEXT, Body::Whole(text.into()))
+}
+
+/// A JSON document.
+pub(crate) fn json(view: &View, document: Bytes) -> Answer {
+    answer(view, StatusCode::OK, JSON, Body::Whole(document))
+}
+
+/// The metrics.
+pub(crate) fn metrics(view: &View, text: String) -> Answer {
+    let media_type = HeaderValue::from_static(crate::metrics::CONTENT_TYPE);
+    answer(view, StatusCode::OK, media_type, Body::Whole(text.into()))
+}
+
+/// A refusal with the usual text of its code. `NOT_LEADER` becomes `NO_LEADER` where the leader
+/// is not known any more: a 409 always names somebody to ask.
+pub(crate) fn refusal(view: &View, code: ErrorCode) -> Answer {
+    match (&view.other_leader, code) {
+        (Some(leader), ErrorCode::NotLeader) => {
+            let mut answer = refusal_with(view, code, leader.body.clone());
+            answer.headers_mut().insert(&LEADER, leader.header.clone());
+            answer
+        }
+        (None, ErrorCode::NotLeader) => {
+            let code = ErrorCode::NoLeader;
+            refusal_with(view, code, Bytes::from_static(advice(code).as_bytes()))
+        }
+        (_, code) => refusal_with(view, code, Bytes::from_static(advice(code).as_bytes())),
+    }
+}
+
+/// A refusal with a text of its own.
+pub(crate) fn refusal_with(view: &View, code: ErrorCode, text: Bytes) -> Answer {
+    let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut answer = answer(view, status, TEXT, Body::Whole(text));
+    let headers = answer.headers_mut();
+    headers.insert(&ERROR, HeaderValue::from_static(code.name()));
+    if status == StatusCode::SERVICE_UNAVAILABLE {
+        headers.insert(RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_SECONDS));
+    }
+    answer
+}
+
+/// A method that the route does not take.
+pub(crate) fn wrong_method(view: &View, route: Route) -> Answer {
+    let mut answer = refusal(view, ErrorCode::MethodNotAllowed);
+    answer.headers_mut().insert(ALLOW, HeaderValue::from_static(route.allowed()));
+    answer
+}
+
+/// `/ready`: one form for yes and no.
+pub(crate) fn ready(view: &View, is_quorum_reached: bool, is_shutting_down: bool) -> Answer {
+    let published = &view.published;
+    let leader = published.leader.map_or(0, |node| node.0);
+    let node = published.identity.node;
+    let body = format!("leader={leader} nodeID={node} raftAvailable={is_quorum_reached}");
+    let is_ready = view.is_joined() && leader != 0 && is_quorum_reached;
+    if is_shutting_down {
+        refusal_with(view, ErrorCode::ShuttingDown, body.into())
+    } else if is_ready {
+        text(view, StatusCode::OK, body)
+    } else {
+        refusal_with(view, ErrorCode::NotReady, body.into())
+    }
+}
+
+/// `/leader`: a yes only from the node that stamps. A no is always 503, as load balancers expect.
+pub(crate) fn leader(view: &View, is_shutting_down: bool) -> Answer {
+    if view.is_serving() && !is_shutting_down {
+        return text(view, StatusCode::OK, Bytes::from_static(b"ok"));
+    }
+    let (code, advice) = match (is_shutting_down, view.is_leading(), &view.other_leader) {
+        (true, _, _) => (ErrorCode::ShuttingDown, advice(ErrorCode::ShuttingDown)),
+        (false, true, _) => (ErrorCode::NotReady, "elected, but not serving yet; retry\n"),
+        (false, false, Some(_)) => {
+            (ErrorCode::NotLeader, "not the leader; see the epicepoch-leader header\n")
+        }
+        (false, false, None) => (ErrorCode::NoLeader, advice(ErrorCode::NoLeader)),
+    };
+    let mut answer = refusal_with(view, code, Bytes::from_static(advice.as_bytes()));
+    *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    let headers = answer.headers_mut();
+    headers.insert(RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_SECONDS));
+    if let Some(leader) = &view.other_leader {
+        headers.insert(&LEADER, leader.header.clone());
+    }
+    answer
+}
+
+/// The same answer to a `HEAD` request: its headers tell what a `GET` would have got.
+pub(crate) fn without_body(mut answer: Answer) -> Answer {
+    if let Some(length) = answer.body().len() {
+        answer.headers_mut().insert(CONTENT_LENGTH, length.into());
+    }
+    *answer.body_mut() = Body::Empty;
+    answer
+}
+
+/// The same answer, after which the connection ends. HTTP/2 knows no such header.
+pub(crate) fn and_close(mut answer: Answer, version: http::Version) -> Answer {
+    if version < http::Version::HTTP_2 {
+        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    answer
+}
+
+/// What the client can do, in a line.
+const fn advice(code: ErrorCode) -> &'static str {
+    match code {
+        ErrorCode::NotLeader => "not the leader; ask the leader named in epicepoch-leader\n",
+        ErrorCode::NoQuorum => "no quorum of the members answered in time; retry\n",
+        ErrorCode::NoLeader => "no leader is known, an election is under way; retry\n",
+        ErrorCode::Overloaded => {
+            "too many requests wait; retry later, or ask for several timestamps at once with n\n"
+        }
+        ErrorCode::BadCount => "bad n; give a whole number from 1 up\n",
+        ErrorCode::BadFormat => "format must be binary, range or json\n",
+        ErrorCode::BadRequest => "the request was not understood; see the documentation\n",
+        ErrorCode::NotFound => {
+            "no such path; there are /timestamp /members /leader /ready /up /metrics\n"
+        }
+        ErrorCode::MethodNotAllowed => "wrong method; use one named in Allow\n",
+        ErrorCode::ShuttingDown => "this node is stopping; ask another member\n",
+        ErrorCode::NotReady => "this node has not joined its cluster yet; retry\n",
+        // A code of a later version of the table, too.
+        _ => "this node cannot answer; its log says why\n",
+    }
+}

@@ -1,0 +1,18 @@
+//! The HTTP interface of a worker: HTTP/1.1 and h2c on one port, the table of paths, and what
+//! each answers. It holds no timestamp and no proof: `/timestamp` asks the worker's sequencer.
+//!
+//! - `connection`: a client's connection: limits, idle time, how it ends.
+//! - `service`: one request: route, wait, answer.
+//! - `route`: paths and methods.
+//! - `query`: what a request for timestamps asks for.
+//! - `answer`: headers and bodies common to all answers, and the texts of refusals.
+//! - `body`: answers that need no memory, or only a little at a time.
+//! - `members`: who is in the cluster, as JSON.
+
+mod answer;
+mod body;
+pub(crate) mod connection;
+mod members;
+mod query;
+mod route;
+mod service;

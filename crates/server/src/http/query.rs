@@ -1,0 +1,146 @@
+//! What a request for timestamps asks for: `n` and `format`. Nothing is guessed: what is not
+//! exactly understood is refused with the code that names it.
+
+use epicepoch_wire::http::{ErrorCode, RANGE_COUNT_MAX};
+
+/// A form that the answer may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// The timestamps, 16 bytes each, one after another.
+    #[default]
+    Binary,
+    /// The first timestamp and the count, 24 bytes.
+    Range,
+    /// For people.
+    Json,
+}
+
+/// What is asked for. Invariant: `1 <= count <=` the maximum of the format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ask {
+    pub(crate) count: u64,
+    pub(crate) format: Format,
+}
+
+/// Why a query is refused: the code, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BadQuery {
+    pub(crate) code: ErrorCode,
+    pub(crate) text: String,
+}
+
+impl Ask {
+    /// What `query` asks for, of at most `max_n` timestamps one after another. Keys other than
+    /// `n` and `format` are refused: a misspelt `n` would get one timestamp and no word.
+    pub(crate) fn parse(query: Option<&str>, max_n: u64) -> Result<Self, BadQuery> {
+        let (mut n, mut format) = (None, None);
+        for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let (code, seen) = match key {
+                "n" => (ErrorCode::BadCount, n.replace(value)),
+                "format" => (ErrorCode::BadFormat, format.replace(value)),
+                _ => {
+                    let text = "unknown parameter; /timestamp takes n and format".to_owned();
+                    return Err(BadQuery { code: ErrorCode::BadRequest, text });
+                }
+            };
+            if seen.is_some() {
+                return Err(BadQuery { code, text: format!("{key} is given twice; give it once") });
+            }
+        }
+        let format = match format {
+            None => Format::default(),
+            Some("binary") => Format::Binary,
+            Some("range") => Format::Range,
+            Some("json") => Format::Json,
+            Some(_) => {
+                let text = "format must be binary, range or json".to_owned();
+                return Err(BadQuery { code: ErrorCode::BadFormat, text });
+            }
+        };
+        let count_max = match format {
+            Format::Binary | Format::Json => max_n,
+            Format::Range => RANGE_COUNT_MAX,
+        };
+        let count = match n {
+            None => Some(1),
+            Some(text) => decimal(text).filter(|count| (1..=count_max).contains(count)),
+        };
+        count.map(|count| Self { count, format }).ok_or_else(|| {
+            let hint = match format {
+                Format::Binary | Format::Json => "; format=range allows more",
+                Format::Range => "",
+            };
+            let text = format!("n must be a whole number from 1 to {count_max}{hint}");
+            BadQuery { code: ErrorCode::BadCount, text }
+        })
+    }
+}
+
+/// A number of decimal digits only: no sign, no space, no exponent.
+fn decimal(text: &str) -> Option<u64> {
+    let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if is_plain { text.parse().ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(query: &str) -> Result<(u64, Format), ErrorCode> {
+        let asked = Ask::parse(Some(query), 65_536);
+        asked.map(|ask| (ask.count, ask.format)).map_err(|bad| bad.code)
+    }
+
+    #[test]
+    fn what_is_asked_for_is_understood() {
+        assert_eq!(Ask::parse(None, 9), Ok(Ask { count: 1, format: Format::Binary }));
+        for (query, count, format) in [
+            ("", 1, Format::Binary),
+            ("n=3", 3, Format::Binary),
+            ("n=0003", 3, Format::Binary),
+            ("n=65536", 65_536, Format::Binary),
+            ("format=json", 1, Format::Json),
+            ("format=range&n=4294967296", 1 << 32, Format::Range),
+            ("n=4294967296&format=range", 1 << 32, Format::Range),
+            ("&n=2&", 2, Format::Binary),
+        ] {
+            assert_eq!(parse(query), Ok((count, format)), "{query}");
+        }
+    }
+
+    #[test]
+    fn a_bad_count_is_refused() {
+        for query in [
+            "n=0",
+            "n=-1",
+            "n=1e30",
+            "n=abc",
+            "n=",
+            "n",
+            "n=65537",
+            "n=1&n=1",
+            "n=+1",
+            "n=%31",
+            "n=1.0",
+            "n= 1",
+            "n=99999999999999999999999",
+            "n=65537&format=json",
+            "n=4294967297&format=range",
+            "n=0x10",
+            "n=１",
+        ] {
+            assert_eq!(parse(query), Err(ErrorCode::BadCount), "{query}");
+        }
+    }
+
+    #[test]
+    fn a_bad_format_and_an_unknown_key_are_refused() {
+        for query in ["format=xml", "format=", "format", "format=json&format=json", "format=JSON"] {
+            assert_eq!(parse(query), Err(ErrorCode::BadFormat), "{query}");
+        }
+        for query in ["m=3", "N=3", "=3", "count=3&n=1", "n =3"] {
+            assert_eq!(parse(query), Err(ErrorCode::BadRequest), "{query}");
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! One request: find its route, wait for timestamps where it asks for some, answer. It allocates
+//! nothing of its own for `/timestamp`; rare cases may.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use epicepoch_wire::http::{ErrorCode, HEADER_REQUEST_ID, REQUEST_ID_LEN_MAX};
+use http::header::{HeaderName, HeaderValue};
+use http::{Method, Request, StatusCode};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use hyper::service::Service;
+use tokio::time::timeout;
+
+use super::answer::{self, Answer};
+use super::body::Body;
+use super::connection::{ClientState, InFlight};
+use super::members;
+use super::query::{Ask, BadQuery, Format};
+use super::route::Route;
+use crate::metrics::worker::PathLabel;
+use crate::worker::batch::Outcome;
+use crate::worker::sequencer::{Sequencer, Ticket};
+use crate::worker::view::View;
+
+/// Bytes of a request's body that are read and ignored; more is refused.
+const BODY_LEN_MAX: u64 = 4096;
+/// Longest time that a body may take to arrive.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+static REQUEST_ID: HeaderName = HeaderName::from_static(HEADER_REQUEST_ID);
+
+/// Answers the requests of one connection.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeService {
+    sequencer: Rc<Sequencer>,
+    client: Rc<ClientState>,
+}
+
+impl NodeService {
+    /// The service of one client's connection.
+    pub(crate) fn new(sequencer: Rc<Sequencer>, client: Rc<ClientState>) -> Self {
+        Self { sequencer, client }
+    }
+
+    fn begin(&self, request: Request<Incoming>) -> Step {
+        if request.body().is_end_stream() {
+            return self.route(&request);
+        }
+        let service = self.clone();
+        Step::Reading(Box::pin(async move {
+            let version = request.version();
+            let (parts, body) = request.into_parts();
+            match read_and_ignore(body).await {
+                Ok(()) => service.route(&Request::from_parts(parts, ())),
+                Err(text) => {
+                    let view = service.sequencer.view();
+                    let refused = answer::refusal_with(&view, ErrorCode::BadRequest, text.into());
+                    let label = Route::of(parts.uri.path()).map_or(PathLabel::Other, Route::label);
+                    service.count(label, &refused, Some(ErrorCode::BadRequest));
+                    Step::Done(answer::and_close(refused, version))
+                }
+            }
+        }))
+    }
+
+    fn route<B>(&self, request: &Request<B>) -> Step {
+        let request_id = request.headers().get(&REQUEST_ID);
+        let view = self.sequencer.view();
+        let refuse = |label, answer, code| {
+            self.count(label, &answer, Some(code));
+            Step::Done(answer)
+        };
+        if request_id.is_some_and(|id| id.len() > REQUEST_ID_LEN_MAX) {
+            let text = format!("epicepoch-request-id is over {REQUEST_ID_LEN_MAX} bytes\n");
+            let code = ErrorCode::BadRequest;
+            let label = Route::of(request.uri().path()).map_or(PathLabel::Other, Route::label);
+            return refuse(label, answer::refusal_with(&view, code, text.into()), code);
+        }
+        let Some(route) = Route::of(request.uri().path()) else {
+            let code = ErrorCode::NotFound;
+            return refuse(PathLabel::Other, answer::refusal(&view, code), code);
+        };
+        if !route.takes(request.method()) {
+            let code = ErrorCode::MethodNotAllowed;
+            return refuse(route.label(), answer::wrong_method(&view, route), code);
+        }
+        if route == Route::Timestamp {
+            return self.wait_for_timestamps(&view, request.uri().query(), request_id.cloned());
+        }
+        let answer = with_request_id(self.inform(&view, route), request_id.cloned());
+        self.count(route.label(), &answer, None);
+        let is_head = *request.method() == Method::HEAD;
+        Step::Done(if is_head { answer::without_body(answer) } else { answer })
+    }
+
+    fn wait_for_timestamps(
+        &self,
+        view: &View,
+        query: Option<&str>,
+        request_id: Option<HeaderValue>,
+    ) -> Step {
+        let max_n = self.sequencer.shared.config.max_n;
+        let ask = match Ask::parse(query, max_n) {
+            Ok(ask) => ask,
+            Err(BadQuery { code, mut text }) => {
+                text.push('\n');
+                let answer = answer::refusal_with(view, code, text.into());
+                self.count(PathLabel::Timestamp, &answer, Some(code));
+                return Step::Done(with_request_id(answer, request_id));
+            }
+        };
+        match self.sequencer.enter(ask.count) {
+            Ok(ticket) => Step::Waiting { ticket, format: ask.format, request_id },
+            Err(code) => Step::Done(self.timestamps(Err(code), ask.format, request_id)),
+        }
+    }
+
+    /// The answer to a request for timestamps.
+    fn timestamps(
+        &self,
+        outcome: Outcome,
+        format: Format,
+        request_id: Option<HeaderValue>,
+    ) -> Answer {
+        let view = self.sequencer.view();
+        let answer = match outcome {
+            Ok(range) => {
+                let body = match format {
+                    Format::Binary => Body::list(range),
+                    Format::Range => Body::range(&range),
+                    Format::Json => Body::json(range),
+                };
+                let answer = answer::timestamps(&view, format, body);
+                self.count(PathLabel::Timestamp, &answer, None);
+                answer
+            }
+            Err(code) => {
+                let code = self.in_other_words(code);
+                let answer = answer::refusal(&view, code);
+                self.count(PathLabel::Timestamp, &answer, Some(code));
+                answer
+            }
+        };
+        with_request_id(answer, request_id)
+    }
+
+    /// A node that stops says so where it has nobody to name.
+    fn in_other_words(&self, code: ErrorCode) -> ErrorCode {
+        let is_vague = matches!(code, ErrorCode::NoLeader | ErrorCode::NotReady);
+        if is_vague && self.is_shutting_down() { ErrorCode::ShuttingDown } else { code }
+    }
+
+    /// What the other paths say.
+    fn inform(&self, view: &View, route: Route) -> Answer {
+        let shared = &self.sequencer.shared;
+        match route {
+            Route::Up => answer::text(view, StatusCode::OK, &b"ok"[..]),
+            Route::Ready => {
+                let is_quorum_reached = shared.health.is_quorum_reached.load(Ordering::Relaxed);
+                answer::ready(view, is_quorum_reached, self.is_shutting_down())
+            }
+            Route::Leader => answer::leader(view, self.is_shutting_down()),
+            Route::Members => {
+                let document = members::document(&view.published, &shared.config.cluster_name);
+                answer::json(view, document)
+            }
+            Route::Metrics => answer::metrics(view, self.sequencer.node_metrics().render()),
+            Route::Timestamp => unreachable!("timestamps are waited for"),
+        }
+    }
+
+    fn is_shutting_down(&self) -> bool {
+        self.sequencer.shared.health.is_shutting_down.load(Ordering::Relaxed)
+    }
+
+    fn count(&self, label: PathLabel, answer: &Answer, refusal: Option<ErrorCode>) {
+        let metrics = self.sequencer.metrics();
+        metrics.count_answer(label, answer.status().as_u16());
+        if let Some(code) = refusal {
+            metrics.count_refusal(code);
+        }
+    }
+}
+
+impl Service<Request<Incoming>> for NodeService {
+    type Response = Answer;
+    type Error = Infallible;
+    type Future = Answering;
+
+    fn call(&self, request: Request<Incoming>) -> Answering {
+        let in_flight = ClientState::begin(&self.client, request.version());
+        Answering { step: self.begin(request), service: self.clone(), _in_flight: in_flight }
+    }
+}
+
+/// A request that is being answered.
+pub(crate) struct Answering {
+    step: Step,
+    service: NodeService,
+    _in_flight: InFlight,
+}
+
+enum Step {
+    Done(Answer),
+    Waiting { ticket: Ticket, format: Format, request_id: Option<HeaderValue> },
+    Reading(Pin<Box<dyn Future<Output = Step>>>),
+    Taken,
+}
+
+impl Future for Answering {
+    type Output = Result<Answer, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        loop {
+            match &mut self.step {
+                Step::Done(_) | Step::Taken => break,
+                Step::Reading(reading) => self.step = ready!(reading.as_mut().poll(context)),
+                Step::Waiting { ticket, format, request_id } => {
+                    let outcome = ready!(Pin::new(ticket).poll(context));
+                    let (format, request_id) = (*format, request_id.take());
+                    let answer = self.service.timestamps(outcome, format, request_id);
+                    return Poll::Ready(Ok(answer));
+                }
+            }
+        }
+        match std::mem::replace(&mut self.step, Step::Taken) {
+            Step::Done(answer) => Poll::Ready(Ok(answer)),
+            Step::Waiting { .. } | Step::Reading(_) | Step::Taken => {
+                unreachable!("an answer is given once")
+            }
+        }
+    }
+}
+
+fn with_request_id(mut answer: Answer, request_id: Option<HeaderValue>) -> Answer {
+    if let Some(id) = request_id {
+        answer.headers_mut().insert(&REQUEST_ID, id);
+    }
+    answer
+}
+
+/// Reads a body to its end, within limits.
+async fn read_and_ignore(mut body: Incoming) -> Result<(), &'static str> {
+    const TOO_LONG: &str = "the body is too long; requests here need none\n";
+    if body.size_hint().lower() > BODY_LEN_MAX {
+        return Err(TOO_LONG);
+    }
+    let mut length = 0;
+    let reading = async {
+        while let Some(frame) =
+            std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await
+        {
+            let Ok(frame) = frame else { return Err("the body ended early\n") };
+            length += frame.data_ref().map_or(0, |data| data.len() as u64);
+            if length > BODY_LEN_MAX {
+                return Err(TOO_LONG);
+            }
+        }
+        Ok(())
+    };
+    timeout(BODY_TIMEOUT, reading).await.unwrap_or(Err("the body took too long\n"))
+}

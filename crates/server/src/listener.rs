@@ -1,0 +1,225 @@
+//! The client port: one exclusive listener, and a thread that accepts connections and deals them
+//! to the workers. It never reads from a connection and never waits for a worker.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use crate::metrics::Metrics;
+use crate::worker::Workers;
+
+/// Connections that the kernel completes and keeps until they are accepted; it takes the lesser
+/// of this and `net.core.somaxconn`.
+const BACKLOG: i32 = 4096;
+/// Pause after the system had no descriptor or memory left: others must end first.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
+
+/// A bound client port that accepts nothing yet.
+#[derive(Debug)]
+pub struct ClientListener {
+    listener: TcpListener,
+    local_addr: SocketAddr,
+}
+
+impl ClientListener {
+    /// Binds `ip:port` for this process alone: where somebody listens already it fails. Port 0
+    /// lets the system choose. The wildcard address of IPv6 takes IPv4 clients, too.
+    ///
+    /// # Errors
+    /// When the port is taken, or not allowed, or the address is not of this machine.
+    pub fn bind(ip: IpAddr, port: u16) -> io::Result<Self> {
+        let addr = SocketAddr::new(ip, port);
+        let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+        // A port whose last connections are still closing can be bound again. Never SO_REUSEPORT:
+        // two processes would share the port and each would get a part of the clients.
+        socket.set_reuse_address(true)?;
+        if addr.is_ipv6() {
+            socket.set_only_v6(!ip.is_unspecified())?;
+        }
+        socket.bind(&addr.into())?;
+        socket.listen(BACKLOG)?;
+        socket.set_nonblocking(true)?;
+        let listener = TcpListener::from(socket);
+        let local_addr = listener.local_addr()?;
+        Ok(Self { listener, local_addr })
+    }
+
+    /// The address that was bound, with the port that the system chose.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Starts to accept, on a thread of its own, and deals connections to the workers in turn.
+    /// Beyond `connections_max` open ones, new ones are closed at once and counted.
+    ///
+    /// # Errors
+    /// When the system has no thread or no event queue to give.
+    pub fn spawn(
+        self,
+        workers: Workers,
+        connections_max: usize,
+        metrics: Arc<Metrics>,
+    ) -> io::Result<Acceptor> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let stop = Arc::new(Notify::new());
+        let accepting = Accepting { workers, connections_max, metrics, stop: stop.clone() };
+        let thread = std::thread::Builder::new()
+            .name("acceptor".to_owned())
+            .spawn(move || runtime.block_on(accepting.run(self.listener)))?;
+        Ok(Acceptor { stop, thread: Mutex::new(Some(thread)) })
+    }
+}
+
+/// The accepting thread. Dropped, it stops.
+#[derive(Debug)]
+pub struct Acceptor {
+    stop: Arc<Notify>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Acceptor {
+    /// Closes the port and ends the thread. Connections that were accepted go on.
+    pub fn stop(&self) {
+        self.stop.notify_one();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // A panic of that thread has closed the port as well.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Acceptor {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+struct Accepting {
+    workers: Workers,
+    connections_max: usize,
+    metrics: Arc<Metrics>,
+    stop: Arc<Notify>,
+}
+
+impl Accepting {
+    async fn run(self, listener: TcpListener) {
+        let listener = match tokio::net::TcpListener::from_std(listener) {
+            Ok(listener) => listener,
+            Err(error) => {
+                tracing::error!(%error, "the client port cannot be watched; no client is served");
+                return;
+            }
+        };
+        let mut is_exhausted = false;
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = self.stop.notified() => return,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, addr)) => {
+                    is_exhausted = false;
+                    self.deal(stream, addr);
+                }
+                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) => {
+                    self.metrics.accept_failures.add(1);
+                    if !std::mem::replace(&mut is_exhausted, true) {
+                        tracing::warn!(%error, "cannot accept clients; raise the descriptor limit \
+                            (ulimit -n) or lower CONNECTIONS_MAX");
+                    }
+                    sleep(EXHAUSTED_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn deal(&self, stream: tokio::net::TcpStream, addr: SocketAddr) {
+        if self.workers.connections() >= self.connections_max {
+            self.metrics.connections_refused.add(1);
+            return;
+        }
+        // Answers are small and final: nothing is gained by holding them back.
+        if let Ok(stream) = stream.set_nodelay(true).and_then(|()| stream.into_std()) {
+            self.metrics.connections_accepted.add(1);
+            self.workers.adopt_client(stream, addr);
+        }
+    }
+}
+
+/// Whether only the connection that would have been accepted is lost, not the ability to accept.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::Interrupted
+            | io::ErrorKind::WouldBlock
+    )
+}
+
+/// How many descriptors this process may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DescriptorLimit {
+    /// The limit before; `None` is unlimited.
+    pub before: Option<u64>,
+    /// The limit now; `None` is unlimited.
+    pub now: Option<u64>,
+}
+
+/// Raises the limit on open descriptors as far as this process may, and says how far that is.
+/// Each client takes one; a few dozen are needed besides.
+///
+/// # Errors
+/// When the system refuses what it said was allowed.
+pub fn raise_descriptor_limit() -> io::Result<DescriptorLimit> {
+    let Rlimit { current: before, maximum } = getrlimit(Resource::Nofile);
+    if before != maximum {
+        setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
+    }
+    Ok(DescriptorLimit { before, now: getrlimit(Resource::Nofile).current })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+
+    #[test]
+    fn a_port_is_bound_once() {
+        let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        let first = ClientListener::bind(any, 0).unwrap();
+        let port = first.local_addr().port();
+        for ip in [any, IpAddr::V4(Ipv4Addr::LOCALHOST)] {
+            let error = ClientListener::bind(ip, port).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        }
+        drop(first);
+        ClientListener::bind(any, port).unwrap();
+    }
+
+    #[test]
+    fn the_ipv6_wildcard_takes_ipv4_clients() {
+        let Ok(listener) = ClientListener::bind(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0) else {
+            return; // A machine without IPv6.
+        };
+        std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, listener.local_addr().port())).unwrap();
+    }
+
+    #[test]
+    fn the_descriptor_limit_reaches_the_hard_limit() {
+        let limit = raise_descriptor_limit().unwrap();
+        assert_eq!(limit.now, getrlimit(Resource::Nofile).maximum);
+    }
+}

@@ -1,0 +1,393 @@
+//! The names and help texts of the metrics, and the fold over the workers' cells. Runs once per
+//! scrape, on the thread that answers it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use epicepoch_core::publication::Role;
+use epicepoch_wire::http::ErrorCode;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Unit;
+
+use super::Metrics;
+use super::cell::{Count, Folded, Histogram};
+use super::consensus::CLOCK_STATUSES;
+use super::worker::{FAILURES, PathLabel, STATUSES, WorkerMetrics};
+
+/// One scrape of a node's metrics.
+#[derive(Debug)]
+pub(super) struct Scrape(pub(super) Arc<Metrics>);
+
+impl Collector for Scrape {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut page = Page { encoder, metrics: &self.0 };
+        page.node()?;
+        page.requests()?;
+        page.rounds()?;
+        page.connections()?;
+        page.consensus()?;
+        page.time()
+    }
+}
+
+struct Page<'a, 'e> {
+    encoder: DescriptorEncoder<'e>,
+    metrics: &'a Metrics,
+}
+
+const SECONDS_PER_NS: f64 = 1e-9;
+
+impl Page<'_, '_> {
+    fn node(&mut self) -> fmt::Result {
+        let shared = &self.metrics.shared;
+        let published = shared.core.published();
+        let labels = [
+            ("node_id", shared.config.node_id.to_string()),
+            ("cluster_name", shared.config.cluster_name.clone()),
+            ("cluster", published.cluster.to_string()),
+            ("version", env!("CARGO_PKG_VERSION").to_owned()),
+        ];
+        let mut info = self.describe(
+            "node",
+            "Who this node is; the value is always 1.",
+            None,
+            MetricType::Info,
+        )?;
+        info.encode_info(&labels.as_slice())?;
+        let is_leader = published.role == Role::Leader;
+        self.gauge("term", "The Raft term that this node is in.", None, published.term.0 as f64)?;
+        self.gauge(
+            "is_leader",
+            "1 while this node leads, else 0. Over the cluster the sum should be 1; 0 for longer \
+             than an election means that nobody serves.",
+            None,
+            f64::from(u8::from(is_leader)),
+        )?;
+        self.gauge(
+            "has_grant",
+            "1 while this node leads and owns a range to stamp in: only then does it serve.",
+            None,
+            f64::from(u8::from(is_leader && published.grant.is_some())),
+        )
+    }
+
+    fn requests(&mut self) -> fmt::Result {
+        let metrics = self.metrics;
+        let mut family = self.describe(
+            "requests",
+            "Answers by path and status. A follower answers /timestamp with 409: a client that \
+             keeps its leader sees few of them.",
+            None,
+            MetricType::Counter,
+        )?;
+        for path in PathLabel::ALL {
+            for (position, status) in STATUSES.iter().enumerate() {
+                let answers =
+                    |worker: &WorkerMetrics| worker.answers[path as usize][position].load();
+                let value = metrics.workers.iter().map(answers).sum::<u64>();
+                if value > 0 {
+                    let labels = [("path", path.name().to_owned()), ("status", status.to_string())];
+                    let mut one = family.encode_family(&labels)?;
+                    one.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+                }
+            }
+        }
+        let codes = ErrorCode::ALL.iter().enumerate();
+        let codes = codes.map(|(at, code)| (code.name(), self.sum(|w| &w.refusals[at])));
+        self.counters(
+            "refusals",
+            "Refusals by error code, the value of the epicepoch-error header. OVERLOADED means \
+             that TIMESTAMP_REQUEST_BUFFER was full, NO_QUORUM that too few members answered.",
+            "code",
+            &codes.collect::<Vec<_>>(),
+        )?;
+        self.counter(
+            "timestamps",
+            "Timestamps given to clients; a request may ask for many.",
+            self.sum(|w| &w.timestamps),
+        )?;
+        self.gauge(
+            "waiting_requests",
+            "Requests that wait for a confirm round now. At TIMESTAMP_REQUEST_BUFFER further \
+             ones are refused.",
+            None,
+            self.sum(|w| &w.waiting) as f64,
+        )?;
+        self.phases()
+    }
+
+    fn phases(&mut self) -> fmt::Result {
+        self.durations(
+            "request_waiting",
+            "Until the round of a request's batch began. Long: too many rounds in flight, or a \
+             leader that waits for its grant.",
+            |w| &w.waiting_ns,
+        )?;
+        self.durations(
+            "request_confirm",
+            "From the begin of a round until a quorum had confirmed it: the network and the \
+             peers' load.",
+            |w| &w.confirm_ns,
+        )?;
+        self.durations(
+            "request_allocate",
+            "Taking a batch's timestamps from the node's one allocator. Long: workers wait for \
+             each other.",
+            |w| &w.allocate_ns,
+        )?;
+        self.durations(
+            "request_write",
+            "From the allocation until the answers of the batch were written: this worker's CPU.",
+            |w| &w.write_ns,
+        )?;
+        let folded = self.fold(|w| &w.batch_size, 1.0);
+        let help = "Requests that shared one confirm round.";
+        self.histogram("batch_size_requests", help, None, &folded)
+    }
+
+    fn rounds(&mut self) -> fmt::Result {
+        self.counter(
+            "rounds_begun",
+            "Confirm rounds begun, the empty ones that an idle leader probes with included.",
+            self.sum(|w| &w.rounds_begun),
+        )?;
+        self.counter(
+            "rounds_confirmed",
+            "Confirm rounds that a quorum confirmed.",
+            self.sum(|w| &w.rounds_confirmed),
+        )?;
+        let failures = FAILURES.iter().enumerate();
+        let failures = failures.map(|(at, (_, name))| (*name, self.sum(|w| &w.rounds_failed[at])));
+        self.counters(
+            "rounds_failed",
+            "Confirm rounds without proof, by reason: deposed (a quorum has promised a higher \
+             term), timed_out (no quorum within an election timeout), grant_lost (leadership \
+             ended meanwhile).",
+            "reason",
+            &failures.collect::<Vec<_>>(),
+        )?;
+        self.counters(
+            "confirms_answered",
+            "Confirms of other nodes that this node answered, by answer. A no tells an old \
+             leader that it is one.",
+            "answer",
+            &[("yes", self.sum(|w| &w.confirms_yes)), ("no", self.sum(|w| &w.confirms_no))],
+        )?;
+        self.counter(
+            "confirms_borrowed",
+            "Confirms sent over a sibling worker's link, because the own one was down.",
+            self.sum(|w| &w.confirms_borrowed),
+        )?;
+        self.gauge(
+            "confirm_links",
+            "Confirm links that are connected: workers times other members when all is well.",
+            None,
+            self.sum(|w| &w.links) as f64,
+        )
+    }
+
+    fn connections(&mut self) -> fmt::Result {
+        let metrics = self.metrics;
+        self.gauge(
+            "connections_open",
+            "Client connections that are open. At CONNECTIONS_MAX further ones are closed.",
+            None,
+            self.sum(|w| &w.connections) as f64,
+        )?;
+        self.counter(
+            "connections_accepted",
+            "Client connections accepted.",
+            metrics.connections_accepted.load(),
+        )?;
+        self.counter(
+            "connections_refused",
+            "Client connections closed at once: beyond CONNECTIONS_MAX, or while stopping.",
+            metrics.connections_refused.load(),
+        )?;
+        self.counter(
+            "connections_idle_closed",
+            "Client connections closed because nothing, or half a request, came for too long.",
+            self.sum(|w| &w.connections_idle_closed),
+        )?;
+        self.counter(
+            "accept_failures",
+            "Times that a connection could not be accepted for want of descriptors or memory: \
+             raise the descriptor limit (ulimit -n).",
+            metrics.accept_failures.load(),
+        )
+    }
+
+    fn consensus(&mut self) -> fmt::Result {
+        let consensus = &self.metrics.consensus;
+        self.counter(
+            "leader_changes",
+            "Changes of the leader that this node has seen. Each costs clients a pause.",
+            consensus.leader_changes.load(),
+        )?;
+        self.counter(
+            "reservations",
+            "Reservations of this node that were applied: a few per second while it leads.",
+            consensus.reservations.load(),
+        )?;
+        self.histogram(
+            "reservation_duration",
+            "From the proposal of a reservation until it was applied: disk and network.",
+            Some(&Unit::Seconds),
+            &Folded::new([&consensus.reservation_ns].into_iter(), SECONDS_PER_NS),
+        )?;
+        self.counter(
+            "reservation_deadlines_missed",
+            "Reservations that took longer than half a window. EPOCH_DEADLINE_LIMIT in a row, \
+             with a quorum, end the process.",
+            consensus.reservation_deadlines_missed.load(),
+        )?;
+        self.histogram(
+            "fsync_duration",
+            "One durable write to the data directory. Above an election timeout the leader \
+             gives up leadership.",
+            Some(&Unit::Seconds),
+            &Folded::new([&consensus.fsync_ns].into_iter(), SECONDS_PER_NS),
+        )?;
+        self.counter(
+            "raft_messages_sent",
+            "Raft messages handed to a peer's connection.",
+            consensus.raft_messages_sent.load(),
+        )?;
+        self.counter(
+            "raft_messages_dropped",
+            "Raft messages dropped for want of a connection or of room on it; Raft repeats them.",
+            consensus.raft_messages_dropped.load(),
+        )
+    }
+
+    fn time(&mut self) -> fmt::Result {
+        let metrics = self.metrics;
+        let shared = &metrics.shared;
+        let wall_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let trusted_ns = shared.clock.now().trusted_ns;
+        let epoch_ns = shared.allocator.epoch().0;
+        let seconds = Some(&Unit::Seconds);
+        let of_ns = |ns: u64| ns as f64 * SECONDS_PER_NS;
+        self.gauge(
+            "epoch",
+            "The epoch that this node stamped last, Unix time; 0 before the first.",
+            seconds,
+            of_ns(epoch_ns),
+        )?;
+        self.gauge(
+            "epoch_lag",
+            "Trusted time minus the epoch stamped last. Under load at most about \
+             EPOCH_INTERVAL_MS; it grows while nobody asks, and when reservations are late.",
+            seconds,
+            if epoch_ns == 0 {
+                0.0
+            } else {
+                (trusted_ns as f64 - epoch_ns as f64) * SECONDS_PER_NS
+            },
+        )?;
+        self.gauge(
+            "ceiling",
+            "The replicated ceiling, Unix time: no epoch above it has been stamped by anybody.",
+            seconds,
+            of_ns(metrics.consensus.ceiling().0),
+        )?;
+        self.gauge(
+            "clock_offset",
+            "This node's wall clock minus trusted time: what the clock firewall does not follow.",
+            seconds,
+            (wall_ns as f64 - trusted_ns as f64) * SECONDS_PER_NS,
+        )?;
+        let mut family = self.describe(
+            "peer_clock_offset",
+            "A peer's wall clock minus this node's trusted time, corrected by half the round trip.",
+            seconds,
+            MetricType::Gauge,
+        )?;
+        for (peer, offset_ns) in metrics.consensus.peer_clock_offsets() {
+            let labels = [("peer", peer.to_string())];
+            let mut one = family.encode_family(&labels)?;
+            one.encode_gauge(&(offset_ns as f64 * SECONDS_PER_NS))?;
+        }
+        let mut family = self.describe(
+            "clock_status",
+            "1 for what the clock firewall thinks of this node's wall clock: followed; outvoted \
+             (further than CLOCK_OFFSET_MAX_MS from the median of the voters); jumped (against \
+             the monotonic clock, and too few peers to say which is right).",
+            None,
+            MetricType::Gauge,
+        )?;
+        let current = metrics.consensus.clock_status();
+        for (position, (_, name)) in CLOCK_STATUSES.iter().enumerate() {
+            let labels = [("status", *name)];
+            family.encode_family(&labels)?.encode_gauge(&i64::from(position == current))?;
+        }
+        Ok(())
+    }
+
+    fn describe<'s>(
+        &'s mut self,
+        name: &'s str,
+        help: &str,
+        unit: Option<&'s Unit>,
+        kind: MetricType,
+    ) -> Result<MetricEncoder<'s>, fmt::Error> {
+        self.encoder.encode_descriptor(name, help, unit, kind)
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        let mut metric = self.describe(name, help, None, MetricType::Counter)?;
+        metric.encode_counter::<NoLabelSet, _, u64>(&value, None)
+    }
+
+    fn counters(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &'static str,
+        values: &[(&'static str, u64)],
+    ) -> fmt::Result {
+        let mut family = self.describe(name, help, None, MetricType::Counter)?;
+        for (text, value) in values {
+            let labels = [(label, *text)];
+            let mut one = family.encode_family(&labels)?;
+            one.encode_counter::<NoLabelSet, _, u64>(value, None)?;
+        }
+        Ok(())
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, unit: Option<&Unit>, value: f64) -> fmt::Result {
+        self.describe(name, help, unit, MetricType::Gauge)?.encode_gauge(&value)
+    }
+
+    fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        unit: Option<&Unit>,
+        folded: &Folded,
+    ) -> fmt::Result {
+        let mut metric = self.describe(name, help, unit, MetricType::Histogram)?;
+        metric.encode_histogram::<NoLabelSet>(folded.sum, folded.count, &folded.buckets, None)
+    }
+
+    fn durations(
+        &mut self,
+        name: &str,
+        help: &str,
+        of: impl Fn(&WorkerMetrics) -> &Histogram,
+    ) -> fmt::Result {
+        let folded = self.fold(of, SECONDS_PER_NS);
+        self.histogram(name, help, Some(&Unit::Seconds), &folded)
+    }
+
+    fn fold(&self, of: impl Fn(&WorkerMetrics) -> &Histogram, scale: f64) -> Folded {
+        Folded::new(self.metrics.workers.iter().map(of), scale)
+    }
+
+    fn sum(&self, of: impl Fn(&WorkerMetrics) -> &Count) -> u64 {
+        self.metrics.workers.iter().map(|worker| of(worker).load()).sum()
+    }
+}

@@ -1,0 +1,160 @@
+//! What one worker counts. Every cell is written by that worker's thread alone and folded with
+//! the other workers' at a scrape.
+
+use epicepoch_core::confirm::RoundFailure;
+use epicepoch_wire::http::ErrorCode;
+
+use super::cell::{Count, Histogram};
+
+/// The cells of one worker, on cache lines of their own.
+#[derive(Debug)]
+#[repr(align(128))]
+pub struct WorkerMetrics {
+    /// Answers by path and status.
+    pub(crate) answers: [[Count; STATUSES.len()]; PathLabel::ALL.len()],
+    /// Refusals by error code, in the order of [`ErrorCode::ALL`].
+    pub(crate) refusals: [Count; ErrorCode::ALL.len()],
+    /// Timestamps that were given to clients.
+    pub(crate) timestamps: Count,
+    /// Requests that wait for a round now.
+    pub(crate) waiting: Count,
+    /// From the arrival of a batch's first request to the begin of its round, per request.
+    pub(crate) waiting_ns: Histogram,
+    /// From the begin of a round to its confirmation, per request.
+    pub(crate) confirm_ns: Histogram,
+    /// Taking the timestamps of a batch, per request.
+    pub(crate) allocate_ns: Histogram,
+    /// From the allocation of a batch until its answers were written, per request.
+    pub(crate) write_ns: Histogram,
+    /// Requests per batch.
+    pub(crate) batch_size: Histogram,
+    /// Rounds begun, the empty ones of the probe included.
+    pub(crate) rounds_begun: Count,
+    /// Rounds that a quorum confirmed.
+    pub(crate) rounds_confirmed: Count,
+    /// Rounds that failed, in the order of [`FAILURES`].
+    pub(crate) rounds_failed: [Count; FAILURES.len()],
+    /// Confirms of other nodes answered with yes.
+    pub(crate) confirms_yes: Count,
+    /// Confirms of other nodes answered with no.
+    pub(crate) confirms_no: Count,
+    /// Confirm links to other members that are connected now.
+    pub(crate) links: Count,
+    /// Confirms sent over a sibling worker's link.
+    pub(crate) confirms_borrowed: Count,
+    /// Client connections open now.
+    pub(crate) connections: Count,
+    /// Client connections closed because they were idle or stuck.
+    pub(crate) connections_idle_closed: Count,
+}
+
+impl Default for WorkerMetrics {
+    fn default() -> Self {
+        Self {
+            answers: Default::default(),
+            refusals: Default::default(),
+            timestamps: Count::default(),
+            waiting: Count::default(),
+            waiting_ns: Histogram::of_durations(),
+            confirm_ns: Histogram::of_durations(),
+            allocate_ns: Histogram::of_durations(),
+            write_ns: Histogram::of_durations(),
+            batch_size: Histogram::of_sizes(),
+            rounds_begun: Count::default(),
+            rounds_confirmed: Count::default(),
+            rounds_failed: Default::default(),
+            confirms_yes: Count::default(),
+            confirms_no: Count::default(),
+            links: Count::default(),
+            confirms_borrowed: Count::default(),
+            connections: Count::default(),
+            connections_idle_closed: Count::default(),
+        }
+    }
+}
+
+impl WorkerMetrics {
+    /// Counts an answer.
+    pub(crate) fn count_answer(&self, path: PathLabel, status: u16) {
+        if let Some(position) = STATUSES.iter().position(|known| *known == status) {
+            self.answers[path as usize][position].add_alone(1);
+        }
+    }
+
+    /// Counts a refusal.
+    pub(crate) fn count_refusal(&self, code: ErrorCode) {
+        if let Some(position) = ErrorCode::ALL.iter().position(|known| *known == code) {
+            self.refusals[position].add_alone(1);
+        }
+    }
+
+    /// Counts a failed round.
+    pub(crate) fn count_failure(&self, failure: RoundFailure) {
+        if let Some(position) = FAILURES.iter().position(|(known, _)| *known == failure) {
+            self.rounds_failed[position].add_alone(1);
+        }
+    }
+}
+
+/// The statuses that a node answers with; [`ErrorCode::status`] gives no other.
+pub(crate) const STATUSES: [u16; 7] = [200, 400, 404, 405, 409, 500, 503];
+
+/// Why rounds fail, and their labels.
+pub(crate) const FAILURES: [(RoundFailure, &str); 3] = [
+    (RoundFailure::Deposed, "deposed"),
+    (RoundFailure::TimedOut, "timed_out"),
+    (RoundFailure::GrantLost, "grant_lost"),
+];
+
+/// The path of a request as metrics name it: never the client's own text, which has no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum PathLabel {
+    Timestamp,
+    Up,
+    Ready,
+    Leader,
+    Members,
+    Metrics,
+    Other,
+}
+
+impl PathLabel {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Timestamp,
+        Self::Up,
+        Self::Ready,
+        Self::Leader,
+        Self::Members,
+        Self::Metrics,
+        Self::Other,
+    ];
+
+    /// The value of the label.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Timestamp => "timestamp",
+            Self::Up => "up",
+            Self::Ready => "ready",
+            Self::Leader => "leader",
+            Self::Members => "members",
+            Self::Metrics => "metrics",
+            Self::Other => "other",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_status_and_path_has_a_cell() {
+        for code in ErrorCode::ALL {
+            assert!(STATUSES.contains(&code.status()), "{code}");
+        }
+        for (position, path) in PathLabel::ALL.into_iter().enumerate() {
+            assert_eq!(path as usize, position);
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Where requests wait: slots for requests, and the batch that is open for them. A request joins
+//! the open batch; a round closes it, and answers every slot of it in order of arrival. It never
+//! decides whether a batch may be answered.
+//!
+//! Slots and entries are used again, so that a request allocates nothing after start.
+
+use std::task::{Context, Poll, Waker};
+
+use epicepoch_wire::TimestampRange;
+use epicepoch_wire::http::ErrorCode;
+
+/// What a request gets: its timestamps, or the code of a refusal.
+pub(crate) type Outcome = Result<TimestampRange, ErrorCode>;
+
+/// Requests that share one round.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    entries: Vec<Entry>,
+    /// Timestamps that all entries ask for together.
+    pub(crate) total: u64,
+    /// When the first request arrived, monotonic nanoseconds.
+    pub(crate) opened_ns: u64,
+    /// When the batch was closed, monotonic nanoseconds.
+    pub(crate) closed_ns: u64,
+}
+
+impl Batch {
+    /// How many requests joined, those that have gone since included.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether nobody joined: the batch of a probe.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+/// A request's place in a batch. The generation tells whether its client still waits.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    slot: usize,
+    generation: u64,
+    count: u64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    generation: u64,
+    arrived_ns: u64,
+    state: SlotState,
+}
+
+#[derive(Debug)]
+enum SlotState {
+    Free,
+    Waiting(Option<Waker>),
+    Done(Outcome),
+}
+
+/// The slots of one worker and its open batch.
+///
+/// Invariant: `free.len() + taken slots == slots.len() <= slots_max`, and the open batch has at
+/// most `2 * slots_max` entries.
+#[derive(Debug)]
+pub(crate) struct Room {
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    open: Batch,
+    spare: Vec<Vec<Entry>>,
+    slots_max: usize,
+    /// The last clock reading that this room was told of, monotonic nanoseconds.
+    now_ns: u64,
+}
+
+impl Room {
+    /// A room for at most `slots_max` requests.
+    pub(crate) fn new(slots_max: usize) -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            open: Batch::default(),
+            spare: Vec::new(),
+            slots_max,
+            now_ns: 0,
+        }
+    }
+
+    /// Takes a slot in the open batch; `None` when there is no room. Reads the clock only for the
+    /// first request of a batch.
+    pub(crate) fn enter(&mut self, count: u64, clock: impl FnOnce() -> u64) -> Option<usize> {
+        if self.open.len() >= 2 * self.slots_max {
+            self.forget_the_gone();
+        }
+        if self.open.is_empty() {
+            self.now_ns = clock();
+            self.open.opened_ns = self.now_ns;
+        }
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None if self.slots.len() < self.slots_max => {
+                let state = SlotState::Free;
+                self.slots.push(Slot { generation: 0, arrived_ns: 0, state });
+                self.slots.len() - 1
+            }
+            None => return None,
+        };
+        let taken = &mut self.slots[slot];
+        taken.arrived_ns = self.now_ns;
+        taken.state = SlotState::Waiting(None);
+        self.open.entries.push(Entry { slot, generation: taken.generation, count });
+        self.open.total += count;
+        Some(slot)
+    }
+
+    /// What the request in `slot` got, or who to wake when it got something.
+    ///
+    /// # Panics
+    /// When the slot is not taken.
+    pub(crate) fn poll(&mut self, slot: usize, context: &mut Context<'_>) -> Poll<Outcome> {
+        match &mut self.slots[slot].state {
+            SlotState::Done(outcome) => Poll::Ready(*outcome),
+            SlotState::Waiting(waker) => {
+                if !waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+                    *waker = Some(context.waker().clone());
+                }
+                Poll::Pending
+            }
+            SlotState::Free => panic!("a request polled a slot that it does not hold"),
+        }
+    }
+
+    /// Gives a slot back. What it asked for in a batch is burned.
+    pub(crate) fn leave(&mut self, slot: usize) {
+        let left = &mut self.slots[slot];
+        left.generation += 1;
+        left.state = SlotState::Free;
+        self.free.push(slot);
+    }
+
+    /// Closes the open batch and opens the next one.
+    pub(crate) fn close(&mut self, now_ns: u64) -> Batch {
+        self.now_ns = now_ns;
+        let entries = self.spare.pop().unwrap_or_default();
+        let mut closed = std::mem::replace(&mut self.open, Batch { entries, ..Batch::default() });
+        closed.closed_ns = now_ns;
+        closed
+    }
+
+    /// Opens a batch again that no round could be begun for.
+    ///
+    /// # Panics
+    /// When requests have joined the batch that was opened after it.
+    pub(crate) fn reopen(&mut self, batch: Batch) {
+        assert!(self.open.is_empty(), "a batch was reopened behind a later one");
+        let empty = std::mem::replace(&mut self.open, batch);
+        self.spare(empty.entries);
+    }
+
+    /// Answers a batch in order of arrival from the range that was taken for it.
+    ///
+    /// # Panics
+    /// When the range is not of the batch's total.
+    pub(crate) fn answer(&mut self, batch: Batch, range: TimestampRange) {
+        assert_eq!(range.count(), batch.total, "a range was taken for another batch");
+        let mut rest = Some(range);
+        for entry in &batch.entries {
+            let split = rest.and_then(|range| range.split_first(entry.count));
+            let Some((head, tail)) = split else { unreachable!("the counts add up to the total") };
+            rest = tail;
+            self.finish(*entry, Ok(head));
+        }
+        self.spare(batch.entries);
+    }
+
+    /// Refuses every request of a batch.
+    pub(crate) fn refuse(&mut self, batch: Batch, code: ErrorCode) {
+        for entry in &batch.entries {
+            self.finish(*entry, Err(code));
+        }
+        self.spare(batch.entries);
+    }
+
+    /// Refuses every request that arrived at `before_ns` or earlier, in whatever batch it is.
+    pub(crate) fn expire(&mut self, before_ns: u64, code: ErrorCode) {
+        for slot in &mut self.slots {
+            let is_old = slot.arrived_ns <= before_ns;
+            if is_old && let SlotState::Waiting(waker) = &mut slot.state {
+                let waker = waker.take();
+                slot.state = SlotState::Done(Err(code));
+                waker.into_iter().for_each(Waker::wake);
+            }
+        }
+    }
+
+    /// Whether nobody has joined the open batch.
+    pub(crate) fn is_open_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// How many slots are taken.
+    pub(crate) fn taken(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    fn finish(&mut self, entry: Entry, outcome: Outcome) {
+        let slot = &mut self.slots[entry.slot];
+        if slot.generation != entry.generation {
+            return;
+        }
+        if let SlotState::Waiting(waker) = &mut slot.state {
+            let waker = waker.take();
+            slot.state = SlotState::Done(outcome);
+            waker.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Drops entries of the open batch whose clients have gone: half of them at least, since
+    /// those that wait have slots.
+    fn forget_the_gone(&mut self) {
+        let slots = &self.slots;
+        self.open.entries.retain(|entry| slots[entry.slot].generation == entry.generation);
+        self.open.total = self.open.entries.iter().map(|entry| entry.count).sum();
+    }
+
+    fn spare(&mut self, mut entries: Vec<Entry>) {
+        if self.spare.len() < SPARE_MAX {
+            entries.clear();
+            entries.shrink_to(SPARE_ENTRIES_MAX);
+            self.spare.push(entries);
+        }
+    }
+}
+
+/// Lists kept for later batches: one for each round in flight and one that is open.
+const SPARE_MAX: usize = super::sequencer::ROUNDS_IN_FLIGHT_MAX + 1;
+/// Entries that a spare list keeps memory for.
+const SPARE_ENTRIES_MAX: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
+
+    use super::*;
+
+    fn outcome(room: &mut Room, slot: usize) -> Option<Outcome> {
+        match room.poll(slot, &mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(outcome) => Some(outcome),
+            Poll::Pending => None,
+        }
+    }
+
+    fn range(count: u64) -> TimestampRange {
+        TimestampRange::new(Timestamp::new(Epoch(5), EpochIndex(0)), count).unwrap()
+    }
+
+    #[test]
+    fn a_batch_is_answered_in_order_of_arrival() {
+        let mut room = Room::new(8);
+        let slots: Vec<_> = [2, 1, 3].map(|count| room.enter(count, || 7).unwrap()).into();
+        let batch = room.close(9);
+        assert_eq!((batch.len(), batch.total, batch.opened_ns, batch.closed_ns), (3, 6, 7, 9));
+        let late = room.enter(1, || 10).unwrap();
+        room.answer(batch, range(6));
+        let firsts = slots.iter().map(|slot| outcome(&mut room, *slot).unwrap().unwrap());
+        let firsts: Vec<_> = firsts.map(|range| (range.first().index.0, range.count())).collect();
+        assert_eq!(firsts, [(0, 2), (2, 1), (3, 3)]);
+        assert_eq!(outcome(&mut room, late), None);
+    }
+
+    #[test]
+    fn what_a_gone_request_asked_for_is_burned_and_its_slot_is_used_again() {
+        let mut room = Room::new(2);
+        let gone = room.enter(5, || 0).unwrap();
+        let stays = room.enter(1, || 0).unwrap();
+        assert_eq!(room.enter(1, || 0), None);
+        room.leave(gone);
+        let batch = room.close(0);
+        let next = room.enter(1, || 0).unwrap();
+        assert_eq!(next, gone);
+        room.answer(batch, range(6));
+        assert_eq!(outcome(&mut room, stays).unwrap().unwrap().first().index.0, 5);
+        assert_eq!(outcome(&mut room, next), None);
+        assert_eq!(room.taken(), 2);
+    }
+
+    #[test]
+    fn clients_that_come_and_go_take_no_memory() {
+        let mut room = Room::new(4);
+        let stays = room.enter(1, || 0).unwrap();
+        for _ in 0..1000 {
+            let slot = room.enter(1, || 0).unwrap();
+            room.leave(slot);
+        }
+        assert!(room.open.len() <= 8);
+        assert!(room.open.total <= 8);
+        let batch = room.close(0);
+        let total = batch.total;
+        room.answer(batch, range(total));
+        assert!(outcome(&mut room, stays).unwrap().is_ok());
+    }
+
+    #[test]
+    fn old_requests_are_refused_in_whatever_batch_they_are() {
+        let mut room = Room::new(8);
+        let first = room.enter(1, || 10).unwrap();
+        let batch = room.close(15);
+        let second = room.enter(1, || 20).unwrap();
+        room.expire(10, ErrorCode::NoQuorum);
+        assert_eq!(outcome(&mut room, first), Some(Err(ErrorCode::NoQuorum)));
+        assert_eq!(outcome(&mut room, second), None);
+        room.answer(batch, range(1));
+        assert_eq!(outcome(&mut room, first), Some(Err(ErrorCode::NoQuorum)));
+    }
+
+    #[test]
+    fn a_reopened_batch_takes_more_requests() {
+        let mut room = Room::new(8);
+        let first = room.enter(1, || 10).unwrap();
+        let batch = room.close(15);
+        room.reopen(batch);
+        room.enter(2, || unreachable!("the batch is open")).unwrap();
+        let batch = room.close(20);
+        assert_eq!((batch.total, batch.opened_ns), (3, 10));
+        room.refuse(batch, ErrorCode::NoLeader);
+        assert_eq!(outcome(&mut room, first), Some(Err(ErrorCode::NoLeader)));
+    }
+}
