@@ -5,3 +5,4 @@ mod support;
 
 mod chaos;
 mod election;
+mod planted;

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use epicepoch_core::durable::{HardState, Record, Restored, Write};
 use epicepoch_core::state::State;
 use epicepoch_wire::bootstrap::Genesis;
-use epicepoch_wire::raft_message::Configuration;
+use epicepoch_wire::raft_message::{Configuration, EntryKind, LogEntry};
 use epicepoch_wire::{LogIndex, NodeId, Term};
 
 /// One data directory.
@@ -47,6 +47,20 @@ impl Disk {
         let hard_state = HardState { term: record.term, vote: NodeId(0), commit: record.index };
         let durable = Restored { hard_state, record, entries: vec![] };
         Self { durable, pending: VecDeque::new(), write_ns: 0, is_stuck: false }
+    }
+
+    /// Adds committed empty entries, so that the log is soon compacted.
+    pub(crate) fn fill(&mut self, entries: u64) {
+        let Restored { hard_state, record, entries: log } = &mut self.durable;
+        let next = record.index.0 + 1;
+        log.extend((next..next + entries).map(|index| LogEntry {
+            kind: EntryKind::Normal,
+            term: record.term,
+            index: LogIndex(index),
+            data: vec![],
+            context: vec![],
+        }));
+        hard_state.commit = LogIndex(record.index.0 + entries);
     }
 
     /// What a restart reads.

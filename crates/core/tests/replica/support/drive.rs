@@ -14,8 +14,8 @@ use super::node::{Batch, EPOCH_INTERVAL_NS, Request, TICK_NS, WORKERS};
 use super::plant::Plant;
 use super::world::{Event, Plane, World};
 
-/// A round that takes longer has failed.
-const ROUND_NS: u64 = 100 * super::world::MS;
+/// A round that takes longer has failed; long enough for elections to pass meanwhile.
+const ROUND_NS: u64 = 400 * super::world::MS;
 /// Rounds of a worker that may overlap.
 const ROUNDS_MAX: usize = 4;
 
@@ -75,9 +75,16 @@ impl World {
         let Err(error) = taken else { return };
         self.note(|| format!("{to} refuses {message:?} of {from}: {error}"));
         self.refusals.push((to, error));
-        if let MessageError::LostEntries { .. } = error {
-            self.history.violation(format!("LOST: node {to} of {from}: {error}"));
-            self.crash(to);
+        match error {
+            MessageError::LostEntries { .. } if self.plant != Some(Plant::WipedDisk) => {
+                self.history.violation(format!("LOST: node {to} of {from}: {error}"));
+                self.crash(to);
+            }
+            // No correct peer sends what is impossible.
+            MessageError::Impossible if self.plant.is_none() => {
+                self.history.violation(format!("IMPOSSIBLE: {from} sent {message:?} to {to}"));
+            }
+            _ => {}
         }
     }
 
@@ -93,7 +100,9 @@ impl World {
         let running = self.node(id).running_mut();
         let own = &mut running.workers[worker];
         let open = &mut own.open;
-        let close = || Batch::new(std::mem::take(open).into());
+        let batch = Batch::new(std::mem::take(open).into());
+        own.newest = Some(batch.clone());
+        let close = || batch;
         match own.rounds.begin(close, &running.seen, deadline_ns) {
             Err((batch, _)) => self.refuse(&batch),
             Ok(begun) => {
@@ -231,8 +240,10 @@ impl World {
             let published = self.published(id);
             self.history.published(&published);
         }
-        if self.plant == Some(Plant::KeptRange) {
-            self.keep_range(id);
+        match self.plant {
+            Some(Plant::KeptRange) => self.keep_range(id),
+            Some(Plant::OldVoters) => self.keep_voters(id),
+            _ => {}
         }
         while let Some(out) = self.node(id).running_mut().replica.poll_message() {
             let node = &self.nodes[&id];
@@ -271,6 +282,16 @@ impl World {
             running.allocator = Allocator::new(running.seen.clone(), EPOCH_INTERVAL_NS);
         }
         running.seen.publish(Published { grant, ..(*fresh).clone() }.into());
+    }
+
+    /// The planted bug that asks those who voted when the node started.
+    fn keep_voters(&mut self, id: NodeId) {
+        let running = self.node(id).running_mut();
+        let (fresh, kept) = (running.shared.published(), running.seen.published());
+        running.seen.promise.raise(running.shared.promise.load());
+        let voters =
+            if kept.voters.is_empty() { fresh.voters.clone() } else { kept.voters.clone() };
+        running.seen.publish(Published { voters, ..(*fresh).clone() }.into());
     }
 
     /// Whether a node has reported something that `holds`.

@@ -21,6 +21,8 @@ pub(crate) enum Plant {
     RestartPromise,
     /// A range is kept across terms and stamped in again.
     KeptRange,
+    /// The workers know the voters of their node's start for ever.
+    OldVoters,
     /// A wiped disk votes and confirms again under its node's old store id.
     WipedDisk,
     /// A disk says that a write is durable before it is.
@@ -28,13 +30,14 @@ pub(crate) enum Plant {
 }
 
 impl Plant {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Unconfirmed,
         Self::LateJoin,
         Self::AnyReplyCounts,
         Self::LatePromise,
         Self::RestartPromise,
         Self::KeptRange,
+        Self::OldVoters,
         Self::WipedDisk,
         Self::LyingDisk,
     ];

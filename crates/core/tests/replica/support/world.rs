@@ -159,7 +159,7 @@ impl World {
 
     pub(crate) fn start(&mut self, id: NodeId) {
         let seed = self.random.u64(..);
-        let is_apart = self.plant == Some(Plant::KeptRange);
+        let is_apart = matches!(self.plant, Some(Plant::KeptRange | Plant::OldVoters));
         let node = self.node(id);
         node.boot(seed, is_apart);
         let offset_ns = self.random.u64(0..TICK_NS);
