@@ -5,6 +5,8 @@
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
 use epicepoch_wire::{LogIndex, NodeId, StoreId};
 
+use raft::StateRole;
+
 use super::{MessageError, Replica};
 use crate::state::State;
 
@@ -48,7 +50,10 @@ impl Replica {
                 Err(MessageError::LostEntries { commit: message.commit, last })
             }
             MessageKind::AppendResponse if !message.reject && message.index > last => {
-                let is_mine = message.term.0 == self.raw.raft.term;
+                // To a follower it may be an ack of what it sent as leader of the same term, in an
+                // earlier run that lost the entry: the library ignores it.
+                let raft = &self.raw.raft;
+                let is_mine = raft.state == StateRole::Leader && message.term.0 == raft.term;
                 if is_mine { Err(MessageError::Impossible) } else { Ok(()) }
             }
             MessageKind::Append if is_current && self.contradicts_commit(message) => {
