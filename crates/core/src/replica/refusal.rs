@@ -3,7 +3,7 @@
 //! changes anything.
 
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
-use epicepoch_wire::{LogIndex, NodeId, StoreId};
+use epicepoch_wire::{LogIndex, NodeId, StoreId, Term};
 
 use raft::StateRole;
 
@@ -20,6 +20,10 @@ impl Replica {
         let me = self.config.identity.node;
         if message.to != me || from == me {
             return Err(MessageError::WrongReceiver);
+        }
+        // The library takes a message of term 0 for its own, and rewrites leader and log.
+        if message.term == Term(0) {
+            return Err(MessageError::Impossible);
         }
         let is_answer = match message.kind {
             MessageKind::AppendResponse
