@@ -75,6 +75,13 @@ impl Replica {
     /// Whether an append would overwrite an entry that is committed here; the library panics.
     fn contradicts_commit(&self, message: &RaftMessage) -> bool {
         let log = &self.raw.raft.raft_log;
+        // A leader holds every committed entry, so what it appends after is not of an older term.
+        let committed_term = log.term(log.committed).unwrap_or(0);
+        if message.index.0 > log.committed && message.log_term.0 < committed_term
+            || message.index.0 == log.committed && message.log_term.0 != committed_term
+        {
+            return true;
+        }
         message.entries.iter().any(|entry| {
             entry.index.0 <= log.committed
                 && log.term(entry.index.0).is_ok_and(|term| term != 0 && term != entry.term.0)
