@@ -2,13 +2,32 @@
 //! and those that claim what no correct peer claims, on which the library would panic. It never
 //! changes anything.
 
-use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
+use std::collections::BTreeSet;
+
+use epicepoch_wire::raft_message::{Configuration, MessageKind, RaftMessage};
 use epicepoch_wire::{LogIndex, NodeId, StoreId, Term};
 
 use raft::StateRole;
 
 use super::{MessageError, Replica};
+use crate::quorum::Voters;
 use crate::state::State;
+
+/// Whether a configuration is one that changes of ours lead to; on many others the library panics.
+fn is_sound(configuration: &Configuration, state: &State) -> bool {
+    let Configuration { voters, learners, voters_outgoing, learners_next, auto_leave } =
+        configuration;
+    let is_set = |list: &[NodeId]| list.is_sorted_by(|a, b| a < b);
+    let voting: BTreeSet<&NodeId> = voters.iter().chain(voters_outgoing).collect();
+    let learning: BTreeSet<&NodeId> = learners.iter().collect();
+    !voters.is_empty()
+        && [voters, learners, voters_outgoing].into_iter().all(|list| is_set(list))
+        && learners_next.is_empty()
+        && !auto_leave
+        && voting.len() <= Voters::MAX
+        && voting.is_disjoint(&learning)
+        && voting.union(&learning).all(|node| state.members.contains_key(node))
+}
 
 impl Replica {
     pub(super) fn check_message(
@@ -91,9 +110,14 @@ impl Replica {
     fn check_snapshot(&self, message: &RaftMessage) -> Result<(), MessageError> {
         let snapshot = message.snapshot.as_ref().ok_or(MessageError::Impossible)?;
         let state = State::decode(&snapshot.data).map_err(|_| MessageError::Impossible)?;
+        let log = &self.raw.raft.raft_log;
+        let contradicts_commit = snapshot.index.0 <= log.committed
+            && log.term(snapshot.index.0).is_ok_and(|term| term != 0 && term != snapshot.term.0);
         let is_ours = state.cluster == self.state.cluster
-            && !snapshot.configuration.voters.is_empty()
+            && is_sound(&snapshot.configuration, &state)
+            && snapshot.index > LogIndex(0)
             && snapshot.term <= message.term
+            && !contradicts_commit
             && (snapshot.index <= self.applied.0 || state.ceiling >= self.state.ceiling);
         if is_ours { Ok(()) } else { Err(MessageError::Impossible) }
     }
