@@ -78,6 +78,11 @@ impl Replica {
         if self.raw.raft.state == StateRole::Leader {
             return true;
         }
+        // To campaign, the library reads the entries behind the applied index, which it moves to a
+        // snapshot only once that is durable: it would panic.
+        if self.snapshot_to_apply.is_some() {
+            return false;
+        }
         let is_single = self.voters.len() <= 1;
         let is_stuck = self.outbox.oldest_ticks() > self.config.election_ticks;
         !(is_stuck || is_single && self.outbox.outstanding() > 0)

@@ -223,6 +223,10 @@ impl Replica {
         self.now_ns = now_ns;
         self.check_message(from, store, message)?;
         self.duties.heard(from, now_ns);
+        if message.kind == MessageKind::TimeoutNow && self.snapshot_to_apply.is_some() {
+            // Not ready to campaign: see `may_tick`.
+            return Ok(());
+        }
         if message.kind == MessageKind::AppendResponse && !message.reject {
             self.duties.snapshot_done(from);
         }
