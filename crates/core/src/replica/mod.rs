@@ -227,13 +227,11 @@ impl Replica {
             // Not ready to campaign: see `may_tick`.
             return Ok(());
         }
-        if message.kind == MessageKind::AppendResponse && !message.reject {
-            self.duties.snapshot_done(from);
-        }
         let message = translate::library_message(from, message);
         // The library's errors here say that it ignored the message: a peer it does not know, a
         // kind for another role. Nothing has changed then.
         let _ignored = self.step(|raw| raw.step(message));
+        self.forget_snapshot_if_taken(from);
         Ok(())
     }
 
