@@ -6,3 +6,4 @@ mod support;
 mod chaos;
 mod election;
 mod planted;
+mod refusals;

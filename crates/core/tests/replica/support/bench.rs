@@ -124,6 +124,7 @@ impl Bench {
 
     pub(crate) fn tick(&mut self) {
         self.now_ns += TICK_NS;
+        self.replica.handle_rounds(self.now_ns);
         self.replica.handle_tick(self.now_ns, START_NS + self.now_ns).expect("no reason to stop");
         self.drain();
     }

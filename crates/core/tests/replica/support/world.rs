@@ -20,7 +20,7 @@ pub(crate) const MS: u64 = 1_000_000;
 /// Unix time when a world begins.
 pub(crate) const START_NS: u64 = 1_700_000_000_000 * MS;
 /// Lines of a trace that are kept.
-const TRACE_MAX: usize = 400;
+const TRACE_MAX: usize = 150;
 
 /// What a link or a pause is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
