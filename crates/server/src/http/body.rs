@@ -66,7 +66,12 @@ impl Body {
     pub(crate) fn json(range: TimestampRange) -> Self {
         let time = jiff::Timestamp::from_nanosecond(i128::from(range.first().epoch.0));
         let time = time.map(|time| time.to_string()).unwrap_or_default();
-        Self::Json(JsonList { rest: Some(range), is_begun: false, time })
+        let mut list = JsonList { rest: Some(range), is_begun: false, time };
+        // What fits one chunk is whole: its length is known then.
+        match list.next_chunk() {
+            Some(text) if list.rest.is_none() => Self::Whole(text.into()),
+            _ => Self::Json(JsonList { rest: Some(range), is_begun: false, ..list }),
+        }
     }
 
     /// How many bytes are left, if that is known before they are made.
@@ -113,7 +118,7 @@ impl JsonList {
             // Writing to a string does not fail.
             let _ = write!(
                 text,
-                "{separator}{{\"hex\":\"{timestamp}\",\"epoch\":\"{epoch}\",\"index\":{index},\
+                "{separator}{{\"hex\":\"{timestamp}\",\"epoch\":\"{epoch}\",\"index\":\"{index}\",\
                  \"time\":\"{time}\"}}"
             );
             separator = ",\n";
@@ -257,7 +262,7 @@ mod tests {
             assert_eq!(list[0]["hex"], range(1).first().to_string());
             assert_eq!(list[0]["epoch"], "1700000000123456789");
             assert_eq!(list[0]["time"], "2023-11-14T22:13:20.123456789Z");
-            assert_eq!(list[count as usize - 1]["index"], 7 + count - 1);
+            assert_eq!(list[count as usize - 1]["index"], (7 + count - 1).to_string());
         }
     }
 }

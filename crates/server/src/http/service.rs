@@ -90,20 +90,15 @@ impl NodeService {
             return refuse(route.label(), answer::wrong_method(&view, route), code);
         }
         if route == Route::Timestamp {
-            return self.wait_for_timestamps(&view, request.uri().query(), request_id.cloned());
+            return self.wait_for_timestamps(&view, request.uri().query());
         }
-        let answer = with_request_id(self.inform(&view, route), request_id.cloned());
+        let answer = self.inform(&view, route);
         self.count(route.label(), &answer, None);
         let is_head = *request.method() == Method::HEAD;
         Step::Done(if is_head { answer::without_body(answer) } else { answer })
     }
 
-    fn wait_for_timestamps(
-        &self,
-        view: &View,
-        query: Option<&str>,
-        request_id: Option<HeaderValue>,
-    ) -> Step {
+    fn wait_for_timestamps(&self, view: &View, query: Option<&str>) -> Step {
         let max_n = self.sequencer.shared.config.max_n;
         let ask = match Ask::parse(query, max_n) {
             Ok(ask) => ask,
@@ -111,24 +106,19 @@ impl NodeService {
                 text.push('\n');
                 let answer = answer::refusal_with(view, code, text.into());
                 self.count(PathLabel::Timestamp, &answer, Some(code));
-                return Step::Done(with_request_id(answer, request_id));
+                return Step::Done(answer);
             }
         };
         match self.sequencer.enter(ask.count) {
-            Ok(ticket) => Step::Waiting { ticket, format: ask.format, request_id },
-            Err(code) => Step::Done(self.timestamps(Err(code), ask.format, request_id)),
+            Ok(ticket) => Step::Waiting { ticket, format: ask.format },
+            Err(code) => Step::Done(self.timestamps(Err(code), ask.format)),
         }
     }
 
     /// The answer to a request for timestamps.
-    fn timestamps(
-        &self,
-        outcome: Outcome,
-        format: Format,
-        request_id: Option<HeaderValue>,
-    ) -> Answer {
+    fn timestamps(&self, outcome: Outcome, format: Format) -> Answer {
         let view = self.sequencer.view();
-        let answer = match outcome {
+        match outcome {
             Ok(range) => {
                 let body = match format {
                     Format::Binary => Body::list(range),
@@ -145,8 +135,7 @@ impl NodeService {
                 self.count(PathLabel::Timestamp, &answer, Some(code));
                 answer
             }
-        };
-        with_request_id(answer, request_id)
+        }
     }
 
     /// A node that stops says so where it has nobody to name.
@@ -194,7 +183,10 @@ impl Service<Request<Incoming>> for NodeService {
 
     fn call(&self, request: Request<Incoming>) -> Answering {
         let in_flight = ClientState::begin(&self.client, request.version());
-        Answering { step: self.begin(request), service: self.clone(), _in_flight: in_flight }
+        let id = request.headers().get(&REQUEST_ID);
+        let request_id = id.filter(|id| id.len() <= REQUEST_ID_LEN_MAX).cloned();
+        let step = self.begin(request);
+        Answering { step, service: self.clone(), request_id, _in_flight: in_flight }
     }
 }
 
@@ -202,12 +194,14 @@ impl Service<Request<Incoming>> for NodeService {
 pub(crate) struct Answering {
     step: Step,
     service: NodeService,
+    /// Comes back on whatever the answer is.
+    request_id: Option<HeaderValue>,
     _in_flight: InFlight,
 }
 
 enum Step {
     Done(Answer),
-    Waiting { ticket: Ticket, format: Format, request_id: Option<HeaderValue> },
+    Waiting { ticket: Ticket, format: Format },
     Reading(Pin<Box<dyn Future<Output = Step>>>),
     Taken,
 }
@@ -216,32 +210,29 @@ impl Future for Answering {
     type Output = Result<Answer, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        loop {
+        let mut answer = loop {
             match &mut self.step {
-                Step::Done(_) | Step::Taken => break,
                 Step::Reading(reading) => self.step = ready!(reading.as_mut().poll(context)),
-                Step::Waiting { ticket, format, request_id } => {
+                Step::Waiting { ticket, format } => {
                     let outcome = ready!(Pin::new(ticket).poll(context));
-                    let (format, request_id) = (*format, request_id.take());
-                    let answer = self.service.timestamps(outcome, format, request_id);
-                    return Poll::Ready(Ok(answer));
+                    let format = *format;
+                    self.step = Step::Taken;
+                    break self.service.timestamps(outcome, format);
                 }
+                Step::Done(_) => {
+                    let Step::Done(answer) = std::mem::replace(&mut self.step, Step::Taken) else {
+                        unreachable!("it was done a line above")
+                    };
+                    break answer;
+                }
+                Step::Taken => unreachable!("an answer is given once"),
             }
+        };
+        if let Some(id) = self.request_id.take() {
+            answer.headers_mut().insert(&REQUEST_ID, id);
         }
-        match std::mem::replace(&mut self.step, Step::Taken) {
-            Step::Done(answer) => Poll::Ready(Ok(answer)),
-            Step::Waiting { .. } | Step::Reading(_) | Step::Taken => {
-                unreachable!("an answer is given once")
-            }
-        }
+        Poll::Ready(Ok(answer))
     }
-}
-
-fn with_request_id(mut answer: Answer, request_id: Option<HeaderValue>) -> Answer {
-    if let Some(id) = request_id {
-        answer.headers_mut().insert(&REQUEST_ID, id);
-    }
-    answer
 }
 
 /// Reads a body to its end, within limits.

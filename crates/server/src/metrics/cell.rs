@@ -88,18 +88,18 @@ pub(crate) struct Folded {
 }
 
 impl Folded {
-    /// Adds up `parts`, whose values are multiplied by `scale` to get the unit of the metric.
-    pub(crate) fn new<'a>(parts: impl Iterator<Item = &'a Histogram>, scale: f64) -> Self {
+    /// Adds up `parts`, whose values are divided by `per_unit` to get the unit of the metric.
+    pub(crate) fn new<'a>(parts: impl Iterator<Item = &'a Histogram>, per_unit: f64) -> Self {
         let mut folded = Self { sum: 0.0, count: 0, buckets: Vec::new() };
         for part in parts {
             if folded.buckets.is_empty() {
-                let bounds = part.bounds.iter().map(|bound| *bound as f64 * scale);
+                let bounds = part.bounds.iter().map(|bound| *bound as f64 / per_unit);
                 folded.buckets = bounds.chain([f64::MAX]).map(|bound| (bound, 0)).collect();
             }
             for (into, from) in folded.buckets.iter_mut().zip(&part.buckets) {
                 into.1 += from.load();
             }
-            folded.sum += part.sum.load() as f64 * scale;
+            folded.sum += part.sum.load() as f64 / per_unit;
         }
         // From the buckets as they were read: others go on writing them.
         folded.count = folded.buckets.iter().map(|(_, count)| count).sum();

@@ -38,7 +38,7 @@ struct Page<'a, 'e> {
     metrics: &'a Metrics,
 }
 
-const SECONDS_PER_NS: f64 = 1e-9;
+const NS_PER_SECOND: f64 = 1e9;
 
 impl Page<'_, '_> {
     fn node(&mut self) -> fmt::Result {
@@ -236,7 +236,7 @@ impl Page<'_, '_> {
             "reservation_duration",
             "From the proposal of a reservation until it was applied: disk and network.",
             Some(&Unit::Seconds),
-            &Folded::new([&consensus.reservation_ns].into_iter(), SECONDS_PER_NS),
+            &Folded::new([&consensus.reservation_ns].into_iter(), NS_PER_SECOND),
         )?;
         self.counter(
             "reservation_deadlines_missed",
@@ -249,7 +249,7 @@ impl Page<'_, '_> {
             "One durable write to the data directory. Above an election timeout the leader \
              gives up leadership.",
             Some(&Unit::Seconds),
-            &Folded::new([&consensus.fsync_ns].into_iter(), SECONDS_PER_NS),
+            &Folded::new([&consensus.fsync_ns].into_iter(), NS_PER_SECOND),
         )?;
         self.counter(
             "raft_messages_sent",
@@ -270,7 +270,7 @@ impl Page<'_, '_> {
         let trusted_ns = shared.clock.now().trusted_ns;
         let epoch_ns = shared.allocator.epoch().0;
         let seconds = Some(&Unit::Seconds);
-        let of_ns = |ns: u64| ns as f64 * SECONDS_PER_NS;
+        let of_ns = |ns: u64| ns as f64 / NS_PER_SECOND;
         self.gauge(
             "epoch",
             "The epoch that this node stamped last, Unix time; 0 before the first.",
@@ -282,11 +282,7 @@ impl Page<'_, '_> {
             "Trusted time minus the epoch stamped last. Under load at most about \
              EPOCH_INTERVAL_MS; it grows while nobody asks, and when reservations are late.",
             seconds,
-            if epoch_ns == 0 {
-                0.0
-            } else {
-                (trusted_ns as f64 - epoch_ns as f64) * SECONDS_PER_NS
-            },
+            if epoch_ns == 0 { 0.0 } else { (trusted_ns as f64 - epoch_ns as f64) / NS_PER_SECOND },
         )?;
         self.gauge(
             "ceiling",
@@ -298,7 +294,7 @@ impl Page<'_, '_> {
             "clock_offset",
             "This node's wall clock minus trusted time: what the clock firewall does not follow.",
             seconds,
-            (wall_ns as f64 - trusted_ns as f64) * SECONDS_PER_NS,
+            (wall_ns as f64 - trusted_ns as f64) / NS_PER_SECOND,
         )?;
         let mut family = self.describe(
             "peer_clock_offset",
@@ -309,7 +305,7 @@ impl Page<'_, '_> {
         for (peer, offset_ns) in metrics.consensus.peer_clock_offsets() {
             let labels = [("peer", peer.to_string())];
             let mut one = family.encode_family(&labels)?;
-            one.encode_gauge(&(offset_ns as f64 * SECONDS_PER_NS))?;
+            one.encode_gauge(&(offset_ns as f64 / NS_PER_SECOND))?;
         }
         let mut family = self.describe(
             "clock_status",
@@ -379,12 +375,12 @@ impl Page<'_, '_> {
         help: &str,
         of: impl Fn(&WorkerMetrics) -> &Histogram,
     ) -> fmt::Result {
-        let folded = self.fold(of, SECONDS_PER_NS);
+        let folded = self.fold(of, NS_PER_SECOND);
         self.histogram(name, help, Some(&Unit::Seconds), &folded)
     }
 
-    fn fold(&self, of: impl Fn(&WorkerMetrics) -> &Histogram, scale: f64) -> Folded {
-        Folded::new(self.metrics.workers.iter().map(of), scale)
+    fn fold(&self, of: impl Fn(&WorkerMetrics) -> &Histogram, per_unit: f64) -> Folded {
+        Folded::new(self.metrics.workers.iter().map(of), per_unit)
     }
 
     fn sum(&self, of: impl Fn(&WorkerMetrics) -> &Count) -> u64 {

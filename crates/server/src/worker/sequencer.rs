@@ -198,7 +198,7 @@ impl Sequencer {
     /// How often an idle leader's first worker begins an empty round, so that others can see
     /// that rounds can complete.
     pub(crate) fn probe_interval(&self) -> Duration {
-        self.shared.config.election_timeout / 4
+        self.shared.config.election_timeout / 2
     }
 
     fn turn(&self) {
