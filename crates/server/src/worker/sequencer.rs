@@ -158,9 +158,7 @@ impl Sequencer {
         let now_ns = self.shared.clock.monotonic_ns();
         self.fail_rounds(now_ns);
         let timeout_ns = nanos(self.shared.config.request_timeout);
-        if let Some(before_ns) = now_ns.checked_sub(timeout_ns) {
-            self.room.borrow_mut().expire(before_ns, ErrorCode::NoQuorum);
-        }
+        self.room.borrow_mut().expire(now_ns, timeout_ns, ErrorCode::NoQuorum);
         self.links.close_silent(now_ns);
         self.probe(now_ns);
         let is_active = self.room.borrow().taken() > 0 || !self.rounds.borrow().is_empty();
