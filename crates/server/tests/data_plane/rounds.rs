@@ -169,6 +169,31 @@ fn several_questions_are_answered_in_order() {
     }
 }
 
+#[test]
+fn a_newer_link_of_the_same_worker_takes_the_place_of_the_older() {
+    let mut cluster = Cluster::new(2);
+    let b = cluster.start(2);
+    b.publish(cluster.nothing(2));
+    let mut older = call(&cluster, &b, 1);
+    let mut newer = call(&cluster, &b, 1);
+    assert!(read_frame(&mut older).is_none());
+    send_frame(&mut newer, FrameKind::Confirm, NodeId(1), |out| question(1).encode(out));
+    assert_eq!(read_frame(&mut newer).unwrap().0.kind, FrameKind::ConfirmReply);
+}
+
+#[test]
+fn a_link_that_leaves_a_question_unanswered_is_replaced() {
+    let mut cluster = Cluster::new(2);
+    let port = cluster.take_port(2);
+    let a = cluster.start_with(1, |config| config.election_timeout = Duration::from_millis(50));
+    a.publish(cluster.leading(1, 3, true));
+    let mut silent = welcome(&port, store(NodeId(2)));
+    assert_eq!(read_frame(&mut silent).unwrap().0.kind, FrameKind::Confirm);
+    let mut next = welcome(&port, store(NodeId(2)));
+    while read_frame(&mut silent).is_some() {}
+    assert_eq!(read_frame(&mut next).unwrap().0.kind, FrameKind::Confirm);
+}
+
 fn question(node: u64) -> Confirm {
     Confirm {
         store: store(NodeId(node)),
