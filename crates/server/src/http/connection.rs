@@ -379,3 +379,74 @@ impl<F: Future<Output: 'static> + 'static> Executor<F> for LocalExecutor {
         spawn_local(future);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Fixture {
+        sweeps: Rc<Cell<u64>>,
+        state: Rc<ClientState>,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let sweeps = Rc::new(Cell::new(0));
+            Self { state: Rc::new(ClientState::new(sweeps.clone())), sweeps }
+        }
+
+        /// Whether the connection is overdue after so many more seconds.
+        fn is_overdue_after(&self, seconds: u64) -> bool {
+            self.sweeps.set(self.sweeps.get() + seconds);
+            self.state.is_overdue()
+        }
+    }
+
+    #[test]
+    fn a_silent_client_is_overdue_after_two_minutes() {
+        let silent = Fixture::new();
+        assert!(!silent.is_overdue_after(120));
+        assert!(silent.is_overdue_after(1));
+    }
+
+    #[test]
+    fn half_a_request_is_overdue_after_ten_seconds_however_it_trickles() {
+        let slow = Fixture::new();
+        slow.state.handle_read(b"GET /times");
+        assert!(!slow.is_overdue_after(10));
+        slow.state.handle_read(b"t");
+        assert!(slow.is_overdue_after(1));
+    }
+
+    #[test]
+    fn a_request_that_is_being_answered_is_never_overdue() {
+        let busy = Fixture::new();
+        busy.state.handle_read(b"GET /timestamp HTTP/1.1\r\n\r\n");
+        let in_flight = ClientState::begin(&busy.state, Version::HTTP_11);
+        assert!(!busy.is_overdue_after(1000));
+        drop(in_flight);
+        assert!(!busy.is_overdue_after(120));
+        assert!(busy.is_overdue_after(1));
+    }
+
+    #[test]
+    fn an_http2_client_that_only_pings_is_kept() {
+        let pinging = Fixture::new();
+        pinging.state.handle_read(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        for _ in 0..10 {
+            assert!(!pinging.is_overdue_after(100));
+            pinging.state.handle_read(b"a ping");
+        }
+        assert!(pinging.is_overdue_after(121));
+    }
+
+    #[test]
+    fn a_client_that_takes_no_answer_is_overdue() {
+        let stuck = Fixture::new();
+        drop(ClientState::begin(&stuck.state, Version::HTTP_11));
+        stuck.sweeps.set(100);
+        stuck.state.handle_write();
+        assert!(!stuck.is_overdue_after(120));
+        assert!(stuck.is_overdue_after(1));
+    }
+}

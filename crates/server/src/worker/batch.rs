@@ -181,10 +181,11 @@ impl Room {
         self.spare(batch.entries);
     }
 
-    /// Refuses every request that arrived at `before_ns` or earlier, in whatever batch it is.
-    pub(crate) fn expire(&mut self, before_ns: u64, code: ErrorCode) {
+    /// Refuses every request that has waited for `timeout_ns`, in whatever batch it is.
+    pub(crate) fn expire(&mut self, now_ns: u64, timeout_ns: u64, code: ErrorCode) {
+        self.now_ns = now_ns;
         for slot in &mut self.slots {
-            let is_old = slot.arrived_ns <= before_ns;
+            let is_old = now_ns.saturating_sub(slot.arrived_ns) >= timeout_ns;
             if is_old && let SlotState::Waiting(waker) = &mut slot.state {
                 let waker = waker.take();
                 slot.state = SlotState::Done(Err(code));
@@ -306,9 +307,14 @@ mod tests {
         let first = room.enter(1, || 10).unwrap();
         let batch = room.close(15);
         let second = room.enter(1, || 20).unwrap();
-        room.expire(10, ErrorCode::NoQuorum);
+        room.expire(30, 20, ErrorCode::NoQuorum);
         assert_eq!(outcome(&mut room, first), Some(Err(ErrorCode::NoQuorum)));
         assert_eq!(outcome(&mut room, second), None);
+        // A request that joins a batch which has been open for long has its own time.
+        let third = room.enter(1, || unreachable!("the batch is open")).unwrap();
+        room.expire(45, 20, ErrorCode::NoQuorum);
+        assert_eq!(outcome(&mut room, second), Some(Err(ErrorCode::NoQuorum)));
+        assert_eq!(outcome(&mut room, third), None);
         room.answer(batch, range(1));
         assert_eq!(outcome(&mut room, first), Some(Err(ErrorCode::NoQuorum)));
     }

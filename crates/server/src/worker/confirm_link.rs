@@ -191,12 +191,12 @@ impl Link {
     /// nodes that lost each other together do not come back together.
     async fn pause(&self, backoff: Duration) {
         let backoff = backoff.mul_f64(0.5 + fastrand::f64() / 2.0);
-        sleep(backoff.min(BACKOFF_MIN)).await;
-        if backoff > BACKOFF_MIN {
-            tokio::select! {
-                () = sleep(backoff) => {}
-                () = self.retry.wait() => {}
-            }
+        // A nudge cuts it short, but not to nothing: two nodes that nudge and refuse each other
+        // must not do so without end.
+        sleep(backoff / 4).await;
+        tokio::select! {
+            () = sleep(backoff / 4 * 3) => {}
+            () = self.retry.wait() => {}
         }
     }
 

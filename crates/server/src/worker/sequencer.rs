@@ -158,13 +158,13 @@ impl Sequencer {
         let now_ns = self.shared.clock.monotonic_ns();
         self.fail_rounds(now_ns);
         let timeout_ns = nanos(self.shared.config.request_timeout);
-        if let Some(before_ns) = now_ns.checked_sub(timeout_ns) {
-            self.room.borrow_mut().expire(before_ns, ErrorCode::NoQuorum);
-        }
+        self.room.borrow_mut().expire(now_ns, timeout_ns, ErrorCode::NoQuorum);
         self.links.close_silent(now_ns);
-        self.probe(now_ns);
         let is_active = self.room.borrow().taken() > 0 || !self.rounds.borrow().is_empty();
         self.is_active.set(is_active);
+        // Not activity: the next probe's tick looks after this one's deadline, and an idle node
+        // wakes half as often.
+        self.probe(now_ns);
     }
 
     /// Whether requests wait or rounds are in flight: the timer must tick.
@@ -260,6 +260,7 @@ impl Sequencer {
         self.shared.health.round_completed_ns.fetch_max(now.monotonic_ns, Ordering::Relaxed);
         metrics.rounds_confirmed.add_alone(1);
         if batch.is_empty() {
+            // A probe: there is nobody to refuse, only the list to give back.
             self.room.borrow_mut().refuse(batch, ErrorCode::Internal);
             return;
         }

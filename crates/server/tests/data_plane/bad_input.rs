@@ -6,7 +6,7 @@ fn serving() -> TestNode {
     let mut cluster = Cluster::new(1);
     let node = cluster.start(1);
     node.publish(cluster.leading(1, 3, true));
-    node.await_metric("epicepoch_has_grant", 1.0);
+    node.await_metric("epicepoch_has_grant", 1);
     node
 }
 
@@ -53,7 +53,7 @@ fn a_small_body_is_ignored_and_a_large_one_refused() {
         assert_eq!(client.reply().unwrap().timestamps().len(), 1);
     }
     client.send_raw(b"POST /timestamp HTTP/1.1\r\nhost: t\r\ncontent-length: 1000000\r\n\r\n");
-    client.send_raw(&[b'x'; 1_000_000]);
+    client.send_raw(&vec![b'x'; 1_000_000]);
     let reply = client.reply().unwrap();
     assert_eq!(reply.error(), (400, "BAD_REQUEST"));
     assert_eq!(reply.header("connection"), "close");

@@ -144,12 +144,12 @@ impl TestNode {
     }
 
     /// A metric's value, read over HTTP. The connection is dealt to some worker.
-    pub(crate) fn metric(&self, name: &str) -> f64 {
+    pub(crate) fn metric(&self, name: &str) -> u64 {
         metric(self.addr, name)
     }
 
     /// Asks until a metric has a value.
-    pub(crate) fn await_metric(&self, name: &str, value: f64) {
+    pub(crate) fn await_metric(&self, name: &str, value: u64) {
         await_metric(self.addr, name, value);
     }
 
@@ -166,20 +166,20 @@ impl Drop for TestNode {
     }
 }
 
-fn metric(addr: SocketAddr, name: &str) -> f64 {
+fn metric(addr: SocketAddr, name: &str) -> u64 {
     let mut client = Client::new(TcpStream::connect(addr).unwrap());
     let text = String::from_utf8(client.request("GET /metrics").body).unwrap();
     let line = text
         .lines()
         .find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])));
     let value = line.and_then(|line| line.rsplit(' ').next());
-    value.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse().unwrap()
+    value.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse::<f64>().unwrap() as u64
 }
 
 /// Asks until a metric has a value.
-pub(crate) fn await_metric(addr: SocketAddr, name: &str, value: f64) {
+pub(crate) fn await_metric(addr: SocketAddr, name: &str, value: u64) {
     let start = std::time::Instant::now();
-    while (metric(addr, name) - value).abs() > f64::EPSILON {
+    while metric(addr, name) != value {
         assert!(start.elapsed() < PATIENCE, "{name} is {}", metric(addr, name));
         std::thread::yield_now();
     }
