@@ -136,6 +136,8 @@ impl Replica {
         } else if self.duties.clock_successors.is_some() {
             HandOver::ClockOff
         } else {
+            // Whatever was tried before, this leader is well again.
+            self.duties.is_giving_up = false;
             return;
         };
         if self.voters.len() > 1 {
