@@ -7,7 +7,9 @@ use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
 use epicepoch_wire::{BootId, Epoch, NodeId, Term};
 
 use crate::support::bench::{Bench, append, message};
-use crate::support::{ELECTION_TICKS, MS, Plane, RESERVATION_NS, TICK_NS, World};
+use crate::support::{
+    ELECTION_TICKS, EPOCH_INTERVAL_NS, MS, Plane, RESERVATION_NS, TICK_NS, World,
+};
 
 /// Ticks within which three healthy nodes elect a leader that may stamp.
 const ELECTED_TICKS: u64 = 6 * ELECTION_TICKS as u64;
@@ -208,6 +210,19 @@ fn a_reservation_is_never_proposed_twice_at_once() {
     assert!(bench.is_leader());
     assert_eq!(bench.status().last, last, "nothing was committed, and nothing proposed again");
     assert!(bench.reports.iter().any(|report| matches!(report, Report::ReservationLate { .. })));
+}
+
+#[test]
+fn epochs_are_at_most_one_interval_behind_a_healthy_clock_and_never_ahead_of_it() {
+    let mut world = World::started(9, 3);
+    let leader = world.elect();
+    world.run(EPOCH_INTERVAL_NS);
+    for _ in 0..500 {
+        world.load(leader, 1);
+        let epoch = world.nodes[&leader].running().allocator.epoch().0;
+        let behind_ns = world.trusted_ns(leader) - epoch;
+        assert!(behind_ns <= EPOCH_INTERVAL_NS + 2 * TICK_NS, "{behind_ns} ns behind");
+    }
 }
 
 #[test]
