@@ -136,6 +136,8 @@ impl Replica {
         } else if self.duties.clock_successors.is_some() {
             HandOver::ClockOff
         } else {
+            // Whatever was tried before, this leader is well again.
+            self.duties.is_giving_up = false;
             return;
         };
         if self.voters.len() > 1 {
@@ -245,8 +247,11 @@ impl Replica {
             .get(&member.node)
             .is_some_and(|known| known.store == member.store && *known != member);
         if is_news && is_recordable(&member.raft_addr) && is_recordable(&member.client_addr) {
-            let command = Command::Readdress(member).encode();
-            let _again = self.step(|raw| raw.propose(Vec::new(), command));
+            let command = Command::Readdress(member.clone()).encode();
+            if self.step(|raw| raw.propose(Vec::new(), command)).is_err() {
+                // Dropped: at the next tick again.
+                self.duties.readdress.insert(member.node, member);
+            }
         }
     }
 

@@ -305,8 +305,9 @@ impl Replica {
         if self.raw.raft.state != StateRole::Leader {
             return None;
         }
+        let me = self.config.identity.node;
         let to = match to {
-            Some(node) if self.voters.iter().any(|(voter, _)| voter == node) => node,
+            Some(node) if node != me && self.voters.iter().any(|(voter, _)| voter == node) => node,
             Some(_) => return None,
             None => self.successor(|_| true)?,
         };

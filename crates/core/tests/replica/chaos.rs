@@ -115,6 +115,7 @@ impl Chaos {
             lost: if is_rough { random.u32(0..50) } else { 0 },
             doubled: if is_rough { random.u32(0..100) } else { 0 },
             late: random.u32(0..40),
+            together: random.u32(0..500),
             late_ns: random.u64(10..400) * MS,
             dither_ns: if random.bool() { random.u64(0..3 * MS) } else { 0 },
         };

@@ -4,6 +4,8 @@
 mod support;
 
 mod chaos;
+mod disks;
 mod election;
+mod membership;
 mod planted;
 mod refusals;

@@ -8,15 +8,11 @@ use crate::support::Plant;
 /// Seeds within which a planted bug must be caught.
 const fn seeds(plant: Plant) -> u64 {
     match plant {
-        Plant::Unconfirmed => 20,
-        Plant::LateJoin => 400,
-        Plant::AnyReplyCounts => 400,
+        Plant::Unconfirmed | Plant::KeptRange => 20,
         Plant::LatePromise => 100,
+        Plant::LateJoin | Plant::AnyReplyCounts | Plant::WipedDisk | Plant::LyingDisk => 400,
         Plant::RestartPromise => 1_000,
-        Plant::KeptRange => 20,
         Plant::OldVoters => 4_000,
-        Plant::WipedDisk => 400,
-        Plant::LyingDisk => 400,
     }
 }
 

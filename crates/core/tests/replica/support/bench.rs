@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use epicepoch_core::durable::{Restored, Write};
+use epicepoch_core::durable::Restored;
 use epicepoch_core::publication::{Identity, Published, Role, Shared};
 use epicepoch_core::replica::{MessageError, Outgoing, Replica, ReplicaConfig, Report, Status};
 use epicepoch_wire::bootstrap::Genesis;
@@ -110,7 +110,7 @@ impl Bench {
         self.disk.durable()
     }
 
-    fn drain(&mut self) {
+    pub(crate) fn drain(&mut self) {
         while let Some(write) = self.replica.poll_write() {
             self.disk.submit(write);
         }
@@ -132,6 +132,17 @@ impl Bench {
     pub(crate) fn ticks(&mut self, count: usize) {
         for _ in 0..count {
             self.tick();
+        }
+    }
+
+    /// Ticks as a leader that `others` hear and answer, and do nothing else.
+    pub(crate) fn beats(&mut self, count: usize, others: &[u64]) {
+        for _ in 0..count {
+            self.tick();
+            let beat = message(MessageKind::HeartbeatResponse, self.status().term.0);
+            for other in others {
+                self.take(*other, &beat).expect("an answer is taken");
+            }
         }
     }
 
@@ -224,9 +235,4 @@ impl Bench {
             self.ack(from, last);
         }
     }
-}
-
-/// Whether a write has anything that a leader's own log needs.
-pub(crate) fn has_entries(write: &Write) -> bool {
-    !write.entries.is_empty()
 }

@@ -85,15 +85,18 @@ impl Disk {
         Some(write.number)
     }
 
+    /// Finishes the oldest write, or all of them in one transaction. Returns the last number.
+    pub(crate) fn finish_some(&mut self, is_all: bool) -> Option<u64> {
+        let mut number = self.finish_one();
+        while is_all && !self.pending.is_empty() {
+            number = self.finish_one();
+        }
+        number
+    }
+
     /// Loses what is not durable.
     pub(crate) fn crash(&mut self) {
         self.pending.clear();
-    }
-
-    /// The last entry that is durable.
-    pub(crate) fn last(&self) -> LogIndex {
-        let last = self.durable.entries.last().map(|entry| entry.index);
-        last.unwrap_or(self.durable.record.index)
     }
 }
 

@@ -8,20 +8,21 @@ use epicepoch_core::publication::{Grant, Published};
 use epicepoch_core::replica::{MessageError, Report};
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::raft_message::RaftMessage;
-use epicepoch_wire::{NodeId, StoreId, Term};
+use epicepoch_wire::{NodeId, StoreId, Term, Timestamp};
 
-use super::node::{Batch, EPOCH_INTERVAL_NS, Request, TICK_NS, WORKERS};
+use super::node::{Batch, EPOCH_INTERVAL_NS, RESERVATION_NS, Request, TICK_NS, WORKERS};
 use super::plant::Plant;
-use super::world::{Event, Plane, World};
+use super::world::{Event, MS, Plane, World};
 
 /// A round that takes longer has failed; long enough for elections to pass meanwhile.
-const ROUND_NS: u64 = 400 * super::world::MS;
+const ROUND_NS: u64 = 400 * MS;
 /// Rounds of a worker that may overlap.
 const ROUNDS_MAX: usize = 4;
 
 impl World {
     pub(super) fn tick(&mut self, id: NodeId) {
         let trusted_ns = self.trusted_ns(id);
+        self.clock_max_ns = self.clock_max_ns.max(trusted_ns);
         let now_ns = self.now_ns;
         self.fail_rounds(id);
         let node = self.node(id);
@@ -55,10 +56,12 @@ impl World {
 
     pub(super) fn written(&mut self, id: NodeId) {
         let is_lying = self.plant == Some(Plant::LyingDisk);
+        let together = self.weather.together;
+        let is_together = self.chance(together);
         let node = self.node(id);
         if node.disk.is_stuck {
             self.schedule_own(id, TICK_NS, Event::Written);
-        } else if let Some(number) = node.disk.finish_one()
+        } else if let Some(number) = node.disk.finish_some(is_together)
             && !is_lying
         {
             self.with(id, |replica, now_ns| replica.handle_persisted(now_ns, number));
@@ -199,12 +202,23 @@ impl World {
         let floor = requests.iter().filter_map(|request| request.floor).max();
         let allocated = self.nodes[&id].running().allocator.allocate(key, count, now);
         self.note(|| format!("{id} {allocated:?} in {}", key.term()));
+        self.clock_max_ns = self.clock_max_ns.max(now.trusted_ns);
         match allocated {
             Err(_) => self.history.refused += requests.len() as u64,
             Ok(range) => {
                 self.history.answered += requests.len() as u64;
                 self.history.complete(id, range, floor);
+                self.check_bound(id, range.last());
             }
+        }
+    }
+
+    /// No epoch is further ahead than the reservation of the fastest clock so far, but for the
+    /// least widths of reservations that were made behind the ceiling.
+    fn check_bound(&mut self, id: NodeId, last: Timestamp) {
+        let ahead_ns = last.epoch.0.saturating_sub(self.clock_max_ns);
+        if ahead_ns > RESERVATION_NS + MS {
+            self.history.violation(format!("AHEAD: node {id} answered {last:?}, {ahead_ns} ahead"));
         }
     }
 
@@ -266,7 +280,7 @@ impl World {
             assert!(applied > running.applied, "the applied index goes back");
             running.applied = applied;
             let state = running.replica.state().encode();
-            self.history.applied(id, applied, state);
+            self.history.applied(id, applied, &state);
         }
     }
 

@@ -93,8 +93,8 @@ impl History {
         }
     }
 
-    pub(crate) fn applied(&mut self, who: NodeId, index: LogIndex, state: Vec<u8>) {
-        let known = self.states.entry(index).or_insert_with(|| state.clone());
+    pub(crate) fn applied(&mut self, who: NodeId, index: LogIndex, state: &[u8]) {
+        let known = self.states.entry(index).or_insert_with(|| state.to_vec());
         if *known != state {
             self.violation(format!("STATE: node {who} differs at {index}"));
         }

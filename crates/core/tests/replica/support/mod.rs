@@ -11,4 +11,4 @@ pub(crate) mod world;
 
 pub(crate) use node::{ELECTION_TICKS, EPOCH_INTERVAL_NS, RESERVATION_NS, TICK_NS, member};
 pub(crate) use plant::Plant;
-pub(crate) use world::{MS, Plane, START_NS, World};
+pub(crate) use world::{MS, Plane, World};

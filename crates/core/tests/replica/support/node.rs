@@ -75,7 +75,7 @@ pub(crate) struct Node {
     pub(crate) running: Option<Running>,
     /// Everything that the replica reported, over all boots.
     pub(crate) reports: Vec<Report>,
-    /// Whether a worker holds back what was confirmed until it is told to go on.
+    /// Whom the replica is told to hand over to because of this node's clock.
     pub(crate) successors: Option<Vec<NodeId>>,
 }
 
@@ -104,7 +104,7 @@ impl Node {
         let term = restored.hard_state.term;
         let fresh = || Arc::new(Shared::new(term, Published::nothing(identity)));
         let shared = fresh();
-        let seen = if is_apart { fresh() } else { shared.clone() };
+        let workers_see = if is_apart { fresh() } else { shared.clone() };
         let config = ReplicaConfig {
             identity,
             seed,
@@ -123,7 +123,7 @@ impl Node {
         };
         self.running = Some(Running {
             identity,
-            allocator: Allocator::new(seen.clone(), EPOCH_INTERVAL_NS),
+            allocator: Allocator::new(workers_see.clone(), EPOCH_INTERVAL_NS),
             workers: (0..WORKERS as u32).map(worker).collect(),
             completed_ns: 0,
             applied: replica.applied(),
@@ -131,7 +131,7 @@ impl Node {
             ticks: 0,
             replica,
             shared,
-            seen,
+            seen: workers_see,
         });
     }
 
@@ -141,11 +141,6 @@ impl Node {
 
     pub(crate) fn running_mut(&mut self) -> &mut Running {
         self.running.as_mut().expect("the node runs")
-    }
-
-    /// This node as the cluster knows it.
-    pub(crate) fn member(&self) -> Member {
-        member(self.id, self.store)
     }
 }
 

@@ -12,7 +12,7 @@ use epicepoch_wire::{BootId, ClusterId, HistoryId, NodeId, StoreId};
 
 use super::disk::Disk;
 use super::history::History;
-use super::node::{Node, Request, TICK_NS, WORKERS, member};
+use super::node::{Node, Request, TICK_NS, member};
 use super::plant::{Plant, forged};
 
 /// A millisecond.
@@ -37,14 +37,23 @@ pub(crate) struct Weather {
     pub(crate) doubled: u32,
     pub(crate) late: u32,
     pub(crate) late_ns: u64,
+    /// A write that is finished takes those behind it with it.
+    pub(crate) together: u32,
     /// Most time between a confirmed round and its allocation.
     pub(crate) dither_ns: u64,
 }
 
 impl Weather {
     /// Every message arrives once, after a millisecond.
-    pub(crate) const FAIR: Self =
-        Self { delay_ns: (MS, MS), lost: 0, doubled: 0, late: 0, late_ns: 0, dither_ns: 0 };
+    pub(crate) const FAIR: Self = Self {
+        delay_ns: (MS, MS),
+        lost: 0,
+        doubled: 0,
+        late: 0,
+        late_ns: 0,
+        together: 0,
+        dither_ns: 0,
+    };
 }
 
 #[derive(Clone, Debug)]
@@ -88,6 +97,8 @@ pub(crate) struct World {
     pub(crate) plant: Option<Plant>,
     /// Messages that a node refused.
     pub(crate) refusals: Vec<(NodeId, MessageError)>,
+    /// The latest time that any node has trusted.
+    pub(crate) clock_max_ns: u64,
     /// Runs that ended because the replica said so.
     pub(crate) fatals: u64,
     queue: BTreeMap<(u64, u64), Addressed>,
@@ -116,6 +127,7 @@ impl World {
             history: History::default(),
             plant: None,
             refusals: vec![],
+            clock_max_ns: 0,
             fatals: 0,
             queue: BTreeMap::new(),
             sequence: 0,
