@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
 use epicepoch_wire::{LogIndex, NodeId, Term};
-use raft::StateRole;
 use raft::eraftpb::ConfChangeV2;
+use raft::{ProgressState, StateRole};
 
 use super::{Fatal, HandOver, PeerProgress, Replica, Report, Status};
 use crate::publication::Role;
@@ -78,6 +78,11 @@ impl Replica {
         if self.raw.raft.state == StateRole::Leader {
             return true;
         }
+        // To campaign, the library reads the entries behind the applied index, which it moves to a
+        // snapshot only once that is durable: it would panic.
+        if self.snapshot_to_apply.is_some() {
+            return false;
+        }
         let is_single = self.voters.len() <= 1;
         let is_stuck = self.outbox.oldest_ticks() > self.config.election_ticks;
         !(is_stuck || is_single && self.outbox.outstanding() > 0)
@@ -101,6 +106,15 @@ impl Replica {
     pub(super) fn note_message(&mut self, message: &RaftMessage) {
         if message.kind == MessageKind::Snapshot {
             self.duties.snapshots.insert(message.to, 0);
+        }
+    }
+
+    /// A snapshot has arrived when the library says so, and not with just any ack: an older one may
+    /// have been under way while the snapshot is lost.
+    pub(super) fn forget_snapshot_if_taken(&mut self, node: NodeId) {
+        let progress = self.raw.raft.prs().get(node.0);
+        if progress.is_none_or(|progress| progress.state != ProgressState::Snapshot) {
+            self.duties.snapshot_done(node);
         }
     }
 

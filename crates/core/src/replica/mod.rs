@@ -12,6 +12,7 @@
 mod apply;
 mod duties;
 mod outbox;
+mod refusal;
 mod report;
 mod reservation;
 mod settle;
@@ -222,87 +223,16 @@ impl Replica {
         self.now_ns = now_ns;
         self.check_message(from, store, message)?;
         self.duties.heard(from, now_ns);
-        if message.kind == MessageKind::AppendResponse && !message.reject {
-            self.duties.snapshot_done(from);
+        if message.kind == MessageKind::TimeoutNow && self.snapshot_to_apply.is_some() {
+            // Not ready to campaign: see `may_tick`.
+            return Ok(());
         }
         let message = translate::library_message(from, message);
         // The library's errors here say that it ignored the message: a peer it does not know, a
         // kind for another role. Nothing has changed then.
         let _ignored = self.step(|raw| raw.step(message));
+        self.forget_snapshot_if_taken(from);
         Ok(())
-    }
-
-    fn check_message(
-        &self,
-        from: NodeId,
-        store: StoreId,
-        message: &RaftMessage,
-    ) -> Result<(), MessageError> {
-        let me = self.config.identity.node;
-        if message.to != me || from == me {
-            return Err(MessageError::WrongReceiver);
-        }
-        let is_answer = match message.kind {
-            MessageKind::AppendResponse
-            | MessageKind::RequestVoteResponse
-            | MessageKind::HeartbeatResponse
-            | MessageKind::RequestPreVoteResponse => true,
-            MessageKind::Append
-            | MessageKind::RequestVote
-            | MessageKind::Snapshot
-            | MessageKind::Heartbeat
-            | MessageKind::TimeoutNow
-            | MessageKind::RequestPreVote => false,
-        };
-        match self.state.members.get(&from) {
-            Some(member) if member.store != store => return Err(MessageError::WrongStore),
-            // A node that this one has not heard of yet may lead it, but has no vote here.
-            None if is_answer || self.state.removed.contains(&from) => {
-                return Err(MessageError::NotAMember);
-            }
-            Some(_) | None => {}
-        }
-        let log = &self.raw.raft.raft_log;
-        let last = LogIndex(log.last_index());
-        let is_current = message.term.0 >= self.raw.raft.term;
-        match message.kind {
-            // The library panics on both: a commit index beyond the log, an ack beyond it.
-            MessageKind::Heartbeat if is_current && message.commit > last => {
-                Err(MessageError::LostEntries { commit: message.commit, last })
-            }
-            MessageKind::AppendResponse if !message.reject && message.index > last => {
-                let is_mine = message.term.0 == self.raw.raft.term;
-                if is_mine { Err(MessageError::Impossible) } else { Ok(()) }
-            }
-            MessageKind::Append if is_current && self.contradicts_commit(message) => {
-                Err(MessageError::Impossible)
-            }
-            MessageKind::Snapshot => self.check_snapshot(message),
-            // A single voter has nobody to take over from; campaigning with a write outstanding
-            // would make the library panic.
-            MessageKind::TimeoutNow if self.voters.len() <= 1 => Err(MessageError::Impossible),
-            _ if message.request_snapshot != LogIndex(0) => Err(MessageError::Impossible),
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether an append would overwrite an entry that is committed here; the library panics.
-    fn contradicts_commit(&self, message: &RaftMessage) -> bool {
-        let log = &self.raw.raft.raft_log;
-        message.entries.iter().any(|entry| {
-            entry.index.0 <= log.committed
-                && log.term(entry.index.0).is_ok_and(|term| term != 0 && term != entry.term.0)
-        })
-    }
-
-    fn check_snapshot(&self, message: &RaftMessage) -> Result<(), MessageError> {
-        let snapshot = message.snapshot.as_ref().ok_or(MessageError::Impossible)?;
-        let state = State::decode(&snapshot.data).map_err(|_| MessageError::Impossible)?;
-        let is_ours = state.cluster == self.state.cluster
-            && !snapshot.configuration.voters.is_empty()
-            && snapshot.term <= message.term
-            && (snapshot.index <= self.applied.0 || state.ceiling >= self.state.ceiling);
-        if is_ours { Ok(()) } else { Err(MessageError::Impossible) }
     }
 
     /// One tick has passed, or more: a late tick is one tick. Drain the inbox before.

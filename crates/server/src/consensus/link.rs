@@ -31,7 +31,7 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// First and longest wait between two attempts to connect.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 /// Between two clock samples; also what keeps a link known to be alive.
-pub(super) const PING_INTERVAL: Duration = Duration::from_millis(100);
+pub(super) const PING_INTERVAL: Duration = Duration::from_millis(200);
 /// Silence after which a link is given up and dialled again.
 const SILENCE_MAX: Duration = Duration::from_millis(1_500);
 

@@ -221,12 +221,8 @@ impl Plane {
         self.replica.handle_tick(reading.monotonic_ns, trusted_ns)?;
         health.is_quorum_reached.store(self.replica.is_quorum_reached(), Ordering::Relaxed);
 
-        let metrics = &self.metrics.consensus;
-        metrics.set_ceiling(self.replica.ceiling());
-        metrics.set_clock_status(status);
-        for (node, offset_ns) in self.clock.peer_offsets() {
-            metrics.set_peer_clock_offset(node, offset_ns);
-        }
+        self.metrics.consensus.set_ceiling(self.replica.ceiling());
+        self.metrics.consensus.set_clock_status(status);
         Ok(())
     }
 
@@ -283,6 +279,9 @@ impl Plane {
             Event::Pong { node, pong, received_ns } => {
                 self.refusals.remove(&node);
                 self.clock.handle_sample(node, pong.wall_ns, pong.sent_ns, received_ns);
+                for (node, offset_ns) in self.clock.peer_offsets() {
+                    self.metrics.consensus.set_peer_clock_offset(node, offset_ns);
+                }
             }
             Event::Unreachable { node } => self.unreachable(node, now_ns, false),
             Event::Closed { node } => {

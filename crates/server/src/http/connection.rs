@@ -42,7 +42,7 @@ const RESETS_PENDING_MAX: usize = 64;
 const RESETS_LOCAL_MAX: usize = 64;
 /// Silence after which a connection without requests is closed: longer than the 90 seconds after
 /// which common clients close theirs, so that they seldom meet a closed one.
-const IDLE_TIME_MAX: Duration = Duration::from_secs(120);
+const IDLE_TIME_MAX: Duration = Duration::from_mins(2);
 /// Time from the first byte of a request to the end of its head.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(10);
 /// Time between two looks at all connections.
@@ -70,9 +70,11 @@ impl Clients {
     /// No connections yet.
     pub(crate) fn new(sequencer: Rc<Sequencer>) -> Rc<Self> {
         let mut protocol = auto::Builder::new(LocalExecutor);
+        // Not `pipeline_flush`: with it hyper buffers answers without a limit, and keeps an answer,
+        // or the reason of a refusal, back while the start of another request waits behind it.
         protocol
             .http1()
-            .pipeline_flush(true)
+            .writev(false)
             .max_headers(HEADERS_MAX)
             .max_buf_size(HEAD_LEN_MAX)
             // The sweep does it, without a timer for every request.

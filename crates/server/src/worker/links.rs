@@ -24,7 +24,7 @@ pub(crate) struct Links {
     worker: WorkerId,
     boxes: Arc<[Letterbox]>,
     metrics: Arc<Metrics>,
-    links: RefCell<Vec<Rc<Link>>>,
+    own: RefCell<Vec<Rc<Link>>>,
     frame: RefCell<Vec<u8>>,
     silence_ns_max: u64,
 }
@@ -44,7 +44,7 @@ impl Links {
             worker,
             boxes,
             metrics,
-            links: RefCell::default(),
+            own: RefCell::default(),
             frame: RefCell::new(Vec::with_capacity(HEADER_LEN + Confirm::LEN)),
             silence_ns_max: 2 * nanos(election_timeout),
         }
@@ -53,7 +53,7 @@ impl Links {
     /// Follows the membership: ends the links to those that left, and returns new ones to those
     /// that came, to be run.
     pub(crate) fn reconcile(&self, published: &Published) -> Vec<Rc<Link>> {
-        let mut links = self.links.borrow_mut();
+        let mut links = self.own.borrow_mut();
         links.retain(|link| {
             let is_member = published.members.get(&link.member.node).is_some_and(|member| {
                 (member.store, &member.raft_addr) == (link.member.store, &link.member.raft_addr)
@@ -86,7 +86,7 @@ impl Links {
         let mut frame = self.frame.borrow_mut();
         frame.clear();
         self.encode(begun, &mut frame);
-        let links = self.links.borrow();
+        let links = self.own.borrow();
         for link in links.iter() {
             if voters.position(link.member.node, link.member.store).is_some() {
                 link.send(&frame, now_ns);
@@ -106,7 +106,7 @@ impl Links {
     pub(crate) fn ask_one(&self, node: NodeId, begun: &Begun, now_ns: u64) {
         let mut frame = Vec::with_capacity(HEADER_LEN + Confirm::LEN);
         self.encode(begun, &mut frame);
-        for link in self.links.borrow().iter().filter(|link| link.member.node == node) {
+        for link in self.own.borrow().iter().filter(|link| link.member.node == node) {
             if begun.published.voters.position(node, link.member.store).is_some() {
                 link.send(&frame, now_ns);
             }
@@ -115,7 +115,7 @@ impl Links {
 
     /// Sends a sibling's confirm.
     pub(crate) fn forward(&self, to: NodeId, frame: &[u8], now_ns: u64) {
-        for link in self.links.borrow().iter().filter(|link| link.member.node == to) {
+        for link in self.own.borrow().iter().filter(|link| link.member.node == to) {
             link.send(frame, now_ns);
         }
     }
@@ -130,21 +130,21 @@ impl Links {
 
     /// Connects to a member again at once: it has just shown that it is there.
     pub(crate) fn nudge(&self, node: NodeId) {
-        for link in self.links.borrow().iter().filter(|link| link.member.node == node) {
+        for link in self.own.borrow().iter().filter(|link| link.member.node == node) {
             link.nudge();
         }
     }
 
     /// Closes links that have left a confirm unanswered for too long.
     pub(crate) fn close_silent(&self, now_ns: u64) {
-        for link in self.links.borrow().iter() {
+        for link in self.own.borrow().iter() {
             link.close_if_silent(now_ns, self.silence_ns_max);
         }
     }
 
     /// Tells siblings and metrics which links are up.
     pub(crate) fn count(&self) {
-        let links = self.links.borrow();
+        let links = self.own.borrow();
         let up = || links.iter().filter(|link| link.is_up()).map(|link| link.member.node);
         let worker = self.worker.0 as usize;
         self.boxes[worker].set_links_up(up());

@@ -57,6 +57,7 @@ impl Workers {
     ///
     /// # Errors
     /// When the system has no thread or no event queue to give.
+    #[expect(clippy::needless_pass_by_value, reason = "the threads share what is given here")]
     pub fn spawn(shared: Arc<NodeShared>, metrics: Arc<Metrics>) -> io::Result<Self> {
         let count = shared.config.workers;
         let (boxes, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| Letterbox::new()).unzip();

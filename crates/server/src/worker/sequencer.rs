@@ -266,7 +266,7 @@ impl Sequencer {
         let requests = batch.len() as u64;
         let range = match self.shared.allocator.allocate(confirmed, batch.total, now) {
             Ok(range) => range,
-            Err(error) => return self.refuse_unallocated(batch, &error),
+            Err(error) => return self.refuse_unallocated(batch, error),
         };
         let allocated_ns = self.shared.clock.monotonic_ns();
         let waiting_ns = batch.closed_ns.saturating_sub(batch.opened_ns);
@@ -281,7 +281,7 @@ impl Sequencer {
         self.due.set();
     }
 
-    fn refuse_unallocated(&self, batch: Batch, error: &AllocateError) {
+    fn refuse_unallocated(&self, batch: Batch, error: AllocateError) {
         let code = match error {
             AllocateError::NoGrant | AllocateError::OtherTerm => self.refusal_of_a_leader(),
             // What is left: a grant that must not be used, or one that is used up to the last
@@ -324,8 +324,9 @@ impl Sequencer {
     /// Begins an empty round where nobody asks, so that a leader whose rounds cannot complete is
     /// noticed before a client does.
     fn probe(&self, now_ns: u64) {
-        let is_due = now_ns.saturating_sub(self.last_round_ns.get())
-            >= nanos(self.probe_interval() - self.probe_interval() / 8);
+        // A tick that comes a little early must not put the probe off by a whole one.
+        let pause_ns = nanos(self.probe_interval() * 7 / 8);
+        let is_due = now_ns.saturating_sub(self.last_round_ns.get()) >= pause_ns;
         let is_idle = self.rounds.borrow().is_empty() && self.room.borrow().is_open_empty();
         if self.worker == WorkerId(0) && is_due && is_idle {
             self.begin_round(now_ns);

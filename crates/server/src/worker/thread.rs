@@ -219,7 +219,9 @@ impl Worker {
         let sequencer = &self.sequencer;
         let tick = (sequencer.shared.config.election_timeout / 8).clamp(TICK_MIN, TICK_MAX);
         loop {
-            if !sequencer.is_active() {
+            if sequencer.is_active() {
+                sleep(tick).await;
+            } else {
                 let is_first = sequencer.worker == WorkerId(0);
                 let probes = is_first && sequencer.view().is_serving();
                 let idle = if probes { sequencer.probe_interval() } else { TICK_IDLE };
@@ -227,8 +229,6 @@ impl Worker {
                     () = sleep(idle) => {}
                     () = sequencer.alarm.wait() => sleep(tick).await,
                 }
-            } else {
-                sleep(tick).await;
             }
             sequencer.handle_tick();
         }

@@ -1,0 +1,124 @@
+//! What a replica refuses of a peer: messages for others, of strangers, of another data directory,
+//! and those that claim what no correct peer claims, on which the library would panic. It never
+//! changes anything.
+
+use std::collections::BTreeSet;
+
+use epicepoch_wire::raft_message::{Configuration, MessageKind, RaftMessage};
+use epicepoch_wire::{LogIndex, NodeId, StoreId, Term};
+
+use raft::StateRole;
+
+use super::{MessageError, Replica};
+use crate::quorum::Voters;
+use crate::state::State;
+
+/// Whether a configuration is one that changes of ours lead to; on many others the library panics.
+fn is_sound(configuration: &Configuration, state: &State) -> bool {
+    let Configuration { voters, learners, voters_outgoing, learners_next, auto_leave } =
+        configuration;
+    let is_set = |list: &[NodeId]| list.is_sorted_by(|a, b| a < b);
+    let voting: BTreeSet<&NodeId> = voters.iter().chain(voters_outgoing).collect();
+    let learning: BTreeSet<&NodeId> = learners.iter().collect();
+    !voters.is_empty()
+        && [voters, learners, voters_outgoing].into_iter().all(|list| is_set(list))
+        && learners_next.is_empty()
+        && !auto_leave
+        && voting.len() <= Voters::MAX
+        && voting.is_disjoint(&learning)
+        && voting.union(&learning).all(|node| state.members.contains_key(node))
+}
+
+impl Replica {
+    pub(super) fn check_message(
+        &self,
+        from: NodeId,
+        store: StoreId,
+        message: &RaftMessage,
+    ) -> Result<(), MessageError> {
+        let me = self.config.identity.node;
+        if message.to != me || from == me {
+            return Err(MessageError::WrongReceiver);
+        }
+        // The library takes a message of term 0 for its own, and rewrites leader and log.
+        if message.term == Term(0) {
+            return Err(MessageError::Impossible);
+        }
+        let is_answer = match message.kind {
+            MessageKind::AppendResponse
+            | MessageKind::RequestVoteResponse
+            | MessageKind::HeartbeatResponse
+            | MessageKind::RequestPreVoteResponse => true,
+            MessageKind::Append
+            | MessageKind::RequestVote
+            | MessageKind::Snapshot
+            | MessageKind::Heartbeat
+            | MessageKind::TimeoutNow
+            | MessageKind::RequestPreVote => false,
+        };
+        match self.state.members.get(&from) {
+            Some(member) if member.store != store => return Err(MessageError::WrongStore),
+            // A node that this one has not heard of yet may lead it, but has no vote here.
+            None if is_answer || self.state.removed.contains(&from) => {
+                return Err(MessageError::NotAMember);
+            }
+            Some(_) | None => {}
+        }
+        let log = &self.raw.raft.raft_log;
+        let last = LogIndex(log.last_index());
+        let is_current = message.term.0 >= self.raw.raft.term;
+        match message.kind {
+            // The library panics on both: a commit index beyond the log, an ack beyond it.
+            MessageKind::Heartbeat if is_current && message.commit > last => {
+                Err(MessageError::LostEntries { commit: message.commit, last })
+            }
+            MessageKind::AppendResponse if !message.reject && message.index > last => {
+                // To a follower it may be an ack of what it sent as leader of the same term, in an
+                // earlier run that lost the entry: the library ignores it.
+                let raft = &self.raw.raft;
+                let is_mine = raft.state == StateRole::Leader && message.term.0 == raft.term;
+                if is_mine { Err(MessageError::Impossible) } else { Ok(()) }
+            }
+            MessageKind::Append if is_current && self.contradicts_commit(message) => {
+                Err(MessageError::Impossible)
+            }
+            MessageKind::Snapshot => self.check_snapshot(message),
+            // A single voter has nobody to take over from; campaigning with a write outstanding
+            // would make the library panic.
+            MessageKind::TimeoutNow if self.voters.len() <= 1 => Err(MessageError::Impossible),
+            _ if message.request_snapshot != LogIndex(0) => Err(MessageError::Impossible),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether an append would overwrite an entry that is committed here; the library panics.
+    fn contradicts_commit(&self, message: &RaftMessage) -> bool {
+        let log = &self.raw.raft.raft_log;
+        // A leader holds every committed entry, so what it appends after is not of an older term.
+        let committed_term = log.term(log.committed).unwrap_or(0);
+        if message.index.0 > log.committed && message.log_term.0 < committed_term
+            || message.index.0 == log.committed && message.log_term.0 != committed_term
+        {
+            return true;
+        }
+        message.entries.iter().any(|entry| {
+            entry.index.0 <= log.committed
+                && log.term(entry.index.0).is_ok_and(|term| term != 0 && term != entry.term.0)
+        })
+    }
+
+    fn check_snapshot(&self, message: &RaftMessage) -> Result<(), MessageError> {
+        let snapshot = message.snapshot.as_ref().ok_or(MessageError::Impossible)?;
+        let state = State::decode(&snapshot.data).map_err(|_| MessageError::Impossible)?;
+        let log = &self.raw.raft.raft_log;
+        let contradicts_commit = snapshot.index.0 <= log.committed
+            && log.term(snapshot.index.0).is_ok_and(|term| term != 0 && term != snapshot.term.0);
+        let is_ours = state.cluster == self.state.cluster
+            && is_sound(&snapshot.configuration, &state)
+            && snapshot.index > LogIndex(0)
+            && snapshot.term <= message.term
+            && !contradicts_commit
+            && (snapshot.index <= self.applied.0 || state.ceiling >= self.state.ceiling);
+        if is_ours { Ok(()) } else { Err(MessageError::Impossible) }
+    }
+}

@@ -1,0 +1,9 @@
+//! The replica, proven: stories whose names are the claims, the traps of the Raft library, and a
+//! randomized run of whole clusters with a checker that must find planted bugs.
+
+mod support;
+
+mod chaos;
+mod election;
+mod planted;
+mod refusals;

@@ -1,0 +1,287 @@
+//! What no correct peer sends is refused, without a panic and without a trace in the log; and the
+//! traps of crate raft 0.7.0 that have to do with single messages.
+
+use epicepoch_core::publication::Role;
+use epicepoch_core::replica::MessageError;
+use epicepoch_core::state::State;
+use epicepoch_wire::bootstrap::Genesis;
+use epicepoch_wire::raft_message::{Configuration, MessageKind, RaftMessage, Snapshot};
+use epicepoch_wire::{ClusterId, LogIndex, NodeId, StoreId, Term};
+
+use crate::support::ELECTION_TICKS;
+use crate::support::bench::{Bench, append, genesis, message, store};
+
+/// A follower of node 2 in term 2 with the entries 2 to 6, 4 of them committed.
+fn follower() -> Bench {
+    let mut bench = Bench::new(&[1, 2, 3]);
+    bench.take(2, &append(2, (1, 1), 5, 4)).unwrap();
+    bench.persist();
+    assert_eq!((bench.status().last, bench.status().applied), (LogIndex(6), LogIndex(4)));
+    bench
+}
+
+fn snapshot(term: u64, index: u64, voters: &[u64]) -> RaftMessage {
+    let ids = |list: &[u64]| list.iter().map(|id| NodeId(*id)).collect::<Vec<_>>();
+    RaftMessage {
+        snapshot: Some(Snapshot {
+            index: LogIndex(index),
+            term: Term(term),
+            configuration: Configuration { voters: ids(voters), ..Configuration::default() },
+            data: State::new(&genesis(&[1, 2, 3])).encode(),
+        }),
+        ..message(MessageKind::Snapshot, term)
+    }
+}
+
+fn refused(bench: &mut Bench, from: u64, message: &RaftMessage, why: MessageError) {
+    let before = bench.status();
+    assert_eq!(bench.take(from, message), Err(why), "{message:?}");
+    assert_eq!(bench.status(), before, "{message:?} left a trace");
+}
+
+#[test]
+fn another_store_under_a_members_id_is_refused() {
+    let mut bench = follower();
+    let vote = message(MessageKind::RequestVote, 9);
+    let taken = bench.take_of(3, StoreId(999), &vote);
+    assert_eq!(taken, Err(MessageError::WrongStore));
+    assert_eq!(bench.status().term, Term(2));
+}
+
+#[test]
+fn votes_of_unknown_nodes_do_not_count() {
+    let mut bench = Bench::new(&[1, 2, 3]);
+    bench.ticks(2 * ELECTION_TICKS);
+    assert_eq!(bench.status().role, Role::Candidate);
+    let term = bench.status().term.0 + 1;
+    for stranger in [8, 9] {
+        let yes = message(MessageKind::RequestPreVoteResponse, term);
+        refused(&mut bench, stranger, &yes, MessageError::NotAMember);
+    }
+    bench.elect(&[2]);
+}
+
+#[test]
+fn a_commit_index_beyond_the_log_says_that_this_disk_lost_entries() {
+    let mut bench = follower();
+    let beat = RaftMessage { commit: LogIndex(7), ..message(MessageKind::Heartbeat, 2) };
+    let lost = MessageError::LostEntries { commit: LogIndex(7), last: LogIndex(6) };
+    refused(&mut bench, 2, &beat, lost);
+    // A message of a term that has passed claims nothing any more.
+    let old = RaftMessage { term: Term(1), ..beat };
+    assert_eq!(bench.take(2, &old), Ok(()));
+}
+
+#[test]
+fn an_ack_beyond_the_log_is_refused() {
+    let mut bench = Bench::new(&[1, 2, 3]);
+    bench.elect(&[2]);
+    let index = LogIndex(bench.status().last.0 + 1);
+    let term = bench.status().term.0;
+    let ack = RaftMessage { index, ..message(MessageKind::AppendResponse, term) };
+    refused(&mut bench, 2, &ack, MessageError::Impossible);
+}
+
+#[test]
+fn an_append_that_contradicts_what_is_committed_is_refused() {
+    let mut bench = follower();
+    // Overwrites entry 4, from its very beginning and from before it.
+    for before in [(3, 2), (4, 3), (4, 0), (5, 1)] {
+        let other = append(3, before, 3, 4);
+        refused(&mut bench, 2, &other, MessageError::Impossible);
+    }
+    assert_eq!(bench.take(2, &append(3, (5, 2), 2, 4)), Ok(()));
+}
+
+#[test]
+fn snapshots_that_cannot_be_are_refused() {
+    let mut bench = follower();
+    let good = snapshot(2, 50, &[1, 2, 3]);
+    let mut foreign = good.clone();
+    let other = Genesis { cluster: ClusterId(8), ..genesis(&[1, 2, 3]) };
+    foreign.snapshot.as_mut().unwrap().data = State::new(&other).encode();
+    let mut damaged = good.clone();
+    damaged.snapshot.as_mut().unwrap().data.pop();
+    let mut later = good.clone();
+    later.snapshot.as_mut().unwrap().term = Term(3);
+    let mut twice = good.clone();
+    twice.snapshot.as_mut().unwrap().configuration.voters.push(NodeId(2));
+    let mut both = good.clone();
+    both.snapshot.as_mut().unwrap().configuration.learners.push(NodeId(2));
+    let mut stranger = good.clone();
+    stranger.snapshot.as_mut().unwrap().configuration.voters.push(NodeId(7));
+    let mut rewritten = snapshot(2, 4, &[1, 2, 3]);
+    rewritten.snapshot.as_mut().unwrap().term = Term(1);
+    let nobody = snapshot(2, 50, &[]);
+    for bad in [foreign, damaged, later, twice, both, stranger, rewritten, nobody] {
+        refused(&mut bench, 2, &bad, MessageError::Impossible);
+    }
+    let many: Vec<u64> = (1..=64).collect();
+    let mut joint = snapshot(2, 50, &many);
+    let configuration = &mut joint.snapshot.as_mut().unwrap().configuration;
+    configuration.voters_outgoing = (65..=90).map(NodeId).collect();
+    refused(&mut bench, 2, &joint, MessageError::Impossible);
+    assert_eq!(bench.take(2, &good), Ok(()));
+    bench.persist();
+    assert_eq!(bench.status().applied, LogIndex(50));
+}
+
+#[test]
+fn messages_to_others_of_oneself_and_of_term_0_are_refused() {
+    let mut bench = follower();
+    let beat = message(MessageKind::Heartbeat, 2);
+    let elsewhere = RaftMessage { to: NodeId(3), ..beat.clone() };
+    refused(&mut bench, 2, &elsewhere, MessageError::WrongReceiver);
+    refused(&mut bench, 1, &beat, MessageError::WrongReceiver);
+    // Trap: the library takes a message of term 0 for its own, and rewrites leader and log.
+    let mut local = append(2, (6, 2), 1, 4);
+    local.term = Term(0);
+    refused(&mut bench, 3, &local, MessageError::Impossible);
+}
+
+#[test]
+fn nobody_asks_for_a_snapshot_by_himself() {
+    let mut bench = Bench::new(&[1, 2, 3]);
+    bench.elect(&[2]);
+    let term = bench.status().term.0;
+    let ask = RaftMessage {
+        request_snapshot: LogIndex(1),
+        reject: true,
+        ..message(MessageKind::AppendResponse, term)
+    };
+    refused(&mut bench, 2, &ask, MessageError::Impossible);
+}
+
+/// Trap: a vote for a stranger is released before it is durable, by a single voter that becomes
+/// leader at once.
+#[test]
+fn a_single_voter_does_not_release_a_vote_that_it_could_forget() {
+    let mut bench = Bench::new(&[1]);
+    let vote = RaftMessage {
+        index: LogIndex(100),
+        log_term: Term(4),
+        ..message(MessageKind::RequestVote, 5)
+    };
+    bench.take(9, &vote).unwrap();
+    bench.ticks(5 * ELECTION_TICKS);
+    assert_eq!(bench.kinds_to(9), vec![]);
+    bench.persist_one();
+    assert_eq!(bench.kinds_to(9), vec![MessageKind::RequestVoteResponse]);
+    let stored = bench.durable().hard_state;
+    assert_eq!((stored.term, stored.vote), (Term(5), NodeId(9)));
+}
+
+/// Trap: a single voter that campaigns while entries are not persisted makes the library panic.
+#[test]
+fn a_single_voter_does_not_campaign_with_a_write_outstanding() {
+    let mut bench = Bench::new(&[1]);
+    bench.take(2, &append(3, (1, 1), 1, 1)).unwrap();
+    bench.ticks(10 * ELECTION_TICKS);
+    assert_eq!(bench.status().role, Role::Follower);
+    let now = message(MessageKind::TimeoutNow, 3);
+    assert_eq!(bench.take(2, &now), Err(MessageError::Impossible));
+    bench.replica.handle_closed(bench.now_ns, NodeId(2));
+    bench.ticks(10 * ELECTION_TICKS);
+    bench.persist();
+    bench.elect(&[]);
+    // Leading, it ticks with writes outstanding for as long as it must.
+    bench.ticks(40);
+    bench.persist();
+    assert!(bench.is_leader());
+}
+
+/// Trap: the library looks for entries before a snapshot that it has not seen persisted.
+#[test]
+fn a_node_does_not_campaign_while_a_snapshot_is_not_durable() {
+    for is_told in [true, false] {
+        let mut bench = follower();
+        bench.take(2, &snapshot(2, 50, &[1, 2, 3])).unwrap();
+        if is_told {
+            let now = message(MessageKind::TimeoutNow, 2);
+            bench.take(2, &now).unwrap();
+        }
+        bench.replica.handle_closed(bench.now_ns, NodeId(2));
+        bench.ticks(4 * ELECTION_TICKS);
+        assert_eq!(bench.status().role, Role::Follower);
+        bench.persist();
+        bench.ticks(2 * ELECTION_TICKS);
+        assert_eq!(bench.status().role, Role::Candidate);
+    }
+}
+
+/// Trap: the library's own draw comes from a generator of its thread, a constant one panics
+/// outside its bounds or splits votes for ever.
+#[test]
+fn election_timeouts_differ_and_keep_their_bounds() {
+    let mut bench = Bench::new(&[1, 2, 3]);
+    let mut waits = std::collections::BTreeSet::new();
+    let mut since = 0;
+    for _ in 0..200 * ELECTION_TICKS {
+        bench.tick();
+        since += 1;
+        if bench.kinds_to(2).contains(&MessageKind::RequestPreVote) {
+            assert!((ELECTION_TICKS..2 * ELECTION_TICKS).contains(&since), "{since} ticks");
+            waits.insert(since);
+            since = 0;
+        }
+    }
+    assert!(waits.len() >= ELECTION_TICKS - 1, "{waits:?}");
+}
+
+/// Trap: a follower forwards a proposal and answers Ok.
+#[test]
+fn a_follower_proposes_nothing() {
+    let mut bench = follower();
+    bench.sent();
+    bench.ticks(ELECTION_TICKS - 1);
+    assert_eq!(bench.sent(), vec![]);
+    assert_eq!(bench.status().last, LogIndex(6));
+}
+
+/// Trap: the library's snapshot state has no timeout.
+#[test]
+fn a_lost_snapshot_is_sent_again_even_after_a_late_ack() {
+    let mut disk = crate::support::disk::Disk::genesis(&genesis(&[1, 2, 3]));
+    disk.fill(1_022);
+    let mut bench = Bench::of(disk);
+    bench.elect(&[2]);
+    bench.ack_all(2);
+    bench.sent();
+    // Node 3 has nothing, and its log head is gone here.
+    let term = bench.status().term.0;
+    let last = bench.status().last;
+    let nothing = RaftMessage {
+        index: LogIndex(1_023),
+        reject: true,
+        ..message(MessageKind::AppendResponse, term)
+    };
+    bench.take(3, &nothing).unwrap();
+    assert_eq!(bench.kinds_to(3), vec![MessageKind::Snapshot]);
+    // An old ack of node 3 arrives late; the snapshot itself never does.
+    bench.ack(3, LogIndex(1));
+    let mut was_sent = false;
+    for _ in 0..20 * ELECTION_TICKS {
+        bench.tick();
+        bench.persist();
+        for peer in [2, 3] {
+            let term = bench.status().term.0;
+            let alive = message(MessageKind::HeartbeatResponse, term);
+            bench.take(peer, &alive).unwrap();
+        }
+        let last = bench.status().last;
+        let kinds = bench.kinds_to(3);
+        bench.ack(2, last);
+        if kinds.contains(&MessageKind::Append) {
+            // It still has nothing.
+            let again = RaftMessage {
+                index: LogIndex(last.0),
+                reject: true,
+                ..message(MessageKind::AppendResponse, term)
+            };
+            let _ = bench.take(3, &again);
+        }
+        was_sent |= kinds.contains(&MessageKind::Snapshot);
+    }
+    assert!(last > LogIndex(1_023) && was_sent, "node 3 is paused for ever");
+    assert_eq!(store(3), StoreId(103));
+}

@@ -1,0 +1,232 @@
+//! One replica on the bench: every message to it is made by hand, every write becomes durable when
+//! the story says so.
+
+use std::sync::Arc;
+
+use epicepoch_core::durable::{Restored, Write};
+use epicepoch_core::publication::{Identity, Published, Role, Shared};
+use epicepoch_core::replica::{MessageError, Outgoing, Replica, ReplicaConfig, Report, Status};
+use epicepoch_wire::bootstrap::Genesis;
+use epicepoch_wire::raft_message::{EntryKind, LogEntry, MessageKind, RaftMessage};
+use epicepoch_wire::{BootId, ClusterId, HistoryId, LogIndex, NodeId, StoreId, Term};
+
+use super::disk::Disk;
+use super::node::{ELECTION_TICKS, RESERVATION_NS, TICK_NS, member};
+use super::world::START_NS;
+
+/// A replica of node 1.
+pub(crate) struct Bench {
+    pub(crate) replica: Replica,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) disk: Disk,
+    pub(crate) now_ns: u64,
+    sent: Vec<Outgoing>,
+    pub(crate) reports: Vec<Report>,
+}
+
+/// The store of a node on the bench.
+pub(crate) fn store(node: u64) -> StoreId {
+    StoreId(u128::from(node) + 100)
+}
+
+/// The genesis of a cluster with these voters.
+pub(crate) fn genesis(voters: &[u64]) -> Genesis {
+    let members = voters.iter().map(|node| member(NodeId(*node), store(*node))).collect();
+    Genesis { cluster: ClusterId(9), history: HistoryId(1), members }
+}
+
+/// A message to node 1 that says nothing yet.
+pub(crate) fn message(kind: MessageKind, term: u64) -> RaftMessage {
+    RaftMessage {
+        kind,
+        to: NodeId(1),
+        term: Term(term),
+        log_term: Term(0),
+        index: LogIndex(0),
+        commit: LogIndex(0),
+        commit_term: Term(0),
+        reject: false,
+        reject_hint: LogIndex(0),
+        request_snapshot: LogIndex(0),
+        context: vec![],
+        entries: vec![],
+        snapshot: None,
+    }
+}
+
+/// An append of empty entries of the message's term after `(index, log_term)`.
+pub(crate) fn append(
+    term: u64,
+    (index, log_term): (u64, u64),
+    count: u64,
+    commit: u64,
+) -> RaftMessage {
+    let entry = |index| LogEntry {
+        kind: EntryKind::Normal,
+        term: Term(term),
+        index: LogIndex(index),
+        data: vec![],
+        context: vec![],
+    };
+    RaftMessage {
+        index: LogIndex(index),
+        log_term: Term(log_term),
+        commit: LogIndex(commit),
+        entries: (index + 1..=index + count).map(entry).collect(),
+        ..message(MessageKind::Append, term)
+    }
+}
+
+impl Bench {
+    /// A first member of a cluster with these voters.
+    pub(crate) fn new(voters: &[u64]) -> Self {
+        Self::of(Disk::genesis(&genesis(voters)))
+    }
+
+    /// A replica of a disk.
+    pub(crate) fn of(disk: Disk) -> Self {
+        let identity = Identity { node: NodeId(1), store: store(1), boot: BootId(7) };
+        let shared = Arc::new(Shared::new(Term(0), Published::nothing(identity)));
+        let config = ReplicaConfig {
+            identity,
+            seed: 5,
+            election_ticks: ELECTION_TICKS,
+            heartbeat_ticks: 1,
+            tick_ns: TICK_NS,
+            reservation_ns: RESERVATION_NS,
+            deadline_limit: 100,
+        };
+        let replica = Replica::new(config, disk.durable(), shared.clone()).expect("a sound disk");
+        Self { replica, shared, disk, now_ns: 0, sent: vec![], reports: vec![] }
+    }
+
+    /// What the disk holds, started again.
+    pub(crate) fn restarted(mut self) -> Self {
+        self.disk.crash();
+        Self::of(self.disk)
+    }
+
+    pub(crate) fn durable(&self) -> &Restored {
+        self.disk.durable()
+    }
+
+    fn drain(&mut self) {
+        while let Some(write) = self.replica.poll_write() {
+            self.disk.submit(write);
+        }
+        while let Some(out) = self.replica.poll_message() {
+            self.sent.push(out);
+        }
+        while let Some(report) = self.replica.poll_report() {
+            self.reports.push(report);
+        }
+    }
+
+    pub(crate) fn tick(&mut self) {
+        self.now_ns += TICK_NS;
+        self.replica.handle_rounds(self.now_ns);
+        self.replica.handle_tick(self.now_ns, START_NS + self.now_ns).expect("no reason to stop");
+        self.drain();
+    }
+
+    pub(crate) fn ticks(&mut self, count: usize) {
+        for _ in 0..count {
+            self.tick();
+        }
+    }
+
+    /// Takes in a message from a node with its right store.
+    pub(crate) fn take(&mut self, from: u64, message: &RaftMessage) -> Result<(), MessageError> {
+        self.take_of(from, store(from), message)
+    }
+
+    pub(crate) fn take_of(
+        &mut self,
+        from: u64,
+        store: StoreId,
+        message: &RaftMessage,
+    ) -> Result<(), MessageError> {
+        let taken = self.replica.handle_message(self.now_ns, NodeId(from), store, message);
+        self.drain();
+        taken
+    }
+
+    /// Makes the oldest write durable, if there is one.
+    pub(crate) fn persist_one(&mut self) -> bool {
+        let Some(number) = self.disk.finish_one() else { return false };
+        self.replica.handle_persisted(self.now_ns, number);
+        self.drain();
+        true
+    }
+
+    /// Makes every write durable, and those that follow from it.
+    pub(crate) fn persist(&mut self) {
+        while self.persist_one() {}
+    }
+
+    /// What has left since this was last asked.
+    pub(crate) fn sent(&mut self) -> Vec<Outgoing> {
+        std::mem::take(&mut self.sent)
+    }
+
+    /// The kinds of what has left to `to` since this was last asked; the rest is forgotten.
+    pub(crate) fn kinds_to(&mut self, to: u64) -> Vec<MessageKind> {
+        let sent = self.sent().into_iter().filter(|out| out.to == NodeId(to));
+        sent.map(|out| out.message.kind).collect()
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        self.replica.status()
+    }
+
+    pub(crate) fn is_leader(&self) -> bool {
+        self.status().role == Role::Leader
+    }
+
+    /// Ticks until this node leads; `others` say yes to everything.
+    pub(crate) fn elect(&mut self, others: &[u64]) {
+        for _ in 0..10 * ELECTION_TICKS {
+            self.tick();
+            self.persist();
+            for _ in 0..2 {
+                for out in self.sent() {
+                    let kind = match out.message.kind {
+                        MessageKind::RequestPreVote => MessageKind::RequestPreVoteResponse,
+                        MessageKind::RequestVote => MessageKind::RequestVoteResponse,
+                        _ => continue,
+                    };
+                    if others.contains(&out.to.0) {
+                        let yes = message(kind, out.message.term.0);
+                        self.take(out.to.0, &yes).expect("a vote is taken");
+                        self.persist();
+                    }
+                }
+            }
+            if self.is_leader() {
+                return;
+            }
+        }
+        panic!("not elected: {:?}", self.status());
+    }
+
+    /// `from` acknowledges everything up to `index`.
+    pub(crate) fn ack(&mut self, from: u64, index: LogIndex) {
+        let term = self.status().term.0;
+        let ack = RaftMessage { index, ..message(MessageKind::AppendResponse, term) };
+        self.take(from, &ack).expect("an ack is taken");
+    }
+
+    /// `from` acknowledges everything, until nothing is left to acknowledge.
+    pub(crate) fn ack_all(&mut self, from: u64) {
+        for _ in 0..4 {
+            let last = self.status().last;
+            self.persist();
+            self.ack(from, last);
+        }
+    }
+}
+
+/// Whether a write has anything that a leader's own log needs.
+pub(crate) fn has_entries(write: &Write) -> bool {
+    !write.entries.is_empty()
+}

@@ -1,0 +1,113 @@
+//! The same port over HTTP/2 with prior knowledge.
+
+use http::{Method, Request, Response};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::Bytes;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+
+use crate::node::{Cluster, PATIENCE, TestNode, await_metric};
+
+type Sender = http2::SendRequest<Empty<Bytes>>;
+
+async fn connect(node: &TestNode) -> Sender {
+    let stream = TokioIo::new(TcpStream::connect(node.addr).await.unwrap());
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+async fn request(sender: &mut Sender, method: Method, path: &str) -> Response<Bytes> {
+    let uri = format!("http://test{path}");
+    let request = Request::builder().method(method).uri(uri).body(Empty::new()).unwrap();
+    let (parts, body) = sender.send_request(request).await.unwrap().into_parts();
+    Response::from_parts(parts, body.collect().await.unwrap().to_bytes())
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let future = async { tokio::time::timeout(PATIENCE, future).await.expect("in time") };
+    runtime.block_on(future)
+}
+
+#[test]
+fn http2_gets_the_same_answers() {
+    let mut cluster = Cluster::new(1);
+    let node = cluster.start(1);
+    node.publish(cluster.leading(1, 3, true));
+    block_on(async {
+        let mut sender = connect(&node).await;
+        while request(&mut sender, Method::GET, "/leader").await.status() != 200 {}
+        let reply = request(&mut sender, Method::GET, "/timestamp").await;
+        assert_eq!((reply.status().as_u16(), reply.body().len()), (200, 16));
+        assert_eq!(reply.headers()["content-length"], "16");
+        assert!(reply.headers().contains_key("epicepoch-cluster"));
+        let reply = request(&mut sender, Method::POST, "/timestamp?n=65536").await;
+        assert_eq!(reply.body().len(), 1 << 20);
+        let reply = request(&mut sender, Method::GET, "/timestamp?n=1000&format=json").await;
+        assert_eq!(reply.status(), 200);
+        let reply = request(&mut sender, Method::HEAD, "/up").await;
+        assert_eq!((reply.status().as_u16(), reply.body().len()), (200, 0));
+        assert_eq!(reply.headers()["content-length"], "2");
+        let reply = request(&mut sender, Method::GET, "/timestamp?n=0").await;
+        assert_eq!(
+            (reply.status().as_u16(), &reply.headers()["epicepoch-error"]),
+            (400, &http::HeaderValue::from_static("BAD_COUNT"))
+        );
+    });
+}
+
+#[test]
+fn streams_share_rounds_and_get_distinct_timestamps() {
+    let mut cluster = Cluster::new(1);
+    let node = cluster.start(1);
+    node.publish(cluster.leading(1, 3, true));
+    block_on(async {
+        let mut sender = connect(&node).await;
+        while request(&mut sender, Method::GET, "/leader").await.status() != 200 {}
+        let ask = |_| {
+            let mut sender = sender.clone();
+            tokio::spawn(async move { request(&mut sender, Method::GET, "/timestamp").await })
+        };
+        let tasks: Vec<_> = (0..200).map(ask).collect();
+        let mut all = Vec::new();
+        for task in tasks {
+            let reply = task.await.unwrap();
+            assert_eq!(reply.status(), 200);
+            all.push(reply.into_body());
+        }
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 200);
+    });
+    assert!(node.metric("epicepoch_rounds_begun_total") < 150.0);
+}
+
+#[test]
+fn a_node_that_stops_finishes_open_streams() {
+    let mut cluster = Cluster::new(1);
+    let node = cluster.start(1);
+    node.publish(cluster.leading(1, 3, false));
+    block_on(async {
+        let mut sender = connect(&node).await;
+        while request(&mut sender, Method::GET, "/leader").await.headers()["epicepoch-error"]
+            != "NOT_READY"
+        {}
+        let mut asking = sender.clone();
+        let asked =
+            tokio::spawn(async move { request(&mut asking, Method::GET, "/timestamp").await });
+        tokio::task::spawn_blocking({
+            let addr = node.addr;
+            move || await_metric(addr, "epicepoch_waiting_requests", 1.0)
+        })
+        .await
+        .unwrap();
+        let workers = node.workers.clone();
+        let stopping = tokio::task::spawn_blocking(move || workers.shutdown(PATIENCE));
+        node.publish(cluster.leading(1, 3, true));
+        assert_eq!(asked.await.unwrap().status(), 200);
+        drop(sender);
+        assert!(stopping.await.unwrap());
+    });
+}

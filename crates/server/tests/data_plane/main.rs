@@ -1,0 +1,8 @@
+//! The data plane of nodes over real loopback sockets. The consensus plane is played by hand: a
+//! test publishes who leads, and accepts confirm links as that plane would.
+
+mod bad_input;
+mod http2;
+mod node;
+mod requests;
+mod rounds;

@@ -1,0 +1,394 @@
+//! A node's data plane without a consensus plane, and a client that speaks HTTP/1.1 byte by byte.
+
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use epicepoch_core::allocator::Allocator;
+use epicepoch_core::publication::{EpochRange, Grant, Identity, Published, Role, Shared};
+use epicepoch_core::quorum::Voters;
+use epicepoch_server::Config;
+use epicepoch_server::listener::{Acceptor, ClientListener};
+use epicepoch_server::metrics::Metrics;
+use epicepoch_server::shared::{Health, NodeClock, NodeShared};
+use epicepoch_server::worker::Workers;
+use epicepoch_wire::bootstrap::Member;
+use epicepoch_wire::frame::{FrameKind, Header, split_frame, write_frame};
+use epicepoch_wire::hello::{Hello, LinkKind};
+use epicepoch_wire::{
+    BootId, ClusterId, Epoch, HistoryId, NodeId, StoreId, Term, Timestamp, WorkerId,
+};
+
+/// The cluster of all tests.
+pub(crate) const CLUSTER: ClusterId = ClusterId(0xC1);
+/// Longer than any step of a test takes on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// Where time starts for every node here: trusted time, Unix nanoseconds.
+pub(crate) const START_NS: u64 = 1_700_000_000_000_000_000;
+
+/// A data plane.
+pub(crate) struct TestNode {
+    pub(crate) shared: Arc<NodeShared>,
+    pub(crate) workers: Workers,
+    pub(crate) addr: SocketAddr,
+    acceptor: Acceptor,
+    _peer_port: PeerPort,
+}
+
+/// The members of a test's cluster, before their nodes run.
+pub(crate) struct Cluster {
+    members: Arc<BTreeMap<NodeId, Member>>,
+    ports: BTreeMap<NodeId, TcpListener>,
+}
+
+impl Cluster {
+    /// A cluster of nodes 1 to `count`, whose peer ports are bound.
+    pub(crate) fn new(count: u64) -> Self {
+        let bind = |_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let ports: BTreeMap<_, _> = (1..=count).map(|id| (NodeId(id), bind(id))).collect();
+        let member = |(node, port): (&NodeId, &TcpListener)| Member {
+            node: *node,
+            store: store(*node),
+            raft_addr: port.local_addr().unwrap().to_string(),
+            client_addr: format!("client-{node}.test:80"),
+        };
+        let members = ports.iter().map(|port| (*port.0, member(port))).collect();
+        Self { members: Arc::new(members), ports }
+    }
+
+    /// What a node of this cluster publishes that follows nobody.
+    pub(crate) fn nothing(&self, node: u64) -> Published {
+        let ids: Vec<_> = self.members.keys().copied().collect();
+        Published {
+            cluster: CLUSTER,
+            history: HistoryId(9),
+            voters: Voters::new(&ids, &[], store),
+            members: self.members.clone(),
+            ..Published::nothing(identity(NodeId(node)))
+        }
+    }
+
+    /// What the leader of `term` publishes, with a grant or before it has one.
+    pub(crate) fn leading(&self, node: u64, term: u64, has_grant: bool) -> Published {
+        let range = EpochRange { low: Epoch(START_NS), high: Epoch(START_NS + (1 << 60)) };
+        let boot = identity(NodeId(node)).boot;
+        Published {
+            term: Term(term),
+            role: Role::Leader,
+            leader: Some(NodeId(node)),
+            grant: has_grant.then_some(Grant { term: Term(term), boot, range }),
+            ..self.nothing(node)
+        }
+    }
+
+    /// Starts a node with one worker and every default but a patient election timeout.
+    pub(crate) fn start(&mut self, node: u64) -> TestNode {
+        self.start_with(node, |config| config.election_timeout = PATIENCE / 4)
+    }
+
+    /// Starts a node.
+    pub(crate) fn start_with(&mut self, node: u64, change: impl FnOnce(&mut Config)) -> TestNode {
+        let id = NodeId(node);
+        let mut config = Config::new(id, self.members[&id].raft_addr.clone());
+        config.request_timeout = PATIENCE;
+        change(&mut config);
+        let published = self.nothing(node);
+        let core = Arc::new(Shared::new(Term(0), published));
+        let interval_ns = config.epoch_interval.as_nanos() as u64;
+        let shared = Arc::new(NodeShared {
+            identity: identity(id),
+            client_addr: self.members[&id].client_addr.clone(),
+            allocator: Allocator::new(core.clone(), interval_ns),
+            clock: NodeClock::new(START_NS),
+            health: Health::default(),
+            config,
+            core,
+        });
+        let metrics = Arc::new(Metrics::new(shared.clone()));
+        let workers = Workers::spawn(shared.clone(), metrics.clone()).unwrap();
+        let listener = ClientListener::bind(IpAddr::V4(Ipv4Addr::LOCALHOST), 0).unwrap();
+        let addr = listener.local_addr();
+        let connections_max = shared.config.connections_max;
+        let acceptor = listener.spawn(workers.clone(), connections_max, metrics).unwrap();
+        let port = self.ports.remove(&id).expect("a node starts once");
+        let peer_port = PeerPort::open(port, shared.clone(), workers.clone());
+        TestNode { shared, workers, addr, acceptor, _peer_port: peer_port }
+    }
+
+    /// Takes the peer port of a node that is played by the test.
+    pub(crate) fn take_port(&mut self, node: u64) -> TcpListener {
+        self.ports.remove(&NodeId(node)).expect("a port is taken once")
+    }
+}
+
+impl TestNode {
+    /// Publishes, as the consensus plane does.
+    pub(crate) fn publish(&self, published: Published) {
+        self.shared.core.promise.raise(published.term);
+        self.shared.core.publish(Arc::new(published));
+        self.workers.notify_published();
+    }
+
+    /// A connection to the client port.
+    pub(crate) fn connect(&self) -> Client {
+        Client::new(TcpStream::connect(self.addr).unwrap())
+    }
+
+    /// One request on a connection of its own.
+    pub(crate) fn request(&self, request: &str) -> Reply {
+        self.connect().request(request)
+    }
+
+    /// A metric's value, read over HTTP. The connection is dealt to some worker.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        metric(self.addr, name)
+    }
+
+    /// Asks until a metric has a value.
+    pub(crate) fn await_metric(&self, name: &str, value: f64) {
+        await_metric(self.addr, name, value);
+    }
+
+    /// Closes the client port.
+    pub(crate) fn stop_accepting(&self) {
+        self.acceptor.stop();
+    }
+}
+
+impl Drop for TestNode {
+    fn drop(&mut self) {
+        self.acceptor.stop();
+        self.workers.shutdown(Duration::ZERO);
+    }
+}
+
+fn metric(addr: SocketAddr, name: &str) -> f64 {
+    let mut client = Client::new(TcpStream::connect(addr).unwrap());
+    let text = String::from_utf8(client.request("GET /metrics").body).unwrap();
+    let line = text
+        .lines()
+        .find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])));
+    let value = line.and_then(|line| line.rsplit(' ').next());
+    value.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse().unwrap()
+}
+
+/// Asks until a metric has a value.
+pub(crate) fn await_metric(addr: SocketAddr, name: &str, value: f64) {
+    let start = std::time::Instant::now();
+    while (metric(addr, name) - value).abs() > f64::EPSILON {
+        assert!(start.elapsed() < PATIENCE, "{name} is {}", metric(addr, name));
+        std::thread::yield_now();
+    }
+}
+
+/// The store of a node, in every test.
+pub(crate) fn store(node: NodeId) -> StoreId {
+    StoreId(u128::from(node.0) << 64)
+}
+
+fn identity(node: NodeId) -> Identity {
+    Identity { node, store: store(node), boot: BootId(node.0 + 700) }
+}
+
+/// Plays the part of the consensus plane that accepts confirm links.
+struct PeerPort {
+    addr: SocketAddr,
+    is_closed: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Workers whose confirm links every node refuses, as bits; for tests of borrowed links.
+pub(crate) static REFUSED_WORKERS: AtomicU64 = AtomicU64::new(0);
+
+impl PeerPort {
+    fn open(port: TcpListener, shared: Arc<NodeShared>, workers: Workers) -> Self {
+        let addr = port.local_addr().unwrap();
+        let is_closed = Arc::new(AtomicBool::new(false));
+        let closed = is_closed.clone();
+        let thread = std::thread::spawn(move || {
+            for stream in port.incoming() {
+                if closed.load(Ordering::SeqCst) {
+                    return;
+                }
+                let Ok(mut stream) = stream else { continue };
+                let Some((header, payload)) = read_frame(&mut stream) else { continue };
+                let hello = Hello::decode(&payload).unwrap();
+                assert_eq!((header.kind, header.cluster), (FrameKind::Hello, CLUSTER));
+                let LinkKind::Confirm(WorkerId(worker)) = hello.link else { continue };
+                if shared.config.node_id == NodeId(2)
+                    && REFUSED_WORKERS.load(Ordering::SeqCst) >> worker & 1 == 1
+                    && shared.config.cluster_name == "refuses"
+                {
+                    continue;
+                }
+                let welcome = shared.hello(hello.link, header.from);
+                send_frame(&mut stream, FrameKind::Welcome, shared.identity.node, |out| {
+                    welcome.encode(out);
+                });
+                workers.adopt_confirm_link(header.from, hello, stream);
+            }
+        });
+        Self { addr, is_closed, thread: Some(thread) }
+    }
+}
+
+impl Drop for PeerPort {
+    fn drop(&mut self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        let _ = TcpStream::connect(self.addr);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Reads one frame; `None` when the stream ends first.
+pub(crate) fn read_frame(stream: &mut TcpStream) -> Option<(Header, Vec<u8>)> {
+    let mut bytes = Vec::new();
+    loop {
+        if let Some((header, payload, _)) = split_frame(&bytes).unwrap() {
+            return Some((header, payload.to_vec()));
+        }
+        let mut byte = [0];
+        stream.read_exact(&mut byte).ok()?;
+        bytes.push(byte[0]);
+    }
+}
+
+/// Writes one frame.
+pub(crate) fn send_frame(
+    stream: &mut TcpStream,
+    kind: FrameKind,
+    from: NodeId,
+    payload: impl FnOnce(&mut Vec<u8>),
+) {
+    let mut out = Vec::new();
+    write_frame(&mut out, kind, CLUSTER, from, payload);
+    let _ = stream.write_all(&out);
+}
+
+/// A client's connection.
+pub(crate) struct Client {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) headers: BTreeMap<String, String>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Client {
+    fn new(stream: TcpStream) -> Self {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self { stream, buffer: Vec::new() }
+    }
+
+    /// Sends a request line without a version, and reads the answer.
+    pub(crate) fn request(&mut self, request: &str) -> Reply {
+        self.send(request);
+        self.reply().expect("an answer")
+    }
+
+    /// Sends a request line without a version.
+    pub(crate) fn send(&mut self, request: &str) {
+        self.send_raw(format!("{request} HTTP/1.1\r\nhost: test\r\n\r\n").as_bytes());
+    }
+
+    /// Sends bytes; a peer that has closed takes none.
+    pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes);
+    }
+
+    /// Reads an answer; `None` when the connection ends instead. A body without a length is read
+    /// to its last chunk.
+    pub(crate) fn reply(&mut self) -> Option<Reply> {
+        let head_len = self.read_until(|bytes| find(bytes, b"\r\n\r\n").map(|at| at + 4))?;
+        let head = String::from_utf8(self.buffer.drain(..head_len).collect()).unwrap();
+        let mut lines = head.lines();
+        let status = lines.next()?.split(' ').nth(1)?.parse().unwrap();
+        let pairs = lines.filter_map(|line| line.split_once(": "));
+        let headers: BTreeMap<_, _> =
+            pairs.map(|(name, value)| (name.to_lowercase(), value.to_owned())).collect();
+        let body = if headers.get("transfer-encoding").is_some_and(|te| te == "chunked") {
+            let end = self.read_until(|bytes| find(bytes, b"0\r\n\r\n").map(|at| at + 5))?;
+            self.buffer.drain(..end).collect()
+        } else {
+            let length = headers.get("content-length").map_or(0, |text| text.parse().unwrap());
+            self.read_until(|bytes| (bytes.len() >= length).then_some(length))?;
+            self.buffer.drain(..length).collect()
+        };
+        Some(Reply { status, headers, body })
+    }
+
+    /// Whether the connection ends without another byte.
+    pub(crate) fn is_closed(&mut self) -> bool {
+        self.buffer.is_empty() && self.read_until(|_| None).is_none() && self.buffer.is_empty()
+    }
+
+    /// Some bytes that have come.
+    pub(crate) fn read_some(&mut self) -> String {
+        self.read_until(|bytes| (!bytes.is_empty()).then_some(bytes.len())).expect("more bytes");
+        String::from_utf8(std::mem::take(&mut self.buffer)).unwrap()
+    }
+
+    /// Reads until the connection ends.
+    pub(crate) fn read_to_end(&mut self) {
+        assert!(self.read_until(|_| None).is_none());
+    }
+
+    /// Leaves without a word.
+    pub(crate) fn leave(self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+
+    fn read_until(&mut self, is_whole: impl Fn(&[u8]) -> Option<usize>) -> Option<usize> {
+        loop {
+            if let Some(length) = is_whole(&self.buffer) {
+                return Some(length);
+            }
+            let mut chunk = [0; 4096];
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return None,
+                Ok(length) => self.buffer.extend_from_slice(&chunk[..length]),
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
+                Err(error) => panic!("no answer: {error}"),
+            }
+        }
+    }
+}
+
+fn find(bytes: &[u8], part: &[u8]) -> Option<usize> {
+    bytes.windows(part.len()).position(|window| window == part)
+}
+
+impl Reply {
+    /// A header's value; empty if there is none.
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", String::as_str)
+    }
+
+    /// The code of a refusal.
+    pub(crate) fn error(&self) -> (u16, &str) {
+        (self.status, self.header("epicepoch-error"))
+    }
+
+    /// The body as text.
+    pub(crate) fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    /// The timestamps of a binary body.
+    pub(crate) fn timestamps(&self) -> Vec<Timestamp> {
+        assert_eq!(self.status, 200, "{self:?}");
+        let (chunks, rest) = self.body.as_chunks::<{ Timestamp::LEN }>();
+        assert!(rest.is_empty());
+        chunks.iter().map(|bytes| Timestamp::from_bytes(*bytes)).collect()
+    }
+}

@@ -1,0 +1,210 @@
+//! Confirm rounds between nodes: who may answer, and who must not.
+
+use std::time::Duration;
+
+use epicepoch_wire::confirm::{Confirm, ConfirmReply};
+use epicepoch_wire::frame::FrameKind;
+use epicepoch_wire::hello::{Hello, LinkKind};
+use epicepoch_wire::{BootId, NodeId, Round, StoreId, Term, WorkerId};
+
+use crate::node::{Cluster, TestNode, read_frame, send_frame, store};
+
+fn two() -> (Cluster, TestNode, TestNode) {
+    let mut cluster = Cluster::new(2);
+    let (a, b) = (cluster.start(1), cluster.start(2));
+    b.publish(cluster.nothing(2));
+    a.publish(cluster.leading(1, 3, true));
+    a.await_metric("epicepoch_is_leader", 1.0);
+    (cluster, a, b)
+}
+
+/// Asks until the worker has seen the publication.
+fn first_timestamp(node: &TestNode) -> crate::node::Reply {
+    let mut client = node.connect();
+    loop {
+        let reply = client.request("GET /timestamp");
+        if reply.error() != (503, "NO_LEADER") {
+            return reply;
+        }
+    }
+}
+
+#[test]
+fn a_voter_confirms_and_after_a_higher_promise_it_does_not() {
+    let (_cluster, a, b) = two();
+    assert_eq!(first_timestamp(&a).timestamps().len(), 1);
+    assert!(b.metric("epicepoch_confirms_answered_total") >= 1.0);
+    b.shared.core.promise.raise(Term(4));
+    // The old leader does not know of the new term; it must not answer with a timestamp.
+    for _ in 0..3 {
+        assert_eq!(a.request("GET /timestamp").error(), (503, "NO_LEADER"));
+    }
+}
+
+#[test]
+fn the_own_promise_counts_like_any_other() {
+    let (_cluster, a, _b) = two();
+    assert_eq!(first_timestamp(&a).status, 200);
+    a.shared.core.promise.raise(Term(4));
+    assert_eq!(a.request("GET /timestamp").error(), (503, "NO_LEADER"));
+}
+
+#[test]
+fn without_a_quorum_requests_are_refused_after_an_election_timeout() {
+    let mut cluster = Cluster::new(3);
+    let a = cluster.start_with(1, |config| config.election_timeout = Duration::from_millis(50));
+    a.publish(cluster.leading(1, 3, true));
+    assert_eq!(first_timestamp(&a).error(), (503, "NO_QUORUM"));
+}
+
+#[test]
+fn an_idle_leader_shows_that_its_rounds_complete() {
+    let mut cluster = Cluster::new(2);
+    let short = |config: &mut epicepoch_server::Config| {
+        config.election_timeout = Duration::from_millis(50);
+    };
+    let (a, b) = (cluster.start_with(1, short), cluster.start_with(2, short));
+    b.publish(cluster.nothing(2));
+    a.publish(cluster.leading(1, 3, true));
+    let completed = || a.shared.health.round_completed_ns.load(std::sync::atomic::Ordering::SeqCst);
+    let mut last = completed();
+    for _ in 0..3 {
+        while completed() == last {
+            std::thread::yield_now();
+        }
+        last = completed();
+    }
+    assert_eq!(a.metric("epicepoch_timestamps_total"), 0.0);
+    drop(b);
+}
+
+#[test]
+fn a_link_that_broke_is_connected_again() {
+    let mut cluster = Cluster::new(2);
+    let (port, a) = (cluster.take_port(2), cluster.start(1));
+    a.publish(cluster.leading(1, 3, true));
+    let mut client = a.connect();
+    a.await_metric("epicepoch_is_leader", 1.0);
+    // The voter's machine: it takes the question and dies; asked again over a new link, it answers.
+    let voter = std::thread::spawn(move || {
+        let mut lost = welcome(&port, store(NodeId(2)));
+        assert_eq!(read_frame(&mut lost).unwrap().0.kind, FrameKind::Confirm);
+        drop(lost);
+        let mut stream = welcome(&port, store(NodeId(2)));
+        while let Some((_, payload)) = read_frame(&mut stream) {
+            answer(&mut stream, &payload, store(NodeId(2)));
+        }
+    });
+    let reply = loop {
+        let reply = client.request("GET /timestamp");
+        if reply.error() != (503, "NO_LEADER") {
+            break reply;
+        }
+    };
+    assert_eq!(reply.status, 200);
+    drop((client, a));
+    voter.join().unwrap();
+}
+
+#[test]
+fn a_stranger_at_a_members_address_is_not_asked() {
+    let mut cluster = Cluster::new(2);
+    let port = cluster.take_port(2);
+    let a = cluster.start_with(1, |config| config.election_timeout = Duration::from_millis(100));
+    a.publish(cluster.leading(1, 3, true));
+    let stranger = std::thread::spawn(move || {
+        // An emptied data directory under an old id: no question may reach it.
+        for _ in 0..3 {
+            let mut stream = welcome(&port, StoreId(99));
+            assert!(read_frame(&mut stream).is_none());
+        }
+    });
+    assert_eq!(first_timestamp(&a).error(), (503, "NO_QUORUM"));
+    stranger.join().unwrap();
+}
+
+#[test]
+fn questions_that_do_not_belong_to_a_link_end_it() {
+    let mut cluster = Cluster::new(2);
+    let b = cluster.start(2);
+    b.publish(cluster.nothing(2));
+    let ask = |from: u64, asks: u64| {
+        let mut stream = call(&cluster, &b, from);
+        let confirm = question(asks);
+        send_frame(&mut stream, FrameKind::Confirm, NodeId(from), |out| confirm.encode(out));
+        read_frame(&mut stream).map(|(header, payload)| {
+            assert_eq!(header.kind, FrameKind::ConfirmReply);
+            ConfirmReply::decode(&payload).unwrap()
+        })
+    };
+    let reply = ask(1, 1).expect("an answer");
+    assert!(reply.is_yes());
+    assert_eq!((reply.leader, reply.store, reply.round), (NodeId(1), store(NodeId(2)), Round(5)));
+    assert_eq!(ask(1, 3), None);
+    let mut stream = call(&cluster, &b, 1);
+    send_frame(&mut stream, FrameKind::Confirm, NodeId(3), |out| question(1).encode(out));
+    assert!(read_frame(&mut stream).is_none());
+    let mut stream = call(&cluster, &b, 1);
+    send_frame(&mut stream, FrameKind::Raft, NodeId(1), |_| ());
+    assert!(read_frame(&mut stream).is_none());
+    let mut stream = call(&cluster, &b, 1);
+    std::io::Write::write_all(&mut stream, &[0xFF; 4096]).unwrap();
+    assert!(read_frame(&mut stream).is_none());
+    assert_eq!(b.request("GET /up").status, 200);
+}
+
+#[test]
+fn several_questions_are_answered_in_order() {
+    let mut cluster = Cluster::new(2);
+    let b = cluster.start(2);
+    b.publish(cluster.nothing(2));
+    let mut stream = call(&cluster, &b, 1);
+    for round in 1..=500 {
+        let confirm = Confirm { round: Round(round), ..question(1) };
+        send_frame(&mut stream, FrameKind::Confirm, NodeId(1), |out| confirm.encode(out));
+    }
+    for round in 1..=500 {
+        let (_, payload) = read_frame(&mut stream).unwrap();
+        assert_eq!(ConfirmReply::decode(&payload).unwrap().round, Round(round));
+    }
+}
+
+fn question(node: u64) -> Confirm {
+    Confirm {
+        store: store(NodeId(node)),
+        boot: BootId(node + 700),
+        worker: WorkerId(0),
+        term: Term(3),
+        round: Round(5),
+    }
+}
+
+/// Opens a confirm link to `node` as member `from`.
+fn call(cluster: &Cluster, node: &TestNode, from: u64) -> std::net::TcpStream {
+    let mut stream = std::net::TcpStream::connect(&node.shared.config.raft_addr).unwrap();
+    stream.set_read_timeout(Some(crate::node::PATIENCE)).unwrap();
+    let identity = cluster.nothing(from).identity;
+    let link = LinkKind::Confirm(WorkerId(0));
+    let to = node.shared.identity.node;
+    let hello = Hello { store: identity.store, boot: identity.boot, ..node.shared.hello(link, to) };
+    send_frame(&mut stream, FrameKind::Hello, NodeId(from), |out| hello.encode(out));
+    assert_eq!(read_frame(&mut stream).unwrap().0.kind, FrameKind::Welcome);
+    stream
+}
+
+/// Accepts a confirm link as node 2 with the data directory `store`.
+fn welcome(port: &std::net::TcpListener, store: StoreId) -> std::net::TcpStream {
+    let (mut stream, _) = port.accept().unwrap();
+    let (header, payload) = read_frame(&mut stream).unwrap();
+    let hello = Hello::decode(&payload).unwrap();
+    let welcome = Hello { to: header.from, store, ..hello };
+    send_frame(&mut stream, FrameKind::Welcome, NodeId(2), |out| welcome.encode(out));
+    stream
+}
+
+fn answer(stream: &mut std::net::TcpStream, payload: &[u8], store: StoreId) {
+    let ask = Confirm::decode(payload).unwrap();
+    let Confirm { boot, worker, term, round, .. } = ask;
+    let reply = ConfirmReply { leader: NodeId(1), store, boot, worker, term, round, promise: term };
+    send_frame(stream, FrameKind::ConfirmReply, NodeId(2), |out| reply.encode(out));
+}
