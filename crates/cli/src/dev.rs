@@ -2,6 +2,7 @@
 //! node as `serve` runs, a few times over; only identity, addresses and directories are chosen here.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use clap::ArgMatches;
 use epicepoch_server::config::Config;
+use epicepoch_server::faults::TEST_FAULTS_FILE;
 use epicepoch_server::{Node, RunError, StartError};
 use epicepoch_wire::NodeId;
 
@@ -45,7 +47,8 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     if let Some(first) = drafts.first() {
         first.logging.start(colours(environment));
     }
-    let nodes = start_all(drafts)?;
+    let faults = environment.get(OsStr::new(TEST_FAULTS_FILE)).map(PathBuf::from);
+    let nodes = start_all(drafts, faults.as_deref())?;
     let stopping = nodes.clone();
     signals::watch(move || stop_all(&stopping))?;
     let stopped = wait_all(&nodes)?;
@@ -175,10 +178,16 @@ impl Layout {
 
 /// Starts all nodes at once, because a node may wait for its peers while it starts. Stops those
 /// that started if one did not.
-fn start_all(drafts: Vec<Draft>) -> Result<BTreeMap<NodeId, Arc<Node>>, Failure> {
+fn start_all(
+    drafts: Vec<Draft>,
+    faults: Option<&Path>,
+) -> Result<BTreeMap<NodeId, Arc<Node>>, Failure> {
     let starting: Vec<_> = drafts
         .into_iter()
-        .map(|Draft { config, .. }| (config.node_id, thread::spawn(|| Node::start(config))))
+        .map(|Draft { config, .. }| {
+            let (id, faults) = (config.node_id, faults.map(Path::to_owned));
+            (id, thread::spawn(|| Node::start_with_faults(config, faults)))
+        })
         .collect();
     let mut nodes = BTreeMap::new();
     let mut failed: Option<anyhow::Error> = None;

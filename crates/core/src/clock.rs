@@ -43,6 +43,7 @@ pub struct TrustedClock {
     last: ClockReading,
     status: ClockStatus,
     peers: BTreeMap<NodeId, PeerClock>,
+    /// Whether the wall clock was ever held against another one, or has none to be held against.
     has_history: bool,
 }
 
@@ -125,7 +126,7 @@ impl TrustedClock {
                 (ClockStatus::Outvoted, median)
             }
         } else if !self.has_history {
-            self.started(own, peers.first().copied(), reading, ceiling_ns)
+            self.started(own, peers.first().copied(), reading, voters, ceiling_ns)
         } else if is_near(own, self.offset_ns) {
             // Slow changes are the clock being disciplined; only a jump is suspicious.
             (ClockStatus::Followed, own)
@@ -143,23 +144,36 @@ impl TrustedClock {
 
     /// At a start there is no history to hold the wall clock against. One other clock that
     /// disagrees cannot say who is right, so the earlier one is believed: being behind is safe and
-    /// heals, being ahead poisons the ceiling. A clock not below the ceiling has caught up with
-    /// what others trusted before, and starts the history.
+    /// heals, being ahead poisons the ceiling. A single voter has only the ceiling, which others
+    /// trusted before: a clock that is not below it starts the history.
     fn started(
         &mut self,
         own: i128,
         peer: Option<i128>,
         reading: ClockReading,
+        voters: usize,
         ceiling_ns: u64,
     ) -> (ClockStatus, i128) {
         let near = |peer: i128| (peer - own).abs() <= i128::from(self.bound_ns);
         match peer {
             Some(peer) if !near(peer) => (ClockStatus::Jumped, own.min(peer)),
-            _ => {
-                self.has_history = peer.is_some() || reading.wall_ns >= ceiling_ns;
+            Some(_) => {
+                self.has_history = true;
+                (ClockStatus::Followed, own)
+            }
+            None => {
+                self.has_history = voters <= 1 && reading.wall_ns >= ceiling_ns;
                 (ClockStatus::Followed, own)
             }
         }
+    }
+
+    /// Whether trusted time rests on more than this node's own word since its start: another clock
+    /// is known, or has been, or there is no other voter. Until then a leader waits before it
+    /// reserves: a node that starts an hour ahead must not carry the ceiling there.
+    #[must_use]
+    pub fn is_compared(&self, voters: usize) -> bool {
+        self.has_history || voters <= 1 || !self.peers.is_empty()
     }
 
     fn known_peers(&self, now_ns: u64) -> Vec<i128> {
@@ -318,6 +332,19 @@ mod tests {
         sample(&mut clock, 3, S, START + S + HOUR);
         assert_eq!(clock.observe(ahead, 3, START), ClockStatus::Followed);
         assert_eq!(clock.trusted_ns(S), START + S + HOUR);
+    }
+
+    #[test]
+    fn a_clock_that_was_never_compared_says_so_and_has_nothing_to_defend() {
+        let ahead = |t| at(t, START + t + HOUR);
+        let mut clock = TrustedClock::new(BOUND, ahead(0));
+        assert_eq!(clock.observe(ahead(S), 3, START), ClockStatus::Followed);
+        assert!(!clock.is_compared(3));
+        assert!(clock.is_compared(1));
+        sample(&mut clock, 2, 2 * S, START + 2 * S);
+        assert_eq!(clock.observe(ahead(2 * S), 3, START), ClockStatus::Jumped);
+        assert_eq!(clock.trusted_ns(2 * S), START + 2 * S);
+        assert!(clock.is_compared(3));
     }
 
     #[test]

@@ -145,14 +145,10 @@ pub enum RefusalCode {
     Removed = 7,
     /// The receiver has no cluster yet; try again later.
     NotBootstrapped = 8,
-    /// The lists of first members differ: correct `PEERS`.
-    WrongPeers = 9,
-    /// The frame was not one that belongs here.
-    BadFrame = 10,
 }
 
 impl RefusalCode {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 8] = [
         Self::WrongCluster,
         Self::WrongClusterName,
         Self::WrongNode,
@@ -161,8 +157,6 @@ impl RefusalCode {
         Self::DuplicateNode,
         Self::Removed,
         Self::NotBootstrapped,
-        Self::WrongPeers,
-        Self::BadFrame,
     ];
 
     /// Whether the refused node can do nothing but stop: retrying cannot help while the members
@@ -174,9 +168,7 @@ impl RefusalCode {
             Self::WrongClusterName
             | Self::WrongNode
             | Self::UnknownNode
-            | Self::NotBootstrapped
-            | Self::WrongPeers
-            | Self::BadFrame => false,
+            | Self::NotBootstrapped => false,
         }
     }
 }

@@ -33,6 +33,9 @@ pub(super) struct Duties {
     since_hand_over: usize,
     /// Whether a worker's clock says that leadership should go elsewhere, and who may take it.
     clock_successors: Option<Vec<NodeId>>,
+    /// Whether the wall clock was compared with another one since the start, and for how many ticks
+    /// a leader has waited for it.
+    pub(super) clock_compared: (bool, usize),
     /// Whether a handover because of the disk or the data plane was tried in this term.
     is_giving_up: bool,
 }
@@ -50,6 +53,7 @@ impl Duties {
     /// A term as leader begins.
     pub(super) fn begin_term(&mut self) {
         self.rounds.1 = 0;
+        self.clock_compared.1 = 0;
         self.is_giving_up = false;
         self.since_hand_over = 0;
         self.snapshots.clear();
@@ -68,6 +72,18 @@ impl Replica {
     /// clocks are not. `None` when the clock is believed.
     pub fn handle_clock(&mut self, successors: Option<Vec<NodeId>>) {
         self.duties.clock_successors = successors;
+    }
+
+    /// Whether this node's clock was compared with another one since its start. Until it is, a leader
+    /// waits with its first reservation, for [`COMPARE_ELECTIONS_MAX`] election timeouts at most.
+    pub fn handle_compared(&mut self, is_compared: bool) {
+        self.duties.clock_compared.0 = is_compared;
+    }
+
+    /// Whether a leader may reserve: its clock was compared, or it has waited long enough.
+    pub(super) fn may_reserve(&self) -> bool {
+        let (is_compared, waited) = self.duties.clock_compared;
+        is_compared || waited > COMPARE_ELECTIONS_MAX * self.config.election_ticks
     }
 
     /// Whether the library's clock may move. A follower whose disk is stuck could not make its own
@@ -128,6 +144,7 @@ impl Replica {
         self.readdress();
         self.duties.since_hand_over += 1;
         self.duties.rounds.1 += 1;
+        self.duties.clock_compared.1 += 1;
         let election = self.config.election_ticks;
         let why = if self.outbox.oldest_ticks() >= election {
             HandOver::DiskStuck
@@ -293,6 +310,9 @@ impl Replica {
     }
 }
 
+/// Election timeouts that a leader waits for a first sample of another clock: samples come with the
+/// links that elected it, so a leader without one reaches its voters in a way that carries none.
+const COMPARE_ELECTIONS_MAX: usize = 5;
 /// Election timeouts after which a snapshot that was not acknowledged counts as lost.
 const SNAPSHOT_ELECTIONS_MAX: usize = 10;
 /// Writes that may be outstanding before the disk counts as dead: at a few writes a second, it has

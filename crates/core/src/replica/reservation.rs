@@ -82,7 +82,8 @@ impl Replica {
     pub(super) fn reserve(&mut self) {
         let raft = &self.raw.raft;
         assert!(raft.state == StateRole::Leader, "S3: only a leader reserves");
-        if self.reservation.pending.is_some() || raft.lead_transferee.is_some() {
+        let is_busy = self.reservation.pending.is_some() || raft.lead_transferee.is_some();
+        if is_busy || !self.may_reserve() {
             return;
         }
         let me = self.config.identity;

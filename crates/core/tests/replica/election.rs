@@ -15,6 +15,32 @@ use crate::support::{
 const ELECTED_TICKS: u64 = 6 * ELECTION_TICKS as u64;
 
 #[test]
+fn a_leader_waits_for_another_clock_before_it_moves_the_ceiling_but_not_for_ever() {
+    let granted =
+        |bench: &Bench| bench.reports.iter().any(|report| matches!(report, Report::Granted { .. }));
+    let lead = || {
+        let mut bench = Bench::new(&[1, 2, 3]);
+        bench.replica.handle_compared(false);
+        bench.elect(&[2, 3]);
+        bench.ack_all(2);
+        bench
+    };
+    let mut bench = lead();
+    bench.beats(2 * ELECTION_TICKS, &[2, 3]);
+    bench.ack_all(2);
+    assert!(!granted(&bench));
+    bench.replica.handle_compared(true);
+    bench.beats(1, &[2, 3]);
+    bench.ack_all(2);
+    assert!(granted(&bench));
+
+    let mut bench = lead();
+    bench.beats(6 * ELECTION_TICKS, &[2, 3]);
+    bench.ack_all(2);
+    assert!(granted(&bench));
+}
+
+#[test]
 fn three_replicas_elect_one_leader_that_gets_a_grant() {
     for seed in 0..50 {
         let mut world = World::started(seed, 3);

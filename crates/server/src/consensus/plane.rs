@@ -214,6 +214,7 @@ impl Plane {
         let successors = (status == ClockStatus::Outvoted)
             .then(|| published.voters.iter().map(|(node, _)| node).filter(trusted).collect());
         self.replica.handle_clock(successors);
+        self.replica.handle_compared(self.clock.is_compared(published.voters.len()));
 
         let health = &self.shared.health;
         self.replica.handle_rounds(health.round_completed_ns.load(Ordering::Relaxed));

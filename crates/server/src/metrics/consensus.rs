@@ -60,7 +60,7 @@ impl ConsensusMetrics {
         self.clock_status.set(position.unwrap_or_default() as u64);
     }
 
-    /// A peer's wall clock minus this node's trusted time, nanoseconds.
+    /// A peer's wall clock minus this node's, nanoseconds.
     pub fn set_peer_clock_offset(&self, peer: NodeId, offset_ns: i64) {
         self.offsets().insert(peer, offset_ns);
     }

@@ -298,7 +298,7 @@ impl Page<'_, '_> {
         )?;
         let mut family = self.describe(
             "peer_clock_offset",
-            "A peer's wall clock minus this node's trusted time, corrected by half the round trip.",
+            "A peer's wall clock minus this node's, corrected by half the round trip.",
             seconds,
             MetricType::Gauge,
         )?;

@@ -480,28 +480,4 @@ mod tests {
         let (_, _, restored) = Database::open(disk).unwrap();
         assert_eq!(restored.unwrap().entries.len() as u64, TRAILING);
     }
-
-    /// Figures for the documentation, not a check: `cargo test -p epicepoch-server -- --ignored
-    /// --nocapture commit`.
-    #[test]
-    #[ignore = "measures"]
-    fn commit_latency() {
-        const COMMITS: usize = 2000;
-        let file = tempfile::NamedTempFile::new_in(std::env::current_dir().unwrap()).unwrap();
-        let open = || redb::backends::FileBackend::new(file.reopen().unwrap()).unwrap();
-        Database::create(open(), &Identity::mint(NodeId(1), "epicepoch").unwrap()).unwrap();
-        let mut database = Database::open(open()).unwrap().0;
-        database.found(&genesis()).unwrap();
-        let mut took = Vec::with_capacity(COMMITS);
-        for number in 1..=COMMITS as u64 {
-            let entries = vec![entry(number + 1, 1, 64)];
-            let write = Write { number, entries, ..Write::default() };
-            let start = std::time::Instant::now();
-            database.write(&[write]).unwrap();
-            took.push(start.elapsed());
-        }
-        took.sort_unstable();
-        let (p50, p99) = (took[COMMITS / 2], took[COMMITS * 99 / 100]);
-        println!("commit: p50 {p50:?}, p99 {p99:?}, max {:?}", took[COMMITS - 1]);
-    }
 }

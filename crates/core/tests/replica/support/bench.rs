@@ -96,7 +96,9 @@ impl Bench {
             reservation_ns: RESERVATION_NS,
             deadline_limit: 100,
         };
-        let replica = Replica::new(config, disk.durable(), shared.clone()).expect("a sound disk");
+        let mut replica =
+            Replica::new(config, disk.durable(), shared.clone()).expect("a sound disk");
+        replica.handle_compared(true);
         Self { replica, shared, disk, now_ns: 0, sent: vec![], reports: vec![] }
     }
 

@@ -114,7 +114,8 @@ impl Node {
             reservation_ns: RESERVATION_NS,
             deadline_limit: 100,
         };
-        let replica = Replica::new(config, &restored, shared.clone()).expect("a sound disk");
+        let mut replica = Replica::new(config, &restored, shared.clone()).expect("a sound disk");
+        replica.handle_compared(true);
         let worker = |id| Worker {
             rounds: Rounds::new(identity, WorkerId(id)),
             open: vec![],
