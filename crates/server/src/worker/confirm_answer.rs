@@ -1,6 +1,6 @@
 //! The other end of a confirm link: a member's worker asks, this worker answers from the node's
 //! Promise. The Promise is loaded after the frame was read, by the core's
-//! [`answer`](epicepoch_core::confirm::answer); nothing is cached in between (S4).
+//! [`answer`]; nothing is cached in between (S4).
 
 use std::future::poll_fn;
 use std::pin::pin;
