@@ -1,0 +1,288 @@
+//! What a session decides, without a socket.
+
+use bytes::Bytes;
+use epicepoch_wire::{Epoch, EpochIndex};
+
+use super::*;
+
+const CLUSTER: &str = "00000000000000000000000000000abc.0000000000000001";
+const OTHER: &str = "00000000000000000000000000000def.0000000000000001";
+const NONE: &str = "00000000000000000000000000000000.0000000000000000";
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A call under test: a clock that only moves when told, and the session it runs in.
+struct World {
+    now: Instant,
+    session: Session,
+    pursuit: Pursuit,
+}
+
+impl World {
+    fn new(seeds: &[&str], goal: Goal) -> Self {
+        let seeds = seeds.iter().map(|&seed| seed.to_owned()).collect();
+        let (session, now) = (Session::new(seeds, 1), Instant::now());
+        let pursuit = Pursuit::new(&session, goal, now + SECOND, SECOND / 4);
+        Self { now, session, pursuit }
+    }
+
+    fn call_again(&mut self, goal: Goal) {
+        self.pursuit = Pursuit::new(&self.session, goal, self.now + SECOND, SECOND / 4);
+    }
+
+    /// The next question, after any wait.
+    fn asked(&mut self) -> (String, String) {
+        loop {
+            match self.pursuit.poll_action(&mut self.session, self.now) {
+                Action::Ask { addr, path, .. } => return (addr, path),
+                Action::Wait { until } => {
+                    assert!(until - self.now <= BACKOFF_MAX);
+                    self.now = until;
+                }
+                Action::Finish(end) => panic!("finished with {end:?}"),
+            }
+        }
+    }
+
+    fn end(&mut self) -> End {
+        match self.pursuit.poll_action(&mut self.session, self.now) {
+            Action::Finish(end) => end,
+            other => panic!("not finished: {other:?}"),
+        }
+    }
+
+    fn reply(&mut self, answer: Answer) -> &mut Self {
+        let (addr, path) = self.asked();
+        self.pursuit.handle_outcome(&mut self.session, &addr, &path, Ok(answer), self.now);
+        self
+    }
+
+    fn reply_from(&mut self, addr: &str, path: &str, answer: Answer) -> &mut Self {
+        assert_eq!(self.asked(), (addr.to_owned(), path.to_owned()));
+        self.reply_again(addr, path, answer)
+    }
+
+    fn reply_again(&mut self, addr: &str, path: &str, answer: Answer) -> &mut Self {
+        self.pursuit.handle_outcome(&mut self.session, addr, path, Ok(answer), self.now);
+        self
+    }
+
+    fn lose(&mut self) -> String {
+        let (addr, path) = self.asked();
+        let lost = Setback::Lost { addr: addr.clone(), reason: "reset".into() };
+        self.pursuit.handle_outcome(&mut self.session, &addr, &path, Err(lost), self.now);
+        addr
+    }
+}
+
+fn answer(status: u16, body: impl Into<Bytes>) -> Answer {
+    Answer { status, cluster: Some(CLUSTER.into()), body: body.into(), ..Answer::default() }
+}
+
+fn refusal(code: ErrorCode, leader: Option<&str>) -> Answer {
+    let (error, leader) = (Some(code.name().to_owned()), leader.map(str::to_owned));
+    Answer { error, leader, ..answer(code.status(), "say why\n") }
+}
+
+fn list(leader: &str) -> Answer {
+    let json = format!(
+        r#"{{"leader":{leader},"members":[{{"nodeID":1,"addr":"a:1"}},{{"nodeID":2,"addr":"b:2"}}]}}"#
+    );
+    answer(200, json)
+}
+
+fn led_by(addr: &str) -> Answer {
+    list(&format!(r#"{{"nodeID":1,"addr":"{addr}"}}"#))
+}
+
+fn range(epoch: u64, index: u64, count: u64) -> TimestampRange {
+    let first = Timestamp::new(Epoch(epoch), EpochIndex(index));
+    TimestampRange::new(first, count).expect("a range")
+}
+
+fn stamped(range: TimestampRange) -> Answer {
+    answer(200, range.to_bytes().to_vec())
+}
+
+const ONE: &str = "/timestamp?format=range&n=1";
+
+#[test]
+fn the_leader_is_found_once_and_then_asked_directly() {
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    world.reply_from("x:9", "/members", led_by("b:2"));
+    world.reply_from("b:2", ONE, stamped(range(5, 0, 1)));
+    assert_eq!(world.end(), End::Timestamps(range(5, 0, 1)));
+    world.call_again(Goal::Timestamps(1));
+    world.reply_from("b:2", ONE, stamped(range(5, 1, 1)));
+    assert_eq!(world.end(), End::Timestamps(range(5, 1, 1)));
+}
+
+#[test]
+fn a_deposed_leader_sends_the_client_on_without_a_wait() {
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    let before = world.now;
+    world.reply(led_by("a:1"));
+    world.reply_from("a:1", ONE, refusal(ErrorCode::NotLeader, Some("b:2")));
+    world.reply_from("b:2", ONE, stamped(range(5, 0, 1)));
+    assert_eq!(world.end(), End::Timestamps(range(5, 0, 1)));
+    assert_eq!(world.now, before);
+}
+
+#[test]
+fn nodes_that_send_the_client_in_circles_make_it_wait() {
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    world.reply(led_by("a:1"));
+    for (from, to) in [("a:1", "b:2"), ("b:2", "a:1"), ("a:1", "b:2"), ("b:2", "a:1")] {
+        world.reply_from(from, ONE, refusal(ErrorCode::NotLeader, Some(to)));
+    }
+    let action = world.pursuit.poll_action(&mut world.session, world.now);
+    assert!(matches!(action, Action::Wait { .. }), "{action:?}");
+    assert_eq!(world.asked().1, "/members");
+}
+
+#[test]
+fn a_lost_leader_makes_the_client_ask_everyone_in_turn() {
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    world.reply(led_by("a:1"));
+    assert_eq!(world.lose(), "a:1");
+    let mut asked: Vec<_> = (0..6).map(|_| world.lose()).collect();
+    asked.sort();
+    assert_eq!(asked, ["a:1", "a:1", "b:2", "b:2", "x:9", "x:9"]);
+}
+
+#[test]
+fn the_call_ends_at_its_deadline_and_names_the_last_setback() {
+    let mut world = World::new(&["x:9", "y:9"], Goal::Timestamps(1));
+    let begin = world.now;
+    let end = loop {
+        match world.pursuit.poll_action(&mut world.session, world.now) {
+            Action::Finish(end) => break end,
+            Action::Wait { until } => world.now = until,
+            Action::Ask { until, .. } => {
+                assert!(until <= begin + SECOND);
+                world.lose();
+            }
+        }
+    };
+    assert_eq!(world.now, begin + SECOND);
+    assert!(matches!(end, End::DeadlineExceeded(Some(Setback::Lost { .. }))), "{end:?}");
+    assert!(world.pursuit.setbacks > 20, "waits are bounded: {}", world.pursuit.setbacks);
+}
+
+#[test]
+fn an_overloaded_leader_is_asked_again_after_the_longest_wait() {
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    world.reply(led_by("a:1"));
+    let before = world.now;
+    world.reply_from("a:1", ONE, refusal(ErrorCode::Overloaded, None));
+    assert_eq!(world.asked(), ("a:1".into(), ONE.into()));
+    assert!(world.now - before >= BACKOFF_MAX / 4);
+}
+
+#[test]
+fn a_leader_without_a_quorum_is_left_for_the_others() {
+    for code in [ErrorCode::NoQuorum, ErrorCode::ShuttingDown, ErrorCode::Internal] {
+        let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+        world.reply(led_by("a:1"));
+        world.reply_from("a:1", ONE, refusal(code, None));
+        assert_eq!(world.asked().1, "/members", "{code}");
+    }
+}
+
+#[test]
+fn an_election_is_waited_out() {
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    world.reply(list("null")).reply(list("null")).reply(led_by("b:2"));
+    world.reply_from("b:2", ONE, stamped(range(5, 0, 1)));
+    assert_eq!(world.end(), End::Timestamps(range(5, 0, 1)));
+}
+
+#[test]
+fn another_cluster_or_history_is_refused_at_once() {
+    let history = "00000000000000000000000000000abc.0000000000000002";
+    for found in [OTHER, history] {
+        let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+        world.reply(led_by("b:2"));
+        world.reply(Answer { cluster: Some(found.into()), ..stamped(range(5, 0, 1)) });
+        let end = world.end();
+        assert!(matches!(&end, End::AnotherCluster(e) if e.found == found), "{end:?}");
+    }
+}
+
+#[test]
+fn a_node_that_has_not_joined_contradicts_no_cluster_but_stamps_nothing() {
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    let unborn = |answer| Answer { cluster: Some(NONE.into()), ..answer };
+    world.reply(unborn(led_by("b:2"))).reply(unborn(stamped(range(5, 0, 1))));
+    let end = world.end();
+    assert!(matches!(end, End::BadAnswer(BadAnswer::Foreign { .. })), "{end:?}");
+}
+
+#[test]
+fn an_answer_below_what_was_returned_before_is_refused() {
+    let mut world = World::new(&["x:9"], Goal::Timestamps(4));
+    world.reply(led_by("b:2")).reply(stamped(range(5, 6, 4)));
+    assert_eq!(world.end(), End::Timestamps(range(5, 6, 4)));
+    for first in [9, 0] {
+        world.call_again(Goal::Timestamps(1));
+        world.reply(stamped(range(5, first, 1)));
+        assert!(matches!(world.end(), End::WentBackwards { .. }), "{first}");
+    }
+    world.call_again(Goal::Timestamps(1));
+    world.reply(stamped(range(5, 10, 1)));
+    assert_eq!(world.end(), End::Timestamps(range(5, 10, 1)));
+}
+
+#[test]
+fn concurrent_calls_may_return_in_any_order() {
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    world.reply(led_by("b:2"));
+    let mut other = Pursuit::new(&world.session, Goal::Timestamps(1), world.now + SECOND, SECOND);
+    other.handle_outcome(&mut world.session, "b:2", ONE, Ok(stamped(range(5, 1, 1))), world.now);
+    world.reply(stamped(range(5, 0, 1)));
+    assert_eq!(world.end(), End::Timestamps(range(5, 0, 1)));
+}
+
+#[test]
+fn what_no_oracle_answers_is_an_error_at_once() {
+    let no_reason = Answer { error: None, ..answer(404, "") };
+    for bad in [answer(200, vec![0; 16]), stamped(range(5, 0, 2)), no_reason] {
+        let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+        world.reply(led_by("b:2")).reply(bad);
+        assert!(matches!(world.end(), End::BadAnswer(BadAnswer::Foreign { .. })));
+    }
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    world.reply(led_by("b:2")).reply(refusal(ErrorCode::BadCount, None));
+    let end = world.end();
+    assert!(
+        matches!(&end, End::BadAnswer(BadAnswer::Refused { message, .. }) if message == "say why"),
+        "{end:?}"
+    );
+    let mut world = World::new(&["x:9"], Goal::Members);
+    world.reply(answer(200, "<html>"));
+    assert!(matches!(world.end(), End::BadAnswer(BadAnswer::Foreign { .. })));
+}
+
+#[test]
+fn a_hint_that_is_no_address_is_not_followed() {
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    world.reply(led_by("a:1"));
+    world.reply_from("a:1", ONE, refusal(ErrorCode::NotLeader, Some("b:2\r\nx: y")));
+    assert_eq!(world.asked().1, "/members");
+}
+
+#[test]
+fn counts_outside_the_bounds_are_refused_without_asking() {
+    for count in [0, RANGE_COUNT_MAX + 1] {
+        let mut world = World::new(&["x:9"], Goal::Timestamps(count));
+        assert_eq!(world.end(), End::Count(count));
+    }
+}
+
+#[test]
+fn waits_double_up_to_their_maximum() {
+    let mut session = Session::new(vec!["x:9".into()], 7);
+    for setbacks in 1..200 {
+        let wait = session.backoff(setbacks);
+        assert!(wait >= BACKOFF_MIN / 2 && wait <= BACKOFF_MAX, "{setbacks}: {wait:?}");
+    }
+}
