@@ -56,7 +56,7 @@ impl Exercised {
 /// How long the faults of a run last.
 const FAULTS_NS: u64 = 1_500 * MS;
 /// Within how many ticks a healed cluster answers.
-const HEALED_TICKS_MAX: u64 = 300;
+const HEALED_TICKS_MAX: u64 = 150;
 /// Nodes beyond the first voters.
 const JOINING: [u64; 3] = [11, 12, 13];
 

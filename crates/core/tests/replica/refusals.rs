@@ -82,6 +82,35 @@ fn an_ack_beyond_the_log_is_refused() {
     refused(&mut bench, 2, &ack, MessageError::Impossible);
 }
 
+/// Found by a seed: a leader sends entries before they are durable, restarts without them in the
+/// same term, and then the acks arrive.
+#[test]
+fn an_ack_of_what_an_earlier_run_sent_in_the_same_term_is_no_offence() {
+    let mut bench = Bench::new(&[1, 2, 3]);
+    bench.elect(&[2]);
+    bench.ack_all(2);
+    bench.beats(42, &[2]);
+    assert_eq!(bench.status().writes_outstanding, 1, "a reservation is sent and not written");
+    let (term, index) = (bench.status().term.0, bench.status().last);
+    let mut bench = bench.restarted();
+    assert!(bench.status().term.0 == term && bench.status().last < index);
+    let ack = RaftMessage { index, ..message(MessageKind::AppendResponse, term) };
+    assert_eq!(bench.take(2, &ack), Ok(()));
+}
+
+#[test]
+fn a_vote_that_was_not_asked_for_yet_is_refused() {
+    let mut bench = follower();
+    bench.take(2, &append(2, (6, 2), 1, 4)).unwrap();
+    bench.take(2, &message(MessageKind::TimeoutNow, 2)).unwrap();
+    assert_eq!(bench.status().role, Role::Candidate);
+    let yes = message(MessageKind::RequestVoteResponse, 3);
+    refused(&mut bench, 3, &yes, MessageError::Impossible);
+    bench.persist();
+    bench.take(3, &yes).unwrap();
+    assert!(bench.is_leader());
+}
+
 #[test]
 fn an_append_that_contradicts_what_is_committed_is_refused() {
     let mut bench = follower();
