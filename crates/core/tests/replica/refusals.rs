@@ -10,10 +10,15 @@ use epicepoch_wire::{ClusterId, LogIndex, NodeId, StoreId, Term};
 
 use crate::support::ELECTION_TICKS;
 use crate::support::bench::{Bench, append, genesis, message, store};
+use crate::support::disk::Disk;
 
 /// A follower of node 2 in term 2 with the entries 2 to 6, 4 of them committed.
 fn follower() -> Bench {
-    let mut bench = Bench::new(&[1, 2, 3]);
+    follower_drawing(5)
+}
+
+fn follower_drawing(seed: u64) -> Bench {
+    let mut bench = Bench::drawing(Disk::genesis(&genesis(&[1, 2, 3])), seed);
     bench.take(2, &append(2, (1, 1), 5, 4)).unwrap();
     bench.persist();
     assert_eq!((bench.status().last, bench.status().applied), (LogIndex(6), LogIndex(4)));
@@ -203,10 +208,14 @@ fn a_single_voter_does_not_release_a_vote_that_it_could_forget() {
 /// Trap: a single voter that campaigns while entries are not persisted makes the library panic.
 #[test]
 fn a_single_voter_does_not_campaign_with_a_write_outstanding() {
+    for seed in 0..20 {
+        let mut bench = Bench::drawing(Disk::genesis(&genesis(&[1])), seed);
+        bench.take(2, &append(3, (1, 1), 1, 1)).unwrap();
+        bench.ticks(10 * ELECTION_TICKS);
+        assert_eq!(bench.status().role, Role::Follower);
+    }
     let mut bench = Bench::new(&[1]);
     bench.take(2, &append(3, (1, 1), 1, 1)).unwrap();
-    bench.ticks(10 * ELECTION_TICKS);
-    assert_eq!(bench.status().role, Role::Follower);
     let now = message(MessageKind::TimeoutNow, 3);
     assert_eq!(bench.take(2, &now), Err(MessageError::Impossible));
     bench.replica.handle_closed(bench.now_ns, NodeId(2));
@@ -222,14 +231,17 @@ fn a_single_voter_does_not_campaign_with_a_write_outstanding() {
 /// Trap: the library looks for entries before a snapshot that it has not seen persisted.
 #[test]
 fn a_node_does_not_campaign_while_a_snapshot_is_not_durable() {
-    for is_told in [true, false] {
-        let mut bench = follower();
+    for seed in 0..20 {
+        let is_told = seed % 2 == 0;
+        let mut bench = follower_drawing(seed);
         bench.take(2, &snapshot(2, 50, &[1, 2, 3])).unwrap();
         if is_told {
             let now = message(MessageKind::TimeoutNow, 2);
             bench.take(2, &now).unwrap();
         }
-        bench.replica.handle_closed(bench.now_ns, NodeId(2));
+        if seed % 4 < 2 {
+            bench.replica.handle_closed(bench.now_ns, NodeId(2));
+        }
         bench.ticks(4 * ELECTION_TICKS);
         assert_eq!(bench.status().role, Role::Follower);
         bench.persist();
@@ -270,7 +282,7 @@ fn a_follower_proposes_nothing() {
 /// Trap: the library's snapshot state has no timeout.
 #[test]
 fn a_lost_snapshot_is_sent_again_even_after_a_late_ack() {
-    let mut disk = crate::support::disk::Disk::genesis(&genesis(&[1, 2, 3]));
+    let mut disk = Disk::genesis(&genesis(&[1, 2, 3]));
     disk.fill(1_022);
     let mut bench = Bench::of(disk);
     bench.elect(&[2]);
