@@ -25,7 +25,7 @@ pub struct HardState {
 /// their numbers; several may share a transaction, never a part of one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Write {
-    /// Rises by one per write, from 1 in each run.
+    /// Rises from write to write, from 1 in each run; steps that write nothing skip numbers.
     pub number: u64,
     /// Replaces the stored hard state.
     pub hard_state: Option<HardState>,

@@ -16,8 +16,6 @@ mod refusal;
 mod report;
 mod reservation;
 mod settle;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

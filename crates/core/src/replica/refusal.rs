@@ -13,6 +13,20 @@ use super::{MessageError, Replica};
 use crate::quorum::Voters;
 use crate::state::State;
 
+/// Whether an append's entries follow each other, in terms that never go back. The library takes
+/// term 0 for the term of every entry that it does not have, and would append across a gap.
+fn is_consecutive(message: &RaftMessage) -> bool {
+    let mut before = (message.index, message.log_term);
+    let is_start = before == (LogIndex(0), Term(0));
+    let has_entry_before = before.0 > LogIndex(0) && before.1 > Term(0);
+    (is_start || has_entry_before)
+        && message.entries.iter().all(|entry| {
+            let last = std::mem::replace(&mut before, (entry.index, entry.term));
+            entry.index.0 == last.0.0 + 1
+                && (last.1.max(Term(1))..=message.term).contains(&entry.term)
+        })
+}
+
 /// Whether a configuration is one that changes of ours lead to; on many others the library panics.
 fn is_sound(configuration: &Configuration, state: &State) -> bool {
     let Configuration { voters, learners, voters_outgoing, learners_next, auto_leave } =
@@ -79,10 +93,20 @@ impl Replica {
                 let is_mine = raft.state == StateRole::Leader && message.term.0 == raft.term;
                 if is_mine { Err(MessageError::Impossible) } else { Ok(()) }
             }
+            MessageKind::Append if !is_consecutive(message) => Err(MessageError::Impossible),
             MessageKind::Append if is_current && self.contradicts_commit(message) => {
                 Err(MessageError::Impossible)
             }
             MessageKind::Snapshot => self.check_snapshot(message),
+            // Nobody was asked yet: a request leaves when the log is durable. A leader whose log is
+            // not would make the library panic.
+            MessageKind::RequestVoteResponse
+                if is_current
+                    && self.raw.raft.state == StateRole::Candidate
+                    && log.persisted < last.0 =>
+            {
+                Err(MessageError::Impossible)
+            }
             // A single voter has nobody to take over from; campaigning with a write outstanding
             // would make the library panic.
             MessageKind::TimeoutNow if self.voters.len() <= 1 => Err(MessageError::Impossible),
@@ -116,7 +140,7 @@ impl Replica {
         let is_ours = state.cluster == self.state.cluster
             && is_sound(&snapshot.configuration, &state)
             && snapshot.index > LogIndex(0)
-            && snapshot.term <= message.term
+            && (Term(1)..=message.term).contains(&snapshot.term)
             && !contradicts_commit
             && (snapshot.index <= self.applied.0 || state.ceiling >= self.state.ceiling);
         if is_ours { Ok(()) } else { Err(MessageError::Impossible) }

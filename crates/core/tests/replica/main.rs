@@ -6,6 +6,7 @@ mod support;
 mod chaos;
 mod disks;
 mod election;
+mod garbage;
 mod membership;
 mod planted;
 mod refusals;

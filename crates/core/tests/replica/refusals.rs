@@ -10,10 +10,15 @@ use epicepoch_wire::{ClusterId, LogIndex, NodeId, StoreId, Term};
 
 use crate::support::ELECTION_TICKS;
 use crate::support::bench::{Bench, append, genesis, message, store};
+use crate::support::disk::Disk;
 
 /// A follower of node 2 in term 2 with the entries 2 to 6, 4 of them committed.
 fn follower() -> Bench {
-    let mut bench = Bench::new(&[1, 2, 3]);
+    follower_drawing(5)
+}
+
+fn follower_drawing(seed: u64) -> Bench {
+    let mut bench = Bench::drawing(Disk::genesis(&genesis(&[1, 2, 3])), seed);
     bench.take(2, &append(2, (1, 1), 5, 4)).unwrap();
     bench.persist();
     assert_eq!((bench.status().last, bench.status().applied), (LogIndex(6), LogIndex(4)));
@@ -80,6 +85,35 @@ fn an_ack_beyond_the_log_is_refused() {
     let term = bench.status().term.0;
     let ack = RaftMessage { index, ..message(MessageKind::AppendResponse, term) };
     refused(&mut bench, 2, &ack, MessageError::Impossible);
+}
+
+/// Found by a seed: a leader sends entries before they are durable, restarts without them in the
+/// same term, and then the acks arrive.
+#[test]
+fn an_ack_of_what_an_earlier_run_sent_in_the_same_term_is_no_offence() {
+    let mut bench = Bench::new(&[1, 2, 3]);
+    bench.elect(&[2]);
+    bench.ack_all(2);
+    bench.beats(42, &[2]);
+    assert_eq!(bench.status().writes_outstanding, 1, "a reservation is sent and not written");
+    let (term, index) = (bench.status().term.0, bench.status().last);
+    let mut bench = bench.restarted();
+    assert!(bench.status().term.0 == term && bench.status().last < index);
+    let ack = RaftMessage { index, ..message(MessageKind::AppendResponse, term) };
+    assert_eq!(bench.take(2, &ack), Ok(()));
+}
+
+#[test]
+fn a_vote_that_was_not_asked_for_yet_is_refused() {
+    let mut bench = follower();
+    bench.take(2, &append(2, (6, 2), 1, 4)).unwrap();
+    bench.take(2, &message(MessageKind::TimeoutNow, 2)).unwrap();
+    assert_eq!(bench.status().role, Role::Candidate);
+    let yes = message(MessageKind::RequestVoteResponse, 3);
+    refused(&mut bench, 3, &yes, MessageError::Impossible);
+    bench.persist();
+    bench.take(3, &yes).unwrap();
+    assert!(bench.is_leader());
 }
 
 #[test]
@@ -174,10 +208,14 @@ fn a_single_voter_does_not_release_a_vote_that_it_could_forget() {
 /// Trap: a single voter that campaigns while entries are not persisted makes the library panic.
 #[test]
 fn a_single_voter_does_not_campaign_with_a_write_outstanding() {
+    for seed in 0..20 {
+        let mut bench = Bench::drawing(Disk::genesis(&genesis(&[1])), seed);
+        bench.take(2, &append(3, (1, 1), 1, 1)).unwrap();
+        bench.ticks(10 * ELECTION_TICKS);
+        assert_eq!(bench.status().role, Role::Follower);
+    }
     let mut bench = Bench::new(&[1]);
     bench.take(2, &append(3, (1, 1), 1, 1)).unwrap();
-    bench.ticks(10 * ELECTION_TICKS);
-    assert_eq!(bench.status().role, Role::Follower);
     let now = message(MessageKind::TimeoutNow, 3);
     assert_eq!(bench.take(2, &now), Err(MessageError::Impossible));
     bench.replica.handle_closed(bench.now_ns, NodeId(2));
@@ -193,14 +231,17 @@ fn a_single_voter_does_not_campaign_with_a_write_outstanding() {
 /// Trap: the library looks for entries before a snapshot that it has not seen persisted.
 #[test]
 fn a_node_does_not_campaign_while_a_snapshot_is_not_durable() {
-    for is_told in [true, false] {
-        let mut bench = follower();
+    for seed in 0..20 {
+        let is_told = seed % 2 == 0;
+        let mut bench = follower_drawing(seed);
         bench.take(2, &snapshot(2, 50, &[1, 2, 3])).unwrap();
         if is_told {
             let now = message(MessageKind::TimeoutNow, 2);
             bench.take(2, &now).unwrap();
         }
-        bench.replica.handle_closed(bench.now_ns, NodeId(2));
+        if seed % 4 < 2 {
+            bench.replica.handle_closed(bench.now_ns, NodeId(2));
+        }
         bench.ticks(4 * ELECTION_TICKS);
         assert_eq!(bench.status().role, Role::Follower);
         bench.persist();
@@ -241,7 +282,7 @@ fn a_follower_proposes_nothing() {
 /// Trap: the library's snapshot state has no timeout.
 #[test]
 fn a_lost_snapshot_is_sent_again_even_after_a_late_ack() {
-    let mut disk = crate::support::disk::Disk::genesis(&genesis(&[1, 2, 3]));
+    let mut disk = Disk::genesis(&genesis(&[1, 2, 3]));
     disk.fill(1_022);
     let mut bench = Bench::of(disk);
     bench.elect(&[2]);

@@ -85,11 +85,16 @@ impl Bench {
 
     /// A replica of a disk.
     pub(crate) fn of(disk: Disk) -> Self {
+        Self::drawing(disk, 5)
+    }
+
+    /// A replica of a disk that draws from a seed.
+    pub(crate) fn drawing(disk: Disk, seed: u64) -> Self {
         let identity = Identity { node: NodeId(1), store: store(1), boot: BootId(7) };
         let shared = Arc::new(Shared::new(Term(0), Published::nothing(identity)));
         let config = ReplicaConfig {
             identity,
-            seed: 5,
+            seed,
             election_ticks: ELECTION_TICKS,
             heartbeat_ticks: 1,
             tick_ns: TICK_NS,
