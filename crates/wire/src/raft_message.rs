@@ -8,6 +8,9 @@
 use crate::cursor::{DecodeError, Reader, Writer};
 use crate::id::{LogIndex, NodeId, Term};
 
+/// Highest term that is believed. At a million elections a second it is reached after a hundred
+/// thousand years; above it, a candidate's next term would overflow.
+pub const TERM_MAX: Term = Term(1 << 62);
 /// Most entries in one append.
 pub const ENTRIES_MAX: usize = 4096;
 /// Longest data of one entry, bytes: a membership change is the longest.
@@ -293,8 +296,8 @@ impl RaftMessage {
 
     /// What the fields must be for any peer to send this message.
     fn check(&self) -> Result<(), DecodeError> {
-        if self.term == Term(0) {
-            return Err(DecodeError::BadValue { field: "term", value: 0 });
+        if self.term == Term(0) || self.term > TERM_MAX {
+            return Err(DecodeError::BadValue { field: "term", value: self.term.0 });
         }
         if !self.entries.is_empty() && self.kind != MessageKind::Append {
             let value = self.entries.len() as u64;
@@ -359,7 +362,7 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn every_kind_round_trips(term in 1_u64.., index in 0_u64..1 << 60, data: Vec<u8>) {
+        fn every_kind_round_trips(term in 1..=TERM_MAX.0, index in 0_u64..1 << 60, data: Vec<u8>) {
             for kind in MessageKind::ALL {
                 let message = message(kind, term, index, &data);
                 let mut bytes = Vec::new();
@@ -395,11 +398,13 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn term_zero_is_refused() {
-        let mut bytes = Vec::new();
-        message(MessageKind::Heartbeat, 0, 1, b"").encode(&mut bytes);
-        let refused = DecodeError::BadValue { field: "term", value: 0 };
-        assert_eq!(RaftMessage::decode(&bytes), Err(refused));
+    fn terms_that_no_election_reaches_are_refused() {
+        for term in [0, TERM_MAX.0 + 1, u64::MAX] {
+            let mut bytes = Vec::new();
+            message(MessageKind::Heartbeat, term, 1, b"").encode(&mut bytes);
+            let refused = DecodeError::BadValue { field: "term", value: term };
+            assert_eq!(RaftMessage::decode(&bytes), Err(refused));
+        }
     }
 
     #[test]

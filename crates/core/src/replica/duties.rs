@@ -104,6 +104,14 @@ impl Replica {
         !(is_stuck || is_single && self.outbox.outstanding() > 0)
     }
 
+    /// Whether leadership that is offered can be taken: not while a snapshot is not durable (see
+    /// [`Replica::may_tick`]), and not while a write has waited so long that the vote for itself
+    /// would, too: this node would refuse the old leader's rounds and not become the new one.
+    pub(super) fn may_take_over(&self) -> bool {
+        let patience = (self.config.election_ticks / 4).max(1);
+        self.snapshot_to_apply.is_none() && self.outbox.oldest_ticks() <= patience
+    }
+
     /// Campaigns when this node's turn has come after a leader's connection closed.
     pub(super) fn campaign_if_due(&mut self) {
         let is_due = self.duties.campaign_at_ns.is_some_and(|at| at <= self.now_ns);

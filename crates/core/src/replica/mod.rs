@@ -221,8 +221,7 @@ impl Replica {
         self.now_ns = now_ns;
         self.check_message(from, store, message)?;
         self.duties.heard(from, now_ns);
-        if message.kind == MessageKind::TimeoutNow && self.snapshot_to_apply.is_some() {
-            // Not ready to campaign: see `may_tick`.
+        if message.kind == MessageKind::TimeoutNow && !self.may_take_over() {
             return Ok(());
         }
         let message = translate::library_message(from, message);

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use epicepoch_wire::raft_message::{Configuration, MessageKind, RaftMessage};
+use epicepoch_wire::raft_message::{Configuration, MessageKind, RaftMessage, TERM_MAX};
 use epicepoch_wire::{LogIndex, NodeId, StoreId, Term};
 
 use raft::StateRole;
@@ -54,8 +54,9 @@ impl Replica {
         if message.to != me || from == me {
             return Err(MessageError::WrongReceiver);
         }
-        // The library takes a message of term 0 for its own, and rewrites leader and log.
-        if message.term == Term(0) {
+        // The library takes a message of term 0 for its own, and rewrites leader and log; the term
+        // after the highest would overflow.
+        if message.term == Term(0) || message.term > TERM_MAX {
             return Err(MessageError::Impossible);
         }
         let is_answer = match message.kind {

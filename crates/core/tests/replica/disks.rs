@@ -242,3 +242,20 @@ fn a_follower_that_lags_behind_the_compacted_log_gets_a_snapshot() {
         assert!(world.now_ns > TICK_NS);
     }
 }
+
+#[test]
+fn a_node_whose_disk_is_stuck_does_not_take_leadership_over() {
+    let mut bench = Bench::new(&[1, 2, 3]);
+    bench.take(2, &append(2, (1, 1), 1, 1)).unwrap();
+    bench.persist();
+    bench.take(2, &append(2, (2, 2), 1, 1)).unwrap();
+    for _ in 0..=ELECTION_TICKS / 4 {
+        bench.tick();
+    }
+    bench.take(2, &message(MessageKind::TimeoutNow, 2)).unwrap();
+    assert_eq!((bench.status().term, bench.status().role), (Term(2), Role::Follower));
+    // The disk is back, and so is the offer.
+    bench.persist();
+    bench.take(2, &message(MessageKind::TimeoutNow, 2)).unwrap();
+    assert_eq!((bench.status().term, bench.status().role), (Term(3), Role::Candidate));
+}
