@@ -75,7 +75,7 @@ impl Replica {
     }
 
     /// Whether this node's clock was compared with another one since its start. Until it is, a leader
-    /// waits with its first reservation, for [`COMPARE_ELECTIONS_MAX`] election timeouts at most.
+    /// waits with its first reservation, for a few election timeouts at most.
     pub fn handle_compared(&mut self, is_compared: bool) {
         self.duties.clock_compared.0 = is_compared;
     }

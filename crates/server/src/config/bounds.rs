@@ -78,33 +78,33 @@ const fn bounds(
     Bounds { setting, min, max, default, unit }
 }
 
-/// Bounds of [`Config::node_id`].
+/// Bounds of [`Config::node_id`](super::Config::node_id).
 pub const NODE_ID: Bounds = bounds("NODE_ID", 1, u64::MAX, None, "");
-/// Bounds of [`Config::http_port`].
+/// Bounds of [`Config::http_port`](super::Config::http_port).
 pub const HTTP_PORT: Bounds = bounds("HTTP_PORT", 0, 65_535, Some(HTTP_PORT_DEFAULT as u64), "");
-/// Bounds of [`Config::epoch_interval`].
+/// Bounds of [`Config::epoch_interval`](super::Config::epoch_interval).
 pub const EPOCH_INTERVAL_MS: Bounds = bounds("EPOCH_INTERVAL_MS", 1, 60_000, Some(100), "ms");
-/// Bounds of [`Config::epoch_deadline_limit`].
+/// Bounds of [`Config::epoch_deadline_limit`](super::Config::epoch_deadline_limit).
 pub const EPOCH_DEADLINE_LIMIT: Bounds =
     bounds("EPOCH_DEADLINE_LIMIT", 1, 1_000_000, Some(100), "");
-/// Bounds of [`Config::request_buffer`].
+/// Bounds of [`Config::request_buffer`](super::Config::request_buffer).
 pub const TIMESTAMP_REQUEST_BUFFER: Bounds =
     bounds("TIMESTAMP_REQUEST_BUFFER", 1, 10_000_000, Some(10_000), "");
-/// Bounds of [`Config::reservation`].
+/// Bounds of [`Config::reservation`](super::Config::reservation).
 pub const RESERVATION_MS: Bounds = bounds("RESERVATION_MS", 200, 60_000, Some(1_000), "ms");
-/// Bounds of [`Config::clock_offset_max`].
+/// Bounds of [`Config::clock_offset_max`](super::Config::clock_offset_max).
 pub const CLOCK_OFFSET_MAX_MS: Bounds = bounds("CLOCK_OFFSET_MAX_MS", 1, 60_000, Some(500), "ms");
-/// Bounds of [`Config::max_n`].
+/// Bounds of [`Config::max_n`](super::Config::max_n).
 pub const MAX_N: Bounds = bounds("MAX_N", 1, 1 << 20, Some(65_536), "");
-/// Bounds of [`Config::election_timeout`].
+/// Bounds of [`Config::election_timeout`](super::Config::election_timeout).
 pub const ELECTION_TIMEOUT_MS: Bounds = bounds("ELECTION_TIMEOUT_MS", 50, 10_000, Some(200), "ms");
-/// Bounds of [`Config::heartbeat`].
+/// Bounds of [`Config::heartbeat`](super::Config::heartbeat).
 pub const HEARTBEAT_MS: Bounds = bounds("HEARTBEAT_MS", 1, 3_333, None, "ms");
-/// Bounds of [`Config::request_timeout`].
+/// Bounds of [`Config::request_timeout`](super::Config::request_timeout).
 pub const REQUEST_TIMEOUT_MS: Bounds = bounds("REQUEST_TIMEOUT_MS", 1, 60_000, Some(1_000), "ms");
-/// Bounds of [`Config::connections_max`].
+/// Bounds of [`Config::connections_max`](super::Config::connections_max).
 pub const CONNECTIONS_MAX: Bounds = bounds("CONNECTIONS_MAX", 1, 1_000_000, Some(20_000), "");
-/// Bounds of [`Config::workers`].
+/// Bounds of [`Config::workers`](super::Config::workers).
 pub const WORKERS: Bounds = bounds("WORKERS", 1, 64, None, "");
-/// Bounds of [`Config::shutdown_timeout`].
+/// Bounds of [`Config::shutdown_timeout`](super::Config::shutdown_timeout).
 pub const SHUTDOWN_TIMEOUT_MS: Bounds = bounds("SHUTDOWN_TIMEOUT_MS", 1, 60_000, Some(3_000), "ms");
