@@ -155,7 +155,18 @@ impl TrustedClock {
         ceiling_ns: u64,
     ) -> (ClockStatus, i128) {
         let near = |peer: i128| (peer - own).abs() <= i128::from(self.bound_ns);
+        // The ceiling is what somebody trusted before: a clock far below it is the wrong one of two.
+        let is_behind = |offset: i128| {
+            let wall = offset + i128::from(reading.monotonic_ns);
+            wall + i128::from(self.bound_ns) < i128::from(ceiling_ns)
+        };
         match peer {
+            Some(peer) if !near(peer) && is_behind(own) && !is_behind(peer) => {
+                (ClockStatus::Outvoted, peer)
+            }
+            Some(peer) if !near(peer) && is_behind(peer) && !is_behind(own) => {
+                (ClockStatus::Followed, own)
+            }
             Some(peer) if !near(peer) => (ClockStatus::Jumped, own.min(peer)),
             Some(_) => {
                 self.has_history = true;
@@ -225,7 +236,11 @@ impl TrustedClock {
     pub fn is_peer_trusted(&self, node: NodeId) -> bool {
         let near =
             |peer: &PeerClock| (peer.offset_ns - self.offset_ns).abs() <= i128::from(self.bound_ns);
-        self.peers.get(&node).is_some_and(near)
+        let is_fresh = |peer: &PeerClock| {
+            let age_ns = self.last.monotonic_ns.saturating_sub(peer.sampled_at_ns);
+            age_ns <= Self::SAMPLE_AGE_MAX_NS
+        };
+        self.peers.get(&node).is_some_and(|peer| is_fresh(peer) && near(peer))
     }
 }
 
@@ -332,6 +347,19 @@ mod tests {
         sample(&mut clock, 3, S, START + S + HOUR);
         assert_eq!(clock.observe(ahead, 3, START), ClockStatus::Followed);
         assert_eq!(clock.trusted_ns(S), START + S + HOUR);
+    }
+
+    #[test]
+    fn at_a_restart_the_ceiling_says_which_of_two_clocks_is_behind() {
+        let ceiling = START + S;
+        let mut clock = TrustedClock::new(BOUND, at(0, START - HOUR));
+        sample(&mut clock, 2, S, START + S);
+        let behind = at(S, START + S - HOUR);
+        assert_eq!(clock.observe(behind, 3, ceiling), ClockStatus::Outvoted);
+        assert_eq!(clock.trusted_ns(S), START + S);
+        let mut clock = TrustedClock::new(BOUND, healthy(0));
+        sample(&mut clock, 2, S, START + S - HOUR);
+        assert_eq!(clock.observe(healthy(S), 3, ceiling), ClockStatus::Followed);
     }
 
     #[test]

@@ -13,7 +13,8 @@ use epicepoch_wire::{BootId, ClusterId, DecodeError, Epoch, HistoryId, NodeId, S
 use crate::publication::EpochRange;
 
 /// Least epochs that an assignment adds, nanoseconds: what a reservation gets while the clock is
-/// behind the ceiling. Enough epochs of one interval each to last for minutes, and small enough
+/// behind the ceiling. Enough epochs for a hundred seconds at the default interval (after which the
+/// epoch stands still and the index goes on), and small enough
 /// that a thousand leaders in a row do not push the ceiling ahead by a millisecond.
 pub const WIDTH_MIN_NS: u64 = 1_000;
 

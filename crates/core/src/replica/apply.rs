@@ -2,10 +2,12 @@
 //! grant, other voters, its own removal) happens in the same step, before the library is called
 //! again. It never fails on a committed entry.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::raft_message::{EntryKind, LogEntry};
-use epicepoch_wire::{Epoch, LogIndex, Term};
+use epicepoch_wire::{Epoch, LogIndex, NodeId, Term};
 use raft::StateRole;
 use raft::eraftpb::{ConfChangeSingle, ConfChangeTransition, ConfChangeType, ConfChangeV2, Entry};
 
@@ -41,9 +43,11 @@ impl Replica {
         match outcome {
             Outcome::Assigned(owner, range) => self.assign(owner, range),
             Outcome::Readdressed(node) => {
-                self.duties.readdress.remove(&node);
-                self.members = Arc::new(self.state.members.clone());
-                self.publish();
+                // What was heard since stays: it is newer.
+                if self.duties.introduced.get(&node) == self.state.members.get(&node) {
+                    self.duties.introduced.remove(&node);
+                }
+                self.take_in_members();
             }
             Outcome::Exhausted => self.reports.push_back(Report::Exhausted),
             Outcome::Stale | Outcome::Refused(_) | Outcome::Changed | Outcome::Nothing => {}
@@ -134,10 +138,28 @@ impl Replica {
     pub(super) fn take_in_configuration(&mut self) {
         let conf = self.raw.raft.prs().conf().to_conf_state();
         let conf = translate::configuration(&conf);
-        self.members = Arc::new(self.state.members.clone());
         let state = &self.state;
         self.voters = Voters::new(&conf.voters, &conf.voters_outgoing, |node| state.store_of(node));
+        self.duties.introduced.retain(|node, member| state.store_of(*node) == member.store);
+        self.members = Arc::new(self.introduced_members());
         self.publish();
+    }
+
+    /// Publishes the members if any is reached elsewhere now.
+    pub(super) fn take_in_members(&mut self) {
+        let members = self.introduced_members();
+        if *self.members != members {
+            self.members = Arc::new(members);
+            self.publish();
+        }
+    }
+
+    /// The members of the state, with the addresses that they last introduced themselves with.
+    fn introduced_members(&self) -> BTreeMap<NodeId, Member> {
+        let mut members = self.state.members.clone();
+        let introduced = self.duties.introduced.iter();
+        members.extend(introduced.map(|(node, member)| (*node, member.clone())));
+        members
     }
 
     /// A snapshot of the leader replaces the state and the log. It never grants anything.

@@ -2,7 +2,7 @@
 //! campaigns in its turn when a leader is gone, it resolves snapshots, and it keeps to its limits.
 //! Durations are counted in ticks, so that a pause of the whole process counts as one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
@@ -12,7 +12,7 @@ use raft::{ProgressState, StateRole};
 
 use super::{Fatal, HandOver, PeerProgress, Replica, Report, Status};
 use crate::publication::Role;
-use crate::state::{Command, is_recordable};
+use crate::state::Command;
 
 /// What the duties remember.
 #[derive(Debug, Default)]
@@ -21,8 +21,10 @@ pub(super) struct Duties {
     pub(super) seen: Option<(Term, Role, Option<NodeId>)>,
     /// When to campaign after the leader's connection closed.
     pub(super) campaign_at_ns: Option<u64>,
-    /// Addresses that members gave and the state does not hold yet.
-    pub(super) readdress: BTreeMap<NodeId, Member>,
+    /// Members as they introduced themselves, where the state does not say the same yet.
+    pub(super) introduced: BTreeMap<NodeId, Member>,
+    /// Ticks until the next change of addresses may be proposed.
+    readdress_pause: usize,
     /// When each peer was last heard.
     heard_ns: BTreeMap<NodeId, u64>,
     /// Peers that a snapshot is on its way to, and for how many ticks.
@@ -31,6 +33,8 @@ pub(super) struct Duties {
     rounds: (u64, usize),
     /// Ticks since the last handover was tried.
     since_hand_over: usize,
+    /// Who was offered leadership in this term, and did not take it.
+    asked: BTreeSet<NodeId>,
     /// Whether a worker's clock says that leadership should go elsewhere, and who may take it.
     clock_successors: Option<Vec<NodeId>>,
     /// Whether the wall clock was compared with another one since the start, and for how many ticks
@@ -56,6 +60,7 @@ impl Duties {
         self.clock_compared.1 = 0;
         self.is_giving_up = false;
         self.since_hand_over = 0;
+        self.asked.clear();
         self.snapshots.clear();
     }
 }
@@ -151,12 +156,14 @@ impl Replica {
         self.leave_joint();
         self.readdress();
         self.duties.since_hand_over += 1;
-        self.duties.rounds.1 += 1;
+        // Without a grant there is nothing to confirm: no round can be missed.
+        let is_serving = self.grant.is_some();
+        self.duties.rounds.1 = if is_serving { self.duties.rounds.1 + 1 } else { 0 };
         self.duties.clock_compared.1 += 1;
         let election = self.config.election_ticks;
         let why = if self.outbox.oldest_ticks() >= election {
             HandOver::DiskStuck
-        } else if self.grant.is_some() && self.duties.rounds.1 >= 2 * election {
+        } else if self.duties.rounds.1 >= 2 * election {
             HandOver::RoundsStuck
         } else if self.duties.clock_successors.is_some() {
             HandOver::ClockOff
@@ -170,14 +177,19 @@ impl Replica {
         }
     }
 
-    /// Hands over, once per election timeout. A leader whose disk or data plane is stuck steps
-    /// down when nobody has taken over within one.
+    /// Hands over. The library gives up a transfer after an election timeout, and takes no proposal
+    /// meanwhile: between two attempts there is time for a reservation. Whoever did not take over
+    /// is asked again only after all others. A leader whose disk or data plane is stuck steps down
+    /// when nobody has taken over.
     fn give_up(&mut self, why: HandOver) {
-        if self.duties.since_hand_over < self.config.election_ticks {
+        let election = self.config.election_ticks;
+        let is_stuck = why != HandOver::ClockOff;
+        let is_again = !self.duties.asked.is_empty();
+        let pause = if is_stuck || !is_again { election } else { HAND_OVER_ELECTIONS * election };
+        if self.duties.since_hand_over < pause {
             return;
         }
         self.duties.since_hand_over = 0;
-        let is_stuck = why != HandOver::ClockOff;
         if is_stuck && self.duties.is_giving_up {
             self.reports.push_back(Report::SteppedDown { why });
             self.step(|raw| {
@@ -192,7 +204,13 @@ impl Replica {
             (Some(allowed), false) => allowed.contains(&node),
             _ => true,
         };
-        if let Some(to) = self.successor(may) {
+        let asked = self.duties.asked.clone();
+        let fresh = self.successor(|node| may(node) && !asked.contains(&node));
+        if fresh.is_none() {
+            self.duties.asked.clear();
+        }
+        if let Some(to) = fresh.or_else(|| self.successor(may)) {
+            self.duties.asked.insert(to);
             self.transfer(to, why);
         }
     }
@@ -239,6 +257,15 @@ impl Replica {
         }
     }
 
+    /// Whether this node cannot carry leadership now: its disk does not answer, or, while it leads,
+    /// its rounds do not complete.
+    #[must_use]
+    pub fn is_impaired(&self) -> bool {
+        let election = self.config.election_ticks;
+        let are_rounds_stuck = self.role() == Role::Leader && self.duties.rounds.1 >= 2 * election;
+        self.outbox.oldest_ticks() >= election || are_rounds_stuck
+    }
+
     fn fail_late_snapshots(&mut self) {
         let limit = self.config.election_ticks * SNAPSHOT_ELECTIONS_MAX;
         for ticks in self.duties.snapshots.values_mut() {
@@ -261,22 +288,21 @@ impl Replica {
         }
     }
 
+    /// Proposes one member's new addresses, and gives that an election timeout to come about.
     fn readdress(&mut self) {
-        if self.raw.raft.lead_transferee.is_some() {
+        if self.duties.readdress_pause > 0 {
+            self.duties.readdress_pause -= 1;
             return;
         }
-        let Some((_, member)) = self.duties.readdress.pop_first() else { return };
-        let is_news = self
-            .state
-            .members
-            .get(&member.node)
-            .is_some_and(|known| known.store == member.store && *known != member);
-        if is_news && is_recordable(&member.raft_addr) && is_recordable(&member.client_addr) {
+        let news = self.duties.introduced.values();
+        let mut news = news.filter(|member| self.state.members.get(&member.node) != Some(member));
+        if let Some(member) = news.next()
+            && self.raw.raft.lead_transferee.is_none()
+        {
             let command = Command::Readdress(member.clone()).encode();
-            if self.step(|raw| raw.propose(Vec::new(), command)).is_err() {
-                // Dropped: at the next tick again.
-                self.duties.readdress.insert(member.node, member);
-            }
+            self.duties.readdress_pause = self.config.election_ticks;
+            // A proposal that is dropped is made again after the pause.
+            let _again = self.step(|raw| raw.propose(Vec::new(), command));
         }
     }
 
@@ -318,6 +344,9 @@ impl Replica {
     }
 }
 
+/// Election timeouts between two offers of leadership because of the clock: one in which the
+/// library waits and takes no proposal, and two to reserve.
+const HAND_OVER_ELECTIONS: usize = 3;
 /// Election timeouts that a leader waits for a first sample of another clock: samples come with the
 /// links that elected it, so a leader without one reaches its voters in a way that carries none.
 const COMPARE_ELECTIONS_MAX: usize = 5;

@@ -30,7 +30,7 @@ use crate::durable::{Restored, Write};
 use crate::log::Log;
 use crate::publication::{Grant, Identity, Published, Role, Shared};
 use crate::quorum::Voters;
-use crate::state::{MembershipChange, State};
+use crate::state::{MembershipChange, State, is_recordable};
 use crate::translate;
 
 use duties::Duties;
@@ -335,14 +335,21 @@ impl Replica {
         proposed.map_err(|_| ChangeError::Busy)
     }
 
-    /// The addresses that a member gave when it introduced itself. A leader records them.
+    /// A member introduced itself, from the data directory that its id is bound to: its addresses
+    /// are published at once, so that it is reached where it is now, and a leader records them.
     pub fn handle_introduction(&mut self, member: Member) {
-        let known = self.state.members.get(&member.node);
-        if known.is_some_and(|known| known.store == member.store && *known != member) {
-            self.duties.readdress.insert(member.node, member);
-        } else {
-            self.duties.readdress.remove(&member.node);
+        let is_bound = self.state.store_of(member.node) == member.store
+            && is_recordable(&member.raft_addr)
+            && is_recordable(&member.client_addr);
+        if !is_bound {
+            return;
         }
+        if self.state.members.get(&member.node) == Some(&member) {
+            self.duties.introduced.remove(&member.node);
+        } else {
+            self.duties.introduced.insert(member.node, member);
+        }
+        self.take_in_members();
     }
 
     /// The next write for the storage thread.

@@ -115,7 +115,7 @@ impl Outbox {
 
     /// One more tick has passed for the writes that are outstanding.
     pub(super) fn tick(&mut self) {
-        if let Some((_, ticks)) = self.outstanding.front_mut() {
+        for (_, ticks) in &mut self.outstanding {
             *ticks += 1;
         }
     }

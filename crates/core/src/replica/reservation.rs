@@ -10,15 +10,28 @@ use raft::StateRole;
 #[derive(Debug)]
 pub(super) struct Reservation {
     window_ns: u64,
-    /// Proposed at, and deadlines missed since.
-    pending: Option<(u64, u32)>,
+    /// Half a window, ticks: what a reservation may take.
+    deadline_ticks: usize,
+    pending: Option<Pending>,
     /// Consecutive reservations that missed their deadline.
     pub(super) missed: u32,
 }
 
+/// A reservation that was proposed.
+#[derive(Debug)]
+struct Pending {
+    proposed_at_ns: u64,
+    /// Ticks since then in which a quorum was heard.
+    ticks: usize,
+    /// Whether it has missed a deadline.
+    is_late: bool,
+}
+
 impl Reservation {
     pub(super) fn new(config: &ReplicaConfig) -> Self {
-        Self { window_ns: config.reservation_ns, pending: None, missed: 0 }
+        let window_ns = config.reservation_ns;
+        let deadline_ticks = (window_ns / 2 / config.tick_ns).max(1) as usize;
+        Self { window_ns, deadline_ticks, pending: None, missed: 0 }
     }
 
     /// Leadership ended: nothing is under way any more. Misses are counted per leadership.
@@ -29,11 +42,11 @@ impl Reservation {
 
     /// The range was assigned; returns how long it took, nanoseconds.
     pub(super) fn done(&mut self, now_ns: u64) -> u64 {
-        let Some((proposed_at_ns, missed)) = self.pending.take() else { return 0 };
-        if missed == 0 {
+        let Some(pending) = self.pending.take() else { return 0 };
+        if !pending.is_late {
             self.missed = 0;
         }
-        now_ns.saturating_sub(proposed_at_ns)
+        now_ns.saturating_sub(pending.proposed_at_ns)
     }
 
     /// Whether the next range must be asked for while `trusted_ns` approaches the end, `high`.
@@ -44,16 +57,16 @@ impl Reservation {
         self.pending.is_none() && remaining_ns <= self.window_ns / 5 * 3
     }
 
-    /// Counts the deadlines, half a window each, that the pending reservation has missed by now.
-    /// Returns whether one was missed since it was last asked.
-    fn count_missed(&mut self, now_ns: u64) -> bool {
-        let Some((proposed_at_ns, missed)) = &mut self.pending else { return false };
-        let waited_ns = now_ns.saturating_sub(*proposed_at_ns);
-        let deadline_ns = (self.window_ns / 2).max(1) * (u64::from(*missed) + 1);
-        if waited_ns <= deadline_ns {
+    /// One more tick in which a quorum was heard: counts the deadline, half a window, that the
+    /// pending reservation misses with it. A pause of the whole process is one tick. Returns
+    /// whether one was missed.
+    fn count_tick(&mut self) -> bool {
+        let Some(pending) = &mut self.pending else { return false };
+        pending.ticks += 1;
+        if !pending.ticks.is_multiple_of(self.deadline_ticks) {
             return false;
         }
-        *missed += 1;
+        pending.is_late = true;
         self.missed += 1;
         true
     }
@@ -71,7 +84,7 @@ impl Replica {
             self.settle();
         }
         // A leader that has lost its quorum cannot reserve, and that is no reason to exit.
-        if self.is_quorum_heard() && self.reservation.count_missed(self.now_ns) {
+        if self.is_quorum_heard() && self.reservation.count_tick() {
             let missed = self.reservation.missed;
             self.reports.push_back(Report::ReservationLate { missed });
         }
@@ -92,7 +105,8 @@ impl Replica {
         let command = Command::Reserve { owner, until };
         // A dropped proposal (too much uncommitted) is tried again at the next tick.
         if self.call(|raw| raw.propose(Vec::new(), command.encode())).is_ok() {
-            self.reservation.pending = Some((self.now_ns, 0));
+            let proposed_at_ns = self.now_ns;
+            self.reservation.pending = Some(Pending { proposed_at_ns, ticks: 0, is_late: false });
         }
     }
 }

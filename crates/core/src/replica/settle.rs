@@ -83,6 +83,9 @@ impl Replica {
     }
 
     fn take_ready(&mut self) {
+        // S4: what leaves from here on was promised before.
+        let term = Term(self.raw.raft.term);
+        assert!(self.shared.promise.load() >= term, "S4: the Promise is behind the term");
         let mut ready = self.raw.ready();
         let number = ready.number();
         let mut write = Write {

@@ -7,6 +7,7 @@ mod chaos;
 mod disks;
 mod election;
 mod garbage;
+mod leadership;
 mod membership;
 mod planted;
 mod refusals;

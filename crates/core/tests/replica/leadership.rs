@@ -1,0 +1,129 @@
+//! What a leader does about late grants, handovers that nobody takes, and pauses.
+use epicepoch_core::replica::{HandOver, Report};
+use epicepoch_wire::NodeId;
+use epicepoch_wire::raft_message::MessageKind;
+
+use crate::support::bench::{Bench, message};
+use crate::support::node::{ELECTION_TICKS, RESERVATION_NS, TICK_NS};
+use crate::support::world::START_NS;
+
+fn beat(bench: &mut Bench, rounds: Option<u64>, ackers: &[u64]) {
+    bench.now_ns += TICK_NS;
+    if let Some(at) = rounds {
+        bench.replica.handle_rounds(at);
+    }
+    bench.replica.handle_tick(bench.now_ns, START_NS + bench.now_ns).expect("no reason to stop");
+    bench.drain();
+    bench.persist();
+    let answer = message(MessageKind::HeartbeatResponse, bench.status().term.0);
+    for other in [2, 3] {
+        bench.take(other, &answer).expect("an answer is taken");
+    }
+    for acker in ackers {
+        let last = bench.status().last;
+        if bench.is_leader() {
+            bench.ack(*acker, last);
+        }
+    }
+    bench.persist();
+}
+
+/// A grant that comes later than two election timeouts after the election: no round could have
+/// been begun before it, and yet leadership is handed over in the first tick after it.
+#[test]
+fn a_late_grant_is_no_stuck_data_plane() {
+    let mut bench = Bench::new(&[1, 2, 3]);
+    bench.replica.handle_compared(false);
+    bench.elect(&[2, 3]);
+    for _ in 0..3 * ELECTION_TICKS {
+        beat(&mut bench, None, &[2, 3]);
+    }
+    assert!(bench.shared.published().grant.is_none());
+    bench.replica.handle_compared(true);
+    beat(&mut bench, None, &[2, 3]);
+    assert!(bench.shared.published().grant.is_some());
+    bench.reports.clear();
+    beat(&mut bench, None, &[2, 3]);
+    let stuck = bench
+        .reports
+        .iter()
+        .any(|r| matches!(r, Report::HandingOver { why: HandOver::RoundsStuck, .. }));
+    assert!(!stuck, "one tick after the grant: {:?}", bench.reports);
+}
+
+/// A leader whose clock is off, and whose successor does not take over, never reserves again.
+#[test]
+fn a_handover_that_nobody_takes_does_not_stop_reservations() {
+    let mut bench = Bench::new(&[1, 2, 3]);
+    bench.elect(&[2, 3]);
+    for i in 0..2 * ELECTION_TICKS {
+        beat(&mut bench, Some(1 + i as u64), &[2, 3]);
+    }
+    assert!(bench.shared.published().grant.is_some());
+    // Both others have right clocks; node 2, the first choice, refuses to take over (its disk is
+    // slow: `may_take_over`), and is healthy otherwise.
+    bench.replica.handle_clock(Some(vec![NodeId(2), NodeId(3)]));
+    let ticks = 10 * RESERVATION_NS / TICK_NS;
+    let (mut granted, mut to) = (0, std::collections::BTreeMap::new());
+    for i in 0..ticks {
+        bench.reports.clear();
+        beat(&mut bench, Some(1_000 + i), &[2, 3]);
+        for report in &bench.reports {
+            match report {
+                Report::Granted { .. } => granted += 1,
+                Report::HandingOver { to: node, .. } => *to.entry(node.0).or_insert(0) += 1,
+                _ => {}
+            }
+        }
+    }
+    assert!(bench.is_leader());
+    let high = bench.shared.published().grant.unwrap().range.high.0;
+    let now = START_NS + bench.now_ns;
+    assert!(
+        high > now,
+        "{granted} reservations in 10 s, handovers tried {to:?}, the range ended {} ms ago",
+        (now - high) / 1_000_000
+    );
+}
+
+/// The process was stopped for a minute while a reservation was on its way: one pause counts as
+/// one missed deadline, not as one per tick.
+#[test]
+fn a_pause_counts_as_one_missed_deadline() {
+    let mut bench = Bench::new(&[1, 2, 3]);
+    bench.elect(&[2, 3]);
+    let mut i = 0;
+    // Acked until the first grant, then no more acks: the next reservation stays pending.
+    while bench.shared.published().grant.is_none() {
+        i += 1;
+        beat(&mut bench, Some(i), &[2, 3]);
+    }
+    let last = bench.status().last;
+    while bench.status().last == last {
+        i += 1;
+        beat(&mut bench, Some(i), &[]);
+    }
+    bench.now_ns += 60_000_000_000;
+    // Everybody was paused; everybody goes on. The followers' disks need half a second.
+    let mut missed = 0;
+    let mut fatal = None;
+    for tick in 0..100 {
+        i += 1;
+        bench.now_ns += TICK_NS;
+        bench.replica.handle_rounds(i);
+        let answer = message(MessageKind::HeartbeatResponse, bench.status().term.0);
+        for other in [2, 3] {
+            bench.take(other, &answer).expect("an answer is taken");
+        }
+        bench.reports.clear();
+        if let Err(error) = bench.replica.handle_tick(bench.now_ns, START_NS + bench.now_ns) {
+            fatal = Some((tick, error));
+            break;
+        }
+        bench.drain();
+        bench.persist();
+        missed +=
+            bench.reports.iter().filter(|r| matches!(r, Report::ReservationLate { .. })).count();
+    }
+    assert!(missed <= 3 && fatal.is_none(), "{missed} deadlines missed in one second; {fatal:?}");
+}
