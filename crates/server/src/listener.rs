@@ -12,6 +12,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
+use crate::abort::AbortOnPanic;
 use crate::metrics::Metrics;
 use crate::worker::Workers;
 
@@ -70,9 +71,10 @@ impl ClientListener {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let stop = Arc::new(Notify::new());
         let accepting = Accepting { workers, connections_max, metrics, stop: stop.clone() };
-        let thread = std::thread::Builder::new()
-            .name("acceptor".to_owned())
-            .spawn(move || runtime.block_on(accepting.run(self.listener)))?;
+        let thread = std::thread::Builder::new().name("acceptor".to_owned()).spawn(move || {
+            let _abort = AbortOnPanic("client listener");
+            runtime.block_on(accepting.run(self.listener));
+        })?;
         Ok(Acceptor { stop, thread: Mutex::new(Some(thread)) })
     }
 }

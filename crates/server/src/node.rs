@@ -197,8 +197,10 @@ impl Node {
         self.fate.wait();
         let consensus = self.consensus.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(consensus) = consensus else { return Ok(()) };
-        let deadline = Instant::now() + self.shared.config.shutdown_timeout;
-        self.leave(&consensus, deadline);
+        let timeout = self.shared.config.shutdown_timeout;
+        let deadline = Instant::now() + timeout;
+        // Half of the time is the workers', whatever becomes of the handover.
+        self.leave(&consensus, Instant::now() + timeout / 2);
         self.shared.health.is_shutting_down.store(true, Ordering::SeqCst);
         self.acceptor.stop();
         if !self.workers.shutdown(deadline.saturating_duration_since(Instant::now())) {

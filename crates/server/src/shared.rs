@@ -33,6 +33,19 @@ pub struct NodeShared {
 }
 
 impl NodeShared {
+    /// Whether the consensus plane takes part now, as `/ready` says: it ticks, it reaches a quorum,
+    /// and neither its disk nor its rounds are stuck.
+    #[must_use]
+    pub fn is_raft_available(&self) -> bool {
+        let health = &self.health;
+        let silence_ns =
+            self.clock.monotonic_ns().saturating_sub(health.ticked_ns.load(Ordering::Relaxed));
+        let silence_ns_max = self.config.election_timeout.as_nanos() as u64;
+        health.is_quorum_reached.load(Ordering::Relaxed)
+            && !health.is_impaired.load(Ordering::Relaxed)
+            && silence_ns <= silence_ns_max
+    }
+
     /// How this node introduces itself on a connection to `to`.
     #[must_use]
     pub fn hello(&self, link: LinkKind, to: NodeId) -> Hello {
@@ -102,6 +115,11 @@ pub struct Health {
     /// The consensus plane reaches a quorum: a leader has heard one within an election timeout, a
     /// follower has heard its leader.
     pub is_quorum_reached: AtomicBool,
+    /// The consensus plane cannot carry leadership: its disk does not answer, or rounds do not
+    /// complete.
+    pub is_impaired: AtomicBool,
+    /// When the consensus plane last ticked, monotonic nanoseconds.
+    pub ticked_ns: AtomicU64,
     /// When a worker last completed a confirm round, monotonic nanoseconds.
     pub round_completed_ns: AtomicU64,
 }

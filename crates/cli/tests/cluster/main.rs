@@ -18,5 +18,6 @@ mod faults;
 mod footprint;
 mod http;
 mod intruders;
+mod moves;
 mod smoke;
 mod support;

@@ -162,9 +162,10 @@ impl Replica {
 }
 
 /// Entries of the log before it is compacted: a few hundred KiB on disk at most, and a replay that
-/// is done in milliseconds.
-pub(super) const LOG_LEN_MAX: usize = 1_024;
+/// is done in milliseconds. Debug builds compact sooner, so that a test on real processes comes to
+/// compactions and snapshots within seconds.
+pub(super) const LOG_LEN_MAX: usize = if cfg!(debug_assertions) { 128 } else { 1_024 };
 /// Applied entries that are kept after a compaction, for followers that lag by less.
-pub(super) const LOG_KEPT: u64 = 256;
+pub(super) const LOG_KEPT: u64 = if cfg!(debug_assertions) { 32 } else { 256 };
 /// Messages that may wait for the disk; beyond it the oldest are dropped, and Raft sends again.
 const HELD_MAX: usize = 4_096;

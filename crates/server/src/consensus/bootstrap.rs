@@ -16,6 +16,7 @@ use epicepoch_wire::hello::{LinkKind, Refusal, RefusalCode};
 use epicepoch_wire::raft_message::Configuration;
 use epicepoch_wire::{ClusterId, HistoryId, LogIndex, NodeId, Term};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::ConsensusError;
@@ -28,6 +29,8 @@ use crate::storage::Storage;
 
 /// Between two sweeps over the other first members.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
+/// Connections that are answered at once.
+const ANSWERING_MAX: usize = 64;
 /// Sweeps between two lines in the log that say whom the node waits for.
 const SWEEPS_PER_LINE: u32 = 50;
 
@@ -177,13 +180,21 @@ async fn ask(shared: &NodeShared, node: NodeId, addr: &str) -> Result<Found, Str
 
 /// Answers the others while this node is empty itself.
 async fn answer(shared: Arc<NodeShared>, listener: Rc<TcpListener>) {
+    // Ends its tasks with itself: nobody is told "empty" once this node is not.
+    let mut answering = JoinSet::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             sleep(SWEEP_INTERVAL).await;
             continue;
         };
+        while answering.len() >= ANSWERING_MAX || answering.try_join_next().is_some() {
+            if answering.len() >= ANSWERING_MAX {
+                // Each ends within its timeout.
+                let _ended = answering.join_next().await;
+            }
+        }
         let shared = shared.clone();
-        tokio::task::spawn_local(async move {
+        answering.spawn_local(async move {
             // A connection that goes wrong is asked again by its other end.
             let _again = timeout(CONNECT_TIMEOUT, answer_one(&shared, stream)).await;
         });

@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use epicepoch_wire::ClusterId;
@@ -52,7 +53,10 @@ impl Link {
         inbox: Rc<Inbox>,
     ) -> Self {
         let (queue, queued) = mpsc::channel(QUEUE_LEN_MAX);
-        let dialler = Dialler { shared, cluster, peer: peer.clone(), inbox };
+        let mut addrs = vec![peer.raft_addr.clone()];
+        addrs
+            .extend(shared.config.peers.get(&peer.node).filter(|addr| **addr != addrs[0]).cloned());
+        let dialler = Dialler { shared, cluster, peer: peer.clone(), addrs, inbox };
         let task = tokio::task::spawn_local(dialler.run(queued)).abort_handle();
         Self { peer, queue, task }
     }
@@ -73,6 +77,8 @@ struct Dialler {
     shared: Arc<NodeShared>,
     cluster: ClusterId,
     peer: Member,
+    /// Where the peer may be: where it was last, and what `PEERS` says now. Tried in turn.
+    addrs: Vec<String>,
     inbox: Rc<Inbox>,
 }
 
@@ -102,8 +108,9 @@ impl Dialler {
         let _abort = AbortOnPanic("link to a peer");
         let (mut backoff, backoff_max) = BACKOFF;
         let mut told = String::new();
-        loop {
-            let error = match self.connect().await {
+        for attempt in 0_usize.. {
+            let addr = &self.addrs[attempt % self.addrs.len()];
+            let error = match self.connect(addr).await {
                 Ok((reader, writer)) => {
                     tracing::info!(peer = self.peer.node.0, "connected");
                     (backoff, told) = (BACKOFF.0, String::new());
@@ -116,7 +123,7 @@ impl Dialler {
             if matches!(error, LinkError::Ended) {
                 return;
             }
-            self.tell(&error, &mut told).await;
+            self.tell(addr, &error, &mut told).await;
             // The jitter keeps two nodes from dialling each other in step.
             let jitter = Duration::from_micros(jitter_us(&self.shared, backoff));
             self.drain(&mut queued, backoff + jitter).await;
@@ -125,12 +132,24 @@ impl Dialler {
     }
 
     /// Reports an error: once in the log per new text, and to the replica.
-    async fn tell(&self, error: &LinkError, told: &mut String) {
+    async fn tell(&self, addr: &str, error: &LinkError, told: &mut String) {
         let node = self.peer.node;
         let text = error.to_string();
-        if *told != text {
-            tracing::warn!(peer = node.0, addr = self.peer.raft_addr, error = text, "no link");
-            *told = text;
+        if !told.contains(&text) {
+            let is_ending = self.shared.health.is_shutting_down.load(Ordering::Relaxed);
+            let is_early = matches!(
+                error,
+                LinkError::Refused(Refusal { code: RefusalCode::NotBootstrapped, .. })
+            );
+            if is_ending || is_early {
+                tracing::info!(peer = node.0, addr, error = text, "no link");
+            } else {
+                tracing::warn!(peer = node.0, addr, error = text, "no link");
+            }
+            if told.len() > TOLD_LEN_MAX {
+                told.clear();
+            }
+            told.push_str(&text);
         }
         let event = match error {
             LinkError::Refused(refusal) => Event::Refused { by: node, refusal: refusal.clone() },
@@ -157,10 +176,13 @@ impl Dialler {
         }
     }
 
-    async fn connect(&self) -> Result<(FrameReader<OwnedReadHalf>, OwnedWriteHalf), LinkError> {
+    async fn connect(
+        &self,
+        addr: &str,
+    ) -> Result<(FrameReader<OwnedReadHalf>, OwnedWriteHalf), LinkError> {
         let hello = self.shared.hello(LinkKind::Raft, self.peer.node);
         let attempt = async {
-            let stream = TcpStream::connect(&self.peer.raft_addr).await?;
+            let stream = TcpStream::connect(addr).await?;
             stream.set_nodelay(true)?;
             let (reader, mut writer) = stream.into_split();
             let mut frames = Vec::new();
@@ -175,6 +197,12 @@ impl Dialler {
                     let from = (header.cluster, header.from);
                     check_welcome(self.cluster, &self.peer, from, &welcome)
                         .map_err(LinkError::WrongPeer)?;
+                    let member = Member {
+                        raft_addr: welcome.raft_addr.clone(),
+                        client_addr: welcome.client_addr.clone(),
+                        ..self.peer.clone()
+                    };
+                    self.inbox.send(Event::Introduced { member, hello: welcome }).await;
                 }
                 FrameKind::Refused => {
                     let refusal = Refusal::decode(payload).map_err(FrameError::from)?;
@@ -246,6 +274,8 @@ impl Dialler {
     }
 }
 
+/// Bytes of errors that are remembered as told, so that each stands in the log once.
+const TOLD_LEN_MAX: usize = 2_048;
 /// Bytes of frames that wait to be written before no more messages are taken from the queue.
 const FRAMES_LEN_MAX: usize = 256 << 10;
 
@@ -262,6 +292,7 @@ pub(super) fn is_fatal(code: RefusalCode, times: u32) -> bool {
         // reason to end a node that serves.
         RefusalCode::DuplicateNode => times >= DUPLICATE_REFUSALS_MAX,
         RefusalCode::WrongStore | RefusalCode::Removed => true,
+        // All others may heal, or concern one address only; so may a later version's codes.
         _ => false,
     }
 }

@@ -19,14 +19,16 @@ mod wall;
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use epicepoch_core::durable::Restored;
 use epicepoch_core::replica::{Fatal, RestoreError};
 use epicepoch_wire::NodeId;
 use epicepoch_wire::hello::Refusal;
 use thiserror::Error;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use crate::abort::AbortOnPanic;
 use crate::faults::Faults;
@@ -95,16 +97,13 @@ pub enum ConsensusError {
     /// This disk was set back to an older state.
     #[error("{0}: remove this member and add a new one")]
     LostEntries(epicepoch_core::replica::MessageError),
-    /// This node was removed from the cluster.
-    #[error("this node was removed from the cluster")]
-    Removed,
 }
 
 /// What other threads ask of the consensus plane.
 #[derive(Debug)]
 pub(crate) enum Ask {
     /// Hand leadership over; answers to whom, or `None`.
-    HandOver { to: Option<NodeId>, answer: oneshot::Sender<Option<NodeId>> },
+    HandOver { to: Option<NodeId>, answer: SyncSender<Option<NodeId>> },
     /// End the plane.
     Stop,
 }
@@ -134,12 +133,13 @@ impl Consensus {
     /// Asks this node to hand leadership to `to`, or to the most up-to-date follower. `None` when
     /// it does not lead, when nobody can take over, or when the plane has ended.
     pub fn hand_over(&self, to: Option<NodeId>) -> Option<NodeId> {
-        let (answer, answered) = oneshot::channel();
+        let (answer, answered) = sync_channel(1);
         self.asks.send(Ask::HandOver { to, answer }).ok()?;
-        answered.blocking_recv().ok().flatten()
+        answered.recv_timeout(ANSWER_TIMEOUT).ok().flatten()
     }
 
-    /// Ends the plane and waits for it.
+    /// Ends the plane and waits for it, for [`STOP_TIMEOUT`] at most: a thread that hangs (on a disk
+    /// that does not answer, for instance) must not keep the process from ending.
     ///
     /// # Errors
     /// Why it had ended by itself before.
@@ -149,12 +149,25 @@ impl Consensus {
     pub fn stop(mut self) -> Result<(), ConsensusError> {
         // Fails when the plane has ended already.
         let _ended = self.asks.send(Ask::Stop);
-        match self.thread.take() {
-            Some(thread) => thread.join().expect("the consensus thread does not panic"),
-            None => Ok(()),
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        let deadline = Instant::now() + STOP_TIMEOUT;
+        while !thread.is_finished() && Instant::now() < deadline {
+            thread::sleep(STOP_POLL);
         }
+        if !thread.is_finished() {
+            tracing::warn!("the consensus plane did not end in time: it is left behind");
+            return Ok(());
+        }
+        thread.join().expect("a panic of the consensus thread ends the process")
     }
 }
+
+/// How long whoever asks waits for the plane's answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the end of the plane may take; its storage thread takes up to two seconds of it.
+pub const STOP_TIMEOUT: Duration = Duration::from_secs(3);
+/// Between two looks at whether it has ended.
+const STOP_POLL: Duration = Duration::from_millis(1);
 
 fn run(parts: Parts, asked: mpsc::UnboundedReceiver<Ask>) -> Result<(), ConsensusError> {
     let _abort = AbortOnPanic("consensus plane");

@@ -14,7 +14,7 @@ use epicepoch_core::publication::{Identity, Role};
 use epicepoch_core::replica::{HandOver, MessageError, Outgoing, Replica, ReplicaConfig, Report};
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::gossip::Pong;
-use epicepoch_wire::hello::{Hello, Refusal};
+use epicepoch_wire::hello::{Hello, Refusal, RefusalCode};
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
 use epicepoch_wire::{NodeId, StoreId};
 use tokio::net::TcpListener;
@@ -128,6 +128,7 @@ pub(super) async fn run(
         unreachable_at_ns: BTreeMap::new(),
         refusals: BTreeMap::new(),
     };
+    plane.introduce_self();
     plane.flush()?;
     tokio::task::spawn_local(accepted.run(listener));
 
@@ -143,12 +144,17 @@ pub(super) async fn run(
                     let now_ns = plane.shared.clock.monotonic_ns();
                     let successor = plane.replica.hand_over(now_ns, to, HandOver::Asked);
                     // Whoever asked may have stopped waiting.
-                    let _ignored = answer.send(successor);
+                    let _ignored = answer.try_send(successor);
                 }
                 Some(Ask::Stop) | None => break,
             },
-            Some(event) = events.recv() => plane.on_event(event)?,
+            // Before events: a peer that never stops sending must not stop the clock.
             _ = ticks.tick() => is_tick = true,
+            Some(event) = events.recv() => plane.on_event(event)?,
+        }
+        if is_tick {
+            // After a pause, the links' tasks read what waited in their sockets first.
+            tokio::task::yield_now().await;
         }
         // What arrived while this thread did not run is taken in before time moves.
         while let Ok(completion) = completions.try_recv() {
@@ -175,7 +181,7 @@ async fn until_stopped(asked: &mut mpsc::UnboundedReceiver<Ask>) {
         match ask {
             Ask::Stop => return,
             // Whoever asked may have stopped waiting.
-            Ask::HandOver { answer, .. } => drop(answer.send(None)),
+            Ask::HandOver { answer, .. } => drop(answer.try_send(None)),
         }
     }
 }
@@ -198,6 +204,17 @@ fn replica(shared: &NodeShared, restored: &Restored, seed: u64) -> Result<Replic
 }
 
 impl Plane {
+    /// This node's own addresses may be others than the cluster knows.
+    fn introduce_self(&mut self) {
+        let shared = &self.shared;
+        self.replica.handle_introduction(Member {
+            node: shared.identity.node,
+            store: shared.identity.store,
+            raft_addr: shared.config.raft_addr.clone(),
+            client_addr: shared.client_addr.clone(),
+        });
+    }
+
     fn tick(&mut self) -> Result<(), ConsensusError> {
         let reading = reading(&self.shared.clock, &self.faults);
         let published = self.shared.core.published();
@@ -221,6 +238,8 @@ impl Plane {
         let trusted_ns = self.clock.trusted_ns(reading.monotonic_ns);
         self.replica.handle_tick(reading.monotonic_ns, trusted_ns)?;
         health.is_quorum_reached.store(self.replica.is_quorum_reached(), Ordering::Relaxed);
+        health.is_impaired.store(self.replica.is_impaired(), Ordering::Relaxed);
+        health.ticked_ns.store(reading.monotonic_ns, Ordering::Relaxed);
 
         self.metrics.consensus.set_ceiling(self.replica.ceiling());
         self.metrics.consensus.set_clock_status(status);
@@ -291,7 +310,7 @@ impl Plane {
             }
             Event::Refused { by, refusal } => {
                 let times = self.refusals.entry(by).or_default();
-                *times += 1;
+                *times = if refusal.code == RefusalCode::DuplicateNode { *times + 1 } else { 0 };
                 if is_fatal(refusal.code, *times) {
                     return Err(ConsensusError::Refused { by, refusal });
                 }
@@ -339,7 +358,12 @@ impl Plane {
         self.workers.notify_published();
         let published = self.shared.core.published();
         let me = self.shared.identity.node;
-        let is_wanted = |link: &Link| published.members.get(&link.peer.node) == Some(&link.peer);
+        let is_wanted = |link: &Link| {
+            let member = published.members.get(&link.peer.node);
+            member.is_some_and(|member| {
+                (member.store, &member.raft_addr) == (link.peer.store, &link.peer.raft_addr)
+            })
+        };
         self.links.retain(|_, link| is_wanted(link));
         for member in published.members.values().filter(|member| member.node != me) {
             self.links.entry(member.node).or_insert_with(|| {

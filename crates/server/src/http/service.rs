@@ -150,8 +150,7 @@ impl NodeService {
         match route {
             Route::Up => answer::text(view, StatusCode::OK, &b"ok"[..]),
             Route::Ready => {
-                let is_quorum_reached = shared.health.is_quorum_reached.load(Ordering::Relaxed);
-                answer::ready(view, is_quorum_reached, self.is_shutting_down())
+                answer::ready(view, shared.is_raft_available(), self.is_shutting_down())
             }
             Route::Leader => answer::leader(view, self.is_shutting_down()),
             Route::Members => {

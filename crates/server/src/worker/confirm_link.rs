@@ -119,11 +119,15 @@ impl Link {
             self.progress_ns.set(now_ns);
         }
         self.outstanding.set(self.outstanding.get() + 1);
-        let written = match stream.try_write(frame) {
-            _ if !out.is_empty() => 0,
-            Ok(written) => written,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-            Err(_) => return self.hang_up.set(),
+        // Behind what waits: written at once, it would land inside an earlier frame.
+        let written = if out.is_empty() {
+            match stream.try_write(frame) {
+                Ok(written) => written,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+                Err(_) => return self.hang_up.set(),
+            }
+        } else {
+            0
         };
         if out.len() + frame.len() > OUT_LEN_MAX {
             return self.hang_up.set();
@@ -352,3 +356,40 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 /// Questions without an answer that end the connection.
 const KEEPALIVE_RETRIES: u32 = 3;
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_wire::StoreId;
+    use tokio::io::AsyncReadExt as _;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_question_behind_a_queue_is_not_written_into_the_middle_of_another() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let stream = TcpStream::connect(addr).await.unwrap();
+        let (mut other, _) = listener.accept().await.unwrap();
+        let (_reader, writer) = stream.into_split();
+        writer.writable().await.unwrap();
+        let member = Member {
+            node: NodeId(2),
+            store: StoreId(2),
+            raft_addr: addr.to_string(),
+            client_addr: String::new(),
+        };
+        let link = Link::new(member);
+        let writer = Rc::new(writer);
+        // The first half of one frame has gone out; its rest waits.
+        assert_eq!(writer.try_write(b"AA").unwrap(), 2);
+        link.pipe.replace(Some(Pipe { stream: writer.clone(), out: b"aa".to_vec() }));
+        link.send(b"BBbb", 0);
+        let mut got = [0; 8];
+        tokio::select! {
+            read = other.read_exact(&mut got) => assert_eq!(read.unwrap(), 8),
+            _ = link.flush_out(&writer) => unreachable!("a link is flushed for ever"),
+        }
+        assert_eq!(&got, b"AAaaBBbb");
+    }
+}
