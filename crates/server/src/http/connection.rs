@@ -74,6 +74,10 @@ impl Clients {
         // or the reason of a refusal, back while the start of another request waits behind it.
         protocol
             .http1()
+            // A client may say that it sends no more and still wait for its answers. So one that
+            // vanishes is noticed at the next write only: until then, at most until the request's
+            // deadline, it keeps its place.
+            .half_close(true)
             .writev(false)
             .max_headers(HEADERS_MAX)
             .max_buf_size(HEAD_LEN_MAX)
