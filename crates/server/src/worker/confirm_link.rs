@@ -77,7 +77,7 @@ enum LinkError {
     #[error("malformed payload: {0}")]
     Payload(#[from] DecodeError),
     /// The member does not take this node for a member: its text says why.
-    #[error("refused by the member: {0:?}")]
+    #[error("refused by the member: {0}")]
     Refused(Refusal),
     /// Somebody else answers at the member's address: correct `RAFT_ADDR` or `PEERS`.
     #[error("somebody else answers at this address: node {node}, data directory {store}")]
@@ -352,3 +352,17 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 /// Questions without an answer that end the connection.
 const KEEPALIVE_RETRIES: u32 = 3;
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_wire::hello::RefusalCode;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_reads_as_a_sentence() {
+        let refusal = Refusal::new(RefusalCode::NotBootstrapped, "no cluster here yet");
+        let text = LinkError::Refused(refusal).to_string();
+        assert_eq!(text, "refused by the member: no cluster here yet (NotBootstrapped)");
+    }
+}
