@@ -74,6 +74,10 @@ impl Clients {
         // or the reason of a refusal, back while the start of another request waits behind it.
         protocol
             .http1()
+            // A client may say that it sends no more and still wait for its answers. So one that
+            // vanishes is noticed at the next write only: until then, at most until the request's
+            // deadline, it keeps its place.
+            .half_close(true)
             .writev(false)
             .max_headers(HEADERS_MAX)
             .max_buf_size(HEAD_LEN_MAX)
@@ -213,7 +217,7 @@ pub(crate) struct ClientState {
     in_flight: Cell<u32>,
     is_http2: Cell<bool>,
     has_begun: Cell<bool>,
-    /// When something last happened that a working client does.
+    /// When a request last came or was answered, or the socket last took bytes.
     active_at: Cell<u64>,
     /// When the first byte of a request came whose head is not complete.
     head_at: Cell<Option<u64>>,
@@ -258,13 +262,15 @@ impl ClientState {
         if !self.has_begun.replace(true) {
             self.is_http2.set(bytes.starts_with(H2_PREFACE_START));
         }
-        if self.is_http2.get() {
-            self.active_at.set(self.sweeps.get());
-        } else if self.in_flight.get() == 0 && self.head_at.get().is_none() {
+        // Reading alone is no activity: a client that sends frames and takes nothing off its socket
+        // would never be idle. A ping counts by the answer to it, once the socket took that.
+        let is_in_head = !self.is_http2.get() && self.in_flight.get() == 0;
+        if is_in_head && self.head_at.get().is_none() {
             self.head_at.set(Some(self.sweeps.get()));
         }
     }
 
+    /// Notes that the socket took bytes: the client reads, or its window still has room.
     fn handle_write(&self) {
         self.active_at.set(self.sweeps.get());
     }
@@ -436,8 +442,19 @@ mod tests {
         for _ in 0..10 {
             assert!(!pinging.is_overdue_after(100));
             pinging.state.handle_read(b"a ping");
+            pinging.state.handle_write();
         }
         assert!(pinging.is_overdue_after(121));
+    }
+
+    #[test]
+    fn an_http2_client_that_sends_frames_but_reads_none_is_overdue() {
+        let deaf = Fixture::new();
+        deaf.state.handle_read(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        drop(ClientState::begin(&deaf.state, Version::HTTP_2));
+        assert!(!deaf.is_overdue_after(100));
+        deaf.state.handle_read(b"a frame");
+        assert!(deaf.is_overdue_after(21));
     }
 
     #[test]

@@ -9,8 +9,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use epicepoch_wire::http::{ErrorCode, HEADER_REQUEST_ID, REQUEST_ID_LEN_MAX};
-use http::header::{HeaderName, HeaderValue};
-use http::{Method, Request, StatusCode};
+use http::header::{HOST, HeaderName, HeaderValue};
+use http::{Method, Request, StatusCode, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::service::Service;
@@ -75,8 +75,14 @@ impl NodeService {
             self.count(label, &answer, Some(code));
             Step::Done(answer)
         };
-        if request_id.is_some_and(|id| id.len() > REQUEST_ID_LEN_MAX) {
-            let text = format!("epicepoch-request-id is over {REQUEST_ID_LEN_MAX} bytes\n");
+        let complaint = if request_id.is_some_and(|id| id.len() > REQUEST_ID_LEN_MAX) {
+            Some(format!("epicepoch-request-id is over {REQUEST_ID_LEN_MAX} bytes\n"))
+        } else if !names_its_host(request) {
+            Some("a request of HTTP/1.1 needs exactly one host header\n".to_owned())
+        } else {
+            None
+        };
+        if let Some(text) = complaint {
             let code = ErrorCode::BadRequest;
             let label = Route::of(request.uri().path()).map_or(PathLabel::Other, Route::label);
             return refuse(label, answer::refusal_with(&view, code, text.into()), code);
@@ -232,6 +238,16 @@ impl Future for Answering {
         }
         Poll::Ready(Ok(answer))
     }
+}
+
+/// Whether a request of HTTP/1.1 has exactly one `Host` (RFC 9112, 3.2). The value means nothing
+/// here. Other versions need none.
+fn names_its_host<B>(request: &Request<B>) -> bool {
+    if request.version() != Version::HTTP_11 {
+        return true;
+    }
+    let mut hosts = request.headers().get_all(HOST).iter();
+    hosts.next().is_some() && hosts.next().is_none()
 }
 
 /// Reads a body to its end, within limits.

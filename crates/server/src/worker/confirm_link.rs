@@ -77,7 +77,7 @@ enum LinkError {
     #[error("malformed payload: {0}")]
     Payload(#[from] DecodeError),
     /// The member does not take this node for a member: its text says why.
-    #[error("refused by the member: {0:?}")]
+    #[error("refused by the member: {0}")]
     Refused(Refusal),
     /// Somebody else answers at the member's address: correct `RAFT_ADDR` or `PEERS`.
     #[error("somebody else answers at this address: node {node}, data directory {store}")]
@@ -360,6 +360,7 @@ const KEEPALIVE_RETRIES: u32 = 3;
 #[cfg(test)]
 mod tests {
     use epicepoch_wire::StoreId;
+    use epicepoch_wire::hello::RefusalCode;
     use tokio::io::AsyncReadExt as _;
     use tokio::net::TcpListener;
 
@@ -391,5 +392,12 @@ mod tests {
             _ = link.flush_out(&writer) => unreachable!("a link is flushed for ever"),
         }
         assert_eq!(&got, b"AAaaBBbb");
+    }
+
+    #[test]
+    fn a_refusal_reads_as_a_sentence() {
+        let refusal = Refusal::new(RefusalCode::NotBootstrapped, "no cluster here yet");
+        let text = LinkError::Refused(refusal).to_string();
+        assert_eq!(text, "refused by the member: no cluster here yet (NotBootstrapped)");
     }
 }

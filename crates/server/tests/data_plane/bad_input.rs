@@ -69,6 +69,45 @@ fn a_small_body_is_ignored_and_a_large_one_refused() {
 }
 
 #[test]
+fn a_request_of_http_1_1_names_exactly_one_host() {
+    let node = serving();
+    let mut client = node.connect();
+    for (head, status) in [
+        ("GET /timestamp HTTP/1.1\r\n", 400),
+        ("GET http://t/timestamp HTTP/1.1\r\n", 400),
+        ("GET /timestamp HTTP/1.1\r\nhost: t\r\nhost: t\r\n", 400),
+        ("GET /timestamp HTTP/1.1\r\nhost:\r\n", 200),
+        ("GET /timestamp HTTP/1.0\r\nconnection: keep-alive\r\n", 200),
+    ] {
+        client.send_raw(format!("{head}\r\n").as_bytes());
+        let reply = client.reply().unwrap();
+        let code = if status == 400 { "BAD_REQUEST" } else { "" };
+        assert_eq!(reply.error(), (status, code), "{head}");
+    }
+    assert_eq!(node.metric("epicepoch_timestamps_total"), 2);
+}
+
+/// RFC 9112, 6.1. Hyper takes the request by its transfer encoding and then closes.
+#[test]
+fn a_body_with_two_lengths_ends_the_connection() {
+    let node = serving();
+    for lengths in [
+        "content-length: 4\r\ntransfer-encoding: chunked\r\n",
+        "transfer-encoding: chunked\r\ncontent-length: 4\r\n",
+    ] {
+        let mut client = node.connect();
+        let body = "0\r\n\r\nGET /timestamp HTTP/1.1\r\nhost: smuggled\r\n\r\n";
+        let head = format!("POST /timestamp HTTP/1.1\r\nhost: t\r\n{lengths}\r\n");
+        client.send_raw(format!("{head}{body}").as_bytes());
+        let reply = client.reply().unwrap();
+        assert_eq!(reply.timestamps().len(), 1, "{lengths}");
+        assert_eq!(reply.header("connection"), "close", "{lengths}");
+        assert!(client.is_closed(), "{lengths}");
+    }
+    assert_eq!(node.metric("epicepoch_timestamps_total"), 2);
+}
+
+#[test]
 fn a_head_of_a_megabyte_is_refused_and_the_client_can_read_why() {
     let node = serving();
     let mut client = node.connect();

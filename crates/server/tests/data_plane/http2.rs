@@ -111,3 +111,38 @@ fn a_node_that_stops_finishes_open_streams() {
         assert!(stopping.await.unwrap());
     });
 }
+
+#[test]
+fn a_stream_that_is_reset_gives_its_place_back_at_once() {
+    let mut cluster = Cluster::new(1);
+    let node = cluster.start_with(1, |config| {
+        config.election_timeout = PATIENCE / 4;
+        config.request_buffer = 1;
+    });
+    node.publish(cluster.leading(1, 3, false));
+    node.await_metric("epicepoch_is_leader", 1);
+    let addr = node.addr;
+    let await_waiting = move |count| async move {
+        let waiting = move || await_metric(addr, "epicepoch_waiting_requests", count);
+        tokio::task::spawn_blocking(waiting).await.unwrap();
+    };
+    block_on(async {
+        let sender = connect(&node).await;
+        for _ in 0..5 {
+            let mut asking = sender.clone();
+            let ask = async move { request(&mut asking, Method::GET, "/timestamp?n=5").await };
+            let asked = tokio::spawn(ask);
+            await_waiting(1).await;
+            asked.abort();
+            await_waiting(0).await;
+        }
+        let mut asking = sender.clone();
+        let asked =
+            tokio::spawn(async move { request(&mut asking, Method::GET, "/timestamp").await });
+        await_waiting(1).await;
+        node.publish(cluster.leading(1, 3, true));
+        // What the others had asked for was burned.
+        let reply = asked.await.unwrap();
+        assert_eq!((reply.status().as_u16(), reply.body().len()), (200, 16));
+    });
+}

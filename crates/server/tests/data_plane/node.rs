@@ -343,6 +343,11 @@ impl Client {
         assert!(self.read_until(|_| None).is_none());
     }
 
+    /// Says that nothing more will be sent; answers can still be read.
+    pub(crate) fn finish_sending(&self) {
+        self.stream.shutdown(Shutdown::Write).unwrap();
+    }
+
     /// Leaves without a word.
     pub(crate) fn leave(self) {
         let _ = self.stream.shutdown(Shutdown::Both);

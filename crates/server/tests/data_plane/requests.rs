@@ -172,24 +172,61 @@ fn requests_wait_for_the_grant_and_beyond_the_buffer_are_refused() {
 }
 
 #[test]
-fn a_client_that_leaves_gives_its_place_back() {
+fn a_client_that_sends_no_more_gets_its_answers() {
+    let (_cluster, node) = serving_alone();
+    node.await_metric("epicepoch_has_grant", 1);
+    for (request, count) in [
+        ("GET /timestamp HTTP/1.0\r\n\r\n", 1),
+        ("GET /timestamp HTTP/1.1\r\nhost: t\r\n\r\n", 1),
+        ("GET /timestamp HTTP/1.1\r\nhost: t\r\n\r\n", 50),
+        ("POST /timestamp HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\nhi", 50),
+    ] {
+        let mut client = node.connect();
+        client.send_raw(request.repeat(count).as_bytes());
+        client.finish_sending();
+        for _ in 0..count {
+            assert_eq!(client.reply().expect(request).timestamps().len(), 1);
+        }
+        assert!(client.is_closed());
+    }
+}
+
+#[test]
+fn a_client_that_sends_no_more_may_wait_for_the_grant() {
     let mut cluster = Cluster::new(1);
-    let node = cluster.start_with(1, |config| config.request_buffer = 1);
+    let node = cluster.start(1);
     node.publish(cluster.leading(1, 3, false));
     node.await_metric("epicepoch_is_leader", 1);
-    for _ in 0..5 {
-        let mut client = node.connect();
-        client.send("GET /timestamp?n=5");
-        node.await_metric("epicepoch_waiting_requests", 1);
-        client.leave();
-        node.await_metric("epicepoch_waiting_requests", 0);
-    }
     let mut client = node.connect();
     client.send("GET /timestamp");
+    client.finish_sending();
     node.await_metric("epicepoch_waiting_requests", 1);
     node.publish(cluster.leading(1, 3, true));
-    // What the others had asked for was burned.
     assert_eq!(client.reply().unwrap().timestamps().len(), 1);
+    assert!(client.is_closed());
+}
+
+/// Over HTTP/1.1 it looks like one that only sends no more.
+#[test]
+fn a_client_that_leaves_gives_its_place_back_at_the_deadline() {
+    let mut cluster = Cluster::new(1);
+    let node = cluster.start_with(1, |config| {
+        config.request_buffer = 1;
+        config.request_timeout = std::time::Duration::from_millis(20);
+    });
+    node.publish(cluster.leading(1, 3, false));
+    node.await_metric("epicepoch_is_leader", 1);
+    for expired in 1..=5 {
+        let mut client = node.connect();
+        client.send("GET /timestamp?n=5");
+        client.leave();
+        // One that still had its place would have the next refused as `OVERLOADED`.
+        node.await_metric("epicepoch_refusals_total{code=\"NO_QUORUM\"}", expired);
+    }
+    node.await_metric("epicepoch_waiting_requests", 0);
+    node.publish(cluster.leading(1, 3, true));
+    node.await_metric("epicepoch_has_grant", 1);
+    assert_eq!(node.request("GET /timestamp").timestamps().len(), 1);
 }
 
 #[test]
