@@ -32,8 +32,9 @@ fn serve() -> Command {
     let mut command = Command::new("serve").about("Run one node of a cluster").long_about(
         "Run one node of a cluster.\n\nEvery setting is a flag, an environment variable and a \
          key of the file; a flag beats a variable, which beats the file, which beats the default. \
-         An empty variable is a bad value, not an unset one. SIGTERM finishes open requests, \
-         hands leadership over and exits with 0; a second one exits at once.",
+         An empty variable is a bad value, not an unset one. SIGTERM, \
+         SIGINT and SIGHUP finish open requests, hand leadership over and exit with 0; another \
+         one, more than a second later, exits at once.",
     );
     command = command.after_help(
         "First start of a cluster of three, on each node with its own id and address:\n  \
