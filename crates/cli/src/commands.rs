@@ -144,10 +144,17 @@ fn encode() -> Command {
              Examples:\n  epicepoch encode 2023-11-14T22:13:20Z\n  \
              epicepoch encode 1700000000s --lowest\n  epicepoch encode now --json",
         )
-        .arg(Arg::new("time").value_name("TIME").required(true).help(
-            "RFC 3339 with an offset; or Unix time with its unit, such as 1700000000s, \
-             1700000000000ms, ...us, ...ns; or now",
-        ))
+        .arg(
+            Arg::new("time")
+                .value_name("TIME")
+                .required(true)
+                // A time before 1970 is refused in words about time, not about arguments.
+                .allow_hyphen_values(true)
+                .help(
+                    "RFC 3339 with an offset; or Unix time with its unit, such as 1700000000s, \
+                     1700000000000ms, ...us, ...ns; or now",
+                ),
+        )
         .arg(switch("lowest", "Print only the lowest timestamp").conflicts_with("highest"))
         .arg(switch("highest", "Print only the highest timestamp"))
         .arg(json().conflicts_with_all(["lowest", "highest"]))
