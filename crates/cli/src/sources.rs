@@ -347,7 +347,7 @@ mod tests {
         let error = load(&[], &["NODE_ID=1"]).expect_err("no address");
         assert!(error.contains("RAFT_ADDR is required"), "{error}");
         let error = load(&[], &NEEDED).expect_err("no peers");
-        assert!(error.contains("PEERS") && error.contains("--single"), "{error}");
+        assert!(error.contains("PEERS is required") && error.contains("--single"), "{error}");
     }
 
     #[test]
