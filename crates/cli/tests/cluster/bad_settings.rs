@@ -322,6 +322,29 @@ fn two_of_three_wiped_disks_never_form_a_new_cluster() {
 }
 
 #[test]
+fn the_log_of_a_node_is_json_with_the_time_that_was_asked_for() {
+    for (time_ms, is_right) in
+        [("0", serde_json::Value::is_string as fn(&_) -> _), ("1", serde_json::Value::is_u64)]
+    {
+        let turn = Turn::take();
+        let dir = TempDir::with_prefix("epicepoch-test-").expect("a temporary directory");
+        let mut node = Node::new(1, dir.path(), "single");
+        node.set("LOG_TIME_MS", time_ms);
+        node.set("SINGLE", 1);
+        node.set("BOOTSTRAP", 1);
+        node.start();
+        wait_until("the only node serves", Duration::from_secs(10), || node.serves());
+        node.terminate();
+        for line in node.log().lines() {
+            let line: serde_json::Value = serde_json::from_str(line).expect(line);
+            assert!(is_right(&line["timestamp"]), "LOG_TIME_MS={time_ms}: {line}");
+        }
+        assert!(node.log().contains("\"stopped\""), "{}", node.log());
+        drop(turn);
+    }
+}
+
+#[test]
 fn a_cluster_of_one_needs_to_be_asked_for_and_then_serves() {
     let turn = Turn::take();
     let dir = TempDir::with_prefix("epicepoch-test-").expect("a temporary directory");
