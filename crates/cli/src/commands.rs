@@ -52,7 +52,9 @@ fn dev() -> Command {
         .long_about(
             "Run a whole cluster in one process on loopback, for development. It founds itself \
              on the first start and keeps its data; node 1 leads. Settings that each node has for \
-             itself are chosen here, the rest are those of `epicepoch serve`.",
+             itself (such as NODE_ID, PEERS, CLUSTER and HTTP_PORT) are chosen here, whatever the \
+             environment says; the rest are those of `epicepoch serve`, as flags or variables. \
+             No file is read: CONFIG means nothing here.",
         )
         .after_help("Then:\n  curl -s localhost:8881/timestamp | xxd\n  epicepoch get -n 3")
         .arg(
