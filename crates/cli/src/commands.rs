@@ -32,8 +32,9 @@ fn serve() -> Command {
     let mut command = Command::new("serve").about("Run one node of a cluster").long_about(
         "Run one node of a cluster.\n\nEvery setting is a flag, an environment variable and a \
          key of the file; a flag beats a variable, which beats the file, which beats the default. \
-         An empty variable is a bad value, not an unset one. SIGTERM finishes open requests, \
-         hands leadership over and exits with 0; a second one exits at once.",
+         An empty variable is a bad value, not an unset one. SIGTERM, \
+         SIGINT and SIGHUP finish open requests, hand leadership over and exit with 0; another \
+         one, more than a second later, exits at once.",
     );
     command = command.after_help(
         "First start of a cluster of three, on each node with its own id and address:\n  \
@@ -51,7 +52,9 @@ fn dev() -> Command {
         .long_about(
             "Run a whole cluster in one process on loopback, for development. It founds itself \
              on the first start and keeps its data; node 1 leads. Settings that each node has for \
-             itself are chosen here, the rest are those of `epicepoch serve`.",
+             itself (such as NODE_ID, PEERS, CLUSTER and HTTP_PORT) are chosen here, whatever the \
+             environment says; the rest are those of `epicepoch serve`, as flags or variables. \
+             No file is read: CONFIG means nothing here.",
         )
         .after_help("Then:\n  curl -s localhost:8881/timestamp | xxd\n  epicepoch get -n 3")
         .arg(
@@ -143,10 +146,17 @@ fn encode() -> Command {
              Examples:\n  epicepoch encode 2023-11-14T22:13:20Z\n  \
              epicepoch encode 1700000000s --lowest\n  epicepoch encode now --json",
         )
-        .arg(Arg::new("time").value_name("TIME").required(true).help(
-            "RFC 3339 with an offset; or Unix time with its unit, such as 1700000000s, \
-             1700000000000ms, ...us, ...ns; or now",
-        ))
+        .arg(
+            Arg::new("time")
+                .value_name("TIME")
+                .required(true)
+                // A time before 1970 is refused in words about time, not about arguments.
+                .allow_hyphen_values(true)
+                .help(
+                    "RFC 3339 with an offset; or Unix time with its unit, such as 1700000000s, \
+                     1700000000000ms, ...us, ...ns; or now",
+                ),
+        )
         .arg(switch("lowest", "Print only the lowest timestamp").conflicts_with("highest"))
         .arg(switch("highest", "Print only the highest timestamp"))
         .arg(json().conflicts_with_all(["lowest", "highest"]))

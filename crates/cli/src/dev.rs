@@ -199,8 +199,15 @@ fn start_all(
         match started {
             Ok(node) => drop(nodes.insert(id, Arc::new(node))),
             Err(error) if failed.is_none() => {
-                failed =
-                    Some(anyhow::Error::new(error).context(format!("node {id} did not start")));
+                let port = match &error {
+                    StartError::Bind { setting: "HTTP_PORT", .. } => {
+                        "; its client port follows from --http-port-base"
+                    }
+                    StartError::Bind { .. } => "; its Raft port follows from --raft-port-base",
+                    _ => "",
+                };
+                let what = format!("node {id} did not start{port}");
+                failed = Some(anyhow::Error::new(error).context(what));
             }
             Err(_) => {}
         }

@@ -6,10 +6,13 @@ use std::io::{self, IsTerminal};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tracing::level_filters::LevelFilter;
+use tracing::{Event, Subscriber};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime as Rfc3339};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// How to log.
@@ -40,9 +43,41 @@ impl Logging {
         } else {
             let lines = lines.json().flatten_event(true);
             let lines = lines.with_current_span(false).with_span_list(false);
-            lines.finish().with(targets).try_init()
+            if self.time_ms {
+                let lines = lines.map_event_format(|format| NumberedTime(format.without_time()));
+                lines.finish().with(targets).try_init()
+            } else {
+                lines.finish().with(targets).try_init()
+            }
         };
     }
+}
+
+/// JSON lines whose time is a number: the library writes every time as a string. Around a format
+/// without a time.
+struct NumberedTime<F>(F);
+
+impl<S, N, F> FormatEvent<S, N> for NumberedTime<F>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut line: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut object = String::new();
+        self.0.format_event(context, Writer::new(&mut object), event)?;
+        let members = object.strip_prefix('{').ok_or(fmt::Error)?;
+        write!(line, "{{\"timestamp\":{},{members}", unix_ms())
+    }
+}
+
+fn unix_ms() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()
 }
 
 struct Clock {
@@ -54,7 +89,6 @@ impl FormatTime for Clock {
         if !self.time_ms {
             return Rfc3339.format_time(line);
         }
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        write!(line, "{}", since.as_millis())
+        write!(line, "{}", unix_ms())
     }
 }

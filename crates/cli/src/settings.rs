@@ -270,7 +270,7 @@ pub(crate) const TABLE: &[Setting] = &[
         name: "HTTP_BIND",
         group: Group::Addresses,
         value: "IP",
-        default: "0.0.0.0",
+        default: "0.0.0.0, or :: (IPv4 too) if RAFT_ADDR is IPv6",
         help: "Interface of the client port",
         kind: Kind::Text {
             allowed: "an IP address, such as 127.0.0.1 or ::",

@@ -1,37 +1,89 @@
-//! SIGTERM and SIGINT: the first asks for an orderly end, the second ends the process at once.
+//! SIGTERM, SIGINT and SIGHUP: the first asks for an orderly end; one that comes later than its
+//! echo ends the process at once. It never overrides `nohup`: an ignored SIGHUP stays ignored.
 
+use std::fs;
 use std::io;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Builder;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Calls `stop` at the first signal; a second one ends the process with 128 and its number, as
-/// a shell would report it. Signals are caught from the return of this function on.
+/// Calls `stop` at the first signal. What comes within [`ECHO_MAX`] of it says the same again;
+/// after that a signal ends the process with 128 and its number, as a shell would report it.
+/// Signals are caught from the return of this function on.
 pub(crate) fn watch(stop: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_io().build()?;
     let entered = runtime.enter();
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = if hangup_is_ours() { Some(signal(SignalKind::hangup())?) } else { None };
     drop(entered);
-    let next = async move || {
+    let mut next = async move || {
         tokio::select! {
             _ = terminate.recv() => SignalKind::terminate(),
             _ = interrupt.recv() => SignalKind::interrupt(),
+            () = received(hangup.as_mut()) => SignalKind::hangup(),
         }
     };
     let waiting = move || {
-        let mut next = next;
         let first = runtime.block_on(next());
-        tracing::info!(signal = first.as_raw_value(), "stopping; a second signal stops at once");
+        let echoes_end = Instant::now() + ECHO_MAX;
+        tracing::info!(
+            signal = first.as_raw_value(),
+            "stopping; a signal later than {ECHO_MAX:?} from now stops at once"
+        );
         stop();
-        let second = runtime.block_on(next());
-        tracing::warn!(signal = second.as_raw_value(), "stopped at once");
-        std::process::exit(SIGNAL_CODE + second.as_raw_value());
+        loop {
+            let later = runtime.block_on(next());
+            if Instant::now() >= echoes_end {
+                tracing::warn!(signal = later.as_raw_value(), "stopped at once");
+                std::process::exit(SIGNAL_CODE + later.as_raw_value());
+            }
+        }
     };
     thread::Builder::new().name("signals".to_owned()).spawn(waiting)?;
     Ok(())
 }
 
+/// Waits for ever if this signal is not watched.
+async fn received(watched: Option<&mut Signal>) {
+    match watched {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether a closed terminal should end this process, which `nohup` says by what is inherited.
+/// Where that cannot be told, SIGHUP keeps the meaning that it has.
+fn hangup_is_ours() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    is_ignored(&status, SignalKind::hangup()) == Some(false)
+}
+
+/// What the kernel's description of a process (proc(5)) says about a signal.
+fn is_ignored(status: &str, signal: SignalKind) -> Option<bool> {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+    let mask = u64::from_str_radix(mask.trim(), 16).ok()?;
+    Some(mask >> (signal.as_raw_value() - 1) & 1 == 1)
+}
+
+/// How long a further signal counts as the first one again: `timeout`, for one, signals its child
+/// and then the child's whole group. Below the time in which somebody loses patience.
+const ECHO_MAX: Duration = Duration::from_secs(1);
 /// Added to the number of the signal that ended a process.
 const SIGNAL_CODE: i32 = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ignored_signal_is_read_from_the_mask() {
+        let status = "Name:\tx\nSigBlk:\t0000000000000001\nSigIgn:\t0000000000001000\n";
+        assert_eq!(is_ignored(status, SignalKind::hangup()), Some(false));
+        let status = status.replace("1000", "1001");
+        assert_eq!(is_ignored(&status, SignalKind::hangup()), Some(true));
+        assert_eq!(is_ignored("", SignalKind::hangup()), None);
+    }
+}

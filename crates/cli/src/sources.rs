@@ -37,7 +37,8 @@ pub(crate) fn variable(
 /// The settings that were given, as text, with where each came from.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Given {
-    values: BTreeMap<&'static str, (String, Origin)>,
+    /// Of each setting what all sources say, the one that counts last.
+    values: BTreeMap<&'static str, Vec<(String, Origin)>>,
 }
 
 /// Where a value came from.
@@ -80,18 +81,22 @@ impl Given {
             let file = ConfigFile::read(&path)?;
             for (setting, text) in file.values.into_iter().filter(|(setting, _)| wanted(setting)) {
                 let origin = Origin::File { key: setting.key(), path: path.clone() };
-                given.values.insert(setting.name, (text, origin));
+                given.add(setting, text, origin);
             }
         }
         for setting in TABLE.iter().filter(|setting| wanted(setting)) {
             if let Some(text) = variable(environment, setting.name)? {
-                given.values.insert(setting.name, (text, Origin::Variable(setting.name)));
+                given.add(setting, text, Origin::Variable(setting.name));
             }
             if let Some(text) = flag(matches, setting.name) {
-                given.values.insert(setting.name, (text, Origin::Flag(setting.flag())));
+                given.add(setting, text, Origin::Flag(setting.flag()));
             }
         }
         Ok(given)
+    }
+
+    fn add(&mut self, setting: &Setting, text: String, origin: Origin) {
+        self.values.entry(setting.name).or_default().push((text, origin));
     }
 
     /// Whether a setting was given at all.
@@ -144,7 +149,7 @@ impl Given {
     pub(crate) fn check(&self, config: &Config) -> Result<(), SettingError> {
         let Err(error) = config.check() else { return Ok(()) };
         let origin = |name: &&str| {
-            let (_, origin) = self.values.get(name)?;
+            let (_, origin) = self.values.get(name)?.last()?;
             Some(format!("{name} from {origin}"))
         };
         let origins: Vec<_> = error.settings().iter().filter_map(origin).collect();
@@ -153,17 +158,19 @@ impl Given {
         Err(SettingError::Refused { error, origins })
     }
 
+    /// A value that another source overrides is checked all the same: it is a slip that would
+    /// show on the day when the other source goes.
     fn apply(&self, draft: &mut Draft) -> Result<(), SettingError> {
         for setting in TABLE {
-            let Some((text, origin)) = self.values.get(setting.name) else { continue };
-            if setting.apply(draft, text).is_none() {
-                return Err(SettingError::BadValue {
-                    setting,
-                    value: text.chars().take(VALUE_SHOWN_MAX).collect(),
-                    origin: origin.clone(),
-                    hint: if text.is_empty() { "; unset it to use the default" } else { "" },
-                });
+            let Some((last, overridden)) =
+                self.values.get(setting.name).and_then(|values| values.split_last())
+            else {
+                continue;
+            };
+            for value in overridden {
+                apply_one(setting, value, &mut draft.clone())?;
             }
+            apply_one(setting, last, draft)?;
         }
         Ok(())
     }
@@ -177,6 +184,19 @@ impl fmt::Display for Origin {
             Self::File { key, path } => write!(f, "the key {key} of {}", path.display()),
         }
     }
+}
+
+fn apply_one(
+    setting: &'static Setting,
+    (text, origin): &(String, Origin),
+    draft: &mut Draft,
+) -> Result<(), SettingError> {
+    setting.apply(draft, text).ok_or_else(|| SettingError::BadValue {
+        setting,
+        value: text.chars().take(VALUE_SHOWN_MAX).collect(),
+        origin: origin.clone(),
+        hint: if text.is_empty() { "; unset it to use the default" } else { "" },
+    })
 }
 
 /// The file to read, if this command takes one.
@@ -245,6 +265,18 @@ mod tests {
         let got =
             load_single(&["--config", path], &["CONFIG=/nonexistent"]).expect("the flag wins");
         assert_eq!(got.config.http_port, 1111);
+    }
+
+    #[test]
+    fn a_bad_value_is_refused_even_where_another_source_overrides_it() {
+        let error = load_single(&["--bootstrap"], &["BOOTSTRAP=yes"]).expect_err("yes");
+        assert!(error.contains("BOOTSTRAP is \"yes\" (from the environment variable"), "{error}");
+        // Nothing of an overridden value is left.
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        writeln!(file, "raft_bind = '127.0.0.1:7'").expect("written");
+        let path = file.path().to_str().expect("plain path");
+        let got = load_single(&["--config", path], &["RAFT_BIND=127.0.0.2"]).expect("valid");
+        assert_eq!(got.config.raft_bind.to_string(), "127.0.0.2:60001");
     }
 
     #[test]
@@ -347,7 +379,7 @@ mod tests {
         let error = load(&[], &["NODE_ID=1"]).expect_err("no address");
         assert!(error.contains("RAFT_ADDR is required"), "{error}");
         let error = load(&[], &NEEDED).expect_err("no peers");
-        assert!(error.contains("PEERS") && error.contains("--single"), "{error}");
+        assert!(error.contains("PEERS is required") && error.contains("--single"), "{error}");
     }
 
     #[test]

@@ -22,7 +22,7 @@ fn text(bytes: &[u8]) -> &str {
 #[test]
 fn wrong_usage_and_wrong_settings_exit_with_2_and_say_why_on_standard_error() {
     type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static str);
-    let cases: [Case; 9] = [
+    let cases: [Case; 10] = [
         (&[], &[], "Usage"),
         (&["serve", "--no-such-flag"], &[], "--no-such-flag"),
         (&["serve"], &[], "NODE_ID is required"),
@@ -31,6 +31,7 @@ fn wrong_usage_and_wrong_settings_exit_with_2_and_say_why_on_standard_error() {
         (&["serve", "--config", "/nonexistent"], &[], "/nonexistent"),
         (&["dev", "--nodes", "10"], &[], "1..=9"),
         (&["decode", "xyz"], &[], "xyz"),
+        (&["encode", "-1s"], &[], "allowed is 1970"),
         (&["get", "--timeout", "5"], &[], "--timeout"),
     ];
     for (arguments, variables, says) in cases {

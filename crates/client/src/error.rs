@@ -26,7 +26,8 @@ pub enum TimestampsError {
     /// Try again later, or with a later deadline. Nothing is known to be wrong for ever.
     #[error("no timestamp before the deadline{}", because(.last.as_ref()))]
     DeadlineExceeded {
-        /// What went wrong last, if anything had before the deadline came.
+        /// What went wrong, if anything had before the deadline came: rather the newest refusal
+        /// by a live node than the silence of another one.
         last: Option<Setback>,
     },
     /// Correct the addresses: they lead to different clusters, or the cluster was restored from a
@@ -130,6 +131,16 @@ pub enum Setback {
         /// HTTP status.
         status: u16,
     },
+}
+
+impl Setback {
+    /// Whether somebody answered.
+    pub(crate) fn is_answer(&self) -> bool {
+        match self {
+            Self::Refused { .. } | Self::NoLeader { .. } | Self::Status { .. } => true,
+            Self::Unreachable { .. } | Self::Lost { .. } | Self::Silent { .. } => false,
+        }
+    }
 }
 
 /// An answer came from another cluster, or from another history of it.

@@ -52,7 +52,12 @@ pub(crate) struct Pursuit {
     /// Leaders followed since the last setback.
     hops: u32,
     wait_until: Option<Instant>,
+    /// What to report at the deadline: the newest setback that is an answer, since a node that
+    /// lives knows more about the cluster than one that does not; or else the newest.
     last: Option<Setback>,
+    /// Setbacks in a row that are no answers. When more than a round over all addresses are,
+    /// the answer in `last` is out of date.
+    unanswered: usize,
     /// Highest timestamp returned before this call began. What concurrent calls return meanwhile
     /// may rightly be higher than this call's answer.
     floor: Option<Timestamp>,
@@ -137,6 +142,11 @@ impl Session {
         addr
     }
 
+    /// Addresses in the rotation at most.
+    fn address_count(&self) -> usize {
+        self.members.len() + self.seeds.len()
+    }
+
     /// Doubles from [`BACKOFF_MIN`] to [`BACKOFF_MAX`]; up to half of it is drawn at random, so
     /// that clients that lost the same leader do not come back in step. `Retry-After` counts whole
     /// seconds, longer than an election takes, so it is advice for others than this client.
@@ -170,6 +180,7 @@ impl Pursuit {
             hops: 0,
             wait_until: None,
             last: None,
+            unanswered: 0,
             floor: session.highest,
             end,
         }
@@ -314,7 +325,14 @@ impl Pursuit {
     fn wait(&mut self, session: &mut Session, setback: Setback, setbacks_min: u32, now: Instant) {
         self.setbacks = (self.setbacks + 1).max(setbacks_min);
         self.hops = 0;
-        self.last = Some(setback);
+        self.unanswered = if setback.is_answer() { 0 } else { self.unanswered + 1 };
+        let is_outdated = self.unanswered > session.address_count();
+        if self.unanswered == 0
+            || is_outdated
+            || !self.last.as_ref().is_some_and(Setback::is_answer)
+        {
+            self.last = Some(setback);
+        }
         self.wait_until = Some(now + session.backoff(self.setbacks));
     }
 

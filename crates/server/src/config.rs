@@ -49,7 +49,8 @@ pub struct Config {
     /// Where the peer listener binds (`RAFT_BIND`). Default all interfaces at the port of
     /// `RAFT_ADDR`, see [`default_raft_bind`]; differs behind address translation.
     pub raft_bind: SocketAddr,
-    /// Interface of the client port (`HTTP_BIND`). Default all interfaces.
+    /// Interface of the client port (`HTTP_BIND`). Default all interfaces, of the family of
+    /// `RAFT_ADDR`, whose host is advertised to clients, too: see [`default_http_bind`].
     pub http_bind: IpAddr,
     /// Client port (`HTTP_PORT`), TCP and later UDP for HTTP/3. Default 8080; 0 lets the system
     /// choose one, for tests.
@@ -124,7 +125,7 @@ impl Config {
             single: false,
             bootstrap: false,
             raft_bind: default_raft_bind(&raft_addr),
-            http_bind: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            http_bind: default_http_bind(&raft_addr),
             http_port: HTTP_PORT_DEFAULT,
             advertise_addr: default_advertise_addr(&raft_addr, HTTP_PORT_DEFAULT),
             raft_addr,
@@ -320,6 +321,12 @@ pub fn default_raft_bind(raft_addr: &str) -> SocketAddr {
     }
 }
 
+/// All interfaces: `::`, which takes IPv4 clients as well, if `raft_addr` is IPv6, else `0.0.0.0`.
+#[must_use]
+pub fn default_http_bind(raft_addr: &str) -> IpAddr {
+    default_raft_bind(raft_addr).ip()
+}
+
 /// The host of `raft_addr` with the client port; empty if `raft_addr` is no address.
 #[must_use]
 pub fn default_advertise_addr(raft_addr: &str, http_port: u16) -> String {
@@ -409,6 +416,8 @@ mod tests {
         let config = three();
         assert_eq!(config.check(), Ok(()));
         assert_eq!(config.raft_bind.to_string(), "0.0.0.0:60001");
+        assert_eq!(config.http_bind.to_string(), "0.0.0.0");
+        assert_eq!(Config::new(NodeId(1), "[::1]:60001").http_bind.to_string(), "::");
         assert_eq!(config.advertise_addr, "10.0.0.1:8080");
         assert_eq!(config.data_dir, PathBuf::from("_raft/node-1"));
         assert_eq!(config.heartbeat, Duration::from_millis(40));

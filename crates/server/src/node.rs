@@ -15,7 +15,7 @@ use epicepoch_wire::{BootId, NodeId, Term};
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 
-use crate::config::{Config, ConfigError};
+use crate::config::{self, Config, ConfigError};
 use crate::consensus::{Consensus, ConsensusError, Parts};
 use crate::faults::{Faults, FaultsError};
 use crate::listener::{Acceptor, ClientListener, raise_descriptor_limit};
@@ -59,7 +59,7 @@ pub enum StartError {
         path: PathBuf,
     },
     /// Free the port, or choose another.
-    #[error("{setting} {addr} cannot be used: {source}")]
+    #[error("{setting}: {addr} cannot be used; {advice}", advice = bind_advice(.source))]
     Bind {
         /// The setting to correct.
         setting: &'static str,
@@ -69,7 +69,7 @@ pub enum StartError {
         source: io::Error,
     },
     /// The system refuses a thread or randomness.
-    #[error("the node cannot run: {0}")]
+    #[error("the node cannot run")]
     Io(#[from] io::Error),
 }
 
@@ -125,7 +125,7 @@ impl Node {
         }
         let clients = bind_clients(&config)?;
         let http_addr = clients.local_addr();
-        let peers = bind_peers(config.raft_bind)?;
+        let peers = bind_peers(&config)?;
         let opened =
             Storage::open(&config.data_dir, config.node_id, &config.cluster_name, &faults)?;
         let Opened { storage, store, restored } = opened;
@@ -246,14 +246,18 @@ impl Node {
 fn bind_clients(config: &Config) -> Result<ClientListener, StartError> {
     let (ip, port) = (config.http_bind, config.http_port);
     ClientListener::bind(ip, port).map_err(|source| StartError::Bind {
-        setting: "HTTP_PORT",
+        setting: match source.kind() {
+            io::ErrorKind::AddrNotAvailable => "HTTP_BIND",
+            _ => "HTTP_PORT",
+        },
         addr: SocketAddr::from((ip, port)),
         source,
     })
 }
 
 /// The peer port, exclusive: a second process on it fails.
-fn bind_peers(addr: SocketAddr) -> Result<TcpListener, StartError> {
+fn bind_peers(config: &Config) -> Result<TcpListener, StartError> {
+    let addr = config.raft_bind;
     let bind = || -> io::Result<TcpListener> {
         let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
@@ -261,7 +265,18 @@ fn bind_peers(addr: SocketAddr) -> Result<TcpListener, StartError> {
         socket.listen(PEER_BACKLOG)?;
         Ok(socket.into())
     };
-    bind().map_err(|source| StartError::Bind { setting: "RAFT_ADDR", addr, source })
+    let is_default = addr == config::default_raft_bind(&config.raft_addr);
+    let setting = if is_default { "RAFT_ADDR" } else { "RAFT_BIND" };
+    bind().map_err(|source| StartError::Bind { setting, addr, source })
+}
+
+fn bind_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "free the port or choose another",
+        io::ErrorKind::AddrNotAvailable => "choose an address of this machine",
+        io::ErrorKind::PermissionDenied => "allow it to this user or choose a port from 1024 on",
+        _ => "choose another",
+    }
 }
 
 /// Connections that may wait to be accepted on the peer port.

@@ -186,8 +186,25 @@ fn a_port_in_use_is_refused_with_the_port() {
         let taken = TcpListener::bind(("0.0.0.0", number)).expect("the port is unused");
         let ended = bench.serve(&bench.with(&[("BOOTSTRAP", "1")]));
         assert_ne!(ended.code, Some(0), "{}", ended.output());
-        assert!(ended.output().contains(&port), "{name} {port}: {}", ended.output());
+        for word in [name, &port, "free the port or choose another"] {
+            assert!(ended.stderr.contains(word), "{word}: {}", ended.output());
+        }
+        let said = ended.stderr.matches("in use").count();
+        assert_eq!(said, 1, "the system's words, once: {}", ended.stderr);
         drop(taken);
+    }
+}
+
+#[test]
+fn an_address_of_another_machine_is_refused_by_the_setting_that_binds_it() {
+    let bench = Bench::new();
+    for name in ["HTTP_BIND", "RAFT_BIND"] {
+        // Kept for documentation (RFC 5737), so no machine has it.
+        let ended = bench.serve(&bench.with(&[("BOOTSTRAP", "1"), (name, "192.0.2.1")]));
+        assert_eq!(ended.code, Some(1), "{}", ended.output());
+        for word in [name, "192.0.2.1", "of this machine"] {
+            assert!(ended.stderr.contains(word), "{word}: {}", ended.output());
+        }
     }
 }
 
@@ -302,6 +319,29 @@ fn two_of_three_wiped_disks_never_form_a_new_cluster() {
     assert!(cluster.nodes[0].is_running(), "the node with its data waits for a quorum");
     assert_log_says(&cluster.nodes[1], &["BOOTSTRAP", "belongs", "refused"]);
     assert_log_says(&cluster.nodes[2], &["BOOTSTRAP", "belongs", "refused"]);
+}
+
+#[test]
+fn the_log_of_a_node_is_json_with_the_time_that_was_asked_for() {
+    for (time_ms, is_right) in
+        [("0", serde_json::Value::is_string as fn(&_) -> _), ("1", serde_json::Value::is_u64)]
+    {
+        let turn = Turn::take();
+        let dir = TempDir::with_prefix("epicepoch-test-").expect("a temporary directory");
+        let mut node = Node::new(1, dir.path(), "single");
+        node.set("LOG_TIME_MS", time_ms);
+        node.set("SINGLE", 1);
+        node.set("BOOTSTRAP", 1);
+        node.start();
+        wait_until("the only node serves", Duration::from_secs(10), || node.serves());
+        node.terminate();
+        for line in node.log().lines() {
+            let line: serde_json::Value = serde_json::from_str(line).expect(line);
+            assert!(is_right(&line["timestamp"]), "LOG_TIME_MS={time_ms}: {line}");
+        }
+        assert!(node.log().contains("\"stopped\""), "{}", node.log());
+        drop(turn);
+    }
 }
 
 #[test]

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use epicepoch_bench::history::read_timestamps;
 use epicepoch_bench::{Operation, Outcome};
+use rustix::process::Signal;
 
+use crate::support::process::is_hangup_ignored;
 use crate::support::wire::{Wire, request};
 use crate::support::{Cluster, PATIENCE, Silence, Watch, holds_for, let_pass, say, wait_until};
 
@@ -62,6 +64,26 @@ fn a_leader_told_to_stop_hands_over_10_times_and_never_repeats_or_reorders() {
     let seen = watch.finish();
     Silence::of("leader told to stop", &seen.times, &windows)
         .assert_within(TERMINATED_MS.0, TERMINATED_MS.1);
+}
+
+#[test]
+fn a_signal_sent_twice_still_hands_over() {
+    let mut cluster = Cluster::start();
+    let mut signals = vec![Signal::TERM, Signal::INT];
+    // Inherited by the nodes, which respect it.
+    if !is_hangup_ignored() {
+        signals.push(Signal::HUP);
+    }
+    for signal in signals {
+        for _ in 0..2 {
+            let leader = cluster.wait_for_leader();
+            let status = cluster.nodes[leader].signal_twice(signal);
+            assert_eq!(status.code(), Some(0), "{signal:?} twice ends with 0");
+            cluster.nodes[leader].start();
+            cluster.wait_until_ready();
+        }
+    }
+    cluster.assert_well();
 }
 
 /// A request that was sent to a node which may answer much later.

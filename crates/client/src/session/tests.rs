@@ -169,6 +169,19 @@ fn the_call_ends_at_its_deadline_and_names_the_last_setback() {
 }
 
 #[test]
+fn a_live_nodes_refusal_is_reported_rather_than_a_dead_nodes_silence() {
+    let mut world = World::new(&["x:9", "y:9"], Goal::Timestamps(1));
+    world.reply(list("null")).lose();
+    let refused = world.pursuit.last.clone();
+    assert!(matches!(refused, Some(Setback::NoLeader { .. })), "{refused:?}");
+    for _ in 0..world.session.address_count() {
+        world.lose();
+    }
+    let lost = world.pursuit.last.clone();
+    assert!(matches!(lost, Some(Setback::Lost { .. })), "nobody lives any more: {lost:?}");
+}
+
+#[test]
 fn an_overloaded_leader_is_asked_again_after_the_longest_wait() {
     let mut world = World::new(&["x:9"], Goal::Timestamps(1));
     world.reply(led_by("a:1"));

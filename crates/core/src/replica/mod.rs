@@ -71,10 +71,10 @@ pub struct Outgoing {
 #[non_exhaustive]
 pub enum RestoreError {
     /// The record is damaged: restore the node from its peers.
-    #[error("the stored state cannot be read: {0}")]
+    #[error("the stored state cannot be read")]
     Record(#[from] DecodeError),
     /// The library refuses the log: restore the node from its peers.
-    #[error("the stored log is refused: {0}")]
+    #[error("the stored log is refused")]
     Log(#[from] raft::Error),
 }
 

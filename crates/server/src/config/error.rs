@@ -45,7 +45,7 @@ pub enum ConfigError {
     },
     /// Give the peer list, or say that a cluster of one is meant.
     #[error(
-        "PEERS is empty; allowed are the Raft addresses of all first members, this node \
+        "PEERS is required; allowed are the Raft addresses of all first members, this node \
          included, such as 1=a:60001,2=b:60001,3=c:60001, or SINGLE (--single) for a cluster of one"
     )]
     NoPeers,

@@ -63,7 +63,7 @@ pub struct Parts {
 #[non_exhaustive]
 pub enum ConsensusError {
     /// The thread's runtime could not be made.
-    #[error("the consensus thread cannot run: {0}")]
+    #[error("the consensus thread cannot run")]
     Runtime(#[from] io::Error),
     /// A peer refused this node for good.
     #[error("node {by} refuses this node: {refusal}")]
@@ -83,13 +83,13 @@ pub enum ConsensusError {
         by: NodeId,
     },
     /// The data directory cannot be used.
-    #[error("the data directory cannot be used: {0}")]
+    #[error("the data directory cannot be used")]
     Restore(#[from] RestoreError),
     /// The disk failed. What is on it is known only after a restart.
-    #[error("the disk failed: {0}")]
+    #[error("the disk failed")]
     Disk(#[from] WriteError),
     /// The storage thread takes no more writes.
-    #[error("the storage thread takes no more writes: {0}")]
+    #[error("the storage thread takes no more writes")]
     Storage(#[from] SubmitError),
     /// The replica must stop.
     #[error(transparent)]

@@ -19,8 +19,7 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The operating system refuses: permissions, a read-only or full disk, an IO error.
-    #[error("cannot {action} data directory {path}: {source}; check its owner, permissions and \
-        disk", path = .path.display())]
+    #[error("cannot {action} data directory {path}; check its owner, permissions and disk", path = .path.display())]
     Unusable {
         /// The data directory.
         path: PathBuf,

@@ -155,6 +155,14 @@ impl Node {
         self.wait_for_exit(PATIENCE)
     }
 
+    /// Two signals back to back, as from a supervisor that signals the process and then its
+    /// group; then waits for the exit.
+    pub(crate) fn signal_twice(&mut self, signal: Signal) -> ExitStatus {
+        self.signal(signal);
+        self.signal(signal);
+        self.wait_for_exit(PATIENCE)
+    }
+
     /// Waits until the process ends by itself.
     #[track_caller]
     pub(crate) fn wait_for_exit(&mut self, limit: Duration) -> ExitStatus {

@@ -39,6 +39,14 @@ pub(crate) fn disk_bytes(dir: &Path) -> u64 {
     entries.filter_map(Result::ok).map(of).sum()
 }
 
+/// Whether this process ignores SIGHUP, as under `nohup`.
+pub(crate) fn is_hangup_ignored() -> bool {
+    let status = fs::read_to_string("/proc/self/status").expect("this process exists");
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.expect("a process has a mask of ignored signals") & 1 == 1
+}
+
 /// Lets this process open `wanted` files.
 pub(crate) fn raise_descriptor_limit(wanted: u64) {
     let limit = getrlimit(Resource::Nofile);
