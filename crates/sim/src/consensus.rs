@@ -5,16 +5,16 @@ use std::rc::Rc;
 
 use epicepoch_core::allocator::Allocator;
 use epicepoch_core::clock::ClockStatus;
-use epicepoch_core::publication::{Grant, Published};
+use epicepoch_core::publication::{EpochRange, Grant, Published, Role};
 use epicepoch_core::replica::{MessageError, Report};
 use epicepoch_wire::gossip::{Ping, Pong};
 use epicepoch_wire::raft_message::RaftMessage;
-use epicepoch_wire::{BootId, NodeId};
+use epicepoch_wire::{BootId, Epoch, NodeId};
 
 use crate::event::Event;
 use crate::faults::End;
 use crate::history::Invariant;
-use crate::node::{Running, TICK_NS};
+use crate::node::{RESERVATION_NS, Running, TICK_NS};
 use crate::plant::Plant;
 use crate::stamper::{EPOCH_INTERVAL_NS, Stamper};
 use crate::world::{MS, World};
@@ -80,8 +80,8 @@ impl World {
 
     pub(crate) fn ping(&mut self, id: NodeId, from: NodeId, boot: BootId, ping: Ping) {
         let wall_ns = self.at(id).clock.wall_ns(self.now_ns);
-        let pong = Pong { sent_ns: ping.sent_ns, wall_ns };
-        self.send(id, from, &Event::Pong { from: id, boot, pong });
+        let answer = Pong { sent_ns: ping.sent_ns, wall_ns };
+        self.send(id, from, &Event::Pong { from: id, boot, pong: answer });
     }
 
     pub(crate) fn pong(&mut self, id: NodeId, from: NodeId, boot: BootId, pong: Pong) {
@@ -194,7 +194,9 @@ impl World {
     /// Publishes to the workers what a planted bug makes of what the replica has published.
     fn publish_planted(&mut self, id: NodeId) {
         let plant = self.plant();
+        let monotonic_ns = self.monotonic_ns(id);
         let running = self.node(id).running_mut();
+        let trusted_ns = running.clock.trusted_ns(monotonic_ns);
         let (fresh, kept) = (running.shared.published(), running.seen.published());
         running.seen.promise.raise(running.shared.promise.load());
         let replicated = || -> Option<(NodeId, Grant)> {
@@ -205,6 +207,20 @@ impl World {
         match plant {
             Some(Plant::OldVoters) if !kept.voters.is_empty() => {
                 planted.voters = kept.voters.clone();
+            }
+            Some(Plant::HalfOfJoint) if fresh.voters.is_joint() && !kept.voters.is_empty() => {
+                planted.voters = kept.voters.clone();
+            }
+            Some(Plant::RevokedLate) => planted.grant = fresh.grant.or(kept.grant),
+            Some(Plant::ProposerRange) if fresh.role == Role::Leader => {
+                let low = running.replica.ceiling();
+                let range = EpochRange { low, high: Epoch(trusted_ns.max(low.0) + RESERVATION_NS) };
+                let computed = Grant { term: fresh.term, boot: running.identity.boot, range };
+                let held = kept.grant.filter(|grant| grant.term == fresh.term);
+                planted.grant = fresh.grant.or(held).or(Some(computed));
+                if fresh.grant.is_some() && fresh.grant != kept.grant {
+                    forget_last(running);
+                }
             }
             Some(Plant::KeptRange) => {
                 let held = kept.grant.map(|grant| Grant { term: fresh.term, ..grant });

@@ -54,7 +54,12 @@ impl World {
         if pause_ns == 0 {
             return;
         }
-        let next_ns = self.random.u64(20 * MS..=pause_ns);
+        // Often one fault follows at the heels of another: that is when elections are under way.
+        let next_ns = if self.chance(250) {
+            self.random.u64(MS..=30 * MS)
+        } else {
+            self.random.u64(20 * MS..=pause_ns)
+        };
         self.schedule_world(next_ns, Event::Fault);
         let lasts_ns = self.random.u64(20 * MS..=lasts_ns);
         let node = if self.random.bool() { self.any_leading() } else { self.any() };
@@ -186,8 +191,8 @@ impl World {
     }
 
     fn break_clock(&mut self, node: NodeId, lasts_ns: u64) {
-        let steps_ms = [-3_600_000, -60_000, -400, -20, 20, 400, 10_000, 3_600_000];
-        let step_ms: i64 = steps_ms[self.random.usize(0..steps_ms.len())];
+        let steps = [-3_600_000, -60_000, -400, -20, 20, 400, 10_000, 3_600_000];
+        let step_ms: i64 = steps[self.random.usize(0..steps.len())];
         let is_frozen = self.chance(200);
         let now_ns = self.now_ns;
         let clock = &mut self.node(node).clock;

@@ -14,6 +14,7 @@ use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
 use epicepoch_wire::{BootId, Epoch, LogIndex, NodeId, Term, Timestamp, TimestampRange};
 
 use crate::node::{Asker, RESERVATION_NS, Request};
+use crate::stamper::EPOCH_INTERVAL_NS;
 
 /// What a checker holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,10 +105,11 @@ impl History {
     }
 
     /// Timestamps were taken; the answer is on its way.
-    pub(crate) fn stamped(&mut self, who: Identity, range: TimestampRange) {
+    pub(crate) fn stamped(&mut self, who: Identity, range: TimestampRange, trusted_ns: u64) {
         self.check_allocator_rises(who, range);
         self.check_inside_owned_range(who, range);
-        self.check_bound(who, range);
+        self.check_ahead(who, range);
+        self.check_behind(who, range, trusted_ns);
     }
 
     /// An answer leaves: from now on it may be known to anybody.
@@ -174,12 +176,25 @@ impl History {
 
     /// Ahead of the clocks by no more than the reservation, and the least widths of reservations
     /// that were made behind the ceiling.
-    fn check_bound(&mut self, who: Identity, range: TimestampRange) {
+    fn check_ahead(&mut self, who: Identity, range: TimestampRange) {
         let clocks_ns = self.healthy_max_ns.unwrap_or(u64::MAX).min(self.trusted_max_ns);
         let ahead_ns = range.first().epoch.0.saturating_sub(clocks_ns);
         if ahead_ns > RESERVATION_NS + WIDTHS_NS {
             self.violate(Invariant::Bound, || {
                 format!("node {} stamped {:?}, {ahead_ns} ns ahead", who.node, range.first())
+            });
+        }
+    }
+
+    /// While clocks are healthy, behind the leader's trusted time by no more than the interval;
+    /// but for the last epoch of a range, where it stands still until the next one is assigned.
+    fn check_behind(&mut self, who: Identity, range: TimestampRange, trusted_ns: u64) {
+        let epoch = range.first().epoch;
+        let behind_ns = trusted_ns.saturating_sub(epoch.0);
+        let is_late = behind_ns > EPOCH_INTERVAL_NS + BEHIND_NS && !self.owned.contains_key(&epoch);
+        if is_late && self.healthy_max_ns.is_some() {
+            self.violate(Invariant::Bound, || {
+                format!("node {} stamped {epoch}, {behind_ns} ns behind its clock", who.node)
             });
         }
     }
@@ -334,5 +349,7 @@ impl History {
     }
 }
 
+/// What a clock that is off in rate by 200 ppm adds to an interval, and more.
+const BEHIND_NS: u64 = 1_000_000;
 /// What reservations behind the ceiling may add to it in a run: a thousand of them.
 const WIDTHS_NS: u64 = 1_000_000;

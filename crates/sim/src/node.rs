@@ -126,7 +126,7 @@ impl Node {
         let fresh = || Arc::new(Shared::new(term, Published::nothing(identity)));
         let shared = fresh();
         let is_apart = plant.is_some_and(Plant::is_in_publication);
-        let seen = if is_apart { fresh() } else { shared.clone() };
+        let workers_see = if is_apart { fresh() } else { shared.clone() };
         let config = ReplicaConfig {
             identity,
             seed,
@@ -147,7 +147,7 @@ impl Node {
         };
         self.running = Some(Running {
             identity,
-            stamper: Stamper::new(seen.clone(), plant),
+            stamper: Stamper::new(workers_see.clone(), plant),
             workers: (0..WORKERS as u32).map(worker).collect(),
             trusted_offset_ns: clock.offset_ns(),
             clock,
@@ -157,7 +157,7 @@ impl Node {
             stale: (Promise::new(Term(0)), shared.promise.load()),
             replica,
             shared,
-            seen,
+            seen: workers_see,
         });
     }
 

@@ -33,6 +33,8 @@ plants! {
     RecentRound "recent-round",
     /// A request joins the batch of a round that was sent already.
     LateJoin "late-join",
+    /// Requests that wait when a round ends are answered with it.
+    JoinAtCompletion "join-at-completion",
     /// A yes counts for whatever round is newest, of whatever term.
     AnyReplyCounts "any-reply-counts",
     /// Yeses are counted, not voters: one that is repeated counts for another voter.
@@ -47,6 +49,12 @@ plants! {
     RestartedRange "restarted-range",
     /// A follower answers from the replicated range, with the leader's term confirmed.
     FollowerAnswers "follower-answers",
+    /// The range is computed when leadership begins, and believed before it is committed.
+    ProposerRange "proposer-range",
+    /// The yes of a node that is no voter, or not any more, counts for one.
+    StrangerCounts "stranger-counts",
+    /// While membership is joint, the old majority alone decides.
+    HalfOfJoint "half-of-joint",
     /// The workers know the voters of their node's start for ever.
     OldVoters "old-voters",
     /// A wiped disk votes and confirms again under its node's old store id.
@@ -67,13 +75,21 @@ plants! {
     CountOverflow "count-overflow",
     /// The clock is read once to see whether the interval has passed, and again for the epoch.
     ClockReadTwice "clock-read-twice",
+    /// The interval begins anew with every batch, so that a busy leader's epoch stands still.
+    IntervalRestarts "interval-restarts",
     /// The epoch follows the clock, also back.
     EpochFollowsClock "epoch-follows-clock",
     /// The epoch follows the clock beyond the range.
     BeyondRange "beyond-range",
+    /// The grant is not revoked when leadership ends, only replaced. Harmless: see [`Plant::HARMLESS`].
+    RevokedLate "revoked-late",
 }
 
 impl Plant {
+    /// Bugs that this design makes harmless. A grant that is revoked late still meets the confirm
+    /// round, which asks a quorum whether anybody was promised a higher term.
+    pub const HARMLESS: &[Self] = &[Self::RevokedLate];
+
     /// The bug of that name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
@@ -82,15 +98,27 @@ impl Plant {
 
     /// Whether the workers need a publication of their own, because it is what the bug is in.
     pub(crate) const fn is_in_publication(self) -> bool {
-        use Plant::{FollowerAnswers, KeptRange, OldVoters, RestartedRange};
-        matches!(self, KeptRange | RestartedRange | FollowerAnswers | OldVoters)
+        use Plant::{
+            FollowerAnswers, HalfOfJoint, KeptRange, OldVoters, ProposerRange, RestartedRange,
+            RevokedLate,
+        };
+        matches!(
+            self,
+            KeptRange
+                | RestartedRange
+                | FollowerAnswers
+                | OldVoters
+                | ProposerRange
+                | HalfOfJoint
+                | RevokedLate
+        )
     }
 
     /// Whether the bug is in the allocator, which then is not the core's.
     pub(crate) const fn is_in_allocator(self) -> bool {
         use Plant::{
             BeyondRange, ClockReadTwice, CountOverflow, EpochFollowsClock, IndexReset,
-            SplitOffByOne, WorkerIndexes,
+            IntervalRestarts, SplitOffByOne, WorkerIndexes,
         };
         matches!(
             self,
@@ -98,6 +126,7 @@ impl Plant {
                 | SplitOffByOne
                 | CountOverflow
                 | ClockReadTwice
+                | IntervalRestarts
                 | EpochFollowsClock
                 | BeyondRange
                 | WorkerIndexes

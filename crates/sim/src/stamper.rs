@@ -86,6 +86,9 @@ impl Planted {
             }
             (self.epoch, self.moved_at_ns) = (next, now.monotonic_ns);
         }
+        if plant == Plant::IntervalRestarts {
+            self.moved_at_ns = now.monotonic_ns;
+        }
         let by_worker = plant == Plant::WorkerIndexes;
         let slot = if by_worker { worker } else { 0 };
         let share = (slot as u64) << 32;

@@ -105,6 +105,12 @@ impl World {
     }
 
     pub(crate) fn ask(&mut self, id: NodeId, confirm: Confirm, published: &Arc<Published>) {
+        if self.is_planted(Plant::StrangerCounts) {
+            for peer in self.ids().filter(|peer| *peer != id) {
+                self.send(id, peer, &Event::Confirm { from: id, confirm });
+            }
+            return;
+        }
         for (voter, _) in published.voters.iter() {
             if voter != id {
                 self.send(id, voter, &Event::Confirm { from: id, confirm });
@@ -143,9 +149,11 @@ impl World {
             reply = ConfirmReply { boot, term, round, promise: term, ..reply };
         }
         rounds.handle_reply(from, &reply);
-        if plant == Some(Plant::CountedTwice)
+        if let Some(newest) = rounds.newest()
+            && let is_voter = newest.published.voters.iter().any(|(voter, _)| voter == from)
+            && (plant == Some(Plant::CountedTwice)
+                || plant == Some(Plant::StrangerCounts) && !is_voter)
             && reply.is_yes()
-            && let Some(newest) = rounds.newest()
         {
             let other = newest.published.voters.iter().find(|(node, _)| ![to, from].contains(node));
             if let Some((node, store)) = other {
@@ -173,9 +181,13 @@ impl World {
     }
 
     pub(crate) fn allocate(&mut self, id: NodeId, worker: usize) {
+        let is_joined = self.is_planted(Plant::JoinAtCompletion);
         let own = &mut self.node(id).running_mut().workers[worker];
         let Some((batch, key)) = own.confirmed.pop_front() else { return };
-        let requests = batch.take();
+        let mut requests = batch.take();
+        if is_joined {
+            requests.append(&mut own.open);
+        }
         if !requests.is_empty() {
             self.stamp(id, worker, &requests, &key);
         }
@@ -202,7 +214,7 @@ impl World {
             self.refuse(id, requests, &published);
             return;
         };
-        self.history.stamped(identity, range);
+        self.history.stamped(identity, range, times[0].trusted_ns);
         let mut rest = Some(range);
         for request in requests {
             let split = rest.and_then(|rest| rest.split_first(request.count));
