@@ -208,9 +208,6 @@ impl World {
             Some(Plant::OldVoters) if !kept.voters.is_empty() => {
                 planted.voters = kept.voters.clone();
             }
-            Some(Plant::HalfOfJoint) if fresh.voters.is_joint() && !kept.voters.is_empty() => {
-                planted.voters = kept.voters.clone();
-            }
             Some(Plant::RevokedLate) => planted.grant = fresh.grant.or(kept.grant),
             Some(Plant::ProposerRange) if fresh.role == Role::Leader => {
                 let low = running.replica.ceiling();

@@ -72,8 +72,8 @@ impl World {
             15..20 => self.partition(node, lasts_ns),
             20..23 => self.break_disk(node, lasts_ns),
             23..26 if self.nemesis.is_clock => self.break_clock(node, lasts_ns),
-            26..29 => self.hand_over(node),
-            29 => self.close_links(node),
+            26..28 => self.hand_over(node),
+            28 => self.close_links(node),
             _ if self.nemesis.is_membership => self.change_members(),
             _ => self.restart_all(lasts_ns),
         }
@@ -235,10 +235,11 @@ impl World {
         let voter = voters[self.random.usize(0..voters.len())];
         let spares = self.nemesis.voters + 1..=self.nodes.len() as u64;
         let spare = NodeId(self.random.u64(spares));
+        let is_learner = published.members.contains_key(&spare) && !voters.contains(&spare);
         let steps = match self.random.u32(0..6) {
-            0 | 1 => vec![MembershipStep::AddLearner(member(spare))],
-            2 => vec![MembershipStep::Promote(spare)],
-            3 if voters.len() > 2 => vec![MembershipStep::Remove(voter)],
+            _ if !is_learner && self.chance(800) => vec![MembershipStep::AddLearner(member(spare))],
+            0 => vec![MembershipStep::Promote(spare)],
+            1 if voters.len() > 2 => vec![MembershipStep::Remove(voter)],
             _ => vec![MembershipStep::Promote(spare), MembershipStep::Remove(voter)],
         };
         self.nemesis.nonce += 1;

@@ -53,8 +53,6 @@ plants! {
     ProposerRange "proposer-range",
     /// The yes of a node that is no voter, or not any more, counts for one.
     StrangerCounts "stranger-counts",
-    /// While membership is joint, the old majority alone decides.
-    HalfOfJoint "half-of-joint",
     /// The workers know the voters of their node's start for ever.
     OldVoters "old-voters",
     /// A wiped disk votes and confirms again under its node's old store id.
@@ -99,18 +97,11 @@ impl Plant {
     /// Whether the workers need a publication of their own, because it is what the bug is in.
     pub(crate) const fn is_in_publication(self) -> bool {
         use Plant::{
-            FollowerAnswers, HalfOfJoint, KeptRange, OldVoters, ProposerRange, RestartedRange,
-            RevokedLate,
+            FollowerAnswers, KeptRange, OldVoters, ProposerRange, RestartedRange, RevokedLate,
         };
         matches!(
             self,
-            KeptRange
-                | RestartedRange
-                | FollowerAnswers
-                | OldVoters
-                | ProposerRange
-                | HalfOfJoint
-                | RevokedLate
+            KeptRange | RestartedRange | FollowerAnswers | OldVoters | ProposerRange | RevokedLate
         )
     }
 

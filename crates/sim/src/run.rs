@@ -103,7 +103,7 @@ impl World {
             _ => 7,
         };
         let voters = options.nodes.unwrap_or(drawn);
-        let spare = if random.u32(0..100) < 35 { 3 } else { 0 };
+        let spare = if random.u32(0..100) < 35 { 6 } else { 0 };
         let mut world = Self::new(options.seed, voters, spare, options.plant);
         if options.story_len > 0 {
             world.trace = Some(Trace { lines: VecDeque::new(), kept: options.story_len });

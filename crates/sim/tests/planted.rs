@@ -36,7 +36,6 @@ const fn seeds(plant: Plant) -> u64 {
         | Plant::IntervalRestarts
         | Plant::EpochFollowsClock
         | Plant::BeyondRange => 10,
-        Plant::HalfOfJoint => 4_000,
         // Enough to show that nothing comes of it.
         Plant::RevokedLate => 50,
     }
