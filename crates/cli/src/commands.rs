@@ -16,7 +16,7 @@ pub(crate) fn tree() -> Command {
         .arg_required_else_help(true)
         .max_term_width(100)
         .disable_help_subcommand(true)
-        .subcommands([serve(), dev(), get(), decode(), encode(), status()])
+        .subcommands([serve(), dev(), get(), decode(), encode(), status(), sim()])
 }
 
 fn serve() -> Command {
@@ -169,6 +169,40 @@ fn status() -> Command {
         .arg(json())
 }
 
+fn sim() -> Command {
+    let number = |name: &'static str, value: &'static str, help: &'static str| {
+        let parser = value_parser!(u64);
+        Arg::new(name).long(name).value_name(value).value_parser(parser).help(help)
+    };
+    Command::new("sim")
+        .about("Run whole clusters of the core in a simulator, under every fault at once")
+        .long_about(
+            "Run whole clusters of the core in one thread, with simulated links, disks, clocks, \
+             processes and clients, under every fault at once, and check every step. Everything \
+             of a run comes from its seed: the same seed gives the same run.",
+        )
+        .after_help(
+            "Exit codes: 0 no violation, 3 an invariant was broken, 4 a healed cluster did not \
+             answer, 5 code under test panicked.\n\n\
+             Examples:\n  epicepoch sim --seeds 1000\n  epicepoch sim --seed 7 --trace",
+        )
+        .arg(number("seeds", "N", "How many seeds [default: 100; 1 with --seed]"))
+        .arg(number("seed", "S", "The first seed [default: drawn, and printed]"))
+        .arg(number("seconds", "T", "Simulated seconds with faults, per seed [default: 60]"))
+        .arg(
+            number("nodes", "COUNT", "First voters, 1 to 7 [default: drawn per seed]")
+                .value_parser(value_parser!(u64).range(1..=7)),
+        )
+        .arg(switch("trace", "Print everything that happens"))
+        .arg(
+            Arg::new("plant")
+                .long("plant")
+                .value_name("BUG")
+                .hide(!cfg!(debug_assertions))
+                .help("Plant a bug that the checkers must find (debug builds only)"),
+        )
+}
+
 fn client_arguments() -> [Arg; 2] {
     [
         Arg::new("addr")
@@ -273,7 +307,9 @@ mod tests {
     #[test]
     fn the_first_help_shows_every_command_and_examples() {
         let help = tree().render_long_help().to_string();
-        for word in ["serve", "dev", "get", "decode", "encode", "status", "curl", "Exit codes"] {
+        for word in
+            ["serve", "dev", "get", "decode", "encode", "status", "sim", "curl", "Exit codes"]
+        {
             assert!(help.contains(word), "{word} in\n{help}");
         }
     }

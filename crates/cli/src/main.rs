@@ -7,6 +7,7 @@
 //! - [`serve`], [`dev`]: run nodes; [`signals`] stops them.
 //! - [`get`], [`status`]: ask a cluster; [`addresses`] says which.
 //! - [`decode`], [`encode`]: timestamps and wall time; [`moment`] is how both are shown.
+//! - [`sim`]: whole clusters of the core under simulated faults.
 //! - [`failure`]: errors and exit codes.
 
 mod addresses;
@@ -22,6 +23,7 @@ mod moment;
 mod serve;
 mod settings;
 mod signals;
+mod sim;
 mod sources;
 mod status;
 
@@ -65,6 +67,7 @@ fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Fail
         Some(("decode", matches)) => decode::run(matches),
         Some(("encode", matches)) => encode::run(matches),
         Some(("status", matches)) => status::run(matches, environment),
+        Some(("sim", matches)) => sim::run(matches),
         _ => Err(Failure::usage(anyhow::anyhow!("no command given; see epicepoch --help"))),
     }
 }

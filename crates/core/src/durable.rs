@@ -65,3 +65,50 @@ pub struct Restored {
     /// The stored log.
     pub entries: Vec<LogEntry>,
 }
+
+impl Restored {
+    /// Takes in a write: what a directory that holds `self` holds once the write is durable. For
+    /// simulated disks; the storage thread does the same on a real one.
+    ///
+    /// # Panics
+    /// When the write breaks an invariant of [`Restored`] or [`HardState`].
+    pub fn apply(&mut self, write: &Write) {
+        let before = self.hard_state;
+        if let Some(hard_state) = write.hard_state {
+            self.hard_state = hard_state;
+        }
+        if let Some(snapshot) = &write.snapshot {
+            self.record = snapshot.clone();
+            self.entries.clear();
+        }
+        if let Some(first) = write.entries.first() {
+            let kept = self.entries.partition_point(|entry| entry.index < first.index);
+            self.entries.truncate(kept);
+            self.entries.extend_from_slice(&write.entries);
+        }
+        if let Some(record) = &write.record {
+            self.record = record.clone();
+        }
+        if let Some(to) = write.compact_to {
+            assert!(to <= self.record.index, "the log is compacted beyond the record");
+            self.entries.retain(|entry| entry.index > to);
+        }
+        self.check(before);
+    }
+
+    fn check(&self, before: HardState) {
+        let Self { hard_state, record, entries } = self;
+        assert!(hard_state.term >= before.term, "a durable term goes back");
+        assert!(hard_state.commit >= before.commit, "a durable commit index goes back");
+        let is_kept = before.vote == NodeId(0) || hard_state.vote == before.vote;
+        assert!(hard_state.term > before.term || is_kept, "a durable vote is taken back");
+        assert!(hard_state.commit >= record.index, "a record beyond the commit index");
+        let follows = |a: &LogEntry, b: &LogEntry| a.index.0 + 1 == b.index.0;
+        assert!(entries.is_sorted_by(follows), "a gap in the log");
+        let first = entries.first().map_or(record.index.0 + 1, |entry| entry.index.0);
+        let last = entries.last().map_or(record.index.0, |entry| entry.index.0);
+        assert!(first <= record.index.0 + 1, "a gap between record and log");
+        assert!(last >= record.index.0, "a record beyond the log");
+        assert!(hard_state.commit.0 <= last, "a commit index beyond the log");
+    }
+}

@@ -109,11 +109,17 @@ impl Replica {
                 Err(MessageError::Impossible)
             }
             // A single voter has nobody to take over from; campaigning with a write outstanding
-            // would make the library panic.
-            MessageKind::TimeoutNow if self.voters.len() <= 1 => Err(MessageError::Impossible),
+            // would make the library panic. A node that is no voter, as far as it knows, may have
+            // become one: the library ignores it.
+            MessageKind::TimeoutNow if self.is_only_voter() => Err(MessageError::Impossible),
             _ if message.request_snapshot != LogIndex(0) => Err(MessageError::Impossible),
             _ => Ok(()),
         }
+    }
+
+    fn is_only_voter(&self) -> bool {
+        let me = self.config.identity.node;
+        self.voters.len() <= 1 && self.voters.iter().any(|(node, _)| node == me)
     }
 
     /// Whether an append would overwrite an entry that is committed here; the library panics.

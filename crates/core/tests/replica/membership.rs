@@ -357,3 +357,13 @@ fn a_new_address_is_recorded_although_a_handover_is_under_way() {
     }
     assert!(bench.status().last > last, "the handover failed, the address is proposed");
 }
+
+/// Found by the simulator: the first voter beside a single one is told to take over before it
+/// knows that it votes. Nobody has done what a correct peer would not do.
+#[test]
+fn a_handover_to_a_voter_that_does_not_know_it_is_one_yet_is_no_offence() {
+    let mut bench = Bench::new(&[2]);
+    bench.take(2, &message(MessageKind::Heartbeat, 2)).unwrap();
+    assert_eq!(bench.take(2, &message(MessageKind::TimeoutNow, 2)), Ok(()));
+    assert_eq!(bench.status().role, Role::Follower, "it waits until it knows");
+}

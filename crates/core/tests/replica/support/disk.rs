@@ -81,7 +81,7 @@ impl Disk {
     /// Finishes the oldest write. Returns its number.
     pub(crate) fn finish_one(&mut self) -> Option<u64> {
         let write = self.pending.pop_front()?;
-        apply(&mut self.durable, &write);
+        self.durable.apply(&write);
         Some(write.number)
     }
 
@@ -98,45 +98,4 @@ impl Disk {
     pub(crate) fn crash(&mut self) {
         self.pending.clear();
     }
-}
-
-fn apply(durable: &mut Restored, write: &Write) {
-    let before = durable.hard_state;
-    if let Some(hard_state) = write.hard_state {
-        durable.hard_state = hard_state;
-    }
-    if let Some(snapshot) = &write.snapshot {
-        durable.record = snapshot.clone();
-        durable.entries.clear();
-    }
-    if let Some(first) = write.entries.first() {
-        durable.entries.retain(|entry| entry.index < first.index);
-        durable.entries.extend(write.entries.iter().cloned());
-    }
-    if let Some(record) = &write.record {
-        durable.record = record.clone();
-    }
-    if let Some(to) = write.compact_to {
-        assert!(to <= durable.record.index, "the log is compacted beyond the record");
-        durable.entries.retain(|entry| entry.index > to);
-    }
-    check(durable, before);
-}
-
-/// The invariants that [`Restored`] and [`HardState`] promise.
-fn check(durable: &Restored, before: HardState) {
-    let Restored { hard_state, record, entries } = durable;
-    assert!(hard_state.term >= before.term, "a durable term goes back");
-    assert!(hard_state.commit >= before.commit, "a durable commit index goes back");
-    assert!(
-        hard_state.term > before.term || before.vote == NodeId(0) || hard_state.vote == before.vote,
-        "a durable vote is taken back"
-    );
-    assert!(hard_state.commit >= record.index, "a record beyond the commit index");
-    assert!(entries.is_sorted_by(|a, b| a.index.0 + 1 == b.index.0), "a gap in the log");
-    let first = entries.first().map_or(record.index.0 + 1, |entry| entry.index.0);
-    let last = entries.last().map_or(record.index.0, |entry| entry.index.0);
-    assert!(first <= record.index.0 + 1, "a gap between record and log");
-    assert!(last >= record.index.0, "a record beyond the log");
-    assert!(hard_state.commit.0 <= last, "a commit index beyond the log");
 }

@@ -1,0 +1,99 @@
+//! `epicepoch sim`: the simulator on the command line. It runs seeds, tells what was exercised,
+//! and for the first failure its seed, the invariant and the story of the last events.
+
+use std::io::Write;
+use std::panic;
+use std::process::ExitCode;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use clap::ArgMatches;
+use epicepoch_sim::plant::Plant;
+use epicepoch_sim::run::{Failure as RunFailure, Options, run as run_seed};
+use epicepoch_sim::summary::Summary;
+
+use crate::failure::Failure;
+
+/// Events of the story of a failure.
+const STORY_LEN: usize = 200;
+/// Events that `--trace` keeps: more than a run of an hour has.
+const TRACE_LEN: usize = 100_000_000;
+/// Exit codes: an invariant was broken; a healed cluster did not answer; code under test panicked.
+const SAFETY: u8 = 3;
+const LIVENESS: u8 = 4;
+const CRASH: u8 = 5;
+
+pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
+    let number = |name: &str| matches.get_one::<u64>(name).copied();
+    let (seed, is_traced) = (number("seed"), matches.get_flag("trace"));
+    let first = seed.unwrap_or_else(fresh_seed);
+    let count = number("seeds").unwrap_or(if seed.is_some() { 1 } else { 100 });
+    let options = Options {
+        seed: first,
+        seconds: number("seconds").unwrap_or(60),
+        nodes: number("nodes"),
+        plant: plant(matches)?,
+        story_len: if is_traced { TRACE_LEN } else { 0 },
+    };
+    // A panic of the code under test is a result here, and told below.
+    panic::set_hook(Box::new(|_| {}));
+    let mut out = std::io::stdout().lock();
+    let started = Instant::now();
+    let mut summary = Summary::default();
+    let mut hash = 0_u64;
+    for seed in first..first.saturating_add(count) {
+        let outcome = run_seed(Options { seed, ..options });
+        summary.add(&outcome.summary);
+        hash = hash.rotate_left(1) ^ outcome.hash;
+        if is_traced {
+            for line in &outcome.story {
+                writeln!(out, "{line}")?;
+            }
+        }
+        if let Some(failure) = outcome.failure {
+            return tell(&mut out, Options { seed, ..options }, &failure);
+        }
+    }
+    writeln!(out, "{summary}")?;
+    let elapsed = started.elapsed().as_secs_f64();
+    writeln!(out, "seeds {first} to {}, trace hash {hash:016x}", first + count - 1)?;
+    writeln!(out, "no violation; {elapsed:.1} s, {:.1} seeds/s", count as f64 / elapsed)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tell(out: &mut impl Write, options: Options, failure: &RunFailure) -> Result<ExitCode, Failure> {
+    if options.story_len == 0 {
+        // The same seed gives the same run: again, with a story.
+        for line in run_seed(Options { story_len: STORY_LEN, ..options }).story {
+            writeln!(out, "{line}")?;
+        }
+    }
+    let Options { seed, seconds, nodes, plant, .. } = options;
+    writeln!(out, "\nseed {seed}: {failure}")?;
+    let nodes = nodes.map(|nodes| format!(" --nodes {nodes}")).unwrap_or_default();
+    let plant = plant.map(|plant| format!(" --plant {}", plant.name())).unwrap_or_default();
+    writeln!(out, "replay: epicepoch sim --seed {seed} --seconds {seconds}{nodes}{plant} --trace")?;
+    Ok(ExitCode::from(match failure {
+        RunFailure::Safety(_) => SAFETY,
+        RunFailure::Liveness(_) => LIVENESS,
+        RunFailure::Crash(_) => CRASH,
+    }))
+}
+
+fn plant(matches: &ArgMatches) -> Result<Option<Plant>, Failure> {
+    let Some(name) = matches.get_one::<String>("plant") else { return Ok(None) };
+    if !cfg!(debug_assertions) {
+        return Err(Failure::usage(anyhow::anyhow!(
+            "--plant: a release build has no planted bugs"
+        )));
+    }
+    let names = || Plant::ALL.iter().map(|plant| plant.name()).collect::<Vec<_>>().join(", ");
+    let plant = Plant::named(name);
+    let plant = plant.ok_or_else(|| anyhow::anyhow!("--plant {name}: not one of {}", names()));
+    plant.map(Some).map_err(Failure::usage)
+}
+
+/// A seed that was hardly used before; it is printed, so that the run can be repeated.
+fn fresh_seed() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_micros() as u64 % 1_000_000_000_000
+}

@@ -1,0 +1,113 @@
+//! Clients: each asks for timestamps again and again, follows refusals to the leader that they
+//! name, gives up after a while and asks another node. Some ask whoever believes to lead, also a
+//! leader that was deposed and does not know it. They never check anything: the history does.
+
+use epicepoch_wire::NodeId;
+
+use crate::event::{Event, Told};
+use crate::node::{Asker, Node, WORKERS};
+use crate::world::{MS, World};
+
+/// One client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Client {
+    pub(crate) target: NodeId,
+    /// Counts up; the one that is waited for while `is_waiting`.
+    pub(crate) attempt: u64,
+    pub(crate) is_waiting: bool,
+    /// Longest pause between an answer and the next request.
+    pub(crate) think_ns: u64,
+    /// After how long without an answer it asks elsewhere.
+    pub(crate) patience_ns: u64,
+    /// Asks whoever believes to lead.
+    pub(crate) is_blind: bool,
+}
+
+impl World {
+    pub(crate) fn add_clients(&mut self, count: usize) {
+        for client in 0..count {
+            let target = self.any();
+            self.clients.push(Client {
+                target,
+                attempt: 0,
+                is_waiting: false,
+                think_ns: self.random.u64(10..50) * MS,
+                patience_ns: self.random.u64(50..600) * MS,
+                is_blind: client % 2 == 0,
+            });
+            let after_ns = self.random.u64(0..100 * MS);
+            self.schedule_world(after_ns, Event::Client { client });
+        }
+    }
+
+    pub(crate) fn client_asks(&mut self, client: usize) {
+        let mut own = self.clients[client];
+        if own.is_waiting {
+            return;
+        }
+        if own.is_blind {
+            own.target = self.any_leading();
+        }
+        own.attempt += 1;
+        own.is_waiting = true;
+        self.clients[client] = own;
+        let asker = Asker { client, attempt: own.attempt };
+        let is_large = self.chance(20);
+        let count = self.random.u64(1..if is_large { 1_000 } else { 20 });
+        let worker = self.random.usize(0..WORKERS);
+        let after_ns = self.link_ns();
+        self.schedule(own.target, None, after_ns, Event::Arrive { worker, asker, count });
+        self.schedule_world(own.patience_ns, Event::GiveUp { asker });
+    }
+
+    /// A request that comes to a machine on which no process runs.
+    pub(crate) fn arrive_nowhere(&mut self, id: NodeId, asker: Asker) {
+        if self.random.bool() {
+            self.schedule_world(MS, Event::Told { asker, told: Told::Refused(None), by: id });
+        }
+    }
+
+    pub(crate) fn client_gives_up(&mut self, asker: Asker) {
+        let own = self.clients[asker.client];
+        if own.is_waiting && own.attempt == asker.attempt {
+            self.summary.given_up += 1;
+            self.clients[asker.client].is_waiting = false;
+            self.clients[asker.client].target = self.any();
+            self.schedule_world(0, Event::Client { client: asker.client });
+        }
+    }
+
+    pub(crate) fn client_is_told(&mut self, asker: Asker, told: Told, by: NodeId) {
+        let own = self.clients[asker.client];
+        if !own.is_waiting || own.attempt != asker.attempt {
+            return;
+        }
+        self.clients[asker.client].is_waiting = false;
+        let after_ns = match told {
+            Told::Given(_) => {
+                self.clients[asker.client].target = by;
+                self.random.u64(0..=own.think_ns)
+            }
+            Told::Refused(Some(leader)) => {
+                self.clients[asker.client].target = leader;
+                self.random.u64(1..=10) * MS
+            }
+            Told::Refused(None) => {
+                self.clients[asker.client].target = self.any();
+                self.random.u64(1..=40) * MS
+            }
+        };
+        self.schedule_world(after_ns, Event::Client { client: asker.client });
+    }
+
+    /// A node that believes to lead, if there is one and chance wants it.
+    pub(crate) fn any_leading(&mut self) -> NodeId {
+        let leading = |node: &&Node| node.holds_grant();
+        let count = self.nodes.iter().filter(leading).count();
+        if count == 0 || self.chance(50) {
+            return self.any();
+        }
+        let which = self.random.usize(0..count);
+        self.nodes.iter().filter(leading).nth(which).map_or(NodeId(1), |node| node.id)
+    }
+}

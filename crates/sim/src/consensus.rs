@@ -1,0 +1,251 @@
+//! The consensus plane of simulated nodes: what the server's thread does with a replica, its disk,
+//! its peers' links and clocks. Planted bugs of disks and publications sit here.
+
+use std::rc::Rc;
+
+use epicepoch_core::allocator::Allocator;
+use epicepoch_core::clock::ClockStatus;
+use epicepoch_core::publication::{EpochRange, Grant, Published, Role};
+use epicepoch_core::replica::{MessageError, Report};
+use epicepoch_wire::gossip::{Ping, Pong};
+use epicepoch_wire::raft_message::RaftMessage;
+use epicepoch_wire::{BootId, Epoch, NodeId};
+
+use crate::event::Event;
+use crate::faults::End;
+use crate::history::Invariant;
+use crate::node::{RESERVATION_NS, Running, TICK_NS};
+use crate::plant::Plant;
+use crate::stamper::{EPOCH_INTERVAL_NS, Stamper};
+use crate::world::{MS, World};
+
+/// Ticks between two pings of every peer, as in production.
+const PING_TICKS: u64 = 20;
+/// Ticks after which the planted late Promise is raised.
+const LATE_PROMISE_TICKS: u64 = 20;
+
+impl World {
+    pub(crate) fn tick(&mut self, id: NodeId) {
+        let reading = self.at(id).clock.read(self.now_ns);
+        let running = self.node(id).running_mut();
+        running.ticks += 1;
+        if running.ticks.is_multiple_of(LATE_PROMISE_TICKS) {
+            running.stale.0.raise(running.shared.promise.load());
+        }
+        let published = running.shared.published();
+        let is_voter = |node| published.voters.iter().any(|(voter, _)| voter == node);
+        running.clock.retain_peers(is_voter);
+        let voters = published.voters.len();
+        let status = running.clock.observe(reading, voters, running.replica.ceiling().0);
+        running.trusted_offset_ns = running.clock.offset_ns();
+        let trusted = |node: &NodeId| running.clock.is_peer_trusted(*node);
+        let successors = (status == ClockStatus::Outvoted)
+            .then(|| published.voters.iter().map(|(node, _)| node).filter(trusted).collect());
+        running.replica.handle_clock(successors);
+        running.replica.handle_compared(running.clock.is_compared(voters));
+        running.replica.handle_rounds(running.completed_ns);
+        let trusted_ns = running.clock.trusted_ns(reading.monotonic_ns);
+        let is_ping_due = running.ticks.is_multiple_of(PING_TICKS);
+        let boot = running.identity.boot;
+        let result = running.replica.handle_tick(reading.monotonic_ns, trusted_ns);
+        self.trusts(trusted_ns);
+        self.pump(id);
+        if let Err(fatal) = result {
+            self.note(|| format!("{id} must stop: {fatal}"));
+            self.count("replica gave up");
+            self.fall(id);
+            return;
+        }
+        if is_ping_due {
+            let ping = Ping { sent_ns: reading.monotonic_ns };
+            for (peer, _) in published.voters.iter().filter(|(peer, _)| *peer != id) {
+                self.send(id, peer, &Event::Ping { from: id, boot, ping });
+            }
+        }
+        self.schedule_own(id, TICK_NS, Event::Tick);
+    }
+
+    /// Takes note of a time that a node trusts now.
+    pub(crate) fn trusts(&mut self, trusted_ns: u64) {
+        self.history.trusted_max_ns = self.history.trusted_max_ns.max(trusted_ns);
+    }
+
+    /// The process has ended by itself; whoever looks after it starts it again.
+    pub(crate) fn fall(&mut self, id: NodeId) {
+        self.crash(id);
+        self.close(id);
+        let after_ns = self.random.u64(50..2_000) * MS;
+        self.schedule_world(after_ns, Event::End { end: End::Start(id) });
+    }
+
+    pub(crate) fn ping(&mut self, id: NodeId, from: NodeId, boot: BootId, ping: Ping) {
+        let wall_ns = self.at(id).clock.wall_ns(self.now_ns);
+        let answer = Pong { sent_ns: ping.sent_ns, wall_ns };
+        self.send(id, from, &Event::Pong { from: id, boot, pong: answer });
+    }
+
+    pub(crate) fn pong(&mut self, id: NodeId, from: NodeId, boot: BootId, pong: Pong) {
+        let now_ns = self.monotonic_ns(id);
+        let running = self.node(id).running_mut();
+        if boot == running.identity.boot {
+            running.clock.handle_sample(from, pong.wall_ns, pong.sent_ns, now_ns);
+        }
+    }
+
+    pub(crate) fn closed(&mut self, id: NodeId, peer: NodeId) {
+        self.with(id, |replica, now_ns| {
+            replica.handle_closed(now_ns, peer);
+            replica.handle_unreachable(now_ns, peer);
+        });
+    }
+
+    pub(crate) fn written(&mut self, id: NodeId) {
+        let is_lying = self.is_planted(Plant::LyingDisk);
+        let is_together = self.chance(self.weather.together);
+        let disk = &mut self.node(id).disk;
+        if disk.is_stuck {
+            self.schedule_own(id, TICK_NS, Event::Written);
+        } else if std::mem::take(&mut disk.is_failing) {
+            // Never a retry: what is on the disk is known only after a restart.
+            self.count("sync failed");
+            self.fall(id);
+        } else if let Some(number) = disk.finish(is_together)
+            && !is_lying
+        {
+            self.with(id, |replica, now_ns| replica.handle_persisted(now_ns, number));
+        }
+    }
+
+    pub(crate) fn receive(&mut self, to: NodeId, from: NodeId, bytes: &[u8]) {
+        let message = RaftMessage::decode(bytes).expect("what a replica sends has an encoding");
+        let store = self.at(from).store;
+        let taken =
+            self.with(to, |replica, now| replica.handle_message(now, from, store, &message));
+        let Err(error) = taken else { return };
+        self.summary.refusals += 1;
+        self.note(|| format!("{to} refuses {message:?} of {from}: {error}"));
+        let is_expected = self.plant().is_some_and(Plant::is_in_disk);
+        match error {
+            MessageError::LostEntries { .. } => {
+                if !is_expected {
+                    let what = || format!("node {to} of {from}: {error}");
+                    self.history.violate(Invariant::Possible, what);
+                }
+                self.fall(to);
+            }
+            MessageError::Impossible if !is_expected => {
+                let what = || format!("{from} sent {message:?} to {to}");
+                self.history.violate(Invariant::Possible, what);
+            }
+            _ => {}
+        }
+    }
+
+    /// Does what a replica wants done, and shows everything to the history.
+    pub(crate) fn pump(&mut self, id: NodeId) {
+        let is_lying = self.is_planted(Plant::LyingDisk);
+        while let Some(write) = self.node(id).running_mut().replica.poll_write() {
+            let number = write.number;
+            self.note(|| format!("{id} writes {write:?}"));
+            let disk = &mut self.node(id).disk;
+            disk.submit(write);
+            let write_ns = disk.write_ns;
+            self.schedule_own(id, write_ns, Event::Written);
+            if is_lying {
+                let now_ns = self.monotonic_ns(id);
+                self.node(id).running_mut().replica.handle_persisted(now_ns, number);
+            }
+        }
+        let node = &mut self.nodes[id.0 as usize - 1];
+        let running = node.running.as_mut().expect("the process runs");
+        if running.replica.take_published() {
+            self.history.published(&running.shared.published());
+        }
+        let identity = running.identity;
+        let applied = running.replica.applied();
+        if applied != running.applied {
+            running.applied = applied;
+            let published = running.shared.published();
+            self.history.applied(identity, applied, running.replica.state(), &published);
+        }
+        if self.plant().is_some_and(Plant::is_in_publication) {
+            self.publish_planted(id);
+        }
+        while let Some(out) = self.node(id).running_mut().replica.poll_message() {
+            let node = &self.nodes[id.0 as usize - 1];
+            let promise = node.running().shared.promise.load();
+            let is_disk = self.plant().is_some_and(Plant::is_in_disk);
+            let disk = (!is_disk).then(|| node.disk.durable());
+            self.history.released(identity, &out, promise, disk);
+            let mut bytes = vec![];
+            out.message.encode(&mut bytes);
+            let bytes: Rc<[u8]> = bytes.into();
+            self.send(id, out.to, &Event::Raft { from: id, bytes });
+        }
+        while let Some(report) = self.node(id).running_mut().replica.poll_report() {
+            self.note(|| format!("{id} reports {report:?}"));
+            self.summary.take_report(&report);
+            if matches!(report, Report::Removed) {
+                self.count("member removed");
+            }
+        }
+    }
+
+    /// Publishes to the workers what a planted bug makes of what the replica has published.
+    fn publish_planted(&mut self, id: NodeId) {
+        let plant = self.plant();
+        let monotonic_ns = self.monotonic_ns(id);
+        let running = self.node(id).running_mut();
+        let trusted_ns = running.clock.trusted_ns(monotonic_ns);
+        let (fresh, kept) = (running.shared.published(), running.seen.published());
+        running.seen.promise.raise(running.shared.promise.load());
+        let replicated = || -> Option<(NodeId, Grant)> {
+            let (owner, range) = running.replica.state().owner?;
+            Some((owner.node, Grant { term: owner.term, boot: running.identity.boot, range }))
+        };
+        let mut planted = Published::clone(&fresh);
+        match plant {
+            Some(Plant::OldVoters) if !kept.voters.is_empty() => {
+                planted.voters = kept.voters.clone();
+            }
+            Some(Plant::RevokedLate) => planted.grant = fresh.grant.or(kept.grant),
+            Some(Plant::ProposerRange) if fresh.role == Role::Leader => {
+                let low = running.replica.ceiling();
+                let range = EpochRange { low, high: Epoch(trusted_ns.max(low.0) + RESERVATION_NS) };
+                let computed = Grant { term: fresh.term, boot: running.identity.boot, range };
+                let held = kept.grant.filter(|grant| grant.term == fresh.term);
+                planted.grant = fresh.grant.or(held).or(Some(computed));
+                if fresh.grant.is_some() && fresh.grant != kept.grant {
+                    forget_last(running);
+                }
+            }
+            Some(Plant::KeptRange) => {
+                let held = kept.grant.map(|grant| Grant { term: fresh.term, ..grant });
+                planted.grant = held.or(fresh.grant);
+                if kept.grant.map(|grant| grant.term) != planted.grant.map(|grant| grant.term) {
+                    forget_last(running);
+                }
+            }
+            Some(Plant::RestartedRange) => {
+                let own = replicated().filter(|(owner, _)| *owner == id).map(|(_, grant)| grant);
+                planted.grant = fresh.grant.or(own);
+                let is_other =
+                    kept.grant.map(|grant| grant.term) != planted.grant.map(|grant| grant.term);
+                if is_other {
+                    forget_last(running);
+                }
+            }
+            Some(Plant::FollowerAnswers) => {
+                let any = replicated().filter(|(_, grant)| grant.term == fresh.term);
+                planted.grant = fresh.grant.or(any.map(|(_, grant)| grant));
+            }
+            _ => {}
+        }
+        running.seen.publish(planted.into());
+    }
+}
+
+/// The allocator that would see a planted range for what it is makes way for a new one.
+fn forget_last(running: &mut Running) {
+    running.stamper = Stamper::Core(Allocator::new(running.seen.clone(), EPOCH_INTERVAL_NS));
+}

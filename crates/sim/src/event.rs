@@ -1,0 +1,170 @@
+//! What can happen in a world. Everything is one of these, and nothing happens between two.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use epicepoch_core::publication::Published;
+use epicepoch_wire::confirm::{Confirm, ConfirmReply};
+use epicepoch_wire::gossip::{Ping, Pong};
+use epicepoch_wire::{BootId, NodeId, TimestampRange};
+
+use crate::faults::End;
+use crate::node::{Asker, Plane, Request};
+
+/// What a client is told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Told {
+    /// Its timestamps.
+    Given(TimestampRange),
+    /// No; and who may know better.
+    Refused(Option<NodeId>),
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    // The consensus plane of a node.
+    Tick,
+    Written,
+    Raft {
+        from: NodeId,
+        bytes: Rc<[u8]>,
+    },
+    Closed {
+        peer: NodeId,
+    },
+    Ping {
+        from: NodeId,
+        boot: BootId,
+        ping: Ping,
+    },
+    Pong {
+        from: NodeId,
+        boot: BootId,
+        pong: Pong,
+    },
+    // The workers of a node.
+    Arrive {
+        worker: usize,
+        asker: Asker,
+        count: u64,
+    },
+    /// Closes the open batch, reads what is published and the own Promise.
+    Turn {
+        worker: usize,
+    },
+    /// Sends what a turn has decided to ask.
+    Ask {
+        confirm: Confirm,
+        published: Arc<Published>,
+    },
+    /// A confirm frame has come; the Promise is not loaded yet.
+    Confirm {
+        from: NodeId,
+        confirm: Confirm,
+    },
+    /// The Promise is loaded; the answer is not sent yet.
+    Load {
+        from: NodeId,
+        confirm: Confirm,
+    },
+    Send {
+        to: NodeId,
+        reply: ConfirmReply,
+    },
+    Reply {
+        from: NodeId,
+        reply: ConfirmReply,
+    },
+    Allocate {
+        worker: usize,
+    },
+    /// An answer leaves the node.
+    Answer {
+        request: Request,
+        told: Told,
+    },
+    /// Deadlines, and the probe of an idle leader.
+    WorkerTick,
+    // The world's.
+    Client {
+        client: usize,
+    },
+    GiveUp {
+        asker: Asker,
+    },
+    Told {
+        asker: Asker,
+        told: Told,
+        by: NodeId,
+    },
+    Fault,
+    End {
+        end: End,
+    },
+}
+
+impl Event {
+    /// Which threads of a node it needs; `None` for what is not a node's.
+    pub(crate) const fn plane(&self) -> Option<Plane> {
+        match self {
+            Self::Tick
+            | Self::Written
+            | Self::Raft { .. }
+            | Self::Closed { .. }
+            | Self::Ping { .. }
+            | Self::Pong { .. } => Some(Plane::Raft),
+            Self::Arrive { .. }
+            | Self::Turn { .. }
+            | Self::Ask { .. }
+            | Self::Confirm { .. }
+            | Self::Load { .. }
+            | Self::Send { .. }
+            | Self::Reply { .. }
+            | Self::Allocate { .. }
+            | Self::Answer { .. }
+            | Self::WorkerTick => Some(Plane::Workers),
+            Self::Client { .. }
+            | Self::GiveUp { .. }
+            | Self::Told { .. }
+            | Self::Fault
+            | Self::End { .. } => None,
+        }
+    }
+
+    /// A number for its kind, and one for what is in it: what the hash of a run is made of.
+    pub(crate) fn digest(&self) -> (u64, u64) {
+        match self {
+            Self::Tick => (1, 0),
+            Self::Written => (2, 0),
+            Self::Raft { from, bytes } => (3, from.0 << 32 | bytes.len() as u64),
+            Self::Closed { peer } => (4, peer.0),
+            Self::Ping { from, ping, .. } => (5, from.0 ^ ping.sent_ns),
+            Self::Pong { from, pong, .. } => (6, from.0 ^ pong.wall_ns),
+            Self::Arrive { asker, count, .. } => (7, asker.attempt << 32 ^ count),
+            Self::Turn { worker } => (8, *worker as u64),
+            Self::Ask { confirm, .. } => (9, confirm.round.0),
+            Self::Confirm { from, confirm } => (10, from.0 << 32 ^ confirm.round.0),
+            Self::Load { from, confirm } => (11, from.0 << 32 ^ confirm.round.0),
+            Self::Send { to, reply } => (12, to.0 << 32 ^ reply.promise.0),
+            Self::Reply { from, reply } => (13, from.0 << 32 ^ reply.promise.0),
+            Self::Allocate { worker } => (14, *worker as u64),
+            Self::Answer { told, .. } => (15, told.digest()),
+            Self::Client { client } => (16, *client as u64),
+            Self::GiveUp { asker } => (17, asker.attempt),
+            Self::Told { told, .. } => (18, told.digest()),
+            Self::Fault => (19, 0),
+            Self::WorkerTick => (21, 0),
+            Self::End { end } => (20, end.node().map_or(0, |node| node.0)),
+        }
+    }
+}
+
+impl Told {
+    fn digest(self) -> u64 {
+        match self {
+            Self::Given(range) => range.first().epoch.0 ^ range.first().index.0,
+            Self::Refused(hint) => hint.map_or(0, |node| node.0),
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! The history of a run and its checkers: what an observer who sees every node and every answer
+//! may demand, one function per invariant of `docs/safety.md`. They run at every step, on the
+//! whole history so far; the first violation ends the run. Nothing here reads the core's opinion
+//! of itself where the history knows better.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use epicepoch_core::durable::Restored;
+use epicepoch_core::publication::{EpochRange, Identity, Published, Role};
+use epicepoch_core::replica::Outgoing;
+use epicepoch_core::state::State;
+use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
+use epicepoch_wire::{BootId, Epoch, LogIndex, NodeId, Term, Timestamp, TimestampRange};
+
+use crate::node::{Asker, RESERVATION_NS, Request};
+use crate::stamper::EPOCH_INTERVAL_NS;
+
+/// What a checker holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Invariant {
+    /// Promise 1: no timestamp is given twice.
+    Unique,
+    /// Promise 2: what was complete before a request started is below its answer (rests on S2).
+    Order,
+    /// Promise 3 and S11: the epoch is bound to the clocks.
+    Bound,
+    /// S1: what a run of a node stamps only rises.
+    AllocatorRises,
+    /// S3: a stamp lies in a range that apply assigned to this node and run.
+    InsideOwnedRange,
+    /// S4: the Promise is at the term of whatever leaves.
+    PromiseFirst,
+    /// S5: ranges are owned once, equal index means equal state, the ceiling never goes back.
+    Ranges,
+    /// S6: whatever leaves, what it promises is durable.
+    DurableFirst,
+    /// S7: the voters published at an applied index are the same everywhere.
+    Voters,
+    /// S8, and Raft's own: one leader per term.
+    OneLeader,
+    /// S9: correct peers send nothing that has to be refused as impossible, and lose nothing.
+    Possible,
+    /// S10: a request is answered once at most, and with as many as it asked for.
+    AnsweredOnce,
+}
+
+/// A broken invariant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which.
+    pub invariant: Invariant,
+    /// How.
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.invariant, self.what)
+    }
+}
+
+/// One answer, as it leaves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Given {
+    pub(crate) who: Identity,
+    pub(crate) request: Request,
+    pub(crate) range: TimestampRange,
+}
+
+/// Everything that was seen.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    /// Last timestamp of every answer by its first.
+    given: BTreeMap<Timestamp, Timestamp>,
+    given_max: Option<Timestamp>,
+    stamped_max: BTreeMap<BootId, Timestamp>,
+    answered: BTreeMap<(usize, u64), u64>,
+    leaders: BTreeMap<Term, (NodeId, BootId)>,
+    /// Every range that was assigned, by where it ends.
+    owned: BTreeMap<Epoch, (EpochRange, BootId)>,
+    states: BTreeMap<LogIndex, (Vec<u8>, Vec<NodeId>)>,
+    ceilings: BTreeMap<BootId, Epoch>,
+    /// The latest time that any node has trusted, Unix nanoseconds.
+    pub(crate) trusted_max_ns: u64,
+    /// The latest true time plus what a believed clock may be off, while all clocks are healthy.
+    pub(crate) healthy_max_ns: Option<u64>,
+    pub(crate) violation: Option<Violation>,
+}
+
+impl History {
+    /// What a request that arrives now must be above.
+    pub(crate) const fn floor(&self) -> Option<Timestamp> {
+        self.given_max
+    }
+
+    /// How many terms had a leader that acted.
+    pub(crate) fn leaderships(&self) -> usize {
+        self.leaders.len()
+    }
+
+    /// How many ranges were assigned.
+    pub(crate) fn ranges(&self) -> usize {
+        self.owned.len()
+    }
+
+    /// Timestamps were taken; the answer is on its way.
+    pub(crate) fn stamped(&mut self, who: Identity, range: TimestampRange, trusted_ns: u64) {
+        self.check_allocator_rises(who, range);
+        self.check_inside_owned_range(who, range);
+        self.check_ahead(who, range);
+        self.check_behind(who, range, trusted_ns);
+    }
+
+    /// An answer leaves: from now on it may be known to anybody.
+    pub(crate) fn answered(&mut self, given: Given) {
+        self.check_unique(given);
+        self.check_order(given);
+        self.check_answered_once(given);
+        self.given.insert(given.range.first(), given.range.last());
+        self.given_max = self.given_max.max(Some(given.range.last()));
+    }
+
+    fn check_unique(&mut self, Given { who, range, .. }: Given) {
+        let below = self.given.range(..=range.last()).next_back();
+        if below.is_some_and(|(_, last)| *last >= range.first()) {
+            self.violate(Invariant::Unique, || format!("node {} gave {range:?} again", who.node));
+        }
+    }
+
+    fn check_order(&mut self, Given { who, request, range }: Given) {
+        if Some(range.first()) <= request.floor {
+            let Request { asker, floor, arrived_ns, .. } = request;
+            self.violate(Invariant::Order, || {
+                format!(
+                    "node {} gave {:?} to {asker:?}, which arrived at {arrived_ns}, when {floor:?} \
+                     was complete",
+                    who.node,
+                    range.first()
+                )
+            });
+        }
+    }
+
+    fn check_answered_once(&mut self, Given { request, range, .. }: Given) {
+        let Asker { client, attempt } = request.asker;
+        let times = self.answered.entry((client, attempt)).or_default();
+        *times += 1;
+        let times = *times;
+        if times > 1 || range.count() != request.count {
+            self.violate(Invariant::AnsweredOnce, || {
+                format!("{:?} got {} times, now {range:?}", request.asker, times)
+            });
+        }
+    }
+
+    fn check_allocator_rises(&mut self, who: Identity, range: TimestampRange) {
+        let last = self.stamped_max.insert(who.boot, range.last());
+        if last.is_some_and(|last| last >= range.first()) {
+            self.violate(Invariant::AllocatorRises, || {
+                format!("node {} stamped {last:?}, then {range:?}", who.node)
+            });
+        }
+    }
+
+    fn check_inside_owned_range(&mut self, who: Identity, range: TimestampRange) {
+        let epoch = range.first().epoch;
+        let owner = self.owned.range(epoch..).next().map(|(_, owned)| *owned);
+        let is_own = owner.is_some_and(|(range, boot)| range.contains(epoch) && boot == who.boot);
+        if !is_own {
+            self.violate(Invariant::InsideOwnedRange, || {
+                format!("node {} of boot {} stamped {epoch} of {owner:?}", who.node, who.boot)
+            });
+        }
+    }
+
+    /// Ahead of the clocks by no more than the reservation, and the least widths of reservations
+    /// that were made behind the ceiling.
+    fn check_ahead(&mut self, who: Identity, range: TimestampRange) {
+        let clocks_ns = self.healthy_max_ns.unwrap_or(u64::MAX).min(self.trusted_max_ns);
+        let ahead_ns = range.first().epoch.0.saturating_sub(clocks_ns);
+        if ahead_ns > RESERVATION_NS + WIDTHS_NS {
+            self.violate(Invariant::Bound, || {
+                format!("node {} stamped {:?}, {ahead_ns} ns ahead", who.node, range.first())
+            });
+        }
+    }
+
+    /// While clocks are healthy, behind the leader's trusted time by no more than the interval;
+    /// but for the last epoch of a range, where it stands still until the next one is assigned.
+    fn check_behind(&mut self, who: Identity, range: TimestampRange, trusted_ns: u64) {
+        let epoch = range.first().epoch;
+        let behind_ns = trusted_ns.saturating_sub(epoch.0);
+        let is_late = behind_ns > EPOCH_INTERVAL_NS + BEHIND_NS && !self.owned.contains_key(&epoch);
+        if is_late && self.healthy_max_ns.is_some() {
+            self.violate(Invariant::Bound, || {
+                format!("node {} stamped {epoch}, {behind_ns} ns behind its clock", who.node)
+            });
+        }
+    }
+
+    /// A node has applied entries.
+    pub(crate) fn applied(
+        &mut self,
+        who: Identity,
+        index: LogIndex,
+        state: &State,
+        now: &Published,
+    ) {
+        self.check_ceiling(who, state);
+        if let Some((owner, range)) = &state.owner {
+            self.check_owned_once(owner.boot, *range);
+        }
+        self.check_equal_state(who, index, state, now);
+    }
+
+    fn check_ceiling(&mut self, who: Identity, state: &State) {
+        let before = self.ceilings.insert(who.boot, state.ceiling);
+        if before.is_some_and(|before| before > state.ceiling) {
+            self.violate(Invariant::Ranges, || format!("the ceiling of {} went back", who.node));
+        }
+    }
+
+    fn check_owned_once(&mut self, boot: BootId, range: EpochRange) {
+        let next = self.owned.range(Epoch(range.low.0 + 1)..).next().map(|(_, owned)| *owned);
+        match next {
+            Some(known) if known == (range, boot) => {}
+            Some((other, owner)) if other.low < range.high => {
+                self.violate(Invariant::Ranges, || {
+                    format!("{range:?} belongs to boot {boot}, {other:?} to {owner}")
+                });
+            }
+            _ => {
+                self.owned.insert(range.high, (range, boot));
+            }
+        }
+    }
+
+    fn check_equal_state(
+        &mut self,
+        who: Identity,
+        index: LogIndex,
+        state: &State,
+        now: &Published,
+    ) {
+        let voters: Vec<NodeId> = now.voters.iter().map(|(node, _)| node).collect();
+        let state = state.encode();
+        let known = self.states.entry(index).or_insert_with(|| (state.clone(), voters.clone()));
+        let (is_state, is_voters) = (known.0 == state, known.1 == voters);
+        if !is_state {
+            let what = || format!("the state of node {} differs at index {index}", who.node);
+            self.violate(Invariant::Ranges, what);
+        }
+        if !is_voters {
+            let what = || format!("node {} publishes {voters:?} at index {index}", who.node);
+            self.violate(Invariant::Voters, what);
+        }
+    }
+
+    /// A node has published.
+    pub(crate) fn published(&mut self, published: &Published) {
+        let me = published.identity;
+        let Some(grant) = published.grant else { return };
+        self.check_one_leader(grant.term, (me.node, me.boot));
+        let is_own = grant.boot == me.boot && grant.term == published.term;
+        if published.role != Role::Leader || !is_own {
+            self.violate(Invariant::InsideOwnedRange, || {
+                format!("node {} keeps {grant:?} in term {}", me.node, published.term)
+            });
+        }
+    }
+
+    /// A message leaves `me`, whose Promise and disk stand at `promise` and `disk`.
+    pub(crate) fn released(
+        &mut self,
+        me: Identity,
+        out: &Outgoing,
+        promise: Term,
+        disk: Option<&Restored>,
+    ) {
+        // Nothing is promised by asking in advance.
+        let kind = out.message.kind;
+        if matches!(kind, MessageKind::RequestPreVote | MessageKind::RequestPreVoteResponse) {
+            return;
+        }
+        self.check_promise_first(me, out, promise);
+        if let Some(disk) = disk {
+            self.check_durable_first(me, out, disk);
+        }
+        let leads = [
+            MessageKind::Append,
+            MessageKind::Snapshot,
+            MessageKind::Heartbeat,
+            MessageKind::TimeoutNow,
+        ];
+        if leads.contains(&kind) {
+            self.check_one_leader(out.message.term, (me.node, me.boot));
+        }
+    }
+
+    fn check_promise_first(&mut self, me: Identity, out: &Outgoing, promise: Term) {
+        if promise < out.message.term {
+            self.violate(Invariant::PromiseFirst, || {
+                format!("node {} sends {out:?} at promise {promise}", me.node)
+            });
+        }
+    }
+
+    fn check_durable_first(&mut self, me: Identity, out: &Outgoing, disk: &Restored) {
+        let RaftMessage { kind, term, reject, index, .. } = out.message;
+        let stored = disk.hard_state;
+        let last = disk.entries.last().map_or(disk.record.index, |entry| entry.index);
+        let is_later = stored.term > term;
+        let is_durable = match kind {
+            MessageKind::RequestVote => is_later || stored.vote == me.node,
+            MessageKind::RequestVoteResponse => reject || is_later || stored.vote == out.to,
+            MessageKind::AppendResponse => reject || is_later || last >= index,
+            MessageKind::Append
+            | MessageKind::Snapshot
+            | MessageKind::Heartbeat
+            | MessageKind::TimeoutNow
+            | MessageKind::HeartbeatResponse
+            | MessageKind::RequestPreVote
+            | MessageKind::RequestPreVoteResponse => true,
+        };
+        if !is_durable || stored.term < term {
+            self.violate(Invariant::DurableFirst, || {
+                format!("node {} sends {out:?} holding {stored:?} and {last}", me.node)
+            });
+        }
+    }
+
+    /// `me` acts as leader of a term. (To believe it, as a single voter may before its term is
+    /// durable, is not to act.)
+    fn check_one_leader(&mut self, term: Term, me: (NodeId, BootId)) {
+        let leader = *self.leaders.entry(term).or_insert(me);
+        if leader != me {
+            self.violate(Invariant::OneLeader, || {
+                format!("{leader:?} and {me:?} act in term {term}")
+            });
+        }
+    }
+
+    /// Keeps the first violation.
+    pub(crate) fn violate(&mut self, invariant: Invariant, what: impl FnOnce() -> String) {
+        if self.violation.is_none() {
+            self.violation = Some(Violation { invariant, what: what() });
+        }
+    }
+}
+
+/// What a clock that is off in rate by 200 ppm adds to an interval, and more.
+const BEHIND_NS: u64 = 1_000_000;
+/// What reservations behind the ceiling may add to it in a run: a thousand of them.
+const WIDTHS_NS: u64 = 1_000_000;

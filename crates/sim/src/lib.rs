@@ -1,0 +1,32 @@
+//! The deterministic simulator: whole clusters of the real core on one event queue in one thread,
+//! under every fault at once, every step checked, replayable from a seed. It never reads a clock,
+//! a file or an environment, and draws no chance but from the seed. The school is that of
+//! FoundationDB's simulation and TigerBeetle's VOPR.
+//!
+//! Under test is `epicepoch-core` as it is: replica, Promise, publication, rounds, allocator and
+//! clock firewall. What the server does around it is done here by the same order of steps, each an
+//! event of its own. Not under test: sockets, HTTP, the database, threads.
+//!
+//! - [`run`]: one seed: [`run::Options`] in, [`run::Outcome`] out.
+//! - [`history`]: what was seen, and one checker per invariant.
+//! - [`plant`]: bugs on purpose; the checkers must find them.
+//! - [`summary`]: what was exercised.
+//!
+//! Inside: `world` (queue, links, the way of events), `event`, `queue`; `node`, `disk`, `clock`
+//! (machines); `consensus`, `workers`, `stamper` (what runs on them); `clients`, `faults`.
+
+mod clients;
+mod clock;
+mod consensus;
+mod disk;
+mod event;
+mod faults;
+pub mod history;
+mod node;
+pub mod plant;
+mod queue;
+pub mod run;
+mod stamper;
+pub mod summary;
+mod workers;
+mod world;

@@ -1,0 +1,191 @@
+//! One simulated node: a machine with a disk and clocks, and while its process runs a replica,
+//! workers and an allocator on it.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use epicepoch_core::clock::TrustedClock;
+use epicepoch_core::confirm::{Confirmed, Rounds};
+use epicepoch_core::promise::Promise;
+use epicepoch_core::publication::{Identity, Published, Shared};
+use epicepoch_core::replica::{Replica, ReplicaConfig};
+use epicepoch_wire::bootstrap::Member;
+use epicepoch_wire::{BootId, LogIndex, NodeId, StoreId, Term, Timestamp, WorkerId};
+
+use crate::clock::MachineClock;
+use crate::disk::Disk;
+use crate::plant::Plant;
+use crate::stamper::Stamper;
+
+/// Length of a tick, nanoseconds.
+pub(crate) const TICK_NS: u64 = 10_000_000;
+/// Shortest election timeout, as in production.
+pub(crate) const ELECTION_TICKS: usize = 20;
+/// Between two heartbeats, as in production.
+const HEARTBEAT_TICKS: usize = 4;
+/// How far ahead leaders reserve.
+pub(crate) const RESERVATION_NS: u64 = 1_000_000_000;
+/// How far a wall clock may be off and is still believed.
+pub(crate) const CLOCK_OFFSET_MAX_NS: u64 = 500_000_000;
+/// Workers of a node.
+pub(crate) const WORKERS: usize = 2;
+
+/// Who asked: a client, and which of its attempts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asker {
+    pub(crate) client: usize,
+    pub(crate) attempt: u64,
+}
+
+/// A request that waits on a worker.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) asker: Asker,
+    pub(crate) count: u64,
+    /// The highest timestamp that was given before it arrived.
+    pub(crate) floor: Option<Timestamp>,
+    /// When it arrived on the worker, true time.
+    pub(crate) arrived_ns: u64,
+}
+
+/// Shared, so that a planted bug can add to it after it was closed.
+pub(crate) type Batch = Rc<RefCell<Vec<Request>>>;
+
+/// One worker.
+pub(crate) struct Worker {
+    pub(crate) rounds: Rounds<Batch>,
+    pub(crate) open: Vec<Request>,
+    pub(crate) is_turn_due: bool,
+    pub(crate) newest: Option<Batch>,
+    pub(crate) confirmed: VecDeque<(Batch, Confirmed)>,
+}
+
+/// What runs between two boots.
+pub(crate) struct Running {
+    pub(crate) identity: Identity,
+    pub(crate) replica: Replica,
+    pub(crate) shared: Arc<Shared>,
+    /// What the workers read: `shared`, unless a planted bug needs another.
+    pub(crate) seen: Arc<Shared>,
+    pub(crate) stamper: Stamper,
+    pub(crate) workers: Vec<Worker>,
+    pub(crate) clock: TrustedClock,
+    /// Trusted minus monotonic time, as the consensus plane last published it to the workers.
+    pub(crate) trusted_offset_ns: i64,
+    /// When a worker last completed a round, on this process's clock.
+    pub(crate) completed_ns: u64,
+    pub(crate) applied: LogIndex,
+    pub(crate) ticks: u64,
+    /// What a voter with a planted bug answers from, and the promise at its start.
+    pub(crate) stale: (Promise, Term),
+}
+
+/// The part of a process that a pause or a link is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Plane {
+    /// The consensus plane's thread and links.
+    Raft = 0,
+    /// The workers' threads and links.
+    Workers = 1,
+}
+
+/// A machine, its process running or not.
+pub(crate) struct Node {
+    pub(crate) id: NodeId,
+    pub(crate) store: StoreId,
+    pub(crate) disk: Disk,
+    pub(crate) clock: MachineClock,
+    pub(crate) boots: u64,
+    pub(crate) paused_until_ns: [u64; 2],
+    pub(crate) running: Option<Running>,
+}
+
+impl Node {
+    pub(crate) fn new(id: NodeId, disk: Disk) -> Self {
+        Self {
+            id,
+            store: store_of(id),
+            disk,
+            clock: MachineClock::default(),
+            boots: 0,
+            paused_until_ns: [0; 2],
+            running: None,
+        }
+    }
+
+    /// Starts the process from what is durable.
+    pub(crate) fn boot(&mut self, now_ns: u64, seed: u64, plant: Option<Plant>) {
+        self.boots += 1;
+        self.clock.started_ns = now_ns;
+        let boot = BootId(self.id.0 * 1_000_000 + self.boots);
+        let identity = Identity { node: self.id, store: self.store, boot };
+        let restored = self.disk.restore(plant).clone();
+        let term = restored.hard_state.term;
+        let fresh = || Arc::new(Shared::new(term, Published::nothing(identity)));
+        let shared = fresh();
+        let is_apart = plant.is_some_and(Plant::is_in_publication);
+        let workers_see = if is_apart { fresh() } else { shared.clone() };
+        let config = ReplicaConfig {
+            identity,
+            seed,
+            election_ticks: ELECTION_TICKS,
+            heartbeat_ticks: HEARTBEAT_TICKS,
+            tick_ns: TICK_NS,
+            reservation_ns: RESERVATION_NS,
+            deadline_limit: 100,
+        };
+        let replica = Replica::new(config, &restored, shared.clone()).expect("a sound disk");
+        let clock = TrustedClock::new(CLOCK_OFFSET_MAX_NS, self.clock.read(now_ns));
+        let worker = |id| Worker {
+            rounds: Rounds::new(identity, WorkerId(id)),
+            open: vec![],
+            is_turn_due: false,
+            newest: None,
+            confirmed: VecDeque::new(),
+        };
+        self.running = Some(Running {
+            identity,
+            stamper: Stamper::new(workers_see.clone(), plant),
+            workers: (0..WORKERS as u32).map(worker).collect(),
+            trusted_offset_ns: clock.offset_ns(),
+            clock,
+            completed_ns: 0,
+            applied: replica.applied(),
+            ticks: 0,
+            stale: (Promise::new(Term(0)), shared.promise.load()),
+            replica,
+            shared,
+            seen: workers_see,
+        });
+    }
+
+    pub(crate) fn running(&self) -> &Running {
+        self.running.as_ref().expect("the process runs")
+    }
+
+    pub(crate) fn running_mut(&mut self) -> &mut Running {
+        self.running.as_mut().expect("the process runs")
+    }
+
+    /// What the workers of a running process see published.
+    pub(crate) fn published(&self) -> Option<Arc<Published>> {
+        self.running.as_ref().map(|running| running.seen.published())
+    }
+
+    /// Whether the process believes to lead, rightly or not.
+    pub(crate) fn holds_grant(&self) -> bool {
+        self.published().is_some_and(|published| published.grant.is_some())
+    }
+}
+
+pub(crate) fn store_of(node: NodeId) -> StoreId {
+    StoreId(u128::from(node.0) + 100)
+}
+
+/// A member whose addresses and store follow from its id.
+pub(crate) fn member(node: NodeId) -> Member {
+    let (raft_addr, client_addr) = (format!("n{node}:1"), format!("n{node}:2"));
+    Member { node, store: store_of(node), raft_addr, client_addr }
+}

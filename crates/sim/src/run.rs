@@ -1,0 +1,179 @@
+//! One run: everything of it comes from its seed. Faults for a while, every step checked; then
+//! all heals and the cluster must answer within a bound.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use epicepoch_wire::NodeId;
+
+use crate::clock::START_NS;
+use crate::history::Violation;
+use crate::node::CLOCK_OFFSET_MAX_NS;
+use crate::plant::Plant;
+use crate::summary::Summary;
+use crate::world::{MS, SECOND, Trace, World};
+
+/// What to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Where everything comes from.
+    pub seed: u64,
+    /// Simulated time with faults, seconds.
+    pub seconds: u64,
+    /// First voters; drawn from the seed where it is `None`.
+    pub nodes: Option<u64>,
+    /// A bug to plant; a release build ignores it.
+    pub plant: Option<Plant>,
+    /// How many of the last events are told; 0 for none, which is faster.
+    pub story_len: usize,
+}
+
+impl Options {
+    /// A run of a minute, without a story.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self { seed, seconds: 60, nodes: None, plant: None, story_len: 0 }
+    }
+}
+
+/// Why a run failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// An invariant was broken.
+    Safety(Violation),
+    /// All had healed, and nobody answered within the bound.
+    Liveness(String),
+    /// Code under test panicked, perhaps by an `assert!` that cites an invariant.
+    Crash(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Safety(violation) => write!(f, "SAFETY {violation}"),
+            Self::Liveness(what) => write!(f, "LIVENESS {what}"),
+            Self::Crash(what) => write!(f, "CRASH {what}"),
+        }
+    }
+}
+
+/// How a run ended.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Of everything that happened, in its order: the same seed gives the same.
+    pub hash: u64,
+    /// What was exercised.
+    pub summary: Summary,
+    /// What was wrong, if anything.
+    pub failure: Option<Failure>,
+    /// The last events, if asked for.
+    pub story: VecDeque<String>,
+}
+
+/// Runs one seed.
+#[must_use]
+pub fn run(options: Options) -> Outcome {
+    let mut world = World::drawn(&options);
+    let failure = catch_unwind(AssertUnwindSafe(|| world.live(options.seconds)));
+    let failure = match failure {
+        Ok(result) => result.err(),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+            Some(Failure::Crash(text.unwrap_or_default()))
+        }
+    };
+    let mut summary = world.summary;
+    summary.runs = 1;
+    summary.simulated_ns = world.now_ns;
+    summary.leaderships = vec![world.history.leaderships() as u64];
+    summary.ranges = world.history.ranges() as u64;
+    let story = world.trace.map(|trace| trace.lines).unwrap_or_default();
+    Outcome { hash: world.hash, summary, failure, story }
+}
+
+impl World {
+    fn drawn(options: &Options) -> Self {
+        let mut random = fastrand::Rng::with_seed(options.seed ^ 0x5eed);
+        let drawn = match random.u32(0..100) {
+            0..8 => 1,
+            8..68 => 3,
+            68..92 => 5,
+            _ => 7,
+        };
+        let voters = options.nodes.unwrap_or(drawn);
+        let spare = if random.u32(0..100) < 35 { 6 } else { 0 };
+        let mut world = Self::new(options.seed, voters, spare, options.plant);
+        if options.story_len > 0 {
+            world.trace = Some(Trace { lines: VecDeque::new(), kept: options.story_len });
+        }
+        // Some logs begin long, on a majority, so that they are compacted and others need a
+        // snapshot.
+        if random.u32(0..100) < 20 {
+            for node in world.nodes.iter_mut().take(voters as usize).skip((voters as usize - 1) / 2)
+            {
+                node.disk.fill(1_010);
+            }
+        }
+        world.unleash(voters);
+        for id in world.ids() {
+            world.start(id);
+        }
+        let clients = world.random.usize(4..9);
+        world.add_clients(clients);
+        world
+    }
+
+    fn live(&mut self, seconds: u64) -> Result<(), Failure> {
+        let end_ns = seconds * SECOND;
+        let is_healthy = !self.nemesis.is_clock;
+        while self.step(end_ns) {
+            if is_healthy {
+                let healthy_ns = START_NS + self.now_ns + CLOCK_ERROR_MAX_NS;
+                self.history.healthy_max_ns = Some(healthy_ns);
+            }
+            self.check()?;
+        }
+        self.now_ns = end_ns;
+        self.history.healthy_max_ns = None;
+        self.heal();
+        let answered = self.summary.answered;
+        let bound_ns = end_ns + HEALED_NS_MAX;
+        while self.now_ns < bound_ns {
+            let tick_ns = self.now_ns + 50 * MS;
+            while self.step(tick_ns) {
+                self.check()?;
+            }
+            self.now_ns = tick_ns;
+            if self.summary.answered > answered + ANSWERS_HEALED {
+                self.summary.healed_ns_max = self.now_ns - end_ns;
+                return Ok(());
+            }
+            for id in self.ids().collect::<Vec<NodeId>>() {
+                self.start_if_down(id);
+            }
+        }
+        let what = format!(
+            "{} s after everything had healed nobody answers{}",
+            HEALED_NS_MAX / SECOND,
+            self.standing()
+        );
+        Err(Failure::Liveness(what))
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        match &self.history.violation {
+            Some(violation) => Err(Failure::Safety(violation.clone())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Within which a healed cluster answers again. An election takes less than a second; a replica
+/// that has to give up first, and a client that waits for a node that was down, take theirs.
+const HEALED_NS_MAX: u64 = 10 * SECOND;
+/// Answers that prove it.
+const ANSWERS_HEALED: u64 = 5;
+/// How far a clock that nobody broke is from true time: its offset, and its rate over a run.
+const CLOCK_ERROR_MAX_NS: u64 = CLOCK_OFFSET_MAX_NS / 5;

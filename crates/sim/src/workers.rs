@@ -1,0 +1,281 @@
+//! The workers of simulated nodes: what the server's threads do with requests, rounds and answers,
+//! each step an event of its own, so that anything may come between two of them. Planted bugs of
+//! the request path sit here.
+
+use std::sync::Arc;
+
+use epicepoch_core::allocator::Now;
+use epicepoch_core::clock::trusted_ns;
+use epicepoch_core::confirm::{Confirmed, answer};
+use epicepoch_core::promise::Promise;
+use epicepoch_core::publication::{Published, Role};
+use epicepoch_wire::confirm::{Confirm, ConfirmReply};
+use epicepoch_wire::{NodeId, Term};
+
+use crate::event::{Event, Told};
+use crate::history::Given;
+use crate::node::{Asker, Batch, Request, WORKERS};
+use crate::plant::{Plant, forged};
+use crate::world::{MS, World};
+
+/// Rounds of a worker that may overlap, as in production.
+const ROUNDS_MAX: usize = 4;
+/// Between two looks at deadlines.
+const WORKER_TICK_NS: u64 = 25 * MS;
+/// For how long a leader may be idle before it probes, as in production.
+const PROBE_NS: u64 = 100 * MS;
+/// Between a request and the turn that takes it, so that others can join.
+const TURN_NS: u64 = 20_000;
+/// For how long the planted bug takes a round for a proof.
+const RECENT_NS: u64 = 500 * MS;
+
+impl World {
+    pub(crate) fn arrive(&mut self, id: NodeId, worker: usize, asker: Asker, count: u64) {
+        let request =
+            Request { asker, count, floor: self.history.floor(), arrived_ns: self.now_ns };
+        self.summary.requests += 1;
+        let plant = self.plant();
+        let now_ns = self.monotonic_ns(id);
+        let running = self.node(id).running_mut();
+        let published = running.seen.published();
+        if published.role != Role::Leader && published.grant.is_none() {
+            self.refuse(id, &[request], &published);
+            return;
+        }
+        let own = &mut running.workers[worker];
+        if plant == Some(Plant::LateJoin)
+            && let Some(batch) = &own.newest
+            && !batch.borrow().is_empty()
+        {
+            batch.borrow_mut().push(request);
+            return;
+        }
+        let is_recent = now_ns.saturating_sub(running.completed_ns) < RECENT_NS;
+        let is_unproved = plant == Some(Plant::Unconfirmed)
+            || plant == Some(Plant::RecentRound) && is_recent && running.completed_ns > 0;
+        if let Some(grant) = published.grant.filter(|_| is_unproved) {
+            let key = forged(running.identity, grant);
+            self.stamp(id, worker, &[request], &key);
+            return;
+        }
+        own.open.push(request);
+        self.want_turn(id, worker);
+    }
+
+    fn want_turn(&mut self, id: NodeId, worker: usize) {
+        let own = &mut self.node(id).running_mut().workers[worker];
+        if !own.open.is_empty() && !own.is_turn_due && own.rounds.len() < ROUNDS_MAX {
+            own.is_turn_due = true;
+            self.schedule_own(id, TURN_NS, Event::Turn { worker });
+        }
+    }
+
+    pub(crate) fn turn(&mut self, id: NodeId, worker: usize) {
+        let own = &mut self.node(id).running_mut().workers[worker];
+        own.is_turn_due = false;
+        if !own.open.is_empty() && own.rounds.len() < ROUNDS_MAX {
+            self.begin(id, worker);
+        }
+    }
+
+    fn begin(&mut self, id: NodeId, worker: usize) {
+        let deadline_ns = self.monotonic_ns(id) + self.weather.round_ns;
+        let is_joined_late = self.is_planted(Plant::LateJoin);
+        let running = self.node(id).running_mut();
+        let own = &mut running.workers[worker];
+        let (open, newest) = (&mut own.open, &mut own.newest);
+        let close = || {
+            let batch = Batch::new(std::mem::take(open).into());
+            *newest = is_joined_late.then(|| batch.clone());
+            batch
+        };
+        match own.rounds.begin(close, &running.seen, deadline_ns) {
+            Ok(begun) => {
+                self.summary.rounds += 1;
+                let (confirm, published) = (begun.confirm, begun.published);
+                self.next_step(id, Event::Ask { confirm, published });
+                self.take_confirmed(id, worker);
+            }
+            // A leader without a range yet: its next publication, or the next tick, tries again.
+            Err((batch, published)) if published.role == Role::Leader => {
+                own.open = batch.take();
+            }
+            Err((batch, published)) => self.refuse(id, &batch.take(), &published),
+        }
+    }
+
+    pub(crate) fn ask(&mut self, id: NodeId, confirm: Confirm, published: &Arc<Published>) {
+        if self.is_planted(Plant::StrangerCounts) {
+            for peer in self.ids().filter(|peer| *peer != id) {
+                self.send(id, peer, &Event::Confirm { from: id, confirm });
+            }
+            return;
+        }
+        for (voter, _) in published.voters.iter() {
+            if voter != id {
+                self.send(id, voter, &Event::Confirm { from: id, confirm });
+            }
+        }
+    }
+
+    pub(crate) fn load(&mut self, to: NodeId, from: NodeId, confirm: &Confirm) {
+        let plant = self.plant();
+        let running = self.node(to).running_mut();
+        let fresh = &running.shared.promise;
+        let (stale, at_start) = &running.stale;
+        let of_restart = Promise::new(Term(0));
+        if plant == Some(Plant::RestartPromise) && fresh.load() > *at_start {
+            of_restart.raise(fresh.load());
+        }
+        let promise = match plant {
+            Some(Plant::LatePromise) => stale,
+            Some(Plant::RestartPromise) => &of_restart,
+            _ => fresh,
+        };
+        let reply = answer(from, confirm, running.identity, promise);
+        self.summary.count_reply(reply.is_yes());
+        self.next_step(to, Event::Send { to: from, reply });
+    }
+
+    pub(crate) fn reply(&mut self, to: NodeId, from: NodeId, mut reply: ConfirmReply) {
+        let plant = self.plant();
+        let worker = reply.worker.0 as usize;
+        let rounds = &mut self.node(to).running_mut().workers[worker].rounds;
+        if plant == Some(Plant::AnyReplyCounts)
+            && reply.is_yes()
+            && let Some(newest) = rounds.newest()
+        {
+            let Confirm { boot, term, round, .. } = newest.confirm;
+            reply = ConfirmReply { boot, term, round, promise: term, ..reply };
+        }
+        rounds.handle_reply(from, &reply);
+        if let Some(newest) = rounds.newest()
+            && let is_voter = newest.published.voters.iter().any(|(voter, _)| voter == from)
+            && (plant == Some(Plant::CountedTwice)
+                || plant == Some(Plant::StrangerCounts) && !is_voter)
+            && reply.is_yes()
+        {
+            let other = newest.published.voters.iter().find(|(node, _)| ![to, from].contains(node));
+            if let Some((node, store)) = other {
+                rounds.handle_reply(node, &ConfirmReply { store, ..reply });
+            }
+        }
+        self.take_confirmed(to, worker);
+        self.fail_rounds(to, worker);
+    }
+
+    fn take_confirmed(&mut self, id: NodeId, worker: usize) {
+        let now_ns = self.monotonic_ns(id);
+        let running = self.node(id).running_mut();
+        let own = &mut running.workers[worker];
+        let mut steps = 0;
+        while let Some(confirmed) = own.rounds.poll_confirmed() {
+            running.completed_ns = now_ns;
+            own.confirmed.push_back(confirmed);
+            steps += 1;
+        }
+        for _ in 0..steps {
+            self.next_step(id, Event::Allocate { worker });
+        }
+        self.want_turn(id, worker);
+    }
+
+    pub(crate) fn allocate(&mut self, id: NodeId, worker: usize) {
+        let is_joined = self.is_planted(Plant::JoinAtCompletion);
+        let own = &mut self.node(id).running_mut().workers[worker];
+        let Some((batch, key)) = own.confirmed.pop_front() else { return };
+        let mut requests = batch.take();
+        if is_joined {
+            requests.append(&mut own.open);
+        }
+        if !requests.is_empty() {
+            self.stamp(id, worker, &requests, &key);
+        }
+    }
+
+    fn stamp(&mut self, id: NodeId, worker: usize, requests: &[Request], key: &Confirmed) {
+        let count = requests.iter().map(|request| request.count).sum();
+        // A second look at the clocks, for the planted bug that takes one.
+        let again_ns = self.now_ns + self.random.u64(0..2 * MS);
+        let clock = self.at(id).clock;
+        let running = self.node(id).running_mut();
+        let offset_ns = running.trusted_offset_ns;
+        let now = |at_ns| {
+            let monotonic_ns = clock.monotonic_ns(at_ns);
+            Now { monotonic_ns, trusted_ns: trusted_ns(monotonic_ns, offset_ns) }
+        };
+        let times = [now(self.now_ns), now(again_ns)];
+        let running = self.node(id).running_mut();
+        let (identity, published) = (running.identity, running.seen.published());
+        let allocated = running.stamper.allocate(worker, key, count, times);
+        self.trusts(times[0].trusted_ns);
+        self.note(|| format!("{id} stamps {allocated:?} in term {}", key.term()));
+        let Ok(range) = allocated else {
+            self.refuse(id, requests, &published);
+            return;
+        };
+        self.history.stamped(identity, range, times[0].trusted_ns);
+        let mut rest = Some(range);
+        for request in requests {
+            let split = rest.and_then(|rest| rest.split_first(request.count));
+            let (own, after) = split.expect("the range is as long as the batch asked for");
+            rest = after;
+            self.next_step(id, Event::Answer { request: *request, told: Told::Given(own) });
+        }
+    }
+
+    fn refuse(&mut self, id: NodeId, requests: &[Request], published: &Published) {
+        for request in requests {
+            let told = Told::Refused(published.leader.filter(|leader| *leader != id));
+            self.next_step(id, Event::Answer { request: *request, told });
+        }
+    }
+
+    /// An answer leaves the node, if the way to the client is good.
+    pub(crate) fn answer(&mut self, id: NodeId, request: Request, told: Told) {
+        if let Told::Given(range) = told {
+            let who = self.at(id).running().identity;
+            self.summary.answered += 1;
+            self.history.answered(Given { who, request, range });
+        } else {
+            self.summary.refused += 1;
+        }
+        let after_ns = self.link_ns();
+        self.schedule_world(after_ns, Event::Told { asker: request.asker, told, by: id });
+    }
+
+    fn fail_rounds(&mut self, id: NodeId, worker: usize) {
+        let now_ns = self.monotonic_ns(id);
+        loop {
+            let running = self.node(id).running_mut();
+            let rounds = &mut running.workers[worker].rounds;
+            let Some((batch, failure)) = rounds.poll_failed(now_ns, &running.seen) else { break };
+            let published = running.seen.published();
+            self.summary.rounds_failed += 1;
+            self.note(|| format!("{id} fails a round: {failure:?}"));
+            self.refuse(id, &batch.take(), &published);
+        }
+    }
+
+    pub(crate) fn worker_tick(&mut self, id: NodeId) {
+        let now_ns = self.monotonic_ns(id);
+        for worker in 0..WORKERS {
+            self.fail_rounds(id, worker);
+            let running = self.node(id).running_mut();
+            let published = running.seen.published();
+            let is_idle = now_ns.saturating_sub(running.completed_ns) >= PROBE_NS && worker == 0;
+            let own = &mut running.workers[worker];
+            let is_leading = published.role == Role::Leader || published.grant.is_some();
+            if !is_leading && !own.open.is_empty() {
+                let open = std::mem::take(&mut own.open);
+                self.refuse(id, &open, &published);
+            } else if is_idle && own.rounds.is_empty() && own.open.is_empty() {
+                // A round of nobody, so that an idle leader knows that it leads.
+                self.begin(id, worker);
+            } else {
+                self.want_turn(id, worker);
+            }
+        }
+        self.schedule_own(id, WORKER_TICK_NS, Event::WorkerTick);
+    }
+}

@@ -1,0 +1,394 @@
+//! The world: one queue, one thread, one seed. Links that delay, reorder, repeat and lose, nodes
+//! that stop, start and pause, and the way of every event to whom it is for.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use epicepoch_core::replica::Replica;
+use epicepoch_wire::bootstrap::Genesis;
+use epicepoch_wire::{BootId, ClusterId, HistoryId, NodeId};
+
+use crate::clients::Client;
+use crate::disk::Disk;
+use crate::event::Event;
+use crate::faults::Nemesis;
+use crate::history::History;
+use crate::node::{Node, Plane, TICK_NS, member};
+use crate::plant::Plant;
+use crate::queue::Queue;
+use crate::summary::Summary;
+
+/// A millisecond.
+pub(crate) const MS: u64 = 1_000_000;
+/// A second.
+pub(crate) const SECOND: u64 = 1_000 * MS;
+/// Nodes of a world, members or not.
+pub(crate) const NODES_MAX: usize = 16;
+
+/// What links and steps do. Chances are per thousand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Weather {
+    pub(crate) delay_ns: (u64, u64),
+    pub(crate) lost: u32,
+    pub(crate) doubled: u32,
+    /// Messages that come much later than others, by up to `late_ns`.
+    pub(crate) late: u32,
+    pub(crate) late_ns: u64,
+    /// A write that is finished takes those behind it with it.
+    pub(crate) together: u32,
+    /// Most time between two steps of a worker on the same request.
+    pub(crate) step_ns: u64,
+    /// Most time that a round may take before it has failed.
+    pub(crate) round_ns: u64,
+}
+
+impl Weather {
+    /// Every message arrives once, after a millisecond.
+    pub(crate) const FAIR: Self = Self {
+        delay_ns: (MS, MS),
+        lost: 0,
+        doubled: 0,
+        late: 0,
+        late_ns: 0,
+        together: 0,
+        step_ns: 0,
+        round_ns: 200 * MS,
+    };
+}
+
+/// To whom, of which run (any, for what comes over a link), and what.
+struct Addressed {
+    to: NodeId,
+    boot: Option<BootId>,
+    event: Event,
+}
+
+/// Lines of a trace that are kept, and how many at most.
+pub(crate) struct Trace {
+    pub(crate) lines: VecDeque<String>,
+    pub(crate) kept: usize,
+}
+
+/// Everything.
+pub(crate) struct World {
+    /// True time since the world began.
+    pub(crate) now_ns: u64,
+    pub(crate) random: fastrand::Rng,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) genesis: Genesis,
+    pub(crate) weather: Weather,
+    /// Whether a link is cut, by plane, sender and receiver.
+    pub(crate) cuts: [[u16; NODES_MAX]; 2],
+    pub(crate) clients: Vec<Client>,
+    pub(crate) nemesis: Nemesis,
+    pub(crate) history: History,
+    pub(crate) summary: Summary,
+    pub(crate) trace: Option<Trace>,
+    /// Of everything that happened, in its order.
+    pub(crate) hash: u64,
+    plant: Option<Plant>,
+    queue: Queue<Addressed>,
+}
+
+impl World {
+    /// A cluster of `voters` that is not started, and `spare` nodes that know it.
+    pub(crate) fn new(seed: u64, voters: u64, spare: u64, plant: Option<Plant>) -> Self {
+        let members = (1..=voters).map(|id| member(NodeId(id))).collect();
+        let genesis = Genesis { cluster: ClusterId(9), history: HistoryId(1), members };
+        let node = |id| Node::new(NodeId(id), Disk::founded(&genesis, id <= voters));
+        Self {
+            now_ns: 0,
+            random: fastrand::Rng::with_seed(seed),
+            nodes: (1..=voters + spare).map(node).collect(),
+            genesis,
+            weather: Weather::FAIR,
+            cuts: [[0; NODES_MAX]; 2],
+            clients: vec![],
+            nemesis: Nemesis::default(),
+            history: History::default(),
+            summary: Summary::default(),
+            trace: None,
+            hash: 0xcbf2_9ce4_8422_2325,
+            plant,
+            queue: Queue::new(),
+        }
+    }
+
+    /// The planted bug; none in a release build.
+    pub(crate) fn plant(&self) -> Option<Plant> {
+        if cfg!(debug_assertions) { self.plant } else { None }
+    }
+
+    pub(crate) fn is_planted(&self, plant: Plant) -> bool {
+        self.plant() == Some(plant)
+    }
+
+    pub(crate) fn ids(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (1..=self.nodes.len() as u64).map(NodeId)
+    }
+
+    pub(crate) fn at(&self, id: NodeId) -> &Node {
+        &self.nodes[id.0 as usize - 1]
+    }
+
+    pub(crate) fn node(&mut self, id: NodeId) -> &mut Node {
+        &mut self.nodes[id.0 as usize - 1]
+    }
+
+    pub(crate) fn start_if_down(&mut self, id: NodeId) {
+        if self.at(id).running.is_none() {
+            self.start(id);
+        }
+    }
+
+    pub(crate) fn start(&mut self, id: NodeId) {
+        let seed = self.random.u64(..);
+        let (now_ns, plant) = (self.now_ns, self.plant());
+        self.node(id).boot(now_ns, seed, plant);
+        let offset_ns = self.random.u64(0..TICK_NS);
+        self.schedule_own(id, offset_ns, Event::Tick);
+        self.schedule_own(id, 2 * offset_ns, Event::WorkerTick);
+        self.note(|| format!("{id} starts"));
+        self.pump(id);
+    }
+
+    /// The process ends. What was not durable is lost, but for what had reached the disk unseen.
+    pub(crate) fn crash(&mut self, id: NodeId) {
+        self.note(|| format!("{id} crashes"));
+        let pending = self.at(id).disk.pending();
+        let kept = if self.random.bool() { 0 } else { self.random.usize(0..=pending) };
+        // A disk that lies has said so already; what it then keeps is not the point.
+        let kept = if self.is_planted(Plant::LyingDisk) { 0 } else { kept };
+        let node = self.node(id);
+        node.disk.crash(kept);
+        node.paused_until_ns = [0; 2];
+        node.running = None;
+    }
+
+    /// Peers see that the connections from `id` have closed.
+    pub(crate) fn close(&mut self, id: NodeId) {
+        for peer in self.ids() {
+            if peer != id {
+                self.schedule(peer, None, MS, Event::Closed { peer: id });
+            }
+        }
+    }
+
+    pub(crate) fn pause(&mut self, id: NodeId, plane: Plane, ns: u64) {
+        let until_ns = self.now_ns + ns;
+        self.node(id).paused_until_ns[plane as usize] = until_ns;
+    }
+
+    /// Cuts the way from `from` to `to`.
+    pub(crate) fn cut(&mut self, from: NodeId, to: NodeId, plane: Plane) {
+        self.cuts[plane as usize][from.0 as usize - 1] |= 1 << (to.0 - 1);
+    }
+
+    fn is_cut(&self, from: NodeId, to: NodeId, plane: Plane) -> bool {
+        self.cuts[plane as usize][from.0 as usize - 1] >> (to.0 - 1) & 1 == 1
+    }
+
+    /// Calls the replica of a running node, then does what it wants done.
+    pub(crate) fn with<R>(&mut self, id: NodeId, call: impl FnOnce(&mut Replica, u64) -> R) -> R {
+        let monotonic_ns = self.monotonic_ns(id);
+        let result = call(&mut self.node(id).running_mut().replica, monotonic_ns);
+        self.pump(id);
+        result
+    }
+
+    pub(crate) fn monotonic_ns(&self, id: NodeId) -> u64 {
+        self.at(id).clock.monotonic_ns(self.now_ns)
+    }
+
+    pub(crate) fn chance(&mut self, per_thousand: u32) -> bool {
+        per_thousand > 0 && self.random.u32(0..1000) < per_thousand
+    }
+
+    /// One of the nodes, members or not, running or not.
+    pub(crate) fn any(&mut self) -> NodeId {
+        NodeId(self.random.u64(1..=self.nodes.len() as u64))
+    }
+
+    pub(crate) fn note(&mut self, line: impl FnOnce() -> String) {
+        let Some(trace) = &mut self.trace else { return };
+        if trace.lines.len() == trace.kept {
+            trace.lines.pop_front();
+        }
+        let ms = self.now_ns / MS;
+        let ns = self.now_ns % MS;
+        trace.lines.push_back(format!("{ms:>6}.{ns:06} ms  {}", line()));
+    }
+
+    /// Something that a node does itself, some time later, if its process still runs then.
+    pub(crate) fn schedule_own(&mut self, id: NodeId, after_ns: u64, event: Event) {
+        let boot = self.at(id).running().identity.boot;
+        self.schedule(id, Some(boot), after_ns, event);
+    }
+
+    pub(crate) fn schedule(
+        &mut self,
+        to: NodeId,
+        boot: Option<BootId>,
+        after_ns: u64,
+        event: Event,
+    ) {
+        self.queue.push(self.now_ns + after_ns, Addressed { to, boot, event });
+    }
+
+    /// Something that happens to no node.
+    pub(crate) fn schedule_world(&mut self, after_ns: u64, event: Event) {
+        self.schedule(NodeId(0), None, after_ns, event);
+    }
+
+    /// The next step of a worker on the same request: now, or after other things.
+    pub(crate) fn next_step(&mut self, id: NodeId, event: Event) {
+        let most_ns = self.weather.step_ns;
+        if most_ns == 0 {
+            self.happen(id, event);
+        } else {
+            let after_ns = self.random.u64(0..=most_ns);
+            self.schedule_own(id, after_ns, event);
+        }
+    }
+
+    /// Puts something on a link between nodes. A cut loses what is sent; what was sent before
+    /// still comes.
+    pub(crate) fn send(&mut self, from: NodeId, to: NodeId, event: &Event) {
+        let plane = event.plane().expect("a message is for a node");
+        if to.0 == 0 || to.0 > self.nodes.len() as u64 || self.is_cut(from, to, plane) {
+            return;
+        }
+        if self.chance(self.weather.lost) {
+            self.summary.messages_lost += 1;
+            return;
+        }
+        let copies = 1 + u32::from(self.chance(self.weather.doubled));
+        self.summary.messages_doubled += u64::from(copies - 1);
+        for _ in 0..copies {
+            let mut after_ns = self.link_ns();
+            if self.chance(self.weather.late) {
+                self.summary.messages_late += 1;
+                after_ns += self.random.u64(0..self.weather.late_ns);
+            }
+            self.schedule(to, None, after_ns, event.clone());
+        }
+    }
+
+    /// How long a message takes on a link.
+    pub(crate) fn link_ns(&mut self) -> u64 {
+        let (least, most) = self.weather.delay_ns;
+        self.random.u64(least..=most)
+    }
+
+    /// The next event, if it is due before `end_ns`. `false` when there is none.
+    pub(crate) fn step(&mut self, end_ns: u64) -> bool {
+        if self.queue.next_ns().is_none_or(|at_ns| at_ns > end_ns) {
+            return false;
+        }
+        let (at_ns, Addressed { to, boot, event }) = self.queue.pop().expect("one is due");
+        self.now_ns = at_ns;
+        let Some(plane) = event.plane() else {
+            self.digest(to, &event);
+            self.happen_outside(event);
+            return true;
+        };
+        let node = self.at(to);
+        let Some(running) = &node.running else {
+            if let Event::Arrive { asker, .. } = event {
+                self.arrive_nowhere(to, asker);
+            }
+            return true;
+        };
+        if boot.is_some_and(|boot| boot != running.identity.boot) {
+            return true;
+        }
+        let until_ns = node.paused_until_ns[plane as usize];
+        if until_ns > at_ns {
+            // The inbox is drained before the tick.
+            let is_tick = matches!(event, Event::Tick | Event::WorkerTick);
+            self.schedule(to, boot, until_ns - at_ns + u64::from(is_tick), event);
+            return true;
+        }
+        self.digest(to, &event);
+        self.happen(to, event);
+        true
+    }
+
+    fn digest(&mut self, to: NodeId, event: &Event) {
+        let (kind, value) = event.digest();
+        for part in [self.now_ns, to.0 << 8 | kind, value] {
+            self.hash = (self.hash ^ part).wrapping_mul(0x0100_0000_01b3).rotate_left(23);
+        }
+        self.summary.events += 1;
+        if self.trace.is_some() {
+            self.note_event(to, event);
+        }
+    }
+
+    fn note_event(&mut self, to: NodeId, event: &Event) {
+        match event {
+            // Too many, and what follows from them is told.
+            Event::Tick | Event::WorkerTick | Event::Ping { .. } | Event::Pong { .. } => {}
+            Event::Raft { from, bytes } => {
+                let message = epicepoch_wire::raft_message::RaftMessage::decode(bytes);
+                self.note(|| format!("{to} receives from {from}: {message:?}"));
+            }
+            Event::Ask { confirm, .. } => {
+                self.note(|| format!("{to} asks for term {}: {confirm:?}", confirm.term));
+            }
+            event if event.plane().is_none() => self.note(|| format!("world: {event:?}")),
+            event => self.note(|| format!("{to} {event:?}")),
+        }
+    }
+
+    fn happen(&mut self, id: NodeId, event: Event) {
+        match event {
+            Event::Tick => self.tick(id),
+            Event::Written => self.written(id),
+            Event::Raft { from, bytes } => self.receive(id, from, &bytes),
+            Event::Closed { peer } => self.closed(id, peer),
+            Event::Ping { from, boot, ping } => self.ping(id, from, boot, ping),
+            Event::Pong { from, boot, pong } => self.pong(id, from, boot, pong),
+            Event::Arrive { worker, asker, count } => self.arrive(id, worker, asker, count),
+            Event::Turn { worker } => self.turn(id, worker),
+            Event::Ask { confirm, published } => self.ask(id, confirm, &published),
+            Event::Confirm { from, confirm } => self.next_step(id, Event::Load { from, confirm }),
+            Event::Load { from, confirm } => self.load(id, from, &confirm),
+            Event::Send { to, reply } => self.send(id, to, &Event::Reply { from: id, reply }),
+            Event::Reply { from, reply } => self.reply(id, from, reply),
+            Event::Allocate { worker } => self.allocate(id, worker),
+            Event::Answer { request, told } => self.answer(id, request, told),
+            Event::WorkerTick => self.worker_tick(id),
+            Event::Client { .. }
+            | Event::GiveUp { .. }
+            | Event::Told { .. }
+            | Event::Fault
+            | Event::End { .. } => self.happen_outside(event),
+        }
+    }
+
+    fn happen_outside(&mut self, event: Event) {
+        match event {
+            Event::Client { client } => self.client_asks(client),
+            Event::GiveUp { asker } => self.client_gives_up(asker),
+            Event::Told { asker, told, by } => self.client_is_told(asker, told, by),
+            Event::Fault => self.fault(),
+            Event::End { end } => self.end(end),
+            event => unreachable!("{event:?} is a node's"),
+        }
+    }
+
+    /// What every node is, for people.
+    pub(crate) fn standing(&self) -> String {
+        let node = |node: &Node| {
+            let status = node.running.as_ref().map(|running| running.replica.status());
+            format!("\nnode {}: {status:?}", node.id)
+        };
+        self.nodes.iter().map(node).collect()
+    }
+
+    /// Counts of something by its name.
+    pub(crate) fn count(&mut self, what: &'static str) {
+        let counts: &mut BTreeMap<&'static str, u64> = &mut self.summary.faults;
+        *counts.entry(what).or_default() += 1;
+    }
+}
