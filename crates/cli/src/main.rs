@@ -5,11 +5,13 @@
 //! - [`settings`]: the table of settings; [`sources`] and [`config_file`] fill it in.
 //! - [`logging`]: the log on standard error.
 //! - [`serve`], [`dev`]: run nodes; [`signals`] stops them.
+//! - [`bench`]: measures one, and the machine.
 //! - [`get`], [`status`]: ask a cluster; [`addresses`] says which.
 //! - [`decode`], [`encode`]: timestamps and wall time; [`moment`] is how both are shown.
 //! - [`failure`]: errors and exit codes.
 
 mod addresses;
+mod bench;
 mod commands;
 mod config_file;
 mod decode;
@@ -64,6 +66,7 @@ fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Fail
         Some(("get", matches)) => get::run(matches, environment),
         Some(("decode", matches)) => decode::run(matches),
         Some(("encode", matches)) => encode::run(matches),
+        Some(("bench", matches)) => bench::run(matches, environment),
         Some(("status", matches)) => status::run(matches, environment),
         _ => Err(Failure::usage(anyhow::anyhow!("no command given; see epicepoch --help"))),
     }
