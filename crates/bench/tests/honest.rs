@@ -118,7 +118,7 @@ fn a_stall_of_200_ms_shows_in_the_open_loop_and_hides_in_the_closed_one() {
     let closed = with_a_stall(Pace::Closed);
     let table = text::run_table(&closed, None, &[]);
     // Four requests of many thousands saw it.
-    assert!(quantile(&closed.counts.latency_ns, 0.999) < stall / 4, "{table}");
+    assert!(quantile(&closed.counts.latency_ns, 0.999) < stall / 2, "{table}");
     assert!(Duration::from_nanos(closed.counts.latency_ns.max()) > stall.mul_f64(0.9), "{table}");
 }
 

@@ -34,7 +34,10 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
 fn run_floor(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let directory = PathBuf::from(text_of(matches, "dir"));
     if !directory.is_dir() {
-        return Err(Failure::usage(anyhow!("--dir is {directory:?}, which is no directory")));
+        return Err(Failure::usage(anyhow!(
+            "--dir is {}, which is no directory",
+            directory.display()
+        )));
     }
     let each = duration(matches, "duration", FLOOR_TIME_MAX)?;
     let floor = Floor::measure(&directory, each)
