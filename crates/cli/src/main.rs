@@ -5,7 +5,7 @@
 //! - [`settings`]: the table of settings; [`sources`] and [`config_file`] fill it in.
 //! - [`logging`]: the log on standard error.
 //! - [`serve`], [`dev`]: run nodes; [`signals`] stops them.
-//! - [`bench`]: measures one, and the machine.
+//! - [`mod@bench`]: measures one, and the machine.
 //! - [`get`], [`status`]: ask a cluster; [`addresses`] says which.
 //! - [`decode`], [`encode`]: timestamps and wall time; [`moment`] is how both are shown.
 //! - [`failure`]: errors and exit codes.
