@@ -126,6 +126,8 @@ pub struct History {
     /// Zero of the nanoseconds in `answers`.
     origin: Instant,
     answers: Vec<Answer>,
+    /// Judged by [`History::settle_before`], and still open at its horizon.
+    open: Vec<Answer>,
     /// Broken answers since the last check.
     broken: Vec<(Answer, BrokenAnswer)>,
     /// The highest timestamp among the answers that were settled, and when that was.
@@ -147,6 +149,7 @@ impl History {
         Self {
             origin,
             answers: Vec::new(),
+            open: Vec::new(),
             broken: Vec::new(),
             floor: None,
             totals: Totals::default(),
@@ -212,7 +215,8 @@ impl History {
     #[must_use]
     pub fn settle(&mut self, now: Instant) -> Verdict {
         let verdict = self.check();
-        let highest = self.answers.iter().copied().max_by_key(|answer| answer.range.last());
+        let held = self.open.iter().chain(&self.answers).copied();
+        let highest = held.max_by_key(|answer| answer.range.last());
         let horizon = self.nanos(now);
         let answer = match (self.floor, highest) {
             (Some(floor), Some(answer)) if answer.range.last() > floor.answer.range.last() => {
@@ -223,8 +227,44 @@ impl History {
         };
         self.floor = answer.map(|answer| Floor { answer, horizon });
         self.answers.clear();
+        self.open.clear();
         self.broken.clear();
         verdict
+    }
+
+    /// Judges, once and for all, every operation that started before `horizon`, and forgets those
+    /// that were over by then: this is how a load that never pauses is checked in bounded memory.
+    ///
+    /// The caller vouches that whatever is recorded later has started at or after `horizon`. Then
+    /// everything that ended before an operation which is judged here is known, and of what is
+    /// forgotten the highest timestamp is enough to convict whatever comes.
+    #[must_use]
+    pub fn settle_before(&mut self, horizon: Instant) -> Verdict {
+        let horizon = self.nanos(horizon);
+        let judged: Vec<Answer> = self.answers.extract_if(.., |it| it.start < horizon).collect();
+        let waiting = std::mem::replace(&mut self.answers, judged);
+        let mut verdict = Verdict { totals: self.totals, ..Verdict::default() };
+        for (answer, why) in self.broken.drain(..) {
+            verdict.add(Violation::Broken { answer, why });
+        }
+        self.check_unique(&mut verdict);
+        self.check_order(&mut verdict);
+        let mut highest = self.floor.map(|floor| floor.answer);
+        let judged = std::mem::replace(&mut self.answers, waiting);
+        self.open.extend(judged);
+        for answer in self.open.extract_if(.., |it| it.end <= horizon) {
+            if highest.is_none_or(|it| it.range.last() < answer.range.last()) {
+                highest = Some(answer);
+            }
+        }
+        self.floor = highest.map(|answer| Floor { answer, horizon });
+        verdict
+    }
+
+    /// Answers that are held because something may still contradict them.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.answers.len() + self.open.len()
     }
 
     /// What was recorded so far.
@@ -234,38 +274,43 @@ impl History {
     }
 
     /// Sorted by first timestamp, an answer that shares one with any before it starts at or
-    /// below the highest one before it.
-    fn check_unique(&mut self, verdict: &mut Verdict) {
-        self.answers.sort_unstable_by_key(|answer| (answer.range.first(), answer.start));
-        let mut highest: Option<Answer> = None;
-        for answer in &self.answers {
-            if let Some(other) = highest.filter(|it| answer.range.first() <= it.range.last()) {
-                verdict.add(Violation::Repeated { earlier: other, later: *answer }.ordered());
+    /// below the highest one before it. What was judged before only stands as a witness.
+    fn check_unique(&self, verdict: &mut Verdict) {
+        let old = self.open.iter().map(|answer| (answer, false));
+        let new = self.answers.iter().map(|answer| (answer, true));
+        let mut sorted: Vec<(&Answer, bool)> = old.chain(new).collect();
+        sorted.sort_unstable_by_key(|(answer, _)| (answer.range.first(), answer.start));
+        let mut highest: Option<(&Answer, bool)> = None;
+        for (answer, new) in sorted {
+            let shared = highest.filter(|(it, _)| answer.range.first() <= it.range.last());
+            if let Some((other, other_new)) = shared
+                && (new || other_new)
+            {
+                verdict.add(Violation::Repeated { earlier: *other, later: *answer }.ordered());
             }
-            if highest.is_none_or(|it| it.range.last() < answer.range.last()) {
-                highest = Some(*answer);
+            if highest.is_none_or(|(it, _)| it.range.last() < answer.range.last()) {
+                highest = Some((answer, new));
             }
         }
     }
 
     /// A sweep over the starts: the highest timestamp among the operations that ended at or
     /// before a start must lie below what that start brought.
-    fn check_order(&mut self, verdict: &mut Verdict) {
-        let mut by_end: Vec<u32> = (0..self.answers.len() as u32).collect();
-        let mut by_start = by_end.clone();
-        by_end.sort_unstable_by_key(|index| self.answers[*index as usize].end);
-        by_start.sort_unstable_by_key(|index| self.answers[*index as usize].start);
-        let mut ended = by_end.into_iter().map(|index| self.answers[index as usize]).peekable();
+    fn check_order(&self, verdict: &mut Verdict) {
+        let mut by_end: Vec<&Answer> = self.open.iter().chain(&self.answers).collect();
+        by_end.sort_unstable_by_key(|answer| answer.end);
+        let mut by_start: Vec<&Answer> = self.answers.iter().collect();
+        by_start.sort_unstable_by_key(|answer| answer.start);
+        let mut ended = by_end.into_iter().peekable();
         let mut highest = self.floor.map(|floor| floor.answer);
-        for index in by_start {
-            let later = self.answers[index as usize];
+        for later in by_start {
             while let Some(answer) = ended.next_if(|answer| answer.end <= later.start) {
                 if highest.is_none_or(|it| it.range.last() < answer.range.last()) {
-                    highest = Some(answer);
+                    highest = Some(*answer);
                 }
             }
             if let Some(earlier) = highest.filter(|it| later.range.first() <= it.range.last()) {
-                verdict.add(Violation::OutOfOrder { earlier, later });
+                verdict.add(Violation::OutOfOrder { earlier, later: *later });
             }
         }
     }
@@ -493,6 +538,30 @@ mod tests {
             }
             let found = verdict.violations.iter().any(is_repeated);
             prop_assert_eq!(found, !repeated.is_empty(), "{}", &verdict);
+        }
+
+        #[test]
+        fn settling_as_one_goes_finds_the_same_guilt(
+            told in prop::collection::vec(prop_oneof![any_told(), nearly_right()], 0..24),
+            step in 1_u64..100,
+        ) {
+            let whole = check(&told);
+            let origin = Instant::now();
+            let mut history = History::new(origin);
+            let mut found = 0;
+            let mut waiting = told.clone();
+            // Ends come in any order; what is recorded after a horizon starts at or after it.
+            for horizon in (0..700).step_by(step as usize) {
+                for it in waiting.extract_if(.., |it| it.1 < horizon) {
+                    history.record(&operation(origin, it));
+                }
+                let horizon = origin + Duration::from_micros(horizon);
+                found += history.settle_before(horizon).violation_count;
+            }
+            history.record_all(&waiting.iter().map(|it| operation(origin, *it)).collect::<Vec<_>>());
+            found += history.settle_before(origin + Duration::from_secs(1)).violation_count;
+            prop_assert_eq!(whole.is_clean(), found == 0, "{}", &whole);
+            prop_assert_eq!(history.held(), 0);
         }
 
         #[test]

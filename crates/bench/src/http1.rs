@@ -25,7 +25,7 @@ const READ_LEN: usize = 16 * 1024;
 pub struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
-    /// Bytes at the front of `buffer` that belong to the answer handed out last.
+    /// Bytes at the front of `buffer` that belong to answers handed out already.
     used: usize,
 }
 
@@ -48,24 +48,39 @@ impl Connection {
         Ok(self.stream.write_all(request).await?)
     }
 
-    /// Reads the next answer.
+    /// Reads the next answer. Dropping the future loses nothing.
     ///
     /// # Errors
     /// The connection is of no more use after any error.
     pub async fn receive(&mut self) -> Result<Response<'_>, ConnectionError> {
-        self.buffer.drain(..self.used);
-        self.used = 0;
         let frame = loop {
-            if let Some(frame) = Frame::parse(&self.buffer)? {
+            if let Some(frame) = Frame::parse(&self.buffer[self.used..])? {
                 break frame;
             }
+            // Only here, so that many answers of one read are not moved once for each of them.
+            self.buffer.drain(..self.used);
+            self.used = 0;
             if self.stream.read_buf(&mut self.buffer).await? == 0 {
                 let clean = self.buffer.is_empty();
                 return Err(if clean { ConnectionError::Closed } else { ConnectionError::Cut });
             }
         };
-        self.used = frame.len();
-        Ok(frame.response(&self.buffer))
+        Ok(self.hand_out(frame))
+    }
+
+    /// The next answer, if it was read already.
+    ///
+    /// # Errors
+    /// The connection is of no more use after any error.
+    pub fn received(&mut self) -> Result<Option<Response<'_>>, ConnectionError> {
+        let frame = Frame::parse(&self.buffer[self.used..])?;
+        Ok(frame.map(|frame| self.hand_out(frame)))
+    }
+
+    fn hand_out(&mut self, frame: Frame) -> Response<'_> {
+        let from = self.used;
+        self.used += frame.len();
+        frame.response(&self.buffer[from..])
     }
 }
 
@@ -86,13 +101,16 @@ impl Frame {
         };
         let head = &buffer[..head_len];
         let status = status(head).ok_or(ConnectionError::Malformed("status line"))?;
-        if header(head, "transfer-encoding").is_some() {
-            return Err(ConnectionError::Malformed("transfer-encoding is not understood"));
+        let mut body_len = 0;
+        // One pass: this runs once per request of a measurement.
+        for (name, value) in headers(head) {
+            if name.eq_ignore_ascii_case("content-length") {
+                let len = value.parse();
+                body_len = len.map_err(|_| ConnectionError::Malformed("content-length"))?;
+            } else if name.eq_ignore_ascii_case("transfer-encoding") {
+                return Err(ConnectionError::Malformed("transfer-encoding is not understood"));
+            }
         }
-        let body_len = match header(head, "content-length") {
-            Some(text) => text.parse().map_err(|_| ConnectionError::Malformed("content-length"))?,
-            None => 0,
-        };
         if body_len > BODY_LEN_MAX {
             return Err(ConnectionError::TooLong);
         }

@@ -7,11 +7,23 @@
 //! - [`http1`]: an HTTP/1.1 connection that is thin enough to measure with.
 //! - [`load`]: the closed-loop load generator, which follows the leader or drives every node.
 //! - [`report`]: what a load saw: answers, failures by kind, latency, the longest silence.
+//! - [`run`]: the generator of `epicepoch bench run`: open and closed loop, several transports.
+//! - [`latency`]: its histograms; [`hiccup`], [`machine`]: what the machine did meanwhile.
+//! - [`floor`]: what the machine can do at all.
+//! - [`slo`]: promises and whether they were kept; [`text`], [`json`]: how it is all shown.
 
+pub mod floor;
+pub mod hiccup;
 pub mod history;
 pub mod http1;
+pub mod json;
+pub mod latency;
 pub mod load;
+pub mod machine;
 pub mod report;
+pub mod run;
+pub mod slo;
+pub mod text;
 pub mod verdict;
 
 pub use history::{History, Operation, Outcome};

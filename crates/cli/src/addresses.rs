@@ -27,7 +27,7 @@ pub(crate) fn client(
         .with_context(|| format!("{text:?} (from {origin})"))
         .map_err(Failure::usage)?;
     let timeout = matches.get_one::<String>("timeout").map_or("", String::as_str);
-    let patience = duration(timeout).ok_or_else(|| {
+    let patience = duration(timeout, TIMEOUT_MAX).ok_or_else(|| {
         Failure::usage(anyhow!(
             "--timeout is {timeout:?}; allowed is a whole number with its unit, from 1ms to \
              3600s, such as 5s or 500ms"
@@ -50,19 +50,21 @@ fn addresses(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
-fn duration(text: &str) -> Option<Duration> {
+/// A whole number of seconds or milliseconds with its unit, from 1 ms to `max`.
+pub(crate) fn duration(text: &str, max: Duration) -> Option<Duration> {
     let duration = match text.strip_suffix("ms") {
         Some(number) => Duration::from_millis(whole_number(number)?),
         None => Duration::from_secs(whole_number(text.strip_suffix('s')?)?),
     };
-    (Duration::from_millis(1)..=TIMEOUT_MAX).contains(&duration).then_some(duration)
+    (Duration::from_millis(1)..=max).contains(&duration).then_some(duration)
 }
 
 /// Names the addresses as a variable.
 const VARIABLE: &str = "EPICEPOCH_ADDRS";
 /// The client ports of `epicepoch dev`, then the default port of a node.
 const DEFAULT: &str = "8881,8882,8883,8080";
-const TIMEOUT_MAX: Duration = Duration::from_hours(1);
+/// The longest that one question may take.
+pub(crate) const TIMEOUT_MAX: Duration = Duration::from_hours(1);
 
 #[cfg(test)]
 mod tests {
@@ -76,6 +78,7 @@ mod tests {
 
     #[test]
     fn a_duration_has_a_unit() {
+        let duration = |text| duration(text, TIMEOUT_MAX);
         assert_eq!(duration("5s"), Some(Duration::from_secs(5)));
         assert_eq!(duration("500ms"), Some(Duration::from_millis(500)));
         for bad in ["", "5", "s", "ms", "0s", "-1s", "1.5s", "3601s", "5 s", "5m"] {

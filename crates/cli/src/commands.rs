@@ -1,6 +1,9 @@
 //! The command line: every command, argument and word of help. It decides nothing.
 
+use std::ops::RangeInclusive;
+
 use clap::{Arg, ArgAction, Command, value_parser};
+use epicepoch_bench::run::config::{CONNECTIONS_MAX, COUNT_MAX, IN_FLIGHT_MAX, THREADS_MAX};
 
 use crate::settings::{Group, Kind, Setting, TABLE};
 use crate::sources::CONFIG;
@@ -16,7 +19,7 @@ pub(crate) fn tree() -> Command {
         .arg_required_else_help(true)
         .max_term_width(100)
         .disable_help_subcommand(true)
-        .subcommands([serve(), dev(), get(), decode(), encode(), status(), sim()])
+        .subcommands([serve(), dev(), get(), decode(), encode(), status(), bench(), sim()])
 }
 
 fn serve() -> Command {
@@ -203,6 +206,95 @@ fn sim() -> Command {
         )
 }
 
+fn bench() -> Command {
+    Command::new("bench")
+        .about("Measure a cluster from outside, and what this machine can do at all")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .subcommands([bench_run(), bench_floor()])
+}
+
+fn bench_floor() -> Command {
+    Command::new("floor")
+        .about("Measure bare echoes over loopback, fsync, clock and thread wake-up")
+        .arg(text("duration", "TIME", "How long for each figure").default_value("1s"))
+        .arg(text("dir", "DIR", "Where to sync a file").default_value("."))
+        .arg(switch("json", "Print JSON; times are nanoseconds"))
+}
+
+fn bench_run() -> Command {
+    Command::new("run")
+        .about("Put a cluster under load and report latency, rate, failures and order")
+        .long_about(
+            "Put a cluster under load and report latency, rate, failures and order.\n\nWithout \
+             --rate it is a closed loop: each connection asks again when its answer has come. With \
+             --rate it is an open loop: requests are due at fixed times, and latency counts from \
+             then, so that a stall is felt by everybody who would have come meanwhile.",
+        )
+        .after_help(
+            "Examples:\n  epicepoch bench run --rate 5000 --duration 60s\n  \
+             epicepoch bench run --connections 256 --duration 10s\n  \
+             epicepoch bench run --rate 1000 --slo p99=5ms,max=50ms,errors=0%\n\n\
+             Exit codes: 0 done; 1 it failed, nothing was answered, or an answer was wrong; 2 wrong \
+             usage;\n3 a promise of --slo was missed; 4 --slo has no verdict, because the \
+             generator was the bottleneck.",
+        )
+        .args(client_arguments())
+        .arg(
+            text("transport", "NAME", "How requests travel")
+                .value_parser(["http1", "h2c"])
+                .default_value("http1"),
+        )
+        .arg(number("connections", 1..=CONNECTIONS_MAX as u64, "Connections in all [default: 8]"))
+        .arg(number(
+            "pipeline",
+            1..=IN_FLIGHT_MAX as u64,
+            "http1: requests open on one connection [default: 1]",
+        ))
+        .arg(number(
+            "in-flight",
+            1..=IN_FLIGHT_MAX as u64,
+            "h2c: streams open on one connection [default: 1]",
+        ))
+        .arg(number("threads", 1..=THREADS_MAX as u64, "Threads that send [default: 1]"))
+        .arg(number("count", 1..=COUNT_MAX, "Timestamps per request [default: 1]").short('n'))
+        .arg(text("rate", "R", "Requests per second: an open loop"))
+        .arg(
+            text("arrivals", "HOW", "How the requests of --rate are spread")
+                .value_parser(["constant", "poisson"])
+                .default_value("constant")
+                .requires("rate"),
+        )
+        .arg(text("warmup", "TIME", "Load before the measurement, or 0").default_value("1s"))
+        .arg(text("duration", "TIME", "How long to measure").default_value("10s"))
+        .arg(
+            text("verify", "WHETHER", "Check that what comes is unique and in real-time order")
+                .value_parser(["on", "off"])
+                .default_value("on"),
+        )
+        .arg(
+            Arg::new("pid")
+                .long("pid")
+                .value_name("PID,...")
+                .value_delimiter(',')
+                .value_parser(value_parser!(u32).range(1..))
+                .action(ArgAction::Append)
+                .help("Local server processes whose CPU time to count"),
+        )
+        .arg(text("slo", "PROMISES", "Judge the run: p99=1ms,max=20ms,gap=1s,errors=0.1%"))
+        .arg(text("json", "FILE", "Write everything as JSON; times are nanoseconds"))
+        .arg(text("hgrm", "FILE", "Write the percentiles for HdrHistogram's tools, in ms"))
+}
+
+fn text(name: &'static str, value: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name(value).help(help)
+}
+
+fn number(name: &'static str, allowed: RangeInclusive<u64>, help: &'static str) -> Arg {
+    text(name, "K", help).value_parser(value_parser!(u64).range(allowed))
+}
+
 fn client_arguments() -> [Arg; 2] {
     [
         Arg::new("addr")
@@ -265,6 +357,7 @@ Try it:
   curl -s localhost:8881/timestamp | xxd       a timestamp
   epicepoch get -n 3 | epicepoch decode        three, with their wall time
   epicepoch status                             who leads
+  epicepoch bench run --rate 1000              how fast it is
 
 Exit codes: 0 done, 1 failed while running, 2 wrong usage or configuration.";
 
@@ -307,9 +400,18 @@ mod tests {
     #[test]
     fn the_first_help_shows_every_command_and_examples() {
         let help = tree().render_long_help().to_string();
-        for word in
-            ["serve", "dev", "get", "decode", "encode", "status", "sim", "curl", "Exit codes"]
-        {
+        for word in [
+            "serve",
+            "dev",
+            "get",
+            "decode",
+            "encode",
+            "status",
+            "bench",
+            "sim",
+            "curl",
+            "Exit codes",
+        ] {
             assert!(help.contains(word), "{word} in\n{help}");
         }
     }

@@ -5,12 +5,14 @@
 //! - [`settings`]: the table of settings; [`sources`] and [`config_file`] fill it in.
 //! - [`logging`]: the log on standard error.
 //! - [`serve`], [`dev`]: run nodes; [`signals`] stops them.
+//! - [`mod@bench`]: measures one, and the machine.
 //! - [`get`], [`status`]: ask a cluster; [`addresses`] says which.
 //! - [`decode`], [`encode`]: timestamps and wall time; [`moment`] is how both are shown.
 //! - [`sim`]: whole clusters of the core under simulated faults.
 //! - [`failure`]: errors and exit codes.
 
 mod addresses;
+mod bench;
 mod commands;
 mod config_file;
 mod decode;
@@ -66,6 +68,7 @@ fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Fail
         Some(("get", matches)) => get::run(matches, environment),
         Some(("decode", matches)) => decode::run(matches),
         Some(("encode", matches)) => encode::run(matches),
+        Some(("bench", matches)) => bench::run(matches, environment),
         Some(("status", matches)) => status::run(matches, environment),
         Some(("sim", matches)) => sim::run(matches),
         _ => Err(Failure::usage(anyhow::anyhow!("no command given; see epicepoch --help"))),

@@ -22,7 +22,7 @@ fn text(bytes: &[u8]) -> &str {
 #[test]
 fn wrong_usage_and_wrong_settings_exit_with_2_and_say_why_on_standard_error() {
     type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static str);
-    let cases: [Case; 10] = [
+    let cases: [Case; 16] = [
         (&[], &[], "Usage"),
         (&["serve", "--no-such-flag"], &[], "--no-such-flag"),
         (&["serve"], &[], "NODE_ID is required"),
@@ -33,6 +33,12 @@ fn wrong_usage_and_wrong_settings_exit_with_2_and_say_why_on_standard_error() {
         (&["decode", "xyz"], &[], "xyz"),
         (&["encode", "-1s"], &[], "allowed is 1970"),
         (&["get", "--timeout", "5"], &[], "--timeout"),
+        (&["bench"], &[], "Usage"),
+        (&["bench", "run", "--rate", "fast"], &[], "--rate is \"fast\""),
+        (&["bench", "run", "--slo", "p99=1"], &[], "p99=1"),
+        (&["bench", "run", "--in-flight", "4"], &[], "--pipeline"),
+        (&["bench", "run", "--duration", "0s"], &[], "--duration"),
+        (&["bench", "floor", "--dir", "/nonexistent"], &[], "/nonexistent"),
     ];
     for (arguments, variables, says) in cases {
         let output = output(arguments, variables);
@@ -82,10 +88,11 @@ fn a_reader_that_leaves_is_no_error() {
 
 #[test]
 fn nobody_to_ask_is_a_failure_at_run_time() {
-    for command in ["get", "status"] {
+    for command in [["get"].as_slice(), &["status"], &["bench", "run"]] {
         // Port 1 is reserved, and nothing listens there.
-        let output = output(&[command, "--timeout", "50ms"], &[("EPICEPOCH_ADDRS", "1")]);
-        assert_eq!(output.status.code(), Some(1), "{command}");
+        let output =
+            output(&[command, &["--timeout", "50ms"]].concat(), &[("EPICEPOCH_ADDRS", "1")]);
+        assert_eq!(output.status.code(), Some(1), "{command:?}");
         assert!(output.stdout.is_empty());
         assert!(text(&output.stderr).contains("before the deadline"), "{}", text(&output.stderr));
     }

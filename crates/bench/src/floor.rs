@@ -1,0 +1,295 @@
+//! What this machine can do at all, so that a figure can be read as a multiple of it: a bare
+//! 16-byte echo over loopback TCP, one fsync, one clock read, one thread wake-up. Nothing here
+//! knows what a timestamp is.
+
+use std::fs::OpenOptions;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use crate::latency;
+
+/// Everything that was found.
+#[derive(Clone, Debug)]
+pub struct Floor {
+    /// Round trips of 16 bytes while both ends sleep in `read`.
+    pub echo_sleeping_ns: Histogram<u64>,
+    /// Round trips of 16 bytes while both ends try `read` again and again.
+    pub echo_spinning_ns: Histogram<u64>,
+    /// Echoes per second of one server thread, one message for each call of the kernel.
+    pub rate_plain: f64,
+    /// Echoes per second of one server thread, many messages for each call.
+    pub rate_pipelined: f64,
+    /// A write of 4 KiB and its fsync.
+    pub fsync_ns: Histogram<u64>,
+    /// One reading of the monotonic clock, the mean of many.
+    pub clock: Duration,
+    /// From `unpark` until the other thread runs.
+    pub wake_ns: Histogram<u64>,
+}
+
+impl Floor {
+    /// Measures all of it, each for about `each`; the fsync in `directory`.
+    ///
+    /// # Errors
+    /// Loopback or the directory cannot be used.
+    pub fn measure(directory: &Path, each: Duration) -> io::Result<Self> {
+        Ok(Self {
+            echo_sleeping_ns: echo(Wait::Sleeping, each)?,
+            echo_spinning_ns: echo(Wait::Spinning, each)?,
+            rate_plain: echo_rate(PLAIN_CONNECTIONS, 1, each)?,
+            rate_pipelined: echo_rate(1, PIPELINED, each)?,
+            fsync_ns: fsync(directory, each)?,
+            clock: clock(each.min(CLOCK_TIME_MAX)),
+            wake_ns: wake(each),
+        })
+    }
+}
+
+/// How the ends of an echo wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// In the kernel, until there is something to read.
+    Sleeping,
+    /// In a loop.
+    Spinning,
+}
+
+/// Latency of bare round trips for about `time`.
+///
+/// # Errors
+/// Loopback cannot be used.
+pub fn echo(wait: Wait, time: Duration) -> io::Result<Histogram<u64>> {
+    let (mut near, mut far) = pair()?;
+    near.set_nonblocking(wait == Wait::Spinning)?;
+    far.set_nonblocking(wait == Wait::Spinning)?;
+    let server = std::thread::spawn(move || {
+        let mut message = [0; MESSAGE_LEN];
+        while read_message(&mut far, &mut message).is_ok() && far.write_all(&message).is_ok() {}
+    });
+    let mut latencies = latency::histogram();
+    let mut message = [7; MESSAGE_LEN];
+    let began = Instant::now();
+    let mut rounds = 0_u64;
+    while began.elapsed() < time {
+        let sent = Instant::now();
+        near.write_all(&message)?;
+        read_message(&mut near, &mut message)?;
+        rounds += 1;
+        if rounds > WARMUP_ROUNDS {
+            latency::record(&mut latencies, sent.elapsed());
+        }
+    }
+    drop(near);
+    server.join().expect("an echo never panics");
+    Ok(latencies)
+}
+
+/// Reads a whole message, in a loop if the stream does not block.
+fn read_message(stream: &mut TcpStream, message: &mut [u8]) -> io::Result<()> {
+    let mut read = 0;
+    let mut tries = 0_u32;
+    while read < message.len() {
+        match stream.read(&mut message[read..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(len) => read += len,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                tries = tries.wrapping_add(1);
+                // On a machine with one processor the other end must run, too.
+                if tries.is_multiple_of(SPINS) {
+                    std::thread::yield_now();
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Echoes per second over `connections`, with `batch` messages in each write.
+fn echo_rate(connections: usize, batch: usize, time: Duration) -> io::Result<f64> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let addr = listener.local_addr()?;
+    listener.set_nonblocking(true)?;
+    let server: JoinHandle<io::Result<()>> =
+        std::thread::spawn(move || serve_echoes(listener, connections, batch * MESSAGE_LEN));
+    let rate = ask_for_echoes(addr, connections, batch, time);
+    let outcome = server.join().expect("an echo never panics");
+    // What went wrong here first explains what went wrong there.
+    let rate = rate?;
+    outcome?;
+    Ok(rate)
+}
+
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
+/// Serves until every connection has ended, on one thread.
+fn serve_echoes(listener: TcpListener, connections: usize, len: usize) -> io::Result<()> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    runtime()?.block_on(async move {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..connections {
+            let (mut stream, _) = tokio::time::timeout(ACCEPT_TIMEOUT, listener.accept()).await??;
+            stream.set_nodelay(true)?;
+            tasks.spawn(async move {
+                let mut buffer = vec![0; len];
+                while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+                    if stream.write_all(&buffer[..read]).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        while tasks.join_next().await.is_some() {}
+        Ok(())
+    })
+}
+
+fn ask_for_echoes(
+    addr: SocketAddr,
+    connections: usize,
+    batch: usize,
+    time: Duration,
+) -> io::Result<f64> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    runtime()?.block_on(async move {
+        let mut tasks = tokio::task::JoinSet::new();
+        let began = Instant::now();
+        for _ in 0..connections {
+            tasks.spawn(async move {
+                let mut stream = tokio::net::TcpStream::connect(addr).await?;
+                stream.set_nodelay(true)?;
+                let mut buffer = vec![7; batch * MESSAGE_LEN];
+                let mut echoes = 0_u64;
+                while began.elapsed() < time {
+                    stream.write_all(&buffer).await?;
+                    stream.read_exact(&mut buffer).await?;
+                    echoes += batch as u64;
+                }
+                Ok::<u64, io::Error>(echoes)
+            });
+        }
+        let mut echoes = 0;
+        while let Some(done) = tasks.join_next().await {
+            echoes += done.map_err(io::Error::other)??;
+        }
+        Ok(echoes as f64 / began.elapsed().as_secs_f64())
+    })
+}
+
+/// Two ends of a connection over loopback.
+fn pair() -> io::Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let near = TcpStream::connect(listener.local_addr()?)?;
+    let (far, _) = listener.accept()?;
+    near.set_nodelay(true)?;
+    far.set_nodelay(true)?;
+    Ok((near, far))
+}
+
+/// Writes and syncs a file of its own, which is gone afterwards.
+fn fsync(directory: &Path, time: Duration) -> io::Result<Histogram<u64>> {
+    use std::os::unix::fs::FileExt;
+    let path = directory.join(format!("epicepoch-floor-{}", std::process::id()));
+    let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+    // Nobody else finds it, and it goes with the process.
+    std::fs::remove_file(&path)?;
+    let block = [7; BLOCK_LEN];
+    file.write_all_at(&block, 0)?;
+    file.sync_all()?;
+    let mut latencies = latency::histogram();
+    let began = Instant::now();
+    while began.elapsed() < time {
+        let before = Instant::now();
+        file.write_all_at(&block, 0)?;
+        file.sync_all()?;
+        latency::record(&mut latencies, before.elapsed());
+    }
+    Ok(latencies)
+}
+
+fn clock(time: Duration) -> Duration {
+    let began = Instant::now();
+    let mut readings = 0_u32;
+    let mut now = began;
+    while now.duration_since(began) < time && readings < u32::MAX {
+        now = std::hint::black_box(Instant::now());
+        readings += 1;
+    }
+    now.duration_since(began) / readings.max(1)
+}
+
+/// Wakes a thread that has gone to sleep, again and again.
+fn wake(time: Duration) -> Histogram<u64> {
+    let (done, woken): (SyncSender<Duration>, _) = sync_channel(1);
+    let (call, called) = sync_channel::<Instant>(1);
+    let sleeper = std::thread::spawn(move || {
+        while let Ok(at) = called.recv() {
+            if done.send(at.elapsed()).is_err() {
+                return;
+            }
+        }
+    });
+    let mut latencies = latency::histogram();
+    let began = Instant::now();
+    while began.elapsed() < time {
+        // Long enough for the other one to fall asleep.
+        std::thread::sleep(FALL_ASLEEP);
+        let answered = call.send(Instant::now()).ok().and_then(|()| woken.recv().ok());
+        let Some(took) = answered else { break };
+        latency::record(&mut latencies, took);
+    }
+    drop(call);
+    sleeper.join().expect("a sleeper never panics");
+    latencies
+}
+
+/// Bytes of a message: those of a timestamp.
+pub const MESSAGE_LEN: usize = 16;
+/// Connections of the plain rate: enough that neither end waits for the other.
+const PLAIN_CONNECTIONS: usize = 64;
+/// Messages in one write of the pipelined rate.
+const PIPELINED: usize = 256;
+/// Bytes of a write that is synced: a page.
+const BLOCK_LEN: usize = 4096;
+/// Round trips that do not count.
+const WARMUP_ROUNDS: u64 = 100;
+/// Empty reads before a spinning end lets others run.
+const SPINS: u32 = 256;
+/// A mean needs no more.
+const CLOCK_TIME_MAX: Duration = Duration::from_millis(200);
+const FALL_ASLEEP: Duration = Duration::from_micros(200);
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_measured_and_nothing_is_left_behind() {
+        let directory = std::env::temp_dir();
+        let floor = Floor::measure(&directory, Duration::from_millis(60)).expect("measured");
+        for histogram in
+            [&floor.echo_sleeping_ns, &floor.echo_spinning_ns, &floor.fsync_ns, &floor.wake_ns]
+        {
+            assert!(!histogram.is_empty() && histogram.min() > 0);
+        }
+        assert!(floor.rate_plain > 0.0 && floor.rate_pipelined > floor.rate_plain, "{floor:?}");
+        assert!(!floor.clock.is_zero() && floor.clock < Duration::from_millis(1));
+        let name = format!("epicepoch-floor-{}", std::process::id());
+        assert!(!directory.join(name).exists());
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_an_error() {
+        assert!(fsync(Path::new("/nonexistent"), Duration::ZERO).is_err());
+    }
+}

@@ -1,0 +1,187 @@
+//! What a measurement is to do. It never does any of it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use epicepoch_wire::http::PATH_TIMESTAMP;
+
+/// A node that may be asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Its node id, as it appears in the report.
+    pub id: u64,
+    /// `host:port` as the cluster tells it: what a 409 names.
+    pub name: String,
+    /// Where that is.
+    pub addr: SocketAddr,
+}
+
+/// How requests travel, and how many of them are open at once on one connection.
+///
+/// This is the seam for transports to come. It is an enum and not a trait, because a transport
+/// is little more than one function that keeps a connection busy (`http1::drive`, `h2c::drive`),
+/// and what each of them may have open differs in kind: an order of answers, or streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// HTTP/1.1 over TCP, RFC 9112.
+    Http1 {
+        /// Requests sent before the first of them is answered, at least 1; 1 is no pipelining.
+        pipeline: usize,
+    },
+    /// HTTP/2 over TCP without TLS, by prior knowledge, RFC 9113 section 3.3.
+    H2c {
+        /// Streams that are open at once, at least 1.
+        streams: usize,
+    },
+}
+
+impl Transport {
+    /// Requests that may be open on one connection.
+    #[must_use]
+    pub fn in_flight(self) -> usize {
+        match self {
+            Self::Http1 { pipeline } => pipeline,
+            Self::H2c { streams } => streams,
+        }
+    }
+
+    /// Its name, as on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http1 { .. } => "http1",
+            Self::H2c { .. } => "h2c",
+        }
+    }
+}
+
+/// When requests are sent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pace {
+    /// The next one as soon as an answer has come: as fast as it goes. A stall of the service
+    /// stops the clients too, so it is seen once for each open request and never by those who
+    /// would have asked meanwhile (coordinated omission).
+    Closed,
+    /// At times fixed before the run, whatever the service does. Latency counts from then.
+    Open {
+        /// Requests per second, over all threads, `RATE_MIN..=RATE_MAX`.
+        rate: f64,
+        /// How the times are spread.
+        arrivals: Arrivals,
+    },
+}
+
+/// How the intended times of an open loop are spread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrivals {
+    /// All the same time apart.
+    Constant,
+    /// As many independent clients come: exponentially distributed times apart, drawn from the
+    /// seed of the run.
+    Poisson,
+}
+
+/// A measurement. Start from [`RunConfig::new`].
+#[derive(Clone, Debug)]
+pub struct RunConfig {
+    /// At least one; the first is asked first.
+    pub targets: Vec<Target>,
+    /// Default HTTP/1.1, not pipelined.
+    pub transport: Transport,
+    /// Default: closed loop.
+    pub pace: Pace,
+    /// In all, `1..=CONNECTIONS_MAX`. Default 8.
+    pub connections: usize,
+    /// Generator threads, each with connections and a histogram of its own, `1..=THREADS_MAX`.
+    /// Default 1: the generator should not crowd out what it measures on a small machine.
+    pub threads: usize,
+    /// Timestamps per request, `1..=65536`. Default 1.
+    pub count: u64,
+    /// Load before the measurement, not counted. Default 1 s.
+    pub warmup: Duration,
+    /// How long requests are sent and counted. Default 10 s.
+    pub duration: Duration,
+    /// How long a request may take, and how long after the end the last answers are waited for.
+    /// Default 5 s.
+    pub request_timeout: Duration,
+    /// Pause after a refusal or a lost connection. Default 1 ms: short enough that a measured
+    /// silence is the service's own.
+    pub retry_pause: Duration,
+    /// Check uniqueness and real-time order of what comes. Default on.
+    pub verify: bool,
+    /// Seed of Poisson arrivals. Default 1.
+    pub seed: u64,
+    /// Local server processes whose CPU time is counted, at most [`PIDS_MAX`].
+    pub pids: Vec<u32>,
+    /// A planted bug for tests: the generator wastes this much time before each request. It must
+    /// find out by itself that it was too slow.
+    pub planted_delay: Duration,
+}
+
+impl RunConfig {
+    /// A closed loop of 10 s.
+    #[must_use]
+    pub fn new(targets: Vec<Target>) -> Self {
+        Self {
+            targets,
+            transport: Transport::Http1 { pipeline: 1 },
+            pace: Pace::Closed,
+            connections: 8,
+            threads: 1,
+            count: 1,
+            warmup: Duration::from_secs(1),
+            duration: Duration::from_secs(10),
+            request_timeout: Duration::from_secs(5),
+            retry_pause: Duration::from_millis(1),
+            verify: true,
+            seed: 1,
+            pids: Vec::new(),
+            planted_delay: Duration::ZERO,
+        }
+    }
+
+    /// Threads that have a connection.
+    pub(super) fn threads_used(&self) -> usize {
+        self.threads.min(self.connections)
+    }
+
+    /// Path and query of every request.
+    pub(super) fn path(&self) -> String {
+        match self.count {
+            1 => PATH_TIMESTAMP.to_owned(),
+            count => format!("{PATH_TIMESTAMP}?n={count}"),
+        }
+    }
+
+    /// # Panics
+    /// If a number is out of its range.
+    pub(super) fn assert_sound(&self) {
+        assert!(!self.targets.is_empty(), "a measurement needs a target");
+        assert!((1..=CONNECTIONS_MAX).contains(&self.connections), "connections");
+        assert!((1..=THREADS_MAX).contains(&self.threads), "threads");
+        assert!((1..=IN_FLIGHT_MAX).contains(&self.transport.in_flight()), "in flight");
+        assert!((1..=COUNT_MAX).contains(&self.count), "timestamps per request");
+        assert!(!self.duration.is_zero() && self.duration <= DURATION_MAX, "duration");
+        assert!(self.pids.len() <= PIDS_MAX, "processes");
+        if let Pace::Open { rate, .. } = self.pace {
+            assert!((RATE_MIN..=RATE_MAX).contains(&rate), "rate");
+        }
+    }
+}
+
+/// Connections of one measurement.
+pub const CONNECTIONS_MAX: usize = 10_000;
+/// Generator threads of one measurement.
+pub const THREADS_MAX: usize = 256;
+/// Requests open at once on one connection.
+pub const IN_FLIGHT_MAX: usize = 4096;
+/// Timestamps per request in the binary format.
+pub const COUNT_MAX: u64 = 65_536;
+/// Requests per second at least.
+pub const RATE_MIN: f64 = 0.01;
+/// Requests per second that can be asked for: more than any machine sends.
+pub const RATE_MAX: f64 = 1e8;
+/// The longest measurement.
+pub const DURATION_MAX: Duration = Duration::from_hours(24);
+/// Server processes whose CPU time is counted.
+pub const PIDS_MAX: usize = 64;

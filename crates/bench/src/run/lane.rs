@@ -1,0 +1,186 @@
+//! What every connection of whatever transport has in common: the node it asks, the requests it
+//! may send, and what it does with an answer. It never touches a socket.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use epicepoch_wire::http::ErrorCode;
+
+use super::config::{RunConfig, Target};
+use super::ledger::{Ledger, Sent, Shared, failure};
+use super::pacer::{Pacer, Ticket};
+use crate::history::read_timestamps;
+
+/// One connection's place in the measurement.
+pub(super) struct Lane {
+    pub(super) config: Arc<RunConfig>,
+    pub(super) pacer: Rc<Pacer>,
+    pub(super) ledger: Rc<RefCell<Ledger>>,
+    shared: Arc<Shared>,
+    /// Index of the target that is asked.
+    target: Cell<usize>,
+    /// Requests that were refused here and go to the next node; never more than may be open.
+    carried: RefCell<Vec<Ticket>>,
+}
+
+/// An answer, whichever transport brought it.
+pub(super) struct Answer<'a> {
+    pub(super) status: u16,
+    /// The `epicepoch-error` header.
+    pub(super) error: Option<&'a str>,
+    /// The `epicepoch-leader` header.
+    pub(super) leader: Option<&'a str>,
+    pub(super) body: &'a [u8],
+}
+
+/// Whom to ask next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// The same node, over the same connection.
+    Stay,
+    /// The same node, after the retry pause.
+    Pause,
+    /// The target with this index, at once.
+    Leader(usize),
+    /// Another target, after the retry pause.
+    Elsewhere,
+}
+
+impl Lane {
+    pub(super) fn new(
+        config: Arc<RunConfig>,
+        pacer: Rc<Pacer>,
+        ledger: Rc<RefCell<Ledger>>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        let target = Cell::new(shared.leader.load(Ordering::Relaxed));
+        Self { config, pacer, ledger, shared, target, carried: RefCell::default() }
+    }
+
+    pub(super) fn target(&self) -> &Target {
+        &self.config.targets[self.target.get()]
+    }
+
+    /// The next request to send; `None` when the measurement is over.
+    pub(super) fn claim(&self) -> Option<Ticket> {
+        let carried = self.carried.borrow_mut().pop();
+        carried.or_else(|| self.pacer.claim())
+    }
+
+    /// Whether nothing is left to send.
+    pub(super) fn is_over(&self) -> bool {
+        let now = Instant::now();
+        now >= self.shared.window.given_up
+            || (self.carried.borrow().is_empty() && self.pacer.is_over(now))
+    }
+
+    /// Keeps a ticket that was claimed and not sent.
+    pub(super) fn give_back(&self, ticket: Ticket) {
+        self.carried.borrow_mut().push(ticket);
+    }
+
+    /// To be called before the first byte of the request is written.
+    pub(super) fn sent(&self, ticket: Ticket) -> Sent {
+        if !self.config.planted_delay.is_zero() {
+            let from = Instant::now();
+            while from.elapsed() < self.config.planted_delay {
+                std::hint::spin_loop();
+            }
+        }
+        self.ledger.borrow_mut().sent(ticket, self.config.request_timeout)
+    }
+
+    pub(super) fn lost(&self, sent: &Sent, timed_out: bool) {
+        let name = if timed_out { failure::TIMEOUT } else { failure::LOST };
+        self.ledger.borrow_mut().failed(sent, name);
+    }
+
+    pub(super) fn not_connected(&self) {
+        self.ledger.borrow_mut().fail(failure::CONNECT, Instant::now());
+    }
+
+    /// To be called when the measurement is over: what is still carried gets no answer.
+    pub(super) fn finish(&self) {
+        let mut ledger = self.ledger.borrow_mut();
+        for ticket in self.carried.borrow_mut().drain(..) {
+            if ticket.deadline.is_some() {
+                ledger.fail(ErrorCode::NotLeader.name(), ticket.intended);
+            } else if self.shared.window.counts(ticket.intended) {
+                ledger.counts.unsent += 1;
+            }
+        }
+    }
+
+    /// Counts an answer, and says whom to ask next.
+    pub(super) fn judge(&self, sent: &Sent, answer: &Answer<'_>) -> Next {
+        let mut ledger = self.ledger.borrow_mut();
+        let node = self.target().id;
+        if answer.status == 200 {
+            match read_timestamps(answer.body, self.config.count) {
+                Ok(range) => ledger.answered(sent, node, range),
+                Err(why) => ledger.broken(sent, node, why),
+            }
+            return Next::Stay;
+        }
+        let code = answer.error.and_then(ErrorCode::from_name);
+        if answer.status == 409 {
+            if Instant::now() < sent.ticket.deadline.unwrap_or(self.shared.window.given_up) {
+                ledger.redirected(sent);
+                self.carried.borrow_mut().push(sent.ticket);
+            } else {
+                ledger.failed(sent, ErrorCode::NotLeader.name());
+            }
+            return self.leader(answer.leader);
+        }
+        ledger.failed(sent, code.map_or(failure::STATUS, ErrorCode::name));
+        match code {
+            // The leader says so: going elsewhere would only lead back here.
+            Some(ErrorCode::Overloaded | ErrorCode::BadCount) => Next::Pause,
+            _ => Next::Elsewhere,
+        }
+    }
+
+    fn leader(&self, named: Option<&str>) -> Next {
+        let addr = named.and_then(|name| name.parse().ok());
+        let same = |it: &Target| Some(it.name.as_str()) == named || Some(it.addr) == addr;
+        let target = self.config.targets.iter().position(same);
+        match target.filter(|target| *target != self.target.get()) {
+            Some(target) => Next::Leader(target),
+            None => Next::Elsewhere,
+        }
+    }
+
+    /// Turns to whom [`Self::judge`] named, or elsewhere after a connection was lost.
+    pub(super) async fn turn(&self, next: Next) {
+        match next {
+            Next::Stay => {}
+            Next::Pause => tokio::time::sleep(self.config.retry_pause).await,
+            Next::Leader(target) => {
+                self.shared.leader.store(target, Ordering::Relaxed);
+                self.target.set(target);
+            }
+            Next::Elsewhere => {
+                tokio::time::sleep(self.config.retry_pause).await;
+                let known = self.shared.leader.load(Ordering::Relaxed);
+                let here = self.target.get();
+                let next = (here + 1) % self.config.targets.len();
+                self.target.set(if known == here { next } else { known });
+                if known == here {
+                    self.shared.leader.store(next, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// How long an answer to this request may still take.
+    pub(super) fn left(&self, sent: &Sent) -> Duration {
+        let deadline = sent.ticket.deadline.unwrap_or(self.shared.window.given_up);
+        deadline.saturating_duration_since(Instant::now())
+    }
+}
+
+/// How long a connection may take to open.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);

@@ -1,0 +1,360 @@
+//! What one generator thread has seen. It is written by that thread alone; only the live figures
+//! and the order of answers meet those of other threads.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use epicepoch_wire::TimestampRange;
+use hdrhistogram::Histogram;
+
+use super::checker::{ToChecker, Told};
+use super::pacer::Ticket;
+use super::window::Window;
+use crate::history::{BrokenAnswer, Operation, Outcome};
+use crate::latency;
+
+/// Requests that brought no timestamps, by a stable name: an error code of the interface, or one
+/// of the names in [`failure`].
+pub type Failures = BTreeMap<&'static str, u64>;
+
+/// Names of failures that no answer names.
+pub mod failure {
+    /// No connection could be opened. Not tied to a request.
+    pub const CONNECT: &str = "connect";
+    /// The connection broke while the request was open.
+    pub const LOST: &str = "lost";
+    /// No answer within the request's timeout.
+    pub const TIMEOUT: &str = "timeout";
+    /// A status without an error code that is known here.
+    pub const STATUS: &str = "status";
+    /// 200 with a body that is not what was asked for.
+    pub const BROKEN: &str = "broken";
+}
+
+/// What all threads share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) window: Window,
+    /// Index of the target that led last.
+    pub(super) leader: AtomicUsize,
+    /// End of the latest answer, ns since the measurement began to count.
+    end_ns_max: AtomicU64,
+    gap_ns_max: AtomicU64,
+    pub(super) live: Mutex<Live>,
+}
+
+impl Shared {
+    pub(super) fn new(window: Window) -> Self {
+        Self {
+            window,
+            leader: AtomicUsize::new(0),
+            end_ns_max: AtomicU64::new(0),
+            gap_ns_max: AtomicU64::new(0),
+            live: Mutex::new(Live::new()),
+        }
+    }
+
+    fn answered(&self, end: Instant) {
+        // What comes after the end of the window ends the last gap; it begins none.
+        let Some(end) = end.checked_duration_since(self.window.from) else { return };
+        let end = end.as_nanos() as u64;
+        let before = self.end_ns_max.fetch_max(end, Ordering::Relaxed);
+        if Duration::from_nanos(before) < self.window.end - self.window.from {
+            self.gap_ns_max.fetch_max(end.saturating_sub(before), Ordering::Relaxed);
+        }
+    }
+
+    /// The longest time without an answer. What lies open at the end counts until `over`.
+    pub(super) fn gap_max(&self, over: Instant) -> Duration {
+        let last = self.window.from + Duration::from_nanos(self.end_ns_max.load(Ordering::Relaxed));
+        let open = if last < self.window.end {
+            over.saturating_duration_since(last)
+        } else {
+            Duration::ZERO
+        };
+        Duration::from_nanos(self.gap_ns_max.load(Ordering::Relaxed)).max(open)
+    }
+
+    /// When the last answer came, at least the end of the window.
+    pub(super) fn last_answer(&self) -> Instant {
+        let last = Duration::from_nanos(self.end_ns_max.load(Ordering::Relaxed));
+        (self.window.from + last).max(self.window.end)
+    }
+}
+
+/// What happened since somebody looked last.
+#[derive(Clone, Debug)]
+pub struct Live {
+    /// Requests that brought timestamps.
+    pub answers: u64,
+    /// Requests that brought none.
+    pub failures: u64,
+    /// Latency of the answers, nanoseconds, two significant digits: for a look, not for the
+    /// report.
+    pub latency_ns: Histogram<u64>,
+}
+
+impl Live {
+    pub(super) fn new() -> Self {
+        let latency_ns = Histogram::new_with_bounds(1000, latency::LATENCY_NS_MAX, 2);
+        let latency_ns = latency_ns.expect("the bounds are constants that fit");
+        Self { answers: 0, failures: 0, latency_ns }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.answers = 0;
+        self.failures = 0;
+        self.latency_ns.reset();
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.answers += other.answers;
+        self.failures += other.failures;
+        self.latency_ns.add(&other.latency_ns).expect("the same bounds");
+    }
+}
+
+/// The counts of one thread, or of all of them.
+#[derive(Clone, Debug)]
+pub struct Counts {
+    /// Requests that brought timestamps, warm-up excluded, as everywhere here.
+    pub answers: u64,
+    /// Timestamps in them.
+    pub timestamps: u64,
+    /// Answers by node id.
+    pub answers_by_node: BTreeMap<u64, u64>,
+    /// Requests that brought none.
+    pub failures: Failures,
+    /// Times that a request was sent on to the leader named by a 409. The wait is part of its
+    /// latency.
+    pub redirects: u64,
+    /// Open loop: requests that were due while every connection was in use, and waited for one.
+    /// The wait is part of their latency.
+    pub backlogged: u64,
+    /// Open loop: requests that were due and could not be sent before the measurement was given
+    /// up.
+    pub unsent: u64,
+    /// Answers that could not be checked, because too much was open or the checker fell behind.
+    pub unverified: u64,
+    /// From when the request was due, in a closed loop from when it was sent, until the last byte
+    /// of its answer, nanoseconds.
+    pub latency_ns: Histogram<u64>,
+    /// Open loop: how late the generator itself sent what a free connection waited to send.
+    pub lateness_ns: Histogram<u64>,
+}
+
+impl Counts {
+    pub(super) fn new() -> Self {
+        Self {
+            answers: 0,
+            timestamps: 0,
+            answers_by_node: BTreeMap::new(),
+            failures: Failures::new(),
+            redirects: 0,
+            backlogged: 0,
+            unsent: 0,
+            unverified: 0,
+            latency_ns: latency::histogram(),
+            lateness_ns: latency::histogram(),
+        }
+    }
+
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.answers += other.answers;
+        self.timestamps += other.timestamps;
+        for (node, count) in &other.answers_by_node {
+            *self.answers_by_node.entry(*node).or_default() += count;
+        }
+        for (name, count) in &other.failures {
+            *self.failures.entry(name).or_default() += count;
+        }
+        self.redirects += other.redirects;
+        self.backlogged += other.backlogged;
+        self.unsent += other.unsent;
+        self.unverified += other.unverified;
+        self.latency_ns.add(&other.latency_ns).expect("the same bounds");
+        self.lateness_ns.add(&other.lateness_ns).expect("the same bounds");
+    }
+
+    /// Requests that failed, of whatever kind, and those that were never sent.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.failures.values().sum::<u64>() + self.unsent
+    }
+}
+
+/// A request that was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    /// Number in the open requests of this thread.
+    number: u64,
+    pub(super) ticket: Ticket,
+    at: Instant,
+}
+
+/// The account of one thread.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    pub(super) counts: Counts,
+    shared: Arc<Shared>,
+    live: Live,
+    /// Open loop: latency counts from the intended time and lateness is a word that means
+    /// something.
+    open_loop: bool,
+    /// When each request was sent and whether it is open, oldest first; the front is open. It
+    /// tells the checker what can still come.
+    open: VecDeque<(Instant, bool)>,
+    /// Number of the front.
+    first: u64,
+    told: Vec<Operation>,
+    checker: Option<ToChecker>,
+}
+
+impl Ledger {
+    pub(super) fn new(shared: Arc<Shared>, open_loop: bool, checker: Option<ToChecker>) -> Self {
+        Self {
+            counts: Counts::new(),
+            shared,
+            live: Live::new(),
+            open_loop,
+            open: VecDeque::new(),
+            first: 0,
+            told: Vec::new(),
+            checker,
+        }
+    }
+
+    /// To be called before the first byte of a request is written.
+    pub(super) fn sent(&mut self, mut ticket: Ticket, timeout: Duration) -> Sent {
+        let at = Instant::now();
+        if !self.open_loop && ticket.deadline.is_none() {
+            ticket.intended = at;
+        }
+        if self.open_loop && ticket.deadline.is_none() && self.shared.window.counts(ticket.intended)
+        {
+            if ticket.in_time {
+                let late = at.saturating_duration_since(ticket.intended);
+                latency::record(&mut self.counts.lateness_ns, late);
+            } else {
+                self.counts.backlogged += 1;
+            }
+        }
+        ticket.deadline.get_or_insert(at + timeout);
+        if self.checker.is_some() {
+            if self.open.len() == OPEN_MAX {
+                // Its answer, if one comes, will not be checked.
+                self.open.pop_front();
+                self.first += 1;
+            }
+            self.open.push_back((at, true));
+        }
+        Sent { number: self.first + (self.open.len() as u64).saturating_sub(1), ticket, at }
+    }
+
+    pub(super) fn answered(&mut self, sent: &Sent, node: u64, range: TimestampRange) {
+        let now = Instant::now();
+        let latency = now.saturating_duration_since(sent.ticket.intended);
+        self.live.answers += 1;
+        self.live.latency_ns.saturating_record(latency.as_nanos() as u64);
+        self.shared.answered(now);
+        if self.shared.window.counts(sent.ticket.intended) {
+            self.counts.answers += 1;
+            self.counts.timestamps += range.count();
+            *self.counts.answers_by_node.entry(node).or_default() += 1;
+            latency::record(&mut self.counts.latency_ns, latency);
+        }
+        self.tell(sent, now, node, Outcome::Answered(range));
+    }
+
+    pub(super) fn broken(&mut self, sent: &Sent, node: u64, why: BrokenAnswer) {
+        self.fail(failure::BROKEN, sent.ticket.intended);
+        self.tell(sent, Instant::now(), node, Outcome::Broken(why));
+    }
+
+    /// The request brought nothing.
+    pub(super) fn failed(&mut self, sent: &Sent, name: &'static str) {
+        self.fail(name, sent.ticket.intended);
+        self.close(sent);
+    }
+
+    /// The request was refused and will be sent to another node.
+    pub(super) fn redirected(&mut self, sent: &Sent) {
+        if self.shared.window.counts(sent.ticket.intended) {
+            self.counts.redirects += 1;
+        }
+        self.close(sent);
+    }
+
+    /// Counts a failure at `at`.
+    pub(super) fn fail(&mut self, name: &'static str, at: Instant) {
+        self.live.failures += 1;
+        if self.shared.window.counts(at) {
+            *self.counts.failures.entry(name).or_default() += 1;
+        }
+    }
+
+    /// Publishes the live figures, and tells the checker. To be called a few times per second.
+    pub(super) fn tick(&mut self) {
+        if self.live.answers + self.live.failures > 0 {
+            self.shared.live.lock().expect("nobody panics with it").add(&self.live);
+            self.live.clear();
+        }
+        self.tell_checker();
+    }
+
+    /// The last word to the checker: nothing is open any more.
+    pub(super) fn finish(mut self) -> Counts {
+        self.tick();
+        if let Some(checker) = self.checker.take() {
+            self.counts.unverified += checker.finish(std::mem::take(&mut self.told));
+        }
+        self.counts
+    }
+
+    fn tell(&mut self, sent: &Sent, end: Instant, node: u64, outcome: Outcome) {
+        if self.checker.is_none() {
+            return;
+        }
+        if sent.number < self.first {
+            self.counts.unverified += 1;
+            return;
+        }
+        self.told.push(Operation { start: sent.at, end, node, outcome });
+        self.close(sent);
+        if self.told.len() >= TOLD_AT_ONCE {
+            self.tell_checker();
+        }
+    }
+
+    fn close(&mut self, sent: &Sent) {
+        let Some(at) = sent.number.checked_sub(self.first) else { return };
+        if let Some(entry) = self.open.get_mut(at as usize) {
+            entry.1 = false;
+        }
+        while self.open.front().is_some_and(|(_, open)| !open) {
+            self.open.pop_front();
+            self.first += 1;
+        }
+    }
+
+    fn tell_checker(&mut self) {
+        let Some(checker) = &mut self.checker else { return };
+        let horizon = self.open.front().map_or_else(Instant::now, |(at, _)| *at);
+        let told = Told { operations: std::mem::take(&mut self.told), horizon };
+        self.counts.unverified += checker.tell(told);
+        self.told = Vec::with_capacity(TOLD_AT_ONCE);
+    }
+}
+
+/// Open requests of one thread that are remembered for the checker.
+const OPEN_MAX: usize = 1 << 18;
+/// Answers that are handed to the checker together.
+const TOLD_AT_ONCE: usize = 2048;
+
+/// Requests whose answer nobody read.
+pub(super) fn unknown(failures: &Failures) -> u64 {
+    [failure::LOST, failure::TIMEOUT].iter().filter_map(|name| failures.get(name)).sum()
+}

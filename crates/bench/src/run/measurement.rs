@@ -1,0 +1,188 @@
+//! What came of a measurement, and whether the generator may be believed. It never decides
+//! whether the service was good enough.
+
+use std::fmt;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+use super::checker::Checked;
+use super::config::{Pace, RunConfig};
+use super::ledger::{Counts, Live};
+use crate::latency;
+use crate::machine::Machine;
+
+/// Everything that was measured. The warm-up is in none of it but `seconds` and `checked`.
+#[derive(Clone, Debug)]
+pub struct Measurement {
+    /// What was asked for.
+    pub config: RunConfig,
+    /// From the end of the warm-up to the last answer, at least the duration asked for.
+    pub elapsed: Duration,
+    /// Counts and latency of all threads.
+    pub counts: Counts,
+    /// The longest time without an answer.
+    pub gap_max: Duration,
+    /// What the checker found, if it was to look.
+    pub checked: Option<Checked>,
+    /// The generator itself.
+    pub generator: Generator,
+    /// How much longer than asked for sleeps of 1 ms took meanwhile, nanoseconds.
+    pub hiccups: Histogram<u64>,
+    /// About once a second, warm-up included.
+    pub seconds: Vec<Second>,
+    /// Shares of the machine's processor time that were busy and stolen.
+    pub cpu_shares: Option<(f64, f64)>,
+    /// CPU time of each server process; `None` if it cannot be told.
+    pub server_cpu: Vec<(u32, Option<Duration>)>,
+    /// The machine, and its load before the run.
+    pub machine: Machine,
+    /// Load averages after the run.
+    pub load_after: Option<[f64; 3]>,
+}
+
+impl Measurement {
+    /// Answers per second.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        self.counts.answers as f64 / self.elapsed.as_secs_f64()
+    }
+
+    /// Share of the requests that failed, `0.0..=1.0`.
+    #[must_use]
+    pub fn failure_share(&self) -> f64 {
+        let failed = self.counts.failed() as f64;
+        failed / (failed + self.counts.answers as f64).max(1.0)
+    }
+
+    /// CPU time of a server process for each answer of the whole measurement.
+    #[must_use]
+    pub fn cpu_per_request(&self, cpu: Duration) -> Duration {
+        cpu.div_f64((self.counts.answers as f64).max(1.0))
+    }
+}
+
+/// One line of the run's course.
+#[derive(Clone, Copy, Debug)]
+pub struct Second {
+    /// Since the first request.
+    pub at: Duration,
+    /// Answers since the line before.
+    pub answers: u64,
+    /// Failures since then.
+    pub failures: u64,
+    /// Median latency.
+    pub p50: Duration,
+    /// 99th percentile.
+    pub p99: Duration,
+    /// The highest.
+    pub max: Duration,
+}
+
+impl Second {
+    pub(super) fn new(at: Duration, live: &Live) -> Self {
+        Self {
+            at,
+            answers: live.answers,
+            failures: live.failures,
+            p50: latency::quantile(&live.latency_ns, 0.5),
+            p99: latency::quantile(&live.latency_ns, 0.99),
+            max: Duration::from_nanos(live.latency_ns.max()),
+        }
+    }
+}
+
+/// What the generator knows about itself.
+#[derive(Clone, Debug)]
+pub struct Generator {
+    /// Share of the time in which its busiest thread ran, or waited for a processor.
+    pub busy: Option<f64>,
+    /// Why its figures are its own rather than the service's, if they are.
+    pub bottleneck: Option<Bottleneck>,
+}
+
+/// In what the generator fell short.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Bottleneck {
+    /// Closed loop: a thread never waited for an answer, so the rate is the generator's.
+    Saturated {
+        /// Share of the time.
+        busy: f64,
+    },
+    /// Open loop: it had no time left, and requests were not sent when they were due.
+    Overrun {
+        /// Share of the time.
+        busy: f64,
+        /// Share of the requests that waited for a connection or were never sent.
+        late: f64,
+    },
+    /// Open loop: requests that a free connection waited to send went out so late that it shows
+    /// in the latency.
+    Late {
+        /// 99th percentile of the lateness.
+        p99: Duration,
+    },
+}
+
+impl fmt::Display for Bottleneck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Saturated { busy } => write!(
+                f,
+                "a generator thread was busy {:.0} % of the time: the rate is the generator's; \
+                 use more --threads, other cores or another host",
+                busy * 100.0
+            ),
+            Self::Overrun { busy, late } => write!(
+                f,
+                "a generator thread was busy {:.0} % of the time and {:.1} % of the requests were \
+                 not sent when they were due; lower --rate, or use more --threads or another host",
+                busy * 100.0,
+                late * 100.0
+            ),
+            Self::Late { p99 } => write!(
+                f,
+                "the generator sent 1 % of the requests more than {} late, which shows in the \
+                 latency; leave it a core of its own",
+                latency::shown(*p99)
+            ),
+        }
+    }
+}
+
+impl Generator {
+    pub(super) fn new(config: &RunConfig, counts: &Counts, busy: Option<f64>) -> Self {
+        let bottleneck = match config.pace {
+            Pace::Closed => busy.filter(|busy| *busy >= SATURATED_BUSY).map(saturated),
+            Pace::Open { .. } => overrun(counts, busy).or_else(|| late(counts)),
+        };
+        Self { busy, bottleneck }
+    }
+}
+
+fn saturated(busy: f64) -> Bottleneck {
+    Bottleneck::Saturated { busy }
+}
+
+fn overrun(counts: &Counts, busy: Option<f64>) -> Option<Bottleneck> {
+    let busy = busy.filter(|busy| *busy >= OVERRUN_BUSY)?;
+    let late = counts.backlogged + counts.unsent;
+    let all = late + counts.lateness_ns.len();
+    let late = late as f64 / all.max(1) as f64;
+    (late >= OVERRUN_LATE).then_some(Bottleneck::Overrun { busy, late })
+}
+
+fn late(counts: &Counts) -> Option<Bottleneck> {
+    let p99 = latency::quantile(&counts.lateness_ns, 0.99);
+    let shows = p99 * 2 >= latency::quantile(&counts.latency_ns, 0.99);
+    (p99 >= LATE && shows).then_some(Bottleneck::Late { p99 })
+}
+
+/// A closed loop whose generator has less idle time than this measures itself.
+const SATURATED_BUSY: f64 = 0.95;
+/// An open loop with less idle time than this cannot blame the service for late requests.
+const OVERRUN_BUSY: f64 = 0.9;
+/// Late requests that are too many for a generator without idle time.
+const OVERRUN_LATE: f64 = 0.01;
+/// Lateness that is above what waking a sleeping thread costs on any machine.
+const LATE: Duration = Duration::from_millis(1);

@@ -1,0 +1,268 @@
+//! The generator: sends requests at a pace that the service does not set, or as fast as answers
+//! come, and counts what comes of them. Each thread has a runtime, connections and histograms of
+//! its own; they are merged at the end.
+//!
+//! - [`config`]: what to do, and [`Transport`], the seam for transports to come.
+//! - `window`: when it begins, counts and ends. `pacer`: when each request is due.
+//! - `lane`: what all connections have in common; `http1`, `h2c`: what they do not.
+//! - `ledger`: what one thread has seen. `checker`: whether what came was right.
+//! - [`measurement`]: what came of it all, and whether the generator may be believed.
+//!
+//! It never judges the service: [`crate::slo`] does, if the generator is to be believed.
+
+mod checker;
+pub mod config;
+mod h2c;
+mod http1;
+mod lane;
+mod ledger;
+pub mod measurement;
+mod pacer;
+mod window;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::task::{JoinSet, LocalSet};
+
+pub use checker::Checked;
+pub use config::{Arrivals, Pace, RunConfig, Target, Transport};
+pub use ledger::{Counts, Failures, Live, failure};
+pub use measurement::{Bottleneck, Generator, Measurement, Second};
+
+use crate::hiccup::HiccupMeter;
+use crate::machine::{self, CpuTicks, Machine};
+use checker::{Checker, ToChecker};
+use lane::Lane;
+use ledger::{Ledger, Shared};
+use pacer::Pacer;
+use window::Window;
+
+/// Runs a measurement to its end. `watch` is called about once a second with what happened since,
+/// and the time since the first request; during the warm-up too.
+///
+/// # Panics
+/// If a number of the configuration is out of its range, or a thread cannot be started.
+pub fn run(config: RunConfig, mut watch: impl FnMut(&Live, Duration)) -> Measurement {
+    config.assert_sound();
+    let machine = Machine::read();
+    let window = Window::new(&config, Instant::now() + HEAD_START);
+    let shared = Arc::new(Shared::new(window));
+    let threads = config.threads_used();
+    let checking = config.verify.then(|| Checker::start(Instant::now(), threads));
+    let (checker, lines) = checking.unzip();
+    let mut lines = lines.unwrap_or_default().into_iter();
+    let config = Arc::new(config);
+    let (ids, names) = channel();
+    let mut held = Vec::with_capacity(threads);
+    let running: Vec<JoinHandle<Counts>> = (0..threads)
+        .map(|thread| {
+            let (guard, released) = channel();
+            held.push(guard);
+            let kernel = Kernel { names: ids.clone(), released };
+            start(thread, &config, &shared, lines.next(), kernel)
+        })
+        .collect();
+    drop(ids);
+    let meter = HiccupMeter::start(window.from);
+
+    let mut look = Look { shared: &shared, watch: &mut watch, seconds: Vec::new() };
+    look.until(window.from);
+    let before = Reading::take(&config, &names, threads);
+    look.until(window.end);
+    let after = before.again(&config);
+    let load_after = machine::load();
+    drop(held);
+
+    let mut counts = Counts::new();
+    for thread in running {
+        counts.merge(&thread.join().expect("a generator thread never panics"));
+    }
+    let over = Instant::now();
+    let hiccups = meter.stop();
+    let mut verified = checker.map(Checker::join);
+    if let Some(checked) = &mut verified {
+        let unknown = ledger::unknown(&counts.failures);
+        checked.verdict.totals.unknown = unknown;
+        checked.verdict.totals.refused = counts.failed() - counts.unsent - unknown;
+        counts.unverified += checked.left_out;
+    }
+    let seconds = look.seconds;
+    let generator = Generator::new(&config, &counts, before.busy_until(&after));
+    Measurement {
+        elapsed: shared.last_answer() - window.from,
+        gap_max: shared.gap_max(over),
+        checked: verified,
+        generator,
+        hiccups,
+        seconds,
+        cpu_shares: before.shares_until(&after),
+        server_cpu: before.server_cpu_until(&after, &config.pids),
+        machine,
+        load_after,
+        counts,
+        config: Arc::unwrap_or_clone(config),
+    }
+}
+
+/// Looks at the live figures once a second.
+struct Look<'a, W> {
+    shared: &'a Shared,
+    watch: &'a mut W,
+    seconds: Vec<Second>,
+}
+
+impl<W: FnMut(&Live, Duration)> Look<'_, W> {
+    fn until(&mut self, end: Instant) {
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            std::thread::sleep(left.min(LOOK));
+            let mut live = self.shared.live.lock().expect("nobody panics with it");
+            let seen = live.clone();
+            live.clear();
+            drop(live);
+            let at = Instant::now().saturating_duration_since(self.shared.window.began);
+            if self.seconds.len() < SECONDS_MAX {
+                self.seconds.push(Second::new(at, &seen));
+            }
+            (self.watch)(&seen, at);
+        }
+    }
+}
+
+/// What lets the kernel be asked about a generator thread.
+struct Kernel {
+    /// Takes its id.
+    names: Sender<i32>,
+    /// Ends when the kernel has been asked: of a thread that is gone nothing is known.
+    released: Receiver<()>,
+}
+
+fn start(
+    thread: usize,
+    config: &Arc<RunConfig>,
+    shared: &Arc<Shared>,
+    checker: Option<ToChecker>,
+    kernel: Kernel,
+) -> JoinHandle<Counts> {
+    let (config, shared) = (config.clone(), shared.clone());
+    let body = move || {
+        // Nobody listens when the run was cut short.
+        let _unheard = kernel.names.send(rustix::thread::gettid().as_raw_nonzero().get());
+        let counts = drive(thread, &config, &shared, checker);
+        // Its end is the message: nothing is ever sent.
+        let _released = kernel.released.recv();
+        counts
+    };
+    let name = format!("bench-{thread}");
+    std::thread::Builder::new().name(name).spawn(body).expect("threads can be started")
+}
+
+fn drive(
+    thread: usize,
+    config: &Arc<RunConfig>,
+    shared: &Arc<Shared>,
+    checker: Option<ToChecker>,
+) -> Counts {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime can be built");
+    let open_loop = matches!(config.pace, Pace::Open { .. });
+    let ledger = Rc::new(RefCell::new(Ledger::new(shared.clone(), open_loop, checker)));
+    let local = LocalSet::new();
+    let unsent = local.block_on(&runtime, async {
+        let pacer = Pacer::new(config, shared.window, thread).expect("a timer can be made");
+        let clock = pacer.clone();
+        let keeping = tokio::task::spawn_local(async move { clock.keep_time().await });
+        let ticked = ledger.clone();
+        let ticking = tokio::task::spawn_local(async move {
+            let mut ticks = tokio::time::interval(TICK);
+            loop {
+                ticks.tick().await;
+                ticked.borrow_mut().tick();
+            }
+        });
+        tokio::time::sleep_until(shared.window.began.into()).await;
+        let mut lanes = JoinSet::new();
+        for _ in (thread..config.connections).step_by(config.threads_used()) {
+            let lane = Lane::new(config.clone(), pacer.clone(), ledger.clone(), shared.clone());
+            match config.transport {
+                Transport::Http1 { pipeline } => lanes.spawn_local(http1::drive(lane, pipeline)),
+                Transport::H2c { streams } => lanes.spawn_local(h2c::drive(lane, streams)),
+            };
+        }
+        while lanes.join_next().await.is_some() {}
+        ticking.abort();
+        keeping.abort();
+        let _aborted = (ticking.await, keeping.await);
+        pacer.unsent()
+    });
+    drop(local);
+    let ledger = Rc::try_unwrap(ledger).expect("every task has ended").into_inner();
+    let mut counts = ledger.finish();
+    counts.unsent += unsent;
+    counts
+}
+
+/// What the kernel says at one moment.
+struct Reading {
+    at: Instant,
+    ticks: Option<CpuTicks>,
+    threads: Vec<i32>,
+    busy: Vec<Option<Duration>>,
+    servers: Vec<Option<Duration>>,
+}
+
+impl Reading {
+    fn take(config: &RunConfig, names: &Receiver<i32>, threads: usize) -> Self {
+        let threads: Vec<i32> = names.iter().take(threads).collect();
+        Self::of(config, threads)
+    }
+
+    fn again(&self, config: &RunConfig) -> Self {
+        Self::of(config, self.threads.clone())
+    }
+
+    fn of(config: &RunConfig, threads: Vec<i32>) -> Self {
+        Self {
+            at: Instant::now(),
+            ticks: CpuTicks::read(),
+            busy: threads.iter().map(|id| machine::thread_busy(*id)).collect(),
+            threads,
+            servers: config.pids.iter().map(|pid| machine::process_cpu(*pid)).collect(),
+        }
+    }
+
+    /// The share of the time in which the busiest generator thread ran or wanted to.
+    fn busy_until(&self, after: &Self) -> Option<f64> {
+        let wall = (after.at - self.at).as_secs_f64();
+        let pairs = self.busy.iter().zip(&after.busy);
+        let busy = pairs.filter_map(|(from, to)| Some((*to)?.saturating_sub((*from)?)));
+        busy.max().map(|busy| (busy.as_secs_f64() / wall).min(1.0))
+    }
+
+    fn shares_until(&self, after: &Self) -> Option<(f64, f64)> {
+        Some(after.ticks?.shares_since(self.ticks?))
+    }
+
+    fn server_cpu_until(&self, after: &Self, pids: &[u32]) -> Vec<(u32, Option<Duration>)> {
+        let spent = self.servers.iter().zip(&after.servers);
+        let spent = spent.map(|(from, to)| Some((*to)?.saturating_sub((*from)?)));
+        pids.iter().copied().zip(spent).collect()
+    }
+}
+
+/// From the start of the threads to the first request.
+const HEAD_START: Duration = Duration::from_millis(20);
+/// How often threads publish their live figures and tell the checker.
+const TICK: Duration = Duration::from_millis(100);
+/// How often the live figures are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// Seconds that are kept for the report: a day and an hour.
+const SECONDS_MAX: usize = 90_000;

@@ -1,0 +1,251 @@
+//! When the next request of one generator thread is due. An open loop's times are fixed before
+//! the run begins and never move: whoever is late takes the oldest one that is due, and its
+//! latency counts from then (G. Tene, "How NOT to Measure Latency": coordinated omission).
+//!
+//! tokio's timer has a resolution of 1 ms, so due times are awaited on a `timerfd` of their own.
+//! It never sends anything.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+use tokio::io::unix::AsyncFd;
+
+use super::config::{Arrivals, Pace, RunConfig};
+use super::window::Window;
+
+/// The right to send one request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ticket {
+    /// Latency counts from here.
+    pub(super) intended: Instant,
+    /// Whether the connection was free in time; if not, the wait for it is the service's.
+    pub(super) in_time: bool,
+    /// When it has failed, whatever comes; set when it is first sent.
+    pub(super) deadline: Option<Instant>,
+}
+
+impl Ticket {
+    /// Whether its time has come.
+    pub(super) fn is_due(&self) -> bool {
+        !self.in_time || Instant::now() >= self.intended
+    }
+}
+
+/// Hands out tickets, in order of their times.
+pub(super) struct Pacer {
+    schedule: RefCell<Schedule>,
+    /// Tickets handed out whose time has not come, earliest first; never more than connections
+    /// times requests in flight.
+    waiting: RefCell<VecDeque<(Instant, Waker)>>,
+    timer: AsyncFd<OwnedFd>,
+    window: Window,
+}
+
+impl Pacer {
+    /// Of thread number `thread`. Needs a tokio runtime with IO.
+    pub(super) fn new(config: &RunConfig, window: Window, thread: usize) -> io::Result<Rc<Self>> {
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        // Deprecated because a type may give out a descriptor that it does not own; this one is
+        // an `OwnedFd`, and the replacement is unsafe.
+        #[allow(deprecated)]
+        let timer = AsyncFd::new(timerfd_create(TimerfdClockId::Monotonic, flags)?)?;
+        let schedule = RefCell::new(Schedule::new(config, window.began, thread));
+        Ok(Rc::new(Self { schedule, waiting: RefCell::default(), timer, window }))
+    }
+
+    /// The next ticket; `None` when the measurement is over.
+    pub(super) fn claim(&self) -> Option<Ticket> {
+        let now = Instant::now();
+        let mut schedule = self.schedule.borrow_mut();
+        let intended = schedule.due(now);
+        if now >= self.window.given_up || intended >= self.window.end {
+            return None;
+        }
+        let closed = matches!(*schedule, Schedule::Closed);
+        schedule.advance();
+        Some(Ticket { intended, in_time: !closed && now <= intended, deadline: None })
+    }
+
+    /// Whether there will be no more tickets.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        now >= self.window.given_up || self.schedule.borrow().due(now) >= self.window.end
+    }
+
+    /// Returns when the ticket may be used. Dropping the future is harmless.
+    pub(super) async fn due(&self, ticket: &Ticket) {
+        if !ticket.in_time {
+            return;
+        }
+        let mut queued = false;
+        std::future::poll_fn(|context| {
+            if Instant::now() >= ticket.intended {
+                return Poll::Ready(());
+            }
+            if !queued {
+                queued = true;
+                self.queue(ticket.intended, context.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    fn queue(&self, at: Instant, waker: Waker) {
+        let mut waiting = self.waiting.borrow_mut();
+        let place = waiting.partition_point(|(other, _)| *other <= at);
+        waiting.insert(place, (at, waker));
+        if place == 0 {
+            self.arm(at);
+        }
+    }
+
+    /// Wakes whoever is due, for as long as it is polled.
+    pub(super) async fn keep_time(&self) {
+        while let Ok(mut ready) = self.timer.readable().await {
+            let _expirations = rustix::io::read(self.timer.get_ref(), &mut [0_u8; 8]);
+            ready.clear_ready();
+            let now = Instant::now();
+            let mut waiting = self.waiting.borrow_mut();
+            while waiting.front().is_some_and(|(at, _)| *at <= now) {
+                let (_, waker) = waiting.pop_front().expect("it has a front");
+                waker.wake();
+            }
+            if let Some((at, _)) = waiting.front() {
+                self.arm(*at);
+            }
+        }
+    }
+
+    fn arm(&self, at: Instant) {
+        let left = at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
+        let value = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+        timerfd_settime(self.timer.get_ref(), TimerfdTimerFlags::empty(), &once)
+            .expect("a timer of its own with a time in range can be set");
+    }
+
+    /// Requests that were due, would have counted and were never claimed. To be asked once, at the end.
+    pub(super) fn unsent(&self) -> u64 {
+        let mut schedule = self.schedule.borrow_mut();
+        let mut unsent = 0;
+        for _ in 0..UNSENT_MAX {
+            let due = schedule.due(self.window.end);
+            if due >= self.window.end {
+                break;
+            }
+            unsent += u64::from(self.window.counts(due));
+            schedule.advance();
+        }
+        unsent
+    }
+}
+
+/// The times at which one thread's requests are due.
+enum Schedule {
+    Closed,
+    Open {
+        began: Instant,
+        /// Seconds after `began` of the next one.
+        next: f64,
+        /// Mean seconds between two of this thread.
+        apart: f64,
+        /// Number of the next one, and the first one's share of `apart`: constant times are
+        /// computed from them, so that no error adds up.
+        number: f64,
+        phase: f64,
+        random: Option<fastrand::Rng>,
+    },
+}
+
+impl Schedule {
+    fn new(config: &RunConfig, began: Instant, thread: usize) -> Self {
+        let Pace::Open { rate, arrivals } = config.pace else { return Self::Closed };
+        let threads = config.threads_used() as f64;
+        let apart = threads / rate;
+        let random = match arrivals {
+            Arrivals::Constant => None,
+            Arrivals::Poisson => {
+                Some(fastrand::Rng::with_seed(config.seed.wrapping_add(thread as u64)))
+            }
+        };
+        let phase = thread as f64 / threads;
+        let mut schedule = Self::Open { began, next: 0.0, apart, number: 0.0, phase, random };
+        schedule.advance();
+        schedule
+    }
+
+    fn advance(&mut self) {
+        let Self::Open { next, apart, number, phase, random, .. } = self else { return };
+        *next = match random {
+            None => (*number + *phase) * *apart,
+            // 1 - [0, 1) is never 0, so the logarithm is finite.
+            Some(random) => *next - (1.0 - random.f64()).ln() * *apart,
+        };
+        *number += 1.0;
+    }
+
+    /// When the next one is due; in a closed loop that is `now`.
+    fn due(&self, now: Instant) -> Instant {
+        match self {
+            Self::Closed => now,
+            Self::Open { began, next, .. } => *began + Duration::from_secs_f64(*next),
+        }
+    }
+}
+
+/// Requests that are counted as unsent; beyond it the figure says no more.
+const UNSENT_MAX: u64 = 1_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times(arrivals: Arrivals, threads: usize) -> Vec<f64> {
+        let mut config = RunConfig::new(Vec::new());
+        config.pace = Pace::Open { rate: 1000.0, arrivals };
+        config.threads = threads;
+        let began = Instant::now();
+        let mut all = Vec::new();
+        for thread in 0..threads {
+            let mut schedule = Schedule::new(&config, began, thread);
+            while schedule.due(began) < began + Duration::from_secs(10) {
+                all.push((schedule.due(began) - began).as_secs_f64());
+                schedule.advance();
+            }
+        }
+        all.sort_unstable_by(f64::total_cmp);
+        all
+    }
+
+    #[test]
+    fn constant_arrivals_of_all_threads_are_evenly_spread() {
+        let times = times(Arrivals::Constant, 4);
+        assert_eq!(times.len(), 10_000);
+        for pair in times.windows(2) {
+            assert!((pair[1] - pair[0] - 0.001).abs() < 1e-6, "{pair:?}");
+        }
+    }
+
+    #[test]
+    fn poisson_arrivals_have_the_rate_and_vary_as_they_should() {
+        let times = times(Arrivals::Poisson, 4);
+        let apart: Vec<f64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        let mean = apart.iter().sum::<f64>() / apart.len() as f64;
+        let variance = apart.iter().map(|it| (it - mean).powi(2)).sum::<f64>() / apart.len() as f64;
+        assert!((mean / 0.001 - 1.0).abs() < 0.05, "{mean}");
+        // The standard deviation of an exponential distribution is its mean.
+        assert!((variance.sqrt() / mean - 1.0).abs() < 0.1, "{}", variance.sqrt() / mean);
+    }
+}

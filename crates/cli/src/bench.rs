@@ -1,0 +1,223 @@
+//! `epicepoch bench`: measures a cluster from outside, and what the machine can do at all. It
+//! says what was measured and nothing else; the measuring itself is in `epicepoch-bench`.
+
+use std::fs;
+use std::io::{self, IsTerminal, Write};
+use std::net::ToSocketAddrs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use clap::ArgMatches;
+use epicepoch_bench::floor::{self, Floor, Wait};
+use epicepoch_bench::latency::{quantile, shown};
+use epicepoch_bench::run::config::{DURATION_MAX, PIDS_MAX, RATE_MAX, RATE_MIN};
+use epicepoch_bench::run::{self, Arrivals, Live, Pace, RunConfig, Target, Transport};
+use epicepoch_bench::slo::Slo;
+use epicepoch_bench::{json, text};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::addresses;
+use crate::failure::Failure;
+use crate::sources::Environment;
+
+pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
+    match matches.subcommand() {
+        Some(("floor", matches)) => run_floor(matches),
+        Some(("run", matches)) => run_load(matches, environment),
+        _ => Err(Failure::usage(anyhow!("no measurement given; see epicepoch bench --help"))),
+    }
+}
+
+fn run_floor(matches: &ArgMatches) -> Result<ExitCode, Failure> {
+    let directory = PathBuf::from(text_of(matches, "dir"));
+    if !directory.is_dir() {
+        return Err(Failure::usage(anyhow!(
+            "--dir is {}, which is no directory",
+            directory.display()
+        )));
+    }
+    let each = duration(matches, "duration", FLOOR_TIME_MAX)?;
+    let floor = Floor::measure(&directory, each)
+        .with_context(|| format!("measuring with files in {}", directory.display()))?;
+    let mut out = io::stdout().lock();
+    if matches.get_flag("json") {
+        writeln!(out, "{}", json::floor(&floor))?;
+    } else {
+        write!(out, "{}", text::floor_table(&floor))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
+    let slo = matches.get_one::<String>("slo").map(|text| Slo::from_str(text)).transpose();
+    let slo = slo.map_err(Failure::usage)?.unwrap_or_default();
+    let config = config(matches)?;
+    // What cannot be written is better known before the run than after it.
+    let json_file = output(matches, "json")?;
+    let hgrm_file = output(matches, "hgrm")?;
+    let (client, deadline) = addresses::client(matches, environment)?;
+    let members = addresses::block_on(client.members(deadline))??;
+    let config = RunConfig { targets: targets(&members)?, ..config };
+
+    let floor = floor::echo(Wait::Sleeping, FLOOR_TIME)?;
+    let bar = progress(&config);
+    let measured = run::run(config, |live, at| show(&bar, live, at));
+    bar.finish_and_clear();
+
+    let judged = slo.judge(&measured);
+    write!(io::stdout().lock(), "{}", text::run_table(&measured, Some(&floor), &judged))?;
+    if let Some((mut file, path)) = json_file {
+        let object = json::run(&measured, Some(&floor), &judged);
+        writeln!(file, "{object:#}").with_context(|| path.display().to_string())?;
+    }
+    if let Some((mut file, path)) = hgrm_file {
+        let percentiles = text::hgrm(&measured.counts.latency_ns);
+        file.write_all(percentiles.as_bytes()).with_context(|| path.display().to_string())?;
+    }
+    let wrong = measured.checked.as_ref().is_some_and(|it| !it.verdict.is_clean());
+    Ok(if wrong || measured.counts.answers == 0 {
+        ExitCode::FAILURE
+    } else if !judged.is_empty() && measured.generator.bottleneck.is_some() {
+        ExitCode::from(CODE_NO_VERDICT)
+    } else if judged.iter().any(|it| !it.kept) {
+        ExitCode::from(CODE_MISSED)
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// Everything but the targets.
+fn config(matches: &ArgMatches) -> Result<RunConfig, Failure> {
+    let count = |name| matches.get_one::<u64>(name).copied();
+    let in_flight = |name| count(name).map_or(1, |count| count as usize);
+    let only = |flag: &str, transport: &str| {
+        Failure::usage(anyhow!("--{flag} is for --transport {transport}"))
+    };
+    let transport = match text_of(matches, "transport") {
+        "h2c" if count("pipeline").is_some() => return Err(only("pipeline", "http1")),
+        "h2c" => Transport::H2c { streams: in_flight("in-flight") },
+        _ if count("in-flight").is_some() => {
+            return Err(only("in-flight", "h2c; over http1 it is --pipeline"));
+        }
+        _ => Transport::Http1 { pipeline: in_flight("pipeline") },
+    };
+    let arrivals = match text_of(matches, "arrivals") {
+        "poisson" => Arrivals::Poisson,
+        _ => Arrivals::Constant,
+    };
+    let pace = match matches.get_one::<String>("rate") {
+        None => Pace::Closed,
+        Some(text) => {
+            let rate = text.parse().ok().filter(|rate| (RATE_MIN..=RATE_MAX).contains(rate));
+            let rate = rate.ok_or_else(|| {
+                Failure::usage(anyhow!(
+                    "--rate is {text:?}; allowed are {RATE_MIN} to {RATE_MAX} requests per second"
+                ))
+            })?;
+            Pace::Open { rate, arrivals }
+        }
+    };
+    let pids: Vec<u32> = matches.get_many("pid").into_iter().flatten().copied().collect();
+    if pids.len() > PIDS_MAX {
+        return Err(Failure::usage(anyhow!("--pid takes at most {PIDS_MAX} processes")));
+    }
+    let defaults = RunConfig::new(Vec::new());
+    Ok(RunConfig {
+        transport,
+        pace,
+        connections: count("connections").map_or(defaults.connections, |it| it as usize),
+        threads: count("threads").map_or(defaults.threads, |it| it as usize),
+        count: count("count").unwrap_or(defaults.count),
+        warmup: warmup(matches)?,
+        duration: duration(matches, "duration", DURATION_MAX)?,
+        request_timeout: duration(matches, "timeout", addresses::TIMEOUT_MAX)?,
+        verify: text_of(matches, "verify") == "on",
+        pids,
+        ..defaults
+    })
+}
+
+/// A warm-up may be nothing.
+fn warmup(matches: &ArgMatches) -> Result<Duration, Failure> {
+    match text_of(matches, "warmup") {
+        "0" | "0s" | "0ms" => Ok(Duration::ZERO),
+        _ => duration(matches, "warmup", DURATION_MAX),
+    }
+}
+
+fn duration(matches: &ArgMatches, name: &str, max: Duration) -> Result<Duration, Failure> {
+    let text = text_of(matches, name);
+    addresses::duration(text, max).ok_or_else(|| {
+        let max = max.as_secs();
+        Failure::usage(anyhow!(
+            "--{name} is {text:?}; allowed is a whole number with its unit, from 1ms to {max}s, \
+             such as 5s or 500ms"
+        ))
+    })
+}
+
+/// An argument that has a default or is required.
+fn text_of<'a>(matches: &'a ArgMatches, name: &str) -> &'a str {
+    matches.get_one::<String>(name).map_or("", String::as_str)
+}
+
+fn output(matches: &ArgMatches, name: &str) -> Result<Option<(fs::File, PathBuf)>, Failure> {
+    let Some(path) = matches.get_one::<String>(name).map(Path::new) else { return Ok(None) };
+    let file = fs::File::create(path).with_context(|| format!("--{name} {}", path.display()))?;
+    Ok(Some((file, path.to_owned())))
+}
+
+/// The members with their addresses, the leader first.
+fn targets(members: &epicepoch_client::Members) -> Result<Vec<Target>, Failure> {
+    let mut targets = Vec::with_capacity(members.members.len());
+    for member in &members.members {
+        let addr = member.addr.to_socket_addrs();
+        let addr = addr.with_context(|| format!("the address {} of a member", member.addr))?.next();
+        let addr = addr.ok_or_else(|| anyhow!("{} has no address", member.addr))?;
+        targets.push(Target { id: member.node_id.0, name: member.addr.clone(), addr });
+    }
+    let leader = members.leader.as_ref().map(|leader| leader.node_id.0);
+    targets.sort_by_key(|target| (Some(target.id) != leader, target.id));
+    if targets.is_empty() {
+        return Err(anyhow!("the cluster has no members yet").into());
+    }
+    Ok(targets)
+}
+
+/// One line on standard error while it runs; nothing where nobody looks.
+fn progress(config: &RunConfig) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let length = (config.warmup + config.duration).as_secs();
+    let bar = ProgressBar::new(length);
+    if let Ok(style) = ProgressStyle::with_template("{bar:20} {pos}/{len} s  {msg}") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn show(bar: &ProgressBar, live: &Live, at: Duration) {
+    bar.set_position(at.as_secs());
+    let of = |share| shown(quantile(&live.latency_ns, share));
+    bar.set_message(format!(
+        "{} answers, p50 {}, p99 {}, p99.9 {}, max {}, {} failed",
+        live.answers,
+        of(0.5),
+        of(0.99),
+        of(0.999),
+        of(1.0),
+        live.failures,
+    ));
+}
+
+/// A promise of `--slo` was not kept.
+const CODE_MISSED: u8 = 3;
+/// The generator was the bottleneck, so `--slo` has no verdict.
+const CODE_NO_VERDICT: u8 = 4;
+/// The bare echo that stands beside every run.
+const FLOOR_TIME: Duration = Duration::from_millis(300);
+const FLOOR_TIME_MAX: Duration = Duration::from_mins(1);
