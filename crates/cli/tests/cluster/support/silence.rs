@@ -1,4 +1,5 @@
-//! How long nobody answered, event by event: the figures of SPEC section 2.
+//! How long nobody answered, event by event: the figures of `docs/operations.md`,
+//! "How long an outage lasts".
 
 use std::time::{Duration, Instant};
 
