@@ -355,6 +355,13 @@ mod tests {
     }
 
     #[test]
+    fn the_file_to_deploy_is_a_valid_configuration() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/epicepoch.toml");
+        let got = load(&["--config", path], &[]).expect("valid").config;
+        assert_eq!((got.node_id, got.peers.len(), got.bootstrap), (NodeId(1), 3, true));
+    }
+
+    #[test]
     fn numbers_outside_their_bounds_are_refused() {
         for setting in TABLE {
             let Kind::Number(bounds, _) = &setting.kind else { continue };

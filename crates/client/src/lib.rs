@@ -20,3 +20,8 @@ mod transport;
 pub use client::{Client, Options, Readiness};
 pub use error::{AskError, MembersError, NewClientError, Setback, TimestampsError};
 pub use members::{Member, Members};
+
+/// The README's example compiles, or its test fails.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

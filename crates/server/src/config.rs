@@ -90,7 +90,7 @@ pub struct Config {
     pub max_n: u64,
     /// Shortest silence after which a follower campaigns (`ELECTION_TIMEOUT_MS`); each draw is
     /// from one to two of these. Default 200 ms: a LAN's worst hiccup stays below it, and the
-    /// loss of a leader costs no more than SPEC section 2 allows.
+    /// loss of a leader costs no more than `docs/operations.md` says.
     pub election_timeout: Duration,
     /// Time between heartbeats of a leader (`HEARTBEAT_MS`), at most a third of the election
     /// timeout so that one lost heartbeat deposes nobody. Default a fifth of it: 40 ms, see

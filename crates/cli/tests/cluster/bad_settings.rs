@@ -134,6 +134,16 @@ fn a_wrong_value_is_refused_with_the_name_and_the_value() {
         ("RESERVATION_MS", &["0", "abc"]),
         ("CLOCK_OFFSET_MAX_MS", &["0", "abc"]),
         ("MAX_N", &["0", "abc"]),
+        ("HTTP_BIND", &["localhost", "127.0.0.1:1"]),
+        ("RAFT_BIND", &["nowhere", "127.0.0.1:99999"]),
+        ("WORKERS", &["0", "65"]),
+        ("CONNECTIONS_MAX", &["0", "abc"]),
+        ("REQUEST_TIMEOUT_MS", &["0", "60001"]),
+        ("SHUTDOWN_TIMEOUT_MS", &["0", "60001"]),
+        ("ELECTION_TIMEOUT_MS", &["49", "abc"]),
+        ("HEARTBEAT_MS", &["0", "abc"]),
+        ("SINGLE", &["perhaps"]),
+        ("DATA_DIR", &[""]),
     ] {
         for value in values {
             bench.assert_refused(&bench.with(&[(name, value)]), &[name, value]);

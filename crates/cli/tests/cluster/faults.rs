@@ -1,5 +1,6 @@
 //! Order and uniqueness through crashes, pauses and handovers, with all nodes driven at once, and
-//! how long each of them silences the cluster. Bounds are twice those of SPEC section 2.
+//! how long each of them silences the cluster. Bounds are twice those of `docs/operations.md`, "How
+//! long an outage lasts".
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use crate::support::process::is_hangup_ignored;
 use crate::support::wire::{Wire, request};
 use crate::support::{Cluster, PATIENCE, Silence, Watch, holds_for, let_pass, say, wait_until};
 
-/// `(p50, p99)` of the silence, ms: twice what the contract promises.
+/// `(p50, worst)` of the silence, ms: twice what `docs/operations.md` promises.
 const KILLED_MS: (u64, u64) = (300, 800);
 const PAUSED_MS: (u64, u64) = (600, 1400);
 const TERMINATED_MS: (u64, u64) = (10, 40);

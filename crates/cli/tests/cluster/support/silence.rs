@@ -1,4 +1,5 @@
-//! How long nobody answered, event by event: the figures of SPEC section 2.
+//! How long nobody answered, event by event: the figures of `docs/operations.md`,
+//! "How long an outage lasts".
 
 use std::time::{Duration, Instant};
 
@@ -35,40 +36,44 @@ impl Silence {
         self.gaps.sort_unstable();
     }
 
-    /// The nearest-rank percentile.
-    fn share(&self, share: f64) -> Duration {
-        let rank = (self.gaps.len() as f64 * share).ceil() as usize;
-        self.gaps[rank.clamp(1, self.gaps.len()) - 1]
+    /// The median, by nearest rank.
+    fn median(&self) -> Duration {
+        self.gaps[self.gaps.len().div_ceil(2) - 1]
+    }
+
+    /// Of a few dozen events the worst is all that can be said about the tail.
+    fn worst(&self) -> Duration {
+        self.gaps[self.gaps.len() - 1]
     }
 
     /// Prints the distribution.
     pub(crate) fn tell(&self) {
         let all: Vec<String> = self.gaps.iter().map(|gap| format!("{:.1}", millis(*gap))).collect();
         say(&format!(
-            "longest silence, {}: {} events, p50 {:.1} ms, p99 {:.1} ms, all: {}",
+            "longest silence, {}: {} events, p50 {:.1} ms, worst {:.1} ms, all: {}",
             self.event,
             self.gaps.len(),
-            millis(self.share(0.5)),
-            millis(self.share(0.99)),
+            millis(self.median()),
+            millis(self.worst()),
             all.join(" "),
         ));
     }
 
     /// Prints the distribution and holds it to bounds in milliseconds.
     #[track_caller]
-    pub(crate) fn assert_within(&self, p50_ms: u64, p99_ms: u64) {
+    pub(crate) fn assert_within(&self, p50_ms: u64, worst_ms: u64) {
         self.tell();
-        let (p50, p99) = (self.share(0.5), self.share(0.99));
+        let (p50, worst) = (self.median(), self.worst());
         let event = self.event;
         assert!(p50 <= Duration::from_millis(p50_ms), "{event}: p50 {p50:?} > {p50_ms} ms");
-        assert!(p99 <= Duration::from_millis(p99_ms), "{event}: p99 {p99:?} > {p99_ms} ms");
+        assert!(worst <= Duration::from_millis(worst_ms), "{event}: {worst:?} > {worst_ms} ms");
     }
 }
 
 #[test]
-fn a_share_of_the_silences_is_the_nearest_rank() {
+fn the_median_of_the_silences_is_the_nearest_rank() {
     let mut silence = Silence::new("test");
     (1..=20).rev().for_each(|ms| silence.add(Duration::from_millis(ms)));
-    assert_eq!(silence.share(0.5), Duration::from_millis(10));
-    assert_eq!(silence.share(0.99), Duration::from_millis(20));
+    assert_eq!(silence.median(), Duration::from_millis(10));
+    assert_eq!(silence.worst(), Duration::from_millis(20));
 }
