@@ -96,9 +96,6 @@ impl Disk {
 
     /// What a restart reads on a disk with a planted bug.
     pub(crate) fn restore(&mut self, plant: Option<Plant>) -> &Restored {
-        if plant == Some(Plant::ForgottenVote) {
-            self.durable.hard_state.vote = NodeId(0);
-        }
         if plant == Some(Plant::TermFromLog) {
             let Restored { hard_state, record, entries } = &mut self.durable;
             let last = entries.last().map_or(record.term, |entry| entry.term);

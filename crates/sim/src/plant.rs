@@ -59,8 +59,6 @@ plants! {
     WipedDisk "wiped-disk",
     /// A disk says that a write is durable before it is.
     LyingDisk "lying-disk",
-    /// The vote is not on disk.
-    ForgottenVote "forgotten-vote",
     /// The term is not on disk: a restart takes that of its last entry.
     TermFromLog "term-from-log",
     /// Every worker stamps indexes of its own, so that none waits for another.
@@ -126,8 +124,8 @@ impl Plant {
 
     /// Whether the bug lets correct nodes see what no correct peer does, or lose what they had.
     pub(crate) const fn is_in_disk(self) -> bool {
-        use Plant::{ForgottenVote, LyingDisk, TermFromLog, WipedDisk};
-        matches!(self, WipedDisk | LyingDisk | ForgottenVote | TermFromLog)
+        use Plant::{LyingDisk, TermFromLog, WipedDisk};
+        matches!(self, WipedDisk | LyingDisk | TermFromLog)
     }
 }
 

@@ -11,7 +11,7 @@ use epicepoch_sim::run::{Failure, Options, run};
 /// Seeds within which a planted bug must be found, counted from 0.
 const fn seeds(plant: Plant) -> u64 {
     match plant {
-        Plant::ForgottenVote | Plant::TermFromLog => 600,
+        Plant::TermFromLog => 300,
         Plant::JoinAtCompletion
         | Plant::AnyReplyCounts
         | Plant::CountedTwice
