@@ -110,7 +110,8 @@ fn rates(text: &mut String, run: &Measurement) {
         .iter()
         .map(|(node, count)| format!("node {node}: {count}"))
         .collect();
-    line(text, "answered by", &nodes.join(", "));
+    let nodes = if nodes.is_empty() { "nobody".to_owned() } else { nodes.join(", ") };
+    line(text, "answered by", &nodes);
     let mut failures: Vec<String> =
         counts.failures.iter().map(|(name, count)| format!("{count} {name}")).collect();
     if counts.unsent > 0 {

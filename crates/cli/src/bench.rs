@@ -64,7 +64,11 @@ fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode,
 
     let floor = floor::echo(Wait::Sleeping, FLOOR_TIME)?;
     let bar = progress(&config);
-    let measured = run::run(config, |live, at| show(&bar, live, at));
+    let mut shown_at = Duration::ZERO;
+    let measured = run::run(config, |live, at| {
+        show(&bar, live, at, at.saturating_sub(shown_at));
+        shown_at = at;
+    });
     bar.finish_and_clear();
 
     let judged = slo.judge(&measured);
@@ -200,12 +204,13 @@ fn progress(config: &RunConfig) -> ProgressBar {
     bar
 }
 
-fn show(bar: &ProgressBar, live: &Live, at: Duration) {
+/// What happened in the last `span`, at `at`.
+fn show(bar: &ProgressBar, live: &Live, at: Duration, span: Duration) {
     bar.set_position(at.as_secs());
     let of = |share| shown(quantile(&live.latency_ns, share));
     bar.set_message(format!(
-        "{} answers, p50 {}, p99 {}, p99.9 {}, max {}, {} failed",
-        live.answers,
+        "{:.0} req/s, p50 {}, p99 {}, p99.9 {}, max {}, {} failed",
+        live.answers as f64 / span.as_secs_f64().max(f64::MIN_POSITIVE),
         of(0.5),
         of(0.99),
         of(0.999),
