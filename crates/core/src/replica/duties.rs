@@ -113,7 +113,7 @@ impl Replica {
     /// [`Replica::may_tick`]), and not while a write has waited so long that the vote for itself
     /// would, too: this node would refuse the old leader's rounds and not become the new one.
     pub(super) fn may_take_over(&self) -> bool {
-        let patience = (self.config.election_ticks / 4).max(1);
+        let patience = (self.config.election_ticks / 2).max(1);
         self.snapshot_to_apply.is_none() && self.outbox.oldest_ticks() <= patience
     }
 

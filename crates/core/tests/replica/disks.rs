@@ -249,7 +249,7 @@ fn a_node_whose_disk_is_stuck_does_not_take_leadership_over() {
     bench.take(2, &append(2, (1, 1), 1, 1)).unwrap();
     bench.persist();
     bench.take(2, &append(2, (2, 2), 1, 1)).unwrap();
-    for _ in 0..=ELECTION_TICKS / 4 {
+    for _ in 0..=ELECTION_TICKS / 2 {
         bench.tick();
     }
     bench.take(2, &message(MessageKind::TimeoutNow, 2)).unwrap();
