@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Cluster, Faults, PATIENCE, Silence, Watch, let_pass, say};
+use crate::support::{Cluster, Faults, PATIENCE, Silence, Watch, let_pass, say, wait_until};
 
 /// Longest silence when the leader's disk hangs, ms: it is noticed at the next reservation, at
 /// most half a window away, and after one election timeout.
@@ -20,6 +20,9 @@ fn a_leader_whose_disk_hangs_gives_up_leadership_and_comes_back() {
     cluster.wait_for_leader_other_than(Some(leader), Duration::from_secs(5));
     say(&format!("disk hangs: another leads after {:.0} ms", from.elapsed().as_secs_f64() * 1e3));
     watch.wait_for_service_since(Instant::now());
+    wait_until("the node whose disk hangs is not ready", Duration::from_secs(5), || {
+        !cluster.nodes[leader].is_ready()
+    });
     let_pass(Duration::from_secs(1));
     let to = Instant::now();
     assert!(cluster.nodes[leader].is_running(), "a disk that hangs is no reason to exit");
