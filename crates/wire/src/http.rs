@@ -71,11 +71,17 @@ pub enum ErrorCode {
     NotReady = 11,
     /// Do not retry: the node stopped serving, its log says why.
     Internal = 12,
+    /// Correct the addresses: the node belongs to another cluster, or another history of it.
+    WrongCluster = 64,
+    /// Update the older end: no version of the native protocol is common to both.
+    UnsupportedVersion = 65,
+    /// Ask without it: the node does not know a frame, a flag or a field of the native protocol.
+    Unsupported = 66,
 }
 
 impl ErrorCode {
     /// Every code, for tables and tests.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 15] = [
         Self::NotLeader,
         Self::NoQuorum,
         Self::NoLeader,
@@ -88,6 +94,9 @@ impl ErrorCode {
         Self::ShuttingDown,
         Self::NotReady,
         Self::Internal,
+        Self::WrongCluster,
+        Self::UnsupportedVersion,
+        Self::Unsupported,
     ];
 
     /// The stable name, the value of `epicepoch-error`.
@@ -106,6 +115,9 @@ impl ErrorCode {
             Self::ShuttingDown => "SHUTTING_DOWN",
             Self::NotReady => "NOT_READY",
             Self::Internal => "INTERNAL",
+            Self::WrongCluster => "WRONG_CLUSTER",
+            Self::UnsupportedVersion => "UNSUPPORTED_VERSION",
+            Self::Unsupported => "UNSUPPORTED",
         }
     }
 
@@ -115,11 +127,22 @@ impl ErrorCode {
         Self::ALL.into_iter().find(|code| code.name() == name)
     }
 
-    /// The HTTP status that carries it.
+    /// The code of that number, if there is one: how the native protocol names errors.
+    #[must_use]
+    pub fn from_number(number: u16) -> Option<Self> {
+        Self::ALL.into_iter().find(|code| *code as u16 == number)
+    }
+
+    /// The HTTP status that carries it. Errors of the native protocol alone have one for tables.
     #[must_use]
     pub const fn status(self) -> u16 {
         match self {
-            Self::BadCount | Self::BadFormat | Self::BadRequest => 400,
+            Self::BadCount
+            | Self::BadFormat
+            | Self::BadRequest
+            | Self::WrongCluster
+            | Self::UnsupportedVersion
+            | Self::Unsupported => 400,
             Self::NotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::NotLeader => 409,
@@ -153,6 +176,7 @@ mod tests {
     fn names_and_numbers_of_errors_are_unique_and_found_again() {
         for code in ErrorCode::ALL {
             assert_eq!(ErrorCode::from_name(code.name()), Some(code));
+            assert_eq!(ErrorCode::from_number(code as u16), Some(code));
             let same = ErrorCode::ALL.iter().filter(|other| **other as u16 == code as u16);
             assert_eq!(same.count(), 1, "{code}");
         }

@@ -6,6 +6,7 @@
 //! - [`http`]: paths, header names and error codes of the HTTP interface.
 //! - [`frame`]: the frame that peers speak: header, limits, checksum.
 //! - [`hello`]: who is at the other end of a peer connection, and why it may be refused.
+//! - [`native`]: the protocol of clients that want more than HTTP gives.
 //! - [`confirm`]: the two small frames of a confirm round.
 //! - [`raft_message`]: the only Raft messages a peer may send, in a codec of our own.
 //! - [`gossip`]: clock samples between peers.
@@ -19,6 +20,7 @@ pub mod gossip;
 pub mod hello;
 pub mod http;
 pub mod id;
+pub mod native;
 pub mod raft_message;
 pub mod timestamp;
 

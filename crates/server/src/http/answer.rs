@@ -180,6 +180,11 @@ const fn advice(code: ErrorCode) -> &'static str {
         ErrorCode::ShuttingDown => "this node is stopping; ask another member\n",
         ErrorCode::NotReady => "this node has not joined its cluster yet; retry\n",
         ErrorCode::Internal => "this node cannot answer; its log says why\n",
+        ErrorCode::WrongCluster => "this node is of another cluster; correct the addresses\n",
+        ErrorCode::UnsupportedVersion => "no version of the protocol is common; update one end\n",
+        ErrorCode::Unsupported => {
+            "this node does not know a part of what was asked; ask without it\n"
+        }
         // The table may grow; a test holds that no code of today gets here.
         _ => ADVICE_UNKNOWN,
     }

@@ -1,0 +1,303 @@
+//! What frames mean: requests and answers, pings, errors, notices. What a frame of this version
+//! must leave at zero is checked, so that it can get a meaning later without being misread.
+
+use super::frame::{
+    ANSWER_LEN, Frame, HEADER_LEN, Header, KIND_ANSWER, KIND_ERROR, KIND_GOODBYE, KIND_HELLO,
+    KIND_LEADER, KIND_PING, KIND_PONG, KIND_REQUEST, KIND_WELCOME, REQUEST_LEN,
+};
+use super::hello::{ClientHello, HelloError, Welcome};
+use crate::cursor::DecodeError;
+use crate::hello::ADDR_LEN_MAX;
+use crate::http::ErrorCode;
+use crate::id::NodeId;
+use crate::timestamp::{EpochIndex, Timestamp, TimestampRange};
+
+/// Longest text of an error, bytes. An address of a leader is shorter.
+pub const ERROR_TEXT_LEN_MAX: usize = 512;
+/// Flag of an error: the node closes the connection behind it.
+const FLAG_CLOSES: u8 = 1;
+
+/// A request for `1 + more` timestamps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The client's number for it. Comes back; means nothing to the node.
+    pub id: u64,
+    /// How many timestamps beyond the first.
+    pub more: u32,
+}
+
+impl Request {
+    /// A request for `count` timestamps; `None` unless `1 <= count <= 2^32`.
+    #[must_use]
+    pub fn new(id: u64, count: u64) -> Option<Self> {
+        let more = u32::try_from(count.checked_sub(1)?).ok()?;
+        Some(Self { id, more })
+    }
+
+    /// How many timestamps it asks for.
+    #[must_use]
+    pub const fn count(&self) -> u64 {
+        self.more as u64 + 1
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; REQUEST_LEN] {
+        header(KIND_REQUEST, self.more, self.id).to_bytes()
+    }
+
+    /// Reads a request; `None` for any other frame, and for one that asks for something that this
+    /// version does not know.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; REQUEST_LEN]) -> Option<Self> {
+        let [head @ .., a0, a1, a2, a3] = *bytes.first_chunk::<8>()?;
+        let id = u64::from_be_bytes(*bytes.last_chunk()?);
+        let more = u32::from_be_bytes([a0, a1, a2, a3]);
+        (head == [KIND_REQUEST, 0, 0, 0]).then_some(Self { id, more })
+    }
+
+    /// The answer to it: `count` timestamps from `first`.
+    #[must_use]
+    pub fn answer(self, first: Timestamp) -> [u8; ANSWER_LEN] {
+        let mut bytes = [0; ANSWER_LEN];
+        let (head, tail) = bytes.split_at_mut(HEADER_LEN);
+        head.copy_from_slice(&header(KIND_ANSWER, self.more, self.id).to_bytes());
+        tail.copy_from_slice(&first.to_bytes());
+        bytes
+    }
+}
+
+/// A refusal of one request, or of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ErrorFrame<'a> {
+    /// The number of an [`ErrorCode`]. A client treats one that it does not know as
+    /// [`ErrorCode::Internal`].
+    pub code: u16,
+    /// Whether the connection ends behind it.
+    pub closes: bool,
+    /// The request; of a connection's end, the frame that was wrong, or 0.
+    pub id: u64,
+    /// The leader's client address with `NOT_LEADER`; otherwise a text for people, maybe empty.
+    pub text: &'a str,
+}
+
+impl ErrorFrame<'_> {
+    /// Appends the frame; a text over [`ERROR_TEXT_LEN_MAX`] is cut.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let text = &self.text[..self.text.floor_char_boundary(ERROR_TEXT_LEN_MAX)];
+        let header = Header {
+            kind: KIND_ERROR,
+            flags: if self.closes { FLAG_CLOSES } else { 0 },
+            code: self.code,
+            argument: text.len() as u32,
+            id: self.id,
+        };
+        out.extend_from_slice(&header.to_bytes());
+        out.extend_from_slice(text.as_bytes());
+    }
+
+    /// The code, if this version knows it.
+    #[must_use]
+    pub fn error_code(&self) -> Option<ErrorCode> {
+        ErrorCode::from_number(self.code)
+    }
+}
+
+/// Who leads now, told without being asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaderNotice<'a> {
+    /// The leader; 0 while nobody is known to lead.
+    pub node: NodeId,
+    /// Its client address; empty while nobody is known to lead.
+    pub addr: &'a str,
+}
+
+impl LeaderNotice<'_> {
+    /// Appends the frame.
+    ///
+    /// # Panics
+    /// When the address is above [`ADDR_LEN_MAX`]: no member has one.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        assert!(self.addr.len() <= ADDR_LEN_MAX, "an address of {} bytes", self.addr.len());
+        let header = header(KIND_LEADER, self.addr.len() as u32, self.node.0);
+        out.extend_from_slice(&header.to_bytes());
+        out.extend_from_slice(self.addr.as_bytes());
+    }
+}
+
+/// The bytes of a ping.
+#[must_use]
+pub fn ping(id: u64) -> [u8; HEADER_LEN] {
+    header(KIND_PING, 0, id).to_bytes()
+}
+
+/// The bytes of the answer to a ping.
+#[must_use]
+pub fn pong(id: u64) -> [u8; HEADER_LEN] {
+    header(KIND_PONG, 0, id).to_bytes()
+}
+
+/// The bytes of a node's goodbye.
+#[must_use]
+pub fn goodbye() -> [u8; HEADER_LEN] {
+    header(KIND_GOODBYE, 0, 0).to_bytes()
+}
+
+/// What a client says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToServer {
+    /// The first frame, and only the first.
+    Hello(ClientHello),
+    /// Asks for timestamps.
+    Request(Request),
+    /// Is to be answered with a pong.
+    Ping(u64),
+    /// Answers a ping of the node.
+    Pong(u64),
+    /// A frame, or a use of one, that this version does not know: it is refused by its id, and the
+    /// connection goes on.
+    Unknown {
+        /// The frame's id.
+        id: u64,
+    },
+}
+
+impl ToServer {
+    /// Says what a frame from a client means.
+    ///
+    /// # Errors
+    /// When no version means anything by it, or it is a frame that only nodes send: the connection
+    /// ends.
+    pub fn decode(frame: &Frame<'_>) -> Result<Self, HelloError> {
+        let header = frame.header;
+        match header.kind {
+            KIND_HELLO => ClientHello::decode(frame).map(Self::Hello),
+            KIND_REQUEST if is_plain(header) => {
+                Ok(Self::Request(Request { id: header.id, more: header.argument }))
+            }
+            KIND_PING if is_bare(header) => Ok(Self::Ping(header.id)),
+            KIND_PONG if is_bare(header) => Ok(Self::Pong(header.id)),
+            KIND_ANSWER | KIND_WELCOME | KIND_ERROR | KIND_LEADER | KIND_GOODBYE => {
+                Err(bad("kind", u64::from(header.kind)).into())
+            }
+            _ => Ok(Self::Unknown { id: header.id }),
+        }
+    }
+}
+
+/// What a node says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToClient<'a> {
+    /// The first frame, unless it is an error.
+    Welcome(Box<Welcome>),
+    /// The timestamps of a request.
+    Answer {
+        /// The request.
+        id: u64,
+        /// As many as it asked for.
+        range: TimestampRange,
+    },
+    /// No timestamps.
+    Error(ErrorFrame<'a>),
+    /// Who leads now.
+    Leader(LeaderNotice<'a>),
+    /// Is to be answered with a pong.
+    Ping(u64),
+    /// Answers a ping of the client.
+    Pong(u64),
+    /// No more requests are read; those that were read are still answered.
+    Goodbye,
+    /// A frame that this version does not know: it is passed over.
+    Unknown,
+}
+
+impl<'a> ToClient<'a> {
+    /// Says what a frame from a node means.
+    ///
+    /// # Errors
+    /// When a node of any version would not send it: the connection ends.
+    pub fn decode(frame: &Frame<'a>) -> Result<Self, HelloError> {
+        let Frame { header, tail } = *frame;
+        let is_known = match header.kind {
+            KIND_ANSWER => is_plain(header),
+            KIND_PING | KIND_PONG | KIND_GOODBYE => is_bare(header),
+            _ => true,
+        };
+        if !is_known {
+            return Err(bad("reserved bytes", u64::from(header.kind)).into());
+        }
+        Ok(match header.kind {
+            KIND_ANSWER => Self::Answer { id: header.id, range: range(header, tail)? },
+            KIND_ERROR => Self::Error(error(header, tail)?),
+            KIND_LEADER => Self::Leader(leader(header, tail)?),
+            KIND_WELCOME => Self::Welcome(Box::new(Welcome::decode(frame)?)),
+            KIND_PING => Self::Ping(header.id),
+            KIND_PONG => Self::Pong(header.id),
+            KIND_GOODBYE if header.id == 0 => Self::Goodbye,
+            KIND_REQUEST | KIND_HELLO | KIND_GOODBYE => {
+                return Err(bad("kind", u64::from(header.kind)).into());
+            }
+            _ => Self::Unknown,
+        })
+    }
+}
+
+fn range(header: Header, tail: &[u8]) -> Result<TimestampRange, DecodeError> {
+    let first = tail.try_into().map_err(|_| DecodeError::Truncated("timestamp"))?;
+    let first = Timestamp::from_bytes(first);
+    let count = u64::from(header.argument) + 1;
+    TimestampRange::new(first, count).ok_or_else(|| {
+        let EpochIndex(value) = first.index;
+        bad("index", value)
+    })
+}
+
+fn error(header: Header, tail: &[u8]) -> Result<ErrorFrame<'_>, DecodeError> {
+    if header.flags & !FLAG_CLOSES != 0 {
+        return Err(bad("flags", u64::from(header.flags)));
+    }
+    let text = text("text", tail, ERROR_TEXT_LEN_MAX)?;
+    let closes = header.flags & FLAG_CLOSES != 0;
+    Ok(ErrorFrame { code: header.code, closes, id: header.id, text })
+}
+
+fn leader(header: Header, tail: &[u8]) -> Result<LeaderNotice<'_>, DecodeError> {
+    let addr = text("address", tail, ADDR_LEN_MAX)?;
+    if header.flags != 0 || header.code != 0 {
+        return Err(bad("reserved bytes", u64::from(header.kind)));
+    }
+    if (header.id == 0) != addr.is_empty() {
+        return Err(bad("leader", header.id));
+    }
+    Ok(LeaderNotice { node: NodeId(header.id), addr })
+}
+
+/// The text that fills a tail.
+pub(super) fn text<'a>(
+    field: &'static str,
+    bytes: &'a [u8],
+    limit: usize,
+) -> Result<&'a str, DecodeError> {
+    if bytes.len() > limit {
+        return Err(DecodeError::TooLong { field, length: bytes.len(), limit });
+    }
+    std::str::from_utf8(bytes).map_err(|_| DecodeError::BadText(field))
+}
+
+const fn header(kind: u8, argument: u32, id: u64) -> Header {
+    Header { kind, flags: 0, code: 0, argument, id }
+}
+
+/// Whether only argument and id say something.
+const fn is_plain(header: Header) -> bool {
+    header.flags == 0 && header.code == 0
+}
+
+/// Whether only the id says something.
+const fn is_bare(header: Header) -> bool {
+    is_plain(header) && header.argument == 0
+}
+
+const fn bad(field: &'static str, value: u64) -> DecodeError {
+    DecodeError::BadValue { field, value }
+}

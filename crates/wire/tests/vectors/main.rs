@@ -1,0 +1,47 @@
+//! The golden vectors: bytes and their meaning, for implementations in every language. They are
+//! made from the code and stand in `vectors/*.json`; a file that differs from what the code makes
+//! fails. `UPDATE_VECTORS=1 cargo test -p epicepoch-wire --test vectors` writes them anew: a
+//! change of a line that was there before is a break of the protocol.
+
+mod errors;
+mod native;
+mod timestamps;
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde_json::Value;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let digits: Vec<_> = text.chars().map(|digit| digit.to_digit(16).unwrap() as u8).collect();
+    digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+}
+
+/// Numbers of 64 bits are texts: not every JSON reader holds them.
+fn number(value: u64) -> Value {
+    Value::String(value.to_string())
+}
+
+/// Holds `vectors/<name>.json` to what the code makes; returns it as it was read.
+fn hold(name: &str, made: &Value) -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("vectors/{name}.json"));
+    let text = serde_json::to_string_pretty(made).unwrap() + "\n";
+    if std::env::var_os("UPDATE_VECTORS").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    let stored = std::fs::read_to_string(&path).unwrap();
+    assert!(
+        stored == text,
+        "{} is not what the code makes; if the protocol is meant to change, write it anew with \
+         UPDATE_VECTORS=1",
+        path.display()
+    );
+    serde_json::from_str(&stored).unwrap()
+}
