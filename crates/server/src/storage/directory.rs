@@ -5,11 +5,11 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use epicepoch_storage::identity::{FORMAT, IDENTITY_LEN_MAX};
+use epicepoch_storage::{DatabaseError, Identity, IdentityError};
 use redb::backends::FileBackend;
 
 use super::OpenError;
-use super::database::DatabaseError;
-use super::identity::{FORMAT, IDENTITY_LEN_MAX, Identity, IdentityError};
 
 const LOCK_FILE: &str = "LOCK";
 const IDENTITY_FILE: &str = "IDENTITY";
@@ -52,7 +52,7 @@ impl Directory {
         create: impl FnOnce(File) -> Result<(), DatabaseError>,
     ) -> Result<(), OpenError> {
         let file = self.new_file(DATABASE_FILE).map_err(|source| self.unusable("write", source))?;
-        create(file).map_err(|error| error.into_open_error(&self.path))?;
+        create(file).map_err(|error| OpenError::of_database(error, &self.path))?;
         self.place(DATABASE_FILE).map_err(|source| self.unusable("write", source))
     }
 
@@ -99,8 +99,7 @@ impl Directory {
         if length == 0 {
             return Err(self.damaged("its log.redb is empty"));
         }
-        FileBackend::new(file)
-            .map_err(|error| DatabaseError::from(error).into_open_error(&self.path))
+        FileBackend::new(file).map_err(|error| OpenError::of_database(error.into(), &self.path))
     }
 
     fn new_file(&self, name: &str) -> io::Result<File> {

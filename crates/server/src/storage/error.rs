@@ -1,9 +1,11 @@
 //! Why an opening, a write or a submission failed.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use epicepoch_core::durable::Write;
+use epicepoch_storage::DatabaseError;
+use epicepoch_storage::identity::FORMAT;
 use epicepoch_wire::NodeId;
 use thiserror::Error;
 
@@ -86,6 +88,25 @@ pub enum OpenError {
         /// What is wrong.
         what: String,
     },
+}
+
+impl OpenError {
+    /// What a database's refusal means for the directory at `path`.
+    pub(super) fn of_database(error: DatabaseError, path: &Path) -> Self {
+        let path = path.to_path_buf();
+        let is_damage = error.is_damage();
+        match error {
+            DatabaseError::Damaged(what) => Self::Damaged { path, what },
+            DatabaseError::Newer { found } => Self::NewerFormat { path, found, supported: FORMAT },
+            DatabaseError::Redb(redb::Error::DatabaseAlreadyOpen) => Self::Locked { path },
+            DatabaseError::Redb(redb::Error::Io(source)) if !is_damage => {
+                Self::Unusable { path, action: "read or write", source }
+            }
+            DatabaseError::Redb(error) => {
+                Self::Damaged { path, what: format!("its log.redb: {error}") }
+            }
+        }
+    }
 }
 
 /// Why the storage thread, or a founding, ended. The process must end too: after a failed sync

@@ -3,15 +3,12 @@
 //! a directory that lost something.
 //!
 //! - `directory`: the path, its lock, and files that appear whole or not at all.
-//! - `identity`: which node, cluster and store the directory belongs to.
-//! - `database`: the tables and their transactions.
-//! - `stored`: the invariants of what is stored, checked at every write and every opening.
 //! - `writer`: the storage thread, which commits everything that waits in one transaction.
 //! - `backend`: the disk below the database, with the faults of [`crate::faults`].
 //! - `error`: why an opening, a write or a submission failed.
 //!
-//! For tests: `model`, what must be stored in plain words, and random writes; `simulated_disk`, a
-//! disk that loses power, and one that lies about its syncs.
+//! The tables, their invariants and the recovery are [`epicepoch_storage`]: they know no file and no
+//! thread, so that the simulator runs them too.
 //!
 //! # Files, and what a crash leaves
 //! | file | what it is |
@@ -34,15 +31,7 @@
 //! | yes | no | yes | robbed of its identity by someone: refused |
 //!
 //! # Commits
-//! Every commit is a two-phase commit of `redb`: two syncs. The single-sync commit that is its
-//! default finds out at the next start whether the newest commit is whole and *silently* goes back
-//! one commit when it is not; it cannot tell a commit torn by a crash, which nobody was told of,
-//! from an acknowledged one that has rotted since. A vote forgotten so would break Raft. With two
-//! phases the newest commit is known to have been whole, and damage to it is an error: a test flips
-//! every bit of the header and many others, and one single bit is left that no checksum covers, the
-//! one that says which of two commits is the newest. Quick repair, which writes the allocator's
-//! state with every commit, is off: the file is so small that a full repair and a check of every
-//! page take about a millisecond.
+//! Two syncs each; [`epicepoch_storage`] says why.
 //!
 //! Measured on a 2-core virtual machine with ext4, in a dev build (`cargo run -p
 //! epicepoch-server --example commit_latency`): a commit of one entry takes 0.26 ms at the
@@ -53,28 +42,21 @@
 //! stays at 1.1 MB after 20,000 commits (a test; the limit there is 5 MB). The page cache is 1 MB.
 
 mod backend;
-mod database;
 mod directory;
 mod error;
-mod identity;
-#[cfg(test)]
-mod model;
-#[cfg(test)]
-mod simulated_disk;
-mod stored;
 pub mod writer;
 
+use std::io;
 use std::path::Path;
 
 use epicepoch_core::durable::{Record, Restored};
+use epicepoch_storage::{Database, Identity};
 use epicepoch_wire::{NodeId, StoreId};
 use redb::backends::FileBackend;
 
 use crate::faults::Faults;
 use backend::Disk;
-use database::Database;
 use directory::Directory;
-use identity::Identity;
 
 pub use error::{OpenError, SubmitError, WriteError};
 pub use writer::{Completion, WriterHandle};
@@ -115,13 +97,15 @@ impl Storage {
         let directory = Directory::lock(path)?;
         let written = directory.identity()?;
         if let Some(identity) = &written {
-            identity.check(path, node, cluster_name)?;
+            check(identity, path, node, cluster_name)?;
         }
         match (&written, directory.has_database()?) {
             (Some(_), false) => return Err(OpenError::Emptied { path: path.into() }),
             (None, false) => {
-                let identity = Identity::mint(node, cluster_name).map_err(|source| {
-                    OpenError::Unusable { path: path.into(), action: "draw a store id for", source }
+                let identity = mint(node, cluster_name).map_err(|source| OpenError::Unusable {
+                    path: path.into(),
+                    action: "draw a store id for",
+                    source,
                 })?;
                 directory.place_database(|file| {
                     Database::create(Disk::new(FileBackend::new(file)?, faults), &identity)
@@ -131,7 +115,7 @@ impl Storage {
         }
         let disk = Disk::new(directory.open_database()?, faults);
         let (database, identity, restored) =
-            Database::open(disk).map_err(|error| error.into_open_error(path))?;
+            Database::open(disk).map_err(|error| OpenError::of_database(error, path))?;
         match written {
             Some(written) if written == identity => {}
             Some(_) => {
@@ -143,7 +127,7 @@ impl Storage {
                 return Err(OpenError::Damaged { path: path.into(), what });
             }
             None => {
-                identity.check(path, node, cluster_name)?;
+                check(&identity, path, node, cluster_name)?;
                 directory.place_identity(&identity)?;
             }
         }
@@ -175,10 +159,37 @@ impl Storage {
     pub fn into_writer(
         self,
         completed: impl Fn(Completion) + Send + 'static,
-    ) -> std::io::Result<WriterHandle> {
+    ) -> io::Result<WriterHandle> {
         assert!(self.database.is_founded(), "an empty member has nothing to add to");
         WriterHandle::start(self.database, self.directory, completed)
     }
+}
+
+/// An identity with a store id that nobody has drawn before.
+fn mint(node: NodeId, cluster_name: &str) -> io::Result<Identity> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+    Ok(Identity::new(node, StoreId(u128::from_le_bytes(bytes)), cluster_name))
+}
+
+/// Refuses another node's directory, or another cluster's.
+fn check(
+    identity: &Identity,
+    path: &Path,
+    node: NodeId,
+    cluster_name: &str,
+) -> Result<(), OpenError> {
+    if identity.node != node {
+        return Err(OpenError::WrongNode { path: path.into(), found: identity.node, node });
+    }
+    if !identity.is_of(cluster_name) {
+        return Err(OpenError::WrongCluster {
+            path: path.into(),
+            found: identity.cluster.clone(),
+            cluster: Identity::new(node, identity.store, cluster_name).cluster,
+        });
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -188,7 +199,8 @@ mod tests {
 
     use tempfile::TempDir;
 
-    use super::model::genesis;
+    use epicepoch_storage::model::genesis;
+
     use super::*;
 
     struct Disk {
@@ -238,6 +250,12 @@ mod tests {
         assert_eq!((restored.record, restored.entries), (genesis(), vec![]));
         let commit = restored.hard_state;
         assert_eq!((commit.term.0, commit.vote.0, commit.commit.0), (1, 0, 1));
+    }
+
+    #[test]
+    fn no_two_directories_share_a_store_id() {
+        let store = || mint(NodeId(1), "epicepoch").unwrap().store;
+        assert_ne!(store(), store());
     }
 
     #[test]

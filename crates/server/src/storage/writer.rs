@@ -15,8 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use epicepoch_core::durable::Write;
+use epicepoch_storage::Database;
 
-use super::database::Database;
 use super::directory::Directory;
 use super::{SubmitError, WriteError};
 
@@ -210,10 +210,10 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use epicepoch_core::durable::{HardState, Restored};
+    use epicepoch_storage::model::{Model, entry, genesis};
     use epicepoch_wire::{LogIndex, NodeId, Term};
     use tempfile::TempDir;
 
-    use super::super::model::{Model, entry, genesis};
     use super::super::{OpenError, Opened, Storage};
     use super::*;
     use crate::faults::Faults;

@@ -11,7 +11,7 @@ const SECTOR_LEN: usize = 512;
 
 /// Clones are the same disk.
 #[derive(Clone, Debug, Default)]
-pub(super) struct SimulatedDisk {
+pub struct SimulatedDisk {
     state: Arc<Mutex<State>>,
 }
 
@@ -38,33 +38,37 @@ enum Change {
 
 impl SimulatedDisk {
     /// Every operation after this many fails: the power is going.
-    pub(super) fn fail_after(&self, operations: u64) {
+    pub fn fail_after(&self, operations: u64) {
         self.state.lock().unwrap().operations_left = Some(operations);
     }
 
     /// From now on a sync makes nothing durable, and says that it did; or no longer.
-    pub(super) fn lie(&self, lies: bool) {
+    pub fn lie(&self, lies: bool) {
         self.state.lock().unwrap().lies = lies;
     }
 
     /// How many syncs there were.
-    pub(super) fn syncs(&self) -> u64 {
+    #[must_use]
+    pub fn syncs(&self) -> u64 {
         self.state.lock().unwrap().syncs
     }
 
-    /// The bytes on the disk.
-    pub(super) fn bytes(&self) -> Vec<u8> {
+    /// The bytes on the disk, as they are read while the power is on.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
         self.state.lock().unwrap().live.clone()
     }
 
     /// A disk with these bytes on it.
-    pub(super) fn with_bytes(bytes: Vec<u8>) -> Self {
+    #[must_use]
+    pub fn with_bytes(bytes: Vec<u8>) -> Self {
         let state = State { durable: bytes.clone(), live: bytes, ..State::default() };
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
     /// The disk as it is found when the power is back.
-    pub(super) fn after_power_loss(&self, random: &mut fastrand::Rng) -> Self {
+    #[must_use]
+    pub fn after_power_loss(&self, random: &mut fastrand::Rng) -> Self {
         let state = self.state.lock().unwrap();
         let mut bytes = state.durable.clone();
         // Sometimes all of it survives, sometimes nothing does.

@@ -15,20 +15,20 @@ use epicepoch_wire::{LogIndex, NodeId, Term};
 
 /// What the checks need to know of what is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stored {
+pub(crate) struct Stored {
     /// The hard state.
-    pub(super) hard_state: HardState,
+    pub(crate) hard_state: HardState,
     /// The record's index.
-    pub(super) record: u64,
+    pub(crate) record: u64,
     /// Index of the first stored entry; equal to `next` when there is none.
-    pub(super) first: u64,
+    pub(crate) first: u64,
     /// Index that the next entry has.
-    pub(super) next: u64,
+    pub(crate) next: u64,
 }
 
 impl Stored {
     /// After a founding: the record, and nothing else.
-    pub(super) fn founded(record: &Record) -> Self {
+    pub(crate) fn founded(record: &Record) -> Self {
         assert!(record.index >= LogIndex(1) && record.term >= Term(1), "a record of nothing");
         assert_record_readable(record);
         let hard_state = HardState { term: record.term, vote: NodeId(0), commit: record.index };
@@ -40,7 +40,7 @@ impl Stored {
     ///
     /// # Errors
     /// Says which invariant it breaks.
-    pub(super) fn restored(restored: &Restored) -> Result<Self, String> {
+    pub(crate) fn restored(restored: &Restored) -> Result<Self, String> {
         let Restored { hard_state, record, entries } = restored;
         let after_record = record.index.0.checked_add(1).ok_or("the record has no next index")?;
         let first = entries.first().map_or(after_record, |entry| entry.index.0);
@@ -77,7 +77,7 @@ impl Stored {
     ///
     /// # Panics
     /// When the write breaks an invariant. It must not reach the disk.
-    pub(super) fn after(self, write: &Write) -> Self {
+    pub(crate) fn after(self, write: &Write) -> Self {
         let mut after = self;
         if let Some(snapshot) = &write.snapshot {
             assert!(snapshot.index >= self.hard_state.commit, "a snapshot takes the commit back");
@@ -161,8 +161,8 @@ fn assert_record_readable(record: &Record) {
 mod tests {
     use std::panic::catch_unwind;
 
-    use super::super::model::{Model, entry, genesis};
     use super::*;
+    use crate::model::{Model, entry, genesis};
 
     const LOG: std::ops::Range<u64> = 5..10;
 

@@ -1,5 +1,5 @@
 //! The tables and their transactions. It never splits a write, and it never makes a commit that
-//! a restart could silently undo (see the parent module on two-phase commits).
+//! a restart could silently undo (see the crate on two-phase commits).
 //!
 //! | table | key | value |
 //! |---|---|---|
@@ -10,7 +10,6 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 
 use epicepoch_core::durable::{HardState, Record, Restored, Write};
 use epicepoch_wire::cursor::{Reader, Writer as _};
@@ -22,9 +21,8 @@ use redb::{
 };
 use thiserror::Error;
 
-use super::OpenError;
-use super::identity::{FORMAT, Identity, IdentityError};
-use super::stored::Stored;
+use crate::identity::{Identity, IdentityError};
+use crate::stored::Stored;
 
 /// Memory for pages, bytes: the whole file, as a rule.
 const CACHE_LEN_MAX: usize = 1 << 20;
@@ -38,21 +36,27 @@ const RECORD_KEY: &str = "record";
 
 /// An open database.
 #[derive(Debug)]
-pub(super) struct Database {
+pub struct Database {
     redb: redb::Database,
     /// `None` before the founding.
     stored: Option<Stored>,
 }
 
-/// Why a database was not created or opened.
+/// Why a database was not created or opened. What it held is still as it was.
 #[derive(Debug, Error)]
-pub(super) enum DatabaseError {
+pub enum DatabaseError {
+    /// The disk failed, or the database below says that its bytes are not what it wrote.
     #[error(transparent)]
     Redb(redb::Error),
+    /// Something in it is not what was written; what is wrong.
     #[error("{0}")]
     Damaged(String),
+    /// A newer version of this program wrote it.
     #[error("format {found}")]
-    Newer { found: u64 },
+    Newer {
+        /// Its format.
+        found: u64,
+    },
 }
 
 impl<E: Into<redb::Error>> From<E> for DatabaseError {
@@ -66,32 +70,26 @@ impl DatabaseError {
         Self::Damaged(format!("its {what} is not what was written: {error}"))
     }
 
-    pub(super) fn into_open_error(self, path: &Path) -> OpenError {
-        let path = path.to_path_buf();
+    /// Whether it is the bytes that are wrong, and not the disk that refuses.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
         match self {
-            Self::Damaged(what) => OpenError::Damaged { path, what },
-            Self::Newer { found } => OpenError::NewerFormat { path, found, supported: FORMAT },
-            Self::Redb(redb::Error::DatabaseAlreadyOpen) => OpenError::Locked { path },
-            Self::Redb(redb::Error::Io(source)) => match source.kind() {
-                // The database's words for a file that is not its own, or ends too early.
-                io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
-                    OpenError::Damaged { path, what: format!("its log.redb: {source}") }
-                }
-                _ => OpenError::Unusable { path, action: "read or write", source },
-            },
-            Self::Redb(error) => {
-                OpenError::Damaged { path, what: format!("its log.redb: {error}") }
+            Self::Newer { .. } | Self::Redb(redb::Error::DatabaseAlreadyOpen) => false,
+            // The database's words for a file that is not its own, or ends too early.
+            Self::Redb(redb::Error::Io(source)) => {
+                matches!(source.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
             }
+            Self::Damaged(_) | Self::Redb(_) => true,
         }
     }
 }
 
 impl Database {
     /// Makes a database with an identity and nothing else, durably.
-    pub(super) fn create(
-        backend: impl StorageBackend,
-        identity: &Identity,
-    ) -> Result<(), DatabaseError> {
+    ///
+    /// # Errors
+    /// When the disk failed.
+    pub fn create(backend: impl StorageBackend, identity: &Identity) -> Result<(), DatabaseError> {
         let database = Self { redb: open_redb(backend)?, stored: None };
         let transaction = database.begin()?;
         {
@@ -103,8 +101,12 @@ impl Database {
         Ok(())
     }
 
-    /// Opens what [`Database::create`] made, and reads all of it.
-    pub(super) fn open(
+    /// Opens what [`Database::create`] made, and reads all of it: also what nobody will ask for.
+    /// `None` is what there is before the founding.
+    ///
+    /// # Errors
+    /// When the disk failed, or anything in it is not what was written.
+    pub fn open(
         backend: impl StorageBackend,
     ) -> Result<(Self, Identity, Option<Restored>), DatabaseError> {
         let open = || {
@@ -124,12 +126,20 @@ impl Database {
     }
 
     /// Whether there is a record.
-    pub(super) fn is_founded(&self) -> bool {
+    #[must_use]
+    pub fn is_founded(&self) -> bool {
         self.stored.is_some()
     }
 
-    /// Writes the first record, durably. See [`super::Storage::found`].
-    pub(super) fn found(&mut self, record: &Record) -> Result<(), redb::Error> {
+    /// Writes the first record, durably: a genesis, or the snapshot that a member was admitted with.
+    /// The hard state becomes the record's term, no vote, commit at the record; the log is empty.
+    ///
+    /// # Errors
+    /// Then this database takes no more writes, and what is on disk is either of the two.
+    ///
+    /// # Panics
+    /// When there is a record already, or this one has index or term 0.
+    pub fn found(&mut self, record: &Record) -> Result<(), redb::Error> {
         assert!(!self.is_founded(), "there is a record already");
         let stored = Stored::founded(record);
         let transaction = self.begin()?;
@@ -150,7 +160,7 @@ impl Database {
     ///
     /// # Panics
     /// When a write breaks an invariant of what is stored. None of them is on disk then.
-    pub(super) fn write(&mut self, writes: &[Write]) -> Result<(), redb::Error> {
+    pub fn write(&mut self, writes: &[Write]) -> Result<(), redb::Error> {
         let mut stored = self.stored.expect("founded before it is written");
         if writes.iter().all(Write::is_empty) {
             return Ok(());
@@ -297,12 +307,18 @@ mod tests {
     use fastrand::Rng;
     use proptest::prelude::*;
 
-    use super::super::model::{Model, entry, genesis};
-    use super::super::simulated_disk::SimulatedDisk;
+    use epicepoch_wire::StoreId;
+
     use super::*;
+    use crate::model::{Model, entry, genesis};
+    use crate::simulated_disk::SimulatedDisk;
+
+    fn identity() -> Identity {
+        Identity::new(NodeId(1), StoreId(7), "epicepoch")
+    }
 
     fn founded(disk: &SimulatedDisk) -> Database {
-        let identity = Identity::mint(NodeId(1), "epicepoch").unwrap();
+        let identity = identity();
         Database::create(disk.clone(), &identity).unwrap();
         let (mut database, found, restored) = Database::open(disk.clone()).unwrap();
         assert_eq!((found, restored), (identity, None));
@@ -380,7 +396,7 @@ mod tests {
         #[test]
         fn a_founding_is_whole_or_not_there(operations in 0_u64..60, seed: u64) {
             let disk = SimulatedDisk::default();
-            let identity = Identity::mint(NodeId(1), "epicepoch").unwrap();
+            let identity = identity();
             Database::create(disk.clone(), &identity).unwrap();
             let (mut database, _, _) = Database::open(disk.clone()).unwrap();
             disk.fail_after(operations);
@@ -446,8 +462,8 @@ mod tests {
         let bytes = disk.bytes();
         for length in [1, 8, 9, 320, 4096, bytes.len() / 2, bytes.len() - 4096, bytes.len() - 1] {
             let disk = SimulatedDisk::with_bytes(bytes[..length].to_vec());
-            let error = Database::open(disk).unwrap_err().into_open_error(Path::new("d"));
-            assert!(matches!(error, OpenError::Damaged { .. }), "{length} bytes: {error}");
+            let error = Database::open(disk).unwrap_err();
+            assert!(error.is_damage(), "{length} bytes: {error}");
         }
     }
 

@@ -6,8 +6,9 @@ use epicepoch_wire::raft_message::{Configuration, EntryKind, LogEntry};
 use epicepoch_wire::{LogIndex, NodeId, Term};
 use fastrand::Rng;
 
-/// A genesis.
-pub(super) fn genesis() -> Record {
+/// A genesis of three voters.
+#[must_use]
+pub fn genesis() -> Record {
     record(1, 1)
 }
 
@@ -21,7 +22,9 @@ fn record(index: u64, term: u64) -> Record {
     }
 }
 
-pub(super) fn entry(index: u64, term: u64, length: usize) -> LogEntry {
+/// An entry of `length` bytes.
+#[must_use]
+pub fn entry(index: u64, term: u64, length: usize) -> LogEntry {
     LogEntry {
         kind: EntryKind::Normal,
         term: Term(term),
@@ -33,20 +36,24 @@ pub(super) fn entry(index: u64, term: u64, length: usize) -> LogEntry {
 
 /// What is stored, and what was written last.
 #[derive(Clone, Debug)]
-pub(super) struct Model {
-    pub(super) restored: Restored,
-    pub(super) number: u64,
+pub struct Model {
+    /// What a restart reads.
+    pub restored: Restored,
+    /// Of the last write.
+    pub number: u64,
 }
 
 impl Model {
-    pub(super) fn founded() -> Self {
+    /// A directory that holds [`genesis`] and nothing else.
+    #[must_use]
+    pub fn founded() -> Self {
         let record = genesis();
         let hard_state = HardState { term: Term(1), vote: NodeId(0), commit: LogIndex(1) };
         Self { restored: Restored { hard_state, record, entries: Vec::new() }, number: 0 }
     }
 
     /// Some random writes for one transaction, which are applied to the model.
-    pub(super) fn batch(&mut self, random: &mut Rng) -> Vec<Write> {
+    pub fn batch(&mut self, random: &mut Rng) -> Vec<Write> {
         (0..random.usize(1..6)).map(|_| self.write(random)).collect()
     }
 

@@ -13,47 +13,60 @@
 //! ever, so that any version can tell a newer one's directory from a damaged one.
 
 use std::fmt::Write as _;
-use std::io;
-use std::path::Path;
 
 use epicepoch_wire::{NodeId, StoreId};
-
-use super::OpenError;
+use thiserror::Error;
 
 /// The newest format of a data directory that this program knows.
-pub(super) const FORMAT: u64 = 1;
+pub const FORMAT: u64 = 1;
 /// Longest text that is read as an identity, bytes.
-pub(super) const IDENTITY_LEN_MAX: usize = 4096;
+pub const IDENTITY_LEN_MAX: usize = 4096;
 
 const TITLE: &str = "epicepoch data directory";
 
 /// Whose data a directory holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
-    pub(super) node: NodeId,
-    pub(super) store: StoreId,
+pub struct Identity {
+    /// The node.
+    pub node: NodeId,
+    /// The directory's own id.
+    pub store: StoreId,
     /// The cluster's name, escaped, so that it is one line whatever it is.
-    pub(super) cluster: String,
+    pub cluster: String,
 }
 
 /// Why a text is no identity.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum IdentityError {
+#[derive(Debug, PartialEq, Eq, Error)]
+pub enum IdentityError {
+    /// It is not what was written.
+    #[error("not an identity, or a damaged one")]
     Damaged,
-    Newer { found: u64 },
+    /// A newer version of this program wrote it.
+    #[error("format {found}")]
+    Newer {
+        /// Its format.
+        found: u64,
+    },
 }
 
 impl Identity {
-    /// A new one, with a store id that nobody has drawn before.
-    pub(super) fn mint(node: NodeId, cluster: &str) -> io::Result<Self> {
-        let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes).map_err(io::Error::other)?;
-        let store = StoreId(u128::from_le_bytes(bytes));
-        Ok(Self { node, store, cluster: escape(cluster) })
+    /// Of a directory whose store id nobody has drawn before.
+    #[must_use]
+    pub fn new(node: NodeId, store: StoreId, cluster_name: &str) -> Self {
+        Self { node, store, cluster: escape(cluster_name) }
+    }
+
+    /// Whether it belongs to the cluster of that name.
+    #[must_use]
+    pub fn is_of(&self, cluster_name: &str) -> bool {
+        self.cluster == escape(cluster_name)
     }
 
     /// Reads what [`Identity::text`] wrote.
-    pub(super) fn parse(text: &str) -> Result<Self, IdentityError> {
+    ///
+    /// # Errors
+    /// When it is anything else.
+    pub fn parse(text: &str) -> Result<Self, IdentityError> {
         let damaged = IdentityError::Damaged;
         let mut lines = text.lines();
         if lines.next() != Some(TITLE) {
@@ -81,7 +94,8 @@ impl Identity {
     }
 
     /// The text of the `IDENTITY` file.
-    pub(super) fn text(&self) -> String {
+    #[must_use]
+    pub fn text(&self) -> String {
         let Self { node, store, cluster } = self;
         let mut text =
             format!("{TITLE}\nformat {FORMAT}\nnode {node}\nstore {store}\ncluster {cluster}\n");
@@ -89,27 +103,13 @@ impl Identity {
         writeln!(text, "crc32 {checksum:08x}").expect("writing to a string");
         text
     }
-
-    /// Refuses another node's directory, or another cluster's.
-    pub(super) fn check(&self, path: &Path, node: NodeId, cluster: &str) -> Result<(), OpenError> {
-        if self.node != node {
-            return Err(OpenError::WrongNode { path: path.into(), found: self.node, node });
-        }
-        if self.cluster != escape(cluster) {
-            return Err(OpenError::WrongCluster {
-                path: path.into(),
-                found: self.cluster.clone(),
-                cluster: escape(cluster),
-            });
-        }
-        Ok(())
-    }
 }
 
 fn field<'a>(line: Option<&'a str>, name: &str) -> Option<&'a str> {
     line?.strip_prefix(name)
 }
 
+/// A name as one line, whatever it is.
 fn escape(cluster: &str) -> String {
     cluster.escape_default().to_string()
 }
@@ -130,7 +130,7 @@ mod tests {
 
         #[test]
         fn a_damaged_identity_is_never_taken(at: prop::sample::Index, flip in 1_u8..) {
-            let mut bytes = Identity::mint(NodeId(1), "epicepoch").unwrap().text().into_bytes();
+            let mut bytes = Identity::new(NodeId(1), StoreId(5), "epicepoch").text().into_bytes();
             let at = at.index(bytes.len());
             bytes[at] ^= flip;
             if let Ok(text) = std::str::from_utf8(&bytes) {
@@ -146,11 +146,5 @@ mod tests {
         assert_eq!(Identity::parse(&newer), Err(IdentityError::Newer { found: 2 }));
         let older = format!("{TITLE}\nformat 0\n");
         assert_eq!(Identity::parse(&older), Err(IdentityError::Damaged));
-    }
-
-    #[test]
-    fn no_two_directories_share_a_store_id() {
-        let mint = || Identity::mint(NodeId(1), "epicepoch").unwrap().store;
-        assert_ne!(mint(), mint());
     }
 }
