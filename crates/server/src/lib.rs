@@ -11,6 +11,7 @@
 //! - [`storage`]: the data directory: who it belongs to, and what must survive.
 //! - [`framed`]: peer frames over a byte stream.
 //! - [`metrics`]: what both planes count, as Prometheus reads it.
+//! - [`hiccup`]: by how much the machine stalls.
 //! - [`faults`]: the documented test switch; a release build has none.
 
 mod abort;
@@ -18,6 +19,7 @@ pub mod config;
 pub mod consensus;
 pub mod faults;
 pub mod framed;
+pub mod hiccup;
 pub mod http;
 pub mod listener;
 pub mod metrics;

@@ -18,6 +18,7 @@ use thiserror::Error;
 use crate::config::{self, Config, ConfigError};
 use crate::consensus::{Consensus, ConsensusError, Parts};
 use crate::faults::{Faults, FaultsError};
+use crate::hiccup::HiccupMeter;
 use crate::listener::{Acceptor, ClientListener, raise_descriptor_limit};
 use crate::metrics::Metrics;
 use crate::shared::{Health, NodeClock, NodeShared};
@@ -33,6 +34,7 @@ pub struct Node {
     acceptor: Acceptor,
     consensus: Mutex<Option<Consensus>>,
     fate: Arc<Fate>,
+    _hiccups: HiccupMeter,
 }
 
 /// Why a node did not start.
@@ -167,6 +169,7 @@ impl Node {
         let ending = fate.clone();
         let consensus = Consensus::spawn(parts, move || ending.end())?;
         let limit = shared.config.connections_max;
+        let hiccups = HiccupMeter::spawn(metrics.clone())?;
         let acceptor = clients.spawn(workers.clone(), limit, metrics)?;
         tracing::info!(
             node = identity.node.0,
@@ -175,7 +178,7 @@ impl Node {
             "started"
         );
         let consensus = Mutex::new(Some(consensus));
-        Ok(Self { shared, workers, http_addr, acceptor, consensus, fate })
+        Ok(Self { shared, workers, http_addr, acceptor, consensus, fate, _hiccups: hiccups })
     }
 
     /// Where clients reach this node on this machine.

@@ -46,21 +46,6 @@ fn an_idle_node_takes_little_of_a_core_and_of_memory() {
     }
 }
 
-/// The sum of a counter over all its labels.
-fn metric(node: &Node, name: &str) -> Option<u64> {
-    let text = node.ask("/metrics")?.text();
-    let values = text.lines().filter_map(|line| {
-        let rest = line.strip_prefix(name)?;
-        // Not a longer name.
-        let value = match rest.strip_prefix('{') {
-            Some(labelled) => labelled.rsplit_once('}')?.1,
-            None => rest.strip_prefix(' ')?,
-        };
-        value.split_whitespace().next()?.parse::<f64>().ok()
-    });
-    values.reduce(|a, b| a + b).map(|sum| sum as u64)
-}
-
 /// A cluster that reserves as often as its settings allow, a dozen times a second.
 fn often_reserving() -> Cluster {
     Cluster::start_with(&[
@@ -86,8 +71,8 @@ fn the_data_directory_and_latency_stay_small_through_compaction_and_a_snapshot()
     let mut largest = 0;
     while reservations < RESERVATIONS && from.elapsed() < RESERVATIONS_LIMIT {
         let counts =
-            cluster.nodes.iter().filter_map(|node| metric(node, "epicepoch_reservations_total"));
-        reservations = counts.sum::<u64>().max(reservations);
+            cluster.nodes.iter().filter_map(|node| node.metric("epicepoch_reservations_total"));
+        reservations = (counts.sum::<f64>() as u64).max(reservations);
         largest = cluster.nodes.iter().map(|it| disk_bytes(&it.data_dir())).max().unwrap_or(0);
         assert!(largest <= DISK_MAX, "a data directory has {largest} bytes");
         let_pass(Duration::from_millis(100));

@@ -16,6 +16,7 @@ mod clock;
 mod disk;
 mod faults;
 mod footprint;
+mod hiccups;
 mod http;
 mod intruders;
 mod moves;

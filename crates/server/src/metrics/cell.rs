@@ -70,6 +70,12 @@ impl Histogram {
         self.sum.add_alone(value.wrapping_mul(weight));
     }
 
+    /// How many values were counted.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().map(Count::load).sum()
+    }
+
     fn bucket(&self, value: u64) -> usize {
         self.bounds.partition_point(|bound| *bound < value)
     }

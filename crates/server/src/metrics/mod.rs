@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use prometheus_client::registry::Registry;
 
+use crate::hiccup::Hiccups;
 use crate::shared::NodeShared;
 
 pub mod cell;
@@ -29,6 +30,8 @@ pub struct Metrics {
     workers: Vec<WorkerMetrics>,
     /// The consensus plane's cells.
     pub consensus: ConsensusMetrics,
+    /// The hiccup meter's cells.
+    pub hiccups: Hiccups,
     /// Client connections accepted.
     pub(crate) connections_accepted: Count,
     /// Client connections closed at once, beyond the limit or because no worker took them.
@@ -46,6 +49,7 @@ impl Metrics {
             shared,
             workers,
             consensus: ConsensusMetrics::default(),
+            hiccups: Hiccups::default(),
             connections_accepted: Count::default(),
             connections_refused: Count::default(),
             accept_failures: Count::default(),

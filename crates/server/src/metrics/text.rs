@@ -11,6 +11,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::Metrics;
 use super::cell::{Count, Folded, Histogram};
@@ -29,7 +30,8 @@ impl Collector for Scrape {
         page.rounds()?;
         page.connections()?;
         page.consensus()?;
-        page.time()
+        page.time()?;
+        page.machine()
     }
 }
 
@@ -321,6 +323,41 @@ impl Page<'_, '_> {
             family.encode_family(&labels)?.encode_gauge(&i64::from(position == current))?;
         }
         Ok(())
+    }
+
+    fn machine(&mut self) -> fmt::Result {
+        let seconds = Some(&Unit::Seconds);
+        let hiccups = &self.metrics.hiccups;
+        self.histogram(
+            "hiccup",
+            "How much longer than asked for sleeps of a thread without work took: by how much the \
+             machine, or whoever shares it, stalls. A stall counts once for each 20 ms that it \
+             lasted. Latency that is no longer than this is the machine's.",
+            seconds,
+            &Folded::new([&hiccups.lateness_ns].into_iter(), NS_PER_SECOND),
+        )?;
+        self.gauge(
+            "hiccup_max",
+            "The longest of these stalls since the process started.",
+            seconds,
+            hiccups.max_ns.load() as f64 / NS_PER_SECOND,
+        )?;
+        let spent = clock_gettime(ClockId::ProcessCPUTime);
+        let spent = spent.tv_sec as f64 + spent.tv_nsec as f64 / NS_PER_SECOND;
+        let mut metric = self.describe(
+            "process_cpu",
+            "Processor time that this process has used, user and system, all threads. Nodes of \
+             one process, as in `epicepoch dev`, tell the same.",
+            seconds,
+            MetricType::Counter,
+        )?;
+        metric.encode_counter::<NoLabelSet, _, u64>(&spent, None)?;
+        self.gauge(
+            "process_id",
+            "The process id of this node, as its machine or container counts.",
+            None,
+            f64::from(std::process::id()),
+        )
     }
 
     fn describe<'s>(

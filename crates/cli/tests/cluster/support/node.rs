@@ -195,6 +195,21 @@ impl Node {
         Wire::open(self.http(), ASK_LIMIT).ok()?.get(target).ok()
     }
 
+    /// The sum of a metric over all its labels.
+    pub(crate) fn metric(&self, name: &str) -> Option<f64> {
+        let text = self.ask("/metrics")?.text();
+        let values = text.lines().filter_map(|line| {
+            let rest = line.strip_prefix(name)?;
+            // Not a longer name.
+            let value = match rest.strip_prefix('{') {
+                Some(labelled) => labelled.rsplit_once('}')?.1,
+                None => rest.strip_prefix(' ')?,
+            };
+            value.split_whitespace().next()?.parse::<f64>().ok()
+        });
+        values.reduce(|a, b| a + b)
+    }
+
     fn says_yes(&self, target: &str) -> bool {
         self.ask(target).is_some_and(|answer| answer.status == 200)
     }

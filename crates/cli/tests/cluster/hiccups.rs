@@ -1,0 +1,34 @@
+//! A node tells by how much its machine stalled, and what it cost, so that whoever measures it
+//! from outside can tell the machine from the service.
+
+use std::time::Duration;
+
+use crate::support::{Cluster, PATIENCE, let_pass, wait_until};
+
+#[test]
+fn a_stall_of_the_machine_shows_in_the_metrics_of_the_node_that_it_hit() {
+    const STALL: Duration = Duration::from_millis(700);
+    let mut cluster = Cluster::start();
+    let leader = cluster.wait_for_leader();
+    let (hit, spared) = (cluster.others(leader)[0], cluster.others(leader)[1]);
+    let seen = |cluster: &Cluster, node: usize, name| cluster.nodes[node].metric(name);
+    let looks = "epicepoch_hiccup_seconds_count";
+    let before = seen(&cluster, hit, looks).expect("a node has a meter");
+    wait_until("the meter looks again", PATIENCE, || seen(&cluster, hit, looks) > Some(before));
+
+    cluster.nodes[hit].pause();
+    let_pass(STALL);
+    cluster.nodes[hit].resume();
+    // The last period may have ended just before the pause.
+    let expected = Some(STALL.as_secs_f64() - 0.1);
+    wait_until("the stall shows", PATIENCE, || {
+        seen(&cluster, hit, "epicepoch_hiccup_max_seconds") >= expected
+    });
+    assert!(seen(&cluster, spared, "epicepoch_hiccup_max_seconds") < expected);
+
+    let pid = f64::from(cluster.nodes[hit].pid());
+    assert_eq!(seen(&cluster, hit, "epicepoch_process_id"), Some(pid));
+    let cost = "epicepoch_process_cpu_seconds_total";
+    let before = seen(&cluster, hit, cost).expect("a node knows what it cost");
+    wait_until("the node costs something", PATIENCE, || seen(&cluster, hit, cost) > Some(before));
+}
