@@ -3,6 +3,8 @@
 //! everything that would have happened inside it, so it is recorded as falling from its length to
 //! zero. It knows nothing of the service that is measured.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -11,31 +13,41 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 use crate::latency;
+use crate::run::course::{self, Packed};
+
+/// By how much longer than 1 ms each sleep took, nanoseconds.
+#[derive(Clone, Debug)]
+pub struct Hiccups {
+    /// All of them.
+    pub all: Histogram<u64>,
+    /// By the number of the interval in which the sleep began.
+    pub intervals: BTreeMap<u64, Packed>,
+}
 
 /// A meter under way. Dropping it stops it.
 #[derive(Debug)]
 pub struct HiccupMeter {
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Histogram<u64>>>,
+    thread: Option<JoinHandle<Hiccups>>,
 }
 
 impl HiccupMeter {
-    /// Starts the thread; what happens before `from` does not count.
+    /// Starts the thread. Sleeps that begin inside of `window` count; intervals begin with it.
     ///
     /// # Panics
     /// If a thread cannot be started.
     #[must_use]
-    pub fn start(from: Instant) -> Self {
+    pub fn start(window: Range<Instant>, interval: Duration) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
-        let body = move || measure(from, &stopped);
+        let body = move || measure(&window, interval, &stopped);
         let thread = std::thread::Builder::new().name("hiccup".to_owned()).spawn(body);
         Self { stop, thread: Some(thread.expect("threads can be started")) }
     }
 
-    /// How much longer than 1 ms each sleep took, nanoseconds.
+    /// What it has found.
     #[must_use]
-    pub fn stop(mut self) -> Histogram<u64> {
+    pub fn stop(mut self) -> Hiccups {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().expect("it is taken only here");
         thread.join().expect("the meter never panics")
@@ -48,16 +60,34 @@ impl Drop for HiccupMeter {
     }
 }
 
-fn measure(from: Instant, stop: &AtomicBool) -> Histogram<u64> {
-    let mut hiccups = latency::histogram();
+fn measure(window: &Range<Instant>, interval: Duration, stop: &AtomicBool) -> Hiccups {
+    let mut hiccups = Hiccups { all: latency::histogram(), intervals: BTreeMap::new() };
+    let (mut current, mut number) = (latency::histogram(), 0);
     while !stop.load(Ordering::Relaxed) {
         let before = Instant::now();
         std::thread::sleep(PAUSE);
-        if before >= from {
-            add(&mut hiccups, before.elapsed().saturating_sub(PAUSE));
+        if window.contains(&before) {
+            let hiccup = before.elapsed().saturating_sub(PAUSE);
+            let present = course::number(window.start, before, interval);
+            if present != number {
+                hiccups.close(number, &mut current);
+                number = present;
+            }
+            add(&mut current, hiccup);
         }
     }
+    hiccups.close(number, &mut current);
     hiccups
+}
+
+impl Hiccups {
+    fn close(&mut self, number: u64, current: &mut Histogram<u64>) {
+        if !current.is_empty() {
+            self.all.add(&*current).expect("the same bounds");
+            self.intervals.insert(number, Packed::new(current));
+            current.reset();
+        }
+    }
 }
 
 fn add(hiccups: &mut Histogram<u64>, hiccup: Duration) {
@@ -87,8 +117,16 @@ mod tests {
 
     #[test]
     fn a_meter_records_until_it_is_stopped() {
-        let meter = HiccupMeter::start(Instant::now());
-        std::thread::sleep(Duration::from_millis(30));
-        assert!(!meter.stop().is_empty());
+        let (from, interval) = (Instant::now(), Duration::from_millis(10));
+        let meter = HiccupMeter::start(from..from + 5 * interval, interval);
+        std::thread::sleep(Duration::from_millis(100));
+        let hiccups = meter.stop();
+        let mut sum = latency::histogram();
+        for packed in hiccups.intervals.values() {
+            sum.add(packed.unpack()).expect("the same bounds");
+        }
+        assert!(!sum.is_empty());
+        assert!((1..=5).contains(&hiccups.intervals.len()), "{}", hiccups.intervals.len());
+        assert_eq!(sum, hiccups.all);
     }
 }

@@ -10,16 +10,21 @@
 //! - [`run`]: the generator of `epicepoch bench run`: open and closed loop, several transports.
 //! - [`latency`]: its histograms; [`hiccup`], [`machine`]: what the machine did meanwhile.
 //! - [`floor`]: what the machine can do at all.
-//! - [`slo`]: promises and whether they were kept; [`text`], [`json`]: how it is all shown.
+//! - [`slo`]: promises and whether they were kept.
+//! - [`record`]: the report of a run as it is kept; [`encoded`], [`hlog`]: its histograms.
+//! - [`text`], [`json`]: how it is all shown.
 
+pub mod encoded;
 pub mod floor;
 pub mod hiccup;
 pub mod history;
+pub mod hlog;
 pub mod http1;
 pub mod json;
 pub mod latency;
 pub mod load;
 pub mod machine;
+pub mod record;
 pub mod report;
 pub mod run;
 pub mod slo;

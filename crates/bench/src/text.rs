@@ -186,16 +186,28 @@ pub fn hgrm(times: &Histogram<u64>) -> String {
         "{:>12} {:>14} {:>10} {:>14}\n\n",
         "Value", "Percentile", "TotalCount", "1/(1-Percentile)"
     );
-    let mut total = 0;
-    for step in times.iter_quantiles(TICKS_PER_HALF_DISTANCE) {
-        total += step.count_since_last_iteration();
-        let value = millis(step.value_iterated_to() as f64);
-        let share = step.quantile_iterated_to();
+    let mut row = |value: u64, share: f64, total: u64| {
+        let value = millis(value as f64);
         let _infallible = if share < 1.0 {
             writeln!(text, "{value:>12.6} {share:>2.12} {total:>10} {:>14.2}", 1.0 / (1.0 - share))
         } else {
             writeln!(text, "{value:>12.6} {share:>2.12} {total:>10}")
         };
+    };
+    // As the other implementations go on: a value is repeated for every step that it reaches, and
+    // the last one has two rows.
+    let (mut share, mut total) = (0.0, 0);
+    for step in times.iter_recorded() {
+        total += step.count_at_value();
+        while total as f64 / times.len() as f64 >= share {
+            row(step.value_iterated_to(), share, total);
+            if total == times.len() {
+                row(step.value_iterated_to(), 1.0, total);
+                break;
+            }
+            let halvings = (1.0 / (1.0 - share)).log2().floor() + 1.0;
+            share += 1.0 / (TICKS_PER_HALF_DISTANCE * halvings.exp2());
+        }
     }
     let (mean, deviation) = (millis(times.mean()), millis(times.stdev()));
     let (max, count) = (millis(times.max() as f64), times.len());
@@ -211,6 +223,6 @@ pub fn hgrm(times: &Histogram<u64>) -> String {
 }
 
 /// As HdrHistogram's own tools write it.
-const TICKS_PER_HALF_DISTANCE: u32 = 5;
+const TICKS_PER_HALF_DISTANCE: f64 = 5.0;
 /// Of three significant digits: the power of two above 2 * 10^3.
 const SUB_BUCKETS: u32 = 2048;

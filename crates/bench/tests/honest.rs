@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use epicepoch_bench::latency::quantile;
+use epicepoch_bench::latency::{self, quantile};
+use epicepoch_bench::record::{self, Program};
 use epicepoch_bench::run::{self, Bottleneck, Measurement, Pace, RunConfig, Target, Transport};
-use epicepoch_bench::{json, run::Arrivals, slo::Slo, text};
+use epicepoch_bench::{run::Arrivals, slo::Slo, text};
 use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
 
 /// One node of an oracle for tests.
@@ -83,6 +84,7 @@ fn config(target: &Target) -> RunConfig {
         connections: 4,
         warmup: Duration::from_millis(100),
         duration: Duration::from_secs(2),
+        interval: Duration::from_millis(250),
         ..RunConfig::new(vec![target.clone()])
     }
 }
@@ -114,6 +116,12 @@ fn a_stall_of_200_ms_shows_in_the_open_loop_and_hides_in_the_closed_one() {
     assert!(p95 > stall.mul_f64(0.3), "{}", text::run_table(&open, None, &[]));
     assert!(open.gap_max > stall.mul_f64(0.9), "{:?}", open.gap_max);
     assert_eq!(open.counts.answers, 2000);
+    // The course shows when: the worst is in the interval in which the stall ended, and the
+    // answers that were held up all came in it.
+    let worst = open.intervals.iter().max_by_key(|it| it.latency.max).unwrap();
+    assert_eq!(worst.latency.max, Duration::from_nanos(open.counts.latency_ns.max()));
+    let others = open.intervals.iter().filter(|it| it.number != worst.number);
+    assert!(others.map(|it| it.answers).min() < Some(worst.answers), "{:?}", open.intervals);
 
     let closed = with_a_stall(Pace::Closed);
     let table = text::run_table(&closed, None, &[]);
@@ -140,9 +148,9 @@ fn a_generator_that_is_too_slow_is_reported_and_gives_no_verdict() {
     let table = text::run_table(&measured, None, &judged);
     assert!(table.contains("THE GENERATOR WAS THE BOTTLENECK"), "{table}");
     assert!(table.contains("no verdict") && !table.contains("kept"), "{table}");
-    let json = json::run(&measured, None, &judged);
-    assert!(json["generator"]["bottleneck"].is_string());
-    assert!(json["slo"][0]["kept"].is_null(), "{json}");
+    let report = record::Run::new(&measured, None, &judged, Program::default());
+    assert!(report.generator.bottleneck.is_some());
+    assert_eq!(report.slo[0].kept, None);
 }
 
 #[test]
@@ -162,6 +170,10 @@ fn every_request_that_was_due_is_accounted_for() {
         let due = counts.lateness_ns.len() + counts.backlogged + counts.unsent;
         assert_eq!(due, counts.answers + counts.failed());
         assert_eq!(counts.latency_ns.len(), counts.answers);
+        let mut course = latency::histogram();
+        measured.intervals.iter().for_each(|it| course.add(it.latency.unpack()).unwrap());
+        assert_eq!(course, counts.latency_ns);
+        assert!(measured.intervals.len() >= 4);
         assert!((1800..=2200).contains(&due), "{due}");
         let checked = measured.checked.as_ref().expect("on by default");
         checked.verdict.assert_clean();
@@ -232,8 +244,9 @@ fn the_report_parses_and_agrees_with_the_histogram() {
     let measured = run::run(config, |_, _| {});
     let latencies = &measured.counts.latency_ns;
     let judged = "p99.9=30s,errors=0%".parse::<Slo>().unwrap().judge(&measured);
-    let json = json::run(&measured, Some(latencies), &judged).to_string();
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let report = record::Run::new(&measured, Some(latencies), &judged, Program::default());
+    assert_eq!(record::Run::parse(&report.to_json()).unwrap(), report);
+    let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
     assert_eq!(json["answers"], measured.counts.answers);
     assert_eq!(json["latency_ns"]["p99.9"], latencies.value_at_quantile(0.999));
     assert_eq!(json["verify"]["violations"], 0);

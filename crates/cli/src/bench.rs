@@ -13,10 +13,13 @@ use anyhow::{Context, anyhow};
 use clap::ArgMatches;
 use epicepoch_bench::floor::{self, Floor, Wait};
 use epicepoch_bench::latency::{quantile, shown};
-use epicepoch_bench::run::config::{DURATION_MAX, PIDS_MAX, RATE_MAX, RATE_MIN};
+use epicepoch_bench::record::{self, Program};
+use epicepoch_bench::run::config::{
+    DURATION_MAX, INTERVAL_MIN, INTERVALS_MAX, PIDS_MAX, RATE_MAX, RATE_MIN,
+};
 use epicepoch_bench::run::{self, Arrivals, Live, Pace, RunConfig, Target, Transport};
 use epicepoch_bench::slo::Slo;
-use epicepoch_bench::{json, text};
+use epicepoch_bench::{hlog, json, text};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::addresses;
@@ -58,6 +61,7 @@ fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode,
     // What cannot be written is better known before the run than after it.
     let json_file = output(matches, "json")?;
     let hgrm_file = output(matches, "hgrm")?;
+    let hlog_file = output(matches, "hlog")?;
     let (client, deadline) = addresses::client(matches, environment)?;
     let members = addresses::block_on(client.members(deadline))??;
     let config = RunConfig { targets: targets(&members)?, ..config };
@@ -73,9 +77,13 @@ fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode,
 
     let judged = slo.judge(&measured);
     write!(io::stdout().lock(), "{}", text::run_table(&measured, Some(&floor), &judged))?;
+    let report = record::Run::new(&measured, Some(&floor), &judged, program(matches));
     if let Some((mut file, path)) = json_file {
-        let object = json::run(&measured, Some(&floor), &judged);
-        writeln!(file, "{object:#}").with_context(|| path.display().to_string())?;
+        writeln!(file, "{}", report.to_json()).with_context(|| path.display().to_string())?;
+    }
+    if let Some((mut file, path)) = hlog_file {
+        let log = hlog::hlog(&report);
+        file.write_all(log.as_bytes()).with_context(|| path.display().to_string())?;
     }
     if let Some((mut file, path)) = hgrm_file {
         let percentiles = text::hgrm(&measured.counts.latency_ns);
@@ -91,6 +99,33 @@ fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode,
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// What the report says about this program.
+fn program(matches: &ArgMatches) -> Program {
+    let built = option_env!("EPICEPOCH_COMMIT").map(str::to_owned);
+    Program {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: matches.get_one::<String>("commit").cloned().or(built),
+        command: std::env::args_os().map(|it| it.to_string_lossy().into_owned()).collect(),
+    }
+}
+
+/// The length of an interval: by default a second, or as long that there are not too many.
+fn interval(matches: &ArgMatches, run: Duration) -> Result<Duration, Failure> {
+    let least = INTERVAL_MIN.max(run.div_f64(INTERVALS_MAX));
+    if matches.get_one::<String>("interval").is_none() {
+        return Ok(Duration::from_secs(least.as_secs_f64().ceil() as u64));
+    }
+    let given = duration(matches, "interval", DURATION_MAX)?;
+    if given < least {
+        return Err(Failure::usage(anyhow!(
+            "--interval is {}; it must be at least {} for this --duration",
+            shown(given),
+            shown(least)
+        )));
+    }
+    Ok(given)
 }
 
 /// Everything but the targets.
@@ -128,6 +163,7 @@ fn config(matches: &ArgMatches) -> Result<RunConfig, Failure> {
     if pids.len() > PIDS_MAX {
         return Err(Failure::usage(anyhow!("--pid takes at most {PIDS_MAX} processes")));
     }
+    let run = duration(matches, "duration", DURATION_MAX)?;
     let defaults = RunConfig::new(Vec::new());
     Ok(RunConfig {
         transport,
@@ -136,7 +172,8 @@ fn config(matches: &ArgMatches) -> Result<RunConfig, Failure> {
         threads: count("threads").map_or(defaults.threads, |it| it as usize),
         count: count("count").unwrap_or(defaults.count),
         warmup: warmup(matches)?,
-        duration: duration(matches, "duration", DURATION_MAX)?,
+        duration: run,
+        interval: interval(matches, run)?,
         request_timeout: duration(matches, "timeout", addresses::TIMEOUT_MAX)?,
         verify: text_of(matches, "verify") == "on",
         pids,

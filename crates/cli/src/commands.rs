@@ -284,6 +284,9 @@ fn bench_run() -> Command {
         )
         .arg(text("slo", "PROMISES", "Judge the run: p99=1ms,max=20ms,gap=1s,errors=0.1%"))
         .arg(text("json", "FILE", "Write everything as JSON; times are nanoseconds"))
+        .arg(text("interval", "TIME", "Length of the report's intervals [default: 1s, or longer]"))
+        .arg(text("commit", "TEXT", "Commit of what is measured, for the report and its history"))
+        .arg(text("hlog", "FILE", "Write interval histograms for HdrHistogram's tools, in ns"))
         .arg(text("hgrm", "FILE", "Write the percentiles for HdrHistogram's tools, in ms"))
 }
 

@@ -101,6 +101,9 @@ pub struct RunConfig {
     pub warmup: Duration,
     /// How long requests are sent and counted. Default 10 s.
     pub duration: Duration,
+    /// Length of the intervals of the report, at least [`INTERVAL_MIN`], at most
+    /// [`INTERVALS_MAX`] of them. Default 1 s.
+    pub interval: Duration,
     /// How long a request may take, and how long after the end the last answers are waited for.
     /// Default 5 s.
     pub request_timeout: Duration,
@@ -131,6 +134,7 @@ impl RunConfig {
             count: 1,
             warmup: Duration::from_secs(1),
             duration: Duration::from_secs(10),
+            interval: Duration::from_secs(1),
             request_timeout: Duration::from_secs(5),
             retry_pause: Duration::from_millis(1),
             verify: true,
@@ -162,6 +166,8 @@ impl RunConfig {
         assert!((1..=IN_FLIGHT_MAX).contains(&self.transport.in_flight()), "in flight");
         assert!((1..=COUNT_MAX).contains(&self.count), "timestamps per request");
         assert!(!self.duration.is_zero() && self.duration <= DURATION_MAX, "duration");
+        assert!(self.interval >= INTERVAL_MIN, "interval");
+        assert!(self.duration.div_duration_f64(self.interval) <= INTERVALS_MAX, "intervals");
         assert!(self.pids.len() <= PIDS_MAX, "processes");
         if let Pace::Open { rate, .. } = self.pace {
             assert!((RATE_MIN..=RATE_MAX).contains(&rate), "rate");
@@ -183,5 +189,9 @@ pub const RATE_MIN: f64 = 0.01;
 pub const RATE_MAX: f64 = 1e8;
 /// The longest measurement.
 pub const DURATION_MAX: Duration = Duration::from_hours(24);
+/// The shortest interval of a report: several looks at what threads hand over.
+pub const INTERVAL_MIN: Duration = Duration::from_millis(100);
+/// Intervals of one report, a few kilobytes each.
+pub const INTERVALS_MAX: f64 = 3600.0;
 /// Server processes whose CPU time is counted.
 pub const PIDS_MAX: usize = 64;

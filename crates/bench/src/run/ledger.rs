@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -11,6 +10,7 @@ use epicepoch_wire::TimestampRange;
 use hdrhistogram::Histogram;
 
 use super::checker::{ToChecker, Told};
+use super::course::{self, Exchange, Piece};
 use super::pacer::Ticket;
 use super::window::Window;
 use crate::history::{BrokenAnswer, Operation, Outcome};
@@ -43,17 +43,17 @@ pub(super) struct Shared {
     /// End of the latest answer, ns since the measurement began to count.
     end_ns_max: AtomicU64,
     gap_ns_max: AtomicU64,
-    pub(super) live: Mutex<Live>,
+    pub(super) exchange: Exchange,
 }
 
 impl Shared {
     pub(super) fn new(window: Window) -> Self {
         Self {
             window,
+            exchange: Exchange::default(),
             leader: AtomicUsize::new(0),
             end_ns_max: AtomicU64::new(0),
             gap_ns_max: AtomicU64::new(0),
-            live: Mutex::new(Live::new()),
         }
     }
 
@@ -92,16 +92,13 @@ pub struct Live {
     pub answers: u64,
     /// Requests that brought none.
     pub failures: u64,
-    /// Latency of the answers, nanoseconds, two significant digits: for a look, not for the
-    /// report.
+    /// Latency of the answers, nanoseconds.
     pub latency_ns: Histogram<u64>,
 }
 
 impl Live {
     pub(super) fn new() -> Self {
-        let latency_ns = Histogram::new_with_bounds(1000, latency::LATENCY_NS_MAX, 2);
-        let latency_ns = latency_ns.expect("the bounds are constants that fit");
-        Self { answers: 0, failures: 0, latency_ns }
+        Self { answers: 0, failures: 0, latency_ns: latency::histogram() }
     }
 
     pub(super) fn clear(&mut self) {
@@ -109,15 +106,10 @@ impl Live {
         self.failures = 0;
         self.latency_ns.reset();
     }
-
-    fn add(&mut self, other: &Self) {
-        self.answers += other.answers;
-        self.failures += other.failures;
-        self.latency_ns.add(&other.latency_ns).expect("the same bounds");
-    }
 }
 
-/// The counts of one thread, or of all of them.
+/// The counts of one thread, or of all of them. Answers, failures and latency of a thread are in
+/// its pieces ([`super::course`]) until they are added up.
 #[derive(Clone, Debug)]
 pub struct Counts {
     /// Requests that brought timestamps, warm-up excluded, as everywhere here.
@@ -200,7 +192,11 @@ pub(super) struct Sent {
 pub(super) struct Ledger {
     pub(super) counts: Counts,
     shared: Arc<Shared>,
-    live: Live,
+    /// What came since the last piece was handed over.
+    piece: Piece,
+    /// When its interval ends.
+    piece_end: Instant,
+    interval: Duration,
     /// Open loop: latency counts from the intended time and lateness is a word that means
     /// something.
     open_loop: bool,
@@ -214,11 +210,18 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub(super) fn new(shared: Arc<Shared>, open_loop: bool, checker: Option<ToChecker>) -> Self {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        open_loop: bool,
+        interval: Duration,
+        checker: Option<ToChecker>,
+    ) -> Self {
         Self {
             counts: Counts::new(),
+            piece: Piece::new(),
+            piece_end: shared.window.from,
+            interval,
             shared,
-            live: Live::new(),
             open_loop,
             open: VecDeque::new(),
             first: 0,
@@ -257,14 +260,18 @@ impl Ledger {
     pub(super) fn answered(&mut self, sent: &Sent, node: u64, range: TimestampRange) {
         let now = Instant::now();
         let latency = now.saturating_duration_since(sent.ticket.intended);
-        self.live.answers += 1;
-        self.live.latency_ns.saturating_record(latency.as_nanos() as u64);
         self.shared.answered(now);
-        if self.shared.window.counts(sent.ticket.intended) {
-            self.counts.answers += 1;
-            self.counts.timestamps += range.count();
+        self.turn(now);
+        let counts = self.shared.window.counts(sent.ticket.intended);
+        if counts || self.piece.number.is_none() {
+            self.piece.answers += 1;
+            self.piece.timestamps += range.count();
+            latency::record(&mut self.piece.latency_ns, latency);
+        } else {
+            self.piece.late_answers += 1;
+        }
+        if counts {
             *self.counts.answers_by_node.entry(node).or_default() += 1;
-            latency::record(&mut self.counts.latency_ns, latency);
         }
         self.tell(sent, now, node, Outcome::Answered(range));
     }
@@ -290,24 +297,35 @@ impl Ledger {
 
     /// Counts a failure at `at`.
     pub(super) fn fail(&mut self, name: &'static str, at: Instant) {
-        self.live.failures += 1;
-        if self.shared.window.counts(at) {
-            *self.counts.failures.entry(name).or_default() += 1;
+        self.turn(Instant::now());
+        if self.shared.window.counts(at) || self.piece.number.is_none() {
+            *self.piece.failures.entry(name).or_default() += 1;
+        } else {
+            self.piece.late_failures += 1;
         }
     }
 
-    /// Publishes the live figures, and tells the checker. To be called a few times per second.
-    pub(super) fn tick(&mut self) {
-        if self.live.answers + self.live.failures > 0 {
-            self.shared.live.lock().expect("nobody panics with it").add(&self.live);
-            self.live.clear();
+    /// Begins a new piece if the interval of the present one is over.
+    fn turn(&mut self, now: Instant) {
+        if now < self.piece_end {
+            return;
         }
-        self.tell_checker();
+        let number = course::number(self.shared.window.from, now, self.interval);
+        self.shared.exchange.hand_over(&mut self.piece, Some(number));
+        let ends = self.interval * u32::try_from(number + 1).unwrap_or(u32::MAX);
+        self.piece_end = self.shared.window.from + ends;
+    }
+
+    /// Hands over what came. To be called a few times per second.
+    pub(super) fn hand_over(&mut self) {
+        let number = self.piece.number;
+        self.shared.exchange.hand_over(&mut self.piece, number);
     }
 
     /// The last word to the checker: nothing is open any more.
     pub(super) fn finish(mut self) -> Counts {
-        self.tick();
+        self.hand_over();
+        self.tell_checker();
         if let Some(checker) = self.checker.take() {
             self.counts.unverified += checker.finish(std::mem::take(&mut self.told));
         }
@@ -340,7 +358,8 @@ impl Ledger {
         }
     }
 
-    fn tell_checker(&mut self) {
+    /// To be called a few times per second, even if nothing came.
+    pub(super) fn tell_checker(&mut self) {
         let Some(checker) = &mut self.checker else { return };
         let horizon = self.open.front().map_or_else(Instant::now, |(at, _)| *at);
         let told = Told { operations: std::mem::take(&mut self.told), horizon };

@@ -2,17 +2,18 @@
 //! whether the service was good enough.
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use hdrhistogram::Histogram;
 
 use super::checker::Checked;
 use super::config::{Pace, RunConfig};
-use super::ledger::{Counts, Live};
+use super::course::Interval;
+use super::ledger::Counts;
 use crate::latency;
 use crate::machine::Machine;
 
-/// Everything that was measured. The warm-up is in none of it but `seconds` and `checked`.
+/// Everything that was measured. The warm-up is in none of it but `checked`.
 #[derive(Clone, Debug)]
 pub struct Measurement {
     /// What was asked for.
@@ -29,8 +30,10 @@ pub struct Measurement {
     pub generator: Generator,
     /// How much longer than asked for sleeps of 1 ms took meanwhile, nanoseconds.
     pub hiccups: Histogram<u64>,
-    /// About once a second, warm-up included.
-    pub seconds: Vec<Second>,
+    /// The same and the answers, interval by interval; the last ones may lie after the end.
+    pub intervals: Vec<Interval>,
+    /// When the warm-up ended.
+    pub started: SystemTime,
     /// Shares of the machine's processor time that were busy and stolen.
     pub cpu_shares: Option<(f64, f64)>,
     /// CPU time of each server process; `None` if it cannot be told.
@@ -59,36 +62,6 @@ impl Measurement {
     #[must_use]
     pub fn cpu_per_request(&self, cpu: Duration) -> Duration {
         cpu.div_f64((self.counts.answers as f64).max(1.0))
-    }
-}
-
-/// One line of the run's course.
-#[derive(Clone, Copy, Debug)]
-pub struct Second {
-    /// Since the first request.
-    pub at: Duration,
-    /// Answers since the line before.
-    pub answers: u64,
-    /// Failures since then.
-    pub failures: u64,
-    /// Median latency.
-    pub p50: Duration,
-    /// 99th percentile.
-    pub p99: Duration,
-    /// The highest.
-    pub max: Duration,
-}
-
-impl Second {
-    pub(super) fn new(at: Duration, live: &Live) -> Self {
-        Self {
-            at,
-            answers: live.answers,
-            failures: live.failures,
-            p50: latency::quantile(&live.latency_ns, 0.5),
-            p99: latency::quantile(&live.latency_ns, 0.99),
-            max: Duration::from_nanos(live.latency_ns.max()),
-        }
     }
 }
 

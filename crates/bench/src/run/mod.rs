@@ -5,13 +5,14 @@
 //! - [`config`]: what to do, and [`Transport`], the seam for transports to come.
 //! - `window`: when it begins, counts and ends. `pacer`: when each request is due.
 //! - `lane`: what all connections have in common; `http1`, `h2c`: what they do not.
-//! - `ledger`: what one thread has seen. `checker`: whether what came was right.
+//! - [`course`]: what came in each interval. `ledger`: what one thread has seen. `checker`: whether what came was right.
 //! - [`measurement`]: what came of it all, and whether the generator may be believed.
 //!
 //! It never judges the service: [`crate::slo`] does, if the generator is to be believed.
 
 mod checker;
 pub mod config;
+pub mod course;
 mod h2c;
 mod http1;
 mod lane;
@@ -25,18 +26,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::task::{JoinSet, LocalSet};
 
 pub use checker::Checked;
 pub use config::{Arrivals, Pace, RunConfig, Target, Transport};
 pub use ledger::{Counts, Failures, Live, failure};
-pub use measurement::{Bottleneck, Generator, Measurement, Second};
+pub use measurement::{Bottleneck, Generator, Measurement};
 
 use crate::hiccup::HiccupMeter;
 use crate::machine::{self, CpuTicks, Machine};
 use checker::{Checker, ToChecker};
+use course::Course;
 use lane::Lane;
 use ledger::{Ledger, Shared};
 use pacer::Pacer;
@@ -68,17 +70,22 @@ pub fn run(config: RunConfig, mut watch: impl FnMut(&Live, Duration)) -> Measure
         })
         .collect();
     drop(ids);
-    let meter = HiccupMeter::start(window.from);
+    let meter = HiccupMeter::start(window.from..window.end, config.interval);
+    let started = SystemTime::now() + window.from.saturating_duration_since(Instant::now());
 
-    let mut look = Look { shared: &shared, watch: &mut watch, seconds: Vec::new() };
+    let mut look = Look::new(&shared, &mut watch);
     look.until(window.from);
     let before = Reading::take(&config, &names, threads);
     look.until(window.end);
     let after = before.again(&config);
     let load_after = machine::load();
     drop(held);
-
-    let mut counts = Counts::new();
+    // The last answers may take as long as a timeout.
+    while !running.iter().all(JoinHandle::is_finished) {
+        look.until(Instant::now() + LOOK_AT_THE_END);
+    }
+    look.take();
+    let Look { course, mut counts, .. } = look;
     for thread in running {
         counts.merge(&thread.join().expect("a generator thread never panics"));
     }
@@ -91,15 +98,15 @@ pub fn run(config: RunConfig, mut watch: impl FnMut(&Live, Duration)) -> Measure
         checked.verdict.totals.refused = counts.failed() - counts.unsent - unknown;
         counts.unverified += checked.left_out;
     }
-    let seconds = look.seconds;
     let generator = Generator::new(&config, &counts, before.busy_until(&after));
     Measurement {
         elapsed: shared.last_answer() - window.from,
         gap_max: shared.gap_max(over),
         checked: verified,
         generator,
-        hiccups,
-        seconds,
+        started,
+        intervals: course.finish(&window, config.interval, hiccups.intervals),
+        hiccups: hiccups.all,
         cpu_shares: before.shares_until(&after),
         server_cpu: before.server_cpu_until(&after, &config.pids),
         machine,
@@ -109,14 +116,26 @@ pub fn run(config: RunConfig, mut watch: impl FnMut(&Live, Duration)) -> Measure
     }
 }
 
-/// Looks at the live figures once a second.
+/// Adds up what the threads hand over, and shows it once a second.
 struct Look<'a, W> {
     shared: &'a Shared,
     watch: &'a mut W,
-    seconds: Vec<Second>,
+    course: Course,
+    counts: Counts,
+    live: Live,
+    shown: Instant,
 }
 
-impl<W: FnMut(&Live, Duration)> Look<'_, W> {
+impl<'a, W: FnMut(&Live, Duration)> Look<'a, W> {
+    fn new(shared: &'a Shared, watch: &'a mut W) -> Self {
+        let (course, counts, live) = (Course::new(), Counts::new(), Live::new());
+        Self { shared, watch, course, counts, live, shown: shared.window.began }
+    }
+
+    fn take(&mut self) {
+        self.course.take(&self.shared.exchange, &mut self.counts, &mut self.live);
+    }
+
     fn until(&mut self, end: Instant) {
         loop {
             let left = end.saturating_duration_since(Instant::now());
@@ -124,15 +143,13 @@ impl<W: FnMut(&Live, Duration)> Look<'_, W> {
                 return;
             }
             std::thread::sleep(left.min(LOOK));
-            let mut live = self.shared.live.lock().expect("nobody panics with it");
-            let seen = live.clone();
-            live.clear();
-            drop(live);
-            let at = Instant::now().saturating_duration_since(self.shared.window.began);
-            if self.seconds.len() < SECONDS_MAX {
-                self.seconds.push(Second::new(at, &seen));
+            self.take();
+            let now = Instant::now();
+            if now.saturating_duration_since(self.shown) >= SHOW {
+                self.shown = now;
+                (self.watch)(&self.live, now.saturating_duration_since(self.shared.window.began));
+                self.live.clear();
             }
-            (self.watch)(&seen, at);
         }
     }
 }
@@ -174,7 +191,8 @@ fn drive(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime can be built");
     let open_loop = matches!(config.pace, Pace::Open { .. });
-    let ledger = Rc::new(RefCell::new(Ledger::new(shared.clone(), open_loop, checker)));
+    let ledger =
+        Rc::new(RefCell::new(Ledger::new(shared.clone(), open_loop, config.interval, checker)));
     let local = LocalSet::new();
     let unsent = local.block_on(&runtime, async {
         let pacer = Pacer::new(config, shared.window, thread).expect("a timer can be made");
@@ -183,9 +201,12 @@ fn drive(
         let ticked = ledger.clone();
         let ticking = tokio::task::spawn_local(async move {
             let mut ticks = tokio::time::interval(TICK);
-            loop {
+            for tick in 0_u64.. {
                 ticks.tick().await;
-                ticked.borrow_mut().tick();
+                ticked.borrow_mut().tell_checker();
+                if tick.is_multiple_of(TICKS_PER_PIECE) {
+                    ticked.borrow_mut().hand_over();
+                }
             }
         });
         tokio::time::sleep_until(shared.window.began.into()).await;
@@ -260,9 +281,13 @@ impl Reading {
 
 /// From the start of the threads to the first request.
 const HEAD_START: Duration = Duration::from_millis(20);
-/// How often threads publish their live figures and tell the checker.
+/// How often threads tell the checker.
 const TICK: Duration = Duration::from_millis(100);
-/// How often the live figures are looked at.
-const LOOK: Duration = Duration::from_secs(1);
-/// Seconds that are kept for the report: a day and an hour.
-const SECONDS_MAX: usize = 90_000;
+/// Ticks until a thread hands over what it has, even if its interval goes on.
+const TICKS_PER_PIECE: u64 = 5;
+/// How often what was handed over is added up.
+const LOOK: Duration = Duration::from_millis(250);
+/// The same while the last answers are waited for.
+const LOOK_AT_THE_END: Duration = Duration::from_millis(5);
+/// How often live figures are shown.
+const SHOW: Duration = Duration::from_secs(1);
