@@ -1,0 +1,216 @@
+//! What is written for HdrHistogram's tools, read by another implementation of HdrHistogram: the
+//! Python one. `HDR_PYTHON` names an interpreter that has `hdrhistogram` from `PyPI`; `.ci/run`
+//! makes one and runs this with `--ignored`.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use epicepoch_bench::encoded::encode;
+use epicepoch_bench::latency::{self, QUANTILES};
+use epicepoch_bench::record::{Config, Generator, IntervalRecord, MachineFacts, Program, Run};
+use epicepoch_bench::{hlog::hlog, text};
+use hdrhistogram::Histogram;
+use serde_json::Value;
+
+/// A report of `intervals` whose latencies are drawn from `seed`, over all orders of magnitude.
+fn report(intervals: u64, seed: u64) -> Run {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut whole = latency::histogram();
+    let mut course = Vec::new();
+    for number in 0..intervals {
+        let mut part = latency::histogram();
+        // One interval without any answer: a stall.
+        let samples = if number == 2 { 0 } else { 5000 };
+        for _ in 0..samples {
+            let nanos = 10_u64.pow(random.u32(2..10)) * random.u64(1..10) + random.u64(0..1000);
+            latency::record(&mut part, Duration::from_nanos(nanos));
+        }
+        whole.add(&part).unwrap();
+        course.push(IntervalRecord {
+            start_ns: number * INTERVAL_NS,
+            answers: part.len(),
+            rate: part.len() as f64 / (INTERVAL_NS as f64 / 1e9),
+            failures: [("lost".to_owned(), number)].into(),
+            p50_ns: part.value_at_quantile(0.5),
+            p99_ns: part.value_at_quantile(0.99),
+            p999_ns: part.value_at_quantile(0.999),
+            max_ns: part.max(),
+            histogram: encode(&part),
+            hiccup_max_ns: 0,
+            hiccups: encode(&latency::histogram()),
+        });
+    }
+    blank(whole, course)
+}
+
+fn blank(latency_ns: Histogram<u64>, intervals: Vec<IntervalRecord>) -> Run {
+    let elapsed_ns = INTERVAL_NS * intervals.len() as u64;
+    Run {
+        format: epicepoch_bench::record::FORMAT,
+        kind: "run".to_owned(),
+        program: Program { command: vec!["bench, 1,2,3,run".to_owned()], ..Program::default() },
+        started_unix_ns: STARTED_UNIX_NS,
+        config: Config {
+            targets: Vec::new(),
+            transport: "http1".to_owned(),
+            in_flight: 1,
+            connections: 8,
+            threads: 1,
+            n: 1,
+            rate: None,
+            arrivals: None,
+            warmup_ns: 0,
+            duration_ns: elapsed_ns,
+            timeout_ns: 1,
+        },
+        elapsed_ns,
+        answers: latency_ns.len(),
+        timestamps: latency_ns.len(),
+        rate: 1.0,
+        answers_by_node: [(1, latency_ns.len())].into(),
+        failures: [].into(),
+        unsent: 0,
+        failure_share: 0.0,
+        redirects: 0,
+        gap_max_ns: 0,
+        latency_ns: epicepoch_bench::encoded::Times(latency_ns),
+        hiccup_ns: epicepoch_bench::encoded::Times::default(),
+        echo_sleeping_ns: None,
+        generator: Generator {
+            busy: None,
+            lateness_ns: epicepoch_bench::encoded::Times::default(),
+            backlogged: 0,
+            bottleneck: None,
+        },
+        verify: None,
+        server_cpu: Vec::new(),
+        cpu_busy: None,
+        cpu_steal: None,
+        load_after: None,
+        machine: MachineFacts::default(),
+        interval_ns: INTERVAL_NS,
+        intervals,
+        slo: Vec::new(),
+        merged_from: 0,
+    }
+}
+
+/// What Python finds in a log.
+fn read_by_python(log: &str) -> Value {
+    let python = std::env::var("HDR_PYTHON").expect("HDR_PYTHON names a Python with hdrhistogram");
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(log.as_bytes()).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hdr_tools/read.py");
+    let output = Command::new(python).arg(script).arg(file.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The numbers of a percentile file, row by row, and the totals of its last lines.
+fn rows(hgrm: &str) -> Vec<Vec<f64>> {
+    let numbers = |line: &str| line.split_whitespace().map(|it| it.parse().unwrap()).collect();
+    let is_row =
+        |line: &&str| !line.is_empty() && !line.starts_with('#') && !line.contains("Value");
+    hgrm.lines().filter(is_row).map(numbers).collect()
+}
+
+#[test]
+fn the_report_of_the_test_is_one() {
+    let report = report(5, 1);
+    assert_eq!(Run::parse(&report.to_json()).unwrap(), report);
+}
+
+#[test]
+#[ignore = "needs HDR_PYTHON; .ci/run runs it"]
+fn python_reads_the_log_and_finds_every_latency() {
+    for seed in 0..3 {
+        let report = report(5, seed);
+        let whole = &report.latency_ns.0;
+        let read = read_by_python(&hlog(&report));
+        assert_eq!(read["started_s"], STARTED_UNIX_NS as f64 / 1e9);
+        assert_eq!(read["intervals"].as_array().unwrap().len(), 5);
+        for (ours, theirs) in report.intervals.iter().zip(read["intervals"].as_array().unwrap()) {
+            let start_ms = (STARTED_UNIX_NS + ours.start_ns) as f64 / 1e6;
+            let end_ms = start_ms + INTERVAL_NS as f64 / 1e6;
+            assert!((theirs["start_ms"].as_f64().unwrap() - start_ms).abs() < 1.0, "{theirs}");
+            assert!((theirs["end_ms"].as_f64().unwrap() - end_ms).abs() < 1.0, "{theirs}");
+            assert_eq!(theirs["count"], ours.answers);
+            assert_eq!(theirs["max"], ours.max_ns);
+        }
+        assert_eq!(read["count"], whole.len());
+        assert_eq!(read["max"], whole.max());
+        // Every bucket of the one is a bucket of the other.
+        let recorded: Vec<Value> = whole
+            .iter_recorded()
+            .map(|step| serde_json::json!([step.value_iterated_to(), step.count_at_value()]))
+            .collect();
+        assert_eq!(read["recorded"].as_array().unwrap(), &recorded);
+        for (at, (name, share)) in QUANTILES.iter().chain([&("max", 1.0)]).enumerate() {
+            // Python rounds the rank to the nearest, ours rounds it up: at most one rank apart.
+            let rank = share * whole.len() as f64;
+            let around = [-1.0, 0.0, 1.0].map(|by| (rank + by) / whole.len() as f64);
+            let allowed = around.map(|share| whole.value_at_quantile(share.clamp(0.0, 1.0)));
+            let theirs = read["percentiles"][at].as_u64().unwrap();
+            assert!(allowed.contains(&theirs), "{name}: {theirs}, not one of {allowed:?}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs HDR_PYTHON; .ci/run runs it"]
+fn the_percentile_file_says_what_python_counts() {
+    for seed in 0..3 {
+        let report = report(5, seed);
+        let read = read_by_python(&hlog(&report));
+        let recorded: Vec<(u64, u64)> = serde_json::from_value(read["recorded"].clone()).unwrap();
+        let hgrm = text::hgrm(&report.latency_ns.0);
+        let rows = rows(&hgrm);
+        assert!(rows.len() > 30, "{hgrm}");
+        for pair in rows.windows(2) {
+            assert!(pair[0][1] < pair[1][1], "shares rise: {pair:?}");
+        }
+        for row in &rows {
+            // The first value at which the share is reached, by Python's counts.
+            let (mut total, mut reached) = (0, None);
+            for (value, count) in &recorded {
+                total += count;
+                if total as f64 / report.answers as f64 >= row[1] {
+                    reached = Some((*value, total));
+                    break;
+                }
+            }
+            let nanos = (row[0] * 1e6).round() as u64;
+            assert_eq!(reached, Some((nanos, row[2] as u64)), "{row:?}");
+            if let Some(inverse) = row.get(3) {
+                assert!((1.0 / (1.0 - row[1]) - inverse).abs() < 0.01, "{row:?}");
+            }
+        }
+        let last = rows.last().unwrap();
+        assert_eq!((last[1].to_bits(), last.len()), (1.0_f64.to_bits(), 3));
+        assert_eq!(last[2] as u64, report.answers);
+        let tail: Vec<f64> = hgrm
+            .lines()
+            .filter(|line| line.starts_with("#["))
+            .flat_map(|line| line.trim_matches(['#', '[', ']']).split(','))
+            .map(|part| part.split_once('=').unwrap().1.trim().parse().unwrap())
+            .collect();
+        let millis = |name: &str| read[name].as_f64().unwrap() / 1e6;
+        let expected = [
+            millis("mean"),
+            millis("deviation"),
+            millis("max"),
+            report.answers as f64,
+            read["buckets"].as_f64().unwrap(),
+            read["sub_buckets"].as_f64().unwrap(),
+        ];
+        for (ours, theirs) in tail.iter().zip(expected) {
+            assert!((ours - theirs).abs() <= 1e-6 * theirs.max(1.0), "{tail:?} {expected:?}");
+        }
+        assert_eq!(tail.len(), expected.len());
+    }
+}
+
+const INTERVAL_NS: u64 = 250_000_000;
+const STARTED_UNIX_NS: u64 = 1_700_000_000_500_000_000;
