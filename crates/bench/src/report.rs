@@ -198,6 +198,13 @@ impl AnswerTimes {
         }
         longest.max(to.saturating_duration_since(last))
     }
+
+    /// Answers that came after `from`, and not after `to`.
+    #[must_use]
+    pub fn count(&self, from: Instant, to: Instant) -> usize {
+        let until = |end: Instant| self.0.partition_point(|at| *at <= end);
+        until(to).saturating_sub(until(from))
+    }
 }
 
 #[cfg(test)]
@@ -218,5 +225,7 @@ mod tests {
         assert_eq!(gap(305, 1000), 580);
         assert_eq!(gap(950, 1000), 100);
         assert_eq!(AnswerTimes::new(Vec::new()).gap_max(at(5), at(9)).as_millis(), 4);
+        assert_eq!(times.count(at(10), at(310)), 3);
+        assert_eq!((times.count(at(0), at(9)), times.count(at(900), at(10))), (0, 0));
     }
 }

@@ -2,9 +2,11 @@
 //! that drives all nodes and checks every answer. Every wait has a deadline and a name.
 
 pub(crate) mod cluster;
+pub(crate) mod linked;
 pub(crate) mod node;
 pub(crate) mod process;
 pub(crate) mod silence;
+pub(crate) mod small_disk;
 pub(crate) mod watch;
 pub(crate) mod wire;
 
@@ -15,6 +17,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 pub(crate) use cluster::Cluster;
+pub(crate) use linked::LinkedCluster;
 pub(crate) use node::{Faults, Node};
 pub(crate) use silence::Silence;
 pub(crate) use watch::Watch;

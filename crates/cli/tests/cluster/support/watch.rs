@@ -26,8 +26,12 @@ impl Watch {
     }
 
     pub(crate) fn start_with(cluster: &Cluster, connections_per_node: usize) -> Self {
+        Self::start_at(cluster.targets(), connections_per_node)
+    }
+
+    /// The same at these addresses.
+    pub(crate) fn start_at(targets: Vec<load::Node>, connections_per_node: usize) -> Self {
         let origin = Instant::now();
-        let targets = cluster.targets();
         let load = load::start(LoadConfig {
             connections: connections_per_node * targets.len(),
             routing: Routing::EveryNode,
