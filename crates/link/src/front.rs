@@ -167,14 +167,17 @@ async fn converse(
     let back = Pump::new(shared, (party, far), (dialler, near), back_seed);
     let back = back.run(Vec::new(), changes.clone());
     tokio::pin!(forth, back);
+    let (there, here) = ((dialler, party), (party, dialler));
+    let broken = broken(shared, there, breaks, changes.clone());
+    let both = async {
+        tokio::select! {
+            ended = &mut forth => rest(shared, there, ended, back, changes).await,
+            ended = &mut back => rest(shared, here, ended, forth, changes).await,
+        }
+    };
     tokio::select! {
-        how = broken(shared, (dialler, party), breaks, changes.clone()) => how == Break::Reset,
-        ended = async {
-            tokio::select! {
-                ended = &mut forth => (ended, rest(shared, (dialler, party), ended, back, changes).await),
-                ended = &mut back => (ended, rest(shared, (party, dialler), ended, forth, changes).await),
-            }
-        } => ended.0 == Ended::Reset || ended.1 == Ended::Reset,
+        how = broken => how == Break::Reset,
+        ended = both => ended == Ended::Reset,
     }
 }
 

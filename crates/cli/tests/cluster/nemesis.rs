@@ -19,7 +19,7 @@ const PAUSE_MS: std::ops::Range<u64> = 30..600;
 /// Between two moments at which all is mended.
 const MENDED_EVERY: Duration = Duration::from_secs(6);
 /// Answers that are held for checking before a watch is settled and another begins.
-const WATCH: Duration = Duration::from_secs(60);
+const WATCH: Duration = Duration::from_mins(1);
 
 fn setting(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
@@ -232,7 +232,8 @@ fn any_sequence_of_faults_costs_answers_and_never_order() {
     nemesis.cluster.assert_well();
     let links = &nemesis.cluster;
     say(&format!(
-        "nemesis: seed {seed}, {} faults and repairs, {} connections reset, {} bytes lost, {answers} answers",
+        "nemesis: seed {seed}, {} faults and repairs, {} connections reset, {} bytes lost, \
+         {answers} answers",
         nemesis.faults,
         links.resets(),
         links.bytes_lost(),
