@@ -187,19 +187,30 @@ async fn rest(
     (from, to): (Party, Party),
     first: Ended,
     other: impl Future<Output = Ended>,
-    mut changes: watch::Receiver<u64>,
+    changes: watch::Receiver<u64>,
 ) -> Ended {
     match first {
         Ended::Reset => Ended::Reset,
-        Ended::Orderly => other.await,
-        // The receiver does not know. It hears of it when the cut is over.
+        Ended::Orderly => match other.await {
+            Ended::Unheard => uncut(shared, (to, from), changes).await,
+            ended => ended,
+        },
+        // The receiver does not know. It hears of it when the cut is over, if it still listens.
         Ended::Unheard => tokio::select! {
             ended = other => ended,
-            () = async {
-                while shared.fault(from, to).cut == Cut::Drop && changes.changed().await.is_ok() {}
-            } => Ended::Reset,
+            ended = uncut(shared, (from, to), changes) => ended,
         },
     }
+}
+
+/// Waits until what vanished in a cut is noticed.
+async fn uncut(
+    shared: &Shared,
+    (from, to): (Party, Party),
+    mut changes: watch::Receiver<u64>,
+) -> Ended {
+    while shared.fault(from, to).cut == Cut::Drop && changes.changed().await.is_ok() {}
+    Ended::Reset
 }
 
 /// Who dials, and what was read to find out.

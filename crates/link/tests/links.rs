@@ -199,6 +199,23 @@ fn in_a_blackhole_nobody_hears_that_a_process_died_until_it_is_over() {
 }
 
 #[test]
+fn whoever_has_ended_and_still_listens_does_not_hear_the_others_end_in_a_blackhole() {
+    let behind = Behind::new();
+    let (mut near, mut far) = behind.dial(1);
+    near.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(read_to_end(&mut far), (Vec::new(), Ok(())));
+    behind.links.set(TWO, ONE, Fault::blackhole());
+    far.write_all(b"the last words").unwrap();
+    drop(far);
+    wait_for(&behind.links, TWO, ONE, |passed| passed.bytes_lost == 14);
+    near.set_nonblocking(true).unwrap();
+    assert_eq!(near.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    near.set_nonblocking(false).unwrap();
+    behind.links.heal();
+    assert_eq!(read_to_end(&mut near), RESET);
+}
+
+#[test]
 fn what_a_cut_holds_arrives_late_and_whole() {
     let behind = Behind::new();
     let (mut near, mut far) = behind.dial(1);
