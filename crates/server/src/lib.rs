@@ -6,6 +6,7 @@
 //! - [`shared`]: what the planes of one node share.
 //! - [`worker`]: the data plane: one event loop per thread; rounds, batches, confirm links.
 //! - [`http`]: what clients see, on the workers' threads.
+//! - `native`: the native protocol, on the workers' threads and the same port.
 //! - [`listener`]: the client port.
 //! - [`consensus`]: the thread that runs the replica, its peers' links and their clocks.
 //! - [`storage`]: the data directory: who it belongs to, and what must survive.
@@ -23,6 +24,7 @@ pub mod hiccup;
 pub mod http;
 pub mod listener;
 pub mod metrics;
+mod native;
 pub mod node;
 pub mod shared;
 pub mod storage;

@@ -1,5 +1,5 @@
-//! Clients' connections: limits, idle time, and how they end. HTTP/1.1 or h2c is told apart by
-//! the first bytes. One sweep per worker looks for connections that are idle or stuck, so that a
+//! Clients' connections: limits, idle time, and how they end. HTTP/1.1, h2c and the native protocol
+//! are told apart by the first bytes. One sweep per worker looks for connections that are idle or stuck, so that a
 //! request costs no timer.
 
 use std::cell::{Cell, RefCell};
@@ -20,7 +20,10 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
+use epicepoch_wire::native;
+
 use super::service::NodeService;
+use crate::native::connection::{Common, Connection};
 use crate::worker::ConnectionPermit;
 use crate::worker::sequencer::Sequencer;
 use crate::worker::signal::Signal;
@@ -42,8 +45,8 @@ const RESETS_PENDING_MAX: usize = 64;
 const RESETS_LOCAL_MAX: usize = 64;
 /// Silence after which a connection without requests is closed: longer than the 90 seconds after
 /// which common clients close theirs, so that they seldom meet a closed one.
-const IDLE_TIME_MAX: Duration = Duration::from_mins(2);
-/// Time from the first byte of a request to the end of its head.
+pub(crate) const IDLE_TIME_MAX: Duration = Duration::from_mins(2);
+/// Time from the first byte of a request to the end of its head, and of a native hello to its end.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(10);
 /// Time between two looks at all connections.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -58,6 +61,7 @@ const LINGER_LEN_MAX: u64 = 4 << 20;
 pub(crate) struct Clients {
     sequencer: Rc<Sequencer>,
     protocol: auto::Builder<LocalExecutor>,
+    native: Rc<Common>,
     connections: RefCell<BTreeMap<u64, Rc<ClientState>>>,
     next: Cell<u64>,
     /// Sweeps so far: time, as connections count it.
@@ -91,6 +95,7 @@ impl Clients {
             .max_pending_accept_reset_streams(RESETS_PENDING_MAX)
             .max_local_error_reset_streams(RESETS_LOCAL_MAX);
         Rc::new(Self {
+            native: Common::new(sequencer.clone()),
             sequencer,
             protocol,
             connections: RefCell::default(),
@@ -118,7 +123,11 @@ impl Clients {
         let clients = self.clone();
         spawn_local(async move {
             let stream = Rc::new(RefCell::new(stream));
-            clients.serve(&state, stream.clone()).await;
+            match clients.first_byte(&state, &stream).await {
+                Some(native::FIRST_BYTE) => clients.serve_native(&state, &stream).await,
+                Some(_) => clients.serve(&state, stream.clone()).await,
+                None => {}
+            }
             clients.forget(id);
             let stream = Rc::into_inner(stream).map(RefCell::into_inner);
             if let Some(stream) = stream
@@ -161,6 +170,52 @@ impl Clients {
                 }
             }
             self.sequencer.metrics().connections_idle_closed.add_alone(cut);
+        }
+    }
+
+    /// Tells native connections when another leader becomes known.
+    pub(crate) fn follow_publication(&self) {
+        if self.native.follow_publication() {
+            let connections = self.connections.borrow();
+            connections.values().filter(|state| state.is_native.get()).for_each(|it| it.wake());
+        }
+    }
+
+    /// Waits for the first byte, and leaves it where it is; `None` when the connection ends first.
+    async fn first_byte(&self, state: &ClientState, stream: &RefCell<TcpStream>) -> Option<u8> {
+        poll_fn(|context| {
+            state.note_waker(context);
+            if state.is_cut.get() || self.is_closing.get() {
+                return Poll::Ready(None);
+            }
+            let mut byte = [0];
+            let mut buffer = ReadBuf::new(&mut byte);
+            let result = ready!(stream.borrow().poll_peek(context, &mut buffer));
+            let first = result.ok().and_then(|_| buffer.filled().first().copied());
+            state.has_ended.set(first.is_none());
+            Poll::Ready(first)
+        })
+        .await
+    }
+
+    async fn serve_native(&self, state: &Rc<ClientState>, stream: &RefCell<TcpStream>) {
+        let mut connection = Connection::new(self.native.clone(), state.clone());
+        let mut was_told_to_close = false;
+        let result = poll_fn(|context| {
+            state.note_waker(context);
+            if state.is_cut.get() {
+                return Poll::Ready(Ok(()));
+            }
+            if self.is_closing.get() && !was_told_to_close {
+                was_told_to_close = true;
+                connection.close();
+            }
+            connection.poll(context, &mut stream.borrow_mut())
+        })
+        .await;
+        if let Err(error) = result {
+            state.has_ended.set(true);
+            tracing::debug!(%error, "a native client's connection ended with an error");
         }
     }
 
@@ -216,6 +271,7 @@ pub(crate) struct ClientState {
     /// Requests that are being answered.
     in_flight: Cell<u32>,
     is_http2: Cell<bool>,
+    is_native: Cell<bool>,
     has_begun: Cell<bool>,
     /// When a request last came or was answered, or the socket last took bytes.
     active_at: Cell<u64>,
@@ -233,6 +289,7 @@ impl ClientState {
         Self {
             in_flight: Cell::default(),
             is_http2: Cell::default(),
+            is_native: Cell::default(),
             has_begun: Cell::default(),
             active_at: Cell::new(sweeps.get()),
             head_at: Cell::default(),
@@ -254,6 +311,30 @@ impl ClientState {
         InFlight(self.clone())
     }
 
+    /// Notes that a native client has begun its hello.
+    pub(crate) fn begin_hello(&self) {
+        self.is_native.set(true);
+        self.head_at.set(Some(self.sweeps.get()));
+    }
+
+    /// Notes that the hello of a native client has come whole.
+    pub(crate) fn end_hello(&self) {
+        self.head_at.set(None);
+        self.active_at.set(self.sweeps.get());
+    }
+
+    /// Notes how many requests of a native client are being answered.
+    pub(crate) fn set_in_flight(&self, requests: u32) {
+        if self.in_flight.replace(requests) != requests {
+            self.active_at.set(self.sweeps.get());
+        }
+    }
+
+    /// Notes that the client sends no more.
+    pub(crate) fn note_end(&self) {
+        self.has_ended.set(true);
+    }
+
     fn handle_read(&self, bytes: &[u8]) {
         if bytes.is_empty() {
             self.has_ended.set(true);
@@ -271,7 +352,7 @@ impl ClientState {
     }
 
     /// Notes that the socket took bytes: the client reads, or its window still has room.
-    fn handle_write(&self) {
+    pub(crate) fn handle_write(&self) {
         self.active_at.set(self.sweeps.get());
     }
 

@@ -106,6 +106,16 @@ impl Page<'_, '_> {
             "code",
             &codes.collect::<Vec<_>>(),
         )?;
+        self.counters(
+            "native_requests",
+            "Requests of the native protocol, by what they got. They are in no other count of \
+             requests; in those of refusals, timestamps and rounds they are.",
+            "outcome",
+            &[
+                ("answered", self.sum(|w| &w.native_answers)),
+                ("refused", self.sum(|w| &w.native_refusals)),
+            ],
+        )?;
         self.counter(
             "timestamps",
             "Timestamps given to clients; a request may ask for many.",
@@ -198,6 +208,12 @@ impl Page<'_, '_> {
             "Client connections that are open. At CONNECTIONS_MAX further ones are closed.",
             None,
             self.sum(|w| &w.connections) as f64,
+        )?;
+        self.gauge(
+            "native_connections_open",
+            "Client connections that speak the native protocol; the others speak HTTP or nothing.",
+            None,
+            self.sum(|w| &w.native_connections) as f64,
         )?;
         self.counter(
             "connections_accepted",

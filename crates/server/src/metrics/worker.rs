@@ -14,6 +14,12 @@ pub struct WorkerMetrics {
     pub(crate) answers: [[Count; STATUSES.len()]; PathLabel::ALL.len()],
     /// Refusals by error code, in the order of [`ErrorCode::ALL`].
     pub(crate) refusals: [Count; ErrorCode::ALL.len()],
+    /// Requests of the native protocol that got timestamps.
+    pub(crate) native_answers: Count,
+    /// Requests of the native protocol that were refused.
+    pub(crate) native_refusals: Count,
+    /// Connections of the native protocol open now.
+    pub(crate) native_connections: Count,
     /// Timestamps that were given to clients.
     pub(crate) timestamps: Count,
     /// Requests that wait for a round now.
@@ -53,6 +59,9 @@ impl Default for WorkerMetrics {
         Self {
             answers: Default::default(),
             refusals: Default::default(),
+            native_answers: Count::default(),
+            native_refusals: Count::default(),
+            native_connections: Count::default(),
             timestamps: Count::default(),
             waiting: Count::default(),
             waiting_ns: Histogram::of_durations(),
@@ -83,8 +92,13 @@ impl WorkerMetrics {
 
     /// Counts a refusal.
     pub(crate) fn count_refusal(&self, code: ErrorCode) {
+        self.count_refusals(code, 1);
+    }
+
+    /// Counts refusals with one code.
+    pub(crate) fn count_refusals(&self, code: ErrorCode, refusals: u64) {
         if let Some(position) = ErrorCode::ALL.iter().position(|known| *known == code) {
-            self.refusals[position].add_alone(1);
+            self.refusals[position].add_alone(refusals);
         }
     }
 

@@ -16,6 +16,8 @@ pub(crate) type Outcome = Result<TimestampRange, ErrorCode>;
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     entries: Vec<Entry>,
+    /// How many requests joined, those that have gone since included.
+    pub(crate) requests: u64,
     /// Timestamps that all entries ask for together.
     pub(crate) total: u64,
     /// When the first request arrived, monotonic nanoseconds.
@@ -25,22 +27,19 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// How many requests joined, those that have gone since included.
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
     /// Whether nobody joined: the batch of a probe.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 }
 
-/// A request's place in a batch. The generation tells whether its client still waits.
+/// The place of a request, or of a run of requests, in a batch. The generation tells whether its
+/// client still waits.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     slot: usize,
     generation: u64,
+    requests: u32,
     count: u64,
 }
 
@@ -86,10 +85,16 @@ impl Room {
         }
     }
 
-    /// Takes a slot in the open batch; `None` when there is no room. Reads the clock only for the
-    /// first request of a batch.
-    pub(crate) fn enter(&mut self, count: u64, clock: impl FnOnce() -> u64) -> Option<usize> {
-        if self.open.len() >= 2 * self.slots_max {
+    /// Takes a slot in the open batch for one request, or for a run of requests that came together
+    /// and get one range; `None` when there is no room. Reads the clock only for the first of a
+    /// batch.
+    pub(crate) fn enter(
+        &mut self,
+        requests: u32,
+        count: u64,
+        clock: impl FnOnce() -> u64,
+    ) -> Option<usize> {
+        if self.open.entries.len() >= 2 * self.slots_max {
             self.forget_the_gone();
         }
         if self.open.is_empty() {
@@ -108,7 +113,8 @@ impl Room {
         let taken = &mut self.slots[slot];
         taken.arrived_ns = self.now_ns;
         taken.state = SlotState::Waiting(None);
-        self.open.entries.push(Entry { slot, generation: taken.generation, count });
+        self.open.entries.push(Entry { slot, generation: taken.generation, requests, count });
+        self.open.requests += u64::from(requests);
         self.open.total += count;
         Some(slot)
     }
@@ -221,6 +227,7 @@ impl Room {
     fn forget_the_gone(&mut self) {
         let slots = &self.slots;
         self.open.entries.retain(|entry| slots[entry.slot].generation == entry.generation);
+        self.open.requests = self.open.entries.iter().map(|entry| u64::from(entry.requests)).sum();
         self.open.total = self.open.entries.iter().map(|entry| entry.count).sum();
     }
 
@@ -258,10 +265,10 @@ mod tests {
     #[test]
     fn a_batch_is_answered_in_order_of_arrival() {
         let mut room = Room::new(8);
-        let slots: Vec<_> = [2, 1, 3].map(|count| room.enter(count, || 7).unwrap()).into();
+        let slots: Vec<_> = [2, 1, 3].map(|count| room.enter(1, count, || 7).unwrap()).into();
         let batch = room.close(9);
-        assert_eq!((batch.len(), batch.total, batch.opened_ns, batch.closed_ns), (3, 6, 7, 9));
-        let late = room.enter(1, || 10).unwrap();
+        assert_eq!((batch.requests, batch.total, batch.opened_ns, batch.closed_ns), (3, 6, 7, 9));
+        let late = room.enter(1, 1, || 10).unwrap();
         room.answer(batch, range(6));
         let firsts = slots.iter().map(|slot| outcome(&mut room, *slot).unwrap().unwrap());
         let firsts: Vec<_> = firsts.map(|range| (range.first().index.0, range.count())).collect();
@@ -272,12 +279,12 @@ mod tests {
     #[test]
     fn what_a_gone_request_asked_for_is_burned_and_its_slot_is_used_again() {
         let mut room = Room::new(2);
-        let gone = room.enter(5, || 0).unwrap();
-        let stays = room.enter(1, || 0).unwrap();
-        assert_eq!(room.enter(1, || 0), None);
+        let gone = room.enter(1, 5, || 0).unwrap();
+        let stays = room.enter(1, 1, || 0).unwrap();
+        assert_eq!(room.enter(1, 1, || 0), None);
         room.leave(gone);
         let batch = room.close(0);
-        let next = room.enter(1, || 0).unwrap();
+        let next = room.enter(1, 1, || 0).unwrap();
         assert_eq!(next, gone);
         room.answer(batch, range(6));
         assert_eq!(outcome(&mut room, stays).unwrap().unwrap().first().index.0, 5);
@@ -288,12 +295,12 @@ mod tests {
     #[test]
     fn clients_that_come_and_go_take_no_memory() {
         let mut room = Room::new(4);
-        let stays = room.enter(1, || 0).unwrap();
+        let stays = room.enter(1, 1, || 0).unwrap();
         for _ in 0..1000 {
-            let slot = room.enter(1, || 0).unwrap();
+            let slot = room.enter(1, 1, || 0).unwrap();
             room.leave(slot);
         }
-        assert!(room.open.len() <= 8);
+        assert!(room.open.requests <= 8);
         assert!(room.open.total <= 8);
         let batch = room.close(0);
         let total = batch.total;
@@ -304,14 +311,14 @@ mod tests {
     #[test]
     fn old_requests_are_refused_in_whatever_batch_they_are() {
         let mut room = Room::new(8);
-        let first = room.enter(1, || 10).unwrap();
+        let first = room.enter(1, 1, || 10).unwrap();
         let batch = room.close(15);
-        let second = room.enter(1, || 20).unwrap();
+        let second = room.enter(1, 1, || 20).unwrap();
         room.expire(30, 20, ErrorCode::NoQuorum);
         assert_eq!(outcome(&mut room, first), Some(Err(ErrorCode::NoQuorum)));
         assert_eq!(outcome(&mut room, second), None);
         // A request that joins a batch which has been open for long has its own time.
-        let third = room.enter(1, || unreachable!("the batch is open")).unwrap();
+        let third = room.enter(1, 1, || unreachable!("the batch is open")).unwrap();
         room.expire(45, 20, ErrorCode::NoQuorum);
         assert_eq!(outcome(&mut room, second), Some(Err(ErrorCode::NoQuorum)));
         assert_eq!(outcome(&mut room, third), None);
@@ -322,10 +329,10 @@ mod tests {
     #[test]
     fn a_reopened_batch_takes_more_requests() {
         let mut room = Room::new(8);
-        let first = room.enter(1, || 10).unwrap();
+        let first = room.enter(1, 1, || 10).unwrap();
         let batch = room.close(15);
         room.reopen(batch);
-        room.enter(2, || unreachable!("the batch is open")).unwrap();
+        room.enter(1, 2, || unreachable!("the batch is open")).unwrap();
         let batch = room.close(20);
         assert_eq!((batch.total, batch.opened_ns), (3, 10));
         room.refuse(batch, ErrorCode::NoLeader);

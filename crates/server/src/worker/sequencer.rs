@@ -52,7 +52,9 @@ pub(crate) struct Sequencer {
     /// Set when a turn has something to do.
     due: Signal,
     /// Batches that were answered and may not be written yet: when, and how many requests.
-    answered: RefCell<VecDeque<(u64, usize)>>,
+    answered: RefCell<VecDeque<(u64, u64)>>,
+    /// Requests that wait on this worker.
+    own_waiting: Cell<u64>,
     is_active: Cell<bool>,
     last_round_ns: Cell<u64>,
 }
@@ -78,6 +80,7 @@ impl Sequencer {
             waiting,
             due: Signal::default(),
             answered: RefCell::default(),
+            own_waiting: Cell::default(),
             is_active: Cell::new(false),
             last_round_ns: Cell::new(0),
             shared,
@@ -89,27 +92,53 @@ impl Sequencer {
     /// # Errors
     /// The code to refuse it with, at once.
     pub(crate) fn enter(self: &Rc<Self>, count: u64) -> Result<Ticket, ErrorCode> {
+        self.enter_run(1, |_| count)
+    }
+
+    /// Takes a run of requests in that were read together from one connection, as many as there is
+    /// room for, and at least the first. `total` says how many timestamps that many of them ask for
+    /// together; the ticket resolves to one range for all of [`Ticket::requests`].
+    ///
+    /// # Errors
+    /// The code to refuse all of them with, at once.
+    pub(crate) fn enter_run(
+        self: &Rc<Self>,
+        requests: u32,
+        total: impl FnOnce(u32) -> u64,
+    ) -> Result<Ticket, ErrorCode> {
         {
             let view = self.view.borrow();
             if !view.is_leading() {
                 return Err(view.refusal());
             }
         }
-        if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.shared.config.request_buffer {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        let admitted = self.admit(requests);
+        if admitted == 0 {
             return Err(ErrorCode::Overloaded);
         }
-        let slot = self.room.borrow_mut().enter(count, || self.shared.clock.monotonic_ns());
+        let clock = || self.shared.clock.monotonic_ns();
+        let slot = self.room.borrow_mut().enter(admitted, total(admitted), clock);
         let Some(slot) = slot else {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.waiting.fetch_sub(admitted as usize, Ordering::Relaxed);
             return Err(ErrorCode::Overloaded);
         };
-        self.count_waiting();
+        self.count_waiting(|own| own + u64::from(admitted));
         self.due.set();
         if !self.is_active.replace(true) {
             self.alarm.set();
         }
-        Ok(Ticket { sequencer: self.clone(), slot })
+        Ok(Ticket { sequencer: self.clone(), slot, requests: admitted })
+    }
+
+    /// Takes places among the requests that may wait in the node, as many as there are.
+    fn admit(&self, requests: u32) -> u32 {
+        let wanted = requests as usize;
+        let before = self.waiting.fetch_add(wanted, Ordering::Relaxed);
+        let admitted = self.shared.config.request_buffer.saturating_sub(before).min(wanted);
+        if admitted < wanted {
+            self.waiting.fetch_sub(wanted - admitted, Ordering::Relaxed);
+        }
+        admitted as u32
     }
 
     /// Takes turns for ever: one when something is due, behind every task that is ready, so that
@@ -205,7 +234,7 @@ impl Sequencer {
         let now_ns = self.shared.clock.monotonic_ns();
         for (answered_ns, requests) in self.answered.borrow_mut().drain(..) {
             let write_ns = now_ns.saturating_sub(answered_ns);
-            self.metrics().write_ns.observe_alone(write_ns, requests as u64);
+            self.metrics().write_ns.observe_alone(write_ns, requests);
         }
         let is_wanted = !self.room.borrow().is_open_empty();
         if is_wanted {
@@ -264,7 +293,7 @@ impl Sequencer {
             self.room.borrow_mut().refuse(batch, ErrorCode::Internal);
             return;
         }
-        let requests = batch.len() as u64;
+        let requests = batch.requests;
         let range = match self.shared.allocator.allocate(confirmed, batch.total, now) {
             Ok(range) => range,
             Err(error) => return self.refuse_unallocated(batch, error),
@@ -277,7 +306,7 @@ impl Sequencer {
         metrics.confirm_ns.observe_alone(confirm_ns, requests);
         metrics.allocate_ns.observe_alone(allocated_ns - now.monotonic_ns, requests);
         metrics.timestamps.add_alone(range.count());
-        self.answered.borrow_mut().push_back((allocated_ns, batch.len()));
+        self.answered.borrow_mut().push_back((allocated_ns, requests));
         self.room.borrow_mut().answer(batch, range);
         self.due.set();
     }
@@ -334,23 +363,32 @@ impl Sequencer {
         }
     }
 
-    fn leave(&self, slot: usize) {
+    fn leave(&self, slot: usize, requests: u32) {
         self.room.borrow_mut().leave(slot);
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        self.count_waiting();
+        self.waiting.fetch_sub(requests as usize, Ordering::Relaxed);
+        self.count_waiting(|own| own - u64::from(requests));
     }
 
-    fn count_waiting(&self) {
-        self.metrics().waiting.set(self.room.borrow().taken() as u64);
+    fn count_waiting(&self, change: impl FnOnce(u64) -> u64) {
+        self.own_waiting.set(change(self.own_waiting.get()));
+        self.metrics().waiting.set(self.own_waiting.get());
     }
 }
 
-/// A request's place with a sequencer: resolves to its timestamps or its refusal. Dropped, it
-/// gives the place back.
+/// The place of a request, or of a run of them, with a sequencer: resolves to its timestamps or its
+/// refusal. Dropped, it gives the place back.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     sequencer: Rc<Sequencer>,
     slot: usize,
+    requests: u32,
+}
+
+impl Ticket {
+    /// How many requests were taken in.
+    pub(crate) fn requests(&self) -> u32 {
+        self.requests
+    }
 }
 
 impl Future for Ticket {
@@ -363,7 +401,7 @@ impl Future for Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.sequencer.leave(self.slot);
+        self.sequencer.leave(self.slot, self.requests);
     }
 }
 

@@ -180,6 +180,7 @@ impl Worker {
 
     fn follow_publication(&self) {
         let view = self.sequencer.handle_publication();
+        self.clients.follow_publication();
         let new = self.sequencer.links.reconcile(&view.published);
         let mut peers = self.peers.borrow_mut();
         for link in new {

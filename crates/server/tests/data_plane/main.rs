@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod http2;
+mod native;
 mod node;
 mod requests;
 mod rounds;
