@@ -2,13 +2,14 @@
 //! the grant that the confirmed round was for, and never goes back. It never makes a system call
 //! and never logs: its lock is held for some tens of nanoseconds, once per batch.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use epicepoch_wire::{Epoch, EpochIndex, Term, Timestamp, TimestampRange};
 use thiserror::Error;
 
 use crate::confirm::Confirmed;
 use crate::publication::{Grant, Shared};
+use crate::sync::{Mutex, PoisonError};
 
 /// The two times that an allocation needs, read once per batch by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@
 //! - [`quorum`]: which sets of voters decide, also while membership is joint.
 //! - [`confirm`]: rounds that prove, after a batch has closed, that the term still holds.
 //! - [`allocator`]: the one serial place where timestamps are taken.
+//! - `sync`: the atomic, the lock and the pointer that these are made of.
 //!
 //! Consensus plane (called by its one thread):
 //! - [`replica`]: the Raft library behind `handle_*` and `poll_*`.
@@ -28,4 +29,8 @@ pub mod publication;
 pub mod quorum;
 pub mod replica;
 pub mod state;
+#[cfg(not(feature = "loom"))]
+mod sync;
+#[cfg(feature = "loom")]
+pub mod sync;
 mod translate;

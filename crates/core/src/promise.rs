@@ -2,9 +2,9 @@
 //! raises it, every worker reads it. It never goes back while the process lives; after a restart
 //! it starts from the durable term, before anything is answered.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use epicepoch_wire::Term;
+
+use crate::sync::{AtomicU64, Ordering};
 
 /// An atomic term that only rises. Sequentially consistent: a vote that has left this node must
 /// be seen by every confirm that is answered afterwards (S4).
@@ -14,7 +14,7 @@ pub struct Promise(AtomicU64);
 impl Promise {
     /// A promise of the durable term.
     #[must_use]
-    pub const fn new(term: Term) -> Self {
+    pub fn new(term: Term) -> Self {
         Self(AtomicU64::new(term.0))
     }
 

@@ -7,12 +7,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::{BootId, ClusterId, Epoch, HistoryId, NodeId, StoreId, Term};
 
 use crate::promise::Promise;
 use crate::quorum::Voters;
+use crate::sync::SwapPointer;
 
 /// Who this node is, in this run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,14 +120,14 @@ impl Published {
 pub struct Shared {
     /// The highest term promised.
     pub promise: Promise,
-    published: ArcSwap<Published>,
+    published: SwapPointer<Published>,
 }
 
 impl Shared {
     /// Shares `published` and a promise of the durable term.
     #[must_use]
     pub fn new(durable_term: Term, published: Published) -> Self {
-        Self { promise: Promise::new(durable_term), published: ArcSwap::from_pointee(published) }
+        Self { promise: Promise::new(durable_term), published: SwapPointer::new(published) }
     }
 
     /// Swaps the published pointer. Only the consensus plane does, and it never waits for it.
@@ -138,6 +138,6 @@ impl Shared {
     /// What is published now.
     #[must_use]
     pub fn published(&self) -> Arc<Published> {
-        self.published.load_full()
+        self.published.load()
     }
 }

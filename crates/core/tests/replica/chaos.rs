@@ -410,10 +410,16 @@ impl Chaos {
 /// Seeds of the randomized test: some 15 seconds of a development build, alone on the machine.
 const SEEDS: u64 = 8_000;
 
+/// [`SEEDS`], or what `CHAOS_SEEDS` said when this was compiled: mutation testing, which runs this
+/// once for every mutant, takes fewer (`.cargo/mutants.toml`).
+fn seeds() -> u64 {
+    option_env!("CHAOS_SEEDS").map_or(SEEDS, |seeds| seeds.parse().expect("a number of seeds"))
+}
+
 #[test]
 fn clusters_under_random_faults_keep_every_guarantee_and_answer_when_healed() {
     let mut exercised = Exercised::default();
-    for seed in 0..SEEDS {
+    for seed in 0..seeds() {
         match run(seed, None, false) {
             Ok(one) => exercised.add(&one),
             Err(what) => {

@@ -1,0 +1,120 @@
+//! S2, S3, S7: what a worker reads as published is of one moment, and not older than what it, or
+//! whoever told it, has seen.
+
+use std::sync::Arc;
+
+use epicepoch_core::confirm::Rounds;
+use epicepoch_core::sync::{Weakness, weaken};
+use epicepoch_wire::{NodeId, Term, WorkerId};
+use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::thread;
+
+use crate::stage::{FAR, NEW, OLD, as_read_now, identity, leader, published};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Plant {
+    Nothing,
+    PublishedBeforePromised,
+}
+
+/// The consensus plane follows a higher term: the Promise first, then what it publishes.
+fn a_higher_term(plant: Plant) {
+    let shared = leader(&[1, 2, 3]);
+    let raised = shared.clone();
+    let consensus = thread::spawn(move || {
+        let revoked = Arc::new(published(NEW, &[1, 2, 3], None));
+        if plant == Plant::PublishedBeforePromised {
+            raised.publish(revoked.clone());
+        }
+        raised.promise.raise(NEW);
+        raised.publish(revoked);
+    });
+    let seen = shared.published().term;
+    assert!(shared.promise.load() >= seen, "a publication is ahead of the Promise");
+    consensus.join().unwrap();
+}
+
+#[test]
+fn whoever_reads_a_publication_finds_the_promise_at_its_term() {
+    loom::model(|| a_higher_term(Plant::Nothing));
+}
+
+#[test]
+#[should_panic(expected = "ahead of the Promise")]
+fn planted_published_before_promised_is_seen() {
+    loom::model(|| a_higher_term(Plant::PublishedBeforePromised));
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn planted_an_unordered_pointer_gives_out_what_is_not_written_yet() {
+    weaken(Weakness::UnorderedPointer);
+    loom::model(|| a_higher_term(Plant::Nothing));
+}
+
+/// One worker tells another that it has seen the revocation.
+fn told_by_a_sibling(is_view: bool) {
+    let shared = leader(&[1, 2, 3]);
+    let told = Arc::new(AtomicBool::new(false));
+    let plane = shared.clone();
+    let consensus =
+        thread::spawn(move || plane.publish(Arc::new(published(NEW, &[1, 2, 3], None))));
+    let (sibling_shared, tell) = (shared.clone(), told.clone());
+    let sibling = thread::spawn(move || {
+        if sibling_shared.published().grant.is_none() {
+            tell.store(true, Ordering::Release);
+        }
+    });
+    // A worker's view: what it last read, for people and for steering only.
+    let view = as_read_now(&shared);
+    let was_told = told.load(Ordering::Acquire);
+    let read = if is_view { &view } else { &*shared };
+    assert!(!was_told || read.published().grant.is_none(), "a revocation was taken back");
+    consensus.join().unwrap();
+    sibling.join().unwrap();
+}
+
+#[test]
+fn what_one_worker_has_seen_revoked_no_worker_finds_granted_later() {
+    loom::model(|| told_by_a_sibling(false));
+}
+
+#[test]
+#[should_panic(expected = "a revocation was taken back")]
+fn planted_a_view_read_earlier_is_no_substitute_for_the_publication() {
+    loom::model(|| told_by_a_sibling(true));
+}
+
+/// The voters and the grant that a round is begun under, while both change.
+fn a_round_among_changes(is_two_pointers: bool) {
+    let shared = leader(&[1, 2, 3]);
+    let voters = if is_two_pointers { leader(&[1, 2, 3]) } else { shared.clone() };
+    let (plane, plane_voters) = (shared.clone(), voters.clone());
+    let consensus = thread::spawn(move || {
+        let next = Arc::new(published(Term(6), &[1, 4, 5], Some((100, 200))));
+        plane.promise.raise(Term(6));
+        plane.publish(next.clone());
+        if is_two_pointers {
+            plane_voters.publish(next);
+        }
+    });
+    let mut rounds = Rounds::new(identity(1), WorkerId(0));
+    let begun = rounds.begin(|| (), &shared, FAR).unwrap();
+    let asked = if is_two_pointers { voters.published() } else { begun.published };
+    let expected: &[u64] = if begun.confirm.term == OLD { &[1, 2, 3] } else { &[1, 4, 5] };
+    let ids: Vec<NodeId> = asked.voters.iter().map(|(node, _)| node).collect();
+    let expected: Vec<NodeId> = expected.iter().map(|id| NodeId(*id)).collect();
+    assert_eq!(ids, expected, "a round asks the voters of another moment");
+    consensus.join().unwrap();
+}
+
+#[test]
+fn a_round_asks_the_voters_that_were_published_with_its_grant() {
+    loom::model(|| a_round_among_changes(false));
+}
+
+#[test]
+#[should_panic(expected = "the voters of another moment")]
+fn planted_voters_and_grant_behind_two_pointers_are_mixed() {
+    loom::model(|| a_round_among_changes(true));
+}

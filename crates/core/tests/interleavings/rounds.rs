@@ -1,0 +1,230 @@
+//! S2 and S4 together: once a new leader has answered, no batch that closes later is answered by
+//! the old one, whatever of the new term the old one's threads have seen so far.
+//!
+//! Sockets are modelled as what orders a receiver after its sender (a release and an acquire, or a
+//! channel). That is all that the claims need of them.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use epicepoch_core::allocator::Allocator;
+use epicepoch_core::confirm::{Rounds, answer};
+use epicepoch_core::promise::Promise;
+use epicepoch_core::publication::Shared;
+use epicepoch_wire::confirm::{Confirm, ConfirmReply};
+use epicepoch_wire::{NodeId, Round, WorkerId};
+use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::sync::mpsc::{Receiver, Sender, channel};
+use loom::thread;
+
+use crate::stage::{FAR, INTERVAL_NS, NEW, OLD, as_read_now, identity, leader, now, published};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Plant {
+    Nothing,
+    VoteBeforePromise,
+    PromiseReadBeforeFrame,
+    JoinedAfterAsking,
+    ReadBeforeClose,
+    OlderYesReaddressed,
+}
+
+/// A voter: its consensus plane votes for node 3 in the new term; with that vote node 3 leads, and
+/// answers a client. Returns whether it has.
+fn votes(promise: &Promise, has_answered: &AtomicBool, plant: Plant) {
+    if plant == Plant::VoteBeforePromise {
+        has_answered.store(true, Ordering::Release);
+    }
+    promise.raise(NEW);
+    has_answered.store(true, Ordering::Release);
+}
+
+/// The worker of the voter answers one frame.
+fn answers(
+    promise: &Promise,
+    frames: &Receiver<Option<Confirm>>,
+    replies: &Sender<ConfirmReply>,
+    plant: Plant,
+) {
+    let early = Promise::new(promise.load());
+    // `None`: the round was never begun.
+    let Some(confirm) = frames.recv().unwrap() else { return };
+    let read = if plant == Plant::PromiseReadBeforeFrame { &early } else { promise };
+    replies.send(answer(NodeId(1), &confirm, identity(2), read)).unwrap();
+}
+
+/// The worker of the old leader: closes a batch, asks, and stamps if it may. Returns whether it
+/// asked.
+fn asks(
+    shared: &Arc<Shared>,
+    has_answered: &AtomicBool,
+    plant: Plant,
+    ask: impl FnOnce(Confirm) -> ConfirmReply,
+) -> bool {
+    let allocator = Allocator::new(shared.clone(), INTERVAL_NS);
+    let mut rounds = Rounds::new(identity(1), WorkerId(0));
+    let early = (plant == Plant::ReadBeforeClose).then(|| as_read_now(shared));
+    let is_late = Cell::new(false);
+    // A request arrives, and joins the batch before it closes.
+    let arrive = || is_late.set(has_answered.load(Ordering::Acquire));
+    let close = || {
+        if plant != Plant::JoinedAfterAsking {
+            arrive();
+        }
+    };
+    let Ok(begun) = rounds.begin(close, early.as_ref().unwrap_or(shared), FAR) else {
+        return false;
+    };
+    let reply = ask(begun.confirm);
+    if plant == Plant::JoinedAfterAsking {
+        arrive();
+    }
+    rounds.handle_reply(NodeId(2), &reply);
+    let Some(((), confirmed)) = rounds.poll_confirmed() else { return true };
+    let given = allocator.allocate(&confirmed, 1, now(0, 50));
+    assert!(!(is_late.get() && given.is_ok()), "S2: a deposed leader answered");
+    true
+}
+
+/// The vote is that of node 2, which the old leader asks.
+fn deposed_by_the_voter_it_asks(plant: Plant) {
+    let shared = leader(&[1, 2, 3]);
+    let voter = Arc::new(Promise::new(OLD));
+    let has_answered = Arc::new(AtomicBool::new(false));
+    let (frame, frames) = channel();
+    let (reply, replies) = channel();
+
+    let (promise, answered) = (voter.clone(), has_answered.clone());
+    let voting = thread::spawn(move || votes(&promise, &answered, plant));
+    let answering = thread::spawn(move || answers(&voter, &frames, &reply, plant));
+    let own = shared.clone();
+    // The old leader's own consensus plane hears of it at any time.
+    let revoking = thread::spawn(move || {
+        own.promise.raise(NEW);
+        own.publish(Arc::new(published(NEW, &[1, 2, 3], None)));
+    });
+    let has_asked = asks(&shared, &has_answered, plant, |confirm| {
+        frame.send(Some(confirm)).unwrap();
+        replies.recv().unwrap()
+    });
+    if !has_asked {
+        frame.send(None).unwrap();
+    }
+    for thread in [voting, answering, revoking] {
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn a_deposed_leader_whose_voter_has_voted_since_stamps_nothing() {
+    check(|| deposed_by_the_voter_it_asks(Plant::Nothing));
+}
+
+#[test]
+#[should_panic(expected = "S2: a deposed leader answered")]
+fn planted_a_vote_that_leaves_before_the_promise_is_raised() {
+    check(|| deposed_by_the_voter_it_asks(Plant::VoteBeforePromise));
+}
+
+#[test]
+#[should_panic(expected = "S2: a deposed leader answered")]
+fn planted_a_promise_that_is_read_before_the_frame() {
+    check(|| deposed_by_the_voter_it_asks(Plant::PromiseReadBeforeFrame));
+}
+
+#[test]
+#[should_panic(expected = "S2: a deposed leader answered")]
+fn planted_a_request_that_joins_a_round_that_was_asked() {
+    check(|| deposed_by_the_voter_it_asks(Plant::JoinedAfterAsking));
+}
+
+/// The vote is the old leader's own: only its own Promise, read after the close, tells.
+fn deposed_by_its_own_vote(plant: Plant) {
+    let shared = leader(&[1, 2, 3]);
+    let has_answered = Arc::new(AtomicBool::new(false));
+    let (own, answered) = (shared.clone(), has_answered.clone());
+    let voting = thread::spawn(move || {
+        votes(&own.promise, &answered, plant);
+        // Later than it is done in truth: what is claimed rests on the Promise alone.
+        own.publish(Arc::new(published(NEW, &[1, 2, 3], None)));
+    });
+    // Node 2 has heard of nothing.
+    let voter = Promise::new(OLD);
+    asks(&shared, &has_answered, plant, |confirm| answer(NodeId(1), &confirm, identity(2), &voter));
+    voting.join().unwrap();
+}
+
+#[test]
+fn a_leader_that_has_voted_for_another_does_not_count_itself() {
+    check(|| deposed_by_its_own_vote(Plant::Nothing));
+}
+
+#[test]
+#[should_panic(expected = "S2: a deposed leader answered")]
+fn planted_promise_and_publication_read_before_the_batch_closes() {
+    check(|| deposed_by_its_own_vote(Plant::ReadBeforeClose));
+}
+
+/// A worker without a link of its own asks through a sibling, whose mail carries the frame there
+/// and the answer back.
+fn asked_through_a_sibling(plant: Plant) {
+    let shared = leader(&[1, 2, 3]);
+    let voter = Arc::new(Promise::new(OLD));
+    let has_answered = Arc::new(AtomicBool::new(false));
+    let (forward, forwards) = channel::<Option<Confirm>>();
+    let (reply, replies) = channel();
+
+    let (promise, answered) = (voter.clone(), has_answered.clone());
+    let voting = thread::spawn(move || votes(&promise, &answered, plant));
+    let sibling = thread::spawn(move || {
+        let ask = |confirm: &Confirm| answer(NodeId(1), confirm, identity(2), &voter);
+        // A round of the sibling's own, before.
+        let own = Confirm {
+            store: identity(1).store,
+            boot: identity(1).boot,
+            worker: WorkerId(1),
+            term: OLD,
+            round: Round(7),
+        };
+        let earlier = ask(&own);
+        let Some(confirm) = forwards.recv().unwrap() else { return };
+        reply.send(earlier).unwrap();
+        reply
+            .send(match plant {
+                Plant::OlderYesReaddressed => {
+                    ConfirmReply { worker: confirm.worker, round: confirm.round, ..earlier }
+                }
+                _ => ask(&confirm),
+            })
+            .unwrap();
+    });
+    let has_asked = asks(&shared, &has_answered, plant, |confirm| {
+        forward.send(Some(confirm)).unwrap();
+        // The sibling's own answer, put into the wrong mail, counts for nothing.
+        let stray = replies.recv().unwrap();
+        let mut others = Rounds::new(identity(1), WorkerId(0));
+        others.begin(|| (), &leader(&[1, 2, 3]), FAR).unwrap();
+        assert!(!others.handle_reply(NodeId(2), &stray));
+        replies.recv().unwrap()
+    });
+    if !has_asked {
+        forward.send(None).unwrap();
+    }
+    voting.join().unwrap();
+    sibling.join().unwrap();
+}
+
+#[test]
+fn a_confirm_that_a_sibling_forwards_proves_no_less() {
+    check(|| asked_through_a_sibling(Plant::Nothing));
+}
+
+#[test]
+#[should_panic(expected = "S2: a deposed leader answered")]
+fn planted_a_siblings_earlier_yes_counts() {
+    check(|| asked_through_a_sibling(Plant::OlderYesReaddressed));
+}
+
+fn check(model: impl Fn() + Send + Sync + 'static) {
+    loom::model(model);
+}
