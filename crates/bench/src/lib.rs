@@ -12,8 +12,10 @@
 //! - [`floor`]: what the machine can do at all.
 //! - [`slo`]: promises and whether they were kept.
 //! - [`record`]: the report of a run as it is kept; [`encoded`], [`hlog`]: its histograms.
+//! - [`merge`], [`compare`] with [`rank`], [`trend`]: several reports.
 //! - [`text`], [`json`]: how it is all shown.
 
+pub mod compare;
 pub mod encoded;
 pub mod floor;
 pub mod hiccup;
@@ -24,11 +26,14 @@ pub mod json;
 pub mod latency;
 pub mod load;
 pub mod machine;
+pub mod merge;
+pub mod rank;
 pub mod record;
 pub mod report;
 pub mod run;
 pub mod slo;
 pub mod text;
+pub mod trend;
 pub mod verdict;
 
 pub use history::{History, Operation, Outcome};

@@ -81,9 +81,24 @@ pub struct Run {
     pub intervals: Vec<IntervalRecord>,
     /// Promises and whether they were kept.
     pub slo: Vec<Promise>,
-    /// Runs that were merged into this one; 0 if it is a run itself.
+    /// The runs that were merged into this one; none if it is a run itself.
     #[serde(default)]
-    pub merged_from: u64,
+    pub sources: Vec<Source>,
+}
+
+/// A run that was merged into another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Source {
+    /// What ran.
+    pub program: Program,
+    /// Where.
+    pub machine: MachineFacts,
+    /// When its warm-up ended.
+    pub started_unix_ns: u64,
+    /// What it brought.
+    pub answers: u64,
+    /// Answers per second.
+    pub rate: f64,
 }
 
 /// What ran.
@@ -296,7 +311,7 @@ impl Run {
                     kept: run.generator.bottleneck.is_none().then_some(it.kept),
                 })
                 .collect(),
-            merged_from: 0,
+            sources: Vec::new(),
         }
     }
 
@@ -399,6 +414,39 @@ impl Config {
     }
 }
 
+impl Config {
+    /// In what another run's settings differ so that figures cannot be held against each other.
+    /// Addresses may differ: hosts see the same service at other ones.
+    #[must_use]
+    pub fn unlike(&self, other: &Self) -> Option<String> {
+        let shown = |value: &dyn std::fmt::Debug| format!("{value:?}");
+        let pairs = [
+            ("transport", shown(&self.transport), shown(&other.transport)),
+            ("in_flight", shown(&self.in_flight), shown(&other.in_flight)),
+            ("connections", shown(&self.connections), shown(&other.connections)),
+            ("n", shown(&self.n), shown(&other.n)),
+            ("rate", shown(&self.rate), shown(&other.rate)),
+            ("arrivals", shown(&self.arrivals), shown(&other.arrivals)),
+            ("duration_ns", shown(&self.duration_ns), shown(&other.duration_ns)),
+            ("nodes", shown(&self.targets.len()), shown(&other.targets.len())),
+        ];
+        let differs = pairs.into_iter().find(|(_, ours, theirs)| ours != theirs);
+        differs.map(|(name, ours, theirs)| format!("{name} is {theirs}, not {ours}"))
+    }
+}
+
+impl Source {
+    pub(crate) fn of(run: &Run) -> Self {
+        Self {
+            program: run.program.clone(),
+            machine: run.machine.clone(),
+            started_unix_ns: run.started_unix_ns,
+            answers: run.answers,
+            rate: run.rate,
+        }
+    }
+}
+
 impl Verify {
     fn new(checked: &Checked, unverified: u64) -> Self {
         Self {
@@ -435,32 +483,33 @@ impl MachineFacts {
 impl IntervalRecord {
     fn new(run: &Measurement, interval: &Interval) -> Self {
         let length = nanos(run.config.interval);
-        let start_ns = interval.number * length;
-        let mut record = Self {
-            start_ns,
-            answers: interval.answers,
-            rate: rate_between(start_ns, length, nanos(run.elapsed), interval.answers),
-            failures: owned(&interval.failures),
-            p50_ns: 0,
-            p99_ns: 0,
-            p999_ns: 0,
-            max_ns: 0,
-            histogram: String::new(),
-            hiccup_max_ns: 0,
-            hiccups: String::new(),
-        };
-        record.set(&interval.latency, &interval.hiccups);
-        record
+        let (start_ns, answers) = (interval.number * length, interval.answers);
+        let rate = rate_between(start_ns, length, nanos(run.elapsed), answers);
+        let failures = owned(&interval.failures);
+        Self::of(start_ns, answers, rate, failures, &interval.latency, &interval.hiccups)
     }
 
-    pub(crate) fn set(&mut self, latency: &Packed, hiccups: &Packed) {
-        self.p50_ns = nanos(latency.p50);
-        self.p99_ns = nanos(latency.p99);
-        self.p999_ns = nanos(latency.p999);
-        self.max_ns = nanos(latency.max);
-        self.histogram.clone_from(&latency.encoded);
-        self.hiccup_max_ns = nanos(hiccups.max);
-        self.hiccups.clone_from(&hiccups.encoded);
+    pub(crate) fn of(
+        start_ns: u64,
+        answers: u64,
+        rate: f64,
+        failures: BTreeMap<String, u64>,
+        latency: &Packed,
+        hiccups: &Packed,
+    ) -> Self {
+        Self {
+            start_ns,
+            answers,
+            rate,
+            failures,
+            p50_ns: nanos(latency.p50),
+            p99_ns: nanos(latency.p99),
+            p999_ns: nanos(latency.p999),
+            max_ns: nanos(latency.max),
+            histogram: latency.encoded.clone(),
+            hiccup_max_ns: nanos(hiccups.max),
+            hiccups: hiccups.encoded.clone(),
+        }
     }
 
     /// All latencies of the interval.

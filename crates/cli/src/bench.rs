@@ -24,12 +24,16 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::addresses;
 use crate::failure::Failure;
+use crate::reports;
 use crate::sources::Environment;
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
     match matches.subcommand() {
         Some(("floor", matches)) => run_floor(matches),
         Some(("run", matches)) => run_load(matches, environment),
+        Some(("merge", matches)) => reports::merge(matches),
+        Some(("compare", matches)) => reports::compare(matches),
+        Some(("history", matches)) => reports::history(matches),
         _ => Err(Failure::usage(anyhow!("no measurement given; see epicepoch bench --help"))),
     }
 }

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use clap::{Arg, ArgAction, Command, value_parser};
 use epicepoch_bench::run::config::{CONNECTIONS_MAX, COUNT_MAX, IN_FLIGHT_MAX, THREADS_MAX};
 
+use crate::reports;
 use crate::settings::{Group, Kind, Setting, TABLE};
 use crate::sources::CONFIG;
 
@@ -213,6 +214,7 @@ fn bench() -> Command {
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
         .subcommands([bench_run(), bench_floor()])
+        .subcommands(reports::commands())
 }
 
 fn bench_floor() -> Command {

@@ -5,7 +5,7 @@
 //! - [`settings`]: the table of settings; [`sources`] and [`config_file`] fill it in.
 //! - [`logging`]: the log on standard error.
 //! - [`serve`], [`dev`]: run nodes; [`signals`] stops them.
-//! - [`mod@bench`]: measures one, and the machine.
+//! - [`mod@bench`]: measures one, and the machine; [`reports`]: merges, compares and keeps reports.
 //! - [`get`], [`status`]: ask a cluster; [`addresses`] says which.
 //! - [`decode`], [`encode`]: timestamps and wall time; [`moment`] is how both are shown.
 //! - [`sim`]: whole clusters of the core under simulated faults.
@@ -22,6 +22,7 @@ mod failure;
 mod get;
 mod logging;
 mod moment;
+mod reports;
 mod serve;
 mod settings;
 mod signals;

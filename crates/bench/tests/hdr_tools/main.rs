@@ -1,23 +1,25 @@
 //! What is written for HdrHistogram's tools, read by another implementation of HdrHistogram: the
 //! Python one. `HDR_PYTHON` names an interpreter that has `hdrhistogram` from `PyPI`; `.ci/run`
-//! makes one and runs this with `--ignored`.
+//! makes one and runs this with `--include-ignored`.
+
+#[path = "../constructed/mod.rs"]
+mod constructed;
 
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use epicepoch_bench::encoded::encode;
 use epicepoch_bench::latency::{self, QUANTILES};
-use epicepoch_bench::record::{Config, Generator, IntervalRecord, MachineFacts, Program, Run};
+use epicepoch_bench::record::Run;
 use epicepoch_bench::{hlog::hlog, text};
-use hdrhistogram::Histogram;
 use serde_json::Value;
+
+use constructed::{INTERVAL_NS, STARTED_UNIX_NS};
 
 /// A report of `intervals` whose latencies are drawn from `seed`, over all orders of magnitude.
 fn report(intervals: u64, seed: u64) -> Run {
     let mut random = fastrand::Rng::with_seed(seed);
-    let mut whole = latency::histogram();
     let mut course = Vec::new();
     for number in 0..intervals {
         let mut part = latency::histogram();
@@ -27,74 +29,9 @@ fn report(intervals: u64, seed: u64) -> Run {
             let nanos = 10_u64.pow(random.u32(2..10)) * random.u64(1..10) + random.u64(0..1000);
             latency::record(&mut part, Duration::from_nanos(nanos));
         }
-        whole.add(&part).unwrap();
-        course.push(IntervalRecord {
-            start_ns: number * INTERVAL_NS,
-            answers: part.len(),
-            rate: part.len() as f64 / (INTERVAL_NS as f64 / 1e9),
-            failures: [("lost".to_owned(), number)].into(),
-            p50_ns: part.value_at_quantile(0.5),
-            p99_ns: part.value_at_quantile(0.99),
-            p999_ns: part.value_at_quantile(0.999),
-            max_ns: part.max(),
-            histogram: encode(&part),
-            hiccup_max_ns: 0,
-            hiccups: encode(&latency::histogram()),
-        });
+        course.push(part);
     }
-    blank(whole, course)
-}
-
-fn blank(latency_ns: Histogram<u64>, intervals: Vec<IntervalRecord>) -> Run {
-    let elapsed_ns = INTERVAL_NS * intervals.len() as u64;
-    Run {
-        format: epicepoch_bench::record::FORMAT,
-        kind: "run".to_owned(),
-        program: Program { command: vec!["bench, 1,2,3,run".to_owned()], ..Program::default() },
-        started_unix_ns: STARTED_UNIX_NS,
-        config: Config {
-            targets: Vec::new(),
-            transport: "http1".to_owned(),
-            in_flight: 1,
-            connections: 8,
-            threads: 1,
-            n: 1,
-            rate: None,
-            arrivals: None,
-            warmup_ns: 0,
-            duration_ns: elapsed_ns,
-            timeout_ns: 1,
-        },
-        elapsed_ns,
-        answers: latency_ns.len(),
-        timestamps: latency_ns.len(),
-        rate: 1.0,
-        answers_by_node: [(1, latency_ns.len())].into(),
-        failures: [].into(),
-        unsent: 0,
-        failure_share: 0.0,
-        redirects: 0,
-        gap_max_ns: 0,
-        latency_ns: epicepoch_bench::encoded::Times(latency_ns),
-        hiccup_ns: epicepoch_bench::encoded::Times::default(),
-        echo_sleeping_ns: None,
-        generator: Generator {
-            busy: None,
-            lateness_ns: epicepoch_bench::encoded::Times::default(),
-            backlogged: 0,
-            bottleneck: None,
-        },
-        verify: None,
-        server_cpu: Vec::new(),
-        cpu_busy: None,
-        cpu_steal: None,
-        load_after: None,
-        machine: MachineFacts::default(),
-        interval_ns: INTERVAL_NS,
-        intervals,
-        slo: Vec::new(),
-        merged_from: 0,
-    }
+    constructed::run(&course)
 }
 
 /// What Python finds in a log.
@@ -211,6 +148,3 @@ fn the_percentile_file_says_what_python_counts() {
         assert_eq!(tail.len(), expected.len());
     }
 }
-
-const INTERVAL_NS: u64 = 250_000_000;
-const STARTED_UNIX_NS: u64 = 1_700_000_000_500_000_000;

@@ -1,0 +1,84 @@
+//! Reports made of given latencies, for tests of what is done with reports.
+
+use epicepoch_bench::encoded::{Times, encode};
+use epicepoch_bench::latency;
+use epicepoch_bench::record::{
+    Config, FORMAT, Generator, IntervalRecord, MachineFacts, Program, Run,
+};
+use hdrhistogram::Histogram;
+
+/// A report whose intervals have these latencies.
+pub(crate) fn run(course: &[Histogram<u64>]) -> Run {
+    let mut latency_ns = latency::histogram();
+    let mut intervals = Vec::new();
+    for (number, part) in course.iter().enumerate() {
+        latency_ns.add(part).unwrap();
+        intervals.push(IntervalRecord {
+            start_ns: number as u64 * INTERVAL_NS,
+            answers: part.len(),
+            rate: part.len() as f64 / (INTERVAL_NS as f64 / 1e9),
+            failures: [("lost".to_owned(), number as u64)].into(),
+            p50_ns: part.value_at_quantile(0.5),
+            p99_ns: part.value_at_quantile(0.99),
+            p999_ns: part.value_at_quantile(0.999),
+            max_ns: part.max(),
+            histogram: encode(part),
+            hiccup_max_ns: 0,
+            hiccups: encode(&latency::histogram()),
+        });
+    }
+    let elapsed_ns = INTERVAL_NS * intervals.len() as u64;
+    Run {
+        format: FORMAT,
+        kind: "run".to_owned(),
+        program: Program { command: vec!["bench, 1,2,3,run".to_owned()], ..Program::default() },
+        started_unix_ns: STARTED_UNIX_NS,
+        config: Config {
+            targets: Vec::new(),
+            transport: "http1".to_owned(),
+            in_flight: 1,
+            connections: 8,
+            threads: 1,
+            n: 1,
+            rate: None,
+            arrivals: None,
+            warmup_ns: 0,
+            duration_ns: elapsed_ns,
+            timeout_ns: 1,
+        },
+        elapsed_ns,
+        answers: latency_ns.len(),
+        timestamps: latency_ns.len(),
+        rate: 1.0,
+        answers_by_node: [(1, latency_ns.len())].into(),
+        failures: [("lost".to_owned(), (0..course.len() as u64).sum())].into(),
+        unsent: 0,
+        failure_share: 0.0,
+        redirects: 0,
+        gap_max_ns: 0,
+        latency_ns: Times(latency_ns),
+        hiccup_ns: Times::default(),
+        echo_sleeping_ns: None,
+        generator: Generator {
+            busy: None,
+            lateness_ns: Times::default(),
+            backlogged: 0,
+            bottleneck: None,
+        },
+        verify: None,
+        server_cpu: Vec::new(),
+        cpu_busy: None,
+        cpu_steal: None,
+        load_after: None,
+        machine: MachineFacts::default(),
+        interval_ns: INTERVAL_NS,
+        intervals,
+        slo: Vec::new(),
+        sources: Vec::new(),
+    }
+}
+
+/// Length of their intervals.
+pub(crate) const INTERVAL_NS: u64 = 250_000_000;
+/// When they begin.
+pub(crate) const STARTED_UNIX_NS: u64 = 1_700_000_000_500_000_000;

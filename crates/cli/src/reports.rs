@@ -1,0 +1,187 @@
+//! What is done with reports that were written before: `epicepoch bench merge`, `compare` and
+//! `history`. It measures nothing.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use epicepoch_bench::compare::{self, Overall, RUNS_MAX, Rule};
+use epicepoch_bench::record::Run;
+use epicepoch_bench::{merge, trend};
+
+use crate::failure::Failure;
+
+/// The commands, for `epicepoch bench`.
+pub(crate) fn commands() -> [Command; 3] {
+    [merge_command(), compare_command(), history_command()]
+}
+
+fn merge_command() -> Command {
+    Command::new("merge")
+        .about("Add up reports of generators that ran at the same time")
+        .long_about(
+            "Add up reports of several generators, of one host or of several, that loaded the same \
+             service at the same time with equal settings. Histograms add up without loss; \
+             connections and --rate are summed. What did not run at the same time is refused: \
+             repeated runs are compared, not added up. Each generator has checked what it received \
+             itself; across generators nothing is checked.",
+        )
+        .after_help(
+            "Example:\n  on each host:  epicepoch bench run --rate 5000 --json $(hostname).json\n  \
+             then:          epicepoch bench merge host1.json host2.json > both.json",
+        )
+        .arg(files("reports", "Reports of bench run").required(true))
+}
+
+fn compare_command() -> Command {
+    Command::new("compare")
+        .about("Judge the difference between two sets of repeated runs")
+        .long_about(
+            "Judge the difference between two sets of repeated runs with equal settings: first the \
+             base, then, after --, the new ones. Each run is one observation. Rate (of closed \
+             loops), p50, p99, p99.9 and the share of failures are compared by the exact rank-sum \
+             permutation test, which assumes no shape of distributions, with Holm's correction, so \
+             that with --confidence 95 nothing is claimed in 95 of 100 comparisons of equal \
+             services. That needs five runs in each set. From single runs nothing is claimed.\n\n\
+             Alternate the runs (base, new, base, new, ...), so that a drift of the machine meets \
+             both.",
+        )
+        .after_help(
+            "Examples:\n  epicepoch bench compare base-*.json -- new-*.json\n  \
+             epicepoch bench compare --tolerance 5 base-*.json -- new-*.json || exit 1\n  \
+             epicepoch bench compare a.json b.json           side by side, without a verdict\n\n\
+             Exit codes: 0 nothing is worse, 1 the runs cannot be read or compared, 2 wrong \
+             usage,\n3 something is worse, 4 no verdict.",
+        )
+        .arg(files("base", "Reports of the base").required(true))
+        .arg(files("new", "Reports of the new runs, after --").last(true))
+        .arg(percent("confidence", "Of a claim, 50 to 99.9 %", "95"))
+        .arg(percent("tolerance", "A change of up to this many % is no worse", "0"))
+        .arg(json())
+}
+
+fn history_command() -> Command {
+    Command::new("history")
+        .about("Keep reports in a folder and show their trend over commits")
+        .long_about(
+            "Keep reports in a folder and show how their figures move from commit to commit: \
+             medians over the runs of each commit, in the order of their first runs, one table for \
+             each set of equal settings. Commits are what bench run --commit was told.",
+        )
+        .after_help(
+            "Examples:\n  epicepoch bench run --rate 1000 --json run.json --commit $(git rev-parse \
+             HEAD)\n  epicepoch bench history bench-history --add run.json\n  \
+             epicepoch bench history bench-history",
+        )
+        .arg(
+            Arg::new("folder")
+                .value_name("DIR")
+                .required(true)
+                .value_parser(value_parser!(PathBuf))
+                .help("The folder"),
+        )
+        .arg(files("add", "Reports to keep first").long("add"))
+        .arg(json())
+}
+
+fn files(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name)
+        .value_name("FILE")
+        .num_args(1..=RUNS_MAX)
+        .action(ArgAction::Append)
+        .value_parser(value_parser!(PathBuf))
+        .help(help)
+}
+
+fn percent(name: &'static str, help: &'static str, default: &'static str) -> Arg {
+    Arg::new(name)
+        .long(name)
+        .value_name("PERCENT")
+        .value_parser(value_parser!(f64))
+        .default_value(default)
+        .help(help)
+}
+
+fn json() -> Arg {
+    Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print JSON")
+}
+
+pub(crate) fn merge(matches: &ArgMatches) -> Result<ExitCode, Failure> {
+    let runs = read(matches, "reports")?;
+    let merged = merge::merge(&runs).map_err(anyhow::Error::from)?;
+    writeln!(io::stdout().lock(), "{}", merged.to_json())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn compare(matches: &ArgMatches) -> Result<ExitCode, Failure> {
+    let share = |name, range: std::ops::RangeInclusive<f64>| {
+        let given = matches.get_one::<f64>(name).copied().unwrap_or_default();
+        let wrong = || {
+            let (low, high) = (range.start(), range.end());
+            Failure::usage(anyhow!("--{name} is {given}; allowed are {low} to {high} percent"))
+        };
+        range.contains(&given).then_some(given / 100.0).ok_or_else(wrong)
+    };
+    let rule = Rule {
+        confidence: share("confidence", 50.0..=99.9)?,
+        tolerance: share("tolerance", 0.0..=1000.0)?,
+    };
+    let (mut base, mut new) = (read(matches, "base")?, read(matches, "new")?);
+    if new.is_empty() {
+        if base.len() != 2 {
+            return Err(Failure::usage(anyhow!("which are the new runs? Give them after --")));
+        }
+        new.extend(base.pop());
+    }
+    let comparison = compare::compare(&base, &new, rule)?;
+    let mut out = io::stdout().lock();
+    if matches.get_flag("json") {
+        writeln!(out, "{}", serde_json::to_string_pretty(&comparison)?)?;
+    } else {
+        write!(out, "{}", compare::table(&comparison))?;
+    }
+    Ok(match comparison.verdict {
+        Overall::Same | Overall::Better => ExitCode::SUCCESS,
+        Overall::Worse => ExitCode::from(CODE_WORSE),
+        Overall::None => ExitCode::from(CODE_NO_VERDICT),
+    })
+}
+
+pub(crate) fn history(matches: &ArgMatches) -> Result<ExitCode, Failure> {
+    let folder = matches.get_one::<PathBuf>("folder").expect("clap requires it");
+    for run in read(matches, "add")? {
+        trend::keep(folder, &run)?;
+    }
+    if !folder.is_dir() {
+        let folder = folder.display();
+        return Err(Failure::usage(anyhow!("{folder} is no directory; --add FILE begins one")));
+    }
+    let trends = trend::trends(&trend::load(folder)?);
+    let mut out = io::stdout().lock();
+    if matches.get_flag("json") {
+        writeln!(out, "{}", serde_json::to_string_pretty(&trends)?)?;
+    } else {
+        write!(out, "{}", trend::table(&trends))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn read(matches: &ArgMatches, name: &str) -> Result<Vec<Run>, Failure> {
+    let paths = matches.get_many::<PathBuf>(name).into_iter().flatten();
+    let read = |path: &PathBuf| Run::read(path).with_context(|| shown(path));
+    Ok(paths.map(read).collect::<anyhow::Result<_>>()?)
+}
+
+fn shown(path: &Path) -> String {
+    // A directory is a common slip, and its error says little.
+    let what = if fs::metadata(path).is_ok_and(|it| it.is_dir()) { " (a directory)" } else { "" };
+    format!("{}{what}", path.display())
+}
+
+/// Something is worse.
+const CODE_WORSE: u8 = 3;
+/// The runs allow no verdict.
+const CODE_NO_VERDICT: u8 = 4;
