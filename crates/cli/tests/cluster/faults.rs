@@ -4,12 +4,12 @@
 
 use std::time::{Duration, Instant};
 
-use epicepoch_bench::history::read_timestamps;
 use epicepoch_bench::{Operation, Outcome};
 use rustix::process::Signal;
 
+use crate::support::late::Late;
 use crate::support::process::is_hangup_ignored;
-use crate::support::wire::{Wire, request};
+use crate::support::wire::Wire;
 use crate::support::{Cluster, PATIENCE, Silence, Watch, holds_for, let_pass, say, wait_until};
 
 /// `(p50, worst)` of the silence, ms: twice what `docs/operations.md` promises.
@@ -85,39 +85,6 @@ fn a_signal_sent_twice_still_hands_over() {
         }
     }
     cluster.assert_well();
-}
-
-/// A request that was sent to a node which may answer much later.
-struct Late {
-    start: Instant,
-    wire: Wire,
-    /// Requests sent together.
-    count: usize,
-}
-
-impl Late {
-    fn send(mut wire: Wire, count: usize) -> Self {
-        let start = Instant::now();
-        let bytes = request("GET", "/timestamp", &[], b"").repeat(count);
-        wire.send(&bytes).expect("a paused process's socket buffer takes a few requests");
-        Self { start, wire, count }
-    }
-
-    /// Reads what comes; each answer as an operation, refusals and silence too.
-    fn collect(mut self, node: u64, operations: &mut Vec<Operation>) {
-        for _ in 0..self.count {
-            let outcome = match self.wire.receive() {
-                Ok(answer) if answer.status == 200 => match read_timestamps(&answer.body, 1) {
-                    Ok(range) => Outcome::Answered(range),
-                    Err(why) => Outcome::Broken(why),
-                },
-                Ok(answer) => Outcome::Refused(answer.status),
-                Err(_) => Outcome::Unknown,
-            };
-            let (start, end) = (self.start, Instant::now());
-            operations.push(Operation { start, end, node, outcome });
-        }
-    }
 }
 
 #[test]

@@ -8,9 +8,12 @@
 
 use std::time::{Duration, Instant};
 
+use epicepoch_bench::Operation;
 use epicepoch_link::{Cut, Fault, Party};
 
-use crate::support::{Faults, LinkedCluster, Watch, let_pass, say};
+use crate::support::late::Late;
+use crate::support::wire::Wire;
+use crate::support::{Faults, LinkedCluster, Node, Watch, let_pass, say};
 
 /// How long without a setting.
 const SECONDS: u64 = 20;
@@ -25,6 +28,11 @@ fn setting(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
     Some(value.parse().unwrap_or_else(|_| panic!("{name} is a number, not {value:?}")))
 }
+
+/// Connections to a node that is paused, over which it is asked just before it goes on.
+const LATE_CONNECTIONS: usize = 4;
+/// How long an answer to those is waited for.
+const LATE_LIMIT: Duration = Duration::from_secs(2);
 
 /// What is wrong with a node now.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,6 +50,10 @@ struct Nemesis {
     random: fastrand::Rng,
     began: Instant,
     faults: u64,
+    /// Open to nodes that are paused.
+    known: Vec<Vec<Wire>>,
+    /// What was asked of nodes while they were paused.
+    late: Vec<Operation>,
 }
 
 impl Nemesis {
@@ -53,11 +65,16 @@ impl Nemesis {
     /// One more fault, or one less.
     fn strike(&mut self) {
         self.collect();
-        let index = self.random.usize(..self.patients.len());
+        let index = self.pick();
         let id = self.cluster.nodes[index].id;
         let patient = self.patients[index];
         match self.random.u32(..100) {
-            0..40 => self.strike_a_link(index),
+            0..10 => {
+                self.cluster.set_outgoing(index, Fault::blackhole());
+                self.cluster.set_incoming(index, Fault::blackhole());
+                self.tell(&format!("node {id} cut off from its peers silently"));
+            }
+            10..40 => self.strike_a_link(index),
             40..50 => {
                 self.cluster.links.heal();
                 self.tell("links healed");
@@ -71,6 +88,11 @@ impl Nemesis {
             }
             60..75 if patient.is_paused => self.resume(index),
             60..75 if !patient.is_down => {
+                let addr = self.cluster.nodes[index].http();
+                let open = || Wire::open(addr, LATE_LIMIT).ok();
+                self.known[index] = (0..LATE_CONNECTIONS).filter_map(|_| open()).collect();
+                // Whoever does not answer here is of no use later.
+                self.known[index].retain_mut(|wire| wire.get("/up").is_ok());
                 self.cluster.nodes[index].pause();
                 self.patients[index].is_paused = true;
                 self.tell(&format!("node {id} paused"));
@@ -149,10 +171,22 @@ impl Nemesis {
     }
 
     fn resume(&mut self, index: usize) {
+        let id = self.cluster.nodes[index].id;
+        let known = std::mem::take(&mut self.known[index]);
+        let late: Vec<Late> = known.into_iter().map(|wire| Late::send(wire, 2)).collect();
         self.cluster.nodes[index].resume();
         self.patients[index].is_paused = false;
-        let id = self.cluster.nodes[index].id;
         self.tell(&format!("node {id} goes on"));
+        for it in late {
+            it.collect(id, &mut self.late);
+        }
+    }
+
+    /// The leader, as often as not.
+    fn pick(&mut self) -> usize {
+        let leader = self.cluster.nodes.iter().position(Node::is_leader);
+        let any = self.random.usize(..self.patients.len());
+        leader.filter(|_| self.random.bool()).unwrap_or(any)
     }
 
     /// A node that ended by itself must have had a reason to.
@@ -206,6 +240,8 @@ fn any_sequence_of_faults_costs_answers_and_never_order() {
     let cluster = LinkedCluster::start(seed);
     let mut nemesis = Nemesis {
         patients: vec![Patient::default(); cluster.nodes.len()],
+        known: cluster.nodes.iter().map(|_| Vec::new()).collect(),
+        late: Vec::new(),
         cluster,
         random: fastrand::Rng::with_seed(seed),
         began: Instant::now(),
@@ -216,7 +252,7 @@ fn any_sequence_of_faults_costs_answers_and_never_order() {
         // Directly, so that who is cut off from its peers is asked; and through bad links.
         let mut targets = nemesis.cluster.targets();
         targets.extend(nemesis.cluster.targets_behind_links());
-        let watch = Watch::start_at(targets, 1);
+        let watch = Watch::start_at(targets, 2);
         let watch_began = Instant::now();
         while nemesis.began.elapsed() < time && watch_began.elapsed() < WATCH {
             let mended = Instant::now();
@@ -227,7 +263,8 @@ fn any_sequence_of_faults_costs_answers_and_never_order() {
             }
             nemesis.mend(&watch);
         }
-        answers += watch.finish().report.answers;
+        let late = std::mem::take(&mut nemesis.late);
+        answers += watch.finish_with(&late).report.answers;
     }
     nemesis.cluster.assert_well();
     let links = &nemesis.cluster;

@@ -2,6 +2,7 @@
 //! that drives all nodes and checks every answer. Every wait has a deadline and a name.
 
 pub(crate) mod cluster;
+pub(crate) mod late;
 pub(crate) mod linked;
 pub(crate) mod node;
 pub(crate) mod process;

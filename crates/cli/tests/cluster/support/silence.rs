@@ -59,6 +59,14 @@ impl Silence {
         ));
     }
 
+    /// Holds the median from below, in milliseconds: somebody answered who could not know that he
+    /// may.
+    #[track_caller]
+    pub(crate) fn assert_at_least(&self, p50_ms: u64) {
+        let p50 = self.median();
+        assert!(p50 >= Duration::from_millis(p50_ms), "{}: only {p50:?} of silence", self.event);
+    }
+
     /// Prints the distribution and holds it to bounds in milliseconds.
     #[track_caller]
     pub(crate) fn assert_within(&self, p50_ms: u64, worst_ms: u64) {
