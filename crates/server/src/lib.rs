@@ -28,6 +28,7 @@ mod native;
 pub mod node;
 pub mod shared;
 pub mod storage;
+mod sync;
 pub mod worker;
 
 pub use config::{Config, ConfigError};

@@ -9,8 +9,8 @@
 use std::io;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ use epicepoch_storage::Database;
 
 use super::directory::Directory;
 use super::{SubmitError, WriteError};
+use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Most writes that wait. The caller keeps fewer than this outstanding: a core that has so many
 /// steps on their way to the disk has long lost its leadership.
@@ -183,11 +184,10 @@ impl Queue {
 
     /// Everything that waits, as soon as anything does. `None` once it is closed and empty.
     fn take(&self) -> Option<Vec<Write>> {
-        let waiting = self.lock();
-        let mut waiting = self
-            .changed
-            .wait_while(waiting, |waiting| waiting.writes.is_empty() && !waiting.closed)
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.lock();
+        while waiting.writes.is_empty() && !waiting.closed {
+            waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
         let writes = mem::take(&mut waiting.writes);
         (!writes.is_empty()).then_some(writes)
     }
@@ -390,5 +390,143 @@ mod tests {
         drop(writer);
         assert!(Path::new(&member.path()).is_dir());
         member.open().unwrap();
+    }
+}
+
+#[cfg(all(test, feature = "loom"))]
+mod interleavings {
+    use loom::thread;
+
+    use super::*;
+
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    enum Plant {
+        Nothing,
+        NotifiedBeforePushed,
+        ClosedInSilence,
+        ClosedBeforeEmpty,
+        LookedBeforeLocked,
+        PushedWhenClosed,
+    }
+
+    fn numbered(number: u64) -> Write {
+        Write { number, ..Write::default() }
+    }
+
+    /// [`Queue::push`] and [`Queue::close`], right or wrong.
+    fn push(queue: &Queue, number: u64, plant: Plant) -> bool {
+        if plant == Plant::NotifiedBeforePushed {
+            queue.changed.notify_one();
+            queue.lock().writes.push(numbered(number));
+            return true;
+        }
+        if plant == Plant::PushedWhenClosed {
+            let is_closed = queue.lock().closed;
+            queue.lock().writes.push(numbered(number));
+            return !is_closed;
+        }
+        queue.push(numbered(number)).is_ok()
+    }
+
+    fn close(queue: &Queue, plant: Plant) {
+        if plant == Plant::ClosedInSilence {
+            queue.lock().closed = true;
+        } else {
+            queue.close();
+        }
+    }
+
+    fn take(queue: &Queue, plant: Plant) -> Option<Vec<Write>> {
+        match plant {
+            Plant::ClosedBeforeEmpty if queue.lock().closed => None,
+            Plant::LookedBeforeLocked if queue.lock().writes.is_empty() => {
+                let waiting = queue.lock();
+                let mut waiting = queue.changed.wait(waiting).unwrap();
+                Some(mem::take(&mut waiting.writes))
+            }
+            _ => queue.take(),
+        }
+    }
+
+    /// The consensus thread submits two writes and shuts down; the storage thread takes them.
+    fn submitted(plant: Plant) {
+        let queue = Arc::new(Queue::default());
+        let taken = queue.clone();
+        let storage = thread::spawn(move || {
+            let mut numbers = vec![];
+            while let Some(writes) = take(&taken, plant) {
+                numbers.extend(writes.iter().map(|write| write.number));
+            }
+            numbers
+        });
+        for number in [1, 2] {
+            assert!(push(&queue, number, plant), "an open queue refused");
+        }
+        close(&queue, plant);
+        assert!(queue.push(numbered(3)).is_err(), "a closed queue took a write");
+        let numbers = storage.join().unwrap();
+        assert_eq!(numbers, [1, 2], "a write that was taken in is lost, or out of order");
+    }
+
+    #[test]
+    fn every_write_that_was_taken_in_comes_out_once_and_in_order() {
+        loom::model(|| submitted(Plant::Nothing));
+    }
+
+    #[test]
+    #[should_panic(expected = "deadlock")]
+    fn planted_notified_before_pushed() {
+        // Nobody closes, which would wake the thread after all.
+        loom::model(|| {
+            let queue = Arc::new(Queue::default());
+            let taken = queue.clone();
+            let storage = thread::spawn(move || take(&taken, Plant::Nothing));
+            push(&queue, 1, Plant::NotifiedBeforePushed);
+            assert_eq!(storage.join().unwrap().map(|writes| writes.len()), Some(1));
+        });
+    }
+
+    #[test]
+    #[should_panic(expected = "deadlock")]
+    fn planted_closed_in_silence() {
+        loom::model(|| submitted(Plant::ClosedInSilence));
+    }
+
+    #[test]
+    #[should_panic(expected = "a write that was taken in is lost")]
+    fn planted_closed_is_looked_at_before_the_writes() {
+        loom::model(|| submitted(Plant::ClosedBeforeEmpty));
+    }
+
+    #[test]
+    #[should_panic(expected = "deadlock")]
+    fn planted_the_queue_is_looked_at_before_the_lock_that_waits() {
+        loom::model(|| submitted(Plant::LookedBeforeLocked));
+    }
+
+    /// A write fails: the storage thread closes the queue while the consensus thread submits.
+    fn failed(plant: Plant) {
+        let queue = Arc::new(Queue::default());
+        let failing = queue.clone();
+        let storage = thread::spawn(move || {
+            failing.close();
+            failing.take().into_iter().flatten().count()
+        });
+        let accepted = [1, 2].map(|number| push(&queue, number, plant));
+        assert!(accepted[0] || !accepted[1], "a closed queue was opened again");
+        let left = storage.join().unwrap();
+        let accepted = accepted.iter().filter(|accepted| **accepted).count();
+        assert_eq!(left, accepted, "a write was taken in by a queue that nobody looks at any more");
+    }
+
+    #[test]
+    fn a_queue_that_the_storage_thread_closes_takes_nothing_afterwards() {
+        loom::model(|| failed(Plant::Nothing));
+    }
+
+    #[test]
+    #[should_panic(expected = "nobody looks at any more")]
+    fn planted_closed_is_looked_at_before_the_lock_that_pushes() {
+        loom::model(|| failed(Plant::PushedWhenClosed));
     }
 }
