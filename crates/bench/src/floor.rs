@@ -25,6 +25,9 @@ pub struct Floor {
     pub rate_plain: f64,
     /// Echoes per second of one server thread, many messages for each call.
     pub rate_pipelined: f64,
+    /// The same over as many connections as a service has, with requests of 16 bytes and answers
+    /// of 32, as the native protocol has them: what its figures can be held to.
+    pub rate_frames: f64,
     /// A write of 4 KiB and its fsync.
     pub fsync_ns: Histogram<u64>,
     /// One reading of the monotonic clock, the mean of many.
@@ -42,8 +45,9 @@ impl Floor {
         Ok(Self {
             echo_sleeping_ns: echo(Wait::Sleeping, each)?,
             echo_spinning_ns: echo(Wait::Spinning, each)?,
-            rate_plain: echo_rate(PLAIN_CONNECTIONS, 1, each)?,
-            rate_pipelined: echo_rate(1, PIPELINED, each)?,
+            rate_plain: echo_rate(PLAIN_CONNECTIONS, 1, MESSAGE_LEN, each)?,
+            rate_pipelined: echo_rate(1, PIPELINED, MESSAGE_LEN, each)?,
+            rate_frames: echo_rate(FRAME_CONNECTIONS, PIPELINED, FRAME_LEN, each)?,
             fsync_ns: fsync(directory, each)?,
             clock: clock(each.min(CLOCK_TIME_MAX)),
             wake_ns: wake(each),
@@ -112,14 +116,20 @@ fn read_message(stream: &mut TcpStream, message: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Echoes per second over `connections`, with `batch` messages in each write.
-fn echo_rate(connections: usize, batch: usize, time: Duration) -> io::Result<f64> {
+/// Echoes per second over `connections`, with `batch` messages in each write, each answered with
+/// `answer_len` bytes.
+fn echo_rate(
+    connections: usize,
+    batch: usize,
+    answer_len: usize,
+    time: Duration,
+) -> io::Result<f64> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let addr = listener.local_addr()?;
     listener.set_nonblocking(true)?;
     let server: JoinHandle<io::Result<()>> =
-        std::thread::spawn(move || serve_echoes(listener, connections, batch * MESSAGE_LEN));
-    let rate = ask_for_echoes(addr, connections, batch, time);
+        std::thread::spawn(move || serve_echoes(listener, connections, batch, answer_len));
+    let rate = ask_for_echoes(addr, connections, batch, answer_len, time);
     let outcome = server.join().expect("an echo never panics");
     // What went wrong here first explains what went wrong there.
     let rate = rate?;
@@ -132,7 +142,12 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
 }
 
 /// Serves until every connection has ended, on one thread.
-fn serve_echoes(listener: TcpListener, connections: usize, len: usize) -> io::Result<()> {
+fn serve_echoes(
+    listener: TcpListener,
+    connections: usize,
+    batch: usize,
+    answer_len: usize,
+) -> io::Result<()> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     runtime()?.block_on(async move {
         let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -141,9 +156,14 @@ fn serve_echoes(listener: TcpListener, connections: usize, len: usize) -> io::Re
             let (mut stream, _) = tokio::time::timeout(ACCEPT_TIMEOUT, listener.accept()).await??;
             stream.set_nodelay(true)?;
             tasks.spawn(async move {
-                let mut buffer = vec![0; len];
+                let mut buffer = vec![0; batch * MESSAGE_LEN];
+                let answers = vec![7; (batch + 1) * answer_len];
+                let mut unanswered = 0;
                 while let Ok(read @ 1..) = stream.read(&mut buffer).await {
-                    if stream.write_all(&buffer[..read]).await.is_err() {
+                    unanswered += read;
+                    let whole = unanswered / MESSAGE_LEN;
+                    unanswered %= MESSAGE_LEN;
+                    if stream.write_all(&answers[..whole * answer_len]).await.is_err() {
                         return;
                     }
                 }
@@ -158,6 +178,7 @@ fn ask_for_echoes(
     addr: SocketAddr,
     connections: usize,
     batch: usize,
+    answer_len: usize,
     time: Duration,
 ) -> io::Result<f64> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -168,11 +189,12 @@ fn ask_for_echoes(
             tasks.spawn(async move {
                 let mut stream = tokio::net::TcpStream::connect(addr).await?;
                 stream.set_nodelay(true)?;
-                let mut buffer = vec![7; batch * MESSAGE_LEN];
+                let messages = vec![7; batch * MESSAGE_LEN];
+                let mut answers = vec![0; batch * answer_len];
                 let mut echoes = 0_u64;
                 while began.elapsed() < time {
-                    stream.write_all(&buffer).await?;
-                    stream.read_exact(&mut buffer).await?;
+                    stream.write_all(&messages).await?;
+                    stream.read_exact(&mut answers).await?;
                     echoes += batch as u64;
                 }
                 Ok::<u64, io::Error>(echoes)
@@ -257,6 +279,10 @@ fn wake(time: Duration) -> Histogram<u64> {
 pub const MESSAGE_LEN: usize = 16;
 /// Connections of the plain rate: enough that neither end waits for the other.
 const PLAIN_CONNECTIONS: usize = 64;
+/// Connections of the rate of frames.
+const FRAME_CONNECTIONS: usize = 8;
+/// Bytes of an answer of the native protocol.
+const FRAME_LEN: usize = 32;
 /// Messages in one write of the pipelined rate.
 const PIPELINED: usize = 256;
 /// Bytes of a write that is synced: a page.
@@ -284,6 +310,7 @@ mod tests {
             assert!(!histogram.is_empty() && histogram.min() > 0);
         }
         assert!(floor.rate_plain > 0.0 && floor.rate_pipelined > floor.rate_plain, "{floor:?}");
+        assert!(floor.rate_frames > floor.rate_plain, "{floor:?}");
         assert!(!floor.clock.is_zero() && floor.clock < Duration::from_millis(1));
         let name = format!("epicepoch-floor-{}", std::process::id());
         assert!(!directory.join(name).exists());

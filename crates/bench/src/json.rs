@@ -21,6 +21,7 @@ pub fn floor(floor: &Floor) -> Value {
         "echo_spinning_ns": times(&floor.echo_spinning_ns),
         "echo_rate_plain": floor.rate_plain,
         "echo_rate_pipelined": floor.rate_pipelined,
+        "frame_rate_pipelined": floor.rate_frames,
         "fsync_ns": times(&floor.fsync_ns),
         "clock_read_ns": nanos(floor.clock),
         "wake_ns": times(&floor.wake_ns),

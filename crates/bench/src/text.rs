@@ -29,6 +29,7 @@ pub fn floor_table(floor: &Floor) -> String {
     one("one clock read, mean", shown(floor.clock));
     one("echoes per second, one per call", format!("{:.0}", floor.rate_plain));
     one("echoes per second, pipelined", format!("{:.0}", floor.rate_pipelined));
+    one("native frames per second, pipelined", format!("{:.0}", floor.rate_frames));
     text
 }
 

@@ -19,7 +19,7 @@ pub struct Target {
 /// How requests travel, and how many of them are open at once on one connection.
 ///
 /// This is the seam for transports to come. It is an enum and not a trait, because a transport
-/// is little more than one function that keeps a connection busy (`http1::drive`, `h2c::drive`),
+/// is little more than one function that keeps a connection busy (`http1::drive`, `h2c::drive`, ...),
 /// and what each of them may have open differs in kind: an order of answers, or streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
@@ -33,6 +33,11 @@ pub enum Transport {
         /// Streams that are open at once, at least 1.
         streams: usize,
     },
+    /// The native protocol, `docs/protocol.md`.
+    Native {
+        /// Requests sent before the first of them is answered, at least 1.
+        in_flight: usize,
+    },
 }
 
 impl Transport {
@@ -42,6 +47,7 @@ impl Transport {
         match self {
             Self::Http1 { pipeline } => pipeline,
             Self::H2c { streams } => streams,
+            Self::Native { in_flight } => in_flight,
         }
     }
 
@@ -51,6 +57,7 @@ impl Transport {
         match self {
             Self::Http1 { .. } => "http1",
             Self::H2c { .. } => "h2c",
+            Self::Native { .. } => "native",
         }
     }
 }

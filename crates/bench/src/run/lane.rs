@@ -70,6 +70,12 @@ impl Lane {
         carried.or_else(|| self.pacer.claim())
     }
 
+    /// [`Self::claim`] for who has read the clock.
+    pub(super) fn claim_at(&self, now: Instant) -> Option<Ticket> {
+        let carried = self.carried.borrow_mut().pop();
+        carried.or_else(|| self.pacer.claim_at(now))
+    }
+
     /// Whether nothing is left to send.
     pub(super) fn is_over(&self) -> bool {
         let now = Instant::now();
@@ -84,13 +90,19 @@ impl Lane {
 
     /// To be called before the first byte of the request is written.
     pub(super) fn sent(&self, ticket: Ticket) -> Sent {
+        self.sent_at(ticket, Instant::now())
+    }
+
+    /// [`Self::sent`] for who has read the clock.
+    pub(super) fn sent_at(&self, ticket: Ticket, mut now: Instant) -> Sent {
         if !self.config.planted_delay.is_zero() {
             let from = Instant::now();
             while from.elapsed() < self.config.planted_delay {
                 std::hint::spin_loop();
             }
+            now = Instant::now();
         }
-        self.ledger.borrow_mut().sent(ticket, self.config.request_timeout)
+        self.ledger.borrow_mut().sent(ticket, self.config.request_timeout, now)
     }
 
     pub(super) fn lost(&self, sent: &Sent, timed_out: bool) {

@@ -196,6 +196,8 @@ pub(super) struct Ledger {
     piece: Piece,
     /// When its interval ends.
     piece_end: Instant,
+    /// When the last answers came.
+    heard_at: Option<Instant>,
     interval: Duration,
     /// Open loop: latency counts from the intended time and lateness is a word that means
     /// something.
@@ -220,6 +222,7 @@ impl Ledger {
             counts: Counts::new(),
             piece: Piece::new(),
             piece_end: shared.window.from,
+            heard_at: None,
             interval,
             shared,
             open_loop,
@@ -230,9 +233,8 @@ impl Ledger {
         }
     }
 
-    /// To be called before the first byte of a request is written.
-    pub(super) fn sent(&mut self, mut ticket: Ticket, timeout: Duration) -> Sent {
-        let at = Instant::now();
+    /// To be called before the first byte of a request is written, which is at `at` or later.
+    pub(super) fn sent(&mut self, mut ticket: Ticket, timeout: Duration, at: Instant) -> Sent {
         if !self.open_loop && ticket.deadline.is_none() {
             ticket.intended = at;
         }
@@ -258,10 +260,23 @@ impl Ledger {
     }
 
     pub(super) fn answered(&mut self, sent: &Sent, node: u64, range: TimestampRange) {
-        let now = Instant::now();
+        self.answered_at(sent, node, range, Instant::now());
+    }
+
+    /// [`Self::answered`] for answers that came together, at `now` or earlier.
+    pub(super) fn answered_at(
+        &mut self,
+        sent: &Sent,
+        node: u64,
+        range: TimestampRange,
+        now: Instant,
+    ) {
         let latency = now.saturating_duration_since(sent.ticket.intended);
-        self.shared.answered(now);
-        self.turn(now);
+        if self.heard_at != Some(now) {
+            self.heard_at = Some(now);
+            self.shared.answered(now);
+            self.turn(now);
+        }
         let counts = self.shared.window.counts(sent.ticket.intended);
         if counts || self.piece.number.is_none() {
             self.piece.answers += 1;

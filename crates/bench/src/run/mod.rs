@@ -4,7 +4,8 @@
 //!
 //! - [`config`]: what to do, and [`Transport`], the seam for transports to come.
 //! - `window`: when it begins, counts and ends. `pacer`: when each request is due.
-//! - `lane`: what all connections have in common; `http1`, `h2c`: what they do not.
+//! - `lane`: what all connections have in common; `http1`, `h2c`, `native`: what they
+//!   do not.
 //! - [`course`]: what came in each interval. `ledger`: what one thread has seen. `checker`: whether what came was right.
 //! - [`measurement`]: what came of it all, and whether the generator may be believed.
 //!
@@ -18,6 +19,7 @@ mod http1;
 mod lane;
 mod ledger;
 pub mod measurement;
+mod native;
 mod pacer;
 mod window;
 
@@ -216,6 +218,9 @@ fn drive(
             match config.transport {
                 Transport::Http1 { pipeline } => lanes.spawn_local(http1::drive(lane, pipeline)),
                 Transport::H2c { streams } => lanes.spawn_local(h2c::drive(lane, streams)),
+                Transport::Native { in_flight } => {
+                    lanes.spawn_local(native::drive(lane, in_flight))
+                }
             };
         }
         while lanes.join_next().await.is_some() {}

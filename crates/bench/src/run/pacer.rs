@@ -64,7 +64,11 @@ impl Pacer {
 
     /// The next ticket; `None` when the measurement is over.
     pub(super) fn claim(&self) -> Option<Ticket> {
-        let now = Instant::now();
+        self.claim_at(Instant::now())
+    }
+
+    /// [`Self::claim`] for who has read the clock.
+    pub(super) fn claim_at(&self, now: Instant) -> Option<Ticket> {
         let mut schedule = self.schedule.borrow_mut();
         let intended = schedule.due(now);
         if now >= self.window.given_up || intended >= self.window.end {
