@@ -7,8 +7,9 @@
 //! and two clusters on one small machine would measure each other. Figures are written past the
 //! capture of the test harness, so that they are seen in a passing run too.
 //!
-//! `EPICEPOCH_BIN=path` tests another binary, such as a release build. The tests that break clocks
-//! and disks need a test build, the only one that reads `TEST_FAULTS_FILE`.
+//! `EPICEPOCH_BIN=path` tests another binary; one below a directory `release` is a release build.
+//! The tests that break clocks and disks need a test build, the only one that reads
+//! `TEST_FAULTS_FILE`, and fail with another.
 
 mod bad_input;
 mod bad_settings;

@@ -24,6 +24,11 @@ pub(crate) fn binary() -> PathBuf {
     other.map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_epicepoch")), PathBuf::from)
 }
 
+/// Whether the binary under test can break its clock and its disk: a release build refuses to.
+fn is_test_build() -> bool {
+    !binary().components().any(|part| part.as_os_str() == "release")
+}
+
 /// The binary with an environment of nothing but these settings.
 pub(crate) fn command<'a>(
     settings: impl IntoIterator<Item = (&'a String, &'a String)>,
@@ -70,7 +75,9 @@ impl Node {
         node.set("HTTP_PORT", http_port);
         node.set("ADVERTISE_ADDR", node.http());
         node.set("DATA_DIR", node.data_dir().display());
-        node.set("TEST_FAULTS_FILE", node.faults_file().display());
+        if is_test_build() {
+            node.set("TEST_FAULTS_FILE", node.faults_file().display());
+        }
         node
     }
 
@@ -228,6 +235,7 @@ impl Node {
 
     /// Breaks the clock or the disk of a test build, from now on.
     pub(crate) fn break_with(&self, faults: Faults) {
+        assert!(is_test_build(), "a release build cannot break its clock or its disk");
         // Written aside and moved, so that the node never reads half a file.
         let aside = self.home.join("faults.new");
         fs::write(&aside, faults.to_string()).expect("the faults can be written");
