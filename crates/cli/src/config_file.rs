@@ -45,7 +45,8 @@ impl ConfigFile {
         Self::parse(path, &text)
     }
 
-    fn parse(path: &Path, text: &str) -> Result<Self, ConfigFileError> {
+    /// Reads `text`, which stands in the file at `path`.
+    pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, ConfigFileError> {
         let table: Table = toml::from_str(text)
             .map_err(|error| ConfigFileError::Syntax { path: path.to_owned(), error })?;
         let mut values = Vec::new();

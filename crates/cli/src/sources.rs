@@ -78,11 +78,7 @@ impl Given {
     ) -> Result<Self, SettingError> {
         let mut given = Self::default();
         if let Some(path) = config_path(matches, environment)? {
-            let file = ConfigFile::read(&path)?;
-            for (setting, text) in file.values.into_iter().filter(|(setting, _)| wanted(setting)) {
-                let origin = Origin::File { key: setting.key(), path: path.clone() };
-                given.add(setting, text, origin);
-            }
+            given.take_file(&path, ConfigFile::read(&path)?, &wanted);
         }
         for setting in TABLE.iter().filter(|setting| wanted(setting)) {
             if let Some(text) = variable(environment, setting.name)? {
@@ -93,6 +89,19 @@ impl Given {
             }
         }
         Ok(given)
+    }
+
+    /// Takes what a file holds for the settings that `wanted` lets through.
+    pub(crate) fn take_file(
+        &mut self,
+        path: &Path,
+        file: ConfigFile,
+        wanted: impl Fn(&Setting) -> bool,
+    ) {
+        for (setting, text) in file.values.into_iter().filter(|(setting, _)| wanted(setting)) {
+            let origin = Origin::File { key: setting.key(), path: path.to_owned() };
+            self.add(setting, text, origin);
+        }
     }
 
     fn add(&mut self, setting: &Setting, text: String, origin: Origin) {

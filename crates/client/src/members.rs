@@ -30,8 +30,11 @@ impl Members {
     /// Members in one answer at most; an answer with more is refused.
     pub const COUNT_MAX: usize = 64;
 
-    /// Reads the JSON body of `/members`.
-    pub(crate) fn from_json(body: &[u8], cluster: Option<String>) -> Result<Self, String> {
+    /// Reads the JSON body of `/members`, with what the header said of the cluster.
+    ///
+    /// # Errors
+    /// When it is not one, or has more than [`Members::COUNT_MAX`] members; in words.
+    pub fn from_json(body: &[u8], cluster: Option<String>) -> Result<Self, String> {
         let body: Body = serde_json::from_slice(body).map_err(|error| error.to_string())?;
         if body.members.len() > Self::COUNT_MAX {
             return Err(format!("{} members", body.members.len()));

@@ -8,6 +8,7 @@
 //! event of its own. Not under test: sockets, HTTP, the database, threads.
 //!
 //! - [`run`]: one seed: [`run::Options`] in, [`run::Outcome`] out.
+//! - [`script`]: the same with the faults of a byte string, for fuzzing.
 //! - [`history`]: what was seen, and one checker per invariant.
 //! - [`plant`]: bugs on purpose; the checkers must find them.
 //! - [`summary`]: what was exercised.
@@ -26,6 +27,7 @@ mod node;
 pub mod plant;
 mod queue;
 pub mod run;
+pub mod script;
 mod stamper;
 pub mod summary;
 mod workers;

@@ -126,16 +126,24 @@ impl World {
     }
 
     fn live(&mut self, seconds: u64) -> Result<(), Failure> {
-        let end_ns = seconds * SECOND;
-        let is_healthy = !self.nemesis.is_clock;
+        self.live_until(seconds * SECOND, !self.nemesis.is_clock)?;
+        self.recover()
+    }
+
+    /// Lives until then, every step checked; while all clocks are healthy, against them, too.
+    pub(crate) fn live_until(&mut self, end_ns: u64, is_healthy: bool) -> Result<(), Failure> {
         while self.step(end_ns) {
-            if is_healthy {
-                let healthy_ns = START_NS + self.now_ns + CLOCK_ERROR_MAX_NS;
-                self.history.healthy_max_ns = Some(healthy_ns);
-            }
+            let healthy_ns = START_NS + self.now_ns + CLOCK_ERROR_MAX_NS;
+            self.history.healthy_max_ns = is_healthy.then_some(healthy_ns);
             self.check()?;
         }
         self.now_ns = end_ns;
+        Ok(())
+    }
+
+    /// Everything heals, and the cluster must answer within a bound.
+    pub(crate) fn recover(&mut self) -> Result<(), Failure> {
+        let end_ns = self.now_ns;
         self.history.healthy_max_ns = None;
         self.heal();
         let answered = self.summary.answered;

@@ -13,6 +13,6 @@ mod answer;
 mod body;
 pub(crate) mod connection;
 mod members;
-mod query;
+pub mod query;
 mod route;
 mod service;

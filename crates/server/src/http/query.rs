@@ -5,7 +5,7 @@ use epicepoch_wire::http::{ErrorCode, RANGE_COUNT_MAX};
 
 /// A form that the answer may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Format {
+pub enum Format {
     /// The timestamps, 16 bytes each, one after another.
     #[default]
     Binary,
@@ -17,22 +17,29 @@ pub(crate) enum Format {
 
 /// What is asked for. Invariant: `1 <= count <=` the maximum of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ask {
-    pub(crate) count: u64,
-    pub(crate) format: Format,
+pub struct Ask {
+    /// How many timestamps.
+    pub count: u64,
+    /// In which form.
+    pub format: Format,
 }
 
 /// Why a query is refused: the code, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct BadQuery {
-    pub(crate) code: ErrorCode,
-    pub(crate) text: String,
+pub struct BadQuery {
+    /// The code that names it.
+    pub code: ErrorCode,
+    /// What to do about it, one line.
+    pub text: String,
 }
 
 impl Ask {
     /// What `query` asks for, of at most `max_n` timestamps one after another. Keys other than
     /// `n` and `format` are refused: a misspelt `n` would get one timestamp and no word.
-    pub(crate) fn parse(query: Option<&str>, max_n: u64) -> Result<Self, BadQuery> {
+    ///
+    /// # Errors
+    /// When anything in it is not exactly understood.
+    pub fn parse(query: Option<&str>, max_n: u64) -> Result<Self, BadQuery> {
         let (mut n, mut format) = (None, None);
         for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));

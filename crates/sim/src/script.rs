@@ -1,0 +1,178 @@
+//! A run whose faults a byte string says, one after another, and not a seed: a fuzzer changes one
+//! byte and one fault changes, the others stay. Delays and clients are drawn from a constant. The
+//! checkers are those of every run, and in the end all heals and the cluster must answer.
+//!
+//! Any bytes are a script. The first two are the cluster; then each event takes one byte for what
+//! it is and how much time passes before it, and at most two for whom and how much.
+
+use epicepoch_core::publication::Role;
+use epicepoch_core::replica::HandOver;
+use epicepoch_core::state::{MembershipChange, MembershipStep};
+use epicepoch_wire::NodeId;
+
+use crate::faults::End;
+use crate::node::{Plane, member};
+use crate::run::Failure;
+use crate::world::{MS, Weather, World};
+
+/// Events of one script; what follows is not read.
+pub const EVENTS_MAX: usize = 96;
+
+/// Runs a script. Returns how many requests were answered.
+///
+/// # Errors
+/// What was wrong.
+///
+/// # Panics
+/// When code under test does.
+pub fn run(script: &[u8]) -> Result<u64, Failure> {
+    let mut bytes = script.iter().copied();
+    let mut world = World::scripted(bytes.next().unwrap_or(0), bytes.next().unwrap_or(0));
+    let mut is_healthy = true;
+    for _ in 0..EVENTS_MAX {
+        let Some(event) = bytes.next() else { break };
+        let end_ns = world.now_ns + PAUSES_MS[usize::from(event >> 5)] * MS;
+        world.live_until(end_ns, is_healthy)?;
+        let mut next = || bytes.next().unwrap_or(0);
+        match event & 31 {
+            // A clock that was broken once is not believed to be healthy again.
+            16..=18 => {
+                is_healthy = false;
+                world.history.healthy_max_ns = None;
+                world.clock_event(event & 31, next(), next());
+            }
+            event => world.scripted_event(event, next(), next()),
+        }
+    }
+    world.recover()?;
+    Ok(world.summary.answered)
+}
+
+impl World {
+    /// The cluster of two bytes: how many voters and spares, and what its links are like.
+    fn scripted(cluster: u8, weather: u8) -> Self {
+        let voters = [1, 3, 3, 5][usize::from(cluster & 3)];
+        let spare = if cluster & 4 == 0 { 0 } else { 2 };
+        let mut world = Self::new(SEED, voters, spare, None);
+        world.nemesis.voters = voters;
+        if cluster & 8 != 0 {
+            // A log that is soon compacted, on a majority: others will need a snapshot.
+            let long = (voters as usize).div_ceil(2);
+            world.nodes.iter_mut().take(long).for_each(|node| node.disk.fill(FILLED));
+        }
+        world.weather = Weather {
+            delay_ns: (50_000, 1 + u64::from(weather & 7) * MS + 50_000),
+            lost: if weather & 8 == 0 { 0 } else { 30 },
+            doubled: if weather & 16 == 0 { 0 } else { 50 },
+            late: if weather & 32 == 0 { 0 } else { 20 },
+            late_ns: 1_000 * MS,
+            together: if weather & 64 == 0 { 0 } else { 300 },
+            step_ns: if weather & 128 == 0 { 0 } else { 2 * MS },
+            ..Weather::FAIR
+        };
+        for node in &mut world.nodes {
+            node.disk.write_ns = MS;
+        }
+        for id in world.ids() {
+            world.start(id);
+        }
+        world.add_clients(CLIENTS);
+        world
+    }
+
+    /// The node that a byte means: mostly one that believes to lead, or one by its number.
+    fn meant(&self, who: u8) -> NodeId {
+        let leading = self.nodes.iter().find(|node| who & 128 != 0 && node.holds_grant());
+        let numbered = NodeId(u64::from(who & 127) % self.nodes.len() as u64 + 1);
+        leading.map_or(numbered, |node| node.id)
+    }
+
+    fn scripted_event(&mut self, event: u8, who: u8, how: u8) {
+        let node = self.meant(who);
+        let other = NodeId(u64::from(how) % self.nodes.len() as u64 + 1);
+        let lasts_ns = u64::from(how) * 10 * MS;
+        match event {
+            0 | 1 => self.crash(node),
+            2 => self.start_if_down(node),
+            3 | 4 => {
+                self.crash(node);
+                self.start(node);
+            }
+            5 => self.close(node),
+            6 => self.pause(node, Plane::Raft, lasts_ns),
+            7 => self.pause(node, Plane::Workers, lasts_ns),
+            8 => {
+                self.pause(node, Plane::Raft, lasts_ns);
+                self.pause(node, Plane::Workers, lasts_ns);
+            }
+            9 => self.cut_off(node, how),
+            10 => self.cut(node, other, Plane::Raft),
+            11 => self.cut(node, other, Plane::Workers),
+            12 => self.end(End::Links),
+            13 => self.node(node).disk.is_stuck = true,
+            14 => self.node(node).disk.is_failing = true,
+            15 => self.node(node).disk.write_ns = u64::from(how) * 4 * MS + 1,
+            19 => self.end(End::Disk(node)),
+            20 | 21 if self.at(node).running.is_some() => {
+                let to = (event == 20).then_some(other);
+                self.with(node, |replica, now| replica.hand_over(now, to, HandOver::Asked));
+            }
+            22 if node != other && self.at(node).running.is_some() => self.closed(node, other),
+            23..=26 => self.scripted_change(node, event, other),
+            27 => self.ids().for_each(|id| self.crash(id)),
+            28 => self.ids().for_each(|id| self.start_if_down(id)),
+            _ => {}
+        }
+    }
+
+    /// Cuts a node off from all others: on one plane or both, in one direction or both.
+    fn cut_off(&mut self, node: NodeId, how: u8) {
+        for (plane, bit) in [(Plane::Raft, 1), (Plane::Workers, 2)] {
+            for other in self.ids().filter(|other| *other != node && how & bit != 0) {
+                if how & 4 == 0 {
+                    self.cut(node, other, plane);
+                }
+                if how & 8 == 0 {
+                    self.cut(other, node, plane);
+                }
+            }
+        }
+    }
+
+    fn clock_event(&mut self, event: u8, who: u8, how: u8) {
+        let (node, now_ns) = (self.meant(who), self.now_ns);
+        let clock = &mut self.node(node).clock;
+        match event {
+            16 => clock.offset_ns += STEPS_MS[usize::from(how & 7)] * MS as i64,
+            17 => clock.frozen_at_ns = Some(now_ns),
+            _ => self.end(End::Clock(node)),
+        }
+    }
+
+    fn scripted_change(&mut self, leader: NodeId, event: u8, about: NodeId) {
+        let Some(running) = &self.at(leader).running else { return };
+        if running.shared.published().role != Role::Leader {
+            return;
+        }
+        let steps = match event {
+            23 => vec![MembershipStep::AddLearner(member(about))],
+            24 => vec![MembershipStep::Promote(about)],
+            25 => vec![MembershipStep::Remove(about)],
+            _ => vec![MembershipStep::Promote(about), MembershipStep::Remove(leader)],
+        };
+        self.nemesis.nonce += 1;
+        let change = MembershipChange { nonce: self.nemesis.nonce, steps };
+        // Whether it can be proposed just now is not the question here.
+        let _ = self.with(leader, |replica, now| replica.propose_change(now, &change));
+    }
+}
+
+/// Of everything that a script does not say.
+const SEED: u64 = 1;
+const CLIENTS: usize = 3;
+/// Entries of a log that begins long.
+const FILLED: u64 = 1_010;
+/// Time before an event.
+const PAUSES_MS: [u64; 8] = [0, 1, 5, 20, 60, 150, 300, 600];
+/// Steps of a clock.
+const STEPS_MS: [i64; 8] = [-3_600_000, -60_000, -400, -20, 20, 400, 10_000, 3_600_000];
