@@ -1,0 +1,284 @@
+//! Writes the seeds of the corpus: real encodings of everything that is decoded, and scripts that
+//! get the core and the simulator going. The same files every time; what the engine found is left
+//! alone. `cargo run -p epicepoch-fuzz --example corpus`
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use epicepoch_core::publication::EpochRange;
+use epicepoch_core::state::{Command, MembershipChange, MembershipStep, Owner, State};
+use epicepoch_wire::bootstrap::{Empty, Genesis, Member};
+use epicepoch_wire::confirm::{Confirm, ConfirmReply};
+use epicepoch_wire::frame::{FrameKind, write_frame};
+use epicepoch_wire::gossip::{Ping, Pong};
+use epicepoch_wire::hello::{Hello, LinkKind, Refusal, RefusalCode, SharedSettings};
+use epicepoch_wire::raft_message::{
+    Configuration, EntryKind, LogEntry, MessageKind, RaftMessage, Snapshot,
+};
+use epicepoch_wire::{
+    BootId, ClusterId, Epoch, EpochIndex, HistoryId, LogIndex, NodeId, Round, StoreId, Term,
+    Timestamp, TimestampRange, WorkerId,
+};
+use fastrand::Rng;
+use serde_json::Value;
+
+fn main() -> io::Result<()> {
+    frames_and_payloads()?;
+    raft_messages()?;
+    native()?;
+    records()?;
+    timestamps()?;
+    texts()?;
+    scripts()
+}
+
+fn put(target: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+    fs::create_dir_all(&directory)?;
+    fs::write(directory.join(name), bytes)
+}
+
+fn member(node: u64) -> Member {
+    Member {
+        node: NodeId(node),
+        store: StoreId(u128::from(node) << 64 | 7),
+        raft_addr: format!("node{node}.example:60001"),
+        client_addr: format!("[::{node}]:8080"),
+    }
+}
+
+fn genesis() -> Genesis {
+    let members = (1..=3).map(member).collect();
+    Genesis { cluster: ClusterId(0xC1), history: HistoryId(1), members }
+}
+
+/// A payload by itself, behind the byte that chooses its kind, and in a frame.
+fn payload(kind: FrameKind, choice: u8, name: &str, bytes: &[u8]) -> io::Result<()> {
+    put("payload", name, &[&[choice], bytes].concat())?;
+    let mut frame = Vec::new();
+    write_frame(&mut frame, kind, ClusterId(0xC1), NodeId(1), |out| out.extend(bytes));
+    // Two behind each other, and the beginning of a third.
+    let stream = [&frame[..], &frame, &frame[..frame.len() / 2]].concat();
+    put("frame", name, &stream)
+}
+
+fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode(&mut out);
+    out
+}
+
+fn frames_and_payloads() -> io::Result<()> {
+    let settings = SharedSettings {
+        epoch_interval_ms: 100,
+        reservation_ms: 1_000,
+        clock_offset_max_ms: 500,
+        election_timeout_ms: 200,
+        max_n: 65_536,
+    };
+    let links = [LinkKind::Raft, LinkKind::Confirm(WorkerId(3)), LinkKind::Bootstrap];
+    for (name, link) in ["hello-raft", "hello-confirm", "hello-bootstrap"].into_iter().zip(links) {
+        let hello = Hello {
+            link,
+            to: NodeId(2),
+            store: member(1).store,
+            boot: BootId(77),
+            cluster_name: "epicepoch".into(),
+            raft_addr: "node1.example:60001".into(),
+            client_addr: "[::1]:8080".into(),
+            workers: 4,
+            settings,
+        };
+        payload(FrameKind::Hello, 0, name, &encoded(|out| hello.encode(out)))?;
+    }
+    let refusal = Refusal::new(RefusalCode::WrongStore, "another data directory; see DATA_DIR");
+    payload(FrameKind::Refused, 1, "refusal", &encoded(|out| refusal.encode(out)))?;
+    let (store, boot, worker) = (member(1).store, BootId(77), WorkerId(1));
+    let (term, round) = (Term(5), Round(9));
+    let confirm = Confirm { store, boot, worker, term, round };
+    payload(FrameKind::Confirm, 2, "confirm", &encoded(|out| confirm.encode(out)))?;
+    let leader = NodeId(1);
+    let reply = ConfirmReply { leader, store, boot, worker, term, round, promise: Term(5) };
+    payload(FrameKind::ConfirmReply, 3, "reply", &encoded(|out| reply.encode(out)))?;
+    let (sent_ns, wall_ns) = (1 << 40, 1_700_000_000_000_000_000);
+    payload(FrameKind::Ping, 4, "ping", &encoded(|out| Ping { sent_ns }.encode(out)))?;
+    payload(FrameKind::Pong, 5, "pong", &encoded(|out| Pong { sent_ns, wall_ns }.encode(out)))?;
+    let peers = (1..=3).map(|node| (NodeId(node), member(node).raft_addr)).collect();
+    let empty = Empty { store, client_addr: "a:1".into(), bootstrapping: true, peers };
+    payload(FrameKind::Empty, 6, "empty", &encoded(|out| empty.encode(out)))?;
+    payload(FrameKind::Genesis, 7, "genesis", &encoded(|out| genesis().encode(out)))
+}
+
+/// The golden vectors, in streams by direction.
+fn native() -> io::Result<()> {
+    let vectors = include_str!("../../crates/wire/vectors/native.json");
+    let vectors: Value = serde_json::from_str(vectors).expect("JSON");
+    for list in ["to_server", "to_client", "read_only", "refused"] {
+        let vectors = vectors[list].as_array().expect("a list");
+        for end in 0..2_u8 {
+            let mut stream = vec![end];
+            for vector in vectors {
+                let hex = vector["hex"].as_str().expect("text");
+                let digits = hex.as_bytes().chunks(2).map(|pair| {
+                    let pair = std::str::from_utf8(pair).expect("digits");
+                    u8::from_str_radix(pair, 16).expect("digits")
+                });
+                let bytes: Vec<u8> = digits.collect();
+                if list == "refused" {
+                    let name = format!("refused-{end}-{}", stream.len() + bytes.len());
+                    put("native", &name, &[&[end][..], &bytes].concat())?;
+                }
+                stream.extend(bytes);
+            }
+            put("native", &format!("{list}-{end}"), &stream)?;
+        }
+    }
+    Ok(())
+}
+
+fn entries() -> Vec<LogEntry> {
+    let owner = Owner { term: Term(5), node: NodeId(1), boot: BootId(77) };
+    let reserve = Command::Reserve { owner, until: Epoch(1_700_000_001_000_000_000) };
+    let entry = |index, kind, data, context| LogEntry {
+        kind,
+        term: Term(5),
+        index: LogIndex(index),
+        data,
+        context,
+    };
+    vec![
+        entry(11, EntryKind::Normal, vec![], vec![]),
+        entry(12, EntryKind::Normal, reserve.encode(), vec![]),
+        entry(13, EntryKind::Membership, vec![], change().encode()),
+    ]
+}
+
+fn change() -> MembershipChange {
+    let steps = vec![
+        MembershipStep::AddLearner(member(4)),
+        MembershipStep::Promote(NodeId(4)),
+        MembershipStep::Remove(NodeId(2)),
+    ];
+    MembershipChange { nonce: 0xFEED, steps }
+}
+
+fn state() -> State {
+    let mut state = State::new(&genesis());
+    let owner = Owner { term: Term(5), node: NodeId(1), boot: BootId(77) };
+    let (low, high) = (Epoch(1_700_000_000_000_000_000), Epoch(1_700_000_001_000_000_000));
+    state.owner = Some((owner, EpochRange { low, high }));
+    state.ceiling = high;
+    state.removed.insert(NodeId(9));
+    state
+}
+
+fn snapshot() -> Snapshot {
+    let configuration = Configuration {
+        voters: vec![NodeId(1), NodeId(2), NodeId(3)],
+        learners: vec![NodeId(4)],
+        voters_outgoing: vec![NodeId(1), NodeId(2)],
+        learners_next: vec![],
+        auto_leave: false,
+    };
+    Snapshot { index: LogIndex(10), term: Term(4), configuration, data: state().encode() }
+}
+
+fn raft_messages() -> io::Result<()> {
+    for kind in MessageKind::ALL {
+        let message = RaftMessage {
+            kind,
+            to: NodeId(2),
+            term: Term(5),
+            log_term: Term(4),
+            index: LogIndex(10),
+            commit: LogIndex(9),
+            commit_term: Term(4),
+            reject: kind == MessageKind::AppendResponse,
+            reject_hint: LogIndex(8),
+            request_snapshot: LogIndex(0),
+            context: if kind == MessageKind::RequestVote { vec![1; 16] } else { vec![] },
+            entries: if kind == MessageKind::Append { entries() } else { vec![] },
+            snapshot: (kind == MessageKind::Snapshot).then(snapshot),
+        };
+        let name = format!("{kind:?}").to_lowercase();
+        put("raft_message", &name, &encoded(|out| message.encode(out)))?;
+    }
+    Ok(())
+}
+
+fn records() -> io::Result<()> {
+    let chosen = |choice: u8, bytes: Vec<u8>| [vec![choice], bytes].concat();
+    put("record", "state", &chosen(0, state().encode()))?;
+    put("record", "state-empty", &chosen(0, State::new(&genesis()).encode()))?;
+    let readdress = Command::Readdress(member(2));
+    put("record", "readdress", &chosen(1, readdress.encode()))?;
+    put("record", "reserve", &chosen(1, entries()[1].data.clone()))?;
+    put("record", "change", &chosen(2, change().encode()))?;
+    put("record", "entry", &chosen(3, encoded(|out| entries()[2].encode(out))))?;
+    put("record", "snapshot", &chosen(4, encoded(|out| snapshot().encode(out))))
+}
+
+fn timestamps() -> io::Result<()> {
+    let first = Timestamp::new(Epoch(1_700_000_000_000_000_000), EpochIndex(5));
+    put("timestamp", "text", first.to_string().as_bytes())?;
+    put("timestamp", "text-capitals", first.to_string().to_uppercase().as_bytes())?;
+    let range = TimestampRange::new(first, 1_000).expect("a range");
+    put("timestamp", "range", &[&range.to_bytes()[..], &7_u64.to_be_bytes()].concat())
+}
+
+fn texts() -> io::Result<()> {
+    let max_n = 65_536_u32.to_le_bytes();
+    for (name, query) in [
+        ("count", "n=16"),
+        ("range", "format=range&n=4294967296"),
+        ("json", "n=3&format=json"),
+        ("twice", "n=1&n=2"),
+        ("unknown", "count=1&format=binary"),
+    ] {
+        put("http_query", name, &[&max_n[..], query.as_bytes()].concat())?;
+    }
+    let deployed = include_str!("../../deploy/epicepoch.toml");
+    put("settings", "deployed", deployed.as_bytes())?;
+    let least = "node_id = 1\nraft_addr = 'a:1'\nsingle = true\nworkers = 2\nmax_n = 10\n";
+    put("settings", "single", least.as_bytes())?;
+    let three = "node_id = 1\nraft_addr = 'a:1'\nhttp_port = 8080\nelection_timeout_ms = 200\n\
+        heartbeat_ms = 40\nreservation_ms = 1000\ncluster = 'c'\n[peers]\n1 = 'a:1'\n2 = 'b:2'\n";
+    put("settings", "three", three.as_bytes())?;
+    let members = br#"{"leader":{"nodeID":1,"addr":"a:1"},"members":[{"nodeID":1,"addr":"a:1"},
+        {"nodeID":2,"addr":"[::1]:2","more":[true,null,1.5e3]}],"cluster":"x"}"#;
+    put("members", "three", members)?;
+    put("members", "nobody", br#"{"leader":null,"members":[]}"#)?;
+    let answer =
+        b"HTTP/1.1 200 OK\r\ncontent-length: 16\r\nepicepoch-cluster: c\r\n\r\n0123456789abcdef\
+        HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\nHTTP/1.1";
+    put("http_answer", "two", answer)?;
+    let refused = b"HTTP/1.1 409 Conflict\r\nepicepoch-leader: a:1\r\ncontent-length: 3\r\n\r\na:1";
+    put("http_answer", "refused", refused)?;
+    put("slo", "all", b"p50=1ms, p99.9=1.5s, max=800us, mean=2ms, gap=2s, errors=0.1%")?;
+    put("slo", "wrong", b"p50=")
+}
+
+/// Random events to begin with: the engine finds out which of them lead somewhere.
+fn scripts() -> io::Result<()> {
+    let mut random = Rng::with_seed(1);
+    put("storage", "sound", &[4])?;
+    for target in ["storage", "replica", "cluster"] {
+        put(target, "nothing", &[0])?;
+        for script in 0..SCRIPTS {
+            let length = random.usize(20..SCRIPT_LEN_MAX);
+            let bytes: Vec<u8> = (0..length).map(|_| random.u8(..)).collect();
+            put(target, &format!("random-{script}"), &bytes)?;
+        }
+    }
+    // An election first, so that what follows meets a leader.
+    for script in 0..SCRIPTS {
+        let mut bytes = vec![3, 0, 5, 0, 0, 6, 0, 0, 0, 6, 0, 0, 1, 12, 1, 1, 40, 40, 40];
+        bytes.extend((0..random.usize(20..SCRIPT_LEN_MAX)).map(|_| random.u8(..)));
+        put("replica", &format!("leader-{script}"), &bytes)?;
+    }
+    Ok(())
+}
+
+const SCRIPTS: u64 = 4;
+const SCRIPT_LEN_MAX: usize = 200;

@@ -1,0 +1,108 @@
+//! Fuzz targets: each takes arbitrary bytes and must neither panic nor break what it asserts. The
+//! engine feeds them under `scripts/fuzz`; a plain `cargo test` feeds them the corpus. It never
+//! opens a socket, and nothing that ships depends on it.
+//!
+//! - `wire`: frames, payloads, Raft messages, the native protocol, records, timestamps.
+//! - `text`: queries, settings, members, HTTP answers, promises.
+//! - `storage`: a database file with any damage.
+//! - `replica`: one replica, fed with messages, ticks, crashes.
+//! - `script`: bytes as a script of events; [`epicepoch_sim::script`] runs a cluster of it.
+//! - `planted`: a bug that must be found.
+//! - `config_file`, `settings`, `sources`, `logging`: those of the binary, which is no library.
+
+// The modules of the binary bring their unit tests along, which need the rest of the binary and run
+// there: this crate has none of its own, and is empty where tests are compiled in.
+#![cfg(not(test))]
+
+#[allow(dead_code, reason = "what only the commands use is not used here")]
+#[path = "../../crates/cli/src/config_file.rs"]
+mod config_file;
+#[allow(dead_code, reason = "what only the commands use is not used here")]
+#[path = "../../crates/cli/src/logging.rs"]
+mod logging;
+#[allow(dead_code, reason = "what only the commands use is not used here")]
+#[path = "../../crates/cli/src/settings.rs"]
+mod settings;
+#[allow(dead_code, reason = "what only the commands use is not used here")]
+#[path = "../../crates/cli/src/sources.rs"]
+mod sources;
+
+mod cluster;
+mod planted;
+mod replica;
+mod script;
+mod storage;
+mod text;
+mod wire;
+
+/// A target: its name, which is also the name of its corpus, and what takes the bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// The name.
+    pub name: &'static str,
+    /// Takes one input.
+    ///
+    /// # Panics
+    /// When the input shows a bug.
+    pub run: fn(&[u8]),
+}
+
+/// Every target that must hold. `planted` is not among them: it must not.
+pub const TARGETS: [Target; 14] = [
+    Target { name: "frame", run: targets::frame },
+    Target { name: "payload", run: targets::payload },
+    Target { name: "raft_message", run: targets::raft_message },
+    Target { name: "native", run: targets::native },
+    Target { name: "record", run: targets::record },
+    Target { name: "timestamp", run: targets::timestamp },
+    Target { name: "http_query", run: targets::http_query },
+    Target { name: "settings", run: targets::settings },
+    Target { name: "members", run: targets::members },
+    Target { name: "http_answer", run: targets::http_answer },
+    Target { name: "slo", run: targets::slo },
+    Target { name: "storage", run: targets::storage },
+    Target { name: "replica", run: targets::replica },
+    Target { name: "cluster", run: targets::cluster },
+];
+
+/// The targets as functions, each the whole of one fuzzing binary.
+pub mod targets {
+    macro_rules! targets {
+        ($($(#[$doc:meta])* $module:ident::$name:ident;)*) => {
+            $($(#[$doc])* pub fn $name(data: &[u8]) { super::$module::$name(data); })*
+        };
+    }
+
+    targets! {
+        /// Frames on a stream.
+        wire::frame;
+        /// Payloads of frames.
+        wire::payload;
+        /// Raft messages.
+        wire::raft_message;
+        /// The native protocol.
+        wire::native;
+        /// States, commands, changes, entries, snapshots.
+        wire::record;
+        /// Timestamps and ranges.
+        wire::timestamp;
+        /// Queries of `/timestamp`.
+        text::http_query;
+        /// Files of settings.
+        text::settings;
+        /// Bodies of `/members`.
+        text::members;
+        /// HTTP answers.
+        text::http_answer;
+        /// Promises about measurements.
+        text::slo;
+        /// Damaged database files.
+        storage::storage;
+        /// One replica.
+        replica::replica;
+        /// A cluster.
+        cluster::cluster;
+        /// A bug that must be found.
+        planted::planted;
+    }
+}

@@ -1,0 +1,451 @@
+//! One replica, fed with whatever the bytes say: messages of members and strangers, ticks, writes
+//! that become durable late, crashes, closed links, changes, rounds and their answers. Whatever
+//! comes, it does not panic; what leaves is promised and durable first (S4, S6); what it stamps
+//! rises and lies in its grant (S1, S3); and what is durable is always something it starts from.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use epicepoch_core::allocator::{Allocator, Now};
+use epicepoch_core::confirm::Rounds;
+use epicepoch_core::durable::{HardState, Record, Restored, Write};
+use epicepoch_core::publication::{Identity, Published, Role, Shared};
+use epicepoch_core::replica::{HandOver, Outgoing, Replica, ReplicaConfig};
+use epicepoch_core::state::{Command, MembershipChange, MembershipStep, Owner, State};
+use epicepoch_wire::bootstrap::{Genesis, Member};
+use epicepoch_wire::confirm::ConfirmReply;
+use epicepoch_wire::raft_message::{
+    Configuration, EntryKind, LogEntry, MessageKind, RaftMessage, Snapshot,
+};
+use epicepoch_wire::{
+    BootId, ClusterId, Epoch, HistoryId, LogIndex, NodeId, Round, StoreId, Term, Timestamp,
+    WorkerId,
+};
+
+use crate::script::Script;
+
+/// Runs the script.
+pub(crate) fn replica(data: &[u8]) {
+    let mut script = Script::new(data);
+    let mut bench = Bench::drawn(&mut script);
+    for _ in 0..EVENTS_MAX {
+        if script.is_over() {
+            break;
+        }
+        bench.happen(&mut script);
+    }
+    // Whatever is durable by now is a state to start from.
+    bench.crash();
+}
+
+/// Node 1 and what is around it.
+struct Bench {
+    replica: Replica,
+    shared: Arc<Shared>,
+    allocator: Allocator,
+    rounds: Rounds<()>,
+    durable: Restored,
+    pending: VecDeque<Write>,
+    now_ns: u64,
+    boots: u64,
+    nonce: u64,
+    stamped: Option<Timestamp>,
+}
+
+impl Bench {
+    fn drawn(script: &mut Script<'_>) -> Self {
+        let voters: &[u64] = match script.below(5) {
+            0 => &[1],
+            1 => &[1, 2],
+            2 => &[2, 3, 4],
+            _ => &[1, 2, 3],
+        };
+        let how = script.byte();
+        let genesis = genesis(if how & 1 == 0 { voters } else { &[] });
+        let start = u64::from(how & 1 == 0);
+        let mut durable = Restored {
+            hard_state: HardState { term: Term(start), vote: NodeId(0), commit: LogIndex(start) },
+            record: Record {
+                index: LogIndex(start),
+                term: Term(start),
+                configuration: configuration(&genesis),
+                data: State::new(&genesis).encode(),
+            },
+            entries: vec![],
+        };
+        if how & 6 == 6 && start == 1 {
+            durable.entries = (2..=FILLED).map(|index| entry(index, 1, vec![])).collect();
+            durable.hard_state.commit = LogIndex(FILLED);
+        }
+        let (replica, shared, allocator, rounds) = boot(&durable, 1);
+        let pending = VecDeque::new();
+        let mut bench = Self {
+            replica,
+            shared,
+            allocator,
+            rounds,
+            durable,
+            pending,
+            now_ns: 0,
+            boots: 1,
+            nonce: 0,
+            stamped: None,
+        };
+        bench.drain();
+        bench
+    }
+
+    fn happen(&mut self, script: &mut Script<'_>) {
+        match script.below(20) {
+            0 => self.tick(1),
+            1 => self.tick(1 + script.below(32)),
+            2 => self.persist(1),
+            3 => self.persist(usize::MAX),
+            4 => self.crash(),
+            5 => self.campaign(script),
+            6 => self.acknowledge(script),
+            7 => {
+                let peer = NodeId(1 + script.below(5));
+                self.replica.handle_closed(self.now_ns, peer);
+                self.replica.handle_unreachable(self.now_ns, peer);
+            }
+            8 => {
+                let to = Some(NodeId(script.below(6))).filter(|node| *node != NodeId(0));
+                self.replica.hand_over(self.now_ns, to, HandOver::Asked);
+            }
+            9 => self.change(script),
+            10 => {
+                let node = NodeId(1 + script.below(6));
+                let raft_addr = String::from_utf8_lossy(&script.bytes(12)).into_owned();
+                let moved = Member { raft_addr, ..member(node) };
+                self.replica.handle_introduction(moved);
+            }
+            11 => self.replica.handle_rounds(self.now_ns),
+            12 | 13 => self.round(script),
+            14 => {
+                let bits = script.byte();
+                let others = (2..5).filter(|node| bits >> node & 1 == 1).map(NodeId);
+                self.replica.handle_clock((bits & 1 == 0).then(|| others.collect()));
+            }
+            _ => {
+                let message = self.message(script);
+                self.receive(1 + script.below(6), &message);
+            }
+        }
+        self.drain();
+    }
+
+    fn tick(&mut self, count: u64) {
+        for _ in 0..count {
+            self.now_ns += TICK_NS;
+            // To stop is its right; here it goes on, which must not harm.
+            let _ = self.replica.handle_tick(self.now_ns, START_NS + self.now_ns);
+            self.drain();
+        }
+    }
+
+    fn persist(&mut self, count: usize) {
+        for _ in 0..count.min(self.pending.len()) {
+            let Some(write) = self.pending.pop_front() else { break };
+            self.durable.apply(&write);
+            self.replica.handle_persisted(self.now_ns, write.number);
+            self.drain();
+        }
+    }
+
+    fn crash(&mut self) {
+        self.pending.clear();
+        self.boots += 1;
+        // A later run stamps above it only if no peer lies about what was committed, and here they
+        // do: that is the simulator's to check.
+        self.stamped = None;
+        let parts = boot(&self.durable, self.boots);
+        (self.replica, self.shared, self.allocator, self.rounds) = parts;
+        self.drain();
+    }
+
+    /// Hands over what the replica wants to be done, and checks what leaves.
+    fn drain(&mut self) {
+        while let Some(write) = self.replica.poll_write() {
+            self.pending.push_back(write);
+        }
+        while let Some(out) = self.replica.poll_message() {
+            self.check(&out);
+        }
+        while self.replica.poll_report().is_some() {}
+        self.replica.take_published();
+        let published = self.shared.published();
+        if let Some(grant) = published.grant {
+            assert_eq!(published.role, Role::Leader, "S3: only a leader holds a grant");
+            assert_eq!(grant.term, published.term, "S3: of its own term");
+            assert_eq!(grant.boot, BootId(self.boots), "S3: of its own run");
+        }
+    }
+
+    fn check(&self, out: &Outgoing) {
+        let RaftMessage { kind, term, reject, index, .. } = out.message;
+        if matches!(kind, MessageKind::RequestPreVote | MessageKind::RequestPreVoteResponse) {
+            return;
+        }
+        assert!(self.shared.promise.load() >= term, "S4: {out:?}");
+        let Restored { hard_state, record, entries } = &self.durable;
+        let last = entries.last().map_or(record.index, |entry| entry.index);
+        assert!(hard_state.term >= term, "S6: {out:?} at {hard_state:?}");
+        let is_later = hard_state.term > term;
+        let is_durable = match kind {
+            MessageKind::RequestVote => is_later || hard_state.vote == NodeId(1),
+            MessageKind::RequestVoteResponse => reject || is_later || hard_state.vote == out.to,
+            MessageKind::AppendResponse => reject || is_later || last >= index,
+            _ => true,
+        };
+        assert!(is_durable, "S6: {out:?} at {hard_state:?} and {last}");
+        let mut bytes = Vec::new();
+        out.message.encode(&mut bytes);
+        assert_eq!(RaftMessage::decode(&bytes).as_ref(), Ok(&out.message), "it has an encoding");
+    }
+
+    fn receive(&mut self, from: u64, message: &RaftMessage) {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        // Only what the codec takes can come.
+        if RaftMessage::decode(&bytes).is_ok() {
+            let (from, store) = (NodeId(from), member(NodeId(from)).store);
+            let _ = self.replica.handle_message(self.now_ns, from, store, message);
+            self.drain();
+        }
+    }
+
+    /// Ticks until it campaigns, and has everybody say yes.
+    fn campaign(&mut self, script: &mut Script<'_>) {
+        for kind in [MessageKind::RequestPreVoteResponse, MessageKind::RequestVoteResponse] {
+            let before = self.replica.status();
+            let mut left = 3 * ELECTION_TICKS;
+            while self.replica.status().role == Role::Follower && left > 0 {
+                self.tick(1);
+                left -= 1;
+            }
+            self.persist(usize::MAX);
+            let term = self.replica.status().term.0;
+            let term = if kind == MessageKind::RequestPreVoteResponse { term + 1 } else { term };
+            let reject = script.byte() == 255;
+            for from in 2..=4 {
+                self.receive(from, &RaftMessage { reject, ..empty(kind, term) });
+            }
+            if before.role == Role::Leader {
+                return;
+            }
+        }
+        self.persist(usize::MAX);
+    }
+
+    fn acknowledge(&mut self, script: &mut Script<'_>) {
+        if script.byte() & 1 == 0 {
+            self.persist(usize::MAX);
+        }
+        let status = self.replica.status();
+        let index = LogIndex(status.last.0.saturating_sub(script.below(3)));
+        let kind = MessageKind::AppendResponse;
+        self.receive(2 + script.below(3), &RaftMessage { index, ..empty(kind, status.term.0) });
+    }
+
+    fn change(&mut self, script: &mut Script<'_>) {
+        let steps = (0..=script.below(3)).map(|_| {
+            let node = NodeId(1 + script.below(7));
+            match script.below(3) {
+                0 => MembershipStep::AddLearner(member(node)),
+                1 => MembershipStep::Promote(node),
+                _ => MembershipStep::Remove(node),
+            }
+        });
+        self.nonce += 1;
+        let change = MembershipChange { nonce: self.nonce, steps: steps.collect() };
+        let _ = self.replica.propose_change(self.now_ns, &change);
+    }
+
+    /// Begins a round, has some say yes or no, and allocates what it confirms.
+    fn round(&mut self, script: &mut Script<'_>) {
+        let Ok(begun) = self.rounds.begin(|| (), &self.shared, self.now_ns + 1) else { return };
+        for _ in 0..script.below(4) {
+            let from = NodeId(1 + script.below(6));
+            let promise = Term(script.near(begun.confirm.term.0));
+            let reply = ConfirmReply {
+                leader: NodeId(1),
+                store: member(from).store,
+                boot: BootId(self.boots),
+                worker: WorkerId(0),
+                term: begun.confirm.term,
+                round: Round(script.near(begun.confirm.round.0)),
+                promise,
+            };
+            self.rounds.handle_reply(from, &reply);
+        }
+        while let Some(((), confirmed)) = self.rounds.poll_confirmed() {
+            let now =
+                Now { monotonic_ns: self.now_ns, trusted_ns: script.near(START_NS + self.now_ns) };
+            let count = script.near(1);
+            let Ok(range) = self.allocator.allocate(&confirmed, count, now) else { continue };
+            assert_eq!(range.count(), count);
+            assert!(self.stamped < Some(range.first()), "S1: {range:?} after {:?}", self.stamped);
+            self.stamped = Some(range.last());
+            let grant = self.shared.published().grant;
+            let is_inside = grant.is_some_and(|grant| grant.range.contains(range.first().epoch));
+            assert!(is_inside, "S3: {range:?} is not in {grant:?}");
+        }
+        while self.rounds.poll_failed(self.now_ns + 1, &self.shared).is_some() {}
+    }
+
+    fn message(&self, script: &mut Script<'_>) -> RaftMessage {
+        let status = self.replica.status();
+        let kind = MessageKind::ALL[script.below(MessageKind::ALL.len() as u64) as usize];
+        let term = script.near(status.term.0);
+        let at = if script.byte() & 1 == 0 { status.last } else { status.committed };
+        let index = script.near(at.0);
+        let log_term = script.near(term);
+        let flags = script.byte();
+        let count = if kind == MessageKind::Append { script.below(4) } else { 0 };
+        let entries = (1..=count).map(|step| Self::entry(script, index.saturating_add(step), term));
+        let entries = entries.collect();
+        let snapshot = (kind == MessageKind::Snapshot).then(|| self.snapshot(script, index, term));
+        RaftMessage {
+            to: if flags & 0xF0 == 0xF0 { NodeId(script.below(3)) } else { NodeId(1) },
+            log_term: Term(log_term),
+            index: LogIndex(index),
+            commit: LogIndex(script.near(status.committed.0)),
+            commit_term: Term(script.near(log_term)),
+            reject: flags & 1 != 0,
+            reject_hint: LogIndex(script.near(index)),
+            request_snapshot: LogIndex(if flags & 0x0E == 0x0E { script.near(index) } else { 0 }),
+            context: if flags & 0x30 == 0x30 { b"CampaignTransfer".to_vec() } else { vec![] },
+            entries,
+            snapshot,
+            ..empty(kind, term)
+        }
+    }
+
+    fn entry(script: &mut Script<'_>, index: u64, term: u64) -> LogEntry {
+        let term = if script.byte() < 16 { script.near(term) } else { term };
+        let node = NodeId(1 + script.below(6));
+        let owner = Owner { term: Term(script.near(term)), node, boot: BootId(script.below(4)) };
+        match script.below(8) {
+            0 => entry(index, term, script.bytes(24)),
+            1 => LogEntry { context: script.bytes(24), ..entry(index, term, vec![]) },
+            2 => LogEntry {
+                kind: EntryKind::Membership,
+                context: script.bytes(24),
+                ..entry(index, term, script.bytes(8))
+            },
+            3 => {
+                let step = match script.below(3) {
+                    0 => MembershipStep::AddLearner(member(node)),
+                    1 => MembershipStep::Promote(node),
+                    _ => MembershipStep::Remove(node),
+                };
+                let change = MembershipChange { nonce: 1, steps: vec![step] };
+                let context = change.encode();
+                LogEntry { kind: EntryKind::Membership, context, ..entry(index, term, vec![]) }
+            }
+            4 => {
+                let until = Epoch(script.near(START_NS));
+                entry(index, term, Command::Reserve { owner, until }.encode())
+            }
+            5 => entry(index, term, Command::Readdress(member(node)).encode()),
+            _ => entry(index, term, vec![]),
+        }
+    }
+
+    fn snapshot(&self, script: &mut Script<'_>, index: u64, term: u64) -> Snapshot {
+        let ids = |script: &mut Script<'_>| -> Vec<NodeId> {
+            let bits = script.byte();
+            (1..7).filter(|node| bits >> node & 1 == 1).map(NodeId).collect()
+        };
+        let is_plain = script.byte() & 1 == 0;
+        let configuration = if is_plain {
+            configuration(&genesis(&[1, 2, 3]))
+        } else {
+            Configuration {
+                voters: ids(script),
+                learners: ids(script),
+                voters_outgoing: if script.byte() & 1 == 0 { vec![] } else { ids(script) },
+                learners_next: if script.byte() & 7 != 0 { vec![] } else { ids(script) },
+                auto_leave: script.below(8) == 0,
+            }
+        };
+        let data = match script.below(4) {
+            0 => script.bytes(64),
+            1 => self.replica.state().encode(),
+            2 => State::new(&genesis(&[1, 2, 3])).encode(),
+            _ => State::new(&genesis(&[1, 2, 3, 4, 5, 6])).encode(),
+        };
+        let term = Term(script.near(term));
+        Snapshot { index: LogIndex(index), term, configuration, data }
+    }
+}
+
+fn boot(durable: &Restored, boots: u64) -> (Replica, Arc<Shared>, Allocator, Rounds<()>) {
+    let identity =
+        Identity { node: NodeId(1), store: member(NodeId(1)).store, boot: BootId(boots) };
+    let nothing = Published::nothing(identity);
+    let shared = Arc::new(Shared::new(durable.hard_state.term, nothing));
+    let config = ReplicaConfig {
+        identity,
+        seed: boots,
+        election_ticks: ELECTION_TICKS as usize,
+        heartbeat_ticks: 2,
+        tick_ns: TICK_NS,
+        reservation_ns: RESERVATION_NS,
+        deadline_limit: 100,
+    };
+    let mut replica = Replica::new(config, durable, shared.clone()).expect("a sound disk");
+    replica.handle_compared(true);
+    let allocator = Allocator::new(shared.clone(), EPOCH_INTERVAL_NS);
+    (replica, shared, allocator, Rounds::new(identity, WorkerId(0)))
+}
+
+fn member(node: NodeId) -> Member {
+    let (raft_addr, client_addr) = (format!("n{node}:1"), format!("n{node}:2"));
+    Member { node, store: StoreId(u128::from(node.0) + 100), raft_addr, client_addr }
+}
+
+fn genesis(voters: &[u64]) -> Genesis {
+    let members = voters.iter().map(|node| member(NodeId(*node))).collect();
+    Genesis { cluster: ClusterId(9), history: HistoryId(1), members }
+}
+
+fn configuration(genesis: &Genesis) -> Configuration {
+    let voters = genesis.members.iter().map(|member| member.node).collect();
+    Configuration { voters, ..Configuration::default() }
+}
+
+fn entry(index: u64, term: u64, data: Vec<u8>) -> LogEntry {
+    let (index, term) = (LogIndex(index), Term(term));
+    LogEntry { kind: EntryKind::Normal, term, index, data, context: vec![] }
+}
+
+/// A message to node 1 that says nothing yet.
+fn empty(kind: MessageKind, term: u64) -> RaftMessage {
+    RaftMessage {
+        kind,
+        to: NodeId(1),
+        term: Term(term),
+        log_term: Term(0),
+        index: LogIndex(0),
+        commit: LogIndex(0),
+        commit_term: Term(0),
+        reject: false,
+        reject_hint: LogIndex(0),
+        request_snapshot: LogIndex(0),
+        context: vec![],
+        entries: vec![],
+        snapshot: None,
+    }
+}
+
+/// Events of one script; what follows is not read.
+const EVENTS_MAX: usize = 128;
+const ELECTION_TICKS: u64 = 5;
+const TICK_NS: u64 = 10_000_000;
+const RESERVATION_NS: u64 = 1_000_000_000;
+const EPOCH_INTERVAL_NS: u64 = 100_000_000;
+const START_NS: u64 = 1_700_000_000_000_000_000;
+/// Last index of a log that begins long.
+const FILLED: u64 = 1_022;

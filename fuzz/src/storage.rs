@@ -1,0 +1,111 @@
+//! A database file with any damage. It opens to a state that was written, or is refused; never to
+//! anything else, and never with a panic. A disk that went back to an older sound state shows an
+//! older state: peers, not the disk, find that out.
+
+use std::panic;
+use std::sync::LazyLock;
+
+use epicepoch_core::durable::Restored;
+use epicepoch_storage::model::Model;
+use epicepoch_storage::simulated_disk::SimulatedDisk;
+use epicepoch_storage::{Database, Identity};
+use epicepoch_wire::{NodeId, StoreId};
+use fastrand::Rng;
+
+use crate::script::Script;
+
+/// Damages a sound file as the bytes say, and opens it.
+pub(crate) fn storage(data: &[u8]) {
+    let mut script = Script::new(data);
+    let lives = &*LIVES;
+    let life = &lives[script.below(LIVES_COUNT) as usize];
+    let mut bytes = life.bytes.clone();
+    for _ in 0..DAMAGES_MAX {
+        if script.is_over() {
+            break;
+        }
+        damage(&mut bytes, &mut script, lives);
+    }
+    let opened = quietly(|| Database::open(SimulatedDisk::with_bytes(bytes.clone())));
+    // What is refused is left to people.
+    let Ok((database, identity, restored)) = opened else { return };
+    drop(database);
+    let is_of = |life: &Life| life.identity == identity && life.states.contains(&restored);
+    assert!(lives.iter().any(is_of), "it opens to what was never written: {restored:?}");
+}
+
+/// One kind of damage, at one place.
+fn damage(bytes: &mut Vec<u8>, script: &mut Script<'_>, lives: &[Life]) {
+    let kind = script.below(8);
+    let at = usize::from(script.byte()) << 8 | usize::from(script.byte());
+    // Mostly in the header and the first pages, which every opening reads.
+    let at = if kind & 1 == 0 { at % HEAD_LEN } else { at * PLACE_LEN };
+    let at = at % bytes.len().max(1);
+    let length = (1 + usize::from(script.byte()) * 16).min(bytes.len() - at.min(bytes.len()));
+    let piece = at..at + length;
+    match kind {
+        0 | 1 if !bytes.is_empty() => bytes[at] ^= script.byte(),
+        2 => {
+            let new = script.bytes(16);
+            let end = (at + new.len()).min(bytes.len());
+            bytes[at..end].copy_from_slice(&new[..end - at]);
+        }
+        3 => bytes[piece].fill(0),
+        // A piece of another file, or of this one at another time, in the same place.
+        4 | 5 => {
+            let other = &lives[script.below(LIVES_COUNT) as usize].bytes;
+            let end = piece.end.min(other.len());
+            if at < end {
+                bytes[at..end].copy_from_slice(&other[at..end]);
+            }
+        }
+        6 => bytes.truncate(at),
+        _ => bytes.extend_from_slice(&script.bytes(64)),
+    }
+}
+
+/// Some damage trips an assertion of the database library, which the opening catches. Nobody needs
+/// to read of it, and the engine takes the first word of a panic for the end.
+fn quietly<T>(open: impl FnOnce() -> T) -> T {
+    let hook = panic::take_hook();
+    panic::set_hook(Box::new(|_| {}));
+    let opened = panic::catch_unwind(panic::AssertUnwindSafe(open));
+    panic::set_hook(hook);
+    opened.unwrap_or_else(|_| panic!("an opening panics"))
+}
+
+/// A file, and every state that its directory has had.
+struct Life {
+    identity: Identity,
+    states: Vec<Option<Restored>>,
+    bytes: Vec<u8>,
+}
+
+/// Files of different lengths of life, and one of another node.
+static LIVES: LazyLock<Vec<Life>> =
+    LazyLock::new(|| (0..LIVES_COUNT).map(|life| lived(life, life * life * 4)).collect());
+
+fn lived(seed: u64, batches: u64) -> Life {
+    let node = if seed == LIVES_COUNT - 1 { 2 } else { 1 };
+    let identity = Identity::new(NodeId(node), StoreId(u128::from(node)), "epicepoch");
+    let disk = SimulatedDisk::default();
+    Database::create(disk.clone(), &identity).expect("a sound disk");
+    let (mut database, _, _) = Database::open(disk.clone()).expect("just made");
+    let mut model = Model::founded();
+    database.found(&model.restored.record).expect("a sound disk");
+    let mut states = vec![None, Some(model.restored.clone())];
+    let mut random = Rng::with_seed(seed);
+    for _ in 0..batches {
+        database.write(&model.batch(&mut random)).expect("a sound disk");
+        states.push(Some(model.restored.clone()));
+    }
+    drop(database);
+    Life { identity, states, bytes: disk.bytes() }
+}
+
+const LIVES_COUNT: u64 = 5;
+const DAMAGES_MAX: usize = 16;
+/// The header, and some pages.
+const HEAD_LEN: usize = 16 << 10;
+/// Between two places of damage elsewhere.
+const PLACE_LEN: usize = 61;
