@@ -268,4 +268,42 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn the_epoch_is_that_of_the_last_stamp() {
+        let allocator = allocator();
+        assert_eq!(allocator.epoch(), Epoch(0));
+        grant(&allocator, 1, 0, 100);
+        allocator.allocate(&round(1), 1, now(0, 42)).unwrap();
+        assert_eq!(allocator.epoch(), Epoch(42));
+    }
+
+    proptest! {
+        /// What a batch got is cut up among its requests: without a gap, without an overlap, in
+        /// order, and below whatever the next batch gets; also at the end of an epoch's indexes.
+        #[test]
+        fn requests_share_a_batch_without_gap_and_overlap(
+            batches in prop::collection::vec(prop::collection::vec(1_u64..5, 1..6), 1..8),
+            used in prop::sample::select(vec![1, 1 << 40, u64::MAX - 40, u64::MAX - 3]),
+        ) {
+            let allocator = allocator();
+            grant(&allocator, 1, 0, 1_000);
+            let at = now(0, 500);
+            let mut last = allocator.allocate(&round(1), used, at).unwrap().last();
+            for counts in batches {
+                let total = counts.iter().sum();
+                let range = allocator.allocate(&round(1), total, at).unwrap();
+                prop_assert_eq!(range.count(), total);
+                let mut rest = Some(range);
+                for count in counts {
+                    let (head, tail) = rest.unwrap().split_first(count).unwrap();
+                    prop_assert!(head.first() > last);
+                    prop_assert_eq!(head.iter().count() as u64, count);
+                    last = head.last();
+                    rest = tail;
+                }
+                prop_assert_eq!((rest, last), (None, range.last()));
+            }
+        }
+    }
 }

@@ -401,4 +401,54 @@ mod tests {
         clock.observe(healthy(S), 4, START);
         assert_eq!(clock.trusted_ns(S), START + S);
     }
+
+    #[test]
+    fn half_of_the_round_trip_is_added_to_a_peers_clock() {
+        let mut clock = TrustedClock::new(BOUND, healthy(0));
+        // It read its clock half way, and is 700 ns ahead.
+        assert!(clock.handle_sample(NodeId(2), START + 5_000 + 700, 4_000, 6_000));
+        clock.observe(healthy(6_000), 3, START);
+        assert_eq!(clock.peer_offsets(), [(NodeId(2), 700)]);
+        // A round trip of exactly the bound still says something, one beyond it nothing.
+        assert!(clock.handle_sample(NodeId(3), START + S, S, S + BOUND));
+        assert!(!clock.handle_sample(NodeId(4), START + S, S, S + BOUND + 1));
+    }
+
+    #[test]
+    fn offsets_for_people_are_relative_to_the_wall_clock_and_never_wrap() {
+        let mut clock = TrustedClock::new(BOUND, healthy(0));
+        sample(&mut clock, 2, S, START + S + 40);
+        sample(&mut clock, 3, S, START + S - 50);
+        clock.observe(at(S, START + S + 10), 3, START);
+        assert_eq!(clock.peer_offsets(), [(NodeId(2), 30), (NodeId(3), -60)]);
+        let mut clock = TrustedClock::new(BOUND, at(u64::MAX, 0));
+        sample(&mut clock, 2, 0, u64::MAX);
+        assert_eq!(clock.peer_offsets(), [(NodeId(2), i64::MAX)]);
+        assert_eq!(clock.offset_ns(), i64::MIN);
+        let mut clock = TrustedClock::new(BOUND, at(0, u64::MAX));
+        sample(&mut clock, 2, u64::MAX, 0);
+        assert_eq!(clock.peer_offsets(), [(NodeId(2), i64::MIN)]);
+        assert_eq!(clock.offset_ns(), i64::MAX);
+        assert_eq!(TrustedClock::new(BOUND, at(9, 9)).offset_ns(), 0);
+    }
+
+    #[test]
+    fn the_clocks_of_nodes_that_are_no_voters_any_more_are_forgotten() {
+        let mut clock = trio();
+        clock.retain_peers(|node| node == NodeId(3));
+        let left: Vec<_> = clock.peer_offsets().into_iter().map(|(node, _)| node).collect();
+        assert_eq!(left, [NodeId(3)]);
+    }
+
+    #[test]
+    fn at_a_restart_a_peer_within_the_bound_confirms_the_own_clock() {
+        let mut clock = TrustedClock::new(BOUND, healthy(0));
+        sample(&mut clock, 2, S, START + S + BOUND);
+        assert_eq!(clock.observe(healthy(S), 3, START), ClockStatus::Followed);
+        assert_eq!(clock.trusted_ns(S), START + S);
+        // From here on there is a history: a jump is not followed.
+        let late = S + TrustedClock::SAMPLE_AGE_MAX_NS + 1;
+        let jumped = at(late, START + late + HOUR);
+        assert_eq!(clock.observe(jumped, 3, START), ClockStatus::Jumped);
+    }
 }

@@ -396,4 +396,16 @@ mod tests {
         let (batch, _) = rounds().begin(|| "a", &shared, FAR).unwrap_err();
         assert_eq!(batch, "a");
     }
+
+    #[test]
+    fn rounds_are_counted_and_the_oldest_deadline_is_the_next() {
+        let (shared, mut rounds) = (shared(3, &[1, 2, 3], &[]), rounds());
+        assert_eq!((rounds.len(), rounds.is_empty(), rounds.deadline_ns()), (0, true, None));
+        let first = rounds.begin(|| "a", &shared, 70).unwrap();
+        rounds.begin(|| "b", &shared, 90).unwrap();
+        assert_eq!((rounds.len(), rounds.is_empty(), rounds.deadline_ns()), (2, false, Some(70)));
+        rounds.handle_reply(NodeId(2), &reply(2, &first.confirm, 3));
+        assert!(rounds.poll_confirmed().is_some());
+        assert_eq!((rounds.len(), rounds.is_empty(), rounds.deadline_ns()), (1, false, Some(90)));
+    }
 }

@@ -112,3 +112,122 @@ impl Restored {
         assert!(hard_state.commit.0 <= last, "a commit index beyond the log");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_wire::raft_message::{Configuration, EntryKind};
+
+    use super::*;
+
+    fn entry(index: u64, term: u64) -> LogEntry {
+        LogEntry {
+            kind: EntryKind::Normal,
+            term: Term(term),
+            index: LogIndex(index),
+            data: vec![],
+            context: vec![],
+        }
+    }
+
+    fn record(index: u64) -> Record {
+        let configuration = Configuration::default();
+        Record { index: LogIndex(index), term: Term(1), configuration, data: vec![] }
+    }
+
+    fn hard_state(term: u64, vote: u64, commit: u64) -> HardState {
+        HardState { term: Term(term), vote: NodeId(vote), commit: LogIndex(commit) }
+    }
+
+    /// Term 2, voted for 1, entries 3 to 6 above the record of 2, committed to 4.
+    fn restored() -> Restored {
+        let entries = (3..=6).map(|index| entry(index, 2)).collect();
+        Restored { hard_state: hard_state(2, 1, 4), record: record(2), entries }
+    }
+
+    fn indexes(restored: &Restored) -> Vec<(u64, u64)> {
+        restored.entries.iter().map(|entry| (entry.index.0, entry.term.0)).collect()
+    }
+
+    #[test]
+    fn any_part_makes_a_write() {
+        assert!(Write { number: 7, ..Write::default() }.is_empty());
+        let parts = [
+            Write { hard_state: Some(HardState::default()), ..Write::default() },
+            Write { snapshot: Some(record(1)), ..Write::default() },
+            Write { entries: vec![entry(1, 1)], ..Write::default() },
+            Write { record: Some(record(1)), ..Write::default() },
+            Write { compact_to: Some(LogIndex(1)), ..Write::default() },
+        ];
+        assert!(parts.iter().all(|part| !part.is_empty()));
+    }
+
+    #[test]
+    fn entries_replace_the_tail_that_they_begin_in() {
+        let mut restored = restored();
+        restored.apply(&Write { entries: vec![entry(5, 3), entry(6, 3)], ..Write::default() });
+        assert_eq!(indexes(&restored), [(3, 2), (4, 2), (5, 3), (6, 3)]);
+        restored.apply(&Write { entries: vec![entry(5, 4)], ..Write::default() });
+        assert_eq!(indexes(&restored), [(3, 2), (4, 2), (5, 4)]);
+    }
+
+    #[test]
+    fn a_compaction_keeps_what_follows_its_index_and_a_snapshot_nothing() {
+        let mut restored = restored();
+        let write =
+            Write { record: Some(record(4)), compact_to: Some(LogIndex(4)), ..Write::default() };
+        restored.apply(&write);
+        assert_eq!((indexes(&restored), restored.record.index.0), (vec![(5, 2), (6, 2)], 4));
+        let write = Write {
+            hard_state: Some(hard_state(3, 0, 9)),
+            snapshot: Some(record(9)),
+            ..Write::default()
+        };
+        restored.apply(&write);
+        assert_eq!((indexes(&restored), restored.record.index.0), (vec![], 9));
+        assert_eq!(restored.hard_state, hard_state(3, 0, 9));
+    }
+
+    #[test]
+    fn a_vote_may_be_cast_and_kept_and_is_free_in_a_later_term() {
+        let mut restored = restored();
+        for allowed in [hard_state(2, 1, 5), hard_state(3, 0, 5), hard_state(3, 2, 6)] {
+            restored.apply(&Write { hard_state: Some(allowed), ..Write::default() });
+            assert_eq!(restored.hard_state, allowed);
+        }
+    }
+
+    fn refused(write: &Write) -> String {
+        let apply = std::panic::AssertUnwindSafe(|| restored().apply(write));
+        let panic = std::panic::catch_unwind(apply).expect_err("a write that breaks an invariant");
+        panic.downcast_ref::<&str>().map(ToString::to_string).unwrap_or_default()
+    }
+
+    #[test]
+    fn what_breaks_an_invariant_is_refused() {
+        let state = |state| Write { hard_state: Some(state), ..Write::default() };
+        let entries = |entries: &[u64]| Write {
+            entries: entries.iter().map(|index| entry(*index, 2)).collect(),
+            ..Write::default()
+        };
+        let recorded = |index| Write { record: Some(record(index)), ..Write::default() };
+        let cases = [
+            (state(hard_state(1, 1, 4)), "a durable term goes back"),
+            (state(hard_state(2, 1, 3)), "a durable commit index goes back"),
+            (state(hard_state(2, 2, 4)), "a durable vote is taken back"),
+            (state(hard_state(2, 0, 4)), "a durable vote is taken back"),
+            (state(hard_state(2, 1, 7)), "a commit index beyond the log"),
+            (entries(&[7, 9]), "a gap in the log"),
+            (entries(&[8]), "a gap in the log"),
+            (entries(&[3]), "a commit index beyond the log"),
+            (recorded(5), "a record beyond the commit index"),
+            (recorded(1), "a gap between record and log"),
+            (
+                Write { compact_to: Some(LogIndex(3)), ..Write::default() },
+                "the log is compacted beyond the record",
+            ),
+        ];
+        for (write, why) in cases {
+            assert_eq!(refused(&write), why);
+        }
+    }
+}

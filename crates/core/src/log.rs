@@ -224,4 +224,36 @@ mod tests {
     fn a_gap_is_never_appended() {
         log(1, 3, 0).append(&[translate::library_entry(&entry(6, 1))]);
     }
+
+    #[test]
+    fn what_is_held_is_given_out_as_asked() {
+        let log = log(1, 5, 0);
+        assert_eq!((log.len(), log.is_empty()), (5, false));
+        assert_eq!(log.iter().map(|entry| entry.index.0).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+        let asked = |low, high| {
+            let entries = log.entries(low, high, None, GetEntriesContext::empty(false));
+            entries.map(|entries| entries.iter().map(|entry| entry.index).collect::<Vec<_>>())
+        };
+        assert_eq!(asked(2, 4).unwrap(), [2, 3]);
+        assert_eq!(asked(1, 6).unwrap(), [1, 2, 3, 4, 5]);
+        assert_eq!(asked(1, 7), Err(raft::Error::Store(StorageError::Unavailable)));
+        assert_eq!(asked(0, 3), Err(raft::Error::Store(StorageError::Compacted)));
+        let first = log.entries(1, 6, 0, GetEntriesContext::empty(false)).unwrap();
+        assert_eq!(first.len(), 1, "a limit of size leaves at least one");
+        let mut empty = log;
+        empty.install(record(20, 3));
+        assert_eq!((empty.len(), empty.is_empty(), empty.iter().count()), (0, true, 0));
+    }
+
+    #[test]
+    fn the_library_begins_with_the_stored_hard_state_and_configuration() {
+        let mut record = record(5, 1);
+        record.configuration.voters = vec![epicepoch_wire::NodeId(1), epicepoch_wire::NodeId(2)];
+        let vote = epicepoch_wire::NodeId(2);
+        let hard_state = HardState { term: Term(7), vote, commit: LogIndex(5) };
+        let log = Log::new(&Restored { hard_state, record, entries: vec![] });
+        let state = log.initial_state().unwrap();
+        assert_eq!(translate::hard_state(&state.hard_state), hard_state);
+        assert_eq!(state.conf_state.voters, [1, 2]);
+    }
 }

@@ -141,3 +141,34 @@ impl Shared {
         self.published.load()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_begins_above_its_low_end_and_holds_its_high_end() {
+        let range = EpochRange { low: Epoch(10), high: Epoch(12) };
+        let inside = (9..14).filter(|epoch| range.contains(Epoch(*epoch))).collect::<Vec<_>>();
+        assert_eq!(inside, [11, 12]);
+    }
+
+    #[test]
+    fn clients_are_sent_to_another_member_and_never_to_this_node_or_a_stranger() {
+        let me = Identity { node: NodeId(1), store: StoreId(1), boot: BootId(1) };
+        let member = |node| Member {
+            node: NodeId(node),
+            store: StoreId(u128::from(node)),
+            raft_addr: "r:1".into(),
+            client_addr: format!("c:{node}"),
+        };
+        let members = [1, 2].map(|node| (NodeId(node), member(node)));
+        let published = Published { members: Arc::new(members.into()), ..Published::nothing(me) };
+        let sent = |leader: Option<u64>| {
+            let published = Published { leader: leader.map(NodeId), ..published.clone() };
+            published.other_leader().cloned()
+        };
+        assert_eq!(sent(Some(2)), Some(member(2)));
+        assert_eq!([None, Some(1), Some(3)].map(sent), [None, None, None]);
+    }
+}

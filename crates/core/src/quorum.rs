@@ -183,4 +183,83 @@ mod tests {
             prop_assert_eq!(voters.is_lost(a), !voters.is_quorum(VoterSet(!a.0 & mask)));
         }
     }
+
+    #[test]
+    fn voters_are_named_with_their_stores_and_counted_once() {
+        let joint = voters(&[3, 1], &[2, 3]);
+        let named: Vec<_> = joint.iter().map(|(node, store)| (node.0, store.0)).collect();
+        assert_eq!(named, [(1, 1), (2, 2), (3, 3)]);
+        assert_eq!((joint.len(), joint.is_empty(), joint.is_joint()), (3, false, true));
+        let simple = voters(&[7], &[]);
+        assert_eq!((simple.len(), simple.is_empty(), simple.is_joint()), (1, false, false));
+        let none = voters(&[], &[]);
+        assert_eq!((none.len(), none.is_empty(), none.is_joint()), (0, true, false));
+    }
+
+    #[test]
+    fn a_quorum_by_a_property_is_the_quorum_of_those_that_have_it() {
+        let joint = voters(&[3, 4, 5], &[1, 2, 3]);
+        assert!(!joint.is_quorum_by(|node| node.0 >= 3));
+        assert!(joint.is_quorum_by(|node| node.0 != 5 && node.0 != 2));
+    }
+
+    #[test]
+    fn as_many_voters_as_a_mask_has_bits() {
+        let all: Vec<u64> = (1..=Voters::MAX as u64).collect();
+        let voters = voters(&all, &[]);
+        assert!(voters.is_quorum(set(&voters, &all[..33])));
+        assert!(!voters.is_quorum(set(&voters, &all[..32])));
+        assert!(voters.is_lost(set(&voters, &all[32..])));
+    }
+
+    proptest! {
+        /// What carries an order from one configuration to the next: while membership is joint, a
+        /// quorum meets every quorum of the old configuration and every one of the new.
+        #[test]
+        fn a_joint_quorum_meets_every_quorum_of_the_old_and_of_the_new(
+            incoming in prop::collection::btree_set(1_u64..12, 1..8),
+            outgoing in prop::collection::btree_set(1_u64..12, 1..8),
+            said_yes in prop::collection::btree_set(1_u64..12, 0..12),
+            others in prop::collection::btree_set(1_u64..12, 0..12),
+        ) {
+            let list = |set: &std::collections::BTreeSet<u64>| set.iter().copied().collect::<Vec<_>>();
+            let joint = voters(&list(&incoming), &list(&outgoing));
+            let is_joint_quorum = joint.is_quorum_by(|node| said_yes.contains(&node.0));
+            for half in [&incoming, &outgoing] {
+                let simple = voters(&list(half), &[]);
+                let is_quorum = simple.is_quorum_by(|node| others.contains(&node.0));
+                let meet = half.iter().any(|id| said_yes.contains(id) && others.contains(id));
+                prop_assert!(!(is_joint_quorum && is_quorum) || meet);
+                // A joint quorum is one of each half, by the plain count of its heads.
+                let count = half.iter().filter(|id| said_yes.contains(id)).count();
+                prop_assert!(!is_joint_quorum || count * 2 > half.len());
+            }
+            let heads = |half: &std::collections::BTreeSet<u64>| {
+                half.iter().filter(|id| said_yes.contains(id)).count() * 2 > half.len()
+            };
+            prop_assert_eq!(is_joint_quorum, heads(&incoming) && heads(&outgoing));
+        }
+
+        /// One simple change at a time: a quorum of the old and one of the new share a voter.
+        #[test]
+        fn quorums_before_and_after_one_simple_change_meet(
+            before in prop::collection::btree_set(1_u64..10, 1..8),
+            changed in 1_u64..10,
+            a in prop::collection::btree_set(1_u64..10, 0..10),
+            b in prop::collection::btree_set(1_u64..10, 0..10),
+        ) {
+            let list = |set: &std::collections::BTreeSet<u64>| set.iter().copied().collect::<Vec<_>>();
+            let mut after = before.clone();
+            if !after.remove(&changed) {
+                after.insert(changed);
+            }
+            let quorum = |of: &[u64], said: &std::collections::BTreeSet<u64>| {
+                voters(of, &[]).is_quorum_by(|node| said.contains(&node.0))
+            };
+            if quorum(&list(&before), &a) && quorum(&list(&after), &b) {
+                let met = a.iter().any(|id| b.contains(id) && before.contains(id) && after.contains(id));
+                prop_assert!(met);
+            }
+        }
+    }
 }

@@ -161,7 +161,40 @@ pub(crate) fn library_message(sender: NodeId, from: &RaftMessage) -> eraftpb::Me
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    fn some_entries() -> impl Strategy<Value = Vec<LogEntry>> {
+        let bytes = || prop::collection::vec(any::<u8>(), 0..6);
+        let entry = (any::<bool>(), any::<[u64; 2]>(), bytes(), bytes()).prop_map(
+            |(is_normal, [term, index], data, context)| LogEntry {
+                kind: if is_normal { EntryKind::Normal } else { EntryKind::Membership },
+                term: Term(term),
+                index: LogIndex(index),
+                data,
+                context,
+            },
+        );
+        prop::collection::vec(entry, 0..4)
+    }
+
+    /// Lists are sorted, as the library may keep them in any order.
+    fn some_configuration() -> impl Strategy<Value = Configuration> {
+        let ids = || {
+            prop::collection::btree_set(any::<u64>(), 0..5)
+                .prop_map(|ids| ids.into_iter().map(NodeId).collect::<Vec<_>>())
+        };
+        (ids(), ids(), ids(), ids(), any::<bool>()).prop_map(
+            |(voters, learners, voters_outgoing, learners_next, auto_leave)| Configuration {
+                voters,
+                learners,
+                voters_outgoing,
+                learners_next,
+                auto_leave,
+            },
+        )
+    }
 
     #[test]
     fn every_kind_of_message_survives_the_way_there_and_back() {
@@ -205,5 +238,57 @@ mod tests {
         let mut proposal = eraftpb::Message::default();
         proposal.set_msg_type(eraftpb::MessageType::MsgPropose);
         assert_eq!(message(&proposal), None);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_message_holds_survives_the_way_there_and_back(
+            kind in prop::sample::select(&MessageKind::ALL[..]),
+            from: u64,
+            numbers: [u64; 8],
+            reject: bool,
+            context in prop::collection::vec(any::<u8>(), 0..6),
+            entries in some_entries(),
+            configuration in some_configuration(),
+        ) {
+            let [to, term, log_term, index, commit, commit_term, reject_hint, asked] = numbers;
+            let snapshot = Snapshot {
+                index: LogIndex(index),
+                term: Term(log_term),
+                configuration,
+                data: context.clone(),
+            };
+            let ours = RaftMessage {
+                kind,
+                to: NodeId(to),
+                term: Term(term),
+                log_term: Term(log_term),
+                index: LogIndex(index),
+                commit: LogIndex(commit),
+                commit_term: Term(commit_term),
+                reject,
+                reject_hint: LogIndex(reject_hint),
+                request_snapshot: LogIndex(asked),
+                context,
+                entries,
+                snapshot: (kind == MessageKind::Snapshot).then_some(snapshot),
+            };
+            let there = library_message(NodeId(from), &ours);
+            prop_assert_eq!((there.from, there.to), (from, to));
+            prop_assert_eq!(message(&there), Some(ours));
+        }
+
+        #[test]
+        fn hard_states_and_configurations_survive_the_way_there_and_back(
+            numbers: [u64; 3], ours in some_configuration(),
+        ) {
+            prop_assert_eq!(configuration(&library_configuration(&ours)), ours);
+            let [term, vote, commit] = numbers;
+            let ours =
+                HardState { term: Term(term), vote: NodeId(vote), commit: LogIndex(commit) };
+            let there = library_hard_state(&ours);
+            prop_assert_eq!((there.term, there.vote, there.commit), (term, vote, commit));
+            prop_assert_eq!(hard_state(&there), ours);
+        }
     }
 }

@@ -1,0 +1,223 @@
+//! The replicated state: named cases, and its arithmetic near the end of time.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn member(node: u64, store: u128) -> Member {
+    let addr = format!("n{node}:1");
+    Member { node: NodeId(node), store: StoreId(store), raft_addr: addr.clone(), client_addr: addr }
+}
+
+fn state() -> State {
+    let members = vec![member(1, 11), member(2, 12), member(3, 13)];
+    State::new(&Genesis { cluster: ClusterId(5), history: HistoryId(6), members })
+}
+
+fn reserve(term: u64, node: u64, until: u64) -> Command {
+    let owner = Owner { term: Term(term), node: NodeId(node), boot: BootId(node) };
+    Command::Reserve { owner, until: Epoch(until) }
+}
+
+fn assigned(outcome: &Outcome) -> (u64, u64) {
+    match outcome {
+        Outcome::Assigned(_, range) => (range.low.0, range.high.0),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn two_equal_proposals_never_own_the_same_range() {
+    let mut state = state();
+    let (a, b) = (reserve(1, 1, 5000), reserve(1, 1, 5000));
+    assert_eq!(assigned(&state.apply(Term(1), &a)), (0, 5000));
+    assert_eq!(assigned(&state.apply(Term(1), &b)), (5000, 5000 + WIDTH_MIN_NS));
+}
+
+#[test]
+fn a_proposal_of_another_term_owns_nothing() {
+    let mut state = state();
+    let before = state.clone();
+    assert_eq!(state.apply(Term(2), &reserve(1, 1, 5000)), Outcome::Stale);
+    assert_eq!(state, before);
+}
+
+#[test]
+fn a_clock_set_back_still_gets_a_range_above_the_ceiling() {
+    let mut state = state();
+    state.apply(Term(1), &reserve(1, 1, 1_000_000));
+    let (low, high) = assigned(&state.apply(Term(2), &reserve(2, 2, 10)));
+    assert_eq!((low, high), (1_000_000, 1_000_000 + WIDTH_MIN_NS));
+}
+
+#[test]
+fn at_the_end_of_time_nothing_is_assigned() {
+    let mut state = state();
+    state.apply(Term(1), &reserve(1, 1, u64::MAX));
+    assert_eq!(state.apply(Term(1), &reserve(1, 1, u64::MAX)), Outcome::Exhausted);
+}
+
+#[test]
+fn a_removed_id_and_a_known_store_are_never_admitted_again() {
+    let mut state = state();
+    let change = |step| MembershipChange { nonce: 1, steps: vec![step] };
+    let voters = |ids: &[u64]| Configuration {
+        voters: ids.iter().map(|id| NodeId(*id)).collect(),
+        ..Configuration::default()
+    };
+    let remove = change(MembershipStep::Remove(NodeId(3)));
+    assert_eq!(state.check_change(&remove), Ok(()));
+    state.apply_change(&remove, &voters(&[1, 2]));
+    assert!(state.check_change(&remove).is_err());
+    for refused in [member(3, 99), member(2, 99), member(4, 11), member(0, 99)] {
+        let add = change(MembershipStep::AddLearner(refused));
+        assert!(state.check_change(&add).is_err());
+    }
+    let add = change(MembershipStep::AddLearner(member(4, 14)));
+    assert_eq!(state.check_change(&add), Ok(()));
+    let learning = Configuration { learners: vec![NodeId(4)], ..voters(&[1, 2]) };
+    state.apply_change(&add, &learning);
+    assert_eq!(state.store_of(NodeId(4)), StoreId(14));
+    assert_eq!(State::decode(&state.encode()), Ok(state));
+}
+
+#[test]
+fn an_outgoing_voter_stays_bound_until_the_joint_configuration_is_left() {
+    let mut state = state();
+    let joint = Configuration {
+        voters: vec![NodeId(1), NodeId(2)],
+        voters_outgoing: vec![NodeId(1), NodeId(2), NodeId(3)],
+        ..Configuration::default()
+    };
+    let remove = MembershipChange { nonce: 1, steps: vec![MembershipStep::Remove(NodeId(3))] };
+    state.apply_change(&remove, &joint);
+    assert_eq!(state.store_of(NodeId(3)), StoreId(13));
+    state.reconcile(&Configuration { voters_outgoing: vec![], ..joint });
+    assert_eq!(state.store_of(NodeId(3)), StoreId(0));
+    assert!(state.removed.contains(&NodeId(3)));
+}
+
+#[test]
+fn an_address_changes_only_for_the_bound_data_directory() {
+    let mut state = state();
+    let moved = Member { client_addr: "new:2".into(), ..member(2, 12) };
+    let outcome = state.apply(Term(1), &Command::Readdress(moved.clone()));
+    assert_eq!(outcome, Outcome::Readdressed(NodeId(2)));
+    assert_eq!(state.members[&NodeId(2)], moved);
+    let stranger = Command::Readdress(Member { store: StoreId(99), ..moved });
+    assert!(matches!(state.apply(Term(1), &stranger), Outcome::Refused(_)));
+}
+
+proptest! {
+    #[test]
+    fn ranges_are_disjoint_and_rise(
+        steps in prop::collection::vec((1_u64..4, 1_u64..4, 0_u64..u64::MAX, any::<bool>()), 1..50),
+    ) {
+        let mut state = state();
+        let mut last_high = 0;
+        for (term, node, until, is_stale) in steps {
+            let committed = Term(if is_stale { term + 1 } else { term });
+            match state.apply(committed, &reserve(term, node, until)) {
+                Outcome::Assigned(owner, range) => {
+                    prop_assert!(!is_stale);
+                    prop_assert_eq!(range.low.0, last_high);
+                    prop_assert!(range.high > range.low);
+                    prop_assert_eq!(state.owner, Some((owner, range)));
+                    last_high = range.high.0;
+                }
+                Outcome::Stale => prop_assert!(is_stale),
+                other => prop_assert_eq!(other, Outcome::Exhausted),
+            }
+            prop_assert_eq!(state.ceiling.0, last_high);
+        }
+        prop_assert_eq!(State::decode(&state.encode()), Ok(state));
+    }
+
+    #[test]
+    fn commands_round_trip_and_garbage_never_panics(
+        term: u64, node: u64, until: u64, bytes: Vec<u8>,
+    ) {
+        let change = MembershipChange {
+            nonce: until,
+            steps: vec![
+                MembershipStep::AddLearner(member(node, 7)),
+                MembershipStep::Promote(NodeId(term)),
+                MembershipStep::Remove(NodeId(until)),
+            ],
+        };
+        for command in [reserve(term, node, until), Command::Readdress(member(node, 3))] {
+            prop_assert_eq!(Command::decode(&command.encode()), Ok(command));
+        }
+        prop_assert_eq!(MembershipChange::decode(&change.encode()), Ok(change));
+        let _ = (State::decode(&bytes), Command::decode(&bytes));
+        let _ = MembershipChange::decode(&bytes);
+    }
+}
+
+#[test]
+fn an_address_that_is_recorded_is_neither_empty_nor_over_the_limit() {
+    assert!(!is_recordable(""));
+    assert!(is_recordable(&"a".repeat(ADDR_LEN_MAX)));
+    assert!(!is_recordable(&"a".repeat(ADDR_LEN_MAX + 1)));
+}
+
+#[test]
+fn either_limit_of_members_refuses_another_one() {
+    let add = |node| MembershipChange {
+        nonce: 1,
+        steps: vec![MembershipStep::AddLearner(member(node, 9_999))],
+    };
+    let mut full = state();
+    full.members = (1..=MEMBERS_MAX as u64).map(|id| (NodeId(id), member(id, 5))).collect();
+    assert!(full.check_change(&add(1_000)).is_err());
+    full.members.pop_last();
+    assert_eq!(full.check_change(&add(1_000)), Ok(()));
+    let mut worn = state();
+    worn.removed = (10..10 + REMOVED_MAX as u64).map(NodeId).collect();
+    assert!(worn.check_change(&add(9)).is_err());
+    worn.removed.pop_last();
+    assert_eq!(worn.check_change(&add(9)), Ok(()));
+}
+
+proptest! {
+    /// Ceiling arithmetic, near the end of time as well: a range has the width that was asked
+    /// for, or the least one, or what is left; and nothing is assigned exactly at the end.
+    #[test]
+    fn a_range_is_as_wide_as_asked_or_the_least_and_ends_with_time(
+        ceiling in prop_oneof![0..u64::MAX, u64::MAX - 3 * WIDTH_MIN_NS..=u64::MAX],
+        until in prop_oneof![0..u64::MAX, u64::MAX - 3 * WIDTH_MIN_NS..=u64::MAX],
+    ) {
+        let mut state = state();
+        state.ceiling = Epoch(ceiling);
+        let outcome = state.apply(Term(1), &reserve(1, 1, until));
+        if ceiling == u64::MAX {
+            prop_assert_eq!(outcome, Outcome::Exhausted);
+            prop_assert_eq!((state.ceiling, state.owner), (Epoch(ceiling), None));
+            return Ok(());
+        }
+        let (low, high) = assigned(&outcome);
+        let wanted = u128::from(until).max(u128::from(ceiling) + u128::from(WIDTH_MIN_NS));
+        prop_assert_eq!((low, u128::from(high)), (ceiling, wanted.min(u128::from(u64::MAX))));
+        prop_assert_eq!(state.ceiling, Epoch(high));
+    }
+
+    /// What decodes is one state: encoding and reading it again changes nothing. Damage never
+    /// panics, and what is kept of it is no longer than it was.
+    #[test]
+    fn damaged_records_are_refused_or_read_the_same_twice(
+        at: prop::sample::Index, flip in 1_u8.., cut: prop::sample::Index, removed: [u64; 4],
+    ) {
+        let mut state = state();
+        state.apply(Term(1), &reserve(1, 1, 5_000));
+        state.removed = removed.map(NodeId).into();
+        let whole = state.encode();
+        let mut damaged = whole.clone();
+        damaged[at.index(whole.len())] ^= flip;
+        if let Ok(read) = State::decode(&damaged) {
+            let again = read.encode();
+            prop_assert!(again.len() <= damaged.len());
+            prop_assert_eq!(State::decode(&again), Ok(read));
+        }
+        prop_assert!(State::decode(&whole[..cut.index(whole.len())]).is_err());
+    }
+}
