@@ -1,0 +1,188 @@
+//! What every decoder of the peer protocol holds to, whatever arrives: what it takes has exactly
+//! the length of what arrived, so that nobody makes a node keep more than was sent; it reads the
+//! same again once encoded; a part of it is refused; so is a count beyond its limit, before
+//! anything that follows.
+
+use std::fmt::Debug;
+
+use epicepoch_wire::bootstrap::{Empty, Genesis, MEMBERS_MAX, Member};
+use epicepoch_wire::confirm::{Confirm, ConfirmReply};
+use epicepoch_wire::cursor::DecodeError;
+use epicepoch_wire::gossip::{Ping, Pong};
+use epicepoch_wire::hello::{Hello, LinkKind, Refusal, RefusalCode, SharedSettings};
+use epicepoch_wire::raft_message::{
+    Configuration, EntryKind, LogEntry, MessageKind, RaftMessage, Snapshot,
+};
+use epicepoch_wire::{
+    BootId, ClusterId, HistoryId, LogIndex, NodeId, Round, StoreId, Term, WorkerId,
+};
+use proptest::prelude::*;
+
+/// What an input encodes to after it was read; `None` when it was refused.
+type Again = Box<dyn Fn(&[u8]) -> Option<Vec<u8>>>;
+
+/// One codec: an encoding of something, and how it is read and written.
+struct Codec {
+    name: &'static str,
+    whole: Vec<u8>,
+    again: Again,
+}
+
+fn codec<T: Debug + PartialEq + 'static>(
+    name: &'static str,
+    value: &T,
+    encode: fn(&T, &mut Vec<u8>),
+    decode: fn(&[u8]) -> Result<T, DecodeError>,
+) -> Codec {
+    let mut whole = Vec::new();
+    encode(value, &mut whole);
+    assert_eq!(decode(&whole).as_ref(), Ok(value), "{name}");
+    let again = move |bytes: &[u8]| {
+        let read = decode(bytes).ok()?;
+        let mut out = Vec::new();
+        encode(&read, &mut out);
+        assert_eq!(decode(&out), Ok(read), "{name}: read twice, and not the same");
+        Some(out)
+    };
+    Codec { name, whole, again: Box::new(again) }
+}
+
+fn raft_message(kind: MessageKind) -> RaftMessage {
+    let entry = |index| LogEntry {
+        kind: EntryKind::Membership,
+        term: Term(3),
+        index: LogIndex(index),
+        data: b"data".to_vec(),
+        context: b"context".to_vec(),
+    };
+    let ids = |ids: &[u64]| ids.iter().map(|id| NodeId(*id)).collect();
+    let snapshot = Snapshot {
+        index: LogIndex(9),
+        term: Term(3),
+        configuration: Configuration {
+            voters: ids(&[1, 2]),
+            learners: ids(&[3]),
+            voters_outgoing: ids(&[1, 4]),
+            learners_next: ids(&[4]),
+            auto_leave: true,
+        },
+        data: b"state".to_vec(),
+    };
+    RaftMessage {
+        kind,
+        to: NodeId(2),
+        term: Term(4),
+        log_term: Term(3),
+        index: LogIndex(9),
+        commit: LogIndex(8),
+        commit_term: Term(3),
+        reject: true,
+        reject_hint: LogIndex(7),
+        request_snapshot: LogIndex(6),
+        context: b"CampaignTransfer".to_vec(),
+        entries: if kind == MessageKind::Append { vec![entry(10), entry(11)] } else { vec![] },
+        snapshot: (kind == MessageKind::Snapshot).then_some(snapshot),
+    }
+}
+
+fn codecs() -> Vec<Codec> {
+    let (store, boot, worker) = (StoreId(77), BootId(8), WorkerId(3));
+    let (term, round, leader) = (Term(4), Round(5), NodeId(2));
+    let member = |node| Member {
+        node: NodeId(node),
+        store,
+        raft_addr: "a.example:1".into(),
+        client_addr: "a.example:2".into(),
+    };
+    let hello = Hello {
+        link: LinkKind::Confirm(worker),
+        to: leader,
+        store,
+        boot,
+        cluster_name: "epicepoch".into(),
+        raft_addr: "a.example:1".into(),
+        client_addr: "a.example:2".into(),
+        workers: 4,
+        settings: SharedSettings {
+            epoch_interval_ms: 100,
+            reservation_ms: 1000,
+            clock_offset_max_ms: 500,
+            election_timeout_ms: 150,
+            max_n: 65_536,
+        },
+    };
+    let confirm = Confirm { store, boot, worker, term, round };
+    let reply = ConfirmReply { leader, store, boot, worker, term, round, promise: Term(6) };
+    let empty = Empty {
+        store,
+        client_addr: "a.example:2".into(),
+        bootstrapping: true,
+        peers: vec![(NodeId(1), "a:1".into()), (NodeId(2), "b:1".into())],
+    };
+    let (cluster, history) = (ClusterId(5), HistoryId(6));
+    let genesis = Genesis { cluster, history, members: vec![member(1), member(2)] };
+    let refusal = Refusal::new(RefusalCode::WrongStore, "restore it");
+    let question = Ping { sent_ns: 1 };
+    let answer = Pong { sent_ns: 1, wall_ns: 2 };
+    let mut codecs = vec![
+        codec("hello", &hello, Hello::encode, Hello::decode),
+        codec("refusal", &refusal, Refusal::encode, Refusal::decode),
+        codec("confirm", &confirm, Confirm::encode, Confirm::decode),
+        codec("confirm reply", &reply, ConfirmReply::encode, ConfirmReply::decode),
+        codec("ping", &question, Ping::encode, Ping::decode),
+        codec("pong", &answer, Pong::encode, Pong::decode),
+        codec("empty", &empty, Empty::encode, Empty::decode),
+        codec("genesis", &genesis, Genesis::encode, Genesis::decode),
+    ];
+    for kind in MessageKind::ALL {
+        let message = raft_message(kind);
+        codecs.push(codec("Raft message", &message, RaftMessage::encode, RaftMessage::decode));
+    }
+    codecs
+}
+
+proptest! {
+    #[test]
+    fn what_is_taken_is_as_long_as_what_arrived(
+        flips in prop::collection::vec((any::<prop::sample::Index>(), 1_u8..), 0..4),
+        garbage: Vec<u8>,
+    ) {
+        for Codec { name, mut whole, again } in codecs() {
+            for (at, flip) in &flips {
+                let at = at.index(whole.len());
+                whole[at] ^= flip;
+            }
+            for bytes in [&whole, &garbage] {
+                let kept = again(bytes).map(|out| out.len());
+                prop_assert!(kept.is_none_or(|kept| kept == bytes.len()), "{name}: {bytes:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_part_and_a_surplus_are_refused(
+        cut: prop::sample::Index, surplus in prop::collection::vec(any::<u8>(), 1..9),
+    ) {
+        for Codec { name, whole, again } in codecs() {
+            prop_assert!(again(&whole).is_some_and(|out| out == whole), "{name}");
+            prop_assert!(again(&whole[..cut.index(whole.len())]).is_none(), "{name}: a part");
+            prop_assert!(again(&[&whole[..], &surplus].concat()).is_none(), "{name}: a surplus");
+        }
+    }
+}
+
+/// Every four bytes of every encoding that could be a count or a length are made as large as they
+/// can be: what is read is a number, or refused; nothing is kept for what has not arrived.
+#[test]
+fn a_count_of_what_has_not_arrived_is_never_believed() {
+    for Codec { name, whole, again } in codecs() {
+        for at in 0..whole.len().saturating_sub(3) {
+            for count in [u32::MAX, 1 << 30, 1 << 20, MEMBERS_MAX as u32, 4096] {
+                let mut bytes = whole.clone();
+                bytes[at..at + 4].copy_from_slice(&count.to_le_bytes());
+                let kept = again(&bytes).map_or(0, |out| out.len());
+                assert!(kept <= bytes.len(), "{name}: {kept} bytes kept of {}", bytes.len());
+            }
+        }
+    }
+}
