@@ -8,7 +8,8 @@ use epicepoch_wire::{Epoch, EpochIndex, Term, Timestamp, TimestampRange};
 use thiserror::Error;
 
 use crate::confirm::Confirmed;
-use crate::publication::{Grant, Shared};
+use crate::planted::{self, Bug, safety_assert};
+use crate::publication::{EpochRange, Grant, Shared};
 use crate::sync::{Mutex, PoisonError};
 
 /// The two times that an allocation needs, read once per batch by the caller.
@@ -95,10 +96,16 @@ impl Allocator {
         let range = TimestampRange::new(first, count).ok_or(AllocateError::Exhausted)?;
         // S1: never the same timestamp twice, never one below an earlier one.
         let before = (position.epoch, position.next_index);
-        assert!((next.epoch, next.next_index) >= before, "S1: the allocator went back");
+        safety_assert!((next.epoch, next.next_index) >= before, "S1: the allocator went back");
         // S3: only inside the range that apply assigned to this term and boot.
-        assert!(grant.range.contains(next.epoch), "S3: stamped outside the granted range");
-        *position = Position { next_index: next.next_index + count, ..next };
+        safety_assert!(grant.range.contains(next.epoch), "S3: stamped outside the granted range");
+        *position = Position { next_index: next.next_index + taken(count), ..next };
+        if planted::is(Bug::IntervalRestarts) {
+            position.moved_at_ns = now.monotonic_ns;
+        }
+        if planted::is(Bug::ClockReadTwice) {
+            return Ok(read_again(range, *position, grant, self.epoch_interval_ns, now));
+        }
         Ok(range)
     }
 
@@ -118,7 +125,7 @@ impl Position {
         count: u64,
         now: Now,
     ) -> Result<Self, AllocateError> {
-        let range = grant.range;
+        let range = planted_range(grant);
         let trusted = Epoch(now.trusted_ns);
         let at =
             |epoch| Self { epoch, next_index: 0, term: grant.term, moved_at_ns: now.monotonic_ns };
@@ -128,7 +135,8 @@ impl Position {
         }
         // A range of another term that does not lie wholly above the last timestamp, or one that
         // ends below it, was not assigned by apply to this position.
-        if self.term != grant.term || self.epoch > range.high {
+        let is_blind = planted::is(Bug::KeptRange) || planted::is(Bug::CoalescedRoles);
+        if (self.term != grant.term || self.epoch > range.high) && !is_blind {
             return Err(AllocateError::BehindLast);
         }
         let is_due = now.monotonic_ns.saturating_sub(self.moved_at_ns) >= interval_ns;
@@ -137,6 +145,12 @@ impl Position {
             return Ok(self);
         }
         let next = trusted.max(Epoch(self.epoch.0.saturating_add(1))).min(range.high);
+        if planted::is(Bug::EpochFollowsClock) && is_due {
+            return Ok(at(trusted.clamp(Epoch(range.low.0 + 1), range.high)));
+        }
+        if planted::is(Bug::IndexReset) && next == self.epoch {
+            return Ok(at(next));
+        }
         match (next > self.epoch, is_full) {
             (true, _) => Ok(at(next)),
             // The range is used up or the clock went back: stand still, the index goes on.
@@ -146,13 +160,53 @@ impl Position {
     }
 }
 
+/// How far a batch of `count` moves the index: `count`, but for planted bugs.
+fn taken(count: u64) -> u64 {
+    if planted::is(Bug::NextOffByOne) {
+        count.saturating_sub(1).max(1)
+    } else if planted::is(Bug::CountOverflow) {
+        count & 0xff
+    } else {
+        count
+    }
+}
+
+/// The range of a grant, but for a planted bug.
+fn planted_range(grant: &Grant) -> EpochRange {
+    let range = grant.range;
+    if planted::is(Bug::BeyondRange) {
+        EpochRange { high: Epoch(u64::MAX), ..range }
+    } else {
+        range
+    }
+}
+
+/// What a planted bug stamps: past the end of the interval at a second look at the clock, up to
+/// two milliseconds later, it is the next epoch already.
+fn read_again(
+    range: TimestampRange,
+    position: Position,
+    grant: &Grant,
+    interval_ns: u64,
+    now: Now,
+) -> TimestampRange {
+    let later_ns = now.monotonic_ns % 2_000_000;
+    if now.monotonic_ns + later_ns - position.moved_at_ns <= interval_ns {
+        return range;
+    }
+    let lowest = Epoch(grant.range.low.0 + 1);
+    let epoch = Epoch(now.trusted_ns + later_ns).clamp(lowest, grant.range.high);
+    let first = Timestamp::new(epoch, range.first().index);
+    TimestampRange::new(first, range.count()).unwrap_or(range)
+}
+
 #[cfg(test)]
 mod tests {
     use epicepoch_wire::{BootId, NodeId, StoreId};
     use proptest::prelude::*;
 
     use super::*;
-    use crate::publication::{EpochRange, Identity, Published};
+    use crate::publication::{Identity, Published};
 
     const ME: Identity = Identity { node: NodeId(1), store: StoreId(1), boot: BootId(7) };
     const INTERVAL: u64 = 100;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::{BootId, NodeId, Round, StoreId, Term, WorkerId};
 
+use crate::planted::{self, Bug};
 use crate::promise::Promise;
 use crate::publication::{Identity, Published, Shared};
 use crate::quorum::VoterSet;
@@ -119,10 +120,11 @@ impl<B> Rounds<B> {
             return Err((batch, published));
         };
         let promise = shared.promise.load();
+        let term = if planted::is(Bug::CurrentTermAsked) { published.term } else { grant.term };
         self.last.0 += 1;
         let mut in_flight = InFlight {
             round: self.last,
-            term: grant.term,
+            term,
             published: published.clone(),
             yes: VoterSet::default(),
             no: VoterSet::default(),
@@ -136,7 +138,7 @@ impl<B> Rounds<B> {
             store: self.me.store,
             boot: self.me.boot,
             worker: self.worker,
-            term: grant.term,
+            term,
             round: self.last,
         };
         Ok(Begun { confirm, published })
@@ -156,7 +158,9 @@ impl<B> Rounds<B> {
         }
         let mut counted = false;
         for round in &mut self.in_flight {
-            if round.round <= reply.round && round.term == reply.term {
+            if planted::is(Bug::AnyReplyCounts) && reply.is_yes() {
+                counted |= round.count(from, reply.store, round.term);
+            } else if round.round <= reply.round && round.term == reply.term {
                 counted |= round.count(from, reply.store, reply.promise);
             }
         }
@@ -227,15 +231,34 @@ impl<B> Rounds<B> {
 
 impl<B> InFlight<B> {
     fn count(&mut self, node: NodeId, store: StoreId, promise: Term) -> bool {
-        let Some(position) = self.published.voters.position(node, store) else {
+        let voters = &self.published.voters;
+        let Some(position) = voters.position(node, store).or_else(|| self.stranger(node)) else {
             return false;
         };
-        if promise > self.term {
+        if planted::is(Bug::CountedTwice) && self.yes.contains(position) {
+            if let Some(other) = self.unheard() {
+                self.yes.insert(other);
+            }
+        } else if promise > self.term {
             self.no.insert(position);
         } else if !self.no.contains(position) {
             self.yes.insert(position);
         }
         true
+    }
+
+    /// For whom the yes of a node that is no voter counts: for nobody, but for planted bugs.
+    fn stranger(&self, node: NodeId) -> Option<usize> {
+        let is_member = self.published.members.contains_key(&node);
+        let counts = planted::is(Bug::LearnerCounts) && is_member
+            || planted::is(Bug::RemovedCounts) && !is_member;
+        if counts { self.unheard() } else { None }
+    }
+
+    /// A voter that has not answered.
+    fn unheard(&self) -> Option<usize> {
+        let all = 0..self.published.voters.len();
+        all.into_iter().find(|at| !self.yes.contains(*at) && !self.no.contains(*at))
     }
 
     fn is_confirmed(&self) -> bool {

@@ -4,6 +4,8 @@
 use epicepoch_wire::raft_message::{LogEntry, Snapshot};
 use epicepoch_wire::{LogIndex, NodeId, Term};
 
+use crate::planted::safety_assert;
+
 /// The replicated state at one applied index, as it is stored: ceiling, owner, members, and the
 /// configuration at exactly that index. A snapshot is this record.
 pub type Record = Snapshot;
@@ -98,18 +100,18 @@ impl Restored {
 
     fn check(&self, before: HardState) {
         let Self { hard_state, record, entries } = self;
-        assert!(hard_state.term >= before.term, "a durable term goes back");
-        assert!(hard_state.commit >= before.commit, "a durable commit index goes back");
+        safety_assert!(hard_state.term >= before.term, "a durable term goes back");
+        safety_assert!(hard_state.commit >= before.commit, "a durable commit index goes back");
         let is_kept = before.vote == NodeId(0) || hard_state.vote == before.vote;
-        assert!(hard_state.term > before.term || is_kept, "a durable vote is taken back");
-        assert!(hard_state.commit >= record.index, "a record beyond the commit index");
+        safety_assert!(hard_state.term > before.term || is_kept, "a durable vote is taken back");
+        safety_assert!(hard_state.commit >= record.index, "a record beyond the commit index");
         let follows = |a: &LogEntry, b: &LogEntry| a.index.0 + 1 == b.index.0;
-        assert!(entries.is_sorted_by(follows), "a gap in the log");
+        safety_assert!(entries.is_sorted_by(follows), "a gap in the log");
         let first = entries.first().map_or(record.index.0 + 1, |entry| entry.index.0);
         let last = entries.last().map_or(record.index.0, |entry| entry.index.0);
-        assert!(first <= record.index.0 + 1, "a gap between record and log");
-        assert!(last >= record.index.0, "a record beyond the log");
-        assert!(hard_state.commit.0 <= last, "a commit index beyond the log");
+        safety_assert!(first <= record.index.0 + 1, "a gap between record and log");
+        safety_assert!(last >= record.index.0, "a record beyond the log");
+        safety_assert!(hard_state.commit.0 <= last, "a commit index beyond the log");
     }
 }
 

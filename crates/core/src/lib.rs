@@ -17,6 +17,9 @@
 //! - [`durable`]: what must be on disk before what leaves.
 //! - [`clock`]: trusted time, the clock firewall.
 //!
+//! Test builds only:
+//! - [`planted`]: bugs on purpose, for the checkers to find.
+//!
 //! Invariants are numbered in `docs/safety.md`; an `assert!` that guards one cites its number.
 
 pub mod allocator;
@@ -24,6 +27,7 @@ pub mod clock;
 pub mod confirm;
 pub mod durable;
 pub mod log;
+pub mod planted;
 pub mod promise;
 pub mod publication;
 pub mod quorum;

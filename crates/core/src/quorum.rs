@@ -4,6 +4,8 @@
 
 use epicepoch_wire::{NodeId, StoreId};
 
+use crate::planted::{self, Bug};
+
 /// The voters of one configuration. A set of them is a bit mask over their positions.
 ///
 /// Invariant: at most 64 voters, ordered by node id; every voter is incoming, outgoing, or both.
@@ -30,8 +32,9 @@ impl VoterSet {
         self.0 >> position & 1 == 1
     }
 
-    const fn is_majority_of(self, of: Self) -> bool {
-        (self.0 & of.0).count_ones() * 2 > of.0.count_ones()
+    fn is_majority_of(self, of: Self) -> bool {
+        let (both, all) = ((self.0 & of.0).count_ones() * 2, of.0.count_ones());
+        both > all || planted::is(Bug::EvenHalf) && both == all && all > 0
     }
 }
 

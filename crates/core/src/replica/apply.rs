@@ -13,6 +13,7 @@ use raft::eraftpb::{ConfChangeSingle, ConfChangeTransition, ConfChangeType, Conf
 
 use super::{Replica, Report};
 use crate::durable::Record;
+use crate::planted::{self, Bug, safety_assert};
 use crate::publication::{EpochRange, Grant};
 use crate::quorum::Voters;
 use crate::state::{Command, MembershipChange, MembershipStep, Outcome, Owner, State};
@@ -22,7 +23,10 @@ impl Replica {
     pub(super) fn apply_entry(&mut self, entry: &Entry) {
         let entry = translate::entry(entry);
         // S5: entries are applied once, in order.
-        assert!(entry.index.0 == self.applied.0.0 + 1, "S5: an entry is applied out of order");
+        safety_assert!(
+            entry.index.0 == self.applied.0.0 + 1,
+            "S5: an entry is applied out of order"
+        );
         self.applied = (entry.index, entry.term);
         match entry.kind {
             EntryKind::Normal => self.apply_normal(&entry),
@@ -63,21 +67,40 @@ impl Replica {
             && owner.boot == me.boot
             && owner.term == Term(raft.term)
             && raft.state == StateRole::Leader;
-        if !is_mine {
-            return;
-        }
+        let Some((term, range)) = self.believed(owner, range, is_mine) else { return };
         // A range that follows the one held extends it: both are owned.
         let range = match self.grant {
-            Some(held) if held.term == owner.term && held.range.high == range.low => {
+            Some(held) if held.term == term && held.range.high == range.low => {
                 EpochRange { low: held.range.low, high: range.high }
             }
             _ => range,
         };
-        assert!(range.low < range.high, "S3: an empty range was assigned");
-        self.grant = Some(Grant { term: owner.term, boot: me.boot, range });
+        safety_assert!(range.low < range.high, "S3: an empty range was assigned");
+        self.grant = Some(Grant { term, boot: me.boot, range });
         let took_ns = self.reservation.done(self.now_ns);
         self.publish();
-        self.reports.push_back(Report::Granted { term: owner.term, range, took_ns });
+        self.reports.push_back(Report::Granted { term, range, took_ns });
+    }
+
+    /// The term and range of the grant that an assignment gives this run: those that were assigned,
+    /// if it `is_mine`, but for planted bugs.
+    fn believed(
+        &self,
+        owner: Owner,
+        range: EpochRange,
+        is_mine: bool,
+    ) -> Option<(Term, EpochRange)> {
+        let me = self.config.identity;
+        let current = Term(self.raw.raft.term);
+        let is_own_node = owner.node == me.node;
+        let is_late = planted::is(Bug::LateCompletion) && is_own_node && owner.boot == me.boot;
+        let is_restarted = planted::is(Bug::RestartedRange) && is_own_node;
+        let is_followed = planted::is(Bug::FollowerAnswers) && owner.term == current;
+        if planted::is(Bug::ProposerRange) && is_mine {
+            return Some((current, EpochRange { low: self.memory.proposed_above(), ..range }));
+        }
+        (is_mine || is_late || is_restarted || is_followed)
+            .then_some((if is_late || is_restarted { current } else { owner.term }, range))
     }
 
     fn apply_membership(&mut self, entry: &LogEntry) {
@@ -86,7 +109,7 @@ impl Replica {
             if self.voters.is_joint() {
                 let left = self.raw.apply_conf_change(&ConfChangeV2::default());
                 // S7: every node leaves the same joint configuration at the same entry.
-                assert!(left.is_ok(), "S7: a joint configuration cannot be left");
+                safety_assert!(left.is_ok(), "S7: a joint configuration cannot be left");
                 self.take_in_change(None);
             }
             return;
@@ -106,12 +129,26 @@ impl Replica {
             return Outcome::Refused("the limit of voters is reached");
         }
         // The same configuration and the same change give the same answer on every node.
-        let taken = self.raw.apply_conf_change(&library_change(change));
-        if taken.is_err() {
+        let taken = if planted::is(Bug::HalfOfJoint) {
+            self.take_one_by_one(change)
+        } else {
+            self.raw.apply_conf_change(&library_change(change)).is_ok()
+        };
+        if !taken {
             return Outcome::Refused("the configuration does not allow the change");
         }
         self.take_in_change(Some(change));
         Outcome::Changed
+    }
+
+    /// A planted bug: no joint configuration, whose outgoing half would have a say, is between.
+    fn take_one_by_one(&mut self, change: &MembershipChange) -> bool {
+        let mut is_any = false;
+        for step in &change.steps {
+            let single = MembershipChange { nonce: 0, steps: vec![step.clone()] };
+            is_any |= self.raw.apply_conf_change(&library_change(&single)).is_ok();
+        }
+        is_any
     }
 
     /// The library has taken a configuration: publish its voters to all workers at once, and let
@@ -166,8 +203,11 @@ impl Replica {
     pub(super) fn install(&mut self, record: &Record) {
         let state = State::decode(&record.data).expect("a snapshot is read before it is taken");
         // S5: neither the ceiling nor the applied index goes back.
-        assert!(state.ceiling >= self.state.ceiling, "S5: a snapshot would lower the ceiling");
-        assert!(record.index >= self.applied.0, "S5: a snapshot would go back");
+        safety_assert!(
+            state.ceiling >= self.state.ceiling,
+            "S5: a snapshot would lower the ceiling"
+        );
+        safety_assert!(record.index >= self.applied.0, "S5: a snapshot would go back");
         self.state = state;
         self.applied = (record.index, record.term);
         self.snapshot_to_apply = Some(record.index);
@@ -186,10 +226,23 @@ impl Replica {
             index: self.applied.0,
             term: self.applied.1,
             configuration: translate::configuration(&conf),
-            data: self.state.encode(),
+            data: self.remembered(),
         };
         self.raw.mut_store().record_applied(record);
         self.compact_if_due();
+    }
+
+    /// The state as a record and a snapshot hold it: all of it, but for planted bugs.
+    fn remembered(&self) -> Vec<u8> {
+        let forgets_owner = planted::is(Bug::SnapshotForgetsOwner);
+        let forgets_ceiling = planted::is(Bug::SnapshotForgetsCeiling);
+        if !forgets_owner && !forgets_ceiling {
+            return self.state.encode();
+        }
+        let mut state = self.state.clone();
+        state.owner = state.owner.filter(|_| !forgets_owner);
+        state.ceiling = if forgets_ceiling { Epoch(0) } else { state.ceiling };
+        state.encode()
     }
 
     /// No epoch above it was ever assigned to anybody.

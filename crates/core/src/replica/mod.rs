@@ -28,6 +28,7 @@ use thiserror::Error;
 
 use crate::durable::{Restored, Write};
 use crate::log::Log;
+use crate::planted::{self, Bug};
 use crate::publication::{Grant, Identity, Published, Role, Shared};
 use crate::quorum::Voters;
 use crate::state::{MembershipChange, State, is_recordable};
@@ -146,6 +147,7 @@ pub struct Replica {
     snapshot_to_apply: Option<LogIndex>,
     compaction: Option<Write>,
     reservation: Reservation,
+    memory: planted::Memory,
     duties: Duties,
     reports: VecDeque<Report>,
 }
@@ -194,6 +196,7 @@ impl Replica {
             snapshot_to_apply: None,
             compaction: None,
             reservation: Reservation::new(&config),
+            memory: planted::Memory::default(),
             duties: Duties::default(),
             reports: VecDeque::new(),
             raw,
@@ -239,6 +242,13 @@ impl Replica {
     pub fn handle_tick(&mut self, now_ns: u64, trusted_ns: u64) -> Result<(), Fatal> {
         self.now_ns = now_ns;
         self.trusted_ns = trusted_ns;
+        if planted::is(Bug::LatePromise) {
+            self.shared.promise.raise(Term(self.raw.raft.term));
+        }
+        self.memory.tick(now_ns);
+        if planted::is(Bug::LateVoters) && self.memory.is_look() {
+            self.publish();
+        }
         if self.may_tick() {
             let raft = &self.raw.raft;
             let fires = raft.state != StateRole::Leader
@@ -390,8 +400,19 @@ impl Replica {
         Some(NodeId(self.raw.raft.leader_id)).filter(|leader| *leader != NodeId(0))
     }
 
+    /// The voters that the workers see: those of the applied configuration, but for planted bugs.
+    fn published_voters(&self) -> Voters {
+        let is_late = planted::is(Bug::LateVoters) && !self.memory.is_look();
+        if planted::is(Bug::OldVoters) || is_late {
+            let kept = &self.shared.published().voters;
+            return if kept.is_empty() { self.voters.clone() } else { kept.clone() };
+        }
+        self.voters.clone()
+    }
+
     fn publish(&mut self) {
         self.is_published = true;
+        let voters = self.published_voters();
         self.shared.publish(Arc::new(Published {
             identity: self.config.identity,
             cluster: self.state.cluster,
@@ -399,7 +420,7 @@ impl Replica {
             term: Term(self.raw.raft.term),
             role: self.role(),
             leader: self.leader(),
-            voters: self.voters.clone(),
+            voters,
             grant: self.grant,
             members: self.members.clone(),
         }));

@@ -9,6 +9,7 @@ use epicepoch_wire::{NodeId, Term};
 
 use super::Outgoing;
 use crate::durable::{HardState, Write};
+use crate::planted::{self, Bug, safety_assert};
 
 /// Writes and messages on their way out.
 #[derive(Debug)]
@@ -47,7 +48,7 @@ impl Outbox {
         if let Some(hard_state) = write.hard_state {
             let vote = (hard_state.term, hard_state.vote);
             // S6: a term or a vote that was promised is never taken back.
-            assert!(vote.0 >= self.vote.0, "S6: the term went back");
+            safety_assert!(vote.0 >= self.vote.0, "S6: the term went back");
             if vote != self.vote {
                 self.vote = vote;
                 self.vote_at = write.number;
@@ -85,8 +86,19 @@ impl Outbox {
             | MessageKind::RequestPreVoteResponse => false,
         };
         let after = if promises_vote_only { self.vote_at } else { number };
+        let is_early = match message.kind {
+            MessageKind::RequestVote | MessageKind::RequestVoteResponse => {
+                planted::is(Bug::EarlyVote)
+            }
+            MessageKind::AppendResponse => planted::is(Bug::EarlyAck),
+            _ => false,
+        };
+        let after = if is_early { 0 } else { after };
         // S6: whatever leaves, the term that it names is durable first.
-        assert!(after >= self.vote_at, "S6: a message would leave before its term is durable");
+        safety_assert!(
+            after >= self.vote_at,
+            "S6: a message would leave before its term is durable"
+        );
         self.held.push_back((after, Outgoing { to: message.to, message }));
     }
 
@@ -96,6 +108,9 @@ impl Outbox {
         assert!(number <= self.last, "a write is durable that was never handed out");
         while self.outstanding.front().is_some_and(|(first, _)| *first <= number) {
             self.outstanding.pop_front();
+        }
+        if planted::is(Bug::AnyCompletion) {
+            self.outstanding.clear();
         }
         self.durable = match self.outstanding.front() {
             Some((next, _)) => next - 1,

@@ -2,6 +2,7 @@
 //! current one is used, and never twice at once. It never computes a range: apply does.
 
 use super::{Replica, ReplicaConfig, Report};
+use crate::planted::{self, Bug, safety_assert};
 use crate::state::{Command, Owner};
 use epicepoch_wire::{Epoch, Term};
 use raft::StateRole;
@@ -94,18 +95,26 @@ impl Replica {
     /// would forward it and answer Ok.
     pub(super) fn reserve(&mut self) {
         let raft = &self.raw.raft;
-        assert!(raft.state == StateRole::Leader, "S3: only a leader reserves");
+        safety_assert!(raft.state == StateRole::Leader, "S3: only a leader reserves");
         let is_busy = self.reservation.pending.is_some() || raft.lead_transferee.is_some();
         if is_busy || !self.may_reserve() {
             return;
         }
         let me = self.config.identity;
         let owner = Owner { term: Term(raft.term), node: me.node, boot: me.boot };
-        let until = Epoch(self.trusted_ns.saturating_add(self.config.reservation_ns));
+        let window_ns = self.config.reservation_ns;
+        let until = Epoch(self.trusted_ns.saturating_add(window_ns));
+        // Equal proposals need equal bounds: a bug that has them rounds to whole windows.
+        let until = if planted::is(Bug::EqualProposals) {
+            Epoch(until.0.next_multiple_of(window_ns))
+        } else {
+            until
+        };
         let command = Command::Reserve { owner, until };
         // A dropped proposal (too much uncommitted) is tried again at the next tick.
         if self.call(|raw| raw.propose(Vec::new(), command.encode())).is_ok() {
             let proposed_at_ns = self.now_ns;
+            self.memory.propose_above(self.state.ceiling);
             self.reservation.pending = Some(Pending { proposed_at_ns, ticks: 0, is_late: false });
         }
     }

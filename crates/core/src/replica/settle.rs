@@ -2,12 +2,14 @@
 //! timeout is our own, a lost grant is revoked, and whatever the library has ready is taken. It
 //! never lets a message of a call out before the Promise shows the call's term.
 
-use epicepoch_wire::{LogIndex, Term};
+use epicepoch_wire::{Epoch, LogIndex, Term};
 use raft::{RawNode, StateRole};
 
 use super::{Replica, Report};
 use crate::durable::Write;
 use crate::log::Log;
+use crate::planted::{self, Bug, safety_assert};
+use crate::publication::{EpochRange, Grant};
 use crate::translate;
 
 impl Replica {
@@ -39,7 +41,9 @@ impl Replica {
     fn observe(&mut self) {
         let raft = &mut self.raw.raft;
         let term = Term(raft.term);
-        self.shared.promise.raise(term);
+        if !planted::is(Bug::LatePromise) {
+            self.shared.promise.raise(term);
+        }
         // The library draws from a generator of its thread whenever it resets; ours replaces it
         // after every call, so that a run can be replayed from its seed.
         if self.drawn_for != (raft.term, raft.state) {
@@ -51,12 +55,39 @@ impl Replica {
 
         let is_leader = raft.state == StateRole::Leader;
         // S3: the range is forgotten the moment this node stops leading the term it is of.
-        if self.grant.is_some_and(|grant| !is_leader || grant.term != term) {
+        if self.grant.is_some_and(|grant| !is_leader || grant.term != term) && !self.keeps_grant() {
             self.grant = None;
             self.reservation.forget();
             self.publish();
         }
         self.observe_leadership();
+    }
+
+    /// Whether a grant outlives the term that it is of: never, but for planted bugs.
+    fn keeps_grant(&mut self) -> bool {
+        let (is_leader, term) =
+            (self.raw.raft.state == StateRole::Leader, Term(self.raw.raft.term));
+        let is_kept = planted::is(Bug::KeptRange)
+            || planted::is(Bug::CoalescedRoles) && (is_leader || !self.memory.is_look());
+        if is_kept && is_leader {
+            self.grant = self.grant.map(|grant| Grant { term, ..grant });
+        }
+        let is_current = self.grant.is_some_and(|grant| grant.term == term);
+        is_kept
+            || is_current
+                && (planted::is(Bug::LateCompletion)
+                    || planted::is(Bug::RestartedRange)
+                    || planted::is(Bug::FollowerAnswers))
+    }
+
+    /// A planted bug: a new leader takes what lies above the ceiling that it knows.
+    fn take_unapplied(&mut self) {
+        let low = self.state.ceiling;
+        let high = Epoch(self.trusted_ns.max(low.0).saturating_add(self.config.reservation_ns));
+        let range = EpochRange { low, high };
+        let boot = self.config.identity.boot;
+        self.grant = Some(Grant { term: Term(self.raw.raft.term), boot, range });
+        self.publish();
     }
 
     fn observe_leadership(&mut self) {
@@ -74,6 +105,9 @@ impl Replica {
             self.duties.begin_term();
             // In the same step, so that the first entry and the reservation share a round trip.
             self.reserve();
+            if planted::is(Bug::LaggingCeiling) {
+                self.take_unapplied();
+            }
         } else if role != super::Role::Leader {
             self.reservation.forget();
         }
@@ -85,7 +119,7 @@ impl Replica {
     fn take_ready(&mut self) {
         // S4: what leaves from here on was promised before.
         let term = Term(self.raw.raft.term);
-        assert!(self.shared.promise.load() >= term, "S4: the Promise is behind the term");
+        safety_assert!(self.shared.promise.load() >= term, "S4: the Promise is behind the term");
         let mut ready = self.raw.ready();
         let number = ready.number();
         let mut write = Write {
