@@ -50,7 +50,8 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
             }
         }
         if let Some(failure) = outcome.failure {
-            return tell(&mut out, Options { seed, ..options }, &failure);
+            writeln!(out, "{summary}")?;
+            return tell(&mut out, Options { seed, ..options }, &failure, outcome.hash);
         }
     }
     writeln!(out, "{summary}")?;
@@ -60,7 +61,12 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn tell(out: &mut impl Write, options: Options, failure: &RunFailure) -> Result<ExitCode, Failure> {
+fn tell(
+    out: &mut impl Write,
+    options: Options,
+    failure: &RunFailure,
+    hash: u64,
+) -> Result<ExitCode, Failure> {
     if options.story_len == 0 {
         // The same seed gives the same run: again, with a story.
         for line in run_seed(Options { story_len: STORY_LEN, ..options }).story {
@@ -68,7 +74,7 @@ fn tell(out: &mut impl Write, options: Options, failure: &RunFailure) -> Result<
         }
     }
     let Options { seed, seconds, nodes, plant, .. } = options;
-    writeln!(out, "\nseed {seed}: {failure}")?;
+    writeln!(out, "\nseed {seed}: {failure}\ntrace hash {hash:016x}")?;
     let nodes = nodes.map(|nodes| format!(" --nodes {nodes}")).unwrap_or_default();
     let plant = plant.map(|plant| format!(" --plant {}", plant.name())).unwrap_or_default();
     writeln!(out, "replay: epicepoch sim --seed {seed} --seconds {seconds}{nodes}{plant} --trace")?;
@@ -86,7 +92,7 @@ fn plant(matches: &ArgMatches) -> Result<Option<Plant>, Failure> {
             "--plant: a release build has no planted bugs"
         )));
     }
-    let names = || Plant::ALL.iter().map(|plant| plant.name()).collect::<Vec<_>>().join(", ");
+    let names = || Plant::all().map(Plant::name).collect::<Vec<_>>().join(", ");
     let plant = Plant::named(name);
     let plant = plant.ok_or_else(|| anyhow::anyhow!("--plant {name}: not one of {}", names()));
     plant.map(Some).map_err(Failure::usage)

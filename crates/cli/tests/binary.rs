@@ -98,3 +98,42 @@ fn nobody_to_ask_is_a_failure_at_run_time() {
         assert!(text(&output.stderr).contains("before the deadline"), "{}", text(&output.stderr));
     }
 }
+
+#[test]
+fn the_simulator_says_what_it_exercised_and_the_same_seed_gives_the_same_trace() {
+    let arguments = ["sim", "--seed", "3", "--seconds", "5", "--trace"];
+    let (first, again) = (output(&arguments, &[]), output(&arguments, &[]));
+    assert_eq!(first.status.code(), Some(0), "{}", text(&first.stderr));
+    let lines = |output: &Output| -> Vec<String> {
+        // All but the last line, which says how long it took.
+        let lines = text(&output.stdout).lines().map(str::to_owned);
+        lines.filter(|line| !line.contains("seeds/s")).collect()
+    };
+    let told = lines(&first);
+    assert_eq!(told, lines(&again));
+    for says in ["requests: ", " refused", "leaders: ", "faults: ", "trace hash "] {
+        assert!(told.iter().any(|line| line.contains(says)), "{says}");
+    }
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn a_failure_tells_seed_invariant_and_story_and_is_replayed_by_the_command_that_it_prints() {
+    let failed =
+        output(&["sim", "--seed", "0", "--seeds", "20", "--plant", "split-off-by-one"], &[]);
+    assert_eq!(failed.status.code(), Some(3), "safety");
+    let told = text(&failed.stdout);
+    let find = |text: &str, what: &str| -> String {
+        let line = text.lines().find(|line| line.starts_with(what));
+        line.unwrap_or_else(|| panic!("{what} in {text}")).to_owned()
+    };
+    let (seed, hash) = (find(told, "seed "), find(told, "trace hash "));
+    assert!(seed.contains("SAFETY Unique: node "), "{seed}");
+    assert!(told.lines().filter(|line| line.contains(" ms  ")).count() >= 100, "a story");
+    let replay = find(told, "replay: epicepoch ");
+    let arguments: Vec<&str> = replay.split(' ').skip(2).collect();
+    let replayed = output(&arguments, &[]);
+    assert_eq!(replayed.status.code(), Some(3));
+    assert_eq!(find(text(&replayed.stdout), "seed "), seed);
+    assert_eq!(find(text(&replayed.stdout), "trace hash "), hash);
+}

@@ -3,35 +3,30 @@
 
 use std::rc::Rc;
 
-use epicepoch_core::allocator::Allocator;
 use epicepoch_core::clock::ClockStatus;
-use epicepoch_core::publication::{EpochRange, Grant, Published, Role};
+use epicepoch_core::publication::{Published, Role};
 use epicepoch_core::replica::{MessageError, Report};
 use epicepoch_wire::gossip::{Ping, Pong};
 use epicepoch_wire::raft_message::RaftMessage;
-use epicepoch_wire::{BootId, Epoch, NodeId};
+use epicepoch_wire::{BootId, NodeId};
 
 use crate::event::Event;
 use crate::faults::End;
 use crate::history::Invariant;
-use crate::node::{RESERVATION_NS, Running, TICK_NS};
+use crate::node::TICK_NS;
 use crate::plant::Plant;
-use crate::stamper::{EPOCH_INTERVAL_NS, Stamper};
 use crate::world::{MS, World};
 
 /// Ticks between two pings of every peer, as in production.
 const PING_TICKS: u64 = 20;
-/// Ticks after which the planted late Promise is raised.
-const LATE_PROMISE_TICKS: u64 = 20;
+/// Ticks between two looks of a planted bug at what is published.
+const LOOK_TICKS: u64 = 50;
 
 impl World {
     pub(crate) fn tick(&mut self, id: NodeId) {
         let reading = self.at(id).clock.read(self.now_ns);
         let running = self.node(id).running_mut();
         running.ticks += 1;
-        if running.ticks.is_multiple_of(LATE_PROMISE_TICKS) {
-            running.stale.0.raise(running.shared.promise.load());
-        }
         let published = running.shared.published();
         let is_voter = |node| published.voters.iter().any(|(voter, _)| voter == node);
         running.clock.retain_peers(is_voter);
@@ -185,6 +180,9 @@ impl World {
         while let Some(report) = self.node(id).running_mut().replica.poll_report() {
             self.note(|| format!("{id} reports {report:?}"));
             self.summary.take_report(&report);
+            if matches!(report, Report::Leadership { .. } | Report::Changed { .. }) {
+                self.provoke(id);
+            }
             if matches!(report, Report::Removed) {
                 self.count("member removed");
             }
@@ -194,58 +192,25 @@ impl World {
     /// Publishes to the workers what a planted bug makes of what the replica has published.
     fn publish_planted(&mut self, id: NodeId) {
         let plant = self.plant();
-        let monotonic_ns = self.monotonic_ns(id);
         let running = self.node(id).running_mut();
-        let trusted_ns = running.clock.trusted_ns(monotonic_ns);
+        let is_look = running.ticks.is_multiple_of(LOOK_TICKS);
         let (fresh, kept) = (running.shared.published(), running.seen.published());
         running.seen.promise.raise(running.shared.promise.load());
-        let replicated = || -> Option<(NodeId, Grant)> {
-            let (owner, range) = running.replica.state().owner?;
-            Some((owner.node, Grant { term: owner.term, boot: running.identity.boot, range }))
-        };
         let mut planted = Published::clone(&fresh);
+        let is_handed_over = fresh.leader.is_some_and(|leader| leader != id);
+        let is_coalesced = fresh.role == Role::Leader && !is_look;
         match plant {
-            Some(Plant::OldVoters) if !kept.voters.is_empty() => {
-                planted.voters = kept.voters.clone();
-            }
             Some(Plant::RevokedLate) => planted.grant = fresh.grant.or(kept.grant),
-            Some(Plant::ProposerRange) if fresh.role == Role::Leader => {
-                let low = running.replica.ceiling();
-                let range = EpochRange { low, high: Epoch(trusted_ns.max(low.0) + RESERVATION_NS) };
-                let computed = Grant { term: fresh.term, boot: running.identity.boot, range };
-                let held = kept.grant.filter(|grant| grant.term == fresh.term);
-                planted.grant = fresh.grant.or(held).or(Some(computed));
-                if fresh.grant.is_some() && fresh.grant != kept.grant {
-                    forget_last(running);
-                }
+            Some(Plant::TransferKeepsGrant) if is_handed_over => {
+                planted.grant = fresh.grant.or(kept.grant);
             }
-            Some(Plant::KeptRange) => {
-                let held = kept.grant.map(|grant| Grant { term: fresh.term, ..grant });
-                planted.grant = held.or(fresh.grant);
-                if kept.grant.map(|grant| grant.term) != planted.grant.map(|grant| grant.term) {
-                    forget_last(running);
-                }
-            }
-            Some(Plant::RestartedRange) => {
-                let own = replicated().filter(|(owner, _)| *owner == id).map(|(_, grant)| grant);
-                planted.grant = fresh.grant.or(own);
+            Some(Plant::CoalescedPublication) if is_coalesced => {
                 let is_other =
-                    kept.grant.map(|grant| grant.term) != planted.grant.map(|grant| grant.term);
-                if is_other {
-                    forget_last(running);
-                }
-            }
-            Some(Plant::FollowerAnswers) => {
-                let any = replicated().filter(|(_, grant)| grant.term == fresh.term);
-                planted.grant = fresh.grant.or(any.map(|(_, grant)| grant));
+                    fresh.grant.map(|grant| grant.term) != kept.grant.map(|grant| grant.term);
+                planted.grant = if is_other { kept.grant.or(fresh.grant) } else { fresh.grant };
             }
             _ => {}
         }
         running.seen.publish(planted.into());
     }
-}
-
-/// The allocator that would see a planted range for what it is makes way for a new one.
-fn forget_last(running: &mut Running) {
-    running.stamper = Stamper::Core(Allocator::new(running.seen.clone(), EPOCH_INTERVAL_NS));
 }

@@ -99,6 +99,16 @@ pub(crate) enum Event {
         by: NodeId,
     },
     Fault,
+    /// A fault that something delicate on a node has provoked.
+    Strike {
+        node: NodeId,
+    },
+    /// A node is cut off from a set of others.
+    Divide {
+        node: NodeId,
+        from: u16,
+        planes: &'static [Plane],
+    },
     End {
         end: End,
     },
@@ -128,6 +138,8 @@ impl Event {
             | Self::GiveUp { .. }
             | Self::Told { .. }
             | Self::Fault
+            | Self::Strike { .. }
+            | Self::Divide { .. }
             | Self::End { .. } => None,
         }
     }
@@ -154,6 +166,8 @@ impl Event {
             Self::GiveUp { asker } => (17, asker.attempt),
             Self::Told { told, .. } => (18, told.digest()),
             Self::Fault => (19, 0),
+            Self::Strike { node } => (22, node.0),
+            Self::Divide { node, from, .. } => (23, node.0 << 32 | u64::from(*from)),
             Self::WorkerTick => (21, 0),
             Self::End { end } => (20, end.node().map_or(0, |node| node.0)),
         }

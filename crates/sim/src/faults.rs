@@ -2,7 +2,7 @@
 //! How many and which is drawn per run; in the end everything heals. It never touches the core,
 //! only what is around it.
 
-use epicepoch_core::publication::Role;
+use epicepoch_core::publication::{Published, Role};
 use epicepoch_core::replica::HandOver;
 use epicepoch_core::state::{MembershipChange, MembershipStep};
 use epicepoch_wire::NodeId;
@@ -31,6 +31,39 @@ impl End {
     }
 }
 
+/// A kind of fault.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Crash,
+    Restart,
+    PauseRaft,
+    PauseWorkers,
+    PauseAll,
+    Partition,
+    Disk,
+    Clock,
+    HandOver,
+    CloseLinks,
+    Members,
+    RestartAll,
+}
+
+/// Every kind, and how often it comes where nothing else is drawn.
+const KINDS: [(Kind, u32); 12] = [
+    (Kind::Crash, 6),
+    (Kind::Restart, 8),
+    (Kind::PauseRaft, 6),
+    (Kind::PauseWorkers, 4),
+    (Kind::PauseAll, 6),
+    (Kind::Partition, 14),
+    (Kind::Disk, 6),
+    (Kind::Clock, 6),
+    (Kind::HandOver, 4),
+    (Kind::CloseLinks, 2),
+    (Kind::Members, 24),
+    (Kind::RestartAll, 3),
+];
+
 /// What a run's faults are like.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Nemesis {
@@ -38,19 +71,27 @@ pub(crate) struct Nemesis {
     pub(crate) pause_ns: u64,
     /// Longest time that one lasts.
     pub(crate) lasts_ns: u64,
-    pub(crate) is_membership: bool,
+    /// How often each of [`KINDS`] comes. Most runs are without some, and full of others: what is
+    /// always there hides what needs its absence (swarm testing: Groce et al., 2012).
+    mix: [u32; KINDS.len()],
+    /// How often something delicate provokes a fault, and how often a change of members one between
+    /// those that come and those that were there, per thousand.
+    provoked: u32,
+    divided: u32,
     pub(crate) is_clock: bool,
     /// The first members; nodes above are spare.
     pub(crate) voters: u64,
     pub(crate) nonce: u64,
 }
 
+/// By how much a run that is drawn wildly multiplies how often a kind comes.
+const SWARM: [u32; 6] = [0, 1, 1, 2, 4, 8];
 const RAFT: Plane = Plane::Raft;
 const WORKERS: Plane = Plane::Workers;
 
 impl World {
     pub(crate) fn fault(&mut self) {
-        let Nemesis { pause_ns, lasts_ns, .. } = self.nemesis;
+        let pause_ns = self.nemesis.pause_ns;
         if pause_ns == 0 {
             return;
         }
@@ -61,21 +102,47 @@ impl World {
             self.random.u64(20 * MS..=pause_ns)
         };
         self.schedule_world(next_ns, Event::Fault);
-        let lasts_ns = self.random.u64(20 * MS..=lasts_ns);
         let node = if self.random.bool() { self.any_leading() } else { self.any() };
-        match self.random.u32(0..32) {
-            0..3 => self.stop(node, lasts_ns),
-            3..7 => self.stop(node, 0),
-            7..10 => self.pause_for("consensus paused", node, &[RAFT], lasts_ns),
-            10..12 => self.pause_for("workers paused", node, &[WORKERS], lasts_ns),
-            12..15 => self.pause_for("process paused", node, &[RAFT, WORKERS], lasts_ns),
-            15..20 => self.partition(node, lasts_ns),
-            20..23 => self.break_disk(node, lasts_ns),
-            23..26 if self.nemesis.is_clock => self.break_clock(node, lasts_ns),
-            26..28 => self.hand_over(node),
-            28 => self.close_links(node),
-            _ if self.nemesis.is_membership => self.change_members(),
-            _ => self.restart_all(lasts_ns),
+        self.strike(node);
+    }
+
+    /// Something delicate happens on a node: an election, a change of members. Often, where the run
+    /// is of that kind, a fault comes a moment later, when messages about it are under way.
+    pub(crate) fn provoke(&mut self, node: NodeId) {
+        if self.nemesis.pause_ns == 0 || !self.chance(self.nemesis.provoked) {
+            return;
+        }
+        let node = if self.random.bool() { node } else { self.any() };
+        let after_ns = self.random.u64(0..=2 * self.weather.delay_ns.1);
+        self.schedule_world(after_ns, Event::Strike { node });
+    }
+
+    /// One fault, of a kind that the run's mix allows.
+    pub(crate) fn strike(&mut self, node: NodeId) {
+        let Nemesis { pause_ns, lasts_ns, mix, .. } = self.nemesis;
+        if pause_ns == 0 {
+            return;
+        }
+        let lasts_ns = self.random.u64(20 * MS..=lasts_ns);
+        let mut drawn = self.random.u32(0..mix.iter().sum());
+        let kind = mix.iter().zip(KINDS).find_map(|(weight, (kind, _))| {
+            let is_it = drawn < *weight;
+            drawn = drawn.saturating_sub(*weight);
+            is_it.then_some(kind)
+        });
+        match kind.expect("the draw is below the sum of the weights") {
+            Kind::Crash => self.stop(node, lasts_ns),
+            Kind::Restart => self.stop(node, 0),
+            Kind::PauseRaft => self.pause_for("consensus paused", node, &[RAFT], lasts_ns),
+            Kind::PauseWorkers => self.pause_for("workers paused", node, &[WORKERS], lasts_ns),
+            Kind::PauseAll => self.pause_for("process paused", node, &[RAFT, WORKERS], lasts_ns),
+            Kind::Partition => self.partition(node, lasts_ns),
+            Kind::Disk => self.break_disk(node, lasts_ns),
+            Kind::Clock => self.break_clock(node, lasts_ns),
+            Kind::HandOver => self.hand_over(node),
+            Kind::CloseLinks => self.close_links(node),
+            Kind::Members => self.change_members(),
+            Kind::RestartAll => self.restart_all(lasts_ns),
         }
     }
 
@@ -98,11 +165,8 @@ impl World {
         }
     }
 
-    /// The power fails for all nodes at once; seldom.
+    /// The power fails for all nodes at once.
     fn restart_all(&mut self, down_ns: u64) {
-        if self.chance(800) {
-            return;
-        }
         self.count("power failure of all");
         for id in self.ids() {
             self.crash(id);
@@ -125,10 +189,19 @@ impl World {
             _ => &[WORKERS],
         };
         let others: Vec<NodeId> = self.ids().filter(|other| *other != node).collect();
-        let what = match self.random.u32(0..5) {
+        let what = match self.random.u32(0..7) {
             0 | 1 => {
                 self.cut_all(&[node], &others, planes, true);
                 "node cut off"
+            }
+            5.. => {
+                // `node` with some others on one side, the rest on the other.
+                let (mut side, mut rest) = (vec![node], vec![]);
+                for other in others {
+                    if self.random.bool() { side.push(other) } else { rest.push(other) }
+                }
+                self.cut_all(&side, &rest, planes, true);
+                "split in two"
             }
             2 => {
                 let is_out = self.random.bool();
@@ -154,6 +227,40 @@ impl World {
         self.count(what);
         self.note(|| format!("{node}: {what}, {planes:?}, for {} ms", lasts_ns / MS));
         self.schedule_world(lasts_ns, Event::End { end: End::Links });
+    }
+
+    /// A change of members is about to be proposed: its leader, those that are no voters yet and
+    /// perhaps some that are, will be cut off from the other voters, whose links go one after
+    /// another, some before the change is sent, others while it is under way.
+    fn divide_around(&mut self, leader: NodeId, published: &Published) {
+        let lasts_ns = self.random.u64(20 * MS..=self.nemesis.lasts_ns);
+        let planes: &[Plane] = if self.random.bool() { &[RAFT, WORKERS] } else { &[RAFT] };
+        let is_clean = self.random.bool();
+        let is_voter = |node: NodeId| published.voters.iter().any(|(voter, _)| voter == node);
+        let (mut side, mut rest) = (0_u16, vec![]);
+        for node in self.ids() {
+            let stays = node == leader || !is_voter(node) || !is_clean && self.random.bool();
+            if stays { side |= 1 << (node.0 - 1) } else { rest.push(node) }
+        }
+        self.count("divided in a change");
+        for node in rest {
+            if self.chance(300) {
+                self.divide(node, side, planes);
+            } else {
+                let (_, delay_ns) = self.weather.delay_ns;
+                let after_ns = self.random.u64(0..=2 * delay_ns + 2 * MS);
+                self.schedule_world(after_ns, Event::Divide { node, from: side, planes });
+            }
+        }
+        self.schedule_world(lasts_ns, Event::End { end: End::Links });
+    }
+
+    pub(crate) fn divide(&mut self, node: NodeId, from: u16, planes: &[Plane]) {
+        let others: Vec<NodeId> = self.ids().filter(|id| from >> (id.0 - 1) & 1 == 1).collect();
+        if self.nemesis.pause_ns > 0 {
+            self.note(|| format!("{node} is cut off from {others:?}, {planes:?}"));
+            self.cut_all(&[node], &others, planes, true);
+        }
     }
 
     fn cut_all(&mut self, from: &[NodeId], to: &[NodeId], planes: &[Plane], is_both: bool) {
@@ -231,22 +338,45 @@ impl World {
         if published.role != Role::Leader {
             return;
         }
-        let voters: Vec<NodeId> = published.voters.iter().map(|(node, _)| node).collect();
-        let voter = voters[self.random.usize(0..voters.len())];
-        let spares = self.nemesis.voters + 1..=self.nodes.len() as u64;
-        let spare = NodeId(self.random.u64(spares));
-        let is_learner = published.members.contains_key(&spare) && !voters.contains(&spare);
-        let steps = match self.random.u32(0..6) {
-            _ if !is_learner && self.chance(800) => vec![MembershipStep::AddLearner(member(spare))],
-            0 => vec![MembershipStep::Promote(spare)],
-            1 if voters.len() > 2 => vec![MembershipStep::Remove(voter)],
-            _ => vec![MembershipStep::Promote(spare), MembershipStep::Remove(voter)],
+        let mut voters: Vec<NodeId> = published.voters.iter().map(|(node, _)| node).collect();
+        let members = published.members.clone();
+        let mut spares: Vec<NodeId> = (self.nemesis.voters + 1..=self.nodes.len() as u64)
+            .map(NodeId)
+            .filter(|spare| !voters.contains(spare))
+            .collect();
+        self.random.shuffle(&mut voters);
+        self.random.shuffle(&mut spares);
+        let (mut learners, mut strangers): (Vec<NodeId>, Vec<NodeId>) =
+            spares.into_iter().partition(|spare| members.contains_key(spare));
+        let most = self.random.usize(1..=2);
+        learners.truncate(most);
+        strangers.truncate(most);
+        let kind = self.random.u32(0..8);
+        let is_voting = !learners.is_empty() && (kind >= 2 || strangers.is_empty());
+        let promoted = learners.into_iter().map(MembershipStep::Promote);
+        let removed = voters.iter().copied().map(MembershipStep::Remove);
+        let steps: Vec<MembershipStep> = match kind {
+            2 if voters.len() > 2 => removed.take(most.min(voters.len() / 2)).collect(),
+            3 if is_voting => promoted.collect(),
+            // As many in as out.
+            _ if is_voting => removed.zip(promoted).flat_map(|(out, come)| [come, out]).collect(),
+            _ => {
+                strangers.into_iter().map(|node| MembershipStep::AddLearner(member(node))).collect()
+            }
         };
+        if steps.is_empty() {
+            return;
+        }
         self.nemesis.nonce += 1;
         let change = MembershipChange { nonce: self.nemesis.nonce, steps };
+        let is_of_voters = !matches!(change.steps[0], MembershipStep::AddLearner(_));
+        if is_of_voters && self.chance(self.nemesis.divided) {
+            self.divide_around(leader, &published);
+        }
         // Whether it can be proposed just now is not the question here.
         if self.with(leader, |replica, now| replica.propose_change(now, &change)).is_ok() {
             self.count("membership change");
+            self.provoke(leader);
         }
     }
 
@@ -283,10 +413,21 @@ impl World {
     /// Draws what the run will be like, and begins it.
     pub(crate) fn unleash(&mut self, voters: u64) {
         let is_clock = self.random.bool();
+        let is_membership = self.nodes.len() as u64 > voters;
+        let plain = KINDS.map(|(kind, weight)| match kind {
+            Kind::Clock if !is_clock => 0,
+            Kind::Members if !is_membership => 0,
+            _ => weight,
+        });
+        let wild = plain.map(|weight| weight * SWARM[self.random.usize(0..SWARM.len())]);
+        let is_wild = self.chance(500) && wild.iter().any(|weight| *weight > 0);
+        let mix = if is_wild { wild } else { plain };
         self.nemesis = Nemesis {
             pause_ns: self.random.u64(300..3_000) * MS,
             lasts_ns: self.random.u64(300..6_000) * MS,
-            is_membership: self.nodes.len() as u64 > voters,
+            mix,
+            provoked: if self.random.bool() { self.random.u32(20..400) } else { 0 },
+            divided: if self.random.bool() { self.random.u32(100..700) } else { 0 },
             is_clock,
             voters,
             nonce: 0,

@@ -11,7 +11,7 @@ use epicepoch_core::publication::{EpochRange, Identity, Published, Role};
 use epicepoch_core::replica::Outgoing;
 use epicepoch_core::state::State;
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
-use epicepoch_wire::{BootId, Epoch, LogIndex, NodeId, Term, Timestamp, TimestampRange};
+use epicepoch_wire::{BootId, Epoch, LogIndex, NodeId, StoreId, Term, Timestamp, TimestampRange};
 
 use crate::node::{Asker, RESERVATION_NS, Request};
 use crate::stamper::EPOCH_INTERVAL_NS;
@@ -77,6 +77,8 @@ pub(crate) struct History {
     stamped_max: BTreeMap<BootId, Timestamp>,
     answered: BTreeMap<(usize, u64), u64>,
     leaders: BTreeMap<Term, (NodeId, BootId)>,
+    /// Who gave its vote to whom, by voter's data directory and term.
+    votes: BTreeMap<(StoreId, Term), NodeId>,
     /// Every range that was assigned, by where it ends.
     owned: BTreeMap<Epoch, (EpochRange, BootId)>,
     states: BTreeMap<LogIndex, (Vec<u8>, Vec<NodeId>)>,
@@ -287,6 +289,7 @@ impl History {
         if let Some(disk) = disk {
             self.check_durable_first(me, out, disk);
         }
+        self.check_one_vote(me, out);
         let leads = [
             MessageKind::Append,
             MessageKind::Snapshot,
@@ -326,6 +329,22 @@ impl History {
         if !is_durable || stored.term < term {
             self.violate(Invariant::DurableFirst, || {
                 format!("node {} sends {out:?} holding {stored:?} and {last}", me.node)
+            });
+        }
+    }
+
+    /// A voter gives one vote in a term, its own candidature included, whatever restarts there are.
+    fn check_one_vote(&mut self, me: Identity, out: &Outgoing) {
+        let RaftMessage { kind, term, reject, .. } = out.message;
+        let candidate = match kind {
+            MessageKind::RequestVote => me.node,
+            MessageKind::RequestVoteResponse if !reject => out.to,
+            _ => return,
+        };
+        let known = *self.votes.entry((me.store, term)).or_insert(candidate);
+        if known != candidate {
+            self.violate(Invariant::DurableFirst, || {
+                format!("node {} votes in term {term} for {known} and for {candidate}", me.node)
             });
         }
     }

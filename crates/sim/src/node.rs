@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use epicepoch_core::clock::TrustedClock;
 use epicepoch_core::confirm::{Confirmed, Rounds};
-use epicepoch_core::promise::Promise;
 use epicepoch_core::publication::{Identity, Published, Shared};
 use epicepoch_core::replica::{Replica, ReplicaConfig};
 use epicepoch_wire::bootstrap::Member;
@@ -78,8 +77,9 @@ pub(crate) struct Running {
     pub(crate) completed_ns: u64,
     pub(crate) applied: LogIndex,
     pub(crate) ticks: u64,
-    /// What a voter with a planted bug answers from, and the promise at its start.
-    pub(crate) stale: (Promise, Term),
+    /// What voters with a planted bug answer from: the Promise as a worker loaded it some time ago,
+    /// and that of the start.
+    pub(crate) stale: (Term, Term),
 }
 
 /// The part of a process that a pause or a link is about.
@@ -147,14 +147,14 @@ impl Node {
         };
         self.running = Some(Running {
             identity,
-            stamper: Stamper::new(workers_see.clone(), plant),
+            stamper: Stamper::new(&workers_see, plant),
             workers: (0..WORKERS as u32).map(worker).collect(),
             trusted_offset_ns: clock.offset_ns(),
             clock,
             completed_ns: 0,
             applied: replica.applied(),
             ticks: 0,
-            stale: (Promise::new(Term(0)), shared.promise.load()),
+            stale: (Term(0), shared.promise.load()),
             replica,
             shared,
             seen: workers_see,

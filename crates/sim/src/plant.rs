@@ -1,8 +1,10 @@
-//! Bugs done on purpose, in what stands around the core and never in the core: each breaks one
-//! rule that the safety argument needs, and the checkers must find it. A release build has none:
-//! there, nothing can be selected.
+//! Bugs done on purpose: each breaks one rule that the safety argument needs, and the checkers must
+//! find it. Those of this list are in what stands around the core (worker, voter's answer, disk,
+//! publication); the core has its own ([`Bug`]). A release build has none: there, nothing can be
+//! selected.
 
 use epicepoch_core::confirm::{Confirmed, Rounds};
+use epicepoch_core::planted::Bug;
 use epicepoch_core::publication::{Grant, Identity, Published, Shared};
 use epicepoch_core::quorum::Voters;
 use epicepoch_wire::WorkerId;
@@ -11,16 +13,23 @@ macro_rules! plants {
     ($($(#[$doc:meta])* $name:ident $text:literal,)*) => {
         /// A broken rule.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Plant { $($(#[$doc])* $name,)* }
+        pub enum Plant {
+            /// One inside the core.
+            Core(Bug),
+            $($(#[$doc])* $name,)*
+        }
 
         impl Plant {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$name,)*];
+            /// Those around the core.
+            const AROUND: &[Self] = &[$(Self::$name,)*];
 
             /// Its name on the command line.
             #[must_use]
             pub const fn name(self) -> &'static str {
-                match self { $(Self::$name => $text,)* }
+                match self {
+                    Self::Core(bug) => bug.name(),
+                    $(Self::$name => $text,)*
+                }
             }
         }
     };
@@ -29,103 +38,86 @@ macro_rules! plants {
 plants! {
     /// A leader answers as soon as it is asked, without a round.
     Unconfirmed "unconfirmed",
+    /// Leadership is looked at when a request arrives, and not any more when it is answered.
+    CheckedAtArrival "checked-at-arrival",
     /// A round of the last half second proves leadership for those who arrive now.
     RecentRound "recent-round",
     /// A request joins the batch of a round that was sent already.
     LateJoin "late-join",
     /// Requests that wait when a round ends are answered with it.
     JoinAtCompletion "join-at-completion",
-    /// A yes counts for whatever round is newest, of whatever term.
-    AnyReplyCounts "any-reply-counts",
-    /// Yeses are counted, not voters: one that is repeated counts for another voter.
-    CountedTwice "counted-twice",
-    /// A voter's Promise is raised some ticks after its vote has left.
-    LatePromise "late-promise",
+    /// A voter answers from a Promise that it loaded before it read the frame.
+    PromiseBeforeFrame "promise-before-frame",
     /// A restarted voter's Promise begins at 0, and rises only with a new term.
     RestartPromise "restart-promise",
-    /// A range is kept across terms and stamped in again.
-    KeptRange "kept-range",
-    /// A restarted node takes the range that it had been given for its own.
-    RestartedRange "restarted-range",
-    /// A follower answers from the replicated range, with the leader's term confirmed.
-    FollowerAnswers "follower-answers",
-    /// The range is computed when leadership begins, and believed before it is committed.
-    ProposerRange "proposer-range",
-    /// The yes of a node that is no voter, or not any more, counts for one.
-    StrangerCounts "stranger-counts",
-    /// The workers know the voters of their node's start for ever.
-    OldVoters "old-voters",
     /// A wiped disk votes and confirms again under its node's old store id.
     WipedDisk "wiped-disk",
     /// A disk says that a write is durable before it is.
     LyingDisk "lying-disk",
     /// The term is not on disk: a restart takes that of its last entry.
     TermFromLog "term-from-log",
-    /// Every worker stamps indexes of its own, so that none waits for another.
+    /// Every worker is handed a part of the indexes to stamp alone, so that none waits for another.
     WorkerIndexes "worker-indexes",
-    /// The index begins anew at every interval, also where the epoch stands still.
-    IndexReset "index-reset",
-    /// The next batch begins with the last timestamp of the one before.
+    /// A batch's range is split one too long: the next request begins with the last one's end.
     SplitOffByOne "split-off-by-one",
-    /// A batch's count is kept in eight bits.
-    CountOverflow "count-overflow",
-    /// The clock is read once to see whether the interval has passed, and again for the epoch.
-    ClockReadTwice "clock-read-twice",
-    /// The interval begins anew with every batch, so that a busy leader's epoch stands still.
-    IntervalRestarts "interval-restarts",
-    /// The epoch follows the clock, also back.
-    EpochFollowsClock "epoch-follows-clock",
-    /// The epoch follows the clock beyond the range.
-    BeyondRange "beyond-range",
-    /// The grant is not revoked when leadership ends, only replaced. Harmless: see [`Plant::HARMLESS`].
+    /// The grant is not revoked when leadership ends, only replaced. Harmless.
     RevokedLate "revoked-late",
+    /// The grant is not revoked when leadership is handed over. Harmless.
+    TransferKeepsGrant "transfer-keeps-grant",
+    /// Leader, follower, leader between two looks changes no publication. Harmless.
+    CoalescedPublication "coalesced-publication",
 }
 
 impl Plant {
-    /// Bugs that this design makes harmless. A grant that is revoked late still meets the confirm
-    /// round, which asks a quorum whether anybody was promised a higher term.
-    pub const HARMLESS: &[Self] = &[Self::RevokedLate];
+    /// Bugs that this design makes harmless, because a second rule holds what the first let go.
+    pub const HARMLESS: &[(Self, &'static str)] = &[
+        (Self::RevokedLate, "the round asks a quorum for the grant's own term, and is refused"),
+        (Self::TransferKeepsGrant, "the old leader's own Promise says no, and so does a quorum's"),
+        (Self::CoalescedPublication, "a grant carries its own term, and rounds ask for that one"),
+        (
+            Self::Core(Bug::CurrentTermAsked),
+            "a grant of another term than the round's is refused by the allocator",
+        ),
+        (
+            Self::Core(Bug::EvenHalf),
+            "half of the voters still meets every majority that could elect another leader",
+        ),
+    ];
+
+    /// All of them, around the core and in it.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::AROUND.iter().copied().chain(Bug::ALL.iter().copied().map(Self::Core))
+    }
+
+    /// Those that must be found.
+    pub fn harmful() -> impl Iterator<Item = Self> {
+        let harmless = |plant: &Self| Self::HARMLESS.iter().any(|(other, _)| other == plant);
+        Self::all().filter(move |plant| !harmless(plant))
+    }
 
     /// The bug of that name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|plant| plant.name() == name)
+        Self::all().find(|plant| plant.name() == name)
+    }
+
+    /// The bug in the core, if it is there.
+    #[must_use]
+    pub const fn bug(self) -> Option<Bug> {
+        match self {
+            Self::Core(bug) => Some(bug),
+            _ => None,
+        }
     }
 
     /// Whether the workers need a publication of their own, because it is what the bug is in.
     pub(crate) const fn is_in_publication(self) -> bool {
-        use Plant::{
-            FollowerAnswers, KeptRange, OldVoters, ProposerRange, RestartedRange, RevokedLate,
-        };
-        matches!(
-            self,
-            KeptRange | RestartedRange | FollowerAnswers | OldVoters | ProposerRange | RevokedLate
-        )
-    }
-
-    /// Whether the bug is in the allocator, which then is not the core's.
-    pub(crate) const fn is_in_allocator(self) -> bool {
-        use Plant::{
-            BeyondRange, ClockReadTwice, CountOverflow, EpochFollowsClock, IndexReset,
-            IntervalRestarts, SplitOffByOne, WorkerIndexes,
-        };
-        matches!(
-            self,
-            IndexReset
-                | SplitOffByOne
-                | CountOverflow
-                | ClockReadTwice
-                | IntervalRestarts
-                | EpochFollowsClock
-                | BeyondRange
-                | WorkerIndexes
-        )
+        matches!(self, Self::RevokedLate | Self::TransferKeepsGrant | Self::CoalescedPublication)
     }
 
     /// Whether the bug lets correct nodes see what no correct peer does, or lose what they had.
     pub(crate) const fn is_in_disk(self) -> bool {
-        use Plant::{LyingDisk, TermFromLog, WipedDisk};
-        matches!(self, WipedDisk | LyingDisk | TermFromLog)
+        matches!(self, Self::WipedDisk | Self::LyingDisk | Self::TermFromLog)
     }
 }
 

@@ -13,6 +13,8 @@ use crate::node::CLOCK_OFFSET_MAX_NS;
 use crate::plant::Plant;
 use crate::summary::Summary;
 use crate::world::{MS, SECOND, Trace, World};
+#[cfg(debug_assertions)]
+use epicepoch_core::planted;
 
 /// What to run.
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +76,9 @@ pub struct Outcome {
 /// Runs one seed.
 #[must_use]
 pub fn run(options: Options) -> Outcome {
+    // The core's own asserts are silent while a bug is planted: the checkers have to find it.
+    #[cfg(debug_assertions)]
+    let _planted = options.plant.map(|plant| planted::plant(plant.bug()));
     let mut world = World::drawn(&options);
     let failure = catch_unwind(AssertUnwindSafe(|| world.live(options.seconds)));
     let failure = match failure {
@@ -103,7 +108,7 @@ impl World {
             _ => 7,
         };
         let voters = options.nodes.unwrap_or(drawn);
-        let spare = if random.u32(0..100) < 35 { 6 } else { 0 };
+        let spare = if random.u32(0..100) < 35 { 9 } else { 0 };
         let mut world = Self::new(options.seed, voters, spare, options.plant);
         if options.story_len > 0 {
             world.trace = Some(Trace { lines: VecDeque::new(), kept: options.story_len });

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use epicepoch_core::allocator::Now;
 use epicepoch_core::clock::trusted_ns;
 use epicepoch_core::confirm::{Confirmed, answer};
+use epicepoch_core::planted::Bug;
 use epicepoch_core::promise::Promise;
 use epicepoch_core::publication::{Published, Role};
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
-use epicepoch_wire::{NodeId, Term};
+use epicepoch_wire::{NodeId, Term, TimestampRange};
 
 use crate::event::{Event, Told};
 use crate::history::Given;
@@ -52,10 +53,17 @@ impl World {
         }
         let is_recent = now_ns.saturating_sub(running.completed_ns) < RECENT_NS;
         let is_unproved = plant == Some(Plant::Unconfirmed)
+            || plant == Some(Plant::CheckedAtArrival)
             || plant == Some(Plant::RecentRound) && is_recent && running.completed_ns > 0;
         if let Some(grant) = published.grant.filter(|_| is_unproved) {
             let key = forged(running.identity, grant);
-            self.stamp(id, worker, &[request], &key);
+            if plant == Some(Plant::CheckedAtArrival) {
+                let batch = Batch::new(vec![request].into());
+                own.confirmed.push_back((batch, key));
+                self.next_step(id, Event::Allocate { worker });
+            } else {
+                self.stamp(id, worker, &[request], &key);
+            }
             return;
         }
         own.open.push(request);
@@ -105,11 +113,8 @@ impl World {
     }
 
     pub(crate) fn ask(&mut self, id: NodeId, confirm: Confirm, published: &Arc<Published>) {
-        if self.is_planted(Plant::StrangerCounts) {
-            for peer in self.ids().filter(|peer| *peer != id) {
-                self.send(id, peer, &Event::Confirm { from: id, confirm });
-            }
-            return;
+        for stranger in self.strangers(id, published) {
+            self.send(id, stranger, &Event::Confirm { from: id, confirm });
         }
         for (voter, _) in published.voters.iter() {
             if voter != id {
@@ -118,48 +123,43 @@ impl World {
         }
     }
 
+    /// Nodes that are asked although they are no voters: none, but for planted bugs.
+    fn strangers(&self, id: NodeId, published: &Published) -> Vec<NodeId> {
+        match self.plant() {
+            Some(Plant::Core(Bug::RemovedCounts)) => {
+                let state = self.at(id).running().replica.state();
+                state.removed.iter().copied().filter(|node| *node != id).collect()
+            }
+            Some(Plant::Core(Bug::LearnerCounts)) => {
+                let is_voter =
+                    |node: &NodeId| published.voters.iter().any(|(voter, _)| voter == *node);
+                published.members.keys().copied().filter(|node| !is_voter(node)).collect()
+            }
+            _ => vec![],
+        }
+    }
+
     pub(crate) fn load(&mut self, to: NodeId, from: NodeId, confirm: &Confirm) {
         let plant = self.plant();
         let running = self.node(to).running_mut();
         let fresh = &running.shared.promise;
-        let (stale, at_start) = &running.stale;
-        let of_restart = Promise::new(Term(0));
-        if plant == Some(Plant::RestartPromise) && fresh.load() > *at_start {
-            of_restart.raise(fresh.load());
-        }
-        let promise = match plant {
-            Some(Plant::LatePromise) => stale,
-            Some(Plant::RestartPromise) => &of_restart,
-            _ => fresh,
+        let (early, at_start) = running.stale;
+        let other = match plant {
+            Some(Plant::PromiseBeforeFrame) => Some(early),
+            Some(Plant::RestartPromise) if fresh.load() == at_start => Some(Term(0)),
+            _ => None,
         };
+        let other = other.map(Promise::new);
+        let promise = other.as_ref().unwrap_or(fresh);
         let reply = answer(from, confirm, running.identity, promise);
         self.summary.count_reply(reply.is_yes());
         self.next_step(to, Event::Send { to: from, reply });
     }
 
-    pub(crate) fn reply(&mut self, to: NodeId, from: NodeId, mut reply: ConfirmReply) {
-        let plant = self.plant();
+    pub(crate) fn reply(&mut self, to: NodeId, from: NodeId, reply: ConfirmReply) {
         let worker = reply.worker.0 as usize;
         let rounds = &mut self.node(to).running_mut().workers[worker].rounds;
-        if plant == Some(Plant::AnyReplyCounts)
-            && reply.is_yes()
-            && let Some(newest) = rounds.newest()
-        {
-            let Confirm { boot, term, round, .. } = newest.confirm;
-            reply = ConfirmReply { boot, term, round, promise: term, ..reply };
-        }
         rounds.handle_reply(from, &reply);
-        if let Some(newest) = rounds.newest()
-            && let is_voter = newest.published.voters.iter().any(|(voter, _)| voter == from)
-            && (plant == Some(Plant::CountedTwice)
-                || plant == Some(Plant::StrangerCounts) && !is_voter)
-            && reply.is_yes()
-        {
-            let other = newest.published.voters.iter().find(|(node, _)| ![to, from].contains(node));
-            if let Some((node, store)) = other {
-                rounds.handle_reply(node, &ConfirmReply { store, ..reply });
-            }
-        }
         self.take_confirmed(to, worker);
         self.fail_rounds(to, worker);
     }
@@ -195,31 +195,26 @@ impl World {
 
     fn stamp(&mut self, id: NodeId, worker: usize, requests: &[Request], key: &Confirmed) {
         let count = requests.iter().map(|request| request.count).sum();
-        // A second look at the clocks, for the planted bug that takes one.
-        let again_ns = self.now_ns + self.random.u64(0..2 * MS);
-        let clock = self.at(id).clock;
+        let monotonic_ns = self.monotonic_ns(id);
         let running = self.node(id).running_mut();
-        let offset_ns = running.trusted_offset_ns;
-        let now = |at_ns| {
-            let monotonic_ns = clock.monotonic_ns(at_ns);
-            Now { monotonic_ns, trusted_ns: trusted_ns(monotonic_ns, offset_ns) }
-        };
-        let times = [now(self.now_ns), now(again_ns)];
-        let running = self.node(id).running_mut();
+        let trusted_ns = trusted_ns(monotonic_ns, running.trusted_offset_ns);
+        let now = Now { monotonic_ns, trusted_ns };
         let (identity, published) = (running.identity, running.seen.published());
-        let allocated = running.stamper.allocate(worker, key, count, times);
-        self.trusts(times[0].trusted_ns);
+        let allocated = running.stamper.allocate(worker, key, count, now);
+        self.trusts(trusted_ns);
         self.note(|| format!("{id} stamps {allocated:?} in term {}", key.term()));
         let Ok(range) = allocated else {
             self.refuse(id, requests, &published);
             return;
         };
-        self.history.stamped(identity, range, times[0].trusted_ns);
+        self.history.stamped(identity, range, trusted_ns);
         let mut rest = Some(range);
         for request in requests {
             let split = rest.and_then(|rest| rest.split_first(request.count));
             let (own, after) = split.expect("the range is as long as the batch asked for");
             rest = after;
+            let is_shared = self.is_planted(Plant::SplitOffByOne) && rest.is_some();
+            rest = if is_shared { TimestampRange::new(own.last(), range.count()) } else { rest };
             self.next_step(id, Event::Answer { request: *request, told: Told::Given(own) });
         }
     }
@@ -259,6 +254,8 @@ impl World {
 
     pub(crate) fn worker_tick(&mut self, id: NodeId) {
         let now_ns = self.monotonic_ns(id);
+        let running = self.node(id).running_mut();
+        running.stale.0 = running.shared.promise.load();
         for worker in 0..WORKERS {
             self.fail_rounds(id, worker);
             let running = self.node(id).running_mut();

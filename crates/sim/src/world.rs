@@ -362,6 +362,8 @@ impl World {
             | Event::GiveUp { .. }
             | Event::Told { .. }
             | Event::Fault
+            | Event::Strike { .. }
+            | Event::Divide { .. }
             | Event::End { .. } => self.happen_outside(event),
         }
     }
@@ -372,6 +374,8 @@ impl World {
             Event::GiveUp { asker } => self.client_gives_up(asker),
             Event::Told { asker, told, by } => self.client_is_told(asker, told, by),
             Event::Fault => self.fault(),
+            Event::Strike { node } => self.strike(node),
+            Event::Divide { node, from, planes } => self.divide(node, from, planes),
             Event::End { end } => self.end(end),
             event => unreachable!("{event:?} is a node's"),
         }
