@@ -10,10 +10,11 @@ use std::time::Duration;
 use epicepoch_bench::run::{self, Arrivals, Pace, RunConfig, Target, Transport};
 use epicepoch_bench::text;
 use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::native::hello::MemberAddr;
 use epicepoch_wire::native::{
     COUNT_MAX, ErrorFrame, Request, TO_SERVER_TAIL_LEN_MAX, ToServer, Welcome, split,
 };
-use epicepoch_wire::{Epoch, EpochIndex, NodeId, Timestamp};
+use epicepoch_wire::{ClusterId, Epoch, EpochIndex, HistoryId, NodeId, Timestamp};
 
 /// What a node does.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,6 +47,7 @@ fn converse(mut stream: TcpStream, play: Play, next: &AtomicU64) -> Option<()> {
     let mut input = Vec::new();
     let mut answered = 0;
     let mut greeted = false;
+    let here = stream.local_addr().unwrap().to_string();
     loop {
         let mut chunk = [0; 4096];
         let length = stream.read(&mut chunk).ok().filter(|length| *length > 0)?;
@@ -57,8 +59,10 @@ fn converse(mut stream: TcpStream, play: Play, next: &AtomicU64) -> Option<()> {
             taken += frame.len();
             match ToServer::decode(&frame).unwrap() {
                 ToServer::Hello(_) => {
+                    let member = MemberAddr { node: NodeId(1), addr: here.clone() };
                     assert!(!std::mem::replace(&mut greeted, true), "a second hello");
-                    welcome().encode(&mut out);
+                    let leader = Some(member);
+                    Welcome { leader, ..welcome() }.encode(&mut out);
                 }
                 ToServer::Request(request) => requests.push(request),
                 other => panic!("{other:?}"),
@@ -95,6 +99,7 @@ fn welcome() -> Welcome {
     Welcome {
         version: 1,
         node: NodeId(1),
+        cluster: Some((ClusterId(1), HistoryId(1))),
         in_flight_max: 64,
         idle_ms: 1000,
         count_max: COUNT_MAX,
@@ -144,4 +149,20 @@ fn an_answer_with_fewer_timestamps_than_were_asked_for_is_a_violation() {
     assert!(measured.counts.failures["broken"] > 0);
     assert_eq!(measured.counts.answers, 0);
     assert!(!measured.checked.expect("on by default").verdict.is_clean());
+}
+
+#[test]
+fn many_callers_of_one_client_share_requests() {
+    let oracle = serve(Play::Leads);
+    let config = RunConfig {
+        transport: Transport::Client { callers: 100 },
+        connections: 1,
+        ..config(vec![oracle])
+    };
+    let measured = run::run(config, |_, _| {});
+    let table = text::run_table(&measured, None, &[]);
+    assert_eq!(measured.counts.failed(), 0, "{table}");
+    assert!(measured.counts.answers > 1000, "{table}");
+    assert_eq!(measured.counts.timestamps, 3 * measured.counts.answers);
+    measured.checked.expect("on by default").verdict.assert_clean();
 }

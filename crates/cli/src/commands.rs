@@ -245,7 +245,7 @@ fn bench_run() -> Command {
         .args(client_arguments())
         .arg(
             text("transport", "NAME", "How requests travel")
-                .value_parser(["http1", "h2c", "native"])
+                .value_parser(["http1", "h2c", "native", "client"])
                 .visible_alias("via")
                 .default_value("http1"),
         )
@@ -258,7 +258,7 @@ fn bench_run() -> Command {
         .arg(number(
             "in-flight",
             1..=IN_FLIGHT_MAX as u64,
-            "h2c, native: requests open on one connection [default: 1]",
+            "h2c, native: requests open on one connection; client: callers of one [default: 1]",
         ))
         .arg(number("threads", 1..=THREADS_MAX as u64, "Threads that send [default: 1]"))
         .arg(number("count", 1..=COUNT_MAX, "Timestamps per request [default: 1]").short('n'))

@@ -14,7 +14,7 @@ use crate::{addresses, moment};
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
     let (client, deadline) = addresses::client(matches, environment)?;
     let count = matches.get_one("count").copied().unwrap_or(1);
-    let range = addresses::block_on(client.timestamps(count, deadline))?;
+    let range = addresses::block_on(client.timestamps_before(count, deadline))?;
     let range = range.map_err(|error| match error {
         TimestampsError::Count(_) => Failure::usage(error),
         error => error.into(),

@@ -1,35 +1,62 @@
-//! The public client: the one place where session and transport meet. It decides nothing.
+//! The public client: it starts the driver that carries calls out over the native protocol, and
+//! asks over HTTP what has no frames. It decides nothing.
 
 use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use epicepoch_wire::TimestampRange;
-use epicepoch_wire::http::{PATH_LEADER, PATH_READY};
+use epicepoch_wire::http::{PATH_LEADER, PATH_READY, RANGE_COUNT_MAX};
+use epicepoch_wire::{Timestamp, TimestampRange};
+use tokio::sync::Notify;
 
+use crate::driver::Core;
 use crate::error::BadAnswer;
-use crate::error::{AskError, MembersError, NewClientError, Setback, TimestampsError};
+use crate::error::{
+    AskError, ConnectError, MembersError, NewClientError, Setback, TimestampsError,
+};
 use crate::members::{Members, is_address};
+use crate::observer::Observer;
 use crate::session::{Action, End, Goal, Pursuit, Session};
 use crate::transport::{Answer, Transport};
+use crate::waiters::{Outcome, Waiters};
 
-/// A client of one cluster. Cheap to clone; clones share connections, the known leader and the
-/// order of what was returned. Needs a tokio runtime with time and IO.
+/// A client of one cluster. Cheap to clone; clones share connections, the known leader, the order
+/// of what was returned, and their requests: calls that wait at the same time go out as one. Needs
+/// a tokio runtime with time and IO.
 #[derive(Clone, Debug)]
 pub struct Client {
     shared: Arc<Shared>,
 }
 
-/// Settings of a client.
+/// How timestamps are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+pub enum Via {
+    /// The native protocol; calls that wait at the same time share a request.
+    Native,
+    /// HTTP/1.1, a request for each call: where something between passes nothing else.
+    Http,
+}
+
+/// Settings of a client.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Options {
+    /// How long a call may take that has no deadline of its own. Default 2 s: several elections.
+    pub timeout: Duration,
     /// How long one node may take to answer before another is asked. Default 500 ms: longer
     /// than a loaded node needs, shorter than the caller of a failover wants to wait.
     pub attempt_timeout: Duration,
+    /// How timestamps are asked for. Default [`Via::Native`].
+    pub via: Via,
     /// Seed of the jitter in waiting times. Default from the system's randomness, so that
     /// clients do not retry in step; set it to repeat a test.
     pub seed: u64,
+    /// Who counts what happens. Default nobody.
+    pub observer: Option<Arc<dyn Observer>>,
 }
 
 /// What one node says about itself at `/ready`.
@@ -44,12 +71,33 @@ pub struct Readiness {
 
 #[derive(Debug)]
 struct Shared {
-    session: Mutex<Session>,
+    core: Arc<Core>,
+    session: Arc<Mutex<Session>>,
     transport: Transport,
-    attempt_timeout: Duration,
+    options: Options,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.core.is_closed.store(true, Ordering::Release);
+        self.core.bell.notify_one();
+    }
 }
 
 impl Client {
+    /// A client that begins with `addrs`, each `host:port` of any member's client port, and has
+    /// the default options. It finds the leader and gets a timestamp, which is dropped: a client
+    /// that is returned works.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub async fn connect<A: AsRef<str>>(addrs: &[A]) -> Result<Self, ConnectError> {
+        let addrs = addrs.iter().map(|addr| addr.as_ref().to_owned());
+        let client = Self::new(addrs, Options::default())?;
+        client.timestamp().await?;
+        Ok(client)
+    }
+
     /// A client that begins with `addrs`, each `host:port` of any member's client port. It does
     /// not connect before it is asked for something.
     ///
@@ -66,25 +114,52 @@ impl Client {
         if let Some(bad) = seeds.iter().find(|addr| !is_address(addr)) {
             return Err(NewClientError::Address(bad.clone()));
         }
-        let shared = Shared {
-            session: Mutex::new(Session::new(seeds, options.seed)),
-            transport: Transport::default(),
+        let session = Arc::new(Mutex::new(Session::new(seeds, options.seed)));
+        let core = Arc::new(Core {
+            waiters: Mutex::new(Waiters::default()),
+            session: session.clone(),
             attempt_timeout: options.attempt_timeout,
-        };
+            observer: options.observer.clone(),
+            bell: Notify::new(),
+            is_closed: AtomicBool::new(false),
+            is_driven: AtomicBool::new(false),
+        });
+        let shared = Shared { core, session, transport: Transport::default(), options };
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// `count` timestamps of one epoch with consecutive indexes, 1 to 2^32 of them, all requested
-    /// after this call began and above everything returned before it.
+    /// A timestamp that was requested after this call began and lies above everything returned
+    /// before it. Gives up after [`Options::timeout`]. Dropping the future is harmless.
     ///
     /// # Errors
-    /// See [`TimestampsError`]. Never returns later than `deadline`, but for scheduling.
-    pub async fn timestamps(
+    /// See [`TimestampsError`].
+    pub async fn timestamp(&self) -> Result<Timestamp, TimestampsError> {
+        Ok(self.timestamps(1).await?.first())
+    }
+
+    /// `count` timestamps of one epoch with consecutive indexes, 1 to 2^32 of them, as
+    /// [`Self::timestamp`] gives one.
+    ///
+    /// # Errors
+    /// See [`TimestampsError`].
+    pub async fn timestamps(&self, count: u64) -> Result<TimestampRange, TimestampsError> {
+        self.timestamps_before(count, now() + self.shared.options.timeout).await
+    }
+
+    /// [`Self::timestamps`] with a deadline of its own.
+    ///
+    /// # Errors
+    /// See [`TimestampsError`]. Never returns later than a few milliseconds after `deadline`, but
+    /// for scheduling.
+    pub async fn timestamps_before(
         &self,
         count: u64,
         deadline: Instant,
     ) -> Result<TimestampRange, TimestampsError> {
-        self.pursue(Goal::Timestamps(count), deadline).await.into()
+        match self.shared.options.via {
+            Via::Native => Call { client: self, count, deadline, slot: None }.await,
+            Via::Http => Box::pin(self.pursue(Goal::Timestamps(count), deadline)).await.into(),
+        }
     }
 
     /// The members and the leader, from the first node that answers.
@@ -115,7 +190,7 @@ impl Client {
 
     /// Carries out what the pursuit says until it says to finish.
     async fn pursue(&self, goal: Goal, deadline: Instant) -> End {
-        let attempt_timeout = self.shared.attempt_timeout;
+        let attempt_timeout = self.shared.options.attempt_timeout;
         let mut pursuit = Pursuit::new(&self.session(), goal, deadline, attempt_timeout);
         loop {
             let action = pursuit.poll_action(&mut self.session(), now());
@@ -134,10 +209,10 @@ impl Client {
 
     /// Asks one node once; a refusal (503) is an answer here.
     async fn ask(&self, addr: &str, path: &str, deadline: Instant) -> Result<Answer, AskError> {
-        let until =
-            now().checked_add(self.shared.attempt_timeout).map_or(deadline, |at| at.min(deadline));
+        let attempt_timeout = self.shared.options.attempt_timeout;
+        let until = now().checked_add(attempt_timeout).map_or(deadline, |at| at.min(deadline));
         let answer = before(until, addr, self.shared.transport.exchange(addr, path)).await?;
-        self.session().check_cluster(addr, &answer)?;
+        self.session().check_cluster(addr, answer.cluster.as_deref())?;
         if matches!(answer.status, 200 | 503) {
             return Ok(answer);
         }
@@ -153,7 +228,59 @@ impl Client {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { attempt_timeout: Duration::from_millis(500), seed: fastrand::u64(..) }
+        Self {
+            timeout: Duration::from_secs(2),
+            attempt_timeout: Duration::from_millis(500),
+            via: Via::Native,
+            seed: fastrand::u64(..),
+            observer: None,
+        }
+    }
+}
+
+/// One call over the native protocol: a place among the waiters. It has no timer of its own; the
+/// driver looks after deadlines.
+struct Call<'a> {
+    client: &'a Client,
+    count: u64,
+    deadline: Instant,
+    slot: Option<usize>,
+}
+
+impl Future for Call<'_> {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
+        let core = &self.client.shared.core;
+        if let Some(slot) = self.slot {
+            return core.waiters().poll(slot, context);
+        }
+        if !(1..=RANGE_COUNT_MAX).contains(&self.count) {
+            return Poll::Ready(Err(TimestampsError::Count(self.count)));
+        }
+        let (slot, is_first) = {
+            let mut waiters = core.waiters();
+            let Some((slot, is_first)) = waiters.enter(self.count, self.deadline) else {
+                return Poll::Ready(Err(TimestampsError::TooManyCalls));
+            };
+            // Pending: nobody can have answered yet.
+            let _: Poll<Outcome> = waiters.poll(slot, context);
+            (slot, is_first)
+        };
+        let driven = core.ensure_driven();
+        if is_first {
+            core.bell.notify_one();
+        }
+        self.slot = Some(slot);
+        driven.map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending)
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            self.client.shared.core.waiters().leave(slot);
+        }
     }
 }
 
@@ -169,6 +296,6 @@ async fn before(
 }
 
 /// Tokio's clock, so that a test may pause it.
-fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }

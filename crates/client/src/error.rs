@@ -16,6 +16,18 @@ pub enum NewClientError {
     Address(String),
 }
 
+/// Why [`Client::connect`](crate::Client::connect) gave no client.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// Correct the addresses.
+    #[error(transparent)]
+    New(#[from] NewClientError),
+    /// What the first call came to.
+    #[error(transparent)]
+    Timestamps(#[from] TimestampsError),
+}
+
 /// Why [`Client::timestamps`](crate::Client::timestamps) gave none.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -23,6 +35,12 @@ pub enum TimestampsError {
     /// Ask for 1 to 2^32 timestamps.
     #[error("{0} timestamps asked for; allowed are 1 to {RANGE_COUNT_MAX}")]
     Count(u64),
+    /// Ask again when some of the calls are through: more wait than one client takes.
+    #[error("too many calls wait")]
+    TooManyCalls,
+    /// Call inside a tokio runtime that goes on while the call does.
+    #[error("no tokio runtime carries this client's calls out, or it has ended")]
+    Stopped,
     /// Try again later, or with a later deadline. Nothing is known to be wrong for ever.
     #[error("no timestamp before the deadline{}", because(.last.as_ref()))]
     DeadlineExceeded {
@@ -134,6 +152,19 @@ pub enum Setback {
 }
 
 impl Setback {
+    /// Who was asked.
+    #[must_use]
+    pub fn addr(&self) -> &str {
+        match self {
+            Self::Unreachable { addr, .. }
+            | Self::Lost { addr, .. }
+            | Self::Silent { addr }
+            | Self::Refused { addr, .. }
+            | Self::NoLeader { addr }
+            | Self::Status { addr, .. } => addr,
+        }
+    }
+
     /// Whether somebody answered.
     pub(crate) fn is_answer(&self) -> bool {
         match self {

@@ -2,24 +2,40 @@
 //! moves, and gives up at the caller's deadline. It never returns a timestamp of another cluster,
 //! one below a timestamp that it returned before the call, or anything after the deadline.
 //!
-//! Decisions and IO are apart: a session without sockets and clocks says whom to ask next, and a
-//! thin loop in [`client`] carries that out over HTTP/1.1.
+//! Calls that wait at the same time share a request; a call never joins a request that was sent,
+//! whose timestamps may have been taken before it began.
 //!
-//! - [`client`]: the public type, and the one place where session and transport meet.
+//! Decisions and IO are apart: a session without sockets and clocks says whom to ask next, and thin
+//! loops carry that out.
+//!
+//! - [`client`]: the public type.
+//! - [`blocking`]: the same for threads that block.
 //! - [`error`]: what can go wrong, one enum per operation.
 //! - [`members`]: the cluster as a node describes it.
+//! - [`observer`]: hooks for metrics.
+//! - [`wall_time`]: timestamps and `SystemTime`.
 //! - `session`: whom to ask next, how long to wait, which answers to believe.
+//! - `waiters`: who waits for what, and the requests that callers share.
+//! - `driver`: where session, waiters and a native connection meet; `link`: that connection.
 //! - `transport`: one request and its answer over a kept-alive HTTP/1.1 connection.
 
+pub mod blocking;
 pub mod client;
+mod driver;
 pub mod error;
+mod link;
 pub mod members;
+pub mod observer;
 mod session;
 mod transport;
+mod waiters;
+pub mod wall_time;
 
-pub use client::{Client, Options, Readiness};
-pub use error::{AskError, MembersError, NewClientError, Setback, TimestampsError};
+pub use client::{Client, Options, Readiness, Via};
+pub use epicepoch_wire::{Epoch, EpochIndex, Timestamp, TimestampRange};
+pub use error::{AskError, ConnectError, MembersError, NewClientError, Setback, TimestampsError};
 pub use members::{Member, Members};
+pub use observer::Observer;
 
 /// The README's example compiles, or its test fails.
 #[cfg(doctest)]

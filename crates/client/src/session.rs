@@ -47,21 +47,55 @@ pub(crate) struct Pursuit {
     goal: Goal,
     deadline: Instant,
     attempt_timeout: Duration,
+    setbacks: Setbacks,
+    wait_until: Option<Instant>,
+    /// Highest timestamp returned before this call began. What concurrent calls return meanwhile
+    /// may rightly be higher than this call's answer.
+    floor: Option<Timestamp>,
+    end: Option<End>,
+}
+
+/// What went wrong since something last went right.
+#[derive(Debug, Default)]
+pub(crate) struct Setbacks {
     /// Attempts that failed so far.
-    setbacks: u32,
+    count: u32,
     /// Leaders followed since the last setback.
     hops: u32,
-    wait_until: Option<Instant>,
     /// What to report at the deadline: the newest setback that is an answer, since a node that
     /// lives knows more about the cluster than one that does not; or else the newest.
     last: Option<Setback>,
     /// Setbacks in a row that are no answers. When more than a round over all addresses are,
     /// the answer in `last` is out of date.
     unanswered: usize,
-    /// Highest timestamp returned before this call began. What concurrent calls return meanwhile
-    /// may rightly be higher than this call's answer.
-    floor: Option<Timestamp>,
-    end: Option<End>,
+}
+
+impl Setbacks {
+    /// Whether another leader may be followed at once.
+    pub(crate) fn hop(&mut self) -> bool {
+        self.hops += 1;
+        self.hops <= HOPS_MAX
+    }
+
+    /// What to report at the deadline.
+    pub(crate) fn last(&self) -> Option<&Setback> {
+        self.last.as_ref()
+    }
+
+    /// Notes a setback, as if there had been `least` before; returns how long to wait.
+    pub(crate) fn note(&mut self, session: &mut Session, setback: Setback, least: u32) -> Duration {
+        self.count = (self.count + 1).max(least);
+        self.hops = 0;
+        self.unanswered = if setback.is_answer() { 0 } else { self.unanswered + 1 };
+        let is_outdated = self.unanswered > session.address_count();
+        if self.unanswered == 0
+            || is_outdated
+            || !self.last.as_ref().is_some_and(Setback::is_answer)
+        {
+            self.last = Some(setback);
+        }
+        session.backoff(self.count)
+    }
 }
 
 /// What a pursuit is for.
@@ -105,36 +139,68 @@ impl Session {
     pub(crate) fn check_cluster(
         &mut self,
         addr: &str,
-        answer: &Answer,
+        cluster: Option<&str>,
     ) -> Result<(), AnotherCluster> {
         let named =
-            |text: &&String| text.split('.').next().is_some_and(|id| id.contains(|c| c != '0'));
-        let Some(found) = answer.cluster.as_ref().filter(named) else { return Ok(()) };
+            |text: &&str| text.split('.').next().is_some_and(|id| id.contains(|c| c != '0'));
+        let Some(found) = cluster.filter(named) else { return Ok(()) };
         match &self.cluster {
             Some(expected) if expected != found => {
-                let (expected, found) = (expected.clone(), found.clone());
+                let (expected, found) = (expected.clone(), found.to_owned());
                 Err(AnotherCluster { addr: addr.to_owned(), expected, found })
             }
             Some(_) => Ok(()),
             None => {
-                self.cluster = Some(found.clone());
+                self.cluster = Some(found.to_owned());
                 Ok(())
             }
         }
     }
 
     fn learn(&mut self, members: &Members) {
-        self.members = members.members.iter().map(|member| member.addr.clone()).collect();
-        self.leader = members.leader.as_ref().map(|Member { addr, .. }| addr.clone());
+        let addrs = members.members.iter().map(|member| member.addr.clone()).collect();
+        let leader = members.leader.as_ref().map(|Member { addr, .. }| addr.clone());
+        self.learn_addresses(addrs, leader);
+    }
+
+    /// Takes in the members' addresses and the leader's, as a node knows them.
+    pub(crate) fn learn_addresses(&mut self, members: Vec<String>, leader: Option<String>) {
+        self.members = members;
+        self.leader = leader;
+    }
+
+    /// Where the leader is thought to be.
+    pub(crate) fn leader(&self) -> Option<&str> {
+        self.leader.as_deref()
+    }
+
+    /// Believes that the leader is there.
+    pub(crate) fn set_leader(&mut self, addr: String) {
+        self.leader = Some(addr);
+    }
+
+    /// Believes nothing about the leader any more.
+    pub(crate) fn forget_any_leader(&mut self) {
+        self.leader = None;
+    }
+
+    /// Highest timestamp returned so far.
+    pub(crate) fn highest(&self) -> Option<Timestamp> {
+        self.highest
+    }
+
+    /// Notes a timestamp that is about to be returned.
+    pub(crate) fn note_returned(&mut self, last: Timestamp) {
+        self.highest = self.highest.max(Some(last));
     }
 
     /// Another call may have found a newer leader meanwhile, so only this one is forgotten.
-    fn forget_leader(&mut self, addr: &str) {
+    pub(crate) fn forget_leader(&mut self, addr: &str) {
         self.leader.take_if(|leader| leader == addr);
     }
 
     /// Members first, then seeds that are no members: a list of seeds may be out of date.
-    fn next_address(&mut self) -> String {
+    pub(crate) fn next_address(&mut self) -> String {
         let extra = self.seeds.iter().filter(|seed| !self.members.contains(seed));
         let all: Vec<_> = self.members.iter().chain(extra).collect();
         let addr = all[self.turn % all.len()].clone();
@@ -176,11 +242,8 @@ impl Pursuit {
             goal,
             deadline,
             attempt_timeout,
-            setbacks: 0,
-            hops: 0,
+            setbacks: Setbacks::default(),
             wait_until: None,
-            last: None,
-            unanswered: 0,
             floor: session.highest,
             end,
         }
@@ -192,7 +255,7 @@ impl Pursuit {
             return Action::Finish(end);
         }
         if now >= self.deadline {
-            return Action::Finish(End::DeadlineExceeded(self.last.take()));
+            return Action::Finish(End::DeadlineExceeded(self.setbacks.last.take()));
         }
         if let Some(until) = self.wait_until.take_if(|until| *until > now) {
             self.wait_until = Some(until);
@@ -225,7 +288,7 @@ impl Pursuit {
             Ok(answer) => answer,
             Err(setback) => return self.handle_setback(session, addr, setback, now),
         };
-        if let Err(error) = session.check_cluster(addr, &answer) {
+        if let Err(error) = session.check_cluster(addr, answer.cluster.as_deref()) {
             self.end = Some(End::AnotherCluster(error));
         } else if answer.status != 200 {
             self.handle_refusal(session, addr, &answer, now);
@@ -271,7 +334,7 @@ impl Pursuit {
             self.end = Some(End::WentBackwards { addr, floor, answer });
             return;
         }
-        session.highest = session.highest.max(Some(range.last()));
+        session.note_returned(range.last());
         self.end = Some(End::Timestamps(range));
     }
 
@@ -288,10 +351,11 @@ impl Pursuit {
             }
             return self.end_badly(addr, format!("status {status} without a reason"));
         };
-        if code == ErrorCode::NotLeader && self.hops < HOPS_MAX {
+        if code == ErrorCode::NotLeader {
             let other = |leader: &&String| *leader != addr && is_address(leader);
-            if let Some(leader) = answer.leader.as_ref().filter(other) {
-                self.hops += 1;
+            if let Some(leader) = answer.leader.as_ref().filter(other)
+                && self.setbacks.hop()
+            {
                 session.leader = Some(leader.clone());
                 return;
             }
@@ -306,7 +370,7 @@ impl Pursuit {
         let setback = Setback::Refused { addr: to, code };
         if code == ErrorCode::Overloaded {
             // It still leads: looking for another one would only add load.
-            return self.wait(session, setback, BACKOFF_DOUBLINGS_MAX, now);
+            return self.wait(session, setback, OVERLOADED_SETBACKS, now);
         }
         self.handle_setback(session, addr, setback, now);
     }
@@ -322,18 +386,8 @@ impl Pursuit {
         self.wait(session, setback, 0, now);
     }
 
-    fn wait(&mut self, session: &mut Session, setback: Setback, setbacks_min: u32, now: Instant) {
-        self.setbacks = (self.setbacks + 1).max(setbacks_min);
-        self.hops = 0;
-        self.unanswered = if setback.is_answer() { 0 } else { self.unanswered + 1 };
-        let is_outdated = self.unanswered > session.address_count();
-        if self.unanswered == 0
-            || is_outdated
-            || !self.last.as_ref().is_some_and(Setback::is_answer)
-        {
-            self.last = Some(setback);
-        }
-        self.wait_until = Some(now + session.backoff(self.setbacks));
+    fn wait(&mut self, session: &mut Session, setback: Setback, least: u32, now: Instant) {
+        self.wait_until = Some(now + self.setbacks.note(session, setback, least));
     }
 
     fn end_badly(&mut self, addr: &str, what: String) {
@@ -377,6 +431,8 @@ const BACKOFF_MIN: Duration = Duration::from_millis(1);
 const BACKOFF_MAX: Duration = Duration::from_millis(50);
 /// Doublings that reach [`BACKOFF_MAX`]: `BACKOFF_MIN * 2^6 = 64 ms`.
 const BACKOFF_DOUBLINGS_MAX: u32 = 6;
+/// Setbacks that an overloaded leader counts for at least: it still leads, and needs a pause.
+pub(crate) const OVERLOADED_SETBACKS: u32 = BACKOFF_DOUBLINGS_MAX;
 /// Leaders followed one after another without a wait; more than one is already rare.
 const HOPS_MAX: u32 = 3;
 /// Characters of a refusal's text that go into an error.

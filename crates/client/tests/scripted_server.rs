@@ -1,11 +1,11 @@
-//! The client against servers that say exactly what a test tells them, over real sockets.
+//! The client over HTTP against servers that say exactly what a test tells them, over real sockets.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use epicepoch_client::{AskError, Client, Members, Options, Setback, TimestampsError};
+use epicepoch_client::{AskError, Client, Members, Options, Setback, TimestampsError, Via};
 use epicepoch_wire::{Epoch, EpochIndex, Timestamp, TimestampRange};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -104,6 +104,7 @@ fn stamped(range: TimestampRange) -> Vec<u8> {
 
 fn client(servers: &[&Server]) -> Client {
     let mut options = Options::default();
+    options.via = Via::Http;
     options.attempt_timeout = Duration::from_secs(1);
     Client::new(servers.iter().map(|server| server.addr.to_string()), options).expect("addresses")
 }
@@ -118,8 +119,8 @@ async fn one_connection_serves_one_call_after_another() {
     server.will(Line::Say(led_by(server.addr)));
     server.will(Line::Say(stamped(range(0, 3)))).will(Line::Say(stamped(range(3, 1))));
     let client = client(&[&server]);
-    assert_eq!(client.timestamps(3, deadline()).await, Ok(range(0, 3)));
-    assert_eq!(client.timestamps(1, deadline()).await, Ok(range(3, 1)));
+    assert_eq!(client.timestamps_before(3, deadline()).await, Ok(range(0, 3)));
+    assert_eq!(client.timestamps_before(1, deadline()).await, Ok(range(3, 1)));
     let expected = ["/members", "/timestamp?format=range&n=3", "/timestamp?format=range&n=1"];
     assert_eq!(server.asked(), expected);
 }
@@ -131,7 +132,7 @@ async fn a_409_leads_to_the_leader_it_names() {
     let headers = format!("epicepoch-error: NOT_LEADER\r\nepicepoch-leader: {}\r\n", new.addr);
     old.will(Line::Say(response("409 Conflict", &headers, b"ask the leader\n")));
     new.will(Line::Say(stamped(range(0, 1))));
-    assert_eq!(client(&[&old]).timestamps(1, deadline()).await, Ok(range(0, 1)));
+    assert_eq!(client(&[&old]).timestamps_before(1, deadline()).await, Ok(range(0, 1)));
     assert_eq!(new.asked(), ["/timestamp?format=range&n=1"]);
 }
 
@@ -141,8 +142,8 @@ async fn a_kept_connection_that_the_server_closed_is_no_setback() {
     server.will(Line::Say(led_by(server.addr))).will(Line::SayAndHangUp(stamped(range(0, 1))));
     server.will(Line::Say(stamped(range(1, 1))));
     let client = client(&[&server]);
-    assert_eq!(client.timestamps(1, deadline()).await, Ok(range(0, 1)));
-    assert_eq!(client.timestamps(1, deadline()).await, Ok(range(1, 1)));
+    assert_eq!(client.timestamps_before(1, deadline()).await, Ok(range(0, 1)));
+    assert_eq!(client.timestamps_before(1, deadline()).await, Ok(range(1, 1)));
     assert_eq!(server.asked().len(), 3, "the leader is still known");
 }
 
@@ -154,7 +155,7 @@ async fn a_leader_that_dies_or_falls_silent_is_survived_inside_the_deadline() {
         for _ in 0..100 {
             new.will(Line::Say(led_by(new.addr))).will(Line::Say(stamped(range(0, 1))));
         }
-        let got = client(&[&old, &new]).timestamps(1, deadline()).await;
+        let got = client(&[&old, &new]).timestamps_before(1, deadline()).await;
         assert_eq!(got, Ok(range(0, 1)));
     }
 }
@@ -164,11 +165,11 @@ async fn nothing_is_returned_after_the_deadline() {
     let server = Server::start().await;
     let client = client(&[&server]);
     let short = Instant::now() + Duration::from_millis(30);
-    let got = client.timestamps(1, short).await;
+    let got = client.timestamps_before(1, short).await;
     let silent = Setback::Silent { addr: server.addr.to_string() };
     assert_eq!(got, Err(TimestampsError::DeadlineExceeded { last: Some(silent) }));
     let past = Instant::now();
-    let got = client.timestamps(1, past).await;
+    let got = client.timestamps_before(1, past).await;
     assert_eq!(got, Err(TimestampsError::DeadlineExceeded { last: None }));
 }
 

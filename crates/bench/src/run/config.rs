@@ -38,6 +38,11 @@ pub enum Transport {
         /// Requests sent before the first of them is answered, at least 1.
         in_flight: usize,
     },
+    /// The Rust client over the native protocol; each of the connections is a client.
+    Client {
+        /// Callers of one client at the same time, at least 1.
+        callers: usize,
+    },
 }
 
 impl Transport {
@@ -48,6 +53,7 @@ impl Transport {
             Self::Http1 { pipeline } => pipeline,
             Self::H2c { streams } => streams,
             Self::Native { in_flight } => in_flight,
+            Self::Client { callers } => callers,
         }
     }
 
@@ -58,6 +64,7 @@ impl Transport {
             Self::Http1 { .. } => "http1",
             Self::H2c { .. } => "h2c",
             Self::Native { .. } => "native",
+            Self::Client { .. } => "client",
         }
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! - [`config`]: what to do, and [`Transport`], the seam for transports to come.
 //! - `window`: when it begins, counts and ends. `pacer`: when each request is due.
-//! - `lane`: what all connections have in common; `http1`, `h2c`, `native`: what they
+//! - `lane`: what all connections have in common; `http1`, `h2c`, `native`, `client`: what they
 //!   do not.
 //! - [`course`]: what came in each interval. `ledger`: what one thread has seen. `checker`: whether what came was right.
 //! - [`measurement`]: what came of it all, and whether the generator may be believed.
@@ -12,6 +12,7 @@
 //! It never judges the service: [`crate::slo`] does, if the generator is to be believed.
 
 mod checker;
+mod client;
 pub mod config;
 pub mod course;
 mod h2c;
@@ -221,6 +222,7 @@ fn drive(
                 Transport::Native { in_flight } => {
                     lanes.spawn_local(native::drive(lane, in_flight))
                 }
+                Transport::Client { callers } => lanes.spawn_local(client::drive(lane, callers)),
             };
         }
         while lanes.join_next().await.is_some() {}

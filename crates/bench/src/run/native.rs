@@ -24,12 +24,12 @@ use crate::history::BrokenAnswer;
 /// Asks until the measurement is over.
 pub(super) async fn drive(lane: Lane, in_flight: usize) {
     while !lane.is_over() {
-        let next = match timeout(CONNECT_TIMEOUT, Pipe::open(&lane, in_flight)).await {
-            Ok(Ok(mut pipe)) => pipe.drive().await,
-            Ok(Err(_)) | Err(_) => {
-                lane.not_connected();
-                Next::Elsewhere
-            }
+        let opened = timeout(CONNECT_TIMEOUT, Pipe::open(&lane, in_flight)).await;
+        let next = if let Ok(Ok(mut pipe)) = opened {
+            pipe.drive().await
+        } else {
+            lane.not_connected();
+            Next::Elsewhere
         };
         lane.turn(next).await;
     }
@@ -201,8 +201,10 @@ impl<'a> Pipe<'a> {
                     self.out.extend_from_slice(&epicepoch_wire::native::message::pong(id));
                     Next::Stay
                 }
-                ToClient::Welcome(_) | ToClient::Leader(_) => Next::Stay,
-                ToClient::Pong(_) | ToClient::Unknown => Next::Stay,
+                ToClient::Welcome(_)
+                | ToClient::Leader(_)
+                | ToClient::Pong(_)
+                | ToClient::Unknown => Next::Stay,
             };
             while self.open.front().is_some_and(Option::is_none) {
                 self.open.pop_front();

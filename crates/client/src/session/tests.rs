@@ -165,19 +165,23 @@ fn the_call_ends_at_its_deadline_and_names_the_last_setback() {
     };
     assert_eq!(world.now, begin + SECOND);
     assert!(matches!(end, End::DeadlineExceeded(Some(Setback::Lost { .. }))), "{end:?}");
-    assert!(world.pursuit.setbacks > 20, "waits are bounded: {}", world.pursuit.setbacks);
+    assert!(
+        world.pursuit.setbacks.count > 20,
+        "waits are bounded: {}",
+        world.pursuit.setbacks.count
+    );
 }
 
 #[test]
 fn a_live_nodes_refusal_is_reported_rather_than_a_dead_nodes_silence() {
     let mut world = World::new(&["x:9", "y:9"], Goal::Timestamps(1));
     world.reply(list("null")).lose();
-    let refused = world.pursuit.last.clone();
+    let refused = world.pursuit.setbacks.last.clone();
     assert!(matches!(refused, Some(Setback::NoLeader { .. })), "{refused:?}");
     for _ in 0..world.session.address_count() {
         world.lose();
     }
-    let lost = world.pursuit.last.clone();
+    let lost = world.pursuit.setbacks.last.clone();
     assert!(matches!(lost, Some(Setback::Lost { .. })), "nobody lives any more: {lost:?}");
 }
 

@@ -1,0 +1,66 @@
+//! Calls through a client library, as a program has them: many callers at the same time, whose
+//! calls the client merges into few requests. It finds and follows the leader by itself, so that
+//! redirects and retries are inside of the latency and are not counted.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use epicepoch_client::{Client, Options, TimestampsError};
+use tokio::task::JoinSet;
+
+use super::lane::Lane;
+use super::ledger::failure;
+
+/// Calls until the measurement is over.
+pub(super) async fn drive(lane: Lane, callers: usize) {
+    let lane = Rc::new(lane);
+    let addrs = lane.config.targets.iter().map(|target| target.name.clone());
+    let Ok(client) = Client::new(addrs, Options::default()) else {
+        lane.not_connected();
+        return lane.finish();
+    };
+    let mut tasks = JoinSet::new();
+    for _ in 0..callers {
+        tasks.spawn_local(call(lane.clone(), client.clone()));
+    }
+    while tasks.join_next().await.is_some() {}
+    lane.finish();
+}
+
+/// One caller.
+async fn call(lane: Rc<Lane>, client: Client) {
+    loop {
+        let now = Instant::now();
+        let Some(ticket) = lane.claim_at(now) else { return };
+        let now = if ticket.in_time {
+            lane.pacer.due(&ticket).await;
+            Instant::now()
+        } else {
+            now
+        };
+        let sent = lane.sent_at(ticket, now);
+        let deadline = now + lane.config.request_timeout;
+        match client.timestamps_before(lane.config.count, deadline).await {
+            Ok(range) => lane.ledger.borrow_mut().answered(&sent, NODE_UNKNOWN, range),
+            Err(error) => {
+                lane.ledger.borrow_mut().failed(&sent, name(&error));
+                // A client that fails at once must not fail a million times a second.
+                tokio::time::sleep(lane.config.retry_pause).await;
+            }
+        }
+    }
+}
+
+/// What a client gives up for, as failures are named here.
+fn name(error: &TimestampsError) -> &'static str {
+    match error {
+        TimestampsError::DeadlineExceeded { .. } => failure::TIMEOUT,
+        TimestampsError::WentBackwards { .. } | TimestampsError::BadAnswer(_) => failure::BROKEN,
+        TimestampsError::AnotherCluster(_) => failure::STATUS,
+        // Calls that never got as far as a request; the type may get more reasons.
+        _ => failure::LOST,
+    }
+}
+
+/// A client does not say who answered.
+const NODE_UNKNOWN: u64 = 0;

@@ -1,0 +1,141 @@
+//! One connection of the native protocol: bytes out, frames in. It never decides whom to ask and
+//! never reads what an answer means to a caller.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::native::{
+    ClientHello, Frame, HEADER_LEN, HelloError, TO_CLIENT_TAIL_LEN_MAX, ToClient, Welcome, split,
+};
+use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::error::{BadAnswer, Setback};
+
+/// A connection that was welcomed.
+#[derive(Debug)]
+pub(crate) struct Link {
+    stream: TcpStream,
+    /// Bytes to send, and how many of them were.
+    pub(crate) out: Vec<u8>,
+    written: usize,
+    /// Bytes that came, up to `filled`.
+    input: Box<[u8]>,
+    filled: usize,
+}
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub(crate) enum NoLink {
+    /// Another node, or a later time, may be better.
+    Setback(Setback),
+    /// No retry helps.
+    Bad(BadAnswer),
+}
+
+impl Link {
+    /// Connects to `addr` and says hello.
+    pub(crate) async fn open(addr: &str) -> Result<(Self, Welcome), NoLink> {
+        let stream = TcpStream::connect(addr).await.and_then(|stream| {
+            stream.set_nodelay(true)?;
+            Ok(stream)
+        });
+        let stream = stream.map_err(|error| {
+            let (addr, reason) = (addr.to_owned(), error.to_string());
+            NoLink::Setback(Setback::Unreachable { addr, reason })
+        })?;
+        let input = vec![0; INPUT_LEN].into_boxed_slice();
+        let mut link = Self { stream, out: Vec::new(), written: 0, input, filled: 0 };
+        let agent = concat!("epicepoch-rust/", env!("CARGO_PKG_VERSION")).to_owned();
+        ClientHello { agent, ..ClientHello::default() }.encode(&mut link.out);
+        loop {
+            link.exchange().await.map_err(|error| NoLink::Setback(lost(addr, &error)))?;
+            let foreign =
+                |error: HelloError| NoLink::Bad(foreign(addr, &format!("no welcome: {error}")));
+            let Some(frame) = link.frame().map_err(|error| foreign(error.into()))? else {
+                continue;
+            };
+            let welcome = match ToClient::decode(&frame).map_err(foreign)? {
+                ToClient::Welcome(welcome) => *welcome,
+                ToClient::Error(error) => {
+                    let code = error.error_code().unwrap_or(ErrorCode::Internal);
+                    return Err(refused(addr, code, error.text));
+                }
+                _ => return Err(NoLink::Bad(self::foreign(addr, "no welcome"))),
+            };
+            let length = frame.len();
+            link.consume(length);
+            return Ok((link, welcome));
+        }
+    }
+
+    /// Sends what is to be sent, and waits until something has come. Dropping it loses nothing.
+    pub(crate) async fn exchange(&mut self) -> io::Result<()> {
+        poll_fn(|context| self.poll_exchange(context)).await
+    }
+
+    /// The frame at the front of what came.
+    pub(crate) fn frame(&self) -> Result<Option<Frame<'_>>, epicepoch_wire::DecodeError> {
+        split(&self.input[..self.filled], TO_CLIENT_TAIL_LEN_MAX)
+    }
+
+    /// Everything that came and was not consumed.
+    pub(crate) fn received(&self) -> &[u8] {
+        &self.input[..self.filled]
+    }
+
+    /// Drops the front of what came.
+    pub(crate) fn consume(&mut self, length: usize) {
+        self.input.copy_within(length..self.filled, 0);
+        self.filled -= length;
+    }
+
+    fn poll_exchange(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.written < self.out.len() {
+            let rest = &self.out[self.written..];
+            match Pin::new(&mut self.stream).poll_write(context, rest)? {
+                Poll::Ready(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(length) => self.written += length,
+                Poll::Pending => break,
+            }
+        }
+        if self.written == self.out.len() {
+            self.out.clear();
+            self.written = 0;
+        }
+        let mut buffer = ReadBuf::new(&mut self.input[self.filled..]);
+        ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;
+        match buffer.filled().len() {
+            0 => Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+            length => {
+                self.filled += length;
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+}
+
+/// A refusal of the connection.
+fn refused(addr: &str, code: ErrorCode, text: &str) -> NoLink {
+    let addr = addr.to_owned();
+    if code.is_retryable() || code == ErrorCode::Internal {
+        return NoLink::Setback(Setback::Refused { addr, code });
+    }
+    NoLink::Bad(BadAnswer::Refused { addr, code, message: text.to_owned() })
+}
+
+/// The connection broke.
+pub(crate) fn lost(addr: &str, error: &dyn ToString) -> Setback {
+    Setback::Lost { addr: addr.to_owned(), reason: error.to_string() }
+}
+
+/// No node answers so.
+pub(crate) fn foreign(addr: &str, what: &str) -> BadAnswer {
+    BadAnswer::Foreign { addr: addr.to_owned(), what: what.to_owned() }
+}
+
+/// Bytes that are kept of what came: a frame of the greatest length always fits.
+const INPUT_LEN: usize = HEADER_LEN + TO_CLIENT_TAIL_LEN_MAX;

@@ -1,0 +1,344 @@
+//! Where callers wait, and the requests they share. A caller joins the *open* batch; taking that
+//! batch closes it, and only then may its request be sent: nobody ever joins a request whose
+//! timestamps may already have been taken. It never opens a socket and never reads a clock.
+//!
+//! Slots and lists are used again, so that a call allocates nothing once they have grown.
+
+use std::collections::VecDeque;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use epicepoch_wire::TimestampRange;
+use epicepoch_wire::native::COUNT_MAX;
+
+use crate::error::{Setback, TimestampsError};
+
+/// What a caller gets.
+pub(crate) type Outcome = Result<TimestampRange, TimestampsError>;
+
+/// A caller's place in a batch. The generation tells whether it still waits.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    slot: usize,
+    generation: u64,
+    count: u64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    generation: u64,
+    deadline: Instant,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Free,
+    Waiting(Option<Waker>),
+    Done(Outcome),
+}
+
+/// Callers that share one request.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    places: Vec<Place>,
+    total: u64,
+}
+
+impl Batch {
+    /// Timestamps that the callers want together.
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// How many callers joined.
+    pub(crate) fn callers(&self) -> usize {
+        self.places.len()
+    }
+}
+
+/// The callers of one client.
+///
+/// Invariant: `free.len() + taken slots == slots.len() <= CALLERS_MAX`.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters {
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    /// Callers whose request was not sent, or is to be sent again, oldest first.
+    open: VecDeque<Place>,
+    spare: Vec<Vec<Place>>,
+}
+
+impl Waiters {
+    /// Lets a caller join the open batch. `None` when too many wait; else its slot, and whether
+    /// it is the first of the batch.
+    pub(crate) fn enter(&mut self, count: u64, deadline: Instant) -> Option<(usize, bool)> {
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None if self.slots.len() < CALLERS_MAX => {
+                self.slots.push(Slot { generation: 0, deadline, state: State::Free });
+                self.slots.len() - 1
+            }
+            None => return None,
+        };
+        let taken = &mut self.slots[slot];
+        taken.deadline = deadline;
+        taken.state = State::Waiting(None);
+        let is_first = self.open.is_empty();
+        self.open.push_back(Place { slot, generation: taken.generation, count });
+        Some((slot, is_first))
+    }
+
+    /// What the caller in `slot` got, or whom to wake when it got something.
+    ///
+    /// # Panics
+    /// When the slot is not taken, or was polled after its outcome.
+    pub(crate) fn poll(&mut self, slot: usize, context: &mut Context<'_>) -> Poll<Outcome> {
+        match &mut self.slots[slot].state {
+            State::Waiting(waker) => {
+                if !waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+                    *waker = Some(context.waker().clone());
+                }
+                Poll::Pending
+            }
+            State::Done(outcome) => {
+                Poll::Ready(std::mem::replace(outcome, Err(TimestampsError::Stopped)))
+            }
+            State::Free => panic!("a call polled a slot that it does not hold"),
+        }
+    }
+
+    /// Gives a slot back. Timestamps that were asked for it are skipped.
+    pub(crate) fn leave(&mut self, slot: usize) {
+        let left = &mut self.slots[slot];
+        left.generation += 1;
+        left.state = State::Free;
+        self.free.push(slot);
+    }
+
+    /// Closes the open batch and takes it: as many callers as fit into one request. `None` when
+    /// nobody waits to be sent.
+    pub(crate) fn take_batch(&mut self) -> Option<Batch> {
+        let mut batch = Batch { places: self.spare.pop().unwrap_or_default(), total: 0 };
+        while let Some(place) = self.open.front().copied() {
+            if self.is_waiting(place) {
+                let is_full = batch.places.len() == BATCH_CALLERS_MAX
+                    || batch.total.saturating_add(place.count) > COUNT_MAX;
+                if is_full {
+                    break;
+                }
+                batch.places.push(place);
+                batch.total += place.count;
+            }
+            self.open.pop_front();
+        }
+        if batch.places.is_empty() {
+            self.recycle(batch);
+            return None;
+        }
+        Some(batch)
+    }
+
+    /// Hands a batch its timestamps, each caller its part. Those to wake are added to `wakers`.
+    ///
+    /// # Panics
+    /// When the range is not of the batch's total.
+    pub(crate) fn answer(&mut self, batch: Batch, range: TimestampRange, wakers: &mut Vec<Waker>) {
+        assert_eq!(range.count(), batch.total, "a range of another batch");
+        let mut rest = Some(range);
+        for place in &batch.places {
+            let split = rest.and_then(|range| range.split_first(place.count));
+            let Some((head, tail)) = split else { unreachable!("the counts add up to the total") };
+            rest = tail;
+            self.finish(*place, Ok(head), wakers);
+        }
+        self.recycle(batch);
+    }
+
+    /// Tells every caller of a batch why it gets nothing.
+    pub(crate) fn fail(&mut self, batch: Batch, error: &TimestampsError, wakers: &mut Vec<Waker>) {
+        for place in &batch.places {
+            self.finish(*place, Err(error.clone()), wakers);
+        }
+        self.recycle(batch);
+    }
+
+    /// Puts the callers of a batch that was not answered in front of the others, to be asked for
+    /// again.
+    pub(crate) fn requeue(&mut self, batch: Batch) {
+        for place in batch.places.iter().rev() {
+            if self.is_waiting(*place) {
+                self.open.push_front(*place);
+            }
+        }
+        self.recycle(batch);
+    }
+
+    /// Tells every caller that waits to be sent why it gets nothing.
+    pub(crate) fn fail_open(&mut self, error: &TimestampsError, wakers: &mut Vec<Waker>) {
+        while let Some(place) = self.open.pop_front() {
+            self.finish(place, Err(error.clone()), wakers);
+        }
+    }
+
+    /// Tells every caller whose deadline has come, wherever it waits.
+    pub(crate) fn expire(&mut self, now: Instant, last: Option<&Setback>, wakers: &mut Vec<Waker>) {
+        for slot in &mut self.slots {
+            if slot.deadline <= now
+                && let State::Waiting(waker) = &mut slot.state
+            {
+                wakers.extend(waker.take());
+                let last = last.cloned();
+                slot.state = State::Done(Err(TimestampsError::DeadlineExceeded { last }));
+            }
+        }
+    }
+
+    /// Tells every caller that nobody carries its call out any more.
+    pub(crate) fn stop(&mut self, wakers: &mut Vec<Waker>) {
+        self.open.clear();
+        for slot in &mut self.slots {
+            if let State::Waiting(waker) = &mut slot.state {
+                wakers.extend(waker.take());
+                slot.state = State::Done(Err(TimestampsError::Stopped));
+            }
+        }
+    }
+
+    /// Whether a caller waits to be sent. If not, the next one to enter is the first of its batch.
+    pub(crate) fn is_wanted(&mut self) -> bool {
+        while let Some(place) = self.open.front().copied() {
+            if self.is_waiting(place) {
+                return true;
+            }
+            self.open.pop_front();
+        }
+        false
+    }
+
+    fn is_waiting(&self, place: Place) -> bool {
+        let slot = &self.slots[place.slot];
+        slot.generation == place.generation && matches!(slot.state, State::Waiting(_))
+    }
+
+    fn finish(&mut self, place: Place, outcome: Outcome, wakers: &mut Vec<Waker>) {
+        let slot = &mut self.slots[place.slot];
+        if slot.generation != place.generation {
+            return;
+        }
+        if let State::Waiting(waker) = &mut slot.state {
+            wakers.extend(waker.take());
+            slot.state = State::Done(outcome);
+        }
+    }
+
+    fn recycle(&mut self, mut batch: Batch) {
+        batch.places.clear();
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push(batch.places);
+        }
+    }
+}
+
+/// Callers of one client that wait at once.
+pub(crate) const CALLERS_MAX: usize = 1 << 20;
+/// Callers that share one request at most: beyond it waking them takes longer than a round trip.
+const BATCH_CALLERS_MAX: usize = 1 << 14;
+/// Lists kept for later batches: more than there are requests in flight.
+const SPARE_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
+
+    use super::*;
+
+    fn outcome(waiters: &mut Waiters, slot: usize) -> Option<Outcome> {
+        match waiters.poll(slot, &mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(outcome) => Some(outcome),
+            Poll::Pending => None,
+        }
+    }
+
+    fn range(index: u64, count: u64) -> TimestampRange {
+        TimestampRange::new(Timestamp::new(Epoch(5), EpochIndex(index)), count).unwrap()
+    }
+
+    fn later() -> Instant {
+        Instant::now() + Duration::from_mins(1)
+    }
+
+    #[test]
+    fn callers_share_a_request_and_each_gets_its_part() {
+        let mut waiters = Waiters::default();
+        let slots = [2, 1, 3].map(|count| waiters.enter(count, later()).unwrap());
+        assert_eq!(slots.map(|(_, is_first)| is_first), [true, false, false]);
+        let batch = waiters.take_batch().unwrap();
+        assert_eq!((batch.total(), batch.callers()), (6, 3));
+        let mut wakers = Vec::new();
+        waiters.answer(batch, range(0, 6), &mut wakers);
+        let got = slots.map(|(slot, _)| outcome(&mut waiters, slot));
+        assert_eq!(got, [range(0, 2), range(2, 1), range(3, 3)].map(|range| Some(Ok(range))));
+    }
+
+    #[test]
+    fn a_caller_never_joins_a_request_that_was_taken() {
+        let mut waiters = Waiters::default();
+        let (first, _) = waiters.enter(1, later()).unwrap();
+        let batch = waiters.take_batch().unwrap();
+        let (late, is_first) = waiters.enter(1, later()).unwrap();
+        assert!(is_first, "it opens the next batch");
+        waiters.answer(batch, range(0, 1), &mut Vec::new());
+        assert_eq!(outcome(&mut waiters, first), Some(Ok(range(0, 1))));
+        assert_eq!(outcome(&mut waiters, late), None);
+        assert_eq!(waiters.take_batch().unwrap().callers(), 1);
+    }
+
+    #[test]
+    fn who_left_is_not_asked_for_again_and_its_slot_is_another_callers() {
+        let mut waiters = Waiters::default();
+        let (gone, _) = waiters.enter(1, later()).unwrap();
+        let (stays, _) = waiters.enter(4, later()).unwrap();
+        let batch = waiters.take_batch().unwrap();
+        waiters.leave(gone);
+        let (next, _) = waiters.enter(7, later()).unwrap();
+        assert_eq!(next, gone);
+        waiters.requeue(batch);
+        let batch = waiters.take_batch().unwrap();
+        assert_eq!((batch.total(), batch.callers()), (11, 2), "4 in front of 7");
+        waiters.answer(batch, range(0, 11), &mut Vec::new());
+        assert_eq!(outcome(&mut waiters, stays), Some(Ok(range(0, 4))));
+        assert_eq!(outcome(&mut waiters, next), Some(Ok(range(4, 7))));
+    }
+
+    #[test]
+    fn a_request_asks_for_no_more_than_a_request_may() {
+        let mut waiters = Waiters::default();
+        for count in [COUNT_MAX - 1, 1, 1, COUNT_MAX] {
+            waiters.enter(count, later()).unwrap();
+        }
+        let batches: Vec<_> =
+            std::iter::from_fn(|| waiters.take_batch()).map(|batch| batch.total()).collect();
+        assert_eq!(batches, [COUNT_MAX, 1, COUNT_MAX]);
+        assert!(!waiters.is_wanted());
+    }
+
+    #[test]
+    fn a_deadline_comes_wherever_the_caller_waits() {
+        let mut waiters = Waiters::default();
+        let now = Instant::now();
+        let (sent, _) = waiters.enter(1, now).unwrap();
+        let batch = waiters.take_batch().unwrap();
+        let (open, _) = waiters.enter(1, now).unwrap();
+        let (patient, _) = waiters.enter(1, later()).unwrap();
+        waiters.expire(now, None, &mut Vec::new());
+        let exceeded = Some(Err(TimestampsError::DeadlineExceeded { last: None }));
+        assert_eq!(outcome(&mut waiters, sent), exceeded);
+        assert_eq!(outcome(&mut waiters, open), exceeded);
+        assert_eq!(outcome(&mut waiters, patient), None);
+        waiters.answer(batch, range(0, 1), &mut Vec::new());
+        assert_eq!(waiters.take_batch().unwrap().callers(), 1);
+    }
+}

@@ -1,0 +1,461 @@
+//! The client over the native protocol, against servers that do what a test tells them.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use epicepoch_client::{
+    Client, Epoch, EpochIndex, Observer, Options, Setback, Timestamp, TimestampRange,
+    TimestampsError, blocking,
+};
+use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::native::hello::MemberAddr;
+use epicepoch_wire::native::message::goodbye;
+use epicepoch_wire::native::{
+    COUNT_MAX, ErrorFrame, Request, TO_SERVER_TAIL_LEN_MAX, ToServer, Welcome, split,
+};
+use epicepoch_wire::{ClusterId, HistoryId, NodeId};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a node does with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Play {
+    /// Answers it.
+    Lead,
+    /// Refuses it.
+    Refuse(ErrorCode),
+    /// Names another node.
+    Name(SocketAddr),
+    /// Reads it, and closes the connection.
+    HangUp,
+    /// Reads it, and never answers.
+    Silence,
+    /// Answers with a timestamp that was given long ago.
+    Repeat,
+    /// Answers with one timestamp less, or more, than was asked for.
+    Miscount,
+    /// Answers nothing for a while, then all at once and the newest first.
+    Shuffle,
+    /// Sends bytes of no protocol.
+    Babble,
+    /// Says goodbye and closes.
+    Leave,
+}
+
+/// A cluster's order, and whom its nodes name.
+#[derive(Debug, Default)]
+struct Oracle {
+    next: AtomicU64,
+    leader: Mutex<Option<SocketAddr>>,
+    members: Mutex<Vec<SocketAddr>>,
+}
+
+/// A node.
+#[derive(Clone)]
+struct Node {
+    addr: SocketAddr,
+    oracle: Arc<Oracle>,
+    play: Arc<Mutex<Play>>,
+    cluster: u128,
+    /// Counts of the requests that came.
+    asked: Arc<Mutex<Vec<u64>>>,
+    connections: Arc<AtomicU64>,
+}
+
+impl Node {
+    async fn start(oracle: &Arc<Oracle>, play: Play) -> Self {
+        Self::start_in(oracle, play, 7).await
+    }
+
+    async fn start_in(oracle: &Arc<Oracle>, play: Play, cluster: u128) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let node = Self {
+            addr: listener.local_addr().unwrap(),
+            oracle: oracle.clone(),
+            play: Arc::new(Mutex::new(play)),
+            cluster,
+            asked: Arc::default(),
+            connections: Arc::default(),
+        };
+        oracle.members.lock().unwrap().push(node.addr);
+        let serving = node.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                serving.connections.fetch_add(1, Ordering::SeqCst);
+                tokio::spawn(serving.clone().converse(stream));
+            }
+        });
+        node
+    }
+
+    fn now_plays(&self, play: Play) {
+        *self.play.lock().unwrap() = play;
+    }
+
+    fn now_leads(&self) {
+        *self.oracle.leader.lock().unwrap() = Some(self.addr);
+    }
+
+    fn welcome(&self) -> Welcome {
+        let node = |addr: SocketAddr| NodeId(u64::from(addr.port()));
+        let member = |addr: &SocketAddr| MemberAddr { node: node(*addr), addr: addr.to_string() };
+        Welcome {
+            version: 1,
+            cluster: Some((ClusterId(self.cluster), HistoryId(1))),
+            node: node(self.addr),
+            leader: self.oracle.leader.lock().unwrap().as_ref().map(member),
+            in_flight_max: 1024,
+            idle_ms: 1000,
+            count_max: COUNT_MAX,
+            members: self.oracle.members.lock().unwrap().iter().map(member).collect(),
+            ..Welcome::default()
+        }
+    }
+
+    fn answer(&self, request: Request) -> [u8; 32] {
+        let index = self.oracle.next.fetch_add(request.count(), Ordering::SeqCst);
+        request.answer(Timestamp::new(Epoch(9), EpochIndex(index)))
+    }
+
+    /// Ends with the connection.
+    async fn converse(self, mut stream: TcpStream) -> Option<()> {
+        let mut input = Vec::new();
+        let mut kept = Vec::new();
+        while stream.read_buf(&mut input).await.ok()? > 0 {
+            let mut out = Vec::new();
+            let mut taken = 0;
+            while let Some(frame) = split(&input[taken..], TO_SERVER_TAIL_LEN_MAX).unwrap() {
+                taken += frame.len();
+                let play = *self.play.lock().unwrap();
+                match ToServer::decode(&frame).unwrap() {
+                    ToServer::Hello(_) => self.welcome().encode(&mut out),
+                    ToServer::Request(request) => {
+                        self.asked.lock().unwrap().push(request.count());
+                        self.play(play, request, &mut kept, &mut out)?;
+                    }
+                    ToServer::Ping(id) => {
+                        out.extend(epicepoch_wire::native::message::pong(id));
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            input.drain(..taken);
+            stream.write_all(&out).await.ok()?;
+        }
+        None
+    }
+
+    /// `None` ends the connection.
+    fn play(
+        &self,
+        play: Play,
+        request: Request,
+        kept: &mut Vec<Request>,
+        out: &mut Vec<u8>,
+    ) -> Option<()> {
+        let id = request.id;
+        let refusal = |code: ErrorCode, text: &str, out: &mut Vec<u8>| {
+            ErrorFrame { code: code as u16, closes: false, id, text }.encode(out);
+        };
+        match play {
+            Play::Lead => out.extend(self.answer(request)),
+            Play::Refuse(code) => refusal(code, "", out),
+            Play::Name(leader) => refusal(ErrorCode::NotLeader, &leader.to_string(), out),
+            Play::HangUp => return None,
+            Play::Silence => {}
+            Play::Repeat => out.extend(request.answer(Timestamp::new(Epoch(8), EpochIndex(0)))),
+            Play::Miscount => {
+                let other = Request { more: request.more ^ 1, ..request };
+                out.extend(self.answer(other));
+            }
+            Play::Shuffle => {
+                kept.push(request);
+                if kept.len() == 3 {
+                    // The request that came last gets the lowest timestamps, first.
+                    out.extend(kept.drain(..).rev().flat_map(|request| self.answer(request)));
+                }
+            }
+            Play::Babble => out.extend([0xc1; 40]),
+            Play::Leave => {
+                out.extend(goodbye());
+                self.now_plays(Play::HangUp);
+            }
+        }
+        Some(())
+    }
+
+    fn asked(&self) -> Vec<u64> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+fn client(nodes: &[&Node]) -> Client {
+    let mut options = Options::default();
+    options.timeout = PATIENCE;
+    options.attempt_timeout = Duration::from_millis(300);
+    Client::new(nodes.iter().map(|node| node.addr.to_string()), options).unwrap()
+}
+
+async fn leading() -> (Arc<Oracle>, Node) {
+    let oracle = Arc::default();
+    let node = Node::start(&oracle, Play::Lead).await;
+    node.now_leads();
+    (oracle, node)
+}
+
+fn range(index: u64, count: u64) -> TimestampRange {
+    TimestampRange::new(Timestamp::new(Epoch(9), EpochIndex(index)), count).unwrap()
+}
+
+#[tokio::test]
+async fn calls_one_after_another_use_one_connection() {
+    let (_, node) = leading().await;
+    let client = Client::connect(&[node.addr.to_string()]).await.unwrap();
+    assert_eq!(client.timestamps(3).await, Ok(range(1, 3)));
+    assert_eq!(client.timestamps(1 << 32).await, Ok(range(4, 1 << 32)));
+    assert_eq!(client.timestamp().await, Ok(range(4 + (1 << 32), 1).first()));
+    assert_eq!(node.connections.load(Ordering::SeqCst), 1);
+    for count in [0, (1 << 32) + 1] {
+        assert_eq!(client.timestamps(count).await, Err(TimestampsError::Count(count)));
+    }
+}
+
+#[tokio::test]
+async fn calls_that_wait_at_the_same_time_share_requests_and_timestamps_are_unique() {
+    let (_, node) = leading().await;
+    let client = client(&[&node]);
+    client.timestamp().await.unwrap();
+    let calls = (0..500).map(|_| {
+        let client = client.clone();
+        tokio::spawn(async move { client.timestamps(2).await.unwrap() })
+    });
+    let mut got = Vec::new();
+    for call in calls.collect::<Vec<_>>() {
+        got.push(call.await.unwrap());
+    }
+    got.sort_by_key(TimestampRange::first);
+    assert!(got.is_sorted_by(|a, b| a.last() < b.first()));
+    let asked = node.asked();
+    assert_eq!(asked.iter().sum::<u64>(), 1 + 1000);
+    assert!(asked.len() < 20, "{asked:?}");
+}
+
+#[tokio::test]
+async fn a_follower_is_left_for_the_leader_by_its_welcome_and_by_its_refusals() {
+    let (oracle, leader) = leading().await;
+    let follower = Node::start(&oracle, Play::Name(leader.addr)).await;
+    assert_eq!(client(&[&follower]).timestamps(1).await, Ok(range(0, 1)));
+    assert_eq!(follower.asked(), [0; 0]);
+    // It believes that it leads when it is asked who does.
+    follower.now_leads();
+    let client = client(&[&follower]);
+    let call = tokio::spawn({
+        let client = client.clone();
+        async move { client.timestamps(1).await }
+    });
+    while follower.asked().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    leader.now_leads();
+    assert_eq!(call.await.unwrap(), Ok(range(1, 1)));
+}
+
+#[tokio::test]
+async fn a_leader_that_dies_costs_a_longer_call_and_no_error() {
+    for end in [Play::HangUp, Play::Silence, Play::Leave, Play::Refuse(ErrorCode::ShuttingDown)] {
+        let (oracle, old) = leading().await;
+        let new = Node::start(&oracle, Play::Lead).await;
+        let client = client(&[&old, &new]);
+        client.timestamp().await.unwrap();
+        old.now_plays(end);
+        new.now_leads();
+        let calls = (0..50).map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move { client.timestamp().await })
+        });
+        for call in calls.collect::<Vec<_>>() {
+            assert!(call.await.unwrap().is_ok(), "{end:?}");
+        }
+        assert!(!new.asked().is_empty(), "{end:?}");
+    }
+}
+
+#[tokio::test]
+async fn answers_may_come_in_another_order_than_the_requests() {
+    let (_, node) = leading().await;
+    let client = client(&[&node]);
+    client.timestamp().await.unwrap();
+    node.now_plays(Play::Shuffle);
+    let mut calls = Vec::new();
+    for at in 0..3 {
+        let client = client.clone();
+        calls.push(tokio::spawn(async move { client.timestamp().await.unwrap() }));
+        // Each in a request of its own.
+        while node.asked().len() < at + 2 {
+            tokio::task::yield_now().await;
+        }
+    }
+    let mut got = Vec::new();
+    for call in calls {
+        got.push(call.await.unwrap().index.0);
+    }
+    assert_eq!(got, [3, 2, 1]);
+}
+
+#[tokio::test]
+async fn an_overloaded_leader_is_asked_again_and_not_left() {
+    let (_, node) = leading().await;
+    let client = client(&[&node]);
+    client.timestamp().await.unwrap();
+    node.now_plays(Play::Refuse(ErrorCode::Overloaded));
+    let call = tokio::spawn({
+        let client = client.clone();
+        async move { client.timestamp().await }
+    });
+    while node.asked().len() < 4 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    node.now_plays(Play::Lead);
+    assert!(call.await.unwrap().is_ok());
+    assert_eq!(node.connections.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn the_deadline_is_kept_and_says_what_went_wrong() {
+    let (_, node) = leading().await;
+    let client = client(&[&node]);
+    for play in [Play::Silence, Play::Refuse(ErrorCode::NoQuorum)] {
+        node.now_plays(play);
+        let begin = Instant::now();
+        let deadline = begin + Duration::from_millis(700);
+        let error = client.timestamps_before(1, deadline).await.unwrap_err();
+        let TimestampsError::DeadlineExceeded { last: Some(last) } = &error else {
+            panic!("{error}")
+        };
+        assert!(begin.elapsed() >= Duration::from_millis(700));
+        match play {
+            Play::Silence => assert!(matches!(last, Setback::Silent { .. }), "{last}"),
+            _ => assert!(matches!(last, Setback::Refused { .. }), "{last}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn answers_that_go_backwards_or_are_miscounted_are_refused_loudly() {
+    let (_, node) = leading().await;
+    let client = client(&[&node]);
+    client.timestamp().await.unwrap();
+    node.now_plays(Play::Repeat);
+    let error = client.timestamp().await.unwrap_err();
+    assert!(matches!(error, TimestampsError::WentBackwards { .. }), "{error}");
+    node.now_plays(Play::Miscount);
+    let error = client.timestamps(4).await.unwrap_err();
+    assert!(matches!(error, TimestampsError::BadAnswer(_)), "{error}");
+    node.now_plays(Play::Babble);
+    let error = client.timestamp().await.unwrap_err();
+    assert!(matches!(error, TimestampsError::BadAnswer(_)), "{error}");
+    node.now_plays(Play::Lead);
+    client.timestamp().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_node_of_another_cluster_is_refused_loudly() {
+    let (oracle, node) = leading().await;
+    let other = Node::start_in(&oracle, Play::Lead, 8).await;
+    let client = client(&[&node, &other]);
+    client.timestamp().await.unwrap();
+    node.now_plays(Play::Name(other.addr));
+    let error = client.timestamp().await.unwrap_err();
+    assert!(matches!(error, TimestampsError::AnotherCluster(_)), "{error}");
+    assert_eq!(other.asked(), [0; 0]);
+}
+
+#[tokio::test]
+async fn a_call_that_is_dropped_gives_its_place_back_and_disturbs_nobody() {
+    let (_, node) = leading().await;
+    let client = client(&[&node]);
+    client.timestamp().await.unwrap();
+    node.now_plays(Play::Silence);
+    for _ in 0..100 {
+        let dropped = tokio::time::timeout(Duration::from_micros(100), client.timestamp()).await;
+        assert!(dropped.is_err());
+    }
+    node.now_plays(Play::Lead);
+    client.timestamp().await.unwrap();
+}
+
+/// Counts what it is told.
+#[derive(Debug, Default)]
+struct Counting {
+    callers: AtomicU64,
+    timestamps: AtomicU64,
+    setbacks: AtomicU64,
+    is_connected: AtomicBool,
+}
+
+impl Observer for Counting {
+    fn answered(&self, callers: usize, timestamps: u64, _: Duration) {
+        self.callers.fetch_add(callers as u64, Ordering::SeqCst);
+        self.timestamps.fetch_add(timestamps, Ordering::SeqCst);
+    }
+
+    fn setback(&self, _: &Setback) {
+        self.setbacks.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn connected(&self, _: &str) {
+        self.is_connected.store(true, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn an_observer_is_told_what_happens() {
+    let (_, node) = leading().await;
+    let counting = Arc::new(Counting::default());
+    let mut options = Options::default();
+    options.timeout = PATIENCE;
+    options.observer = Some(counting.clone());
+    let client = Client::new([node.addr.to_string()], options).unwrap();
+    client.timestamps(5).await.unwrap();
+    client.timestamp().await.unwrap();
+    assert!(counting.is_connected.load(Ordering::SeqCst));
+    assert_eq!(counting.callers.load(Ordering::SeqCst), 2);
+    assert_eq!(counting.timestamps.load(Ordering::SeqCst), 6);
+    node.now_plays(Play::HangUp);
+    let call = tokio::spawn(async move { client.timestamp().await });
+    while counting.setbacks.load(Ordering::SeqCst) == 0 {
+        tokio::task::yield_now().await;
+    }
+    node.now_plays(Play::Lead);
+    call.await.unwrap().unwrap();
+}
+
+#[test]
+fn threads_that_block_get_timestamps_in_order() {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async move {
+            let (_, node) = leading().await;
+            sender.send(node).unwrap();
+            std::future::pending::<()>().await;
+        });
+    });
+    let node = receiver.recv().unwrap();
+    let mut options = Options::default();
+    options.timeout = PATIENCE;
+    let client = blocking::Client::new([node.addr.to_string()], options).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let got: Vec<_> = (0..100).map(|_| client.timestamp().unwrap()).collect();
+                assert!(got.is_sorted_by(|a, b| a < b));
+            });
+        }
+    });
+    assert_eq!(node.asked().iter().sum::<u64>(), 400);
+}
