@@ -9,7 +9,7 @@
 //! - [`report`]: what a load saw: answers, failures by kind, latency, the longest silence.
 //! - [`run`]: the generator of `epicepoch bench run`: open and closed loop, several transports.
 //! - [`latency`]: its histograms; [`hiccup`], [`machine`]: what the machine did meanwhile.
-//! - [`floor`]: what the machine can do at all.
+//! - [`floor`]: what the machine can do at all; [`knee`]: what the service can.
 //! - [`slo`]: promises and whether they were kept.
 //! - [`record`]: the report of a run as it is kept; [`encoded`], [`hlog`]: its histograms.
 //! - [`merge`], [`compare`] with [`rank`], [`trend`]: several reports.
@@ -23,6 +23,7 @@ pub mod history;
 pub mod hlog;
 pub mod http1;
 pub mod json;
+pub mod knee;
 pub mod latency;
 pub mod load;
 pub mod machine;

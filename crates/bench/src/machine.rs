@@ -53,6 +53,8 @@ pub struct CpuTicks {
     pub idle: u64,
     /// Taken by the host of this virtual machine for others.
     pub steal: u64,
+    /// Spent in soft interrupts: mostly the network stack.
+    pub softirq: u64,
 }
 
 impl CpuTicks {
@@ -68,7 +70,14 @@ impl CpuTicks {
         // The time of guests (8, 9) is part of user and nice already. See `proc_stat(5)`.
         let at = |index: usize| ticks.get(index).copied().unwrap_or(0);
         let total = ticks.iter().take(8).sum();
-        Some(Self { total, idle: at(3) + at(4), steal: at(7) })
+        Some(Self { total, idle: at(3) + at(4), steal: at(7), softirq: at(6) })
+    }
+
+    /// Share of the time since `before` that went into soft interrupts.
+    #[must_use]
+    pub fn softirq_share_since(self, before: Self) -> f64 {
+        let total = self.total.saturating_sub(before.total).max(1) as f64;
+        self.softirq.saturating_sub(before.softirq) as f64 / total
     }
 
     /// Shares `(busy, stolen)` of the time since `before`.
@@ -110,6 +119,30 @@ pub fn thread_busy(thread: i32) -> Option<Duration> {
     Some(Duration::from_nanos(ran + waited))
 }
 
+/// For each thread of a process, the time that it ran or waited for a processor. Empty if there is
+/// no such process, or the kernel does not count waiting.
+#[must_use]
+pub fn threads_busy(pid: u32) -> Vec<(i32, Duration)> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let busy = |entry: fs::DirEntry| {
+        let thread = entry.file_name().to_str()?.parse().ok()?;
+        let text = fs::read_to_string(entry.path().join("schedstat")).ok()?;
+        let mut parts = text.split_whitespace().map(str::parse::<u64>);
+        let (ran, waited) = (parts.next()?.ok()?, parts.next()?.ok()?);
+        Some((thread, Duration::from_nanos(ran + waited)))
+    };
+    threads.map_while(Result::ok).filter_map(busy).collect()
+}
+
+/// Threads of the machine that run or want to, for each processor of this process.
+#[must_use]
+pub fn running() -> Option<f64> {
+    let text = fs::read_to_string("/proc/loadavg").ok()?;
+    let (running, _) = text.split(' ').nth(3)?.split_once('/')?;
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    Some(running.parse::<f64>().ok()? / cpus as f64)
+}
+
 /// CPU time of the calling thread.
 #[must_use]
 pub fn thread_cpu() -> Duration {
@@ -125,7 +158,7 @@ mod tests {
     fn stolen_time_is_told_from_idle_and_busy() {
         let before = CpuTicks::parse("cpu  10 0 10 70 10 0 0 0 5 0\ncpu0 1").unwrap();
         let after = CpuTicks::parse("cpu  30 0 20 110 10 0 0 30 5 0\n").unwrap();
-        assert_eq!(before, CpuTicks { total: 100, idle: 80, steal: 0 });
+        assert_eq!(before, CpuTicks { total: 100, idle: 80, steal: 0, softirq: 0 });
         assert_eq!(after.shares_since(before), (0.6, 0.3));
         assert_eq!(CpuTicks::parse("intr 1 2"), None);
     }
@@ -144,6 +177,8 @@ mod tests {
         assert!(process_cpu(u32::MAX).is_none());
         assert!(thread_busy(rustix::thread::gettid().as_raw_nonzero().get()).is_some());
         assert!(CpuTicks::read().is_some_and(|ticks| ticks.total > 0));
-        assert!(load().is_some());
+        assert!(load().is_some() && running().is_some_and(|it| it > 0.0));
+        assert!(!threads_busy(std::process::id()).is_empty());
+        assert!(threads_busy(u32::MAX).is_empty());
     }
 }

@@ -24,13 +24,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::addresses;
 use crate::failure::Failure;
-use crate::reports;
 use crate::sources::Environment;
+use crate::{knee, reports};
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
     match matches.subcommand() {
         Some(("floor", matches)) => run_floor(matches),
         Some(("run", matches)) => run_load(matches, environment),
+        Some(("knee", matches)) => knee::run(matches, environment),
         Some(("merge", matches)) => reports::merge(matches),
         Some(("compare", matches)) => reports::compare(matches),
         Some(("history", matches)) => reports::history(matches),
@@ -118,7 +119,8 @@ fn program(matches: &ArgMatches) -> Program {
 /// The length of an interval: by default a second, or as long that there are not too many.
 fn interval(matches: &ArgMatches, run: Duration) -> Result<Duration, Failure> {
     let least = INTERVAL_MIN.max(run.div_f64(INTERVALS_MAX));
-    if matches.get_one::<String>("interval").is_none() {
+    // Only reports have intervals.
+    if !matches!(matches.try_get_one::<String>("interval"), Ok(Some(_))) {
         return Ok(Duration::from_secs(least.as_secs_f64().ceil() as u64));
     }
     let given = duration(matches, "interval", DURATION_MAX)?;
@@ -133,7 +135,7 @@ fn interval(matches: &ArgMatches, run: Duration) -> Result<Duration, Failure> {
 }
 
 /// Everything but the targets.
-fn config(matches: &ArgMatches) -> Result<RunConfig, Failure> {
+pub(crate) fn config(matches: &ArgMatches) -> Result<RunConfig, Failure> {
     let count = |name| matches.get_one::<u64>(name).copied();
     let in_flight = |name| count(name).map_or(1, |count| count as usize);
     let only = |flag: &str, transport: &str| {
@@ -197,7 +199,11 @@ fn warmup(matches: &ArgMatches) -> Result<Duration, Failure> {
     }
 }
 
-fn duration(matches: &ArgMatches, name: &str, max: Duration) -> Result<Duration, Failure> {
+pub(crate) fn duration(
+    matches: &ArgMatches,
+    name: &str,
+    max: Duration,
+) -> Result<Duration, Failure> {
     let text = text_of(matches, name);
     addresses::duration(text, max).ok_or_else(|| {
         let max = max.as_secs();
@@ -213,14 +219,17 @@ fn text_of<'a>(matches: &'a ArgMatches, name: &str) -> &'a str {
     matches.get_one::<String>(name).map_or("", String::as_str)
 }
 
-fn output(matches: &ArgMatches, name: &str) -> Result<Option<(fs::File, PathBuf)>, Failure> {
+pub(crate) fn output(
+    matches: &ArgMatches,
+    name: &str,
+) -> Result<Option<(fs::File, PathBuf)>, Failure> {
     let Some(path) = matches.get_one::<String>(name).map(Path::new) else { return Ok(None) };
     let file = fs::File::create(path).with_context(|| format!("--{name} {}", path.display()))?;
     Ok(Some((file, path.to_owned())))
 }
 
 /// The members with their addresses, the leader first.
-fn targets(members: &epicepoch_client::Members) -> Result<Vec<Target>, Failure> {
+pub(crate) fn targets(members: &epicepoch_client::Members) -> Result<Vec<Target>, Failure> {
     let mut targets = Vec::with_capacity(members.members.len());
     for member in &members.members {
         let addr = member.addr.to_socket_addrs();

@@ -5,9 +5,9 @@ use std::ops::RangeInclusive;
 use clap::{Arg, ArgAction, Command, value_parser};
 use epicepoch_bench::run::config::{CONNECTIONS_MAX, COUNT_MAX, IN_FLIGHT_MAX, THREADS_MAX};
 
-use crate::reports;
 use crate::settings::{Group, Kind, Setting, TABLE};
 use crate::sources::CONFIG;
+use crate::{knee, reports};
 
 /// The whole command line.
 pub(crate) fn tree() -> Command {
@@ -213,7 +213,7 @@ fn bench() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
-        .subcommands([bench_run(), bench_floor()])
+        .subcommands([bench_run(), bench_floor(), knee::command()])
         .subcommands(reports::commands())
 }
 
@@ -226,7 +226,7 @@ fn bench_floor() -> Command {
 }
 
 fn bench_run() -> Command {
-    Command::new("run")
+    let command = Command::new("run")
         .about("Put a cluster under load and report latency, rate, failures and order")
         .long_about(
             "Put a cluster under load and report latency, rate, failures and order.\n\nWithout \
@@ -241,7 +241,23 @@ fn bench_run() -> Command {
              Exit codes: 0 done; 1 it failed, nothing was answered, or an answer was wrong; 2 wrong \
              usage;\n3 a promise of --slo was missed; 4 --slo has no verdict, because the \
              generator was the bottleneck.",
-        )
+        );
+    load_arguments(command, "1s", "10s")
+        .arg(text("slo", "PROMISES", "Judge the run: p99=1ms,max=20ms,gap=1s,errors=0.1%"))
+        .arg(text("json", "FILE", "Write everything as JSON; times are nanoseconds"))
+        .arg(text("interval", "TIME", "Length of the report's intervals [default: 1s, or longer]"))
+        .arg(text("commit", "TEXT", "Commit of what is measured, for the report and its history"))
+        .arg(text("hlog", "FILE", "Write interval histograms for HdrHistogram's tools, in ns"))
+        .arg(text("hgrm", "FILE", "Write the percentiles for HdrHistogram's tools, in ms"))
+}
+
+/// What every command has that puts a cluster under load.
+pub(crate) fn load_arguments(
+    command: Command,
+    warmup: &'static str,
+    duration: &'static str,
+) -> Command {
+    command
         .args(client_arguments())
         .arg(
             text("transport", "NAME", "How requests travel")
@@ -269,8 +285,8 @@ fn bench_run() -> Command {
                 .default_value("constant")
                 .requires("rate"),
         )
-        .arg(text("warmup", "TIME", "Load before the measurement, or 0").default_value("1s"))
-        .arg(text("duration", "TIME", "How long to measure").default_value("10s"))
+        .arg(text("warmup", "TIME", "Load before the measurement, or 0").default_value(warmup))
+        .arg(text("duration", "TIME", "How long to measure").default_value(duration))
         .arg(
             text("verify", "WHETHER", "Check that what comes is unique and in real-time order")
                 .value_parser(["on", "off"])
@@ -285,15 +301,9 @@ fn bench_run() -> Command {
                 .action(ArgAction::Append)
                 .help("Local server processes whose CPU time to count"),
         )
-        .arg(text("slo", "PROMISES", "Judge the run: p99=1ms,max=20ms,gap=1s,errors=0.1%"))
-        .arg(text("json", "FILE", "Write everything as JSON; times are nanoseconds"))
-        .arg(text("interval", "TIME", "Length of the report's intervals [default: 1s, or longer]"))
-        .arg(text("commit", "TEXT", "Commit of what is measured, for the report and its history"))
-        .arg(text("hlog", "FILE", "Write interval histograms for HdrHistogram's tools, in ns"))
-        .arg(text("hgrm", "FILE", "Write the percentiles for HdrHistogram's tools, in ms"))
 }
 
-fn text(name: &'static str, value: &'static str, help: &'static str) -> Arg {
+pub(crate) fn text(name: &'static str, value: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).value_name(value).help(help)
 }
 

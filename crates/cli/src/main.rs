@@ -5,7 +5,7 @@
 //! - [`settings`]: the table of settings; [`sources`] and [`config_file`] fill it in.
 //! - [`logging`]: the log on standard error.
 //! - [`serve`], [`dev`]: run nodes; [`signals`] stops them.
-//! - [`mod@bench`]: measures one, and the machine; [`reports`]: merges, compares and keeps reports.
+//! - [`mod@bench`], [`knee`]: measure one, and the machine; [`reports`]: merges, compares and keeps reports.
 //! - [`get`], [`status`]: ask a cluster; [`addresses`] says which.
 //! - [`decode`], [`encode`]: timestamps and wall time; [`moment`] is how both are shown.
 //! - [`sim`]: whole clusters of the core under simulated faults.
@@ -20,6 +20,7 @@ mod dev;
 mod encode;
 mod failure;
 mod get;
+mod knee;
 mod logging;
 mod moment;
 mod reports;

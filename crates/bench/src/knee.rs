@@ -1,0 +1,421 @@
+//! How much a service takes: the rate of an open loop is raised step by step until the service
+//! falls over, the edge is narrowed down, and then the load goes and the service must come back.
+//! What gave first is said from evidence that is measured beside each step; where nothing was
+//! busy, that is what is said. Nothing here knows the service.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::latency::{quantile, shown};
+use crate::machine::{self, CpuTicks};
+use crate::record::FORMAT;
+use crate::run::{self, Bottleneck, Measurement, Pace, RunConfig, failure};
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct KneeConfig {
+    /// One step. Its pace is an open loop, whose rate is that of the first step.
+    pub step: RunConfig,
+    /// From step to step, above 1.
+    pub factor: f64,
+    /// The service has fallen over when p99 is above this,
+    pub p99_max: Duration,
+    /// or more than this share of the requests fails.
+    pub failures_max: f64,
+}
+
+/// What a step saw.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Step {
+    /// Requests per second that were due.
+    pub rate: f64,
+    /// Answers per second that came.
+    pub achieved: f64,
+    /// Median latency.
+    pub p50_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
+    /// Share of the requests that failed.
+    pub failure_share: f64,
+    /// By kind.
+    pub failures: BTreeMap<String, u64>,
+    /// What was busy.
+    pub evidence: Evidence,
+    /// In what the service fell over, if it did.
+    pub fell: Option<String>,
+}
+
+/// What was busy during a step. Shares of time; `None` where the kernel does not tell.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Evidence {
+    /// Why the generator cannot be believed. A step that is held all the same is held: its latency
+    /// has the generator's lateness in it.
+    pub generator: Option<String>,
+    /// Whether the generator had no time left, which is more than being late.
+    pub generator_overrun: bool,
+    /// Of the busiest generator thread.
+    pub generator_busy: Option<f64>,
+    /// Of the busiest thread of the server processes: it ran, or waited for a processor.
+    pub server_busy: Option<f64>,
+    /// Of all processors.
+    pub cpu_busy: Option<f64>,
+    /// Of all processors, in the kernel's soft interrupts: its network stack.
+    pub softirq: Option<f64>,
+    /// Threads of the machine that ran or wanted to, for each processor, on average.
+    /// The generator's are among them.
+    pub run_queue: Option<f64>,
+}
+
+/// What gave first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum First {
+    /// The generator: the service may take more.
+    Generator,
+    /// The service refused, as it is meant to when its queue is full.
+    Refusals,
+    /// A thread of the service had no time left.
+    ServerCpu,
+    /// The kernel: soft interrupts, or processors that were busy with something else.
+    Kernel,
+    /// Nothing that was measured was busy: the service waited, for a disk, a lock or its peers.
+    Waiting,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Knee {
+    /// Raised when a field changes its meaning.
+    pub format: u64,
+    /// `knee`.
+    pub kind: &'static str,
+    /// The highest rate that was held; none if not even the first was.
+    pub held: Option<f64>,
+    /// The lowest rate that was not; none if all were.
+    pub fell_at: Option<f64>,
+    /// What gave first, at that rate.
+    pub first: Option<First>,
+    /// Steps in the order in which they were made.
+    pub steps: Vec<Step>,
+    /// The load that came after.
+    pub recovery: Option<Recovery>,
+}
+
+/// Whether the service came back.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Recovery {
+    /// Whether it held this load again.
+    pub recovered: bool,
+    /// A part of what it had held.
+    pub step: Step,
+}
+
+/// Finds the knee. `watch` is told of each step.
+///
+/// # Panics
+/// If the pace of the step is a closed loop, or the factor is not above 1.
+pub fn find(config: &KneeConfig, mut watch: impl FnMut(&Step)) -> Knee {
+    let Pace::Open { rate: lowest, .. } = config.step.pace else {
+        panic!("the rate of a closed loop cannot be raised")
+    };
+    assert!(config.factor > 1.0, "a factor that raises");
+    let mut steps: Vec<Step> = Vec::new();
+    let mut take = |rate: f64| {
+        // Any machine has a bad moment: only what falls over twice has fallen over.
+        for _ in 0..TRIES_MAX {
+            let step = step(config, rate);
+            watch(&step);
+            steps.push(step);
+            if steps[steps.len() - 1].fell.is_none() {
+                break;
+            }
+        }
+        steps[steps.len() - 1].clone()
+    };
+    let (mut held, mut fell): (Option<f64>, Option<Step>) = (None, None);
+    let mut rate = lowest;
+    for _ in 0..RAISES_MAX {
+        let step = take(rate);
+        if step.fell.is_some() {
+            fell = Some(step);
+            break;
+        }
+        held = Some(rate);
+        rate *= config.factor;
+        if rate > run::config::RATE_MAX {
+            break;
+        }
+    }
+    for _ in 0..NARROWINGS_MAX {
+        let (Some(low), Some(high)) = (held, fell.as_ref().map(|it| it.rate)) else { break };
+        if high / low <= NARROW_ENOUGH {
+            break;
+        }
+        let step = take((low * high).sqrt());
+        if step.fell.is_some() {
+            fell = Some(step);
+        } else {
+            held = Some(step.rate);
+        }
+    }
+    let recovery = fell.as_ref().map(|_| {
+        let step = step(config, held.unwrap_or(lowest) * RECOVERY_SHARE);
+        watch(&step);
+        Recovery { recovered: step.fell.is_none(), step }
+    });
+    Knee {
+        format: FORMAT,
+        kind: "knee",
+        held,
+        fell_at: fell.as_ref().map(|it| it.rate),
+        first: fell.as_ref().map(|it| first(it, config.failures_max)),
+        steps,
+        recovery,
+    }
+}
+
+fn step(config: &KneeConfig, rate: f64) -> Step {
+    let mut step = config.step.clone();
+    let Pace::Open { arrivals, .. } = step.pace else { unreachable!("asked before") };
+    step.pace = Pace::Open { rate, arrivals };
+    let before = Reading::take(&step.pids);
+    let mut queue = Vec::new();
+    let measured = run::run(step, |_, _| queue.extend(machine::running()));
+    let after = Reading::take(&config.step.pids);
+    let evidence = Evidence {
+        generator: measured.generator.bottleneck.map(|it| it.to_string()),
+        generator_overrun: matches!(
+            measured.generator.bottleneck,
+            Some(Bottleneck::Overrun { .. })
+        ),
+        generator_busy: measured.generator.busy,
+        server_busy: before.server_busy_until(&after),
+        cpu_busy: measured.cpu_shares.map(|(busy, _)| busy),
+        softirq: before.ticks.zip(after.ticks).map(|(from, to)| to.softirq_share_since(from)),
+        run_queue: (!queue.is_empty()).then(|| queue.iter().sum::<f64>() / queue.len() as f64),
+    };
+    Step::new(config, rate, &measured, evidence)
+}
+
+impl Step {
+    fn new(config: &KneeConfig, rate: f64, measured: &Measurement, evidence: Evidence) -> Self {
+        let p99 = quantile(&measured.counts.latency_ns, 0.99);
+        let (achieved, failure_share) = (measured.rate(), measured.failure_share());
+        let fell = if failure_share > config.failures_max {
+            Some(format!("{:.2} % of the requests failed", failure_share * 100.0))
+        } else if p99 > config.p99_max {
+            Some(format!("p99 was {}", shown(p99)))
+        } else if achieved < rate * ACHIEVED_MIN {
+            Some(format!("only {achieved:.0} answers per second came"))
+        } else {
+            None
+        };
+        let failures = &measured.counts.failures;
+        Self {
+            rate,
+            achieved,
+            p50_ns: quantile(&measured.counts.latency_ns, 0.5).as_nanos() as u64,
+            p99_ns: p99.as_nanos() as u64,
+            failure_share,
+            failures: failures.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
+            evidence,
+            fell,
+        }
+    }
+}
+
+/// What gave first in a step that was not held. A generator without time says nothing of the
+/// service; a refusal is the service's own word; a late generator may be all there is to a high
+/// p99; then comes whoever had no time left.
+fn first(step: &Step, failures_max: f64) -> First {
+    let evidence = &step.evidence;
+    let above = |share: Option<f64>, limit: f64| share.is_some_and(|share| share >= limit);
+    if evidence.generator_overrun {
+        return First::Generator;
+    }
+    let no_answer = [failure::LOST, failure::TIMEOUT, failure::CONNECT];
+    let refused = step.failures.iter().filter(|(name, _)| !no_answer.contains(&name.as_str()));
+    let refused = refused.map(|(_, count)| *count).sum::<u64>();
+    let failed = step.failures.values().sum::<u64>();
+    if step.failure_share > failures_max && refused * 2 >= failed && refused > 0 {
+        return First::Refusals;
+    }
+    if evidence.generator.is_some() {
+        return First::Generator;
+    }
+    if above(evidence.server_busy, BUSY) {
+        return First::ServerCpu;
+    }
+    if above(evidence.softirq, SOFTIRQ) || above(evidence.cpu_busy, CPU_BUSY) {
+        return First::Kernel;
+    }
+    First::Waiting
+}
+
+/// What the kernel says of the machine and of the threads of the servers.
+struct Reading {
+    at: Instant,
+    ticks: Option<CpuTicks>,
+    threads: BTreeMap<(u32, i32), Duration>,
+}
+
+impl Reading {
+    fn take(pids: &[u32]) -> Self {
+        let threads = pids.iter().flat_map(|pid| {
+            machine::threads_busy(*pid).into_iter().map(|(thread, busy)| ((*pid, thread), busy))
+        });
+        Self { at: Instant::now(), ticks: CpuTicks::read(), threads: threads.collect() }
+    }
+
+    fn server_busy_until(&self, after: &Self) -> Option<f64> {
+        let wall = (after.at - self.at).as_secs_f64();
+        let busy = after.threads.iter().map(|(thread, busy)| {
+            busy.saturating_sub(self.threads.get(thread).copied().unwrap_or_default())
+        });
+        busy.max().map(|busy| (busy.as_secs_f64() / wall).min(1.0))
+    }
+}
+
+/// The table for people.
+#[must_use]
+pub fn table(knee: &Knee) -> String {
+    let mut text = heading();
+    for step in &knee.steps {
+        text.push_str(&row(step));
+    }
+    let first = match knee.first {
+        None => "nothing: every rate was held".to_owned(),
+        Some(First::Generator) => {
+            "the generator: the service may take more; use more --threads or another host"
+                .to_owned()
+        }
+        Some(First::Refusals) => {
+            "the service refused, as it does when its queue is full".to_owned()
+        }
+        Some(First::ServerCpu) => "processor time of a server thread".to_owned(),
+        Some(First::Kernel) => {
+            "the kernel: soft interrupts, or processors busy with something else".to_owned()
+        }
+        Some(First::Waiting) => {
+            "nothing that was measured was busy: the service waited (disk, lock, peers), or --pid \
+             names not all of its processes"
+                .to_owned()
+        }
+    };
+    let rate = |rate: Option<f64>| rate.map_or("none".to_owned(), |rate| format!("{rate:.0}"));
+    let (held, fell) = (rate(knee.held), rate(knee.fell_at));
+    let _infallible =
+        writeln!(text, "\nknee           {held} req/s held, {fell} not\nwhat gave      {first}");
+    if let Some(Recovery { recovered, step }) = &knee.recovery {
+        let word = if *recovered { "recovered" } else { "NOT RECOVERED" };
+        let _infallible = writeln!(
+            text,
+            "afterwards     {word} at {:.0} req/s: p99 {}, {:.2} % failed",
+            step.rate,
+            shown(Duration::from_nanos(step.p99_ns)),
+            step.failure_share * 100.0
+        );
+    }
+    text
+}
+
+/// The first line of the table.
+#[must_use]
+pub fn heading() -> String {
+    format!(
+        "{:>10} {:>10} {:>10} {:>10} {:>8} {:>9} {:>7} {:>7} {:>8}\n",
+        "due/s", "came/s", "p50", "p99", "failed", "generator", "server", "cpus", "softirq"
+    )
+}
+
+/// The line of one step.
+#[must_use]
+pub fn row(step: &Step) -> String {
+    let percent = |share: Option<f64>| {
+        share.map_or("?".to_owned(), |share| format!("{:.0} %", share * 100.0))
+    };
+    let time = |nanos| shown(Duration::from_nanos(nanos));
+    format!(
+        "{:>10.0} {:>10.0} {:>10} {:>10} {:>6.2} % {:>9} {:>7} {:>7} {:>8}  {}\n",
+        step.rate,
+        step.achieved,
+        time(step.p50_ns),
+        time(step.p99_ns),
+        step.failure_share * 100.0,
+        percent(step.evidence.generator_busy),
+        percent(step.evidence.server_busy),
+        percent(step.evidence.cpu_busy),
+        percent(step.evidence.softirq),
+        step.fell.as_deref().unwrap_or("held"),
+    )
+}
+
+/// Steps upwards: with a factor of 1.5, from 1 to beyond any machine.
+const RAISES_MAX: usize = 64;
+/// Steps between the highest rate that was held and the lowest that was not.
+const NARROWINGS_MAX: usize = 6;
+/// Times that a step may be made.
+const TRIES_MAX: usize = 2;
+/// They are near enough then.
+const NARROW_ENOUGH: f64 = 1.08;
+/// Of what was held, for the load afterwards.
+const RECOVERY_SHARE: f64 = 0.5;
+/// Of what was due, as answers per second.
+const ACHIEVED_MIN: f64 = 0.95;
+/// A thread with less idle time has none.
+const BUSY: f64 = 0.9;
+/// Of all processors.
+const CPU_BUSY: f64 = 0.97;
+/// Of all processors in soft interrupts.
+const SOFTIRQ: f64 = 0.4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Failures by kind, their share, what was busy, and what gave.
+    type Case = (&'static [(&'static str, u64)], f64, Evidence, First);
+
+    fn fallen(failures: &[(&str, u64)], share: f64, evidence: Evidence) -> Step {
+        Step {
+            rate: 1000.0,
+            achieved: 900.0,
+            p50_ns: 1,
+            p99_ns: 2,
+            failure_share: share,
+            failures: failures.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
+            evidence,
+            fell: Some("p99".to_owned()),
+        }
+    }
+
+    #[test]
+    fn what_gave_first_is_what_the_evidence_says() {
+        let idle = Evidence { cpu_busy: Some(0.5), ..Evidence::default() };
+        let server = Evidence { server_busy: Some(0.95), cpu_busy: Some(1.0), ..idle.clone() };
+        let kernel = Evidence { softirq: Some(0.5), server_busy: Some(0.2), ..idle.clone() };
+        let crowded = Evidence { cpu_busy: Some(1.0), server_busy: Some(0.4), ..idle.clone() };
+        let late = Evidence { generator: Some("late".to_owned()), ..idle.clone() };
+        let overrun = Evidence { generator_overrun: true, ..late.clone() };
+        let cases: [Case; 10] = [
+            (&[], 0.0, idle.clone(), First::Waiting),
+            (&[], 0.0, server.clone(), First::ServerCpu),
+            (&[], 0.0, kernel, First::Kernel),
+            (&[], 0.0, crowded, First::Kernel),
+            (&[("OVERLOADED", 90)], 0.1, overrun, First::Generator),
+            (&[("OVERLOADED", 90)], 0.1, late.clone(), First::Refusals),
+            (&[], 0.0, late, First::Generator),
+            (&[("OVERLOADED", 90), ("timeout", 10)], 0.1, server.clone(), First::Refusals),
+            // A few refusals beside a flood of timeouts are not what gave.
+            (&[("OVERLOADED", 10), ("timeout", 90)], 0.1, server, First::ServerCpu),
+            (&[("timeout", 90)], 0.1, idle, First::Waiting),
+        ];
+        for (failures, share, evidence, expected) in cases {
+            let step = fallen(failures, share, evidence);
+            assert_eq!(first(&step, 0.001), expected, "{step:?}");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! `epicepoch bench knee`: raises the rate until the service falls over, and says what gave.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use clap::{ArgMatches, Command};
+use epicepoch_bench::knee::{self, First, KneeConfig};
+use epicepoch_bench::run::RunConfig;
+
+use crate::addresses;
+use crate::bench;
+use crate::commands::{load_arguments, text};
+use crate::failure::Failure;
+use crate::sources::Environment;
+
+pub(crate) fn command() -> Command {
+    let command = Command::new("knee")
+        .about("Raise the rate step by step until the cluster falls over")
+        .long_about(
+            "Raise the rate of an open loop step by step until the cluster falls over, narrow the \
+             edge down, say what gave first, and see whether the cluster recovers when half of what \
+             it held is asked of it. A step is held when p99 and failures stay within their bounds \
+             and the answers come at the rate that was due; one that is not is made a second time \
+             before it counts.\n\nWhat gave first comes from what is measured beside each step: the \
+             generator's own time and lateness, refusals by their code, the busiest thread of the \
+             processes of --pid, soft interrupts and the load of all processors.",
+        )
+        .after_help(
+            "Examples:\n  epicepoch bench knee --pid $(pgrep -d, epicepoch)\n  \
+             epicepoch bench knee --rate 20000 --factor 1.2 --connections 256 --p99-max 20ms\n\n\
+             Exit codes: 0 a knee was found, and the cluster recovered; 1 it failed, or the first \
+             rate was not\nheld; 2 wrong usage; 3 the cluster did not recover; 4 the generator gave \
+             first, or every rate\nwas held: the knee lies higher.",
+        );
+    load_arguments(command, "1s", "5s")
+        .mut_arg("duration", |arg| arg.help("How long each step is measured"))
+        .mut_arg("rate", |arg| {
+            arg.help("Requests per second of the first step").default_value("1000")
+        })
+        .arg(text("factor", "F", "From step to step, 1.01 to 10").default_value("1.5"))
+        .arg(text("p99-max", "TIME", "Above it, a step is not held").default_value("100ms"))
+        .arg(
+            text("failed-max", "PERCENT", "Of the requests; above it, a step is not held")
+                .default_value("0.1"),
+        )
+        .arg(text("json", "FILE", "Write everything as JSON; times are nanoseconds"))
+}
+
+pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
+    let config = bench::config(matches)?;
+    let factor = number(matches, "factor", 1.01, 10.0)?;
+    let failures_max = number(matches, "failed-max", 0.0, 100.0)? / 100.0;
+    let p99_max = bench::duration(matches, "p99-max", Duration::from_mins(1))?;
+    let json_file = bench::output(matches, "json")?;
+    let (client, deadline) = addresses::client(matches, environment)?;
+    let members = addresses::block_on(client.members(deadline))??;
+    let step = RunConfig { targets: bench::targets(&members)?, ..config };
+    let config = KneeConfig { step, factor, p99_max, failures_max };
+
+    // Steps take long: each is shown when it is over, where somebody waits for it.
+    let _unread = write!(io::stderr(), "{}", knee::heading());
+    let found = knee::find(&config, |step| {
+        let _unread = write!(io::stderr(), "{}", knee::row(step));
+    });
+    write!(io::stdout().lock(), "{}", knee::table(&found))?;
+    if let Some((mut file, path)) = json_file {
+        let text = serde_json::to_string_pretty(&found)?;
+        writeln!(file, "{text}").with_context(|| path.display().to_string())?;
+    }
+    let recovered = found.recovery.as_ref().is_none_or(|it| it.recovered);
+    Ok(match (found.held, found.first) {
+        (_, None | Some(First::Generator)) => ExitCode::from(CODE_HIGHER),
+        (None, Some(_)) => ExitCode::FAILURE,
+        (Some(_), Some(_)) if recovered => ExitCode::SUCCESS,
+        (Some(_), Some(_)) => ExitCode::from(CODE_NOT_RECOVERED),
+    })
+}
+
+fn number(matches: &ArgMatches, name: &str, low: f64, high: f64) -> Result<f64, Failure> {
+    let text = matches.get_one::<String>(name).map_or("", String::as_str);
+    let number = text.parse().ok().filter(|it| (low..=high).contains(it));
+    number
+        .ok_or_else(|| Failure::usage(anyhow!("--{name} is {text:?}; allowed are {low} to {high}")))
+}
+
+/// The service did not come back.
+const CODE_NOT_RECOVERED: u8 = 3;
+/// The knee is above what was tried.
+const CODE_HIGHER: u8 = 4;
