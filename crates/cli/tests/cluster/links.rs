@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 
 use epicepoch_link::{Cut, Fault, Party};
 
-use crate::support::{
-    Cluster, LinkedCluster, PATIENCE, Silence, Watch, holds_for, let_pass, say, wait_until,
-};
+use crate::support::{Cluster, LinkedCluster, PATIENCE, Silence, Watch, let_pass, say, wait_until};
 
 /// `(p50, worst)` of the silence, ms: twice what `docs/operations.md` promises.
 const SILENT_MS: (u64, u64) = (600, 1400);
@@ -31,13 +29,17 @@ fn outages() -> usize {
     setting.map_or(8, |count| count.parse().expect("EPICEPOCH_OUTAGES is a number"))
 }
 
-/// What a node that is cut off may say to a client: nothing that is an answer.
+/// What a node that is cut off may say to a client: never an answer, and soon that nobody can be
+/// asked. A node that was deposed just before it was cut off names its successor until it sees.
 #[track_caller]
 fn assert_refuses(cluster: &Cluster, index: usize) {
-    let answer = cluster.nodes[index].ask("/timestamp").expect("a node refuses within its limit");
-    let codes = [Some("NO_LEADER"), Some("NO_QUORUM")];
-    assert!(answer.status == 503 && codes.contains(&answer.error()), "{answer:?}");
-    assert!(answer.text().contains("retry"), "it says what to do: {answer:?}");
+    wait_until("the node that is cut off says what to do", NOTICED_MAX, || {
+        let answer = cluster.nodes[index].ask("/timestamp");
+        let answer = answer.expect("a node refuses within its limit");
+        assert_ne!(answer.status, 200, "a node that is cut off answers: {answer:?}");
+        let codes = [Some("NO_LEADER"), Some("NO_QUORUM")];
+        answer.status == 503 && codes.contains(&answer.error()) && answer.text().contains("retry")
+    });
 }
 
 /// Cuts the leader's links again and again until others have taken over, and heals them.
@@ -184,26 +186,42 @@ fn followers_that_lost_each_other_do_not_disturb_their_leader() {
     part(|cluster, leader| (cluster.others(leader)[0], cluster.others(leader)[1]));
 }
 
+/// Cuts clients off from the leader for a while; whether leadership stayed where it was, as it
+/// should but need not: a busy machine's disk may stall for longer than an election timeout.
+fn cut_clients_off(cluster: &LinkedCluster, others: &Watch, cut_off: &Watch) -> bool {
+    let leader = cluster.wait_for_leader();
+    let party = cluster.party(leader);
+    cluster.links.set_both(Party::Client, party, Fault::blackhole());
+    let cut = Instant::now();
+    while cut.elapsed() < PARTITION {
+        if !cut_off.is_silent_since(cut) {
+            // Nobody but another leader can have answered.
+            cluster.wait_for_leader_other_than(Some(leader), Duration::from_secs(1));
+            cluster.links.heal();
+            return false;
+        }
+        let_pass(Duration::from_millis(1));
+    }
+    others.wait_for_service_since(Instant::now());
+    let (there, back) = (Party::Client, party);
+    let (there, back) = (cluster.links.passed(there, back), cluster.links.passed(back, there));
+    assert!(there.bytes_lost + back.bytes_lost > 0, "nothing was cut: {there:?}, {back:?}");
+    cluster.links.heal();
+    true
+}
+
 #[test]
 fn a_client_cut_off_from_the_leader_stops_nobody_else_and_comes_back() {
     let mut cluster = LinkedCluster::start(3);
     let others = Watch::start(&cluster);
     let cut_off = Watch::start_at(cluster.targets_behind_links(), 1);
-    let leader = cluster.wait_for_leader();
-    let party = cluster.party(leader);
-    cluster.links.set_both(Party::Client, party, Fault::blackhole());
-    let cut = Instant::now();
-    holds_for("nobody answers a client that cannot reach the leader", PARTITION, || {
-        cut_off.is_silent_since(cut)
-    });
-    others.wait_for_service_since(Instant::now());
-    let (there, back) =
-        (cluster.links.passed(Party::Client, party), cluster.links.passed(party, Party::Client));
-    assert!(there.bytes_lost + back.bytes_lost > 0, "nothing was cut: {there:?}, {back:?}");
-    cluster.links.heal();
-    let healed = Instant::now();
-    cut_off.wait_for_service_since(healed);
-    cluster.assert_well();
+    let mut stayed = false;
+    for _ in 0..5 {
+        stayed = stayed || cut_clients_off(&cluster, &others, &cut_off);
+        cut_off.wait_for_service_since(Instant::now());
+        cluster.assert_well();
+    }
+    assert!(stayed, "leadership has moved each time");
     cut_off.finish();
     others.finish();
 }
