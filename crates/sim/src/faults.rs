@@ -78,6 +78,8 @@ pub(crate) struct Nemesis {
     /// those that come and those that were there, per thousand.
     provoked: u32,
     divided: u32,
+    /// When that last happened.
+    provoked_at_ns: u64,
     pub(crate) is_clock: bool,
     /// The first members; nodes above are spare.
     pub(crate) voters: u64,
@@ -86,6 +88,9 @@ pub(crate) struct Nemesis {
 
 /// By how much a run that is drawn wildly multiplies how often a kind comes.
 const SWARM: [u32; 6] = [0, 1, 1, 2, 4, 8];
+/// Between two faults that were provoked: a fault may provoke others, and a power failure as many as
+/// there are nodes, so that without a pause they could multiply for ever.
+const PROVOKED_PAUSE_NS: u64 = 100 * MS;
 const RAFT: Plane = Plane::Raft;
 const WORKERS: Plane = Plane::Workers;
 
@@ -109,9 +114,11 @@ impl World {
     /// Something delicate happens on a node: an election, a change of members. Often, where the run
     /// is of that kind, a fault comes a moment later, when messages about it are under way.
     pub(crate) fn provoke(&mut self, node: NodeId) {
-        if self.nemesis.pause_ns == 0 || !self.chance(self.nemesis.provoked) {
+        let is_calm = self.now_ns >= self.nemesis.provoked_at_ns + PROVOKED_PAUSE_NS;
+        if self.nemesis.pause_ns == 0 || !is_calm || !self.chance(self.nemesis.provoked) {
             return;
         }
+        self.nemesis.provoked_at_ns = self.now_ns;
         let node = if self.random.bool() { node } else { self.any() };
         let after_ns = self.random.u64(0..=2 * self.weather.delay_ns.1);
         self.schedule_world(after_ns, Event::Strike { node });
@@ -427,6 +434,7 @@ impl World {
             lasts_ns: self.random.u64(300..6_000) * MS,
             mix,
             provoked: if self.random.bool() { self.random.u32(20..400) } else { 0 },
+            provoked_at_ns: 0,
             divided: if self.random.bool() { self.random.u32(100..700) } else { 0 },
             is_clock,
             voters,
