@@ -347,7 +347,7 @@ impl Page<'_, '_> {
         self.histogram(
             "hiccup",
             "How much longer than asked for sleeps of a thread without work took: by how much the \
-             machine, or whoever shares it, stalls. A stall counts once for each 20 ms that it \
+             machine, or whoever shares it, stalls. A stall counts once for each 50 ms that it \
              lasted. Latency that is no longer than this is the machine's.",
             seconds,
             &Folded::new([&hiccups.lateness_ns].into_iter(), NS_PER_SECOND),
