@@ -27,6 +27,8 @@ pub struct Connection {
     buffer: Vec<u8>,
     /// Bytes at the front of `buffer` that belong to answers handed out already.
     used: usize,
+    sent: u64,
+    received: u64,
 }
 
 impl Connection {
@@ -37,7 +39,7 @@ impl Connection {
     pub async fn open(addr: SocketAddr) -> Result<Self, ConnectionError> {
         let stream = TcpStream::connect(addr).await?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, buffer: Vec::with_capacity(READ_LEN), used: 0 })
+        Ok(Self { stream, buffer: Vec::with_capacity(READ_LEN), used: 0, sent: 0, received: 0 })
     }
 
     /// Writes one request, or several, as they are.
@@ -45,7 +47,9 @@ impl Connection {
     /// # Errors
     /// The connection is of no more use after any error.
     pub async fn send(&mut self, request: &[u8]) -> Result<(), ConnectionError> {
-        Ok(self.stream.write_all(request).await?)
+        self.stream.write_all(request).await?;
+        self.sent += request.len() as u64;
+        Ok(())
     }
 
     /// Reads the next answer. Dropping the future loses nothing.
@@ -60,7 +64,9 @@ impl Connection {
             // Only here, so that many answers of one read are not moved once for each of them.
             self.buffer.drain(..self.used);
             self.used = 0;
-            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+            let read = self.stream.read_buf(&mut self.buffer).await?;
+            self.received += read as u64;
+            if read == 0 {
                 let clean = self.buffer.is_empty();
                 return Err(if clean { ConnectionError::Closed } else { ConnectionError::Cut });
             }
@@ -75,6 +81,12 @@ impl Connection {
     pub fn received(&mut self) -> Result<Option<Response<'_>>, ConnectionError> {
         let frame = Frame::parse(&self.buffer[self.used..])?;
         Ok(frame.map(|frame| self.hand_out(frame)))
+    }
+
+    /// Bytes sent and received, headers included.
+    #[must_use]
+    pub fn bytes(&self) -> (u64, u64) {
+        (self.sent, self.received)
     }
 
     fn hand_out(&mut self, frame: Frame) -> Response<'_> {

@@ -9,7 +9,9 @@
 //! - [`report`]: what a load saw: answers, failures by kind, latency, the longest silence.
 //! - [`run`]: the generator of `epicepoch bench run`: open and closed loop, several transports.
 //! - [`latency`]: its histograms; [`hiccup`], [`machine`]: what the machine did meanwhile.
+//! - [`probe`]: what a long-lived probe has seen; [`exporter`] serves it to scrapers.
 //! - [`floor`]: what the machine can do at all; [`knee`]: what the service can.
+//! - [`surroundings`]: what a report says about nodes, wire and machine; [`html`]: a report as a page.
 //! - [`slo`]: promises and whether they were kept.
 //! - [`record`]: the report of a run as it is kept; [`encoded`], [`hlog`]: its histograms.
 //! - [`merge`], [`compare`] with [`rank`], [`trend`]: several reports.
@@ -17,6 +19,7 @@
 
 pub mod compare;
 pub mod encoded;
+pub mod exporter;
 pub mod floor;
 pub mod hiccup;
 pub mod history;
@@ -28,11 +31,13 @@ pub mod latency;
 pub mod load;
 pub mod machine;
 pub mod merge;
+pub mod probe;
 pub mod rank;
 pub mod record;
 pub mod report;
 pub mod run;
 pub mod slo;
+pub mod surroundings;
 pub mod text;
 pub mod trend;
 pub mod verdict;

@@ -55,6 +55,8 @@ pub struct CpuTicks {
     pub steal: u64,
     /// Spent in soft interrupts: mostly the network stack.
     pub softirq: u64,
+    /// Context switches since the machine started; 0 if they are not told.
+    pub switches: u64,
 }
 
 impl CpuTicks {
@@ -70,7 +72,10 @@ impl CpuTicks {
         // The time of guests (8, 9) is part of user and nice already. See `proc_stat(5)`.
         let at = |index: usize| ticks.get(index).copied().unwrap_or(0);
         let total = ticks.iter().take(8).sum();
-        Some(Self { total, idle: at(3) + at(4), steal: at(7), softirq: at(6) })
+        let switches = text.lines().find_map(|line| line.strip_prefix("ctxt ")?.parse().ok());
+        let switches = switches.unwrap_or_default();
+        let (idle, steal, softirq) = (at(3) + at(4), at(7), at(6));
+        Some(Self { total, idle, steal, softirq, switches })
     }
 
     /// Share of the time since `before` that went into soft interrupts.
@@ -156,9 +161,10 @@ mod tests {
 
     #[test]
     fn stolen_time_is_told_from_idle_and_busy() {
-        let before = CpuTicks::parse("cpu  10 0 10 70 10 0 0 0 5 0\ncpu0 1").unwrap();
+        let before = CpuTicks::parse("cpu  10 0 10 70 10 0 0 0 5 0\ncpu0 1\nctxt 77\n").unwrap();
         let after = CpuTicks::parse("cpu  30 0 20 110 10 0 0 30 5 0\n").unwrap();
-        assert_eq!(before, CpuTicks { total: 100, idle: 80, steal: 0, softirq: 0 });
+        let idle = CpuTicks { total: 100, idle: 80, steal: 0, softirq: 0, switches: 77 };
+        assert_eq!(before, idle);
         assert_eq!(after.shares_since(before), (0.6, 0.3));
         assert_eq!(CpuTicks::parse("intr 1 2"), None);
     }

@@ -151,6 +151,17 @@ fn add(merged: &mut Run, run: &Run) {
     for server in &mut merged.server_cpu {
         server.cpu_per_answer_ns = server.cpu_ns.map(|cpu| cpu / merged.answers.max(1));
     }
+    merged.switches_per_second = higher(merged.switches_per_second, run.switches_per_second);
+    merged.wire.add(&run.wire);
+    for node in &run.nodes {
+        if !merged.nodes.iter().any(|it| it.ids == node.ids) {
+            merged.nodes.push(node.clone());
+        }
+    }
+    for node in &mut merged.nodes {
+        let spent = node.cores * run.elapsed_ns as f64;
+        node.cpu_per_answer_ns = (spent / merged.answers.max(1) as f64) as u64;
+    }
     merged.verify = merged.verify.take().zip(run.verify.clone()).map(|(mut sum, next)| {
         sum.checked += next.checked;
         sum.unverified += next.unverified;

@@ -18,6 +18,7 @@ use crate::machine::Machine;
 use crate::run::course::{Interval, Packed};
 use crate::run::{Arrivals, Checked, Measurement, Pace};
 use crate::slo::Judged;
+use crate::surroundings::{NodeRecord, WireRecord};
 
 /// Raised when a field changes its meaning. 1 had no histograms and `seconds` for `intervals`.
 pub const FORMAT: u64 = 2;
@@ -71,6 +72,15 @@ pub struct Run {
     pub cpu_busy: Option<f64>,
     /// Share that the host of a virtual machine took for others.
     pub cpu_steal: Option<f64>,
+    /// Context switches of the whole machine per second.
+    #[serde(default)]
+    pub switches_per_second: Option<f64>,
+    /// What went over the wire.
+    #[serde(default)]
+    pub wire: WireRecord,
+    /// What the measured nodes told about themselves.
+    #[serde(default)]
+    pub nodes: Vec<NodeRecord>,
     /// Load averages after the run.
     pub load_after: Option<[f64; 3]>,
     /// The machine, and its load before.
@@ -299,6 +309,9 @@ impl Run {
             server_cpu: run.server_cpu.iter().map(|it| ServerCpu::new(run, it)).collect(),
             cpu_busy: run.cpu_shares.map(|(busy, _)| busy),
             cpu_steal: run.cpu_shares.map(|(_, steal)| steal),
+            switches_per_second: run.switches.map(f64::round),
+            wire: WireRecord::new(&counts.wire),
+            nodes: run.nodes.iter().map(|it| NodeRecord::new(run, it)).collect(),
             load_after: run.load_after,
             machine: MachineFacts::new(&run.machine),
             interval_ns: nanos(run.config.interval),

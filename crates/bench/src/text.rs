@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 
 use crate::floor::Floor;
 use crate::latency::{QUANTILES, quantile, shown};
-use crate::run::{Arrivals, Measurement, Pace};
+use crate::run::{Arrivals, Measurement, NodeReport, Pace};
 use crate::slo::Judged;
 
 /// The table of `epicepoch bench floor`.
@@ -121,6 +121,9 @@ fn rates(text: &mut String, run: &Measurement) {
     let share = run.failure_share() * 100.0;
     let failures = if failures.is_empty() { "none".to_owned() } else { failures.join(", ") };
     line(text, "failed", &format!("{share:.4} %: {failures}"));
+    let (sent, received) = counts.wire.per_request();
+    let wire = format!("{sent:.1} bytes sent and {received:.1} received per request");
+    line(text, "wire", &wire);
     line(text, "redirects", &counts.redirects.to_string());
     line(text, "longest silence", &shown(run.gap_max));
     let checked = match &run.checked {
@@ -156,6 +159,9 @@ fn surroundings(text: &mut String, run: &Measurement) {
         );
     }
     line(text, "generator", &generator);
+    for node in &run.nodes {
+        nodes(text, run, node);
+    }
     for (pid, cpu) in &run.server_cpu {
         let cpu = cpu.map_or_else(
             || "CPU time unknown".to_owned(),
@@ -167,12 +173,29 @@ fn surroundings(text: &mut String, run: &Measurement) {
         || "unknown".to_owned(),
         |(busy, stolen)| format!("{} busy, {} stolen", percent(busy), percent(stolen)),
     );
+    let switches = run.switches.map_or_else(String::new, |it| format!("; {it:.0} switches/s"));
     let load = |load: Option<[f64; 3]>| load.map_or_else(|| "?".to_owned(), |it| it[0].to_string());
     let (before, after) = (load(run.machine.load), load(run.load_after));
     let machine = &run.machine;
-    line(text, "processors", &format!("{shares}; load {before} before, {after} after"));
+    line(text, "processors", &format!("{shares}; load {before} before, {after} after{switches}"));
     let what = format!("{} x {}, Linux {}", machine.cpus, machine.cpu, machine.kernel);
     line(text, "machine", &what);
+}
+
+/// What a node's process told about itself.
+fn nodes(text: &mut String, run: &Measurement, node: &NodeReport) {
+    let ids: Vec<String> = node.ids.iter().map(ToString::to_string).collect();
+    let name = if ids.len() == 1 { "node" } else { "nodes" };
+    let stall = |share| shown(node.hiccup(share));
+    let value = format!(
+        "{:.2} cores, {} of CPU per answer; hiccups at most p50 {}, p99 {}, max {}",
+        node.cores(),
+        shown(run.node_cpu_per_request(node)),
+        stall(0.5),
+        stall(0.99),
+        shown(node.hiccup_max),
+    );
+    line(text, &format!("{name} {}", ids.join(", ")), &value);
 }
 
 fn line(text: &mut String, name: &str, value: &str) {

@@ -52,6 +52,12 @@ impl Server {
             if !buffer.ends_with(b"\r\n\r\n") {
                 continue;
             }
+            if buffer.starts_with(b"GET /metrics ") {
+                // It tells nothing about itself; the next read finds that nobody asks any more.
+                let _gone =
+                    stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n");
+                return;
+            }
             let ends = buffer.windows(4).filter(|four| four == b"\r\n\r\n").count();
             buffer.clear();
             let stalled_until = *self.stalled_until.lock().unwrap();

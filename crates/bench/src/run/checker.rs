@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -55,10 +56,22 @@ pub struct Checked {
     pub cpu: Duration,
 }
 
+/// What the checker has found so far.
+#[derive(Clone, Debug, Default)]
+pub(super) struct News {
+    /// Since the beginning.
+    pub(super) violations: u64,
+    /// Answers that were taken, since the beginning.
+    pub(super) checked: u64,
+    /// Since somebody looked last; a few of them at most.
+    pub(super) stories: Vec<String>,
+}
+
 /// The thread that checks.
 #[derive(Debug)]
 pub(super) struct Checker {
     thread: JoinHandle<Checked>,
+    news: Arc<Mutex<News>>,
 }
 
 impl Checker {
@@ -66,10 +79,26 @@ impl Checker {
     pub(super) fn start(origin: Instant, threads: usize) -> (Self, Vec<ToChecker>) {
         let lines = (0..threads).map(|_| sync_channel(LINE_MAX));
         let (senders, receivers): (Vec<_>, Vec<_>) = lines.unzip();
-        let body = move || check(origin, receivers);
+        let news = Arc::new(Mutex::new(News::default()));
+        let told = news.clone();
+        let body = move || check(origin, receivers, &told);
         let thread = std::thread::Builder::new().name("check".to_owned()).spawn(body);
         let thread = thread.expect("threads can be started");
-        (Self { thread }, senders.into_iter().map(|sender| ToChecker { sender }).collect())
+        (Self { thread, news }, senders.into_iter().map(|sender| ToChecker { sender }).collect())
+    }
+
+    /// What was found so far; stories are told once.
+    pub(super) fn news(&self) -> News {
+        let mut news = self.news.lock().expect("nobody panics with it");
+        let stories = std::mem::take(&mut news.stories);
+        News { stories, ..*news }
+    }
+
+    /// Waits until everything that was told is checked. Its lines must be gone.
+    pub(super) fn wait(&self) {
+        while !self.thread.is_finished() {
+            std::thread::sleep(PAUSE);
+        }
     }
 
     pub(super) fn join(self) -> Checked {
@@ -83,7 +112,7 @@ struct Line {
     over: bool,
 }
 
-fn check(origin: Instant, receivers: Vec<Receiver<Told>>) -> Checked {
+fn check(origin: Instant, receivers: Vec<Receiver<Told>>, news: &Mutex<News>) -> Checked {
     let mut history = History::new(origin);
     let mut checked = Checked::default();
     let mut lines: VecDeque<Line> = receivers
@@ -98,7 +127,9 @@ fn check(origin: Instant, receivers: Vec<Receiver<Told>>) -> Checked {
         // A thread that is over tells nothing more, so it holds nobody back.
         let open = lines.iter().filter(|line| !line.over).map(|line| line.horizon).min();
         let horizon = open.unwrap_or_else(Instant::now);
-        merge(&mut checked.verdict, history.settle_before(horizon));
+        let settled = history.settle_before(horizon);
+        tell(news, &settled);
+        merge(&mut checked.verdict, settled);
     }
     checked.cpu = machine::thread_cpu();
     checked
@@ -122,6 +153,14 @@ fn take(line: &mut Line, history: &mut History, left_out: &mut u64) {
             history.record_all(&told.operations);
         }
     }
+}
+
+fn tell(news: &Mutex<News>, settled: &Verdict) {
+    let mut news = news.lock().expect("nobody panics with it");
+    news.checked = settled.totals.answered;
+    news.violations += settled.violation_count;
+    let room = VIOLATIONS_KEPT_MAX.saturating_sub(news.stories.len());
+    news.stories.extend(settled.violations.iter().take(room).map(ToString::to_string));
 }
 
 fn merge(verdict: &mut Verdict, next: Verdict) {

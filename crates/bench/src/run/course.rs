@@ -129,11 +129,12 @@ impl Exchange {
         piece.number = number;
     }
 
-    fn take(&self) -> Vec<Piece> {
+    /// Everything that was handed over; to be given back when it was read.
+    pub(super) fn take(&self) -> Vec<Piece> {
         std::mem::take(&mut self.0.lock().expect("nobody panics with it").full)
     }
 
-    fn give_back(&self, mut pieces: Vec<Piece>) {
+    pub(super) fn give_back(&self, mut pieces: Vec<Piece>) {
         pieces.iter_mut().for_each(Piece::clear);
         let mut handed = self.0.lock().expect("nobody panics with it");
         handed.empty.append(&mut pieces);

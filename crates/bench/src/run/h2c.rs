@@ -11,14 +11,19 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::lane::{Answer, CONNECT_TIMEOUT, Lane, Next};
+use super::wire::{Counted, Tally};
 use crate::http1::BODY_LEN_MAX;
 
 /// Asks until the measurement is over.
 pub(super) async fn drive(lane: Lane, streams: usize) {
     let lane = Rc::new(lane);
     while !lane.is_over() {
-        let next = if let Ok(Ok((sender, uri))) = timeout(CONNECT_TIMEOUT, open(&lane)).await {
-            drive_streams(&lane, &sender, &uri, streams).await
+        let tally = Tally::default();
+        let opened = timeout(CONNECT_TIMEOUT, open(&lane, tally.clone())).await;
+        let next = if let Ok(Ok((sender, uri))) = opened {
+            let next = drive_streams(&lane, &sender, &uri, streams).await;
+            lane.count_bytes(tally.sent.get(), tally.received.get());
+            next
         } else {
             lane.not_connected();
             Next::Elsewhere
@@ -30,7 +35,7 @@ pub(super) async fn drive(lane: Lane, streams: usize) {
 
 type Opened = Result<(SendRequest<Bytes>, Uri), Box<dyn std::error::Error>>;
 
-async fn open(lane: &Lane) -> Opened {
+async fn open(lane: &Lane, tally: Tally) -> Opened {
     let target = lane.target();
     let uri = format!("http://{}{}", target.name, lane.config.path()).parse()?;
     let stream = TcpStream::connect(target.addr).await?;
@@ -38,7 +43,7 @@ async fn open(lane: &Lane) -> Opened {
     let (sender, connection) = h2::client::Builder::new()
         .initial_window_size(WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        .handshake(stream)
+        .handshake(Counted::new(stream, tally))
         .await?;
     // It ends with the connection; whoever waits for an answer sees the error itself.
     tokio::task::spawn_local(async move { drop(connection.await) });

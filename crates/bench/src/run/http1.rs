@@ -24,7 +24,10 @@ pub(super) async fn drive(lane: Lane, pipeline: usize) {
                 open: VecDeque::with_capacity(pipeline),
                 out: Vec::new(),
             };
-            pipe.drive().await
+            let next = pipe.drive().await;
+            let (sent, received) = pipe.connection.bytes();
+            lane.count_bytes(sent, received);
+            next
         } else {
             lane.not_connected();
             Next::Elsewhere

@@ -105,6 +105,13 @@ impl Lane {
         self.ledger.borrow_mut().sent(ticket, self.config.request_timeout, now)
     }
 
+    /// Counts what a connection that is over has sent and received.
+    pub(super) fn count_bytes(&self, sent: u64, received: u64) {
+        let wire = &mut self.ledger.borrow_mut().counts.wire;
+        wire.sent += sent;
+        wire.received += received;
+    }
+
     pub(super) fn lost(&self, sent: &Sent, timed_out: bool) {
         let name = if timed_out { failure::TIMEOUT } else { failure::LOST };
         self.ledger.borrow_mut().failed(sent, name);

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use epicepoch_wire::TimestampRange;
 use hdrhistogram::Histogram;
+use tokio::sync::watch;
 
 use super::checker::{ToChecker, Told};
 use super::course::{self, Exchange, Piece};
@@ -44,6 +45,10 @@ pub(super) struct Shared {
     end_ns_max: AtomicU64,
     gap_ns_max: AtomicU64,
     pub(super) exchange: Exchange,
+    /// The node that answered last; 0 before the first answer.
+    answered_by: AtomicU64,
+    leader_changes: AtomicU64,
+    is_stopped: watch::Sender<bool>,
 }
 
 impl Shared {
@@ -54,7 +59,45 @@ impl Shared {
             leader: AtomicUsize::new(0),
             end_ns_max: AtomicU64::new(0),
             gap_ns_max: AtomicU64::new(0),
+            answered_by: AtomicU64::new(0),
+            leader_changes: AtomicU64::new(0),
+            is_stopped: watch::Sender::new(false),
         }
+    }
+
+    /// Cuts the measurement short.
+    pub(super) fn stop(&self) {
+        self.is_stopped.send_replace(true);
+    }
+
+    /// Returns when the measurement is cut short.
+    pub(super) async fn stopped(&self) {
+        let mut stopped = self.is_stopped.subscribe();
+        // It fails when the sender is gone, which lives as long as this.
+        let _is_stopped = stopped.wait_for(|stopped| *stopped).await.is_ok();
+    }
+
+    /// The node that answered last; 0 before the first answer.
+    pub(super) fn answered_by(&self) -> u64 {
+        self.answered_by.load(Ordering::Relaxed)
+    }
+
+    /// How often another node answered than before.
+    pub(super) fn leader_changes(&self) -> u64 {
+        self.leader_changes.load(Ordering::Relaxed)
+    }
+
+    fn led_by(&self, node: u64) {
+        // Written only when it changes, so that threads do not fight for it.
+        if self.answered_by() != node && self.answered_by.swap(node, Ordering::Relaxed) != 0 {
+            self.leader_changes.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Time since the last answer, or since the measurement began to count.
+    pub(super) fn silence(&self, now: Instant) -> Duration {
+        let last = Duration::from_nanos(self.end_ns_max.load(Ordering::Relaxed));
+        now.saturating_duration_since(self.window.from + last)
     }
 
     fn answered(&self, end: Instant) {
@@ -108,6 +151,26 @@ impl Live {
     }
 }
 
+/// What went over the wire, warm-up included: what a request costs there does not depend on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wire {
+    /// Requests sent; one that was redirected was sent more than once.
+    pub requests: u64,
+    /// Bytes sent, headers and all that the transport adds included, nothing below TCP.
+    pub sent: u64,
+    /// Bytes received, the same way.
+    pub received: u64,
+}
+
+impl Wire {
+    /// Bytes sent and received for each request.
+    #[must_use]
+    pub fn per_request(&self) -> (f64, f64) {
+        let requests = self.requests.max(1) as f64;
+        (self.sent as f64 / requests, self.received as f64 / requests)
+    }
+}
+
 /// The counts of one thread, or of all of them. Answers, failures and latency of a thread are in
 /// its pieces ([`super::course`]) until they are added up.
 #[derive(Clone, Debug)]
@@ -131,6 +194,8 @@ pub struct Counts {
     pub unsent: u64,
     /// Answers that could not be checked, because too much was open or the checker fell behind.
     pub unverified: u64,
+    /// Bytes on the wire.
+    pub wire: Wire,
     /// From when the request was due, in a closed loop from when it was sent, until the last byte
     /// of its answer, nanoseconds.
     pub latency_ns: Histogram<u64>,
@@ -149,6 +214,7 @@ impl Counts {
             backlogged: 0,
             unsent: 0,
             unverified: 0,
+            wire: Wire::default(),
             latency_ns: latency::histogram(),
             lateness_ns: latency::histogram(),
         }
@@ -167,6 +233,9 @@ impl Counts {
         self.backlogged += other.backlogged;
         self.unsent += other.unsent;
         self.unverified += other.unverified;
+        self.wire.requests += other.wire.requests;
+        self.wire.sent += other.wire.sent;
+        self.wire.received += other.wire.received;
         self.latency_ns.add(&other.latency_ns).expect("the same bounds");
         self.lateness_ns.add(&other.lateness_ns).expect("the same bounds");
     }
@@ -235,6 +304,7 @@ impl Ledger {
 
     /// To be called before the first byte of a request is written, which is at `at` or later.
     pub(super) fn sent(&mut self, mut ticket: Ticket, timeout: Duration, at: Instant) -> Sent {
+        self.counts.wire.requests += 1;
         if !self.open_loop && ticket.deadline.is_none() {
             ticket.intended = at;
         }
@@ -275,6 +345,7 @@ impl Ledger {
         if self.heard_at != Some(now) {
             self.heard_at = Some(now);
             self.shared.answered(now);
+            self.shared.led_by(node);
             self.turn(now);
         }
         let counts = self.shared.window.counts(sent.ticket.intended);

@@ -10,6 +10,7 @@ use super::checker::Checked;
 use super::config::{Pace, RunConfig};
 use super::course::Interval;
 use super::ledger::Counts;
+use super::nodes::NodeReport;
 use crate::latency;
 use crate::machine::Machine;
 
@@ -36,6 +37,10 @@ pub struct Measurement {
     pub started: SystemTime,
     /// Shares of the machine's processor time that were busy and stolen.
     pub cpu_shares: Option<(f64, f64)>,
+    /// Context switches of the whole machine per second.
+    pub switches: Option<f64>,
+    /// What the measured nodes told about themselves; those that did not answer are missing.
+    pub nodes: Vec<NodeReport>,
     /// CPU time of each server process; `None` if it cannot be told.
     pub server_cpu: Vec<(u32, Option<Duration>)>,
     /// The machine, and its load before the run.
@@ -62,6 +67,12 @@ impl Measurement {
     #[must_use]
     pub fn cpu_per_request(&self, cpu: Duration) -> Duration {
         cpu.div_f64((self.counts.answers as f64).max(1.0))
+    }
+
+    /// CPU time of a node's process for each answer, as if it had been spent evenly.
+    #[must_use]
+    pub fn node_cpu_per_request(&self, node: &NodeReport) -> Duration {
+        self.cpu_per_request(self.elapsed.mul_f64(node.cores()))
     }
 }
 

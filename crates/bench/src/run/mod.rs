@@ -4,9 +4,12 @@
 //!
 //! - [`config`]: what to do, and [`Transport`], the seam for transports to come.
 //! - `window`: when it begins, counts and ends. `pacer`: when each request is due.
-//! - `lane`: what all connections have in common; `http1`, `h2c`, `native`, `client`: what they
-//!   do not.
-//! - [`course`]: what came in each interval. `ledger`: what one thread has seen. `checker`: whether what came was right.
+//! - `lane`: what all connections have in common; `http1`, `h2c`, `native`, `client`: what
+//!   they do not.
+//! - [`course`]: what came in each interval. `ledger`: what one thread has seen. `checker`: whether
+//!   what came was right. `wire`: counts bytes.
+//! - [`nodes`]: what the measured nodes tell about themselves.
+//! - [`vigil`]: a measurement without an end.
 //! - [`measurement`]: what came of it all, and whether the generator may be believed.
 //!
 //! It never judges the service: [`crate::slo`] does, if the generator is to be believed.
@@ -21,8 +24,11 @@ mod lane;
 mod ledger;
 pub mod measurement;
 mod native;
+pub mod nodes;
 mod pacer;
+pub mod vigil;
 mod window;
+mod wire;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -35,8 +41,9 @@ use tokio::task::{JoinSet, LocalSet};
 
 pub use checker::Checked;
 pub use config::{Arrivals, Pace, RunConfig, Target, Transport};
-pub use ledger::{Counts, Failures, Live, failure};
+pub use ledger::{Counts, Failures, Live, Wire, failure};
 pub use measurement::{Bottleneck, Generator, Measurement};
+pub use nodes::NodeReport;
 
 use crate::hiccup::HiccupMeter;
 use crate::machine::{self, CpuTicks, Machine};
@@ -44,6 +51,7 @@ use checker::{Checker, ToChecker};
 use course::Course;
 use lane::Lane;
 use ledger::{Ledger, Shared};
+use nodes::Asked;
 use pacer::Pacer;
 use window::Window;
 
@@ -73,6 +81,9 @@ pub fn run(config: RunConfig, mut watch: impl FnMut(&Live, Duration)) -> Measure
         })
         .collect();
     drop(ids);
+    let ask_at =
+        window.from.checked_sub(nodes::LEAD).map_or(window.began, |at| at.max(window.began));
+    let asked = Asked::start(&config.targets, ask_at);
     let meter = HiccupMeter::start(window.from..window.end, config.interval);
     let started = SystemTime::now() + window.from.saturating_duration_since(Instant::now());
 
@@ -93,6 +104,7 @@ pub fn run(config: RunConfig, mut watch: impl FnMut(&Live, Duration)) -> Measure
         counts.merge(&thread.join().expect("a generator thread never panics"));
     }
     let over = Instant::now();
+    let nodes = asked.until(Asked::start(&config.targets, over));
     let hiccups = meter.stop();
     let mut verified = checker.map(Checker::join);
     if let Some(checked) = &mut verified {
@@ -111,6 +123,8 @@ pub fn run(config: RunConfig, mut watch: impl FnMut(&Live, Duration)) -> Measure
         intervals: course.finish(&window, config.interval, hiccups.intervals),
         hiccups: hiccups.all,
         cpu_shares: before.shares_until(&after),
+        switches: before.switches_until(&after),
+        nodes,
         server_cpu: before.server_cpu_until(&after, &config.pids),
         machine,
         load_after,
@@ -225,11 +239,16 @@ fn drive(
                 Transport::Client { callers } => lanes.spawn_local(client::drive(lane, callers)),
             };
         }
-        while lanes.join_next().await.is_some() {}
+        let is_whole = tokio::select! {
+            () = async { while lanes.join_next().await.is_some() {} } => true,
+            () = shared.stopped() => false,
+        };
+        lanes.shutdown().await;
         ticking.abort();
         keeping.abort();
         let _aborted = (ticking.await, keeping.await);
-        pacer.unsent()
+        // What was cut short has no end by which requests would have been due.
+        if is_whole { pacer.unsent() } else { 0 }
     });
     drop(local);
     let ledger = Rc::try_unwrap(ledger).expect("every task has ended").into_inner();
@@ -277,6 +296,12 @@ impl Reading {
 
     fn shares_until(&self, after: &Self) -> Option<(f64, f64)> {
         Some(after.ticks?.shares_since(self.ticks?))
+    }
+
+    /// Context switches of the whole machine per second.
+    fn switches_until(&self, after: &Self) -> Option<f64> {
+        let switches = after.ticks?.switches.saturating_sub(self.ticks?.switches);
+        Some(switches as f64 / (after.at - self.at).as_secs_f64())
     }
 
     fn server_cpu_until(&self, after: &Self, pids: &[u32]) -> Vec<(u32, Option<Duration>)> {

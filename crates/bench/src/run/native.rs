@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use super::lane::{Answer, CONNECT_TIMEOUT, Lane, Next};
 use super::ledger::Sent;
 use super::pacer::Ticket;
+use super::wire::{Counted, Tally};
 use crate::history::BrokenAnswer;
 
 /// Asks until the measurement is over.
@@ -26,7 +27,9 @@ pub(super) async fn drive(lane: Lane, in_flight: usize) {
     while !lane.is_over() {
         let opened = timeout(CONNECT_TIMEOUT, Pipe::open(&lane, in_flight)).await;
         let next = if let Ok(Ok(mut pipe)) = opened {
-            pipe.drive().await
+            let next = pipe.drive().await;
+            lane.count_bytes(pipe.tally.sent.get(), pipe.tally.received.get());
+            next
         } else {
             lane.not_connected();
             Next::Elsewhere
@@ -39,7 +42,8 @@ pub(super) async fn drive(lane: Lane, in_flight: usize) {
 /// A connection that was welcomed, and what is open on it.
 struct Pipe<'a> {
     lane: &'a Lane,
-    stream: TcpStream,
+    stream: Counted,
+    tally: Tally,
     depth: usize,
     /// Requests by id, the one at the front is `first`; `None` is answered. The front is open.
     open: VecDeque<Option<Sent>>,
@@ -53,8 +57,10 @@ struct Pipe<'a> {
 
 impl<'a> Pipe<'a> {
     async fn open(lane: &'a Lane, depth: usize) -> io::Result<Self> {
-        let mut stream = TcpStream::connect(lane.target().addr).await?;
+        let stream = TcpStream::connect(lane.target().addr).await?;
         stream.set_nodelay(true)?;
+        let tally = Tally::default();
+        let mut stream = Counted::new(stream, tally.clone());
         let mut out = Vec::new();
         let agent = concat!("epicepoch-bench/", env!("CARGO_PKG_VERSION")).to_owned();
         ClientHello { agent, ..ClientHello::default() }.encode(&mut out);
@@ -63,6 +69,7 @@ impl<'a> Pipe<'a> {
         let mut pipe = Self {
             lane,
             stream,
+            tally,
             depth,
             open: VecDeque::with_capacity(depth),
             first: 0,

@@ -5,6 +5,7 @@ use epicepoch_bench::latency;
 use epicepoch_bench::record::{
     Config, FORMAT, Generator, IntervalRecord, MachineFacts, Program, Run,
 };
+use epicepoch_bench::surroundings::WireRecord;
 use hdrhistogram::Histogram;
 
 /// A report whose intervals have these latencies.
@@ -69,6 +70,9 @@ pub(crate) fn run(course: &[Histogram<u64>]) -> Run {
         server_cpu: Vec::new(),
         cpu_busy: None,
         cpu_steal: None,
+        switches_per_second: None,
+        wire: WireRecord::default(),
+        nodes: Vec::new(),
         load_after: None,
         machine: MachineFacts::default(),
         interval_ns: INTERVAL_NS,

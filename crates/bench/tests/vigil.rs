@@ -1,0 +1,177 @@
+//! The probe's loop against servers that stall, lie and hand over: what must show, shows while it
+//! goes on.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use epicepoch_bench::probe::Account;
+use epicepoch_bench::run::vigil::Vigil;
+use epicepoch_bench::run::{Arrivals, Pace, RunConfig, Target, Transport};
+use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
+
+/// Nodes of an oracle; one of them leads, the others name it.
+struct Oracle {
+    addrs: Vec<SocketAddr>,
+    leader: AtomicUsize,
+    next: AtomicU64,
+    /// While this lies ahead, nobody is answered.
+    stalled_until: Mutex<Instant>,
+    /// Answers from far below what was given already.
+    lies: AtomicBool,
+}
+
+impl Oracle {
+    fn start(nodes: usize) -> Arc<Self> {
+        let bind = |_| TcpListener::bind("127.0.0.1:0").unwrap();
+        let listeners: Vec<TcpListener> = (0..nodes).map(bind).collect();
+        let oracle = Arc::new(Self {
+            addrs: listeners.iter().map(|it| it.local_addr().unwrap()).collect(),
+            leader: AtomicUsize::new(0),
+            next: AtomicU64::new(1 << 20),
+            stalled_until: Mutex::new(Instant::now()),
+            lies: AtomicBool::new(false),
+        });
+        for (node, listener) in listeners.into_iter().enumerate() {
+            let oracle = oracle.clone();
+            std::thread::spawn(move || {
+                for stream in listener.incoming().map_while(Result::ok) {
+                    let oracle = oracle.clone();
+                    std::thread::spawn(move || oracle.serve(node, stream));
+                }
+            });
+        }
+        oracle
+    }
+
+    fn serve(&self, node: usize, mut stream: TcpStream) {
+        stream.set_nodelay(true).unwrap();
+        let mut request = [0; 1024];
+        while let Ok(1..) = stream.read(&mut request) {
+            let until = *self.stalled_until.lock().unwrap();
+            std::thread::sleep(until.saturating_duration_since(Instant::now()));
+            if stream.write_all(&self.answer(node)).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn answer(&self, node: usize) -> Vec<u8> {
+        let leader = self.leader.load(Ordering::SeqCst);
+        if leader != node {
+            let addr = self.addrs[leader];
+            return format!(
+                "HTTP/1.1 409 Conflict\r\nepicepoch-leader: {addr}\r\nepicepoch-error: NOT_LEADER\
+                 \r\ncontent-length: 0\r\n\r\n"
+            )
+            .into();
+        }
+        let index = self.next.fetch_add(1, Ordering::SeqCst);
+        let lies = self.lies.load(Ordering::SeqCst) && index.is_multiple_of(3);
+        let index = EpochIndex(if lies { index - (1 << 20) } else { index });
+        let mut answer = b"HTTP/1.1 200 OK\r\ncontent-length: 16\r\n\r\n".to_vec();
+        answer.extend_from_slice(&Timestamp::new(Epoch(7), index).to_bytes());
+        answer
+    }
+
+    fn watch(&self) -> Vigil {
+        let target =
+            |(id, addr): (u64, &SocketAddr)| Target { id, name: addr.to_string(), addr: *addr };
+        Vigil::start(RunConfig {
+            transport: Transport::Http1 { pipeline: 1 },
+            pace: Pace::Open { rate: 200.0, arrivals: Arrivals::Poisson },
+            connections: 2,
+            request_timeout: Duration::from_millis(400),
+            ..RunConfig::new((1..).zip(&self.addrs).map(target).collect())
+        })
+    }
+}
+
+/// Looks until the text of the account has a metric for which `wanted` holds.
+fn until(vigil: &Vigil, account: &mut Account, name: &str, wanted: impl Fn(f64) -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        account.add(&vigil.look());
+        let text = account.render();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        let value: Option<f64> = line.map(|value| value.parse().unwrap());
+        if value.is_some_and(&wanted) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{name} is {value:?} in\n{text}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_probe_counts_on_and_ends_when_it_is_told_to() {
+    let oracle = Oracle::start(1);
+    let (vigil, mut account) = (oracle.watch(), Account::default());
+    until(&vigil, &mut account, "epicepoch_probe_answers_total", |it| it >= 50.0);
+    until(&vigil, &mut account, "epicepoch_probe_answers_checked_total", |it| it >= 40.0);
+    until(&vigil, &mut account, "epicepoch_probe_answers_total", |it| it >= 100.0);
+    until(&vigil, &mut account, "epicepoch_probe_leader", |it| (it - 1.0).abs() < 0.1);
+    let before = Instant::now();
+    account.add(&vigil.stop());
+    assert!(before.elapsed() < Duration::from_secs(5), "{:?}", before.elapsed());
+    assert_eq!(account.violations(), 0, "{}", account.summary());
+    let text = account.render();
+    assert!(!text.contains("failures_total{"), "{text}");
+    // Everything that was taken is checked by then.
+    let value = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap().parse::<f64>().unwrap()
+    };
+    let answers = value("epicepoch_probe_answers_total");
+    assert!((value("epicepoch_probe_answers_checked_total") - answers).abs() < 0.5, "{text}");
+}
+
+#[test]
+fn a_stall_shows_as_latency_and_as_silence_and_a_long_one_as_failures() {
+    let oracle = Oracle::start(1);
+    let (vigil, mut account) = (oracle.watch(), Account::default());
+    until(&vigil, &mut account, "epicepoch_probe_answers_total", |it| it >= 20.0);
+    *oracle.stalled_until.lock().unwrap() = Instant::now() + Duration::from_millis(300);
+    until(&vigil, &mut account, "epicepoch_probe_gap_max_seconds", |it| it >= 0.25);
+    // Below 0.2 s there are fewer than all.
+    let bucket = "epicepoch_probe_latency_seconds_bucket{le=\"0.2\"}";
+    until(&vigil, &mut account, "epicepoch_probe_latency_seconds_sum", |it| it >= 0.25);
+    let text = account.render();
+    let count = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap().parse::<u64>().unwrap()
+    };
+    assert!(count(bucket) < count("epicepoch_probe_latency_seconds_count"), "{text}");
+
+    *oracle.stalled_until.lock().unwrap() = Instant::now() + Duration::from_secs(1);
+    let timeouts = "epicepoch_probe_failures_total{kind=\"timeout\"}";
+    until(&vigil, &mut account, timeouts, |it| it >= 1.0);
+    // It goes on afterwards.
+    until(&vigil, &mut account, "epicepoch_probe_silence_seconds", |it| it < 0.1);
+    drop(vigil.stop());
+}
+
+#[test]
+fn a_move_of_the_leader_is_followed_and_counted() {
+    let oracle = Oracle::start(3);
+    let (vigil, mut account) = (oracle.watch(), Account::default());
+    until(&vigil, &mut account, "epicepoch_probe_leader", |it| (it - 1.0).abs() < 0.1);
+    oracle.leader.store(2, Ordering::SeqCst);
+    until(&vigil, &mut account, "epicepoch_probe_leader", |it| (it - 3.0).abs() < 0.1);
+    until(&vigil, &mut account, "epicepoch_probe_leader_changes_total", |it| it >= 1.0);
+    account.add(&vigil.stop());
+    assert_eq!(account.violations(), 0, "{}", account.summary());
+}
+
+#[test]
+fn a_server_that_lies_is_found_while_the_probe_goes_on() {
+    let oracle = Oracle::start(1);
+    let (vigil, mut account) = (oracle.watch(), Account::default());
+    until(&vigil, &mut account, "epicepoch_probe_answers_checked_total", |it| it >= 20.0);
+    assert_eq!(account.violations(), 0, "{}", account.summary());
+    oracle.lies.store(true, Ordering::SeqCst);
+    until(&vigil, &mut account, "epicepoch_probe_violations_total", |it| it >= 1.0);
+    drop(vigil.stop());
+}
