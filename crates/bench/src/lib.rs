@@ -24,6 +24,7 @@ pub mod floor;
 pub mod hiccup;
 pub mod history;
 pub mod hlog;
+pub mod html;
 pub mod http1;
 pub mod json;
 pub mod knee;

@@ -25,7 +25,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::addresses;
 use crate::failure::Failure;
 use crate::sources::Environment;
-use crate::{knee, reports};
+use crate::{knee, page, reports};
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
     match matches.subcommand() {
@@ -35,6 +35,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         Some(("merge", matches)) => reports::merge(matches),
         Some(("compare", matches)) => reports::compare(matches),
         Some(("history", matches)) => reports::history(matches),
+        Some(("html", matches)) => page::run(matches),
         _ => Err(Failure::usage(anyhow!("no measurement given; see epicepoch bench --help"))),
     }
 }
@@ -67,6 +68,7 @@ fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode,
     let json_file = output(matches, "json")?;
     let hgrm_file = output(matches, "hgrm")?;
     let hlog_file = output(matches, "hlog")?;
+    let html_file = output(matches, "html")?;
     let (client, deadline) = addresses::client(matches, environment)?;
     let members = addresses::block_on(client.members(deadline))??;
     let config = RunConfig { targets: targets(&members)?, ..config };
@@ -85,6 +87,10 @@ fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode,
     let report = record::Run::new(&measured, Some(&floor), &judged, program(matches));
     if let Some((mut file, path)) = json_file {
         writeln!(file, "{}", report.to_json()).with_context(|| path.display().to_string())?;
+    }
+    if let Some((mut file, path)) = html_file {
+        let page = page::of_run(&report);
+        file.write_all(page.as_bytes()).with_context(|| path.display().to_string())?;
     }
     if let Some((mut file, path)) = hlog_file {
         let log = hlog::hlog(&report);

@@ -20,7 +20,7 @@ pub(crate) fn tree() -> Command {
         .arg_required_else_help(true)
         .max_term_width(100)
         .disable_help_subcommand(true)
-        .subcommands([serve(), dev(), get(), decode(), encode(), status(), bench(), sim()])
+        .subcommands([serve(), dev(), get(), decode(), encode(), status(), probe(), bench(), sim()])
 }
 
 fn serve() -> Command {
@@ -207,13 +207,42 @@ fn sim() -> Command {
         )
 }
 
+fn probe() -> Command {
+    Command::new("probe")
+        .about("Ask a cluster at a low rate, for ever, and tell at /metrics what clients see")
+        .long_about(
+            "Ask a cluster for timestamps at a low rate, for as long as it runs, and tell at \
+             /metrics what clients see: latency, failures by kind, moves of the leader, the \
+             longest silence, and answers that were wrong. SIGTERM ends it.",
+        )
+        .after_help(
+            "Examples:\n  epicepoch probe --addr n1:8080,n2:8080,n3:8080\n  \
+             curl -s localhost:9464/metrics\n\n\
+             Exit codes: 0 it was stopped; 1 it could not start, or an answer was wrong; 2 wrong \
+             usage.",
+        )
+        .args(client_arguments())
+        .arg(text("rate", "R", "Requests per second, 0.1 to 1000").default_value("10"))
+        .arg(number("count", 1..=COUNT_MAX, "Timestamps per request [default: 1]").short('n'))
+        .arg(
+            text("transport", "NAME", "How requests travel")
+                .value_parser(["http1", "h2c"])
+                .default_value("http1"),
+        )
+        .arg(
+            text("metrics-bind", "IP:PORT", "Where /metrics is served")
+                .default_value("127.0.0.1:9464"),
+        )
+        .arg(switch("pretty", "Log for people instead of JSON"))
+}
+
 fn bench() -> Command {
     Command::new("bench")
         .about("Measure a cluster from outside, and what this machine can do at all")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
-        .subcommands([bench_run(), bench_floor(), knee::command()])
+        .subcommands([bench_run(), bench_html(), bench_floor(), knee::command()])
         .subcommands(reports::commands())
 }
 
@@ -223,6 +252,28 @@ fn bench_floor() -> Command {
         .arg(text("duration", "TIME", "How long for each figure").default_value("1s"))
         .arg(text("dir", "DIR", "Where to sync a file").default_value("."))
         .arg(switch("json", "Print JSON; times are nanoseconds"))
+}
+
+fn bench_html() -> Command {
+    Command::new("html")
+        .about("Draw reports as one page: percentile curves, latency and rate over time")
+        .after_help(
+            "Examples:\n  epicepoch bench html run.json --out run.html\n  \
+             epicepoch bench html before.json after.json --out both.html",
+        )
+        .arg(
+            Arg::new("report")
+                .value_name("FILE")
+                .required(true)
+                .num_args(1..=2)
+                .value_parser(value_parser!(std::path::PathBuf))
+                .help("What bench run --json wrote; two of them are drawn over each other"),
+        )
+        .arg(
+            text("out", "PAGE", "The page to write")
+                .required(true)
+                .value_parser(value_parser!(std::path::PathBuf)),
+        )
 }
 
 fn bench_run() -> Command {
@@ -247,6 +298,7 @@ fn bench_run() -> Command {
         .arg(text("json", "FILE", "Write everything as JSON; times are nanoseconds"))
         .arg(text("interval", "TIME", "Length of the report's intervals [default: 1s, or longer]"))
         .arg(text("commit", "TEXT", "Commit of what is measured, for the report and its history"))
+        .arg(text("html", "FILE", "Write a page with curves, to be opened in a browser"))
         .arg(text("hlog", "FILE", "Write interval histograms for HdrHistogram's tools, in ns"))
         .arg(text("hgrm", "FILE", "Write the percentiles for HdrHistogram's tools, in ms"))
 }
@@ -374,6 +426,7 @@ Try it:
   epicepoch get -n 3 | epicepoch decode        three, with their wall time
   epicepoch status                             who leads
   epicepoch bench run --rate 1000              how fast it is
+  epicepoch probe                              what clients see, for a monitoring system
 
 Exit codes: 0 done, 1 failed while running, 2 wrong usage or configuration.";
 
@@ -423,6 +476,7 @@ mod tests {
             "decode",
             "encode",
             "status",
+            "probe",
             "bench",
             "sim",
             "curl",

@@ -6,6 +6,8 @@
 //! - [`logging`]: the log on standard error.
 //! - [`serve`], [`dev`]: run nodes; [`signals`] stops them.
 //! - [`mod@bench`], [`knee`]: measure one, and the machine; [`reports`]: merges, compares and keeps reports.
+//! - [`page`]: shows reports.
+//! - [`probe`]: goes on measuring, for a monitoring system.
 //! - [`get`], [`status`]: ask a cluster; [`addresses`] says which.
 //! - [`decode`], [`encode`]: timestamps and wall time; [`moment`] is how both are shown.
 //! - [`sim`]: whole clusters of the core under simulated faults.
@@ -23,6 +25,8 @@ mod get;
 mod knee;
 mod logging;
 mod moment;
+mod page;
+mod probe;
 mod reports;
 mod serve;
 mod settings;
@@ -70,6 +74,7 @@ fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Fail
         Some(("get", matches)) => get::run(matches, environment),
         Some(("decode", matches)) => decode::run(matches),
         Some(("encode", matches)) => encode::run(matches),
+        Some(("probe", matches)) => probe::run(matches, environment),
         Some(("bench", matches)) => bench::run(matches, environment),
         Some(("status", matches)) => status::run(matches, environment),
         Some(("sim", matches)) => sim::run(matches),

@@ -13,6 +13,7 @@ use epicepoch_bench::record::Run;
 use epicepoch_bench::{merge, trend};
 
 use crate::failure::Failure;
+use crate::page;
 
 /// The commands, for `epicepoch bench`.
 pub(crate) fn commands() -> [Command; 3] {
@@ -60,6 +61,13 @@ fn compare_command() -> Command {
         .arg(files("new", "Reports of the new runs, after --").last(true))
         .arg(percent("confidence", "Of a claim, 50 to 99.9 %", "95"))
         .arg(percent("tolerance", "A change of up to this many % is no worse", "0"))
+        .arg(
+            Arg::new("html")
+                .long("html")
+                .value_name("FILE")
+                .value_parser(value_parser!(PathBuf))
+                .help("Draw the run in the middle of each set, by p99, over each other"),
+        )
         .arg(json())
 }
 
@@ -137,11 +145,16 @@ pub(crate) fn compare(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         new.extend(base.pop());
     }
     let comparison = compare::compare(&base, &new, rule)?;
+    let table = compare::table(&comparison);
+    if let Some(path) = matches.get_one::<PathBuf>("html") {
+        let page = page::of_sets(&base, &new, &table);
+        fs::write(path, page).with_context(|| path.display().to_string())?;
+    }
     let mut out = io::stdout().lock();
     if matches.get_flag("json") {
         writeln!(out, "{}", serde_json::to_string_pretty(&comparison)?)?;
     } else {
-        write!(out, "{}", compare::table(&comparison))?;
+        write!(out, "{table}")?;
     }
     Ok(match comparison.verdict {
         Overall::Same | Overall::Better => ExitCode::SUCCESS,

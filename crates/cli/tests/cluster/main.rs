@@ -24,6 +24,7 @@ mod intruders;
 mod links;
 mod moves;
 mod nemesis;
+mod probe;
 mod slow_links;
 mod smoke;
 mod support;

@@ -1,0 +1,140 @@
+//! `epicepoch probe`: asks a cluster for timestamps at a low rate, for as long as it runs, and
+//! tells at `/metrics` what a client sees: latency, failures, moves of the leader, wrong answers.
+//! It goes on whatever the cluster does, also when nobody answers from the start.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use clap::ArgMatches;
+use epicepoch_bench::exporter::Exporter;
+use epicepoch_bench::probe::Account;
+use epicepoch_bench::run::vigil::Vigil;
+use epicepoch_bench::run::{Arrivals, Pace, RunConfig, Target, Transport};
+
+use crate::failure::Failure;
+use crate::logging::Logging;
+use crate::serve::colours;
+use crate::sources::Environment;
+use crate::{addresses, bench, signals};
+
+pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
+    let config = config(matches)?;
+    let bind = matches.get_one::<String>("metrics-bind").map_or("", String::as_str);
+    let bind = SocketAddr::from_str(bind)
+        .map_err(|_| Failure::usage(anyhow!("--metrics-bind is {bind:?}; allowed is IP:PORT")))?;
+    // What is wrong in the arguments is said before anything starts.
+    addresses::client(matches, environment)?;
+    Logging { pretty: matches.get_flag("pretty"), ..Logging::default() }
+        .start(colours(environment));
+    let (stop, stopped) = channel();
+    signals::watch(move || {
+        // Nobody listens when the probe has ended already.
+        let _unheard = stop.send(());
+    })?;
+    let mut account = Account::default();
+    let exporter =
+        Exporter::bind(bind, account.render()).with_context(|| format!("--metrics-bind {bind}"))?;
+    tracing::info!(metrics = %exporter.addr(), "started");
+
+    let targets = loop {
+        match members(matches, environment) {
+            Ok(targets) => break targets,
+            Err(failure) => {
+                account.searches_failed += 1;
+                exporter.set(account.render());
+                tracing::warn!("no members yet: {:#}", failure.error);
+            }
+        }
+        if stopped.recv_timeout(SEARCH_PAUSE) != Err(RecvTimeoutError::Timeout) {
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    account.targets = targets.len();
+    let addrs: Vec<&str> = targets.iter().map(|it| it.name.as_str()).collect();
+    tracing::info!(nodes = addrs.join(","), "probing");
+    let vigil = Vigil::start(RunConfig { targets, ..config });
+    watch(&vigil, &mut account, &exporter, &stopped);
+    account.add(&vigil.stop());
+    exporter.set(account.render());
+    tracing::info!("stopped: {}", account.summary());
+    Ok(if account.violations() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Looks until it is told to stop.
+fn watch(vigil: &Vigil, account: &mut Account, exporter: &Exporter, stopped: &Receiver<()>) {
+    let mut leader = 0;
+    let mut violations = 0;
+    loop {
+        let before = Instant::now();
+        match stopped.recv_timeout(LOOK) {
+            Err(RecvTimeoutError::Timeout) => {
+                account.add_hiccup(before.elapsed().saturating_sub(LOOK));
+            }
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+        }
+        let glance = vigil.look();
+        account.add(&glance);
+        exporter.set(account.render());
+        if glance.leader != leader {
+            leader = glance.leader;
+            tracing::info!(node = leader, "another node answers");
+        }
+        for story in &glance.stories {
+            tracing::error!("a wrong answer: {story}");
+        }
+        if glance.violations > violations {
+            violations = glance.violations;
+            tracing::error!(violations, "answers were wrong");
+        }
+    }
+}
+
+fn members(matches: &ArgMatches, environment: &Environment) -> Result<Vec<Target>, Failure> {
+    let (client, deadline) = addresses::client(matches, environment)?;
+    let members = addresses::block_on(client.members(deadline))??;
+    bench::targets(&members)
+}
+
+fn config(matches: &ArgMatches) -> Result<RunConfig, Failure> {
+    let rate = matches.get_one::<String>("rate").map_or("", String::as_str);
+    let allowed = RATE_MIN..=RATE_MAX;
+    let parsed = rate.parse().ok().filter(|rate| allowed.contains(rate)).ok_or_else(|| {
+        Failure::usage(anyhow!(
+            "--rate is {rate:?}; allowed are {RATE_MIN} to {RATE_MAX} requests per second"
+        ))
+    })?;
+    let transport = match matches.get_one::<String>("transport").map(String::as_str) {
+        Some("h2c") => Transport::H2c { streams: 1 },
+        _ => Transport::Http1 { pipeline: 1 },
+    };
+    let timeout = matches.get_one::<String>("timeout").map_or("", String::as_str);
+    let request_timeout =
+        addresses::duration(timeout, addresses::TIMEOUT_MAX).ok_or_else(|| {
+            Failure::usage(anyhow!("--timeout is {timeout:?}; allowed is such as 5s or 500ms"))
+        })?;
+    Ok(RunConfig {
+        transport,
+        pace: Pace::Open { rate: parsed, arrivals: Arrivals::Poisson },
+        connections: CONNECTIONS,
+        count: matches.get_one("count").copied().unwrap_or(1),
+        request_timeout,
+        retry_pause: RETRY_PAUSE,
+        ..RunConfig::new(Vec::new())
+    })
+}
+
+/// Requests per second at least and at most: more is the business of `bench run`.
+const RATE_MIN: f64 = 0.1;
+const RATE_MAX: f64 = 1000.0;
+/// Two, so that one slow answer does not hide that the next one would be fast.
+const CONNECTIONS: usize = 2;
+/// Between two tries while nobody answers.
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
+/// Between two tries to learn the members.
+const SEARCH_PAUSE: Duration = Duration::from_secs(1);
+/// Between two looks at what came.
+const LOOK: Duration = Duration::from_millis(100);
