@@ -101,14 +101,9 @@ impl TrustedClock {
     }
 
     /// Takes in a reading of this node's clocks and decides what to follow. `voters` is how many
-    /// voters the configuration has, `ceiling_ns` the replicated ceiling: time that somebody
-    /// trusted before this run.
-    pub fn observe(
-        &mut self,
-        reading: ClockReading,
-        voters: usize,
-        ceiling_ns: u64,
-    ) -> ClockStatus {
+    /// voters the configuration has, `before_ns` a time that somebody has trusted: the replicated
+    /// ceiling without the reservation, which runs ahead of every right clock.
+    pub fn observe(&mut self, reading: ClockReading, voters: usize, before_ns: u64) -> ClockStatus {
         let own = i128::from(reading.wall_ns) - i128::from(reading.monotonic_ns);
         let peers = self.known_peers(reading.monotonic_ns);
         let bound = i128::from(self.bound_ns);
@@ -126,7 +121,7 @@ impl TrustedClock {
                 (ClockStatus::Outvoted, median)
             }
         } else if !self.has_history {
-            self.started(own, peers.first().copied(), reading, voters, ceiling_ns)
+            self.started(own, peers.first().copied(), reading, voters, before_ns)
         } else if is_near(own, self.offset_ns) {
             // Slow changes are the clock being disciplined; only a jump is suspicious.
             (ClockStatus::Followed, own)
@@ -145,20 +140,20 @@ impl TrustedClock {
     /// At a start there is no history to hold the wall clock against. One other clock that
     /// disagrees cannot say who is right, so the earlier one is believed: being behind is safe and
     /// heals, being ahead poisons the ceiling. A single voter has only the ceiling, which others
-    /// trusted before: a clock that is not below it starts the history.
+    /// trusted before: a clock that is not below that starts the history.
     fn started(
         &mut self,
         own: i128,
         peer: Option<i128>,
         reading: ClockReading,
         voters: usize,
-        ceiling_ns: u64,
+        before_ns: u64,
     ) -> (ClockStatus, i128) {
         let near = |peer: i128| (peer - own).abs() <= i128::from(self.bound_ns);
         // The ceiling is what somebody trusted before: a clock far below it is the wrong one of two.
         let is_behind = |offset: i128| {
             let wall = offset + i128::from(reading.monotonic_ns);
-            wall + i128::from(self.bound_ns) < i128::from(ceiling_ns)
+            wall + i128::from(self.bound_ns) < i128::from(before_ns)
         };
         match peer {
             Some(peer) if !near(peer) && is_behind(own) && !is_behind(peer) => {
@@ -173,7 +168,7 @@ impl TrustedClock {
                 (ClockStatus::Followed, own)
             }
             None => {
-                self.has_history = voters <= 1 && reading.wall_ns >= ceiling_ns;
+                self.has_history = voters <= 1 && reading.wall_ns >= before_ns;
                 (ClockStatus::Followed, own)
             }
         }
@@ -360,6 +355,20 @@ mod tests {
         let mut clock = TrustedClock::new(BOUND, healthy(0));
         sample(&mut clock, 2, S, START + S - HOUR);
         assert_eq!(clock.observe(healthy(S), 3, ceiling), ClockStatus::Followed);
+    }
+
+    /// A leader that restarts with a clock ahead reserves by the other, right one; the ceiling is then
+    /// ahead of the right clock by the reservation, which must not speak against it.
+    #[test]
+    fn a_right_clock_is_not_behind_because_of_a_reservation() {
+        const RESERVATION: u64 = S;
+        let ahead = |t| at(t, START + t + 10 * S);
+        let mut clock = TrustedClock::new(BOUND, ahead(0));
+        sample(&mut clock, 2, S, START + S);
+        assert_eq!(clock.observe(ahead(S), 3, START), ClockStatus::Jumped);
+        let ceiling = clock.trusted_ns(S) + RESERVATION;
+        assert_eq!(clock.observe(ahead(S), 3, ceiling - RESERVATION), ClockStatus::Jumped);
+        assert_eq!(clock.trusted_ns(S), START + S, "the earlier one, still");
     }
 
     #[test]

@@ -31,7 +31,7 @@ impl World {
         let is_voter = |node| published.voters.iter().any(|(voter, _)| voter == node);
         running.clock.retain_peers(is_voter);
         let voters = published.voters.len();
-        let status = running.clock.observe(reading, voters, running.replica.ceiling().0);
+        let status = running.clock.observe(reading, voters, running.replica.trusted_before_ns());
         running.trusted_offset_ns = running.clock.offset_ns();
         let trusted = |node: &NodeId| running.clock.is_peer_trusted(*node);
         let successors = (status == ClockStatus::Outvoted)

@@ -251,6 +251,13 @@ impl Replica {
         self.state.ceiling
     }
 
+    /// The latest time that somebody is sure to have trusted, Unix nanoseconds: the ceiling runs a
+    /// reservation ahead of it. A clock far below this is behind.
+    #[must_use]
+    pub fn trusted_before_ns(&self) -> u64 {
+        self.state.ceiling.0.saturating_sub(self.config.reservation_ns)
+    }
+
     /// The last applied entry.
     #[must_use]
     pub const fn applied(&self) -> LogIndex {

@@ -221,8 +221,8 @@ impl Plane {
         let is_voter = |node| published.voters.iter().any(|(voter, _)| voter == node);
         self.clock.retain_peers(is_voter);
         let before = self.clock.status();
-        let ceiling_ns = self.replica.ceiling().0;
-        let status = self.clock.observe(reading, published.voters.len(), ceiling_ns);
+        let before_ns = self.replica.trusted_before_ns();
+        let status = self.clock.observe(reading, published.voters.len(), before_ns);
         if status != before {
             self.tell_clock(status);
         }
