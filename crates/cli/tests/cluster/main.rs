@@ -13,6 +13,7 @@
 
 mod bad_input;
 mod bad_settings;
+mod clients;
 mod clock;
 mod disk;
 mod faults;
