@@ -102,9 +102,9 @@ fn a_native_client_meets_killed_and_stopped_leaders_without_an_error_in_one_orde
         watch.wait_for_service_since(Instant::now());
         let window = (from, Instant::now());
         if is_kill {
-            killed.push(window)
+            killed.push(window);
         } else {
-            terminated.push(window)
+            terminated.push(window);
         }
         cluster.nodes[leader].start();
         cluster.wait_until_ready();
