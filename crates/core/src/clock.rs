@@ -460,4 +460,13 @@ mod tests {
         let jumped = at(late, START + late + HOUR);
         assert_eq!(clock.observe(jumped, 3, START), ClockStatus::Jumped);
     }
+
+    #[test]
+    fn at_a_restart_a_clock_exactly_the_bound_below_the_ceiling_is_not_behind_it() {
+        let mut clock = TrustedClock::new(BOUND, healthy(0));
+        sample(&mut clock, 2, S, START + S - HOUR);
+        let ceiling = START + S + BOUND;
+        assert_eq!(clock.observe(healthy(S), 3, ceiling), ClockStatus::Followed);
+        assert_eq!(clock.trusted_ns(S), START + S);
+    }
 }

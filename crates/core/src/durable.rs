@@ -107,9 +107,9 @@ impl Restored {
         safety_assert!(hard_state.commit >= record.index, "a record beyond the commit index");
         let follows = |a: &LogEntry, b: &LogEntry| a.index.0 + 1 == b.index.0;
         safety_assert!(entries.is_sorted_by(follows), "a gap in the log");
-        let first = entries.first().map_or(record.index.0 + 1, |entry| entry.index.0);
+        let is_joined = |first: &LogEntry| first.index.0 <= record.index.0 + 1;
+        safety_assert!(entries.first().is_none_or(is_joined), "a gap between record and log");
         let last = entries.last().map_or(record.index.0, |entry| entry.index.0);
-        safety_assert!(first <= record.index.0 + 1, "a gap between record and log");
         safety_assert!(last >= record.index.0, "a record beyond the log");
         safety_assert!(hard_state.commit.0 <= last, "a commit index beyond the log");
     }
