@@ -1,0 +1,149 @@
+//! The closed loop: every caller asks again when its answer has come. What is asked for in the
+//! warm-up is not counted. A failed request is counted and not in the latencies.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use hdrhistogram::Histogram;
+use serde_json::json;
+use tokio::task::LocalSet;
+
+use crate::systems::{Callers, System};
+
+/// How long one request may take before it counts as failed.
+const REQUEST_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Latencies up to a minute, in nanoseconds.
+const LATENCY_NS_MAX: u64 = 60_000_000_000;
+
+/// What to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Callers at the same time.
+    pub callers: u32,
+    /// Timestamps in each request.
+    pub n: u32,
+    /// Time before anything counts.
+    pub warmup: Duration,
+    /// Time that counts.
+    pub measured: Duration,
+}
+
+/// What was seen.
+#[derive(Debug)]
+pub struct Report {
+    latency_ns: Histogram<u64>,
+    /// Answers that were not above the caller's one before.
+    pub violations: u64,
+    failed: u64,
+    /// What the last failed request said.
+    pub last_error: String,
+    elapsed: Duration,
+}
+
+impl Report {
+    /// Requests that were answered.
+    pub fn answers(&self) -> u64 {
+        self.latency_ns.len()
+    }
+
+    /// One line; latencies in microseconds, rates per second.
+    pub fn to_json(&self, system: System, plan: &Plan) -> String {
+        let rate = self.answers() as f64 / self.elapsed.as_secs_f64();
+        let us = |quantile| self.latency_ns.value_at_quantile(quantile) as f64 / 1e3;
+        json!({
+            "system": system.name(),
+            "callers": plan.callers,
+            "n": plan.n,
+            "seconds": self.elapsed.as_secs_f64(),
+            "answers": self.answers(),
+            "rate": rate,
+            "timestamps_rate": rate * f64::from(plan.n),
+            "p50_us": us(0.5),
+            "p99_us": us(0.99),
+            "p999_us": us(0.999),
+            "max_us": self.latency_ns.max() as f64 / 1e3,
+            "failed": self.failed,
+            "violations": self.violations,
+            "last_error": self.last_error,
+        })
+        .to_string()
+    }
+}
+
+/// Connects all callers, lets them ask until the time is over, and adds up what they saw.
+///
+/// # Errors
+/// Callers that cannot connect.
+pub async fn run(system: System, addr: &str, plan: &Plan) -> anyhow::Result<Report> {
+    let callers = Callers::connect(system, addr, plan.callers)
+        .await
+        .with_context(|| format!("cannot connect to {} at {addr}", system.name()))?;
+    let latency_ns = Histogram::new_with_bounds(100, LATENCY_NS_MAX, 3)?;
+    let report = Rc::new(RefCell::new(Report {
+        latency_ns,
+        violations: 0,
+        failed: 0,
+        last_error: String::new(),
+        elapsed: Duration::ZERO,
+    }));
+    let from = Instant::now() + plan.warmup;
+    let until = from + plan.measured;
+    let tasks = LocalSet::new();
+    for caller in callers.into_each() {
+        tasks.spawn_local(ask_until(caller, plan.n, from, until, Rc::clone(&report)));
+    }
+    tasks.await;
+    let mut report = Rc::into_inner(report).context("a caller did not end")?.into_inner();
+    report.elapsed = plan.measured;
+    Ok(report)
+}
+
+async fn ask_until(
+    mut caller: crate::systems::Caller,
+    n: u32,
+    from: Instant,
+    until: Instant,
+    report: Rc<RefCell<Report>>,
+) {
+    let mut last = None;
+    loop {
+        let asked = Instant::now();
+        if asked >= until {
+            return;
+        }
+        let outcome = match tokio::time::timeout(REQUEST_TIME_MAX, caller.ask(n)).await {
+            Ok(outcome) => outcome,
+            Err(_elapsed) => Err(anyhow::anyhow!("no answer within {REQUEST_TIME_MAX:?}")),
+        };
+        let answered = Instant::now();
+        let mut report = report.borrow_mut();
+        let failed = match outcome {
+            Ok(first) if last.is_some_and(|last| first <= last) => {
+                report.violations += 1;
+                last = Some(first);
+                false
+            }
+            Ok(first) => {
+                last = Some(first);
+                false
+            }
+            Err(error) => {
+                report.last_error = format!("{error:#}");
+                true
+            }
+        };
+        if asked < from || answered > until {
+            continue;
+        }
+        if failed {
+            report.failed += 1;
+        } else {
+            let took = answered - asked;
+            let took = u64::try_from(took.as_nanos()).unwrap_or(LATENCY_NS_MAX);
+            report.latency_ns.saturating_record(took);
+        }
+    }
+}
