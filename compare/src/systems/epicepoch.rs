@@ -1,21 +1,20 @@
 //! This service, through its Rust client.
 
-use std::time::{Duration, Instant};
+use epicepoch_client::{Client, Options, Via};
 
-use epicepoch_client::{Client, Options};
-
-/// Clones share what they know, not the connection that a request is on.
+/// Clones share what they know, and with the native protocol their requests.
 #[derive(Clone)]
 pub struct Caller(Client);
 
 impl Caller {
-    pub fn connect(addrs: &[&str]) -> anyhow::Result<Self> {
-        Ok(Self(Client::new(addrs.iter().copied(), Options::default())?))
+    pub fn connect(addrs: &[&str], via: Via) -> anyhow::Result<Self> {
+        let mut options = Options::default();
+        options.via = via;
+        Ok(Self(Client::new(addrs.iter().copied(), options)?))
     }
 
     pub async fn ask(&mut self, n: u32) -> anyhow::Result<u128> {
-        let deadline = Instant::now() + Duration::from_secs(5);
-        let range = self.0.timestamps(n.into(), deadline).await?;
+        let range = self.0.timestamps(n.into()).await?;
         Ok(u128::from_be_bytes(range.first().to_bytes()))
     }
 }

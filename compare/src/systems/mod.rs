@@ -8,12 +8,17 @@ mod redis;
 mod tsoracle;
 
 use clap::ValueEnum;
+use epicepoch_client::Via;
 
 /// A system that can be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum System {
     /// This service over HTTP/1.1, a connection for each caller.
     EpicepochHttp,
+    /// This service over its native protocol, through one client that merges its callers.
+    Epicepoch,
+    /// The same, with a client for each caller.
+    EpicepochEach,
     /// The revision of a put.
     Etcd,
     /// INCRBY.
@@ -48,6 +53,8 @@ impl System {
     pub fn name(self) -> &'static str {
         match self {
             Self::EpicepochHttp => "epicepoch-http",
+            Self::Epicepoch => "epicepoch",
+            Self::EpicepochEach => "epicepoch-each",
             Self::Etcd => "etcd",
             Self::Redis => "redis",
             Self::Postgres => "postgres",
@@ -67,8 +74,18 @@ impl Callers {
         let mut callers = Vec::new();
         match system {
             System::EpicepochHttp => {
-                let client = epicepoch::Caller::connect(&addrs)?;
+                let client = epicepoch::Caller::connect(&addrs, Via::Http)?;
                 callers.resize_with(count as usize, || Caller::Epicepoch(client.clone()));
+            }
+            System::Epicepoch => {
+                let client = epicepoch::Caller::connect(&addrs, Via::Native)?;
+                callers.resize_with(count as usize, || Caller::Epicepoch(client.clone()));
+            }
+            System::EpicepochEach => {
+                for _ in 0..count {
+                    let client = epicepoch::Caller::connect(&addrs, Via::Native)?;
+                    callers.push(Caller::Epicepoch(client));
+                }
             }
             System::Etcd => {
                 for caller in etcd::Caller::connect(&addrs, count).await? {
