@@ -1,0 +1,79 @@
+package epicepoch
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// batch is what callers share: one request. They join it while it is open, under the client's lock;
+// it is sealed when it is sent, and nobody joins it after that. So every timestamp in its answer is
+// allocated after all of them asked.
+type batch struct {
+	// done is closed when answer or err is set.
+	done chan struct{}
+	// count is what all callers want together. Guarded by the client's lock until it is sealed.
+	count uint64
+	// callers is how many have not left yet; the last one puts the batch back.
+	callers atomic.Int64
+	// id is the request's, once sent.
+	id uint64
+	// sent is when the request left.
+	sent time.Time
+	// floor is the highest timestamp that was returned before the request left.
+	floor  Timestamp
+	answer Range
+	err    error
+}
+
+var batches = sync.Pool{New: func() any { return new(batch) }}
+
+// newBatch allocates one channel; the batch itself is used again.
+func newBatch() *batch {
+	b := batches.Get().(*batch)
+	*b = batch{done: make(chan struct{})}
+	return b
+}
+
+// join takes part in an open batch; the caller's timestamps begin at the offset.
+func (b *batch) join(count uint64) (offset uint64) {
+	offset = b.count
+	b.count += count
+	b.callers.Add(1)
+	return offset
+}
+
+// wait returns when the batch is done, or false when the context ends first; then the caller has left.
+func (b *batch) wait(ctx context.Context) bool {
+	end := ctx.Done()
+	if end == nil {
+		<-b.done
+		return true
+	}
+	select {
+	case <-b.done:
+		return true
+	case <-end:
+		b.leave()
+		return false
+	}
+}
+
+// leave is called once by everybody who joined. Whoever leaves before the batch is done leaves a
+// batch that is never put back, since somebody else still writes to it.
+func (b *batch) leave() {
+	if b.callers.Add(-1) == 0 {
+		select {
+		case <-b.done:
+			batches.Put(b)
+		default:
+		}
+	}
+}
+
+// finish hands everybody what came of it.
+func (b *batch) finish(answer Range, err error) {
+	b.answer, b.err = answer, err
+	close(b.done)
+}

@@ -1,0 +1,353 @@
+package epicepoch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Client asks one cluster. It is safe for goroutines, and cheapest when all of them share one:
+// those that ask at the same time share a request.
+type Client struct {
+	o      options
+	ctx    context.Context
+	cancel context.CancelFunc
+	ended  sync.WaitGroup
+
+	// dirMu guards dir and cluster; it is never held across IO, nor together with mu.
+	dirMu   sync.Mutex
+	dir     *directory
+	cluster *Cluster
+
+	// mu guards everything below; it is never held across IO.
+	mu sync.Mutex
+	// conn is the connection to the leader, nil while there is none.
+	conn *connection
+	// pending are batches that are not sent yet; the last one is open to callers.
+	pending []*batch
+	// slots hold the batches under way, by the low bits of the request's id.
+	slots    [inFlightMax]*batch
+	inFlight int
+	lastID   uint64
+	// highest was returned to somebody.
+	highest Timestamp
+	lastErr error
+	closed  bool
+	// ready is closed when the first connection to a leader stands, or nothing can help.
+	ready     chan struct{}
+	readyOnce sync.Once
+	readyErr  error
+}
+
+// Dial finds the cluster through any of its members' client addresses (host:port) and returns when
+// its leader is found, an address is refused for good, or the context ends. The context bounds
+// nothing after that. Close the client when it is not needed any more.
+func Dial(ctx context.Context, addrs []string, opts ...Option) (*Client, error) {
+	if len(addrs) == 0 {
+		return nil, errors.New("epicepoch: no address to dial")
+	}
+	for _, addr := range addrs {
+		if host, port, err := net.SplitHostPort(addr); err != nil || host == "" || port == "" {
+			return nil, fmt.Errorf("epicepoch: %q is not host:port", addr)
+		}
+	}
+	c := &Client{o: defaults(), dir: newDirectory(addrs), ready: make(chan struct{})}
+	for _, opt := range opts {
+		opt(&c.o)
+	}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.ended.Add(2)
+	go c.run()
+	go c.watch()
+	timeout := time.NewTimer(c.o.callTimeout)
+	defer timeout.Stop()
+	err := context.DeadlineExceeded
+	select {
+	case <-c.ready:
+		if c.readyErr == nil {
+			return c, nil
+		}
+		err = c.readyErr
+	case <-ctx.Done():
+		err = c.because(ctx.Err())
+	case <-timeout.C:
+		err = c.because(err)
+	}
+	c.Close()
+	return nil, err
+}
+
+// Timestamp returns one timestamp. It is above everything that any client of the cluster was given
+// before this call began. See [Client.Timestamps] for errors.
+func (c *Client) Timestamp(ctx context.Context) (Timestamp, error) {
+	answer, err := c.Timestamps(ctx, 1)
+	return answer.First, err
+}
+
+// Timestamps returns count timestamps of one epoch with consecutive indexes, 1 to 2^32 of them. The
+// loss of a leader costs a longer call and no error, as long as the context lasts. When it ends, the
+// error matches the context's and, with [errors.Is], also why it took so long, such as
+// [ErrNoQuorum] or [ErrUnreachable].
+func (c *Client) Timestamps(ctx context.Context, count uint64) (Range, error) {
+	if count == 0 || count > countMax {
+		return Range{}, ErrCount
+	}
+	if err := ctx.Err(); err != nil {
+		return Range{}, err
+	}
+	var since time.Time
+	for attempt := 0; ; attempt++ {
+		b, offset, err := c.join(count)
+		if err != nil {
+			return Range{}, err
+		}
+		if !b.wait(ctx) {
+			return Range{}, c.because(ctx.Err())
+		}
+		answer, err := b.answer, b.err
+		b.leave()
+		if err == nil {
+			first := Timestamp{Epoch: answer.First.Epoch, Index: answer.First.Index + offset}
+			return Range{First: first, Count: count}, nil
+		}
+		if !isCurable(err) {
+			return Range{}, err
+		}
+		if since.IsZero() {
+			since = time.Now()
+		}
+		if _, bounded := ctx.Deadline(); !bounded && time.Since(since) > c.o.callTimeout {
+			return Range{}, &interrupted{context: context.DeadlineExceeded, last: err}
+		}
+		if errors.Is(err, ErrOverloaded) {
+			if err := c.pause(ctx, attempt); err != nil {
+				return Range{}, err
+			}
+		}
+	}
+}
+
+// Members returns the members of the cluster as last heard of, at most [WithRefresh] ago while the
+// cluster can be reached.
+func (c *Client) Members() []string {
+	c.dirMu.Lock()
+	defer c.dirMu.Unlock()
+	return slices.Clone(c.dir.members)
+}
+
+// Leader returns the address that requests go to, or "" while there is none.
+func (c *Client) Leader() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn == nil {
+		return ""
+	}
+	return c.conn.addr
+}
+
+// Cluster returns the cluster that this client belongs to since its first answer.
+func (c *Client) Cluster() (cluster Cluster, known bool) {
+	if expected := c.expected(); expected != nil {
+		return *expected, true
+	}
+	return Cluster{}, false
+}
+
+// Close ends all calls with [ErrClosed] and returns when nothing of the client runs any more.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	if c.conn != nil {
+		c.conn.net.Close()
+	}
+	c.mu.Unlock()
+	c.cancel()
+	c.ended.Wait()
+	c.failAll(ErrClosed)
+	return nil
+}
+
+// join takes part in the open batch, or opens one and sends it if there is room.
+func (c *Client) join(count uint64) (b *batch, offset uint64, err error) {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil, 0, ErrClosed
+	}
+	if last := len(c.pending) - 1; last >= 0 && c.pending[last].count <= countMax-count {
+		b = c.pending[last]
+		offset = b.join(count)
+		c.mu.Unlock()
+		return b, offset, nil
+	}
+	b = newBatch()
+	offset = b.join(count)
+	c.pending = append(c.pending, b)
+	send, busy := c.conn != nil && c.inFlight < c.o.inFlight, c.inFlight > 0
+	c.mu.Unlock()
+	if send {
+		if busy {
+			// Others who were woken by the last answer are about to ask as well.
+			runtime.Gosched()
+		}
+		c.pump()
+	}
+	return b, offset, nil
+}
+
+// pump sends what waits, as far as there is room.
+func (c *Client) pump() {
+	var room [4 * headSize]byte
+	c.mu.Lock()
+	conn, frames := c.conn, c.seal(room[:0])
+	c.mu.Unlock()
+	c.write(conn, frames)
+}
+
+// seal takes waiting batches under way and appends their frames. Under mu.
+func (c *Client) seal(frames []byte) []byte {
+	if c.conn == nil {
+		return frames
+	}
+	for sent := 0; len(c.pending) > 0 && c.inFlight < c.o.inFlight; sent++ {
+		b := c.pending[0]
+		c.pending = slices.Delete(c.pending, 0, 1)
+		// Ids of slots that are still in use are passed over.
+		for c.lastID++; c.slots[c.lastID%inFlightMax] != nil; c.lastID++ {
+		}
+		c.slots[c.lastID%inFlightMax] = b
+		c.inFlight++
+		b.id, b.sent, b.floor = c.lastID, time.Now(), c.highest
+		frames = requestFrame(b.id, b.count).appendTo(frames)
+	}
+	return frames
+}
+
+// write sends frames. If that fails, whoever reads the connection sees it end.
+func (c *Client) write(conn *connection, frames []byte) {
+	if conn == nil || len(frames) == 0 {
+		return
+	}
+	if _, err := conn.net.Write(frames); err != nil {
+		conn.net.Close()
+	}
+}
+
+// take removes the batch of an answer; nil if nobody waits for it. Under mu.
+func (c *Client) take(id uint64) *batch {
+	b := c.slots[id%inFlightMax]
+	if b == nil || b.id != id {
+		return nil
+	}
+	c.slots[id%inFlightMax] = nil
+	c.inFlight--
+	return b
+}
+
+// answered hands an answer to its callers and sends what waited for the room.
+func (c *Client) answered(conn *connection, id uint64, answer Range) error {
+	var room [4 * headSize]byte
+	c.mu.Lock()
+	b := c.take(id)
+	if b == nil {
+		c.mu.Unlock()
+		return protocolError("%s answered request %d, which is not under way", conn.addr, id)
+	}
+	if answer.Count != b.count {
+		c.mu.Unlock()
+		err := protocolError("%s gave %d timestamps, not %d", conn.addr, answer.Count, b.count)
+		b.finish(Range{}, err)
+		return err
+	}
+	var err error
+	if !b.floor.Before(answer.First) && !b.floor.IsZero() {
+		err = fmt.Errorf("%w: %s gave %v, not above %v", ErrWentBackwards, conn.addr, answer.First, b.floor)
+	} else if last := answer.Last(); c.highest.Before(last) {
+		c.highest = last
+	}
+	frames := c.seal(room[:0])
+	c.mu.Unlock()
+	c.write(conn, frames)
+	if err != nil {
+		c.o.log.Error("timestamps went backwards", "addr", conn.addr, "error", err)
+	} else if hook := c.o.hooks.Answered; hook != nil {
+		hook(int(b.callers.Load()), b.count, time.Since(b.sent))
+	}
+	b.finish(answer, err)
+	return nil
+}
+
+// refused hands an error to the callers of one request.
+func (c *Client) refused(id uint64, err error) {
+	c.mu.Lock()
+	b := c.take(id)
+	c.lastErr = err
+	frames, conn := c.seal(nil), c.conn
+	c.mu.Unlock()
+	c.write(conn, frames)
+	c.failed(err)
+	if b != nil {
+		b.finish(Range{}, err)
+	}
+}
+
+// failAll ends every batch that there is, sent or not. Their callers decide whether to join again.
+func (c *Client) failAll(err error) {
+	c.mu.Lock()
+	all := c.pending
+	c.pending = nil
+	for at, b := range c.slots {
+		if b != nil {
+			all = append(all, b)
+			c.slots[at] = nil
+		}
+	}
+	c.inFlight = 0
+	c.lastErr = err
+	c.mu.Unlock()
+	for _, b := range all {
+		b.finish(Range{}, err)
+	}
+}
+
+func (c *Client) failed(err error) {
+	if hook := c.o.hooks.Failed; hook != nil {
+		hook(err)
+	}
+}
+
+// because adds to a context's end why it took so long.
+func (c *Client) because(ended error) error {
+	c.mu.Lock()
+	last := c.lastErr
+	c.mu.Unlock()
+	if last == nil {
+		last = fmt.Errorf("%w: no answer yet", ErrUnreachable)
+	}
+	return &interrupted{context: ended, last: last}
+}
+
+// pause waits before an overloaded leader is asked again.
+func (c *Client) pause(ctx context.Context, attempt int) error {
+	timer := time.NewTimer((&directory{setbacks: attempt + 3}).backoff())
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return c.because(ctx.Err())
+	case <-c.ctx.Done():
+		return ErrClosed
+	}
+}
+
+func (c *Client) expected() *Cluster {
+	c.dirMu.Lock()
+	defer c.dirMu.Unlock()
+	return c.cluster
+}

@@ -1,0 +1,102 @@
+package epicepoch
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// agent is how this client names itself to nodes.
+const agent = "epicepoch-go/0.1"
+
+// readBuffer holds some hundred answers.
+const readBuffer = 16 << 10
+
+// connection is one TCP connection whose hello is over.
+type connection struct {
+	addr    string
+	net     net.Conn
+	frames  frames
+	welcome *welcome
+}
+
+// connect dials and greets; the context bounds both.
+func connect(ctx context.Context, o *options, addr string, expected *Cluster) (*connection, error) {
+	stream, err := o.dial(ctx, addr)
+	if err != nil {
+		return nil, unreachable(addr, err)
+	}
+	c := &connection{addr: addr, net: stream}
+	reader := bufio.NewReaderSize(stream, readBuffer)
+	c.frames.from = reader
+	if err := c.greet(ctx, o, reader, expected); err != nil {
+		stream.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *connection) greet(ctx context.Context, o *options, reader *bufio.Reader, expected *Cluster) error {
+	if deadline, ok := ctx.Deadline(); ok {
+		c.net.SetDeadline(deadline)
+	}
+	stop := context.AfterFunc(ctx, func() { c.net.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	greeting := hello{clusterName: o.clusterName, cluster: expected, agent: agent}
+	if _, err := c.net.Write(greeting.appendTo(nil)); err != nil {
+		return unreachable(c.addr, err)
+	}
+	// What is no oracle may say less than a frame, and then wait.
+	if kind, err := reader.Peek(1); err == nil && kind[0] != kindWelcome && kind[0] != kindError {
+		return protocolError("%s answered a hello with a byte of %#x", c.addr, kind[0])
+	}
+	h, tail, err := c.frames.next()
+	if err != nil {
+		return c.broken(err)
+	}
+	switch h.kind {
+	case kindWelcome:
+		if c.welcome, err = readWelcome(h, tail); err != nil {
+			return c.broken(err)
+		}
+		if expected != nil && c.welcome.cluster != nil && *c.welcome.cluster != *expected {
+			text := "another cluster, or another history of it, than this client has met"
+			return &Error{Addr: c.addr, Code: 64, Text: text}
+		}
+		if !stop() {
+			return unreachable(c.addr, ctx.Err())
+		}
+		return c.net.SetDeadline(time.Time{})
+	default:
+		refusal, _, err := readError(h, tail, c.addr)
+		if err != nil {
+			return c.broken(err)
+		}
+		return refusal
+	}
+}
+
+// leads says whether the node called itself the leader.
+func (c *connection) leads() bool {
+	return c.welcome.leader != nil && c.welcome.leader.Node == c.welcome.node
+}
+
+// broken names the node. What breaks the protocol is not cured by another attempt; everything else
+// is.
+func (c *connection) broken(err error) error {
+	if errors.Is(err, ErrProtocol) {
+		return fmt.Errorf("%w (%s)", err, c.addr)
+	}
+	return unreachable(c.addr, err)
+}
+
+func unreachable(addr string, err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("%w: %s closed the connection", ErrUnreachable, addr)
+	}
+	return fmt.Errorf("%w: %s: %w", ErrUnreachable, addr, err)
+}

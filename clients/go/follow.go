@@ -1,0 +1,299 @@
+package epicepoch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// hopsMax bounds how many leaders are followed one after another without a pause.
+const hopsMax = 3
+
+// run keeps a connection to the leader and reads it, until the client is closed.
+func (c *Client) run() {
+	defer c.ended.Done()
+	for {
+		conn := c.establish()
+		if conn == nil {
+			return
+		}
+		err := c.serve(conn)
+		if c.ctx.Err() != nil {
+			return
+		}
+		c.o.log.Info("left the leader", "addr", conn.addr, "error", err)
+		c.failed(err)
+		c.failAll(err)
+	}
+}
+
+// establish returns a connection to a node that leads; nil when the client is closed.
+func (c *Client) establish() *connection {
+	hops := 0
+	for c.ctx.Err() == nil {
+		c.dirMu.Lock()
+		addr := c.dir.next()
+		c.dirMu.Unlock()
+		conn, again, err := c.try(addr, hops < hopsMax)
+		if conn != nil {
+			return conn
+		}
+		if again {
+			hops++
+			continue
+		}
+		hops = 0
+		c.failed(err)
+		if !isCurable(err) {
+			c.o.log.Error("a node is not of this cluster, or no oracle", "addr", addr, "error", err)
+			c.setReady(err)
+		}
+		c.failAll(err)
+		c.dirMu.Lock()
+		pause := c.dir.backoff()
+		c.dirMu.Unlock()
+		select {
+		case <-time.After(pause):
+		case <-c.ctx.Done():
+		}
+	}
+	return nil
+}
+
+// try asks one node whether it leads. If it names another one that can be believed, again is true.
+func (c *Client) try(addr string, mayFollow bool) (conn *connection, again bool, err error) {
+	ctx, cancel := context.WithTimeout(c.ctx, c.o.attemptTimeout)
+	defer cancel()
+	conn, err = connect(ctx, &c.o, addr, c.expected())
+	c.dirMu.Lock()
+	defer c.dirMu.Unlock()
+	if err != nil {
+		c.dir.fail(addr, time.Now())
+		return nil, false, err
+	}
+	c.meet(conn.welcome)
+	if conn.leads() {
+		c.dir.succeed(addr)
+		return conn, false, nil
+	}
+	hint := conn.welcome.leader
+	if hint == nil || !mayFollow || !c.dir.follow(hint.Addr, time.Now()) {
+		c.dir.leader = ""
+		c.dirMu.Unlock()
+		hint, err = conn.awaitLeader(c.ctx, c.o.attemptTimeout/4)
+		c.dirMu.Lock()
+	}
+	if hint != nil && hint.Node == conn.welcome.node {
+		c.dir.succeed(addr)
+		return conn, false, nil
+	}
+	conn.net.Close()
+	if hint != nil && mayFollow && c.dir.follow(hint.Addr, time.Now()) {
+		return nil, true, nil
+	}
+	if err == nil {
+		err = &Error{Addr: addr, Code: 3}
+	}
+	return nil, false, err
+}
+
+// meet takes in what a node said of its cluster. Under dirMu.
+func (c *Client) meet(said *welcome) {
+	if c.cluster == nil {
+		c.cluster = said.cluster
+	}
+	c.dir.learn(said.members)
+}
+
+// awaitLeader listens on a connection to a node that does not know who leads, for a while: nodes
+// tell when they learn it. Nothing else can be done with the connection afterwards, unless the node
+// itself is the leader.
+func (c *connection) awaitLeader(ctx context.Context, patience time.Duration) (*Member, error) {
+	stop := context.AfterFunc(ctx, func() { c.net.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	c.net.SetDeadline(time.Now().Add(patience))
+	for {
+		h, tail, err := c.frames.next()
+		if err != nil {
+			var timeout interface{ Timeout() bool }
+			if errors.As(err, &timeout) && timeout.Timeout() {
+				return nil, nil
+			}
+			return nil, c.broken(err)
+		}
+		if h.kind != kindLeader {
+			continue
+		}
+		leader, err := readLeader(h, tail)
+		if err != nil {
+			return nil, c.broken(err)
+		}
+		if leader != nil {
+			return leader, c.net.SetDeadline(time.Time{})
+		}
+	}
+}
+
+// serve lets callers use the connection and reads it until it ends, or the node does not lead any
+// more; it says why.
+func (c *Client) serve(conn *connection) error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		conn.net.Close()
+		return ErrClosed
+	}
+	c.conn = conn
+	c.lastErr = nil
+	c.mu.Unlock()
+	c.setReady(nil)
+	c.o.log.Info("following the leader", "addr", conn.addr)
+	if hook := c.o.hooks.LeaderChanged; hook != nil {
+		hook(conn.addr)
+	}
+	c.pump()
+	err := c.read(conn)
+	conn.net.Close()
+	c.mu.Lock()
+	c.conn = nil
+	c.mu.Unlock()
+	c.dirMu.Lock()
+	defer c.dirMu.Unlock()
+	var refusal *Error
+	if errors.As(err, &refusal) && refusal.Code == 1 && refusal.Text != conn.addr {
+		// What it says of itself is not suspicious; whom it names may be.
+		if c.dir.follow(refusal.Text, time.Now()) {
+			return err
+		}
+		c.dir.leader = ""
+		return err
+	}
+	c.dir.fail(conn.addr, time.Now())
+	return err
+}
+
+// read hands out answers until the connection is of no more use.
+func (c *Client) read(conn *connection) error {
+	for {
+		h, tail, err := conn.frames.next()
+		if err != nil {
+			return conn.broken(err)
+		}
+		switch h.kind {
+		case kindAnswer:
+			answer, err := readRange(h, tail)
+			if err == nil {
+				err = c.answered(conn, h.id, answer)
+			}
+			if err != nil {
+				return conn.broken(err)
+			}
+		case kindError:
+			refusal, closes, err := readError(h, tail, conn.addr)
+			if err != nil {
+				return conn.broken(err)
+			}
+			keeps := errors.Is(refusal, ErrOverloaded) || !isCurable(refusal)
+			if closes || !keeps {
+				return refusal
+			}
+			c.refused(h.id, refusal)
+		case kindPing:
+			if err := checkPlain(h); err != nil {
+				return conn.broken(err)
+			}
+			h.kind = kindPong
+			c.write(conn, h.appendTo(nil))
+		case kindPong:
+			if err := checkPlain(h); err != nil {
+				return conn.broken(err)
+			}
+		case kindGoodbye:
+			if err := checkPlain(h); err != nil {
+				return conn.broken(err)
+			}
+			return &Error{Addr: conn.addr, Code: 10}
+		case kindLeader:
+			leader, err := readLeader(h, tail)
+			if err != nil {
+				return conn.broken(err)
+			}
+			if leader != nil && leader.Node != conn.welcome.node {
+				// Only a hint, but a node does not name another one while it leads.
+				return &Error{Addr: conn.addr, Code: 1, Text: leader.Addr}
+			}
+		case kindRequest, kindHello, kindWelcome:
+			return protocolError("%s sent a frame of kind %#x", conn.addr, h.kind)
+		}
+	}
+}
+
+// watch notices requests without an answer, keeps an idle connection alive, and keeps the list of
+// members fresh.
+func (c *Client) watch() {
+	defer c.ended.Done()
+	ticker := time.NewTicker(c.o.attemptTimeout / 5)
+	defer ticker.Stop()
+	refreshed, pinged := time.Now(), time.Now()
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		now := time.Now()
+		c.mu.Lock()
+		conn, stuck := c.conn, c.oldest(now) > c.o.attemptTimeout
+		c.mu.Unlock()
+		switch {
+		case conn == nil:
+		case stuck:
+			c.o.log.Warn("the leader does not answer", "addr", conn.addr)
+			conn.net.Close()
+		case now.Sub(refreshed) > c.o.refresh:
+			refreshed = now
+			c.refresh(conn.addr)
+		case now.Sub(pinged) > time.Duration(conn.welcome.idleMillis)*time.Millisecond/3:
+			pinged = now
+			c.write(conn, head{kind: kindPing, id: 1}.appendTo(nil))
+		}
+	}
+}
+
+// oldest says how long the oldest request is under way. Under mu.
+func (c *Client) oldest(now time.Time) (age time.Duration) {
+	if c.inFlight == 0 {
+		return 0
+	}
+	for _, b := range c.slots {
+		if b != nil {
+			age = max(age, now.Sub(b.sent))
+		}
+	}
+	return age
+}
+
+// refresh reads the list of members anew: greeting is how one asks for it.
+func (c *Client) refresh(addr string) {
+	ctx, cancel := context.WithTimeout(c.ctx, c.o.attemptTimeout)
+	defer cancel()
+	conn, err := connect(ctx, &c.o, addr, c.expected())
+	if err != nil {
+		c.o.log.Debug("the list of members was not read", "addr", addr, "error", err)
+		return
+	}
+	defer conn.net.Close()
+	c.dirMu.Lock()
+	defer c.dirMu.Unlock()
+	c.meet(conn.welcome)
+}
+
+func (c *Client) setReady(err error) {
+	c.readyOnce.Do(func() {
+		if err != nil {
+			c.readyErr = fmt.Errorf("cannot dial: %w", err)
+		}
+		close(c.ready)
+	})
+}

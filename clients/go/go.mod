@@ -1,0 +1,3 @@
+module github.com/epicepoch/epicepoch/clients/go
+
+go 1.24

@@ -1,0 +1,90 @@
+package epicepoch
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"time"
+)
+
+// Option changes a default of [Dial].
+type Option func(*options)
+
+type options struct {
+	clusterName    string
+	attemptTimeout time.Duration
+	callTimeout    time.Duration
+	inFlight       int
+	refresh        time.Duration
+	dial           func(ctx context.Context, addr string) (net.Conn, error)
+	log            *slog.Logger
+	hooks          Hooks
+}
+
+// Hooks are called as things happen, for metrics. They must return quickly: some are called where
+// answers are read. Each may be nil.
+type Hooks struct {
+	// Answered is called once per request that brought timestamps: how many callers shared it, how
+	// many timestamps they got, and how long it took from sending to answer.
+	Answered func(callers int, timestamps uint64, took time.Duration)
+	// Failed is called once per request or connection that failed and is repeated.
+	Failed func(err error)
+	// LeaderChanged is called when requests go to another address than before.
+	LeaderChanged func(addr string)
+}
+
+func defaults() options {
+	var dialer net.Dialer
+	return options{
+		attemptTimeout: 250 * time.Millisecond,
+		callTimeout:    30 * time.Second,
+		inFlight:       4,
+		refresh:        30 * time.Second,
+		dial: func(ctx context.Context, addr string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "tcp", addr)
+		},
+		log: slog.New(slog.DiscardHandler),
+	}
+}
+
+// WithClusterName refuses nodes of another cluster name. Default: any, and from then on the cluster
+// of the first node that answers.
+func WithClusterName(name string) Option { return func(o *options) { o.clusterName = name } }
+
+// WithAttemptTimeout says how long one node may take to accept a connection or to answer before
+// another one is asked. Default 250 ms: longer than a loaded node needs, and short enough to find
+// the new leader at the time when it is elected. At least 10 ms.
+func WithAttemptTimeout(timeout time.Duration) Option {
+	return func(o *options) { o.attemptTimeout = max(timeout, 10*time.Millisecond) }
+}
+
+// WithCallTimeout bounds calls whose context has no deadline. Default 30 s.
+func WithCallTimeout(timeout time.Duration) Option {
+	return func(o *options) { o.callTimeout = timeout }
+}
+
+// WithInFlight says how many requests may be under way at once, 1 to 256. Default 4: callers that
+// come while as many are under way share the next one. More lowers the latency under light load
+// and costs more requests under heavy load.
+func WithInFlight(requests int) Option {
+	return func(o *options) { o.inFlight = min(max(requests, 1), inFlightMax) }
+}
+
+// WithRefresh says how often the list of members is read anew. Default 30 s.
+func WithRefresh(every time.Duration) Option {
+	return func(o *options) { o.refresh = max(every, 100*time.Millisecond) }
+}
+
+// WithDialer replaces how connections are made.
+func WithDialer(dial func(ctx context.Context, addr string) (net.Conn, error)) Option {
+	return func(o *options) { o.dial = dial }
+}
+
+// WithLogger tells of leader changes and failures. Default: nothing is logged.
+func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log } }
+
+// WithHooks observes requests, for metrics.
+func WithHooks(hooks Hooks) Option { return func(o *options) { o.hooks = hooks } }
+
+// inFlightMax is the most that [WithInFlight] takes; a node reads at most 1024 ahead.
+const inFlightMax = 256

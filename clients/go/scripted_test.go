@@ -1,0 +1,576 @@
+package epicepoch
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// node is a server that says what a test tells it.
+type node struct {
+	t        *testing.T
+	listener net.Listener
+	id       uint64
+	// greet returns the welcome's leader and members, nil for a node that accepts and says nothing.
+	greet func() *welcome
+	// ask is called for every request; it may write to the connection, now or later.
+	ask   func(to *peer, id, count uint64)
+	asked atomic.Int64
+	met   atomic.Int64
+	mu    sync.Mutex
+	peers []*peer
+}
+
+// peer is a connection, as the node sees it.
+type peer struct {
+	net.Conn
+	mu sync.Mutex
+}
+
+var testCluster = Cluster{ID: [16]byte{1, 2, 3}, History: 1}
+
+func startNode(t *testing.T, id uint64) *node {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{t: t, listener: listener, id: id}
+	n.greet = func() *welcome { return n.welcome(n) }
+	t.Cleanup(func() {
+		listener.Close()
+		n.hangUp()
+	})
+	go func() {
+		for {
+			stream, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			one := &peer{Conn: stream}
+			n.mu.Lock()
+			n.peers = append(n.peers, one)
+			n.mu.Unlock()
+			n.met.Add(1)
+			go n.converse(one)
+		}
+	}()
+	return n
+}
+
+func (n *node) addr() string { return n.listener.Addr().String() }
+
+func (n *node) hangUp() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, one := range n.peers {
+		one.Close()
+	}
+	n.peers = nil
+}
+
+// welcome names a leader; nil for none.
+func (n *node) welcome(leader *node) *welcome {
+	w := &welcome{cluster: &testCluster, node: n.id, inFlightMax: 1024, idleMillis: 60000, countMax: countMax}
+	w.members = []Member{{Node: n.id, Addr: n.addr()}}
+	if leader != nil {
+		w.leader = &Member{Node: leader.id, Addr: leader.addr()}
+	}
+	return w
+}
+
+func (w *welcome) frame() []byte {
+	fields := appendField(nil, tagNode, binary.BigEndian.AppendUint64(nil, w.node))
+	fields = appendField(fields, tagInFlightMax, binary.BigEndian.AppendUint32(nil, w.inFlightMax))
+	fields = appendField(fields, tagIdle, binary.BigEndian.AppendUint32(nil, w.idleMillis))
+	fields = appendField(fields, tagCountMax, binary.BigEndian.AppendUint64(nil, w.countMax))
+	if w.cluster != nil {
+		value := binary.BigEndian.AppendUint64(append([]byte(nil), w.cluster.ID[:]...), w.cluster.History)
+		fields = appendField(fields, tagCluster, value)
+	}
+	if w.leader != nil {
+		value := binary.BigEndian.AppendUint64(nil, w.leader.Node)
+		fields = appendField(fields, tagLeader, append(value, w.leader.Addr...))
+	}
+	for _, one := range w.members {
+		value := binary.BigEndian.AppendUint64(nil, one.Node)
+		fields = appendField(fields, tagMember, append(value, one.Addr...))
+	}
+	first := head{kind: kindWelcome, flags: version, argument: uint32(len(fields)), id: magic}
+	return append(first.appendTo(nil), fields...)
+}
+
+func (n *node) converse(to *peer) {
+	defer to.Close()
+	f := frames{from: bufio.NewReader(to)}
+	for {
+		h, _, err := f.next()
+		if err != nil {
+			return
+		}
+		switch h.kind {
+		case kindHello:
+			w := n.greet()
+			if w == nil {
+				continue
+			}
+			to.say(w.frame())
+		case kindRequest:
+			n.asked.Add(1)
+			n.ask(to, h.id, uint64(h.argument)+1)
+		case kindPing:
+			h.kind = kindPong
+			to.say(h.appendTo(nil))
+		}
+	}
+}
+
+func (p *peer) say(frame []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.Write(frame)
+}
+
+func (p *peer) answer(id, count uint64, first Timestamp) {
+	h := head{kind: kindAnswer, argument: uint32(count - 1), id: id}
+	p.say(first.Append(h.appendTo(nil)))
+}
+
+func (p *peer) refuse(id uint64, code Code, text string) {
+	h := head{kind: kindError, code: uint16(code), argument: uint32(len(text)), id: id}
+	p.say(append(h.appendTo(nil), text...))
+}
+
+// oracle gives rising timestamps.
+type oracle struct {
+	mu   sync.Mutex
+	next uint64
+}
+
+func (o *oracle) take(count uint64) Timestamp {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	first := Timestamp{Epoch: 1, Index: o.next}
+	o.next += count
+	return first
+}
+
+func (o *oracle) serve(to *peer, id, count uint64) { to.answer(id, count, o.take(count)) }
+
+func dial(t *testing.T, addrs []string, opts ...Option) *Client {
+	t.Helper()
+	client, err := Dial(within(t, 10*time.Second), addrs, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+func within(t *testing.T, patience time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestAFollowerNamesTheLeaderAndTheClientGoesThere(t *testing.T) {
+	leader, follower, source := startNode(t, 1), startNode(t, 2), &oracle{}
+	leader.ask = source.serve
+	follower.greet = func() *welcome { return follower.welcome(leader) }
+	client := dial(t, []string{follower.addr()})
+	answer, err := client.Timestamps(within(t, 5*time.Second), 5)
+	if err != nil || answer.Count != 5 {
+		t.Fatal(answer, err)
+	}
+	if follower.asked.Load() != 0 || client.Leader() != leader.addr() {
+		t.Errorf("the follower was asked %d times, the leader is %s", follower.asked.Load(), client.Leader())
+	}
+}
+
+func TestACallerNeverJoinsARequestThatWasSent(t *testing.T) {
+	leader := startNode(t, 1)
+	var mu sync.Mutex
+	var held []func()
+	source := &oracle{}
+	seen := make(chan struct{}, 16)
+	leader.ask = func(to *peer, id, count uint64) {
+		mu.Lock()
+		defer mu.Unlock()
+		// Allocated now, answered later.
+		first := source.take(count)
+		held = append(held, func() { to.answer(id, count, first) })
+		seen <- struct{}{}
+	}
+	client := dial(t, []string{leader.addr()}, WithInFlight(1), WithAttemptTimeout(5*time.Second))
+	first := make(chan Timestamp, 1)
+	go func() {
+		got, _ := client.Timestamp(within(t, 10*time.Second))
+		first <- got
+	}()
+	<-seen
+	// The first request has its timestamp by now. These ask afterwards.
+	var later sync.WaitGroup
+	got := make([]Timestamp, 3)
+	for at := range got {
+		later.Add(1)
+		go func() {
+			defer later.Done()
+			got[at], _ = client.Timestamp(within(t, 10*time.Second))
+		}()
+	}
+	for {
+		client.mu.Lock()
+		joined := len(client.pending) == 1 && client.pending[0].count == 3
+		client.mu.Unlock()
+		if joined {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	mu.Lock()
+	held[0]()
+	mu.Unlock()
+	<-seen
+	mu.Lock()
+	held[1]()
+	mu.Unlock()
+	later.Wait()
+	early := <-first
+	distinct := map[Timestamp]bool{early: true}
+	for _, one := range got {
+		if !early.Before(one) {
+			t.Errorf("%v is not above %v", one, early)
+		}
+		distinct[one] = true
+	}
+	if len(distinct) != 4 || leader.asked.Load() != 2 {
+		t.Errorf("%d timestamps from %d requests", len(distinct), leader.asked.Load())
+	}
+}
+
+func TestALostAnswerIsAskedForAgain(t *testing.T) {
+	leader, source := startNode(t, 1), &oracle{}
+	leader.ask = func(to *peer, id, count uint64) {
+		first := source.take(count)
+		if leader.asked.Load() == 1 {
+			to.Close()
+			return
+		}
+		to.answer(id, count, first)
+	}
+	client := dial(t, []string{leader.addr()})
+	got, err := client.Timestamp(within(t, 5*time.Second))
+	if err != nil || got.Index != 1 {
+		t.Fatal(got, err)
+	}
+}
+
+func TestALeaderThatGoesSilentIsReplacedWithinTheCall(t *testing.T) {
+	old, next, source := startNode(t, 1), startNode(t, 2), &oracle{}
+	var moved atomic.Bool
+	old.ask = func(to *peer, id, count uint64) {
+		if !moved.Load() {
+			source.serve(to, id, count)
+		}
+	}
+	old.greet = func() *welcome {
+		if moved.Load() {
+			return nil
+		}
+		w := old.welcome(old)
+		w.members = append(w.members, Member{Node: 2, Addr: next.addr()})
+		return w
+	}
+	next.ask = source.serve
+	next.greet = func() *welcome {
+		if moved.Load() {
+			return next.welcome(next)
+		}
+		return next.welcome(old)
+	}
+	client := dial(t, []string{old.addr()}, WithAttemptTimeout(50*time.Millisecond))
+	before, err := client.Timestamp(within(t, 5*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved.Store(true)
+	after, err := client.Timestamp(within(t, 5*time.Second))
+	if err != nil || !before.Before(after) || client.Leader() != next.addr() {
+		t.Fatal(before, after, err, client.Leader())
+	}
+}
+
+func TestANoticeOfANewLeaderIsFollowed(t *testing.T) {
+	old, next, source := startNode(t, 1), startNode(t, 2), &oracle{}
+	old.ask = func(to *peer, id, count uint64) {
+		text := next.addr()
+		h := head{kind: kindLeader, argument: uint32(len(text)), id: 2}
+		to.say(append(h.appendTo(nil), text...))
+	}
+	next.ask = source.serve
+	client := dial(t, []string{old.addr()})
+	if _, err := client.Timestamp(within(t, 5*time.Second)); err != nil || client.Leader() != next.addr() {
+		t.Fatal(err, client.Leader())
+	}
+}
+
+func TestAnswersMayComeInAnotherOrder(t *testing.T) {
+	leader, source := startNode(t, 1), &oracle{}
+	var mu sync.Mutex
+	var held []func()
+	leader.ask = func(to *peer, id, count uint64) {
+		mu.Lock()
+		defer mu.Unlock()
+		held = append(held, func() { source.serve(to, id, count) })
+		if len(held) == 3 {
+			for at := range held {
+				held[len(held)-1-at]()
+			}
+			held = nil
+		}
+	}
+	client := dial(t, []string{leader.addr()}, WithInFlight(3), WithAttemptTimeout(5*time.Second))
+	counts := []uint64{3, 5, 7}
+	got := make([]Range, len(counts))
+	var all sync.WaitGroup
+	for at, count := range counts {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			var err error
+			if got[at], err = client.Timestamps(within(t, 5*time.Second), count); err != nil {
+				t.Error(err)
+			}
+		}()
+		// One request each.
+		for client.underWay() < (at+1)%len(counts) {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	all.Wait()
+	for at, count := range counts {
+		if got[at].Count != count {
+			t.Errorf("%d timestamps, not %d", got[at].Count, count)
+		}
+	}
+}
+
+func (c *Client) underWay() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.inFlight
+}
+
+func TestAnswersThatGoBackwardsAreRefusedLoudly(t *testing.T) {
+	leader := startNode(t, 1)
+	leader.ask = func(to *peer, id, count uint64) {
+		to.answer(id, count, Timestamp{Epoch: 10 - uint64(leader.asked.Load())})
+	}
+	client := dial(t, []string{leader.addr()})
+	if _, err := client.Timestamp(within(t, 5*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := client.Timestamp(within(t, 5*time.Second)); !errors.Is(err, ErrWentBackwards) {
+		t.Fatal(got, err)
+	}
+}
+
+func TestAnotherClusterIsRefused(t *testing.T) {
+	leader, source := startNode(t, 1), &oracle{}
+	leader.ask = source.serve
+	client := dial(t, []string{leader.addr()})
+	if _, err := client.Timestamp(within(t, 5*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	leader.greet = func() *welcome {
+		w := leader.welcome(leader)
+		w.cluster = &Cluster{ID: testCluster.ID, History: 2}
+		return w
+	}
+	leader.hangUp()
+	if got, err := client.Timestamp(within(t, 5*time.Second)); !errors.Is(err, ErrWrongCluster) {
+		t.Fatal(got, err)
+	}
+}
+
+func TestWhatIsNoOracleIsSaidToBeNone(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		for {
+			stream, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			stream.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
+		}
+	}()
+	if _, err := Dial(within(t, 5*time.Second), []string{listener.Addr().String()}); !errors.Is(err, ErrProtocol) {
+		t.Fatal(err)
+	}
+}
+
+func TestTheContextEndsACallAndTheErrorSaysWhy(t *testing.T) {
+	leader, source := startNode(t, 1), &oracle{}
+	leader.ask = source.serve
+	client := dial(t, []string{leader.addr()}, WithAttemptTimeout(20*time.Millisecond))
+	leader.ask = func(to *peer, id, count uint64) { to.refuse(id, 2, "") }
+	_, err := client.Timestamp(within(t, 100*time.Millisecond))
+	if !errors.Is(err, context.DeadlineExceeded) || !(errors.Is(err, ErrNoQuorum) || errors.Is(err, ErrUnreachable)) {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := client.Timestamp(ctx); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+}
+
+func TestACancelledCallerLeavesTheOthersAlone(t *testing.T) {
+	leader, source := startNode(t, 1), &oracle{}
+	release := make(chan struct{})
+	leader.ask = func(to *peer, id, count uint64) {
+		go func() {
+			<-release
+			source.serve(to, id, count)
+		}()
+	}
+	client := dial(t, []string{leader.addr()}, WithInFlight(1), WithAttemptTimeout(5*time.Second))
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 2)
+	go func() {
+		_, err := client.Timestamp(ctx)
+		ended <- err
+	}()
+	for client.underWay() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	go func() {
+		_, err := client.Timestamp(within(t, 5*time.Second))
+		ended <- err
+	}()
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	close(release)
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAnOverloadedLeaderIsAskedAgainLater(t *testing.T) {
+	leader, source := startNode(t, 1), &oracle{}
+	leader.ask = func(to *peer, id, count uint64) {
+		if leader.asked.Load() < 3 {
+			to.refuse(id, 4, "")
+			return
+		}
+		source.serve(to, id, count)
+	}
+	client := dial(t, []string{leader.addr()})
+	if _, err := client.Timestamp(within(t, 5*time.Second)); err != nil || leader.met.Load() != 1 {
+		t.Fatal(err, leader.met.Load())
+	}
+}
+
+func TestACountOutsideTheLimitsIsRefused(t *testing.T) {
+	leader, source := startNode(t, 1), &oracle{}
+	leader.ask = source.serve
+	client := dial(t, []string{leader.addr()})
+	for _, count := range []uint64{0, countMax + 1} {
+		if _, err := client.Timestamps(context.Background(), count); !errors.Is(err, ErrCount) {
+			t.Errorf("%d: %v", count, err)
+		}
+	}
+	if answer, err := client.Timestamps(within(t, 5*time.Second), countMax); err != nil || answer.Count != countMax {
+		t.Error(answer, err)
+	}
+}
+
+func TestAClosedClientEndsItsCalls(t *testing.T) {
+	leader := startNode(t, 1)
+	leader.ask = func(*peer, uint64, uint64) {}
+	client := dial(t, []string{leader.addr()}, WithAttemptTimeout(5*time.Second))
+	ended := make(chan error)
+	go func() {
+		_, err := client.Timestamp(context.Background())
+		ended <- err
+	}()
+	for client.underWay() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	client.Close()
+	if err := <-ended; !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+	if _, err := client.Timestamp(context.Background()); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+}
+
+func TestMembersAreKeptFresh(t *testing.T) {
+	leader, source := startNode(t, 1), &oracle{}
+	leader.ask = source.serve
+	client := dial(t, []string{leader.addr()}, WithRefresh(100*time.Millisecond))
+	leader.greet = func() *welcome {
+		w := leader.welcome(leader)
+		w.members = append(w.members, Member{Node: 9, Addr: "new.example:8080"})
+		return w
+	}
+	for deadline := time.Now().Add(5 * time.Second); len(client.Members()) != 2; {
+		if time.Now().After(deadline) {
+			t.Fatal(client.Members())
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestManyCallersShareRequestsAndGetDistinctTimestamps(t *testing.T) {
+	leader, source := startNode(t, 1), &oracle{}
+	leader.ask = source.serve
+	client := dial(t, []string{leader.addr()})
+	const callers, each = 200, 50
+	results := make([][]Timestamp, callers)
+	var all sync.WaitGroup
+	for at := range callers {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for range each {
+				got, err := client.Timestamp(context.Background())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				results[at] = append(results[at], got)
+			}
+		}()
+	}
+	all.Wait()
+	distinct := make(map[Timestamp]bool)
+	for _, mine := range results {
+		for at, one := range mine {
+			if at > 0 && !mine[at-1].Before(one) {
+				t.Fatalf("%v came after %v", one, mine[at-1])
+			}
+			distinct[one] = true
+		}
+	}
+	if len(distinct) != callers*each {
+		t.Errorf("%d distinct timestamps of %d", len(distinct), callers*each)
+	}
+	if requests := leader.asked.Load(); requests > callers*each/4 {
+		t.Errorf("%d requests for %d calls", requests, callers*each)
+	}
+}

@@ -1,0 +1,151 @@
+package epicepoch
+
+import (
+	"cmp"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"iter"
+	"math"
+	"time"
+)
+
+// TimestampSize is the length of a timestamp in bytes.
+const TimestampSize = 16
+
+// Timestamp is a moment that the oracle gave to exactly one caller. Timestamps order as their bytes
+// do: by epoch, then by index.
+type Timestamp struct {
+	// Epoch is Unix time in nanoseconds.
+	Epoch uint64
+	// Index counts within the epoch, from 0.
+	Index uint64
+}
+
+// Range is a run of timestamps of one epoch with consecutive indexes.
+type Range struct {
+	// First is the lowest of them.
+	First Timestamp
+	// Count says how many there are, at least 1.
+	Count uint64
+}
+
+// Lowest returns the lowest timestamp of a wall time, for queries that begin there. Times before
+// 1970 give the zero timestamp, times after 2554 the highest epoch.
+func Lowest(at time.Time) Timestamp { return Timestamp{Epoch: epochOf(at)} }
+
+// Highest returns the highest timestamp of a wall time, for queries that end there.
+func Highest(at time.Time) Timestamp {
+	return Timestamp{Epoch: epochOf(at), Index: math.MaxUint64}
+}
+
+// epochOf goes beyond [time.Time.UnixNano], which ends in 2262.
+func epochOf(at time.Time) uint64 {
+	seconds := at.Unix()
+	if seconds < 0 {
+		return 0
+	}
+	const secondsMax = math.MaxUint64 / uint64(time.Second)
+	if uint64(seconds) > secondsMax {
+		return math.MaxUint64
+	}
+	whole, part := uint64(seconds)*uint64(time.Second), uint64(at.Nanosecond())
+	if whole > math.MaxUint64-part {
+		return math.MaxUint64
+	}
+	return whole + part
+}
+
+// FromBytes reads the 16 bytes of a timestamp.
+func FromBytes(bytes [TimestampSize]byte) Timestamp {
+	return Timestamp{
+		Epoch: binary.BigEndian.Uint64(bytes[:8]),
+		Index: binary.BigEndian.Uint64(bytes[8:]),
+	}
+}
+
+// Parse reads the 32 hexadecimal digits that [Timestamp.String] writes.
+func Parse(text string) (Timestamp, error) {
+	var bytes [TimestampSize]byte
+	if len(text) != 2*TimestampSize {
+		return Timestamp{}, fmt.Errorf("epicepoch: a timestamp has 32 hexadecimal digits, %q has not", text)
+	}
+	if _, err := hex.Decode(bytes[:], []byte(text)); err != nil {
+		return Timestamp{}, fmt.Errorf("epicepoch: %q is no timestamp: %w", text, err)
+	}
+	return FromBytes(bytes), nil
+}
+
+// Bytes returns the timestamp as a key: byte order is time order.
+func (t Timestamp) Bytes() [TimestampSize]byte {
+	var bytes [TimestampSize]byte
+	binary.BigEndian.PutUint64(bytes[:8], t.Epoch)
+	binary.BigEndian.PutUint64(bytes[8:], t.Index)
+	return bytes
+}
+
+// Append appends the 16 bytes of the timestamp.
+func (t Timestamp) Append(to []byte) []byte {
+	to = binary.BigEndian.AppendUint64(to, t.Epoch)
+	return binary.BigEndian.AppendUint64(to, t.Index)
+}
+
+// String returns the bytes as 32 lower-case hexadecimal digits; their order is time order as well.
+func (t Timestamp) String() string {
+	bytes := t.Bytes()
+	return hex.EncodeToString(bytes[:])
+}
+
+// MarshalText implements [encoding.TextMarshaler].
+func (t Timestamp) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (t *Timestamp) UnmarshalText(text []byte) error {
+	parsed, err := Parse(string(text))
+	if err == nil {
+		*t = parsed
+	}
+	return err
+}
+
+// Time returns the wall time of the epoch. It is in UTC.
+func (t Timestamp) Time() time.Time {
+	const second = uint64(time.Second)
+	return time.Unix(int64(t.Epoch/second), int64(t.Epoch%second)).UTC()
+}
+
+// Compare returns -1, 0 or 1, as [cmp.Compare] does.
+func (t Timestamp) Compare(other Timestamp) int {
+	if order := cmp.Compare(t.Epoch, other.Epoch); order != 0 {
+		return order
+	}
+	return cmp.Compare(t.Index, other.Index)
+}
+
+// Before says whether t is lower than other.
+func (t Timestamp) Before(other Timestamp) bool { return t.Compare(other) < 0 }
+
+// IsZero says whether t is the zero timestamp, which the oracle never gives.
+func (t Timestamp) IsZero() bool { return t == Timestamp{} }
+
+// At returns the timestamp at an offset, 0 <= offset < r.Count; it panics outside.
+func (r Range) At(offset uint64) Timestamp {
+	if offset >= r.Count {
+		panic(fmt.Sprintf("epicepoch: offset %d of a range of %d", offset, r.Count))
+	}
+	return Timestamp{Epoch: r.First.Epoch, Index: r.First.Index + offset}
+}
+
+// Last returns the highest timestamp.
+func (r Range) Last() Timestamp { return r.At(r.Count - 1) }
+
+// All goes over the timestamps, lowest first.
+func (r Range) All() iter.Seq[Timestamp] {
+	return func(yield func(Timestamp) bool) {
+		for offset := range r.Count {
+			if !yield(r.At(offset)) {
+				return
+			}
+		}
+	}
+}
