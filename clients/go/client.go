@@ -202,19 +202,27 @@ func (c *Client) join(count uint64) (b *batch, offset uint64, err error) {
 
 // pump sends what waits, as far as there is room.
 func (c *Client) pump() {
-	var room [4 * headSize]byte
 	c.mu.Lock()
-	conn, frames := c.conn, c.seal(room[:0])
+	conn, frames := c.conn, c.seal()
 	c.mu.Unlock()
-	c.write(conn, frames)
+	c.send(conn, frames)
 }
 
-// seal takes waiting batches under way and appends their frames. Under mu.
-func (c *Client) seal(frames []byte) []byte {
-	if c.conn == nil {
-		return frames
+// requests are frames that were sealed and not written yet.
+type requests struct {
+	frames []byte
+}
+
+var requestsPool = sync.Pool{New: func() any { return new(requests) }}
+
+// seal takes waiting batches under way and returns their frames; nil if there are none. Under mu.
+func (c *Client) seal() *requests {
+	if c.conn == nil || len(c.pending) == 0 || c.inFlight >= c.o.inFlight {
+		return nil
 	}
-	for sent := 0; len(c.pending) > 0 && c.inFlight < c.o.inFlight; sent++ {
+	out := requestsPool.Get().(*requests)
+	out.frames = out.frames[:0]
+	for len(c.pending) > 0 && c.inFlight < c.o.inFlight {
 		b := c.pending[0]
 		c.pending = slices.Delete(c.pending, 0, 1)
 		// Ids of slots that are still in use are passed over.
@@ -223,16 +231,21 @@ func (c *Client) seal(frames []byte) []byte {
 		c.slots[c.lastID%inFlightMax] = b
 		c.inFlight++
 		b.id, b.sent, b.floor = c.lastID, time.Now(), c.highest
-		frames = requestFrame(b.id, b.count).appendTo(frames)
+		out.frames = requestFrame(b.id, b.count).appendTo(out.frames)
 	}
-	return frames
+	return out
+}
+
+// send writes what was sealed.
+func (c *Client) send(conn *connection, out *requests) {
+	if out != nil {
+		c.write(conn, out.frames)
+		requestsPool.Put(out)
+	}
 }
 
 // write sends frames. If that fails, whoever reads the connection sees it end.
 func (c *Client) write(conn *connection, frames []byte) {
-	if conn == nil || len(frames) == 0 {
-		return
-	}
 	if _, err := conn.net.Write(frames); err != nil {
 		conn.net.Close()
 	}
@@ -251,7 +264,6 @@ func (c *Client) take(id uint64) *batch {
 
 // answered hands an answer to its callers and sends what waited for the room.
 func (c *Client) answered(conn *connection, id uint64, answer Range) error {
-	var room [4 * headSize]byte
 	c.mu.Lock()
 	b := c.take(id)
 	if b == nil {
@@ -270,9 +282,9 @@ func (c *Client) answered(conn *connection, id uint64, answer Range) error {
 	} else if last := answer.Last(); c.highest.Before(last) {
 		c.highest = last
 	}
-	frames := c.seal(room[:0])
+	frames := c.seal()
 	c.mu.Unlock()
-	c.write(conn, frames)
+	c.send(conn, frames)
 	if err != nil {
 		c.o.log.Error("timestamps went backwards", "addr", conn.addr, "error", err)
 	} else if hook := c.o.hooks.Answered; hook != nil {
@@ -287,9 +299,9 @@ func (c *Client) refused(id uint64, err error) {
 	c.mu.Lock()
 	b := c.take(id)
 	c.lastErr = err
-	frames, conn := c.seal(nil), c.conn
+	frames, conn := c.seal(), c.conn
 	c.mu.Unlock()
-	c.write(conn, frames)
+	c.send(conn, frames)
 	c.failed(err)
 	if b != nil {
 		b.finish(Range{}, err)

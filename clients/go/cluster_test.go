@@ -1,0 +1,254 @@
+package epicepoch
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// cluster is three real nodes on loopback.
+type cluster struct {
+	t     testing.TB
+	bin   string
+	dir   string
+	http  []string
+	raft  []string
+	nodes []*exec.Cmd
+}
+
+// startCluster needs EPICEPOCH_BIN to name the epicepoch binary.
+func startCluster(t testing.TB) *cluster {
+	t.Helper()
+	bin := os.Getenv("EPICEPOCH_BIN")
+	if bin == "" {
+		t.Skip("EPICEPOCH_BIN does not name the epicepoch binary")
+	}
+	c := &cluster{t: t, bin: bin, dir: t.TempDir(), nodes: make([]*exec.Cmd, 3)}
+	for range 3 {
+		c.http = append(c.http, freeAddress(t))
+		c.raft = append(c.raft, freeAddress(t))
+	}
+	for at := range c.nodes {
+		c.start(at)
+	}
+	t.Cleanup(func() {
+		for at := range c.nodes {
+			c.stop(at, syscall.SIGKILL)
+		}
+	})
+	for at := range c.nodes {
+		c.await(at)
+	}
+	return c
+}
+
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}
+
+func (c *cluster) start(at int) {
+	c.t.Helper()
+	var peers []string
+	for other, addr := range c.raft {
+		peers = append(peers, fmt.Sprintf("%d=%s", other+1, addr))
+	}
+	_, port, _ := net.SplitHostPort(c.http[at])
+	node := exec.Command(c.bin, "serve", "--node-id", fmt.Sprint(at+1), "--raft-addr", c.raft[at],
+		"--http-port", port, "--peers", strings.Join(peers, ","), "--bootstrap",
+		"--data-dir", filepath.Join(c.dir, fmt.Sprint(at+1)))
+	log, err := os.OpenFile(filepath.Join(c.dir, fmt.Sprintf("%d.log", at+1)), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	node.Stdout, node.Stderr = log, log
+	if err := node.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	log.Close()
+	c.nodes[at] = node
+}
+
+func (c *cluster) stop(at int, how syscall.Signal) {
+	if node := c.nodes[at]; node != nil {
+		c.nodes[at] = nil
+		node.Process.Signal(how)
+		node.Wait()
+	}
+}
+
+func (c *cluster) await(at int) {
+	c.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if answer, err := http.Get("http://" + c.http[at] + "/ready"); err == nil {
+			answer.Body.Close()
+			if answer.StatusCode == http.StatusOK {
+				return
+			}
+		}
+		if time.Now().After(deadline) {
+			log, _ := os.ReadFile(filepath.Join(c.dir, fmt.Sprintf("%d.log", at+1)))
+			c.t.Fatalf("node %d is not ready:\n%s", at+1, log)
+		}
+	}
+}
+
+// leader waits until a node leads.
+func (c *cluster) leader() int {
+	c.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		for at, addr := range c.http {
+			if answer, err := http.Get("http://" + addr + "/leader"); err == nil {
+				answer.Body.Close()
+				if answer.StatusCode == http.StatusOK {
+					return at
+				}
+			}
+		}
+	}
+	c.t.Fatal("nobody leads")
+	return 0
+}
+
+// Every caller's answers rise, no timestamp is given twice, and what was complete before another
+// call of any caller began is below its answer; while leaders are killed and told to stop.
+func TestACallOutlivesItsLeader(t *testing.T) {
+	c := startCluster(t)
+	client, err := Dial(within(t, 30*time.Second), c.http)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	const callers = 8
+	var (
+		all     sync.WaitGroup
+		stop    atomic.Bool
+		longest atomic.Int64
+		mu      sync.Mutex
+		highest Timestamp
+		given   = make(map[Timestamp]bool)
+	)
+	for range callers {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for !stop.Load() {
+				mu.Lock()
+				floor := highest
+				mu.Unlock()
+				began := time.Now()
+				ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+				got, err := client.Timestamp(ctx)
+				cancel()
+				if err != nil {
+					t.Errorf("a call failed: %v", err)
+					return
+				}
+				took := int64(time.Since(began))
+				for last := longest.Load(); took > last && !longest.CompareAndSwap(last, took); last = longest.Load() {
+				}
+				mu.Lock()
+				if !floor.Before(got) {
+					t.Errorf("%v is not above %v, which was complete before", got, floor)
+				}
+				if given[got] {
+					t.Errorf("%v was given twice", got)
+				}
+				given[got] = true
+				if highest.Before(got) {
+					highest = got
+				}
+				mu.Unlock()
+				time.Sleep(time.Millisecond)
+			}
+		}()
+	}
+	for _, how := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGKILL} {
+		at := c.leader()
+		longest.Store(0)
+		c.stop(at, how)
+		c.leader()
+		// Somebody is answered by the new leader.
+		mu.Lock()
+		before := highest
+		mu.Unlock()
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			mu.Lock()
+			moved := before.Before(highest)
+			mu.Unlock()
+			if moved || t.Failed() {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatal("nobody is answered")
+			}
+		}
+		t.Logf("%v: the longest call took %v", how, time.Duration(longest.Load()))
+		c.start(at)
+		c.await(at)
+	}
+	stop.Store(true)
+	all.Wait()
+}
+
+// One caller waits for one answer at a time.
+func BenchmarkOneCaller(b *testing.B) {
+	client := benchClient(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := client.Timestamp(context.Background()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// A thousand callers share one client; ns/op is per timestamp.
+func BenchmarkThousandCallers(b *testing.B) {
+	client := benchClient(b)
+	b.ReportAllocs()
+	const callers = 1000
+	var all sync.WaitGroup
+	var left atomic.Int64
+	left.Store(int64(b.N))
+	b.ResetTimer()
+	for range callers {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for left.Add(-1) >= 0 {
+				if _, err := client.Timestamp(context.Background()); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		}()
+	}
+	all.Wait()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "timestamps/s")
+}
+
+func benchClient(b *testing.B) *Client {
+	b.Helper()
+	addrs := startCluster(b).http
+	client, err := Dial(context.Background(), addrs)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { client.Close() })
+	return client
+}

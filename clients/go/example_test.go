@@ -1,0 +1,70 @@
+package epicepoch_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	epicepoch "github.com/epicepoch/epicepoch/clients/go"
+)
+
+// A transaction takes one timestamp when it starts and one when it commits.
+func Example() {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	client, err := epicepoch.Dial(ctx, []string{"localhost:8881", "localhost:8882", "localhost:8883"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	start, err := client.Timestamp(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	commit, err := client.Timestamp(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(start.Before(commit))
+}
+
+func ExampleTimestamp_Time() {
+	timestamp, err := epicepoch.Parse("17979cfe3d85cd150000000000000007")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(timestamp.Time().Format(time.RFC3339Nano), timestamp.Index)
+	// Output: 2023-11-14T22:13:20.123456789Z 7
+}
+
+// All rows of an hour are between the lowest timestamp of its beginning and that of its end.
+func ExampleLowest() {
+	from := time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)
+	fmt.Println(epicepoch.Lowest(from))
+	fmt.Println(epicepoch.Highest(from.Add(time.Hour - 1)))
+	// Output:
+	// 18ea03d18c73a0000000000000000000
+	// 18ea0717bd2c3fffffffffffffffffff
+}
+
+func ExampleRange_All() {
+	run := epicepoch.Range{First: epicepoch.Timestamp{Epoch: 1, Index: 7}, Count: 3}
+	for timestamp := range run.All() {
+		fmt.Println(timestamp.Index)
+	}
+	// Output:
+	// 7
+	// 8
+	// 9
+}
+
+// An error says both that the context ended and why it took so long.
+func ExampleClient_Timestamps() {
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	_, err := epicepoch.Dial(ctx, []string{"localhost:1"})
+	fmt.Println(errors.Is(err, context.DeadlineExceeded), errors.Is(err, epicepoch.ErrUnreachable))
+	// Output: true true
+}
