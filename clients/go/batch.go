@@ -15,8 +15,9 @@ type batch struct {
 	done chan struct{}
 	// count is what all callers want together. Guarded by the client's lock until it is sealed.
 	count uint64
-	// callers is how many have not left yet; the last one puts the batch back.
-	callers atomic.Int64
+	// holders are the callers that have not left yet, and the client until the batch is done. The last
+	// one puts the batch back, so that nobody reads or writes it afterwards.
+	holders atomic.Int64
 	// id is the request's, once sent.
 	id uint64
 	// sent is when the request left.
@@ -33,6 +34,7 @@ var batches = sync.Pool{New: func() any { return new(batch) }}
 func newBatch() *batch {
 	b := batches.Get().(*batch)
 	*b = batch{done: make(chan struct{})}
+	b.holders.Store(1)
 	return b
 }
 
@@ -40,7 +42,7 @@ func newBatch() *batch {
 func (b *batch) join(count uint64) (offset uint64) {
 	offset = b.count
 	b.count += count
-	b.callers.Add(1)
+	b.holders.Add(1)
 	return offset
 }
 
@@ -60,20 +62,19 @@ func (b *batch) wait(ctx context.Context) bool {
 	}
 }
 
-// leave is called once by everybody who joined. Whoever leaves before the batch is done leaves a
-// batch that is never put back, since somebody else still writes to it.
+// leave is called once by everybody who joined, and by finish.
 func (b *batch) leave() {
-	if b.callers.Add(-1) == 0 {
-		select {
-		case <-b.done:
-			batches.Put(b)
-		default:
-		}
+	if b.holders.Add(-1) == 0 {
+		batches.Put(b)
 	}
 }
 
-// finish hands everybody what came of it.
+// waiting is how many callers have not left.
+func (b *batch) waiting() int { return int(b.holders.Load()) - 1 }
+
+// finish hands everybody what came of it. The client has no part in the batch afterwards.
 func (b *batch) finish(answer Range, err error) {
 	b.answer, b.err = answer, err
 	close(b.done)
+	b.leave()
 }

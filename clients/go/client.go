@@ -287,11 +287,12 @@ func (c *Client) answered(conn *connection, id uint64, answer Range) error {
 	c.send(conn, frames)
 	if err != nil {
 		c.o.log.Error("timestamps went backwards", "addr", conn.addr, "error", err)
+		c.failed(err)
 	} else if hook := c.o.hooks.Answered; hook != nil {
-		hook(int(b.callers.Load()), b.count, time.Since(b.sent))
+		hook(b.waiting(), b.count, time.Since(b.sent))
 	}
 	b.finish(answer, err)
-	return nil
+	return err
 }
 
 // refused hands an error to the callers of one request.

@@ -199,6 +199,10 @@ func TestACallOutlivesItsLeader(t *testing.T) {
 			}
 		}
 		t.Logf("%v: the longest call took %v", how, time.Duration(longest.Load()))
+		// Far above what a call costs (docs/operations.md), and far below the caller's deadline.
+		if took := time.Duration(longest.Load()); took > time.Second {
+			t.Errorf("%v: a call took %v", how, took)
+		}
 		c.start(at)
 		c.await(at)
 	}

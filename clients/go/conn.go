@@ -22,6 +22,8 @@ type connection struct {
 	net     net.Conn
 	frames  frames
 	welcome *welcome
+	// answered is set by the first answer. Only whoever reads the connection uses it.
+	answered bool
 }
 
 // connect dials and greets; the context bounds both.

@@ -79,9 +79,10 @@ func (d *directory) fail(addr string, now time.Time) {
 	d.suspects[addr] = now
 }
 
-// succeed ends the count of setbacks.
+// succeed believes a node that says of itself that it leads. The count of setbacks ends only with
+// an answer.
 func (d *directory) succeed(addr string) {
-	d.leader, d.setbacks = addr, 0
+	d.leader = addr
 	delete(d.suspects, addr)
 }
 

@@ -13,6 +13,8 @@ const hopsMax = 3
 // run keeps a connection to the leader and reads it, until the client is closed.
 func (c *Client) run() {
 	defer c.ended.Done()
+	// In a row, connections that brought no answer.
+	fruitless := 0
 	for {
 		conn := c.establish()
 		if conn == nil {
@@ -25,6 +27,26 @@ func (c *Client) run() {
 		c.o.log.Info("left the leader", "addr", conn.addr, "error", err)
 		c.failed(err)
 		c.failAll(err)
+		fruitless++
+		if conn.answered {
+			fruitless = 0
+		}
+		// Whoever is named by a node that does not lead is asked at once, but not for ever: two nodes
+		// may name each other.
+		if fruitless > 0 && (!errors.Is(err, ErrNotLeader) || fruitless > hopsMax) {
+			c.pauseBeforeNext()
+		}
+	}
+}
+
+// pauseBeforeNext waits longer from setback to setback.
+func (c *Client) pauseBeforeNext() {
+	c.dirMu.Lock()
+	pause := c.dir.backoff()
+	c.dirMu.Unlock()
+	select {
+	case <-time.After(pause):
+	case <-c.ctx.Done():
 	}
 }
 
@@ -50,13 +72,7 @@ func (c *Client) establish() *connection {
 			c.setReady(err)
 		}
 		c.failAll(err)
-		c.dirMu.Lock()
-		pause := c.dir.backoff()
-		c.dirMu.Unlock()
-		select {
-		case <-time.After(pause):
-		case <-c.ctx.Done():
-		}
+		c.pauseBeforeNext()
 	}
 	return nil
 }
@@ -189,6 +205,12 @@ func (c *Client) read(conn *connection) error {
 			if err != nil {
 				return conn.broken(err)
 			}
+			if !conn.answered {
+				conn.answered = true
+				c.dirMu.Lock()
+				c.dir.setbacks = 0
+				c.dirMu.Unlock()
+			}
 		case kindError:
 			refusal, closes, err := readError(h, tail, conn.addr)
 			if err != nil {
@@ -253,7 +275,9 @@ func (c *Client) watch() {
 			conn.net.Close()
 		case now.Sub(refreshed) > c.o.refresh:
 			refreshed = now
-			c.refresh(conn.addr)
+			// Beside this, because a leader that goes silent has to be noticed meanwhile.
+			c.ended.Add(1)
+			go c.refresh(conn.addr)
 		case now.Sub(pinged) > time.Duration(conn.welcome.idleMillis)*time.Millisecond/3:
 			pinged = now
 			c.write(conn, head{kind: kindPing, id: 1}.appendTo(nil))
@@ -276,6 +300,7 @@ func (c *Client) oldest(now time.Time) (age time.Duration) {
 
 // refresh reads the list of members anew: greeting is how one asks for it.
 func (c *Client) refresh(addr string) {
+	defer c.ended.Done()
 	ctx, cancel := context.WithTimeout(c.ctx, c.o.attemptTimeout)
 	defer cancel()
 	conn, err := connect(ctx, &c.o, addr, c.expected())

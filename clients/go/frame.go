@@ -19,6 +19,7 @@ const (
 	membersMax     = 64
 	nameMax        = 64
 	addressMax     = 260
+	errorTextMax   = 512
 
 	kindRequest = 0x01
 	kindPing    = 0x02
@@ -154,8 +155,8 @@ func readError(h head, tail []byte, addr string) (*Error, bool, error) {
 	if h.flags&^errorCloses != 0 {
 		return nil, false, protocolError("an error with unknown flags")
 	}
-	if !utf8.Valid(tail) {
-		return nil, false, protocolError("an error whose text is not UTF-8")
+	if len(tail) > errorTextMax || !utf8.Valid(tail) {
+		return nil, false, protocolError("an error whose text is no text of at most %d bytes", errorTextMax)
 	}
 	return &Error{Addr: addr, Code: Code(h.code), Text: string(tail)}, h.flags&errorCloses != 0, nil
 }

@@ -536,6 +536,79 @@ func TestMembersAreKeptFresh(t *testing.T) {
 	}
 }
 
+// Callers leave batches that others join, while batches wait for a leader and while they are under
+// way: nobody may get somebody else's timestamps, or none.
+func TestCallersThatLeaveDoNotDisturbThoseWhoJoin(t *testing.T) {
+	leader, source := startNode(t, 1), &oracle{next: 1}
+	leader.ask = func(to *peer, id, count uint64) {
+		if leader.asked.Load()%50 == 0 {
+			to.Close()
+			return
+		}
+		source.serve(to, id, count)
+	}
+	client := dial(t, []string{leader.addr()}, WithInFlight(2))
+	const callers, each = 64, 200
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	given := make(map[Timestamp]bool)
+	for at := range callers {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for round := range each {
+				patience := 5 * time.Second
+				if at%2 == 0 {
+					patience = time.Duration(round%7) * 20 * time.Microsecond
+				}
+				ctx, cancel := context.WithTimeout(context.Background(), patience)
+				got, err := client.Timestamp(ctx)
+				cancel()
+				if err != nil {
+					if at%2 == 1 || !errors.Is(err, context.DeadlineExceeded) {
+						t.Error(err)
+						return
+					}
+					continue
+				}
+				mu.Lock()
+				if given[got] || got.IsZero() {
+					t.Errorf("%v was given twice, or is none", got)
+				}
+				given[got] = true
+				mu.Unlock()
+			}
+		}()
+	}
+	all.Wait()
+}
+
+func TestALeaderThatRefusesEverythingIsNotAskedWithoutPause(t *testing.T) {
+	leader := startNode(t, 1)
+	leader.ask = func(to *peer, id, count uint64) { to.refuse(id, 12, "") }
+	client := dial(t, []string{leader.addr()})
+	if _, err := client.Timestamp(within(t, 500*time.Millisecond)); !errors.Is(err, ErrInternal) {
+		t.Fatal(err)
+	}
+	// From 1 ms to 50 ms between attempts: some 25 in half a second.
+	if met := leader.met.Load(); met > 60 {
+		t.Errorf("%d connections in half a second", met)
+	}
+}
+
+func TestTwoNodesThatNameEachOtherAreNotAskedWithoutPause(t *testing.T) {
+	one, two := startNode(t, 1), startNode(t, 2)
+	one.ask = func(to *peer, id, count uint64) { to.refuse(id, 1, two.addr()) }
+	two.ask = func(to *peer, id, count uint64) { to.refuse(id, 1, one.addr()) }
+	client := dial(t, []string{one.addr(), two.addr()})
+	if _, err := client.Timestamp(within(t, 500*time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatal(err)
+	}
+	if met := one.met.Load() + two.met.Load(); met > 80 {
+		t.Errorf("%d connections in half a second", met)
+	}
+}
+
 func TestManyCallersShareRequestsAndGetDistinctTimestamps(t *testing.T) {
 	leader, source := startNode(t, 1), &oracle{}
 	leader.ask = source.serve
