@@ -1,0 +1,30 @@
+package epicepoch
+
+import "testing"
+
+// Whoever leaves early leaves a batch to the client, which holds it until it is done: only then, and
+// when the last caller has read its answer, may it be used again.
+func TestABatchIsHeldUntilItIsDoneAndAllHaveLeft(t *testing.T) {
+	b := newBatch()
+	b.join(1)
+	b.leave()
+	if held := b.holders.Load(); held != 1 {
+		t.Fatalf("%d hold a batch that nobody has sent", held)
+	}
+	if offset := b.join(2); offset != 1 || b.waiting() != 1 {
+		t.Fatalf("offset %d, %d wait", offset, b.waiting())
+	}
+	want := Range{First: Timestamp{Epoch: 1}, Count: 3}
+	b.finish(want, nil)
+	if held := b.holders.Load(); held != 1 {
+		t.Fatalf("%d hold a batch that one caller has not read", held)
+	}
+	<-b.done
+	if b.answer != want {
+		t.Fatal(b.answer)
+	}
+	b.leave()
+	if held := b.holders.Load(); held != 0 {
+		t.Fatalf("%d hold a batch that nobody uses", held)
+	}
+}
