@@ -251,35 +251,33 @@ impl Driver {
         let mut sent: VecDeque<Sent> = VecDeque::with_capacity(IN_FLIGHT_MAX);
         let mut timer = pin!(tokio::time::sleep(TICK));
         let mut pinged_at = now();
+        // The timer sleeps until the next ping. Whatever wakes the task may send what waits, so
+        // it is looked for here and not where the bell rings.
+        let mut is_resting = false;
         let next = loop {
             if self.core.is_closed.load(Ordering::Acquire) {
                 break Next::Stay;
             }
             self.send(&mut link, &mut sent);
+            if is_resting && !sent.is_empty() {
+                is_resting = false;
+                restart(timer.as_mut(), TICK);
+            }
             let next = tokio::select! {
                 biased;
                 exchanged = link.exchange() => match exchanged {
                     Ok(()) => self.receive(addr, &mut link, &mut sent),
                     Err(error) => Next::Leave(lost(addr, &error)),
                 },
-                () = self.core.bell.notified() => {
-                    if sent.is_empty() {
-                        // The timer may sleep until the next ping.
-                        restart(timer.as_mut(), TICK);
-                    }
-                    Next::Stay
-                }
+                () = self.core.bell.notified() => Next::Stay,
                 () = timer.as_mut() => {
                     self.expire();
-                    if !sent.is_empty() {
-                        restart(timer.as_mut(), TICK);
-                    } else if now().saturating_duration_since(pinged_at) >= idle / 3 {
+                    is_resting = sent.is_empty();
+                    if is_resting && now().saturating_duration_since(pinged_at) >= idle / 3 {
                         pinged_at = now();
                         link.out.extend_from_slice(&ping(0));
-                        restart(timer.as_mut(), idle / 3);
-                    } else {
-                        restart(timer.as_mut(), idle / 3);
                     }
+                    restart(timer.as_mut(), if is_resting { idle / 3 } else { TICK });
                     self.silence(addr, &sent)
                 }
             };

@@ -1,0 +1,90 @@
+//! The client on a connection where nothing is under way, against a node on a thread of its own
+//! that goes one step at a time.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use epicepoch_client::{Client, Epoch, EpochIndex, Options, Timestamp, TimestampsError};
+use epicepoch_wire::native::hello::MemberAddr;
+use epicepoch_wire::native::message::pong;
+use epicepoch_wire::native::{COUNT_MAX, TO_SERVER_TAIL_LEN_MAX, ToServer, Welcome, split};
+use epicepoch_wire::{ClusterId, HistoryId, NodeId};
+
+/// A node's end of a connection.
+struct End {
+    stream: TcpStream,
+    input: Vec<u8>,
+}
+
+impl End {
+    /// Waits for a frame and answers it.
+    fn serve_one(&mut self, addr: SocketAddr) {
+        let mut chunk = [0; 4096];
+        loop {
+            let mut out = Vec::new();
+            let Some(frame) = split(&self.input, TO_SERVER_TAIL_LEN_MAX).unwrap() else {
+                let length = self.stream.read(&mut chunk).unwrap();
+                self.input.extend_from_slice(&chunk[..length]);
+                continue;
+            };
+            match ToServer::decode(&frame).unwrap() {
+                ToServer::Hello(_) => welcome(addr).encode(&mut out),
+                ToServer::Request(request) => {
+                    out.extend(request.answer(Timestamp::new(Epoch(1), EpochIndex(0))));
+                }
+                other => panic!("{other:?}"),
+            }
+            let length = frame.len();
+            self.input.drain(..length);
+            return self.stream.write_all(&out).unwrap();
+        }
+    }
+}
+
+fn welcome(addr: SocketAddr) -> Welcome {
+    Welcome {
+        version: 1,
+        cluster: Some((ClusterId(1), HistoryId(1))),
+        node: NodeId(1),
+        leader: Some(MemberAddr { node: NodeId(1), addr: addr.to_string() }),
+        in_flight_max: 1024,
+        idle_ms: 120_000,
+        count_max: COUNT_MAX,
+        ..Welcome::default()
+    }
+}
+
+/// A client that got a timestamp, and its leader's end, which does no more than a test tells it.
+async fn connected() -> (Client, End) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let serving = std::thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        stream.set_nodelay(true).unwrap();
+        let mut end = End { stream, input: Vec::new() };
+        end.serve_one(addr);
+        end.serve_one(addr);
+        end
+    });
+    let mut options = Options::default();
+    options.attempt_timeout = Duration::from_millis(100);
+    let client = Client::new([addr.to_string()], options).unwrap();
+    client.timestamp().await.unwrap();
+    (client, serving.join().unwrap())
+}
+
+#[tokio::test]
+async fn a_call_that_comes_together_with_another_frame_still_has_its_deadline() {
+    let (client, mut end) = connected().await;
+    // The driver's timer comes to rest until the next ping, in 40 s.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    end.stream.write_all(&pong(0)).unwrap();
+    // The frame wakes the driver, and this task, which is polled first, calls.
+    tokio::task::yield_now().await;
+    let begin = Instant::now();
+    let call = client.timestamps_before(1, begin + Duration::from_millis(300));
+    let got = tokio::time::timeout(Duration::from_secs(10), call).await;
+    let error = got.expect("an end long before the next ping").unwrap_err();
+    assert!(matches!(error, TimestampsError::DeadlineExceeded { .. }), "{error}");
+}
