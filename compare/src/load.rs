@@ -54,6 +54,19 @@ impl Report {
         self.latency_ns.len()
     }
 
+    fn take_answer(&mut self, rises: bool, took: Duration, counts: bool) {
+        self.violations += u64::from(!rises);
+        if counts {
+            let took = u64::try_from(took.as_nanos()).unwrap_or(LATENCY_NS_MAX);
+            self.latency_ns.saturating_record(took);
+        }
+    }
+
+    fn take_failure(&mut self, error: &anyhow::Error, counts: bool) {
+        self.last_error = format!("{error:#}");
+        self.failed += u64::from(counts);
+    }
+
     /// One line; latencies in microseconds, rates per second.
     pub fn to_json(&self, system: System, plan: &Plan) -> String {
         let rate = self.answers() as f64 / self.elapsed.as_secs_f64();
@@ -125,33 +138,17 @@ async fn ask_until(
             Err(_elapsed) => Err(anyhow::anyhow!("no answer within {REQUEST_TIME_MAX:?}")),
         };
         let answered = Instant::now();
-        let mut report = report.borrow_mut();
-        let failed = match outcome {
-            Ok(first) if last.is_some_and(|last| first <= last) => {
-                report.violations += 1;
-                last = Some(first);
-                false
-            }
+        let counts = asked >= from;
+        match outcome {
             Ok(first) => {
+                let rises = last.is_none_or(|last| first > last);
                 last = Some(first);
-                false
+                report.borrow_mut().take_answer(rises, answered - asked, counts);
             }
             Err(error) => {
-                report.last_error = format!("{error:#}");
-                true
+                report.borrow_mut().take_failure(&error, counts);
+                tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
             }
-        };
-        if asked < from {
-            continue;
-        }
-        if failed {
-            report.failed += 1;
-            drop(report);
-            tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
-        } else {
-            let took = answered - asked;
-            let took = u64::try_from(took.as_nanos()).unwrap_or(LATENCY_NS_MAX);
-            report.latency_ns.saturating_record(took);
         }
     }
 }
