@@ -122,13 +122,25 @@ pub fn find(config: &KneeConfig, mut watch: impl FnMut(&Step)) -> Knee {
         panic!("the rate of a closed loop cannot be raised")
     };
     assert!(config.factor > 1.0, "a factor that raises");
+    search(lowest, config.factor, config.failures_max, |rate| {
+        let step = step(config, rate);
+        watch(&step);
+        step
+    })
+}
+
+/// The search itself; `measure` makes the step of a rate.
+fn search(
+    lowest: f64,
+    factor: f64,
+    failures_max: f64,
+    mut measure: impl FnMut(f64) -> Step,
+) -> Knee {
     let mut steps: Vec<Step> = Vec::new();
     let mut take = |rate: f64| {
         // Any machine has a bad moment: only what falls over twice has fallen over.
         for _ in 0..TRIES_MAX {
-            let step = step(config, rate);
-            watch(&step);
-            steps.push(step);
+            steps.push(measure(rate));
             if steps[steps.len() - 1].fell.is_none() {
                 break;
             }
@@ -144,7 +156,7 @@ pub fn find(config: &KneeConfig, mut watch: impl FnMut(&Step)) -> Knee {
             break;
         }
         held = Some(rate);
-        rate *= config.factor;
+        rate *= factor;
         if rate > run::config::RATE_MAX {
             break;
         }
@@ -162,8 +174,7 @@ pub fn find(config: &KneeConfig, mut watch: impl FnMut(&Step)) -> Knee {
         }
     }
     let recovery = fell.as_ref().map(|_| {
-        let step = step(config, held.unwrap_or(lowest) * RECOVERY_SHARE);
-        watch(&step);
+        let step = measure(held.unwrap_or(lowest) * RECOVERY_SHARE);
         Recovery { recovered: step.fell.is_none(), step }
     });
     Knee {
@@ -171,7 +182,7 @@ pub fn find(config: &KneeConfig, mut watch: impl FnMut(&Step)) -> Knee {
         kind: "knee",
         held,
         fell_at: fell.as_ref().map(|it| it.rate),
-        first: fell.as_ref().map(|it| first(it, config.failures_max)),
+        first: fell.as_ref().map(|it| first(it, failures_max)),
         steps,
         recovery,
     }
@@ -204,11 +215,15 @@ impl Step {
     fn new(config: &KneeConfig, rate: f64, measured: &Measurement, evidence: Evidence) -> Self {
         let p99 = quantile(&measured.counts.latency_ns, 0.99);
         let (achieved, failure_share) = (measured.rate(), measured.failure_share());
+        // An answer may take up to p99's bound. That the last ones came so much after the end is
+        // no sign that the service fell behind; in a short step it would look like one.
+        let time = measured.elapsed.saturating_sub(config.p99_max).max(config.step.duration);
+        let kept_up = measured.counts.answers as f64 / time.as_secs_f64();
         let fell = if failure_share > config.failures_max {
             Some(format!("{:.2} % of the requests failed", failure_share * 100.0))
         } else if p99 > config.p99_max {
             Some(format!("p99 was {}", shown(p99)))
-        } else if achieved < rate * ACHIEVED_MIN {
+        } else if kept_up < rate * ACHIEVED_MIN {
             Some(format!("only {achieved:.0} answers per second came"))
         } else {
             None
@@ -390,6 +405,62 @@ mod tests {
             evidence,
             fell: Some("p99".to_owned()),
         }
+    }
+
+    /// A step that was held, or not.
+    fn modelled(rate: f64, holds: bool) -> Step {
+        let mut step = fallen(&[], 0.0, Evidence::default());
+        step.rate = rate;
+        step.fell = step.fell.filter(|_| !holds);
+        step
+    }
+
+    #[test]
+    fn the_knee_lies_between_what_was_held_and_what_was_not_and_is_narrow() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for _ in 0..1000 {
+            let capacity = 1000.0 * 10_f64.powf(random.f64() * 4.0);
+            let factor = 1.2 + random.f64() * 2.0;
+            let knee = search(1000.0, factor, 0.0, |rate| modelled(rate, rate <= capacity));
+            let (held, fell) = (knee.held.unwrap(), knee.fell_at.unwrap());
+            assert!(held <= capacity && capacity < fell, "{held} {capacity} {fell}");
+            assert!(fell / held <= NARROW_ENOUGH, "{held} {fell} {factor}");
+            assert!(knee.recovery.unwrap().recovered);
+        }
+    }
+
+    #[test]
+    fn one_bad_moment_is_not_the_knee_and_two_at_the_same_rate_are() {
+        let (mut calls, capacity) = (0, 10_000.0);
+        let knee = search(1000.0, 2.0, 0.0, |rate| {
+            calls += 1;
+            modelled(rate, rate <= capacity && calls % 2 == 0)
+        });
+        assert!(knee.held.unwrap() > 0.9 * capacity, "{:?}", knee.held);
+        let bad =
+            search(1000.0, 2.0, 0.0, |rate| modelled(rate, !(1500.0..=2500.0).contains(&rate)));
+        assert_eq!(
+            bad.steps.iter().filter(|it| it.rate.to_bits() == 2000_f64.to_bits()).count(),
+            TRIES_MAX
+        );
+        assert!(bad.fell_at.unwrap() <= 2000.0);
+    }
+
+    #[test]
+    fn a_service_that_never_held_never_fell_or_never_came_back_is_said_to() {
+        let never = search(1000.0, 2.0, 0.0, |rate| modelled(rate, false));
+        assert_eq!((never.held, never.fell_at), (None, Some(1000.0)));
+        assert!(!never.recovery.unwrap().recovered);
+        let always = search(1000.0, 2.0, 0.0, |rate| modelled(rate, true));
+        assert!(always.held.unwrap() > run::config::RATE_MAX / 2.0);
+        assert_eq!((always.fell_at, always.first, always.recovery), (None, None, None));
+        let mut fell = false;
+        let gone = search(1000.0, 2.0, 0.0, |rate| {
+            fell |= rate > 5000.0;
+            modelled(rate, !fell)
+        });
+        let recovery = gone.recovery.unwrap();
+        assert!(!recovery.recovered && recovery.step.rate < gone.held.unwrap());
     }
 
     #[test]

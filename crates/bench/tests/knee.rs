@@ -1,130 +1,147 @@
-//! The knee of servers whose capacity is known.
+//! The knee of servers whose capacity is known. They count requests, not time: what a server does
+//! beyond its capacity does not depend on how busy the machine is, so neither does what is found.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use epicepoch_bench::knee::{self, First, Knee, KneeConfig};
 use epicepoch_bench::run::{Arrivals, Pace, RunConfig, Target};
 use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
 
-/// A service that answers `CAPACITY` requests per second, one after the other.
+/// What a server does with requests beyond its capacity.
+#[derive(Clone, Copy)]
+enum Beyond {
+    Refuses,
+    /// Answers after [`STALL`].
+    Stalls,
+}
+
+/// A service that takes [`CAPACITY`] requests per second, counted over a whole step.
 struct Server {
     next: AtomicU64,
-    /// When it has answered everything that came.
-    free_at: Mutex<Instant>,
-    /// A request that would have to wait longer is refused at once.
-    wait_max: Duration,
+    /// Requests that it still takes in this step.
+    left: AtomicI64,
+    beyond: Beyond,
 }
 
 impl Server {
-    fn start(wait_max: Duration) -> Target {
+    fn start(beyond: Beyond) -> (Arc<Self>, Target) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
-        let (next, free_at) = (AtomicU64::new(0), Mutex::new(Instant::now()));
-        let server = Arc::new(Self { next, free_at, wait_max });
+        let server = Self { next: AtomicU64::new(0), left: AtomicI64::new(0), beyond };
+        server.begin_step();
+        let server = Arc::new(server);
+        let serving = server.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let server = server.clone();
+                let server = serving.clone();
                 std::thread::spawn(move || server.serve(stream));
             }
         });
-        Target { id: 1, name: addr.to_string(), addr }
+        (server, Target { id: 1, name: addr.to_string(), addr })
+    }
+
+    fn begin_step(&self) {
+        let taken = f64::from(CAPACITY) * (WARMUP + DURATION).as_secs_f64();
+        self.left.store(taken as i64, Ordering::SeqCst);
     }
 
     fn serve(&self, mut stream: TcpStream) {
         stream.set_nodelay(true).unwrap();
         let mut chunk = [0; 4096];
         // One request at a time on a connection, and each fits into one read.
-        while let Ok(1..) = stream.read(&mut chunk) {
-            let turn = {
-                let mut free_at = self.free_at.lock().unwrap();
-                let begins = (*free_at).max(Instant::now());
-                let waits = begins.saturating_duration_since(Instant::now());
-                (waits <= self.wait_max).then(|| {
-                    *free_at = begins + Duration::from_secs(1) / CAPACITY;
-                    *free_at
-                })
-            };
-            let answer = if let Some(turn) = turn {
-                std::thread::sleep(turn.saturating_duration_since(Instant::now()));
-                let index = self.next.fetch_add(1, Ordering::SeqCst);
-                let mut answer = b"HTTP/1.1 200 OK\r\ncontent-length: 16\r\n\r\n".to_vec();
-                answer.extend(Timestamp::new(Epoch(7), EpochIndex(index)).to_bytes());
-                answer
+        while let Ok(len @ 1..) = stream.read(&mut chunk) {
+            let answer = if !chunk[..len].starts_with(b"GET /timestamp") {
+                b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_vec()
+            } else if self.left.fetch_sub(1, Ordering::SeqCst) > 0 {
+                self.timestamp()
             } else {
-                let head = "epicepoch-error: OVERLOADED\r\ncontent-length: 0";
-                format!("HTTP/1.1 503 Service Unavailable\r\n{head}\r\n\r\n").into()
+                match self.beyond {
+                    Beyond::Refuses => b"HTTP/1.1 503 Service Unavailable\r\n\
+                        epicepoch-error: OVERLOADED\r\ncontent-length: 0\r\n\r\n"
+                        .to_vec(),
+                    Beyond::Stalls => {
+                        std::thread::sleep(STALL);
+                        self.timestamp()
+                    }
+                }
             };
             if stream.write_all(&answer).is_err() {
                 return;
             }
         }
     }
+
+    fn timestamp(&self) -> Vec<u8> {
+        let index = self.next.fetch_add(1, Ordering::SeqCst);
+        let mut answer = b"HTTP/1.1 200 OK\r\ncontent-length: 16\r\n\r\n".to_vec();
+        answer.extend(Timestamp::new(Epoch(7), EpochIndex(index)).to_bytes());
+        answer
+    }
 }
 
-fn config(target: Target) -> KneeConfig {
-    KneeConfig {
+fn found(beyond: Beyond, change: impl Fn(&mut KneeConfig)) -> (Knee, String) {
+    // One at a time: they would take each other's processors.
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (server, target) = Server::start(beyond);
+    let mut config = KneeConfig {
         step: RunConfig {
             pace: Pace::Open { rate: 60.0, arrivals: Arrivals::Constant },
-            connections: 64,
-            warmup: Duration::from_millis(100),
-            duration: Duration::from_millis(1500),
+            // Enough that one is free for each request of a step, however long others take.
+            connections: 256,
+            warmup: WARMUP,
+            duration: DURATION,
             // The order of answers of this server is that in which its threads wake up.
             verify: false,
             ..RunConfig::new(vec![target])
         },
         factor: 2.0,
-        p99_max: Duration::from_millis(250),
+        p99_max: STALL.mul_f64(0.8),
         failures_max: 0.02,
-    }
-}
-
-fn found(config: &KneeConfig) -> (Knee, String) {
-    // One at a time: they would take each other's processors.
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let knee = knee::find(config, |_| {});
+    };
+    change(&mut config);
+    let knee = knee::find(&config, |_| server.begin_step());
     let table = knee::table(&knee);
     (knee, table)
 }
 
-#[test]
-fn the_knee_of_a_known_capacity_is_found_and_the_service_recovers() {
-    let (knee, table) = found(&config(Server::start(Duration::from_mins(1))));
-    let (held, fell) = (knee.held.unwrap_or(0.0), knee.fell_at.unwrap_or(0.0));
+/// Whether it lies where a server's count says.
+fn assert_found(knee: &Knee, table: &str) {
     let capacity = f64::from(CAPACITY);
-    // A little more than the capacity is held for as long as p99 stays below its bound.
-    assert!((0.7 * capacity..1.3 * capacity).contains(&held), "{table}");
-    assert!(held < fell && fell < 1.5 * capacity, "{table}");
-    assert!(!matches!(knee.first, Some(First::Generator | First::Refusals)), "{table}");
+    let (held, fell) = (knee.held.unwrap_or(0.0), knee.fell_at.unwrap_or(0.0));
+    assert!((0.8 * capacity..1.05 * capacity).contains(&held), "{table}");
+    assert!(held < fell && fell < 1.15 * capacity, "{table}");
     assert!(knee.recovery.as_ref().unwrap().recovered, "{table}");
     assert!(table.contains("recovered at"), "{table}");
 }
 
 #[test]
+fn the_knee_of_a_known_capacity_is_found_and_the_service_recovers() {
+    let (knee, table) = found(Beyond::Stalls, |_| {});
+    assert_found(&knee, &table);
+    assert!(!matches!(knee.first, Some(First::Generator | First::Refusals)), "{table}");
+}
+
+#[test]
 fn a_service_that_refuses_is_said_to_refuse() {
-    let mut config = config(Server::start(Duration::from_millis(60)));
-    // Long enough that a little too much fills the queue.
-    config.step.duration = Duration::from_millis(2500);
-    config.failures_max = 0.01;
-    let (knee, table) = found(&config);
-    let capacity = f64::from(CAPACITY);
-    let held = knee.held.unwrap_or(0.0);
-    assert!((0.6 * capacity..1.3 * capacity).contains(&held), "{table}");
+    // However late an answer is, here only refusals count.
+    let (knee, table) = found(Beyond::Refuses, |config| config.p99_max = Duration::from_mins(1));
+    assert_found(&knee, &table);
     assert_eq!(knee.first, Some(First::Refusals), "{table}");
     let fallen = knee.steps.iter().find(|step| step.fell.is_some()).unwrap();
     assert!(fallen.failures["OVERLOADED"] > 0, "{table}");
-    assert!(knee.recovery.as_ref().unwrap().recovered, "{table}");
 }
 
 #[test]
 fn a_generator_that_gives_first_is_named_and_the_service_is_not_blamed() {
-    let mut config = config(Server::start(Duration::from_mins(1)));
-    // 100 requests per second at most, of a service that takes more.
-    config.step.planted_delay = Duration::from_millis(10);
-    let (knee, table) = found(&config);
+    let (knee, table) = found(Beyond::Refuses, |config| {
+        // 50 requests per second at most, of a service that takes more.
+        config.step.planted_delay = Duration::from_millis(20);
+        config.step.connections = 8;
+    });
     assert_eq!(knee.first, Some(First::Generator), "{table}");
     assert!(knee.held.is_none_or(|held| held < f64::from(CAPACITY) / 2.0), "{table}");
     assert!(table.contains("the generator"), "{table}");
@@ -133,3 +150,9 @@ fn a_generator_that_gives_first_is_named_and_the_service_is_not_blamed() {
 static ALONE: Mutex<()> = Mutex::new(());
 /// Requests per second.
 const CAPACITY: u32 = 400;
+/// Of each step. Connections are opened in it.
+const WARMUP: Duration = Duration::from_millis(100);
+/// Of each step.
+const DURATION: Duration = Duration::from_millis(500);
+/// Longer than any machine that runs tests stands still, twice in a row.
+const STALL: Duration = Duration::from_secs(1);
