@@ -107,22 +107,28 @@ struct Frame {
 impl Frame {
     /// `None` as long as bytes are missing.
     fn parse(buffer: &[u8]) -> Result<Option<Self>, ConnectionError> {
-        let Some(head_len) = head_len(buffer) else {
-            let too_long = buffer.len() > HEAD_LEN_MAX;
-            return if too_long { Err(ConnectionError::TooLong) } else { Ok(None) };
-        };
-        let head = &buffer[..head_len];
-        let status = status(head).ok_or(ConnectionError::Malformed("status line"))?;
-        let mut body_len = 0;
-        // One pass: this runs once per request of a measurement.
-        for (name, value) in headers(head) {
-            if name.eq_ignore_ascii_case("content-length") {
-                let len = value.parse();
-                body_len = len.map_err(|_| ConnectionError::Malformed("content-length"))?;
-            } else if name.eq_ignore_ascii_case("transfer-encoding") {
+        let (mut status, mut body_len, mut at) = (None, 0, 0);
+        // One pass over the bytes: this runs once per request of a measurement.
+        let head_len = loop {
+            let Some(line) = memchr::memchr(b'\n', &buffer[at..]) else {
+                let too_long = buffer.len() > HEAD_LEN_MAX;
+                return if too_long { Err(ConnectionError::TooLong) } else { Ok(None) };
+            };
+            let line = &buffer[at..at + line];
+            at += line.len() + 1;
+            let line = line.strip_suffix(b"\r").ok_or(ConnectionError::Malformed("line end"))?;
+            if status.is_none() {
+                let read = status_of(line);
+                status = Some(read.ok_or(ConnectionError::Malformed("status line"))?);
+            } else if line.is_empty() {
+                break at;
+            } else if let Some(value) = value(line, b"content-length") {
+                body_len = number(value).ok_or(ConnectionError::Malformed("content-length"))?;
+            } else if value(line, b"transfer-encoding").is_some() {
                 return Err(ConnectionError::Malformed("transfer-encoding is not understood"));
             }
-        }
+        };
+        let status = status.ok_or(ConnectionError::Malformed("status line"))?;
         if body_len > BODY_LEN_MAX {
             return Err(ConnectionError::TooLong);
         }
@@ -175,16 +181,21 @@ impl<'a> Response<'a> {
     }
 }
 
-/// Bytes up to and with the empty line.
-fn head_len(buffer: &[u8]) -> Option<usize> {
-    buffer.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4)
-}
-
 /// `HTTP/1.1 200 OK`
-fn status(head: &[u8]) -> Option<u16> {
-    let rest = head.strip_prefix(b"HTTP/1.")?;
+fn status_of(line: &[u8]) -> Option<u16> {
+    let rest = line.strip_prefix(b"HTTP/1.")?;
     let digits = rest.get(2..5)?;
     std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// The value of a header line, if it has this name.
+fn value<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let (given, rest) = line.split_at_checked(name.len())?;
+    rest.strip_prefix(b":").filter(|_| given.eq_ignore_ascii_case(name))
+}
+
+fn number(value: &[u8]) -> Option<usize> {
+    std::str::from_utf8(value).ok()?.trim().parse().ok()
 }
 
 fn headers(head: &[u8]) -> impl Iterator<Item = (&str, &str)> {

@@ -8,7 +8,7 @@ use h2::client::{ResponseFuture, SendRequest};
 use http::{HeaderMap, Request, Uri};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 
 use super::lane::{Answer, CONNECT_TIMEOUT, Lane, Next};
 use super::wire::{Counted, Tally};
@@ -87,7 +87,7 @@ async fn drive_stream(lane: Rc<Lane>, mut sender: SendRequest<Bytes>, uri: Uri) 
             lane.lost(&sent, false);
             return Next::Elsewhere;
         };
-        let next = match timeout(lane.left(&sent), receive(response)).await {
+        let next = match timeout_at(lane.deadline(&sent), receive(response)).await {
             Ok(Ok((status, headers, body))) => {
                 let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
                 let (error, leader) = (header(HEADER_ERROR), header(HEADER_LEADER));

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 
 use super::lane::{Answer, CONNECT_TIMEOUT, Lane, Next};
 use super::ledger::Sent;
@@ -73,9 +73,9 @@ impl Pipe<'_> {
             let Some(oldest) = self.open.front().copied() else {
                 return self.leave(claimed, leaving);
             };
-            let left = self.lane.left(&oldest);
+            let deadline = self.lane.deadline(&oldest);
             if !self.out.is_empty() {
-                match timeout(left, self.connection.send(&self.out)).await {
+                match timeout_at(deadline, self.connection.send(&self.out)).await {
                     Ok(Ok(())) => {}
                     outcome => return self.lost(claimed, outcome.is_err()),
                 }
@@ -91,7 +91,7 @@ impl Pipe<'_> {
                 };
                 tokio::select! {
                     biased;
-                    received = timeout(left, self.connection.receive()) => match received {
+                    received = timeout_at(deadline, self.connection.receive()) => match received {
                         Ok(Ok(response)) => Some(judge(self.lane, &mut self.open, &response)),
                         outcome => {
                             let timed_out = outcome.is_err();

@@ -194,10 +194,9 @@ impl Lane {
         }
     }
 
-    /// How long an answer to this request may still take.
-    pub(super) fn left(&self, sent: &Sent) -> Duration {
-        let deadline = sent.ticket.deadline.unwrap_or(self.shared.window.given_up);
-        deadline.saturating_duration_since(Instant::now())
+    /// Until when an answer to this request may come.
+    pub(super) fn deadline(&self, sent: &Sent) -> tokio::time::Instant {
+        sent.ticket.deadline.unwrap_or(self.shared.window.given_up).into()
     }
 }
 

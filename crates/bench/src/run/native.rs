@@ -14,7 +14,7 @@ use epicepoch_wire::native::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 
 use super::lane::{Answer, CONNECT_TIMEOUT, Lane, Next};
 use super::ledger::Sent;
@@ -102,9 +102,9 @@ impl<'a> Pipe<'a> {
             let Some(oldest) = self.open.front().copied().flatten() else {
                 return self.leave(claimed, leaving);
             };
-            let left = self.lane.left(&oldest);
+            let deadline = self.lane.deadline(&oldest);
             if !self.out.is_empty() {
-                match timeout(left, self.stream.write_all(&self.out)).await {
+                match timeout_at(deadline, self.stream.write_all(&self.out)).await {
                     Ok(Ok(())) => self.out.clear(),
                     outcome => return self.lost(claimed, outcome.is_err()),
                 }
@@ -119,7 +119,7 @@ impl<'a> Pipe<'a> {
             };
             let read = tokio::select! {
                 biased;
-                read = timeout(left, self.read()) => Some(read),
+                read = timeout_at(deadline, self.read()) => Some(read),
                 () = due => None,
             };
             let next = match read {
