@@ -122,6 +122,8 @@ fn add(merged: &mut Run, run: &Run) {
         (into @ None, from) => into.clone_from(from),
         (Some(_), None) => {}
     }
+    // It is that of one machine at one time.
+    merged.floor = None;
     merged.sources.extend(run.sources_or_self());
     merged.config.connections += run.config.connections;
     merged.config.threads += run.config.threads;

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::encoded::{self, Times};
+use crate::json::FloorRecord;
 use crate::machine::Machine;
 use crate::run::course::{Interval, Packed};
 use crate::run::{Arrivals, Checked, Measurement, Pace};
@@ -62,6 +63,9 @@ pub struct Run {
     pub hiccup_ns: Times,
     /// A bare echo over loopback, measured just before.
     pub echo_sleeping_ns: Option<Times>,
+    /// All that the machine can do, measured just before, if that was asked for.
+    #[serde(default)]
+    pub floor: Option<FloorRecord>,
     /// What the generator knows about itself.
     pub generator: Generator,
     /// What the checker found, if it was to look.
@@ -255,10 +259,10 @@ pub struct Promise {
 pub enum RecordError {
     /// Look at the path and its permissions.
     #[error("it cannot be read: {0}")]
-    Io(#[from] io::Error),
+    Io(io::Error),
     /// It is cut, or something else.
     #[error("it is no report of a run: {0}")]
-    Malformed(#[from] serde_json::Error),
+    Malformed(serde_json::Error),
     /// Another version of the program wrote it.
     #[error("its format is {0}, this program reads {FORMAT}: measure again with one version")]
     Format(u64),
@@ -299,6 +303,7 @@ impl Run {
             latency_ns: Times(counts.latency_ns.clone()),
             hiccup_ns: Times(run.hiccups.clone()),
             echo_sleeping_ns: floor.cloned().map(Times),
+            floor: None,
             generator: Generator {
                 busy: run.generator.busy,
                 lateness_ns: Times(counts.lateness_ns.clone()),
@@ -334,7 +339,9 @@ impl Run {
     /// It is none, of another format, or contradicts itself.
     pub fn read(path: &Path) -> Result<Self, RecordError> {
         let mut text = String::new();
-        let len = File::open(path)?.take(FILE_LEN_MAX + 1).read_to_string(&mut text)?;
+        let file = File::open(path).map_err(RecordError::Io)?;
+        let read = file.take(FILE_LEN_MAX + 1).read_to_string(&mut text);
+        let len = read.map_err(RecordError::Io)?;
         if len as u64 > FILE_LEN_MAX {
             return Err(RecordError::TooLong);
         }
@@ -351,11 +358,11 @@ impl Run {
         struct Head {
             format: u64,
         }
-        let Head { format } = serde_json::from_str(text)?;
+        let Head { format } = serde_json::from_str(text).map_err(RecordError::Malformed)?;
         if format != FORMAT {
             return Err(RecordError::Format(format));
         }
-        let run: Self = serde_json::from_str(text)?;
+        let run: Self = serde_json::from_str(text).map_err(RecordError::Malformed)?;
         run.check()?;
         Ok(run)
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::run::{Measurement, NodeReport, Wire};
 
-/// What went over the wire, warm-up included.
+/// What went over the wire, warm-up included; all 0 over the client library, which does not tell.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireRecord {
     /// Requests sent; one that was redirected was sent more than once.
@@ -21,6 +21,9 @@ pub struct WireRecord {
 impl WireRecord {
     pub(crate) fn new(wire: &Wire) -> Self {
         let Wire { requests, sent, received } = *wire;
+        if wire.per_request().is_none() {
+            return Self::default();
+        }
         Self { requests, bytes_sent: sent, bytes_received: received }
     }
 
@@ -31,9 +34,9 @@ impl WireRecord {
         self.bytes_received += other.bytes_received;
     }
 
-    /// Bytes sent and received for each request.
+    /// Bytes sent and received for each request, if they were counted.
     #[must_use]
-    pub fn per_request(&self) -> (f64, f64) {
+    pub fn per_request(&self) -> Option<(f64, f64)> {
         let Self { requests, bytes_sent: sent, bytes_received: received } = *self;
         Wire { requests, sent, received }.per_request()
     }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 
 use crate::floor::Floor;
+use crate::json::{self, Beside};
 use crate::latency::{QUANTILES, quantile, shown};
+use crate::record::Run;
 use crate::run::{Arrivals, Measurement, NodeReport, Pace};
 use crate::slo::Judged;
 
@@ -31,6 +33,30 @@ pub fn floor_table(floor: &Floor) -> String {
     one("echoes per second, pipelined", format!("{:.0}", floor.rate_pipelined));
     one("native frames per second, pipelined", format!("{:.0}", floor.rate_frames));
     text
+}
+
+/// A run as multiples of what the machine can do at all; empty if that was not measured.
+#[must_use]
+pub fn beside_floor(run: &Run) -> String {
+    let beside = json::beside(run);
+    let mut text = String::new();
+    if !beside.is_empty() {
+        let (floor, times) = ("floor", "x floor");
+        let what = "the floor, just before";
+        let _infallible = writeln!(text, "\n{what:<32} {floor:>10} {:>14} {times:>8}", "this run");
+    }
+    for Beside { what, floor, of, run, times } in beside {
+        let run = format!("{of} {run}");
+        let times = multiple(times);
+        let _infallible = writeln!(text, "{what:<32} {floor:>10} {run:>14} {times:>8}");
+    }
+    text
+}
+
+/// A multiple with as many digits as say something.
+#[must_use]
+pub fn multiple(times: f64) -> String {
+    if times < 1.0 { format!("{times:.3}") } else { format!("{times:.1}") }
 }
 
 /// The final table of `epicepoch bench run`. `floor` is a bare echo measured just before.
@@ -109,7 +135,10 @@ fn rates(text: &mut String, run: &Measurement) {
     let nodes: Vec<String> = counts
         .answers_by_node
         .iter()
-        .map(|(node, count)| format!("node {node}: {count}"))
+        .map(|(node, count)| match node {
+            0 => format!("nodes that the client does not name: {count}"),
+            node => format!("node {node}: {count}"),
+        })
         .collect();
     let nodes = if nodes.is_empty() { "nobody".to_owned() } else { nodes.join(", ") };
     line(text, "answered by", &nodes);
@@ -121,9 +150,10 @@ fn rates(text: &mut String, run: &Measurement) {
     let share = run.failure_share() * 100.0;
     let failures = if failures.is_empty() { "none".to_owned() } else { failures.join(", ") };
     line(text, "failed", &format!("{share:.4} %: {failures}"));
-    let (sent, received) = counts.wire.per_request();
-    let wire = format!("{sent:.1} bytes sent and {received:.1} received per request");
-    line(text, "wire", &wire);
+    if let Some((sent, received)) = counts.wire.per_request() {
+        let wire = format!("{sent:.1} bytes sent and {received:.1} received per request");
+        line(text, "wire", &wire);
+    }
     line(text, "redirects", &counts.redirects.to_string());
     line(text, "longest silence", &shown(run.gap_max));
     let checked = match &run.checked {

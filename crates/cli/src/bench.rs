@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use clap::ArgMatches;
 use epicepoch_bench::floor::{self, Floor, Wait};
+use epicepoch_bench::json::FloorRecord;
 use epicepoch_bench::latency::{quantile, shown};
 use epicepoch_bench::record::{self, Program};
 use epicepoch_bench::run::config::{
@@ -73,7 +74,13 @@ fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode,
     let members = addresses::block_on(client.members(deadline))??;
     let config = RunConfig { targets: targets(&members)?, ..config };
 
-    let floor = floor::echo(Wait::Sleeping, FLOOR_TIME)?;
+    // Both are measured as near to the run as it goes.
+    let whole = matches.get_flag("floor").then(|| Floor::measure(Path::new("."), FLOOR_TIME));
+    let whole = whole.transpose().context("--floor, with a file in this directory")?;
+    let floor = match &whole {
+        Some(whole) => whole.echo_sleeping_ns.clone(),
+        None => floor::echo(Wait::Sleeping, FLOOR_TIME)?,
+    };
     let bar = progress(&config);
     let mut shown_at = Duration::ZERO;
     let measured = run::run(config, |live, at| {
@@ -83,8 +90,10 @@ fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode,
     bar.finish_and_clear();
 
     let judged = slo.judge(&measured);
-    write!(io::stdout().lock(), "{}", text::run_table(&measured, Some(&floor), &judged))?;
-    let report = record::Run::new(&measured, Some(&floor), &judged, program(matches));
+    let mut report = record::Run::new(&measured, Some(&floor), &judged, program(matches));
+    report.floor = whole.as_ref().map(FloorRecord::new);
+    let table = text::run_table(&measured, Some(&floor), &judged);
+    write!(io::stdout().lock(), "{table}{}", text::beside_floor(&report))?;
     if let Some((mut file, path)) = json_file {
         writeln!(file, "{}", report.to_json()).with_context(|| path.display().to_string())?;
     }

@@ -296,6 +296,7 @@ fn bench_run() -> Command {
     load_arguments(command, "1s", "10s")
         .arg(text("slo", "PROMISES", "Judge the run: p99=1ms,max=20ms,gap=1s,errors=0.1%"))
         .arg(text("json", "FILE", "Write everything as JSON; times are nanoseconds"))
+        .arg(switch("floor", "Measure all of bench floor just before, and show multiples of it"))
         .arg(text("interval", "TIME", "Length of the report's intervals [default: 1s, or longer]"))
         .arg(text("commit", "TEXT", "Commit of what is measured, for the report and its history"))
         .arg(text("html", "FILE", "Write a page with curves, to be opened in a browser"))

@@ -16,9 +16,11 @@ pub use curves::Named;
 use curves::Plot;
 use sheet::Sheet;
 
+use crate::json::{self, Beside};
 use crate::latency::{QUANTILES, shown};
 use crate::record::Run;
 use crate::surroundings::NodeRecord;
+use crate::text::multiple;
 
 /// The page of these runs, at least one. `verdict` is what a comparison has to say, as
 /// its table says it; empty without one.
@@ -54,6 +56,7 @@ pub fn page(title: &str, runs: &[Named<'_>], verdict: &str) -> String {
         curves::rate(runs),
     );
     percentile_table(&mut sheet, runs);
+    floor_table(&mut sheet, runs);
     nodes_table(&mut sheet, runs);
     facts(&mut sheet, runs);
     sheet.finish()
@@ -124,6 +127,21 @@ fn percentile_table(sheet: &mut Sheet, runs: &[Named<'_>]) {
     }
     rows.push(mean);
     sheet.table("Percentiles", &head, &rows);
+}
+
+/// The runs as multiples of what their machine can do at all, where that was measured.
+fn floor_table(sheet: &mut Sheet, runs: &[Named<'_>]) {
+    let head = ["just before", "floor", "this run", "x floor"].map(str::to_owned);
+    for Named { name, run } in runs.iter().filter(|it| it.run.floor.is_some()) {
+        let row = |it: Beside| {
+            let run = format!("{} {}", it.of, it.run);
+            vec![it.what.to_owned(), it.floor, run, multiple(it.times)]
+        };
+        let rows: Vec<Vec<String>> = json::beside(run).into_iter().map(row).collect();
+        let title =
+            if runs.len() > 1 { format!("The floor, {name}") } else { "The floor".to_owned() };
+        sheet.table(&title, &head, &rows);
+    }
 }
 
 /// How many bare echoes fit into this.
@@ -199,7 +217,10 @@ fn facts_of(run: &Run) -> Vec<(&'static str, String)> {
         || "not checked".to_owned(),
         |it| format!("{} checked, {} not, {} wrong", it.checked, it.unverified, it.violations),
     );
-    let (sent, received) = run.wire.per_request();
+    let wire = run.wire.per_request().map_or_else(
+        || "not counted".to_owned(),
+        |(sent, received)| format!("{sent:.1} bytes sent, {received:.1} received per request"),
+    );
     vec![
         ("command", run.program.command.join(" ")),
         ("commit", run.program.commit.clone().unwrap_or_else(|| "not named".to_owned())),
@@ -222,7 +243,7 @@ fn facts_of(run: &Run) -> Vec<(&'static str, String)> {
         ("failures", format!("{}; {} never sent", listed(&run.failures), run.unsent)),
         ("redirects", run.redirects.to_string()),
         ("unique and ordered", checked),
-        ("wire", format!("{sent:.1} bytes sent, {received:.1} received per request")),
+        ("wire", wire),
         ("bare echo", echo),
         ("generator busy", share(run.generator.busy)),
         ("processors busy", share(run.cpu_busy)),

@@ -163,11 +163,12 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Bytes sent and received for each request.
+    /// Bytes sent and received for each request; `None` where the transport counts none, which
+    /// is the client library: its connections are its own.
     #[must_use]
-    pub fn per_request(&self) -> (f64, f64) {
+    pub fn per_request(&self) -> Option<(f64, f64)> {
         let requests = self.requests.max(1) as f64;
-        (self.sent as f64 / requests, self.received as f64 / requests)
+        (self.sent > 0).then(|| (self.sent as f64 / requests, self.received as f64 / requests))
     }
 }
 

@@ -60,6 +60,7 @@ pub(crate) fn run(course: &[Histogram<u64>]) -> Run {
         latency_ns: Times(latency_ns),
         hiccup_ns: Times::default(),
         echo_sleeping_ns: None,
+        floor: None,
         generator: Generator {
             busy: None,
             lateness_ns: Times::default(),
