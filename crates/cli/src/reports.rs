@@ -137,7 +137,9 @@ pub(crate) fn compare(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         confidence: share("confidence", 50.0..=99.9)?,
         tolerance: share("tolerance", 0.0..=1000.0)?,
     };
-    let (mut base, mut new) = (read(matches, "base")?, read(matches, "new")?);
+    // What is wrong after -- is a matter of usage and comes first.
+    let mut new = read(matches, "new")?;
+    let mut base = read(matches, "base")?;
     if new.is_empty() {
         if base.len() != 2 {
             return Err(Failure::usage(anyhow!("which are the new runs? Give them after --")));
@@ -184,8 +186,15 @@ pub(crate) fn history(matches: &ArgMatches) -> Result<ExitCode, Failure> {
 
 fn read(matches: &ArgMatches, name: &str) -> Result<Vec<Run>, Failure> {
     let paths = matches.get_many::<PathBuf>(name).into_iter().flatten();
-    let read = |path: &PathBuf| Run::read(path).with_context(|| shown(path));
-    Ok(paths.map(read).collect::<anyhow::Result<_>>()?)
+    let read = |path: &PathBuf| {
+        // What stands after -- is a file to the parser, whatever it looks like.
+        if path.to_string_lossy().starts_with("--") && !path.exists() {
+            let path = path.display();
+            return Err(Failure::usage(anyhow!("{path} is no file; options stand before --")));
+        }
+        Ok(Run::read(path).with_context(|| shown(path))?)
+    };
+    paths.map(read).collect()
 }
 
 fn shown(path: &Path) -> String {

@@ -13,6 +13,7 @@
 
 mod bad_input;
 mod bad_settings;
+mod bench;
 mod clients;
 mod clock;
 mod disk;
