@@ -17,8 +17,8 @@ use epicepoch_wire::raft_message::{
     Configuration, EntryKind, LogEntry, MessageKind, RaftMessage, Snapshot,
 };
 use epicepoch_wire::{
-    BootId, ClusterId, Epoch, EpochIndex, HistoryId, LogIndex, NodeId, Round, StoreId, Term,
-    Timestamp, TimestampRange, WorkerId,
+    BootId, ClusterId, Epoch, EpochIndex, HistoryId, LogIndex, NodeId, Round, StoreId,
+    StorePosition, Term, Timestamp, TimestampRange, WorkerId,
 };
 use fastrand::Rng;
 use serde_json::Value;
@@ -83,6 +83,7 @@ fn frames_and_payloads() -> io::Result<()> {
             link,
             to: NodeId(2),
             store: member(1).store,
+            position: StorePosition(4_711),
             boot: BootId(77),
             cluster_name: "epicepoch".into(),
             raft_addr: "node1.example:60001".into(),
@@ -103,7 +104,8 @@ fn frames_and_payloads() -> io::Result<()> {
     payload(FrameKind::ConfirmReply, 3, "reply", &encoded(|out| reply.encode(out)))?;
     let (sent_ns, wall_ns) = (1 << 40, 1_700_000_000_000_000_000);
     payload(FrameKind::Ping, 4, "ping", &encoded(|out| Ping { sent_ns }.encode(out)))?;
-    payload(FrameKind::Pong, 5, "pong", &encoded(|out| Pong { sent_ns, wall_ns }.encode(out)))?;
+    let pong = Pong { sent_ns, wall_ns, position: StorePosition(4_711) };
+    payload(FrameKind::Pong, 5, "pong", &encoded(|out| pong.encode(out)))?;
     let peers = (1..=3).map(|node| (NodeId(node), member(node).raft_addr)).collect();
     let empty = Empty { store, client_addr: "a:1".into(), bootstrapping: true, peers };
     payload(FrameKind::Empty, 6, "empty", &encoded(|out| empty.encode(out)))?;

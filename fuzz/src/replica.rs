@@ -9,6 +9,7 @@ use std::sync::Arc;
 use epicepoch_core::allocator::{Allocator, Now};
 use epicepoch_core::confirm::Rounds;
 use epicepoch_core::durable::{HardState, Record, Restored, Write};
+use epicepoch_core::positions::Positions;
 use epicepoch_core::publication::{Identity, Published, Role, Shared};
 use epicepoch_core::replica::{HandOver, Outgoing, Replica, ReplicaConfig};
 use epicepoch_core::state::{Command, MembershipChange, MembershipStep, Owner, State};
@@ -72,6 +73,7 @@ impl Bench {
                 data: State::new(&genesis).encode(),
             },
             entries: vec![],
+            positions: Positions::default(),
         };
         if how & 6 == 6 && start == 1 {
             durable.entries = (2..=FILLED).map(|index| entry(index, 1, vec![])).collect();
@@ -188,7 +190,7 @@ impl Bench {
             return;
         }
         assert!(self.shared.promise.load() >= term, "S4: {out:?}");
-        let Restored { hard_state, record, entries } = &self.durable;
+        let Restored { hard_state, record, entries, .. } = &self.durable;
         let last = entries.last().map_or(record.index, |entry| entry.index);
         assert!(hard_state.term >= term, "S6: {out:?} at {hard_state:?}");
         let is_later = hard_state.term > term;

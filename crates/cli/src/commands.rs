@@ -198,6 +198,7 @@ fn sim() -> Command {
                 .value_parser(value_parser!(u64).range(1..=7)),
         )
         .arg(switch("trace", "Print everything that happens"))
+        .arg(switch("real-storage", "Members' disks hold the database of production, in every run"))
         .arg(
             Arg::new("plant")
                 .long("plant")

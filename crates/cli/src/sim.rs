@@ -31,6 +31,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         seed: first,
         seconds: number("seconds").unwrap_or(60),
         nodes: number("nodes"),
+        is_real: matches.get_flag("real-storage").then_some(true),
         plant: plant(matches)?,
         story_len: if is_traced { TRACE_LEN } else { 0 },
     };
@@ -73,11 +74,15 @@ fn tell(
             writeln!(out, "{line}")?;
         }
     }
-    let Options { seed, seconds, nodes, plant, .. } = options;
+    let Options { seed, seconds, nodes, is_real, plant, .. } = options;
     writeln!(out, "\nseed {seed}: {failure}\ntrace hash {hash:016x}")?;
     let nodes = nodes.map(|nodes| format!(" --nodes {nodes}")).unwrap_or_default();
+    let real = if is_real == Some(true) { " --real-storage" } else { "" };
     let plant = plant.map(|plant| format!(" --plant {}", plant.name())).unwrap_or_default();
-    writeln!(out, "replay: epicepoch sim --seed {seed} --seconds {seconds}{nodes}{plant} --trace")?;
+    writeln!(
+        out,
+        "replay: epicepoch sim --seed {seed} --seconds {seconds}{nodes}{real}{plant} --trace"
+    )?;
     Ok(ExitCode::from(match failure {
         RunFailure::Safety(_) => SAFETY,
         RunFailure::Liveness(_) => LIVENESS,

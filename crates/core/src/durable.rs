@@ -1,8 +1,12 @@
 //! What must be on disk before what leaves: one [`Write`] per step of the Raft library, and what
 //! a restart reads back. It never touches a disk: a storage thread does, in one transaction each.
 
+use std::collections::BTreeMap;
+
 use epicepoch_wire::raft_message::{LogEntry, Snapshot};
-use epicepoch_wire::{LogIndex, NodeId, Term};
+use epicepoch_wire::{LogIndex, NodeId, StorePosition, Term};
+
+use crate::positions::{Heard, Positions};
 
 use crate::planted::safety_assert;
 
@@ -29,6 +33,10 @@ pub struct HardState {
 pub struct Write {
     /// Rises from write to write, from 1 in each run; steps that write nothing skip numbers.
     pub number: u64,
+    /// The same over all runs of this data directory: it never goes back.
+    pub position: StorePosition,
+    /// What peers' data directories have named, where that has changed: replaces what is stored.
+    pub peer_positions: Option<BTreeMap<NodeId, Heard>>,
     /// Replaces the stored hard state.
     pub hard_state: Option<HardState>,
     /// A snapshot from the leader: replaces the record and the whole log.
@@ -43,7 +51,8 @@ pub struct Write {
 }
 
 impl Write {
-    /// Whether there is nothing in it.
+    /// Whether there is nothing in it that has to be durable. What is remembered of peers travels
+    /// with other writes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.hard_state.is_none()
@@ -66,6 +75,8 @@ pub struct Restored {
     pub record: Record,
     /// The stored log.
     pub entries: Vec<LogEntry>,
+    /// How far this data directory has come, and others, as it knows.
+    pub positions: Positions,
 }
 
 impl Restored {
@@ -95,11 +106,16 @@ impl Restored {
             assert!(to <= self.record.index, "the log is compacted beyond the record");
             self.entries.retain(|entry| entry.index > to);
         }
+        assert!(write.position >= self.positions.own, "a durable position goes back");
+        self.positions.own = write.position;
+        if let Some(peers) = &write.peer_positions {
+            self.positions.peers.clone_from(peers);
+        }
         self.check(before);
     }
 
     fn check(&self, before: HardState) {
-        let Self { hard_state, record, entries } = self;
+        let Self { hard_state, record, entries, positions: _ } = self;
         safety_assert!(hard_state.term >= before.term, "a durable term goes back");
         safety_assert!(hard_state.commit >= before.commit, "a durable commit index goes back");
         let is_kept = before.vote == NodeId(0) || hard_state.vote == before.vote;
@@ -143,7 +159,12 @@ mod tests {
     /// Term 2, voted for 1, entries 3 to 6 above the record of 2, committed to 4.
     fn restored() -> Restored {
         let entries = (3..=6).map(|index| entry(index, 2)).collect();
-        Restored { hard_state: hard_state(2, 1, 4), record: record(2), entries }
+        Restored {
+            hard_state: hard_state(2, 1, 4),
+            record: record(2),
+            entries,
+            positions: Positions::default(),
+        }
     }
 
     fn indexes(restored: &Restored) -> Vec<(u64, u64)> {

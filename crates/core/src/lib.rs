@@ -28,6 +28,7 @@ pub mod confirm;
 pub mod durable;
 pub mod log;
 pub mod planted;
+pub mod positions;
 pub mod promise;
 pub mod publication;
 pub mod quorum;

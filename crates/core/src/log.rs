@@ -29,7 +29,7 @@ impl Log {
     /// The log of a data directory.
     #[must_use]
     pub fn new(restored: &Restored) -> Self {
-        let Restored { hard_state, record, entries } = restored;
+        let Restored { hard_state, record, entries, positions: _ } = restored;
         // What precedes the first entry has a term only if it is the record's own index; a log
         // that reaches further back starts at an entry whose predecessor nobody may ask for.
         let before = match entries.first() {
@@ -189,6 +189,7 @@ mod tests {
             hard_state: HardState::default(),
             record: record(applied, 1),
             entries: (first..=last).map(|index| entry(index, 1)).collect(),
+            positions: crate::positions::Positions::default(),
         })
     }
 
@@ -256,7 +257,12 @@ mod tests {
         record.configuration.voters = vec![epicepoch_wire::NodeId(1), epicepoch_wire::NodeId(2)];
         let vote = epicepoch_wire::NodeId(2);
         let hard_state = HardState { term: Term(7), vote, commit: LogIndex(5) };
-        let log = Log::new(&Restored { hard_state, record, entries: vec![] });
+        let log = Log::new(&Restored {
+            hard_state,
+            record,
+            entries: vec![],
+            positions: crate::positions::Positions::default(),
+        });
         let state = log.initial_state().unwrap();
         assert_eq!(translate::hard_state(&state.hard_state), hard_state);
         assert_eq!(state.conf_state.voters, [1, 2]);

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::{BootId, ClusterId, Epoch, HistoryId, NodeId, StoreId, Term};
 
+use crate::positions::Positions;
 use crate::promise::Promise;
 use crate::quorum::Voters;
 use crate::sync::SwapPointer;
@@ -121,13 +122,30 @@ pub struct Shared {
     /// The highest term promised.
     pub promise: Promise,
     published: SwapPointer<Published>,
+    positions: SwapPointer<Positions>,
 }
 
 impl Shared {
     /// Shares `published` and a promise of the durable term.
     #[must_use]
     pub fn new(durable_term: Term, published: Published) -> Self {
-        Self { promise: Promise::new(durable_term), published: SwapPointer::new(published) }
+        Self {
+            promise: Promise::new(durable_term),
+            published: SwapPointer::new(published),
+            positions: SwapPointer::new(Positions::default()),
+        }
+    }
+
+    /// How far this node's data directory has come, and others as it knows: what it says when it
+    /// meets a peer, and what it holds the peer against.
+    #[must_use]
+    pub fn positions(&self) -> Arc<Positions> {
+        self.positions.load()
+    }
+
+    /// Swaps the positions. The consensus plane does, and whoever starts it, before any peer is met.
+    pub fn set_positions(&self, positions: Positions) {
+        self.positions.store(Arc::new(positions));
     }
 
     /// Swaps the published pointer. Only the consensus plane does, and it never waits for it.

@@ -142,11 +142,16 @@ impl Node {
         let identity = Identity { node: config.node_id, store, boot };
         let durable_term = restored.as_ref().map_or(Term(0), |r| r.hard_state.term);
         let core = Arc::new(Shared::new(durable_term, Published::nothing(identity)));
+        // Before the first peer is met: this node holds it to what it has named.
+        let positions = restored.as_ref().map(|r| r.positions.clone()).unwrap_or_default();
+        let began = positions.own;
+        core.set_positions(positions);
         let interval_ns = config.epoch_interval.as_nanos() as u64;
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let shared = Arc::new(NodeShared {
             client_addr: config.advertise_addr_at(http_addr.port()),
             identity,
+            began,
             allocator: Allocator::new(core.clone(), interval_ns),
             clock: NodeClock::new(wall.as_nanos() as u64),
             health: Health::default(),

@@ -8,8 +8,8 @@ use std::time::Instant;
 use epicepoch_core::allocator::{Allocator, Now};
 use epicepoch_core::clock::trusted_ns;
 use epicepoch_core::publication::{Identity, Shared};
-use epicepoch_wire::NodeId;
 use epicepoch_wire::hello::{Hello, LinkKind, SharedSettings};
+use epicepoch_wire::{NodeId, StorePosition};
 
 use crate::config::Config;
 
@@ -20,6 +20,8 @@ pub struct NodeShared {
     pub config: Config,
     /// Who this node is, in this run.
     pub identity: Identity,
+    /// How far its data directory had come when this run began.
+    pub began: StorePosition,
     /// Where clients reach this node, the bound port filled in.
     pub client_addr: String,
     /// Promise and publication.
@@ -55,6 +57,7 @@ impl NodeShared {
             link,
             to,
             store: self.identity.store,
+            position: self.began,
             boot: self.identity.boot,
             cluster_name: config.cluster_name.clone(),
             raft_addr: config.raft_addr.clone(),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 
 use epicepoch_core::durable::{HardState, Record, Restored};
+use epicepoch_core::positions::Positions;
 use epicepoch_core::publication::{Identity, Published, Shared};
 use epicepoch_core::replica::{Replica, ReplicaConfig, Report};
 use epicepoch_core::state::State;
@@ -38,7 +39,7 @@ fn genesis(identity: Identity) -> Restored {
         data: State::new(&genesis).encode(),
     };
     let hard_state = HardState { term: Term(1), vote: NodeId(0), commit: LogIndex(1) };
-    Restored { hard_state, record, entries: Vec::new() }
+    Restored { hard_state, record, entries: Vec::new(), positions: Positions::default() }
 }
 
 fn replica(identity: Identity, restored: &Restored) -> Replica {

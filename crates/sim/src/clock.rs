@@ -13,6 +13,9 @@ pub(crate) struct MachineClock {
     pub(crate) offset_ns: i64,
     /// How much too fast the machine counts, parts per million.
     pub(crate) rate_ppm: i64,
+    /// Until when the wall clock counts as broken, true time: others go by a sample of it for some
+    /// seconds after it was set right.
+    pub(crate) broken_until_ns: u64,
     /// The wall clock stands still since this true time.
     pub(crate) frozen_at_ns: Option<u64>,
     /// True time at which the process started.

@@ -8,12 +8,13 @@ use epicepoch_core::publication::{Published, Role};
 use epicepoch_core::replica::{MessageError, Report};
 use epicepoch_wire::gossip::{Ping, Pong};
 use epicepoch_wire::raft_message::RaftMessage;
-use epicepoch_wire::{BootId, NodeId};
+use epicepoch_wire::{BootId, NodeId, StorePosition};
 
+use crate::disk::Finished;
 use crate::event::Event;
 use crate::faults::End;
 use crate::history::Invariant;
-use crate::node::TICK_NS;
+use crate::node::{Run, Running, TICK_NS};
 use crate::plant::Plant;
 use crate::world::{MS, World};
 
@@ -25,6 +26,7 @@ const LOOK_TICKS: u64 = 50;
 impl World {
     pub(crate) fn tick(&mut self, id: NodeId) {
         let reading = self.at(id).clock.read(self.now_ns);
+        let is_naive = self.is_planted(Plant::OwnClock);
         let running = self.node(id).running_mut();
         running.ticks += 1;
         let published = running.shared.published();
@@ -39,7 +41,12 @@ impl World {
         running.replica.handle_clock(successors);
         running.replica.handle_compared(running.clock.is_compared(voters));
         running.replica.handle_rounds(running.completed_ns);
-        let trusted_ns = running.clock.trusted_ns(reading.monotonic_ns);
+        let trusted_ns = if is_naive {
+            running.trusted_offset_ns = reading.wall_ns as i64 - reading.monotonic_ns as i64;
+            reading.wall_ns
+        } else {
+            running.clock.trusted_ns(reading.monotonic_ns)
+        };
         let is_ping_due = running.ticks.is_multiple_of(PING_TICKS);
         let boot = running.identity.boot;
         let result = running.replica.handle_tick(reading.monotonic_ns, trusted_ns);
@@ -53,8 +60,10 @@ impl World {
         }
         if is_ping_due {
             let ping = Ping { sent_ns: reading.monotonic_ns };
+            let known = self.at(id).running().shared.positions();
             for (peer, _) in published.voters.iter().filter(|(peer, _)| *peer != id) {
-                self.send(id, peer, &Event::Ping { from: id, boot, ping });
+                let since = known.of(peer);
+                self.send(id, peer, &Event::Ping { from: id, boot, since, ping });
             }
         }
         self.schedule_own(id, TICK_NS, Event::Tick);
@@ -69,22 +78,46 @@ impl World {
     pub(crate) fn fall(&mut self, id: NodeId) {
         self.crash(id);
         self.close(id);
-        let after_ns = self.random.u64(50..2_000) * MS;
-        self.schedule_world(after_ns, Event::End { end: End::Start(id) });
+        self.start_later(id);
     }
 
-    pub(crate) fn ping(&mut self, id: NodeId, from: NodeId, boot: BootId, ping: Ping) {
+    pub(crate) fn ping(
+        &mut self,
+        id: NodeId,
+        from: NodeId,
+        boot: BootId,
+        since: StorePosition,
+        ping: Ping,
+    ) {
         let wall_ns = self.at(id).clock.wall_ns(self.now_ns);
-        let answer = Pong { sent_ns: ping.sent_ns, wall_ns };
-        self.send(id, from, &Event::Pong { from: id, boot, pong: answer });
+        let run = self.at(id).run();
+        let position = self.at(id).running().replica.position();
+        let answer = Pong { sent_ns: ping.sent_ns, wall_ns, position };
+        self.send(id, from, &Event::Pong { from: id, run, boot, since, pong: answer });
     }
 
-    pub(crate) fn pong(&mut self, id: NodeId, from: NodeId, boot: BootId, pong: Pong) {
+    pub(crate) fn pong(
+        &mut self,
+        id: NodeId,
+        (from, run): (NodeId, Run),
+        boot: BootId,
+        since: StorePosition,
+        pong: Pong,
+    ) {
+        if boot != self.at(id).running().identity.boot || !self.greet(id, from, run) {
+            return;
+        }
+        if self.checks_positions() {
+            let named = pong.position;
+            let heard =
+                self.with(id, |replica, _| replica.handle_position(from, run.boot, named, since));
+            if heard.is_err() {
+                return self.refuse_run(id, from, run);
+            }
+        }
         let now_ns = self.monotonic_ns(id);
         let running = self.node(id).running_mut();
-        if boot == running.identity.boot {
-            running.clock.handle_sample(from, pong.wall_ns, pong.sent_ns, now_ns);
-        }
+        running.clock.handle_sample(from, pong.wall_ns, pong.sent_ns, now_ns);
     }
 
     pub(crate) fn closed(&mut self, id: NodeId, peer: NodeId) {
@@ -100,27 +133,90 @@ impl World {
         let disk = &mut self.node(id).disk;
         if disk.is_stuck {
             self.schedule_own(id, TICK_NS, Event::Written);
-        } else if std::mem::take(&mut disk.is_failing) {
+            return;
+        }
+        let is_full = disk.is_full;
+        match disk.finish(is_together) {
+            Finished::Written(number) if !is_lying => {
+                self.with(id, |replica, now_ns| replica.handle_persisted(now_ns, number));
+            }
+            Finished::Written(_) | Finished::None => {}
             // Never a retry: what is on the disk is known only after a restart.
-            self.count("sync failed");
-            self.fall(id);
-        } else if let Some(number) = disk.finish(is_together)
-            && !is_lying
-        {
-            self.with(id, |replica, now_ns| replica.handle_persisted(now_ns, number));
+            Finished::Failed => {
+                self.count(if is_full { "no room for a write" } else { "sync failed" });
+                self.fall(id);
+            }
         }
     }
 
-    pub(crate) fn receive(&mut self, to: NodeId, from: NodeId, bytes: &[u8]) {
+    /// Whether nodes hold peers against the positions that they have named. A planted bug forgets
+    /// it; on planted disks it would find the bug before the checkers do.
+    pub(crate) fn checks_positions(&self) -> bool {
+        !self.plant().is_some_and(|plant| plant == Plant::Unremembered || plant.is_in_disk())
+    }
+
+    /// A connection of a run of a peer that this process has not met yet. Says whether it is let in.
+    fn greet(&mut self, id: NodeId, from: NodeId, run: Run) -> bool {
+        let running = self.node(id).running_mut();
+        let is_known = running.greeted.get(&from) == Some(&run.boot);
+        let positions = running.shared.positions();
+        let known = positions.check(from, run.boot, run.began);
+        if known.is_ok() && !is_known {
+            running.greeted.insert(from, run.boot);
+            let greeted =
+                self.with(id, |replica, _| replica.handle_greeting(from, run.boot, run.began));
+            greeted.expect("it was checked");
+        }
+        if known.is_err() && self.checks_positions() {
+            self.refuse_run(id, from, run);
+            return false;
+        }
+        true
+    }
+
+    /// A peer refuses a run because its data directory was set back: its process ends, with an
+    /// error that says why, until its operator has put the newest directory back.
+    fn refuse_run(&mut self, by: NodeId, node: NodeId, run: Run) {
+        self.summary.refusals += 1;
+        let is_running = |known: &Running| known.identity.boot == run.boot;
+        if !self.at(node).running.as_ref().is_some_and(is_running) {
+            return;
+        }
+        self.note(|| format!("{by} refuses {node}, which was set back"));
+        if !self.at(node).disk.is_set_back() {
+            let what = || format!("node {by} takes node {node} for set back, which it is not");
+            self.history.violate(Invariant::Possible, what);
+        }
+        self.stop_set_back(node, "set back: refused by a peer");
+    }
+
+    fn stop_set_back(&mut self, node: NodeId, how: &'static str) {
+        self.count(how);
+        self.crash(node);
+        self.close(node);
+        let after_ns = self.random.u64(500..3_000) * MS;
+        self.schedule_world(after_ns, Event::End { end: End::SetBack(node) });
+    }
+
+    pub(crate) fn receive(&mut self, to: NodeId, from: NodeId, run: Run, bytes: &[u8]) {
+        if !self.greet(to, from, run) {
+            return;
+        }
         let message = RaftMessage::decode(bytes).expect("what a replica sends has an encoding");
         let store = self.at(from).store;
         let taken =
             self.with(to, |replica, now| replica.handle_message(now, from, store, &message));
-        let Err(error) = taken else { return };
+        let Err(error) = taken else {
+            self.history.taken((from, run.boot), &message);
+            return;
+        };
         self.summary.refusals += 1;
         self.note(|| format!("{to} refuses {message:?} of {from}: {error}"));
         let is_expected = self.plant().is_some_and(Plant::is_in_disk);
         match error {
+            MessageError::LostEntries { .. } if self.at(to).disk.is_set_back() => {
+                self.stop_set_back(to, "set back: the leader knows of more");
+            }
             MessageError::LostEntries { .. } => {
                 if !is_expected {
                     let what = || format!("node {to} of {from}: {error}");
@@ -172,10 +268,15 @@ impl World {
             let is_disk = self.plant().is_some_and(Plant::is_in_disk);
             let disk = (!is_disk).then(|| node.disk.durable());
             self.history.released(identity, &out, promise, disk);
+            // Whoever was set back has forgotten whom it voted for; nobody takes its vote.
+            if !node.disk.is_set_back() {
+                self.history.voted(identity, &out);
+            }
             let mut bytes = vec![];
             out.message.encode(&mut bytes);
             let bytes: Rc<[u8]> = bytes.into();
-            self.send(id, out.to, &Event::Raft { from: id, bytes });
+            let run = self.at(id).run();
+            self.send(id, out.to, &Event::Raft { from: id, run, bytes });
         }
         while let Some(report) = self.node(id).running_mut().replica.poll_report() {
             self.note(|| format!("{id} reports {report:?}"));

@@ -1,27 +1,78 @@
 //! A simulated disk: writes become durable one by one, in their order, when the world says so. A
-//! crash keeps some of what was not synced yet, from the oldest on, and loses the rest.
+//! crash keeps some of what was not synced yet, from the oldest on, and loses the rest. In part of
+//! the runs it is the real database that writes and recovers ([`DataDirectory`]), and what is kept
+//! here is what it must not lose.
 
 use std::collections::VecDeque;
 
 use epicepoch_core::durable::{HardState, Record, Restored, Write};
+use epicepoch_core::positions::Positions;
 use epicepoch_core::state::State;
+use epicepoch_storage::DatabaseError;
 use epicepoch_wire::bootstrap::Genesis;
 use epicepoch_wire::raft_message::{Configuration, EntryKind, LogEntry};
-use epicepoch_wire::{LogIndex, NodeId, Term};
+use epicepoch_wire::{LogIndex, NodeId, StoreId, StorePosition, Term};
 
+use crate::database::DataDirectory;
 use crate::plant::Plant;
+use crate::world::MS;
 
 /// One data directory.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "faults of a disk come together in any way")]
 pub(crate) struct Disk {
+    /// What a restart must read.
     durable: Restored,
     pending: VecDeque<Write>,
+    /// The storage engine of production, where the run has it.
+    directory: Option<DataDirectory>,
+    /// What a restart may read instead of `durable`: a transaction that failed, or that the power
+    /// went in, is there or not.
+    alternative: Option<Restored>,
+    /// Whether a bit was turned over since the last start.
+    is_damaged: bool,
+    /// What an operator could take for a backup.
+    copy: Option<Image>,
+    /// What was there when the disk was set back to the copy.
+    newest: Option<Image>,
     /// How long a write takes.
     pub(crate) write_ns: u64,
     /// A stuck disk finishes nothing.
     pub(crate) is_stuck: bool,
-    /// The next write that should finish fails.
+    /// The next sync fails.
     pub(crate) is_failing: bool,
+    /// There is no room for a write.
+    pub(crate) is_full: bool,
+}
+
+/// Everything on a disk, as a copy has it.
+#[derive(Clone, Debug)]
+struct Image {
+    durable: Restored,
+    alternative: Option<Restored>,
+    bytes: Option<Vec<u8>>,
+}
+
+/// What became of writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Finished {
+    /// None was waiting.
+    None,
+    /// Those up to this one are durable.
+    Written(u64),
+    /// They are or they are not: the process must end.
+    Failed,
+}
+
+/// Why a process does not start from a disk.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Unreadable {
+    /// The storage has noticed the damage, and refuses.
+    Damaged,
+    /// There is no room to recover.
+    Full,
+    /// Something else is read than what must be there; what.
+    Wrong(String),
 }
 
 impl Disk {
@@ -38,17 +89,41 @@ impl Disk {
         };
         let hard_state = HardState { term: record.term, vote: NodeId(0), commit: record.index };
         Self {
-            durable: Restored { hard_state, record, entries: vec![] },
+            durable: Restored {
+                hard_state,
+                record,
+                entries: vec![],
+                positions: Positions::default(),
+            },
             pending: VecDeque::new(),
+            directory: None,
+            alternative: None,
+            is_damaged: false,
+            copy: None,
+            newest: None,
             write_ns: 0,
             is_stuck: false,
             is_failing: false,
+            is_full: false,
         }
+    }
+
+    /// From now on the storage engine of production writes and recovers.
+    pub(crate) fn make_real(&mut self, node: NodeId, store: StoreId) {
+        self.directory = Some(DataDirectory::new(node, store, &self.durable));
+    }
+
+    pub(crate) const fn is_damaged(&self) -> bool {
+        self.is_damaged
+    }
+
+    pub(crate) const fn is_real(&self) -> bool {
+        self.directory.is_some()
     }
 
     /// Adds committed empty entries, so that the log is soon compacted.
     pub(crate) fn fill(&mut self, entries: u64) {
-        let Restored { hard_state, record, entries: log } = &mut self.durable;
+        let Restored { hard_state, record, entries: log, .. } = &mut self.durable;
         for index in record.index.0 + 1..=record.index.0 + entries {
             log.push(LogEntry {
                 kind: EntryKind::Normal,
@@ -74,33 +149,174 @@ impl Disk {
         self.pending.len()
     }
 
-    /// Finishes the oldest write, or all of them in one transaction. Returns the last number.
-    pub(crate) fn finish(&mut self, is_all: bool) -> Option<u64> {
-        let count = if is_all { self.pending.len() } else { 1 };
-        let mut last = None;
-        for write in self.pending.drain(..count.min(self.pending.len())) {
-            self.durable.apply(&write);
-            last = Some(write.number);
+    /// Finishes the oldest write, or all of them in one transaction.
+    pub(crate) fn finish(&mut self, is_all: bool) -> Finished {
+        let count = if is_all { self.pending.len() } else { 1 }.min(self.pending.len());
+        let writes: Vec<Write> = self.pending.drain(..count).collect();
+        let Some(last) = writes.last() else { return Finished::None };
+        let mut after = self.durable.clone();
+        for write in &writes {
+            after.apply(write);
         }
-        last
+        let is_failing = std::mem::take(&mut self.is_failing);
+        let is_written = match &mut self.directory {
+            Some(directory) => {
+                directory.fail_syncs(is_failing);
+                directory.fill_up(self.is_full);
+                directory.write(&writes).is_ok()
+            }
+            None => !is_failing && !self.is_full,
+        };
+        if !is_written {
+            // In the model what failed is lost; with the real database only a restart knows.
+            self.alternative = self.is_real().then_some(after);
+            // Nothing is written behind it.
+            self.pending.clear();
+            return Finished::Failed;
+        }
+        self.durable = after;
+        Finished::Written(last.number)
     }
 
-    /// Loses what is not durable, but for the `kept` oldest writes, which had reached the disk
-    /// although nobody was told.
-    pub(crate) fn crash(&mut self, kept: usize) {
-        for _ in 0..kept {
-            self.finish(false);
+    /// The process ends. Of what was not durable, the `kept` oldest writes had reached the disk
+    /// although nobody was told; or the power goes while the real database writes them. Says
+    /// whether that tore a write.
+    pub(crate) fn crash(&mut self, kept: usize, random: &mut fastrand::Rng) -> bool {
+        let kept: Vec<Write> = self.pending.drain(..).take(kept).collect();
+        let mut after = self.durable.clone();
+        for write in &kept {
+            after.apply(write);
         }
-        self.pending.clear();
+        let Some(directory) = &mut self.directory else {
+            self.durable = after;
+            return false;
+        };
+        // After a failed transaction no other is tried.
+        let writes = if self.alternative.is_some() { &[][..] } else { &kept };
+        let unsynced = directory.crash(writes, random);
+        if self.alternative.is_none() {
+            self.alternative = Some(after);
+        }
+        unsynced.is_torn()
     }
 
-    /// What a restart reads on a disk with a planted bug.
-    pub(crate) fn restore(&mut self, plant: Option<Plant>) -> &Restored {
+    /// Turns a bit over while no process runs.
+    pub(crate) fn rot(&mut self, random: &mut fastrand::Rng) {
+        self.is_damaged = true;
+        if let Some(directory) = &mut self.directory {
+            directory.flip(random);
+        }
+    }
+
+    fn image(&self) -> Image {
+        Image {
+            durable: self.durable.clone(),
+            alternative: self.alternative.clone(),
+            bytes: self.directory.as_ref().map(DataDirectory::bytes),
+        }
+    }
+
+    fn put(&mut self, image: Image) {
+        (self.durable, self.alternative) = (image.durable, image.alternative);
+        if let (Some(directory), Some(bytes)) = (&mut self.directory, image.bytes) {
+            directory.put_back(bytes);
+        }
+    }
+
+    /// Takes a copy of what is on the disk, unless it is not what it should be.
+    pub(crate) fn copy(&mut self) {
+        if !self.is_damaged && self.alternative.is_none() && !self.is_set_back() {
+            self.copy = Some(self.image());
+        }
+    }
+
+    /// How far the directory had come when the copy was taken.
+    pub(crate) fn copied_at(&self) -> Option<StorePosition> {
+        self.copy.as_ref().map(|copy| copy.durable.positions.own)
+    }
+
+    /// Puts the copy in the place of what is there, while no process runs.
+    pub(crate) fn set_back(&mut self) {
+        self.newest = Some(self.image());
+        let copy = self.copy.clone().expect("a copy was taken");
+        self.put(copy);
+    }
+
+    pub(crate) const fn is_set_back(&self) -> bool {
+        self.newest.is_some()
+    }
+
+    /// Puts back what was there before the disk was set back, while no process runs.
+    pub(crate) fn put_back(&mut self) {
+        if let Some(newest) = self.newest.take() {
+            self.put(newest);
+        }
+    }
+
+    /// Ends what is wrong with the disk. What was damaged is put back, unless it was found harmless;
+    /// says whether it was.
+    pub(crate) fn repair(&mut self) -> bool {
+        self.write_ns = WRITE_NS;
+        (self.is_stuck, self.is_failing, self.is_full) = (false, false, false);
+        let is_damaged = std::mem::take(&mut self.is_damaged);
+        if let Some(directory) = &mut self.directory
+            && is_damaged
+        {
+            directory.repair();
+        }
+        is_damaged
+    }
+
+    /// What a restart reads.
+    pub(crate) fn restore(&mut self, plant: Option<Plant>) -> Result<Restored, Unreadable> {
         if plant == Some(Plant::TermFromLog) {
-            let Restored { hard_state, record, entries } = &mut self.durable;
+            let Restored { hard_state, record, entries, .. } = &mut self.durable;
             let last = entries.last().map_or(record.term, |entry| entry.term);
             *hard_state = HardState { term: last, vote: NodeId(0), ..*hard_state };
         }
-        &self.durable
+        if plant == Some(Plant::NoChecksum) && std::mem::take(&mut self.is_damaged) {
+            self.rot_unnoticed();
+        }
+        if let Some(directory) = &mut self.directory {
+            directory.fill_up(self.is_full);
+            let found = directory.open();
+            return self.compare(found);
+        }
+        if self.is_damaged { Err(Unreadable::Damaged) } else { Ok(self.durable.clone()) }
+    }
+
+    /// What the real database has found against what must be there.
+    fn compare(&mut self, found: Result<Restored, DatabaseError>) -> Result<Restored, Unreadable> {
+        let alternative = self.alternative.take();
+        match found {
+            Ok(found) if found == self.durable || Some(&found) == alternative.as_ref() => {
+                self.is_damaged = false;
+                self.durable = found.clone();
+                Ok(found)
+            }
+            Ok(found) => {
+                let durable = &self.durable;
+                Err(Unreadable::Wrong(format!("{found:?} is read where {durable:?} was written")))
+            }
+            Err(_) if self.is_full || self.is_damaged => {
+                self.alternative = alternative;
+                Err(if self.is_damaged { Unreadable::Damaged } else { Unreadable::Full })
+            }
+            Err(error) => Err(Unreadable::Wrong(format!("a disk without damage: {error}"))),
+        }
+    }
+
+    /// What storage without a checksum reads after a bit has turned over in the last entry, or in
+    /// the term where there is none.
+    fn rot_unnoticed(&mut self) {
+        let Restored { hard_state, entries, .. } = &mut self.durable;
+        let data = entries.last_mut().map(|entry| &mut entry.data);
+        match data.filter(|data| !data.is_empty()) {
+            Some(data) => *data.last_mut().expect("it is not empty") ^= 1,
+            None => hard_state.term.0 ^= 1,
+        }
     }
 }
+
+/// How long a healthy disk takes for a write.
+pub(crate) const WRITE_NS: u64 = MS;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use epicepoch_core::publication::Published;
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::gossip::{Ping, Pong};
-use epicepoch_wire::{BootId, NodeId, TimestampRange};
+use epicepoch_wire::{BootId, NodeId, StorePosition, TimestampRange};
 
 use crate::faults::End;
-use crate::node::{Asker, Plane, Request};
+use crate::node::{Asker, Plane, Request, Run};
 
 /// What a client is told.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +28,7 @@ pub(crate) enum Event {
     Written,
     Raft {
         from: NodeId,
+        run: Run,
         bytes: Rc<[u8]>,
     },
     Closed {
@@ -36,11 +37,15 @@ pub(crate) enum Event {
     Ping {
         from: NodeId,
         boot: BootId,
+        since: StorePosition,
         ping: Ping,
     },
+    /// `since` was known of the answering node's position when `boot` asked.
     Pong {
         from: NodeId,
+        run: Run,
         boot: BootId,
+        since: StorePosition,
         pong: Pong,
     },
     // The workers of a node.
@@ -74,6 +79,7 @@ pub(crate) enum Event {
     },
     Reply {
         from: NodeId,
+        run: Run,
         reply: ConfirmReply,
     },
     Allocate {
@@ -149,7 +155,7 @@ impl Event {
         match self {
             Self::Tick => (1, 0),
             Self::Written => (2, 0),
-            Self::Raft { from, bytes } => (3, from.0 << 32 | bytes.len() as u64),
+            Self::Raft { from, bytes, .. } => (3, from.0 << 32 | bytes.len() as u64),
             Self::Closed { peer } => (4, peer.0),
             Self::Ping { from, ping, .. } => (5, from.0 ^ ping.sent_ns),
             Self::Pong { from, pong, .. } => (6, from.0 ^ pong.wall_ns),
@@ -159,7 +165,7 @@ impl Event {
             Self::Confirm { from, confirm } => (10, from.0 << 32 ^ confirm.round.0),
             Self::Load { from, confirm } => (11, from.0 << 32 ^ confirm.round.0),
             Self::Send { to, reply } => (12, to.0 << 32 ^ reply.promise.0),
-            Self::Reply { from, reply } => (13, from.0 << 32 ^ reply.promise.0),
+            Self::Reply { from, reply, .. } => (13, from.0 << 32 ^ reply.promise.0),
             Self::Allocate { worker } => (14, *worker as u64),
             Self::Answer { told, .. } => (15, told.digest()),
             Self::Client { client } => (16, *client as u64),

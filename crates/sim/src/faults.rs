@@ -2,6 +2,7 @@
 //! How many and which is drawn per run; in the end everything heals. It never touches the core,
 //! only what is around it.
 
+use epicepoch_core::clock::TrustedClock;
 use epicepoch_core::publication::{Published, Role};
 use epicepoch_core::replica::HandOver;
 use epicepoch_core::state::{MembershipChange, MembershipStep};
@@ -9,7 +10,7 @@ use epicepoch_wire::NodeId;
 
 use crate::disk::Disk;
 use crate::event::Event;
-use crate::node::{Plane, member};
+use crate::node::{Node, Plane, member};
 use crate::plant::Plant;
 use crate::world::{MS, NODES_MAX, SECOND, Weather, World};
 
@@ -19,13 +20,16 @@ pub(crate) enum End {
     Start(NodeId),
     Links,
     Disk(NodeId),
+    SetBack(NodeId),
     Clock(NodeId),
 }
 
 impl End {
     pub(crate) const fn node(self) -> Option<NodeId> {
         match self {
-            Self::Start(node) | Self::Disk(node) | Self::Clock(node) => Some(node),
+            Self::Start(node) | Self::Disk(node) | Self::SetBack(node) | Self::Clock(node) => {
+                Some(node)
+            }
             Self::Links => None,
         }
     }
@@ -81,6 +85,9 @@ pub(crate) struct Nemesis {
     /// When that last happened.
     provoked_at_ns: u64,
     pub(crate) is_clock: bool,
+    /// Only a minority of the voters' clocks is broken at a time, and the voters stay the same: then
+    /// no broken clock may move the ceiling.
+    pub(crate) is_clock_minority: bool,
     /// The first members; nodes above are spare.
     pub(crate) voters: u64,
     pub(crate) nonce: u64,
@@ -107,6 +114,10 @@ impl World {
             self.random.u64(20 * MS..=pause_ns)
         };
         self.schedule_world(next_ns, Event::Fault);
+        if self.chance(100) {
+            let copied = self.any();
+            self.node(copied).disk.copy();
+        }
         let node = if self.random.bool() { self.any_leading() } else { self.any() };
         self.strike(node);
     }
@@ -283,7 +294,12 @@ impl World {
 
     fn break_disk(&mut self, node: NodeId, lasts_ns: u64) {
         let slow_ns = self.random.u64(5..1_500) * MS;
-        let kind = self.random.u32(0..8);
+        let kind = self.random.u32(0..14);
+        match kind {
+            10..12 => return self.rot(node, lasts_ns),
+            12.. => return self.set_back(node, lasts_ns),
+            _ => {}
+        }
         let disk = &mut self.node(node).disk;
         let what = match kind {
             0..4 => {
@@ -294,9 +310,13 @@ impl World {
                 disk.is_stuck = true;
                 "disk stuck"
             }
-            _ => {
+            7 => {
                 disk.is_failing = true;
                 "disk failing"
+            }
+            _ => {
+                disk.is_full = true;
+                "disk full"
             }
         };
         self.count(what);
@@ -304,12 +324,59 @@ impl World {
         self.schedule_world(lasts_ns, Event::End { end: End::Disk(node) });
     }
 
+    /// A bit of the disk turns over while the process is down; the process starts again, and if its
+    /// storage notices, stays away until the disk is seen to.
+    fn rot(&mut self, node: NodeId, lasts_ns: u64) {
+        self.count("disk bit flipped");
+        self.crash(node);
+        let mut random = self.random.fork();
+        self.node(node).disk.rot(&mut random);
+        self.note(|| format!("{node}: a bit of its disk turns over"));
+        self.schedule_world(MS, Event::End { end: End::Start(node) });
+        self.schedule_world(lasts_ns, Event::End { end: End::Disk(node) });
+    }
+
+    /// Sets a disk back to what it was when a copy of it was taken, or takes a copy. Only where all
+    /// others remember a later position, durably, is it known what must come of it: whatever this
+    /// node promises now, nobody takes.
+    fn set_back(&mut self, node: NodeId, lasts_ns: u64) {
+        let is_apt = |disk: &Disk| match disk.copied_at() {
+            Some(copied) => self.nodes.iter().filter(|other| other.id != node).all(|other| {
+                other.disk.durable().positions.of(node) > copied && !other.disk.is_set_back()
+            }),
+            None => false,
+        };
+        let disk = &self.at(node).disk;
+        if self.nemesis.voters < 3 || disk.is_set_back() || disk.is_damaged() {
+            return;
+        }
+        let is_copied = disk.copied_at().is_some();
+        if !is_apt(disk) {
+            if self.random.bool() || !is_copied {
+                self.node(node).disk.copy();
+            }
+            return;
+        }
+        self.count("disk set back");
+        self.note(|| format!("{node}: its disk is set back to an older copy"));
+        self.crash(node);
+        self.node(node).disk.set_back();
+        self.schedule_world(MS, Event::End { end: End::Start(node) });
+        self.schedule_world(lasts_ns * 3, Event::End { end: End::SetBack(node) });
+    }
+
     fn break_clock(&mut self, node: NodeId, lasts_ns: u64) {
         let steps = [-3_600_000, -60_000, -400, -20, 20, 400, 10_000, 3_600_000];
         let step_ms: i64 = steps[self.random.usize(0..steps.len())];
-        let is_frozen = self.chance(200);
         let now_ns = self.now_ns;
+        let broken = |other: &&Node| other.clock.broken_until_ns > now_ns && other.id != node;
+        let broken = self.nodes.iter().filter(broken).count() as u64;
+        if self.nemesis.is_clock_minority && broken >= self.nemesis.voters.div_ceil(2) - 1 {
+            return;
+        }
+        let is_frozen = self.chance(200);
         let clock = &mut self.node(node).clock;
+        clock.broken_until_ns = u64::MAX;
         let what = if is_frozen {
             clock.frozen_at_ns = Some(now_ns);
             "clock frozen"
@@ -392,13 +459,23 @@ impl World {
             End::Start(node) => self.start_if_down(node),
             End::Links => self.cuts = [[0; NODES_MAX]; 2],
             End::Disk(node) => {
-                let disk = &mut self.node(node).disk;
-                disk.write_ns = MS;
-                (disk.is_stuck, disk.is_failing) = (false, false);
+                let is_back = self.node(node).disk.repair();
+                if is_back {
+                    self.start_if_down(node);
+                }
+            }
+            End::SetBack(node) => {
+                if self.at(node).disk.is_set_back() {
+                    self.crash(node);
+                    self.node(node).disk.put_back();
+                }
+                self.start_if_down(node);
             }
             End::Clock(node) => {
+                let sampled_ns = self.now_ns + TrustedClock::SAMPLE_AGE_MAX_NS + SECOND;
                 let clock = &mut self.node(node).clock;
                 (clock.offset_ns, clock.frozen_at_ns) = (0, None);
+                clock.broken_until_ns = sampled_ns;
             }
         }
     }
@@ -411,6 +488,7 @@ impl World {
         self.end(End::Links);
         for id in self.ids() {
             self.end(End::Disk(id));
+            self.end(End::SetBack(id));
             self.end(End::Clock(id));
             self.end(End::Start(id));
             self.node(id).paused_until_ns = [0; 2];
@@ -437,6 +515,7 @@ impl World {
             provoked_at_ns: 0,
             divided: if self.random.bool() { self.random.u32(100..700) } else { 0 },
             is_clock,
+            is_clock_minority: voters >= 3 && self.nodes.len() as u64 == voters && self.chance(700),
             voters,
             nonce: 0,
         };

@@ -79,14 +79,19 @@ pub(crate) struct History {
     leaders: BTreeMap<Term, (NodeId, BootId)>,
     /// Who gave its vote to whom, by voter's data directory and term.
     votes: BTreeMap<(StoreId, Term), NodeId>,
+    /// The highest term of a message of each node that anybody took, and the run that sent it.
+    taken: BTreeMap<NodeId, (Term, BootId)>,
     /// Every range that was assigned, by where it ends.
     owned: BTreeMap<Epoch, (EpochRange, BootId)>,
     states: BTreeMap<LogIndex, (Vec<u8>, Vec<NodeId>)>,
     ceilings: BTreeMap<BootId, Epoch>,
     /// The latest time that any node has trusted, Unix nanoseconds.
     pub(crate) trusted_max_ns: u64,
-    /// The latest true time plus what a believed clock may be off, while all clocks are healthy.
-    pub(crate) healthy_max_ns: Option<u64>,
+    /// The latest true time plus what a believed clock may be off, while a majority of the clocks is
+    /// healthy, and has been since the run began.
+    pub(crate) believable_max_ns: Option<u64>,
+    /// All clocks are.
+    pub(crate) is_healthy: bool,
     pub(crate) violation: Option<Violation>,
 }
 
@@ -176,10 +181,11 @@ impl History {
         }
     }
 
-    /// Ahead of the clocks by no more than the reservation, and the least widths of reservations
-    /// that were made behind the ceiling.
+    /// S11: ahead of true time, while a majority of clocks is healthy, by no more than a believed
+    /// clock may be off; and always ahead of the latest time that anybody trusted by no more than the
+    /// reservation, and the least widths of reservations that were made behind the ceiling.
     fn check_ahead(&mut self, who: Identity, range: TimestampRange) {
-        let clocks_ns = self.healthy_max_ns.unwrap_or(u64::MAX).min(self.trusted_max_ns);
+        let clocks_ns = self.believable_max_ns.unwrap_or(u64::MAX).min(self.trusted_max_ns);
         let ahead_ns = range.first().epoch.0.saturating_sub(clocks_ns);
         if ahead_ns > RESERVATION_NS + WIDTHS_NS {
             self.violate(Invariant::Bound, || {
@@ -194,7 +200,7 @@ impl History {
         let epoch = range.first().epoch;
         let behind_ns = trusted_ns.saturating_sub(epoch.0);
         let is_late = behind_ns > EPOCH_INTERVAL_NS + BEHIND_NS && !self.owned.contains_key(&epoch);
-        if is_late && self.healthy_max_ns.is_some() {
+        if is_late && self.is_healthy {
             self.violate(Invariant::Bound, || {
                 format!("node {} stamped {epoch}, {behind_ns} ns behind its clock", who.node)
             });
@@ -289,7 +295,6 @@ impl History {
         if let Some(disk) = disk {
             self.check_durable_first(me, out, disk);
         }
-        self.check_one_vote(me, out);
         let leads = [
             MessageKind::Append,
             MessageKind::Snapshot,
@@ -333,6 +338,11 @@ impl History {
         }
     }
 
+    /// A message leaves `me`, which remembers its votes.
+    pub(crate) fn voted(&mut self, me: Identity, out: &Outgoing) {
+        self.check_one_vote(me, out);
+    }
+
     /// A voter gives one vote in a term, its own candidature included, whatever restarts there are.
     fn check_one_vote(&mut self, me: Identity, out: &Outgoing) {
         let RaftMessage { kind, term, reject, .. } = out.message;
@@ -345,6 +355,28 @@ impl History {
         if known != candidate {
             self.violate(Invariant::DurableFirst, || {
                 format!("node {} votes in term {term} for {known} and for {candidate}", me.node)
+            });
+        }
+    }
+
+    /// A node has taken a message of a run of another.
+    pub(crate) fn taken(&mut self, by: (NodeId, BootId), message: &RaftMessage) {
+        let kind = message.kind;
+        if !matches!(kind, MessageKind::RequestPreVote | MessageKind::RequestPreVoteResponse) {
+            self.check_kept(by, message.term);
+        }
+    }
+
+    /// A later run does not fall behind a term that an earlier one has named: it would have
+    /// forgotten what it promised.
+    fn check_kept(&mut self, (node, boot): (NodeId, BootId), term: Term) {
+        let known = self.taken.entry(node).or_insert((term, boot));
+        let (before, by) = *known;
+        if term >= before {
+            *known = (term, boot);
+        } else if boot > by {
+            self.violate(Invariant::DurableFirst, || {
+                format!("node {node} speaks in term {term}, and an earlier run of it in {before}")
             });
         }
     }

@@ -5,7 +5,8 @@
 //!
 //! Under test is `epicepoch-core` as it is: replica, Promise, publication, rounds, allocator and
 //! clock firewall. What the server does around it is done here by the same order of steps, each an
-//! event of its own. Not under test: sockets, HTTP, the database, threads.
+//! event of its own. In part of the runs the members' disks hold the database of production. Not
+//! under test: sockets, HTTP, threads.
 //!
 //! - [`run`]: one seed: [`run::Options`] in, [`run::Outcome`] out.
 //! - [`script`]: the same with the faults of a byte string, for fuzzing.
@@ -13,12 +14,13 @@
 //! - [`plant`]: bugs on purpose; the checkers must find them.
 //! - [`summary`]: what was exercised.
 //!
-//! Inside: `world` (queue, links, the way of events), `event`, `queue`; `node`, `disk`, `clock`
-//! (machines); `consensus`, `workers`, `stamper` (what runs on them); `clients`, `faults`.
+//! Inside: `world` (queue, links, the way of events), `event`, `queue`; `node`, `disk`, `database`,
+//! `clock` (machines); `consensus`, `workers`, `stamper` (what runs on them); `clients`, `faults`.
 
 mod clients;
 mod clock;
 mod consensus;
+mod database;
 mod disk;
 mod event;
 mod faults;

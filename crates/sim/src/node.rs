@@ -2,7 +2,7 @@
 //! workers and an allocator on it.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use epicepoch_core::confirm::{Confirmed, Rounds};
 use epicepoch_core::publication::{Identity, Published, Shared};
 use epicepoch_core::replica::{Replica, ReplicaConfig};
 use epicepoch_wire::bootstrap::Member;
-use epicepoch_wire::{BootId, LogIndex, NodeId, StoreId, Term, Timestamp, WorkerId};
+use epicepoch_wire::{BootId, LogIndex, NodeId, StoreId, StorePosition, Term, Timestamp, WorkerId};
 
 use crate::clock::MachineClock;
-use crate::disk::Disk;
+use crate::disk::{Disk, Unreadable};
 use crate::plant::Plant;
 use crate::stamper::Stamper;
 
@@ -61,6 +61,14 @@ pub(crate) struct Worker {
     pub(crate) confirmed: VecDeque<(Batch, Confirmed)>,
 }
 
+/// A run of a process, as a connection introduces it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) boot: BootId,
+    /// How far the data directory had come when it began.
+    pub(crate) began: StorePosition,
+}
+
 /// What runs between two boots.
 pub(crate) struct Running {
     pub(crate) identity: Identity,
@@ -76,6 +84,8 @@ pub(crate) struct Running {
     /// When a worker last completed a round, on this process's clock.
     pub(crate) completed_ns: u64,
     pub(crate) applied: LogIndex,
+    /// Runs of peers that have introduced themselves.
+    pub(crate) greeted: BTreeMap<NodeId, BootId>,
     pub(crate) ticks: u64,
     /// What voters with a planted bug answer from: the Promise as a worker loaded it some time ago,
     /// and that of the start.
@@ -116,12 +126,20 @@ impl Node {
     }
 
     /// Starts the process from what is durable.
-    pub(crate) fn boot(&mut self, now_ns: u64, seed: u64, plant: Option<Plant>) {
+    ///
+    /// # Errors
+    /// When the disk does not let it; the process has ended then.
+    pub(crate) fn boot(
+        &mut self,
+        now_ns: u64,
+        seed: u64,
+        plant: Option<Plant>,
+    ) -> Result<(), Unreadable> {
+        let restored = self.disk.restore(plant)?;
         self.boots += 1;
         self.clock.started_ns = now_ns;
         let boot = BootId(self.id.0 * 1_000_000 + self.boots);
         let identity = Identity { node: self.id, store: self.store, boot };
-        let restored = self.disk.restore(plant).clone();
         let term = restored.hard_state.term;
         let fresh = || Arc::new(Shared::new(term, Published::nothing(identity)));
         let shared = fresh();
@@ -153,12 +171,20 @@ impl Node {
             clock,
             completed_ns: 0,
             applied: replica.applied(),
+            greeted: BTreeMap::new(),
             ticks: 0,
             stale: (Term(0), shared.promise.load()),
             replica,
             shared,
             seen: workers_see,
         });
+        Ok(())
+    }
+
+    /// How the process that runs introduces itself.
+    pub(crate) fn run(&self) -> Run {
+        let running = self.running();
+        Run { boot: running.identity.boot, began: running.replica.began() }
     }
 
     pub(crate) fn running(&self) -> &Running {

@@ -56,6 +56,12 @@ plants! {
     LyingDisk "lying-disk",
     /// The term is not on disk: a restart takes that of its last entry.
     TermFromLog "term-from-log",
+    /// A node believes its own wall clock, whatever others say.
+    OwnClock "own-clock",
+    /// Nobody holds a peer against what its data directory has named before.
+    Unremembered "unremembered",
+    /// Storage does not notice a bit that has turned over.
+    NoChecksum "no-checksum",
     /// Every worker is handed a part of the indexes to stamp alone, so that none waits for another.
     WorkerIndexes "worker-indexes",
     /// A batch's range is split one too long: the next request begins with the last one's end.
@@ -117,7 +123,7 @@ impl Plant {
 
     /// Whether the bug lets correct nodes see what no correct peer does, or lose what they had.
     pub(crate) const fn is_in_disk(self) -> bool {
-        matches!(self, Self::WipedDisk | Self::LyingDisk | Self::TermFromLog)
+        matches!(self, Self::WipedDisk | Self::LyingDisk | Self::TermFromLog | Self::NoChecksum)
     }
 }
 

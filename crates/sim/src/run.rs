@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use epicepoch_wire::NodeId;
 
 use crate::clock::START_NS;
+use crate::faults::Nemesis;
 use crate::history::Violation;
 use crate::node::CLOCK_OFFSET_MAX_NS;
 use crate::plant::Plant;
@@ -25,6 +26,8 @@ pub struct Options {
     pub seconds: u64,
     /// First voters; drawn from the seed where it is `None`.
     pub nodes: Option<u64>,
+    /// Whether the members' disks hold the database of production; drawn where it is `None`.
+    pub is_real: Option<bool>,
     /// A bug to plant; a release build ignores it.
     pub plant: Option<Plant>,
     /// How many of the last events are told; 0 for none, which is faster.
@@ -35,7 +38,7 @@ impl Options {
     /// A run of a minute, without a story.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
-        Self { seed, seconds: 60, nodes: None, plant: None, story_len: 0 }
+        Self { seed, seconds: 60, nodes: None, is_real: None, plant: None, story_len: 0 }
     }
 }
 
@@ -121,6 +124,14 @@ impl World {
                 node.disk.fill(1_010);
             }
         }
+        let is_real = random.u32(0..100) < REAL_PERCENT;
+        let is_model = options.plant.is_some_and(Plant::is_in_disk);
+        if options.is_real.unwrap_or(is_real) && !is_model {
+            world.summary.real = 1;
+            for node in world.nodes.iter_mut().take(voters as usize) {
+                node.disk.make_real(node.id, node.store);
+            }
+        }
         world.unleash(voters);
         for id in world.ids() {
             world.start(id);
@@ -131,15 +142,21 @@ impl World {
     }
 
     fn live(&mut self, seconds: u64) -> Result<(), Failure> {
-        self.live_until(seconds * SECOND, !self.nemesis.is_clock)?;
+        let Nemesis { is_clock, is_clock_minority, .. } = self.nemesis;
+        self.history.is_healthy = !is_clock;
+        let is_believable = !is_clock || is_clock_minority;
+        // A clock that is off by less than the bound is believed, and that of a leader is followed.
+        let off_ns = if is_clock { CLOCK_OFFSET_MAX_NS } else { 0 };
+        self.live_until(seconds * SECOND, is_believable.then_some(off_ns))?;
         self.recover()
     }
 
-    /// Lives until then, every step checked; while all clocks are healthy, against them, too.
-    pub(crate) fn live_until(&mut self, end_ns: u64, is_healthy: bool) -> Result<(), Failure> {
+    /// Lives until then, every step checked; where a clock of a healthy majority may be off by no
+    /// more than `off_ns` and its error, against true time, too.
+    pub(crate) fn live_until(&mut self, end_ns: u64, off_ns: Option<u64>) -> Result<(), Failure> {
         while self.step(end_ns) {
-            let healthy_ns = START_NS + self.now_ns + CLOCK_ERROR_MAX_NS;
-            self.history.healthy_max_ns = is_healthy.then_some(healthy_ns);
+            let latest_ns = START_NS + self.now_ns + CLOCK_ERROR_MAX_NS;
+            self.history.believable_max_ns = off_ns.map(|off_ns| latest_ns + off_ns);
             self.check()?;
         }
         self.now_ns = end_ns;
@@ -149,7 +166,8 @@ impl World {
     /// Everything heals, and the cluster must answer within a bound.
     pub(crate) fn recover(&mut self) -> Result<(), Failure> {
         let end_ns = self.now_ns;
-        self.history.healthy_max_ns = None;
+        self.history.believable_max_ns = None;
+        self.history.is_healthy = false;
         self.heal();
         let answered = self.summary.answered;
         let bound_ns = end_ns + HEALED_NS_MAX;
@@ -183,6 +201,8 @@ impl World {
     }
 }
 
+/// Of a hundred runs, how many have the real database on the members' disks.
+const REAL_PERCENT: u32 = 5;
 /// Within which a healed cluster answers again. An election takes less than a second; a replica
 /// that has to give up first, and a client that waits for a node that was down, take theirs.
 const HEALED_NS_MAX: u64 = 10 * SECOND;

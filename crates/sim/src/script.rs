@@ -28,17 +28,19 @@ pub const EVENTS_MAX: usize = 96;
 pub fn run(script: &[u8]) -> Result<u64, Failure> {
     let mut bytes = script.iter().copied();
     let mut world = World::scripted(bytes.next().unwrap_or(0), bytes.next().unwrap_or(0));
-    let mut is_healthy = true;
+    world.history.is_healthy = true;
+    let mut off_ns = Some(0);
     for _ in 0..EVENTS_MAX {
         let Some(event) = bytes.next() else { break };
         let end_ns = world.now_ns + PAUSES_MS[usize::from(event >> 5)] * MS;
-        world.live_until(end_ns, is_healthy)?;
+        world.live_until(end_ns, off_ns)?;
         let mut next = || bytes.next().unwrap_or(0);
         match event & 31 {
             // A clock that was broken once is not believed to be healthy again.
             16..=18 => {
-                is_healthy = false;
-                world.history.healthy_max_ns = None;
+                off_ns = None;
+                world.history.is_healthy = false;
+                world.history.believable_max_ns = None;
                 world.clock_event(event & 31, next(), next());
             }
             event => world.scripted_event(event, next(), next()),

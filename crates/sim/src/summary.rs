@@ -10,6 +10,8 @@ use epicepoch_core::replica::Report;
 pub struct Summary {
     /// Runs.
     pub runs: u64,
+    /// Runs with the database of production on the members' disks.
+    pub real: u64,
     /// Simulated time, nanoseconds.
     pub simulated_ns: u64,
     /// Events that happened.
@@ -52,6 +54,7 @@ impl Summary {
     /// Adds another's counts.
     pub fn add(&mut self, other: &Self) {
         self.runs += other.runs;
+        self.real += other.real;
         self.simulated_ns += other.simulated_ns;
         self.events += other.events;
         self.requests += other.requests;
@@ -111,7 +114,11 @@ impl fmt::Display for Summary {
         let per_second = self.requests / seconds.max(1);
         let leaders: u64 = self.leaderships.iter().sum();
         let median = self.leader_changes_median();
-        writeln!(f, "{} runs, {seconds} simulated seconds, {} events", self.runs, self.events)?;
+        writeln!(
+            f,
+            "{} runs, {} with the real database, {seconds} simulated seconds, {} events",
+            self.runs, self.real, self.events
+        )?;
         writeln!(
             f,
             "requests: {} ({per_second} per simulated second), {} answered, {} refused, {} given up",

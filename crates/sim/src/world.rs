@@ -8,10 +8,10 @@ use epicepoch_wire::bootstrap::Genesis;
 use epicepoch_wire::{BootId, ClusterId, HistoryId, NodeId};
 
 use crate::clients::Client;
-use crate::disk::Disk;
+use crate::disk::{Disk, Unreadable};
 use crate::event::Event;
-use crate::faults::Nemesis;
-use crate::history::History;
+use crate::faults::{End, Nemesis};
+use crate::history::{History, Invariant};
 use crate::node::{Node, Plane, TICK_NS, member};
 use crate::plant::Plant;
 use crate::queue::Queue;
@@ -143,12 +143,32 @@ impl World {
     pub(crate) fn start(&mut self, id: NodeId) {
         let seed = self.random.u64(..);
         let (now_ns, plant) = (self.now_ns, self.plant());
-        self.node(id).boot(now_ns, seed, plant);
+        let is_damaged = self.at(id).disk.is_damaged();
+        match self.node(id).boot(now_ns, seed, plant) {
+            Ok(()) if is_damaged => self.count("start on a damaged disk: harmless"),
+            Ok(()) => {}
+            // Whoever looks after the machine sees to its disk first.
+            Err(Unreadable::Damaged) => return self.count("start refused: damaged disk"),
+            Err(Unreadable::Full) => {
+                self.count("start refused: full disk");
+                return self.start_later(id);
+            }
+            Err(Unreadable::Wrong(what)) => {
+                let what = || format!("node {id}: {what}");
+                return self.history.violate(Invariant::DurableFirst, what);
+            }
+        }
         let offset_ns = self.random.u64(0..TICK_NS);
         self.schedule_own(id, offset_ns, Event::Tick);
         self.schedule_own(id, 2 * offset_ns, Event::WorkerTick);
         self.note(|| format!("{id} starts"));
         self.pump(id);
+    }
+
+    /// Starts a process that could not start, or has ended by itself, again in a while.
+    pub(crate) fn start_later(&mut self, id: NodeId) {
+        let after_ns = self.random.u64(50..2_000) * MS;
+        self.schedule_world(after_ns, Event::End { end: End::Start(id) });
     }
 
     /// The process ends. What was not durable is lost, but for what had reached the disk unseen.
@@ -158,10 +178,14 @@ impl World {
         let kept = if self.random.bool() { 0 } else { self.random.usize(0..=pending) };
         // A disk that lies has said so already; what it then keeps is not the point.
         let kept = if self.is_planted(Plant::LyingDisk) { 0 } else { kept };
+        let mut random = self.random.fork();
         let node = self.node(id);
-        node.disk.crash(kept);
+        let is_torn = node.disk.crash(kept, &mut random);
         node.paused_until_ns = [0; 2];
         node.running = None;
+        if is_torn {
+            self.count("commit torn");
+        }
     }
 
     /// Peers see that the connections from `id` have closed.
@@ -328,7 +352,7 @@ impl World {
         match event {
             // Too many, and what follows from them is told.
             Event::Tick | Event::WorkerTick | Event::Ping { .. } | Event::Pong { .. } => {}
-            Event::Raft { from, bytes } => {
+            Event::Raft { from, bytes, .. } => {
                 let message = epicepoch_wire::raft_message::RaftMessage::decode(bytes);
                 self.note(|| format!("{to} receives from {from}: {message:?}"));
             }
@@ -344,17 +368,30 @@ impl World {
         match event {
             Event::Tick => self.tick(id),
             Event::Written => self.written(id),
-            Event::Raft { from, bytes } => self.receive(id, from, &bytes),
+            Event::Raft { from, run, bytes } => self.receive(id, from, run, &bytes),
             Event::Closed { peer } => self.closed(id, peer),
-            Event::Ping { from, boot, ping } => self.ping(id, from, boot, ping),
-            Event::Pong { from, boot, pong } => self.pong(id, from, boot, pong),
+            Event::Ping { from, boot, since, ping } => self.ping(id, from, boot, since, ping),
+            Event::Pong { from, run, boot, since, pong } => {
+                self.pong(id, (from, run), boot, since, pong);
+            }
             Event::Arrive { worker, asker, count } => self.arrive(id, worker, asker, count),
             Event::Turn { worker } => self.turn(id, worker),
             Event::Ask { confirm, published } => self.ask(id, confirm, &published),
             Event::Confirm { from, confirm } => self.next_step(id, Event::Load { from, confirm }),
             Event::Load { from, confirm } => self.load(id, from, &confirm),
-            Event::Send { to, reply } => self.send(id, to, &Event::Reply { from: id, reply }),
-            Event::Reply { from, reply } => self.reply(id, from, reply),
+            Event::Send { to, reply } => {
+                let run = self.at(id).run();
+                self.send(id, to, &Event::Reply { from: id, run, reply });
+            }
+            Event::Reply { from, run, reply } => {
+                let known = self.at(id).running().shared.positions();
+                let is_checked = self.checks_positions();
+                if is_checked && known.check(from, run.boot, run.began).is_err() {
+                    self.summary.refusals += 1;
+                } else {
+                    self.reply(id, from, reply);
+                }
+            }
             Event::Allocate { worker } => self.allocate(id, worker),
             Event::Answer { request, told } => self.answer(id, request, told),
             Event::WorkerTick => self.worker_tick(id),

@@ -19,6 +19,8 @@ const fn seeds(plant: Plant) -> u64 {
         | Plant::RestartPromise
         | Plant::LyingDisk
         | Plant::TermFromLog
+        | Plant::Unremembered
+        | Plant::OwnClock
         | Plant::Core(
             Bug::CountedTwice | Bug::LearnerCounts | Bug::RemovedCounts | Bug::ForgottenVote,
         ) => 300,
@@ -36,6 +38,7 @@ const fn seeds(plant: Plant) -> u64 {
         Plant::Unconfirmed
         | Plant::CheckedAtArrival
         | Plant::RecentRound
+        | Plant::NoChecksum
         | Plant::WorkerIndexes
         | Plant::SplitOffByOne
         | Plant::Core(_) => 20,

@@ -6,15 +6,19 @@
 //! | `state` | `identity` | the text of [`Identity`] |
 //! | `state` | `hard state` | term, vote, commit: little-endian `u64` each |
 //! | `state` | `record` | [`Record`], in the codec of the wire |
+//! | `state` | `position` | number of the last write, over all runs: `u64` |
+//! | `state` | `peers` | what others have named: node, boot and position, `u64` each |
 //! | `log` | log index | [`LogEntry`], in the codec of the wire |
 
+use std::collections::BTreeMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use epicepoch_core::durable::{HardState, Record, Restored, Write};
+use epicepoch_core::positions::{Heard, Positions};
 use epicepoch_wire::cursor::{Reader, Writer as _};
 use epicepoch_wire::raft_message::LogEntry;
-use epicepoch_wire::{DecodeError, LogIndex, NodeId, Term};
+use epicepoch_wire::{BootId, DecodeError, LogIndex, NodeId, StorePosition, Term};
 use redb::{
     Durability, ReadableDatabase as _, ReadableTable, StorageBackend, StorageError, Table,
     TableDefinition, WriteTransaction,
@@ -33,6 +37,10 @@ const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
 const IDENTITY_KEY: &str = "identity";
 const HARD_STATE_KEY: &str = "hard state";
 const RECORD_KEY: &str = "record";
+const POSITION_KEY: &str = "position";
+const PEERS_KEY: &str = "peers";
+/// Bytes of one peer below [`PEERS_KEY`].
+const PEER_LEN: usize = 24;
 
 /// An open database.
 #[derive(Debug)]
@@ -223,6 +231,16 @@ fn apply(
     if let Some(compact_to) = write.compact_to {
         log.retain_in(..=compact_to.0, |_, _| false)?;
     }
+    state.insert(POSITION_KEY, write.position.0.to_le_bytes().as_slice())?;
+    if let Some(peers) = &write.peer_positions {
+        bytes.clear();
+        for (node, heard) in peers {
+            bytes.put_u64(node.0);
+            bytes.put_u64(heard.boot.0);
+            bytes.put_u64(heard.position.0);
+        }
+        state.insert(PEERS_KEY, bytes.as_slice())?;
+    }
     Ok(())
 }
 
@@ -262,6 +280,7 @@ fn read(redb: &redb::Database) -> Result<(Identity, Option<Restored>), DatabaseE
     let record = state.get(RECORD_KEY)?.map(|value| decode(value.value(), Record::read));
     let record = record.transpose();
     let record = record.map_err(|e| DatabaseError::undecodable("record", &e))?;
+    let positions = read_positions(&state)?;
     let mut entries = Vec::new();
     for row in log.iter()? {
         let (index, value) = row?;
@@ -274,11 +293,34 @@ fn read(redb: &redb::Database) -> Result<(Identity, Option<Restored>), DatabaseE
     }
     match (hard_state, record) {
         (Some(hard_state), Some(record)) => {
-            Ok((identity, Some(Restored { hard_state, record, entries })))
+            Ok((identity, Some(Restored { hard_state, record, entries, positions })))
         }
         (None, None) if entries.is_empty() => Ok((identity, None)),
         _ => Err(DatabaseError::Damaged("its hard state or its record is missing".into())),
     }
+}
+
+/// How far this directory has come and others; a directory that was only founded says nothing.
+fn read_positions(
+    state: &impl ReadableTable<&'static str, &'static [u8]>,
+) -> Result<Positions, DatabaseError> {
+    let undecodable = |error| DatabaseError::undecodable("position", &error);
+    let own = state.get(POSITION_KEY)?.map(|value| decode(value.value(), |r| r.u64("position")));
+    let own = StorePosition(own.transpose().map_err(undecodable)?.unwrap_or_default());
+    let mut peers = BTreeMap::new();
+    if let Some(value) = state.get(PEERS_KEY)? {
+        for row in value.value().chunks(PEER_LEN) {
+            let (node, heard) = decode(row, read_heard).map_err(undecodable)?;
+            peers.insert(node, heard);
+        }
+    }
+    Ok(Positions { own, peers, ..Positions::default() })
+}
+
+fn read_heard(reader: &mut Reader<'_>) -> Result<(NodeId, Heard), DecodeError> {
+    let node = NodeId(reader.u64("node")?);
+    let boot = BootId(reader.u64("boot")?);
+    Ok((node, Heard { boot, position: StorePosition(reader.u64("position")?) }))
 }
 
 fn decode_hard_state(bytes: &[u8]) -> Result<HardState, DecodeError> {

@@ -2,8 +2,9 @@
 //! writes that a replica may well make.
 
 use epicepoch_core::durable::{HardState, Record, Restored, Write};
+use epicepoch_core::positions::{Heard, Positions};
 use epicepoch_wire::raft_message::{Configuration, EntryKind, LogEntry};
-use epicepoch_wire::{LogIndex, NodeId, Term};
+use epicepoch_wire::{BootId, LogIndex, NodeId, Term};
 use fastrand::Rng;
 
 /// A genesis of three voters.
@@ -49,7 +50,11 @@ impl Model {
     pub fn founded() -> Self {
         let record = genesis();
         let hard_state = HardState { term: Term(1), vote: NodeId(0), commit: LogIndex(1) };
-        Self { restored: Restored { hard_state, record, entries: Vec::new() }, number: 0 }
+        let positions = Positions::default();
+        Self {
+            restored: Restored { hard_state, record, entries: Vec::new(), positions },
+            number: 0,
+        }
     }
 
     /// Some random writes for one transaction, which are applied to the model.
@@ -90,11 +95,25 @@ impl Model {
         if random.u8(..) < 25 {
             self.compact(&mut write, random);
         }
+        self.place(&mut write, random);
         write
     }
 
+    fn place(&mut self, write: &mut Write, random: &mut Rng) {
+        let Positions { own, peers, .. } = &mut self.restored.positions;
+        if !write.is_empty() {
+            own.0 += random.u64(1..4);
+            if random.u8(..) < 50 {
+                let heard = Heard { boot: BootId(random.u64(..)), position: *own };
+                peers.insert(NodeId(random.u64(1..5)), heard);
+                write.peer_positions = Some(peers.clone());
+            }
+        }
+        write.position = *own;
+    }
+
     fn compact(&mut self, write: &mut Write, random: &mut Rng) {
-        let Restored { hard_state, record: old, entries } = &mut self.restored;
+        let Restored { hard_state, record: old, entries, .. } = &mut self.restored;
         let index = random.u64(old.index.0..=hard_state.commit.0);
         let at_index = entries.iter().find(|entry| entry.index.0 == index);
         let new = record(index, at_index.map_or(old.term, |entry| entry.term).0);

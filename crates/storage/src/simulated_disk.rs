@@ -28,6 +28,27 @@ struct State {
     lies: bool,
     /// How many more syncs, writes and changes of length succeed.
     operations_left: Option<u64>,
+    /// Whether there is no room for what is written.
+    is_full: bool,
+    /// Whether a sync fails.
+    is_failing: bool,
+}
+
+/// What became of the sectors that were not synced when the power went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unsynced {
+    /// Are on the disk all the same.
+    pub kept: usize,
+    /// Are not.
+    pub lost: usize,
+}
+
+impl Unsynced {
+    /// Whether a write was torn: some of it is there, some is not.
+    #[must_use]
+    pub const fn is_torn(self) -> bool {
+        self.kept > 0 && self.lost > 0
+    }
 }
 
 #[derive(Debug)]
@@ -45,6 +66,29 @@ impl SimulatedDisk {
     /// From now on a sync makes nothing durable, and says that it did; or no longer.
     pub fn lie(&self, lies: bool) {
         self.state.lock().unwrap().lies = lies;
+    }
+
+    /// From now on there is no room for what is written; or there is again.
+    pub fn fill_up(&self, is_full: bool) {
+        self.state.lock().unwrap().is_full = is_full;
+    }
+
+    /// From now on every sync fails, with what was to be synced neither here nor there; or no
+    /// longer.
+    pub fn fail_syncs(&self, is_failing: bool) {
+        self.state.lock().unwrap().is_failing = is_failing;
+    }
+
+    /// Turns one bit over, as if it had always been so.
+    ///
+    /// # Panics
+    /// When the disk is not so long.
+    pub fn flip(&self, bit: usize) {
+        let State { live, durable, unsynced, .. } = &mut *self.state.lock().unwrap();
+        assert!(unsynced.is_empty(), "a bit rots while nothing is under way");
+        for bytes in [live, durable] {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
     }
 
     /// How many syncs there were.
@@ -69,16 +113,26 @@ impl SimulatedDisk {
     /// The disk as it is found when the power is back.
     #[must_use]
     pub fn after_power_loss(&self, random: &mut fastrand::Rng) -> Self {
+        self.lose_power(random).0
+    }
+
+    /// The disk as it is found when the power is back, and what became of what was not synced.
+    #[must_use]
+    pub fn lose_power(&self, random: &mut fastrand::Rng) -> (Self, Unsynced) {
         let state = self.state.lock().unwrap();
         let mut bytes = state.durable.clone();
+        let mut unsynced = Unsynced::default();
         // Sometimes all of it survives, sometimes nothing does.
         let survive = random.choice([0.0, 0.1, 0.5, 0.9, 1.0]).unwrap();
         for change in &state.unsynced {
             if random.f64() < survive {
                 change.apply(&mut bytes);
+                unsynced.kept += 1;
+            } else {
+                unsynced.lost += 1;
             }
         }
-        Self::with_bytes(bytes)
+        (Self::with_bytes(bytes), unsynced)
     }
 }
 
@@ -92,6 +146,10 @@ impl State {
             }
             None => Ok(()),
         }
+    }
+
+    fn check_room(&self) -> io::Result<()> {
+        if self.is_full { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
 
     fn change(&mut self, change: Change) {
@@ -129,6 +187,7 @@ impl StorageBackend for SimulatedDisk {
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut state = self.state.lock().unwrap();
         state.spend()?;
+        state.check_room()?;
         state.change(Change::Length(len as usize));
         Ok(())
     }
@@ -137,6 +196,9 @@ impl StorageBackend for SimulatedDisk {
         let mut state = self.state.lock().unwrap();
         state.spend()?;
         state.syncs += 1;
+        if state.is_failing {
+            return Err(io::Error::other("the sync failed"));
+        }
         if state.lies {
             return Ok(());
         }
@@ -150,6 +212,7 @@ impl StorageBackend for SimulatedDisk {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut state = self.state.lock().unwrap();
         state.spend()?;
+        state.check_room()?;
         let mut at = offset as usize;
         let mut rest = data;
         while !rest.is_empty() {

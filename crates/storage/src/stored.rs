@@ -11,7 +11,7 @@ use epicepoch_core::durable::{HardState, Record, Restored, Write};
 use epicepoch_wire::raft_message::{
     CONFIGURATION_MAX, Configuration, ENTRY_LEN_MAX, LogEntry, SNAPSHOT_LEN_MAX,
 };
-use epicepoch_wire::{LogIndex, NodeId, Term};
+use epicepoch_wire::{LogIndex, NodeId, StorePosition, Term};
 
 /// What the checks need to know of what is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub(crate) struct Stored {
     pub(crate) first: u64,
     /// Index that the next entry has.
     pub(crate) next: u64,
+    /// Number of the last write, over all runs.
+    pub(crate) position: StorePosition,
 }
 
 impl Stored {
@@ -33,7 +35,8 @@ impl Stored {
         assert_record_readable(record);
         let hard_state = HardState { term: record.term, vote: NodeId(0), commit: record.index };
         let next = record.index.0 + 1;
-        Self { hard_state, record: record.index.0, first: next, next }
+        let position = StorePosition(0);
+        Self { hard_state, record: record.index.0, first: next, next, position }
     }
 
     /// Of what was read back.
@@ -41,7 +44,7 @@ impl Stored {
     /// # Errors
     /// Says which invariant it breaks.
     pub(crate) fn restored(restored: &Restored) -> Result<Self, String> {
-        let Restored { hard_state, record, entries } = restored;
+        let Restored { hard_state, record, entries, positions } = restored;
         let after_record = record.index.0.checked_add(1).ok_or("the record has no next index")?;
         let first = entries.first().map_or(after_record, |entry| entry.index.0);
         let mut next = first;
@@ -70,7 +73,8 @@ impl Stored {
             let record = record.index;
             return Err(format!("commit {commit} is not between {record} and the end {next}"));
         }
-        Ok(Self { hard_state: *hard_state, record: record.index.0, first, next })
+        let (record, position) = (record.index.0, positions.own);
+        Ok(Self { hard_state: *hard_state, record, first, next, position })
     }
 
     /// After one more write.
@@ -123,12 +127,14 @@ impl Stored {
             assert!(compact_to.0 <= after.record, "the log is compacted beyond the record");
             after.first = after.first.max(compact_to.0 + 1);
         }
+        assert!(write.position >= self.position, "the position goes back");
+        after.position = write.position;
         after.assert_consistent(write);
         after
     }
 
     fn assert_consistent(&self, write: &Write) {
-        let Self { hard_state, record, first, next } = *self;
+        let Self { hard_state, record, first, next, position: _ } = *self;
         let commit = hard_state.commit.0;
         assert!(
             first <= record + 1 && record <= commit && commit < next,
@@ -161,6 +167,8 @@ fn assert_record_readable(record: &Record) {
 mod tests {
     use std::panic::catch_unwind;
 
+    use epicepoch_core::positions::Positions;
+
     use super::*;
     use crate::model::{Model, entry, genesis};
 
@@ -170,23 +178,30 @@ mod tests {
     fn restored() -> Restored {
         let hard_state = HardState { term: Term(3), vote: NodeId(2), commit: LogIndex(7) };
         let record = Record { index: LogIndex(7), term: Term(2), ..genesis() };
-        Restored { hard_state, record, entries: LOG.map(|index| entry(index, 2, 0)).collect() }
+        let entries = LOG.map(|index| entry(index, 2, 0)).collect();
+        let positions = Positions { own: StorePosition(4), ..Positions::default() };
+        Restored { hard_state, record, entries, positions }
     }
 
     fn hard_state(term: u64, vote: u64, commit: u64) -> Write {
         let hard_state =
             HardState { term: Term(term), vote: NodeId(vote), commit: LogIndex(commit) };
-        Write { hard_state: Some(hard_state), ..Write::default() }
+        Write { hard_state: Some(hard_state), position: StorePosition(5), ..Write::default() }
     }
 
     fn entries(indexes: &[u64], term: u64) -> Write {
         let entries = indexes.iter().map(|index| entry(*index, term, 0)).collect();
-        Write { entries, ..Write::default() }
+        Write { entries, position: StorePosition(5), ..Write::default() }
     }
 
     fn record(index: u64, compact_to: u64) -> Write {
         let record = Some(Record { index: LogIndex(index), ..genesis() });
-        Write { record, compact_to: Some(LogIndex(compact_to)), ..Write::default() }
+        Write {
+            record,
+            compact_to: Some(LogIndex(compact_to)),
+            position: StorePosition(5),
+            ..Write::default()
+        }
     }
 
     fn snapshot(index: u64, commit: u64) -> Write {
@@ -202,7 +217,7 @@ mod tests {
             let stored = stored.after(write);
             (stored.first, stored.record, stored.next)
         };
-        assert_eq!(moved(&Write::default()), (5, 7, 10));
+        assert_eq!(moved(&Write { position: StorePosition(4), ..Write::default() }), (5, 7, 10));
         assert_eq!(moved(&entries(&[10, 11], 3)), (5, 7, 12));
         assert_eq!(moved(&entries(&[8], 3)), (5, 7, 9));
         assert_eq!(moved(&record(7, 6)), (7, 7, 10));
@@ -214,7 +229,11 @@ mod tests {
     #[test]
     fn a_write_that_breaks_an_invariant_panics() {
         let stored = Stored::restored(&restored()).unwrap();
-        let long = Write { entries: vec![entry(10, 3, ENTRY_LEN_MAX + 1)], ..Write::default() };
+        let long = Write {
+            entries: vec![entry(10, 3, ENTRY_LEN_MAX + 1)],
+            position: StorePosition(5),
+            ..Write::default()
+        };
         for (broken, write) in [
             ("the term goes back", hard_state(2, 2, 7)),
             ("the commit goes back", hard_state(3, 2, 6)),
@@ -231,6 +250,7 @@ mod tests {
             ("the log is compacted beyond the record", record(7, 8)),
             ("a snapshot takes the commit back", snapshot(6, 7)),
             ("a snapshot is not committed", snapshot(20, 7)),
+            ("the position goes back", Write { position: StorePosition(3), ..entries(&[10], 3) }),
         ] {
             assert!(catch_unwind(|| stored.after(&write)).is_err(), "{broken}");
         }

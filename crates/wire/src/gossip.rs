@@ -4,6 +4,7 @@
 //! Half the round trip corrects the sample, as in Cristian's algorithm (1989).
 
 use crate::cursor::{DecodeError, Reader, Writer};
+use crate::id::StorePosition;
 
 /// Asks for a clock sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub struct Pong {
     pub sent_ns: u64,
     /// The answering node's wall clock, Unix nanoseconds.
     pub wall_ns: u64,
+    /// How far the answering node's data directory has come; durable before it is said.
+    pub position: StorePosition,
 }
 
 impl Pong {
@@ -44,6 +47,7 @@ impl Pong {
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.put_u64(self.sent_ns);
         out.put_u64(self.wall_ns);
+        out.put_u64(self.position.0);
     }
 
     /// Reads a payload.
@@ -52,7 +56,11 @@ impl Pong {
     /// When it is not one.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
-        let pong = Self { sent_ns: reader.u64("sent")?, wall_ns: reader.u64("wall")? };
+        let pong = Self {
+            sent_ns: reader.u64("sent")?,
+            wall_ns: reader.u64("wall")?,
+            position: StorePosition(reader.u64("position")?),
+        };
         reader.finish()?;
         Ok(pong)
     }
@@ -66,8 +74,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn samples_round_trip(sent_ns: u64, wall_ns: u64) {
-            let (ping, pong) = (Ping { sent_ns }, Pong { sent_ns, wall_ns });
+        fn samples_round_trip(sent_ns: u64, wall_ns: u64, position: u64) {
+            let position = StorePosition(position);
+            let (ping, pong) = (Ping { sent_ns }, Pong { sent_ns, wall_ns, position });
             let (mut a, mut b) = (Vec::new(), Vec::new());
             ping.encode(&mut a);
             pong.encode(&mut b);

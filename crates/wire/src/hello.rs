@@ -4,7 +4,7 @@
 use std::fmt;
 
 use crate::cursor::{DecodeError, Reader, Writer};
-use crate::id::{BootId, NodeId, StoreId, WorkerId};
+use crate::id::{BootId, NodeId, StoreId, StorePosition, WorkerId};
 
 /// Longest cluster name, bytes.
 pub const CLUSTER_NAME_LEN_MAX: usize = 64;
@@ -49,6 +49,9 @@ pub struct Hello {
     pub to: NodeId,
     /// The sender's data directory.
     pub store: StoreId,
+    /// How far that directory had come when the run began; less than an earlier run has named means
+    /// that it was set back to an older state.
+    pub position: StorePosition,
     /// The sender's run.
     pub boot: BootId,
     /// `CLUSTER`, at most [`CLUSTER_NAME_LEN_MAX`] bytes.
@@ -75,6 +78,7 @@ impl Hello {
         out.put_u32(worker);
         out.put_u64(self.to.0);
         out.put_u128(self.store.0);
+        out.put_u64(self.position.0);
         out.put_u64(self.boot.0);
         out.put_bytes(self.cluster_name.as_bytes());
         out.put_bytes(self.raft_addr.as_bytes());
@@ -106,6 +110,7 @@ impl Hello {
             link,
             to: NodeId(reader.u64("to")?),
             store: StoreId(reader.u128("store")?),
+            position: StorePosition(reader.u64("position")?),
             boot: BootId(reader.u64("boot")?),
             cluster_name: reader.text("cluster name", CLUSTER_NAME_LEN_MAX)?,
             raft_addr: reader.text("Raft address", ADDR_LEN_MAX)?,
@@ -145,10 +150,13 @@ pub enum RefusalCode {
     Removed = 7,
     /// The receiver has no cluster yet; try again later.
     NotBootstrapped = 8,
+    /// The data directory names fewer durable writes than it did before: it was set back to an older
+    /// state, and what it promised since is forgotten.
+    SetBack = 9,
 }
 
 impl RefusalCode {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::WrongCluster,
         Self::WrongClusterName,
         Self::WrongNode,
@@ -157,6 +165,7 @@ impl RefusalCode {
         Self::DuplicateNode,
         Self::Removed,
         Self::NotBootstrapped,
+        Self::SetBack,
     ];
 
     /// Whether the refused node can do nothing but stop: retrying cannot help while the members
@@ -164,7 +173,11 @@ impl RefusalCode {
     #[must_use]
     pub const fn is_final(self) -> bool {
         match self {
-            Self::WrongCluster | Self::WrongStore | Self::DuplicateNode | Self::Removed => true,
+            Self::WrongCluster
+            | Self::WrongStore
+            | Self::DuplicateNode
+            | Self::Removed
+            | Self::SetBack => true,
             Self::WrongClusterName
             | Self::WrongNode
             | Self::UnknownNode
@@ -229,6 +242,7 @@ mod tests {
             link,
             to: NodeId(3),
             store: StoreId(store),
+            position: StorePosition(11),
             boot: BootId(7),
             cluster_name: name,
             raft_addr: "a:1".into(),

@@ -32,6 +32,11 @@ number! {
     LogIndex
 }
 number! {
+    /// How far a data directory has come: the number of its last durable write, over all runs. It
+    /// only rises, unless the directory was set back to an older state. 0 before the first.
+    StorePosition
+}
+number! {
     /// Number of a confirm round, counted per worker and boot, from 1.
     Round
 }

@@ -25,5 +25,7 @@ pub mod raft_message;
 pub mod timestamp;
 
 pub use cursor::DecodeError;
-pub use id::{BootId, ClusterId, HistoryId, LogIndex, NodeId, Round, StoreId, Term, WorkerId};
+pub use id::{
+    BootId, ClusterId, HistoryId, LogIndex, NodeId, Round, StoreId, StorePosition, Term, WorkerId,
+};
 pub use timestamp::{Epoch, EpochIndex, Timestamp, TimestampRange};

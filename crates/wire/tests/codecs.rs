@@ -14,7 +14,7 @@ use epicepoch_wire::raft_message::{
     Configuration, EntryKind, LogEntry, MessageKind, RaftMessage, Snapshot,
 };
 use epicepoch_wire::{
-    BootId, ClusterId, HistoryId, LogIndex, NodeId, Round, StoreId, Term, WorkerId,
+    BootId, ClusterId, HistoryId, LogIndex, NodeId, Round, StoreId, StorePosition, Term, WorkerId,
 };
 use proptest::prelude::*;
 
@@ -98,6 +98,7 @@ fn codecs() -> Vec<Codec> {
         link: LinkKind::Confirm(worker),
         to: leader,
         store,
+        position: StorePosition(9),
         boot,
         cluster_name: "epicepoch".into(),
         raft_addr: "a.example:1".into(),
@@ -123,7 +124,7 @@ fn codecs() -> Vec<Codec> {
     let genesis = Genesis { cluster, history, members: vec![member(1), member(2)] };
     let refusal = Refusal::new(RefusalCode::WrongStore, "restore it");
     let question = Ping { sent_ns: 1 };
-    let answer = Pong { sent_ns: 1, wall_ns: 2 };
+    let answer = Pong { sent_ns: 1, wall_ns: 2, position: StorePosition(3) };
     let mut codecs = vec![
         codec("hello", &hello, Hello::encode, Hello::decode),
         codec("refusal", &refusal, Refusal::encode, Refusal::decode),

@@ -12,6 +12,7 @@
 mod apply;
 mod duties;
 mod outbox;
+mod position;
 mod refusal;
 mod report;
 mod reservation;
@@ -29,6 +30,7 @@ use thiserror::Error;
 use crate::durable::{Restored, Write};
 use crate::log::Log;
 use crate::planted::{self, Bug};
+use crate::positions::SetBack;
 use crate::publication::{Grant, Identity, Published, Role, Shared};
 use crate::quorum::Voters;
 use crate::state::{MembershipChange, State, is_recordable};
@@ -36,6 +38,7 @@ use crate::translate;
 
 use duties::Duties;
 use outbox::Outbox;
+use position::Places;
 pub use report::{Fatal, HandOver, PeerProgress, Report, Status};
 use reservation::Reservation;
 
@@ -92,6 +95,12 @@ pub enum MessageError {
     /// Only a known member may send this kind: drop it.
     #[error("only a member may send this kind of message")]
     NotAMember,
+    /// The sender's data directory was set back to an older state: refuse it.
+    #[error(
+        "the sender's data directory was set back to an older state: it names {} durable writes \
+         and has named {}", .0.named, .0.remembered
+    )]
+    SetBack(SetBack),
     /// The message claims what no correct peer claims: close the connection.
     #[error("the message claims what no correct peer claims")]
     Impossible,
@@ -146,6 +155,7 @@ pub struct Replica {
     outbox: Outbox,
     snapshot_to_apply: Option<LogIndex>,
     compaction: Option<Write>,
+    positions: Places,
     reservation: Reservation,
     memory: planted::Memory,
     duties: Duties,
@@ -195,6 +205,7 @@ impl Replica {
             outbox: Outbox::new(restored.hard_state),
             snapshot_to_apply: None,
             compaction: None,
+            positions: Places::new(&restored.positions),
             reservation: Reservation::new(&config),
             memory: planted::Memory::default(),
             duties: Duties::default(),
@@ -205,6 +216,7 @@ impl Replica {
             state,
             applied,
         };
+        replica.publish_positions();
         replica.take_in_configuration();
         replica.settle();
         Ok(replica)
@@ -271,6 +283,7 @@ impl Replica {
     pub fn handle_persisted(&mut self, now_ns: u64, number: u64) {
         self.now_ns = now_ns;
         let ready = self.outbox.persisted(number);
+        self.publish_positions();
         self.on_persisted(ready);
         self.settle();
     }

@@ -21,6 +21,8 @@ pub(super) struct Outbox {
     last: u64,
     /// Every step up to this one is durable.
     durable: u64,
+    /// Number of the last durable write.
+    written: u64,
     /// The step that wrote the latest term and vote.
     vote_at: u64,
     vote: (Term, NodeId),
@@ -34,6 +36,7 @@ impl Outbox {
             outstanding: VecDeque::new(),
             last: 0,
             durable: 0,
+            written: 0,
             vote_at: 0,
             vote: (stored.term, stored.vote),
             held: VecDeque::new(),
@@ -112,11 +115,17 @@ impl Outbox {
         if planted::is(Bug::AnyCompletion) {
             self.outstanding.clear();
         }
+        self.written = self.written.max(number);
         self.durable = match self.outstanding.front() {
             Some((next, _)) => next - 1,
             None => self.last,
         };
         self.durable
+    }
+
+    /// The number of the last durable write; 0 before the first.
+    pub(super) fn written(&self) -> u64 {
+        self.written
     }
 
     pub(super) fn poll_write(&mut self) -> Option<Write> {

@@ -73,6 +73,9 @@ impl Replica {
         };
         match self.state.members.get(&from) {
             Some(member) if member.store != store => return Err(MessageError::WrongStore),
+            _ if let Some(set_back) = self.positions.known.set_back.get(&from).copied() => {
+                return Err(MessageError::SetBack(set_back));
+            }
             // A node that this one has not heard of yet may lead it, but has no vote here.
             None if is_answer || self.state.removed.contains(&from) => {
                 return Err(MessageError::NotAMember);

@@ -138,6 +138,7 @@ impl Replica {
         let late = ready.take_persisted_messages();
         let committed = ready.take_committed_entries();
         self.attach_compaction(&mut write);
+        self.attach_positions(&mut write);
         let is_durable = self.outbox.push_write(write);
         for (messages, is_after_write) in [(early, false), (late, true)] {
             for message in messages.iter().filter_map(translate::message) {

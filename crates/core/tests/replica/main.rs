@@ -10,4 +10,5 @@ mod garbage;
 mod leadership;
 mod membership;
 mod planted;
+mod positions;
 mod refusals;

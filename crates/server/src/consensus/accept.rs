@@ -249,7 +249,8 @@ impl Accepted {
                 },
                 FrameKind::Ping => {
                     let Ok(Ping { sent_ns }) = Ping::decode(payload) else { break };
-                    let pong = Pong { sent_ns, wall_ns: wall_ns(&self.faults) };
+                    let position = self.shared.core.positions().own;
+                    let pong = Pong { sent_ns, wall_ns: wall_ns(&self.faults), position };
                     let me = self.shared.identity.node;
                     write_frame(&mut frames, FrameKind::Pong, cluster, me, |out| pong.encode(out));
                     if write_frames(&mut writer, &mut frames).await.is_err() {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use epicepoch_core::durable::{HardState, Record, Restored};
+use epicepoch_core::positions::Positions;
 use epicepoch_core::state::State;
 use epicepoch_wire::bootstrap::{Empty, Genesis, Member};
 use epicepoch_wire::frame::{FrameKind, write_frame};
@@ -48,7 +49,7 @@ pub(super) async fn run(
     storage.found(&record)?;
     tracing::info!(cluster = %genesis.cluster, members = genesis.members.len(), "joined");
     let hard_state = HardState { term: record.term, vote: NodeId(0), commit: record.index };
-    Ok(Restored { hard_state, record, entries: Vec::new() })
+    Ok(Restored { hard_state, record, entries: Vec::new(), positions: Positions::default() })
 }
 
 /// The state of a cluster that begins, as every first member writes it: index 1 of term 1.

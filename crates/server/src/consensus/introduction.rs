@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use epicepoch_core::positions::SetBack;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::hello::{Hello, LinkKind, Refusal, RefusalCode};
 use epicepoch_wire::{ClusterId, NodeId};
@@ -37,9 +38,27 @@ pub(crate) fn check(
     }
     match published.members.get(&from) {
         Some(member) if member.store != hello.store => Err(wrong_store(member)),
+        Some(member) => match shared.core.positions().check(from, hello.boot, hello.position) {
+            Ok(()) => Ok(()),
+            Err(set_back) => {
+                let text = set_back_text(shared.identity.node, member, &set_back);
+                Err(Refusal::new(RefusalCode::SetBack, text))
+            }
+        },
         // A member that this node has not heard of yet may lead it; it has no vote here.
-        Some(_) | None => Ok(()),
+        None => Ok(()),
     }
+}
+
+/// What a data directory that was set back to an older state means, and what to do about it.
+fn set_back_text(me: NodeId, member: &Member, set_back: &SetBack) -> String {
+    let SetBack { named, remembered } = set_back;
+    format!(
+        "the data directory of node {} was set back to an older state: it has made {named} durable \
+         writes, and node {me} knows of {remembered}; what it promised since is forgotten; put the \
+         newest directory back, or remove this member and add a new one with an empty directory",
+        member.node
+    )
 }
 
 /// Checks what a hello says whatever state the receiver is in.
@@ -66,6 +85,7 @@ pub(crate) fn check_name(shared: &NodeShared, from: NodeId, hello: &Hello) -> Re
 
 /// Checks the welcome with which a peer answered a hello.
 pub(crate) fn check_welcome(
+    shared: &NodeShared,
     cluster: ClusterId,
     peer: &Member,
     answered: (ClusterId, NodeId),
@@ -85,7 +105,17 @@ pub(crate) fn check_welcome(
             peer.raft_addr
         ));
     }
-    Ok(())
+    check_position(shared, peer, welcome)
+}
+
+/// Checks that a peer's data directory has not been set back, whoever said hello first.
+pub(crate) fn check_position(
+    shared: &NodeShared,
+    peer: &Member,
+    welcome: &Hello,
+) -> Result<(), String> {
+    let checked = shared.core.positions().check(peer.node, welcome.boot, welcome.position);
+    checked.map_err(|set_back| set_back_text(shared.identity.node, peer, &set_back))
 }
 
 /// The refusal of a node id that is bound to another data directory.

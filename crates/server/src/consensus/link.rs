@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use epicepoch_wire::ClusterId;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::frame::{FrameKind, write_frame};
 use epicepoch_wire::gossip::{Ping, Pong};
 use epicepoch_wire::hello::{Hello, LinkKind, Refusal, RefusalCode};
 use epicepoch_wire::raft_message::RaftMessage;
+use epicepoch_wire::{BootId, ClusterId, StorePosition};
 use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -111,12 +111,12 @@ impl Dialler {
         for attempt in 0_usize.. {
             let addr = &self.addrs[attempt % self.addrs.len()];
             let error = match self.connect(addr).await {
-                Ok((reader, writer)) => {
+                Ok((reader, writer, boot)) => {
                     tracing::info!(peer = self.peer.node.0, "connected");
                     (backoff, told) = (BACKOFF.0, String::new());
                     // What waited for the old connection is stale: Raft sends again.
                     while queued.try_recv().is_ok() {}
-                    self.serve(reader, writer, &mut queued).await
+                    self.serve(reader, writer, boot, &mut queued).await
                 }
                 Err(error) => error,
             };
@@ -179,7 +179,7 @@ impl Dialler {
     async fn connect(
         &self,
         addr: &str,
-    ) -> Result<(FrameReader<OwnedReadHalf>, OwnedWriteHalf), LinkError> {
+    ) -> Result<(FrameReader<OwnedReadHalf>, OwnedWriteHalf, BootId), LinkError> {
         let hello = self.shared.hello(LinkKind::Raft, self.peer.node);
         let attempt = async {
             let stream = TcpStream::connect(addr).await?;
@@ -191,18 +191,20 @@ impl Dialler {
             write_frames(&mut writer, &mut frames).await?;
             let mut reader = FrameReader::new(reader);
             let (header, payload) = reader.next().await?.ok_or(LinkError::Closed)?;
-            match header.kind {
+            let boot = match header.kind {
                 FrameKind::Welcome => {
                     let welcome = Hello::decode(payload).map_err(FrameError::from)?;
                     let from = (header.cluster, header.from);
-                    check_welcome(self.cluster, &self.peer, from, &welcome)
+                    check_welcome(&self.shared, self.cluster, &self.peer, from, &welcome)
                         .map_err(LinkError::WrongPeer)?;
                     let member = Member {
                         raft_addr: welcome.raft_addr.clone(),
                         client_addr: welcome.client_addr.clone(),
                         ..self.peer.clone()
                     };
+                    let boot = welcome.boot;
                     self.inbox.send(Event::Introduced { member, hello: welcome }).await;
+                    boot
                 }
                 FrameKind::Refused => {
                     let refusal = Refusal::decode(payload).map_err(FrameError::from)?;
@@ -211,8 +213,8 @@ impl Dialler {
                 kind => {
                     return Err(LinkError::WrongPeer(format!("{kind:?} instead of a welcome")));
                 }
-            }
-            Ok((reader, writer))
+            };
+            Ok((reader, writer, boot))
         };
         timeout(CONNECT_TIMEOUT, attempt).await.map_err(|_| LinkError::Timeout)?
     }
@@ -222,11 +224,14 @@ impl Dialler {
         &self,
         mut reader: FrameReader<OwnedReadHalf>,
         mut writer: OwnedWriteHalf,
+        boot: BootId,
         queued: &mut mpsc::Receiver<RaftMessage>,
     ) -> LinkError {
         let mut pings = interval(PING_INTERVAL);
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut heard_at = Instant::now();
+        // The last question, and what was known of the peer's position when it was sent.
+        let mut asked = (0, StorePosition(0));
         let mut frames = Vec::new();
         loop {
             tokio::select! {
@@ -244,7 +249,9 @@ impl Dialler {
                         heard_at = Instant::now();
                         let received_ns = self.shared.clock.monotonic_ns();
                         let node = self.peer.node;
-                        self.inbox.send(Event::Pong { node, pong, received_ns }).await;
+                        let is_last = pong.sent_ns == asked.0;
+                        let since = if is_last { asked.1 } else { StorePosition(0) };
+                        self.inbox.send(Event::Pong { node, boot, since, pong, received_ns }).await;
                     }
                 },
                 message = queued.recv(), if frames.len() < FRAMES_LEN_MAX => {
@@ -259,6 +266,7 @@ impl Dialler {
                         return LinkError::Silent;
                     }
                     let ping = Ping { sent_ns: self.shared.clock.monotonic_ns() };
+                    asked = (ping.sent_ns, self.shared.core.positions().of(self.peer.node));
                     let me = self.shared.identity.node;
                     write_frame(&mut frames, FrameKind::Ping, self.cluster, me, |out| {
                         ping.encode(out);
@@ -291,7 +299,7 @@ pub(super) fn is_fatal(code: RefusalCode, times: u32) -> bool {
         // Another process of this id may be about to end; a wrong address of one peer is no
         // reason to end a node that serves.
         RefusalCode::DuplicateNode => times >= DUPLICATE_REFUSALS_MAX,
-        RefusalCode::WrongStore | RefusalCode::Removed => true,
+        RefusalCode::WrongStore | RefusalCode::Removed | RefusalCode::SetBack => true,
         // All others may heal, or concern one address only; so may a later version's codes.
         _ => false,
     }

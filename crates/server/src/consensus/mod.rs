@@ -11,7 +11,7 @@
 
 mod accept;
 mod bootstrap;
-mod introduction;
+pub(crate) mod introduction;
 mod link;
 mod plane;
 mod wall;
@@ -95,7 +95,10 @@ pub enum ConsensusError {
     #[error(transparent)]
     Fatal(#[from] Fatal),
     /// This disk was set back to an older state.
-    #[error("{0}: remove this member and add a new one")]
+    #[error(
+        "{0}; put the newest directory back, or remove this member and add a new one with an empty \
+         directory"
+    )]
     LostEntries(epicepoch_core::replica::MessageError),
 }
 

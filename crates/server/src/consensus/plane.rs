@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use epicepoch_core::clock::{ClockStatus, TrustedClock};
 use epicepoch_core::durable::Restored;
+use epicepoch_core::positions::SetBack;
 use epicepoch_core::publication::{Identity, Role};
 use epicepoch_core::replica::{HandOver, MessageError, Outgoing, Replica, ReplicaConfig, Report};
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::gossip::Pong;
 use epicepoch_wire::hello::{Hello, Refusal, RefusalCode};
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
-use epicepoch_wire::{NodeId, StoreId};
+use epicepoch_wire::{BootId, NodeId, StoreId, StorePosition};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
@@ -49,8 +50,9 @@ pub(super) enum Event {
     Message { from: NodeId, store: StoreId, message: RaftMessage },
     /// A peer introduced itself on a Raft link.
     Introduced { member: Member, hello: Hello },
-    /// A peer's clock sample.
-    Pong { node: NodeId, pong: Pong, received_ns: u64 },
+    /// A peer's clock sample and position, in the run `boot`; `since` was known of its position when
+    /// it was asked.
+    Pong { node: NodeId, boot: BootId, since: StorePosition, pong: Pong, received_ns: u64 },
     /// A peer cannot be reached, or a link to it broke.
     Unreachable { node: NodeId },
     /// A peer closed a connection: its process may be gone.
@@ -203,6 +205,17 @@ fn replica(shared: &NodeShared, restored: &Restored, seed: u64) -> Result<Replic
     Ok(Replica::new(config, restored, shared.core.clone())?)
 }
 
+fn tell_set_back(node: NodeId, heard: Result<(), SetBack>) {
+    if let Err(SetBack { named, remembered }) = heard {
+        tracing::error!(
+            peer = node.0,
+            named = named.0,
+            remembered = remembered.0,
+            "a peer's data directory was set back to an older state: it is refused"
+        );
+    }
+}
+
 impl Plane {
     /// This node's own addresses may be others than the cluster knows.
     fn introduce_self(&mut self) {
@@ -294,9 +307,14 @@ impl Plane {
                 for text in differing_settings(&self.shared, &hello) {
                     tracing::warn!(peer = member.node.0, "a setting differs: {text}");
                 }
+                let node = member.node;
+                let heard = self.replica.handle_greeting(node, hello.boot, hello.position);
+                tell_set_back(node, heard);
                 self.replica.handle_introduction(member);
             }
-            Event::Pong { node, pong, received_ns } => {
+            Event::Pong { node, boot, since, pong, received_ns } => {
+                let heard = self.replica.handle_position(node, boot, pong.position, since);
+                tell_set_back(node, heard);
                 self.refusals.remove(&node);
                 self.clock.handle_sample(node, pong.wall_ns, pong.sent_ns, received_ns);
                 for (node, offset_ns) in self.clock.peer_offsets() {

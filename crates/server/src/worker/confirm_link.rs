@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::sequencer::Sequencer;
 use super::signal::Signal;
+use crate::consensus::introduction::check_position;
 use crate::framed::{FrameError, FrameReader, write_frames};
 
 /// Longest time to open a connection: a peer on the other side of the world answers in a third.
@@ -82,6 +83,9 @@ enum LinkError {
     /// Somebody else answers at the member's address: correct `RAFT_ADDR` or `PEERS`.
     #[error("somebody else answers at this address: node {node}, data directory {store}")]
     Stranger { node: NodeId, store: String },
+    /// The member's data directory was set back to an older state; the text says what to do.
+    #[error("{0}")]
+    SetBack(String),
     /// The connection ended, or was ended by this node.
     #[error("the connection ended")]
     Ended,
@@ -248,7 +252,7 @@ impl Link {
             && welcome.to == shared.identity.node
             && welcome.cluster_name == shared.config.cluster_name;
         if is_expected {
-            return Ok(());
+            return check_position(shared, &self.member, &welcome).map_err(LinkError::SetBack);
         }
         Err(LinkError::Stranger { node: header.from, store: welcome.store.to_string() })
     }

@@ -101,6 +101,7 @@ impl Cluster {
         let interval_ns = config.epoch_interval.as_nanos() as u64;
         let shared = Arc::new(NodeShared {
             identity: identity(id),
+            began: epicepoch_wire::StorePosition(0),
             client_addr: self.members[&id].client_addr.clone(),
             allocator: Allocator::new(core.clone(), interval_ns),
             clock: NodeClock::new(START_NS),

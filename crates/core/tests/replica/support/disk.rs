@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use epicepoch_core::durable::{HardState, Record, Restored, Write};
+use epicepoch_core::positions::Positions;
 use epicepoch_core::state::State;
 use epicepoch_wire::bootstrap::Genesis;
 use epicepoch_wire::raft_message::{Configuration, EntryKind, LogEntry};
@@ -45,13 +46,14 @@ impl Disk {
 
     fn holding(record: Record) -> Self {
         let hard_state = HardState { term: record.term, vote: NodeId(0), commit: record.index };
-        let durable = Restored { hard_state, record, entries: vec![] };
+        let durable =
+            Restored { hard_state, record, entries: vec![], positions: Positions::default() };
         Self { durable, pending: VecDeque::new(), write_ns: 0, is_stuck: false }
     }
 
     /// Adds committed empty entries, so that the log is soon compacted.
     pub(crate) fn fill(&mut self, entries: u64) {
-        let Restored { hard_state, record, entries: log } = &mut self.durable;
+        let Restored { hard_state, record, entries: log, .. } = &mut self.durable;
         let next = record.index.0 + 1;
         log.extend((next..next + entries).map(|index| LogEntry {
             kind: EntryKind::Normal,
