@@ -303,12 +303,11 @@ impl World {
         self.random.u64(least..=most)
     }
 
-    /// The next event, if it is due before `end_ns`. `false` when there is none.
+    /// The next event, if it is due by `end_ns`. `false` when there is none.
     pub(crate) fn step(&mut self, end_ns: u64) -> bool {
-        if self.queue.next_ns().is_none_or(|at_ns| at_ns > end_ns) {
+        let Some((at_ns, Addressed { to, boot, event })) = self.queue.pop_until(end_ns) else {
             return false;
-        }
-        let (at_ns, Addressed { to, boot, event }) = self.queue.pop().expect("one is due");
+        };
         self.now_ns = at_ns;
         let Some(plane) = event.plane() else {
             self.digest(to, &event);
