@@ -5,8 +5,8 @@
 use epicepoch_wire::NodeId;
 
 use crate::event::{Event, Told};
-use crate::node::{Asker, Node, WORKERS};
-use crate::world::{MS, World};
+use crate::node::{Asker, WORKERS};
+use crate::world::{MS, NODES_MAX, World};
 
 /// One client.
 #[derive(Clone, Copy, Debug)]
@@ -102,12 +102,14 @@ impl World {
 
     /// A node that believes to lead, if there is one and chance wants it.
     pub(crate) fn any_leading(&mut self) -> NodeId {
-        let leading = |node: &&Node| node.holds_grant();
-        let count = self.nodes.iter().filter(leading).count();
+        let (mut leading, mut count) = ([NodeId(0); NODES_MAX], 0);
+        for node in self.nodes.iter().filter(|node| node.holds_grant()) {
+            leading[count] = node.id;
+            count += 1;
+        }
         if count == 0 || self.chance(50) {
             return self.any();
         }
-        let which = self.random.usize(0..count);
-        self.nodes.iter().filter(leading).nth(which).map_or(NodeId(1), |node| node.id)
+        leading[self.random.usize(0..count)]
     }
 }
