@@ -21,6 +21,8 @@ pub const SNAPSHOT_LEN_MAX: usize = 512 << 10;
 pub const CONTEXT_LEN_MAX: usize = 64;
 /// Most node ids in one list of a configuration.
 pub const CONFIGURATION_MAX: usize = 64;
+/// Room for a message with an entry or none: nearly every one is written without moving.
+const LEN_USUAL: usize = 128;
 
 /// What a message asks or answers. Names as in the library; numbers are ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -236,6 +238,7 @@ pub struct RaftMessage {
 impl RaftMessage {
     /// Appends the payload.
     pub fn encode(&self, out: &mut Vec<u8>) {
+        out.reserve(LEN_USUAL);
         out.put_u8(self.kind as u8);
         out.put_u64(self.to.0);
         out.put_u64(self.term.0);
