@@ -13,14 +13,16 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let mut summary = Summary::default();
+    let mut hash = 0_u64;
     for seed in *first..first.saturating_add(*count) {
         let outcome = run(Options::new(seed));
+        hash = hash.rotate_left(1) ^ outcome.hash;
         if let Some(failure) = outcome.failure {
             eprintln!("seed {seed}: {failure}");
             return ExitCode::FAILURE;
         }
         summary.add(&outcome.summary);
     }
-    println!("{summary}");
+    println!("{summary}\ntrace hash {hash:016x}");
     ExitCode::SUCCESS
 }
