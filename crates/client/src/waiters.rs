@@ -59,7 +59,8 @@ impl Batch {
 
 /// The callers of one client.
 ///
-/// Invariant: `free.len() + taken slots == slots.len() <= CALLERS_MAX`.
+/// Invariants: `free.len() + taken slots == slots.len() <= CALLERS_MAX`, and after a caller has
+/// entered `open.len() <= 2 * slots.len()`.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     slots: Vec<Slot>,
@@ -73,6 +74,9 @@ impl Waiters {
     /// Lets a caller join the open batch. `None` when too many wait; else its slot, and whether
     /// it is the first of the batch.
     pub(crate) fn enter(&mut self, count: u64, deadline: Instant) -> Option<(usize, bool)> {
+        if self.open.len() >= 2 * self.slots.len() {
+            self.forget_the_gone();
+        }
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None if self.slots.len() < CALLERS_MAX => {
@@ -216,9 +220,15 @@ impl Waiters {
         false
     }
 
+    /// Drops the places of those who left or were told something. At least as many callers enter
+    /// before the next time as there are slots, so a call pays for a place or two.
+    fn forget_the_gone(&mut self) {
+        let slots = &self.slots;
+        self.open.retain(|place| is_waiting(slots, *place));
+    }
+
     fn is_waiting(&self, place: Place) -> bool {
-        let slot = &self.slots[place.slot];
-        slot.generation == place.generation && matches!(slot.state, State::Waiting(_))
+        is_waiting(&self.slots, place)
     }
 
     fn finish(&mut self, place: Place, outcome: Outcome, wakers: &mut Vec<Waker>) {
@@ -238,6 +248,11 @@ impl Waiters {
             self.spare.push(batch.places);
         }
     }
+}
+
+fn is_waiting(slots: &[Slot], place: Place) -> bool {
+    let slot = &slots[place.slot];
+    slot.generation == place.generation && matches!(slot.state, State::Waiting(_))
 }
 
 /// Callers of one client that wait at once.
@@ -340,5 +355,38 @@ mod tests {
         assert_eq!(outcome(&mut waiters, patient), None);
         waiters.answer(batch, range(0, 1), &mut Vec::new());
         assert_eq!(waiters.take_batch().unwrap().callers(), 1);
+    }
+
+    #[test]
+    fn callers_that_come_and_go_behind_a_patient_one_take_no_more_memory() {
+        let mut waiters = Waiters::default();
+        let now = Instant::now();
+        waiters.enter(1, later()).unwrap();
+        for call in 0..1000 {
+            let (slot, _) = waiters.enter(2, now).unwrap();
+            if call % 2 == 0 {
+                waiters.expire(now, None, &mut Vec::new());
+            }
+            waiters.leave(slot);
+            let (open, slots) = (waiters.open.len(), waiters.slots.len());
+            assert!(open <= 2 * slots, "{open} places for {slots} slots");
+        }
+        waiters.enter(4, later()).unwrap();
+        let batch = waiters.take_batch().unwrap();
+        assert_eq!((batch.total(), batch.callers()), (5, 2), "who waits is not forgotten");
+    }
+
+    #[test]
+    fn a_caller_is_the_first_when_only_the_gone_were_in_front_of_it() {
+        let mut waiters = Waiters::default();
+        let firsts: Vec<_> = (0..100)
+            .map(|_| {
+                let (slot, is_first) = waiters.enter(1, later()).unwrap();
+                waiters.leave(slot);
+                is_first
+            })
+            .collect();
+        // At the latest when the places of the gone are as many as may be.
+        assert!(firsts.chunks(2).all(|pair| pair.contains(&true)), "{firsts:?}");
     }
 }
