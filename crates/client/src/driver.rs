@@ -335,6 +335,10 @@ impl Driver {
             };
             if let Some(id) = is_ping {
                 link.out.extend_from_slice(&pong(id));
+                if link.out.len() > OUT_LEN_MAX {
+                    next = Next::Leave(lost(addr, &"it pings and does not read"));
+                    break;
+                }
             }
         }
         link.consume(taken);
@@ -454,6 +458,8 @@ const fn link_limit() -> usize {
 /// Requests in flight on the connection. One would make callers wait for a round trip that they
 /// cannot join; many would make requests small where merging them costs least.
 const IN_FLIGHT_MAX: usize = 4;
+/// Bytes that wait to be sent at most: 4,096 pongs, since of requests only few are in flight.
+const OUT_LEN_MAX: usize = 1 << 16;
 /// How often deadlines and silent nodes are looked for while somebody waits.
 const TICK: Duration = Duration::from_millis(5);
 /// Shortest idle limit of a node that is believed.

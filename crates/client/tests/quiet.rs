@@ -7,9 +7,12 @@ use std::time::{Duration, Instant};
 
 use epicepoch_client::{Client, Epoch, EpochIndex, Options, Timestamp, TimestampsError};
 use epicepoch_wire::native::hello::MemberAddr;
-use epicepoch_wire::native::message::pong;
+use epicepoch_wire::native::message::{ping, pong};
 use epicepoch_wire::native::{COUNT_MAX, TO_SERVER_TAIL_LEN_MAX, ToServer, Welcome, split};
 use epicepoch_wire::{ClusterId, HistoryId, NodeId};
+
+/// Bytes of pings that a node sends at most: more than all buffers between hold, several times.
+const PINGS_LEN_MAX: usize = 64 << 20;
 
 /// A node's end of a connection.
 struct End {
@@ -87,4 +90,19 @@ async fn a_call_that_comes_together_with_another_frame_still_has_its_deadline() 
     let got = tokio::time::timeout(Duration::from_secs(10), call).await;
     let error = got.expect("an end long before the next ping").unwrap_err();
     assert!(matches!(error, TimestampsError::DeadlineExceeded { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_node_that_pings_and_never_reads_is_left() {
+    let (_client, mut end) = connected().await;
+    let pings = ping(7).repeat(4096);
+    let pinging = tokio::task::spawn_blocking(move || {
+        let mut sent = 0;
+        while sent < PINGS_LEN_MAX && end.stream.write_all(&pings).is_ok() {
+            sent += pings.len();
+        }
+        sent
+    });
+    let sent = pinging.await.unwrap();
+    assert!(sent < PINGS_LEN_MAX, "the client is still there after {sent} bytes");
 }
