@@ -7,6 +7,7 @@ use std::task::{Poll, Waker};
 
 use super::Ordering;
 
+pub(crate) use loom::sync::atomic::AtomicUsize;
 pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
 
 /// A fault in what threads share, for a test that must fail.

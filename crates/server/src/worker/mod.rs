@@ -6,7 +6,7 @@
 //! - `thread`: the event loop of one worker: peers first, then clients.
 //! - `mail`: what other threads tell a worker.
 //! - `sequencer`: requests, rounds, answers.
-//! - `batch`: where requests wait.
+//! - `batch`: where requests wait; `places`: how many may.
 //! - `view`: what a worker last saw published.
 //! - `links`, `confirm_link`: questions to other members.
 //! - `confirm_answer`: answers to other members.
@@ -30,12 +30,14 @@ mod confirm_answer;
 mod confirm_link;
 mod links;
 mod mail;
+mod places;
 pub(crate) mod sequencer;
 pub(crate) mod signal;
 mod thread;
 pub(crate) mod view;
 
 use mail::{Letter, Letterbox};
+use places::Places;
 
 /// The workers of a node. Clones are handles to the same threads; when the last one goes, the
 /// threads end without finishing their requests.
@@ -62,7 +64,7 @@ impl Workers {
         let count = shared.config.workers;
         let (boxes, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| Letterbox::new()).unzip();
         let boxes: Arc<[Letterbox]> = boxes.into();
-        let waiting = Arc::new(AtomicUsize::new(0));
+        let places = Arc::new(Places::new(shared.config.request_buffer));
         let handles = Handles {
             boxes: boxes.clone(),
             metrics: metrics.clone(),
@@ -80,7 +82,7 @@ impl Workers {
                 metrics: metrics.clone(),
                 boxes: boxes.clone(),
                 letters,
-                waiting: waiting.clone(),
+                places: places.clone(),
                 ended: EndGuard(workers.0.ended.clone()),
             };
             let thread = start.spawn()?;

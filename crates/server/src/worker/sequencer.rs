@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use epicepoch_wire::{NodeId, WorkerId};
 
 use super::batch::{Batch, Outcome, Room};
 use super::links::Links;
+use super::places::Places;
 use super::signal::{Signal, behind_ready_tasks};
 use super::view::View;
 use crate::metrics::Metrics;
@@ -47,8 +48,8 @@ pub(crate) struct Sequencer {
     rounds: RefCell<Rounds<Batch>>,
     room: RefCell<Room>,
     view: RefCell<Rc<View>>,
-    /// Requests that wait on all workers of the node.
-    waiting: Arc<AtomicUsize>,
+    /// For the requests that wait on all workers of the node.
+    places: Arc<Places>,
     /// Set when a turn has something to do.
     due: Signal,
     /// Batches that were answered and may not be written yet: when, and how many requests.
@@ -66,7 +67,7 @@ impl Sequencer {
         shared: Arc<NodeShared>,
         metrics: Arc<Metrics>,
         links: Links,
-        waiting: Arc<AtomicUsize>,
+        places: Arc<Places>,
     ) -> Self {
         let view = Rc::new(View::new(shared.core.published()));
         Self {
@@ -77,7 +78,7 @@ impl Sequencer {
             rounds: RefCell::new(Rounds::new(shared.identity, worker)),
             room: RefCell::new(Room::new(shared.config.request_buffer)),
             view: RefCell::new(view),
-            waiting,
+            places,
             due: Signal::default(),
             answered: RefCell::default(),
             own_waiting: Cell::default(),
@@ -112,14 +113,14 @@ impl Sequencer {
                 return Err(view.refusal());
             }
         }
-        let admitted = self.admit(requests);
+        let admitted = self.places.take(requests);
         if admitted == 0 {
             return Err(ErrorCode::Overloaded);
         }
         let clock = || self.shared.clock.monotonic_ns();
         let slot = self.room.borrow_mut().enter(admitted, total(admitted), clock);
         let Some(slot) = slot else {
-            self.waiting.fetch_sub(admitted as usize, Ordering::Relaxed);
+            self.places.give_back(admitted);
             return Err(ErrorCode::Overloaded);
         };
         self.count_waiting(|own| own + u64::from(admitted));
@@ -128,17 +129,6 @@ impl Sequencer {
             self.alarm.set();
         }
         Ok(Ticket { sequencer: self.clone(), slot, requests: admitted })
-    }
-
-    /// Takes places among the requests that may wait in the node, as many as there are.
-    fn admit(&self, requests: u32) -> u32 {
-        let wanted = requests as usize;
-        let before = self.waiting.fetch_add(wanted, Ordering::Relaxed);
-        let admitted = self.shared.config.request_buffer.saturating_sub(before).min(wanted);
-        if admitted < wanted {
-            self.waiting.fetch_sub(wanted - admitted, Ordering::Relaxed);
-        }
-        admitted as u32
     }
 
     /// Takes turns for ever: one when something is due, behind every task that is ready, so that
@@ -365,7 +355,7 @@ impl Sequencer {
 
     fn leave(&self, slot: usize, requests: u32) {
         self.room.borrow_mut().leave(slot);
-        self.waiting.fetch_sub(requests as usize, Ordering::Relaxed);
+        self.places.give_back(requests);
         self.count_waiting(|own| own - u64::from(requests));
     }
 

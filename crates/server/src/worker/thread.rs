@@ -9,7 +9,6 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -24,6 +23,7 @@ use super::EndGuard;
 use super::confirm_answer::Caller;
 use super::links::Links;
 use super::mail::{Letter, Letterbox};
+use super::places::Places;
 use super::sequencer::Sequencer;
 use super::signal::Signal;
 use crate::abort::AbortOnPanic;
@@ -53,7 +53,7 @@ pub(crate) struct Start {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) boxes: Arc<[Letterbox]>,
     pub(crate) letters: mpsc::Receiver<Letter>,
-    pub(crate) waiting: Arc<AtomicUsize>,
+    pub(crate) places: Arc<Places>,
     pub(crate) ended: EndGuard,
 }
 
@@ -65,12 +65,12 @@ impl Start {
         let runtime = runtime.thread_name(format!("resolve-{}", self.worker)).build()?;
         std::thread::Builder::new().name(format!("worker-{}", self.worker)).spawn(move || {
             let _abort = AbortOnPanic("worker");
-            let Self { worker, shared, metrics, boxes, letters, waiting, ended } = self;
+            let Self { worker, shared, metrics, boxes, letters, places, ended } = self;
             let local = LocalSet::new();
             let timeout = shared.config.election_timeout;
             let node = shared.identity.node;
             let links = Links::new(node, worker, boxes.clone(), metrics.clone(), timeout);
-            let sequencer = Rc::new(Sequencer::new(worker, shared, metrics, links, waiting));
+            let sequencer = Rc::new(Sequencer::new(worker, shared, metrics, links, places));
             let worker = Worker {
                 clients: Clients::new(sequencer.clone()),
                 sequencer,
