@@ -50,6 +50,10 @@ pub struct Options {
     /// How long one node may take to answer before another is asked. Default 500 ms: longer
     /// than a loaded node needs, shorter than the caller of a failover wants to wait.
     pub attempt_timeout: Duration,
+    /// How often the members' addresses are learned anew while a connection lives. Default 30 s:
+    /// members change rarely, and a greeting costs little. Over HTTP they are learned whenever
+    /// the leader is looked for.
+    pub refresh_interval: Duration,
     /// How timestamps are asked for. Default [`Via::Native`].
     pub via: Via,
     /// Seed of the jitter in waiting times. Default from the system's randomness, so that
@@ -119,6 +123,7 @@ impl Client {
             waiters: Mutex::new(Waiters::default()),
             session: session.clone(),
             attempt_timeout: options.attempt_timeout,
+            refresh_interval: options.refresh_interval,
             observer: options.observer.clone(),
             bell: Notify::new(),
             is_closed: AtomicBool::new(false),
@@ -231,6 +236,7 @@ impl Default for Options {
         Self {
             timeout: Duration::from_secs(2),
             attempt_timeout: Duration::from_millis(500),
+            refresh_interval: Duration::from_secs(30),
             via: Via::Native,
             seed: fastrand::u64(..),
             observer: None,

@@ -36,6 +36,7 @@ pub(crate) struct Core {
     pub(crate) waiters: Mutex<Waiters>,
     pub(crate) session: Arc<Mutex<Session>>,
     pub(crate) attempt_timeout: Duration,
+    pub(crate) refresh_interval: Duration,
     pub(crate) observer: Option<Arc<dyn Observer>>,
     /// Rung when a caller opens a batch, and when the client is dropped.
     pub(crate) bell: Notify,
@@ -53,6 +54,18 @@ impl Core {
 
     fn session(&self) -> MutexGuard<'_, Session> {
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Learns the members anew from the node at `addr`: to be greeted is to be told who they are.
+    async fn refresh(self: Arc<Self>, addr: String) {
+        let opening = tokio::time::timeout(self.attempt_timeout, Link::open(&addr));
+        let Ok(Ok((_, welcome))) = opening.await else { return };
+        let mut session = self.session();
+        if let Some((cluster, history)) = welcome.cluster
+            && session.check_cluster(&addr, Some(&cluster_header(cluster, history))).is_ok()
+        {
+            session.learn_members(member_addrs(&welcome));
+        }
     }
 
     /// Starts a driver if none runs.
@@ -111,8 +124,11 @@ enum Next {
     Stay,
     /// It still leads; send nothing for a moment.
     Pause(Setback),
-    /// Another node leads.
-    Follow(String),
+    /// Another node leads, as this one says.
+    Follow {
+        by: String,
+        leader: String,
+    },
     /// Nothing more comes from here.
     Leave(Setback),
     /// Something is wrong that no retry heals.
@@ -190,17 +206,16 @@ impl Driver {
         };
         let cluster = cluster_header(cluster, history);
         session.check_cluster(addr, Some(&cluster)).map_err(|error| Next::Fail(error.into()))?;
-        let members = welcome.members.iter().map(|member| member.addr.clone());
-        let members = members.filter(|addr| is_address(addr)).collect();
         let leader = welcome.leader.as_ref().filter(|leader| is_address(&leader.addr));
-        session.learn_addresses(members, leader.map(|leader| leader.addr.clone()));
+        session.learn_members(member_addrs(welcome));
+        session.forget_any_leader();
         match leader {
             // Reached under another name, maybe the only one that leads there from here.
             Some(leader) if leader.node == welcome.node => {
                 session.set_leader(addr.to_owned());
                 Ok(())
             }
-            Some(leader) => Err(Next::Follow(leader.addr.clone())),
+            Some(leader) => Err(Next::Follow { by: addr.to_owned(), leader: leader.addr.clone() }),
             None => Err(Next::Leave(Setback::NoLeader { addr: addr.to_owned() })),
         }
     }
@@ -209,15 +224,17 @@ impl Driver {
     async fn turn(&mut self, next: Next) {
         match next {
             Next::Stay => {}
-            Next::Follow(leader) if self.setbacks.hop() => {
-                self.core.session().set_leader(leader);
-            }
-            Next::Follow(leader) => {
-                // They send each other round.
-                self.pause(Setback::NoLeader { addr: leader }, 0).await;
+            Next::Follow { by, leader } => {
+                let is_suspect = self.core.session().is_suspect(&leader, now());
+                if !is_suspect && self.setbacks.hop() {
+                    return self.core.session().set_leader(leader);
+                }
+                // It does not know better yet, or they send each other round.
+                self.core.session().forget_leader(&by);
+                self.pause(Setback::NoLeader { addr: by }, 0).await;
             }
             Next::Leave(setback) => {
-                self.core.session().forget_leader(setback.addr());
+                self.core.session().note_setback(&setback, now());
                 self.pause(setback, 0).await;
             }
             Next::Pause(setback) => self.pause(setback, OVERLOADED_SETBACKS).await,
@@ -250,7 +267,9 @@ impl Driver {
     async fn serve(&mut self, addr: &str, mut link: Link, idle: Duration) -> Next {
         let mut sent: VecDeque<Sent> = VecDeque::with_capacity(IN_FLIGHT_MAX);
         let mut timer = pin!(tokio::time::sleep(TICK));
-        let mut pinged_at = now();
+        let (mut pinged_at, mut refreshed_at) = (now(), now());
+        let refresh = self.core.refresh_interval.max(TICK);
+        let rest = (idle / 3).min(refresh);
         // The timer sleeps until the next ping. Whatever wakes the task may send what waits, so
         // it is looked for here and not where the bell rings.
         let mut is_resting = false;
@@ -277,7 +296,11 @@ impl Driver {
                         pinged_at = now();
                         link.out.extend_from_slice(&ping(0));
                     }
-                    restart(timer.as_mut(), if is_resting { idle / 3 } else { TICK });
+                    if now().saturating_duration_since(refreshed_at) >= refresh {
+                        refreshed_at = now();
+                        tokio::spawn(self.core.clone().refresh(addr.to_owned()));
+                    }
+                    restart(timer.as_mut(), if is_resting { rest } else { TICK });
                     self.silence(addr, &sent)
                 }
             };
@@ -368,7 +391,7 @@ impl Driver {
                 let is_another = leader.node != NodeId(0) && leader.node != self.node;
                 if is_another && is_address(leader.addr) {
                     tracing::debug!(leader = leader.addr, "another node leads");
-                    return Next::Follow(leader.addr.to_owned());
+                    return Next::Follow { by: addr.to_owned(), leader: leader.addr.to_owned() };
                 }
                 Next::Stay
             }
@@ -434,10 +457,17 @@ fn take(sent: &mut VecDeque<Sent>, id: u64) -> Option<Sent> {
     sent.remove(position)
 }
 
+fn member_addrs(welcome: &Welcome) -> Vec<String> {
+    let addrs = welcome.members.iter().map(|member| member.addr.clone());
+    addrs.filter(|addr| is_address(addr)).collect()
+}
+
 fn refused(addr: &str, code: ErrorCode, text: &str) -> Next {
     let addr = addr.to_owned();
     match code {
-        ErrorCode::NotLeader if text != addr && is_address(text) => Next::Follow(text.to_owned()),
+        ErrorCode::NotLeader if text != addr && is_address(text) => {
+            Next::Follow { by: addr, leader: text.to_owned() }
+        }
         ErrorCode::Overloaded => Next::Pause(Setback::Refused { addr, code }),
         // `INTERNAL` condemns that node, not the cluster.
         code if code.is_retryable() || code == ErrorCode::Internal => {

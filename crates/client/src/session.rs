@@ -21,6 +21,9 @@ pub(crate) struct Session {
     /// Addresses of the members in the newest list.
     members: Vec<String>,
     leader: Option<String>,
+    /// Addresses that did not answer lately, and when: a hint that names one is not followed,
+    /// because others may not know yet what this client knows.
+    suspects: Vec<(String, Instant)>,
     /// Cluster and history of the first answer that named them.
     cluster: Option<String>,
     /// Highest timestamp returned.
@@ -127,6 +130,7 @@ impl Session {
             seeds,
             members: Vec::new(),
             leader: None,
+            suspects: Vec::new(),
             cluster: None,
             highest: None,
             turn: 0,
@@ -157,16 +161,36 @@ impl Session {
         }
     }
 
-    fn learn(&mut self, members: &Members) {
-        let addrs = members.members.iter().map(|member| member.addr.clone()).collect();
+    /// Takes in what the node at `from` says of the cluster.
+    fn learn(&mut self, from: &str, members: &Members, now: Instant) {
+        self.learn_members(members.members.iter().map(|member| member.addr.clone()).collect());
         let leader = members.leader.as_ref().map(|Member { addr, .. }| addr.clone());
-        self.learn_addresses(addrs, leader);
+        self.leader = leader.filter(|leader| leader == from || !self.is_suspect(leader, now));
     }
 
-    /// Takes in the members' addresses and the leader's, as a node knows them.
-    pub(crate) fn learn_addresses(&mut self, members: Vec<String>, leader: Option<String>) {
+    /// Takes in the members' addresses, as a node knows them.
+    pub(crate) fn learn_members(&mut self, members: Vec<String>) {
         self.members = members;
-        self.leader = leader;
+    }
+
+    /// Forgets the leader if it was there, and if nobody answered, believes no hint about it for
+    /// a while.
+    pub(crate) fn note_setback(&mut self, setback: &Setback, now: Instant) {
+        let addr = setback.addr();
+        self.forget_leader(addr);
+        if setback.is_answer() {
+            return;
+        }
+        self.suspects.retain(|(suspect, since)| suspect != addr && !is_over(*since, now));
+        if self.suspects.len() == SUSPECTS_MAX {
+            self.suspects.remove(0);
+        }
+        self.suspects.push((addr.to_owned(), now));
+    }
+
+    /// Whether a hint about that node is not to be followed.
+    pub(crate) fn is_suspect(&self, addr: &str, now: Instant) -> bool {
+        self.suspects.iter().any(|(suspect, since)| suspect == addr && !is_over(*since, now))
     }
 
     /// Where the leader is thought to be.
@@ -176,6 +200,7 @@ impl Session {
 
     /// Believes that the leader is there.
     pub(crate) fn set_leader(&mut self, addr: String) {
+        self.suspects.retain(|(suspect, _)| *suspect != addr);
         self.leader = Some(addr);
     }
 
@@ -286,7 +311,7 @@ impl Pursuit {
     ) {
         let answer = match outcome {
             Ok(answer) => answer,
-            Err(setback) => return self.handle_setback(session, addr, setback, now),
+            Err(setback) => return self.handle_setback(session, setback, now),
         };
         if let Err(error) = session.check_cluster(addr, answer.cluster.as_deref()) {
             self.end = Some(End::AnotherCluster(error));
@@ -304,14 +329,14 @@ impl Pursuit {
             Ok(members) => members,
             Err(what) => return self.end_badly(addr, format!("a member list with {what}")),
         };
-        session.learn(&members);
-        let leads = members.leader.is_some();
+        session.learn(addr, &members, now);
+        let leads = session.leader.is_some();
         match self.goal {
             Goal::Members => self.end = Some(End::Members(members)),
             Goal::Timestamps(_) if leads => {}
             Goal::Timestamps(_) => {
                 let setback = Setback::NoLeader { addr: addr.to_owned() };
-                self.handle_setback(session, addr, setback, now);
+                self.handle_setback(session, setback, now);
             }
         }
     }
@@ -342,17 +367,14 @@ impl Pursuit {
         let (status, to) = (answer.status, addr.to_owned());
         let Some(code) = answer.error.as_deref().and_then(ErrorCode::from_name) else {
             if matches!(status, 429 | 502..=504) {
-                return self.handle_setback(
-                    session,
-                    addr,
-                    Setback::Status { addr: to, status },
-                    now,
-                );
+                return self.handle_setback(session, Setback::Status { addr: to, status }, now);
             }
             return self.end_badly(addr, format!("status {status} without a reason"));
         };
         if code == ErrorCode::NotLeader {
-            let other = |leader: &&String| *leader != addr && is_address(leader);
+            let other = |leader: &&String| {
+                *leader != addr && is_address(leader) && !session.is_suspect(leader, now)
+            };
             if let Some(leader) = answer.leader.as_ref().filter(other)
                 && self.setbacks.hop()
             {
@@ -372,17 +394,11 @@ impl Pursuit {
             // It still leads: looking for another one would only add load.
             return self.wait(session, setback, OVERLOADED_SETBACKS, now);
         }
-        self.handle_setback(session, addr, setback, now);
+        self.handle_setback(session, setback, now);
     }
 
-    fn handle_setback(
-        &mut self,
-        session: &mut Session,
-        addr: &str,
-        setback: Setback,
-        now: Instant,
-    ) {
-        session.forget_leader(addr);
+    fn handle_setback(&mut self, session: &mut Session, setback: Setback, now: Instant) {
+        session.note_setback(&setback, now);
         self.wait(session, setback, 0, now);
     }
 
@@ -425,6 +441,15 @@ impl From<End> for Result<Members, MembersError> {
     }
 }
 
+fn is_over(since: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(since) >= SUSPICION
+}
+
+/// How long a node that did not answer is not believed to lead, unless it says so itself: longer
+/// than an election takes.
+const SUSPICION: Duration = Duration::from_secs(1);
+/// Suspects at most: as many as there can be members.
+const SUSPECTS_MAX: usize = Members::COUNT_MAX;
 /// Shortest wait after a setback.
 const BACKOFF_MIN: Duration = Duration::from_millis(1);
 /// Longest wait after a setback: well below the time that an election takes.

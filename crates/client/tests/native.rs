@@ -34,6 +34,8 @@ enum Play {
     HangUp,
     /// Reads it, and never answers.
     Silence,
+    /// Reads everything, and never answers anything, not even a greeting.
+    Mute,
     /// Answers with a timestamp that was given long ago.
     Repeat,
     /// Answers with one timestamp less, or more, than was asked for.
@@ -132,6 +134,7 @@ impl Node {
                 taken += frame.len();
                 let play = *self.play.lock().unwrap();
                 match ToServer::decode(&frame).unwrap() {
+                    ToServer::Hello(_) if play == Play::Mute => {}
                     ToServer::Hello(_) => self.welcome().encode(&mut out),
                     ToServer::Request(request) => {
                         self.asked.lock().unwrap().push(request.count());
@@ -166,7 +169,7 @@ impl Node {
             Play::Refuse(code) => refusal(code, "", out),
             Play::Name(leader) => refusal(ErrorCode::NotLeader, &leader.to_string(), out),
             Play::HangUp => return None,
-            Play::Silence => {}
+            Play::Silence | Play::Mute => {}
             Play::Repeat => out.extend(request.answer(Timestamp::new(Epoch(8), EpochIndex(0)))),
             Play::Miscount => {
                 let other = Request { more: request.more ^ 1, ..request };
@@ -282,6 +285,53 @@ async fn a_leader_that_dies_costs_a_longer_call_and_no_error() {
         }
         assert!(!new.asked().is_empty(), "{end:?}");
     }
+}
+
+#[tokio::test]
+async fn a_hint_about_a_node_that_has_just_fallen_silent_is_not_followed() {
+    let (oracle, old) = leading().await;
+    let others = [Node::start(&oracle, Play::Lead).await, Node::start(&oracle, Play::Lead).await];
+    let mut options = Options::default();
+    options.timeout = PATIENCE;
+    options.attempt_timeout = Duration::from_millis(100);
+    let client = Client::new([old.addr.to_string()], options).unwrap();
+    client.timestamp().await.unwrap();
+    old.now_plays(Play::Mute);
+    let call = tokio::spawn(async move { client.timestamp().await });
+    // The others name the old leader until it has been connected to by mistake, or they have been
+    // asked often enough.
+    let greetings = |node: &Node| node.connections.load(Ordering::SeqCst);
+    while others.iter().map(greetings).sum::<u64>() < 6 {
+        tokio::task::yield_now().await;
+    }
+    // Asked in its turn, but not because it was named.
+    assert!(greetings(&old) <= 1 + 3, "{} greetings", greetings(&old));
+    others[0].now_leads();
+    call.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn members_are_learned_anew_while_a_connection_lives() {
+    let (oracle, leader) = leading().await;
+    let mut options = Options::default();
+    options.timeout = PATIENCE;
+    options.attempt_timeout = Duration::from_millis(300);
+    options.refresh_interval = Duration::from_millis(10);
+    let client = Client::new([leader.addr.to_string()], options).unwrap();
+    client.timestamp().await.unwrap();
+    // It joins later, and is the only one that is left.
+    let new = Node::start(&oracle, Play::Lead).await;
+    let before = leader.connections.load(Ordering::SeqCst);
+    let greeted = async {
+        while leader.connections.load(Ordering::SeqCst) < before + 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, greeted).await.expect("greeted again and again");
+    new.now_leads();
+    leader.now_plays(Play::Mute);
+    client.timestamp().await.unwrap();
+    assert_eq!(new.asked().len(), 1);
 }
 
 #[tokio::test]

@@ -303,3 +303,41 @@ fn waits_double_up_to_their_maximum() {
         assert!(wait >= BACKOFF_MIN / 2 && wait <= BACKOFF_MAX, "{setbacks}: {wait:?}");
     }
 }
+
+#[test]
+fn a_hint_about_a_node_that_has_just_fallen_silent_is_not_followed() {
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    world.reply(led_by("a:1"));
+    assert_eq!(world.lose(), "a:1");
+    // Each is asked in its turn; the hint alone does not lead back to it.
+    for _ in 0..2 {
+        let (addr, path) = world.asked();
+        assert_eq!(path, "/members");
+        if addr != "a:1" {
+            world.reply_again(&addr, &path, led_by("a:1"));
+            assert_eq!(world.asked().1, "/members", "{addr} knows no better yet");
+        }
+    }
+    // What it says of itself is believed at once.
+    world.reply_again("a:1", "/members", led_by("a:1"));
+    world.now += BACKOFF_MAX;
+    world.reply_from("a:1", ONE, stamped(range(5, 0, 1)));
+    assert_eq!(world.end(), End::Timestamps(range(5, 0, 1)));
+}
+
+#[test]
+fn a_suspicion_ends_after_a_while_and_suspects_are_bounded() {
+    let mut session = Session::new(vec!["x:9".to_owned()], 1);
+    let now = Instant::now();
+    for port in 1..=SUSPECTS_MAX + 3 {
+        session.note_setback(&Setback::Silent { addr: format!("a:{port}") }, now);
+    }
+    assert_eq!(session.suspects.len(), SUSPECTS_MAX);
+    assert!(!session.is_suspect("a:3", now) && session.is_suspect("a:4", now));
+    assert!(session.is_suspect("a:4", now + SUSPICION / 2));
+    assert!(!session.is_suspect("a:4", now + SUSPICION));
+    session.set_leader("a:5".to_owned());
+    assert!(!session.is_suspect("a:5", now), "it said that it leads");
+    session.note_setback(&Setback::NoLeader { addr: "b:1".to_owned() }, now);
+    assert!(!session.is_suspect("b:1", now), "it answered");
+}
