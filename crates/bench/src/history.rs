@@ -79,6 +79,17 @@ pub enum BrokenAnswer {
         /// Timestamps that the range claims.
         got: u64,
     },
+    /// A client library found it below what it had returned before it asked.
+    #[error("{answer} is not above {floor}, which was returned before it was asked for")]
+    Backwards {
+        /// The highest timestamp returned before.
+        floor: Timestamp,
+        /// The lowest of the answer.
+        answer: Timestamp,
+    },
+    /// A client library could make nothing of it.
+    #[error("{0}")]
+    Foreign(String),
 }
 
 /// Reads the body of `GET /timestamp?n=count`: `16 * count` bytes, consecutive, in one epoch.

@@ -27,6 +27,8 @@ enum Play {
     Leaves(usize),
     /// Gives one timestamp less than was asked for.
     Cheats,
+    /// Gives timestamps below those of its last answer.
+    Descends,
 }
 
 fn serve(play: Play) -> Target {
@@ -83,6 +85,11 @@ fn converse(mut stream: TcpStream, play: Play, next: &AtomicU64) -> Option<()> {
                 Play::Cheats => {
                     let less = Request { more: request.more - 1, ..request };
                     out.extend(answer(less, next));
+                }
+                Play::Descends => {
+                    let given = next.fetch_add(request.count(), Ordering::SeqCst);
+                    let first = EpochIndex((1 << 40) - given - request.count());
+                    out.extend(request.answer(Timestamp::new(Epoch(7), first)));
                 }
             }
         }
@@ -165,4 +172,21 @@ fn many_callers_of_one_client_share_requests() {
     assert!(measured.counts.answers > 1000, "{table}");
     assert_eq!(measured.counts.timestamps, 3 * measured.counts.answers);
     measured.checked.expect("on by default").verdict.assert_clean();
+}
+
+/// The client finds it, so that the checker never sees the answer.
+#[test]
+fn an_answer_that_a_client_library_finds_wrong_is_a_violation() {
+    for (play, story) in [(Play::Descends, "is not above"), (Play::Cheats, "instead of 3")] {
+        let config = RunConfig {
+            transport: Transport::Client { callers: 1 },
+            connections: 1,
+            ..config(vec![serve(play)])
+        };
+        let measured = run::run(config, |_, _| {});
+        let table = text::run_table(&measured, None, &[]);
+        assert!(measured.counts.failures["broken"] > 0, "{table}");
+        let verdict = measured.checked.expect("on by default").verdict;
+        assert!(!verdict.is_clean() && table.contains(story), "{table}");
+    }
 }

@@ -33,7 +33,9 @@ pub mod wall_time;
 
 pub use client::{Client, Options, Readiness, Via};
 pub use epicepoch_wire::{Epoch, EpochIndex, Timestamp, TimestampRange};
-pub use error::{AskError, ConnectError, MembersError, NewClientError, Setback, TimestampsError};
+pub use error::{
+    AskError, BadAnswer, ConnectError, MembersError, NewClientError, Setback, TimestampsError,
+};
 pub use members::{Member, Members};
 pub use observer::Observer;
 

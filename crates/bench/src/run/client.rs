@@ -5,11 +5,12 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use epicepoch_client::{Client, Options, TimestampsError};
+use epicepoch_client::{BadAnswer, Client, Options, TimestampsError};
 use tokio::task::JoinSet;
 
 use super::lane::Lane;
 use super::ledger::failure;
+use crate::history::BrokenAnswer;
 
 /// Calls until the measurement is over.
 pub(super) async fn drive(lane: Lane, callers: usize) {
@@ -43,7 +44,12 @@ async fn call(lane: Rc<Lane>, client: Client) {
         match client.timestamps_before(lane.config.count, deadline).await {
             Ok(range) => lane.ledger.borrow_mut().answered(&sent, NODE_UNKNOWN, range),
             Err(error) => {
-                lane.ledger.borrow_mut().failed(&sent, name(&error));
+                let mut ledger = lane.ledger.borrow_mut();
+                match judge(error) {
+                    Failed::NoAnswer(name) => ledger.failed(&sent, name),
+                    Failed::Wrong(why) => ledger.broken(&sent, NODE_UNKNOWN, why),
+                }
+                drop(ledger);
                 // A client that fails at once must not fail a million times a second.
                 tokio::time::sleep(lane.config.retry_pause).await;
             }
@@ -51,14 +57,29 @@ async fn call(lane: Rc<Lane>, client: Client) {
     }
 }
 
+/// What came instead of timestamps.
+enum Failed {
+    /// Nothing that could be wrong; the name of a failure.
+    NoAnswer(&'static str),
+    /// An answer that must not be: the client has checked it, so the checker never sees it.
+    Wrong(BrokenAnswer),
+}
+
 /// What a client gives up for, as failures are named here.
-fn name(error: &TimestampsError) -> &'static str {
+fn judge(error: TimestampsError) -> Failed {
     match error {
-        TimestampsError::DeadlineExceeded { .. } => failure::TIMEOUT,
-        TimestampsError::WentBackwards { .. } | TimestampsError::BadAnswer(_) => failure::BROKEN,
-        TimestampsError::AnotherCluster(_) => failure::STATUS,
+        TimestampsError::WentBackwards { floor, answer, .. } => {
+            Failed::Wrong(BrokenAnswer::Backwards { floor, answer })
+        }
+        TimestampsError::BadAnswer(BadAnswer::Foreign { addr, what }) => {
+            Failed::Wrong(BrokenAnswer::Foreign(format!("{addr} answered with {what}")))
+        }
+        TimestampsError::DeadlineExceeded { .. } => Failed::NoAnswer(failure::TIMEOUT),
+        TimestampsError::BadAnswer(_) | TimestampsError::AnotherCluster(_) => {
+            Failed::NoAnswer(failure::STATUS)
+        }
         // Calls that never got as far as a request; the type may get more reasons.
-        _ => failure::LOST,
+        _ => Failed::NoAnswer(failure::LOST),
     }
 }
 
