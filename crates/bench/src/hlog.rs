@@ -16,7 +16,8 @@ pub fn hlog(run: &Run) -> String {
          #[StartTime: {started:.3} (seconds since epoch)]\n\
          #[BaseTime: {started:.3} (seconds since epoch)]\n\
          #[MaxValueDivisor: {NANOS_PER_MILLI:.1}]\n\
-         \"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"\n"
+         \"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\
+         \"Interval_Compressed_Histogram\"\n"
     );
     let length = run.interval_ns as f64 / 1e9;
     for interval in &run.intervals {

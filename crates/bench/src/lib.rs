@@ -11,7 +11,8 @@
 //! - [`latency`]: its histograms; [`hiccup`], [`machine`]: what the machine did meanwhile.
 //! - [`probe`]: what a long-lived probe has seen; [`exporter`] serves it to scrapers.
 //! - [`floor`]: what the machine can do at all; [`knee`]: what the service can.
-//! - [`surroundings`]: what a report says about nodes, wire and machine; [`html`]: a report as a page.
+//! - [`surroundings`]: what a report says about nodes, wire and machine; [`html`]: a report as a
+//!   page.
 //! - [`slo`]: promises and whether they were kept.
 //! - [`record`]: the report of a run as it is kept; [`encoded`], [`hlog`]: its histograms.
 //! - [`merge`], [`compare`] with [`rank`], [`trend`]: several reports.

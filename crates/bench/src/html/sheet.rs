@@ -144,22 +144,32 @@ fn colours() -> String {
 const LEN_EXPECTED: usize = 64 << 10;
 
 const STYLE: &str = "\
-:root{color-scheme:light dark;--ink:#1c2128;--soft:#5b6470;--line:#e2e5e9;--paper:#fff;--card:#f6f7f9;--bad:#a3200f}
-@media (prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#98a2ad;--line:#2b3139;--paper:#11151a;--card:#191f26;--bad:#ff8a7a}}
+:root{color-scheme:light dark;--ink:#1c2128;--soft:#5b6470;--line:#e2e5e9;--paper:#fff;
+--card:#f6f7f9;--bad:#a3200f}
+@media (prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#98a2ad;--line:#2b3139;
+--paper:#11151a;--card:#191f26;--bad:#ff8a7a}}
 body{margin:0;background:var(--paper);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
 main{max-width:960px;margin:0 auto;padding:24px 20px 48px}
-h1{font-size:24px;margin:0 0 16px}h2{font-size:18px;margin:32px 0 4px}h3{font-size:15px;margin:16px 0 4px}
+h1{font-size:24px;margin:0 0 16px}h2{font-size:18px;margin:32px 0 4px}h3{font-size:15px;
+margin:16px 0 4px}
 p{margin:4px 0}.says{color:var(--soft)}
-pre{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 14px;overflow-x:auto;font-size:13px}
-.warning{color:var(--bad);font-weight:600;border-left:4px solid var(--bad);padding-left:10px;white-space:pre-wrap}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(108px,1fr));gap:10px;margin:8px 0}
+pre{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 14px;
+overflow-x:auto;font-size:13px}
+.warning{color:var(--bad);font-weight:600;border-left:4px solid var(--bad);padding-left:10px;
+white-space:pre-wrap}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(108px,1fr));gap:10px;
+margin:8px 0}
 .tiles div{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:8px 12px}
-.tiles dt{color:var(--soft);font-size:12px;white-space:nowrap}.tiles dd{margin:0;font-size:19px;font-variant-numeric:tabular-nums;white-space:nowrap}
+.tiles dt{color:var(--soft);font-size:12px;white-space:nowrap}.tiles dd{margin:0;font-size:19px;
+font-variant-numeric:tabular-nums;white-space:nowrap}
 figure{margin:8px 0 0}svg{display:block;width:100%;height:auto}
 polyline{stroke-linejoin:round}
-figcaption{display:flex;flex-wrap:wrap;gap:4px 22px;padding:4px 8px 0 65px;color:var(--soft);font-size:14px}
+figcaption{display:flex;flex-wrap:wrap;gap:4px 22px;padding:4px 8px 0 65px;color:var(--soft);
+font-size:14px}
 figcaption i{display:inline-block;width:26px;margin-right:8px;vertical-align:middle}
-.wide{overflow-x:auto}table{border-collapse:collapse;margin-top:8px;font-variant-numeric:tabular-nums}
-th,td{padding:4px 18px 4px 0;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
+.wide{overflow-x:auto}table{border-collapse:collapse;margin-top:8px;
+font-variant-numeric:tabular-nums}
+th,td{padding:4px 18px 4px 0;border-bottom:1px solid var(--line);text-align:left;
+vertical-align:top}
 th{font-weight:600;white-space:nowrap}td{overflow-wrap:anywhere}
 ";

@@ -19,8 +19,8 @@ pub struct Target {
 /// How requests travel, and how many of them are open at once on one connection.
 ///
 /// This is the seam for transports to come. It is an enum and not a trait, because a transport
-/// is little more than one function that keeps a connection busy (`http1::drive`, `h2c::drive`, ...),
-/// and what each of them may have open differs in kind: an order of answers, or streams.
+/// is little more than one function that keeps a connection busy (`http1::drive`, `h2c::drive`,
+/// ...), and what each of them may have open differs in kind: an order of answers, or streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// HTTP/1.1 over TCP, RFC 9112.

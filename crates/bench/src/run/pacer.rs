@@ -43,8 +43,8 @@ impl Ticket {
 /// Hands out tickets, in order of their times.
 pub(super) struct Pacer {
     schedule: RefCell<Schedule>,
-    /// Tickets handed out whose time has not come, earliest first; never more than connections
-    /// times requests in flight.
+    /// Wakers of those who wait for a time that has not come, earliest first. One that nobody
+    /// waits for any more stays until its time, so there may be more than requests in flight.
     waiting: RefCell<VecDeque<(Instant, Waker)>>,
     timer: AsyncFd<OwnedFd>,
     window: Window,
@@ -140,7 +140,8 @@ impl Pacer {
             .expect("a timer of its own with a time in range can be set");
     }
 
-    /// Requests that were due, would have counted and were never claimed. To be asked once, at the end.
+    /// Requests that were due, would have counted and were never claimed. To be asked once, at the
+    /// end.
     pub(super) fn unsent(&self) -> u64 {
         let mut schedule = self.schedule.borrow_mut();
         let mut unsent = 0;

@@ -1,6 +1,6 @@
-//! Clients' connections: limits, idle time, and how they end. HTTP/1.1, h2c and the native protocol
-//! are told apart by the first bytes. One sweep per worker looks for connections that are idle or stuck, so that a
-//! request costs no timer.
+//! Clients' connections: limits, idle time, and how they end. HTTP/1.1, h2c and the native
+//! protocol are told apart by the first bytes. One sweep per worker looks for connections that are
+//! idle or stuck, so that a request costs no timer.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
