@@ -87,6 +87,9 @@ pub enum BrokenAnswer {
         /// The lowest of the answer.
         answer: Timestamp,
     },
+    /// The answer to a request that is not open.
+    #[error("an answer to request {0}, which was answered before or never sent")]
+    Unasked(u64),
     /// A client library could make nothing of it.
     #[error("{0}")]
     Foreign(String),

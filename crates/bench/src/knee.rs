@@ -11,8 +11,9 @@ use serde::Serialize;
 
 use crate::latency::{quantile, shown};
 use crate::machine::{self, CpuTicks};
-use crate::record::FORMAT;
+use crate::record::{FORMAT, Verify};
 use crate::run::{self, Bottleneck, Measurement, Pace, RunConfig, failure};
+use crate::verdict::VIOLATIONS_KEPT_MAX;
 
 /// What to do.
 #[derive(Clone, Debug)]
@@ -42,6 +43,8 @@ pub struct Step {
     pub failure_share: f64,
     /// By kind.
     pub failures: BTreeMap<String, u64>,
+    /// What the checker found, in the warm-up too; none if it was not to look.
+    pub verify: Option<Verify>,
     /// What was busy.
     pub evidence: Evidence,
     /// In what the service fell over, if it did.
@@ -102,6 +105,17 @@ pub struct Knee {
     pub steps: Vec<Step>,
     /// The load that came after.
     pub recovery: Option<Recovery>,
+}
+
+impl Knee {
+    /// Answers that were wrong, and answers that were checked, in all steps; none if nothing was
+    /// to be checked.
+    #[must_use]
+    pub fn violations(&self) -> Option<(u64, u64)> {
+        let steps = self.steps.iter().chain(self.recovery.as_ref().map(|it| &it.step));
+        let found = steps.filter_map(|step| step.verify.as_ref());
+        found.map(|it| (it.violations, it.checked)).reduce(|a, b| (a.0 + b.0, a.1 + b.1))
+    }
 }
 
 /// Whether the service came back.
@@ -236,6 +250,10 @@ impl Step {
             p99_ns: p99.as_nanos() as u64,
             failure_share,
             failures: failures.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
+            verify: measured
+                .checked
+                .as_ref()
+                .map(|checked| Verify::new(checked, measured.counts.unverified)),
             evidence,
             fell,
         }
@@ -334,6 +352,15 @@ pub fn table(knee: &Knee) -> String {
             step.failure_share * 100.0
         );
     }
+    let checked = knee.violations().map_or("not checked".to_owned(), |(violations, checked)| {
+        format!("{checked} answers checked, {violations} violations")
+    });
+    let _infallible = writeln!(text, "order          {checked}");
+    let steps = knee.steps.iter().chain(knee.recovery.as_ref().map(|it| &it.step));
+    let stories = steps.filter_map(|step| step.verify.as_ref()).flat_map(|it| &it.stories);
+    for story in stories.take(VIOLATIONS_KEPT_MAX) {
+        let _infallible = writeln!(text, "  {story}");
+    }
     text
 }
 
@@ -353,8 +380,10 @@ pub fn row(step: &Step) -> String {
         share.map_or("?".to_owned(), |share| format!("{:.0} %", share * 100.0))
     };
     let time = |nanos| shown(Duration::from_nanos(nanos));
+    let wrong = step.verify.as_ref().map_or(0, |it| it.violations);
+    let wrong = if wrong > 0 { format!(", {wrong} ANSWERS WRONG") } else { String::new() };
     format!(
-        "{:>10.0} {:>10.0} {:>10} {:>10} {:>6.2} % {:>9} {:>7} {:>7} {:>8}  {}\n",
+        "{:>10.0} {:>10.0} {:>10} {:>10} {:>6.2} % {:>9} {:>7} {:>7} {:>8}  {}{wrong}\n",
         step.rate,
         step.achieved,
         time(step.p50_ns),
@@ -402,6 +431,7 @@ mod tests {
             p99_ns: 2,
             failure_share: share,
             failures: failures.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
+            verify: None,
             evidence,
             fell: Some("p99".to_owned()),
         }

@@ -468,7 +468,7 @@ impl Source {
 }
 
 impl Verify {
-    fn new(checked: &Checked, unverified: u64) -> Self {
+    pub(crate) fn new(checked: &Checked, unverified: u64) -> Self {
         Self {
             checked: checked.verdict.totals.answered,
             unverified,

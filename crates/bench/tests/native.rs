@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use epicepoch_bench::knee::{self, KneeConfig};
 use epicepoch_bench::run::{self, Arrivals, Pace, RunConfig, Target, Transport};
 use epicepoch_bench::text;
 use epicepoch_wire::http::ErrorCode;
@@ -27,6 +28,10 @@ enum Play {
     Leaves(usize),
     /// Gives one timestamp less than was asked for.
     Cheats,
+    /// Answers the 10th request of a connection twice.
+    AnswersTwice,
+    /// Refuses the first request of a connection, and answers the others a moment later.
+    Overloads,
     /// Gives timestamps below those of its last answer.
     Descends,
 }
@@ -71,6 +76,7 @@ fn converse(mut stream: TcpStream, play: Play, next: &AtomicU64) -> Option<()> {
             }
         }
         input.drain(..taken);
+        let mut late = Vec::new();
         // The later request may get the earlier answer, and the lower timestamps.
         for request in requests.into_iter().rev() {
             answered += 1;
@@ -86,6 +92,20 @@ fn converse(mut stream: TcpStream, play: Play, next: &AtomicU64) -> Option<()> {
                     let less = Request { more: request.more - 1, ..request };
                     out.extend(answer(less, next));
                 }
+                Play::AnswersTwice => {
+                    out.extend(answer(request, next));
+                    if answered == 10 {
+                        out.extend(answer(request, next));
+                    }
+                }
+                Play::Overloads if request.id == 0 => {
+                    let code = ErrorCode::Overloaded as u16;
+                    let mut refusal = Vec::new();
+                    ErrorFrame { code, closes: false, id: 0, text: "" }.encode(&mut refusal);
+                    stream.write_all(&refusal).ok()?;
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                Play::Overloads => late.extend(answer(request, next)),
                 Play::Descends => {
                     let given = next.fetch_add(request.count(), Ordering::SeqCst);
                     let first = EpochIndex((1 << 40) - given - request.count());
@@ -93,6 +113,7 @@ fn converse(mut stream: TcpStream, play: Play, next: &AtomicU64) -> Option<()> {
                 }
             }
         }
+        out.append(&mut late);
         stream.write_all(&out).ok()?;
     }
 }
@@ -189,4 +210,61 @@ fn an_answer_that_a_client_library_finds_wrong_is_a_violation() {
         let verdict = measured.checked.expect("on by default").verdict;
         assert!(!verdict.is_clean() && table.contains(story), "{table}");
     }
+}
+
+#[test]
+fn wrong_answers_are_counted_in_every_step_of_a_search_for_the_knee() {
+    let mut config = KneeConfig {
+        step: RunConfig {
+            pace: Pace::Open { rate: 200.0, arrivals: Arrivals::Constant },
+            duration: Duration::from_millis(200),
+            ..config(vec![serve(Play::Descends)])
+        },
+        factor: 10.0,
+        // Everything falls, so that there are as few steps as there can be.
+        p99_max: Duration::ZERO,
+        failures_max: 1.0,
+    };
+    let found = knee::find(&config, |_| {});
+    let table = knee::table(&found);
+    let steps = found.steps.iter().chain(found.recovery.iter().map(|it| &it.step));
+    let wrong = |it: &knee::Step| it.verify.as_ref().map_or(0, |it| it.violations);
+    let counts: Vec<u64> = steps.map(wrong).collect();
+    assert!(counts.len() > 1 && !counts.contains(&0), "{counts:?}\n{table}");
+    assert_eq!(found.violations().expect("checked").0, counts.iter().sum::<u64>());
+    assert!(table.contains("ANSWERS WRONG") && table.contains("out of order"), "{table}");
+    config.step.verify = false;
+    assert_eq!(knee::find(&config, |_| {}).violations(), None);
+}
+
+#[test]
+fn a_request_that_is_answered_twice_is_a_violation_and_the_connection_is_left_at_once() {
+    let config = RunConfig {
+        connections: 1,
+        retry_pause: Duration::from_millis(1),
+        ..config(vec![serve(Play::AnswersTwice)])
+    };
+    let measured = run::run(config, |_, _| {});
+    let table = text::run_table(&measured, None, &[]);
+    assert!(measured.counts.failures["broken"] > 1, "not once on every connection: {table}");
+    assert!(!measured.counts.failures.contains_key("timeout"), "{table}");
+    assert!(table.contains("answered before or never sent"), "{table}");
+    assert!(!measured.checked.expect("on by default").verdict.is_clean(), "{table}");
+}
+
+#[test]
+fn a_refusal_stops_what_is_sent_and_not_what_is_read() {
+    let config = RunConfig {
+        transport: Transport::Native { in_flight: 4 },
+        connections: 1,
+        // Longer than the measurement: whoever waits for it answers nothing more.
+        retry_pause: Duration::from_secs(2),
+        ..config(vec![serve(Play::Overloads)])
+    };
+    let measured = run::run(config, |_, _| {});
+    let table = text::run_table(&measured, None, &[]);
+    assert_eq!(measured.counts.failures.get("OVERLOADED"), Some(&1), "{table}");
+    assert_eq!((measured.counts.answers, measured.counts.failed()), (3, 1), "{table}");
+    let slowest = Duration::from_nanos(measured.counts.latency_ns.max());
+    assert!(slowest < Duration::from_secs(1), "{table}");
 }

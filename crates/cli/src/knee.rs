@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use clap::{ArgMatches, Command};
-use epicepoch_bench::knee::{self, First, KneeConfig};
+use clap::builder::Resettable;
+use clap::{ArgMatches, Command, Id};
+use epicepoch_bench::knee::{self, First, Knee, KneeConfig};
 use epicepoch_bench::run::RunConfig;
 
 use crate::addresses;
@@ -30,15 +31,17 @@ pub(crate) fn command() -> Command {
         .after_help(
             "Examples:\n  epicepoch bench knee --pid $(pgrep -d, epicepoch)\n  \
              epicepoch bench knee --rate 20000 --factor 1.2 --connections 256 --p99-max 20ms\n\n\
-             Exit codes: 0 a knee was found, and the cluster recovered; 1 it failed, or the first \
-             rate was not\nheld; 2 wrong usage; 3 the cluster did not recover; 4 the generator gave \
-             first, or every rate\nwas held: the knee lies higher.",
+             Exit codes: 0 a knee was found, and the cluster recovered; 1 it failed, an answer was \
+             wrong, or the\nfirst rate was not held; 2 wrong usage; 3 the cluster did not \
+             recover; 4 the generator gave first, or\nevery rate was held: the knee lies higher.",
         );
     load_arguments(command, "1s", "5s")
         .mut_arg("duration", |arg| arg.help("How long each step is measured"))
         .mut_arg("rate", |arg| {
             arg.help("Requests per second of the first step").default_value("1000")
         })
+        // The rate is always known here, and a default is not given to what requires it.
+        .mut_arg("arrivals", |arg| arg.requires(Resettable::<Id>::Reset))
         .arg(text("factor", "F", "From step to step, 1.01 to 10").default_value("1.5"))
         .arg(text("p99-max", "TIME", "Above it, a step is not held").default_value("100ms"))
         .arg(
@@ -69,13 +72,19 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         let text = serde_json::to_string_pretty(&found)?;
         writeln!(file, "{text}").with_context(|| path.display().to_string())?;
     }
+    Ok(ExitCode::from(code(&found)))
+}
+
+/// What the program ends with. A wrong answer is worse than whatever else was found.
+fn code(found: &Knee) -> u8 {
     let recovered = found.recovery.as_ref().is_none_or(|it| it.recovered);
-    Ok(match (found.held, found.first) {
-        (_, None | Some(First::Generator)) => ExitCode::from(CODE_HIGHER),
-        (None, Some(_)) => ExitCode::FAILURE,
-        (Some(_), Some(_)) if recovered => ExitCode::SUCCESS,
-        (Some(_), Some(_)) => ExitCode::from(CODE_NOT_RECOVERED),
-    })
+    match (found.held, found.first) {
+        _ if found.violations().is_some_and(|(violations, _)| violations > 0) => CODE_FAILED,
+        (_, None | Some(First::Generator)) => CODE_HIGHER,
+        (None, Some(_)) => CODE_FAILED,
+        (Some(_), Some(_)) if recovered => 0,
+        (Some(_), Some(_)) => CODE_NOT_RECOVERED,
+    }
 }
 
 fn number(matches: &ArgMatches, name: &str, low: f64, high: f64) -> Result<f64, Failure> {
@@ -85,7 +94,69 @@ fn number(matches: &ArgMatches, name: &str, low: f64, high: f64) -> Result<f64, 
         .ok_or_else(|| Failure::usage(anyhow!("--{name} is {text:?}; allowed are {low} to {high}")))
 }
 
+/// There is no knee, or an answer was wrong.
+const CODE_FAILED: u8 = 1;
 /// The service did not come back.
 const CODE_NOT_RECOVERED: u8 = 3;
 /// The knee is above what was tried.
 const CODE_HIGHER: u8 = 4;
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_bench::knee::{Evidence, Recovery, Step};
+    use epicepoch_bench::record::Verify;
+    use epicepoch_bench::run::{Arrivals, Pace};
+
+    use super::*;
+
+    fn found(violations: u64, first: Option<First>, recovered: bool) -> Knee {
+        let step = |violations| Step {
+            rate: 1.0,
+            achieved: 1.0,
+            p50_ns: 1,
+            p99_ns: 1,
+            failure_share: 0.0,
+            failures: [].into(),
+            verify: Some(Verify {
+                checked: 9,
+                unverified: 0,
+                violations,
+                stories: Vec::new(),
+                cpu_ns: 0,
+            }),
+            evidence: Evidence::default(),
+            fell: None,
+        };
+        Knee {
+            format: 1,
+            kind: "knee",
+            held: Some(1.0),
+            fell_at: None,
+            first,
+            steps: vec![step(0), step(violations), step(0)],
+            recovery: first.map(|_| Recovery { recovered, step: step(0) }),
+        }
+    }
+
+    #[test]
+    fn one_wrong_answer_in_one_step_is_the_exit_code_whatever_else_was_found() {
+        let outcomes = [
+            (Some(First::Waiting), true, 0),
+            (Some(First::Waiting), false, CODE_NOT_RECOVERED),
+            (Some(First::Generator), true, CODE_HIGHER),
+            (None, true, CODE_HIGHER),
+        ];
+        for (first, recovered, expected) in outcomes {
+            assert_eq!(code(&found(0, first, recovered)), expected);
+            assert_eq!(code(&found(1, first, recovered)), CODE_FAILED);
+        }
+    }
+
+    #[test]
+    fn arrivals_may_be_chosen_without_a_rate_which_has_a_default_here() {
+        let parsed = |words: &[&str]| command().try_get_matches_from(words);
+        let matches = parsed(&["knee", "--arrivals", "poisson"]).expect("a command line");
+        let pace = bench::config(&matches).ok().expect("a configuration").pace;
+        assert_eq!(pace, Pace::Open { rate: 1000.0, arrivals: Arrivals::Poisson });
+    }
+}

@@ -31,7 +31,7 @@ pub mod failure {
     pub const TIMEOUT: &str = "timeout";
     /// A status without an error code that is known here.
     pub const STATUS: &str = "status";
-    /// 200 with a body that is not what was asked for.
+    /// Timestamps that are not what was asked for, or that nobody waits for.
     pub const BROKEN: &str = "broken";
 }
 
@@ -366,6 +366,16 @@ impl Ledger {
     pub(super) fn broken(&mut self, sent: &Sent, node: u64, why: BrokenAnswer) {
         self.fail(failure::BROKEN, sent.ticket.intended);
         self.tell(sent, Instant::now(), node, Outcome::Broken(why));
+    }
+
+    /// An answer came that nobody waits for. Not tied to a request.
+    pub(super) fn unasked(&mut self, node: u64, id: u64) {
+        let now = Instant::now();
+        self.fail(failure::BROKEN, now);
+        if self.checker.is_some() {
+            let outcome = Outcome::Broken(BrokenAnswer::Unasked(id));
+            self.told.push(Operation { start: now, end: now, node, outcome });
+        }
     }
 
     /// The request brought nothing.

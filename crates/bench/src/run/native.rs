@@ -6,15 +6,15 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Instant;
 
-use epicepoch_wire::Timestamp;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::{
     ClientHello, ErrorFrame, HEADER_LEN, HelloError, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient,
     split,
 };
+use epicepoch_wire::{DecodeError, Timestamp};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::time::{timeout, timeout_at};
+use tokio::time::{sleep_until, timeout, timeout_at};
 
 use super::lane::{Answer, CONNECT_TIMEOUT, Lane, Next};
 use super::ledger::Sent;
@@ -49,6 +49,9 @@ struct Pipe<'a> {
     open: VecDeque<Option<Sent>>,
     first: u64,
     unanswered: usize,
+    /// Nothing is sent before, because the node has refused. What comes is still read: it is not
+    /// later for that.
+    quiet_until: Option<tokio::time::Instant>,
     out: Vec<u8>,
     /// What came, up to `filled`.
     input: Box<[u8]>,
@@ -74,6 +77,7 @@ impl<'a> Pipe<'a> {
             open: VecDeque::with_capacity(depth),
             first: 0,
             unanswered: 0,
+            quiet_until: None,
             out,
             input: vec![0; INPUT_LEN].into_boxed_slice(),
             filled: 0,
@@ -110,11 +114,12 @@ impl<'a> Pipe<'a> {
                 }
             }
             let waits = claimed.filter(|_| self.unanswered < self.depth && leaving == Next::Stay);
-            let lane = self.lane;
+            let (lane, quiet_until) = (self.lane, self.quiet_until);
             let due = async {
-                match &waits {
-                    Some(ticket) => lane.pacer.due(ticket).await,
-                    None => std::future::pending().await,
+                match (quiet_until, &waits) {
+                    (Some(until), _) => sleep_until(until).await,
+                    (None, Some(ticket)) => lane.pacer.due(ticket).await,
+                    (None, None) => std::future::pending().await,
                 }
             };
             let read = tokio::select! {
@@ -129,7 +134,10 @@ impl<'a> Pipe<'a> {
             };
             match next {
                 Ok(Next::Stay) => {}
-                Ok(Next::Pause) => self.lane.turn(Next::Pause).await,
+                Ok(Next::Pause) => {
+                    self.quiet_until =
+                        Some(tokio::time::Instant::now() + self.lane.config.retry_pause);
+                }
                 Ok(next) if leaving == Next::Stay => leaving = next,
                 Ok(_) => {}
                 Err(_) => return self.lost(claimed, false),
@@ -137,9 +145,29 @@ impl<'a> Pipe<'a> {
         }
     }
 
+    /// Whether nothing may be sent yet. Waits for it where there is nothing to read meanwhile.
+    async fn is_quiet(&mut self, claimed: &mut Option<Ticket>) -> bool {
+        let Some(until) = self.quiet_until else { return false };
+        if self.unanswered == 0 {
+            sleep_until(until).await;
+        }
+        if tokio::time::Instant::now() < until {
+            return true;
+        }
+        self.quiet_until = None;
+        // What became due meanwhile waited for the node, not for the generator.
+        if let Some(ticket) = claimed {
+            ticket.in_time &= Instant::now() < ticket.intended;
+        }
+        false
+    }
+
     /// Makes ready what is due, as far as it may be open. Gives back a ticket whose time has not
     /// come.
     async fn fill(&mut self, mut claimed: Option<Ticket>, leaving: Next) -> Option<Ticket> {
+        if leaving == Next::Stay && self.is_quiet(&mut claimed).await {
+            return claimed;
+        }
         let mut now = Instant::now();
         while self.unanswered < self.depth && leaving == Next::Stay {
             claimed = claimed.or_else(|| self.lane.claim_at(now));
@@ -174,7 +202,7 @@ impl<'a> Pipe<'a> {
     }
 
     /// Takes in every whole frame that has come.
-    fn receive(&mut self) -> Result<Next, HelloError> {
+    fn receive(&mut self) -> Result<Next, Useless> {
         let now = Instant::now();
         let mut next = Next::Stay;
         let mut at = 0;
@@ -182,11 +210,13 @@ impl<'a> Pipe<'a> {
             at += frame.len();
             let judged = match ToClient::decode(&frame)? {
                 ToClient::Answer { id, range } => {
-                    let sent = take(&mut self.open, self.first, id);
-                    let Some(sent) = sent else { return Ok(Next::Elsewhere) };
-                    self.unanswered -= 1;
                     let node = self.lane.target().id;
                     let mut ledger = self.lane.ledger.borrow_mut();
+                    let Some(sent) = take(&mut self.open, self.first, id) else {
+                        ledger.unasked(node, id);
+                        return Err(Useless);
+                    };
+                    self.unanswered -= 1;
                     if range.count() == self.lane.config.count {
                         ledger.answered_at(&sent, node, range, now);
                     } else {
@@ -197,11 +227,19 @@ impl<'a> Pipe<'a> {
                     Next::Stay
                 }
                 ToClient::Error(error) => {
-                    let Some(sent) = take(&mut self.open, self.first, error.id) else {
-                        return Ok(Next::Elsewhere);
-                    };
-                    self.unanswered -= 1;
-                    refused(self.lane, &sent, &error)
+                    match take(&mut self.open, self.first, error.id) {
+                        Some(sent) => {
+                            self.unanswered -= 1;
+                            refused(self.lane, &sent, &error)
+                        }
+                        // It is about the connection, which ends.
+                        None if error.closes => Next::Elsewhere,
+                        None => {
+                            let mut ledger = self.lane.ledger.borrow_mut();
+                            ledger.unasked(self.lane.target().id, error.id);
+                            return Err(Useless);
+                        }
+                    }
                 }
                 ToClient::Goodbye => Next::Elsewhere,
                 ToClient::Ping(id) => {
@@ -240,6 +278,21 @@ impl<'a> Pipe<'a> {
             self.lane.give_back(ticket);
         }
         next
+    }
+}
+
+/// What came cannot be understood, or answers what was not asked: nothing more is believed.
+struct Useless;
+
+impl From<DecodeError> for Useless {
+    fn from(_: DecodeError) -> Self {
+        Self
+    }
+}
+
+impl From<HelloError> for Useless {
+    fn from(_: HelloError) -> Self {
+        Self
     }
 }
 
