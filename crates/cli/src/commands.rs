@@ -227,7 +227,8 @@ fn probe() -> Command {
         .arg(number("count", 1..=COUNT_MAX, "Timestamps per request [default: 1]").short('n'))
         .arg(
             text("transport", "NAME", "How requests travel")
-                .value_parser(["http1", "h2c"])
+                .value_parser(["http1", "h2c", "native", "client"])
+                .visible_alias("via")
                 .default_value("http1"),
         )
         .arg(

@@ -109,6 +109,8 @@ fn config(matches: &ArgMatches) -> Result<RunConfig, Failure> {
     })?;
     let transport = match matches.get_one::<String>("transport").map(String::as_str) {
         Some("h2c") => Transport::H2c { streams: 1 },
+        Some("native") => Transport::Native { in_flight: 1 },
+        Some("client") => Transport::Client { callers: 1 },
         _ => Transport::Http1 { pipeline: 1 },
     };
     let timeout = matches.get_one::<String>("timeout").map_or("", String::as_str);
@@ -138,3 +140,24 @@ const RETRY_PAUSE: Duration = Duration::from_millis(10);
 const SEARCH_PAUSE: Duration = Duration::from_secs(1);
 /// Between two looks at what came.
 const LOOK: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::tree;
+
+    #[test]
+    fn every_way_in_which_programs_ask_can_be_probed() {
+        for (name, expected) in [
+            ("http1", Transport::Http1 { pipeline: 1 }),
+            ("h2c", Transport::H2c { streams: 1 }),
+            ("native", Transport::Native { in_flight: 1 }),
+            ("client", Transport::Client { callers: 1 }),
+        ] {
+            let parsed = tree().try_get_matches_from(["epicepoch", "probe", "--transport", name]);
+            let parsed = parsed.expect("a command line");
+            let (_, matches) = parsed.subcommand().expect("a command");
+            assert_eq!(config(matches).ok().expect("a configuration").transport, expected);
+        }
+    }
+}
