@@ -156,7 +156,7 @@ mod tests {
     fn arrivals_may_be_chosen_without_a_rate_which_has_a_default_here() {
         let parsed = |words: &[&str]| command().try_get_matches_from(words);
         let matches = parsed(&["knee", "--arrivals", "poisson"]).expect("a command line");
-        let pace = bench::config(&matches).ok().expect("a configuration").pace;
+        let pace = bench::config(&matches).expect("a configuration").pace;
         assert_eq!(pace, Pace::Open { rate: 1000.0, arrivals: Arrivals::Poisson });
     }
 }

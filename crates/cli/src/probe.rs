@@ -157,7 +157,7 @@ mod tests {
             let parsed = tree().try_get_matches_from(["epicepoch", "probe", "--transport", name]);
             let parsed = parsed.expect("a command line");
             let (_, matches) = parsed.subcommand().expect("a command");
-            assert_eq!(config(matches).ok().expect("a configuration").transport, expected);
+            assert_eq!(config(matches).expect("a configuration").transport, expected);
         }
     }
 }

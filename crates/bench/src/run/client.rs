@@ -44,12 +44,10 @@ async fn call(lane: Rc<Lane>, client: Client) {
         match client.timestamps_before(lane.config.count, deadline).await {
             Ok(range) => lane.ledger.borrow_mut().answered(&sent, NODE_UNKNOWN, range),
             Err(error) => {
-                let mut ledger = lane.ledger.borrow_mut();
                 match judge(error) {
-                    Failed::NoAnswer(name) => ledger.failed(&sent, name),
-                    Failed::Wrong(why) => ledger.broken(&sent, NODE_UNKNOWN, why),
+                    Failed::NoAnswer(name) => lane.ledger.borrow_mut().failed(&sent, name),
+                    Failed::Wrong(why) => lane.ledger.borrow_mut().broken(&sent, NODE_UNKNOWN, why),
                 }
-                drop(ledger);
                 // A client that fails at once must not fail a million times a second.
                 tokio::time::sleep(lane.config.retry_pause).await;
             }
