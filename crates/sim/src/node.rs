@@ -108,6 +108,8 @@ pub(crate) struct Node {
     pub(crate) disk: Disk,
     pub(crate) clock: MachineClock,
     pub(crate) boots: u64,
+    /// How often it was given other addresses.
+    pub(crate) moves: u64,
     pub(crate) paused_until_ns: [u64; 2],
     pub(crate) running: Option<Running>,
 }
@@ -120,6 +122,7 @@ impl Node {
             disk,
             clock: MachineClock::default(),
             boots: 0,
+            moves: 0,
             paused_until_ns: [0; 2],
             running: None,
         }
@@ -185,6 +188,15 @@ impl Node {
     pub(crate) fn run(&self) -> Run {
         let running = self.running();
         Run { boot: running.identity.boot, began: running.replica.began() }
+    }
+
+    /// How it introduces itself to peers: with the addresses that it has now.
+    pub(crate) fn introduction(&self) -> Member {
+        let member = member(self.id);
+        if self.moves == 0 {
+            return member;
+        }
+        Member { raft_addr: format!("{}-{}", member.raft_addr, self.moves), ..member }
     }
 
     pub(crate) fn running(&self) -> &Running {

@@ -177,7 +177,7 @@ impl World {
                 self.check()?;
             }
             self.now_ns = tick_ns;
-            if self.summary.answered > answered + ANSWERS_HEALED {
+            if self.summary.answered > answered + ANSWERS_HEALED && self.is_ready() {
                 self.summary.healed_ns_max = self.now_ns - end_ns;
                 return Ok(());
             }
@@ -191,6 +191,24 @@ impl World {
             self.standing()
         );
         Err(Failure::Liveness(what))
+    }
+
+    /// Whether a leader says of itself what operators would want to read: that it leads, reaches a
+    /// quorum and is fit to lead; and a follower of it that it is reached.
+    fn is_ready(&self) -> bool {
+        let running = self.nodes.iter().filter_map(|node| node.running.as_ref());
+        let (mut leads, mut follows) = (false, false);
+        for running in running {
+            let (replica, published) = (&running.replica, running.shared.published());
+            let status = replica.status();
+            let is_ready = replica.is_quorum_reached() && !replica.is_impaired();
+            let is_leader = status.leader == Some(running.identity.node);
+            let known = status.peers.iter().all(|peer| peer.matched <= status.last);
+            leads |= is_ready && known && is_leader && published.grant.is_some();
+            let is_alone = is_leader && published.voters.len() == 1;
+            follows |= is_alone || is_ready && published.other_leader().is_some();
+        }
+        leads && follows
     }
 
     fn check(&self) -> Result<(), Failure> {

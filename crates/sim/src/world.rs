@@ -23,6 +23,8 @@ pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1_000 * MS;
 /// Nodes of a world, members or not.
 pub(crate) const NODES_MAX: usize = 16;
+/// Of so many seeds, nodes move in one.
+const MOVING_SEEDS: u64 = 16;
 
 /// What links and steps do. Chances are per thousand.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +87,7 @@ pub(crate) struct World {
     pub(crate) trace: Option<Trace>,
     /// Of everything that happened, in its order.
     pub(crate) hash: u64,
+    seed: u64,
     plant: Option<Plant>,
     queue: Queue<Addressed>,
 }
@@ -108,6 +111,7 @@ impl World {
             summary: Summary::default(),
             trace: None,
             hash: 0xcbf2_9ce4_8422_2325,
+            seed,
             plant,
             queue: Queue::new(),
         }
@@ -163,6 +167,7 @@ impl World {
         self.schedule_own(id, 2 * offset_ns, Event::WorkerTick);
         self.note(|| format!("{id} starts"));
         self.pump(id);
+        self.introduce(id);
     }
 
     /// Starts a process that could not start, or has ended by itself, again in a while.
@@ -185,6 +190,24 @@ impl World {
         node.running = None;
         if is_torn {
             self.count("commit torn");
+        }
+    }
+
+    /// A process that has started and those that run introduce themselves to each other, as they do
+    /// on every new connection. In some runs a start is often one at other addresses.
+    fn introduce(&mut self, id: NodeId) {
+        let is_moving = self.seed % MOVING_SEEDS == MOVING_SEEDS / 2;
+        if is_moving && self.at(id).boots > 1 {
+            self.node(id).moves += 1;
+            self.count("node moved");
+        }
+        let own = self.at(id).introduction();
+        for peer in self.ids().filter(|peer| *peer != id) {
+            if self.at(peer).running.is_some() {
+                let (own, theirs) = (own.clone(), self.at(peer).introduction());
+                self.with(peer, |replica, _| replica.handle_introduction(own));
+                self.with(id, |replica, _| replica.handle_introduction(theirs));
+            }
         }
     }
 
