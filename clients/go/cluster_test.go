@@ -26,12 +26,25 @@ type cluster struct {
 	nodes []*exec.Cmd
 }
 
-// startCluster needs EPICEPOCH_BIN to name the epicepoch binary.
+// oracleBinary is what EPICEPOCH_BIN names, or else a development build of this tree, made now. It is built
+// once: what is under test must not be skipped because nobody has built it.
+var oracleBinary = sync.OnceValues(func() (string, error) {
+	if bin := os.Getenv("EPICEPOCH_BIN"); bin != "" {
+		return bin, nil
+	}
+	build := exec.Command("cargo", "build", "--quiet", "--locked", "--package", "epicepoch")
+	build.Dir = filepath.Join("..", "..")
+	if said, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("set EPICEPOCH_BIN to the epicepoch binary, or install cargo: %w\n%s", err, said)
+	}
+	return filepath.Abs(filepath.Join("..", "..", "target", "debug", "epicepoch"))
+})
+
 func startCluster(t testing.TB) *cluster {
 	t.Helper()
-	bin := os.Getenv("EPICEPOCH_BIN")
-	if bin == "" {
-		t.Skip("EPICEPOCH_BIN does not name the epicepoch binary")
+	bin, err := oracleBinary()
+	if err != nil {
+		t.Fatal(err)
 	}
 	c := &cluster{t: t, bin: bin, dir: t.TempDir(), nodes: make([]*exec.Cmd, 3)}
 	for range 3 {
