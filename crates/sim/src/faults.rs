@@ -10,15 +10,18 @@ use epicepoch_wire::NodeId;
 
 use crate::disk::Disk;
 use crate::event::Event;
+use crate::links::Links;
 use crate::node::{Node, Plane, member};
 use crate::plant::Plant;
-use crate::world::{MS, NODES_MAX, SECOND, Weather, World};
+use crate::world::{MS, SECOND, Weather, World};
 
 /// A fault that ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum End {
     Start(NodeId),
     Links,
+    Slow,
+    Pause(NodeId, Plane),
     Disk(NodeId),
     SetBack(NodeId),
     Clock(NodeId),
@@ -27,10 +30,12 @@ pub(crate) enum End {
 impl End {
     pub(crate) const fn node(self) -> Option<NodeId> {
         match self {
-            Self::Start(node) | Self::Disk(node) | Self::SetBack(node) | Self::Clock(node) => {
-                Some(node)
-            }
-            Self::Links => None,
+            Self::Start(node)
+            | Self::Pause(node, _)
+            | Self::Disk(node)
+            | Self::SetBack(node)
+            | Self::Clock(node) => Some(node),
+            Self::Links | Self::Slow => None,
         }
     }
 }
@@ -44,6 +49,7 @@ enum Kind {
     PauseWorkers,
     PauseAll,
     Partition,
+    SlowLinks,
     Disk,
     Clock,
     HandOver,
@@ -53,13 +59,14 @@ enum Kind {
 }
 
 /// Every kind, and how often it comes where nothing else is drawn.
-const KINDS: [(Kind, u32); 12] = [
+const KINDS: [(Kind, u32); 13] = [
     (Kind::Crash, 6),
     (Kind::Restart, 8),
     (Kind::PauseRaft, 6),
     (Kind::PauseWorkers, 4),
     (Kind::PauseAll, 6),
     (Kind::Partition, 14),
+    (Kind::SlowLinks, 6),
     (Kind::Disk, 6),
     (Kind::Clock, 6),
     (Kind::HandOver, 4),
@@ -75,6 +82,8 @@ pub(crate) struct Nemesis {
     pub(crate) pause_ns: u64,
     /// Longest time that one lasts.
     pub(crate) lasts_ns: u64,
+    /// How often a pause lasts up to a minute, per thousand.
+    long: u32,
     /// How often each of [`KINDS`] comes. Most runs are without some, and full of others: what is
     /// always there hides what needs its absence (swarm testing: Groce et al., 2012).
     mix: [u32; KINDS.len()],
@@ -98,6 +107,8 @@ const SWARM: [u32; 6] = [0, 1, 1, 2, 4, 8];
 /// Between two faults that were provoked: a fault may provoke others, and a power failure as many as
 /// there are nodes, so that without a pause they could multiply for ever.
 const PROVOKED_PAUSE_NS: u64 = 100 * MS;
+/// How long a long pause lasts: most end before all heals, the others with it.
+const LONG_NS: (u64, u64) = (6 * SECOND, 60 * SECOND);
 const RAFT: Plane = Plane::Raft;
 const WORKERS: Plane = Plane::Workers;
 
@@ -151,6 +162,7 @@ impl World {
         match kind.expect("the draw is below the sum of the weights") {
             Kind::Crash => self.stop(node, lasts_ns),
             Kind::Restart => self.stop(node, 0),
+            Kind::SlowLinks => self.slow_links(node, lasts_ns),
             Kind::PauseRaft => self.pause_for("consensus paused", node, &[RAFT], lasts_ns),
             Kind::PauseWorkers => self.pause_for("workers paused", node, &[WORKERS], lasts_ns),
             Kind::PauseAll => self.pause_for("process paused", node, &[RAFT, WORKERS], lasts_ns),
@@ -193,7 +205,12 @@ impl World {
     }
 
     fn pause_for(&mut self, what: &'static str, node: NodeId, planes: &[Plane], lasts_ns: u64) {
+        let is_long = self.chance(self.nemesis.long);
+        let lasts_ns = if is_long { self.random.u64(LONG_NS.0..=LONG_NS.1) } else { lasts_ns };
         self.count(what);
+        if is_long {
+            self.count("of these pauses, for up to a minute");
+        }
         self.note(|| format!("{node}: {what} for {} ms", lasts_ns / MS));
         for plane in planes {
             self.pause(node, *plane, lasts_ns);
@@ -284,9 +301,9 @@ impl World {
     fn cut_all(&mut self, from: &[NodeId], to: &[NodeId], planes: &[Plane], is_both: bool) {
         for plane in planes {
             for (a, b) in from.iter().flat_map(|a| to.iter().map(move |b| (*a, *b))) {
-                self.cut(a, b, *plane);
+                self.links.cut(a, b, *plane);
                 if is_both {
-                    self.cut(b, a, *plane);
+                    self.links.cut(b, a, *plane);
                 }
             }
         }
@@ -457,7 +474,14 @@ impl World {
     pub(crate) fn end(&mut self, end: End) {
         match end {
             End::Start(node) => self.start_if_down(node),
-            End::Links => self.cuts = [[0; NODES_MAX]; 2],
+            End::Links => self.links.join(),
+            End::Slow => self.links.hasten(),
+            // Another pause may have begun meanwhile, which ends later.
+            End::Pause(node, plane) => {
+                if self.at(node).paused_until_ns[plane as usize] <= self.now_ns {
+                    self.resume(node, plane);
+                }
+            }
             End::Disk(node) => {
                 let is_back = self.node(node).disk.repair();
                 if is_back {
@@ -485,13 +509,14 @@ impl World {
         self.note(|| "everything heals".into());
         self.nemesis.pause_ns = 0;
         self.weather = Weather::FAIR;
-        self.end(End::Links);
+        self.links = Links::default();
         for id in self.ids() {
             self.end(End::Disk(id));
             self.end(End::SetBack(id));
             self.end(End::Clock(id));
             self.end(End::Start(id));
-            self.node(id).paused_until_ns = [0; 2];
+            self.resume(id, RAFT);
+            self.resume(id, WORKERS);
         }
     }
 
@@ -510,6 +535,7 @@ impl World {
         self.nemesis = Nemesis {
             pause_ns: self.random.u64(300..3_000) * MS,
             lasts_ns: self.random.u64(300..6_000) * MS,
+            long: if self.chance(300) { self.random.u32(10..60) } else { 0 },
             mix,
             provoked: if self.random.bool() { self.random.u32(20..400) } else { 0 },
             provoked_at_ns: 0,
@@ -531,6 +557,7 @@ impl World {
             step_ns: if self.random.bool() { self.random.u64(100_000..3 * MS) } else { 0 },
             round_ns: self.random.u64(200..1_000) * MS,
         };
+        self.draw_distance();
         for at in 0..self.nodes.len() {
             let (write_ns, offset_ms) =
                 (self.random.u64(100_000..3 * MS), self.random.i64(-20..20));

@@ -15,7 +15,8 @@
 //! - [`summary`]: what was exercised.
 //!
 //! Inside: `world` (queue, links, the way of events), `event`, `queue`; `node`, `disk`, `database`,
-//! `clock` (machines); `consensus`, `workers`, `stamper` (what runs on them); `clients`, `faults`.
+//! `clock` (machines); `consensus`, `workers`, `stamper` (what runs on them); `clients`; `faults`,
+//! `links`.
 
 mod clients;
 mod clock;
@@ -25,6 +26,7 @@ mod disk;
 mod event;
 mod faults;
 pub mod history;
+mod links;
 mod node;
 pub mod plant;
 mod queue;

@@ -15,6 +15,7 @@ use epicepoch_wire::{BootId, LogIndex, NodeId, StoreId, StorePosition, Term, Tim
 
 use crate::clock::MachineClock;
 use crate::disk::{Disk, Unreadable};
+use crate::event::Event;
 use crate::plant::Plant;
 use crate::stamper::Stamper;
 
@@ -110,7 +111,10 @@ pub(crate) struct Node {
     pub(crate) boots: u64,
     /// How often it was given other addresses.
     pub(crate) moves: u64,
+    /// By plane; 0 of one that is not paused.
     pub(crate) paused_until_ns: [u64; 2],
+    /// What came during a pause, and for which run, by plane.
+    pub(crate) held: [Vec<(Option<BootId>, Event)>; 2],
     pub(crate) running: Option<Running>,
 }
 
@@ -124,6 +128,7 @@ impl Node {
             boots: 0,
             moves: 0,
             paused_until_ns: [0; 2],
+            held: [vec![], vec![]],
             running: None,
         }
     }

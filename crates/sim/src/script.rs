@@ -108,8 +108,8 @@ impl World {
                 self.pause(node, Plane::Workers, lasts_ns);
             }
             9 => self.cut_off(node, how),
-            10 => self.cut(node, other, Plane::Raft),
-            11 => self.cut(node, other, Plane::Workers),
+            10 => self.links.cut(node, other, Plane::Raft),
+            11 => self.links.cut(node, other, Plane::Workers),
             12 => self.end(End::Links),
             13 => self.node(node).disk.is_stuck = true,
             14 => self.node(node).disk.is_failing = true,
@@ -132,10 +132,10 @@ impl World {
         for (plane, bit) in [(Plane::Raft, 1), (Plane::Workers, 2)] {
             for other in self.ids().filter(|other| *other != node && how & bit != 0) {
                 if how & 4 == 0 {
-                    self.cut(node, other, plane);
+                    self.links.cut(node, other, plane);
                 }
                 if how & 8 == 0 {
-                    self.cut(other, node, plane);
+                    self.links.cut(other, node, plane);
                 }
             }
         }

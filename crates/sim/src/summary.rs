@@ -38,6 +38,8 @@ pub struct Summary {
     pub messages_lost: u64,
     /// Messages that came twice.
     pub messages_doubled: u64,
+    /// Messages on slow links.
+    pub messages_slow: u64,
     /// Messages that came late.
     pub messages_late: u64,
     /// Messages that a replica refused.
@@ -69,6 +71,7 @@ impl Summary {
         self.replies[1] += other.replies[1];
         self.messages_lost += other.messages_lost;
         self.messages_doubled += other.messages_doubled;
+        self.messages_slow += other.messages_slow;
         self.messages_late += other.messages_late;
         self.refusals += other.refusals;
         for (all, own) in [(&mut self.reports, &other.reports), (&mut self.faults, &other.faults)] {
@@ -136,8 +139,12 @@ impl fmt::Display for Summary {
         )?;
         writeln!(
             f,
-            "messages: {} lost, {} doubled, {} late, {} refused",
-            self.messages_lost, self.messages_doubled, self.messages_late, self.refusals
+            "messages: {} lost, {} doubled, {} on slow links, {} late, {} refused",
+            self.messages_lost,
+            self.messages_doubled,
+            self.messages_slow,
+            self.messages_late,
+            self.refusals
         )?;
         for (title, counts) in [("faults", &self.faults), ("reports", &self.reports)] {
             let counts: Vec<String> =

@@ -12,6 +12,7 @@ use crate::disk::{Disk, Unreadable};
 use crate::event::Event;
 use crate::faults::{End, Nemesis};
 use crate::history::{History, Invariant};
+use crate::links::Links;
 use crate::node::{Node, Plane, TICK_NS, member};
 use crate::plant::Plant;
 use crate::queue::Queue;
@@ -78,8 +79,7 @@ pub(crate) struct World {
     pub(crate) nodes: Vec<Node>,
     pub(crate) genesis: Genesis,
     pub(crate) weather: Weather,
-    /// Whether a link is cut, by plane, sender and receiver.
-    pub(crate) cuts: [[u16; NODES_MAX]; 2],
+    pub(crate) links: Links,
     pub(crate) clients: Vec<Client>,
     pub(crate) nemesis: Nemesis,
     pub(crate) history: History,
@@ -104,7 +104,7 @@ impl World {
             nodes: (1..=voters + spare).map(node).collect(),
             genesis,
             weather: Weather::FAIR,
-            cuts: [[0; NODES_MAX]; 2],
+            links: Links::default(),
             clients: vec![],
             nemesis: Nemesis::default(),
             history: History::default(),
@@ -187,6 +187,8 @@ impl World {
         let node = self.node(id);
         let is_torn = node.disk.crash(kept, &mut random);
         node.paused_until_ns = [0; 2];
+        // What nobody has read is gone with the sockets.
+        node.held = [vec![], vec![]];
         node.running = None;
         if is_torn {
             self.count("commit torn");
@@ -223,15 +225,17 @@ impl World {
     pub(crate) fn pause(&mut self, id: NodeId, plane: Plane, ns: u64) {
         let until_ns = self.now_ns + ns;
         self.node(id).paused_until_ns[plane as usize] = until_ns;
+        self.schedule_world(ns, Event::End { end: End::Pause(id, plane) });
     }
 
-    /// Cuts the way from `from` to `to`.
-    pub(crate) fn cut(&mut self, from: NodeId, to: NodeId, plane: Plane) {
-        self.cuts[plane as usize][from.0 as usize - 1] |= 1 << (to.0 - 1);
-    }
-
-    fn is_cut(&self, from: NodeId, to: NodeId, plane: Plane) -> bool {
-        self.cuts[plane as usize][from.0 as usize - 1] >> (to.0 - 1) & 1 == 1
+    /// Goes on after a pause: with everything that came meanwhile, in its order, then the ticks.
+    pub(crate) fn resume(&mut self, id: NodeId, plane: Plane) {
+        let node = self.node(id);
+        node.paused_until_ns[plane as usize] = 0;
+        for (boot, event) in std::mem::take(&mut node.held[plane as usize]) {
+            let is_tick = matches!(event, Event::Tick | Event::WorkerTick);
+            self.schedule(id, boot, u64::from(is_tick), event);
+        }
     }
 
     /// Calls the replica of a running node, then does what it wants done.
@@ -301,7 +305,7 @@ impl World {
     /// still comes.
     pub(crate) fn send(&mut self, from: NodeId, to: NodeId, event: &Event) {
         let plane = event.plane().expect("a message is for a node");
-        if to.0 == 0 || to.0 > self.nodes.len() as u64 || self.is_cut(from, to, plane) {
+        if to.0 == 0 || to.0 > self.nodes.len() as u64 || self.links.is_cut(from, to, plane) {
             return;
         }
         if self.chance(self.weather.lost) {
@@ -312,6 +316,11 @@ impl World {
         self.summary.messages_doubled += u64::from(copies - 1);
         for _ in 0..copies {
             let mut after_ns = self.link_ns();
+            let slow_ns = self.links.slow_ns(from, to);
+            if slow_ns > 0 {
+                self.summary.messages_slow += 1;
+                after_ns += self.random.u64(slow_ns - slow_ns / 8..=slow_ns);
+            }
             if self.chance(self.weather.late) {
                 self.summary.messages_late += 1;
                 after_ns += self.random.u64(0..self.weather.late_ns);
@@ -337,7 +346,7 @@ impl World {
             self.happen_outside(event);
             return true;
         };
-        let node = self.at(to);
+        let node = self.node(to);
         let Some(running) = &node.running else {
             if let Event::Arrive { asker, .. } = event {
                 self.arrive_nowhere(to, asker);
@@ -347,11 +356,8 @@ impl World {
         if boot.is_some_and(|boot| boot != running.identity.boot) {
             return true;
         }
-        let until_ns = node.paused_until_ns[plane as usize];
-        if until_ns > at_ns {
-            // The inbox is drained before the tick.
-            let is_tick = matches!(event, Event::Tick | Event::WorkerTick);
-            self.schedule(to, boot, until_ns - at_ns + u64::from(is_tick), event);
+        if node.paused_until_ns[plane as usize] > 0 {
+            node.held[plane as usize].push((boot, event));
             return true;
         }
         self.digest(to, &event);

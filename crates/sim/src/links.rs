@@ -1,0 +1,98 @@
+//! The links between nodes as a run breaks them: ways that are cut, ways that are slow while others
+//! are fast. What is under way when that changes still comes as it was sent.
+
+use epicepoch_wire::NodeId;
+
+use crate::event::Event;
+use crate::faults::End;
+use crate::node::Plane;
+use crate::world::{MS, NODES_MAX, World};
+
+/// What is wrong with each way from a node to another.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Links {
+    /// Whether it is cut, by plane, sender and receiver.
+    cuts: [[u16; NODES_MAX]; 2],
+    /// How much longer than others it takes, by sender and receiver.
+    slow_ns: [[u64; NODES_MAX]; NODES_MAX],
+    /// The same, of what no fault ends: distance.
+    far_ns: [[u64; NODES_MAX]; NODES_MAX],
+}
+
+impl Links {
+    /// Cuts the way from `from` to `to`.
+    pub(crate) const fn cut(&mut self, from: NodeId, to: NodeId, plane: Plane) {
+        self.cuts[plane as usize][from.0 as usize - 1] |= 1 << (to.0 - 1);
+    }
+
+    pub(crate) const fn is_cut(&self, from: NodeId, to: NodeId, plane: Plane) -> bool {
+        self.cuts[plane as usize][from.0 as usize - 1] >> (to.0 - 1) & 1 == 1
+    }
+
+    /// How much longer than others the way takes.
+    pub(crate) const fn slow_ns(&self, from: NodeId, to: NodeId) -> u64 {
+        self.slow_ns[from.0 as usize - 1][to.0 as usize - 1]
+    }
+
+    /// Joins what is cut.
+    pub(crate) const fn join(&mut self) {
+        self.cuts = [[0; NODES_MAX]; 2];
+    }
+
+    /// Ends what is slow, but not what is far.
+    pub(crate) const fn hasten(&mut self) {
+        self.slow_ns = self.far_ns;
+    }
+
+    const fn slow(&mut self, from: NodeId, to: NodeId, ns: u64) {
+        self.slow_ns[from.0 as usize - 1][to.0 as usize - 1] = ns;
+    }
+}
+
+impl World {
+    /// One link of a node is slow for a while, or all of them are, in both directions or in one.
+    pub(crate) fn slow_links(&mut self, node: NodeId, lasts_ns: u64) {
+        if self.nodes.len() < 2 {
+            return;
+        }
+        let what = self.slow_some(node);
+        self.count(what);
+        self.note(|| format!("{node}: {what} for {} ms", lasts_ns / MS));
+        self.schedule_world(lasts_ns, Event::End { end: End::Slow });
+    }
+
+    /// Draws, for some runs, a link or a node that is far from the others all along.
+    pub(crate) fn draw_distance(&mut self) {
+        if self.nodes.len() > 1 && self.chance(FAR_PER_THOUSAND) {
+            let node = self.any();
+            self.slow_some(node);
+            self.links.far_ns = self.links.slow_ns;
+            self.count("far apart all along");
+        }
+    }
+
+    fn slow_some(&mut self, node: NodeId) -> &'static str {
+        let (least, most) = SLOW_MS;
+        let ns = self.random.u64(least..=most) * MS;
+        let (is_there, is_back) =
+            [(true, true), (true, true), (true, false), (false, true)][self.random.usize(0..4)];
+        let is_one = self.random.bool();
+        let others: Vec<NodeId> = self.ids().filter(|other| *other != node).collect();
+        let only = others[self.random.usize(0..others.len())];
+        for other in others.into_iter().filter(|other| !is_one || *other == only) {
+            if is_there {
+                self.links.slow(node, other, ns);
+            }
+            if is_back {
+                self.links.slow(other, node, ns);
+            }
+        }
+        if is_one { "link slow" } else { "links of a node slow" }
+    }
+}
+
+/// How much longer a slow way takes, milliseconds: from another building to another continent,
+/// beyond the election timeout.
+const SLOW_MS: (u64, u64) = (5, 300);
+/// Of a thousand runs, in how many something is far.
+const FAR_PER_THOUSAND: u32 = 250;
