@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use epicepoch_wire::hello::CLUSTER_NAME_LEN_MAX;
 use epicepoch_wire::http::{PATH_LEADER, PATH_READY, RANGE_COUNT_MAX};
 use epicepoch_wire::{Timestamp, TimestampRange};
 use tokio::sync::Notify;
@@ -54,6 +55,16 @@ pub struct Options {
     /// members change rarely, and a greeting costs little. Over HTTP they are learned whenever
     /// the leader is looked for.
     pub refresh_interval: Duration,
+    /// The name of the cluster (`CLUSTER` of its nodes), 1 to 64 bytes. A node of a cluster of
+    /// another name is refused as soon as it is met, and the call fails. Default any: then the
+    /// cluster of the first answer is kept to.
+    pub cluster_name: Option<String>,
+    /// After how long a request without an answer is asked a second time, over another connection
+    /// to the leader, or where that one gives nothing, of the next known node. The first answer
+    /// wins, the timestamps of the other are skipped. It is looked for every 5 ms, or every
+    /// `hedge_after` if that is shorter, but for 1 ms. Default never: it costs a connection and,
+    /// where the whole cluster is slow, up to twice the requests. Not over HTTP.
+    pub hedge_after: Option<Duration>,
     /// How timestamps are asked for. Default [`Via::Native`].
     pub via: Via,
     /// Seed of the jitter in waiting times. Default from the system's randomness, so that
@@ -118,12 +129,23 @@ impl Client {
         if let Some(bad) = seeds.iter().find(|addr| !is_address(addr)) {
             return Err(NewClientError::Address(bad.clone()));
         }
-        let session = Arc::new(Mutex::new(Session::new(seeds, options.seed)));
+        if let Some(bad) = options.cluster_name.as_ref()
+            && !(1..=CLUSTER_NAME_LEN_MAX).contains(&bad.len())
+        {
+            return Err(NewClientError::ClusterName(bad.clone()));
+        }
+        if options.via == Via::Http && options.hedge_after.is_some() {
+            return Err(NewClientError::HedgeOverHttp);
+        }
+        let session = Session::new(seeds, options.seed).expecting(options.cluster_name.clone());
+        let session = Arc::new(Mutex::new(session));
         let core = Arc::new(Core {
             waiters: Mutex::new(Waiters::default()),
             session: session.clone(),
             attempt_timeout: options.attempt_timeout,
             refresh_interval: options.refresh_interval,
+            hedge_after: options.hedge_after,
+            cluster_name: options.cluster_name.clone(),
             observer: options.observer.clone(),
             bell: Notify::new(),
             is_closed: AtomicBool::new(false),
@@ -237,6 +259,8 @@ impl Default for Options {
             timeout: Duration::from_secs(2),
             attempt_timeout: Duration::from_millis(500),
             refresh_interval: Duration::from_secs(30),
+            cluster_name: None,
+            hedge_after: None,
             via: Via::Native,
             seed: fastrand::u64(..),
             observer: None,

@@ -1,6 +1,7 @@
 //! What can go wrong, one enum per operation, each variant with what the caller can do.
 
 use epicepoch_wire::Timestamp;
+use epicepoch_wire::hello::CLUSTER_NAME_LEN_MAX;
 use epicepoch_wire::http::{ErrorCode, RANGE_COUNT_MAX};
 use thiserror::Error;
 
@@ -14,6 +15,12 @@ pub enum NewClientError {
     /// Write the address as `host:port`.
     #[error("{0:?} is no address; allowed is host:port, such as localhost:8881")]
     Address(String),
+    /// Give the name that the nodes have as `CLUSTER`.
+    #[error("{0:?} is no name of a cluster; allowed are 1 to {CLUSTER_NAME_LEN_MAX} bytes")]
+    ClusterName(String),
+    /// Leave `hedge_after` out, or use the native protocol.
+    #[error("hedge_after is for the native protocol; over HTTP nothing is asked twice")]
+    HedgeOverHttp,
 }
 
 /// Why [`Client::connect`](crate::Client::connect) gave no client.
@@ -180,9 +187,9 @@ impl Setback {
 pub struct AnotherCluster {
     /// Who answered.
     pub addr: String,
-    /// Cluster and history of the first answer.
+    /// Cluster and history of the first answer, or the quoted name that the options expect.
     pub expected: String,
-    /// Cluster and history of this answer.
+    /// Cluster and history of this answer, or the quoted name of its cluster.
     pub found: String,
 }
 

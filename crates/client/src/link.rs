@@ -37,8 +37,11 @@ pub(crate) enum NoLink {
 }
 
 impl Link {
-    /// Connects to `addr` and says hello.
-    pub(crate) async fn open(addr: &str) -> Result<(Self, Welcome), NoLink> {
+    /// Connects to `addr` and says hello, and of which name its cluster has to be.
+    pub(crate) async fn open(
+        addr: &str,
+        cluster_name: Option<&str>,
+    ) -> Result<(Self, Welcome), NoLink> {
         let stream = TcpStream::connect(addr).await.and_then(|stream| {
             stream.set_nodelay(true)?;
             Ok(stream)
@@ -50,7 +53,8 @@ impl Link {
         let input = vec![0; INPUT_LEN].into_boxed_slice();
         let mut link = Self { stream, out: Vec::new(), written: 0, input, filled: 0 };
         let agent = concat!("epicepoch-rust/", env!("CARGO_PKG_VERSION")).to_owned();
-        ClientHello { agent, ..ClientHello::default() }.encode(&mut link.out);
+        let cluster_name = cluster_name.unwrap_or_default().to_owned();
+        ClientHello { agent, cluster_name, ..ClientHello::default() }.encode(&mut link.out);
         loop {
             link.exchange().await.map_err(|error| NoLink::Setback(lost(addr, &error)))?;
             let foreign =

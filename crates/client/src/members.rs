@@ -11,6 +11,8 @@ pub struct Members {
     /// Cluster and history id, as in the `epicepoch-cluster` header; `None` before the cluster
     /// exists.
     pub cluster: Option<String>,
+    /// The cluster's name; empty if the node tells none.
+    pub cluster_name: String,
     /// Who leads; `None` during an election or without a quorum.
     pub leader: Option<Member>,
     /// Every member, at most [`Members::COUNT_MAX`].
@@ -41,7 +43,7 @@ impl Members {
         }
         let leader = body.leader.and_then(MemberBody::known);
         let members = body.members.into_iter().filter_map(MemberBody::known).collect();
-        Ok(Self { cluster, leader, members })
+        Ok(Self { cluster, cluster_name: body.cluster_name, leader, members })
     }
 }
 
@@ -49,6 +51,8 @@ impl Members {
 struct Body {
     leader: Option<MemberBody>,
     members: Vec<MemberBody>,
+    #[serde(rename = "clusterName", default)]
+    cluster_name: String,
 }
 
 #[derive(Deserialize)]

@@ -26,6 +26,8 @@ pub(crate) struct Session {
     suspects: Vec<(String, Instant)>,
     /// Cluster and history of the first answer that named them.
     cluster: Option<String>,
+    /// The name that the cluster must have.
+    cluster_name: Option<String>,
     /// Highest timestamp returned.
     highest: Option<Timestamp>,
     /// Position in the rotation over all addresses.
@@ -132,9 +134,28 @@ impl Session {
             leader: None,
             suspects: Vec::new(),
             cluster: None,
+            cluster_name: None,
             highest: None,
             turn: 0,
             rng: fastrand::Rng::with_seed(seed),
+        }
+    }
+
+    /// The same session, which believes only nodes of a cluster of that name.
+    pub(crate) fn expecting(mut self, cluster_name: Option<String>) -> Self {
+        self.cluster_name = cluster_name;
+        self
+    }
+
+    /// Believes a node only if its cluster has the name that is expected, if one is. A node that
+    /// names none is not believed either: nothing says that it is the one.
+    pub(crate) fn check_name(&self, addr: &str, found: &str) -> Result<(), AnotherCluster> {
+        match &self.cluster_name {
+            Some(expected) if expected != found => {
+                let (expected, found) = (format!("{expected:?}"), format!("{found:?}"));
+                Err(AnotherCluster { addr: addr.to_owned(), expected, found })
+            }
+            Some(_) | None => Ok(()),
         }
     }
 
@@ -329,6 +350,10 @@ impl Pursuit {
             Ok(members) => members,
             Err(what) => return self.end_badly(addr, format!("a member list with {what}")),
         };
+        if let Err(error) = session.check_name(addr, &members.cluster_name) {
+            self.end = Some(End::AnotherCluster(error));
+            return;
+        }
         session.learn(addr, &members, now);
         let leads = session.leader.is_some();
         match self.goal {

@@ -226,6 +226,22 @@ fn another_cluster_or_history_is_refused_at_once() {
 }
 
 #[test]
+fn a_cluster_of_another_name_or_of_none_is_refused_at_once() {
+    for (body, is_believed) in [
+        (r#"{"leader":null,"members":[],"clusterName":"mine"}"#, true),
+        (r#"{"leader":null,"members":[],"clusterName":"yours"}"#, false),
+        (r#"{"leader":null,"members":[]}"#, false),
+    ] {
+        let mut world = World::new(&["x:9"], Goal::Members);
+        world.session = Session::new(vec!["x:9".to_owned()], 1).expecting(Some("mine".to_owned()));
+        world.reply(answer(200, body));
+        let end = world.end();
+        assert_eq!(matches!(end, End::Members(_)), is_believed, "{end:?}");
+        assert_eq!(matches!(end, End::AnotherCluster(_)), !is_believed, "{end:?}");
+    }
+}
+
+#[test]
 fn a_node_that_has_not_joined_contradicts_no_cluster_but_stamps_nothing() {
     let mut world = World::new(&["x:9"], Goal::Timestamps(1));
     let unborn = |answer| Answer { cluster: Some(NONE.into()), ..answer };

@@ -1,200 +1,22 @@
 //! The client over the native protocol, against servers that do what a test tells them.
 
-use std::net::SocketAddr;
+mod hedging;
+mod node;
+mod spans;
+
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use epicepoch_client::{
-    Client, Epoch, EpochIndex, Observer, Options, Setback, Timestamp, TimestampRange,
-    TimestampsError, blocking,
+    BadAnswer, Client, Epoch, EpochIndex, NewClientError, Observer, Options, Setback, Timestamp,
+    TimestampRange, TimestampsError, blocking,
 };
 use epicepoch_wire::http::ErrorCode;
-use epicepoch_wire::native::hello::MemberAddr;
-use epicepoch_wire::native::message::goodbye;
-use epicepoch_wire::native::{
-    COUNT_MAX, ErrorFrame, Request, TO_SERVER_TAIL_LEN_MAX, ToServer, Welcome, split,
-};
-use epicepoch_wire::{ClusterId, HistoryId, NodeId};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+
+use node::{NAME, Node, Oracle, Play};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// What a node does with a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Play {
-    /// Answers it.
-    Lead,
-    /// Refuses it.
-    Refuse(ErrorCode),
-    /// Names another node.
-    Name(SocketAddr),
-    /// Reads it, and closes the connection.
-    HangUp,
-    /// Reads it, and never answers.
-    Silence,
-    /// Reads everything, and never answers anything, not even a greeting.
-    Mute,
-    /// Answers with a timestamp that was given long ago.
-    Repeat,
-    /// Answers with one timestamp less, or more, than was asked for.
-    Miscount,
-    /// Answers nothing for a while, then all at once and the newest first.
-    Shuffle,
-    /// Sends bytes of no protocol.
-    Babble,
-    /// Says goodbye and closes.
-    Leave,
-}
-
-/// A cluster's order, and whom its nodes name.
-#[derive(Debug, Default)]
-struct Oracle {
-    next: AtomicU64,
-    leader: Mutex<Option<SocketAddr>>,
-    members: Mutex<Vec<SocketAddr>>,
-}
-
-/// A node.
-#[derive(Clone)]
-struct Node {
-    addr: SocketAddr,
-    oracle: Arc<Oracle>,
-    play: Arc<Mutex<Play>>,
-    cluster: u128,
-    /// Counts of the requests that came.
-    asked: Arc<Mutex<Vec<u64>>>,
-    connections: Arc<AtomicU64>,
-}
-
-impl Node {
-    async fn start(oracle: &Arc<Oracle>, play: Play) -> Self {
-        Self::start_in(oracle, play, 7).await
-    }
-
-    async fn start_in(oracle: &Arc<Oracle>, play: Play, cluster: u128) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let node = Self {
-            addr: listener.local_addr().unwrap(),
-            oracle: oracle.clone(),
-            play: Arc::new(Mutex::new(play)),
-            cluster,
-            asked: Arc::default(),
-            connections: Arc::default(),
-        };
-        oracle.members.lock().unwrap().push(node.addr);
-        let serving = node.clone();
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                serving.connections.fetch_add(1, Ordering::SeqCst);
-                tokio::spawn(serving.clone().converse(stream));
-            }
-        });
-        node
-    }
-
-    fn now_plays(&self, play: Play) {
-        *self.play.lock().unwrap() = play;
-    }
-
-    fn now_leads(&self) {
-        *self.oracle.leader.lock().unwrap() = Some(self.addr);
-    }
-
-    fn welcome(&self) -> Welcome {
-        let node = |addr: SocketAddr| NodeId(u64::from(addr.port()));
-        let member = |addr: &SocketAddr| MemberAddr { node: node(*addr), addr: addr.to_string() };
-        Welcome {
-            version: 1,
-            cluster: Some((ClusterId(self.cluster), HistoryId(1))),
-            node: node(self.addr),
-            leader: self.oracle.leader.lock().unwrap().as_ref().map(member),
-            in_flight_max: 1024,
-            idle_ms: 1000,
-            count_max: COUNT_MAX,
-            members: self.oracle.members.lock().unwrap().iter().map(member).collect(),
-            ..Welcome::default()
-        }
-    }
-
-    fn answer(&self, request: Request) -> [u8; 32] {
-        let index = self.oracle.next.fetch_add(request.count(), Ordering::SeqCst);
-        request.answer(Timestamp::new(Epoch(9), EpochIndex(index)))
-    }
-
-    /// Ends with the connection.
-    async fn converse(self, mut stream: TcpStream) -> Option<()> {
-        let mut input = Vec::new();
-        let mut kept = Vec::new();
-        while stream.read_buf(&mut input).await.ok()? > 0 {
-            let mut out = Vec::new();
-            let mut taken = 0;
-            while let Some(frame) = split(&input[taken..], TO_SERVER_TAIL_LEN_MAX).unwrap() {
-                taken += frame.len();
-                let play = *self.play.lock().unwrap();
-                match ToServer::decode(&frame).unwrap() {
-                    ToServer::Hello(_) if play == Play::Mute => {}
-                    ToServer::Hello(_) => self.welcome().encode(&mut out),
-                    ToServer::Request(request) => {
-                        self.asked.lock().unwrap().push(request.count());
-                        self.play(play, request, &mut kept, &mut out)?;
-                    }
-                    ToServer::Ping(id) => {
-                        out.extend(epicepoch_wire::native::message::pong(id));
-                    }
-                    other => panic!("{other:?}"),
-                }
-            }
-            input.drain(..taken);
-            stream.write_all(&out).await.ok()?;
-        }
-        None
-    }
-
-    /// `None` ends the connection.
-    fn play(
-        &self,
-        play: Play,
-        request: Request,
-        kept: &mut Vec<Request>,
-        out: &mut Vec<u8>,
-    ) -> Option<()> {
-        let id = request.id;
-        let refusal = |code: ErrorCode, text: &str, out: &mut Vec<u8>| {
-            ErrorFrame { code: code as u16, closes: false, id, text }.encode(out);
-        };
-        match play {
-            Play::Lead => out.extend(self.answer(request)),
-            Play::Refuse(code) => refusal(code, "", out),
-            Play::Name(leader) => refusal(ErrorCode::NotLeader, &leader.to_string(), out),
-            Play::HangUp => return None,
-            Play::Silence | Play::Mute => {}
-            Play::Repeat => out.extend(request.answer(Timestamp::new(Epoch(8), EpochIndex(0)))),
-            Play::Miscount => {
-                let other = Request { more: request.more ^ 1, ..request };
-                out.extend(self.answer(other));
-            }
-            Play::Shuffle => {
-                kept.push(request);
-                if kept.len() == 3 {
-                    // The request that came last gets the lowest timestamps, first.
-                    out.extend(kept.drain(..).rev().flat_map(|request| self.answer(request)));
-                }
-            }
-            Play::Babble => out.extend([0xc1; 40]),
-            Play::Leave => {
-                out.extend(goodbye());
-                self.now_plays(Play::HangUp);
-            }
-        }
-        Some(())
-    }
-
-    fn asked(&self) -> Vec<u64> {
-        self.asked.lock().unwrap().clone()
-    }
-}
 
 fn client(nodes: &[&Node]) -> Client {
     let mut options = Options::default();
@@ -422,6 +244,57 @@ async fn a_node_of_another_cluster_is_refused_loudly() {
     let error = client.timestamp().await.unwrap_err();
     assert!(matches!(error, TimestampsError::AnotherCluster(_)), "{error}");
     assert_eq!(other.asked(), [0; 0]);
+}
+
+#[tokio::test]
+async fn a_cluster_of_another_name_is_refused_loudly_at_the_first_meeting() {
+    let (_, node) = leading().await;
+    let named = |name: &str| {
+        let mut options = Options::default();
+        options.cluster_name = Some(name.to_owned());
+        Client::new([node.addr.to_string()], options)
+    };
+    assert!(named(NAME).unwrap().timestamp().await.is_ok());
+    // The node refuses it.
+    let error = named("another").unwrap().timestamp().await.unwrap_err();
+    let TimestampsError::BadAnswer(BadAnswer::Refused { code, .. }) = error else {
+        panic!("{error}")
+    };
+    assert_eq!(code, ErrorCode::WrongCluster);
+    // The node does not care, so the client does.
+    node.now_plays(Play::AnyName);
+    let error = named("another").unwrap().timestamp().await.unwrap_err();
+    assert!(matches!(error, TimestampsError::AnotherCluster(_)), "{error}");
+    assert_eq!(node.asked().len(), 1, "nothing was asked of a cluster of another name");
+    for bad in ["", &"x".repeat(65)] {
+        assert_eq!(named(bad).unwrap_err(), NewClientError::ClusterName(bad.to_owned()));
+    }
+}
+
+#[tokio::test]
+async fn while_an_overloaded_leader_gets_its_pause_its_answers_are_taken() {
+    let (_, node) = leading().await;
+    let client = client(&[&node]);
+    client.timestamp().await.unwrap();
+    node.now_plays(Play::Keep);
+    let ask = || {
+        let client = client.clone();
+        tokio::spawn(async move { (client.timestamp().await, Instant::now()) })
+    };
+    let first = ask();
+    node.until_asked(2).await;
+    node.now_plays(Play::RefuseAndRelease(ErrorCode::Overloaded));
+    let begin = Instant::now();
+    let second = ask();
+    node.until_asked(3).await;
+    node.now_plays(Play::Lead);
+    let (got, at) = first.await.unwrap();
+    got.unwrap();
+    let (refused, later) = second.await.unwrap();
+    refused.unwrap();
+    // The pause is of 16 ms at least; the answer comes 5 ms after the refusal.
+    assert!(later - begin >= Duration::from_millis(16), "{:?}", later - begin);
+    assert!(later - at >= Duration::from_millis(3), "taken only {:?} before", later - at);
 }
 
 #[tokio::test]

@@ -1,0 +1,197 @@
+//! Requests that are asked twice: what it brings, and that the order stands.
+
+use std::time::{Duration, Instant};
+
+use epicepoch_client::{Client, NewClientError, Options, TimestampRange, TimestampsError, Via};
+
+use crate::node::{Node, Play};
+use crate::{PATIENCE, leading};
+
+/// The hedge comes long before a silent node is left.
+const AFTER: Duration = Duration::from_millis(20);
+const ATTEMPT: Duration = Duration::from_secs(8);
+
+fn hedging(nodes: &[&Node]) -> Client {
+    let mut options = Options::default();
+    options.timeout = PATIENCE;
+    options.attempt_timeout = ATTEMPT;
+    options.hedge_after = Some(AFTER);
+    Client::new(nodes.iter().map(|node| node.addr.to_string()), options).unwrap()
+}
+
+fn connections(node: &Node) -> u64 {
+    node.connections.load(std::sync::atomic::Ordering::SeqCst)
+}
+
+#[tokio::test]
+async fn a_stalled_connection_costs_little_more_than_the_delay_of_the_hedge() {
+    let (_, node) = leading().await;
+    let client = hedging(&[&node]);
+    client.timestamp().await.unwrap();
+    node.now_plays(Play::LeadElsewhere);
+    let mut last = None;
+    // More than may be in flight unanswered: those that were answered elsewhere do not count.
+    for _ in 0..12 {
+        let begin = Instant::now();
+        let got = client.timestamp().await.unwrap();
+        assert!(begin.elapsed() >= AFTER, "asked again too early, {:?}", begin.elapsed());
+        assert!(begin.elapsed() < ATTEMPT / 4, "{:?}", begin.elapsed());
+        assert!(last < Some(got));
+        last = Some(got);
+    }
+    assert_eq!(connections(&node), 2);
+}
+
+#[tokio::test]
+async fn a_silent_leader_is_left_for_another_one_that_answers_the_hedge() {
+    let (oracle, old) = leading().await;
+    let new = Node::start(&oracle, Play::Lead).await;
+    let client = hedging(&[&old, &new]);
+    client.timestamp().await.unwrap();
+    old.now_plays(Play::Mute);
+    new.now_leads();
+    let begin = Instant::now();
+    client.timestamp().await.unwrap();
+    // An eighth of an attempt is spent on the leader itself.
+    assert!(begin.elapsed() < ATTEMPT / 2, "{:?}", begin.elapsed());
+    let (asked, begin) = (old.asked().len(), Instant::now());
+    for _ in 0..5 {
+        client.timestamp().await.unwrap();
+    }
+    assert!(begin.elapsed() < ATTEMPT / 4, "it stays with the new leader: {:?}", begin.elapsed());
+    assert_eq!(old.asked().len(), asked);
+}
+
+#[tokio::test]
+async fn the_answer_that_comes_second_is_burnt_and_harms_nothing() {
+    let (_, node) = leading().await;
+    let client = hedging(&[&node]);
+    client.timestamp().await.unwrap();
+    node.now_plays(Play::Late(2 * AFTER));
+    let mut got = Vec::new();
+    for _ in 0..20 {
+        got.push(client.timestamp().await.unwrap());
+        tokio::time::sleep(AFTER / 4).await;
+    }
+    assert!(got.is_sorted_by(|a, b| a < b), "{got:?}");
+    assert_eq!(connections(&node), 2, "a late answer is no reason to leave");
+    // Each was asked twice, and given once.
+    assert!(node.asked().len() >= 1 + 2 * 20 - 4, "{}", node.asked().len());
+}
+
+#[tokio::test]
+async fn a_burnt_answer_that_goes_backwards_is_refused_as_loudly_as_any() {
+    let (_, node) = leading().await;
+    let client = hedging(&[&node]);
+    client.timestamp().await.unwrap();
+    node.now_plays(Play::LateRepeat(2 * AFTER));
+    client.timestamp().await.unwrap();
+    // Whoever waits when it comes is told.
+    let mut error = None;
+    for _ in 0..100 {
+        error = client.timestamp().await.err();
+        if error.is_some() {
+            break;
+        }
+    }
+    let error = error.expect("an answer from long ago is an error");
+    assert!(matches!(error, TimestampsError::WentBackwards { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_first_answer_may_lie_below_what_was_returned_before_the_hedge() {
+    let (_, node) = leading().await;
+    let client = hedging(&[&node]);
+    client.timestamp().await.unwrap();
+    // Its timestamp is taken at once, and comes after the hedge was sent, which brings nothing.
+    node.now_plays(Play::Late(5 * AFTER));
+    let slow = tokio::spawn({
+        let client = client.clone();
+        async move { client.timestamp().await }
+    });
+    node.until_asked(2).await;
+    node.now_plays(Play::Lead);
+    let quick = client.timestamp().await.unwrap();
+    node.now_plays(Play::Keep);
+    assert!(slow.await.unwrap().unwrap() < quick);
+    assert_eq!(node.asked().len(), 4, "it was asked twice");
+}
+
+#[tokio::test]
+async fn a_hedge_that_meets_another_cluster_is_loud() {
+    let (oracle, node) = leading().await;
+    let client = hedging(&[&node]);
+    client.timestamp().await.unwrap();
+    let other = Node::start_in(&oracle, Play::Lead, 8).await;
+    drop(client);
+    // The second address belongs to another cluster, and is asked when the leader gives nothing.
+    let client = hedging(&[&node, &other]);
+    client.timestamp().await.unwrap();
+    node.now_plays(Play::Mute);
+    other.now_leads();
+    let error = client.timestamp().await.unwrap_err();
+    assert!(matches!(error, TimestampsError::AnotherCluster(_)), "{error}");
+    assert_eq!(other.asked(), [0; 0]);
+}
+
+/// A call: when it began and ended, and what it got.
+struct Call {
+    begin: Instant,
+    end: Instant,
+    got: TimestampRange,
+}
+
+/// Requests whose two answers overtake each other at random: whatever was returned before a call
+/// began lies below what the call gets, and nothing is given twice.
+#[tokio::test]
+async fn answers_that_overtake_each_other_leave_the_order_of_calls_as_it_is() {
+    let (_, node) = leading().await;
+    let client = hedging(&[&node]);
+    client.timestamp().await.unwrap();
+    node.now_plays(Play::Jitter);
+    let callers: Vec<_> = (0..16)
+        .map(|caller| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                let mut calls = Vec::new();
+                for _ in 0..60 {
+                    let begin = Instant::now();
+                    let got = client.timestamps(1 + caller % 3).await.unwrap();
+                    calls.push(Call { begin, end: Instant::now(), got });
+                }
+                calls
+            })
+        })
+        .collect();
+    let mut calls = Vec::new();
+    for caller in callers {
+        calls.extend(caller.await.unwrap());
+    }
+    let given: u64 = calls.iter().map(|call| call.got.count()).sum();
+    assert!(node.asked().iter().sum::<u64>() > given + 1, "nothing was asked twice");
+    calls.sort_by_key(|call| call.got.first());
+    assert!(calls.is_sorted_by(|a, b| a.got.last() < b.got.first()), "given twice");
+    // In the order of timestamps, nobody ended before somebody with a lower one began.
+    let mut latest_begin = None;
+    for call in &calls {
+        assert!(latest_begin <= Some(call.end), "the order of calls is broken");
+        latest_begin = latest_begin.max(Some(call.begin));
+    }
+}
+
+#[tokio::test]
+async fn without_the_option_nothing_is_asked_twice() {
+    let (_, node) = leading().await;
+    let mut options = Options::default();
+    options.attempt_timeout = Duration::from_secs(2);
+    let client = Client::new([node.addr.to_string()], options).unwrap();
+    client.timestamp().await.unwrap();
+    node.now_plays(Play::Late(5 * AFTER));
+    client.timestamp().await.unwrap();
+    assert_eq!((node.asked(), connections(&node)), (vec![1, 1], 1));
+    let mut options = Options::default();
+    options.via = Via::Http;
+    options.hedge_after = Some(AFTER);
+    let refused = Client::new([node.addr.to_string()], options).unwrap_err();
+    assert_eq!(refused, NewClientError::HedgeOverHttp);
+}

@@ -1,0 +1,281 @@
+//! A node that does what a test tells it.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use epicepoch_client::{Epoch, EpochIndex, Timestamp};
+use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::native::hello::MemberAddr;
+use epicepoch_wire::native::message::goodbye;
+use epicepoch_wire::native::{
+    COUNT_MAX, ClientHello, ErrorFrame, Request, TO_SERVER_TAIL_LEN_MAX, ToServer, Welcome, split,
+};
+use epicepoch_wire::{ClusterId, HistoryId, NodeId};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+
+/// The cluster's name.
+pub(crate) const NAME: &str = "scripted";
+
+/// What a node does with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Play {
+    /// Answers it.
+    Lead,
+    /// Refuses it.
+    Refuse(ErrorCode),
+    /// Names another node.
+    Name(SocketAddr),
+    /// Reads it, and closes the connection.
+    HangUp,
+    /// Reads it, and never answers.
+    Silence,
+    /// Reads everything, and never answers anything, not even a greeting.
+    Mute,
+    /// Answers with a timestamp that was given long ago.
+    Repeat,
+    /// Answers with one timestamp less, or more, than was asked for.
+    Miscount,
+    /// Answers nothing for a while, then all at once and the newest first.
+    Shuffle,
+    /// Sends bytes of no protocol.
+    Babble,
+    /// Says goodbye and closes.
+    Leave,
+    /// Answers, and welcomes clients that expect another name of the cluster.
+    AnyName,
+    /// Keeps it for [`Play::RefuseAndRelease`].
+    Keep,
+    /// Refuses it, and 5 ms later answers what was kept.
+    RefuseAndRelease(ErrorCode),
+    /// Answers on all connections but the first, where it never does.
+    LeadElsewhere,
+    /// Answers on all connections but the first, where it does so after that time. The timestamps
+    /// are taken at once.
+    Late(Duration),
+    /// As [`Play::Late`], with a timestamp that was given long ago.
+    LateRepeat(Duration),
+    /// Answers after a time by chance, sometimes a long one. The timestamps are taken by chance
+    /// before or after it.
+    Jitter,
+}
+
+/// A cluster's order, and whom its nodes name.
+#[derive(Debug, Default)]
+pub(crate) struct Oracle {
+    next: AtomicU64,
+    leader: Mutex<Option<SocketAddr>>,
+    members: Mutex<Vec<SocketAddr>>,
+}
+
+/// A node.
+#[derive(Clone)]
+pub(crate) struct Node {
+    pub(crate) addr: SocketAddr,
+    oracle: Arc<Oracle>,
+    play: Arc<Mutex<Play>>,
+    cluster: u128,
+    /// Counts of the requests that came.
+    asked: Arc<Mutex<Vec<u64>>>,
+    pub(crate) connections: Arc<AtomicU64>,
+}
+
+impl Node {
+    pub(crate) async fn start(oracle: &Arc<Oracle>, play: Play) -> Self {
+        Self::start_in(oracle, play, 7).await
+    }
+
+    pub(crate) async fn start_in(oracle: &Arc<Oracle>, play: Play, cluster: u128) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let node = Self {
+            addr: listener.local_addr().unwrap(),
+            oracle: oracle.clone(),
+            play: Arc::new(Mutex::new(play)),
+            cluster,
+            asked: Arc::default(),
+            connections: Arc::default(),
+        };
+        oracle.members.lock().unwrap().push(node.addr);
+        let serving = node.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let nth = serving.connections.fetch_add(1, Ordering::SeqCst);
+                tokio::spawn(serving.clone().converse(stream, nth));
+            }
+        });
+        node
+    }
+
+    pub(crate) fn now_plays(&self, play: Play) {
+        *self.play.lock().unwrap() = play;
+    }
+
+    pub(crate) fn now_leads(&self) {
+        *self.oracle.leader.lock().unwrap() = Some(self.addr);
+    }
+
+    fn welcome(&self) -> Welcome {
+        let node = |addr: SocketAddr| NodeId(u64::from(addr.port()));
+        let member = |addr: &SocketAddr| MemberAddr { node: node(*addr), addr: addr.to_string() };
+        Welcome {
+            version: 1,
+            cluster: Some((ClusterId(self.cluster), HistoryId(1))),
+            node: node(self.addr),
+            leader: self.oracle.leader.lock().unwrap().as_ref().map(member),
+            cluster_name: NAME.to_owned(),
+            in_flight_max: 1024,
+            idle_ms: 1000,
+            count_max: COUNT_MAX,
+            members: self.oracle.members.lock().unwrap().iter().map(member).collect(),
+            ..Welcome::default()
+        }
+    }
+
+    fn answer(&self, request: Request) -> [u8; 32] {
+        let index = self.oracle.next.fetch_add(request.count(), Ordering::SeqCst);
+        request.answer(Timestamp::new(Epoch(9), EpochIndex(index)))
+    }
+
+    /// Ends with the connection.
+    async fn converse(self, stream: TcpStream, nth: u64) -> Option<()> {
+        stream.set_nodelay(true).unwrap();
+        let (mut reader, mut writer) = stream.into_split();
+        let (say, mut said) = mpsc::unbounded_channel::<Vec<u8>>();
+        let writing = tokio::spawn(async move {
+            while let Some(bytes) = said.recv().await {
+                writer.write_all(&bytes).await.ok()?;
+            }
+            Some(())
+        });
+        let mut input = Vec::new();
+        let mut kept = Vec::new();
+        while reader.read_buf(&mut input).await.ok()? > 0 {
+            let mut taken = 0;
+            while let Some(frame) = split(&input[taken..], TO_SERVER_TAIL_LEN_MAX).unwrap() {
+                taken += frame.len();
+                let mut out = Vec::new();
+                let play = *self.play.lock().unwrap();
+                match ToServer::decode(&frame).unwrap() {
+                    ToServer::Hello(_) if play == Play::Mute => {}
+                    ToServer::Hello(hello) if !may_stay(play, &hello) => {
+                        let code = ErrorCode::WrongCluster as u16;
+                        ErrorFrame { code, closes: true, id: 0, text: "" }.encode(&mut out);
+                    }
+                    ToServer::Hello(_) => self.welcome().encode(&mut out),
+                    ToServer::Request(request) => {
+                        self.asked.lock().unwrap().push(request.count());
+                        if self.play(play, request, nth, &mut kept, &mut out, &say).is_none() {
+                            drop(say);
+                            // What was said before is still written.
+                            return writing.await.ok()?;
+                        }
+                    }
+                    ToServer::Ping(id) => {
+                        out.extend(epicepoch_wire::native::message::pong(id));
+                    }
+                    other => panic!("{other:?}"),
+                }
+                say.send(out).ok()?;
+            }
+            input.drain(..taken);
+        }
+        None
+    }
+
+    /// `None` ends the connection.
+    fn play(
+        &self,
+        play: Play,
+        request: Request,
+        nth: u64,
+        kept: &mut Vec<Request>,
+        out: &mut Vec<u8>,
+        say: &mpsc::UnboundedSender<Vec<u8>>,
+    ) -> Option<()> {
+        let later = |bytes: Vec<u8>, after: Duration| {
+            let say = say.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(after).await;
+                // The client may have gone.
+                let _ = say.send(bytes);
+            });
+        };
+        let id = request.id;
+        let refusal = |code: ErrorCode, text: &str, out: &mut Vec<u8>| {
+            ErrorFrame { code: code as u16, closes: false, id, text }.encode(out);
+        };
+        match play {
+            Play::Keep => kept.push(request),
+            Play::RefuseAndRelease(code) => {
+                refusal(code, "", out);
+                let answers = kept.drain(..).flat_map(|request| self.answer(request)).collect();
+                later(answers, Duration::from_millis(5));
+            }
+            Play::LeadElsewhere if nth == 0 => {}
+            Play::Late(after) if nth == 0 => later(self.answer(request).to_vec(), after),
+            Play::LateRepeat(after) if nth == 0 => {
+                later(request.answer(Timestamp::new(Epoch(8), EpochIndex(0))).to_vec(), after);
+            }
+            Play::Jitter => {
+                let after = Duration::from_micros(match fastrand::u32(..8) {
+                    0 => fastrand::u64(5_000..60_000),
+                    _ => fastrand::u64(..2_000),
+                });
+                if fastrand::bool() {
+                    later(self.answer(request).to_vec(), after);
+                } else {
+                    let (node, say) = (self.clone(), say.clone());
+                    tokio::spawn(async move {
+                        tokio::time::sleep(after).await;
+                        let _ = say.send(node.answer(request).to_vec());
+                    });
+                }
+            }
+            Play::LeadElsewhere
+            | Play::Late(_)
+            | Play::LateRepeat(_)
+            | Play::AnyName
+            | Play::Lead => out.extend(self.answer(request)),
+            Play::Refuse(code) => refusal(code, "", out),
+            Play::Name(leader) => refusal(ErrorCode::NotLeader, &leader.to_string(), out),
+            Play::HangUp => return None,
+            Play::Silence | Play::Mute => {}
+            Play::Repeat => out.extend(request.answer(Timestamp::new(Epoch(8), EpochIndex(0)))),
+            Play::Miscount => {
+                let other = Request { more: request.more ^ 1, ..request };
+                out.extend(self.answer(other));
+            }
+            Play::Shuffle => {
+                kept.push(request);
+                if kept.len() == 3 {
+                    // The request that came last gets the lowest timestamps, first.
+                    out.extend(kept.drain(..).rev().flat_map(|request| self.answer(request)));
+                }
+            }
+            Play::Babble => out.extend([0xc1; 40]),
+            Play::Leave => {
+                out.extend(goodbye());
+                self.now_plays(Play::HangUp);
+            }
+        }
+        Some(())
+    }
+
+    pub(crate) fn asked(&self) -> Vec<u64> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    /// Waits until so many requests came.
+    pub(crate) async fn until_asked(&self, requests: usize) {
+        while self.asked().len() < requests {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+fn may_stay(play: Play, hello: &ClientHello) -> bool {
+    play == Play::AnyName || ["", NAME].contains(&hello.cluster_name.as_str())
+}
