@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 
 use epicepoch_wire::NodeId;
 
+use crate::planted::{self, Bug};
+
 /// One reading of this node's own clocks, taken together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockReading {
@@ -103,17 +105,27 @@ impl TrustedClock {
     /// Takes in a reading of this node's clocks and decides what to follow. `voters` is how many
     /// voters the configuration has, `before_ns` a time that somebody has trusted: the replicated
     /// ceiling without the reservation, which runs ahead of every right clock.
+    ///
+    /// A clock is right when a majority of the voters is near it, for only a minority is broken: the
+    /// unheard count as disagreeing. Short of that, what was trusted before goes on.
     pub fn observe(&mut self, reading: ClockReading, voters: usize, before_ns: u64) -> ClockStatus {
         let own = i128::from(reading.wall_ns) - i128::from(reading.monotonic_ns);
-        let peers = self.known_peers(reading.monotonic_ns);
-        let bound = i128::from(self.bound_ns);
-        let is_near = |a: i128, b: i128| (a - b).abs() <= bound;
-        let (status, offset) = if peers.len() >= 2 {
-            let mut clocks = peers;
-            clocks.push(own);
-            clocks.sort_unstable();
-            // The lower median: of an even number, the earlier of the two, which is the safe one.
-            let median = clocks[(clocks.len() - 1) / 2];
+        let mut clocks = self.known_peers(reading.monotonic_ns);
+        clocks.push(own);
+        clocks.sort_unstable();
+        // The lower median: of an even number, the earlier of the two, which is the safe one.
+        let median = clocks[(clocks.len() - 1) / 2];
+        let is_near = |a: i128, b: i128| (a - b).abs() <= i128::from(self.bound_ns);
+        let is_majority = |of: i128| {
+            let near = clocks.iter().filter(|clock| is_near(**clock, of)).count();
+            near > voters / 2 || planted::is(Bug::MedianOfKnown) && clocks.len() > 2
+        };
+        // A single voter is its own majority, and cannot tell a jump.
+        let is_proved = voters > 1 && is_majority(median);
+        let is_as_before = self.has_history && clocks.len() > 2 && is_near(median, self.offset_ns);
+        let (status, offset) = if planted::is(Bug::JumpFollowed) {
+            (ClockStatus::Followed, own)
+        } else if is_proved || is_as_before {
             self.has_history = true;
             if is_near(own, median) {
                 (ClockStatus::Followed, own)
@@ -121,12 +133,9 @@ impl TrustedClock {
                 (ClockStatus::Outvoted, median)
             }
         } else if !self.has_history {
-            self.started(own, peers.first().copied(), reading, voters, before_ns)
-        } else if is_near(own, self.offset_ns) {
+            self.started(own, &clocks, reading, voters, before_ns)
+        } else if is_near(own, self.offset_ns) || voters > 1 && is_majority(own) {
             // Slow changes are the clock being disciplined; only a jump is suspicious.
-            (ClockStatus::Followed, own)
-        } else if peers.len() + 1 > voters / 2 && peers.iter().any(|peer| is_near(*peer, own)) {
-            // This node and a peer are a majority of the voters, and they agree.
             (ClockStatus::Followed, own)
         } else {
             (ClockStatus::Jumped, self.offset_ns)
@@ -137,49 +146,46 @@ impl TrustedClock {
         status
     }
 
-    /// At a start there is no history to hold the wall clock against. One other clock that
-    /// disagrees cannot say who is right, so the earlier one is believed: being behind is safe and
-    /// heals, being ahead poisons the ceiling. A single voter has only the ceiling, which others
-    /// trusted before: a clock that is not below that starts the history.
+    /// At a start there is no history to hold the wall clock against. Clocks that disagree cannot say
+    /// who is right, so the earliest is believed that is not below what others trusted before: being
+    /// behind is safe and heals, being ahead poisons the ceiling. Of a majority of the voters' clocks
+    /// one at least is right, so from then on there is a history. A single voter has only the
+    /// ceiling: a clock that is not below that starts the history.
     fn started(
         &mut self,
         own: i128,
-        peer: Option<i128>,
+        clocks: &[i128],
         reading: ClockReading,
         voters: usize,
         before_ns: u64,
     ) -> (ClockStatus, i128) {
-        let near = |peer: i128| (peer - own).abs() <= i128::from(self.bound_ns);
-        // The ceiling is what somebody trusted before: a clock far below it is the wrong one of two.
+        if planted::is(Bug::RestartTrustsWall) {
+            self.has_history = true;
+            return (ClockStatus::Followed, own);
+        }
+        let bound = i128::from(self.bound_ns);
         let is_behind = |offset: i128| {
             let wall = offset + i128::from(reading.monotonic_ns);
-            wall + i128::from(self.bound_ns) < i128::from(before_ns)
+            wall + bound < i128::from(before_ns)
         };
-        match peer {
-            Some(peer) if !near(peer) && is_behind(own) && !is_behind(peer) => {
-                (ClockStatus::Outvoted, peer)
-            }
-            Some(peer) if !near(peer) && is_behind(peer) && !is_behind(own) => {
-                (ClockStatus::Followed, own)
-            }
-            Some(peer) if !near(peer) => (ClockStatus::Jumped, own.min(peer)),
-            Some(_) => {
-                self.has_history = true;
-                (ClockStatus::Followed, own)
-            }
-            None => {
-                self.has_history = voters <= 1 && reading.wall_ns >= before_ns;
-                (ClockStatus::Followed, own)
-            }
+        self.has_history =
+            if voters <= 1 { reading.wall_ns >= before_ns } else { clocks.len() > voters / 2 };
+        let earliest = clocks.iter().copied().find(|clock| !is_behind(*clock)).unwrap_or(clocks[0]);
+        if (own - earliest).abs() <= bound {
+            (ClockStatus::Followed, own)
+        } else if is_behind(own) {
+            (ClockStatus::Outvoted, earliest)
+        } else {
+            (ClockStatus::Jumped, earliest)
         }
     }
 
-    /// Whether trusted time rests on more than this node's own word since its start: another clock
-    /// is known, or has been, or there is no other voter. Until then a leader waits before it
-    /// reserves: a node that starts an hour ahead must not carry the ceiling there.
+    /// Whether trusted time rests on more than this node's own word since its start: the clocks of a
+    /// majority of the voters are known, or have been. Until then a leader waits before it reserves: a
+    /// node that starts an hour ahead must not carry the ceiling there.
     #[must_use]
     pub fn is_compared(&self, voters: usize) -> bool {
-        self.has_history || voters <= 1 || !self.peers.is_empty()
+        self.has_history || voters <= 1
     }
 
     fn known_peers(&self, now_ns: u64) -> Vec<i128> {
@@ -369,6 +375,57 @@ mod tests {
         let ceiling = clock.trusted_ns(S) + RESERVATION;
         assert_eq!(clock.observe(ahead(S), 3, ceiling - RESERVATION), ClockStatus::Jumped);
         assert_eq!(clock.trusted_ns(S), START + S, "the earlier one, still");
+    }
+
+    /// Two broken clocks of five are a minority, also where they are two of the three that are heard.
+    #[test]
+    fn two_wrong_clocks_of_five_move_nothing_while_two_right_ones_are_unheard() {
+        let wrong = |t| START + t + 10 * S;
+        // With a history, and as a node that has just started.
+        for has_history in [true, false] {
+            let mut clock = TrustedClock::new(BOUND, healthy(0));
+            if has_history {
+                sample(&mut clock, 4, S, START + S);
+                sample(&mut clock, 5, S, START + S);
+                assert_eq!(clock.observe(healthy(S), 5, START), ClockStatus::Followed);
+            }
+            let late = 2 * S + TrustedClock::SAMPLE_AGE_MAX_NS;
+            sample(&mut clock, 2, late, wrong(late));
+            assert_eq!(clock.is_compared(5), has_history);
+            sample(&mut clock, 3, late, wrong(late));
+            assert_eq!(clock.observe(healthy(late), 5, START), ClockStatus::Followed);
+            assert_eq!(clock.trusted_ns(late), START + late);
+            assert!(clock.is_compared(5));
+        }
+        // The own one is wrong, with another, and a right one is heard.
+        let mut clock = TrustedClock::new(BOUND, at(0, wrong(0)));
+        sample(&mut clock, 2, S, wrong(S));
+        sample(&mut clock, 3, S, START + S);
+        assert_eq!(clock.observe(at(S, wrong(S)), 5, START), ClockStatus::Jumped);
+        assert_eq!(clock.trusted_ns(S), START + S);
+    }
+
+    #[test]
+    fn one_other_clock_of_five_does_not_start_a_history() {
+        let mut clock = TrustedClock::new(BOUND, at(0, START + HOUR));
+        sample(&mut clock, 2, S, START + S + HOUR);
+        assert_eq!(clock.observe(at(S, START + S + HOUR), 5, START), ClockStatus::Followed);
+        assert!(!clock.is_compared(5), "two of five may both be wrong");
+        sample(&mut clock, 3, S, START + S);
+        assert_eq!(clock.observe(at(S, START + S + HOUR), 5, START), ClockStatus::Jumped);
+        assert_eq!(clock.trusted_ns(S), START + S);
+    }
+
+    /// With too few to be a majority, a median that goes on as before still outvotes the own clock.
+    #[test]
+    fn three_of_five_outvote_a_jump_where_the_other_two_go_on_as_before() {
+        let mut clock = TrustedClock::new(BOUND, healthy(0));
+        sample(&mut clock, 2, S, START + S);
+        sample(&mut clock, 3, S, START + S);
+        assert_eq!(clock.observe(healthy(S), 5, START), ClockStatus::Followed);
+        let jumped = at(2 * S, START + 2 * S + HOUR);
+        assert_eq!(clock.observe(jumped, 5, START), ClockStatus::Outvoted);
+        assert_eq!(clock.trusted_ns(2 * S), START + 2 * S);
     }
 
     #[test]

@@ -94,6 +94,13 @@ bugs! {
     EpochFollowsClock "epoch-follows-clock",
     /// The epoch follows the clock beyond the range.
     BeyondRange "beyond-range",
+    // The clock firewall.
+    /// The median of three known clocks is believed, of however many voters.
+    MedianOfKnown "median-of-known",
+    /// A node that has just started believes its own wall clock.
+    RestartTrustsWall "restart-trusts-wall",
+    /// A wall clock that jumps is followed.
+    JumpFollowed "jump-followed",
     // Made harmless by the design: the simulator's list says why.
     /// A round asks for the library's current term instead of its grant's.
     CurrentTermAsked "current-term-asked",

@@ -12,6 +12,7 @@ use epicepoch_sim::run::{Failure, Options, run};
 /// Seeds within which a planted bug must be found, counted from 0: several times what it took.
 const fn seeds(plant: Plant) -> u64 {
     match plant {
+        Plant::Core(Bug::MedianOfKnown) => 2_000,
         Plant::Core(Bug::HalfOfJoint) => 800,
         Plant::LateJoin
         | Plant::JoinAtCompletion
@@ -22,7 +23,12 @@ const fn seeds(plant: Plant) -> u64 {
         | Plant::Unremembered
         | Plant::OwnClock
         | Plant::Core(
-            Bug::CountedTwice | Bug::LearnerCounts | Bug::RemovedCounts | Bug::ForgottenVote,
+            Bug::RestartTrustsWall
+            | Bug::JumpFollowed
+            | Bug::CountedTwice
+            | Bug::LearnerCounts
+            | Bug::RemovedCounts
+            | Bug::ForgottenVote,
         ) => 300,
         Plant::WipedDisk
         | Plant::Core(
