@@ -1,0 +1,163 @@
+// Command conformance is the driver of the Go client: it reads commands, a JSON object a line, and
+// writes what the client answers. See clients/README.md.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	epicepoch "github.com/epicepoch/epicepoch/clients/go"
+)
+
+type command struct {
+	Do        string   `json:"do"`
+	ID        uint64   `json:"id"`
+	Addrs     []string `json:"addrs"`
+	Count     uint64   `json:"count"`
+	Call      uint64   `json:"call"`
+	TimeoutMS int64    `json:"timeout_ms"`
+	AttemptMS int64    `json:"attempt_ms"`
+	RefreshMS int64    `json:"refresh_ms"`
+}
+
+type reply struct {
+	ID    uint64 `json:"id"`
+	Start int64  `json:"start"`
+	End   int64  `json:"end"`
+	First string `json:"first,omitempty"`
+	Count uint64 `json:"count,omitempty"`
+	Error string `json:"error,omitempty"`
+	Text  string `json:"text,omitempty"`
+}
+
+// driver holds the client and the calls under way.
+type driver struct {
+	origin time.Time
+
+	mu     sync.Mutex
+	client *epicepoch.Client
+	calls  map[uint64]context.CancelFunc
+	out    *json.Encoder
+}
+
+func main() {
+	d := &driver{origin: time.Now(), calls: make(map[uint64]context.CancelFunc), out: json.NewEncoder(os.Stdout)}
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		var c command
+		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
+			fmt.Fprintln(os.Stderr, "not a command:", err)
+			os.Exit(1)
+		}
+		d.carryOut(c)
+	}
+}
+
+func (d *driver) carryOut(c command) {
+	start := d.reading()
+	switch c.Do {
+	case "open":
+		go d.open(c)
+	case "timestamps":
+		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(c.TimeoutMS)*time.Millisecond)
+		d.mu.Lock()
+		client := d.client
+		d.calls[c.ID] = cancel
+		d.mu.Unlock()
+		go d.call(ctx, client, c)
+	case "cancel":
+		d.mu.Lock()
+		cancel := d.calls[c.Call]
+		d.mu.Unlock()
+		if cancel != nil {
+			cancel()
+		}
+		d.reply(reply{ID: c.ID, Start: start}, nil)
+	case "clock":
+		d.reply(reply{ID: c.ID, Start: start}, nil)
+	case "close":
+		d.mu.Lock()
+		client := d.client
+		d.mu.Unlock()
+		go func() {
+			err := client.Close()
+			d.reply(reply{ID: c.ID, Start: start}, err)
+		}()
+	default:
+		d.reply(reply{ID: c.ID, Start: start}, fmt.Errorf("unknown command %q", c.Do))
+	}
+}
+
+// open returns when the client has found its leader.
+func (d *driver) open(c command) {
+	start := d.reading()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(c.TimeoutMS)*time.Millisecond)
+	defer cancel()
+	client, err := epicepoch.Dial(ctx, c.Addrs,
+		epicepoch.WithAttemptTimeout(time.Duration(c.AttemptMS)*time.Millisecond),
+		epicepoch.WithRefresh(time.Duration(c.RefreshMS)*time.Millisecond))
+	d.mu.Lock()
+	d.client = client
+	d.mu.Unlock()
+	d.reply(reply{ID: c.ID, Start: start}, err)
+}
+
+func (d *driver) call(ctx context.Context, client *epicepoch.Client, c command) {
+	start := d.reading()
+	answer, err := client.Timestamps(ctx, c.Count)
+	r := reply{ID: c.ID, Start: start}
+	if err == nil {
+		r.First, r.Count = answer.First.String(), answer.Count
+	}
+	d.reply(r, err)
+	d.mu.Lock()
+	cancel := d.calls[c.ID]
+	delete(d.calls, c.ID)
+	d.mu.Unlock()
+	cancel()
+}
+
+func (d *driver) reading() int64 { return int64(time.Since(d.origin)) }
+
+func (d *driver) reply(r reply, err error) {
+	r.End = d.reading()
+	if err != nil {
+		r.Error, r.Text = fault(err), err.Error()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.out.Encode(r); err != nil {
+		os.Exit(1)
+	}
+}
+
+// fault says what an error is in the words of no language.
+func fault(err error) string {
+	// A context's end comes first: its error also matches why it took so long.
+	for _, known := range []struct {
+		is   error
+		name string
+	}{
+		{context.Canceled, "cancelled"},
+		{context.DeadlineExceeded, "deadline"},
+		{epicepoch.ErrClosed, "closed"},
+		{epicepoch.ErrCount, "count"},
+		{epicepoch.ErrWrongCluster, "wrong_cluster"},
+		{epicepoch.ErrWentBackwards, "backwards"},
+		{epicepoch.ErrProtocol, "protocol"},
+		{epicepoch.ErrBadRequest, "refused"},
+		{epicepoch.ErrUnsupported, "refused"},
+		{epicepoch.ErrUnsupportedVersion, "refused"},
+	} {
+		if errors.Is(err, known.is) {
+			return known.name
+		}
+	}
+	return "other"
+}

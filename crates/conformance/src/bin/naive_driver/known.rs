@@ -1,0 +1,362 @@
+//! What the client knows, and one call carried out with it: whom to ask, which answers to believe.
+//! Only one call at a time does this.
+
+use std::time::{Duration, Instant};
+
+use epicepoch_conformance::{Fault, Refusal};
+use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::native::{Request, Welcome};
+use epicepoch_wire::{ClusterId, HistoryId, Timestamp, TimestampRange};
+
+use crate::connection::{Connection, End, Event};
+use crate::plant::Plant;
+use crate::refusal;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Known {
+    seeds: Vec<String>,
+    members: Vec<String>,
+    leader: Option<String>,
+    /// Nodes that did not answer lately: a hint about one is not followed.
+    suspects: Vec<(String, Instant)>,
+    cluster: Option<(ClusterId, HistoryId)>,
+    floor: Option<Timestamp>,
+    turn: usize,
+    last_id: u64,
+    /// Attempts that failed since the last answer.
+    setbacks: u32,
+    hops: u32,
+    last: String,
+    /// With the leader.
+    connection: Option<(String, Connection)>,
+    attempt: Duration,
+    /// Of [`Plant::Prefetch`].
+    pool: Option<TimestampRange>,
+    plant: Plant,
+}
+
+/// Why an attempt brought nothing.
+enum Trouble {
+    /// Another node is better.
+    Leave(String),
+    /// That node is better.
+    Follow(String),
+    /// The same node is better later.
+    Pause(String),
+    /// Nothing helps.
+    Fail(Refusal),
+}
+
+impl Known {
+    pub(crate) fn new(seeds: Vec<String>, attempt: Duration, plant: Plant) -> Self {
+        Self {
+            seeds,
+            members: Vec::new(),
+            leader: None,
+            suspects: Vec::new(),
+            cluster: None,
+            floor: None,
+            turn: 0,
+            last_id: 0,
+            setbacks: 0,
+            hops: 0,
+            last: "nothing was tried".to_owned(),
+            connection: None,
+            attempt,
+            pool: None,
+            plant,
+        }
+    }
+
+    /// Carries a call out. `is_over` says why it has to end, if it has to.
+    pub(crate) fn pursue(
+        &mut self,
+        count: u64,
+        is_over: &dyn Fn(&str) -> Option<Refusal>,
+    ) -> Result<TimestampRange, Refusal> {
+        if let Some(range) = self.take_pooled(count) {
+            return Ok(range);
+        }
+        loop {
+            if let Some(refusal) = is_over(&self.last) {
+                return Err(refusal);
+            }
+            let trouble = match self.attempt(count, is_over) {
+                Ok(Some(range)) => {
+                    (self.setbacks, self.hops) = (0, 0);
+                    return Ok(range);
+                }
+                // It was over on the way. Whatever comes on that connection is for nobody.
+                Ok(None) => {
+                    if self.plant != Plant::ByOrder {
+                        self.connection = None;
+                    }
+                    continue;
+                }
+                Err(trouble) => trouble,
+            };
+            self.suffer(trouble, is_over)?;
+        }
+    }
+
+    /// Reads the list of members from a node.
+    pub(crate) fn refresh(&mut self) {
+        let Some((addr, _)) = &self.connection else { return };
+        let Ok(mut connection) = Connection::open(&addr.clone(), self.attempt, self.plant) else {
+            return;
+        };
+        if let Ok(Some(Event::Welcome(welcome))) = connection.next(Instant::now() + self.attempt)
+            && self.plant != Plant::OldMembers
+        {
+            self.members = welcome.members.into_iter().map(|member| member.addr).collect();
+        }
+    }
+
+    /// Takes in what came while nobody asked: pings, or the end.
+    pub(crate) fn listen(&mut self) {
+        if let Some((_, connection)) = &mut self.connection {
+            match connection.next(Instant::now()) {
+                Ok(None | Some(Event::Other)) => {}
+                Ok(Some(_)) | Err(_) => self.connection = None,
+            }
+        }
+    }
+
+    /// One request at one node. `None` when the call was over first.
+    fn attempt(
+        &mut self,
+        count: u64,
+        is_over: &dyn Fn(&str) -> Option<Refusal>,
+    ) -> Result<Option<TimestampRange>, Trouble> {
+        self.connect(is_over)?;
+        let Some((addr, mut connection)) = self.connection.take() else { return Ok(None) };
+        self.last_id += 1;
+        let extra = match self.plant {
+            Plant::Prefetch if count <= 16 => 8,
+            Plant::JoinSent if count <= 16 => 1,
+            _ => 0,
+        };
+        let request = Request::new(self.last_id, count + extra).expect("a count in bounds");
+        let floor = self.floor;
+        connection.send(request).map_err(|end| ended(&addr, end))?;
+        let silent_at = Instant::now() + self.attempt;
+        let came = loop {
+            if is_over(&self.last).is_some() {
+                self.connection = Some((addr, connection));
+                return Ok(None);
+            }
+            let event = connection.next(Instant::now()).map_err(|end| ended(&addr, end))?;
+            match event {
+                None if Instant::now() >= silent_at => {
+                    return Err(Trouble::Leave(format!("{addr} is silent")));
+                }
+                None | Some(Event::Other) => {}
+                Some(Event::Answer(id, range)) if id == request.id => break range,
+                Some(Event::Answer(_, range)) if self.plant == Plant::ByOrder => break range,
+                Some(Event::Refused { id, code, text, closes }) if id == request.id || closes => {
+                    if !closes {
+                        self.connection = Some((addr.clone(), connection));
+                    }
+                    return Err(refused(&addr, code, text));
+                }
+                Some(Event::Goodbye) => return Err(Trouble::Leave(format!("{addr} leaves"))),
+                Some(Event::Answer(..) | Event::Refused { .. } | Event::Welcome(_)) => {
+                    let text = format!("{addr} sent what was not asked for");
+                    return Err(Trouble::Fail(refusal(Fault::Protocol, text)));
+                }
+            }
+        };
+        if came.count() != request.count() && self.plant != Plant::AnyCount {
+            let text = format!("{addr} gave {} timestamps", came.count());
+            return Err(Trouble::Fail(refusal(Fault::Protocol, text)));
+        }
+        if floor.is_some_and(|floor| came.first() <= floor) && self.plant != Plant::NoFloor {
+            let text = format!("{addr} went back to {}", came.first());
+            return Err(Trouble::Fail(refusal(Fault::Backwards, text)));
+        }
+        self.floor = self.floor.max(Some(came.last()));
+        self.connection = Some((addr, connection));
+        if extra == 0 {
+            return Ok(Some(came));
+        }
+        let (own, rest) = came.split_first(count).expect("an answer of that count");
+        self.pool = rest;
+        Ok(Some(own))
+    }
+
+    /// What was fetched too much, if it is enough.
+    fn take_pooled(&mut self, count: u64) -> Option<TimestampRange> {
+        if self.plant != Plant::Prefetch {
+            return None;
+        }
+        let (own, rest) = self.pool?.split_first(count)?;
+        self.pool = rest;
+        Some(own)
+    }
+
+    /// What a caller who came too late for the last request may take of it.
+    pub(crate) fn take_spare(&mut self) -> Option<TimestampRange> {
+        (self.plant == Plant::JoinSent).then(|| self.pool.take())?
+    }
+
+    /// Makes sure that there is a connection with a node that leads.
+    fn connect(&mut self, is_over: &dyn Fn(&str) -> Option<Refusal>) -> Result<(), Trouble> {
+        if self.connection.is_some() {
+            return Ok(());
+        }
+        let addr = self.leader.clone().unwrap_or_else(|| self.next_address());
+        let opened = Connection::open(&addr, self.attempt, self.plant);
+        let mut connection = opened.map_err(|end| ended(&addr, end))?;
+        let silent_at = Instant::now() + self.attempt;
+        let welcome = loop {
+            if is_over(&self.last).is_some() {
+                return Ok(());
+            }
+            match connection.next(Instant::now()).map_err(|end| ended(&addr, end))? {
+                Some(Event::Welcome(welcome)) => break *welcome,
+                Some(Event::Refused { code, text, .. }) => {
+                    return Err(refused(&addr, code, text));
+                }
+                Some(Event::Other) => {}
+                Some(_) => {
+                    let text = format!("{addr} does not greet");
+                    return Err(Trouble::Fail(refusal(Fault::Protocol, text)));
+                }
+                None if Instant::now() >= silent_at => {
+                    return Err(Trouble::Leave(format!("{addr} does not greet")));
+                }
+                None => {}
+            }
+        };
+        self.meet(&addr, &welcome)?;
+        self.connection = Some((addr, connection));
+        Ok(())
+    }
+
+    /// Takes in who a node is; it must lead.
+    fn meet(&mut self, addr: &str, welcome: &Welcome) -> Result<(), Trouble> {
+        let Some(found) = welcome.cluster else {
+            return Err(Trouble::Leave(format!("{addr} has not joined yet")));
+        };
+        let expected = *self.cluster.get_or_insert(found);
+        let is_another =
+            if self.plant == Plant::AnyHistory { expected.0 != found.0 } else { expected != found };
+        if is_another {
+            let text = format!("{addr} is of cluster {}, history {}", found.0, found.1.0);
+            return Err(Trouble::Fail(refusal(Fault::WrongCluster, text)));
+        }
+        if self.plant != Plant::OldMembers || self.members.is_empty() {
+            self.members = welcome.members.iter().map(|member| member.addr.clone()).collect();
+        }
+        match &welcome.leader {
+            Some(leader) if leader.node == welcome.node => {
+                self.leader = Some(addr.to_owned());
+                self.suspects.retain(|(suspect, _)| suspect != addr);
+                Ok(())
+            }
+            Some(leader) => Err(Trouble::Follow(leader.addr.clone())),
+            None => Err(Trouble::Leave(format!("{addr} knows no leader"))),
+        }
+    }
+
+    /// Draws the consequence of an attempt that brought nothing.
+    fn suffer(
+        &mut self,
+        trouble: Trouble,
+        is_over: &dyn Fn(&str) -> Option<Refusal>,
+    ) -> Result<(), Refusal> {
+        match trouble {
+            Trouble::Follow(_) if self.plant == Plant::StayPut => {}
+            Trouble::Follow(leader) => {
+                let now = Instant::now();
+                self.connection = None;
+                self.suspects.retain(|(_, since)| now.duration_since(*since) < SUSPICION);
+                let is_suspect = self.suspects.iter().any(|(suspect, _)| *suspect == leader);
+                self.hops += 1;
+                if !is_suspect && self.hops <= HOPS_MAX {
+                    self.leader = Some(leader);
+                    return Ok(());
+                }
+                self.leader = None;
+            }
+            Trouble::Leave(why) => {
+                self.last = why;
+                self.connection = None;
+                if let Some(leader) = self.leader.take() {
+                    self.suspects.push((leader, Instant::now()));
+                }
+                if self.plant == Plant::LoseCalls {
+                    return Err(refusal(Fault::Other, self.last.clone()));
+                }
+            }
+            Trouble::Pause(why) => {
+                self.last = why;
+                self.setbacks = self.setbacks.max(5);
+            }
+            Trouble::Fail(refusal) if self.plant == Plant::RetryAll => {
+                self.last = refusal.text;
+                self.connection = None;
+            }
+            Trouble::Fail(refusal) => {
+                self.connection = None;
+                self.leader = None;
+                return Err(refusal);
+            }
+        }
+        self.pause(is_over);
+        Ok(())
+    }
+
+    /// Doubles from 1 ms to 50, up to half of it chance.
+    fn pause(&mut self, is_over: &dyn Fn(&str) -> Option<Refusal>) {
+        if self.plant == Plant::NoPause {
+            return;
+        }
+        self.hops = 0;
+        let most = Duration::from_millis(1 << self.setbacks.min(6)).min(PAUSE_MAX);
+        self.setbacks += 1;
+        let chance =
+            f64::from(std::process::id().wrapping_mul(7).wrapping_add(self.setbacks * 37) & 63)
+                / 64.0;
+        let until = Instant::now() + most.mul_f64(1.0 - chance / 2.0);
+        while Instant::now() < until && is_over(&self.last).is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Members first, then what the client began with.
+    fn next_address(&mut self) -> String {
+        let extra = self.seeds.iter().filter(|seed| !self.members.contains(seed));
+        let all: Vec<_> = self.members.iter().chain(extra).collect();
+        self.turn += 1;
+        all[self.turn % all.len()].clone()
+    }
+}
+
+fn ended(addr: &str, end: End) -> Trouble {
+    match end {
+        End::Lost(why) => Trouble::Leave(format!("{addr}: {why}")),
+        End::Foreign(why) => {
+            Trouble::Fail(refusal(Fault::Protocol, format!("{addr} is no oracle: {why}")))
+        }
+    }
+}
+
+fn refused(addr: &str, code: ErrorCode, text: String) -> Trouble {
+    let why = format!("{addr} refused with {code}");
+    match code {
+        ErrorCode::NotLeader => Trouble::Follow(text),
+        ErrorCode::Overloaded => Trouble::Pause(why),
+        ErrorCode::WrongCluster => Trouble::Fail(refusal(Fault::WrongCluster, why)),
+        code if code.is_retryable() || code == ErrorCode::Internal => Trouble::Leave(why),
+        _ => Trouble::Fail(refusal(Fault::Refused, why)),
+    }
+}
+
+/// How long a node that did not answer is not believed to lead, unless it says so itself.
+const SUSPICION: Duration = Duration::from_secs(1);
+/// Leaders followed in a row without a pause.
+const HOPS_MAX: u32 = 3;
+/// Longest pause between attempts.
+const PAUSE_MAX: Duration = Duration::from_millis(50);

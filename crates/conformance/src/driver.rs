@@ -1,0 +1,366 @@
+//! A driver as the suite sees it: a process that carries out calls of the client under test. Any
+//! number of threads may call at once.
+//!
+//! Instants of the driver are mapped to this process's clock as an interval that contains them:
+//! an operation starts no later and ends no earlier than it truly did, so what the checks find is
+//! true for any driver, in any language, with any monotonic clock.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command as Process, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use epicepoch_wire::{Timestamp, TimestampRange};
+
+use crate::protocol::{Command, Fault, Reply};
+use crate::{PATIENCE, lock};
+
+/// How a driver is started: a program and its arguments.
+#[derive(Clone, Debug)]
+pub struct DriverCommand {
+    /// What it is called in reports.
+    pub name: String,
+    /// The program, then its arguments; never empty.
+    pub words: Vec<String>,
+}
+
+/// How a client is made.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How long one node may take to answer. Default 100 ms: the scripted nodes are near.
+    pub attempt: Duration,
+    /// How often members are learned anew. Default a minute: not during a scenario.
+    pub refresh: Duration,
+    /// How long opening may take. Default 2 s.
+    pub timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            attempt: Duration::from_millis(100),
+            refresh: Duration::from_mins(1),
+            timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+/// A driver that runs. It is killed when this is dropped.
+#[derive(Debug)]
+pub struct Driver {
+    child: Child,
+    input: Mutex<Option<ChildStdin>>,
+    shared: Arc<Shared>,
+    last_id: AtomicU64,
+    clock: Clock,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Who waits for the reply to a command; `None` when there will be no more replies.
+    waiting: Mutex<Option<HashMap<u64, Sender<Reply>>>>,
+    /// What the driver said that it should not have.
+    stray: Mutex<Vec<String>>,
+}
+
+/// Where the driver's clock stands: its reading 0 was between `low` and `high`, nanoseconds since
+/// `origin`.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    origin: Instant,
+    low: i128,
+    high: i128,
+}
+
+/// A call that was made and came to something.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// Not after the client was called.
+    pub start: Instant,
+    /// Not before the client returned.
+    pub end: Instant,
+    /// How long the client took, by the driver's clock.
+    pub took: Duration,
+    /// Timestamps asked for.
+    pub count: u64,
+    /// What came of it.
+    pub outcome: Result<TimestampRange, Refusal>,
+}
+
+/// Why a call brought nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// What kind of error.
+    pub fault: Fault,
+    /// The client's words.
+    pub text: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} ({})", self.fault, self.text)
+    }
+}
+
+/// A command whose reply has not been waited for.
+#[derive(Debug)]
+pub struct Pending {
+    id: u64,
+    count: u64,
+    clock: Clock,
+    receiver: Receiver<Reply>,
+}
+
+impl Pending {
+    /// The reply.
+    ///
+    /// # Errors
+    /// When the driver says nothing, or nothing sensible: it or the client is at fault.
+    pub fn wait(self) -> Result<Call, String> {
+        let reply = match self.receiver.recv_timeout(PATIENCE) {
+            Ok(reply) => reply,
+            Err(RecvTimeoutError::Timeout) => {
+                return Err(format!("no reply to command {} within {PATIENCE:?}", self.id));
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(format!("the driver ended before it replied to {}", self.id));
+            }
+        };
+        let outcome = self.outcome(&reply)?;
+        Ok(Call {
+            start: self.clock.earliest(reply.start),
+            end: self.clock.latest(reply.end),
+            took: Duration::from_nanos(reply.end.saturating_sub(reply.start)),
+            count: self.count,
+            outcome,
+        })
+    }
+
+    /// What a reply says.
+    fn outcome(&self, reply: &Reply) -> Result<Result<TimestampRange, Refusal>, String> {
+        if reply.end < reply.start {
+            return Err(format!("the driver's clock went back: {reply:?}"));
+        }
+        if let Some(fault) = reply.error {
+            return Ok(Err(Refusal { fault, text: reply.text.clone().unwrap_or_default() }));
+        }
+        if self.count == 0 && reply.first.is_none() {
+            // Not a call: done is all there is to say.
+            let nothing = TimestampRange::new(Timestamp::default(), 1).ok_or("no range")?;
+            return Ok(Ok(nothing));
+        }
+        let first = reply.first.as_deref().ok_or_else(|| format!("neither: {reply:?}"))?;
+        let first: Timestamp = first.parse().map_err(|error| format!("{error}: {reply:?}"))?;
+        let count = reply.count.ok_or_else(|| format!("no count: {reply:?}"))?;
+        let range = TimestampRange::new(first, count);
+        range.map(Ok).ok_or_else(|| format!("no range: {reply:?}"))
+    }
+}
+
+impl Clock {
+    /// Before any reply: the moment of a reading is not known at all.
+    fn unknown(origin: Instant) -> Self {
+        Self { origin, low: i128::MIN, high: i128::MAX }
+    }
+
+    /// Takes in that `reading` was made between two moments.
+    fn narrow(&mut self, reading: u64, before: Instant, after: Instant) {
+        let since = |at: Instant| at.saturating_duration_since(self.origin).as_nanos() as i128;
+        self.low = self.low.max(since(before) - i128::from(reading));
+        self.high = self.high.min(since(after) - i128::from(reading));
+    }
+
+    fn earliest(&self, reading: u64) -> Instant {
+        self.at(i128::from(reading).saturating_add(self.low))
+    }
+
+    fn latest(&self, reading: u64) -> Instant {
+        self.at(i128::from(reading).saturating_add(self.high))
+    }
+
+    fn at(&self, nanos: i128) -> Instant {
+        self.origin + Duration::from_nanos(u64::try_from(nanos.max(0)).unwrap_or(0))
+    }
+}
+
+impl Driver {
+    /// Starts a driver and learns how its clock stands to this process's.
+    ///
+    /// # Errors
+    /// When there is no such program, or it does not reply.
+    pub fn start(command: &DriverCommand) -> Result<Self, String> {
+        let (program, arguments) = command.words.split_first().ok_or("no driver named")?;
+        let mut child = Process::new(program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("{program} cannot be started: {error}"))?;
+        let input = Mutex::new(child.stdin.take());
+        let output = child.stdout.take().ok_or("the driver has no output")?;
+        let shared =
+            Arc::new(Shared { waiting: Mutex::new(Some(HashMap::new())), ..<_>::default() });
+        let origin = Instant::now();
+        let clock = Clock::unknown(origin);
+        let reading = shared.clone();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines() {
+                let Ok(line) = line else { break };
+                reading.take(&line);
+            }
+            lock(&reading.waiting).take();
+        });
+        let last_id = AtomicU64::new(0);
+        let mut driver = Self { child, input, shared, last_id, clock };
+        for _ in 0..CLOCK_READINGS {
+            let before = Instant::now();
+            let pending = driver.send(0, |id| Command::Clock { id });
+            let reply = pending.receiver.recv_timeout(PATIENCE);
+            let after = Instant::now();
+            let reply = reply.map_err(|error| format!("the driver has no clock: {error}"))?;
+            driver.clock.narrow(reply.start, before, after);
+            driver.clock.narrow(reply.end, before, after);
+        }
+        if driver.clock.low > driver.clock.high {
+            return Err("the driver's clock is not monotonic".to_owned());
+        }
+        Ok(driver)
+    }
+
+    /// How far a moment of the driver may lie from where it is taken to be.
+    #[must_use]
+    pub fn clock_uncertainty(&self) -> Duration {
+        Duration::from_nanos(u64::try_from(self.clock.high - self.clock.low).unwrap_or(0))
+    }
+
+    /// Makes the client.
+    ///
+    /// # Errors
+    /// When the driver is at fault; what the client says to it is in the call.
+    pub fn open(&self, addrs: &[String], settings: &Settings) -> Result<Call, String> {
+        let millis = |time: Duration| time.as_millis() as u64;
+        let addrs = addrs.to_vec();
+        let pending = self.send(0, |id| Command::Open {
+            id,
+            addrs,
+            timeout_ms: millis(settings.timeout),
+            attempt_ms: millis(settings.attempt),
+            refresh_ms: millis(settings.refresh),
+        });
+        pending.wait()
+    }
+
+    /// Begins a call.
+    #[must_use]
+    pub fn begin(&self, count: u64, timeout: Duration) -> Pending {
+        let timeout_ms = timeout.as_millis() as u64;
+        let mut pending = self.send(count, |id| Command::Timestamps { id, count, timeout_ms });
+        pending.count = count;
+        pending
+    }
+
+    /// Makes the caller of a call give up.
+    ///
+    /// # Errors
+    /// When the driver is at fault.
+    pub fn cancel(&self, call: &Pending) -> Result<Call, String> {
+        let call = call.id;
+        self.send(0, |id| Command::Cancel { id, call }).wait()
+    }
+
+    /// Closes the client.
+    ///
+    /// # Errors
+    /// When the driver is at fault.
+    pub fn close(&self) -> Result<Call, String> {
+        self.send(0, |id| Command::Close { id }).wait()
+    }
+
+    /// Ends the driver by ending its input, and says what it said that it should not have.
+    ///
+    /// # Errors
+    /// With that, or when it does not end, or not well.
+    pub fn finish(mut self) -> Result<(), String> {
+        lock(&self.input).take();
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => break status,
+                Ok(None) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Ok(None) => return Err("the driver does not end with its input".to_owned()),
+                Err(error) => return Err(format!("the driver cannot be waited for: {error}")),
+            }
+        };
+        if !status.success() {
+            return Err(format!("the driver ended with {status}"));
+        }
+        match lock(&self.shared.stray).first() {
+            Some(line) => Err(format!("the driver said {line:?}, which is no reply to anything")),
+            None => Ok(()),
+        }
+    }
+
+    fn send(&self, count: u64, command: impl FnOnce(u64) -> Command) -> Pending {
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        let (sender, receiver) = channel();
+        if let Some(waiting) = &mut *lock(&self.shared.waiting) {
+            waiting.insert(id, sender);
+        }
+        let mut line = serde_json::to_vec(&command(id)).expect("a command is JSON");
+        line.push(b'\n');
+        if let Some(input) = &mut *lock(&self.input) {
+            // A driver that has ended is seen by its output.
+            let _ = input.write_all(&line);
+        }
+        Pending { id, count, clock: self.clock, receiver }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // It may be gone already; there is nobody to tell.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Shared {
+    fn take(&self, line: &str) {
+        let reply: Reply = match serde_json::from_str(line) {
+            Ok(reply) => reply,
+            Err(error) => return lock(&self.stray).push(format!("{line} ({error})")),
+        };
+        let waiting = lock(&self.waiting).as_mut().and_then(|waiting| waiting.remove(&reply.id));
+        match waiting {
+            // Whoever began the call may have gone.
+            Some(sender) => drop(sender.send(reply)),
+            None => lock(&self.stray).push(line.to_owned()),
+        }
+    }
+}
+
+/// Readings of the driver's clock at its start: the closest of them count.
+const CLOCK_READINGS: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_of_a_driver_lies_between_the_bounds_that_are_used_for_it() {
+        let origin = Instant::now();
+        let at = |nanos: u64| origin + Duration::from_nanos(nanos);
+        let mut clock = Clock::unknown(origin);
+        // Its zero was at 1000.
+        clock.narrow(500, at(1400), at(1700));
+        clock.narrow(900, at(1895), at(2500));
+        clock.narrow(1000, at(1100), at(2003));
+        assert_eq!((clock.earliest(2000), clock.latest(2000)), (at(2995), at(3003)));
+    }
+}

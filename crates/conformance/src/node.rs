@@ -1,0 +1,392 @@
+//! A scripted node: it speaks the native protocol through the codec of `epicepoch-wire`, and does
+//! with hellos and requests what a scenario tells it. By default it is a good leader.
+
+use std::fmt;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::native::hello::MemberAddr;
+use epicepoch_wire::native::message::{goodbye, pong};
+use epicepoch_wire::native::{
+    COUNT_MAX, ClientHello, ErrorFrame, Request, TO_SERVER_TAIL_LEN_MAX, ToServer, Welcome, split,
+};
+use epicepoch_wire::{ClusterId, HistoryId, NodeId, TimestampRange};
+
+use crate::ledger::Oracle;
+use crate::lock;
+
+/// What the nodes of a scenario have in common.
+#[derive(Debug, Default)]
+pub struct Cast {
+    /// Their order.
+    pub oracle: Oracle,
+    leader: Mutex<Option<MemberAddr>>,
+    members: Mutex<Vec<MemberAddr>>,
+}
+
+/// A node. Cheap to clone; it stops with [`Node::stop`] or when the scenario is over.
+#[derive(Clone, Debug)]
+pub struct Node {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    me: MemberAddr,
+    cast: Arc<Cast>,
+    greet: Mutex<Greet>,
+    ask: Mutex<Answering>,
+    seen: Mutex<Seen>,
+    peers: Mutex<Vec<Peer>>,
+    is_over: AtomicBool,
+    write: Mutex<Writing>,
+}
+
+type Greet = Box<dyn FnMut(&Node, &Peer, &ClientHello) + Send>;
+type Answering = Box<dyn FnMut(&Node, Ask) + Send>;
+
+/// What clients did to a node.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// Connections that were accepted.
+    pub connections: u64,
+    /// Greetings.
+    pub hellos: u64,
+    /// Requests.
+    pub requests: u64,
+    /// Ids of pongs.
+    pub pongs: Vec<u64>,
+    /// Connections that the client has closed.
+    pub closed: u64,
+    /// What no client may send, in words.
+    pub offences: Vec<String>,
+}
+
+/// How bytes reach the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writing {
+    /// A frame at a time.
+    Whole,
+    /// A byte at a time.
+    Bytes,
+}
+
+/// A connection as the node sees it.
+#[derive(Clone)]
+pub struct Peer {
+    stream: Arc<Mutex<TcpStream>>,
+    node: Node,
+}
+
+/// A request that arrived.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// Whence.
+    pub peer: Peer,
+    /// What.
+    pub request: Request,
+    /// The how many-th at this node, from 1.
+    pub number: u64,
+    /// When it had arrived.
+    pub at: Instant,
+}
+
+impl Cast {
+    /// Makes a node the leader in all nodes' words.
+    pub fn is_led_by(&self, node: &Node) {
+        *lock(&self.leader) = Some(node.inner.me.clone());
+    }
+
+    /// Nobody is known to lead.
+    pub fn is_led_by_nobody(&self) {
+        *lock(&self.leader) = None;
+    }
+
+    /// Adds a node to what all nodes list.
+    pub fn lists(&self, node: &Node) {
+        lock(&self.members).push(node.inner.me.clone());
+    }
+}
+
+impl Node {
+    /// A node on a port of its own that is not listed yet.
+    ///
+    /// # Panics
+    /// When there is no port.
+    #[must_use]
+    pub fn start(cast: &Arc<Cast>, id: u64) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let addr = listener.local_addr().expect("a bound port");
+        let inner = Inner {
+            me: MemberAddr { node: NodeId(id), addr: addr.to_string() },
+            cast: cast.clone(),
+            greet: Mutex::new(Box::new(|node, peer, _| peer.welcome(&node.greeting()))),
+            ask: Mutex::new(Box::new(|_, ask| ask.answer())),
+            seen: Mutex::default(),
+            peers: Mutex::default(),
+            is_over: AtomicBool::new(false),
+            write: Mutex::new(Writing::Whole),
+        };
+        let node = Self { inner: Arc::new(inner) };
+        let accepting = node.clone();
+        std::thread::spawn(move || accepting.accept(&listener));
+        node
+    }
+
+    /// `host:port`.
+    #[must_use]
+    pub fn addr(&self) -> String {
+        self.inner.me.addr.clone()
+    }
+
+    /// From now on this is done with a request.
+    pub fn on_request(&self, answering: impl FnMut(&Self, Ask) + Send + 'static) {
+        *lock(&self.inner.ask) = Box::new(answering);
+    }
+
+    /// From now on this is done with a hello.
+    pub fn on_hello(&self, greet: impl FnMut(&Self, &Peer, &ClientHello) + Send + 'static) {
+        *lock(&self.inner.greet) = Box::new(greet);
+    }
+
+    /// From now on bytes are written so.
+    pub fn writes(&self, writing: Writing) {
+        *lock(&self.inner.write) = writing;
+    }
+
+    /// What a node of this cluster says to a hello.
+    #[must_use]
+    pub fn greeting(&self) -> Welcome {
+        let cast = &self.inner.cast;
+        Welcome {
+            version: 1,
+            cluster: Some((CLUSTER, HISTORY)),
+            node: self.inner.me.node,
+            leader: lock(&cast.leader).clone(),
+            in_flight_max: 1024,
+            idle_ms: 60_000,
+            count_max: COUNT_MAX,
+            members: lock(&cast.members).clone(),
+            ..Welcome::default()
+        }
+    }
+
+    /// What clients did so far.
+    #[must_use]
+    pub fn seen(&self) -> Seen {
+        lock(&self.inner.seen).clone()
+    }
+
+    /// Closes every connection.
+    pub fn hang_up(&self) {
+        for peer in lock(&self.inner.peers).drain(..) {
+            peer.hang_up();
+        }
+    }
+
+    /// Says this on every connection.
+    pub fn say_to_all(&self, bytes: &[u8]) {
+        let peers = lock(&self.inner.peers).clone();
+        for peer in peers {
+            peer.say(bytes);
+        }
+    }
+
+    /// Closes every connection and accepts no more.
+    pub fn stop(&self) {
+        if !self.inner.is_over.swap(true, Ordering::SeqCst) {
+            // Wakes whoever accepts; it may be gone already.
+            let _ = TcpStream::connect(&self.inner.me.addr);
+        }
+        self.hang_up();
+    }
+
+    fn accept(&self, listener: &TcpListener) {
+        while let Ok((stream, _)) = listener.accept() {
+            if self.inner.is_over.load(Ordering::SeqCst) {
+                return;
+            }
+            let node = self.clone();
+            std::thread::spawn(move || {
+                let whole = node.converse(stream);
+                let mut seen = lock(&node.inner.seen);
+                seen.closed += 1;
+                seen.offences.extend(whole.err());
+            });
+        }
+    }
+
+    /// Ends with the connection.
+    fn converse(&self, mut stream: TcpStream) -> Result<(), String> {
+        lock(&self.inner.seen).connections += 1;
+        // Without it the answers would only come late.
+        let _ = stream.set_nodelay(true);
+        let Ok(writing) = stream.try_clone() else { return Ok(()) };
+        let peer = Peer { stream: Arc::new(Mutex::new(writing)), node: self.clone() };
+        lock(&self.inner.peers).push(peer.clone());
+        let (mut input, mut chunk) = (Vec::new(), [0; 4096]);
+        let mut is_greeted = false;
+        loop {
+            match stream.read(&mut chunk) {
+                Ok(0) | Err(_) => return Ok(()),
+                Ok(length) => input.extend_from_slice(&chunk[..length]),
+            }
+            let mut taken = 0;
+            while let Some(frame) =
+                split(&input[taken..], TO_SERVER_TAIL_LEN_MAX).map_err(|error| error.to_string())?
+            {
+                let message = ToServer::decode(&frame).map_err(|error| error.to_string())?;
+                taken += frame.len();
+                if is_greeted == matches!(message, ToServer::Hello(_)) {
+                    return Err(format!("{message:?}, but hello comes first and once"));
+                }
+                is_greeted = true;
+                self.handle(&peer, message)?;
+            }
+            input.drain(..taken);
+        }
+    }
+
+    fn handle(&self, peer: &Peer, message: ToServer) -> Result<(), String> {
+        match message {
+            ToServer::Hello(hello) => {
+                lock(&self.inner.seen).hellos += 1;
+                lock(&self.inner.greet)(self, peer, &hello);
+            }
+            ToServer::Request(request) => {
+                let at = Instant::now();
+                let number = {
+                    let mut seen = lock(&self.inner.seen);
+                    seen.requests += 1;
+                    seen.requests
+                };
+                let ask = Ask { peer: peer.clone(), request, number, at };
+                lock(&self.inner.ask)(self, ask);
+            }
+            ToServer::Ping(id) => peer.say(&pong(id)),
+            ToServer::Pong(id) => lock(&self.inner.seen).pongs.push(id),
+            ToServer::Unknown { id } => {
+                return Err(format!("a frame with id {id} that version 1 has not"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner").field("me", &self.me).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Peer").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl Peer {
+    /// Sends bytes. A client that has gone is no error.
+    pub fn say(&self, bytes: &[u8]) {
+        let writing = *lock(&self.node.inner.write);
+        let mut stream: MutexGuard<'_, TcpStream> = lock(&self.stream);
+        match writing {
+            Writing::Whole => drop(stream.write_all(bytes)),
+            Writing::Bytes => {
+                for byte in bytes {
+                    let _ = stream.write_all(&[*byte]);
+                    std::thread::sleep(BETWEEN_BYTES);
+                }
+            }
+        }
+    }
+
+    /// Sends a welcome.
+    pub fn welcome(&self, welcome: &Welcome) {
+        let mut bytes = Vec::new();
+        welcome.encode(&mut bytes);
+        self.say(&bytes);
+    }
+
+    /// Sends an error.
+    pub fn refuse(&self, code: u16, closes: bool, id: u64, text: &str) {
+        let mut bytes = Vec::new();
+        ErrorFrame { code, closes, id, text }.encode(&mut bytes);
+        self.say(&bytes);
+    }
+
+    /// Says goodbye and closes.
+    pub fn leave(&self) {
+        self.say(&goodbye());
+        self.hang_up();
+    }
+
+    /// Closes the connection.
+    pub fn hang_up(&self) {
+        // It may be closed already.
+        let _ = lock(&self.stream).shutdown(Shutdown::Both);
+    }
+}
+
+impl Ask {
+    /// Takes the timestamps and sends them.
+    pub fn answer(&self) {
+        let range = self.take();
+        self.send(range);
+    }
+
+    /// Takes the timestamps now, to be sent some time.
+    #[must_use]
+    pub fn take(&self) -> TimestampRange {
+        self.peer.node.inner.cast.oracle.take(self.request.count(), self.at)
+    }
+
+    /// Sends timestamps.
+    pub fn send(&self, range: TimestampRange) {
+        self.peer.say(&self.request.answer(range.first()));
+    }
+
+    /// Refuses.
+    pub fn refuse(&self, code: ErrorCode, text: &str) {
+        self.peer.refuse(code as u16, false, self.request.id, text);
+    }
+}
+
+/// An address that refuses connections, as long as it is held: bound, and nobody listens.
+#[derive(Debug)]
+pub struct DeadAddress {
+    _socket: socket2::Socket,
+    addr: SocketAddr,
+}
+
+impl DeadAddress {
+    /// Holds a port of its own.
+    ///
+    /// # Panics
+    /// When there is no port.
+    #[must_use]
+    pub fn hold() -> Self {
+        use socket2::{Domain, Socket, Type};
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        let any: SocketAddr = ([127, 0, 0, 1], 0).into();
+        socket.bind(&any.into()).expect("a free port");
+        let addr = socket.local_addr().ok().and_then(|addr| addr.as_socket());
+        Self { _socket: socket, addr: addr.expect("a bound port") }
+    }
+
+    /// `host:port`.
+    #[must_use]
+    pub fn addr(&self) -> String {
+        self.addr.to_string()
+    }
+}
+
+/// The cluster of the scripted nodes.
+pub const CLUSTER: ClusterId = ClusterId(0xabc);
+/// Its history.
+pub const HISTORY: HistoryId = HistoryId(1);
+/// Pause between bytes that are sent one at a time: enough for each to be read by itself.
+const BETWEEN_BYTES: Duration = Duration::from_micros(200);

@@ -1,0 +1,107 @@
+//! Which answers are believed: those of a request, of its count, above what was returned.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use epicepoch_wire::native::Request;
+use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
+
+use super::{QUIET, hold, scenario};
+use crate::node::Ask;
+use crate::protocol::Fault;
+use crate::stage::{CALL_MAX, Stage};
+use crate::suite::Scenario;
+use crate::{Settings, Verdict, lock, wait_until};
+
+pub(super) const SCENARIOS: &[Scenario] = &[
+    scenario(7, "an_answer_that_goes_back_is_refused", goes_back),
+    scenario(7, "an_answer_that_was_given_before_is_refused", comes_twice),
+    scenario(10, "an_answer_of_another_count_is_refused", wrong_count),
+    scenario(10, "a_count_outside_the_limits_is_refused_and_not_sent", counts),
+    scenario(11, "answers_come_in_any_order", any_order),
+    scenario(11, "an_answer_to_nothing_is_refused", answer_to_nothing),
+];
+
+fn goes_back(stage: &mut Stage) -> Verdict {
+    let leader = stage.leader();
+    stage.open(&[&leader])?;
+    stage.answered(1)?;
+    leader.on_request(|_, ask| {
+        let earlier = Timestamp::new(Epoch(crate::ledger::EPOCH.0 - 1), EpochIndex(7));
+        ask.peer.say(&ask.request.answer(earlier));
+    });
+    stage.refused(1, Fault::Backwards).map(drop)
+}
+
+fn comes_twice(stage: &mut Stage) -> Verdict {
+    let leader = stage.leader();
+    stage.open(&[&leader])?;
+    let before = stage.answered(3)?;
+    leader.on_request(move |_, ask| ask.peer.say(&ask.request.answer(before.last())));
+    stage.refused(2, Fault::Backwards).map(drop)
+}
+
+fn wrong_count(stage: &mut Stage) -> Verdict {
+    let leader = stage.leader();
+    stage.open(&[&leader])?;
+    stage.answered(1)?;
+    leader.on_request(|_, ask| {
+        let range = ask.take();
+        let less = Request { more: ask.request.more - 1, ..ask.request };
+        ask.peer.say(&less.answer(range.first()));
+    });
+    let closed = leader.seen().closed;
+    stage.refused(5, Fault::Protocol)?;
+    wait_until("the client closes the connection", CALL_MAX, || leader.seen().closed > closed)
+}
+
+fn counts(stage: &mut Stage) -> Verdict {
+    let leader = stage.leader();
+    stage.open(&[&leader])?;
+    stage.answered(1 << 32)?;
+    let before = leader.seen().requests;
+    for count in [0, (1 << 32) + 1] {
+        stage.refused(count, Fault::Count)?;
+    }
+    let after = leader.seen().requests;
+    hold(before == after, || format!("{} requests were sent", after - before))
+}
+
+fn any_order(stage: &mut Stage) -> Verdict {
+    let leader = stage.leader();
+    let held: Arc<Mutex<Vec<Ask>>> = Arc::default();
+    let holding = held.clone();
+    leader.on_request(move |_, ask| lock(&holding).push(ask));
+    let settings = Settings { attempt: Duration::from_secs(10), ..Settings::default() };
+    stage.open_with(&[&leader], &settings)?;
+    let mut calls = Vec::new();
+    for count in [3, 5, 7, 9] {
+        calls.push(stage.begin(count, CALL_MAX));
+        // One request each, if the client has several in flight.
+        let due = calls.len();
+        let _ = wait_until("the client asks", QUIET, || lock(&held).len() == due);
+    }
+    // Whatever is in flight is answered from the newest to the oldest; a client with few in flight
+    // asks for the rest then.
+    leader.on_request(|_, ask| ask.answer());
+    let asks = std::mem::take(&mut *lock(&held));
+    asks.iter().rev().for_each(Ask::answer);
+    for call in calls {
+        stage.end(call)?.outcome.map_err(|refusal| format!("a call failed: {refusal}"))?;
+    }
+    Ok(())
+}
+
+fn answer_to_nothing(stage: &mut Stage) -> Verdict {
+    let leader = stage.leader();
+    stage.open(&[&leader])?;
+    stage.answered(1)?;
+    leader.on_request(|_, ask| {
+        let range = ask.take();
+        let other = Request { id: ask.request.id.wrapping_add(1 << 40), ..ask.request };
+        ask.peer.say(&other.answer(range.first()));
+    });
+    let closed = leader.seen().closed;
+    stage.refused(1, Fault::Protocol)?;
+    wait_until("the client closes the connection", CALL_MAX, || leader.seen().closed > closed)
+}

@@ -1,0 +1,110 @@
+//! Whose timestamps are whose: callers that share requests, and answers that are lost.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::{QUIET, hold, scenario};
+use crate::node::Ask;
+use crate::stage::{CALL_MAX, Stage};
+use crate::suite::Scenario;
+use crate::{Settings, Verdict, lock, wait_until};
+
+pub(super) const SCENARIOS: &[Scenario] = &[
+    scenario(1, "a_caller_joins_no_request_that_was_sent", joins_nothing_sent),
+    scenario(1, "nothing_is_fetched_ahead", fetches_nothing_ahead),
+    scenario(2, "a_lost_answer_is_asked_for_again", asks_again),
+    scenario(2, "callers_share_requests_across_lost_connections", many_callers),
+];
+
+/// Nodes that are not left while they keep an answer.
+fn patient() -> Settings {
+    Settings { attempt: Duration::from_secs(10), ..Settings::default() }
+}
+
+fn joins_nothing_sent(stage: &mut Stage) -> Verdict {
+    let leader = stage.leader();
+    let held: Arc<Mutex<Vec<Ask>>> = Arc::default();
+    let holding = held.clone();
+    // The first request has its timestamps at once, and its answer late.
+    let mut first = None;
+    leader.on_request(move |_, ask| {
+        if ask.number == 1 {
+            first = Some(ask.take());
+            lock(&holding).push(ask);
+        } else if let (Some(range), Some(early)) = (first.take(), lock(&holding).pop()) {
+            early.send(range);
+            ask.answer();
+        } else {
+            ask.answer();
+        }
+    });
+    stage.open_with(&[&leader], &patient())?;
+    let early = stage.begin(1, CALL_MAX);
+    wait_until("the client asks", CALL_MAX, || leader.seen().requests == 1)?;
+    let late: Vec<_> = (0..5).map(|_| stage.begin(1, CALL_MAX)).collect();
+    std::thread::sleep(QUIET);
+    if let Some(ask) = lock(&held).pop() {
+        // A client with one request in flight: nothing more came. The range is the first one.
+        ask.send(range_of_first());
+    }
+    for call in std::iter::once(early).chain(late) {
+        stage.end(call)?.outcome.map_err(|refusal| format!("a call failed: {refusal}"))?;
+    }
+    Ok(())
+}
+
+/// What the oracle of a scenario gives first.
+fn range_of_first() -> epicepoch_wire::TimestampRange {
+    use epicepoch_wire::{EpochIndex, Timestamp, TimestampRange};
+    let first = Timestamp::new(crate::ledger::EPOCH, EpochIndex(0));
+    TimestampRange::new(first, 1).expect("one is a range")
+}
+
+fn fetches_nothing_ahead(stage: &mut Stage) -> Verdict {
+    let leader = stage.leader();
+    stage.open(&[&leader])?;
+    for _ in 0..20 {
+        stage.answered(1)?;
+    }
+    hold(leader.seen().requests >= 20, || {
+        format!("20 calls in turn came to {} requests", leader.seen().requests)
+    })
+}
+
+fn asks_again(stage: &mut Stage) -> Verdict {
+    let leader = stage.leader();
+    leader.on_request(|_, ask| {
+        if ask.number % 2 == 1 {
+            // Taken, and lost with the connection.
+            let _ = ask.take();
+            ask.peer.hang_up();
+        } else {
+            ask.answer();
+        }
+    });
+    stage.open(&[&leader])?;
+    for count in [1, 4, 1] {
+        stage.answered(count)?;
+    }
+    Ok(())
+}
+
+fn many_callers(stage: &mut Stage) -> Verdict {
+    let leader = stage.leader();
+    leader.on_request(|_, ask| match ask.number {
+        number if number % 10 == 3 => {
+            let _ = ask.take();
+            ask.peer.hang_up();
+        }
+        number if number % 10 == 7 => ask.peer.hang_up(),
+        _ => ask.answer(),
+    });
+    stage.open(&[&leader])?;
+    for _ in 0..15 {
+        let calls: Vec<_> = (0..20).map(|caller| stage.begin(1 + caller % 3, CALL_MAX)).collect();
+        for call in calls {
+            stage.end(call)?.outcome.map_err(|refusal| format!("a call failed: {refusal}"))?;
+        }
+    }
+    Ok(())
+}

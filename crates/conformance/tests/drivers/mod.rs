@@ -1,0 +1,34 @@
+//! The drivers that there are. Cargo builds those in Rust with these tests; the Go one is built
+//! here.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use epicepoch_conformance::DriverCommand;
+
+fn driver(name: &str, program: impl Into<PathBuf>, arguments: &[&str]) -> DriverCommand {
+    let program = program.into().into_os_string().into_string().expect("a path in UTF-8");
+    let words = std::iter::once(program).chain(arguments.iter().map(ToString::to_string));
+    DriverCommand { name: name.to_owned(), words: words.collect() }
+}
+
+/// `epicepoch-client`.
+pub(crate) fn rust() -> DriverCommand {
+    driver("rust", env!("CARGO_BIN_EXE_conformance-rust-driver"), &[])
+}
+
+/// The client that is as simple as may be, with a fault or with none.
+pub(crate) fn naive(plant: &str) -> DriverCommand {
+    driver("naive", env!("CARGO_BIN_EXE_conformance-naive-driver"), &["--plant", plant])
+}
+
+/// `clients/go`.
+pub(crate) fn go() -> DriverCommand {
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("conformance-go-driver");
+    let mut build = Command::new("go");
+    build.arg("build").arg("-o").arg(&program).arg("./conformance");
+    build.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/go"));
+    let status = build.status().expect("Go is installed");
+    assert!(status.success(), "the Go driver does not build: {status}");
+    driver("go", program, &[])
+}
