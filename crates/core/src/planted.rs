@@ -101,6 +101,10 @@ bugs! {
     RestartTrustsWall "restart-trusts-wall",
     /// A wall clock that jumps is followed.
     JumpFollowed "jump-followed",
+    // Nothing wrong is ever answered, but in the end nothing is.
+    /// A reservation that was under way when leadership ended still counts as under way when it is
+    /// regained, so that no other is ever proposed.
+    LostReservation "lost-reservation",
     // Made harmless by the design: the simulator's list says why.
     /// A round asks for the library's current term instead of its grant's.
     CurrentTermAsked "current-term-asked",

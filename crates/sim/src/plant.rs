@@ -66,6 +66,9 @@ plants! {
     WorkerIndexes "worker-indexes",
     /// A batch's range is split one too long: the next request begins with the last one's end.
     SplitOffByOne "split-off-by-one",
+    /// Workers of a leader that was asked before it had a range wait for a turn that nobody gives
+    /// them. Nothing wrong is answered, but in the end nothing is.
+    LostTurn "lost-turn",
     /// The grant is not revoked when leadership ends, only replaced. Harmless.
     RevokedLate "revoked-late",
     /// The grant is not revoked when leadership is handed over. Harmless.
@@ -114,6 +117,12 @@ impl Plant {
             Self::Core(bug) => Some(bug),
             _ => None,
         }
+    }
+
+    /// Whether the bug breaks no invariant: only a healed cluster that does not answer shows it.
+    #[must_use]
+    pub const fn is_of_liveness(self) -> bool {
+        matches!(self, Self::LostTurn | Self::Core(Bug::LostReservation))
     }
 
     /// Whether the workers need a publication of their own, because it is what the bug is in.

@@ -89,6 +89,7 @@ impl World {
     fn begin(&mut self, id: NodeId, worker: usize) {
         let deadline_ns = self.monotonic_ns(id) + self.weather.round_ns;
         let is_joined_late = self.is_planted(Plant::LateJoin);
+        let is_turn_lost = self.is_planted(Plant::LostTurn);
         let running = self.node(id).running_mut();
         let own = &mut running.workers[worker];
         let (open, newest) = (&mut own.open, &mut own.newest);
@@ -107,6 +108,7 @@ impl World {
             // A leader without a range yet: its next publication, or the next tick, tries again.
             Err((batch, published)) if published.role == Role::Leader => {
                 own.open = batch.take();
+                running.workers.iter_mut().for_each(|worker| worker.is_turn_due |= is_turn_lost);
             }
             Err((batch, published)) => self.refuse(id, &batch.take(), &published),
         }

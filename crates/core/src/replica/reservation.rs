@@ -37,7 +37,9 @@ impl Reservation {
 
     /// Leadership ended: nothing is under way any more. Misses are counted per leadership.
     pub(super) fn forget(&mut self) {
-        self.pending = None;
+        if !planted::is(Bug::LostReservation) {
+            self.pending = None;
+        }
         self.missed = 0;
     }
 
