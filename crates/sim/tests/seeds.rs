@@ -48,8 +48,13 @@ fn clusters_under_every_fault_keep_every_invariant_and_answer_when_healed() {
 #[test]
 fn clusters_of_one_three_five_and_seven_answer() {
     for nodes in [1, 3, 5, 7] {
-        let outcome = run(Options { seconds: 20, nodes: Some(nodes), ..Options::new(nodes) });
-        assert_eq!(outcome.failure, None, "{nodes} nodes");
-        assert!(outcome.summary.answered > 100, "{nodes} nodes: {}", outcome.summary);
+        let mut summary = Summary::default();
+        // Several, because in a hard one hardly anybody is answered.
+        for seed in 0..8 {
+            let outcome = run(Options { seconds: 20, nodes: Some(nodes), ..Options::new(seed) });
+            assert_eq!(outcome.failure, None, "{nodes} nodes, seed {seed}");
+            summary.add(&outcome.summary);
+        }
+        assert!(summary.answered > 8 * 500, "{nodes} nodes: {summary}");
     }
 }
