@@ -1,0 +1,87 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"sync"
+
+	epicepoch "github.com/epicepoch/epicepoch/clients/go"
+)
+
+// history is what this process writes down, a line of JSON for each thing (src/history.rs).
+type history struct {
+	mu   sync.Mutex
+	file *os.File
+}
+
+// stamp is a timestamp between two numbers of the witness.
+type stamp struct {
+	Asked    uint64              `json:"asked"`
+	Answered uint64              `json:"answered"`
+	At       epicepoch.Timestamp `json:"at"`
+}
+
+type version struct {
+	Commit epicepoch.Timestamp `json:"commit"`
+	Start  epicepoch.Timestamp `json:"start"`
+	Value  int64               `json:"value"`
+}
+
+type seen struct {
+	Row     string   `json:"row"`
+	Version *version `json:"version"`
+}
+
+type written struct {
+	Row   string `json:"row"`
+	Value int64  `json:"value"`
+}
+
+type trying struct {
+	Line   string              `json:"line"`
+	Client string              `json:"client"`
+	Start  epicepoch.Timestamp `json:"start"`
+	Writes []written           `json:"writes"`
+}
+
+type outcome struct {
+	Is     string `json:"is"`
+	Commit *stamp `json:"commit,omitempty"`
+	Why    string `json:"why,omitempty"`
+}
+
+type course struct {
+	EndedMs  int64 `json:"ended_ms"`
+	TookUs   int64 `json:"took_us"`
+	OracleUs int64 `json:"oracle_us"`
+	Forward  int64 `json:"forward"`
+	Back     int64 `json:"back"`
+}
+
+type ended struct {
+	Line    string    `json:"line"`
+	Client  string    `json:"client"`
+	Kind    string    `json:"kind"`
+	Start   stamp     `json:"start"`
+	Reads   []seen    `json:"reads"`
+	Writes  []written `json:"writes"`
+	Outcome outcome   `json:"outcome"`
+	Course  course    `json:"course"`
+}
+
+type noTimestamp struct {
+	Line string `json:"line"`
+	Why  string `json:"why"`
+}
+
+// record writes a line at once, so that a kill leaves whole lines.
+func (h *history) record(line any) error {
+	text, err := json.Marshal(line)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, err = h.file.Write(append(text, '\n'))
+	return err
+}

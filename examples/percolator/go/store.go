@@ -1,0 +1,97 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"net"
+
+	epicepoch "github.com/epicepoch/epicepoch/clients/go"
+)
+
+// request is every request to a store; which fields count depends on Op (src/protocol.rs says more).
+type request struct {
+	Op      string               `json:"op"`
+	Row     string               `json:"row,omitempty"`
+	At      *epicepoch.Timestamp `json:"at,omitempty"`
+	Start   *epicepoch.Timestamp `json:"start,omitempty"`
+	Commit  *epicepoch.Timestamp `json:"commit,omitempty"`
+	Value   int64                `json:"value"`
+	Primary string               `json:"primary,omitempty"`
+	TTL     int64                `json:"ttl_ms,omitempty"`
+}
+
+// reply is every answer of a store; which fields count depends on Is.
+type reply struct {
+	Is      string              `json:"is"`
+	Commit  epicepoch.Timestamp `json:"commit"`
+	Start   epicepoch.Timestamp `json:"start"`
+	Value   int64               `json:"value"`
+	Primary string              `json:"primary"`
+	Tick    uint64              `json:"tick"`
+	Why     string              `json:"why"`
+}
+
+// stores are one goroutine's connections. The first store is the witness.
+type stores []*store
+
+type store struct {
+	conn  net.Conn
+	lines *bufio.Reader
+}
+
+func connect(addrs []string) (stores, error) {
+	var all stores
+	for _, addr := range addrs {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, &store{conn: conn, lines: bufio.NewReader(conn)})
+	}
+	return all, nil
+}
+
+// call asks the store that keeps the request's row.
+func (s stores) call(ask request) (reply, error) {
+	at := 0
+	if ask.Row != "" {
+		at = storeOf(ask.Row, len(s))
+	}
+	line, err := json.Marshal(ask)
+	if err != nil {
+		return reply{}, err
+	}
+	if _, err := s[at].conn.Write(append(line, '\n')); err != nil {
+		return reply{}, err
+	}
+	if line, err = s[at].lines.ReadBytes('\n'); err != nil {
+		return reply{}, err
+	}
+	var answer reply
+	if err := json.Unmarshal(line, &answer); err != nil {
+		return reply{}, fmt.Errorf("store %d answered %q: %w", at, line, err)
+	}
+	return answer, nil
+}
+
+// tick is the witness's next number.
+func (s stores) tick() (uint64, error) {
+	answer, err := s.call(request{Op: "tick"})
+	if err == nil && answer.Is != "tick" {
+		err = unexpected(answer)
+	}
+	return answer.Tick, err
+}
+
+// storeOf says where a row is kept, as clients in every language compute it.
+func storeOf(row string, stores int) int {
+	hash := fnv.New32a()
+	hash.Write([]byte(row))
+	return int(hash.Sum32() % uint32(stores))
+}
+
+func unexpected(answer reply) error {
+	return fmt.Errorf("unexpected answer of a store: %+v", answer)
+}

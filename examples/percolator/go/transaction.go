@@ -1,0 +1,242 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	epicepoch "github.com/epicepoch/epicepoch/clients/go"
+)
+
+const (
+	// lockTTL is how long others respect a lock.
+	lockTTL = 500 * time.Millisecond
+	// callTimeout is how long the oracle may take; the Rust client has the same.
+	callTimeout         = 2 * time.Second
+	pauseMin            = 250 * time.Microsecond
+	pauseDoublings      = 6
+	readAttemptsMax     = 128
+	prewriteAttemptsMax = 3
+)
+
+// aborted is why a transaction was given up: "conflict", "locked", "rolled_back" or "no_timestamp".
+type aborted string
+
+func (a aborted) Error() string { return string(a) }
+
+// world is all that one goroutine's transactions touch.
+type world struct {
+	name    string
+	stores  stores
+	oracle  *epicepoch.Client
+	history *history
+}
+
+// transaction follows Percolator's protocol as src/transaction.rs does: it reads the snapshot at its
+// start timestamp, locks what it writes, takes its commit timestamp when it holds every lock, and is
+// committed at the moment when its primary row is.
+type transaction struct {
+	*world
+	start  stamp
+	reads  []seen
+	writes []written
+	course course
+}
+
+// transact runs body in a transaction, commits what it wrote, and records all of it. It returns
+// errors that are no retry's business, and those that match the context's when there was no
+// timestamp to begin with.
+func (w *world) transact(kind string, body func(*transaction) error) error {
+	began := time.Now()
+	t := &transaction{world: w, reads: []seen{}, writes: []written{}}
+	var err error
+	if t.start, err = t.stamp(); err != nil {
+		return err
+	}
+	var result outcome
+	if err = body(t); err == nil {
+		result, err = t.commit()
+	}
+	var why aborted
+	if errors.As(err, &why) {
+		result = outcome{Is: "aborted", Why: string(why)}
+	} else if err != nil {
+		return err
+	}
+	t.course.EndedMs = time.Now().UnixMilli()
+	t.course.TookUs = time.Since(began).Microseconds()
+	return w.history.record(ended{
+		Line: "ended", Client: w.name, Kind: kind, Start: t.start, Reads: t.reads, Writes: t.writes,
+		Outcome: result, Course: t.course,
+	})
+}
+
+// read returns the row as of the start timestamp.
+func (t *transaction) read(row string) (int64, error) {
+	for attempt := range readAttemptsMax {
+		answer, err := t.stores.call(request{Op: "get", Row: row, At: &t.start.At})
+		if err != nil {
+			return 0, err
+		}
+		switch answer.Is {
+		case "value":
+			found := &version{Commit: answer.Commit, Start: answer.Start, Value: answer.Value}
+			t.reads = append(t.reads, seen{Row: row, Version: found})
+			return answer.Value, nil
+		case "missing":
+			t.reads = append(t.reads, seen{Row: row})
+			return 0, nil
+		case "locked":
+			// Its owner's commit may be part of this snapshot, or not.
+			resolved, err := t.resolve(row, answer)
+			if err != nil {
+				return 0, err
+			}
+			if !resolved {
+				about := pauseMin << min(attempt, pauseDoublings)
+				time.Sleep(about/2 + rand.N(about))
+			}
+		default:
+			return 0, unexpected(answer)
+		}
+	}
+	return 0, aborted("locked")
+}
+
+// write makes the row value if the transaction commits. A row is written once.
+func (t *transaction) write(row string, value int64) {
+	t.writes = append(t.writes, written{Row: row, Value: value})
+}
+
+func (t *transaction) commit() (outcome, error) {
+	if len(t.writes) == 0 {
+		return outcome{Is: "read_only"}, nil
+	}
+	slices.SortFunc(t.writes, func(a, b written) int { return strings.Compare(a.Row, b.Row) })
+	primary := t.writes[0].Row
+	line := trying{Line: "trying", Client: t.name, Start: t.start.At, Writes: t.writes}
+	if err := t.history.record(line); err != nil {
+		return outcome{}, err
+	}
+	// 1. Lock every row, the primary first.
+	for at, write := range t.writes {
+		if err := t.prewrite(write, primary); err != nil {
+			return outcome{}, t.giveUp(t.writes[:at], err)
+		}
+	}
+	// 2. Only now the commit timestamp.
+	commit, err := t.stamp()
+	if errors.Is(err, context.DeadlineExceeded) {
+		return outcome{}, t.giveUp(t.writes, aborted("no_timestamp"))
+	} else if err != nil {
+		return outcome{}, err
+	}
+	// 3. The primary decides.
+	is, err := t.commitRow(primary, commit)
+	if err != nil {
+		return outcome{}, err
+	}
+	if is == "rolled_back" {
+		return outcome{}, t.giveUp(t.writes[1:], aborted("rolled_back"))
+	}
+	// 4. The others follow.
+	for _, write := range t.writes[1:] {
+		if _, err := t.commitRow(write.Row, commit); err != nil {
+			return outcome{}, err
+		}
+	}
+	return outcome{Is: "committed", Commit: &commit}, nil
+}
+
+func (t *transaction) commitRow(row string, commit stamp) (string, error) {
+	answer, err := t.stores.call(request{Op: "commit", Row: row, Start: &t.start.At, Commit: &commit.At})
+	if err == nil && answer.Is != "done" && answer.Is != "rolled_back" {
+		err = unexpected(answer)
+	}
+	return answer.Is, err
+}
+
+func (t *transaction) prewrite(write written, primary string) error {
+	for range prewriteAttemptsMax {
+		answer, err := t.stores.call(request{
+			Op: "prewrite", Row: write.Row, Start: &t.start.At, Value: write.Value, Primary: primary,
+			TTL: lockTTL.Milliseconds(),
+		})
+		if err != nil {
+			return err
+		}
+		switch answer.Is {
+		case "done":
+			return nil
+		case "conflict", "rolled_back":
+			return aborted(answer.Is)
+		case "locked":
+			if resolved, err := t.resolve(write.Row, answer); err != nil {
+				return err
+			} else if !resolved {
+				return aborted("locked")
+			}
+		default:
+			return unexpected(answer)
+		}
+	}
+	return aborted("locked")
+}
+
+// resolve removes a lock whose owner is done or dead, as the primary's store says; false if the
+// owner may be at work.
+func (t *transaction) resolve(row string, lock reply) (bool, error) {
+	fate, err := t.stores.call(request{Op: "status", Row: lock.Primary, Start: &lock.Start})
+	if err != nil {
+		return false, err
+	}
+	isPrimary := row == lock.Primary
+	switch fate.Is {
+	case "alive":
+		return false, nil
+	case "committed":
+		if !isPrimary {
+			t.course.Forward++
+			_, err = t.stores.call(request{Op: "commit", Row: row, Start: &lock.Start, Commit: &fate.Commit})
+		}
+	case "rolled_back":
+		t.course.Back++
+		if !isPrimary {
+			_, err = t.stores.call(request{Op: "rollback", Row: row, Start: &lock.Start})
+		}
+	default:
+		err = unexpected(fate)
+	}
+	return err == nil, err
+}
+
+// giveUp removes the locks and returns why, unless that fails.
+func (t *transaction) giveUp(locked []written, why error) error {
+	for _, write := range locked {
+		if _, err := t.stores.call(request{Op: "rollback", Row: write.Row, Start: &t.start.At}); err != nil {
+			return err
+		}
+	}
+	return why
+}
+
+// stamp asks for a timestamp, between two numbers of the witness.
+func (t *transaction) stamp() (stamp, error) {
+	asked, err := t.stores.tick()
+	if err != nil {
+		return stamp{}, err
+	}
+	from := time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	at, err := t.oracle.Timestamp(ctx)
+	if err != nil {
+		return stamp{}, err
+	}
+	t.course.OracleUs = max(t.course.OracleUs, time.Since(from).Microseconds())
+	answered, err := t.stores.tick()
+	return stamp{Asked: asked, Answered: answered, At: at}, err
+}

@@ -1,0 +1,65 @@
+//! `--name value` on the command line, and nothing else.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, anyhow, bail};
+
+/// What is left to be taken.
+#[derive(Debug)]
+pub(crate) struct Arguments(BTreeMap<String, String>);
+
+impl Arguments {
+    pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Result<Self> {
+        let mut values = BTreeMap::new();
+        while let Some(word) = words.next() {
+            let name = word.strip_prefix("--").with_context(|| format!("{word:?} is no option"))?;
+            let value = words.next().with_context(|| format!("--{name} needs a value"))?;
+            if values.insert(name.to_owned(), value).is_some() {
+                bail!("--{name} is given twice");
+            }
+        }
+        Ok(Self(values))
+    }
+
+    pub(crate) fn take<T>(&mut self, name: &str) -> Result<Option<T>>
+    where
+        T: FromStr,
+        T::Err: Display,
+    {
+        let Some(text) = self.0.remove(name) else { return Ok(None) };
+        text.parse().map(Some).map_err(|error| anyhow!("--{name} {text}: {error}"))
+    }
+
+    pub(crate) fn need<T>(&mut self, name: &str) -> Result<T>
+    where
+        T: FromStr,
+        T::Err: Display,
+    {
+        self.take(name)?.with_context(|| format!("--{name} is needed"))
+    }
+
+    /// A count with bounds, so that no mistake starts a thousand processes.
+    pub(crate) fn count(
+        &mut self,
+        name: &str,
+        default: usize,
+        bounds: [usize; 2],
+    ) -> Result<usize> {
+        let count = self.take(name)?.unwrap_or(default);
+        let [low, high] = bounds;
+        if !(low..=high).contains(&count) {
+            bail!("--{name} {count}: allowed are {low} to {high}");
+        }
+        Ok(count)
+    }
+
+    /// Nothing may be left.
+    pub(crate) fn finish(self) -> Result<()> {
+        match self.0.keys().next() {
+            Some(name) => bail!("there is no option --{name} here"),
+            None => Ok(()),
+        }
+    }
+}

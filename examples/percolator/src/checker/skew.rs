@@ -1,0 +1,35 @@
+//! Write skew (A5B): two transactions at the same time, each of which read a row that the other
+//! wrote, and which wrote different rows. Snapshot isolation allows it, serializability does not.
+
+use std::collections::{HashMap, HashSet};
+
+use epicepoch_client::Timestamp;
+
+use super::{Evidence, Stored};
+use crate::history::Outcome;
+
+/// How many such pairs committed.
+pub(super) fn count(evidence: &Evidence, stored: &Stored<'_>) -> u64 {
+    // Reader to writer: it read what the other one overwrote before it committed itself.
+    let mut overtaken_by: HashMap<Timestamp, HashSet<Timestamp>> = HashMap::new();
+    for ended in &evidence.ended {
+        let Outcome::Committed { commit } = ended.outcome else { continue };
+        let start = ended.start.at;
+        for seen in &ended.reads {
+            let versions = stored.of_row(&seen.row);
+            let from = versions.partition_point(|version| version.commit <= start);
+            let concurrent = versions[from..]
+                .iter()
+                .filter(|version| version.start < commit.at && version.start != start);
+            overtaken_by.entry(start).or_default().extend(concurrent.map(|version| version.start));
+        }
+    }
+    let is_overtaken = |a: &Timestamp, b: &Timestamp| {
+        overtaken_by.get(a).is_some_and(|writers| writers.contains(b))
+    };
+    overtaken_by
+        .iter()
+        .flat_map(|(a, writers)| writers.iter().map(move |b| (a, b)))
+        .filter(|(a, b)| a < b && is_overtaken(b, a))
+        .count() as u64
+}

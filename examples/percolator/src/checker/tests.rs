@@ -1,0 +1,232 @@
+//! Every rule by hand: a history of two transactions in which all is well, and one change each
+//! that must be found. Transaction 10 to 20 sets both accounts, 30 to 40 moves 5.
+
+use epicepoch_client::Timestamp;
+
+use super::{Anomaly, Evidence, check};
+use crate::history::{Course, Ended, Kind, Outcome, Seen, Stamp, Trying, Why, Written};
+use crate::protocol::{Lock, Row, Version};
+
+fn at(number: u128) -> Timestamp {
+    Timestamp::from(number)
+}
+
+/// Asked and answered in the order of the numbers.
+fn stamp(number: u64) -> Stamp {
+    Stamp { asked: number, answered: number + 1, at: at(u128::from(number)) }
+}
+
+fn version(commit: u128, start: u128, value: i64) -> Version {
+    Version { commit: at(commit), start: at(start), value }
+}
+
+fn written(values: [i64; 2]) -> Vec<Written> {
+    let rows = ["account/0", "account/1"];
+    rows.iter().zip(values).map(|(row, value)| Written { row: (*row).to_owned(), value }).collect()
+}
+
+fn ended(start: u64, commit: Option<u64>, reads: Vec<Seen>, writes: Vec<Written>) -> Ended {
+    let outcome =
+        commit.map_or(Outcome::ReadOnly, |commit| Outcome::Committed { commit: stamp(commit) });
+    Ended {
+        client: "test".to_owned(),
+        kind: Kind::Transfer,
+        start: stamp(start),
+        reads,
+        writes,
+        outcome,
+        course: Course::default(),
+    }
+}
+
+fn seen(row: &str, version: Version) -> Seen {
+    Seen { row: row.to_owned(), version: Some(version) }
+}
+
+fn sound() -> Evidence {
+    let first = [version(20, 10, 100), version(20, 10, 100)];
+    let second = [version(40, 30, 95), version(40, 30, 105)];
+    let rows = ["account/0", "account/1"];
+    let reads = |from: [Version; 2]| rows.iter().zip(from).map(|(row, v)| seen(row, v)).collect();
+    Evidence {
+        ended: vec![
+            ended(10, Some(20), vec![], written([100, 100])),
+            ended(30, Some(40), reads(first), written([95, 105])),
+            ended(50, None, reads(second), vec![]),
+        ],
+        rows: (0..2)
+            .map(|row| Row {
+                row: rows[row].to_owned(),
+                versions: vec![first[row], second[row]],
+                lock: None,
+            })
+            .collect(),
+        total: 200,
+        ..Evidence::default()
+    }
+}
+
+/// What is found after a change, each kind once.
+fn found(change: impl FnOnce(&mut Evidence)) -> Vec<Anomaly> {
+    let mut evidence = sound();
+    change(&mut evidence);
+    let mut found: Vec<_> =
+        check(&evidence).findings.iter().map(|finding| finding.anomaly).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+#[test]
+fn a_sound_history_has_no_findings_and_is_looked_at() {
+    let verdict = check(&sound());
+    assert_eq!(verdict.findings, []);
+    assert_eq!((verdict.timestamps, verdict.reads, verdict.versions), (5, 4, 4));
+    // Two commits in the stores, and two transactions that read every account.
+    assert_eq!((verdict.snapshots, verdict.write_skews), (4, 0));
+}
+
+#[test]
+fn a_timestamp_given_twice_is_found() {
+    let change = |e: &mut Evidence| {
+        e.ended[2].start = Stamp { asked: 38, answered: 45, at: at(40) };
+    };
+    assert_eq!(found(change), [Anomaly::Duplicate]);
+}
+
+#[test]
+fn a_timestamp_given_to_one_who_died_is_found_when_given_again() {
+    let change = |e: &mut Evidence| {
+        let client = "dead".to_owned();
+        e.trying.push(Trying { client, start: at(40), writes: written([1, 1]) });
+    };
+    assert_eq!(found(change), [Anomaly::Duplicate]);
+}
+
+#[test]
+fn a_timestamp_below_one_that_was_complete_before_is_found() {
+    let change = |e: &mut Evidence| {
+        e.ended[2].start = Stamp { asked: 60, answered: 61, at: at(35) };
+        e.ended[2].reads.clear();
+    };
+    assert_eq!(found(change), [Anomaly::RealTime]);
+}
+
+#[test]
+fn calls_at_the_same_time_may_be_answered_in_any_order() {
+    let change = |e: &mut Evidence| {
+        e.ended[2].start = Stamp { asked: 40, answered: 61, at: at(35) };
+        e.ended[2].reads.clear();
+    };
+    assert_eq!(found(change), []);
+}
+
+#[test]
+fn a_commit_below_its_start_is_found() {
+    let change = |e: &mut Evidence| {
+        for row in &mut e.rows {
+            row.versions[1].commit = at(29);
+        }
+        e.ended.truncate(2);
+        e.ended[1].outcome = Outcome::Committed { commit: Stamp { at: at(29), ..stamp(29) } };
+        e.ended[1].reads.clear();
+    };
+    assert_eq!(found(change), [Anomaly::CommitNotAfterStart]);
+}
+
+#[test]
+fn two_writers_of_a_row_at_the_same_time_are_found() {
+    let change = |e: &mut Evidence| {
+        for row in &mut e.rows {
+            row.versions[1].start = at(15);
+        }
+        e.ended[1].start = stamp(15);
+        e.ended[1].reads.clear();
+        e.ended[2].reads.clear();
+    };
+    assert_eq!(found(change), [Anomaly::LostUpdate]);
+}
+
+#[test]
+fn a_read_of_an_older_version_is_found() {
+    let change = |e: &mut Evidence| {
+        e.ended[2].reads = vec![seen("account/0", version(20, 10, 100))];
+    };
+    assert_eq!(found(change), [Anomaly::WrongRead]);
+}
+
+#[test]
+fn a_read_of_what_was_never_committed_is_found() {
+    let change = |e: &mut Evidence| {
+        e.ended[2].reads = vec![seen("account/0", version(44, 43, 7))];
+    };
+    assert_eq!(found(change), [Anomaly::WrongRead]);
+}
+
+#[test]
+fn half_a_transaction_is_found() {
+    let change = |e: &mut Evidence| {
+        e.rows[1].versions.pop();
+        e.ended.truncate(2);
+    };
+    assert_eq!(found(change), [Anomaly::Torn, Anomaly::Total]);
+}
+
+#[test]
+fn half_a_transaction_of_one_who_died_is_found() {
+    let change = |e: &mut Evidence| {
+        e.rows[1].versions.pop();
+        let (client, writes) = ("dead".to_owned(), written([95, 105]));
+        e.trying.push(Trying { client, start: at(30), writes });
+        e.ended.truncate(1);
+    };
+    assert_eq!(found(change), [Anomaly::Torn, Anomaly::Total]);
+}
+
+#[test]
+fn one_who_died_may_have_committed_or_not() {
+    let committed = |e: &mut Evidence| {
+        let (client, writes) = ("dead".to_owned(), written([95, 105]));
+        e.trying.push(Trying { client, start: at(30), writes });
+        e.ended.remove(1);
+    };
+    let mut evidence = sound();
+    committed(&mut evidence);
+    let client = "dead".to_owned();
+    evidence.trying.push(Trying { client, start: at(45), writes: written([0, 200]) });
+    let verdict = check(&evidence);
+    assert_eq!(verdict.findings, []);
+    assert_eq!((verdict.cut_off_committed, verdict.cut_off_lost), (1, 1));
+}
+
+#[test]
+fn a_write_of_an_aborted_transaction_is_found() {
+    let change = |e: &mut Evidence| e.ended[1].outcome = Outcome::Aborted { why: Why::Conflict };
+    assert_eq!(found(change), [Anomaly::Torn]);
+}
+
+#[test]
+fn a_write_that_nobody_made_is_found() {
+    assert_eq!(found(|e| drop(e.ended.remove(1))), [Anomaly::Torn]);
+}
+
+#[test]
+fn money_from_nowhere_is_found_in_a_snapshot_and_in_the_stores() {
+    let change = |e: &mut Evidence| {
+        e.rows[1].versions[1].value = 106;
+        e.ended[1].writes[1].value = 106;
+        e.ended[2].reads[1] = seen("account/1", version(40, 30, 106));
+    };
+    assert_eq!(found(change), [Anomaly::Total]);
+    let mut evidence = sound();
+    change(&mut evidence);
+    assert_eq!(check(&evidence).count(Anomaly::Total), 2);
+}
+
+#[test]
+fn a_lock_that_stays_is_found() {
+    let change = |e: &mut Evidence| {
+        e.rows[0].lock = Some(Lock { start: at(60), primary: "account/0".to_owned() });
+    };
+    assert_eq!(found(change), [Anomaly::Leftover]);
+}

@@ -1,0 +1,230 @@
+//! Processes: the oracle's three nodes, the stores and the clients, on loopback. Each is ended when
+//! its handle is dropped, and stores and clients also when this process is gone, because they read
+//! until their input ends.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use epicepoch_client::{Client, Options};
+use tokio::runtime::Runtime;
+
+/// A child that does not outlive its handle.
+#[derive(Debug)]
+pub struct Process {
+    what: String,
+    child: Child,
+}
+
+/// The nodes of the oracle.
+#[derive(Debug)]
+pub struct Oracle {
+    binary: PathBuf,
+    dir: PathBuf,
+    raft: Vec<SocketAddr>,
+    http: Vec<String>,
+    nodes: Vec<Option<Process>>,
+    client: Client,
+    runtime: Runtime,
+}
+
+impl Process {
+    /// Starts it; `what` is for error messages.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start(what: &str, command: &mut Command) -> Result<Self> {
+        let child = command.spawn().with_context(|| format!("{what}: {command:?}"))?;
+        Ok(Self { what: what.to_owned(), child })
+    }
+
+    /// `kill -9`; returns when it is gone. Fails if it has ended before.
+    ///
+    /// # Errors
+    /// Its end was another one.
+    pub fn kill(mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("{} has ended by itself: {status}", self.what);
+        }
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Closes its input, which asks it to end, and waits.
+    ///
+    /// # Errors
+    /// It did not end in time, or not well.
+    pub fn end(mut self) -> Result<()> {
+        drop(self.child.stdin.take());
+        let deadline = Instant::now() + PATIENCE;
+        let status: ExitStatus = loop {
+            if let Some(status) = self.child.try_wait()? {
+                break status;
+            }
+            ensure!(Instant::now() < deadline, "{} does not end", self.what);
+            thread::sleep(POLL_PAUSE);
+        };
+        ensure!(status.success(), "{} ended with {status}", self.what);
+        Ok(())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may be gone already.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+impl Oracle {
+    /// A cluster that serves, with its files below `dir`.
+    ///
+    /// # Errors
+    /// A node cannot be started or is not ready in time; its log is in `dir`.
+    pub fn start(binary: &Path, dir: &Path) -> Result<Self> {
+        let raft = (0..NODES).map(|_| unused_addr()).collect::<Result<Vec<_>>>()?;
+        let http = (0..NODES).map(|_| unused_addr()).collect::<Result<Vec<_>>>()?;
+        let http: Vec<String> = http.iter().map(ToString::to_string).collect();
+        let client = Client::new(http.clone(), Options::default())?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let mut oracle = Self {
+            binary: binary.to_owned(),
+            dir: dir.to_owned(),
+            raft,
+            http,
+            nodes: (0..NODES).map(|_| None).collect(),
+            client,
+            runtime,
+        };
+        for at in 0..NODES {
+            oracle.start_node(at)?;
+        }
+        for at in 0..NODES {
+            oracle.await_ready(at)?;
+        }
+        oracle.leader()?;
+        Ok(oracle)
+    }
+
+    /// Where clients dial.
+    pub fn addrs(&self) -> &[String] {
+        &self.http
+    }
+
+    /// Kills the leader; returns when another one serves, with how long that took.
+    ///
+    /// # Errors
+    /// Nobody leads in time, or the node had ended before.
+    pub fn kill_leader(&mut self) -> Result<(usize, Duration)> {
+        let at = self.leader()?;
+        let node = self.nodes[at].take().context("a node leads that does not run")?;
+        let from = Instant::now();
+        node.kill()?;
+        self.leader()?;
+        Ok((at, from.elapsed()))
+    }
+
+    /// Starts a node again; returns when it is ready.
+    ///
+    /// # Errors
+    /// It is not ready in time.
+    pub fn restart(&mut self, at: usize) -> Result<()> {
+        self.start_node(at)?;
+        self.await_ready(at)
+    }
+
+    fn start_node(&mut self, at: usize) -> Result<()> {
+        let peers: Vec<String> =
+            self.raft.iter().enumerate().map(|(at, addr)| format!("{}={addr}", at + 1)).collect();
+        let (_, port) = self.http[at].rsplit_once(':').context("an address has a port")?;
+        let id = (at + 1).to_string();
+        let log = log_file(&self.dir, &format!("node-{id}"))?;
+        let mut command = Command::new(&self.binary);
+        // Settings of the shell are not meant for these nodes.
+        command.env_clear();
+        command.args(["serve", "--bootstrap", "--node-id", &id, "--http-port", port]);
+        command.args(["--raft-addr", &self.raft[at].to_string(), "--peers", &peers.join(",")]);
+        command.arg("--data-dir").arg(self.dir.join(format!("node-{id}")));
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        self.nodes[at] = Some(Process::start(&format!("node {id}"), &mut command)?);
+        Ok(())
+    }
+
+    fn await_ready(&self, at: usize) -> Result<()> {
+        let addr = &self.http[at];
+        self.wait_until(&format!("node {} is ready", at + 1), || {
+            let ready = self.client.ready(addr, Instant::now() + ASK_TIMEOUT);
+            self.runtime.block_on(ready).is_ok_and(|node| node.ready).then_some(())
+        })
+    }
+
+    fn leader(&self) -> Result<usize> {
+        self.wait_until("somebody leads", || {
+            (0..NODES).filter(|at| self.nodes[*at].is_some()).find(|at| {
+                let leads = self.client.leads(&self.http[*at], Instant::now() + ASK_TIMEOUT);
+                self.runtime.block_on(leads).unwrap_or(false)
+            })
+        })
+    }
+
+    fn wait_until<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> Result<T> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(found) = look() {
+                return Ok(found);
+            }
+            ensure!(Instant::now() < deadline, "{what}: not in time, see {}", self.dir.display());
+            thread::sleep(POLL_PAUSE);
+        }
+    }
+}
+
+/// Starts a store by the command given, which prints its address.
+///
+/// # Errors
+/// It does not start or prints no address.
+pub fn start_store(command: &mut Command) -> Result<(Process, String)> {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut store = Process::start("store", command)?;
+    let mut addr = String::new();
+    let output = store.child.stdout.take().context("a store's output is piped")?;
+    BufReader::new(output).read_line(&mut addr)?;
+    ensure!(!addr.trim().is_empty(), "a store told no address");
+    Ok((store, addr.trim().to_owned()))
+}
+
+/// A log in `dir`, to be continued.
+///
+/// # Errors
+/// It cannot be opened.
+pub fn log_file(dir: &Path, name: &str) -> Result<File> {
+    let path = dir.join(format!("{name}.log"));
+    let file = OpenOptions::new().create(true).append(true).open(&path);
+    file.with_context(|| format!("{}", path.display()))
+}
+
+/// An address that nobody listens at, below the range that the kernel takes client ports from.
+fn unused_addr() -> Result<SocketAddr> {
+    for _ in 0..PORT_ATTEMPTS_MAX {
+        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, fastrand::u16(PORTS)));
+        if TcpListener::bind(addr).is_ok() {
+            return Ok(addr);
+        }
+    }
+    bail!("no unused port among {PORTS:?}")
+}
+
+const NODES: usize = 3;
+const PORTS: std::ops::Range<u16> = 12_000..32_000;
+const PORT_ATTEMPTS_MAX: usize = 1000;
+/// How long anything may take before a run is given up.
+const PATIENCE: Duration = Duration::from_secs(30);
+const ASK_TIMEOUT: Duration = Duration::from_millis(500);
+const POLL_PAUSE: Duration = Duration::from_millis(10);

@@ -1,0 +1,13 @@
+//! Timestamps in JSON: the 32 digits that every client of the oracle prints, whose order is time
+//! order.
+
+use epicepoch_client::Timestamp;
+use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+pub(crate) fn serialize<S: Serializer>(at: &Timestamp, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(at)
+}
+
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Timestamp, D::Error> {
+    String::deserialize(from)?.parse().map_err(D::Error::custom)
+}

@@ -1,0 +1,220 @@
+//! Everything at once: oracle, stores, clients in Rust and in Go, and somebody who kills leaders
+//! and clients; then the checker.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+
+use crate::bank::Bank;
+use crate::checker::Evidence;
+use crate::cluster::{Oracle, Process, log_file, start_store};
+use crate::history;
+use crate::network::{Network, Work};
+use crate::plant::Plant;
+use crate::transaction::LOCK_TTL;
+use crate::world::Setback;
+
+/// What is run, and where its parts are.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How long clients work.
+    pub seconds: u64,
+    /// Store processes.
+    pub stores: usize,
+    /// Client processes in Rust.
+    pub clients: usize,
+    /// Transactions at once in each client process.
+    pub threads: usize,
+    /// What rows there are.
+    pub bank: Bank,
+    /// Of what is drawn; real processes do not repeat themselves for that.
+    pub seed: u64,
+    /// A mistake to make.
+    pub plant: Option<Plant>,
+    /// The binary `epicepoch`.
+    pub oracle: PathBuf,
+    /// The client in Go, if it could be built.
+    pub go_client: Option<PathBuf>,
+    /// This binary.
+    pub own: PathBuf,
+    /// For logs and histories.
+    pub dir: PathBuf,
+}
+
+/// What happened.
+#[derive(Debug)]
+pub struct Course {
+    /// For the checker.
+    pub evidence: Evidence,
+    /// How long it took from each leader's kill until another one served.
+    pub leaders_killed: Vec<Duration>,
+    /// Client processes that were killed.
+    pub clients_killed: u64,
+    /// How long clients worked.
+    pub took: Duration,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// Something ended that was not killed, or did not start.
+pub fn run(settings: &Settings) -> Result<Course> {
+    let mut rng = fastrand::Rng::with_seed(settings.seed);
+    let oracle = Oracle::start(&settings.oracle, &settings.dir)?;
+    let stores = (0..settings.stores)
+        .map(|_| start_store(&mut own(settings, "store")))
+        .collect::<Result<Vec<_>>>()?;
+    let (_stores, addrs): (Vec<Process>, Vec<String>) = stores.into_iter().unzip();
+    let work = Work {
+        name: "bank".to_owned(),
+        stores: addrs,
+        oracle: oracle.addrs().to_vec(),
+        threads: 1,
+        bank: settings.bank,
+        seed: rng.u64(..),
+        plant: settings.plant,
+    };
+    let mut crew = Crew { settings, work: &work, processes: Vec::new(), histories: Vec::new() };
+    let path = crew.history("bank");
+    let mut worlds = Network::worlds(&work, std::fs::File::create(path)?)?;
+    let mut world = worlds.pop().context("one thread has one world")?;
+    settings.bank.load(&mut world)?;
+    let began = Instant::now();
+    for at in 0..settings.clients + usize::from(settings.go_client.is_some()) {
+        let process = crew.start(at, 0, rng.u64(..))?;
+        crew.processes.push(process);
+    }
+    let (stop, stopped) = channel::<()>();
+    let nemesis = thread::spawn(move || kill_leaders(oracle, &stopped));
+    let clients_killed = crew.work_and_die(began, &mut rng)?;
+    let took = began.elapsed();
+    for process in std::mem::take(&mut crew.processes) {
+        process.end()?;
+    }
+    drop(stop);
+    let (oracle, leaders_killed) =
+        nemesis.join().map_err(|_| anyhow!("the nemesis panicked"))??;
+    let mut evidence = Evidence { total: settings.bank.total(), ..Evidence::default() };
+    evidence.rows = conclude(settings.bank, &mut world)?;
+    drop(oracle);
+    for path in &crew.histories {
+        evidence.add(history::read(path)?);
+    }
+    Ok(Course { evidence, leaders_killed, clients_killed, took })
+}
+
+/// Client processes and what they write.
+struct Crew<'a> {
+    settings: &'a Settings,
+    work: &'a Work,
+    processes: Vec<Process>,
+    histories: Vec<PathBuf>,
+}
+
+impl Crew<'_> {
+    /// Lets them work, and kills one now and then, for whom another one comes.
+    fn work_and_die(&mut self, began: Instant, rng: &mut fastrand::Rng) -> Result<u64> {
+        let deadline = began + Duration::from_secs(self.settings.seconds);
+        let mut killed = 0;
+        while Instant::now() + CLIENT_LIFE < deadline {
+            thread::sleep(CLIENT_LIFE.mul_f64(0.5 + rng.f64()));
+            killed += 1;
+            let at = rng.usize(0..self.processes.len());
+            // The new one comes first, so that the place is never empty.
+            let next = self.start(at, killed, rng.u64(..))?;
+            std::mem::replace(&mut self.processes[at], next).kill()?;
+        }
+        thread::sleep(deadline.saturating_duration_since(Instant::now()));
+        Ok(killed)
+    }
+
+    fn start(&mut self, at: usize, life: u64, seed: u64) -> Result<Process> {
+        let (name, mut command) = match &self.settings.go_client {
+            Some(binary) if at == self.settings.clients => {
+                (format!("go-{life}"), Command::new(binary))
+            }
+            _ => (format!("rust-{at}-{life}"), own(self.settings, "client")),
+        };
+        let Work { stores, oracle, bank, .. } = self.work;
+        command.args([
+            "--name",
+            &name,
+            "--stores",
+            &stores.join(","),
+            "--oracle",
+            &oracle.join(","),
+        ]);
+        command.args(["--threads", &self.settings.threads.to_string()]);
+        command.args(["--accounts", &bank.accounts.to_string()]);
+        command.args(["--pairs", &bank.pairs.to_string(), "--seed", &seed.to_string()]);
+        command.arg("--history").arg(self.history(&name));
+        command.stdin(Stdio::piped()).stderr(log_file(&self.settings.dir, &name)?);
+        Process::start(&name, &mut command)
+    }
+
+    fn history(&mut self, name: &str) -> PathBuf {
+        let path = self.settings.dir.join(format!("{name}.jsonl"));
+        self.histories.push(path.clone());
+        path
+    }
+}
+
+/// Kills leaders until nobody wants it any more. The cluster is whole in the end.
+fn kill_leaders(mut oracle: Oracle, stopped: &Receiver<()>) -> Result<(Oracle, Vec<Duration>)> {
+    let mut killed = Vec::new();
+    while stopped.recv_timeout(LEADER_LIFE) == Err(RecvTimeoutError::Timeout) {
+        let (at, took) = oracle.kill_leader()?;
+        killed.push(took);
+        oracle.restart(at)?;
+    }
+    Ok((oracle, killed))
+}
+
+/// Looks at every row when no lock of the dead is respected any more, which resolves them all.
+fn conclude(bank: Bank, world: &mut Network) -> Result<Vec<crate::protocol::Row>> {
+    thread::sleep(LOCK_TTL);
+    for _ in 0..CONCLUDE_ATTEMPTS_MAX {
+        match bank.audit(world) {
+            Ok(_) => return Ok(world.dump()?),
+            Err(Setback::Unavailable(_)) => {}
+            Err(setback) => return Err(setback.into()),
+        }
+    }
+    Err(anyhow!("no timestamp for the last audit"))
+}
+
+fn own(settings: &Settings, what: &str) -> Command {
+    let mut command = Command::new(&settings.own);
+    command.arg(what);
+    if let Some(plant) = settings.plant {
+        command.args(["--plant", &plant.to_string()]);
+    }
+    command
+}
+
+/// Builds the client in Go, if there is a Go toolchain.
+///
+/// # Errors
+/// There is one and it does not build it.
+pub fn build_go_client(dir: &Path) -> Result<Option<PathBuf>> {
+    let is_there = Command::new("go").arg("version").stdout(Stdio::null()).status();
+    if !is_there.is_ok_and(|status| status.success()) {
+        return Ok(None);
+    }
+    let binary = dir.join("percolator-go");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("go");
+    let mut build = Command::new("go");
+    build.args(["build", "-o"]).arg(&binary).arg(".").current_dir(&source);
+    ensure!(build.status()?.success(), "{build:?} failed in {}", source.display());
+    Ok(Some(binary))
+}
+
+/// A client lives so long on the average.
+const CLIENT_LIFE: Duration = Duration::from_millis(800);
+/// So long after one kill, and the return of the node, comes the next one.
+const LEADER_LIFE: Duration = Duration::from_secs(2);
+const CONCLUDE_ATTEMPTS_MAX: u32 = 5;

@@ -1,0 +1,53 @@
+//! A store as a process: a thread for each connection, one lock around the rows. It keeps
+//! everything in memory: what is shown here is the protocol between client and rows, and a real
+//! store would replicate each of them.
+
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::Result;
+
+use crate::columns::Columns;
+use crate::plant::Plant;
+use crate::protocol::Reply;
+
+/// Serves what connects to `listener`, for ever.
+///
+/// # Errors
+/// The listener broke.
+pub fn serve(listener: &TcpListener, plant: Option<Plant>) -> Result<()> {
+    let columns = Arc::new(Mutex::new(Columns::new(plant)));
+    let began = Instant::now();
+    loop {
+        let (stream, _) = listener.accept()?;
+        let columns = columns.clone();
+        thread::Builder::new().name("connection".to_owned()).spawn(move || {
+            // Clients are killed: how a connection ends is nobody's concern.
+            drop(converse(&stream, &columns, began));
+        })?;
+    }
+}
+
+fn converse(stream: &TcpStream, columns: &Mutex<Columns>, began: Instant) -> Result<()> {
+    stream.set_nodelay(true)?;
+    let mut lines = BufReader::new(stream);
+    let mut out = BufWriter::new(stream);
+    let mut line = String::new();
+    while lines.read_line(&mut line)? > 0 {
+        let reply = match serde_json::from_str(&line) {
+            Ok(request) => {
+                let mut columns = columns.lock().unwrap_or_else(PoisonError::into_inner);
+                columns.handle(request, began.elapsed())
+            }
+            Err(error) => Reply::Refused { why: error.to_string() },
+        };
+        serde_json::to_writer(&mut out, &reply)?;
+        out.write_all(b"\n")?;
+        out.flush()?;
+        line.clear();
+    }
+    Ok(())
+}

@@ -1,0 +1,161 @@
+//! What came of a run, in a screen of text.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use crate::checker::Verdict;
+use crate::history::{Ended, Kind, Outcome, Why};
+use crate::run::{Course, Settings};
+
+/// Displays as the summary.
+#[derive(Debug)]
+pub struct Summary<'a> {
+    /// What was run.
+    pub settings: &'a Settings,
+    /// What happened.
+    pub course: &'a Course,
+    /// What the checker says.
+    pub verdict: &'a Verdict,
+}
+
+impl fmt::Display for Summary<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { settings, course, .. } = self;
+        let go = match settings.go_client {
+            Some(_) => "1 client in Go",
+            None => "NO client in Go (no toolchain)",
+        };
+        writeln!(
+            f,
+            "{:.1} s: 3 nodes of the oracle, {} stores, {} clients in Rust and {go}, {} threads each, \
+             {} accounts",
+            course.took.as_secs_f64(),
+            settings.stores,
+            settings.clients,
+            settings.threads,
+            settings.bank.accounts
+        )?;
+        if let Some(plant) = settings.plant {
+            writeln!(f, "PLANTED           {plant}")?;
+        }
+        self.kills(f)?;
+        self.transactions(f)?;
+        self.checked(f)
+    }
+}
+
+impl Summary<'_> {
+    fn kills(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { course, verdict, .. } = self;
+        let slowest = course.leaders_killed.iter().max().copied().unwrap_or_default();
+        writeln!(
+            f,
+            "killed            {} leaders of the oracle (another one served after {} at most), {} clients",
+            course.leaders_killed.len(),
+            millis(slowest),
+            course.clients_killed
+        )?;
+        writeln!(
+            f,
+            "cut off           {} transactions that had happened, {} that had not",
+            verdict.cut_off_committed, verdict.cut_off_lost
+        )?;
+        let sum = |of: fn(&Ended) -> u64| course.evidence.ended.iter().map(of).sum::<u64>();
+        writeln!(
+            f,
+            "locks of others   {} made versions (roll forward), {} removed (roll back)",
+            sum(|ended| ended.course.forward),
+            sum(|ended| ended.course.back)
+        )
+    }
+
+    fn transactions(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let evidence = &self.course.evidence;
+        let ended = &evidence.ended;
+        let committed = |kind| {
+            let of_kind = ended.iter().filter(move |ended| ended.kind == kind);
+            of_kind.filter(|ended| matches!(ended.outcome, Outcome::Committed { .. })).count()
+        };
+        let transfers = committed(Kind::Transfer);
+        let read_only = ended.iter().filter(|ended| ended.outcome == Outcome::ReadOnly).count();
+        writeln!(
+            f,
+            "committed         {transfers} transfers ({:.0}/s), {} changes of duty; {read_only} only read",
+            transfers as f64 / self.course.took.as_secs_f64(),
+            committed(Kind::Duty)
+        )?;
+        let in_go = ended.iter().filter(|ended| ended.client.starts_with("go-")).count();
+        writeln!(f, "                  {in_go} of {} by the client in Go", ended.len())?;
+        let mut aborted: BTreeMap<Why, u64> = BTreeMap::new();
+        for ended in ended {
+            if let Outcome::Aborted { why } = ended.outcome {
+                *aborted.entry(why).or_default() += 1;
+            }
+        }
+        write!(f, "aborted           {}", aborted.values().sum::<u64>())?;
+        let mut before = " (";
+        for (why, count) in &aborted {
+            write!(f, "{before}{} {count}", words(*why))?;
+            before = ", ";
+        }
+        writeln!(f, "{}", if aborted.is_empty() { "" } else { ")" })?;
+        let oracle = ended.iter().map(|ended| ended.course.oracle_us).max().unwrap_or_default();
+        writeln!(
+            f,
+            "longest           {} for a timestamp, {} without a commit anywhere; {} calls without one",
+            millis(Duration::from_micros(oracle)),
+            millis(self.stall()),
+            evidence.without_timestamp
+                + aborted.get(&Why::NoTimestamp).copied().unwrap_or_default()
+        )
+    }
+
+    /// The longest time between two commits, whoever made them.
+    fn stall(&self) -> Duration {
+        let committed = self.course.evidence.ended.iter().filter(|ended| {
+            ended.kind != Kind::Load && matches!(ended.outcome, Outcome::Committed { .. })
+        });
+        let mut ends: Vec<u64> = committed.map(|ended| ended.course.ended_ms).collect();
+        ends.sort_unstable();
+        let gaps = ends.windows(2).map(|pair| pair[1] - pair[0]);
+        Duration::from_millis(gaps.max().unwrap_or_default())
+    }
+
+    fn checked(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { verdict, .. } = self;
+        writeln!(
+            f,
+            "checked           {} timestamps, {} reads, {} versions, {} sums over all accounts",
+            verdict.timestamps, verdict.reads, verdict.versions, verdict.snapshots
+        )?;
+        writeln!(f, "write skews       {} (snapshot isolation allows them)", verdict.write_skews)?;
+        if verdict.findings.is_empty() {
+            return write!(f, "verdict           no anomaly");
+        }
+        writeln!(f, "verdict           {} FINDINGS", verdict.findings.len())?;
+        let mut counts = BTreeMap::new();
+        for finding in &verdict.findings {
+            *counts.entry(finding.anomaly).or_insert(0_u64) += 1;
+        }
+        for (anomaly, count) in counts {
+            let example = verdict.findings.iter().find(|finding| finding.anomaly == anomaly);
+            let what = example.map_or("", |finding| finding.what.as_str());
+            writeln!(f, "  {count} times {anomaly:?}, such as: {what}")?;
+        }
+        Ok(())
+    }
+}
+
+fn words(why: Why) -> &'static str {
+    match why {
+        Why::Conflict => "first committer won",
+        Why::Locked => "locked",
+        Why::RolledBack => "rolled back by others",
+        Why::NoTimestamp => "no timestamp",
+    }
+}
+
+fn millis(time: Duration) -> String {
+    format!("{:.0} ms", time.as_secs_f64() * 1e3)
+}

@@ -1,0 +1,275 @@
+//! The world of one thread at a time: whose turn it is, who dies, and when, is drawn from a seed,
+//! so that a run can be had again. Before every call a client waits for its turn; a turn is one
+//! millisecond of a clock that nobody else moves.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use epicepoch_client::{Epoch, EpochIndex, Timestamp};
+use percolator::bank::Bank;
+use percolator::checker::Evidence;
+use percolator::columns::Columns;
+use percolator::history::Line;
+use percolator::plant::{Falsifier, Plant, Purpose};
+use percolator::protocol::{Reply, Request, Row};
+use percolator::world::{Setback, World};
+
+/// What is run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Script {
+    pub(crate) seed: u64,
+    pub(crate) plant: Option<Plant>,
+    pub(crate) clients: usize,
+    pub(crate) transactions: usize,
+    pub(crate) bank: Bank,
+    /// Of so many calls, one kills its client; 0 for never.
+    pub(crate) deadly: u32,
+}
+
+/// Runs a script to its end, resolves what the dead left, and returns what is known of it.
+pub(crate) fn evidence_of(script: Script) -> Evidence {
+    let [first] = clients(script);
+    let arena = first.arena;
+    arena.begin();
+    thread::scope(|scope| {
+        for seat in 0..script.clients {
+            let arena = arena.clone();
+            scope.spawn(move || live(&arena, seat));
+        }
+    });
+    arena.state().is_over = true;
+    conclude(&Client::new(&arena, 0))
+}
+
+/// Clients of one loaded bank that take no turns: a test lets them act, one inside another.
+pub(crate) fn clients<const N: usize>(script: Script) -> [Client; N] {
+    let arena = Arc::new(Arena::new(script));
+    let mut first = Client::new(&arena, 0);
+    script.bank.load(&mut first).expect("nobody disturbs the load");
+    std::array::from_fn(|seat| Client::new(&arena, seat))
+}
+
+/// Resolves what the dead left, and returns what is known.
+pub(crate) fn conclude(client: &Client) -> Evidence {
+    let arena = &client.arena;
+    // Locks of those who died last have to be old enough.
+    arena.state().now += Duration::from_secs(1);
+    let mut last = Client::new(arena, 0);
+    arena.script.bank.audit(&mut last).expect("nobody disturbs the last audit");
+    let mut evidence = Evidence { total: arena.script.bank.total(), ..Evidence::default() };
+    evidence.rows = last.dump();
+    evidence.add(std::mem::take(&mut arena.state().lines));
+    evidence
+}
+
+fn live(arena: &Arc<Arena>, seat: usize) {
+    let mut client = Client::new(arena, seat);
+    let mut rng = fastrand::Rng::with_seed(arena.script.seed ^ ((seat as u64 + 1) << 32));
+    arena.await_turn(seat);
+    let _seat = Seat(arena, seat);
+    for _ in 0..arena.script.transactions {
+        match arena.script.bank.work(&mut client, &mut rng) {
+            Ok(_) => {}
+            // Somebody else takes the seat and knows nothing.
+            Err(Setback::Killed) => client.life += 1,
+            Err(setback) => panic!("{setback}"),
+        }
+        client.rename();
+    }
+}
+
+struct Arena {
+    script: Script,
+    state: Mutex<State>,
+    bells: Vec<Condvar>,
+}
+
+struct State {
+    rng: fastrand::Rng,
+    present: Vec<usize>,
+    turn: usize,
+    is_over: bool,
+    now: Duration,
+    stores: Vec<Columns>,
+    given: u64,
+    falsifier: Falsifier,
+    lines: Vec<Line>,
+}
+
+impl State {
+    fn draw(&mut self) {
+        let drawn = self.rng.usize(0..self.present.len());
+        self.turn = self.present[drawn];
+    }
+}
+
+/// Gives the seat up, also in a panic: others would wait for ever.
+struct Seat<'a>(&'a Arena, usize);
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        self.0.leave(self.1);
+    }
+}
+
+/// One client on its seat.
+pub(crate) struct Client {
+    arena: Arc<Arena>,
+    seat: usize,
+    life: usize,
+    name: String,
+    /// Dies at this call from now, counted from 0, and whether it is carried out.
+    pub(crate) dies_at: Option<(usize, bool)>,
+}
+
+impl Arena {
+    fn new(script: Script) -> Self {
+        let state = State {
+            rng: fastrand::Rng::with_seed(script.seed),
+            present: Vec::new(),
+            turn: 0,
+            is_over: true,
+            now: Duration::ZERO,
+            stores: (0..STORES).map(|_| Columns::new(script.plant)).collect(),
+            given: 0,
+            falsifier: Falsifier::new(script.plant),
+            lines: Vec::new(),
+        };
+        let bells = (0..script.clients).map(|_| Condvar::new()).collect();
+        Self { script, state: Mutex::new(state), bells }
+    }
+
+    fn begin(&self) {
+        let mut state = self.state();
+        state.present = (0..self.script.clients).collect();
+        state.is_over = false;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn await_turn(&self, seat: usize) {
+        let state = self.state();
+        drop(self.bells[seat].wait_while(state, |state| state.turn != seat));
+    }
+
+    /// Gives the turn to somebody, who may be the same.
+    fn pass(&self, seat: usize) {
+        let mut state = self.state();
+        if state.is_over {
+            return;
+        }
+        state.now += Duration::from_millis(1);
+        state.draw();
+        if state.turn != seat {
+            self.bells[state.turn].notify_one();
+            drop(self.bells[seat].wait_while(state, |state| state.turn != seat));
+        }
+    }
+
+    fn leave(&self, seat: usize) {
+        let mut state = self.state();
+        state.present.retain(|other| *other != seat);
+        if !state.present.is_empty() {
+            state.draw();
+            self.bells[state.turn].notify_one();
+        }
+    }
+}
+
+impl Client {
+    fn new(arena: &Arc<Arena>, seat: usize) -> Self {
+        let mut client =
+            Self { arena: arena.clone(), seat, life: 0, name: String::new(), dies_at: None };
+        client.rename();
+        client
+    }
+
+    fn rename(&mut self) {
+        self.name = format!("client {} in life {}", self.seat, self.life);
+    }
+
+    /// Whether this call is the last one of this life, and if so, whether it is carried out.
+    fn death(&mut self) -> Option<bool> {
+        if let Some((calls, _)) = &mut self.dies_at {
+            let left = calls.checked_sub(1);
+            let (_, is_done) = self.dies_at?;
+            self.dies_at = left.map(|left| (left, is_done));
+            return if left.is_none() { Some(is_done) } else { None };
+        }
+        let deadly = self.arena.script.deadly;
+        let mut state = self.arena.state();
+        let dies = deadly > 0 && !state.is_over && state.rng.u32(0..deadly) == 0;
+        dies.then(|| state.rng.bool())
+    }
+
+    fn dump(&mut self) -> Vec<Row> {
+        let mut rows = Vec::new();
+        let mut state = self.arena.state();
+        for store in &mut state.stores {
+            let mut after = String::new();
+            while let Reply::Row(row) =
+                store.handle(Request::Dump { after: after.clone() }, Duration::ZERO)
+            {
+                after.clone_from(&row.row);
+                rows.push(row);
+            }
+        }
+        rows
+    }
+}
+
+impl World for Client {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn call(&mut self, request: Request) -> Result<Reply, Setback> {
+        self.arena.pass(self.seat);
+        let death = self.death();
+        if death == Some(false) {
+            return Err(Setback::Killed);
+        }
+        let store = request.store(STORES);
+        let mut state = self.arena.state();
+        let now = state.now;
+        let reply = state.stores[store].handle(request, now);
+        if death.is_some() { Err(Setback::Killed) } else { Ok(reply) }
+    }
+
+    fn timestamp(&mut self, purpose: Purpose) -> Result<Timestamp, Setback> {
+        self.arena.pass(self.seat);
+        let mut state = self.arena.state();
+        let State { given, falsifier, now, .. } = &mut *state;
+        falsifier.timestamp(purpose, || {
+            *given += 1;
+            let epoch = BEGAN_NS + now.as_nanos() as u64;
+            Ok(Timestamp::new(Epoch(epoch), EpochIndex(*given)))
+        })
+    }
+
+    fn pause(&mut self, about: Duration) -> Result<(), Setback> {
+        self.arena.pass(self.seat);
+        self.arena.state().now += about;
+        Ok(())
+    }
+
+    fn record(&mut self, line: &Line) -> Result<(), Setback> {
+        self.arena.state().lines.push(line.clone());
+        Ok(())
+    }
+
+    fn now(&self) -> Duration {
+        self.arena.state().now
+    }
+
+    fn plant(&self) -> Option<Plant> {
+        self.arena.script.plant
+    }
+}
+
+const STORES: usize = 2;
+/// Some day in 2023.
+const BEGAN_NS: u64 = 1_700_000_000_000_000_000;
