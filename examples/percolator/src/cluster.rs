@@ -2,7 +2,7 @@
 //! its handle is dropped, and stores and clients also when this process is gone, because they read
 //! until their input ends.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -19,6 +19,8 @@ use tokio::runtime::Runtime;
 pub struct Process {
     what: String,
     child: Child,
+    /// What it says of itself, for whoever reads an error.
+    log: Option<PathBuf>,
 }
 
 /// The nodes of the oracle.
@@ -40,7 +42,20 @@ impl Process {
     /// It cannot be started.
     pub fn start(what: &str, command: &mut Command) -> Result<Self> {
         let child = command.spawn().with_context(|| format!("{what}: {command:?}"))?;
-        Ok(Self { what: what.to_owned(), child })
+        Ok(Self { what: what.to_owned(), child, log: None })
+    }
+
+    /// As [`Process::start`], with what it writes to its error output kept in `dir`.
+    ///
+    /// # Errors
+    /// It cannot be started, or there is no writing in `dir`.
+    pub fn start_logged(what: &str, command: &mut Command, dir: &Path) -> Result<Self> {
+        let path = dir.join(format!("{what}.log"));
+        let file = OpenOptions::new().create(true).append(true).open(&path);
+        command.stderr(file.with_context(|| format!("{}", path.display()))?);
+        let mut process = Self::start(what, command)?;
+        process.log = Some(path);
+        Ok(process)
     }
 
     /// `kill -9`; returns when it is gone. Fails if it has ended before.
@@ -48,9 +63,7 @@ impl Process {
     /// # Errors
     /// Its end was another one.
     pub fn kill(mut self) -> Result<()> {
-        if let Some(status) = self.child.try_wait()? {
-            bail!("{} has ended by itself: {status}", self.what);
-        }
+        self.ensure_alive()?;
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
@@ -67,11 +80,27 @@ impl Process {
             if let Some(status) = self.child.try_wait()? {
                 break status;
             }
-            ensure!(Instant::now() < deadline, "{} does not end", self.what);
+            ensure!(Instant::now() < deadline, "{} does not end{}", self.what, self.said());
             thread::sleep(POLL_PAUSE);
         };
-        ensure!(status.success(), "{} ended with {status}", self.what);
+        ensure!(status.success(), "{} ended with {status}{}", self.what, self.said());
         Ok(())
+    }
+
+    fn ensure_alive(&mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("{} has ended by itself: {status}{}", self.what, self.said());
+        }
+        Ok(())
+    }
+
+    /// The end of its log.
+    fn said(&self) -> String {
+        let log = self.log.as_ref().and_then(|path| fs::read_to_string(path).ok());
+        let log = log.unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let last = lines.len().saturating_sub(SAID_LINES);
+        lines[last..].iter().fold(String::new(), |said, line| said + "\n  " + line)
     }
 }
 
@@ -145,39 +174,41 @@ impl Oracle {
             self.raft.iter().enumerate().map(|(at, addr)| format!("{}={addr}", at + 1)).collect();
         let (_, port) = self.http[at].rsplit_once(':').context("an address has a port")?;
         let id = (at + 1).to_string();
-        let log = log_file(&self.dir, &format!("node-{id}"))?;
         let mut command = Command::new(&self.binary);
         // Settings of the shell are not meant for these nodes.
         command.env_clear();
         command.args(["serve", "--bootstrap", "--node-id", &id, "--http-port", port]);
         command.args(["--raft-addr", &self.raft[at].to_string(), "--peers", &peers.join(",")]);
         command.arg("--data-dir").arg(self.dir.join(format!("node-{id}")));
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        self.nodes[at] = Some(Process::start(&format!("node {id}"), &mut command)?);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let node = Process::start_logged(&format!("node-{id}"), &mut command, &self.dir)?;
+        self.nodes[at] = Some(node);
         Ok(())
     }
 
-    fn await_ready(&self, at: usize) -> Result<()> {
-        let addr = &self.http[at];
-        self.wait_until(&format!("node {} is ready", at + 1), || {
-            let ready = self.client.ready(addr, Instant::now() + ASK_TIMEOUT);
-            self.runtime.block_on(ready).is_ok_and(|node| node.ready).then_some(())
+    fn await_ready(&mut self, at: usize) -> Result<()> {
+        self.wait_until(&format!("node {} is ready", at + 1), |oracle| {
+            let ready = oracle.client.ready(&oracle.http[at], Instant::now() + ASK_TIMEOUT);
+            oracle.runtime.block_on(ready).is_ok_and(|node| node.ready).then_some(())
         })
     }
 
-    fn leader(&self) -> Result<usize> {
-        self.wait_until("somebody leads", || {
-            (0..NODES).filter(|at| self.nodes[*at].is_some()).find(|at| {
-                let leads = self.client.leads(&self.http[*at], Instant::now() + ASK_TIMEOUT);
-                self.runtime.block_on(leads).unwrap_or(false)
+    fn leader(&mut self) -> Result<usize> {
+        self.wait_until("somebody leads", |oracle| {
+            (0..NODES).filter(|at| oracle.nodes[*at].is_some()).find(|at| {
+                let leads = oracle.client.leads(&oracle.http[*at], Instant::now() + ASK_TIMEOUT);
+                oracle.runtime.block_on(leads).unwrap_or(false)
             })
         })
     }
 
-    fn wait_until<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> Result<T> {
+    fn wait_until<T>(&mut self, what: &str, look: impl Fn(&Self) -> Option<T>) -> Result<T> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            if let Some(found) = look() {
+            for node in self.nodes.iter_mut().flatten() {
+                node.ensure_alive()?;
+            }
+            if let Some(found) = look(self) {
                 return Ok(found);
             }
             ensure!(Instant::now() < deadline, "{what}: not in time, see {}", self.dir.display());
@@ -200,16 +231,6 @@ pub fn start_store(command: &mut Command) -> Result<(Process, String)> {
     Ok((store, addr.trim().to_owned()))
 }
 
-/// A log in `dir`, to be continued.
-///
-/// # Errors
-/// It cannot be opened.
-pub fn log_file(dir: &Path, name: &str) -> Result<File> {
-    let path = dir.join(format!("{name}.log"));
-    let file = OpenOptions::new().create(true).append(true).open(&path);
-    file.with_context(|| format!("{}", path.display()))
-}
-
 /// An address that nobody listens at, below the range that the kernel takes client ports from.
 fn unused_addr() -> Result<SocketAddr> {
     for _ in 0..PORT_ATTEMPTS_MAX {
@@ -227,4 +248,6 @@ const PORT_ATTEMPTS_MAX: usize = 1000;
 /// How long anything may take before a run is given up.
 const PATIENCE: Duration = Duration::from_secs(30);
 const ASK_TIMEOUT: Duration = Duration::from_millis(500);
+/// Of a log, in an error.
+const SAID_LINES: usize = 10;
 const POLL_PAUSE: Duration = Duration::from_millis(10);

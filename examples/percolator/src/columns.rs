@@ -197,3 +197,114 @@ impl Columned {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(number: u128) -> Timestamp {
+        Timestamp::from(number)
+    }
+
+    fn row() -> String {
+        "account/1".to_owned()
+    }
+
+    fn prewrite(start: u128) -> Request {
+        let (row, primary) = (row(), row());
+        Request::Prewrite { row, start: at(start), value: 7, primary, ttl_ms: 100 }
+    }
+
+    fn commit(start: u128, commit: u128) -> Request {
+        Request::Commit { row: row(), start: at(start), commit: at(commit) }
+    }
+
+    fn status(start: u128) -> Request {
+        Request::Status { row: row(), start: at(start) }
+    }
+
+    fn get(snapshot: u128) -> Request {
+        Request::Get { row: row(), at: at(snapshot) }
+    }
+
+    /// Requests one after the other, each at its own millisecond.
+    fn replies(requests: impl IntoIterator<Item = (u64, Request)>) -> Vec<Reply> {
+        let mut columns = Columns::new(None);
+        let handle = |(now, request)| columns.handle(request, Duration::from_millis(now));
+        requests.into_iter().map(handle).collect()
+    }
+
+    #[test]
+    fn a_version_is_seen_from_its_commit_on() {
+        let found = replies([(0, prewrite(10)), (0, commit(10, 20)), (0, get(19)), (0, get(20))]);
+        let version = Version { commit: at(20), start: at(10), value: 7 };
+        assert_eq!(found[2..], [Reply::Missing, Reply::Value(version)]);
+    }
+
+    #[test]
+    fn a_lock_is_in_the_way_of_snapshots_above_it_alone() {
+        let found = replies([(0, prewrite(10)), (0, get(9)), (0, get(10))]);
+        let lock = Lock { start: at(10), primary: row() };
+        assert_eq!(found[1..], [Reply::Missing, Reply::Locked(lock)]);
+    }
+
+    #[test]
+    fn who_began_before_a_commit_does_not_write_after_it() {
+        let found = replies([
+            (0, prewrite(10)),
+            (0, commit(10, 20)),
+            (0, prewrite(15)),
+            (0, prewrite(20)),
+            (0, prewrite(21)),
+        ]);
+        let conflict = Reply::Conflict { commit: at(20) };
+        assert_eq!(found[2..], [conflict.clone(), conflict, Reply::Done]);
+    }
+
+    #[test]
+    fn a_lock_is_respected_until_its_time_is_over_and_not_longer() {
+        let found = replies([(0, prewrite(10)), (99, status(10)), (100, status(10))]);
+        assert_eq!(found[1..], [Reply::Alive { left_ms: 1 }, Reply::RolledBack]);
+    }
+
+    #[test]
+    fn who_was_rolled_back_can_neither_commit_nor_begin_again() {
+        let found = replies([
+            (0, prewrite(10)),
+            (100, status(10)),
+            (101, commit(10, 20)),
+            (102, prewrite(10)),
+            (103, get(30)),
+        ]);
+        assert_eq!(found[2..], [Reply::RolledBack, Reply::RolledBack, Reply::Missing]);
+    }
+
+    /// Its primary was asked for before it arrived.
+    #[test]
+    fn a_lock_that_comes_after_its_rollback_is_refused() {
+        let found = replies([(0, status(10)), (1, prewrite(10))]);
+        assert_eq!(found, [Reply::RolledBack, Reply::RolledBack]);
+    }
+
+    #[test]
+    fn what_is_committed_is_not_rolled_back_and_its_answers_can_be_had_again() {
+        let rollback = Request::Rollback { row: row(), start: at(10) };
+        let found = replies([
+            (0, prewrite(10)),
+            (0, prewrite(10)),
+            (0, commit(10, 20)),
+            (200, commit(10, 20)),
+            (200, rollback),
+            (200, status(10)),
+        ]);
+        let committed = Reply::Committed { commit: at(20) };
+        assert_eq!(found[..4], vec![Reply::Done; 4]);
+        assert_eq!(found[4..], [committed.clone(), committed]);
+    }
+
+    #[test]
+    fn a_mark_of_a_rollback_is_no_conflict_for_others() {
+        let found = replies([(0, status(30)), (0, prewrite(20))]);
+        assert_eq!(found[1], Reply::Done);
+    }
+}

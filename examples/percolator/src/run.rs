@@ -1,6 +1,7 @@
 //! Everything at once: oracle, stores, clients in Rust and in Go, and somebody who kills leaders
 //! and clients; then the checker.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -11,7 +12,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::bank::Bank;
 use crate::checker::Evidence;
-use crate::cluster::{Oracle, Process, log_file, start_store};
+use crate::cluster::{Oracle, Process, start_store};
 use crate::history;
 use crate::network::{Network, Work};
 use crate::plant::Plant;
@@ -79,25 +80,17 @@ pub fn run(settings: &Settings) -> Result<Course> {
         plant: settings.plant,
     };
     let mut crew = Crew { settings, work: &work, processes: Vec::new(), histories: Vec::new() };
-    let path = crew.history("bank");
-    let mut worlds = Network::worlds(&work, std::fs::File::create(path)?)?;
-    let mut world = worlds.pop().context("one thread has one world")?;
+    let log = File::create(crew.history("bank")?)?;
+    let mut world = Network::worlds(&work, log)?.pop().context("one thread has one world")?;
     settings.bank.load(&mut world)?;
-    let began = Instant::now();
-    for at in 0..settings.clients + usize::from(settings.go_client.is_some()) {
-        let process = crew.start(at, 0, rng.u64(..))?;
-        crew.processes.push(process);
-    }
     let (stop, stopped) = channel::<()>();
     let nemesis = thread::spawn(move || kill_leaders(oracle, &stopped));
-    let clients_killed = crew.work_and_die(began, &mut rng)?;
-    let took = began.elapsed();
-    for process in std::mem::take(&mut crew.processes) {
-        process.end()?;
-    }
+    let worked = crew.work(&mut rng);
+    // Also when that failed: whoever leaves while the nemesis is at work leaves nodes behind.
     drop(stop);
     let (oracle, leaders_killed) =
         nemesis.join().map_err(|_| anyhow!("the nemesis panicked"))??;
+    let (clients_killed, took) = worked?;
     let mut evidence = Evidence { total: settings.bank.total(), ..Evidence::default() };
     evidence.rows = conclude(settings.bank, &mut world)?;
     drop(oracle);
@@ -116,20 +109,29 @@ struct Crew<'a> {
 }
 
 impl Crew<'_> {
-    /// Lets them work, and kills one now and then, for whom another one comes.
-    fn work_and_die(&mut self, began: Instant, rng: &mut fastrand::Rng) -> Result<u64> {
+    /// Starts them, lets them work, and kills one now and then, for whom another one comes. How many
+    /// were killed, and how long it took.
+    fn work(&mut self, rng: &mut fastrand::Rng) -> Result<(u64, Duration)> {
+        let began = Instant::now();
+        let places = self.settings.clients + usize::from(self.settings.go_client.is_some());
+        for at in 0..places {
+            let process = self.start(at, 0, rng.u64(..))?;
+            self.processes.push(process);
+        }
         let deadline = began + Duration::from_secs(self.settings.seconds);
         let mut killed = 0;
         while Instant::now() + CLIENT_LIFE < deadline {
             thread::sleep(CLIENT_LIFE.mul_f64(0.5 + rng.f64()));
             killed += 1;
-            let at = rng.usize(0..self.processes.len());
+            let at = rng.usize(0..places);
             // The new one comes first, so that the place is never empty.
             let next = self.start(at, killed, rng.u64(..))?;
             std::mem::replace(&mut self.processes[at], next).kill()?;
         }
         thread::sleep(deadline.saturating_duration_since(Instant::now()));
-        Ok(killed)
+        let took = began.elapsed();
+        self.processes.drain(..).try_for_each(Process::end)?;
+        Ok((killed, took))
     }
 
     fn start(&mut self, at: usize, life: u64, seed: u64) -> Result<Process> {
@@ -151,15 +153,17 @@ impl Crew<'_> {
         command.args(["--threads", &self.settings.threads.to_string()]);
         command.args(["--accounts", &bank.accounts.to_string()]);
         command.args(["--pairs", &bank.pairs.to_string(), "--seed", &seed.to_string()]);
-        command.arg("--history").arg(self.history(&name));
-        command.stdin(Stdio::piped()).stderr(log_file(&self.settings.dir, &name)?);
-        Process::start(&name, &mut command)
+        command.arg("--history").arg(self.history(&name)?);
+        command.stdin(Stdio::piped());
+        Process::start_logged(&name, &mut command, &self.settings.dir)
     }
 
-    fn history(&mut self, name: &str) -> PathBuf {
+    /// An empty file: a client may be killed before it writes anything.
+    fn history(&mut self, name: &str) -> Result<PathBuf> {
         let path = self.settings.dir.join(format!("{name}.jsonl"));
+        File::create(&path)?;
         self.histories.push(path.clone());
-        path
+        Ok(path)
     }
 }
 

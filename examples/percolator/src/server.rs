@@ -51,3 +51,21 @@ fn converse(stream: &TcpStream, columns: &Mutex<Columns>, began: Instant) -> Res
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_is_no_request_is_refused_and_the_next_one_is_served() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        thread::spawn(move || serve(&listener, None));
+        let mut stream = TcpStream::connect(addr).unwrap();
+        stream.write_all(b"{\"op\":\"steal\"}\n{\"op\":\"tick\"}\n").unwrap();
+        let mut lines = BufReader::new(stream).lines();
+        let mut reply = || serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert!(matches!(reply(), Reply::Refused { .. }));
+        assert_eq!(reply(), Reply::Tick { tick: 1 });
+    }
+}

@@ -1,6 +1,6 @@
 //! The timestamps themselves: unique, in real-time order, and commits above starts.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use epicepoch_client::Timestamp;
 
@@ -16,7 +16,7 @@ pub(super) fn check(evidence: &Evidence, stored: &Stored<'_>, verdict: &mut Verd
         }
     }
     verdict.timestamps = stamps.len() as u64;
-    unique(evidence, &stamps, verdict);
+    unique(evidence, stored, &stamps, verdict);
     real_time(&mut stamps, verdict);
     for versions in stored.rows.values() {
         for version in *versions {
@@ -28,14 +28,24 @@ pub(super) fn check(evidence: &Evidence, stored: &Stored<'_>, verdict: &mut Verd
     }
 }
 
-/// Starts of the dead count as well, so far as they are known.
-fn unique(evidence: &Evidence, stamps: &[(Stamp, &str)], verdict: &mut Verdict) {
+/// Those of the dead count as well, so far as they are known.
+fn unique(
+    evidence: &Evidence,
+    stored: &Stored<'_>,
+    stamps: &[(Stamp, &str)],
+    verdict: &mut Verdict,
+) {
     let mut owners: HashMap<Timestamp, &str> = HashMap::new();
-    let ended: std::collections::HashSet<Timestamp> =
-        evidence.ended.iter().map(|ended| ended.start.at).collect();
-    let cut_off = evidence.trying.iter().filter(|trying| !ended.contains(&trying.start));
-    let all = stamps.iter().map(|(stamp, client)| (stamp.at, *client));
-    for (at, client) in all.chain(cut_off.map(|trying| (trying.start, trying.client.as_str()))) {
+    let ended: HashSet<Timestamp> = evidence.ended.iter().map(|ended| ended.start.at).collect();
+    let mut all: Vec<_> = stamps.iter().map(|(stamp, client)| (stamp.at, *client)).collect();
+    for trying in evidence.trying.iter().filter(|trying| !ended.contains(&trying.start)) {
+        all.push((trying.start, &trying.client));
+        let versions = stored.by_start.get(&trying.start);
+        if let Some((_, version)) = versions.and_then(|versions| versions.first()) {
+            all.push((version.commit, &trying.client));
+        }
+    }
+    for (at, client) in all {
         if let Some(other) = owners.insert(at, client) {
             verdict.add(Anomaly::Duplicate, format!("{at} was given to {other} and to {client}"));
         }
