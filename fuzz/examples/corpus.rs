@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use epicepoch_bench::http2::frame::{self, flag, kind, setting};
 use epicepoch_core::publication::EpochRange;
 use epicepoch_core::state::{Command, MembershipChange, MembershipStep, Owner, State};
 use epicepoch_wire::bootstrap::{Empty, Genesis, Member};
@@ -30,6 +31,7 @@ fn main() -> io::Result<()> {
     records()?;
     timestamps()?;
     texts()?;
+    http2()?;
     scripts()
 }
 
@@ -259,6 +261,33 @@ fn texts() -> io::Result<()> {
     put("http_answer", "refused", refused)?;
     put("slo", "all", b"p50=1ms, p99.9=1.5s, max=800us, mean=2ms, gap=2s, errors=0.1%")?;
     put("slo", "wrong", b"p50=")
+}
+
+/// Answers over HTTP/2 to four requests: plain, with literals in the Huffman code, in parts; and a
+/// farewell.
+fn http2() -> io::Result<()> {
+    const WHOLE: u8 = flag::END_HEADERS;
+    const END: u8 = flag::END_STREAM;
+    let mut bytes = vec![3 | 16 << 3];
+    frame::put_settings(&mut bytes, &[(setting::MAX_CONCURRENT_STREAMS, 256)]);
+    frame::put(&mut bytes, kind::SETTINGS, flag::ACK, 0, &[]);
+    // 200, `content-type: application/octet-stream`, `content-length: 16`, into the table.
+    let head = b"\x88\x5f\x18application/octet-stream\x5c\x0216";
+    frame::put(&mut bytes, kind::HEADERS, WHOLE, 1, head);
+    frame::put(&mut bytes, kind::DATA, END, 1, b"0123456789abcdef");
+    frame::put(&mut bytes, kind::HEADERS, WHOLE, 5, &[0x88, 0xbf, 0xbe]);
+    frame::put(&mut bytes, kind::DATA, flag::PADDED, 5, b"\x0201234567\0\0");
+    frame::put(&mut bytes, kind::DATA, END, 5, b"89abcdef");
+    frame::put(&mut bytes, kind::PING, 0, 0, b"12345678");
+    put("http2_answer", "plain", &bytes)?;
+    let refusal = b"\x08\x03409\x40\x10epicepoch-leader\x03a:1";
+    frame::put(&mut bytes, kind::HEADERS, 0, 3, &refusal[..9]);
+    frame::put(&mut bytes, kind::CONTINUATION, WHOLE, 3, &refusal[9..]);
+    frame::put(&mut bytes, kind::HEADERS, WHOLE | END, 3, b"\x00\x83\x1c\x64\x5f\x01x");
+    frame::put(&mut bytes, kind::RST_STREAM, 0, 7, &[0, 0, 0, 7]);
+    frame::put(&mut bytes, kind::WINDOW_UPDATE, 0, 0, &[0, 1, 0, 0]);
+    frame::put(&mut bytes, kind::GOAWAY, 0, 0, &[0, 0, 0, 9, 0, 0, 0, 0]);
+    put("http2_answer", "farewell", &bytes)
 }
 
 /// Random events to begin with: the engine finds out which of them lead somewhere.

@@ -48,7 +48,7 @@ pub struct Target {
 }
 
 /// Every target that must hold. `planted` is not among them: it must not.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 15] = [
     Target { name: "frame", run: targets::frame },
     Target { name: "payload", run: targets::payload },
     Target { name: "raft_message", run: targets::raft_message },
@@ -59,6 +59,7 @@ pub const TARGETS: [Target; 14] = [
     Target { name: "settings", run: targets::settings },
     Target { name: "members", run: targets::members },
     Target { name: "http_answer", run: targets::http_answer },
+    Target { name: "http2_answer", run: targets::http2_answer },
     Target { name: "slo", run: targets::slo },
     Target { name: "storage", run: targets::storage },
     Target { name: "replica", run: targets::replica },
@@ -94,6 +95,8 @@ pub mod targets {
         text::members;
         /// HTTP answers.
         text::http_answer;
+        /// Answers over HTTP/2, as the load generator reads them.
+        text::http2_answer;
         /// Promises about measurements.
         text::slo;
         /// Damaged database files.

@@ -4,6 +4,8 @@
 use std::path::Path;
 
 use epicepoch_bench::http1::{BODY_LEN_MAX, parse_response};
+use epicepoch_bench::http2::session::STREAM_WINDOW;
+use epicepoch_bench::http2::{Event, Session, SessionError};
 use epicepoch_bench::slo::Slo;
 use epicepoch_client::Members;
 use epicepoch_server::config::MAX_N;
@@ -70,6 +72,59 @@ pub(crate) fn http_answer(data: &[u8]) {
         assert!(names.into_iter().all(|name| response.header(name).is_some()));
         rest = &rest[used..];
     }
+}
+
+/// What a server sends over HTTP/2, as the load generator reads it. The first byte is how many
+/// requests are open, and where the bytes are cut: what comes of them does not depend on that.
+pub(crate) fn http2_answer(data: &[u8]) {
+    let Some((first, bytes)) = data.split_first() else { return };
+    let (depth, part) = (usize::from(first % 8) + 1, usize::from(first / 8) + 1);
+    let whole = http2_events(depth, bytes, bytes.len().max(1));
+    assert_eq!(whole, http2_events(depth, bytes, part), "in parts as in one");
+}
+
+/// What came of a connection: slot, status, length of the body and leader of each answer; what was
+/// sent; how it ended.
+type Http2Events = (Vec<(usize, u16, usize, Option<String>)>, Vec<u8>, Option<SessionError>);
+
+/// What the bytes meant, read in parts of so many bytes.
+fn http2_events(depth: usize, bytes: &[u8], part: usize) -> Http2Events {
+    let mut out = Vec::new();
+    let mut session = Session::new(depth, "/timestamp", "node:8080", &mut out);
+    let (mut seen, mut at) = (Vec::new(), 0);
+    for end in (0..bytes.len()).step_by(part).map(|from| (from + part).min(bytes.len())) {
+        loop {
+            if session.is_ready() {
+                while session.has_room() {
+                    assert!(session.ask(&mut out) < depth, "a slot within the depth");
+                }
+            }
+            let (len, event) = match session.receive(&bytes[at..end], &mut out) {
+                Ok(Some(received)) => received,
+                Ok(None) => break,
+                Err(error) => return (seen, out, Some(error)),
+            };
+            at += len;
+            match event {
+                Event::Nothing => {}
+                Event::Answer(it) => {
+                    assert!((200..=999).contains(&it.status), "a final status");
+                    assert!(it.body.len() <= STREAM_WINDOW as usize, "a body within its window");
+                    let leader = it.leader.map(str::to_owned);
+                    seen.push((it.slot, it.status, it.body.len(), leader));
+                }
+                Event::Reset { slot, .. } => seen.push((slot, 0, 0, None)),
+                Event::GoingAway => {
+                    while let Some(slot) = session.poll_unseen() {
+                        seen.push((slot, 1, 0, None));
+                    }
+                    assert!(!session.has_room(), "nothing is asked of who goes away");
+                }
+            }
+            assert!(session.open() <= depth && session.oldest().is_none() == (session.open() == 0));
+        }
+    }
+    (seen, out, None)
 }
 
 /// Promises about a measurement.

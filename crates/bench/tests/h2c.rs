@@ -6,10 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use epicepoch_bench::http2::frame::{self, flag, kind};
+use epicepoch_bench::http2::session::STREAM_WINDOW;
 use epicepoch_bench::run::{self, Arrivals, Pace, RunConfig, Target, Transport};
 use epicepoch_bench::text;
 use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
 use http::Response;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 /// A node that leads, or names the leader. After `requests_max` it closes the connection.
 fn serve(leader: Option<SocketAddr>, requests_max: u64) -> Target {
@@ -88,5 +92,155 @@ fn a_connection_that_ends_costs_what_was_open_on_it_and_is_opened_again() {
     measured.checked.expect("on by default").verdict.assert_clean();
 }
 
+/// A server of `h2` that does with each connection as it is told.
+fn listen<F, T>(serve: F) -> Target
+where
+    F: Fn(TcpStream) -> T + Send + 'static,
+    T: Future<Output = ()> + 'static,
+{
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let local = tokio::task::LocalSet::new();
+        local.block_on(&runtime, async move {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::task::spawn_local(serve(stream));
+            }
+        });
+    });
+    Target { id: u64::from(addr.port()), name: addr.to_string(), addr }
+}
+
+/// Timestamps that rise.
+fn stamp() -> Bytes {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let index = EpochIndex(NEXT.fetch_add(1, Ordering::SeqCst));
+    Bytes::copy_from_slice(&Timestamp::new(Epoch(7), index).to_bytes())
+}
+
+fn answer(mut respond: h2::server::SendResponse<Bytes>) {
+    // Not in any table, and every visible byte: in the Huffman code of another implementation.
+    let visible: Vec<u8> = (0x20..=0x7e).chain(0x80..=0xff).collect();
+    let response = Response::builder().header("x-visible", &visible[..]).body(()).unwrap();
+    let Ok(mut stream) = respond.send_response(response, false) else { return };
+    let _gone = stream.send_data(stamp(), true);
+}
+
+#[test]
+fn a_server_that_goes_away_gracefully_fails_nobody() {
+    let target = listen(|stream| async move {
+        let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+        let mut requests = 0;
+        while let Some(Ok((_, respond))) = connection.accept().await {
+            requests += 1;
+            if requests == PER_CONNECTION {
+                connection.graceful_shutdown();
+            }
+            answer(respond);
+        }
+    });
+    let measured = run::run(config(vec![target]), |_, _| {});
+    let table = text::run_table(&measured, None, &[]);
+    assert_eq!(measured.counts.failed(), 0, "{table}");
+    assert!(measured.counts.answers > 5 * PER_CONNECTION, "{table}");
+    measured.checked.expect("on by default").verdict.assert_clean();
+}
+
+#[test]
+fn no_more_streams_are_opened_than_the_server_allows_and_refused_ones_are_sent_again() {
+    static OPEN: AtomicU64 = AtomicU64::new(0);
+    static OPEN_MAX: AtomicU64 = AtomicU64::new(0);
+    let target = listen(|stream| async move {
+        let mut builder = h2::server::Builder::new();
+        let Ok(mut connection) = builder.max_concurrent_streams(3).handshake(stream).await else {
+            return;
+        };
+        let mut requests = 0;
+        while let Some(Ok((_, mut respond))) = connection.accept().await {
+            requests += 1;
+            if requests % 50 == 0 {
+                respond.send_reset(h2::Reason::REFUSED_STREAM);
+                continue;
+            }
+            OPEN_MAX.fetch_max(OPEN.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            tokio::task::spawn_local(async move {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                OPEN.fetch_sub(1, Ordering::SeqCst);
+                answer(respond);
+            });
+        }
+    });
+    let config = RunConfig { connections: 1, ..config(vec![target]) };
+    let measured = run::run(config, |_, _| {});
+    let table = text::run_table(&measured, None, &[]);
+    assert_eq!((measured.counts.failed(), OPEN_MAX.load(Ordering::SeqCst)), (0, 3), "{table}");
+    assert!(measured.counts.answers > 100 && measured.counts.redirects > 0, "{table}");
+    measured.checked.expect("on by default").verdict.assert_clean();
+}
+
+#[test]
+fn a_request_without_an_answer_times_out_alone() {
+    let target = listen(|stream| async move {
+        let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+        let (mut requests, mut forgotten) = (0, Vec::new());
+        while let Some(Ok((_, respond))) = connection.accept().await {
+            requests += 1;
+            if requests == PER_CONNECTION {
+                forgotten.push(respond);
+            } else {
+                answer(respond);
+            }
+        }
+    });
+    let config = RunConfig {
+        connections: 1,
+        request_timeout: Duration::from_millis(100),
+        ..config(vec![target])
+    };
+    let measured = run::run(config, |_, _| {});
+    let table = text::run_table(&measured, None, &[]);
+    let timeouts = measured.counts.failures["timeout"];
+    assert!((1..=5).contains(&timeouts), "{table}");
+    assert_eq!(measured.counts.failed(), timeouts, "{table}");
+    measured.checked.expect("on by default").verdict.assert_clean();
+}
+
+#[test]
+fn a_server_that_sends_more_than_it_may_is_reported() {
+    let target = listen(|mut stream| async move {
+        let mut bytes = Vec::new();
+        frame::put_settings(&mut bytes, &[]);
+        frame::put(&mut bytes, kind::HEADERS, flag::END_HEADERS, 1, &[0x88]);
+        for _ in 0..=STREAM_WINDOW as usize / frame::PAYLOAD_LEN_MAX {
+            frame::put(&mut bytes, kind::DATA, 0, 1, &[0; frame::PAYLOAD_LEN_MAX]);
+        }
+        // The settings are heard first: the rest answers a request.
+        let (settings, rest) = bytes.split_at(9);
+        let _gone = stream.write_all(settings).await;
+        let mut heard = [0; 1024];
+        let mut bytes = 0;
+        while bytes < BEFORE_REQUESTS {
+            match stream.read(&mut heard).await {
+                Ok(len @ 1..) => bytes += len,
+                _ => return,
+            }
+        }
+        let _gone = stream.write_all(rest).await;
+    });
+    let config = RunConfig { connections: 1, ..config(vec![target]) };
+    let measured = run::run(config, |_, _| {});
+    let table = text::run_table(&measured, None, &[]);
+    assert!(measured.counts.failures.get("protocol").is_some_and(|it| *it > 0), "{table}");
+    // The eight streams of each connection that was given up.
+    assert!(measured.counts.failures["lost"] >= 8, "{table}");
+    assert_eq!(measured.counts.answers, 0, "{table}");
+}
+
+/// More than what a client sends before its first request: the preface, its settings, a window,
+/// and that it has seen the server's settings.
+const BEFORE_REQUESTS: usize = 24 + (9 + 12) + (9 + 4) + 9 + 1;
 /// Requests that a server which ends its connections answers on each of them.
 const PER_CONNECTION: u64 = 10;

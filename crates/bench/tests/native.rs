@@ -224,6 +224,7 @@ fn wrong_answers_are_counted_in_every_step_of_a_search_for_the_knee() {
         // Everything falls, so that there are as few steps as there can be.
         p99_max: Duration::ZERO,
         failures_max: 1.0,
+        floor: None,
     };
     let found = knee::find(&config, |_| {});
     let table = knee::table(&found);

@@ -18,9 +18,8 @@ pub struct Target {
 
 /// How requests travel, and how many of them are open at once on one connection.
 ///
-/// This is the seam for transports to come. It is an enum and not a trait, because a transport
-/// is little more than one function that keeps a connection busy (`http1::drive`, `h2c::drive`,
-/// ...), and what each of them may have open differs in kind: an order of answers, or streams.
+/// This is the seam for transports to come: a variant here, and in a module of its own a `Protocol`
+/// (`pipe`), which makes bytes of requests and answers of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// HTTP/1.1 over TCP, RFC 9112.

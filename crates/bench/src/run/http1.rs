@@ -1,159 +1,75 @@
-//! Keeps one HTTP/1.1 connection busy, with one request open or with several (pipelining).
+//! Requests over HTTP/1.1, one after another or several at once (pipelining): answers come in the
+//! order of the requests.
 
 use std::collections::VecDeque;
+use std::io;
+use std::time::Instant;
 
-use tokio::time::{timeout, timeout_at};
+use epicepoch_wire::http::{HEADER_ERROR, HEADER_LEADER};
 
-use super::lane::{Answer, CONNECT_TIMEOUT, Lane, Next};
+use super::channel::Channel;
+use super::lane::{Answer, Lane, Next};
 use super::ledger::Sent;
-use super::pacer::Ticket;
-use crate::http1::{Connection, Response};
+use super::pipe::{Protocol, Useless};
+use crate::http1::{BODY_LEN_MAX, HEAD_LEN_MAX, parse_response};
 
-/// Asks until the measurement is over.
-pub(super) async fn drive(lane: Lane, pipeline: usize) {
-    while !lane.is_over() {
-        let host = &lane.target().name;
-        let request = format!("GET {} HTTP/1.1\r\nhost: {host}\r\n\r\n", lane.config.path());
-        let opened = timeout(CONNECT_TIMEOUT, Connection::open(lane.target().addr)).await;
-        let next = if let Ok(Ok(connection)) = opened {
-            let mut pipe = Pipe {
-                lane: &lane,
-                connection,
-                request: request.into_bytes(),
-                depth: pipeline,
-                open: VecDeque::with_capacity(pipeline),
-                out: Vec::new(),
-            };
-            let next = pipe.drive().await;
-            let (sent, received) = pipe.connection.bytes();
-            lane.count_bytes(sent, received);
-            next
-        } else {
-            lane.not_connected();
-            Next::Elsewhere
-        };
-        lane.turn(next).await;
-    }
-    lane.finish();
-}
-
-/// A connection and what is open on it.
-struct Pipe<'a> {
-    lane: &'a Lane,
-    connection: Connection,
+/// A connection with the answers that are to come.
+pub(super) struct Answers {
     request: Vec<u8>,
     depth: usize,
-    /// Sent and not answered, oldest first; answers come in this order.
+    /// Sent and not answered, oldest first.
     open: VecDeque<Sent>,
-    /// Bytes to send.
-    out: Vec<u8>,
 }
 
-impl Pipe<'_> {
-    /// Until the connection is of no more use, or the measurement is over.
-    async fn drive(&mut self) -> Next {
-        let mut claimed: Option<Ticket> = None;
-        // Once this node is to be left, only what is open on it is still waited for.
-        let mut leaving = Next::Stay;
-        loop {
-            // As many as are due go out together.
-            self.out.clear();
-            while self.open.len() < self.depth && leaving == Next::Stay {
-                claimed = claimed.or_else(|| self.lane.claim());
-                let Some(ticket) = claimed else { break };
-                if self.open.is_empty() {
-                    self.lane.pacer.due(&ticket).await;
-                } else if !ticket.is_due() {
-                    break;
-                }
-                self.open.push_back(self.lane.sent(ticket));
-                self.out.extend_from_slice(&self.request);
-                claimed = None;
-            }
-            let Some(oldest) = self.open.front().copied() else {
-                return self.leave(claimed, leaving);
+impl Protocol for Answers {
+    async fn open(lane: &Lane, depth: usize) -> io::Result<(Channel, Self)> {
+        let channel = Channel::open(lane.target().addr, HEAD_LEN_MAX + BODY_LEN_MAX).await?;
+        let (path, host) = (lane.config.path(), &lane.target().name);
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n").into_bytes();
+        Ok((channel, Self { request, depth, open: VecDeque::with_capacity(depth) }))
+    }
+
+    fn has_room(&self) -> bool {
+        self.open.len() < self.depth
+    }
+
+    fn oldest(&self) -> Option<&Sent> {
+        self.open.front()
+    }
+
+    fn ask(&mut self, _lane: &Lane, sent: Sent, out: &mut Vec<u8>) {
+        self.open.push_back(sent);
+        out.extend_from_slice(&self.request);
+    }
+
+    fn receive(
+        &mut self,
+        lane: &Lane,
+        input: &[u8],
+        _out: &mut Vec<u8>,
+        now: Instant,
+    ) -> Result<(usize, Next), Useless> {
+        let (mut at, mut next) = (0, Next::Stay);
+        while at < input.len() {
+            let received = parse_response(&input[at..]).map_err(|_| lane.violated())?;
+            let Some((response, len)) = received else { break };
+            at += len;
+            // An answer that nobody asked for is not one to the next request either.
+            let Some(sent) = self.open.pop_front() else { return Err(lane.violated()) };
+            let is_refusal = response.status != 200;
+            let header = |name| is_refusal.then(|| response.header(name)).flatten();
+            let answer = Answer {
+                status: response.status,
+                error: header(HEADER_ERROR),
+                leader: header(HEADER_LEADER),
+                body: response.body,
             };
-            let deadline = self.lane.deadline(&oldest);
-            if !self.out.is_empty() {
-                match timeout_at(deadline, self.connection.send(&self.out)).await {
-                    Ok(Ok(())) => {}
-                    outcome => return self.lost(claimed, outcome.is_err()),
-                }
-            }
-            let room = self.open.len() < self.depth && leaving == Next::Stay;
-            let waits = claimed.filter(|_| room);
-            let next = {
-                let due = async {
-                    match &waits {
-                        Some(ticket) => self.lane.pacer.due(ticket).await,
-                        None => std::future::pending().await,
-                    }
-                };
-                tokio::select! {
-                    biased;
-                    received = timeout_at(deadline, self.connection.receive()) => match received {
-                        Ok(Ok(response)) => Some(judge(self.lane, &mut self.open, &response)),
-                        outcome => {
-                            let timed_out = outcome.is_err();
-                            return self.lost(claimed, timed_out);
-                        }
-                    },
-                    () = due => None,
-                }
-            };
-            let next = match next {
-                Some(next) => self.received(next),
-                None => Ok(Next::Stay),
-            };
-            match next {
-                Ok(Next::Stay) => {}
-                Ok(Next::Pause) => self.lane.turn(Next::Pause).await,
-                Ok(next) if leaving == Next::Stay => leaving = next,
-                Ok(_) => {}
-                Err(()) => return self.lost(claimed, false),
-            }
+            next = next.or(lane.judge_at(&sent, &answer, now));
         }
+        Ok((at, next))
     }
 
-    /// Judges what came with the answer that was judged as `next`.
-    fn received(&mut self, mut next: Next) -> Result<Next, ()> {
-        while !self.open.is_empty() {
-            let Some(response) = self.connection.received().map_err(drop)? else { break };
-            let judged = judge(self.lane, &mut self.open, &response);
-            if next == Next::Stay {
-                next = judged;
-            }
-        }
-        Ok(next)
+    fn drain(&mut self) -> impl Iterator<Item = Sent> {
+        self.open.drain(..)
     }
-
-    /// What is open gets no answer.
-    fn lost(&mut self, claimed: Option<Ticket>, timed_out: bool) -> Next {
-        for sent in self.open.drain(..) {
-            self.lane.lost(&sent, timed_out);
-        }
-        self.leave(claimed, Next::Elsewhere)
-    }
-
-    /// Leaves this node, with nothing open.
-    fn leave(&self, claimed: Option<Ticket>, next: Next) -> Next {
-        if let Some(ticket) = claimed {
-            self.lane.give_back(ticket);
-        }
-        next
-    }
-}
-
-fn judge(lane: &Lane, open: &mut VecDeque<Sent>, response: &Response<'_>) -> Next {
-    // An answer that nobody asked for is not an answer to the next request either.
-    let Some(sent) = open.pop_front() else { return Next::Elsewhere };
-    let ok = response.status == 200;
-    let header = |name| if ok { None } else { response.header(name) };
-    let answer = Answer {
-        status: response.status,
-        error: header(epicepoch_wire::http::HEADER_ERROR),
-        leader: header(epicepoch_wire::http::HEADER_LEADER),
-        body: response.body,
-    };
-    lane.judge(&sent, &answer)
 }

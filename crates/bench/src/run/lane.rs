@@ -12,6 +12,7 @@ use epicepoch_wire::http::ErrorCode;
 use super::config::{RunConfig, Target};
 use super::ledger::{Ledger, Sent, Shared, failure};
 use super::pacer::{Pacer, Ticket};
+use super::pipe::Useless;
 use crate::history::read_timestamps;
 
 /// One connection's place in the measurement.
@@ -23,7 +24,15 @@ pub(super) struct Lane {
     /// Index of the target that is asked.
     target: Cell<usize>,
     /// Requests that were refused here and go to the next node; never more than may be open.
-    carried: RefCell<Vec<Ticket>>,
+    carried: RefCell<Vec<Carried>>,
+}
+
+/// A request that waits for another node.
+#[derive(Clone, Copy, Debug)]
+struct Carried {
+    ticket: Ticket,
+    /// What it has failed of, if it is not sent again in time; of no meaning before it was sent.
+    name: &'static str,
 }
 
 /// An answer, whichever transport brought it.
@@ -49,6 +58,13 @@ pub(super) enum Next {
     Elsewhere,
 }
 
+impl Next {
+    /// Of several answers, the first that says anything counts.
+    pub(super) fn or(self, later: Self) -> Self {
+        if self == Self::Stay { later } else { self }
+    }
+}
+
 impl Lane {
     pub(super) fn new(
         config: Arc<RunConfig>,
@@ -65,15 +81,9 @@ impl Lane {
     }
 
     /// The next request to send; `None` when the measurement is over.
-    pub(super) fn claim(&self) -> Option<Ticket> {
-        let carried = self.carried.borrow_mut().pop();
-        carried.or_else(|| self.pacer.claim())
-    }
-
-    /// [`Self::claim`] for who has read the clock.
     pub(super) fn claim_at(&self, now: Instant) -> Option<Ticket> {
         let carried = self.carried.borrow_mut().pop();
-        carried.or_else(|| self.pacer.claim_at(now))
+        carried.map(|carried| carried.ticket).or_else(|| self.pacer.claim_at(now))
     }
 
     /// Whether nothing is left to send.
@@ -85,15 +95,11 @@ impl Lane {
 
     /// Keeps a ticket that was claimed and not sent.
     pub(super) fn give_back(&self, ticket: Ticket) {
-        self.carried.borrow_mut().push(ticket);
+        let name = ErrorCode::NotLeader.name();
+        self.carried.borrow_mut().push(Carried { ticket, name });
     }
 
     /// To be called before the first byte of the request is written.
-    pub(super) fn sent(&self, ticket: Ticket) -> Sent {
-        self.sent_at(ticket, Instant::now())
-    }
-
-    /// [`Self::sent`] for who has read the clock.
     pub(super) fn sent_at(&self, ticket: Ticket, mut now: Instant) -> Sent {
         if !self.config.planted_delay.is_zero() {
             let from = Instant::now();
@@ -117,6 +123,23 @@ impl Lane {
         self.ledger.borrow_mut().failed(sent, name);
     }
 
+    /// The node says that it has not looked at the request, which goes elsewhere.
+    pub(super) fn unseen(&self, sent: &Sent) {
+        self.carry(sent, failure::LOST, Instant::now());
+    }
+
+    /// An answer came that nobody waits for.
+    pub(super) fn unasked(&self, id: u64) -> Useless {
+        self.ledger.borrow_mut().unasked(self.target().id, id);
+        Useless
+    }
+
+    /// What came is not what the transport allows.
+    pub(super) fn violated(&self) -> Useless {
+        self.ledger.borrow_mut().fail(failure::PROTOCOL, Instant::now());
+        Useless
+    }
+
     pub(super) fn not_connected(&self) {
         self.ledger.borrow_mut().fail(failure::CONNECT, Instant::now());
     }
@@ -124,37 +147,44 @@ impl Lane {
     /// To be called when the measurement is over: what is still carried gets no answer.
     pub(super) fn finish(&self) {
         let mut ledger = self.ledger.borrow_mut();
-        for ticket in self.carried.borrow_mut().drain(..) {
+        for Carried { ticket, name } in self.carried.borrow_mut().drain(..) {
             if ticket.deadline.is_some() {
-                ledger.fail(ErrorCode::NotLeader.name(), ticket.intended);
+                ledger.fail(name, ticket.intended);
             } else if self.shared.window.counts(ticket.intended) {
                 ledger.counts.unsent += 1;
             }
         }
     }
 
-    /// Counts an answer, and says whom to ask next.
-    pub(super) fn judge(&self, sent: &Sent, answer: &Answer<'_>) -> Next {
+    /// Sends a request on, unless it is too late for that: then it has failed of what `name` says.
+    fn carry(&self, sent: &Sent, name: &'static str, now: Instant) {
+        let ticket = sent.ticket;
         let mut ledger = self.ledger.borrow_mut();
-        let node = self.target().id;
+        if now < ticket.deadline.unwrap_or(self.shared.window.given_up) {
+            ledger.redirected(sent);
+            self.carried.borrow_mut().push(Carried { ticket, name });
+        } else {
+            ledger.failed(sent, name);
+        }
+    }
+
+    /// Counts an answer that came at `now` or earlier, and says whom to ask next.
+    pub(super) fn judge_at(&self, sent: &Sent, answer: &Answer<'_>, now: Instant) -> Next {
         if answer.status == 200 {
+            let node = self.target().id;
+            let mut ledger = self.ledger.borrow_mut();
             match read_timestamps(answer.body, self.config.count) {
-                Ok(range) => ledger.answered(sent, node, range),
+                Ok(range) => ledger.answered_at(sent, node, range, now),
                 Err(why) => ledger.broken(sent, node, why),
             }
             return Next::Stay;
         }
         let code = answer.error.and_then(ErrorCode::from_name);
         if answer.status == 409 {
-            if Instant::now() < sent.ticket.deadline.unwrap_or(self.shared.window.given_up) {
-                ledger.redirected(sent);
-                self.carried.borrow_mut().push(sent.ticket);
-            } else {
-                ledger.failed(sent, ErrorCode::NotLeader.name());
-            }
+            self.carry(sent, ErrorCode::NotLeader.name(), now);
             return self.leader(answer.leader);
         }
-        ledger.failed(sent, code.map_or(failure::STATUS, ErrorCode::name));
+        self.ledger.borrow_mut().failed(sent, code.map_or(failure::STATUS, ErrorCode::name));
         match code {
             // The leader says so: going elsewhere would only lead back here.
             Some(ErrorCode::Overloaded | ErrorCode::BadCount) => Next::Pause,
@@ -192,6 +222,11 @@ impl Lane {
                 }
             }
         }
+    }
+
+    /// When nothing is waited for any more.
+    pub(super) fn given_up(&self) -> tokio::time::Instant {
+        self.shared.window.given_up.into()
     }
 
     /// Until when an answer to this request may come.

@@ -31,6 +31,9 @@ pub mod failure {
     pub const TIMEOUT: &str = "timeout";
     /// A status without an error code that is known here.
     pub const STATUS: &str = "status";
+    /// What came is not what the transport allows, and the connection was given up. Not tied to a
+    /// request: what was open on the connection is `lost`.
+    pub const PROTOCOL: &str = "protocol";
     /// Timestamps that are not what was asked for, or that nobody waits for.
     pub const BROKEN: &str = "broken";
 }
@@ -184,8 +187,8 @@ pub struct Counts {
     pub answers_by_node: BTreeMap<u64, u64>,
     /// Requests that brought none.
     pub failures: Failures,
-    /// Times that a request was sent on to the leader named by a 409. The wait is part of its
-    /// latency.
+    /// Times that a request was sent on: to the leader named by a 409, or because the node said
+    /// that it had not looked at it. The wait is part of its latency.
     pub redirects: u64,
     /// Open loop: requests that were due while every connection was in use, and waited for one.
     /// The wait is part of their latency.
@@ -384,7 +387,7 @@ impl Ledger {
         self.close(sent);
     }
 
-    /// The request was refused and will be sent to another node.
+    /// The request was refused, or not looked at, and will be sent again.
     pub(super) fn redirected(&mut self, sent: &Sent) {
         if self.shared.window.counts(sent.ticket.intended) {
             self.counts.redirects += 1;

@@ -4,16 +4,17 @@
 //!
 //! - [`config`]: what to do, and [`Transport`], the seam for transports to come.
 //! - `window`: when it begins, counts and ends. `pacer`: when each request is due.
-//! - `lane`: what all connections have in common; `http1`, `h2c`, `native`, `client`: what
-//!   they do not.
+//! - `lane`: what all connections have in common. `pipe`: keeps a connection busy, `channel`: its
+//!   bytes; `http1`, `h2c`, `native`: what a transport does in its own way. `client`: a library.
 //! - [`course`]: what came in each interval. `ledger`: what one thread has seen. `checker`: whether
-//!   what came was right. `wire`: counts bytes.
+//!   what came was right.
 //! - [`nodes`]: what the measured nodes tell about themselves.
 //! - [`vigil`]: a measurement without an end.
 //! - [`measurement`]: what came of it all, and whether the generator may be believed.
 //!
 //! It never judges the service: [`crate::slo`] does, if the generator is to be believed.
 
+mod channel;
 mod checker;
 mod client;
 pub mod config;
@@ -26,9 +27,9 @@ pub mod measurement;
 mod native;
 pub mod nodes;
 mod pacer;
+mod pipe;
 pub mod vigil;
 mod window;
-mod wire;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -231,10 +232,14 @@ fn drive(
         for _ in (thread..config.connections).step_by(config.threads_used()) {
             let lane = Lane::new(config.clone(), pacer.clone(), ledger.clone(), shared.clone());
             match config.transport {
-                Transport::Http1 { pipeline } => lanes.spawn_local(http1::drive(lane, pipeline)),
-                Transport::H2c { streams } => lanes.spawn_local(h2c::drive(lane, streams)),
+                Transport::Http1 { pipeline } => {
+                    lanes.spawn_local(pipe::drive::<http1::Answers>(lane, pipeline))
+                }
+                Transport::H2c { streams } => {
+                    lanes.spawn_local(pipe::drive::<h2c::Streams>(lane, streams))
+                }
                 Transport::Native { in_flight } => {
-                    lanes.spawn_local(native::drive(lane, in_flight))
+                    lanes.spawn_local(pipe::drive::<native::Ids>(lane, in_flight))
                 }
                 Transport::Client { callers } => lanes.spawn_local(client::drive(lane, callers)),
             };

@@ -33,13 +33,6 @@ pub(super) struct Ticket {
     pub(super) deadline: Option<Instant>,
 }
 
-impl Ticket {
-    /// Whether its time has come.
-    pub(super) fn is_due(&self) -> bool {
-        !self.in_time || Instant::now() >= self.intended
-    }
-}
-
 /// Hands out tickets, in order of their times.
 pub(super) struct Pacer {
     schedule: RefCell<Schedule>,
@@ -63,11 +56,6 @@ impl Pacer {
     }
 
     /// The next ticket; `None` when the measurement is over.
-    pub(super) fn claim(&self) -> Option<Ticket> {
-        self.claim_at(Instant::now())
-    }
-
-    /// [`Self::claim`] for who has read the clock.
     pub(super) fn claim_at(&self, now: Instant) -> Option<Ticket> {
         let mut schedule = self.schedule.borrow_mut();
         let intended = schedule.due(now);

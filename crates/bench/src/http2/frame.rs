@@ -1,0 +1,192 @@
+//! Frames of HTTP/2 (RFC 9113, sections 4 and 6): how they are cut out of a stream, and the few
+//! that are sent here.
+
+/// Bytes before a frame's payload.
+pub const HEAD_LEN: usize = 9;
+/// The longest payload that is taken; nothing longer is allowed unless one asks for it.
+pub const PAYLOAD_LEN_MAX: usize = 16_384;
+/// How a client begins.
+pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// The highest stream id and the largest window.
+pub const ID_MAX: u32 = (1 << 31) - 1;
+
+/// Kinds of frames, section 6.
+pub mod kind {
+    /// A part of a body.
+    pub const DATA: u8 = 0;
+    /// The beginning of a request or an answer.
+    pub const HEADERS: u8 = 1;
+    /// Obsolete.
+    pub const PRIORITY: u8 = 2;
+    /// The end of a stream before its time.
+    pub const RST_STREAM: u8 = 3;
+    /// What the sender can take.
+    pub const SETTINGS: u8 = 4;
+    /// Forbidden here.
+    pub const PUSH_PROMISE: u8 = 5;
+    /// Wants an answer.
+    pub const PING: u8 = 6;
+    /// No more streams.
+    pub const GOAWAY: u8 = 7;
+    /// More may be sent.
+    pub const WINDOW_UPDATE: u8 = 8;
+    /// The rest of a header block.
+    pub const CONTINUATION: u8 = 9;
+}
+
+/// Flags of frames.
+pub mod flag {
+    /// SETTINGS, PING: an answer.
+    pub const ACK: u8 = 1;
+    /// DATA, HEADERS: the last of its stream.
+    pub const END_STREAM: u8 = 1;
+    /// HEADERS, CONTINUATION: the header block is whole.
+    pub const END_HEADERS: u8 = 4;
+    /// DATA, HEADERS: the payload begins with the length of the padding at its end.
+    pub const PADDED: u8 = 8;
+    /// HEADERS: five bytes of priority come first.
+    pub const PRIORITY: u8 = 0x20;
+}
+
+/// Settings, section 6.5.2.
+pub mod setting {
+    /// The size of the peer's decoding table.
+    pub const HEADER_TABLE_SIZE: u16 = 1;
+    /// Whether servers may push.
+    pub const ENABLE_PUSH: u16 = 2;
+    /// Streams that may be open at once.
+    pub const MAX_CONCURRENT_STREAMS: u16 = 3;
+    /// The window of a new stream.
+    pub const INITIAL_WINDOW_SIZE: u16 = 4;
+    /// The longest payload that is taken.
+    pub const MAX_FRAME_SIZE: u16 = 5;
+}
+
+/// Why a stream ends, section 7.
+pub mod code {
+    /// The stream was not looked at.
+    pub const REFUSED_STREAM: u32 = 7;
+    /// Nobody waits any more.
+    pub const CANCEL: u32 = 8;
+}
+
+/// A frame, as a view into what was read.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    /// One of [`kind`], or one that is not known and means nothing.
+    pub kind: u8,
+    /// Of [`flag`], by kind.
+    pub flags: u8,
+    /// 0 is the connection.
+    pub stream: u32,
+    /// At most [`PAYLOAD_LEN_MAX`].
+    pub payload: &'a [u8],
+}
+
+/// The length of a frame is beyond [`PAYLOAD_LEN_MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLong;
+
+impl<'a> Frame<'a> {
+    /// The frame at the front of `input`; `None` as long as bytes are missing.
+    ///
+    /// # Errors
+    /// [`TooLong`], before the bytes are there.
+    pub fn split(input: &'a [u8]) -> Result<Option<Self>, TooLong> {
+        let Some((head, rest)) = input.split_first_chunk::<HEAD_LEN>() else { return Ok(None) };
+        let [high, middle, low, kind, flags, stream @ ..] = *head;
+        let len = u32::from_be_bytes([0, high, middle, low]) as usize;
+        if len > PAYLOAD_LEN_MAX {
+            return Err(TooLong);
+        }
+        let Some(payload) = rest.get(..len) else { return Ok(None) };
+        let stream = u32::from_be_bytes(stream) & ID_MAX;
+        Ok(Some(Self { kind, flags, stream, payload }))
+    }
+
+    /// Bytes of all of it.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "a frame is never empty")]
+    pub fn len(&self) -> usize {
+        HEAD_LEN + self.payload.len()
+    }
+
+    /// Whether a flag is set.
+    #[must_use]
+    pub fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// The payload without padding; `None` if there is more padding than payload.
+    #[must_use]
+    pub fn unpadded(&self) -> Option<&'a [u8]> {
+        if !self.has(flag::PADDED) {
+            return Some(self.payload);
+        }
+        let (padding, rest) = self.payload.split_first()?;
+        rest.get(..rest.len().checked_sub(usize::from(*padding))?)
+    }
+}
+
+/// Appends a frame.
+///
+/// # Panics
+/// If the payload is longer than any peer must take.
+pub fn put(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+    put_head(out, payload.len(), kind, flags, stream);
+    out.extend_from_slice(payload);
+}
+
+/// Appends what comes before a payload of `len` bytes.
+///
+/// # Panics
+/// If the payload is longer than any peer must take.
+pub fn put_head(out: &mut Vec<u8>, len: usize, kind: u8, flags: u8, stream: u32) {
+    assert!(len <= PAYLOAD_LEN_MAX, "a payload within its limit");
+    let mut head = [0; HEAD_LEN];
+    head[..3].copy_from_slice(&(len as u32).to_be_bytes()[1..]);
+    (head[3], head[4]) = (kind, flags);
+    head[5..].copy_from_slice(&stream.to_be_bytes());
+    out.extend_from_slice(&head);
+}
+
+/// Appends a SETTINGS frame.
+pub fn put_settings(out: &mut Vec<u8>, settings: &[(u16, u32)]) {
+    let mut payload = Vec::with_capacity(settings.len() * SETTING_LEN);
+    for (name, value) in settings {
+        payload.extend_from_slice(&name.to_be_bytes());
+        payload.extend_from_slice(&value.to_be_bytes());
+    }
+    put(out, kind::SETTINGS, 0, 0, &payload);
+}
+
+/// Bytes of one setting.
+pub const SETTING_LEN: usize = 6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_cut_out_when_it_is_whole() {
+        let mut bytes = Vec::new();
+        put(&mut bytes, kind::PING, flag::ACK, 5, b"12345678");
+        for len in 0..bytes.len() {
+            assert!(Frame::split(&bytes[..len]).unwrap().is_none(), "{len}");
+        }
+        bytes.push(0);
+        let frame = Frame::split(&bytes).unwrap().unwrap();
+        assert_eq!((frame.kind, frame.flags, frame.stream), (kind::PING, flag::ACK, 5));
+        assert_eq!((frame.payload, frame.len()), (&b"12345678"[..], bytes.len() - 1));
+        assert_eq!(Frame::split(&[0, 0x40, 1, 0, 0, 0, 0, 0, 1]).unwrap_err(), TooLong);
+    }
+
+    #[test]
+    fn padding_is_taken_off_and_never_more_than_there_is() {
+        let frame = |payload| Frame { kind: kind::DATA, flags: flag::PADDED, stream: 1, payload };
+        assert_eq!(frame(&[2, b'a', 0, 0]).unpadded(), Some(&b"a"[..]));
+        assert_eq!(frame(&[3, 0, 0, 0]).unpadded(), Some(&b""[..]));
+        assert_eq!(frame(&[4, 0, 0, 0]).unpadded(), None);
+        assert_eq!(frame(&[]).unpadded(), None);
+    }
+}

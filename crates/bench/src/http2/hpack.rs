@@ -1,0 +1,516 @@
+//! Header blocks (HPACK, RFC 7541): the decoder with its dynamic table, and the one request that is
+//! sent here. A table rather than none, because with one an answer that is like the last is a few
+//! bytes to write and to read, and the server is what is measured.
+
+use std::collections::VecDeque;
+
+use thiserror::Error;
+
+use super::huffman;
+
+/// Why a header block cannot be decoded, and nothing after it.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HpackError {
+    /// It ends too early.
+    #[error("a header block is cut off")]
+    Cut,
+    /// A number beyond any that is meant.
+    #[error("a number in a header block is too large")]
+    Number,
+    /// No such entry in the tables.
+    #[error("a header block names an entry that does not exist")]
+    Index,
+    /// Not a string in the Huffman code.
+    #[error("a string in a header block is not in the Huffman code")]
+    Huffman,
+    /// Larger than allowed, or not at the beginning.
+    #[error("a header block changes its table in a way that is not allowed")]
+    TableSize,
+    /// More than [`LIST_LEN_MAX`].
+    #[error("a header block says more than any answer does")]
+    TooLong,
+}
+
+/// Bytes of the dynamic table: the default of the protocol, which is not changed here.
+pub const TABLE_LEN_MAX: usize = 4096;
+/// What an entry takes beyond its name and value, section 4.1.
+const ENTRY_OVERHEAD: usize = 32;
+/// Bytes of all headers of an answer, counted as in the table. A few bytes can name an entry of
+/// [`TABLE_LEN_MAX`] many times.
+pub const LIST_LEN_MAX: usize = 64 << 10;
+/// Bytes that a number may take after its prefix; 4 hold 28 bits.
+const NUMBER_LEN_MAX: u32 = 4;
+
+/// Decodes the header blocks of one connection, in order.
+#[derive(Debug)]
+pub struct Decoder {
+    /// Newest first.
+    table: VecDeque<Entry>,
+    /// What the entries take.
+    len: usize,
+    /// What they may take by the encoder's own word, at most `len_allowed`.
+    len_max: usize,
+    len_allowed: usize,
+    name: Vec<u8>,
+    value: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    name: Box<[u8]>,
+    value: Box<[u8]>,
+}
+
+impl Entry {
+    fn len(&self) -> usize {
+        self.name.len() + self.value.len() + ENTRY_OVERHEAD
+    }
+}
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Self::new(TABLE_LEN_MAX)
+    }
+}
+
+impl Decoder {
+    /// An empty table of so many bytes.
+    #[must_use]
+    pub fn new(len_max: usize) -> Self {
+        Self {
+            table: VecDeque::new(),
+            len: 0,
+            len_max,
+            len_allowed: len_max,
+            name: Vec::new(),
+            value: Vec::new(),
+        }
+    }
+
+    /// Whether a block says no more than status 200 and headers that the tables hold already: then
+    /// decoding it would change nothing. So are nearly all answers of a connection.
+    #[must_use]
+    pub fn is_plain_ok(&self, block: &[u8]) -> bool {
+        let entries = (STATIC.len() + self.table.len()).min(INDEX_IN_BYTE_MAX) as u8;
+        let is_index = |byte: &u8| (1..=entries).contains(&(byte ^ INDEXED));
+        block.first() == Some(&(INDEXED | STATUS_200)) && block.iter().all(is_index)
+    }
+
+    /// Decodes a block, and hands each header to `field`: its name and its value.
+    ///
+    /// # Errors
+    /// The connection is of no more use after any of them.
+    pub fn decode(
+        &mut self,
+        mut block: &[u8],
+        mut field: impl FnMut(&[u8], &[u8]),
+    ) -> Result<(), HpackError> {
+        let (mut list_len, mut is_first) = (0, true);
+        while let Some(byte) = block.first().copied() {
+            if byte & 0xe0 == SIZE_UPDATE {
+                let len = number(&mut block, 5)?;
+                if len > self.len_allowed || !is_first {
+                    return Err(HpackError::TableSize);
+                }
+                self.len_max = len;
+                self.evict(0);
+                continue;
+            }
+            is_first = false;
+            if byte & INDEXED != 0 {
+                let index = number(&mut block, 7)?;
+                let (name, value) = self.entry(index)?;
+                list_len += name.len() + value.len() + ENTRY_OVERHEAD;
+                field(name, value);
+            } else {
+                let is_kept = byte & 0xc0 == KEPT;
+                let index = number(&mut block, if is_kept { 6 } else { 4 })?;
+                let mut name = std::mem::take(&mut self.name);
+                name.clear();
+                if index == 0 {
+                    string(&mut block, &mut name)?;
+                } else {
+                    name.extend_from_slice(self.entry(index)?.0);
+                }
+                self.value.clear();
+                string(&mut block, &mut self.value)?;
+                list_len += name.len() + self.value.len() + ENTRY_OVERHEAD;
+                field(&name, &self.value);
+                if is_kept {
+                    self.keep(&name);
+                }
+                self.name = name;
+            }
+            if list_len > LIST_LEN_MAX {
+                return Err(HpackError::TooLong);
+            }
+        }
+        Ok(())
+    }
+
+    /// A header of the tables.
+    fn entry(&self, index: usize) -> Result<(&[u8], &[u8]), HpackError> {
+        let at = index.checked_sub(1).ok_or(HpackError::Index)?;
+        if let Some((name, value)) = STATIC.get(at) {
+            return Ok((name.as_bytes(), value.as_bytes()));
+        }
+        let entry = self.table.get(at - STATIC.len()).ok_or(HpackError::Index)?;
+        Ok((&entry.name, &entry.value))
+    }
+
+    /// Puts a header with the present value into the table. One that is too large empties it.
+    fn keep(&mut self, name: &[u8]) {
+        let entry = Entry { name: name.into(), value: self.value[..].into() };
+        self.evict(entry.len());
+        if entry.len() <= self.len_max {
+            self.len += entry.len();
+            self.table.push_front(entry);
+        }
+    }
+
+    /// Makes room.
+    fn evict(&mut self, room: usize) {
+        while self.len + room > self.len_max {
+            let Some(oldest) = self.table.pop_back() else { return };
+            self.len -= oldest.len();
+        }
+    }
+}
+
+/// A number whose first byte has a prefix of so many bits, section 5.1.
+fn number(block: &mut &[u8], prefix: u32) -> Result<usize, HpackError> {
+    let (first, rest) = block.split_first().ok_or(HpackError::Cut)?;
+    *block = rest;
+    let most = (1_usize << prefix) - 1;
+    let mut number = usize::from(*first) & most;
+    if number < most {
+        return Ok(number);
+    }
+    for at in 0..NUMBER_LEN_MAX {
+        let (byte, rest) = block.split_first().ok_or(HpackError::Cut)?;
+        *block = rest;
+        number += usize::from(byte & 0x7f) << (7 * at);
+        if byte & 0x80 == 0 {
+            return Ok(number);
+        }
+    }
+    Err(HpackError::Number)
+}
+
+/// Appends a string, section 5.2.
+fn string(block: &mut &[u8], text: &mut Vec<u8>) -> Result<(), HpackError> {
+    let is_coded = block.first().ok_or(HpackError::Cut)? & 0x80 != 0;
+    let len = number(block, 7)?;
+    let (bytes, rest) = block.split_at_checked(len).ok_or(HpackError::Cut)?;
+    *block = rest;
+    if is_coded {
+        return huffman::decode(bytes, text);
+    }
+    text.extend_from_slice(bytes);
+    Ok(())
+}
+
+/// The header block of a `GET`, as often as it is asked for on one connection.
+#[derive(Debug)]
+pub struct Request {
+    /// The first time: the peer puts path and authority into its table.
+    first: Vec<u8>,
+    /// Without the table.
+    plain: Vec<u8>,
+    /// What the peer's table must hold for [`AGAIN`].
+    table_len: usize,
+    state: Table,
+}
+
+/// The peer's table, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Table {
+    Empty,
+    Filled,
+    /// To be given up before the next block.
+    Revoked,
+    Unused,
+}
+
+impl Request {
+    /// For one path and one authority.
+    #[must_use]
+    pub fn new(path: &str, authority: &str) -> Self {
+        let block = |literal: u8| {
+            let mut block = vec![METHOD_GET, SCHEME_HTTP];
+            for (index, value) in [(PATH, path), (AUTHORITY, authority)] {
+                // Both indexes fit into the prefix of either literal.
+                block.push(literal | index);
+                put_string(&mut block, value);
+            }
+            block
+        };
+        let lens = [":path".len() + path.len(), ":authority".len() + authority.len()];
+        Self {
+            first: block(KEPT),
+            plain: block(0),
+            table_len: lens.iter().map(|len| len + ENTRY_OVERHEAD).sum(),
+            state: Table::Empty,
+        }
+    }
+
+    /// The peer says how large its table may be; 4096 unless it does.
+    pub fn limit_table(&mut self, len: usize) {
+        if len < TABLE_LEN_MAX && self.state != Table::Unused {
+            self.state = Table::Revoked;
+        }
+    }
+
+    /// Appends the next block.
+    pub fn put(&mut self, out: &mut Vec<u8>) {
+        match self.state {
+            Table::Filled => out.extend_from_slice(&AGAIN),
+            Table::Empty if self.table_len <= TABLE_LEN_MAX => {
+                out.extend_from_slice(&self.first);
+                self.state = Table::Filled;
+            }
+            Table::Empty | Table::Unused => out.extend_from_slice(&self.plain),
+            Table::Revoked => {
+                // An encoder says at once that it follows a smaller limit, section 4.2.
+                out.push(SIZE_UPDATE);
+                out.extend_from_slice(&self.plain);
+                self.state = Table::Unused;
+            }
+        }
+    }
+
+    /// Bytes of the next block.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "a block is never empty")]
+    pub fn len(&self) -> usize {
+        match self.state {
+            Table::Filled => AGAIN.len(),
+            Table::Empty | Table::Unused => self.plain.len(),
+            Table::Revoked => 1 + self.plain.len(),
+        }
+    }
+}
+
+/// Appends a string as it is.
+fn put_string(out: &mut Vec<u8>, text: &str) {
+    let mut len = text.len();
+    if len < 0x7f {
+        out.push(len as u8);
+    } else {
+        out.push(0x7f);
+        len -= 0x7f;
+        while len >= 0x80 {
+            out.push(0x80 | (len & 0x7f) as u8);
+            len >>= 7;
+        }
+        out.push(len as u8);
+    }
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// An entry of the tables, section 6.1.
+const INDEXED: u8 = 0x80;
+/// The largest index that needs one byte only.
+const INDEX_IN_BYTE_MAX: usize = 0x7e;
+/// A literal that goes into the table, section 6.2.1.
+const KEPT: u8 = 0x40;
+/// A change of the table's size, section 6.3.
+const SIZE_UPDATE: u8 = 0x20;
+/// Indexes of the static table.
+const STATUS_200: u8 = 8;
+const AUTHORITY: u8 = 1;
+const PATH: u8 = 4;
+const METHOD_GET: u8 = INDEXED | 2;
+const SCHEME_HTTP: u8 = INDEXED | 6;
+/// A request like the last: path and authority are the two newest entries, the authority first.
+const AGAIN: [u8; 4] = [METHOD_GET, SCHEME_HTTP, NEWEST + 1, NEWEST];
+/// The newest entry of a dynamic table, which comes behind the static one.
+const NEWEST: u8 = INDEXED | (STATIC.len() as u8 + 1);
+
+/// Appendix A.
+const STATIC: [(&str, &str); 61] = [
+    (":authority", ""),
+    (":method", "GET"),
+    (":method", "POST"),
+    (":path", "/"),
+    (":path", "/index.html"),
+    (":scheme", "http"),
+    (":scheme", "https"),
+    (":status", "200"),
+    (":status", "204"),
+    (":status", "206"),
+    (":status", "304"),
+    (":status", "400"),
+    (":status", "404"),
+    (":status", "500"),
+    ("accept-charset", ""),
+    ("accept-encoding", "gzip, deflate"),
+    ("accept-language", ""),
+    ("accept-ranges", ""),
+    ("accept", ""),
+    ("access-control-allow-origin", ""),
+    ("age", ""),
+    ("allow", ""),
+    ("authorization", ""),
+    ("cache-control", ""),
+    ("content-disposition", ""),
+    ("content-encoding", ""),
+    ("content-language", ""),
+    ("content-length", ""),
+    ("content-location", ""),
+    ("content-range", ""),
+    ("content-type", ""),
+    ("cookie", ""),
+    ("date", ""),
+    ("etag", ""),
+    ("expect", ""),
+    ("expires", ""),
+    ("from", ""),
+    ("host", ""),
+    ("if-match", ""),
+    ("if-modified-since", ""),
+    ("if-none-match", ""),
+    ("if-range", ""),
+    ("if-unmodified-since", ""),
+    ("last-modified", ""),
+    ("link", ""),
+    ("location", ""),
+    ("max-forwards", ""),
+    ("proxy-authenticate", ""),
+    ("proxy-authorization", ""),
+    ("range", ""),
+    ("referer", ""),
+    ("refresh", ""),
+    ("retry-after", ""),
+    ("server", ""),
+    ("set-cookie", ""),
+    ("strict-transport-security", ""),
+    ("transfer-encoding", ""),
+    ("user-agent", ""),
+    ("vary", ""),
+    ("via", ""),
+    ("www-authenticate", ""),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();
+        let pair =
+            |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+        digits.chunks(2).map(pair).collect()
+    }
+
+    fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Vec<(String, String)>, HpackError> {
+        let mut list = Vec::new();
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        decoder.decode(block, |name, value| list.push((text(name), text(value))))?;
+        Ok(list)
+    }
+
+    /// RFC 7541, appendix C.6: three answers, Huffman code, a table of 256 bytes that overflows.
+    #[test]
+    fn the_answers_of_the_specification_are_decoded() {
+        let mut decoder = Decoder::new(256);
+        let date = "Mon, 21 Oct 2013 20:13:21 GMT";
+        let first = bytes(
+            "4882 6402 5885 aec3 771a 4b61 96d0 7abe 9410 54d4 44a8 2005 9504 0b81 66e0 82a6
+             2d1b ff6e 919d 29ad 1718 63c7 8f0b 97c8 e9ae 82ae 43d3",
+        );
+        let expected = |status: &str, date: &str| {
+            let pairs = [
+                (":status", status),
+                ("cache-control", "private"),
+                ("date", date),
+                ("location", "https://www.example.com"),
+            ];
+            pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec()
+        };
+        assert_eq!(decode(&mut decoder, &first).unwrap(), expected("302", date));
+        assert_eq!(decoder.len, 222);
+        let second = bytes("4883 640e ffc1 c0bf");
+        assert_eq!(decode(&mut decoder, &second).unwrap(), expected("307", date));
+        assert_eq!((decoder.len, decoder.table.len()), (222, 4));
+        let third = bytes(
+            "88c1 6196 d07a be94 1054 d444 a820 0595 040b 8166 e084 a62d 1bff c05a 839b d9ab
+             77ad 94e7 821d d7f2 e6c7 b335 dfdf cd5b 3960 d5af 2708 7f36 72c1 ab27 0fb5 291f
+             9587 3160 65c0 03ed 4ee5 b106 3d50 07",
+        );
+        let last = decode(&mut decoder, &third).unwrap();
+        assert_eq!(last[..2], [(":status".into(), "200".into()), expected("", "")[1].clone()]);
+        assert_eq!(last[2].1, "Mon, 21 Oct 2013 20:13:22 GMT");
+        assert_eq!(last[5].1, "foo=ASDJKHQKBZXOQWEOPIUAXQWEOIU; max-age=3600; version=1");
+        assert_eq!((decoder.len, decoder.table.len()), (215, 3));
+    }
+
+    #[test]
+    fn an_answer_is_plain_only_if_it_names_what_is_there() {
+        let mut decoder = Decoder::default();
+        assert!(decoder.is_plain_ok(&[0x88]) && decoder.is_plain_ok(&[0x88, 0xbd]));
+        for other in [&[][..], &[0x89], &[0x88, 0x80], &[0x88, 0xbe], &[0x88, 0xff, 0], &[0x08]] {
+            assert!(!decoder.is_plain_ok(other), "{other:x?}");
+        }
+        decode(&mut decoder, b"\x88\x40\x01a\x01b").unwrap();
+        assert!(decoder.is_plain_ok(&[0x88, 0xbe]));
+        let named = [(":status".into(), "200".into()), ("a".into(), "b".into())];
+        assert_eq!(decode(&mut decoder, &[0x88, 0xbe]).unwrap(), named);
+        // The table is emptied: what was there is not there any more.
+        decode(&mut decoder, &[0x20]).unwrap();
+        assert!(!decoder.is_plain_ok(&[0x88, 0xbe]));
+        assert_eq!(decode(&mut decoder, &[0xbe]), Err(HpackError::Index));
+    }
+
+    #[test]
+    fn what_no_encoder_writes_is_refused() {
+        let cases: [(&[u8], HpackError); 8] = [
+            (&[0x80], HpackError::Index),
+            (&[0xbe], HpackError::Index),
+            (&[0x40], HpackError::Cut),
+            (b"\x40\x05ab", HpackError::Cut),
+            (&[0xff, 0xff, 0xff, 0xff, 0xff, 0x7f], HpackError::Number),
+            (&[0x3f, 0xe2, 0x1f], HpackError::TableSize),
+            (&[0x88, 0x20], HpackError::TableSize),
+            (b"\x00\x81\xff\x00", HpackError::Huffman),
+        ];
+        for (block, error) in cases {
+            let decoded = decode(&mut Decoder::default(), block);
+            assert_eq!(decoded, Err(error), "{block:x?}");
+        }
+        // 3 KiB, and then as often as it takes one byte each.
+        let mut bomb = b"\x40\x01a\x7f\x81\x17".to_vec();
+        bomb.resize(bomb.len() + 0x7f + 0xb81, b'x');
+        bomb.resize(bomb.len() + 100, 0xbe);
+        assert_eq!(decode(&mut Decoder::default(), &bomb), Err(HpackError::TooLong));
+    }
+
+    #[test]
+    fn a_request_is_four_bytes_once_the_peer_knows_it() {
+        let mut request = Request::new("/timestamp?n=10", &"h".repeat(200));
+        let mut decoder = Decoder::default();
+        let mut lists = Vec::new();
+        let mut lens = Vec::new();
+        for turn in 0..6 {
+            // The peer gives up its table after the third; the size changes at once.
+            if turn == 3 {
+                request.limit_table(100);
+                request.limit_table(0);
+            }
+            let mut block = Vec::new();
+            let announced = request.len();
+            request.put(&mut block);
+            assert_eq!(block.len(), announced);
+            lens.push(block.len());
+            lists.push(decode(&mut decoder, &block).unwrap());
+        }
+        assert_eq!(lists[0].len(), 4);
+        assert_eq!(lists[0][2], (":path".into(), "/timestamp?n=10".into()));
+        assert_eq!(lists[0][3], (":authority".into(), "h".repeat(200)));
+        assert!(lists.iter().all(|list| *list == lists[0]));
+        let long = lens[0];
+        assert_eq!(lens, [long, 4, 4, long + 1, long, long]);
+        assert_eq!(decoder.len, 0);
+    }
+}
