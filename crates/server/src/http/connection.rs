@@ -199,20 +199,11 @@ impl Clients {
     }
 
     async fn serve_native(&self, state: &Rc<ClientState>, stream: &RefCell<TcpStream>) {
-        let mut connection = Connection::new(self.native.clone(), state.clone());
-        let mut was_told_to_close = false;
-        let result = poll_fn(|context| {
-            state.note_waker(context);
-            if state.is_cut.get() {
-                return Poll::Ready(Ok(()));
-            }
-            if self.is_closing.get() && !was_told_to_close {
-                was_told_to_close = true;
-                connection.close();
-            }
+        let connection = Connection::new(self.native.clone(), state.clone());
+        let poll = |connection: &mut Connection, context: &mut Context<'_>| {
             connection.poll(context, &mut stream.borrow_mut())
-        })
-        .await;
+        };
+        let result = self.until_over(state, connection, Connection::close, poll).await;
         if let Err(error) = result {
             state.has_ended.set(true);
             tracing::debug!(%error, "a native client's connection ended with an error");
@@ -222,23 +213,41 @@ impl Clients {
     async fn serve(&self, state: &Rc<ClientState>, stream: Rc<RefCell<TcpStream>>) {
         let io = TokioIo::new(ClientStream { stream, state: state.clone() });
         let service = NodeService::new(self.sequencer.clone(), state.clone());
-        let mut connection = pin!(self.protocol.serve_connection(io, service));
-        let mut was_told_to_close = false;
-        let result = poll_fn(|context| {
+        let connection = pin!(self.protocol.serve_connection(io, service));
+        let close = |connection: &mut Pin<&mut auto::Connection<'_, _, _, _>>| {
+            connection.as_mut().graceful_shutdown();
+        };
+        let poll = |connection: &mut Pin<&mut auto::Connection<'_, _, _, _>>,
+                    context: &mut Context<'_>| connection.as_mut().poll(context);
+        let result = self.until_over(state, connection, close, poll).await;
+        if let Err(error) = result {
+            tracing::debug!(%error, "a client's connection ended with an error");
+        }
+    }
+
+    /// Drives a connection until it has ended or is cut off. When this worker closes, it is told so
+    /// once.
+    async fn until_over<C, E>(
+        &self,
+        state: &ClientState,
+        mut connection: C,
+        close: impl FnOnce(&mut C),
+        mut poll: impl FnMut(&mut C, &mut Context<'_>) -> Poll<Result<(), E>>,
+    ) -> Result<(), E> {
+        let mut close = Some(close);
+        poll_fn(|context| {
             state.note_waker(context);
             if state.is_cut.get() {
                 return Poll::Ready(Ok(()));
             }
-            if self.is_closing.get() && !was_told_to_close {
-                was_told_to_close = true;
-                connection.as_mut().graceful_shutdown();
+            if self.is_closing.get()
+                && let Some(close) = close.take()
+            {
+                close(&mut connection);
             }
-            connection.as_mut().poll(context)
+            poll(&mut connection, context)
         })
-        .await;
-        if let Err(error) = result {
-            tracing::debug!(%error, "a client's connection ended with an error");
-        }
+        .await
     }
 
     fn forget(&self, id: u64) {
