@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use crate::floor::Floor;
+use crate::json::FloorRecord;
 use crate::latency::{quantile, shown};
 use crate::machine::{self, CpuTicks};
 use crate::record::{FORMAT, Verify};
@@ -26,6 +28,8 @@ pub struct KneeConfig {
     pub p99_max: Duration,
     /// or more than this share of the requests fails.
     pub failures_max: f64,
+    /// What the results are shown as multiples of.
+    pub floor: Option<Floor>,
 }
 
 /// What a step saw.
@@ -105,9 +109,34 @@ pub struct Knee {
     pub steps: Vec<Step>,
     /// The load that came after.
     pub recovery: Option<Recovery>,
+    /// What the machine can do at all, measured just before; none if nobody did.
+    pub floor: Option<FloorRecord>,
 }
 
 impl Knee {
+    /// A latency as a multiple of the median bare echo.
+    fn times_echo(floor: Option<&FloorRecord>, latency_ns: u64) -> String {
+        let echo = floor.map(|floor| quantile(&floor.echo_sleeping_ns.0, 0.5).as_nanos());
+        let times = echo.filter(|echo| *echo > 0).map(|echo| latency_ns as f64 / echo as f64);
+        times.map_or("?".to_owned(), |times| format!("{times:.1}"))
+    }
+
+    /// The rate that was held, held against what the machine can do.
+    fn beside_floor(&self) -> Vec<String> {
+        let (Some(floor), Some(held)) = (&self.floor, self.held) else { return Vec::new() };
+        let rates = [
+            ("echoes, one per call", floor.echo_rate_plain),
+            ("echoes, pipelined", floor.echo_rate_pipelined),
+            ("native frames, pipelined", floor.frame_rate_pipelined),
+        ];
+        let times = |rate: f64| held / rate.max(f64::MIN_POSITIVE);
+        let line = |(what, rate)| format!("{:.3} of the {rate:.0} {what}, per second", times(rate));
+        let fsync = Duration::from_nanos(quantile(&floor.fsync_ns.0, 0.5).as_nanos() as u64);
+        let echo = quantile(&floor.echo_sleeping_ns.0, 0.5);
+        let first = format!("bare echo p50 {}, fsync p50 {}", shown(echo), shown(fsync));
+        std::iter::once(first).chain(rates.map(line)).collect()
+    }
+
     /// Answers that were wrong, and answers that were checked, in all steps; none if nothing was
     /// to be checked.
     #[must_use]
@@ -136,11 +165,12 @@ pub fn find(config: &KneeConfig, mut watch: impl FnMut(&Step)) -> Knee {
         panic!("the rate of a closed loop cannot be raised")
     };
     assert!(config.factor > 1.0, "a factor that raises");
-    search(lowest, config.factor, config.failures_max, |rate| {
+    let knee = search(lowest, config.factor, config.failures_max, |rate| {
         let step = step(config, rate);
         watch(&step);
         step
-    })
+    });
+    Knee { floor: config.floor.as_ref().map(FloorRecord::new), ..knee }
 }
 
 /// The search itself; `measure` makes the step of a rate.
@@ -199,6 +229,7 @@ fn search(
         first: fell.as_ref().map(|it| first(it, failures_max)),
         steps,
         recovery,
+        floor: None,
     }
 }
 
@@ -269,7 +300,7 @@ fn first(step: &Step, failures_max: f64) -> First {
     if evidence.generator_overrun {
         return First::Generator;
     }
-    let no_answer = [failure::LOST, failure::TIMEOUT, failure::CONNECT];
+    let no_answer = [failure::LOST, failure::TIMEOUT, failure::CONNECT, failure::PROTOCOL];
     let refused = step.failures.iter().filter(|(name, _)| !no_answer.contains(&name.as_str()));
     let refused = refused.map(|(_, count)| *count).sum::<u64>();
     let failed = step.failures.values().sum::<u64>();
@@ -317,7 +348,7 @@ impl Reading {
 pub fn table(knee: &Knee) -> String {
     let mut text = heading();
     for step in &knee.steps {
-        text.push_str(&row(step));
+        text.push_str(&row(step, knee.floor.as_ref()));
     }
     let first = match knee.first {
         None => "nothing: every rate was held".to_owned(),
@@ -352,6 +383,10 @@ pub fn table(knee: &Knee) -> String {
             step.failure_share * 100.0
         );
     }
+    for (at, line) in knee.beside_floor().iter().enumerate() {
+        let name = if at == 0 { "floor" } else { "held" };
+        let _infallible = writeln!(text, "{name:<14} {line}");
+    }
     let checked = knee.violations().map_or("not checked".to_owned(), |(violations, checked)| {
         format!("{checked} answers checked, {violations} violations")
     });
@@ -368,14 +403,23 @@ pub fn table(knee: &Knee) -> String {
 #[must_use]
 pub fn heading() -> String {
     format!(
-        "{:>10} {:>10} {:>10} {:>10} {:>8} {:>9} {:>7} {:>7} {:>8}\n",
-        "due/s", "came/s", "p50", "p99", "failed", "generator", "server", "cpus", "softirq"
+        "{:>10} {:>10} {:>10} {:>10} {:>7} {:>8} {:>9} {:>7} {:>7} {:>8}\n",
+        "due/s",
+        "came/s",
+        "p50",
+        "p99",
+        "x echo",
+        "failed",
+        "generator",
+        "server",
+        "cpus",
+        "softirq"
     )
 }
 
-/// The line of one step.
+/// The line of one step, with p99 as a multiple of the bare echo.
 #[must_use]
-pub fn row(step: &Step) -> String {
+pub fn row(step: &Step, floor: Option<&FloorRecord>) -> String {
     let percent = |share: Option<f64>| {
         share.map_or("?".to_owned(), |share| format!("{:.0} %", share * 100.0))
     };
@@ -383,11 +427,12 @@ pub fn row(step: &Step) -> String {
     let wrong = step.verify.as_ref().map_or(0, |it| it.violations);
     let wrong = if wrong > 0 { format!(", {wrong} ANSWERS WRONG") } else { String::new() };
     format!(
-        "{:>10.0} {:>10.0} {:>10} {:>10} {:>6.2} % {:>9} {:>7} {:>7} {:>8}  {}{wrong}\n",
+        "{:>10.0} {:>10.0} {:>10} {:>10} {:>7} {:>6.2} % {:>9} {:>7} {:>7} {:>8}  {}{wrong}\n",
         step.rate,
         step.achieved,
         time(step.p50_ns),
         time(step.p99_ns),
+        Knee::times_echo(floor, step.p99_ns),
         step.failure_share * 100.0,
         percent(step.evidence.generator_busy),
         percent(step.evidence.server_busy),

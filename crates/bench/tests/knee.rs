@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use epicepoch_bench::floor::Floor;
 use epicepoch_bench::knee::{self, First, Knee, KneeConfig};
 use epicepoch_bench::run::{Arrivals, Pace, RunConfig, Target};
 use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
@@ -101,6 +102,7 @@ fn found(beyond: Beyond, change: impl Fn(&mut KneeConfig)) -> (Knee, String) {
         factor: 2.0,
         p99_max: STALL.mul_f64(0.8),
         failures_max: 0.02,
+        floor: None,
     };
     change(&mut config);
     let knee = knee::find(&config, |_| server.begin_step());
@@ -123,6 +125,21 @@ fn the_knee_of_a_known_capacity_is_found_and_the_service_recovers() {
     let (knee, table) = found(Beyond::Stalls, |_| {});
     assert_found(&knee, &table);
     assert!(!matches!(knee.first, Some(First::Generator | First::Refusals)), "{table}");
+}
+
+#[test]
+fn what_was_held_stands_beside_the_floor() {
+    let floor = Floor::measure(&std::env::temp_dir(), Duration::from_millis(10)).unwrap();
+    let (rate, echo) = (floor.rate_plain, floor.echo_sleeping_ns.value_at_quantile(0.5) as f64);
+    let (knee, table) = found(Beyond::Stalls, |config| config.floor = Some(floor.clone()));
+    let share = knee.held.unwrap() / rate;
+    assert!(
+        table.contains(&format!("held           {share:.3} of the {rate:.0} echoes")),
+        "{table}"
+    );
+    let p99 = knee.steps[0].p99_ns as f64;
+    assert!(table.contains(&format!(" {:.1} ", p99 / echo)), "{table}");
+    assert!(serde_json::to_value(&knee).unwrap()["floor"]["echo_rate_plain"].is_number());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use clap::ArgMatches;
+use clap::{Arg, ArgMatches};
 use epicepoch_bench::floor::{self, Floor, Wait};
 use epicepoch_bench::json::FloorRecord;
 use epicepoch_bench::latency::{quantile, shown};
@@ -24,6 +24,7 @@ use epicepoch_bench::{hlog, json, text};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::addresses;
+use crate::commands::text as text_argument;
 use crate::failure::Failure;
 use crate::sources::Environment;
 use crate::{knee, page, reports};
@@ -42,16 +43,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
 }
 
 fn run_floor(matches: &ArgMatches) -> Result<ExitCode, Failure> {
-    let directory = PathBuf::from(text_of(matches, "dir"));
-    if !directory.is_dir() {
-        return Err(Failure::usage(anyhow!(
-            "--dir is {}, which is no directory",
-            directory.display()
-        )));
-    }
-    let each = duration(matches, "duration", FLOOR_TIME_MAX)?;
-    let floor = Floor::measure(&directory, each)
-        .with_context(|| format!("measuring with files in {}", directory.display()))?;
+    let floor = floor_for(matches, duration(matches, "duration", FLOOR_TIME_MAX)?)?;
     let mut out = io::stdout().lock();
     if matches.get_flag("json") {
         writeln!(out, "{}", json::floor(&floor))?;
@@ -59,6 +51,29 @@ fn run_floor(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         write!(out, "{}", text::floor_table(&floor))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where the floor's fsync is measured.
+pub(crate) fn floor_dir() -> Arg {
+    text_argument("dir", "DIR", "Where the floor syncs a file: the disk of DATA_DIR")
+        .default_value(".")
+}
+
+/// The floor beside another measurement.
+pub(crate) fn floor(matches: &ArgMatches) -> Result<Floor, Failure> {
+    floor_for(matches, FLOOR_TIME)
+}
+
+fn floor_for(matches: &ArgMatches, each: Duration) -> Result<Floor, Failure> {
+    let directory = PathBuf::from(text_of(matches, "dir"));
+    if !directory.is_dir() {
+        return Err(Failure::usage(anyhow!(
+            "--dir is {}, which is no directory",
+            directory.display()
+        )));
+    }
+    let floor = Floor::measure(&directory, each);
+    Ok(floor.with_context(|| format!("measuring with files in {}", directory.display()))?)
 }
 
 fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
@@ -75,8 +90,7 @@ fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode,
     let config = RunConfig { targets: targets(&members)?, ..config };
 
     // Both are measured as near to the run as it goes.
-    let whole = matches.get_flag("floor").then(|| Floor::measure(Path::new("."), FLOOR_TIME));
-    let whole = whole.transpose().context("--floor, with a file in this directory")?;
+    let whole = matches.get_flag("floor").then(|| floor(matches)).transpose()?;
     let floor = match &whole {
         Some(whole) => whole.echo_sleeping_ns.clone(),
         None => floor::echo(Wait::Sleeping, FLOOR_TIME)?,

@@ -7,7 +7,7 @@ use epicepoch_bench::run::config::{CONNECTIONS_MAX, COUNT_MAX, IN_FLIGHT_MAX, TH
 
 use crate::settings::{Group, Kind, Setting, TABLE};
 use crate::sources::CONFIG;
-use crate::{knee, reports};
+use crate::{bench, knee, reports};
 
 /// The whole command line.
 pub(crate) fn tree() -> Command {
@@ -252,7 +252,7 @@ fn bench_floor() -> Command {
     Command::new("floor")
         .about("Measure bare echoes over loopback, fsync, clock and thread wake-up")
         .arg(text("duration", "TIME", "How long for each figure").default_value("1s"))
-        .arg(text("dir", "DIR", "Where to sync a file").default_value("."))
+        .arg(bench::floor_dir())
         .arg(switch("json", "Print JSON; times are nanoseconds"))
 }
 
@@ -299,6 +299,7 @@ fn bench_run() -> Command {
         .arg(text("slo", "PROMISES", "Judge the run: p99=1ms,max=20ms,gap=1s,errors=0.1%"))
         .arg(text("json", "FILE", "Write everything as JSON; times are nanoseconds"))
         .arg(switch("floor", "Measure all of bench floor just before, and show multiples of it"))
+        .arg(bench::floor_dir().requires("floor"))
         .arg(text("interval", "TIME", "Length of the report's intervals [default: 1s, or longer]"))
         .arg(text("commit", "TEXT", "Commit of what is measured, for the report and its history"))
         .arg(text("html", "FILE", "Write a page with curves, to be opened in a browser"))

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use clap::builder::Resettable;
 use clap::{ArgMatches, Command, Id};
+use epicepoch_bench::json::FloorRecord;
 use epicepoch_bench::knee::{self, First, Knee, KneeConfig};
 use epicepoch_bench::run::RunConfig;
 
@@ -48,6 +49,7 @@ pub(crate) fn command() -> Command {
             text("failed-max", "PERCENT", "Of the requests; above it, a step is not held")
                 .default_value("0.1"),
         )
+        .arg(bench::floor_dir())
         .arg(text("json", "FILE", "Write everything as JSON; times are nanoseconds"))
 }
 
@@ -60,12 +62,14 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     let (client, deadline) = addresses::client(matches, environment)?;
     let members = addresses::block_on(client.members(deadline))??;
     let step = RunConfig { targets: bench::targets(&members)?, ..config };
-    let config = KneeConfig { step, factor, p99_max, failures_max };
+    let floor = bench::floor(matches)?;
+    let record = FloorRecord::new(&floor);
+    let config = KneeConfig { step, factor, p99_max, failures_max, floor: Some(floor) };
 
     // Steps take long: each is shown when it is over, where somebody waits for it.
     let _unread = write!(io::stderr(), "{}", knee::heading());
     let found = knee::find(&config, |step| {
-        let _unread = write!(io::stderr(), "{}", knee::row(step));
+        let _unread = write!(io::stderr(), "{}", knee::row(step, Some(&record)));
     });
     write!(io::stdout().lock(), "{}", knee::table(&found))?;
     if let Some((mut file, path)) = json_file {
@@ -135,6 +139,7 @@ mod tests {
             first,
             steps: vec![step(0), step(violations), step(0)],
             recovery: first.map(|_| Recovery { recovered, step: step(0) }),
+            floor: None,
         }
     }
 
