@@ -9,8 +9,13 @@
 //! - [`driver`]: a driver as a process, and its clock.
 //! - [`node`]: a scripted node of the native protocol; [`ledger`]: what it gave, and to whom.
 //! - [`stage`]: what a scenario plays on; [`scenarios`]: all of them; [`suite`]: how they are run.
+//! - [`cluster`]: three real nodes as processes; [`crowd`]: callers that never stop asking;
+//!   [`kills`]: both together, while leaders are killed and told to stop.
 
+pub mod cluster;
+pub mod crowd;
 pub mod driver;
+pub mod kills;
 pub mod ledger;
 pub mod node;
 pub mod protocol;
