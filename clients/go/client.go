@@ -42,6 +42,8 @@ type Client struct {
 	ready     chan struct{}
 	readyOnce sync.Once
 	readyErr  error
+	// hedge asks twice; nil unless asked for.
+	hedge *hedger
 }
 
 // Dial finds the cluster through any of its members' client addresses (host:port) and returns when
@@ -60,7 +62,15 @@ func Dial(ctx context.Context, addrs []string, opts ...Option) (*Client, error) 
 	for _, opt := range opts {
 		opt(&c.o)
 	}
+	if len(c.o.clusterName) > nameMax {
+		return nil, fmt.Errorf("epicepoch: %q is no name of a cluster, it is longer than %d bytes", c.o.clusterName, nameMax)
+	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
+	if c.o.hedgeAfter > 0 {
+		c.hedge = newHedger(c)
+		c.ended.Add(1)
+		go c.hedge.run()
+	}
 	c.ended.Add(2)
 	go c.run()
 	go c.watch()
@@ -267,7 +277,14 @@ func (c *Client) answered(conn *connection, id uint64, answer Range) error {
 	c.mu.Lock()
 	b := c.take(id)
 	if b == nil {
+		burnt, err := c.hedge.isBurnt(conn.addr, id, answer)
 		c.mu.Unlock()
+		if burnt && err != nil {
+			c.hedge.fail(err)
+		}
+		if burnt {
+			return err
+		}
 		return protocolError("%s answered request %d, which is not under way", conn.addr, id)
 	}
 	if answer.Count != b.count {

@@ -65,6 +65,11 @@ func (c *connection) greet(ctx context.Context, o *options, reader *bufio.Reader
 		if c.welcome, err = readWelcome(h, tail); err != nil {
 			return c.broken(err)
 		}
+		if name := o.clusterName; name != "" && c.welcome.clusterName != name {
+			// A node that does not look at the name that was asked for.
+			text := fmt.Sprintf("a cluster named %q, not %q", c.welcome.clusterName, name)
+			return &Error{Addr: c.addr, Code: 64, Text: text}
+		}
 		if expected != nil && c.welcome.cluster != nil && *c.welcome.cluster != *expected {
 			text := "another cluster, or another history of it, than this client has met"
 			return &Error{Addr: c.addr, Code: 64, Text: text}

@@ -48,6 +48,18 @@ func (d *directory) next() string {
 	return addr
 }
 
+// other returns the next address that is not this one, or this one if there is no other.
+func (d *directory) other(than string) string {
+	leader := d.leader
+	d.leader = ""
+	addr := d.next()
+	if addr == than {
+		addr = d.next()
+	}
+	d.leader = leader
+	return addr
+}
+
 // learn takes in what a node said of the cluster.
 func (d *directory) learn(members []Member) {
 	if len(members) == 0 {

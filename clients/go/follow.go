@@ -173,9 +173,14 @@ func (c *Client) serve(conn *connection) error {
 	conn.net.Close()
 	c.mu.Lock()
 	c.conn = nil
+	answering := c.hedge.succeed()
 	c.mu.Unlock()
 	c.dirMu.Lock()
 	defer c.dirMu.Unlock()
+	if answering != "" && isCurable(err) {
+		c.dir.succeed(answering)
+		return err
+	}
 	var refusal *Error
 	if errors.As(err, &refusal) && refusal.Code == 1 && refusal.Text != conn.addr {
 		// What it says of itself is not suspicious; whom it names may be.
@@ -266,7 +271,7 @@ func (c *Client) watch() {
 		}
 		now := time.Now()
 		c.mu.Lock()
-		conn, stuck := c.conn, c.oldest(now) > c.o.attemptTimeout
+		conn, stuck := c.conn, max(c.oldest(now), c.hedge.oldest(now)) > c.o.attemptTimeout
 		c.mu.Unlock()
 		switch {
 		case conn == nil:

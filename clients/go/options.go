@@ -16,6 +16,7 @@ type options struct {
 	callTimeout    time.Duration
 	inFlight       int
 	refresh        time.Duration
+	hedgeAfter     time.Duration
 	dial           func(ctx context.Context, addr string) (net.Conn, error)
 	log            *slog.Logger
 	hooks          Hooks
@@ -47,7 +48,7 @@ func defaults() options {
 	}
 }
 
-// WithClusterName refuses nodes of another cluster name. Default: any, and from then on the cluster
+// WithClusterName refuses nodes of another cluster name, 1 to 64 bytes. Default: any, and from then on the cluster
 // of the first node that answers.
 func WithClusterName(name string) Option { return func(o *options) { o.clusterName = name } }
 
@@ -74,6 +75,13 @@ func WithInFlight(requests int) Option {
 func WithRefresh(every time.Duration) Option {
 	return func(o *options) { o.refresh = max(every, 100*time.Millisecond) }
 }
+
+// WithHedgeAfter asks a second time for a request that has no answer after that long, over another
+// connection to the leader, or where that one gives nothing, of the next known node. The first answer
+// wins, the timestamps of the other are skipped. It is looked for every 5 ms, or every after if that
+// is shorter, but for 1 ms. Default: never. It costs a connection and, where the whole cluster is
+// slow, up to twice the requests.
+func WithHedgeAfter(after time.Duration) Option { return func(o *options) { o.hedgeAfter = after } }
 
 // WithDialer replaces how connections are made.
 func WithDialer(dial func(ctx context.Context, addr string) (net.Conn, error)) Option {

