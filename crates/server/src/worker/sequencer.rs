@@ -33,6 +33,10 @@ use crate::shared::NodeShared;
 /// that is four event-loop turns long; beyond that, batches grow instead.
 pub(crate) const ROUNDS_IN_FLIGHT_MAX: usize = 4;
 
+/// How long a round waits before those are asked, too, that were left out: several round trips of
+/// a cluster that is close together.
+const LATE_NS: u64 = 500_000;
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Sequencer {
@@ -44,6 +48,8 @@ pub(crate) struct Sequencer {
     pub(crate) links: Links,
     /// Set when requests begin to wait while the timer sleeps long.
     pub(crate) alarm: Signal,
+    /// Set when a round was not asked of everyone: it must be looked after.
+    pub(crate) saving: Signal,
     metrics: Arc<Metrics>,
     rounds: RefCell<Rounds<Batch>>,
     room: RefCell<Room>,
@@ -74,6 +80,7 @@ impl Sequencer {
             worker,
             links,
             alarm: Signal::default(),
+            saving: Signal::default(),
             metrics,
             rounds: RefCell::new(Rounds::new(shared.identity, worker)),
             room: RefCell::new(Room::new(shared.config.request_buffer)),
@@ -149,10 +156,42 @@ impl Sequencer {
             return;
         }
         if reply.is_yes() {
+            self.links.note_reply(from, reply.round);
             self.complete_confirmed();
         } else {
-            self.fail_rounds(self.shared.clock.monotonic_ns());
+            let now_ns = self.shared.clock.monotonic_ns();
+            self.fail_rounds(now_ns);
+            // Those that were left out may still say yes.
+            self.ask_everyone(now_ns);
         }
+    }
+
+    /// Asks everyone where a round that was not asked of everyone has waited too long. Returns
+    /// whether rounds are in flight.
+    pub(crate) fn ask_the_late(&self) -> bool {
+        let now_ns = self.shared.clock.monotonic_ns();
+        let is_told = now_ns.saturating_sub(self.links.everyone_ns()) < LATE_NS;
+        if self.is_late(now_ns) && !is_told {
+            self.ask_everyone(now_ns);
+        }
+        !self.rounds.borrow().is_empty()
+    }
+
+    /// Asks everyone for the newest round, which answers the older ones of its term, too.
+    fn ask_everyone(&self, now_ns: u64) {
+        let newest = self.rounds.borrow().newest();
+        if let Some(begun) = newest {
+            self.links.ask(&begun, now_ns, true);
+        }
+    }
+
+    /// Whether the oldest round has waited for its answers for too long.
+    fn is_late(&self, now_ns: u64) -> bool {
+        let deadline_ns = self.rounds.borrow().deadline_ns();
+        deadline_ns.is_some_and(|at| {
+            let begun_ns = at.saturating_sub(nanos(self.shared.config.election_timeout));
+            now_ns.saturating_sub(begun_ns) >= LATE_NS
+        })
     }
 
     /// Takes in what the consensus plane has published. Returns it as this worker now sees it.
@@ -240,13 +279,16 @@ impl Sequencer {
             return;
         }
         let deadline_ns = now_ns + nanos(self.shared.config.election_timeout);
+        let is_late = self.is_late(now_ns);
         let close = || self.room.borrow_mut().close(now_ns);
         let begun = self.rounds.borrow_mut().begin(close, &self.shared.core, deadline_ns);
         match begun {
             Ok(begun) => {
                 self.last_round_ns.set(now_ns);
                 self.metrics().rounds_begun.add_alone(1);
-                self.links.ask(&begun, now_ns);
+                if self.links.ask(&begun, now_ns, is_late) {
+                    self.saving.set();
+                }
                 self.complete_confirmed();
             }
             Err((batch, published)) => {
