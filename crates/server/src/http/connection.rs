@@ -53,6 +53,8 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Time for which what a refused client still sends is read and dropped, so that it can read why
 /// it was refused instead of a reset.
 const LINGER_TIME_MAX: Duration = Duration::from_secs(1);
+/// The same for a native client of a node that stops: it closes as soon as it reads the goodbye.
+const LINGER_TIME_CLOSING: Duration = Duration::from_millis(50);
 /// Bytes read and dropped meanwhile at most.
 const LINGER_LEN_MAX: u64 = 4 << 20;
 
@@ -128,13 +130,22 @@ impl Clients {
                 Some(_) => clients.serve(&state, stream.clone()).await,
                 None => {}
             }
-            clients.forget(id);
+            // A worker that stops ends with its last connection. A native client goes when it has
+            // read the goodbye; until then what it still sends must not reset the connection.
+            let is_last_word = clients.is_closing.get() && state.is_native.get();
+            let limit = if is_last_word { LINGER_TIME_CLOSING } else { LINGER_TIME_MAX };
+            if !is_last_word {
+                clients.forget(id);
+            }
             let stream = Rc::into_inner(stream).map(RefCell::into_inner);
             if let Some(stream) = stream
                 && !state.is_cut.get()
                 && !state.has_ended.get()
             {
-                linger(stream).await;
+                linger(stream, limit).await;
+            }
+            if is_last_word {
+                clients.forget(id);
             }
             drop(permit);
         });
@@ -264,13 +275,13 @@ impl Clients {
 }
 
 /// Reads and drops what a client still sends after its last answer, within limits.
-async fn linger(mut stream: TcpStream) {
+async fn linger(mut stream: TcpStream, limit: Duration) {
     let reading = async {
         stream.shutdown().await?;
         tokio::io::copy(&mut stream.take(LINGER_LEN_MAX), &mut tokio::io::sink()).await
     };
     // However it ends, the connection is dropped now.
-    let _ = timeout(LINGER_TIME_MAX, reading).await;
+    let _ = timeout(limit, reading).await;
 }
 
 /// What the sweep must know of a connection. Times are counted in sweeps.

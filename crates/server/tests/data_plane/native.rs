@@ -441,6 +441,29 @@ fn a_node_that_stops_answers_says_goodbye_and_closes() {
     assert_eq!(client.next(), Got::End);
 }
 
+#[test]
+fn what_a_client_sends_before_it_has_read_the_goodbye_does_not_reset_it() {
+    for _ in 0..10 {
+        let (_cluster, node) = serving_alone();
+        let mut client = Native::open(&node);
+        let begin = Instant::now();
+        let workers = node.workers.clone();
+        let stopping = std::thread::spawn(move || workers.shutdown(PATIENCE));
+        assert_eq!(client.next(), Got::Goodbye);
+        client.ask(1, 1);
+        std::thread::sleep(Duration::from_millis(2));
+        let end = client.stream.read(&mut [0; 64]);
+        let is_in_time = begin.elapsed() < Duration::from_millis(40);
+        drop(client);
+        assert!(stopping.join().unwrap());
+        if is_in_time {
+            assert_eq!(end.expect("no reset"), 0);
+            return;
+        }
+    }
+    panic!("this machine is too slow to tell");
+}
+
 /// A request, from outside: when it began and ended, and what it got.
 struct Call {
     begin: Instant,
