@@ -1,0 +1,134 @@
+//! What a request costs in memory once everything has grown, on the leader and on the voters that
+//! confirm: over the native protocol nothing, over HTTP/1.1 a map of headers and no more. Every
+//! thread of this process is counted, so the client here takes nothing while it is counted, and
+//! there is one test at a time.
+
+#[path = "../data_plane/node.rs"]
+#[allow(dead_code, reason = "shared with the tests of the data plane")]
+mod node;
+
+use std::alloc::System;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use epicepoch_wire::native::frame::{ANSWER_LEN, REQUEST_LEN};
+use epicepoch_wire::native::{ClientHello, Request, TO_CLIENT_TAIL_LEN_MAX, split};
+use node::{Cluster, PATIENCE, TestNode};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// What timers and sweeps may take meanwhile, whatever the number of requests.
+const BACKGROUND_MAX: usize = 40;
+/// Requests that are counted: one allocation in a hundred of them shows.
+const REQUESTS: usize = 100 * BACKGROUND_MAX;
+/// As many requests at once as may wait on a connection, and fewer.
+const DEPTHS: [usize; 3] = [1, 64, 512];
+/// For a request and its answer over HTTP/1.1: the map of the answer's headers that hyper wants, an
+/// index and a list. The map of a request is used again; what is our own takes nothing.
+const HTTP_MAX: f64 = 2.0;
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A leader and two voters that confirm its rounds.
+fn serving() -> (Cluster, Vec<TestNode>) {
+    let mut cluster = Cluster::new(3);
+    let nodes: Vec<_> = (1..=3).map(|node| cluster.start(node)).collect();
+    for node in 2..=3 {
+        nodes[node as usize - 1].publish(cluster.nothing(node));
+    }
+    nodes[0].publish(cluster.leading(1, 3, true));
+    nodes[0].await_metric("epicepoch_confirm_links", 2);
+    (cluster, nodes)
+}
+
+fn connect(node: &TestNode) -> TcpStream {
+    let stream = TcpStream::connect(node.addr).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
+/// Allocations by all threads while `rounds` times something is asked and read.
+fn taken(rounds: usize, mut round: impl FnMut()) -> usize {
+    // Lists grow to what they need.
+    for _ in 0..rounds.min(500) {
+        round();
+    }
+    let region = Region::new(ALLOCATOR);
+    for _ in 0..rounds {
+        round();
+    }
+    let change = region.change();
+    change.allocations + change.reallocations
+}
+
+fn greeted(node: &TestNode) -> TcpStream {
+    let mut stream = connect(node);
+    let mut hello = Vec::new();
+    ClientHello::default().encode(&mut hello);
+    stream.write_all(&hello).unwrap();
+    let (mut input, mut chunk) = (Vec::new(), [0; 4096]);
+    loop {
+        let length = stream.read(&mut chunk).unwrap();
+        input.extend_from_slice(&chunk[..length]);
+        if let Some(frame) = split(&input, TO_CLIENT_TAIL_LEN_MAX).unwrap() {
+            assert_eq!(frame.len(), input.len(), "nothing behind the welcome");
+            return stream;
+        }
+    }
+}
+
+#[test]
+fn a_native_request_takes_no_memory_on_the_leader_nor_on_the_voters() {
+    let _alone = alone();
+    let (_cluster, nodes) = serving();
+    for depth in DEPTHS {
+        let mut stream = greeted(&nodes[0]);
+        let request = Request::new(7, 3).unwrap().to_bytes();
+        let requests: Vec<u8> = request.repeat(depth);
+        assert_eq!(requests.len(), depth * REQUEST_LEN);
+        let mut answers = vec![0; depth * ANSWER_LEN];
+        let taken = taken(REQUESTS / depth, || {
+            stream.write_all(&requests).unwrap();
+            stream.read_exact(&mut answers).unwrap();
+        });
+        println!("native, {depth} at once: {taken} allocations for {REQUESTS} requests");
+        assert_eq!(answers[0], 0x41, "an answer");
+        assert!(taken <= BACKGROUND_MAX, "{taken} for {REQUESTS} requests, {depth} at once");
+    }
+}
+
+#[test]
+fn a_request_over_http_takes_a_map_of_headers() {
+    let _alone = alone();
+    let (_cluster, nodes) = serving();
+    let mut stream = connect(&nodes[0]);
+    let request = b"GET /timestamp HTTP/1.1\r\nhost: test\r\n\r\n";
+    let mut answer = [0; 4096];
+    stream.write_all(request).unwrap();
+    let length = stream.read(&mut answer).unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 200"));
+    let taken = taken(REQUESTS, || {
+        stream.write_all(request).unwrap();
+        stream.read_exact(&mut answer[..length]).unwrap();
+    });
+    assert!(answer.starts_with(b"HTTP/1.1 200"));
+    let each = taken as f64 / REQUESTS as f64;
+    println!("HTTP/1.1: {each:.3} allocations for a request");
+    assert!(each <= HTTP_MAX + 0.01, "{each} allocations for a request");
+}
+
+#[test]
+fn the_count_sees_what_another_thread_takes() {
+    let _alone = alone();
+    let region = Region::new(ALLOCATOR);
+    std::thread::spawn(|| drop(std::hint::black_box(Box::new(1_u64)))).join().unwrap();
+    assert!(region.change().allocations >= 1);
+}
