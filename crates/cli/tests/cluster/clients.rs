@@ -1,8 +1,8 @@
 //! The Rust client over the native protocol, while leaders are killed and told to stop, beside
 //! clients of HTTP: one order for all of them, and no error inside a call's time.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,25 +21,33 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// promises for the silence, and as much again for the backoff of a client.
 const KILLED_MS: (u64, u64) = (400, 900);
 /// Longest call around a leader told to stop, `(p50, worst)` in ms.
-const TERMINATED_MS: (u64, u64) = (50, 100);
+const TERMINATED_MS: (u64, u64) = (50, 50);
 
 /// A client with callers that ask until they are told to stop.
 struct Calling {
     is_over: Arc<AtomicBool>,
+    /// When the last call of each caller began that is through.
+    served: Served,
     thread: JoinHandle<Vec<Operation>>,
 }
+
+type Served = Arc<Mutex<[Option<Instant>; CALLERS]>>;
 
 impl Calling {
     fn start(cluster: &Cluster) -> Self {
         let addrs: Vec<_> = cluster.nodes.iter().map(|node| node.http().to_string()).collect();
         let is_over = Arc::new(AtomicBool::new(false));
-        let over = is_over.clone();
+        let served = Served::default();
+        let (over, serving) = (is_over.clone(), served.clone());
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async move {
                 let client = Client::new(addrs, Options::default()).unwrap();
                 let callers: Vec<_> = (0..CALLERS)
-                    .map(|caller| tokio::spawn(call(client.clone(), caller, over.clone())))
+                    .map(|caller| (client.clone(), caller, over.clone(), serving.clone()))
+                    .map(|(client, caller, over, serving)| {
+                        tokio::spawn(call(client, caller, over, serving))
+                    })
                     .collect();
                 let mut operations = Vec::new();
                 for caller in callers {
@@ -48,7 +56,15 @@ impl Calling {
                 operations
             })
         });
-        Self { is_over, thread }
+        Self { is_over, served, thread }
+    }
+
+    /// Waits until no caller has a call under way from before that: what one event costs a call
+    /// is not to be counted for the next.
+    fn wait_for_service_since(&self, since: Instant) {
+        wait_until("every caller is served", PATIENCE, || {
+            self.served.lock().unwrap().iter().all(|began| *began >= Some(since))
+        });
     }
 
     fn finish(self) -> Vec<Operation> {
@@ -58,13 +74,19 @@ impl Calling {
 }
 
 /// Asks until it is over. An error is a failure of the test.
-async fn call(client: Client, caller: usize, is_over: Arc<AtomicBool>) -> Vec<Operation> {
+async fn call(
+    client: Client,
+    caller: usize,
+    is_over: Arc<AtomicBool>,
+    served: Served,
+) -> Vec<Operation> {
     let mut operations = Vec::new();
     while !is_over.load(Ordering::SeqCst) {
         let start = Instant::now();
         let range = client.timestamps_before(1 + caller as u64 % 3, start + CALL_MAX).await;
         let range = range.unwrap_or_else(|error| panic!("a call failed: {error}"));
         let outcome = Outcome::Answered(range);
+        served.lock().unwrap()[caller] = Some(start);
         operations.push(Operation { start, end: Instant::now(), node: 0, outcome });
         tokio::time::sleep(PAUSE).await;
     }
@@ -93,6 +115,7 @@ fn a_native_client_meets_killed_and_stopped_leaders_without_an_error_in_one_orde
     let (mut killed, mut terminated) = (Vec::new(), Vec::new());
     for is_kill in [true, false].repeat(6) {
         let leader = cluster.wait_for_leader();
+        calling.wait_for_service_since(Instant::now());
         let from = Instant::now();
         if is_kill {
             cluster.nodes[leader].kill();
