@@ -349,7 +349,7 @@ fn requests_and_answers_allocate_nothing() {
         input.clear();
         for at in 0..16 {
             script.session.ask(&mut script.out);
-            frame::put(&mut input, kind::HEADERS, WHOLE, first + 2 * at, &[OK]);
+            frame::put(&mut input, kind::HEADERS, WHOLE, first + 2 * at, b"\x88\x0f\x0d\x0216");
             frame::put(&mut input, kind::DATA, END, first + 2 * at, b"0123456789abcdef");
         }
         let mut at = 0;

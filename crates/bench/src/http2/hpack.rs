@@ -39,6 +39,8 @@ const ENTRY_OVERHEAD: usize = 32;
 /// Bytes of all headers of an answer, counted as in the table. A few bytes can name an entry of
 /// [`TABLE_LEN_MAX`] many times.
 pub const LIST_LEN_MAX: usize = 64 << 10;
+/// Bytes of a block that is recognised when it comes again.
+const REPEATED_LEN_MAX: usize = 256;
 /// Bytes that a number may take after its prefix; 4 hold 28 bits.
 const NUMBER_LEN_MAX: u32 = 4;
 
@@ -54,6 +56,8 @@ pub struct Decoder {
     len_allowed: usize,
     name: Vec<u8>,
     value: Vec<u8>,
+    /// The last block, if it changed nothing.
+    last: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -85,16 +89,15 @@ impl Decoder {
             len_allowed: len_max,
             name: Vec::new(),
             value: Vec::new(),
+            last: Vec::with_capacity(REPEATED_LEN_MAX),
         }
     }
 
-    /// Whether a block says no more than status 200 and headers that the tables hold already: then
-    /// decoding it would change nothing. So are nearly all answers of a connection.
+    /// Whether a block says what the last one said: it is the same byte for byte, and that one left
+    /// the table as it was. So are nearly all answers of a connection.
     #[must_use]
-    pub fn is_plain_ok(&self, block: &[u8]) -> bool {
-        let entries = (STATIC.len() + self.table.len()).min(INDEX_IN_BYTE_MAX) as u8;
-        let is_index = |byte: &u8| (1..=entries).contains(&(byte ^ INDEXED));
-        block.first() == Some(&(INDEXED | STATUS_200)) && block.iter().all(is_index)
+    pub fn is_repeated(&self, block: &[u8]) -> bool {
+        !self.last.is_empty() && self.last == block
     }
 
     /// Decodes a block, and hands each header to `field`: its name and its value.
@@ -103,10 +106,12 @@ impl Decoder {
     /// The connection is of no more use after any of them.
     pub fn decode(
         &mut self,
-        mut block: &[u8],
+        whole: &[u8],
         mut field: impl FnMut(&[u8], &[u8]),
     ) -> Result<(), HpackError> {
-        let (mut list_len, mut is_first) = (0, true);
+        self.last.clear();
+        let mut block = whole;
+        let (mut list_len, mut is_first, mut changes_table) = (0, true, false);
         while let Some(byte) = block.first().copied() {
             if byte & 0xe0 == SIZE_UPDATE {
                 let len = number(&mut block, 5)?;
@@ -115,6 +120,7 @@ impl Decoder {
                 }
                 self.len_max = len;
                 self.evict(0);
+                changes_table = true;
                 continue;
             }
             is_first = false;
@@ -125,6 +131,7 @@ impl Decoder {
                 field(name, value);
             } else {
                 let is_kept = byte & 0xc0 == KEPT;
+                changes_table |= is_kept;
                 let index = number(&mut block, if is_kept { 6 } else { 4 })?;
                 let mut name = std::mem::take(&mut self.name);
                 name.clear();
@@ -145,6 +152,9 @@ impl Decoder {
             if list_len > LIST_LEN_MAX {
                 return Err(HpackError::TooLong);
             }
+        }
+        if !changes_table && whole.len() <= REPEATED_LEN_MAX {
+            self.last.extend_from_slice(whole);
         }
         Ok(())
     }
@@ -311,14 +321,11 @@ fn put_string(out: &mut Vec<u8>, text: &str) {
 
 /// An entry of the tables, section 6.1.
 const INDEXED: u8 = 0x80;
-/// The largest index that needs one byte only.
-const INDEX_IN_BYTE_MAX: usize = 0x7e;
 /// A literal that goes into the table, section 6.2.1.
 const KEPT: u8 = 0x40;
 /// A change of the table's size, section 6.3.
 const SIZE_UPDATE: u8 = 0x20;
 /// Indexes of the static table.
-const STATUS_200: u8 = 8;
 const AUTHORITY: u8 = 1;
 const PATH: u8 = 4;
 const METHOD_GET: u8 = INDEXED | 2;
@@ -447,20 +454,26 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_plain_only_if_it_names_what_is_there() {
+    fn a_block_is_repeated_only_while_the_table_is_what_it_was() {
         let mut decoder = Decoder::default();
-        assert!(decoder.is_plain_ok(&[0x88]) && decoder.is_plain_ok(&[0x88, 0xbd]));
-        for other in [&[][..], &[0x89], &[0x88, 0x80], &[0x88, 0xbe], &[0x88, 0xff, 0], &[0x08]] {
-            assert!(!decoder.is_plain_ok(other), "{other:x?}");
-        }
-        decode(&mut decoder, b"\x88\x40\x01a\x01b").unwrap();
-        assert!(decoder.is_plain_ok(&[0x88, 0xbe]));
+        assert!(!decoder.is_repeated(&[]) && !decoder.is_repeated(&[0x88]));
+        // With an entry into the table the next block of the same bytes says something else.
+        let kept = b"\x88\x40\x01a\x01b";
+        decode(&mut decoder, kept).unwrap();
+        assert!(!decoder.is_repeated(kept));
         let named = [(":status".into(), "200".into()), ("a".into(), "b".into())];
         assert_eq!(decode(&mut decoder, &[0x88, 0xbe]).unwrap(), named);
+        assert!(decoder.is_repeated(&[0x88, 0xbe]) && !decoder.is_repeated(&[0x88]));
+        decode(&mut decoder, kept).unwrap();
+        assert!(!decoder.is_repeated(&[0x88, 0xbe]));
         // The table is emptied: what was there is not there any more.
+        decode(&mut decoder, &[0x88, 0xbe]).unwrap();
         decode(&mut decoder, &[0x20]).unwrap();
-        assert!(!decoder.is_plain_ok(&[0x88, 0xbe]));
+        assert!(!decoder.is_repeated(&[0x88, 0xbe]) && !decoder.is_repeated(&[0x20]));
         assert_eq!(decode(&mut decoder, &[0xbe]), Err(HpackError::Index));
+        assert!(!decoder.is_repeated(&[0xbe]));
+        decode(&mut decoder, &[0x88; REPEATED_LEN_MAX + 1]).unwrap();
+        assert!(!decoder.is_repeated(&[0x88; REPEATED_LEN_MAX + 1]));
     }
 
     #[test]

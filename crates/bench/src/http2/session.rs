@@ -91,6 +91,8 @@ pub struct Answer<'a> {
 pub struct Session {
     request: Request,
     decoder: Decoder,
+    /// Whether the last block that was decoded said 200.
+    is_last_ok: bool,
     slots: Vec<Stream>,
     free: Vec<u32>,
     /// The slot of stream `first_id + 2 * index`, or [`NONE`] if it is over; the front is open.
@@ -144,6 +146,7 @@ impl Session {
         Self {
             request: Request::new(path, authority),
             decoder: Decoder::default(),
+            is_last_ok: false,
             slots: (0..depth).map(|_| Stream::default()).collect(),
             free: (0..depth as u32).rev().collect(),
             order: VecDeque::with_capacity(depth),
@@ -361,7 +364,7 @@ impl Session {
         let slot = self.slot(id)?;
         let mut stream = slot.map(|slot| &mut self.slots[slot]);
         let is_first = stream.as_ref().is_some_and(|stream| stream.status == 0);
-        let status = if self.decoder.is_plain_ok(block) {
+        let status = if self.is_last_ok && self.decoder.is_repeated(block) {
             Some(STATUS_OK)
         } else {
             let mut status = None;
@@ -373,6 +376,7 @@ impl Session {
                     stream.note(name, value);
                 }
             })?;
+            self.is_last_ok = status == Some(STATUS_OK);
             status
         };
         let (Some(stream), Some(slot)) = (stream, slot) else { return Ok(Meaning::Nothing) };
