@@ -3,15 +3,12 @@
 //! only what is around it.
 
 use epicepoch_core::clock::TrustedClock;
-use epicepoch_core::publication::{Published, Role};
-use epicepoch_core::replica::HandOver;
-use epicepoch_core::state::{MembershipChange, MembershipStep};
 use epicepoch_wire::NodeId;
 
 use crate::disk::Disk;
 use crate::event::Event;
 use crate::links::Links;
-use crate::node::{Node, Plane, member};
+use crate::node::{Node, Plane};
 use crate::plant::Plant;
 use crate::world::{MS, SECOND, Weather, World};
 
@@ -90,7 +87,7 @@ pub(crate) struct Nemesis {
     /// How often something delicate provokes a fault, and how often a change of members one between
     /// those that come and those that were there, per thousand.
     provoked: u32,
-    divided: u32,
+    pub(crate) divided: u32,
     /// When that last happened.
     provoked_at_ns: u64,
     pub(crate) is_clock: bool,
@@ -109,8 +106,8 @@ const SWARM: [u32; 6] = [0, 1, 1, 2, 4, 8];
 const PROVOKED_PAUSE_NS: u64 = 100 * MS;
 /// How long a long pause lasts: most end before all heals, the others with it.
 const LONG_NS: (u64, u64) = (6 * SECOND, 60 * SECOND);
-const RAFT: Plane = Plane::Raft;
-const WORKERS: Plane = Plane::Workers;
+pub(crate) const RAFT: Plane = Plane::Raft;
+pub(crate) const WORKERS: Plane = Plane::Workers;
 
 impl World {
     pub(crate) fn fault(&mut self) {
@@ -264,41 +261,13 @@ impl World {
         self.schedule_world(lasts_ns, Event::End { end: End::Links });
     }
 
-    /// A change of members is about to be proposed: its leader, those that are no voters yet and
-    /// perhaps some that are, will be cut off from the other voters, whose links go one after
-    /// another, some before the change is sent, others while it is under way.
-    fn divide_around(&mut self, leader: NodeId, published: &Published) {
-        let lasts_ns = self.random.u64(20 * MS..=self.nemesis.lasts_ns);
-        let planes: &[Plane] = if self.random.bool() { &[RAFT, WORKERS] } else { &[RAFT] };
-        let is_clean = self.random.bool();
-        let is_voter = |node: NodeId| published.voters.iter().any(|(voter, _)| voter == node);
-        let (mut side, mut rest) = (0_u16, vec![]);
-        for node in self.ids() {
-            let stays = node == leader || !is_voter(node) || !is_clean && self.random.bool();
-            if stays { side |= 1 << (node.0 - 1) } else { rest.push(node) }
-        }
-        self.count("divided in a change");
-        for node in rest {
-            if self.chance(300) {
-                self.divide(node, side, planes);
-            } else {
-                let (_, delay_ns) = self.weather.delay_ns;
-                let after_ns = self.random.u64(0..=2 * delay_ns + 2 * MS);
-                self.schedule_world(after_ns, Event::Divide { node, from: side, planes });
-            }
-        }
-        self.schedule_world(lasts_ns, Event::End { end: End::Links });
-    }
-
-    pub(crate) fn divide(&mut self, node: NodeId, from: u16, planes: &[Plane]) {
-        let others: Vec<NodeId> = self.ids().filter(|id| from >> (id.0 - 1) & 1 == 1).collect();
-        if self.nemesis.pause_ns > 0 {
-            self.note(|| format!("{node} is cut off from {others:?}, {planes:?}"));
-            self.cut_all(&[node], &others, planes, true);
-        }
-    }
-
-    fn cut_all(&mut self, from: &[NodeId], to: &[NodeId], planes: &[Plane], is_both: bool) {
+    pub(crate) fn cut_all(
+        &mut self,
+        from: &[NodeId],
+        to: &[NodeId],
+        planes: &[Plane],
+        is_both: bool,
+    ) {
         for plane in planes {
             for (a, b) in from.iter().flat_map(|a| to.iter().map(move |b| (*a, *b))) {
                 self.links.cut(a, b, *plane);
@@ -406,68 +375,11 @@ impl World {
         self.schedule_world(lasts_ns * 3, Event::End { end: End::Clock(node) });
     }
 
-    fn hand_over(&mut self, node: NodeId) {
-        let to = self.random.bool().then(|| self.any());
-        if self.at(node).running.is_some() {
-            self.count("handover asked");
-            self.with(node, |replica, now| replica.hand_over(now, to, HandOver::Asked));
-        }
-    }
-
     fn close_links(&mut self, node: NodeId) {
         let peer = self.any();
         if peer != node && self.at(peer).running.is_some() {
             self.count("link broken");
             self.closed(peer, node);
-        }
-    }
-
-    fn change_members(&mut self) {
-        let leader = self.any_leading();
-        let Some(running) = &self.at(leader).running else { return };
-        let published = running.shared.published();
-        if published.role != Role::Leader {
-            return;
-        }
-        let mut voters: Vec<NodeId> = published.voters.iter().map(|(node, _)| node).collect();
-        let members = published.members.clone();
-        let mut spares: Vec<NodeId> = (self.nemesis.voters + 1..=self.nodes.len() as u64)
-            .map(NodeId)
-            .filter(|spare| !voters.contains(spare))
-            .collect();
-        self.random.shuffle(&mut voters);
-        self.random.shuffle(&mut spares);
-        let (mut learners, mut strangers): (Vec<NodeId>, Vec<NodeId>) =
-            spares.into_iter().partition(|spare| members.contains_key(spare));
-        let most = self.random.usize(1..=2);
-        learners.truncate(most);
-        strangers.truncate(most);
-        let kind = self.random.u32(0..8);
-        let is_voting = !learners.is_empty() && (kind >= 2 || strangers.is_empty());
-        let promoted = learners.into_iter().map(MembershipStep::Promote);
-        let removed = voters.iter().copied().map(MembershipStep::Remove);
-        let steps: Vec<MembershipStep> = match kind {
-            2 if voters.len() > 2 => removed.take(most.min(voters.len() / 2)).collect(),
-            3 if is_voting => promoted.collect(),
-            // As many in as out.
-            _ if is_voting => removed.zip(promoted).flat_map(|(out, come)| [come, out]).collect(),
-            _ => {
-                strangers.into_iter().map(|node| MembershipStep::AddLearner(member(node))).collect()
-            }
-        };
-        if steps.is_empty() {
-            return;
-        }
-        self.nemesis.nonce += 1;
-        let change = MembershipChange { nonce: self.nemesis.nonce, steps };
-        let is_of_voters = !matches!(change.steps[0], MembershipStep::AddLearner(_));
-        if is_of_voters && self.chance(self.nemesis.divided) {
-            self.divide_around(leader, &published);
-        }
-        // Whether it can be proposed just now is not the question here.
-        if self.with(leader, |replica, now| replica.propose_change(now, &change)).is_ok() {
-            self.count("membership change");
-            self.provoke(leader);
         }
     }
 

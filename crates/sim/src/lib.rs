@@ -16,7 +16,7 @@
 //!
 //! Inside: `world` (queue, links, the way of events), `event`, `queue`; `node`, `disk`, `database`,
 //! `clock` (machines); `consensus`, `workers`, `stamper` (what runs on them); `clients`; `faults`,
-//! `links`.
+//! `links`, `operators`.
 
 mod clients;
 mod clock;
@@ -28,6 +28,7 @@ mod faults;
 pub mod history;
 mod links;
 mod node;
+mod operators;
 pub mod plant;
 mod queue;
 pub mod run;

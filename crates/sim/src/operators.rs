@@ -1,0 +1,105 @@
+//! What operators of simulated clusters do: they hand over leadership and change the members, the
+//! latter often at the worst moment. They only ask; the replicas decide.
+
+use epicepoch_core::publication::{Published, Role};
+use epicepoch_core::replica::HandOver;
+use epicepoch_core::state::{MembershipChange, MembershipStep};
+use epicepoch_wire::NodeId;
+
+use crate::event::Event;
+use crate::faults::{End, RAFT, WORKERS};
+use crate::node::{Plane, member};
+use crate::world::{MS, World};
+
+impl World {
+    pub(crate) fn hand_over(&mut self, node: NodeId) {
+        let to = self.random.bool().then(|| self.any());
+        if self.at(node).running.is_some() {
+            self.count("handover asked");
+            self.with(node, |replica, now| replica.hand_over(now, to, HandOver::Asked));
+        }
+    }
+
+    pub(crate) fn change_members(&mut self) {
+        let leader = self.any_leading();
+        let Some(running) = &self.at(leader).running else { return };
+        let published = running.shared.published();
+        if published.role != Role::Leader {
+            return;
+        }
+        let mut voters: Vec<NodeId> = published.voters.iter().map(|(node, _)| node).collect();
+        let members = published.members.clone();
+        let mut spares: Vec<NodeId> = (self.nemesis.voters + 1..=self.nodes.len() as u64)
+            .map(NodeId)
+            .filter(|spare| !voters.contains(spare))
+            .collect();
+        self.random.shuffle(&mut voters);
+        self.random.shuffle(&mut spares);
+        let (mut learners, mut strangers): (Vec<NodeId>, Vec<NodeId>) =
+            spares.into_iter().partition(|spare| members.contains_key(spare));
+        let most = self.random.usize(1..=2);
+        learners.truncate(most);
+        strangers.truncate(most);
+        let kind = self.random.u32(0..8);
+        let is_voting = !learners.is_empty() && (kind >= 2 || strangers.is_empty());
+        let promoted = learners.into_iter().map(MembershipStep::Promote);
+        let removed = voters.iter().copied().map(MembershipStep::Remove);
+        let steps: Vec<MembershipStep> = match kind {
+            2 if voters.len() > 2 => removed.take(most.min(voters.len() / 2)).collect(),
+            3 if is_voting => promoted.collect(),
+            // As many in as out.
+            _ if is_voting => removed.zip(promoted).flat_map(|(out, come)| [come, out]).collect(),
+            _ => {
+                strangers.into_iter().map(|node| MembershipStep::AddLearner(member(node))).collect()
+            }
+        };
+        if steps.is_empty() {
+            return;
+        }
+        self.nemesis.nonce += 1;
+        let change = MembershipChange { nonce: self.nemesis.nonce, steps };
+        let is_of_voters = !matches!(change.steps[0], MembershipStep::AddLearner(_));
+        if is_of_voters && self.chance(self.nemesis.divided) {
+            self.divide_around(leader, &published);
+        }
+        // Whether it can be proposed just now is not the question here.
+        if self.with(leader, |replica, now| replica.propose_change(now, &change)).is_ok() {
+            self.count("membership change");
+            self.provoke(leader);
+        }
+    }
+
+    /// A change of members is about to be proposed: its leader, those that are no voters yet and
+    /// perhaps some that are, will be cut off from the other voters, whose links go one after
+    /// another, some before the change is sent, others while it is under way.
+    fn divide_around(&mut self, leader: NodeId, published: &Published) {
+        let lasts_ns = self.random.u64(20 * MS..=self.nemesis.lasts_ns);
+        let planes: &[Plane] = if self.random.bool() { &[RAFT, WORKERS] } else { &[RAFT] };
+        let is_clean = self.random.bool();
+        let is_voter = |node: NodeId| published.voters.iter().any(|(voter, _)| voter == node);
+        let (mut side, mut rest) = (0_u16, vec![]);
+        for node in self.ids() {
+            let stays = node == leader || !is_voter(node) || !is_clean && self.random.bool();
+            if stays { side |= 1 << (node.0 - 1) } else { rest.push(node) }
+        }
+        self.count("divided in a change");
+        for node in rest {
+            if self.chance(300) {
+                self.divide(node, side, planes);
+            } else {
+                let (_, delay_ns) = self.weather.delay_ns;
+                let after_ns = self.random.u64(0..=2 * delay_ns + 2 * MS);
+                self.schedule_world(after_ns, Event::Divide { node, from: side, planes });
+            }
+        }
+        self.schedule_world(lasts_ns, Event::End { end: End::Links });
+    }
+
+    pub(crate) fn divide(&mut self, node: NodeId, from: u16, planes: &[Plane]) {
+        let others: Vec<NodeId> = self.ids().filter(|id| from >> (id.0 - 1) & 1 == 1).collect();
+        if self.nemesis.pause_ns > 0 {
+            self.note(|| format!("{node} is cut off from {others:?}, {planes:?}"));
+            self.cut_all(&[node], &others, planes, true);
+        }
+    }
+}
