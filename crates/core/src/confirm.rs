@@ -255,7 +255,7 @@ impl<B> InFlight<B> {
         if counts { self.unheard() } else { None }
     }
 
-    /// A voter that has not answered.
+    /// A voter that has not answered: planted bugs alone ask.
     fn unheard(&self) -> Option<usize> {
         let all = 0..self.published.voters.len();
         all.into_iter().find(|at| !self.yes.contains(*at) && !self.no.contains(*at))

@@ -7,7 +7,7 @@ use epicepoch_core::clock::ClockStatus;
 use epicepoch_core::publication::{Published, Role};
 use epicepoch_core::replica::{MessageError, Report};
 use epicepoch_wire::gossip::{Ping, Pong};
-use epicepoch_wire::raft_message::RaftMessage;
+use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
 use epicepoch_wire::{BootId, NodeId, StorePosition};
 
 use crate::disk::Finished;
@@ -20,6 +20,8 @@ use crate::world::{MS, World};
 
 /// Ticks between two pings of every peer, as in production.
 const PING_TICKS: u64 = 20;
+/// Of a thousand snapshots, under how many the connection breaks.
+const SNAPSHOTS_BROKEN: u32 = 100;
 /// Ticks between two looks of a planted bug at what is published.
 const LOOK_TICKS: u64 = 50;
 
@@ -207,7 +209,7 @@ impl World {
         let taken =
             self.with(to, |replica, now| replica.handle_message(now, from, store, &message));
         let Err(error) = taken else {
-            self.history.taken((from, run.boot), &message);
+            self.history.taken(to, (from, run.boot), &message);
             return;
         };
         self.summary.refusals += 1;
@@ -277,6 +279,11 @@ impl World {
             let bytes: Rc<[u8]> = bytes.into();
             let run = self.at(id).run();
             self.send(id, out.to, &Event::Raft { from: id, run, bytes });
+            // The largest message there is: its connection may break under it.
+            if out.message.kind == MessageKind::Snapshot && self.chance(SNAPSHOTS_BROKEN) {
+                let after_ns = self.link_ns();
+                self.schedule_own(id, after_ns, Event::Closed { peer: out.to });
+            }
         }
         while let Some(report) = self.node(id).running_mut().replica.poll_report() {
             self.note(|| format!("{id} reports {report:?}"));

@@ -52,11 +52,12 @@ enum Kind {
     HandOver,
     CloseLinks,
     Members,
+    Mistake,
     RestartAll,
 }
 
 /// Every kind, and how often it comes where nothing else is drawn.
-const KINDS: [(Kind, u32); 13] = [
+const KINDS: [(Kind, u32); 14] = [
     (Kind::Crash, 6),
     (Kind::Restart, 8),
     (Kind::PauseRaft, 6),
@@ -69,6 +70,7 @@ const KINDS: [(Kind, u32); 13] = [
     (Kind::HandOver, 4),
     (Kind::CloseLinks, 2),
     (Kind::Members, 24),
+    (Kind::Mistake, 3),
     (Kind::RestartAll, 3),
 ];
 
@@ -169,6 +171,7 @@ impl World {
             Kind::HandOver => self.hand_over(node),
             Kind::CloseLinks => self.close_links(node),
             Kind::Members => self.change_members(),
+            Kind::Mistake => self.mistake(node),
             Kind::RestartAll => self.restart_all(lasts_ns),
         }
     }
@@ -386,7 +389,7 @@ impl World {
     pub(crate) fn end(&mut self, end: End) {
         match end {
             End::Start(node) => self.start_if_down(node),
-            End::Links => self.links.join(),
+            End::Links => self.join_links(),
             End::Slow => self.links.hasten(),
             // Another pause may have begun meanwhile, which ends later.
             End::Pause(node, plane) => {
@@ -422,6 +425,7 @@ impl World {
         self.nemesis.pause_ns = 0;
         self.weather = Weather::FAIR;
         self.links = Links::default();
+        self.join_links();
         for id in self.ids() {
             self.end(End::Disk(id));
             self.end(End::SetBack(id));
@@ -463,6 +467,7 @@ impl World {
             delay_ns: (50_000, self.random.u64(1..=if is_rough { 8 } else { 2 }) * MS),
             lost: if is_rough { self.random.u32(0..50) } else { 0 },
             doubled: if is_rough { self.random.u32(0..100) } else { 0 },
+            astray: if self.chance(100) { self.random.u32(1..20) } else { 0 },
             late: self.random.u32(0..if is_old { 5 } else { 30 }),
             late_ns: if is_old { 180 * SECOND } else { self.random.u64(10..2_000) * MS },
             together: self.random.u32(0..500),

@@ -360,8 +360,11 @@ impl History {
     }
 
     /// A node has taken a message of a run of another.
-    pub(crate) fn taken(&mut self, by: (NodeId, BootId), message: &RaftMessage) {
+    pub(crate) fn taken(&mut self, to: NodeId, by: (NodeId, BootId), message: &RaftMessage) {
         let kind = message.kind;
+        if message.to != to {
+            self.violate(Invariant::Possible, || format!("node {to} takes {message:?}"));
+        }
         if !matches!(kind, MessageKind::RequestPreVote | MessageKind::RequestPreVoteResponse) {
             self.check_kept(by, message.term);
         }

@@ -1,11 +1,12 @@
 //! The links between nodes as a run breaks them: ways that are cut, ways that are slow while others
 //! are fast. What is under way when that changes still comes as it was sent.
 
+use epicepoch_core::confirm::Begun;
 use epicepoch_wire::NodeId;
 
 use crate::event::Event;
 use crate::faults::End;
-use crate::node::Plane;
+use crate::node::{Plane, WORKERS};
 use crate::world::{MS, NODES_MAX, World};
 
 /// What is wrong with each way from a node to another.
@@ -50,6 +51,23 @@ impl Links {
 }
 
 impl World {
+    /// Ends every cut. Workers ask their newest round again over links that have come back, as they
+    /// do over every new connection.
+    pub(crate) fn join_links(&mut self) {
+        self.links.join();
+        for id in self.ids() {
+            for worker in 0..WORKERS {
+                let running = self.at(id).running.as_ref();
+                let newest = running.and_then(|running| running.workers[worker].rounds.newest());
+                if let Some(Begun { confirm, published }) = newest {
+                    self.summary.rounds_asked_again += 1;
+                    let after_ns = self.link_ns();
+                    self.schedule_own(id, after_ns, Event::Ask { confirm, published });
+                }
+            }
+        }
+    }
+
     /// One link of a node is slow for a while, or all of them are, in both directions or in one.
     pub(crate) fn slow_links(&mut self, node: NodeId, lasts_ns: u64) {
         if self.nodes.len() < 2 {

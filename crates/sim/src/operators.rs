@@ -5,15 +5,64 @@ use epicepoch_core::publication::{Published, Role};
 use epicepoch_core::replica::HandOver;
 use epicepoch_core::state::{MembershipChange, MembershipStep};
 use epicepoch_wire::NodeId;
+use epicepoch_wire::bootstrap::Member;
 
 use crate::event::Event;
 use crate::faults::{End, RAFT, WORKERS};
-use crate::node::{Plane, member};
+use crate::history::Invariant;
+use crate::node::{Node, Plane, member};
 use crate::world::{MS, World};
 
 impl World {
+    /// Somebody asks for a change that can never be made, or asks the wrong node.
+    pub(crate) fn mistake(&mut self, node: NodeId) {
+        let Some(running) = &self.at(node).running else { return };
+        let published = running.shared.published();
+        let leads = published.role == Role::Leader;
+        let known = published.members.keys().next().copied().unwrap_or(node);
+        let stranger = NodeId(STRANGER);
+        let add = |of: NodeId, store_of: NodeId| {
+            MembershipStep::AddLearner(Member { node: of, ..member(store_of) })
+        };
+        let (name, steps) = match self.random.u32(0..8) {
+            0 => ("nothing", vec![]),
+            1 => ("twice", vec![MembershipStep::Remove(known), MembershipStep::Remove(known)]),
+            2 => ("unknown", vec![MembershipStep::Remove(stranger)]),
+            3 => ("nobody", vec![add(NodeId(0), stranger)]),
+            4 => ("member already", vec![add(known, stranger)]),
+            5 => ("store of another", vec![add(stranger, known)]),
+            6 if !leads => ("no leader asked", vec![add(stranger, stranger)]),
+            // The library refuses it once it is committed; until then it is a change like others.
+            _ if leads && published.voters.len() == 1 => {
+                return self.remove_last(node);
+            }
+            _ => return,
+        };
+        self.count("mistaken change");
+        self.nemesis.nonce += 1;
+        let change = MembershipChange { nonce: self.nemesis.nonce, steps };
+        if self.with(node, |replica, now| replica.propose_change(now, &change)).is_ok() {
+            let what = || format!("node {node} takes a change of members: {name}");
+            self.history.violate(Invariant::Possible, what);
+        }
+    }
+
+    /// The only voter is to be removed: nobody would be left to say so.
+    fn remove_last(&mut self, leader: NodeId) {
+        self.nemesis.nonce += 1;
+        let steps = vec![MembershipStep::Remove(leader)];
+        let change = MembershipChange { nonce: self.nemesis.nonce, steps };
+        if self.with(leader, |replica, now| replica.propose_change(now, &change)).is_ok() {
+            self.count("removal of the only voter asked");
+        }
+    }
+
     pub(crate) fn hand_over(&mut self, node: NodeId) {
         let to = self.random.bool().then(|| self.any());
+        // Often to one whose disk could not carry it, which has to decline.
+        let is_stuck = |other: &&Node| other.disk.is_stuck && other.id != node;
+        let stuck = self.nodes.iter().find(is_stuck).map(|other| other.id);
+        let to = stuck.filter(|_| self.random.bool()).or(to);
         if self.at(node).running.is_some() {
             self.count("handover asked");
             self.with(node, |replica, now| replica.hand_over(now, to, HandOver::Asked));
@@ -103,3 +152,6 @@ impl World {
         }
     }
 }
+
+/// A node that is none.
+const STRANGER: u64 = 99;

@@ -203,8 +203,10 @@ impl World {
             let status = replica.status();
             let is_ready = replica.is_quorum_reached() && !replica.is_impaired();
             let is_leader = status.leader == Some(running.identity.node);
+            // What it stamped stands below the ceiling that it publishes.
+            let is_below = running.stamper.epoch() <= replica.ceiling();
             let known = status.peers.iter().all(|peer| peer.matched <= status.last);
-            leads |= is_ready && known && is_leader && published.grant.is_some();
+            leads |= is_ready && known && is_below && is_leader && published.grant.is_some();
             let is_alone = is_leader && published.voters.len() == 1;
             follows |= is_alone || is_ready && published.other_leader().is_some();
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use epicepoch_core::allocator::{AllocateError, Allocator, Now};
 use epicepoch_core::confirm::Confirmed;
 use epicepoch_core::publication::Shared;
-use epicepoch_wire::{EpochIndex, Timestamp, TimestampRange};
+use epicepoch_wire::{Epoch, EpochIndex, Timestamp, TimestampRange};
 
 use crate::node::WORKERS;
 use crate::plant::Plant;
@@ -25,6 +25,12 @@ impl Stamper {
         let count = if plant == Some(Plant::WorkerIndexes) { WORKERS } else { 1 };
         let allocators = (0..count).map(|_| Allocator::new(shared.clone(), EPOCH_INTERVAL_NS));
         Self { allocators: allocators.collect() }
+    }
+
+    /// The last epoch that was stamped.
+    pub(crate) fn epoch(&self) -> Epoch {
+        let epochs = self.allocators.iter().map(Allocator::epoch);
+        epochs.max().unwrap_or(Epoch(0))
     }
 
     pub(crate) fn allocate(

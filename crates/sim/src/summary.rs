@@ -30,6 +30,8 @@ pub struct Summary {
     pub ranges: u64,
     /// Rounds that were begun.
     pub rounds: u64,
+    /// Rounds that were asked again over links that had come back.
+    pub rounds_asked_again: u64,
     /// Rounds that failed.
     pub rounds_failed: u64,
     /// Answers of voters to rounds: yes, no.
@@ -38,6 +40,8 @@ pub struct Summary {
     pub messages_lost: u64,
     /// Messages that came twice.
     pub messages_doubled: u64,
+    /// Messages that came to another node than they were for.
+    pub messages_astray: u64,
     /// Messages on slow links.
     pub messages_slow: u64,
     /// Messages that came late.
@@ -66,11 +70,13 @@ impl Summary {
         self.leaderships.extend(&other.leaderships);
         self.ranges += other.ranges;
         self.rounds += other.rounds;
+        self.rounds_asked_again += other.rounds_asked_again;
         self.rounds_failed += other.rounds_failed;
         self.replies[0] += other.replies[0];
         self.replies[1] += other.replies[1];
         self.messages_lost += other.messages_lost;
         self.messages_doubled += other.messages_doubled;
+        self.messages_astray += other.messages_astray;
         self.messages_slow += other.messages_slow;
         self.messages_late += other.messages_late;
         self.refusals += other.refusals;
@@ -134,13 +140,18 @@ impl fmt::Display for Summary {
         )?;
         writeln!(
             f,
-            "rounds: {} begun, {} failed; voters said yes {} times, no {} times",
-            self.rounds, self.rounds_failed, self.replies[0], self.replies[1]
+            "rounds: {} begun, {} asked again, {} failed; voters said yes {} times, no {} times",
+            self.rounds,
+            self.rounds_asked_again,
+            self.rounds_failed,
+            self.replies[0],
+            self.replies[1]
         )?;
         writeln!(
             f,
-            "messages: {} lost, {} doubled, {} on slow links, {} late, {} refused",
+            "messages: {} lost, {} astray, {} doubled, {} on slow links, {} late, {} refused",
             self.messages_lost,
+            self.messages_astray,
             self.messages_doubled,
             self.messages_slow,
             self.messages_late,

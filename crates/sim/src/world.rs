@@ -33,6 +33,8 @@ pub(crate) struct Weather {
     pub(crate) delay_ns: (u64, u64),
     pub(crate) lost: u32,
     pub(crate) doubled: u32,
+    /// Raft messages that come to another node, as where one has taken the address of another.
+    pub(crate) astray: u32,
     /// Messages that come much later than others, by up to `late_ns`.
     pub(crate) late: u32,
     pub(crate) late_ns: u64,
@@ -50,6 +52,7 @@ impl Weather {
         delay_ns: (MS, MS),
         lost: 0,
         doubled: 0,
+        astray: 0,
         late: 0,
         late_ns: 0,
         together: 0,
@@ -317,6 +320,7 @@ impl World {
         for _ in 0..copies {
             let mut after_ns = self.link_ns();
             let slow_ns = self.links.slow_ns(from, to);
+            let to = self.astray(from, to, event);
             if slow_ns > 0 {
                 self.summary.messages_slow += 1;
                 after_ns += self.random.u64(slow_ns - slow_ns / 8..=slow_ns);
@@ -327,6 +331,18 @@ impl World {
             }
             self.schedule(to, None, after_ns, event.clone());
         }
+    }
+
+    /// To whom a message comes: to whom it is for, nearly always.
+    fn astray(&mut self, from: NodeId, to: NodeId, event: &Event) -> NodeId {
+        let may = matches!(event, Event::Raft { .. });
+        if !may || !self.chance(self.weather.astray) {
+            return to;
+        }
+        let other = self.any();
+        let is_astray = other != to && other != from;
+        self.summary.messages_astray += u64::from(is_astray);
+        if is_astray { other } else { to }
     }
 
     /// How long a message takes on a link.
