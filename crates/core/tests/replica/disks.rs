@@ -259,3 +259,21 @@ fn a_node_whose_disk_is_stuck_does_not_take_leadership_over() {
     bench.take(2, &message(MessageKind::TimeoutNow, 2)).unwrap();
     assert_eq!((bench.status().term, bench.status().role), (Term(3), Role::Candidate));
 }
+
+/// A follower whose disk hangs while its leader goes on: what waits for the disk is limited, and
+/// what is dropped is the oldest, which the newest says as well.
+#[test]
+fn messages_that_wait_for_a_disk_are_limited_and_the_newest_stay() {
+    let mut bench = Bench::new(&[1, 2, 3]);
+    let first = bench.status().last.0;
+    for index in first..first + 5_000 {
+        bench.take(2, &append(1, (index, 1), 1, 0)).expect("an entry is taken");
+    }
+    let last = bench.status().last;
+    assert_eq!((last.0, bench.status().messages_held), (first + 5_000, 4_096));
+    bench.sent();
+    bench.persist();
+    let sent = bench.sent();
+    assert_eq!(sent.len(), 4_096);
+    assert_eq!(sent.last().map(|out| out.message.index), Some(last));
+}

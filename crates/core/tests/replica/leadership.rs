@@ -1,9 +1,9 @@
 //! What a leader does about late grants, handovers that nobody takes, and pauses.
-use epicepoch_core::replica::{HandOver, Report};
+use epicepoch_core::replica::{Fatal, HandOver, Report};
 use epicepoch_wire::NodeId;
 use epicepoch_wire::raft_message::MessageKind;
 
-use crate::support::bench::{Bench, message};
+use crate::support::bench::{Bench, append, message};
 use crate::support::node::{ELECTION_TICKS, RESERVATION_NS, TICK_NS};
 use crate::support::world::START_NS;
 
@@ -126,4 +126,61 @@ fn a_pause_counts_as_one_missed_deadline() {
             bench.reports.iter().filter(|r| matches!(r, Report::ReservationLate { .. })).count();
     }
     assert!(missed <= 3 && fatal.is_none(), "{missed} deadlines missed in one second; {fatal:?}");
+}
+
+/// A leader that its followers hear and that gets no entry committed: one late reservation after
+/// another, until it stops and says why. Not a tick sooner than the limit says.
+#[test]
+fn a_leader_whose_reservations_are_always_late_stops_at_the_limit() {
+    let mut bench = Bench::new(&[1, 2, 3]);
+    bench.elect(&[2, 3]);
+    let answer = message(MessageKind::HeartbeatResponse, bench.status().term.0);
+    let deadline_ticks = RESERVATION_NS / 2 / TICK_NS;
+    let (mut missed, mut ticks) = (0, 0);
+    let fatal = loop {
+        bench.now_ns += TICK_NS;
+        for other in [2, 3] {
+            bench.take(other, &answer).expect("an answer is taken");
+        }
+        ticks += 1;
+        assert!(ticks <= 101 * deadline_ticks, "{missed} deadlines missed, and no end");
+        let result = bench.replica.handle_tick(bench.now_ns, START_NS + bench.now_ns);
+        bench.drain();
+        bench.persist();
+        let late = |report: &Report| match report {
+            Report::ReservationLate { missed } => Some(*missed),
+            _ => None,
+        };
+        missed = bench.reports.iter().filter_map(late).max().unwrap_or(0);
+        if let Err(fatal) = result {
+            break fatal;
+        }
+        assert!(missed < 100, "the limit is reached");
+    };
+    assert_eq!((fatal, missed), (Fatal::DeadlineLimit { missed: 100 }, 100));
+    assert!(bench.is_leader(), "its quorum was heard all along");
+}
+
+/// A disk that takes writes and finishes none: after hundreds of them, some minutes' worth, the
+/// process ends instead of holding ever more.
+#[test]
+fn a_disk_that_finishes_no_write_ends_the_process() {
+    let mut bench = Bench::new(&[1, 2, 3]);
+    bench.take(2, &append(1, (1, 1), 1, 0)).expect("an entry is taken");
+    let mut last = bench.status().last.0;
+    let fatal = loop {
+        bench.take(2, &append(1, (last, 1), 1, 0)).expect("an entry is taken");
+        last += 1;
+        let outstanding = bench.status().writes_outstanding;
+        assert!(outstanding <= 600, "{outstanding} writes, and no end");
+        bench.now_ns += TICK_NS;
+        if let Err(fatal) = bench.replica.handle_tick(bench.now_ns, START_NS + bench.now_ns) {
+            break fatal;
+        }
+        bench.drain();
+    };
+    assert!(
+        matches!(fatal, Fatal::DiskStuck { outstanding } if outstanding >= 500),
+        "{fatal:?}: a slow disk is no dead one"
+    );
 }
