@@ -20,8 +20,7 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
-use epicepoch_wire::native;
-
+use super::opening::{OPENING_LEN, Opening};
 use super::service::NodeService;
 use crate::native::connection::{Common, Connection};
 use crate::worker::ConnectionPermit;
@@ -125,10 +124,10 @@ impl Clients {
         let clients = self.clone();
         spawn_local(async move {
             let stream = Rc::new(RefCell::new(stream));
-            match clients.first_byte(&state, &stream).await {
-                Some(native::FIRST_BYTE) => clients.serve_native(&state, &stream).await,
-                Some(_) => clients.serve(&state, stream.clone()).await,
-                None => {}
+            match clients.opening(&state, &stream).await {
+                Some(Opening::Native) => clients.serve_native(&state, &stream).await,
+                Some(Opening::Http) => clients.serve(&state, stream.clone()).await,
+                Some(Opening::Foreign) | None => {}
             }
             // A worker that stops ends with its last connection. A native client goes when it has
             // read the goodbye; until then what it still sends must not reset the connection.
@@ -192,19 +191,20 @@ impl Clients {
         }
     }
 
-    /// Waits for the first byte, and leaves it where it is; `None` when the connection ends first.
-    async fn first_byte(&self, state: &ClientState, stream: &RefCell<TcpStream>) -> Option<u8> {
+    /// Waits for the first bytes, and leaves them where they are; `None` when the connection ends
+    /// first.
+    async fn opening(&self, state: &ClientState, stream: &RefCell<TcpStream>) -> Option<Opening> {
         poll_fn(|context| {
             state.note_waker(context);
             if state.is_cut.get() || self.is_closing.get() {
                 return Poll::Ready(None);
             }
-            let mut byte = [0];
-            let mut buffer = ReadBuf::new(&mut byte);
+            let mut bytes = [0; OPENING_LEN];
+            let mut buffer = ReadBuf::new(&mut bytes);
             let result = ready!(stream.borrow().poll_peek(context, &mut buffer));
-            let first = result.ok().and_then(|_| buffer.filled().first().copied());
-            state.has_ended.set(first.is_none());
-            Poll::Ready(first)
+            let opening = result.ok().and_then(|_| Opening::of(buffer.filled()));
+            state.has_ended.set(opening.is_none());
+            Poll::Ready(opening)
         })
         .await
     }

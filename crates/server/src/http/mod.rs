@@ -2,6 +2,7 @@
 //! each answers. It holds no timestamp and no proof: `/timestamp` asks the worker's sequencer.
 //!
 //! - `connection`: a client's connection: limits, idle time, how it ends.
+//! - `opening`: what a connection begins with.
 //! - `service`: one request: route, wait, answer.
 //! - `route`: paths and methods.
 //! - `query`: what a request for timestamps asks for.
@@ -13,6 +14,7 @@ mod answer;
 mod body;
 pub(crate) mod connection;
 mod members;
+mod opening;
 pub mod query;
 mod route;
 mod service;

@@ -131,6 +131,10 @@ fn what_is_no_http_is_refused() {
     assert_eq!(client.reply().map(|reply| reply.status), Some(400));
     assert!(client.is_closed());
     let mut client = node.connect();
+    client.send_raw(b"INVALID CONNECTION PREFACE\r\n\r\n");
+    assert!(client.reply().is_none(), "RFC 9113, 3.4");
+    assert!(client.is_closed());
+    let mut client = node.connect();
     client.send_raw(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
     client.send_raw(&[0xFF; 100]);
     client.read_to_end();

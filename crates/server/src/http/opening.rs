@@ -1,0 +1,61 @@
+//! What a connection begins with: the native protocol, HTTP, or neither. It looks at bytes that
+//! stay where they are, and never reads one.
+
+use epicepoch_wire::native;
+
+/// Bytes looked at: the connection preface of HTTP/2 and any request line worth the name.
+pub(super) const OPENING_LEN: usize = 64;
+
+/// What a connection speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Opening {
+    /// The native protocol.
+    Native,
+    /// HTTP of some version, or what hyper refuses with a 400.
+    Http,
+    /// A line of text that names no version of HTTP. It is no request of HTTP/1.1, and an invalid
+    /// preface of HTTP/2, after which the connection must end (RFC 9113, 3.4).
+    Foreign,
+}
+
+impl Opening {
+    /// Tells by the first bytes that have come; `None` while there are none. A line that has not
+    /// come whole is taken for HTTP.
+    pub(super) fn of(bytes: &[u8]) -> Option<Self> {
+        let first = *bytes.first()?;
+        if first == native::FIRST_BYTE {
+            return Some(Self::Native);
+        }
+        let line = bytes.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default();
+        let text = line.strip_suffix(b"\r\n").unwrap_or_default();
+        let is_text = !text.is_empty() && text.iter().all(|byte| matches!(byte, b' '..=b'~'));
+        let names_http = text.windows(HTTP.len()).any(|word| word == HTTP);
+        Some(if is_text && !names_http { Self::Foreign } else { Self::Http })
+    }
+}
+
+const HTTP: &[u8] = b"HTTP/";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_line_of_text_without_a_version_of_http_is_foreign() {
+        for (bytes, opening) in [
+            (&b""[..], None),
+            (&[native::FIRST_BYTE], Some(Opening::Native)),
+            (b"G", Some(Opening::Http)),
+            (b"GET /timestamp HTTP/1.1\r\n", Some(Opening::Http)),
+            (b"GET /timestamp HTTP/9\r\n", Some(Opening::Http)),
+            (b"\r\nGET /timestamp HTTP/1.1\r\n", Some(Opening::Http)),
+            (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Some(Opening::Http)),
+            (b"\x16\x03\x01 hello\r\n", Some(Opening::Http)),
+            (b"INVALID CONNECTION PREF", Some(Opening::Http)),
+            (b"INVALID CONNECTION PREFACE\r\n\r\n", Some(Opening::Foreign)),
+            (b"GET /\r\n", Some(Opening::Foreign)),
+        ] {
+            assert_eq!(Opening::of(bytes), opening, "{bytes:?}");
+        }
+    }
+}
