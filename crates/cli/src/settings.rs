@@ -158,6 +158,21 @@ fn peers(text: &str) -> Option<BTreeMap<NodeId, String>> {
     Some(peers)
 }
 
+/// `0,1`; a processor given twice is refused, because one of the two is a slip.
+fn processors(text: &str) -> Option<Vec<usize>> {
+    let mut processors = Vec::new();
+    for item in text.split(',') {
+        let number = whole_number(item.trim())?;
+        config::WORKER_CPUS.check(number).ok()?;
+        let processor = number as usize;
+        if processors.contains(&processor) {
+            return None;
+        }
+        processors.push(processor);
+    }
+    Some(processors)
+}
+
 const HOST_AND_PORT: &str = "host:port, such as node1.example:60001 or [::1]:60001";
 
 /// Every setting, in the order of the help.
@@ -394,6 +409,29 @@ pub(crate) const TABLE: &[Setting] = &[
         default: "half of the cores",
         help: "Threads that serve clients",
         kind: Kind::Number(config::WORKERS, |draft, count| draft.config.workers = count as usize),
+    },
+    Setting {
+        name: "WORKER_CPUS",
+        group: Group::Limits,
+        value: "CPU,...",
+        default: "none: the kernel chooses",
+        help: "Processors that workers are pinned to, one for each, such as 2,3; WORKERS follows",
+        kind: Kind::Text {
+            allowed: "a list of processors such as 0,1 with each of them once, from 0 to 1023",
+            set: |draft, text| {
+                draft.config.worker_cpus = processors(text)?;
+                Some(())
+            },
+        },
+    },
+    Setting {
+        name: "BUSY_POLL",
+        group: Group::Limits,
+        value: "SWITCH",
+        default: "off",
+        help: "Workers spin instead of sleeping: lowest latency, and a processor always busy for \
+               each of them; leave one for elections",
+        kind: Kind::Switch(|draft, on| draft.config.busy_poll = on),
     },
     Setting {
         name: "DEBUG",

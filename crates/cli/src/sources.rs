@@ -149,7 +149,10 @@ impl Given {
             config.reservation = config::default_reservation(config.election_timeout);
         }
         if !self.has("WORKERS") {
-            config.workers = config::default_workers(cores);
+            config.workers = match config.worker_cpus.len() {
+                0 => config::default_workers(cores),
+                pinned => pinned,
+            };
         }
         Ok(())
     }
@@ -310,6 +313,7 @@ mod tests {
                 (_, "RAFT_ADDR") => "localhost:60001",
                 (_, "RAFT_BIND" | "HTTP_BIND") => "127.0.0.1",
                 (_, "ADVERTISE_ADDR") => "localhost:1",
+                (_, "WORKER_CPUS") => "0,3",
                 (Kind::Switch(_), _) => "on",
                 (Kind::Number(bounds, _), _) => {
                     let value = bounds.default.unwrap_or(bounds.min).to_string();
@@ -407,6 +411,9 @@ mod tests {
         {
             assert!(error.contains(part), "{error}");
         }
+        let error = load_single(&["--workers=3"], &["WORKER_CPUS=0,1"]).expect_err("two for three");
+        assert!(error.contains("WORKER_CPUS has 2 processors and WORKERS is 3"), "{error}");
+        assert_eq!(load_single(&[], &["WORKER_CPUS=0, 5"]).expect("two").config.workers, 2);
         let peers = "PEERS=2=a:1,3=b:1";
         let error = load(&[], &[NEEDED[0], NEEDED[1], peers]).expect_err("not this node");
         assert!(error.contains("PEERS has the node ids 2, 3, but NODE_ID is 1"), "{error}");

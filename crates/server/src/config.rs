@@ -19,7 +19,7 @@ pub use bounds::{
     ELECTION_TIMEOUT_MS, EPOCH_DEADLINE_LIMIT, EPOCH_INTERVAL_MS, HEARTBEAT_MS, HEARTBEATS_MIN,
     HTTP_PORT, HTTP_PORT_DEFAULT, MAX_N, NODE_ID, PEERS_MAX, REQUEST_TIMEOUT_MS,
     RESERVATION_ELECTIONS_MIN, RESERVATION_MS, SHUTDOWN_TIMEOUT_MS, TIMESTAMP_REQUEST_BUFFER,
-    WORKERS,
+    WORKER_CPUS, WORKERS,
 };
 use bounds::{default_of, millis};
 pub use error::ConfigError;
@@ -106,6 +106,13 @@ pub struct Config {
     /// Data-plane threads (`WORKERS`). Default half of the cores, 1 to 64, because the kernel's
     /// network stack and the consensus plane need the other half: see [`default_workers`].
     pub workers: usize,
+    /// The processors that workers run on (`WORKER_CPUS`), the first worker on the first one; as
+    /// many as workers, each once, or none. Default none: the kernel places threads better than
+    /// who does not know what else runs on the machine.
+    pub worker_cpus: Vec<usize>,
+    /// Whether workers spin instead of sleeping (`BUSY_POLL`). Default off: it keeps a processor
+    /// busy for each worker, also while nobody asks.
+    pub busy_poll: bool,
     /// How long SIGTERM waits for open requests and for the handover of leadership
     /// (`SHUTDOWN_TIMEOUT_MS`). Default 3000 ms, well below the grace of common supervisors.
     pub shutdown_timeout: Duration,
@@ -142,6 +149,8 @@ impl Config {
             request_timeout: default_of(REQUEST_TIMEOUT_MS),
             connections_max: CONNECTIONS_MAX.default.unwrap_or(1) as usize,
             workers: 1,
+            worker_cpus: Vec::new(),
+            busy_poll: false,
             shutdown_timeout: default_of(SHUTDOWN_TIMEOUT_MS),
         }
     }
@@ -272,7 +281,23 @@ impl Config {
         REQUEST_TIMEOUT_MS.check_duration(self.request_timeout)?;
         CONNECTIONS_MAX.check(self.connections_max as u64)?;
         WORKERS.check(self.workers as u64)?;
+        self.check_worker_cpus()?;
         SHUTDOWN_TIMEOUT_MS.check_duration(self.shutdown_timeout)
+    }
+
+    fn check_worker_cpus(&self) -> Result<(), ConfigError> {
+        let cpus = &self.worker_cpus;
+        for (position, cpu) in cpus.iter().enumerate() {
+            WORKER_CPUS.check(*cpu as u64)?;
+            if cpus[..position].contains(cpu) {
+                return Err(ConfigError::DuplicateCpu { cpu: *cpu });
+            }
+        }
+        if !cpus.is_empty() && cpus.len() != self.workers {
+            let (cpus, workers) = (cpus.len(), self.workers);
+            return Err(ConfigError::WorkerCpus { cpus, workers });
+        }
+        Ok(())
     }
 
     fn check_timing(&self) -> Result<(), ConfigError> {
@@ -495,6 +520,7 @@ mod tests {
         assert_eq!(of(|c| c.request_timeout = Duration::ZERO), "REQUEST_TIMEOUT_MS");
         assert_eq!(of(|c| c.connections_max = 0), "CONNECTIONS_MAX");
         assert_eq!(of(|c| c.workers = 65), "WORKERS");
+        assert_eq!(of(|c| c.worker_cpus = vec![1024]), "WORKER_CPUS");
         assert_eq!(of(|c| c.shutdown_timeout = Duration::MAX), "SHUTDOWN_TIMEOUT_MS");
     }
 
@@ -506,6 +532,10 @@ mod tests {
         assert!(matches!(error, E::HeartbeatTooSlow { max_ms: 66, .. }), "{error}");
         let error = refused(|c| c.reservation = ms(799));
         assert!(matches!(error, E::ReservationTooShort { min_ms: 800, .. }), "{error}");
+        let error = refused(|c| c.worker_cpus = vec![0, 1]);
+        assert!(matches!(error, E::WorkerCpus { cpus: 2, workers: 1 }), "{error}");
+        let error = refused(|c| c.worker_cpus = vec![3, 3]);
+        assert!(matches!(error, E::DuplicateCpu { cpu: 3 }), "{error}");
         let error = refused(|c| c.http_port = 60001);
         assert!(matches!(error, E::PortClash { port: 60001, .. }), "{error}");
         let error = refused(|c| c.advertise_addr = "10.0.0.1:0".into());

@@ -23,7 +23,7 @@ use crate::listener::{Acceptor, ClientListener, raise_descriptor_limit};
 use crate::metrics::Metrics;
 use crate::shared::{Health, NodeClock, NodeShared};
 use crate::storage::{OpenError, Opened, Storage};
-use crate::worker::Workers;
+use crate::worker::{ProcessorError, Workers, processor};
 
 /// A running node. Dropping it without [`Node::wait`] leaves its threads running.
 #[derive(Debug)]
@@ -44,6 +44,9 @@ pub enum StartError {
     /// Correct the configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// Correct `WORKER_CPUS`.
+    #[error(transparent)]
+    Processor(#[from] ProcessorError),
     /// Unset the test switch, or use a test build.
     #[error(transparent)]
     Faults(#[from] FaultsError),
@@ -120,6 +123,8 @@ impl Node {
     /// When the node cannot start; nothing is left running.
     pub fn start_with_faults(config: Config, faults: Option<PathBuf>) -> Result<Self, StartError> {
         config.check()?;
+        processor::check(&config.worker_cpus)?;
+        warn_of_spinning(&config);
         let faults = Faults::from_path(faults)?;
         match raise_descriptor_limit() {
             Ok(limit) => tracing::debug!(?limit, "descriptors"),
@@ -248,6 +253,20 @@ impl Node {
         if let Some(consensus) = consensus.as_ref() {
             consensus.hand_over(Some(target));
         }
+    }
+}
+
+/// Elections wait for a processor when workers spin on all of them.
+fn warn_of_spinning(config: &Config) {
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    if config.busy_poll && config.workers >= processors {
+        let workers = config.workers;
+        tracing::warn!(
+            workers,
+            processors,
+            "BUSY_POLL leaves no processor for elections and \
+            the kernel: lower WORKERS"
+        );
     }
 }
 

@@ -137,6 +137,8 @@ fn a_wrong_value_is_refused_with_the_name_and_the_value() {
         ("HTTP_BIND", &["localhost", "127.0.0.1:1"]),
         ("RAFT_BIND", &["nowhere", "127.0.0.1:99999"]),
         ("WORKERS", &["0", "65"]),
+        ("WORKER_CPUS", &["x", "0-1", "0,0", "1024"]),
+        ("BUSY_POLL", &["perhaps"]),
         ("CONNECTIONS_MAX", &["0", "abc"]),
         ("REQUEST_TIMEOUT_MS", &["0", "60001"]),
         ("SHUTDOWN_TIMEOUT_MS", &["0", "60001"]),
@@ -215,6 +217,16 @@ fn an_address_of_another_machine_is_refused_by_the_setting_that_binds_it() {
         for word in [name, "192.0.2.1", "of this machine"] {
             assert!(ended.stderr.contains(word), "{word}: {}", ended.output());
         }
+    }
+}
+
+#[test]
+fn a_processor_that_this_machine_has_not_is_refused_by_its_number() {
+    let bench = Bench::new();
+    let ended = bench.serve(&bench.with(&[("BOOTSTRAP", "1"), ("WORKER_CPUS", "1023")]));
+    assert_eq!(ended.code, Some(1), "{}", ended.output());
+    for word in ["WORKER_CPUS has processor 1023", "allowed are 0"] {
+        assert!(ended.stderr.contains(word), "{word}: {}", ended.output());
     }
 }
 

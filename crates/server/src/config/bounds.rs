@@ -106,5 +106,8 @@ pub const REQUEST_TIMEOUT_MS: Bounds = bounds("REQUEST_TIMEOUT_MS", 1, 60_000, S
 pub const CONNECTIONS_MAX: Bounds = bounds("CONNECTIONS_MAX", 1, 1_000_000, Some(20_000), "");
 /// Bounds of [`Config::workers`](super::Config::workers).
 pub const WORKERS: Bounds = bounds("WORKERS", 1, 64, None, "");
+/// Bounds of each of [`Config::worker_cpus`](super::Config::worker_cpus): as many as the kernel's
+/// set of processors holds.
+pub const WORKER_CPUS: Bounds = bounds("WORKER_CPUS", 0, 1023, None, "");
 /// Bounds of [`Config::shutdown_timeout`](super::Config::shutdown_timeout).
 pub const SHUTDOWN_TIMEOUT_MS: Bounds = bounds("SHUTDOWN_TIMEOUT_MS", 1, 60_000, Some(3_000), "ms");

@@ -158,6 +158,23 @@ pub enum ConfigError {
         /// Least value allowed.
         min_ms: u64,
     },
+    /// Name a processor for each worker, or for none.
+    #[error(
+        "WORKER_CPUS has {cpus} processors and WORKERS is {workers}; allowed is one for each \
+         worker, or no WORKER_CPUS"
+    )]
+    WorkerCpus {
+        /// Processors in the list.
+        cpus: usize,
+        /// Workers.
+        workers: usize,
+    },
+    /// Give each worker a processor of its own.
+    #[error("WORKER_CPUS has processor {cpu} twice; allowed is each processor once")]
+    DuplicateCpu {
+        /// The processor given twice.
+        cpu: usize,
+    },
     /// Use a plain name.
     #[error(
         "CLUSTER is {value:?}; allowed are 1 to {CLUSTER_NAME_LEN_MAX} letters, digits, '.', '_' \
@@ -191,6 +208,8 @@ impl ConfigError {
             Self::PortClash { .. } => vec!["HTTP_PORT", "RAFT_BIND"],
             Self::HeartbeatTooSlow { .. } => vec!["HEARTBEAT_MS", "ELECTION_TIMEOUT_MS"],
             Self::ReservationTooShort { .. } => vec!["RESERVATION_MS", "ELECTION_TIMEOUT_MS"],
+            Self::WorkerCpus { .. } => vec!["WORKER_CPUS", "WORKERS"],
+            Self::DuplicateCpu { .. } => vec!["WORKER_CPUS"],
             Self::ClusterName { .. } => vec!["CLUSTER"],
             Self::DataDir => vec!["DATA_DIR"],
         }

@@ -4,6 +4,7 @@
 //!
 //! - [`Workers`]: starts, feeds and ends them.
 //! - `thread`: the event loop of one worker: peers first, then clients.
+//! - `processor`: where that thread runs, and whether it sleeps.
 //! - `mail`: what other threads tell a worker.
 //! - `sequencer`: requests, rounds, answers.
 //! - `batch`: where requests wait; `places`: how many may.
@@ -32,6 +33,7 @@ mod confirm_link;
 mod links;
 mod mail;
 mod places;
+pub(crate) mod processor;
 pub(crate) mod sequencer;
 pub(crate) mod signal;
 mod thread;
@@ -39,6 +41,8 @@ pub(crate) mod view;
 
 use mail::{Letter, Letterbox};
 use places::Places;
+pub use processor::ProcessorError;
+use processor::Seat;
 
 /// The workers of a node. Clones are handles to the same threads; when the last one goes, the
 /// threads end without finishing their requests.
@@ -86,7 +90,11 @@ impl Workers {
                 places: places.clone(),
                 ended: EndGuard(workers.0.ended.clone()),
             };
-            let thread = start.spawn()?;
+            let seat = Seat {
+                cpu: shared.config.worker_cpus.get(worker).copied(),
+                is_spinning: shared.config.busy_poll,
+            };
+            let thread = start.spawn(seat)?;
             workers.threads().push(thread);
         }
         Ok(workers)

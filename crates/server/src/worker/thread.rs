@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use epicepoch_wire::hello::{Hello, LinkKind};
 use epicepoch_wire::{NodeId, WorkerId};
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -24,6 +25,7 @@ use super::confirm_answer::Caller;
 use super::links::Links;
 use super::mail::{Letter, Letterbox};
 use super::places::Places;
+use super::processor::{Seat, spin};
 use super::sequencer::Sequencer;
 use super::signal::Signal;
 use crate::abort::AbortOnPanic;
@@ -61,13 +63,20 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// Starts the thread.
-    pub(crate) fn spawn(self) -> io::Result<JoinHandle<()>> {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        let runtime = builder.enable_io().enable_time().max_blocking_threads(RESOLVERS_MAX);
-        let runtime = runtime.thread_name(format!("resolve-{}", self.worker)).build()?;
+    /// Starts the thread in its seat.
+    pub(crate) fn spawn(self, seat: Seat) -> io::Result<JoinHandle<()>> {
+        let mut builder = Builder::new_current_thread();
+        builder.enable_io().enable_time().max_blocking_threads(RESOLVERS_MAX);
+        builder.thread_name(format!("resolve-{}", self.worker));
+        seat.spawn(&mut builder, |builder| self.spawn_on(builder.build()?, seat.is_spinning))
+    }
+
+    fn spawn_on(self, runtime: Runtime, is_spinning: bool) -> io::Result<JoinHandle<()>> {
         std::thread::Builder::new().name(format!("worker-{}", self.worker)).spawn(move || {
             let _abort = AbortOnPanic("worker");
+            if is_spinning {
+                runtime.spawn(spin());
+            }
             let Self { worker, shared, metrics, boxes, letters, places, ended } = self;
             let local = LocalSet::new();
             let timeout = shared.config.election_timeout;

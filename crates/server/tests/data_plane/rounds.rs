@@ -9,7 +9,7 @@ use epicepoch_wire::frame::FrameKind;
 use epicepoch_wire::hello::{Hello, LinkKind};
 use epicepoch_wire::{BootId, NodeId, Round, StoreId, Term, WorkerId};
 
-use crate::node::{Cluster, TestNode, read_frame, send_frame, store};
+use crate::node::{Cluster, PATIENCE, TestNode, read_frame, send_frame, store};
 
 fn two() -> (Cluster, TestNode, TestNode) {
     let mut cluster = Cluster::new(2);
@@ -41,6 +41,26 @@ fn a_voter_confirms_and_after_a_higher_promise_it_does_not() {
     for _ in 0..3 {
         assert_eq!(a.request("GET /timestamp").error(), (503, "NO_LEADER"));
     }
+}
+
+#[test]
+fn workers_that_spin_confirm_and_answer_and_end() {
+    let mut cluster = Cluster::new(2);
+    let spinning = |config: &mut epicepoch_server::Config| {
+        config.election_timeout = PATIENCE / 4;
+        config.busy_poll = true;
+    };
+    let (a, b) = (cluster.start_with(1, spinning), cluster.start_with(2, spinning));
+    b.publish(cluster.nothing(2));
+    a.publish(cluster.leading(1, 3, true));
+    a.await_metric("epicepoch_is_leader", 1);
+    assert_eq!(first_timestamp(&a).timestamps().len(), 1);
+    for _ in 0..100 {
+        assert_eq!(a.request("GET /timestamp").timestamps().len(), 1);
+    }
+    b.shared.core.promise.raise(Term(4));
+    assert_eq!(a.request("GET /timestamp").error(), (503, "NO_LEADER"));
+    assert!(a.workers.shutdown(PATIENCE) && b.workers.shutdown(PATIENCE));
 }
 
 #[test]
@@ -259,7 +279,7 @@ fn question(node: u64) -> Confirm {
 /// Opens a confirm link to `node` as member `from`.
 fn call(cluster: &Cluster, node: &TestNode, from: u64) -> std::net::TcpStream {
     let mut stream = std::net::TcpStream::connect(&node.shared.config.raft_addr).unwrap();
-    stream.set_read_timeout(Some(crate::node::PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let identity = cluster.nothing(from).identity;
     let link = LinkKind::Confirm(WorkerId(0));
     let to = node.shared.identity.node;
