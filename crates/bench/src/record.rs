@@ -151,6 +151,9 @@ pub struct Config {
     pub duration_ns: u64,
     /// How long a request might take.
     pub timeout_ns: u64,
+    /// Whether generator threads spun instead of sleeping.
+    #[serde(default)]
+    pub spin: bool,
 }
 
 /// A node.
@@ -430,6 +433,7 @@ impl Config {
             warmup_ns: nanos(config.warmup),
             duration_ns: nanos(config.duration),
             timeout_ns: nanos(config.request_timeout),
+            spin: config.spin,
         }
     }
 }

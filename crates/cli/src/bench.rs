@@ -216,6 +216,7 @@ pub(crate) fn config(matches: &ArgMatches) -> Result<RunConfig, Failure> {
         request_timeout: duration(matches, "timeout", addresses::TIMEOUT_MAX)?,
         verify: text_of(matches, "verify") == "on",
         pids,
+        spin: matches.try_get_one::<bool>("spin").is_ok_and(|it| it == Some(&true)),
         ..defaults
     })
 }

@@ -298,6 +298,7 @@ fn bench_run() -> Command {
     load_arguments(command, "1s", "10s")
         .arg(text("slo", "PROMISES", "Judge the run: p99=1ms,max=20ms,gap=1s,errors=0.1%"))
         .arg(text("json", "FILE", "Write everything as JSON; times are nanoseconds"))
+        .arg(switch("spin", "Threads spin instead of sleeping: what is left is the service's time"))
         .arg(switch("floor", "Measure all of bench floor just before, and show multiples of it"))
         .arg(bench::floor_dir().requires("floor"))
         .arg(text("interval", "TIME", "Length of the report's intervals [default: 1s, or longer]"))

@@ -129,6 +129,9 @@ pub struct RunConfig {
     pub seed: u64,
     /// Local server processes whose CPU time is counted, at most [`PIDS_MAX`].
     pub pids: Vec<u32>,
+    /// Generator threads spin instead of sleeping: what is measured is then the service, and not
+    /// how long this machine takes to wake the client. Default off.
+    pub spin: bool,
     /// A planted bug for tests: the generator wastes this much time before each request. It must
     /// find out by itself that it was too slow.
     pub planted_delay: Duration,
@@ -153,6 +156,7 @@ impl RunConfig {
             verify: true,
             seed: 1,
             pids: Vec::new(),
+            spin: false,
             planted_delay: Duration::ZERO,
         }
     }

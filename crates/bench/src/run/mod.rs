@@ -114,7 +114,9 @@ pub fn run(config: RunConfig, mut watch: impl FnMut(&Live, Duration)) -> Measure
         checked.verdict.totals.refused = counts.failed() - counts.unsent - unknown;
         counts.unverified += checked.left_out;
     }
-    let generator = Generator::new(&config, &counts, before.busy_until(&after));
+    // Who spins is busy whatever it does.
+    let busy = if config.spin { None } else { before.busy_until(&after) };
+    let generator = Generator::new(&config, &counts, busy);
     Measurement {
         elapsed: shared.last_answer() - window.from,
         gap_max: shared.gap_max(over),
@@ -206,8 +208,15 @@ fn drive(
     shared: &Arc<Shared>,
     checker: Option<ToChecker>,
 ) -> Counts {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("a runtime can be built");
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    if config.spin {
+        // One task, then a look at the sockets.
+        builder.event_interval(1);
+    }
+    let runtime = builder.enable_all().build().expect("a runtime can be built");
+    if config.spin {
+        runtime.spawn(spin());
+    }
     let open_loop = matches!(config.pace, Pace::Open { .. });
     let ledger =
         Rc::new(RefCell::new(Ledger::new(shared.clone(), open_loop, config.interval, checker)));
@@ -260,6 +269,13 @@ fn drive(
     let mut counts = ledger.finish();
     counts.unsent += unsent;
     counts
+}
+
+/// Keeps a runtime from sleeping.
+async fn spin() {
+    loop {
+        tokio::task::yield_now().await;
+    }
 }
 
 /// What the kernel says at one moment.

@@ -46,6 +46,7 @@ pub(crate) fn run(course: &[Histogram<u64>]) -> Run {
             warmup_ns: 0,
             duration_ns: elapsed_ns,
             timeout_ns: 1,
+            spin: false,
         },
         elapsed_ns,
         answers: latency_ns.len(),
