@@ -24,6 +24,7 @@ type command struct {
 	TimeoutMS int64    `json:"timeout_ms"`
 	AttemptMS int64    `json:"attempt_ms"`
 	RefreshMS int64    `json:"refresh_ms"`
+	Cluster   string   `json:"cluster"`
 }
 
 type reply struct {
@@ -101,6 +102,7 @@ func (d *driver) open(c command) {
 	defer cancel()
 	client, err := epicepoch.Dial(ctx, c.Addrs,
 		epicepoch.WithAttemptTimeout(time.Duration(c.AttemptMS)*time.Millisecond),
+		epicepoch.WithClusterName(c.Cluster),
 		epicepoch.WithRefresh(time.Duration(c.RefreshMS)*time.Millisecond))
 	d.mu.Lock()
 	d.client = client

@@ -37,6 +37,8 @@ pub struct Settings {
     pub refresh: Duration,
     /// How long opening may take. Default 2 s.
     pub timeout: Duration,
+    /// The name of the cluster that the client expects. Default any.
+    pub cluster: Option<String>,
 }
 
 impl Default for Settings {
@@ -45,6 +47,7 @@ impl Default for Settings {
             attempt: Duration::from_millis(100),
             refresh: Duration::from_mins(1),
             timeout: Duration::from_secs(2),
+            cluster: None,
         }
     }
 }
@@ -250,6 +253,7 @@ impl Driver {
             timeout_ms: millis(settings.timeout),
             attempt_ms: millis(settings.attempt),
             refresh_ms: millis(settings.refresh),
+            cluster: settings.cluster.clone(),
         });
         pending.wait()
     }

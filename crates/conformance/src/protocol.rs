@@ -21,6 +21,9 @@ pub enum Command {
         attempt_ms: u64,
         /// How often the members are learned anew.
         refresh_ms: u64,
+        /// The name of the cluster that the client expects; absent for any.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cluster: Option<String>,
     },
     /// Call the client for timestamps.
     Timestamps {

@@ -83,8 +83,20 @@ impl Stage {
     /// # Errors
     /// When nothing goes wrong.
     pub fn first_refusal(&mut self, addrs: &[String], timeout: Duration) -> Result<Call, String> {
-        let settings = Settings { timeout, ..Settings::default() };
-        let opened = self.driver.open(addrs, &settings)?;
+        self.first_refusal_with(addrs, &Settings { timeout, ..Settings::default() })
+    }
+
+    /// The same with other settings; their time for opening is also that of the call.
+    ///
+    /// # Errors
+    /// When nothing goes wrong.
+    pub fn first_refusal_with(
+        &mut self,
+        addrs: &[String],
+        settings: &Settings,
+    ) -> Result<Call, String> {
+        let timeout = settings.timeout;
+        let opened = self.driver.open(addrs, settings)?;
         if opened.outcome.is_err() {
             return Ok(opened);
         }

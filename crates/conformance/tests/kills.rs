@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use epicepoch_conformance::kills::{Loss, median, run};
 
-use drivers::{go, naive, rust};
+use drivers::{go, hedging_rust, naive, rust};
 
 /// Longest call around a killed leader, `(p50, worst)`, beyond what the machine itself stalled: what
 /// `docs/operations.md` promises for the silence is all that a client may notice.
@@ -42,7 +42,8 @@ fn binary() -> PathBuf {
 fn rust_go_and_http_clients_meet_lost_leaders_in_one_order_and_without_an_error() {
     let _turn = turn();
     let losses = [Loss::Killed, Loss::Stopped].repeat(6);
-    let seen = run(&binary(), &[rust(), go()], &losses).expect("a run that can be judged");
+    let seen =
+        run(&binary(), &[rust(), hedging_rust(), go()], &losses).expect("a run that can be judged");
     for crowd in &seen.crowds {
         println!(
             "{}: {} calls, clock {:?}",

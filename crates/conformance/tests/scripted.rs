@@ -11,7 +11,7 @@ use epicepoch_conformance::DriverCommand;
 use epicepoch_conformance::scenarios;
 use epicepoch_conformance::suite::{Clause, play, play_all};
 
-use drivers::{go, naive, rust};
+use drivers::{go, hedging_rust, naive, rust};
 
 /// One client at a time: scenarios measure how long things take.
 fn turn() -> MutexGuard<'static, ()> {
@@ -30,6 +30,11 @@ fn holds_the_contract(driver: &DriverCommand) {
 #[test]
 fn the_rust_client_holds_the_contract() {
     holds_the_contract(&rust());
+}
+
+#[test]
+fn the_rust_client_holds_the_contract_while_it_asks_twice() {
+    holds_the_contract(&hedging_rust());
 }
 
 #[test]

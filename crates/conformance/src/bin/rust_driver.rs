@@ -1,4 +1,5 @@
-//! The driver of the Rust client, `epicepoch-client`, over the native protocol.
+//! The driver of the Rust client, `epicepoch-client`, over the native protocol. With `--hedge MS`
+//! the client asks a second time when an answer takes that long.
 
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
@@ -12,6 +13,13 @@ use epicepoch_wire::http::ErrorCode;
 use tokio::sync::{mpsc, oneshot};
 
 fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let hedge_after = match arguments.as_slice() {
+        [] => None,
+        [flag, ms] if flag == "--hedge" => Some(ms.parse().expect("milliseconds")),
+        other => panic!("allowed is --hedge MS, not {other:?}"),
+    };
+    let hedge_after = hedge_after.map(Duration::from_millis);
     let (sender, receiver) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
@@ -22,25 +30,27 @@ fn main() {
         }
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.expect("a runtime").block_on(drive(receiver));
+    runtime.expect("a runtime").block_on(drive(receiver, hedge_after));
 }
 
 /// Calls under way, and how to make their callers give up.
 type Calls = Arc<Mutex<HashMap<u64, oneshot::Sender<()>>>>;
 
 /// Carries commands out until there are no more.
-async fn drive(mut commands: mpsc::UnboundedReceiver<Command>) {
+async fn drive(mut commands: mpsc::UnboundedReceiver<Command>, hedge_after: Option<Duration>) {
     let origin = Instant::now();
     let calls = Calls::default();
     let mut client = None;
     while let Some(command) = commands.recv().await {
         let start = reading(origin);
         match command {
-            Command::Open { id, addrs, timeout_ms, attempt_ms, refresh_ms } => {
+            Command::Open { id, addrs, timeout_ms, attempt_ms, refresh_ms, cluster } => {
                 let mut options = Options::default();
                 options.timeout = Duration::from_millis(timeout_ms);
                 options.attempt_timeout = Duration::from_millis(attempt_ms);
                 options.refresh_interval = Duration::from_millis(refresh_ms);
+                options.cluster_name = cluster;
+                options.hedge_after = hedge_after;
                 let opened = Client::new(addrs, options);
                 let error = opened.as_ref().err().map(|error| (Fault::Other, error.to_string()));
                 client = opened.ok();

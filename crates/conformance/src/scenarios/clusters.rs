@@ -4,17 +4,19 @@ use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::{ClusterId, HistoryId};
 
 use super::scenario;
-use crate::Verdict;
 use crate::node::{CLUSTER, HISTORY, Node};
 use crate::protocol::Fault;
 use crate::stage::{CALL_MAX, Stage, expect_fault};
 use crate::suite::Scenario;
+use crate::{Settings, Verdict};
 
 pub(super) const SCENARIOS: &[Scenario] = &[
     scenario(6, "an_answer_of_another_cluster_is_refused", another_cluster),
     scenario(6, "an_answer_of_another_history_is_refused", another_history),
     scenario(6, "a_node_that_refuses_the_cluster_is_believed", refused_by_node),
     scenario(6, "a_node_of_no_cluster_yet_is_passed_over", no_cluster_yet),
+    scenario(6, "a_client_of_the_right_name_is_served", right_name),
+    scenario(6, "a_client_of_another_name_is_told_so", wrong_name),
 ];
 
 fn turns_into(node: &Node, cluster: ClusterId, history: HistoryId) {
@@ -60,3 +62,36 @@ fn no_cluster_yet(stage: &mut Stage) -> Verdict {
     stage.open(&[&new, &leader])?;
     stage.answered(1).map(drop)
 }
+
+/// A leader that holds clients to the name of its cluster, as real nodes do.
+fn named(stage: &mut Stage) -> Node {
+    let leader = stage.leader();
+    leader.on_hello(|node, peer, hello| {
+        if hello.cluster_name == NAME {
+            let mut welcome = node.greeting();
+            NAME.clone_into(&mut welcome.cluster_name);
+            return peer.welcome(&welcome);
+        }
+        peer.refuse(ErrorCode::WrongCluster as u16, true, 0, NAME);
+        peer.hang_up();
+    });
+    leader
+}
+
+fn right_name(stage: &mut Stage) -> Verdict {
+    let leader = named(stage);
+    let cluster = Some(NAME.to_owned());
+    stage.open_with(&[&leader], &Settings { cluster, ..Settings::default() })?;
+    stage.answered(1).map(drop)
+}
+
+fn wrong_name(stage: &mut Stage) -> Verdict {
+    let leader = named(stage);
+    let cluster = Some("another".to_owned());
+    let settings = Settings { cluster, timeout: CALL_MAX, ..Settings::default() };
+    let call = stage.first_refusal_with(&[leader.addr()], &settings)?;
+    expect_fault(&call, Fault::WrongCluster)
+}
+
+/// What the cluster is called.
+const NAME: &str = "payments";

@@ -1,5 +1,6 @@
 //! When a call ends: deadlines, callers that give up, clients that are closed.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -42,22 +43,21 @@ fn silent_node(stage: &mut Stage) -> Verdict {
 
 fn late_answer(stage: &mut Stage) -> Verdict {
     let leader = stage.leader();
-    // The first request gets its timestamps at once, and its answer in front of the second one's.
-    let mut held = None;
+    // Requests get their timestamps at once, and until the first call is over no answer. Those
+    // answers come in front of the next call's.
+    let is_late = Arc::new(AtomicBool::new(false));
+    let late = is_late.clone();
+    let mut held = Vec::new();
     leader.on_request(move |_, ask| {
-        if ask.number == 1 {
-            held = Some((ask.take(), ask));
-        } else {
-            let taken = ask.take();
-            if let Some((early, first)) = held.take() {
-                first.send(early);
-            }
-            ask.send(taken);
+        held.push((ask.take(), ask));
+        if late.load(Ordering::SeqCst) {
+            held.drain(..).for_each(|(range, ask)| ask.send(range));
         }
     });
     stage.open_with(&[&leader], &patient())?;
-    let late = stage.call(1, Duration::from_millis(80))?;
-    expect_fault(&late, Fault::Deadline)?;
+    let call = stage.call(1, Duration::from_millis(80))?;
+    expect_fault(&call, Fault::Deadline)?;
+    is_late.store(true, Ordering::SeqCst);
     // The ledger says that these are of requests from after the call.
     stage.answered(1)?;
     stage.answered(1).map(drop)

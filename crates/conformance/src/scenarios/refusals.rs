@@ -36,8 +36,8 @@ fn overloaded(stage: &mut Stage) -> Verdict {
     stage.answered(1)?;
     let (took, seen) = (began.elapsed().as_millis(), leader.seen());
     hold(took >= 30, || format!("{REFUSALS} refusals cost only {took} ms: there was no pause"))?;
-    let hellos = seen.hellos - before.hellos;
-    hold(hellos == 0, || format!("the client left a leader that leads: {hellos} new hellos"))
+    let closed = seen.closed - before.closed;
+    hold(closed == 0, || format!("the client left a leader that leads: {closed} connections"))
 }
 
 /// Refusals of an overloaded leader.

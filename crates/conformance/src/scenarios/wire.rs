@@ -72,8 +72,8 @@ fn later_version(stage: &mut Stage) -> Verdict {
     for count in [1, 2, 3] {
         stage.answered(count)?;
     }
-    let hellos = leader.seen().hellos;
-    hold(hellos == 1, || format!("the client greeted {hellos} times"))
+    let closed = leader.seen().closed;
+    hold(closed == 0, || format!("the client closed {closed} connections"))
 }
 
 fn critical_field(stage: &mut Stage) -> Verdict {
@@ -87,7 +87,12 @@ fn pings(stage: &mut Stage) -> Verdict {
     stage.open(&[&leader])?;
     stage.answered(1)?;
     leader.say_to_all(&[ping(77), ping(78)].concat());
-    wait_until("the client answers two pings", CALL_MAX, || leader.seen().pongs == [77, 78])?;
+    // On every connection, should there be several, and in this order.
+    wait_until("the client answers two pings", CALL_MAX, || {
+        let pongs = leader.seen().pongs;
+        let first = |id| pongs.iter().position(|pong| *pong == id);
+        first(77).is_some() && first(77) < first(78)
+    })?;
     // A pong that nobody asked for says nothing.
     leader.say_to_all(&pong(5));
     stage.answered(1).map(drop)

@@ -17,6 +17,11 @@ pub(crate) fn rust() -> DriverCommand {
     driver("rust", env!("CARGO_BIN_EXE_conformance-rust-driver"), &[])
 }
 
+/// The same client that asks a second time when an answer takes 3 ms.
+pub(crate) fn hedging_rust() -> DriverCommand {
+    driver("rust, hedging", env!("CARGO_BIN_EXE_conformance-rust-driver"), &["--hedge", "3"])
+}
+
 /// The client that is as simple as may be, with a fault or with none.
 pub(crate) fn naive(plant: &str) -> DriverCommand {
     driver("naive", env!("CARGO_BIN_EXE_conformance-naive-driver"), &["--plant", plant])

@@ -36,11 +36,12 @@ impl Client {
     /// A client, and its thread that looks after the connection while nobody asks.
     pub(crate) fn open(
         addrs: Vec<String>,
+        cluster_name: Option<String>,
         attempt: Duration,
         refresh: Duration,
         plant: Plant,
     ) -> Arc<Self> {
-        let known = Some(Known::new(addrs, attempt, plant));
+        let known = Some(Known::new(addrs, cluster_name, attempt, plant));
         let client = Arc::new(Self {
             turns: Mutex::new(Turns { known, waiting: 0, spare: None }),
             changed: Condvar::new(),

@@ -48,7 +48,12 @@ pub(crate) enum End {
 
 impl Connection {
     /// Connects and says hello; the welcome is the first event.
-    pub(crate) fn open(addr: &str, limit: Duration, plant: Plant) -> Result<Self, End> {
+    pub(crate) fn open(
+        addr: &str,
+        cluster_name: &str,
+        limit: Duration,
+        plant: Plant,
+    ) -> Result<Self, End> {
         let lost = |error: std::io::Error| End::Lost(format!("{addr}: {error}"));
         let parsed: SocketAddr =
             addr.parse().map_err(|_| End::Foreign(format!("{addr} is no address")))?;
@@ -56,7 +61,8 @@ impl Connection {
         stream.set_nodelay(true).map_err(lost)?;
         stream.set_read_timeout(Some(READ_PAUSE)).map_err(lost)?;
         let mut hello = Vec::new();
-        ClientHello { agent: "naive".to_owned(), ..ClientHello::default() }.encode(&mut hello);
+        let (agent, cluster_name) = ("naive".to_owned(), cluster_name.to_owned());
+        ClientHello { agent, cluster_name, ..ClientHello::default() }.encode(&mut hello);
         stream.write_all(&hello).map_err(lost)?;
         Ok(Self { stream, input: Vec::new(), plant })
     }

@@ -16,6 +16,7 @@ use crate::refusal;
 #[derive(Debug)]
 pub(crate) struct Known {
     seeds: Vec<String>,
+    cluster_name: Option<String>,
     members: Vec<String>,
     leader: Option<String>,
     /// Nodes that did not answer lately: a hint about one is not followed.
@@ -49,9 +50,15 @@ enum Trouble {
 }
 
 impl Known {
-    pub(crate) fn new(seeds: Vec<String>, attempt: Duration, plant: Plant) -> Self {
+    pub(crate) fn new(
+        seeds: Vec<String>,
+        cluster_name: Option<String>,
+        attempt: Duration,
+        plant: Plant,
+    ) -> Self {
         Self {
             seeds,
+            cluster_name,
             members: Vec::new(),
             leader: None,
             suspects: Vec::new(),
@@ -103,7 +110,8 @@ impl Known {
     /// Reads the list of members from a node.
     pub(crate) fn refresh(&mut self) {
         let Some((addr, _)) = &self.connection else { return };
-        let Ok(mut connection) = Connection::open(&addr.clone(), self.attempt, self.plant) else {
+        let Ok(mut connection) = Connection::open(addr, self.name(), self.attempt, self.plant)
+        else {
             return;
         };
         if let Ok(Some(Event::Welcome(welcome))) = connection.next(Instant::now() + self.attempt)
@@ -206,7 +214,7 @@ impl Known {
             return Ok(());
         }
         let addr = self.leader.clone().unwrap_or_else(|| self.next_address());
-        let opened = Connection::open(&addr, self.attempt, self.plant);
+        let opened = Connection::open(&addr, self.name(), self.attempt, self.plant);
         let mut connection = opened.map_err(|end| ended(&addr, end))?;
         let silent_at = Instant::now() + self.attempt;
         let welcome = loop {
@@ -323,6 +331,11 @@ impl Known {
         while Instant::now() < until && is_over(&self.last).is_none() {
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// The cluster name of the hello; empty for any.
+    fn name(&self) -> &str {
+        self.cluster_name.as_deref().unwrap_or_default()
     }
 
     /// Members first, then what the client began with.

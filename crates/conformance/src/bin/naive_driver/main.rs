@@ -45,10 +45,10 @@ impl Driver {
         let origin = self.origin;
         let start = reading(origin);
         match command {
-            Command::Open { id, addrs, attempt_ms, refresh_ms, .. } => {
+            Command::Open { id, addrs, attempt_ms, refresh_ms, cluster, .. } => {
                 let attempt = Duration::from_millis(attempt_ms);
                 let refresh = Duration::from_millis(refresh_ms);
-                self.client = Some(Client::open(addrs, attempt, refresh, self.plant));
+                self.client = Some(Client::open(addrs, cluster, attempt, refresh, self.plant));
                 reply(id, start, origin, None);
             }
             Command::Timestamps { id, count, timeout_ms } => {
