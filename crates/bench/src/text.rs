@@ -136,7 +136,7 @@ fn rates(text: &mut String, run: &Measurement) {
         .answers_by_node
         .iter()
         .map(|(node, count)| match node {
-            0 => format!("nodes that the client does not name: {count}"),
+            0 => format!("nodes that were not among the targets: {count}"),
             node => format!("node {node}: {count}"),
         })
         .collect();

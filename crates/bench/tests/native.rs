@@ -182,16 +182,19 @@ fn an_answer_with_fewer_timestamps_than_were_asked_for_is_a_violation() {
 #[test]
 fn many_callers_of_one_client_share_requests() {
     let oracle = serve(Play::Leads);
+    let follower = serve(Play::Follows(oracle.addr));
     let config = RunConfig {
         transport: Transport::Client { callers: 100 },
         connections: 1,
-        ..config(vec![oracle])
+        ..config(vec![follower, oracle.clone()])
     };
     let measured = run::run(config, |_, _| {});
     let table = text::run_table(&measured, None, &[]);
     assert_eq!(measured.counts.failed(), 0, "{table}");
     assert!(measured.counts.answers > 1000, "{table}");
     assert_eq!(measured.counts.timestamps, 3 * measured.counts.answers);
+    // It found the leader by itself, and it is said who answered.
+    assert_eq!(measured.counts.answers_by_node.keys().collect::<Vec<_>>(), [&oracle.id], "{table}");
     measured.checked.expect("on by default").verdict.assert_clean();
 }
 
