@@ -18,14 +18,14 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use epicepoch_wire::http::{ErrorCode, cluster_header};
-use epicepoch_wire::native::Welcome;
+use epicepoch_wire::native::{TO_CLIENT_TAIL_LEN_MAX, ToClient, Welcome, split};
 use epicepoch_wire::{NodeId, TimestampRange};
 use tokio::sync::Notify;
 use tracing::Instrument as _;
 
 use crate::client::now;
 use crate::error::{Setback, TimestampsError};
-use crate::link::{Link, NoLink};
+use crate::link::{Link, NoLink, foreign, lost};
 use crate::members::is_address;
 use crate::observer::Observer;
 use crate::session::{Session, Setbacks};
@@ -177,7 +177,13 @@ impl Driver {
             leader.unwrap_or_else(|| session.next_address())
         };
         let (link, welcome) = self.open(&addr).await?;
-        self.learn(&addr, &welcome)?;
+        match self.learn(&addr, &welcome) {
+            Ok(()) => {}
+            Err(Next::Leave(setback @ Setback::NoLeader { .. })) => {
+                return Err(self.listen(&addr, link, welcome.node, setback).await);
+            }
+            Err(next) => return Err(next),
+        }
         self.node = welcome.node;
         tracing::debug!(addr, node = welcome.node.0, "connected to the leader");
         if let Some(observer) = &self.core.observer {
@@ -185,6 +191,43 @@ impl Driver {
         }
         let idle = Duration::from_millis(u64::from(welcome.idle_ms.max(IDLE_MS_MIN)));
         Ok((addr, link, idle))
+    }
+
+    /// Waits before the next attempt at a node that knows no leader: it tells when it learns of one.
+    async fn listen(&mut self, addr: &str, mut link: Link, node: NodeId, setback: Setback) -> Next {
+        self.core.session().note_setback(&setback, now());
+        let until = self.note(setback, 0);
+        while now() < until && !self.core.is_closed.load(Ordering::Acquire) {
+            let tick = until.min(now() + TICK);
+            let exchanged = tokio::select! {
+                exchanged = link.exchange() => exchanged,
+                () = tokio::time::sleep_until(tick.into()) => {
+                    self.expire();
+                    continue;
+                }
+            };
+            if let Err(error) = exchanged {
+                return Next::Leave(lost(addr, &error));
+            }
+            let mut taken = 0;
+            while let Ok(Some(frame)) = split(&link.received()[taken..], TO_CLIENT_TAIL_LEN_MAX) {
+                taken += frame.len();
+                match ToClient::decode(&frame) {
+                    Ok(ToClient::Leader(leader)) if leader.node == node => {
+                        return Next::Switch(addr.to_owned());
+                    }
+                    Ok(ToClient::Leader(leader)) if is_address(leader.addr) => {
+                        let leader = leader.addr.to_owned();
+                        return Next::Follow { by: addr.to_owned(), leader };
+                    }
+                    Ok(ToClient::Leader(_) | ToClient::Pong(_) | ToClient::Unknown) => {}
+                    Ok(_) => return Next::Leave(lost(addr, &"it has more to say than who leads")),
+                    Err(error) => return Next::Fail(foreign(addr, &error.to_string()).into()),
+                }
+            }
+            link.consume(taken);
+        }
+        Next::Stay
     }
 
     /// Opens a connection; deadlines come meanwhile.

@@ -276,25 +276,55 @@ async fn while_an_overloaded_leader_gets_its_pause_its_answers_are_taken() {
     let (_, node) = leading().await;
     let client = client(&[&node]);
     client.timestamp().await.unwrap();
-    node.now_plays(Play::Keep);
     let ask = || {
         let client = client.clone();
         tokio::spawn(async move { (client.timestamp().await, Instant::now()) })
     };
-    let first = ask();
-    node.until_asked(2).await;
-    node.now_plays(Play::RefuseAndRelease(ErrorCode::Overloaded));
-    let begin = Instant::now();
-    let second = ask();
-    node.until_asked(3).await;
-    node.now_plays(Play::Lead);
-    let (got, at) = first.await.unwrap();
-    got.unwrap();
-    let (refused, later) = second.await.unwrap();
-    refused.unwrap();
-    // The pause is of 16 ms at least; the answer comes 5 ms after the refusal.
-    assert!(later - begin >= Duration::from_millis(16), "{:?}", later - begin);
-    assert!(later - at >= Duration::from_millis(3), "taken only {:?} before", later - at);
+    // A machine that stalls in the middle of a pause blurs it; it does not always.
+    let is_seen = async || {
+        let asked = node.asked().len();
+        node.now_plays(Play::Keep);
+        let first = ask();
+        node.until_asked(asked + 1).await;
+        node.now_plays(Play::RefuseAndRelease(ErrorCode::Overloaded));
+        let begin = Instant::now();
+        let second = ask();
+        node.until_asked(asked + 2).await;
+        node.now_plays(Play::Lead);
+        let ((got, at), (refused, later)) = (first.await.unwrap(), second.await.unwrap());
+        got.unwrap();
+        refused.unwrap();
+        // The pause is of 16 ms at least; the answer comes 5 ms after the refusal.
+        assert!(later - begin >= Duration::from_millis(16), "{:?}", later - begin);
+        later.saturating_duration_since(at) >= Duration::from_millis(3)
+    };
+    for _ in 0..10 {
+        if is_seen().await {
+            return;
+        }
+    }
+    panic!("answers are taken only when the pause is over");
+}
+
+#[tokio::test]
+async fn a_node_that_knows_no_leader_tells_when_it_does_and_is_not_asked_again() {
+    let oracle = Arc::new(Oracle::default());
+    let follower = Node::start(&oracle, Play::Lead).await;
+    let leader = Node::start(&oracle, Play::Lead).await;
+    let client = client(&[&follower]);
+    oracle.members.lock().unwrap().clear();
+    let call = tokio::spawn(async move { client.timestamp().await });
+    // By then a wait is of 16 ms and more.
+    while follower.connections.load(Ordering::SeqCst) < 7 {
+        tokio::task::yield_now().await;
+    }
+    tokio::time::sleep(Duration::from_millis(4)).await;
+    let before = follower.connections.load(Ordering::SeqCst);
+    leader.now_leads();
+    follower.tell_leader();
+    call.await.unwrap().unwrap();
+    assert_eq!(leader.asked().len(), 1);
+    assert_eq!(follower.connections.load(Ordering::SeqCst), before, "it was asked again");
 }
 
 #[tokio::test]

@@ -10,7 +10,8 @@ use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::hello::MemberAddr;
 use epicepoch_wire::native::message::goodbye;
 use epicepoch_wire::native::{
-    COUNT_MAX, ClientHello, ErrorFrame, Request, TO_SERVER_TAIL_LEN_MAX, ToServer, Welcome, split,
+    COUNT_MAX, ClientHello, ErrorFrame, LeaderNotice, Request, TO_SERVER_TAIL_LEN_MAX, ToServer,
+    Welcome, split,
 };
 use epicepoch_wire::{ClusterId, HistoryId, NodeId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -68,7 +69,7 @@ pub(crate) enum Play {
 pub(crate) struct Oracle {
     next: AtomicU64,
     leader: Mutex<Option<SocketAddr>>,
-    members: Mutex<Vec<SocketAddr>>,
+    pub(crate) members: Mutex<Vec<SocketAddr>>,
 }
 
 /// A node.
@@ -81,6 +82,7 @@ pub(crate) struct Node {
     /// Counts of the requests that came.
     asked: Arc<Mutex<Vec<u64>>>,
     pub(crate) connections: Arc<AtomicU64>,
+    peers: Arc<Mutex<Vec<mpsc::UnboundedSender<Vec<u8>>>>>,
 }
 
 impl Node {
@@ -97,6 +99,7 @@ impl Node {
             cluster,
             asked: Arc::default(),
             connections: Arc::default(),
+            peers: Arc::default(),
         };
         oracle.members.lock().unwrap().push(node.addr);
         let serving = node.clone();
@@ -144,6 +147,7 @@ impl Node {
         stream.set_nodelay(true).unwrap();
         let (mut reader, mut writer) = stream.into_split();
         let (say, mut said) = mpsc::unbounded_channel::<Vec<u8>>();
+        self.peers.lock().unwrap().push(say.clone());
         let writing = tokio::spawn(async move {
             while let Some(bytes) = said.recv().await {
                 writer.write_all(&bytes).await.ok()?;
@@ -169,6 +173,7 @@ impl Node {
                         self.asked.lock().unwrap().push(request.count());
                         if self.play(play, request, nth, &mut kept, &mut out, &say).is_none() {
                             drop(say);
+                            self.peers.lock().unwrap().clear();
                             // What was said before is still written.
                             return writing.await.ok()?;
                         }
@@ -266,6 +271,16 @@ impl Node {
 
     pub(crate) fn asked(&self) -> Vec<u64> {
         self.asked.lock().unwrap().clone()
+    }
+
+    /// Tells every client that is connected who leads.
+    pub(crate) fn tell_leader(&self) {
+        let addr = self.oracle.leader.lock().unwrap().expect("somebody leads");
+        let mut frame = Vec::new();
+        LeaderNotice { node: NodeId(u64::from(addr.port())), addr: &addr.to_string() }
+            .encode(&mut frame);
+        // Some have gone.
+        self.peers.lock().unwrap().retain(|peer| peer.send(frame.clone()).is_ok());
     }
 
     /// Waits until so many requests came.
