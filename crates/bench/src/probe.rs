@@ -105,7 +105,12 @@ impl Account {
             self.searches_failed,
         );
         page.counter("answers", "Requests that brought timestamps.", self.answers);
-        page.head("failures", "counter", "Requests that brought none, by kind: an error code, or connect, lost, timeout, status, broken.");
+        page.head(
+            "failures",
+            "counter",
+            "Requests that brought none, by kind: an error code, or connect, lost, timeout, status, \
+             broken, protocol.",
+        );
         for (kind, count) in &self.failures {
             page.line("failures_total", &format!("{{kind=\"{kind}\"}}"), count);
         }
