@@ -106,6 +106,8 @@ const SWARM: [u32; 6] = [0, 1, 1, 2, 4, 8];
 /// Between two faults that were provoked: a fault may provoke others, and a power failure as many as
 /// there are nodes, so that without a pause they could multiply for ever.
 const PROVOKED_PAUSE_NS: u64 = 100 * MS;
+/// Of a thousand partitions of the Raft links, beside how many the node's links are slow.
+const SLOW_BESIDE: u32 = 500;
 /// How long a long pause lasts: most end before all heals, the others with it.
 const LONG_NS: (u64, u64) = (6 * SECOND, 60 * SECOND);
 pub(crate) const RAFT: Plane = Plane::Raft;
@@ -262,6 +264,10 @@ impl World {
         self.count(what);
         self.note(|| format!("{node}: {what}, {planes:?}, for {} ms", lasts_ns / MS));
         self.schedule_world(lasts_ns, Event::End { end: End::Links });
+        // Whoever hears nothing of elections may still get the yeses that were given before them.
+        if planes == [RAFT] && self.chance(SLOW_BESIDE) {
+            self.slow_links(node, lasts_ns);
+        }
     }
 
     pub(crate) fn cut_all(
