@@ -66,7 +66,7 @@ func (d *driver) carryOut(c command) {
 	case "open":
 		go d.open(c)
 	case "timestamps":
-		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(c.TimeoutMS)*time.Millisecond)
+		ctx, cancel := context.WithCancel(context.Background())
 		d.mu.Lock()
 		client := d.client
 		d.calls[c.ID] = cancel
@@ -112,6 +112,9 @@ func (d *driver) open(c command) {
 
 func (d *driver) call(ctx context.Context, client *epicepoch.Client, c command) {
 	start := d.reading()
+	// The time of a call begins with the call, not with the command.
+	ctx, end := context.WithTimeout(ctx, time.Duration(c.TimeoutMS)*time.Millisecond)
+	defer end()
 	answer, err := client.Timestamps(ctx, c.Count)
 	r := reply{ID: c.ID, Start: start}
 	if err == nil {
