@@ -246,11 +246,15 @@ impl Disk {
         self.newest.is_some()
     }
 
-    /// Puts back what was there before the disk was set back, while no process runs.
+    /// Puts the newest directory back, while no process runs: what was there before the disk was set
+    /// back, unless the copy has made more writes since. Nobody can tell that one any more, and the
+    /// other would forget what it promised.
     pub(crate) fn put_back(&mut self) {
-        if let Some(newest) = self.newest.take() {
+        let own = self.durable.positions.own;
+        if let Some(newest) = self.newest.take_if(|newest| newest.durable.positions.own >= own) {
             self.put(newest);
         }
+        self.newest = None;
     }
 
     /// Ends what is wrong with the disk. What was damaged is put back, unless it was found harmless;
