@@ -360,27 +360,38 @@ impl World {
         self.schedule_world(lasts_ns * 3, Event::End { end: End::SetBack(node) });
     }
 
+    /// A clock goes wrong; sometimes another one in the same way, as of two machines that follow the
+    /// same wrong source.
     fn break_clock(&mut self, node: NodeId, lasts_ns: u64) {
         let steps = [-3_600_000, -60_000, -400, -20, 20, 400, 10_000, 3_600_000];
         let step_ms: i64 = steps[self.random.usize(0..steps.len())];
+        let step_ms = (!self.chance(200)).then_some(step_ms);
+        self.break_one_clock(node, step_ms, lasts_ns);
+        if self.chance(400) {
+            let other = self.any();
+            self.break_one_clock(other, step_ms, lasts_ns);
+        }
+    }
+
+    /// Steps a clock, or stops it, unless a majority has to stay healthy and would not.
+    fn break_one_clock(&mut self, node: NodeId, step_ms: Option<i64>, lasts_ns: u64) {
         let now_ns = self.now_ns;
         let broken = |other: &&Node| other.clock.broken_until_ns > now_ns && other.id != node;
         let broken = self.nodes.iter().filter(broken).count() as u64;
         if self.nemesis.is_clock_minority && broken >= self.nemesis.voters.div_ceil(2) - 1 {
             return;
         }
-        let is_frozen = self.chance(200);
         let clock = &mut self.node(node).clock;
         clock.broken_until_ns = u64::MAX;
-        let what = if is_frozen {
-            clock.frozen_at_ns = Some(now_ns);
-            "clock frozen"
-        } else {
+        if let Some(step_ms) = step_ms {
             clock.offset_ns += step_ms * MS as i64;
-            "clock stepped"
-        };
-        self.count(what);
-        self.note(|| format!("{node}: {what} by {step_ms} ms"));
+            self.count("clock stepped");
+            self.note(|| format!("{node}: clock stepped by {step_ms} ms"));
+        } else {
+            clock.frozen_at_ns = Some(now_ns);
+            self.count("clock frozen");
+            self.note(|| format!("{node}: clock frozen"));
+        }
         self.schedule_world(lasts_ns * 3, Event::End { end: End::Clock(node) });
     }
 
