@@ -52,6 +52,11 @@ impl World {
         let is_ping_due = running.ticks.is_multiple_of(PING_TICKS);
         let boot = running.identity.boot;
         let result = running.replica.handle_tick(reading.monotonic_ns, trusted_ns);
+        let is_unproved = running.replica.is_clock_unproved();
+        if is_unproved && !self.history.is_clock_unproved {
+            self.history.is_clock_unproved = true;
+            self.count("clock believed without a majority's");
+        }
         self.trusts(trusted_ns);
         self.pump(id);
         if let Err(fatal) = result {

@@ -90,6 +90,9 @@ pub(crate) struct History {
     /// The latest true time plus what a believed clock may be off, while a majority of the clocks is
     /// healthy, and has been since the run began.
     pub(crate) believable_max_ns: Option<u64>,
+    /// A leader that heard too few clocks for too long has gone by those that it knew: the known gap
+    /// of S11.
+    pub(crate) is_clock_unproved: bool,
     /// All clocks are.
     pub(crate) is_healthy: bool,
     pub(crate) violation: Option<Violation>,
@@ -185,7 +188,8 @@ impl History {
     /// clock may be off; and always ahead of the latest time that anybody trusted by no more than the
     /// reservation, and the least widths of reservations that were made behind the ceiling.
     fn check_ahead(&mut self, who: Identity, range: TimestampRange) {
-        let clocks_ns = self.believable_max_ns.unwrap_or(u64::MAX).min(self.trusted_max_ns);
+        let believable_ns = self.believable_max_ns.filter(|_| !self.is_clock_unproved);
+        let clocks_ns = believable_ns.unwrap_or(u64::MAX).min(self.trusted_max_ns);
         let ahead_ns = range.first().epoch.0.saturating_sub(clocks_ns);
         if ahead_ns > RESERVATION_NS + WIDTHS_NS {
             self.violate(Invariant::Bound, || {

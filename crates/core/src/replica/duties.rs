@@ -79,7 +79,7 @@ impl Replica {
         self.duties.clock_successors = successors;
     }
 
-    /// Whether this node's clock was compared with another one since its start. Until it is, a leader
+    /// Whether this node's clock was compared with a majority's since its start. Until it is, a leader
     /// waits with its first reservation, for a few election timeouts at most.
     pub fn handle_compared(&mut self, is_compared: bool) {
         self.duties.clock_compared.0 = is_compared;
@@ -87,8 +87,19 @@ impl Replica {
 
     /// Whether a leader may reserve: its clock was compared, or it has waited long enough.
     pub(super) fn may_reserve(&self) -> bool {
-        let (is_compared, waited) = self.duties.clock_compared;
-        is_compared || waited > COMPARE_ELECTIONS_MAX * self.config.election_ticks
+        self.duties.clock_compared.0 || self.has_waited_for_clocks()
+    }
+
+    /// Whether this leader has waited long enough for other clocks, and goes by those that it knows,
+    /// which are fewer than a majority: then S11 holds only if one of them is right.
+    #[must_use]
+    pub fn is_clock_unproved(&self) -> bool {
+        let is_leader = self.raw.raft.state == StateRole::Leader;
+        is_leader && !self.duties.clock_compared.0 && self.has_waited_for_clocks()
+    }
+
+    fn has_waited_for_clocks(&self) -> bool {
+        self.duties.clock_compared.1 > COMPARE_ELECTIONS_MAX * self.config.election_ticks
     }
 
     /// Whether the library's clock may move. A follower whose disk is stuck could not make its own

@@ -80,6 +80,8 @@ struct Plane {
     faults: Faults,
     replica: Replica,
     clock: TrustedClock,
+    /// Whether it was said that this leader's clock could not be compared.
+    is_clock_unproved: bool,
     writer: WriterHandle,
     inbox: Rc<Inbox>,
     accepted: Rc<Accepted>,
@@ -123,6 +125,7 @@ pub(super) async fn run(
         faults,
         replica,
         clock,
+        is_clock_unproved: false,
         writer,
         inbox,
         accepted: accepted.clone(),
@@ -250,6 +253,15 @@ impl Plane {
         self.replica.handle_rounds(health.round_completed_ns.load(Ordering::Relaxed));
         let trusted_ns = self.clock.trusted_ns(reading.monotonic_ns);
         self.replica.handle_tick(reading.monotonic_ns, trusted_ns)?;
+        let is_unproved = self.replica.is_clock_unproved();
+        if is_unproved && !self.is_clock_unproved {
+            tracing::warn!(
+                offsets = ?self.clock.peer_offsets(),
+                "this node leads and does not hear the clocks of a majority within \
+                 CLOCK_OFFSET_MAX_MS: its own is believed; make sure that it is right"
+            );
+        }
+        self.is_clock_unproved = is_unproved;
         health.is_quorum_reached.store(self.replica.is_quorum_reached(), Ordering::Relaxed);
         health.is_impaired.store(self.replica.is_impaired(), Ordering::Relaxed);
         health.ticked_ns.store(reading.monotonic_ns, Ordering::Relaxed);

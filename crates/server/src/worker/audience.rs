@@ -28,6 +28,8 @@ pub(super) struct Audience {
     /// The same for the question to all that is open, as far as it is answered.
     next: Vec<NodeId>,
     open: Option<(Round, Arc<Published>)>,
+    /// The newest round that everyone was asked for.
+    everyone: Round,
     everyone_ns: u64,
     last_ns: u64,
 }
@@ -53,6 +55,7 @@ impl Audience {
         if is_close && is_known && !is_late && is_enough() {
             return false;
         }
+        self.everyone = begun.confirm.round;
         self.everyone_ns = now_ns;
         self.next.clear();
         self.open = Some((begun.confirm.round, begun.published.clone()));
@@ -64,9 +67,10 @@ impl Audience {
         self.first.contains(&node)
     }
 
-    /// When everyone was last asked, monotonic nanoseconds.
-    pub(super) fn everyone_ns(&self) -> u64 {
-        self.everyone_ns
+    /// Whether everyone was asked for this round, or a later one. Nobody is asked twice: where
+    /// answers take long, or are no, questions would only add to what is under way.
+    pub(super) fn was_everyone(&self, round: Round) -> bool {
+        round <= self.everyone
     }
 
     /// Notes who answers the open question to all.
@@ -160,6 +164,23 @@ mod tests {
         audience.note_reply(ME, NodeId(2), early.confirm.round);
         audience.note_reply(ME, NodeId(3), late.confirm.round);
         assert!(audience.contains(NodeId(3)) && !audience.contains(NodeId(2)));
+    }
+
+    #[test]
+    fn everyone_is_asked_once_for_a_round() {
+        let rounds: Vec<_> = (7..=9).map(|number| round(number, &[1, 2, 3], &[])).collect();
+        let mut audience = after(&rounds[0], &[3]);
+        assert!(!audience.is_everyone(ME, &rounds[1], 2, false, |_| true));
+        let told = |audience: &Audience| {
+            rounds
+                .iter()
+                .map(|one| one.confirm.round)
+                .map(|round| audience.was_everyone(round))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(told(&audience), [true, false, false]);
+        assert!(audience.is_everyone(ME, &rounds[1], 3, true, |_| true));
+        assert_eq!(told(&audience), [true, true, false]);
     }
 
     #[test]

@@ -110,9 +110,9 @@ impl Links {
         !is_everyone
     }
 
-    /// When every voter was last asked, monotonic nanoseconds.
-    pub(crate) fn everyone_ns(&self) -> u64 {
-        self.audience.borrow().everyone_ns()
+    /// Whether every voter was asked for this round, or a later one.
+    pub(crate) fn was_everyone(&self, round: Round) -> bool {
+        self.audience.borrow().was_everyone(round)
     }
 
     /// Notes an answer of a voter to a round of this worker.

@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use epicepoch_core::allocator::AllocateError;
-use epicepoch_core::confirm::{Confirmed, RoundFailure, Rounds};
+use epicepoch_core::confirm::{Begun, Confirmed, RoundFailure, Rounds};
 use epicepoch_wire::confirm::ConfirmReply;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::{NodeId, WorkerId};
@@ -170,17 +170,18 @@ impl Sequencer {
     /// whether rounds are in flight.
     pub(crate) fn ask_the_late(&self) -> bool {
         let now_ns = self.shared.clock.monotonic_ns();
-        let is_told = now_ns.saturating_sub(self.links.everyone_ns()) < LATE_NS;
-        if self.is_late(now_ns) && !is_told {
+        if self.is_late(now_ns) {
             self.ask_everyone(now_ns);
         }
         !self.rounds.borrow().is_empty()
     }
 
-    /// Asks everyone for the newest round, which answers the older ones of its term, too.
+    /// Asks everyone for the newest round, unless everyone was; that answers the older ones of its
+    /// term, too.
     fn ask_everyone(&self, now_ns: u64) {
         let newest = self.rounds.borrow().newest();
-        if let Some(begun) = newest {
+        let is_new = |begun: &Begun| !self.links.was_everyone(begun.confirm.round);
+        if let Some(begun) = newest.filter(is_new) {
             self.links.ask(&begun, now_ns, true);
         }
     }
