@@ -1,4 +1,4 @@
-//! A worker's confirm links to the other members: asks the voters of a round, over its own links
+//! A worker's confirm links to the other members: asks every voter of a round, over its own links
 //! or, where those do not make a quorum, over a sibling worker's. It never waits for a link.
 
 use std::cell::RefCell;
@@ -10,9 +10,8 @@ use epicepoch_core::confirm::Begun;
 use epicepoch_core::publication::Published;
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::frame::{FrameKind, HEADER_LEN, write_frame};
-use epicepoch_wire::{ClusterId, NodeId, Round, WorkerId};
+use epicepoch_wire::{ClusterId, NodeId, WorkerId};
 
-use super::audience::Audience;
 use super::confirm_link::Link;
 use super::mail::{Letter, Letterbox};
 use super::sequencer::nanos;
@@ -26,7 +25,6 @@ pub(crate) struct Links {
     boxes: Arc<[Letterbox]>,
     metrics: Arc<Metrics>,
     own: RefCell<Vec<Rc<Link>>>,
-    audience: RefCell<Audience>,
     frame: RefCell<Vec<u8>>,
     silence_ns_max: u64,
 }
@@ -47,7 +45,6 @@ impl Links {
             boxes,
             metrics,
             own: RefCell::default(),
-            audience: RefCell::default(),
             frame: RefCell::new(Vec::with_capacity(HEADER_LEN + Confirm::LEN)),
             silence_ns_max: 2 * nanos(election_timeout),
         }
@@ -80,44 +77,29 @@ impl Links {
         new
     }
 
-    /// Asks as many voters of a round as it takes, see [`Audience`]; everyone if a round `is_late`.
-    /// Returns whether somebody was left out.
-    pub(crate) fn ask(&self, begun: &Begun, now_ns: u64, is_late: bool) -> bool {
+    /// Asks every voter of a round.
+    pub(crate) fn ask(&self, begun: &Begun, now_ns: u64) {
         let voters = &begun.published.voters;
         if voters.len() <= 1 {
-            return false;
+            return;
         }
         let mut frame = self.frame.borrow_mut();
         frame.clear();
         self.encode(begun, &mut frame);
         let links = self.own.borrow();
-        let mut audience = self.audience.borrow_mut();
-        let is_up = |node| {
-            node == self.me || links.iter().any(|link| link.member.node == node && link.is_up())
-        };
-        let is_everyone = audience.is_everyone(self.me, begun, now_ns, is_late, is_up);
         for link in links.iter() {
-            let is_asked = is_everyone || audience.contains(link.member.node);
-            if is_asked && voters.position(link.member.node, link.member.store).is_some() {
+            if voters.position(link.member.node, link.member.store).is_some() {
                 link.send(&frame, now_ns);
             }
         }
-        if is_everyone && !voters.is_quorum_by(is_up) {
+        let is_up = |node| {
+            node == self.me || links.iter().any(|link| link.member.node == node && link.is_up())
+        };
+        if !voters.is_quorum_by(is_up) {
             for (node, _) in voters.iter().filter(|(node, _)| !is_up(*node)) {
                 self.borrow(node, &frame);
             }
         }
-        !is_everyone
-    }
-
-    /// Whether every voter was asked for this round, or a later one.
-    pub(crate) fn was_everyone(&self, round: Round) -> bool {
-        self.audience.borrow().was_everyone(round)
-    }
-
-    /// Notes an answer of a voter to a round of this worker.
-    pub(crate) fn note_reply(&self, from: NodeId, round: Round) {
-        self.audience.borrow_mut().note_reply(self.me, from, round);
     }
 
     /// Asks one voter of a round, over a link that was connected after the round had begun.

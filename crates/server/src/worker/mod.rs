@@ -9,7 +9,7 @@
 //! - `sequencer`: requests, rounds, answers.
 //! - `batch`: where requests wait; `places`: how many may.
 //! - `view`: what a worker last saw published.
-//! - `links`, `confirm_link`: questions to other members; `audience`: how many are asked.
+//! - `links`, `confirm_link`: questions to other members.
 //! - `confirm_answer`: answers to other members.
 //! - `signal`: how tasks of one worker wake each other.
 
@@ -26,7 +26,6 @@ use epicepoch_wire::{NodeId, WorkerId};
 use crate::metrics::Metrics;
 use crate::shared::NodeShared;
 
-mod audience;
 pub(crate) mod batch;
 mod confirm_answer;
 mod confirm_link;

@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use epicepoch_core::allocator::AllocateError;
-use epicepoch_core::confirm::{Begun, Confirmed, RoundFailure, Rounds};
+use epicepoch_core::confirm::{Confirmed, RoundFailure, Rounds};
 use epicepoch_wire::confirm::ConfirmReply;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::{NodeId, WorkerId};
@@ -33,10 +33,6 @@ use crate::shared::NodeShared;
 /// that is four event-loop turns long; beyond that, batches grow instead.
 pub(crate) const ROUNDS_IN_FLIGHT_MAX: usize = 4;
 
-/// How long a round waits before those are asked, too, that were left out: several round trips of
-/// a cluster that is close together.
-const LATE_NS: u64 = 500_000;
-
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Sequencer {
@@ -48,8 +44,6 @@ pub(crate) struct Sequencer {
     pub(crate) links: Links,
     /// Set when requests begin to wait while the timer sleeps long.
     pub(crate) alarm: Signal,
-    /// Set when a round was not asked of everyone: it must be looked after.
-    pub(crate) saving: Signal,
     metrics: Arc<Metrics>,
     rounds: RefCell<Rounds<Batch>>,
     room: RefCell<Room>,
@@ -80,7 +74,6 @@ impl Sequencer {
             worker,
             links,
             alarm: Signal::default(),
-            saving: Signal::default(),
             metrics,
             rounds: RefCell::new(Rounds::new(shared.identity, worker)),
             room: RefCell::new(Room::new(shared.config.request_buffer)),
@@ -156,43 +149,10 @@ impl Sequencer {
             return;
         }
         if reply.is_yes() {
-            self.links.note_reply(from, reply.round);
             self.complete_confirmed();
         } else {
-            let now_ns = self.shared.clock.monotonic_ns();
-            self.fail_rounds(now_ns);
-            // Those that were left out may still say yes.
-            self.ask_everyone(now_ns);
+            self.fail_rounds(self.shared.clock.monotonic_ns());
         }
-    }
-
-    /// Asks everyone where a round that was not asked of everyone has waited too long. Returns
-    /// whether rounds are in flight.
-    pub(crate) fn ask_the_late(&self) -> bool {
-        let now_ns = self.shared.clock.monotonic_ns();
-        if self.is_late(now_ns) {
-            self.ask_everyone(now_ns);
-        }
-        !self.rounds.borrow().is_empty()
-    }
-
-    /// Asks everyone for the newest round, unless everyone was; that answers the older ones of its
-    /// term, too.
-    fn ask_everyone(&self, now_ns: u64) {
-        let newest = self.rounds.borrow().newest();
-        let is_new = |begun: &Begun| !self.links.was_everyone(begun.confirm.round);
-        if let Some(begun) = newest.filter(is_new) {
-            self.links.ask(&begun, now_ns, true);
-        }
-    }
-
-    /// Whether the oldest round has waited for its answers for too long.
-    fn is_late(&self, now_ns: u64) -> bool {
-        let deadline_ns = self.rounds.borrow().deadline_ns();
-        deadline_ns.is_some_and(|at| {
-            let begun_ns = at.saturating_sub(nanos(self.shared.config.election_timeout));
-            now_ns.saturating_sub(begun_ns) >= LATE_NS
-        })
     }
 
     /// Takes in what the consensus plane has published. Returns it as this worker now sees it.
@@ -280,16 +240,13 @@ impl Sequencer {
             return;
         }
         let deadline_ns = now_ns + nanos(self.shared.config.election_timeout);
-        let is_late = self.is_late(now_ns);
         let close = || self.room.borrow_mut().close(now_ns);
         let begun = self.rounds.borrow_mut().begin(close, &self.shared.core, deadline_ns);
         match begun {
             Ok(begun) => {
                 self.last_round_ns.set(now_ns);
                 self.metrics().rounds_begun.add_alone(1);
-                if self.links.ask(&begun, now_ns, is_late) {
-                    self.saving.set();
-                }
+                self.links.ask(&begun, now_ns);
                 self.complete_confirmed();
             }
             Err((batch, published)) => {

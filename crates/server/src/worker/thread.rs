@@ -40,9 +40,6 @@ const TICK_MIN: Duration = Duration::from_millis(1);
 const TICK_MAX: Duration = Duration::from_millis(25);
 /// Time between ticks of a worker with nothing to do.
 const TICK_IDLE: Duration = Duration::from_millis(250);
-/// Time between two looks for rounds that wait too long for the few that were asked: the timers'
-/// own grain.
-const LATE_LOOK: Duration = Duration::from_millis(1);
 /// Inbound confirm links at most: a link for each worker of each member, as far as one worker
 /// serves them. A caller's older link of the same worker is closed first.
 const CALLERS_MAX: usize = 1024;
@@ -119,7 +116,6 @@ impl Worker {
         self.follow_publication();
         let mut mail = pin!(self.read_mail(letters));
         let mut ticks = pin!(self.tick());
-        let mut looks = pin!(self.look_for_the_late());
         let mut sweeps = pin!(self.clients.clone().sweep());
         let mut turns = pin!(spawn_local(self.sequencer.clone().take_turns()));
         let mut peers = Vec::new();
@@ -131,7 +127,6 @@ impl Worker {
             poll_peers(&mut peers, context);
             // These never end.
             let _: Poll<()> = ticks.as_mut().poll(context);
-            let _: Poll<()> = looks.as_mut().poll(context);
             let _: Poll<()> = sweeps.as_mut().poll(context);
             match turns.as_mut().poll(context) {
                 Poll::Ready(Err(error)) if error.is_panic() => {
@@ -227,19 +222,6 @@ impl Worker {
                 () = close.wait() => {}
             }
         }));
-    }
-
-    /// Looks after rounds that were not asked of everyone, for as long as there are any.
-    async fn look_for_the_late(&self) {
-        loop {
-            self.sequencer.saving.wait().await;
-            loop {
-                sleep(LATE_LOOK).await;
-                if !self.sequencer.ask_the_late() {
-                    break;
-                }
-            }
-        }
     }
 
     /// Tells the sequencer the time: often while requests wait, seldom while none do.

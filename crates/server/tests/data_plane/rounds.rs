@@ -1,7 +1,5 @@
 //! Confirm rounds between nodes: who may answer, and who must not.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
@@ -88,7 +86,7 @@ fn an_idle_leader_shows_that_its_rounds_complete() {
     let (a, b) = (cluster.start_with(1, short), cluster.start_with(2, short));
     b.publish(cluster.nothing(2));
     a.publish(cluster.leading(1, 3, true));
-    let completed = || a.shared.health.round_completed_ns.load(Ordering::SeqCst);
+    let completed = || a.shared.health.round_completed_ns.load(std::sync::atomic::Ordering::SeqCst);
     let mut last = completed();
     for _ in 0..3 {
         while completed() == last {
@@ -126,56 +124,6 @@ fn a_link_that_broke_is_connected_again() {
     assert_eq!(reply.status, 200);
     drop((client, a));
     voter.join().unwrap();
-}
-
-#[test]
-fn close_rounds_ask_a_quorum_and_pass_over_a_voter_that_stalls() {
-    let mut cluster = Cluster::new(3);
-    let ports = [2, 3].map(|node| (node, cluster.take_port(node)));
-    let (asked, stalled) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let a = cluster.start(1);
-    a.publish(cluster.leading(1, 3, true));
-    let voters = ports.map(|(node, port)| {
-        let (asked, stalled) = (asked.clone(), stalled.clone());
-        std::thread::spawn(move || {
-            let mut stream = welcome(&port, store(NodeId(node)));
-            while let Some((_, payload)) = read_frame(&mut stream) {
-                asked.fetch_add(1, Ordering::SeqCst);
-                // A question that it takes while it stalls is lost.
-                if stalled.load(Ordering::SeqCst) != node {
-                    answer(&mut stream, &payload, store(NodeId(node)));
-                }
-            }
-        })
-    });
-    assert_eq!(first_timestamp(&a).status, 200);
-    let is_over = Arc::new(AtomicBool::new(false));
-    let clients: Vec<_> = (0..6)
-        .map(|_| {
-            let (mut client, is_over) = (a.connect(), is_over.clone());
-            std::thread::spawn(move || {
-                while !is_over.load(Ordering::SeqCst) {
-                    let reply = client.request("GET /timestamp");
-                    assert_eq!(reply.status, 200, "{:?}", reply.error());
-                }
-            })
-        })
-        .collect();
-    for node in [0, 2, 0, 3, 2, 3, 0] {
-        stalled.store(node, Ordering::SeqCst);
-        std::thread::sleep(Duration::from_millis(150));
-    }
-    is_over.store(true, Ordering::SeqCst);
-    for client in clients {
-        client.join().unwrap();
-    }
-    let (begun, asked) = (a.metric("epicepoch_rounds_begun_total"), asked.load(Ordering::SeqCst));
-    println!("{begun} rounds, {asked} questions");
-    assert!(asked < 2 * begun, "{asked} questions for {begun} rounds: everyone is always asked");
-    drop(a);
-    for voter in voters {
-        voter.join().unwrap();
-    }
 }
 
 #[test]
