@@ -1,0 +1,180 @@
+package epicepoch
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// node is a server that says what a test tells it.
+type node struct {
+	t        *testing.T
+	listener net.Listener
+	id       uint64
+	// greet returns the welcome's leader and members, nil for a node that accepts and says nothing.
+	greet func() *welcome
+	// ask is called for every request; it may write to the connection, now or later.
+	ask   func(to *peer, id, count uint64)
+	asked atomic.Int64
+	met   atomic.Int64
+	mu    sync.Mutex
+	peers []*peer
+}
+
+// peer is a connection, as the node sees it.
+type peer struct {
+	net.Conn
+	mu sync.Mutex
+}
+
+var testCluster = Cluster{ID: [16]byte{1, 2, 3}, History: 1}
+
+func startNode(t *testing.T, id uint64) *node {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{t: t, listener: listener, id: id}
+	n.greet = func() *welcome { return n.welcome(n) }
+	t.Cleanup(func() {
+		listener.Close()
+		n.hangUp()
+	})
+	go func() {
+		for {
+			stream, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			one := &peer{Conn: stream}
+			n.mu.Lock()
+			n.peers = append(n.peers, one)
+			n.mu.Unlock()
+			n.met.Add(1)
+			go n.converse(one)
+		}
+	}()
+	return n
+}
+
+func (n *node) addr() string { return n.listener.Addr().String() }
+
+func (n *node) hangUp() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, one := range n.peers {
+		one.Close()
+	}
+	n.peers = nil
+}
+
+// welcome names a leader; nil for none.
+func (n *node) welcome(leader *node) *welcome {
+	w := &welcome{cluster: &testCluster, node: n.id, inFlightMax: 1024, idleMillis: 60000, countMax: countMax}
+	w.members = []Member{{Node: n.id, Addr: n.addr()}}
+	if leader != nil {
+		w.leader = &Member{Node: leader.id, Addr: leader.addr()}
+	}
+	return w
+}
+
+func (w *welcome) frame() []byte {
+	fields := appendField(nil, tagNode, binary.BigEndian.AppendUint64(nil, w.node))
+	fields = appendField(fields, tagInFlightMax, binary.BigEndian.AppendUint32(nil, w.inFlightMax))
+	fields = appendField(fields, tagIdle, binary.BigEndian.AppendUint32(nil, w.idleMillis))
+	fields = appendField(fields, tagCountMax, binary.BigEndian.AppendUint64(nil, w.countMax))
+	if w.cluster != nil {
+		value := binary.BigEndian.AppendUint64(append([]byte(nil), w.cluster.ID[:]...), w.cluster.History)
+		fields = appendField(fields, tagCluster, value)
+	}
+	if w.leader != nil {
+		value := binary.BigEndian.AppendUint64(nil, w.leader.Node)
+		fields = appendField(fields, tagLeader, append(value, w.leader.Addr...))
+	}
+	for _, one := range w.members {
+		value := binary.BigEndian.AppendUint64(nil, one.Node)
+		fields = appendField(fields, tagMember, append(value, one.Addr...))
+	}
+	first := head{kind: kindWelcome, flags: version, argument: uint32(len(fields)), id: magic}
+	return append(first.appendTo(nil), fields...)
+}
+
+func (n *node) converse(to *peer) {
+	defer to.Close()
+	f := frames{from: bufio.NewReader(to)}
+	for {
+		h, _, err := f.next()
+		if err != nil {
+			return
+		}
+		switch h.kind {
+		case kindHello:
+			w := n.greet()
+			if w == nil {
+				continue
+			}
+			to.say(w.frame())
+		case kindRequest:
+			n.asked.Add(1)
+			n.ask(to, h.id, uint64(h.argument)+1)
+		case kindPing:
+			h.kind = kindPong
+			to.say(h.appendTo(nil))
+		}
+	}
+}
+
+func (p *peer) say(frame []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.Write(frame)
+}
+
+func (p *peer) answer(id, count uint64, first Timestamp) {
+	h := head{kind: kindAnswer, argument: uint32(count - 1), id: id}
+	p.say(first.Append(h.appendTo(nil)))
+}
+
+func (p *peer) refuse(id uint64, code Code, text string) {
+	h := head{kind: kindError, code: uint16(code), argument: uint32(len(text)), id: id}
+	p.say(append(h.appendTo(nil), text...))
+}
+
+// oracle gives rising timestamps.
+type oracle struct {
+	mu   sync.Mutex
+	next uint64
+}
+
+func (o *oracle) take(count uint64) Timestamp {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	first := Timestamp{Epoch: 1, Index: o.next}
+	o.next += count
+	return first
+}
+
+func (o *oracle) serve(to *peer, id, count uint64) { to.answer(id, count, o.take(count)) }
+
+func dial(t *testing.T, addrs []string, opts ...Option) *Client {
+	t.Helper()
+	client, err := Dial(within(t, 10*time.Second), addrs, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+func within(t *testing.T, patience time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
