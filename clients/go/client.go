@@ -275,6 +275,10 @@ func (c *Client) take(id uint64) *batch {
 // answered hands an answer to its callers and sends what waited for the room.
 func (c *Client) answered(conn *connection, id uint64, answer Range) error {
 	c.mu.Lock()
+	if c.conn != conn {
+		c.mu.Unlock()
+		return unreachable(conn.addr, errLeft)
+	}
 	b := c.take(id)
 	if b == nil {
 		burnt, err := c.hedge.isBurnt(conn.addr, id, answer)
@@ -312,18 +316,35 @@ func (c *Client) answered(conn *connection, id uint64, answer Range) error {
 	return err
 }
 
-// refused hands an error to the callers of one request.
-func (c *Client) refused(id uint64, err error) {
+// refused hands an error to the callers of one request. If it returns one, the connection is of no
+// more use.
+func (c *Client) refused(conn *connection, id uint64, refusal *Error) error {
 	c.mu.Lock()
-	b := c.take(id)
-	c.lastErr = err
-	frames, conn := c.seal(), c.conn
-	c.mu.Unlock()
-	c.send(conn, frames)
-	c.failed(err)
-	if b != nil {
-		b.finish(Range{}, err)
+	if c.conn != conn {
+		c.mu.Unlock()
+		return unreachable(conn.addr, errLeft)
 	}
+	b, burnt := c.take(id), c.hedge.forgive(id)
+	if b == nil && !burnt {
+		c.mu.Unlock()
+		return protocolError("%s refused request %d, which is not under way", conn.addr, id)
+	}
+	c.lastErr = refusal
+	keeps := errors.Is(refusal, ErrOverloaded) || !isCurable(refusal)
+	var frames *requests
+	if keeps {
+		frames = c.seal()
+	}
+	c.mu.Unlock()
+	if b != nil {
+		b.finish(Range{}, refusal)
+	}
+	if !keeps {
+		return refusal
+	}
+	c.send(conn, frames)
+	c.failed(refusal)
+	return nil
 }
 
 // failAll ends every batch that there is, sent or not. Their callers decide whether to join again.

@@ -16,6 +16,9 @@ const agent = "epicepoch-go/0.1"
 // readBuffer holds some hundred answers.
 const readBuffer = 16 << 10
 
+// errLeft is why nothing that comes over a connection counts any more.
+var errLeft = errors.New("it was left")
+
 // connection is one TCP connection whose hello is over.
 type connection struct {
 	addr    string

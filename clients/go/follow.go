@@ -221,11 +221,12 @@ func (c *Client) read(conn *connection) error {
 			if err != nil {
 				return conn.broken(err)
 			}
-			keeps := errors.Is(refusal, ErrOverloaded) || !isCurable(refusal)
-			if closes || !keeps {
+			if closes {
 				return refusal
 			}
-			c.refused(h.id, refusal)
+			if err := c.refused(conn, h.id, refusal); err != nil {
+				return err
+			}
 		case kindPing:
 			if err := checkPlain(h); err != nil {
 				return conn.broken(err)

@@ -202,12 +202,14 @@ func (h *hedger) fail(err error) {
 		c.o.log.Error("timestamps went backwards", "error", err)
 	}
 	c.failed(err)
-	c.failAll(err)
+	// First, so that no answer of the leader is taken for one to nothing.
 	c.mu.Lock()
 	if c.conn != nil {
 		c.conn.net.Close()
+		c.conn = nil
 	}
 	c.mu.Unlock()
+	c.failAll(err)
 }
 
 // read hands out answers until the connection is of no more use.
@@ -237,10 +239,21 @@ func (h *hedger) read(conn *connection) error {
 				h.c.mu.Unlock()
 			}
 			return err
-		case kindPing:
-			head.kind = kindPong
-			h.c.write(conn, head.appendTo(nil))
-		case kindGoodbye, kindLeader:
+		case kindPing, kindPong, kindGoodbye:
+			if err := checkPlain(head); err != nil {
+				return conn.broken(err)
+			}
+			if head.kind == kindGoodbye {
+				return &Error{Addr: conn.addr, Code: 10}
+			}
+			if head.kind == kindPing {
+				head.kind = kindPong
+				h.c.write(conn, head.appendTo(nil))
+			}
+		case kindLeader:
+			if _, err := readLeader(head, tail); err != nil {
+				return conn.broken(err)
+			}
 			return unreachable(conn.addr, errors.New("it leads no more"))
 		case kindRequest, kindHello, kindWelcome:
 			return protocolError("%s sent a frame of kind %#x", conn.addr, head.kind)
@@ -252,14 +265,15 @@ func (h *hedger) read(conn *connection) error {
 func (h *hedger) take(conn *connection, id uint64, answer Range) error {
 	c := h.c
 	c.mu.Lock()
+	if h.conn != conn {
+		// The copies are those of another connection.
+		c.mu.Unlock()
+		return unreachable(conn.addr, errLeft)
+	}
 	copied, ok := h.copies[id]
 	delete(h.copies, id)
 	if !ok {
-		stale := h.conn != conn
 		c.mu.Unlock()
-		if stale {
-			return unreachable(conn.addr, errors.New("it was left"))
-		}
 		return protocolError("%s answered request %d, which is not under way", conn.addr, id)
 	}
 	if err := copied.check(conn.addr, answer); err != nil {
@@ -272,7 +286,10 @@ func (h *hedger) take(conn *connection, id uint64, answer Range) error {
 		c.mu.Unlock()
 		return nil
 	}
-	h.burnt[id] = asked{count: b.count, floor: b.floor, at: b.sent}
+	if c.conn != nil {
+		// A connection that has ended owes nothing, and neither does the one that will follow it.
+		h.burnt[id] = asked{count: b.count, floor: b.floor, at: b.sent}
+	}
 	if last := answer.Last(); c.highest.Before(last) {
 		c.highest = last
 	}
@@ -302,6 +319,17 @@ func (h *hedger) isBurnt(addr string, id uint64, answer Range) (burnt bool, err 
 	}
 	delete(h.burnt, id)
 	return true, first.check(addr, answer)
+}
+
+// forgive says whether the first connection owed an answer to that request whose callers have theirs,
+// and waits for it no more. Under mu.
+func (h *hedger) forgive(id uint64) (burnt bool) {
+	if h == nil {
+		return false
+	}
+	_, burnt = h.burnt[id]
+	delete(h.burnt, id)
+	return burnt
 }
 
 // oldest says since when the first connection owes an answer whose callers have theirs. Under mu.

@@ -1,0 +1,157 @@
+package epicepoch
+
+import (
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// owed is how many answers the first connection owes whose callers have theirs.
+func (c *Client) owed() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.hedge.burnt)
+}
+
+func TestARefusalOfWhatTheHedgeAnsweredIsNoDebtOfTheLeader(t *testing.T) {
+	for name, code := range map[string]Code{"overloaded": 4, "unsupported": 66} {
+		t.Run(name, func(t *testing.T) {
+			leader, source := startNode(t, 1), &oracle{next: 1}
+			var main first
+			var stalled atomic.Bool
+			late := make(chan func(), 1)
+			leader.ask = func(to *peer, id, count uint64) {
+				if main.is(to) && stalled.Load() {
+					late <- func() { to.refuse(id, code, "") }
+					return
+				}
+				source.serve(to, id, count)
+			}
+			client := hedging(t, leader.addr())
+			get(t, client)
+			stalled.Store(true)
+			get(t, client)
+			if owed := client.owed(); owed != 1 {
+				t.Fatal(owed, "answers are owed")
+			}
+			stalled.Store(false)
+			(<-late)()
+			for deadline := time.Now().Add(hedgeAttempt / 2); client.owed() != 0; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatal("a refused request is still owed")
+				}
+			}
+			get(t, client)
+			if met := leader.met.Load(); met != 2 {
+				t.Fatal(met, "connections")
+			}
+		})
+	}
+}
+
+// between is a client without goroutines, in a state between two steps of them.
+func between(t *testing.T) *Client {
+	t.Helper()
+	c := &Client{o: defaults(), dir: newDirectory([]string{"here:1"}), ready: make(chan struct{})}
+	c.hedge = newHedger(c)
+	return c
+}
+
+// standing is a connection that nobody reads.
+func standing(t *testing.T, addr string) *connection {
+	t.Helper()
+	near, far := net.Pipe()
+	t.Cleanup(func() {
+		near.Close()
+		far.Close()
+	})
+	return &connection{addr: addr, net: near, welcome: &welcome{node: 1}}
+}
+
+// underWayAs puts a batch of one caller under way.
+func (c *Client) underWayAs(id uint64) *batch {
+	b := newBatch()
+	b.join(1)
+	b.id, b.sent = id, time.Now()
+	c.slots[id%inFlightMax] = b
+	c.inFlight++
+	return b
+}
+
+func oneAt(index uint64) Range { return Range{First: Timestamp{Epoch: 1, Index: index}, Count: 1} }
+
+func TestALateAnswerOfALeftConnectionIsNotTakenForThatOfItsSuccessor(t *testing.T) {
+	c := between(t)
+	left, successor := standing(t, "left:1"), standing(t, "next:1")
+	c.hedge.conn = successor
+	// The copy on the new connection was sent after 9 was returned, that on the old one before.
+	c.hedge.copies[7] = asked{count: 1, floor: Timestamp{Epoch: 1, Index: 9}}
+	if err := c.hedge.take(left, 7, oneAt(5)); !errors.Is(err, ErrUnreachable) {
+		t.Error(err)
+	}
+	if err := c.hedge.take(successor, 7, oneAt(10)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhatEndedConnectionsOweIsNotOwedByTheNext(t *testing.T) {
+	c := between(t)
+	c.hedge.conn = standing(t, "second:1")
+	c.hedge.copies[7] = asked{count: 1}
+	b := c.underWayAs(7)
+	if err := c.hedge.take(c.hedge.conn, 7, oneAt(5)); err != nil {
+		t.Fatal(err)
+	}
+	if <-b.done; b.err != nil || b.answer != oneAt(5) {
+		t.Error(b.answer, b.err)
+	}
+	if owed := c.owed(); owed != 0 {
+		t.Error(owed, "answers are owed by nobody")
+	}
+}
+
+func TestAnAnswerThatComesWhileTheHedgeFailsAccusesNobody(t *testing.T) {
+	c := between(t)
+	c.conn = standing(t, "first:1")
+	main := c.conn
+	b := c.underWayAs(7)
+	c.hedge.fail(protocolError("the second connection gave nonsense"))
+	if <-b.done; !errors.Is(b.err, ErrProtocol) {
+		t.Error(b.err)
+	}
+	if err := c.answered(main, 7, oneAt(5)); !errors.Is(err, ErrUnreachable) || errors.Is(err, ErrProtocol) {
+		t.Error(err)
+	}
+}
+
+// What breaks the protocol over the second connection breaks it.
+func TestReservedBitsAreRefusedFromTheHedgeToo(t *testing.T) {
+	for name, bad := range map[string]head{
+		"ping":    {kind: kindPing, flags: 1},
+		"pong":    {kind: kindPong, code: 1},
+		"goodbye": {kind: kindGoodbye, id: 1},
+		"leader":  {kind: kindLeader, flags: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leader, source := startNode(t, 1), &oracle{next: 1}
+			var main first
+			var stalled atomic.Bool
+			leader.ask = func(to *peer, id, count uint64) {
+				switch {
+				case main.is(to) && !stalled.Load():
+					source.serve(to, id, count)
+				case !main.is(to):
+					to.say(bad.appendTo(nil))
+				}
+			}
+			client := hedging(t, leader.addr())
+			get(t, client)
+			stalled.Store(true)
+			if got, err := client.Timestamp(within(t, hedgeAttempt/4)); !errors.Is(err, ErrProtocol) {
+				t.Fatal(got, err)
+			}
+		})
+	}
+}
