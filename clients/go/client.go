@@ -36,6 +36,7 @@ type Client struct {
 	lastID   uint64
 	// highest was returned to somebody.
 	highest Timestamp
+	// lastErr is what went wrong since the last answer or the last new connection.
 	lastErr error
 	closed  bool
 	// ready is closed when the first connection to a leader stands, or nothing can help.
@@ -84,9 +85,9 @@ func Dial(ctx context.Context, addrs []string, opts ...Option) (*Client, error) 
 		}
 		err = c.readyErr
 	case <-ctx.Done():
-		err = c.because(ctx.Err())
+		err = c.because(ctx.Err(), nil)
 	case <-timeout.C:
-		err = c.because(err)
+		err = c.because(err, nil)
 	}
 	c.Close()
 	return nil, err
@@ -111,13 +112,15 @@ func (c *Client) Timestamps(ctx context.Context, count uint64) (Range, error) {
 		return Range{}, err
 	}
 	var since time.Time
+	// What this call met last.
+	var last error
 	for attempt := 0; ; attempt++ {
 		b, offset, err := c.join(count)
 		if err != nil {
 			return Range{}, err
 		}
 		if !b.wait(ctx) {
-			return Range{}, c.because(ctx.Err())
+			return Range{}, c.because(ctx.Err(), last)
 		}
 		answer, err := b.answer, b.err
 		b.leave()
@@ -128,6 +131,7 @@ func (c *Client) Timestamps(ctx context.Context, count uint64) (Range, error) {
 		if !isCurable(err) {
 			return Range{}, err
 		}
+		last = err
 		if since.IsZero() {
 			since = time.Now()
 		}
@@ -135,7 +139,7 @@ func (c *Client) Timestamps(ctx context.Context, count uint64) (Range, error) {
 			return Range{}, &interrupted{context: context.DeadlineExceeded, last: err}
 		}
 		if errors.Is(err, ErrOverloaded) {
-			if err := c.pause(ctx, attempt); err != nil {
+			if err := c.pause(ctx, attempt, last); err != nil {
 				return Range{}, err
 			}
 		}
@@ -173,7 +177,7 @@ func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
 	if c.conn != nil {
-		c.conn.net.Close()
+		c.conn.out.leave(ErrClosed)
 	}
 	c.mu.Unlock()
 	c.cancel()
@@ -249,15 +253,8 @@ func (c *Client) seal() *requests {
 // send writes what was sealed.
 func (c *Client) send(conn *connection, out *requests) {
 	if out != nil {
-		c.write(conn, out.frames)
+		conn.out.write(out.frames)
 		requestsPool.Put(out)
-	}
-}
-
-// write sends frames. If that fails, whoever reads the connection sees it end.
-func (c *Client) write(conn *connection, frames []byte) {
-	if _, err := conn.net.Write(frames); err != nil {
-		conn.net.Close()
 	}
 }
 
@@ -300,8 +297,8 @@ func (c *Client) answered(conn *connection, id uint64, answer Range) error {
 	var err error
 	if !b.floor.Before(answer.First) && !b.floor.IsZero() {
 		err = fmt.Errorf("%w: %s gave %v, not above %v", ErrWentBackwards, conn.addr, answer.First, b.floor)
-	} else if last := answer.Last(); c.highest.Before(last) {
-		c.highest = last
+	} else {
+		c.rose(answer)
 	}
 	frames := c.seal()
 	c.mu.Unlock()
@@ -314,6 +311,14 @@ func (c *Client) answered(conn *connection, id uint64, answer Range) error {
 	}
 	b.finish(answer, err)
 	return err
+}
+
+// rose takes note of an answer that is given out. Under mu.
+func (c *Client) rose(answer Range) {
+	c.lastErr = nil
+	if last := answer.Last(); c.highest.Before(last) {
+		c.highest = last
+	}
 }
 
 // refused hands an error to the callers of one request. If it returns one, the connection is of no
@@ -372,11 +377,15 @@ func (c *Client) failed(err error) {
 	}
 }
 
-// because adds to a context's end why it took so long.
-func (c *Client) because(ended error) error {
+// because adds to a context's end why it took so long: what the client met since its last success,
+// or what the call itself has met.
+func (c *Client) because(ended, mine error) error {
 	c.mu.Lock()
 	last := c.lastErr
 	c.mu.Unlock()
+	if last == nil {
+		last = mine
+	}
 	if last == nil {
 		last = fmt.Errorf("%w: no answer yet", ErrUnreachable)
 	}
@@ -384,14 +393,14 @@ func (c *Client) because(ended error) error {
 }
 
 // pause waits before an overloaded leader is asked again.
-func (c *Client) pause(ctx context.Context, attempt int) error {
+func (c *Client) pause(ctx context.Context, attempt int, last error) error {
 	timer := time.NewTimer((&directory{setbacks: attempt + 3}).backoff())
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
-		return c.because(ctx.Err())
+		return c.because(ctx.Err(), last)
 	case <-c.ctx.Done():
 		return ErrClosed
 	}

@@ -23,6 +23,7 @@ var errLeft = errors.New("it was left")
 type connection struct {
 	addr    string
 	net     net.Conn
+	out     *outbox
 	frames  frames
 	welcome *welcome
 	// answered is set by the first answer. Only whoever reads the connection uses it.
@@ -35,7 +36,7 @@ func connect(ctx context.Context, o *options, addr string, expected *Cluster) (*
 	if err != nil {
 		return nil, unreachable(addr, err)
 	}
-	c := &connection{addr: addr, net: stream}
+	c := &connection{addr: addr, net: stream, out: newOutbox(stream, o.attemptTimeout)}
 	reader := bufio.NewReaderSize(stream, readBuffer)
 	c.frames.from = reader
 	if err := c.greet(ctx, o, reader, expected); err != nil {
@@ -93,6 +94,14 @@ func (c *connection) greet(ctx context.Context, o *options, reader *bufio.Reader
 // leads says whether the node called itself the leader.
 func (c *connection) leads() bool {
 	return c.welcome.leader != nil && c.welcome.leader.Node == c.welcome.node
+}
+
+// ended says why nothing more can be read: whoever left the connection knows best.
+func (c *connection) ended(err error) error {
+	if why := c.out.left(); why != nil {
+		err = why
+	}
+	return c.broken(err)
 }
 
 // broken names the node. What breaks the protocol is not cured by another attempt; everything else

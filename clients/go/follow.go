@@ -163,6 +163,11 @@ func (c *Client) serve(conn *connection) error {
 	c.conn = conn
 	c.lastErr = nil
 	c.mu.Unlock()
+	c.ended.Add(1)
+	go func() {
+		defer c.ended.Done()
+		conn.out.drain()
+	}()
 	c.setReady(nil)
 	c.o.log.Info("following the leader", "addr", conn.addr)
 	if hook := c.o.hooks.LeaderChanged; hook != nil {
@@ -170,7 +175,7 @@ func (c *Client) serve(conn *connection) error {
 	}
 	c.pump()
 	err := c.read(conn)
-	conn.net.Close()
+	conn.out.leave(errLeft)
 	c.mu.Lock()
 	c.conn = nil
 	answering := c.hedge.succeed()
@@ -199,7 +204,7 @@ func (c *Client) read(conn *connection) error {
 	for {
 		h, tail, err := conn.frames.next()
 		if err != nil {
-			return conn.broken(err)
+			return conn.ended(err)
 		}
 		switch h.kind {
 		case kindAnswer:
@@ -232,7 +237,7 @@ func (c *Client) read(conn *connection) error {
 				return conn.broken(err)
 			}
 			h.kind = kindPong
-			c.write(conn, h.appendTo(nil))
+			conn.out.write(h.appendTo(nil))
 		case kindPong:
 			if err := checkPlain(h); err != nil {
 				return conn.broken(err)
@@ -278,7 +283,7 @@ func (c *Client) watch() {
 		case conn == nil:
 		case stuck:
 			c.o.log.Warn("the leader does not answer", "addr", conn.addr)
-			conn.net.Close()
+			conn.out.leave(errSilent)
 		case now.Sub(refreshed) > c.o.refresh:
 			refreshed = now
 			// Beside this, because a leader that goes silent has to be noticed meanwhile.
@@ -286,7 +291,7 @@ func (c *Client) watch() {
 			go c.refresh(conn.addr)
 		case now.Sub(pinged) > time.Duration(conn.welcome.idleMillis)*time.Millisecond/3:
 			pinged = now
-			c.write(conn, head{kind: kindPing, id: 1}.appendTo(nil))
+			conn.out.write(head{kind: kindPing, id: 1}.appendTo(nil))
 		}
 	}
 }

@@ -119,7 +119,7 @@ func (h *hedger) turn(now time.Time) {
 	}
 	c.mu.Unlock()
 	if len(out.frames) > 0 {
-		c.write(conn, out.frames)
+		conn.out.write(out.frames)
 	}
 	requestsPool.Put(out)
 }
@@ -127,7 +127,7 @@ func (h *hedger) turn(now time.Time) {
 // leave gives the second connection up; what was asked there is burnt, or never taken. Under mu.
 func (h *hedger) leave(pause time.Duration) {
 	if h.conn != nil {
-		h.conn.net.Close()
+		h.conn.out.leave(errLeft)
 		h.conn = nil
 	}
 	clear(h.copies)
@@ -179,10 +179,15 @@ func (h *hedger) open(addr, leader string) {
 	h.conn = conn
 	clear(h.copies)
 	c.mu.Unlock()
-	stop := context.AfterFunc(c.ctx, func() { conn.net.Close() })
+	c.ended.Add(1)
+	go func() {
+		defer c.ended.Done()
+		conn.out.drain()
+	}()
+	stop := context.AfterFunc(c.ctx, func() { conn.out.leave(ErrClosed) })
 	defer stop()
 	err = h.read(conn)
-	conn.net.Close()
+	conn.out.leave(errLeft)
 	c.mu.Lock()
 	if h.conn == conn {
 		// Idle connections are closed: that says nothing against the leader.
@@ -205,7 +210,7 @@ func (h *hedger) fail(err error) {
 	// First, so that no answer of the leader is taken for one to nothing.
 	c.mu.Lock()
 	if c.conn != nil {
-		c.conn.net.Close()
+		c.conn.out.leave(errLeft)
 		c.conn = nil
 	}
 	c.mu.Unlock()
@@ -217,7 +222,7 @@ func (h *hedger) read(conn *connection) error {
 	for {
 		head, tail, err := conn.frames.next()
 		if err != nil {
-			return conn.broken(err)
+			return conn.ended(err)
 		}
 		switch head.kind {
 		case kindAnswer:
@@ -248,7 +253,7 @@ func (h *hedger) read(conn *connection) error {
 			}
 			if head.kind == kindPing {
 				head.kind = kindPong
-				h.c.write(conn, head.appendTo(nil))
+				conn.out.write(head.appendTo(nil))
 			}
 		case kindLeader:
 			if _, err := readLeader(head, tail); err != nil {
@@ -290,13 +295,11 @@ func (h *hedger) take(conn *connection, id uint64, answer Range) error {
 		// A connection that has ended owes nothing, and neither does the one that will follow it.
 		h.burnt[id] = asked{count: b.count, floor: b.floor, at: b.sent}
 	}
-	if last := answer.Last(); c.highest.Before(last) {
-		c.highest = last
-	}
+	c.rose(answer)
 	main, frames := c.conn, c.seal()
 	if main != nil && main.welcome.node != conn.welcome.node {
 		// Only a leader answers, and this is not the one that is talked to.
-		main.net.Close()
+		main.out.leave(errors.New("another node answers"))
 	}
 	c.mu.Unlock()
 	c.send(main, frames)

@@ -67,7 +67,7 @@ func standing(t *testing.T, addr string) *connection {
 		near.Close()
 		far.Close()
 	})
-	return &connection{addr: addr, net: near, welcome: &welcome{node: 1}}
+	return &connection{addr: addr, net: near, out: newOutbox(near, time.Second), welcome: &welcome{node: 1}}
 }
 
 // underWayAs puts a batch of one caller under way.
