@@ -78,6 +78,9 @@ func (c *connection) greet(ctx context.Context, o *options, reader *bufio.Reader
 			text := "another cluster, or another history of it, than this client has met"
 			return &Error{Addr: c.addr, Code: 64, Text: text}
 		}
+		if c.leads() && c.welcome.cluster == nil {
+			return c.homeless()
+		}
 		if !stop() {
 			return unreachable(c.addr, ctx.Err())
 		}
@@ -89,6 +92,11 @@ func (c *connection) greet(ctx context.Context, o *options, reader *bufio.Reader
 		}
 		return refusal
 	}
+}
+
+// homeless is what a node gets that leads and names no cluster: its timestamps may have any order.
+func (c *connection) homeless() error {
+	return &Error{Addr: c.addr, Code: 11, Text: "it leads and names no cluster"}
 }
 
 // leads says whether the node called itself the leader.

@@ -101,6 +101,10 @@ func (c *Client) try(addr string, mayFollow bool) (conn *connection, again bool,
 		c.dirMu.Lock()
 	}
 	if hint != nil && hint.Node == conn.welcome.node {
+		if conn.welcome.cluster == nil {
+			conn.net.Close()
+			return nil, false, conn.homeless()
+		}
 		c.dir.succeed(addr)
 		return conn, false, nil
 	}

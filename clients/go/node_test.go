@@ -18,6 +18,8 @@ type node struct {
 	id       uint64
 	// greet returns the welcome's leader and members, nil for a node that accepts and says nothing.
 	greet func() *welcome
+	// behind is said behind the welcome.
+	behind func() []byte
 	// ask is called for every request; it may write to the connection, now or later.
 	ask   func(to *peer, id, count uint64)
 	asked atomic.Int64
@@ -42,6 +44,7 @@ func startNode(t *testing.T, id uint64) *node {
 	}
 	n := &node{t: t, listener: listener, id: id}
 	n.greet = func() *welcome { return n.welcome(n) }
+	n.behind = func() []byte { return nil }
 	t.Cleanup(func() {
 		listener.Close()
 		n.hangUp()
@@ -119,7 +122,7 @@ func (n *node) converse(to *peer) {
 			if w == nil {
 				continue
 			}
-			to.say(w.frame())
+			to.say(append(w.frame(), n.behind()...))
 		case kindRequest:
 			n.asked.Add(1)
 			n.ask(to, h.id, uint64(h.argument)+1)

@@ -3,6 +3,7 @@ package epicepoch
 import (
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -40,5 +41,55 @@ func TestTheReasonOfACallIsNotOneThatWasOverBeforeIt(t *testing.T) {
 	get(t, client)
 	if _, err := client.Timestamp(within(t, 100*time.Millisecond)); errors.Is(err, ErrOverloaded) {
 		t.Fatal(err)
+	}
+}
+func TestALeaderWithoutAClusterIsNotAsked(t *testing.T) {
+	leader, source := startNode(t, 1), &oracle{}
+	var homeless, notifies atomic.Bool
+	greeted := make(chan struct{}, 1)
+	leader.greet = func() *welcome {
+		w := leader.welcome(leader)
+		if homeless.Load() {
+			w.cluster = nil
+			if notifies.Load() {
+				w.leader = nil
+			}
+			select {
+			case greeted <- struct{}{}:
+			default:
+			}
+		}
+		return w
+	}
+	leader.behind = func() []byte {
+		if !homeless.Load() || !notifies.Load() {
+			return nil
+		}
+		text := leader.addr()
+		h := head{kind: kindLeader, argument: uint32(len(text)), id: leader.id}
+		return append(h.appendTo(nil), text...)
+	}
+	leader.ask = func(to *peer, id, count uint64) {
+		if homeless.Load() {
+			t.Error("a node without a cluster was asked")
+		}
+		source.serve(to, id, count)
+	}
+	// It says so in its welcome, or in a notice behind it.
+	for _, later := range []bool{false, true} {
+		homeless.Store(false)
+		client := dial(t, []string{leader.addr()})
+		get(t, client)
+		notifies.Store(later)
+		homeless.Store(true)
+		leader.hangUp()
+		<-greeted
+		_, err := client.Timestamp(within(t, 300*time.Millisecond))
+		if !errors.Is(err, ErrNotReady) {
+			t.Error(later, err)
+		}
+		homeless.Store(false)
+		get(t, client)
+		client.Close()
 	}
 }
