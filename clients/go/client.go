@@ -34,6 +34,8 @@ type Client struct {
 	slots    [inFlightMax]*batch
 	inFlight int
 	lastID   uint64
+	// quietUntil is when an overloaded leader is asked again; zero if it is not overloaded.
+	quietUntil time.Time
 	// highest was returned to somebody.
 	highest Timestamp
 	// lastErr is what went wrong since the last answer or the last new connection.
@@ -114,7 +116,7 @@ func (c *Client) Timestamps(ctx context.Context, count uint64) (Range, error) {
 	var since time.Time
 	// What this call met last.
 	var last error
-	for attempt := 0; ; attempt++ {
+	for {
 		b, offset, err := c.join(count)
 		if err != nil {
 			return Range{}, err
@@ -137,11 +139,6 @@ func (c *Client) Timestamps(ctx context.Context, count uint64) (Range, error) {
 		}
 		if _, bounded := ctx.Deadline(); !bounded && time.Since(since) > c.o.callTimeout {
 			return Range{}, &interrupted{context: context.DeadlineExceeded, last: err}
-		}
-		if errors.Is(err, ErrOverloaded) {
-			if err := c.pause(ctx, attempt, last); err != nil {
-				return Range{}, err
-			}
 		}
 	}
 }
@@ -233,6 +230,12 @@ var requestsPool = sync.Pool{New: func() any { return new(requests) }}
 func (c *Client) seal() *requests {
 	if c.conn == nil || len(c.pending) == 0 || c.inFlight >= c.o.inFlight {
 		return nil
+	}
+	if !c.quietUntil.IsZero() {
+		if time.Now().Before(c.quietUntil) {
+			return nil
+		}
+		c.quietUntil = time.Time{}
 	}
 	out := requestsPool.Get().(*requests)
 	out.frames = out.frames[:0]
@@ -336,6 +339,9 @@ func (c *Client) refused(conn *connection, id uint64, refusal *Error) error {
 	}
 	c.lastErr = refusal
 	keeps := errors.Is(refusal, ErrOverloaded) || !isCurable(refusal)
+	if errors.Is(refusal, ErrOverloaded) {
+		c.rest()
+	}
 	var frames *requests
 	if keeps {
 		frames = c.seal()
@@ -392,18 +398,25 @@ func (c *Client) because(ended, mine error) error {
 	return &interrupted{context: ended, last: last}
 }
 
-// pause waits before an overloaded leader is asked again.
-func (c *Client) pause(ctx context.Context, attempt int, last error) error {
-	timer := time.NewTimer((&directory{setbacks: attempt + 3}).backoff())
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return c.because(ctx.Err(), last)
-	case <-c.ctx.Done():
-		return ErrClosed
+// rest keeps everything back from an overloaded leader for a while, unless it has its pause already.
+// Whoever asks meanwhile shares what is sent then. Under mu.
+func (c *Client) rest() {
+	now := time.Now()
+	if now.Before(c.quietUntil) {
+		return
 	}
+	pause := overloadPause()
+	c.quietUntil = now.Add(pause)
+	// Called by whoever reads the connection, who is waited for as well.
+	c.ended.Add(1)
+	go func() {
+		defer c.ended.Done()
+		select {
+		case <-time.After(pause):
+			c.pump()
+		case <-c.ctx.Done():
+		}
+	}()
 }
 
 func (c *Client) expected() *Cluster {

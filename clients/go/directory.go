@@ -105,3 +105,9 @@ func (d *directory) backoff() time.Duration {
 	d.setbacks++
 	return most - time.Duration(rand.Int64N(int64(most)/2+1))
 }
+
+// overloadPause is how long an overloaded leader is left alone; half of it is chance, for the same
+// reason.
+func overloadPause() time.Duration {
+	return backoffMax - time.Duration(rand.Int64N(int64(backoffMax)/2+1))
+}

@@ -33,7 +33,9 @@ func (c *Client) run() {
 		}
 		// Whoever is named by a node that does not lead is asked at once, but not for ever: two nodes
 		// may name each other.
-		if fruitless > 0 && (!errors.Is(err, ErrNotLeader) || fruitless > hopsMax) {
+		if errors.Is(err, ErrOverloaded) {
+			c.sleep(overloadPause())
+		} else if fruitless > 0 && (!errors.Is(err, ErrNotLeader) || fruitless > hopsMax) {
 			c.pauseBeforeNext()
 		}
 	}
@@ -44,6 +46,10 @@ func (c *Client) pauseBeforeNext() {
 	c.dirMu.Lock()
 	pause := c.dir.backoff()
 	c.dirMu.Unlock()
+	c.sleep(pause)
+}
+
+func (c *Client) sleep(pause time.Duration) {
 	select {
 	case <-time.After(pause):
 	case <-c.ctx.Done():
@@ -166,6 +172,7 @@ func (c *Client) serve(conn *connection) error {
 	}
 	c.conn = conn
 	c.lastErr = nil
+	c.quietUntil = time.Time{}
 	c.mu.Unlock()
 	c.ended.Add(1)
 	go func() {

@@ -3,6 +3,7 @@ package epicepoch
 import (
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -91,5 +92,46 @@ func TestALeaderWithoutAClusterIsNotAsked(t *testing.T) {
 		homeless.Store(false)
 		get(t, client)
 		client.Close()
+	}
+}
+func TestAnOverloadedLeaderHasAPauseFromAllCallers(t *testing.T) {
+	leader, source := startNode(t, 1), &oracle{}
+	refuse, again := make(chan func(), 1), make(chan time.Time, 1)
+	leader.ask = func(to *peer, id, count uint64) {
+		switch leader.asked.Load() {
+		case 1:
+			refuse <- func() { to.refuse(id, 4, "") }
+			return
+		case 2:
+			again <- time.Now()
+		}
+		source.serve(to, id, count)
+	}
+	client := dial(t, []string{leader.addr()}, WithInFlight(1), WithAttemptTimeout(5*time.Second))
+	var both sync.WaitGroup
+	call := func() {
+		defer both.Done()
+		if _, err := client.Timestamp(within(t, 10*time.Second)); err != nil {
+			t.Error(err)
+		}
+	}
+	both.Add(2)
+	go call()
+	refused := <-refuse
+	go call()
+	for waiting := 0; waiting == 0; time.Sleep(time.Millisecond) {
+		client.mu.Lock()
+		waiting = len(client.pending)
+		client.mu.Unlock()
+	}
+	began := time.Now()
+	refused()
+	// Half of the longest pause is chance.
+	if pause := (<-again).Sub(began); pause < backoffMax/2 {
+		t.Errorf("asked again after %v", pause)
+	}
+	both.Wait()
+	if met := leader.met.Load(); met != 1 {
+		t.Errorf("%d connections", met)
 	}
 }
