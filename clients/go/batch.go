@@ -46,7 +46,8 @@ func (b *batch) join(count uint64) (offset uint64) {
 	return offset
 }
 
-// wait returns when the batch is done, or false when the context ends first; then the caller has left.
+// wait returns when the batch is done, or false when the context has ended by then; then the caller
+// has left.
 func (b *batch) wait(ctx context.Context) bool {
 	end := ctx.Done()
 	if end == nil {
@@ -55,11 +56,14 @@ func (b *batch) wait(ctx context.Context) bool {
 	}
 	select {
 	case <-b.done:
-		return true
+		// Both may be there: what comes late goes to nobody.
+		if ctx.Err() == nil {
+			return true
+		}
 	case <-end:
-		b.leave()
-		return false
 	}
+	b.leave()
+	return false
 }
 
 // leave is called once by everybody who joined, and by finish.

@@ -1,6 +1,9 @@
 package epicepoch
 
-import "testing"
+import (
+	"context"
+	"testing"
+)
 
 // Whoever leaves early leaves a batch to the client, which holds it until it is done: only then, and
 // when the last caller has read its answer, may it be used again.
@@ -26,5 +29,19 @@ func TestABatchIsHeldUntilItIsDoneAndAllHaveLeft(t *testing.T) {
 	b.leave()
 	if held := b.holders.Load(); held != 0 {
 		t.Fatalf("%d hold a batch that nobody uses", held)
+	}
+}
+
+// Whoever finds both an answer and its own end takes the end.
+func TestAnAnswerAfterTheEndOfTheContextGoesToNobody(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for range 100 {
+		b := newBatch()
+		b.join(1)
+		b.finish(Range{First: Timestamp{Epoch: 1}, Count: 1}, nil)
+		if b.wait(ctx) {
+			t.Fatal("an answer was given to a caller that had left")
+		}
 	}
 }
