@@ -300,7 +300,7 @@ func (c *Client) watch() {
 			// Beside this, because a leader that goes silent has to be noticed meanwhile.
 			c.ended.Add(1)
 			go c.refresh(conn.addr)
-		case now.Sub(pinged) > time.Duration(conn.welcome.idleMillis)*time.Millisecond/3:
+		case now.Sub(pinged) > conn.welcome.pingEvery():
 			pinged = now
 			conn.out.write(head{kind: kindPing, id: 1}.appendTo(nil))
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 	"unicode/utf8"
 )
 
@@ -48,6 +49,9 @@ const (
 
 	errorCloses = 1
 )
+
+// idleMin is the least silence that a node can ask for, and what is taken for none: as in Rust.
+const idleMin = 300 * time.Millisecond
 
 // countMax is the largest count of a request in version 1.
 const countMax = uint64(1) << 32
@@ -233,7 +237,8 @@ func readWelcome(h head, tail []byte) (*welcome, error) {
 		}
 		value := tail[:length]
 		tail = tail[length:]
-		if seen[tag] && tag != tagMember && tag < tagMustKnow {
+		// The last one that is known may, and of others nobody here knows how often they may.
+		if seen[tag] && tag < tagMember {
 			return nil, protocolError("field %#x twice", tag)
 		}
 		seen[tag] = true
@@ -241,10 +246,16 @@ func readWelcome(h head, tail []byte) (*welcome, error) {
 			return nil, err
 		}
 	}
-	if w.node == 0 || w.inFlightMax == 0 || w.countMax == 0 || !seen[tagIdle] {
+	if w.node == 0 || w.inFlightMax == 0 || w.countMax == 0 {
 		return nil, protocolError("a welcome without a node id or its limits")
 	}
 	return &w, nil
+}
+
+// pingEvery says how often an idle connection needs a sign of life.
+func (w *welcome) pingEvery() time.Duration {
+	limit := time.Duration(w.idleMillis) * time.Millisecond
+	return max(limit, idleMin) / 3
 }
 
 func (w *welcome) take(tag uint16, value []byte) error {
@@ -259,6 +270,9 @@ func (w *welcome) take(tag uint16, value []byte) error {
 			return protocolError("field %#x with %d bytes", tag, len(value))
 		}
 		w.cluster = &Cluster{ID: [16]byte(value[:16]), History: binary.BigEndian.Uint64(value[16:])}
+		if w.cluster.ID == [16]byte{} {
+			return protocolError("a cluster without an id")
+		}
 	case tagNode:
 		w.node, err = number(tag, value, 8)
 	case tagLeader:
