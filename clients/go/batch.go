@@ -2,10 +2,14 @@ package epicepoch
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 )
+
+// errOversize parts callers who together want more than a leader gives; they ask again at once.
+var errOversize = fmt.Errorf("%w: the request is larger than the leader takes", ErrUnreachable)
 
 // batch is what callers share: one request. They join it while it is open, under the client's lock;
 // it is sealed when it is sent, and nobody joins it after that. So every timestamp in its answer is

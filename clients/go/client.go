@@ -34,6 +34,11 @@ type Client struct {
 	slots    [inFlightMax]*batch
 	inFlight int
 	lastID   uint64
+	// countLimit and inFlightLimit are what the last leader allows, and this client.
+	countLimit    uint64
+	inFlightLimit int
+	// wanted is told when somebody asks while there is no connection.
+	wanted chan struct{}
 	// quietUntil is when an overloaded leader is asked again; zero if it is not overloaded.
 	quietUntil time.Time
 	// highest was returned to somebody.
@@ -61,12 +66,15 @@ func Dial(ctx context.Context, addrs []string, opts ...Option) (*Client, error) 
 			return nil, fmt.Errorf("epicepoch: %q is not host:port", addr)
 		}
 	}
-	c := &Client{o: defaults(), dir: newDirectory(addrs), ready: make(chan struct{})}
+	c := &Client{
+		o: defaults(), dir: newDirectory(addrs), countLimit: countMax, ready: make(chan struct{}),
+		wanted: make(chan struct{}, 1),
+	}
 	for _, opt := range opts {
 		opt(&c.o)
 	}
-	if len(c.o.clusterName) > nameMax {
-		return nil, fmt.Errorf("epicepoch: %q is no name of a cluster, it is longer than %d bytes", c.o.clusterName, nameMax)
+	if err := c.o.check(); err != nil {
+		return nil, err
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	if c.o.hedgeAfter > 0 {
@@ -190,7 +198,12 @@ func (c *Client) join(count uint64) (b *batch, offset uint64, err error) {
 		c.mu.Unlock()
 		return nil, 0, ErrClosed
 	}
-	if last := len(c.pending) - 1; last >= 0 && c.pending[last].count <= countMax-count {
+	if c.conn != nil && count > c.countLimit {
+		limit := c.countLimit
+		c.mu.Unlock()
+		return nil, 0, fmt.Errorf("%w; the leader gives at most %d at once", ErrCount, limit)
+	}
+	if last := len(c.pending) - 1; last >= 0 && c.pending[last].count+count <= c.countLimit {
 		b = c.pending[last]
 		offset = b.join(count)
 		c.mu.Unlock()
@@ -199,7 +212,13 @@ func (c *Client) join(count uint64) (b *batch, offset uint64, err error) {
 	b = newBatch()
 	offset = b.join(count)
 	c.pending = append(c.pending, b)
-	send, busy := c.conn != nil && c.inFlight < c.o.inFlight, c.inFlight > 0
+	if c.conn == nil {
+		select {
+		case c.wanted <- struct{}{}:
+		default:
+		}
+	}
+	send, busy := c.conn != nil && c.inFlight < c.inFlightLimit, c.inFlight > 0
 	c.mu.Unlock()
 	if send {
 		if busy {
@@ -228,7 +247,7 @@ var requestsPool = sync.Pool{New: func() any { return new(requests) }}
 
 // seal takes waiting batches under way and returns their frames; nil if there are none. Under mu.
 func (c *Client) seal() *requests {
-	if c.conn == nil || len(c.pending) == 0 || c.inFlight >= c.o.inFlight {
+	if c.conn == nil || len(c.pending) == 0 || c.inFlight >= c.inFlightLimit {
 		return nil
 	}
 	if !c.quietUntil.IsZero() {
@@ -239,7 +258,7 @@ func (c *Client) seal() *requests {
 	}
 	out := requestsPool.Get().(*requests)
 	out.frames = out.frames[:0]
-	for len(c.pending) > 0 && c.inFlight < c.o.inFlight {
+	for len(c.pending) > 0 && c.inFlight < c.inFlightLimit {
 		b := c.pending[0]
 		c.pending = slices.Delete(c.pending, 0, 1)
 		// Ids of slots that are still in use are passed over.
@@ -356,6 +375,21 @@ func (c *Client) refused(conn *connection, id uint64, refusal *Error) error {
 	c.send(conn, frames)
 	c.failed(refusal)
 	return nil
+}
+
+// abide keeps to what a leader allows from now on, and returns the waiting batches that do not: their
+// callers have to part. Under mu.
+func (c *Client) abide(said *welcome) (oversize []*batch) {
+	c.countLimit = min(said.countMax, countMax)
+	c.inFlightLimit = int(min(uint64(said.inFlightMax), uint64(c.o.inFlight)))
+	c.pending = slices.DeleteFunc(c.pending, func(b *batch) bool {
+		if b.count > c.countLimit {
+			oversize = append(oversize, b)
+			return true
+		}
+		return false
+	})
+	return oversize
 }
 
 // failAll ends every batch that there is, sent or not. Their callers decide whether to join again.

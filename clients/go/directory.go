@@ -22,6 +22,9 @@ type directory struct {
 const (
 	backoffMin = time.Millisecond
 	backoffMax = 50 * time.Millisecond
+	// idleMax is the longest pause of a client whose callers want nothing: whoever comes ends it.
+	idleMax          = 5 * time.Second
+	backoffDoublings = 13
 	// suspicion is how long a node that failed is not believed to lead, unless it says so itself:
 	// longer than an election takes.
 	suspicion = time.Second
@@ -98,16 +101,21 @@ func (d *directory) succeed(addr string) {
 	delete(d.suspects, addr)
 }
 
-// backoff doubles from setback to setback; up to half of it is chance, so that clients that lost
-// the same leader do not come back in step.
-func (d *directory) backoff() time.Duration {
-	most := min(backoffMin<<min(d.setbacks, 6), backoffMax)
+// backoff doubles from setback to setback, up to a limit for clients whose callers wait and up to
+// another one for idle ones. Up to half of it is chance, so that clients that lost the same leader
+// do not come back in step.
+func (d *directory) backoff() (pause, idle time.Duration) {
+	grown := backoffMin << min(d.setbacks, backoffDoublings)
 	d.setbacks++
+	return jitter(min(grown, backoffMax)), jitter(min(grown, idleMax))
+}
+
+func jitter(most time.Duration) time.Duration {
 	return most - time.Duration(rand.Int64N(int64(most)/2+1))
 }
 
 // overloadPause is how long an overloaded leader is left alone; half of it is chance, for the same
 // reason.
 func overloadPause() time.Duration {
-	return backoffMax - time.Duration(rand.Int64N(int64(backoffMax)/2+1))
+	return jitter(backoffMax)
 }

@@ -41,12 +41,36 @@ func (c *Client) run() {
 	}
 }
 
-// pauseBeforeNext waits longer from setback to setback.
+// pauseBeforeNext waits longer from setback to setback, and much longer while nobody waits for a
+// leader.
 func (c *Client) pauseBeforeNext() {
 	c.dirMu.Lock()
-	pause := c.dir.backoff()
+	pause, idle := c.dir.backoff()
 	c.dirMu.Unlock()
 	c.sleep(pause)
+	enough := time.NewTimer(idle - pause)
+	defer enough.Stop()
+	for !c.isAwaited() {
+		select {
+		case <-c.wanted:
+		case <-enough.C:
+			return
+		case <-c.ctx.Done():
+			return
+		}
+	}
+}
+
+// isAwaited says whether somebody waits for a leader.
+func (c *Client) isAwaited() bool {
+	select {
+	case <-c.ready:
+	default:
+		return true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.pending) > 0
 }
 
 func (c *Client) sleep(pause time.Duration) {
@@ -171,6 +195,7 @@ func (c *Client) serve(conn *connection) error {
 		return ErrClosed
 	}
 	c.conn = conn
+	oversize := c.abide(conn.welcome)
 	c.lastErr = nil
 	c.quietUntil = time.Time{}
 	c.mu.Unlock()
@@ -183,6 +208,9 @@ func (c *Client) serve(conn *connection) error {
 	c.o.log.Info("following the leader", "addr", conn.addr)
 	if hook := c.o.hooks.LeaderChanged; hook != nil {
 		hook(conn.addr)
+	}
+	for _, b := range oversize {
+		b.finish(Range{}, errOversize)
 	}
 	c.pump()
 	err := c.read(conn)

@@ -98,7 +98,7 @@ func (h *hedger) turn(now time.Time) {
 		if conn == nil || c.conn == nil || len(h.copies) >= copiesMax || len(h.burnt) >= burntMax {
 			break
 		}
-		if b == nil || now.Sub(b.sent) < h.after {
+		if b == nil || now.Sub(b.sent) < h.after || b.count > conn.welcome.countMax {
 			continue
 		}
 		if _, again := h.copies[b.id]; again {

@@ -2,6 +2,8 @@ package epicepoch
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"time"
@@ -28,7 +30,9 @@ type Hooks struct {
 	// Answered is called once per request that brought timestamps: how many callers shared it, how
 	// many timestamps they got, and how long it took from sending to answer.
 	Answered func(callers int, timestamps uint64, took time.Duration)
-	// Failed is called once per request or connection that failed and is repeated.
+	// Failed is called once per refused request, once per connection that ends, whether or not
+	// anybody waits for it, and once per attempt to find a leader that found none. Of an idle client
+	// it tells of outages all the same.
 	Failed func(err error)
 	// LeaderChanged is called when requests go to another address than before.
 	LeaderChanged func(addr string)
@@ -48,6 +52,23 @@ func defaults() options {
 	}
 }
 
+// check refuses what cannot be meant.
+func (o *options) check() error {
+	switch {
+	case len(o.clusterName) > nameMax:
+		return fmt.Errorf("epicepoch: %q is no name of a cluster, it is longer than %d bytes", o.clusterName, nameMax)
+	case o.callTimeout <= 0:
+		return fmt.Errorf("epicepoch: a call timeout of %v, it must be above 0", o.callTimeout)
+	case o.hedgeAfter < 0:
+		return fmt.Errorf("epicepoch: a hedge after %v, it must be above 0, or 0 for never", o.hedgeAfter)
+	case o.dial == nil:
+		return errors.New("epicepoch: the dialer is nil")
+	case o.log == nil:
+		return errors.New("epicepoch: the logger is nil")
+	}
+	return nil
+}
+
 // WithClusterName refuses nodes of another cluster name, 1 to 64 bytes. Default: any, and from then on the cluster
 // of the first node that answers.
 func WithClusterName(name string) Option { return func(o *options) { o.clusterName = name } }
@@ -59,7 +80,7 @@ func WithAttemptTimeout(timeout time.Duration) Option {
 	return func(o *options) { o.attemptTimeout = max(timeout, 10*time.Millisecond) }
 }
 
-// WithCallTimeout bounds calls whose context has no deadline. Default 30 s.
+// WithCallTimeout bounds [Dial], and calls whose context has no deadline. Default 30 s; above 0.
 func WithCallTimeout(timeout time.Duration) Option {
 	return func(o *options) { o.callTimeout = timeout }
 }
@@ -71,7 +92,7 @@ func WithInFlight(requests int) Option {
 	return func(o *options) { o.inFlight = min(max(requests, 1), inFlightMax) }
 }
 
-// WithRefresh says how often the list of members is read anew. Default 30 s.
+// WithRefresh says how often the list of members is read anew. Default 30 s, at least 100 ms.
 func WithRefresh(every time.Duration) Option {
 	return func(o *options) { o.refresh = max(every, 100*time.Millisecond) }
 }
@@ -79,7 +100,7 @@ func WithRefresh(every time.Duration) Option {
 // WithHedgeAfter asks a second time for a request that has no answer after that long, over another
 // connection to the leader, or where that one gives nothing, of the next known node. The first answer
 // wins, the timestamps of the other are skipped. It is looked for every 5 ms, or every after if that
-// is shorter, but for 1 ms. Default: never. It costs a connection and, where the whole cluster is
+// is shorter, but for 1 ms. Default: 0, never. It costs a connection and, where the whole cluster is
 // slow, up to twice the requests.
 func WithHedgeAfter(after time.Duration) Option { return func(o *options) { o.hedgeAfter = after } }
 
