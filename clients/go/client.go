@@ -243,7 +243,12 @@ type requests struct {
 	frames []byte
 }
 
-var requestsPool = sync.Pool{New: func() any { return new(requests) }}
+var requestsPool = sync.Pool{New: func() any {
+	return &requests{frames: make([]byte, 0, requestsRoom)}
+}}
+
+// requestsRoom is what most requests of one write need.
+const requestsRoom = 16 * headSize
 
 // seal takes waiting batches under way and returns their frames; nil if there are none. Under mu.
 func (c *Client) seal() *requests {

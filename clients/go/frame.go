@@ -50,8 +50,12 @@ const (
 	errorCloses = 1
 )
 
-// idleMin is the least silence that a node can ask for, and what is taken for none: as in Rust.
-const idleMin = 300 * time.Millisecond
+const (
+	// idleDefault is the idle limit of a node that names none.
+	idleDefault = 120 * time.Second
+	// idleMin is the shortest idle limit of a node that is believed.
+	idleMin = 300 * time.Millisecond
+)
 
 // countMax is the largest count of a request in version 1.
 const countMax = uint64(1) << 32
@@ -255,6 +259,9 @@ func readWelcome(h head, tail []byte) (*welcome, error) {
 // pingEvery says how often an idle connection needs a sign of life.
 func (w *welcome) pingEvery() time.Duration {
 	limit := time.Duration(w.idleMillis) * time.Millisecond
+	if limit == 0 {
+		limit = idleDefault
+	}
 	return max(limit, idleMin) / 3
 }
 
