@@ -73,7 +73,7 @@ func (o *options) check() error {
 // of the first node that answers.
 func WithClusterName(name string) Option { return func(o *options) { o.clusterName = name } }
 
-// WithAttemptTimeout says how long one node may take to accept a connection or to answer before
+// WithAttemptTimeout says how long one node may take to accept a connection, to read or to answer before
 // another one is asked. Default 250 ms: longer than a loaded node needs, and short enough to find
 // the new leader at the time when it is elected. At least 10 ms.
 func WithAttemptTimeout(timeout time.Duration) Option {
