@@ -2,7 +2,7 @@
 //! here, of the leader or of the next known node. It never gives an answer out and never retries:
 //! whoever is asked first still counts.
 //!
-//! Why it keeps the order is argued in decision 15 (`docs/decisions`): a copy is sent after all of
+//! Why it keeps the order is argued in decision 14 (`docs/decisions`): a copy is sent after all of
 //! its callers asked, so either answer may be returned, and each is held to the floor of its own
 //! sending.
 
