@@ -135,6 +135,19 @@ enum Next {
     Fail(TimestampsError),
 }
 
+impl Next {
+    /// Of what comes in one piece, the heaviest counts, and of equals the first: that a leader is
+    /// overloaded says nothing once it says that it leads no more.
+    fn weight(&self) -> u8 {
+        match self {
+            Self::Stay => 0,
+            Self::Pause(_) => 1,
+            Self::Follow { .. } | Self::Switch(_) | Self::Leave(_) => 2,
+            Self::Fail(_) => 3,
+        }
+    }
+}
+
 impl Driver {
     fn new(core: Arc<Core>) -> Self {
         Self {

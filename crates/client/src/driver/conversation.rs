@@ -269,7 +269,7 @@ impl<'a> Conversation<'a> {
                 Ok(ToClient::Ping(id)) => Some(id),
                 Ok(frame) => {
                     let judged = handle(self.driver, self.addr, &mut self.sent, &frame);
-                    if matches!(next, Next::Stay) || matches!(judged, Next::Fail(_)) {
+                    if judged.weight() > next.weight() {
                         next = judged;
                     }
                     None

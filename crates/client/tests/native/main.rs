@@ -197,6 +197,20 @@ async fn an_overloaded_leader_is_asked_again_and_not_left() {
 }
 
 #[tokio::test]
+async fn an_overloaded_leader_that_is_none_any_more_is_left_without_a_pause_for_it() {
+    for play in [Play::RefuseAndTell, Play::RefuseAndLeave] {
+        let (oracle, old) = leading().await;
+        let new = Node::start(&oracle, Play::Lead).await;
+        let client = client(&[&old]);
+        client.timestamp().await.unwrap();
+        old.now_plays(play(ErrorCode::Overloaded));
+        new.now_leads();
+        client.timestamp().await.unwrap();
+        assert_eq!(old.asked().len(), 2, "it was asked again");
+    }
+}
+
+#[tokio::test]
 async fn the_deadline_is_kept_and_says_what_went_wrong() {
     let (_, node) = leading().await;
     let client = client(&[&node]);

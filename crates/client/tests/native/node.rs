@@ -52,6 +52,10 @@ pub(crate) enum Play {
     Keep,
     /// Refuses it, and 5 ms later answers what was kept.
     RefuseAndRelease(ErrorCode),
+    /// Refuses it, and says in the same breath who leads.
+    RefuseAndTell(ErrorCode),
+    /// Refuses it, and says goodbye in the same breath.
+    RefuseAndLeave(ErrorCode),
     /// Answers on all connections but the first, where it never does.
     LeadElsewhere,
     /// Answers on all connections but the first, where it does so after that time. The timestamps
@@ -219,6 +223,14 @@ impl Node {
                 let answers = kept.drain(..).flat_map(|request| self.answer(request)).collect();
                 later(answers, Duration::from_millis(5));
             }
+            Play::RefuseAndTell(code) => {
+                refusal(code, "", out);
+                out.extend(self.leader_notice());
+            }
+            Play::RefuseAndLeave(code) => {
+                refusal(code, "", out);
+                out.extend(goodbye());
+            }
             Play::LeadElsewhere if nth == 0 => {}
             Play::Late(after) if nth == 0 => later(self.answer(request).to_vec(), after),
             Play::LateRepeat(after) if nth == 0 => {
@@ -275,12 +287,17 @@ impl Node {
 
     /// Tells every client that is connected who leads.
     pub(crate) fn tell_leader(&self) {
+        let frame = self.leader_notice();
+        // Some have gone.
+        self.peers.lock().unwrap().retain(|peer| peer.send(frame.clone()).is_ok());
+    }
+
+    fn leader_notice(&self) -> Vec<u8> {
         let addr = self.oracle.leader.lock().unwrap().expect("somebody leads");
         let mut frame = Vec::new();
         LeaderNotice { node: NodeId(u64::from(addr.port())), addr: &addr.to_string() }
             .encode(&mut frame);
-        // Some have gone.
-        self.peers.lock().unwrap().retain(|peer| peer.send(frame.clone()).is_ok());
+        frame
     }
 
     /// Waits until so many requests came.
