@@ -258,6 +258,9 @@ impl Driver {
         match opened {
             Ok(Ok(opened)) => Ok(opened),
             Ok(Err(NoLink::Setback(setback))) => Err(Next::Leave(setback)),
+            Ok(Err(NoLink::AnotherCluster(found))) => {
+                Err(Next::Fail(core.session().another_cluster(addr, found).into()))
+            }
             Ok(Err(NoLink::Bad(bad))) => Err(Next::Fail(bad.into())),
             Err(_elapsed) => Err(Next::Leave(Setback::Silent { addr: addr.to_owned() })),
         }

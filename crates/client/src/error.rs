@@ -189,7 +189,8 @@ pub struct AnotherCluster {
     pub addr: String,
     /// Cluster and history of the first answer, or the quoted name that the options expect.
     pub expected: String,
-    /// Cluster and history of this answer, or the quoted name of its cluster.
+    /// Cluster and history of this answer, or the quoted name of its cluster, or if it was the
+    /// node that refused, its words.
     pub found: String,
 }
 

@@ -32,6 +32,8 @@ pub(crate) struct Link {
 pub(crate) enum NoLink {
     /// Another node, or a later time, may be better.
     Setback(Setback),
+    /// The node says in its words that it is of another cluster. No retry helps.
+    AnotherCluster(String),
     /// No retry helps.
     Bad(BadAnswer),
 }
@@ -128,7 +130,11 @@ fn refused(addr: &str, code: ErrorCode, text: &str) -> NoLink {
     if code.is_retryable() || code == ErrorCode::Internal {
         return NoLink::Setback(Setback::Refused { addr, code });
     }
-    NoLink::Bad(BadAnswer::Refused { addr, code, message: text.to_owned() })
+    let message = text.to_owned();
+    match code {
+        ErrorCode::WrongCluster => NoLink::AnotherCluster(message),
+        code => NoLink::Bad(BadAnswer::Refused { addr, code, message }),
+    }
 }
 
 /// The connection broke.

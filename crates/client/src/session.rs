@@ -182,6 +182,14 @@ impl Session {
         }
     }
 
+    /// What it comes to when the node at `addr` says in its words that it is of another cluster.
+    pub(crate) fn another_cluster(&self, addr: &str, found: String) -> AnotherCluster {
+        let name = self.cluster_name.as_ref().map(|name| format!("{name:?}"));
+        let expected = name.or_else(|| self.cluster.clone());
+        let expected = expected.unwrap_or_else(|| "any".to_owned());
+        AnotherCluster { addr: addr.to_owned(), expected, found }
+    }
+
     /// Takes in what the node at `from` says of the cluster.
     fn learn(&mut self, from: &str, members: &Members, now: Instant) {
         self.learn_members(members.members.iter().map(|member| member.addr.clone()).collect());
@@ -411,7 +419,12 @@ impl Pursuit {
         if !code.is_retryable() && code != ErrorCode::Internal {
             let text = String::from_utf8_lossy(&answer.body);
             let message = text.trim().chars().take(MESSAGE_LEN_MAX).collect();
-            self.end = Some(End::BadAnswer(BadAnswer::Refused { addr: to, code, message }));
+            self.end = Some(match code {
+                ErrorCode::WrongCluster => {
+                    End::AnotherCluster(session.another_cluster(addr, message))
+                }
+                code => End::BadAnswer(BadAnswer::Refused { addr: to, code, message }),
+            });
             return;
         }
         let setback = Setback::Refused { addr: to, code };

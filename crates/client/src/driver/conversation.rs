@@ -329,6 +329,10 @@ fn handle(
             } else if !error.closes {
                 return Next::Fail(foreign(addr, "a refusal of nothing").into());
             }
+            if code == ErrorCode::WrongCluster {
+                let found = error.text.to_owned();
+                return Next::Fail(driver.core.session().another_cluster(addr, found).into());
+            }
             refused(addr, code, error.text)
         }
         ToClient::Leader(leader) => {

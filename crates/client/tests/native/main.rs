@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use epicepoch_client::{
-    BadAnswer, Client, Epoch, EpochIndex, NewClientError, Observer, Options, Setback, Timestamp,
+    Client, Epoch, EpochIndex, NewClientError, Observer, Options, Setback, Timestamp,
     TimestampRange, TimestampsError, blocking,
 };
 use epicepoch_wire::http::ErrorCode;
@@ -271,10 +271,9 @@ async fn a_cluster_of_another_name_is_refused_loudly_at_the_first_meeting() {
     assert!(named(NAME).unwrap().timestamp().await.is_ok());
     // The node refuses it.
     let error = named("another").unwrap().timestamp().await.unwrap_err();
-    let TimestampsError::BadAnswer(BadAnswer::Refused { code, .. }) = error else {
-        panic!("{error}")
-    };
-    assert_eq!(code, ErrorCode::WrongCluster);
+    let TimestampsError::AnotherCluster(error) = error else { panic!("{error}") };
+    assert_eq!(error.addr, node.addr.to_string());
+    assert_eq!(error.expected, r#""another""#);
     // The node does not care, so the client does.
     node.now_plays(Play::AnyName);
     let error = named("another").unwrap().timestamp().await.unwrap_err();
