@@ -14,9 +14,8 @@ use epicepoch_wire::{Timestamp, TimestampRange};
 use tokio::sync::Notify;
 
 use crate::driver::Core;
-use crate::error::BadAnswer;
 use crate::error::{
-    AskError, ConnectError, MembersError, NewClientError, Setback, TimestampsError,
+    AskError, BadAnswer, ConnectError, MembersError, NewClientError, Setback, TimestampsError,
 };
 use crate::members::{Members, is_address};
 use crate::observer::Observer;
@@ -46,7 +45,9 @@ pub enum Via {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// How long a call may take that has no deadline of its own. Default 2 s: several elections.
+    /// How long a call may take that has no deadline of its own. More than nothing, and up to
+    /// [`Options::DURATION_MAX`], as `attempt_timeout` and `hedge_after`. Default 2 s: several
+    /// elections.
     pub timeout: Duration,
     /// How long one node may take to answer before another is asked. Default 500 ms: longer
     /// than a loaded node needs, shorter than the caller of a failover wants to wait.
@@ -70,7 +71,7 @@ pub struct Options {
     /// Seed of the jitter in waiting times. Default from the system's randomness, so that
     /// clients do not retry in step; set it to repeat a test.
     pub seed: u64,
-    /// Who counts what happens. Default nobody.
+    /// Who counts what happens. Default nobody. Not over HTTP.
     pub observer: Option<Arc<dyn Observer>>,
 }
 
@@ -117,7 +118,7 @@ impl Client {
     /// not connect before it is asked for something.
     ///
     /// # Errors
-    /// No address, or one that is not `host:port`.
+    /// No address, one that is not `host:port`, or an option that cannot be kept to.
     pub fn new<A: Into<String>>(
         addrs: impl IntoIterator<Item = A>,
         options: Options,
@@ -137,6 +138,10 @@ impl Client {
         if options.via == Via::Http && options.hedge_after.is_some() {
             return Err(NewClientError::HedgeOverHttp);
         }
+        if options.via == Via::Http && options.observer.is_some() {
+            return Err(NewClientError::ObserverOverHttp);
+        }
+        options.check_durations()?;
         let session = Session::new(seeds, options.seed).expecting(options.cluster_name.clone());
         let session = Arc::new(Mutex::new(session));
         let core = Arc::new(Core {
@@ -250,6 +255,28 @@ impl Client {
     /// Held only while deciding, never across an await.
     fn session(&self) -> MutexGuard<'_, Session> {
         self.shared.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Options {
+    /// The longest that `timeout`, `attempt_timeout` and `hedge_after` may be: 366 days. No call
+    /// of a program waits that long, and a moment that far away is one on every clock.
+    pub const DURATION_MAX: Duration = Duration::from_hours(366 * 24);
+
+    fn check_durations(&self) -> Result<(), NewClientError> {
+        let durations = [
+            ("timeout", Some(self.timeout)),
+            ("attempt_timeout", Some(self.attempt_timeout)),
+            ("hedge_after", self.hedge_after),
+        ];
+        for (option, given) in durations {
+            if let Some(given) =
+                given.filter(|given| given.is_zero() || *given > Self::DURATION_MAX)
+            {
+                return Err(NewClientError::Duration { option, given });
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,9 +1,13 @@
 //! What can go wrong, one enum per operation, each variant with what the caller can do.
 
+use std::time::Duration;
+
 use epicepoch_wire::Timestamp;
 use epicepoch_wire::hello::CLUSTER_NAME_LEN_MAX;
 use epicepoch_wire::http::{ErrorCode, RANGE_COUNT_MAX};
 use thiserror::Error;
+
+use crate::client::Options;
 
 /// Why a client cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -21,6 +25,17 @@ pub enum NewClientError {
     /// Leave `hedge_after` out, or use the native protocol.
     #[error("hedge_after is for the native protocol; over HTTP nothing is asked twice")]
     HedgeOverHttp,
+    /// Leave `observer` out, or use the native protocol.
+    #[error("observer is for the native protocol; over HTTP nobody is told anything")]
+    ObserverOverHttp,
+    /// Give a duration that can be kept to.
+    #[error("{option} is {given:?}; allowed are 1ns to {:?}", Options::DURATION_MAX)]
+    Duration {
+        /// Which option.
+        option: &'static str,
+        /// Its value.
+        given: Duration,
+    },
 }
 
 /// Why [`Client::connect`](crate::Client::connect) gave no client.

@@ -2,6 +2,7 @@
 
 mod hedging;
 mod node;
+mod options;
 mod spans;
 
 use std::sync::Arc;
@@ -356,7 +357,7 @@ async fn a_call_that_is_dropped_gives_its_place_back_and_disturbs_nobody() {
 
 /// Counts what it is told.
 #[derive(Debug, Default)]
-struct Counting {
+pub(crate) struct Counting {
     callers: AtomicU64,
     timestamps: AtomicU64,
     setbacks: AtomicU64,
