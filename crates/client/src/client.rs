@@ -315,6 +315,9 @@ impl Future for Call<'_> {
         if !(1..=RANGE_COUNT_MAX).contains(&self.count) {
             return Poll::Ready(Err(TimestampsError::Count(self.count)));
         }
+        if self.deadline <= now() {
+            return Poll::Ready(Err(TimestampsError::DeadlineExceeded { last: None }));
+        }
         let (slot, is_first) = {
             let mut waiters = core.waiters();
             let Some((slot, is_first)) = waiters.enter(self.count, self.deadline) else {

@@ -18,7 +18,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use epicepoch_wire::http::{ErrorCode, cluster_header};
-use epicepoch_wire::native::{TO_CLIENT_TAIL_LEN_MAX, ToClient, Welcome, split};
+use epicepoch_wire::native::{COUNT_MAX, TO_CLIENT_TAIL_LEN_MAX, ToClient, Welcome, split};
 use epicepoch_wire::{NodeId, TimestampRange};
 use tokio::sync::Notify;
 use tracing::Instrument as _;
@@ -116,6 +116,31 @@ impl Drop for Driver {
     }
 }
 
+/// What a node allows on a connection.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Silence after which the node closes it.
+    idle: Duration,
+    /// Requests that the node reads ahead of its answers.
+    in_flight_max: usize,
+    /// Largest count of a request, timestamps.
+    count_max: u64,
+}
+
+impl Limits {
+    fn of(welcome: &Welcome) -> Self {
+        let idle_ms = match welcome.idle_ms {
+            0 => IDLE_MS_DEFAULT,
+            idle_ms => idle_ms.max(IDLE_MS_MIN),
+        };
+        Self {
+            idle: Duration::from_millis(u64::from(idle_ms)),
+            in_flight_max: welcome.in_flight_max as usize,
+            count_max: welcome.count_max.min(COUNT_MAX),
+        }
+    }
+}
+
 /// What to do with a connection after a frame.
 #[derive(Debug)]
 enum Next {
@@ -167,11 +192,11 @@ impl Driver {
                 continue;
             }
             let next = match self.connect().await {
-                Ok((addr, link, idle)) => {
+                Ok((addr, link, limits)) => {
                     // For the whole connection: a call has no span of its own.
                     let span = tracing::debug_span!("connection", addr, node = self.node.0);
                     let hedge = self.hedge();
-                    Conversation::new(&mut self, &addr, link, idle, hedge)
+                    Conversation::new(&mut self, &addr, link, limits, hedge)
                         .run()
                         .instrument(span)
                         .await
@@ -183,7 +208,7 @@ impl Driver {
     }
 
     /// Connects to whom the session names. The node that is reached must lead.
-    async fn connect(&mut self) -> Result<(String, Link, Duration), Next> {
+    async fn connect(&mut self) -> Result<(String, Link, Limits), Next> {
         let addr = {
             let mut session = self.core.session();
             let leader = session.leader().map(str::to_owned);
@@ -202,22 +227,23 @@ impl Driver {
         if let Some(observer) = &self.core.observer {
             observer.connected(&addr);
         }
-        let idle = Duration::from_millis(u64::from(welcome.idle_ms.max(IDLE_MS_MIN)));
-        Ok((addr, link, idle))
+        Ok((addr, link, Limits::of(&welcome)))
     }
 
     /// Waits before the next attempt at a node that knows no leader: it tells when it learns of one.
     async fn listen(&mut self, addr: &str, mut link: Link, node: NodeId, setback: Setback) -> Next {
         self.core.session().note_setback(&setback, now());
         let until = self.note(setback, 0);
+        let mut tick = until.min(now() + TICK);
         while now() < until && !self.core.is_closed.load(Ordering::Acquire) {
-            let tick = until.min(now() + TICK);
+            // Also when the node never stops talking.
+            if now() >= tick {
+                self.expire();
+                tick = until.min(now() + TICK);
+            }
             let exchanged = tokio::select! {
                 exchanged = link.exchange() => exchanged,
-                () = tokio::time::sleep_until(tick.into()) => {
-                    self.expire();
-                    continue;
-                }
+                () = tokio::time::sleep_until(tick.into()) => continue,
             };
             if let Err(error) = exchanged {
                 return Next::Leave(lost(addr, &error));
@@ -338,12 +364,14 @@ impl Driver {
 
     /// Gives a range out that was checked, `at` the time when it was asked for first.
     fn give_out(&mut self, batch: Batch, range: TimestampRange, at: Instant) {
-        self.setbacks = Setbacks::default();
+        let setbacks = std::mem::take(&mut self.setbacks);
         self.core.session().note_returned(range.last());
+        let now = now();
         if let Some(observer) = &self.core.observer {
-            observer.answered(batch.callers(), range.count(), now().saturating_duration_since(at));
+            observer.answered(batch.callers(), range.count(), now.saturating_duration_since(at));
         }
-        self.core.waiters().answer(batch, range, &mut self.wakers);
+        let mut waiters = self.core.waiters();
+        waiters.answer(batch, range, now, setbacks.last(), &mut self.wakers);
     }
 
     fn hedge(&self) -> Option<Hedge> {
@@ -369,5 +397,7 @@ fn member_addrs(welcome: &Welcome) -> Vec<String> {
 
 /// How often deadlines and silent nodes are looked for while somebody waits.
 const TICK: Duration = Duration::from_millis(5);
+/// Idle limit of a node that names none.
+const IDLE_MS_DEFAULT: u32 = 120_000;
 /// Shortest idle limit of a node that is believed.
 const IDLE_MS_MIN: u32 = 300;

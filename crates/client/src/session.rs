@@ -349,7 +349,7 @@ impl Pursuit {
         } else if path == PATH_MEMBERS {
             self.handle_members(session, addr, &answer, now);
         } else {
-            self.handle_range(session, addr, &answer);
+            self.handle_range(session, addr, &answer, now);
         }
     }
 
@@ -374,7 +374,7 @@ impl Pursuit {
         }
     }
 
-    fn handle_range(&mut self, session: &mut Session, addr: &str, answer: &Answer) {
+    fn handle_range(&mut self, session: &mut Session, addr: &str, answer: &Answer, now: Instant) {
         let Goal::Timestamps(count) = self.goal else {
             return self.end_badly(addr, "timestamps that nobody asked for".to_owned());
         };
@@ -393,7 +393,10 @@ impl Pursuit {
             return;
         }
         session.note_returned(range.last());
-        self.end = Some(End::Timestamps(range));
+        // What comes at the deadline goes to nobody.
+        if now < self.deadline {
+            self.end = Some(End::Timestamps(range));
+        }
     }
 
     fn handle_refusal(&mut self, session: &mut Session, addr: &str, answer: &Answer, now: Instant) {

@@ -9,7 +9,6 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use epicepoch_wire::TimestampRange;
-use epicepoch_wire::native::COUNT_MAX;
 
 use crate::error::{Setback, TimestampsError};
 
@@ -120,15 +119,16 @@ impl Waiters {
         self.free.push(slot);
     }
 
-    /// Closes the open batch and takes it: as many callers as fit into one request. `None` when
-    /// nobody waits to be sent.
-    pub(crate) fn take_batch(&mut self) -> Option<Batch> {
+    /// Closes the open batch and takes it: as many callers as fit into one request of at most
+    /// `count_max` timestamps. Who alone wants more is taken alone: that the node allows no such
+    /// request is the node's to say. `None` when nobody waits to be sent.
+    pub(crate) fn take_batch(&mut self, count_max: u64) -> Option<Batch> {
         let mut batch = Batch { places: self.spare.pop().unwrap_or_default(), total: 0 };
         while let Some(place) = self.open.front().copied() {
             if self.is_waiting(place) {
                 let is_full = batch.places.len() == BATCH_CALLERS_MAX
-                    || batch.total.saturating_add(place.count) > COUNT_MAX;
-                if is_full {
+                    || batch.total.saturating_add(place.count) > count_max;
+                if is_full && !batch.places.is_empty() {
                     break;
                 }
                 batch.places.push(place);
@@ -143,18 +143,31 @@ impl Waiters {
         Some(batch)
     }
 
-    /// Hands a batch its timestamps, each caller its part. Those to wake are added to `wakers`.
+    /// Hands a batch its timestamps, each caller its part: those whose deadline has come by `now`
+    /// are told that instead. Those to wake are added to `wakers`.
     ///
     /// # Panics
     /// When the range is not of the batch's total.
-    pub(crate) fn answer(&mut self, batch: Batch, range: TimestampRange, wakers: &mut Vec<Waker>) {
+    pub(crate) fn answer(
+        &mut self,
+        batch: Batch,
+        range: TimestampRange,
+        now: Instant,
+        last: Option<&Setback>,
+        wakers: &mut Vec<Waker>,
+    ) {
         assert_eq!(range.count(), batch.total, "a range of another batch");
         let mut rest = Some(range);
         for place in &batch.places {
             let split = rest.and_then(|range| range.split_first(place.count));
             let Some((head, tail)) = split else { unreachable!("the counts add up to the total") };
             rest = tail;
-            self.finish(*place, Ok(head), wakers);
+            let outcome = if self.slots[place.slot].deadline <= now {
+                Err(TimestampsError::DeadlineExceeded { last: last.cloned() })
+            } else {
+                Ok(head)
+            };
+            self.finish(*place, outcome, wakers);
         }
         self.recycle(batch);
     }
@@ -266,6 +279,7 @@ const SPARE_MAX: usize = 16;
 mod tests {
     use std::time::Duration;
 
+    use epicepoch_wire::native::COUNT_MAX;
     use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
 
     use super::*;
@@ -281,6 +295,10 @@ mod tests {
         TimestampRange::new(Timestamp::new(Epoch(5), EpochIndex(index)), count).unwrap()
     }
 
+    fn answer(waiters: &mut Waiters, batch: Batch, range: TimestampRange) {
+        waiters.answer(batch, range, Instant::now(), None, &mut Vec::new());
+    }
+
     fn later() -> Instant {
         Instant::now() + Duration::from_mins(1)
     }
@@ -290,10 +308,9 @@ mod tests {
         let mut waiters = Waiters::default();
         let slots = [2, 1, 3].map(|count| waiters.enter(count, later()).unwrap());
         assert_eq!(slots.map(|(_, is_first)| is_first), [true, false, false]);
-        let batch = waiters.take_batch().unwrap();
+        let batch = waiters.take_batch(COUNT_MAX).unwrap();
         assert_eq!((batch.total(), batch.callers()), (6, 3));
-        let mut wakers = Vec::new();
-        waiters.answer(batch, range(0, 6), &mut wakers);
+        answer(&mut waiters, batch, range(0, 6));
         let got = slots.map(|(slot, _)| outcome(&mut waiters, slot));
         assert_eq!(got, [range(0, 2), range(2, 1), range(3, 3)].map(|range| Some(Ok(range))));
     }
@@ -302,13 +319,13 @@ mod tests {
     fn a_caller_never_joins_a_request_that_was_taken() {
         let mut waiters = Waiters::default();
         let (first, _) = waiters.enter(1, later()).unwrap();
-        let batch = waiters.take_batch().unwrap();
+        let batch = waiters.take_batch(COUNT_MAX).unwrap();
         let (late, is_first) = waiters.enter(1, later()).unwrap();
         assert!(is_first, "it opens the next batch");
-        waiters.answer(batch, range(0, 1), &mut Vec::new());
+        answer(&mut waiters, batch, range(0, 1));
         assert_eq!(outcome(&mut waiters, first), Some(Ok(range(0, 1))));
         assert_eq!(outcome(&mut waiters, late), None);
-        assert_eq!(waiters.take_batch().unwrap().callers(), 1);
+        assert_eq!(waiters.take_batch(COUNT_MAX).unwrap().callers(), 1);
     }
 
     #[test]
@@ -316,14 +333,14 @@ mod tests {
         let mut waiters = Waiters::default();
         let (gone, _) = waiters.enter(1, later()).unwrap();
         let (stays, _) = waiters.enter(4, later()).unwrap();
-        let batch = waiters.take_batch().unwrap();
+        let batch = waiters.take_batch(COUNT_MAX).unwrap();
         waiters.leave(gone);
         let (next, _) = waiters.enter(7, later()).unwrap();
         assert_eq!(next, gone);
         waiters.requeue(batch);
-        let batch = waiters.take_batch().unwrap();
+        let batch = waiters.take_batch(COUNT_MAX).unwrap();
         assert_eq!((batch.total(), batch.callers()), (11, 2), "4 in front of 7");
-        waiters.answer(batch, range(0, 11), &mut Vec::new());
+        answer(&mut waiters, batch, range(0, 11));
         assert_eq!(outcome(&mut waiters, stays), Some(Ok(range(0, 4))));
         assert_eq!(outcome(&mut waiters, next), Some(Ok(range(4, 7))));
     }
@@ -334,10 +351,36 @@ mod tests {
         for count in [COUNT_MAX - 1, 1, 1, COUNT_MAX] {
             waiters.enter(count, later()).unwrap();
         }
-        let batches: Vec<_> =
-            std::iter::from_fn(|| waiters.take_batch()).map(|batch| batch.total()).collect();
+        let batches: Vec<_> = std::iter::from_fn(|| waiters.take_batch(COUNT_MAX))
+            .map(|batch| batch.total())
+            .collect();
         assert_eq!(batches, [COUNT_MAX, 1, COUNT_MAX]);
         assert!(!waiters.is_wanted());
+    }
+
+    #[test]
+    fn a_node_may_allow_less_and_who_wants_more_is_asked_for_alone() {
+        let mut waiters = Waiters::default();
+        for count in [2, 2, 9, 1, 3] {
+            waiters.enter(count, later()).unwrap();
+        }
+        let batches: Vec<_> =
+            std::iter::from_fn(|| waiters.take_batch(4)).map(|batch| batch.total()).collect();
+        assert_eq!(batches, [4, 9, 4]);
+    }
+
+    #[test]
+    fn an_answer_that_comes_at_the_deadline_goes_to_nobody() {
+        let mut waiters = Waiters::default();
+        let now = Instant::now();
+        let (late, _) = waiters.enter(1, now).unwrap();
+        let (patient, _) = waiters.enter(2, later()).unwrap();
+        let batch = waiters.take_batch(COUNT_MAX).unwrap();
+        let last = Setback::NoLeader { addr: "a:1".to_owned() };
+        waiters.answer(batch, range(0, 3), now, Some(&last), &mut Vec::new());
+        let exceeded = TimestampsError::DeadlineExceeded { last: Some(last) };
+        assert_eq!(outcome(&mut waiters, late), Some(Err(exceeded)));
+        assert_eq!(outcome(&mut waiters, patient), Some(Ok(range(1, 2))));
     }
 
     #[test]
@@ -345,7 +388,7 @@ mod tests {
         let mut waiters = Waiters::default();
         let now = Instant::now();
         let (sent, _) = waiters.enter(1, now).unwrap();
-        let batch = waiters.take_batch().unwrap();
+        let batch = waiters.take_batch(COUNT_MAX).unwrap();
         let (open, _) = waiters.enter(1, now).unwrap();
         let (patient, _) = waiters.enter(1, later()).unwrap();
         waiters.expire(now, None, &mut Vec::new());
@@ -353,8 +396,8 @@ mod tests {
         assert_eq!(outcome(&mut waiters, sent), exceeded);
         assert_eq!(outcome(&mut waiters, open), exceeded);
         assert_eq!(outcome(&mut waiters, patient), None);
-        waiters.answer(batch, range(0, 1), &mut Vec::new());
-        assert_eq!(waiters.take_batch().unwrap().callers(), 1);
+        answer(&mut waiters, batch, range(0, 1));
+        assert_eq!(waiters.take_batch(COUNT_MAX).unwrap().callers(), 1);
     }
 
     #[test]
@@ -372,7 +415,7 @@ mod tests {
             assert!(open <= 2 * slots, "{open} places for {slots} slots");
         }
         waiters.enter(4, later()).unwrap();
-        let batch = waiters.take_batch().unwrap();
+        let batch = waiters.take_batch(COUNT_MAX).unwrap();
         assert_eq!((batch.total(), batch.callers()), (5, 2), "who waits is not forgotten");
     }
 

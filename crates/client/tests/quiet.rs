@@ -1,5 +1,5 @@
-//! The client on a connection where nothing is under way, against a node on a thread of its own
-//! that goes one step at a time.
+//! The client on a connection where nothing is under way, or far too much, against a node that goes
+//! one step at a time.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,6 +18,8 @@ const PINGS_LEN_MAX: usize = 64 << 20;
 struct End {
     stream: TcpStream,
     input: Vec<u8>,
+    /// The index of its next timestamp.
+    next: u64,
 }
 
 impl End {
@@ -34,7 +36,9 @@ impl End {
             match ToServer::decode(&frame).unwrap() {
                 ToServer::Hello(_) => welcome(addr).encode(&mut out),
                 ToServer::Request(request) => {
-                    out.extend(request.answer(Timestamp::new(Epoch(1), EpochIndex(0))));
+                    let first = Timestamp::new(Epoch(1), EpochIndex(self.next));
+                    self.next += request.count();
+                    out.extend(request.answer(first));
                 }
                 other => panic!("{other:?}"),
             }
@@ -65,7 +69,7 @@ async fn connected() -> (Client, End) {
     let serving = std::thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
         stream.set_nodelay(true).unwrap();
-        let mut end = End { stream, input: Vec::new() };
+        let mut end = End { stream, input: Vec::new(), next: 0 };
         end.serve_one(addr);
         end.serve_one(addr);
         end
@@ -105,4 +109,43 @@ async fn a_node_that_pings_and_never_reads_is_left() {
     });
     let sent = pinging.await.unwrap();
     assert!(sent < PINGS_LEN_MAX, "the client is still there after {sent} bytes");
+}
+
+#[tokio::test]
+async fn an_answer_that_is_read_after_the_deadline_goes_to_nobody() {
+    let (client, mut end) = connected().await;
+    let addr = end.stream.local_addr().unwrap();
+    let deadline = Instant::now() + Duration::from_millis(50);
+    let call = tokio::spawn(async move { client.timestamps_before(1, deadline).await });
+    end.stream.set_nonblocking(true).unwrap();
+    while end.stream.peek(&mut [0]).is_err() {
+        tokio::task::yield_now().await;
+    }
+    end.stream.set_nonblocking(false).unwrap();
+    // The client's thread stands still from here on: the answer is there when it goes on.
+    end.serve_one(addr);
+    while Instant::now() <= deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let error = call.await.unwrap().unwrap_err();
+    assert!(matches!(error, TimestampsError::DeadlineExceeded { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_node_that_never_stops_talking_holds_no_deadline_up() {
+    // Whether the client ever finds nothing to read is up to the scheduler, so three times.
+    for _ in 0..3 {
+        let (client, mut end) = connected().await;
+        let pongs = pong(7).repeat(1 << 16);
+        // Until the client leaves: it gets no answer.
+        let talking = std::thread::spawn(move || while end.stream.write_all(&pongs).is_ok() {});
+        // All buffers between are full when the client begins to read.
+        std::thread::sleep(Duration::from_millis(100));
+        let deadline = Instant::now() + Duration::from_millis(300);
+        let call = tokio::spawn(async move { client.timestamps_before(1, deadline).await });
+        let got = tokio::time::timeout(Duration::from_secs(1), call).await;
+        let error = got.expect("an end at the deadline").unwrap().unwrap_err();
+        assert!(matches!(error, TimestampsError::DeadlineExceeded { .. }), "{error}");
+        talking.join().unwrap();
+    }
 }

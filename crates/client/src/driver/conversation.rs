@@ -17,7 +17,7 @@ use tokio::time::Sleep;
 use tracing::Span;
 
 use super::hedge::{Event, Hedge};
-use super::{Driver, Next, TICK};
+use super::{Driver, Limits, Next, TICK};
 use crate::client::now;
 use crate::error::{BadAnswer, Setback, TimestampsError};
 use crate::link::{Link, foreign, lost};
@@ -34,7 +34,7 @@ pub(super) struct Conversation<'a> {
     hedge: Option<Hedge>,
     /// Nothing is sent before: the leader is overloaded. What comes is still read.
     quiet_until: Option<Instant>,
-    idle: Duration,
+    limits: Limits,
     pinged_at: Instant,
     refreshed_at: Instant,
 }
@@ -80,12 +80,12 @@ impl<'a> Conversation<'a> {
         driver: &'a mut Driver,
         addr: &'a str,
         link: Link,
-        idle: Duration,
+        limits: Limits,
         hedge: Option<Hedge>,
     ) -> Self {
         let (sent, now) = (VecDeque::with_capacity(IN_FLIGHT_MAX), now());
         let (pinged_at, refreshed_at, quiet_until) = (now, now, None);
-        Self { driver, addr, link, sent, hedge, quiet_until, idle, pinged_at, refreshed_at }
+        Self { driver, addr, link, sent, hedge, quiet_until, limits, pinged_at, refreshed_at }
     }
 
     /// Until the connection is of no more use. What was not answered waits again.
@@ -107,13 +107,23 @@ impl<'a> Conversation<'a> {
         let tick = self.hedge.as_ref().map_or(TICK, |hedge| hedge.tick().min(TICK));
         let mut timer = pin!(tokio::time::sleep(tick));
         let refresh = self.driver.core.refresh_interval.max(TICK);
-        let rest = (self.idle / 3).min(refresh);
+        let rest = (self.limits.idle / 3).min(refresh);
         // The timer sleeps until the next ping. Whatever wakes the task may send what waits, so
         // it is looked for here and not where the bell rings.
         let mut is_resting = false;
         loop {
             if self.driver.core.is_closed.load(Ordering::Acquire) {
                 return Next::Stay;
+            }
+            // Whatever woke the task: a node that never stops talking holds no deadline up.
+            if now() >= timer.deadline().into_std() {
+                self.driver.expire();
+                is_resting = self.sent.is_empty() && self.quiet_until.is_none();
+                self.keep(is_resting, refresh);
+                restart(timer.as_mut(), if is_resting { rest } else { tick });
+                if let Some(next) = self.silence() {
+                    return next;
+                }
             }
             self.send();
             let opening = self.ask_twice();
@@ -129,13 +139,7 @@ impl<'a> Conversation<'a> {
                 },
                 event = event(&mut self.hedge), if opening => self.hedged(event),
                 () = self.driver.core.bell.notified() => Next::Stay,
-                () = timer.as_mut() => {
-                    self.driver.expire();
-                    is_resting = self.sent.is_empty() && self.quiet_until.is_none();
-                    self.keep(is_resting, refresh);
-                    restart(timer.as_mut(), if is_resting { rest } else { tick });
-                    self.silence()
-                }
+                () = timer.as_mut() => Next::Stay,
             };
             match next {
                 Next::Stay => {}
@@ -149,7 +153,7 @@ impl<'a> Conversation<'a> {
 
     /// Keeps an idle connection, and the list of members fresh.
     fn keep(&mut self, is_resting: bool, refresh: Duration) {
-        if is_resting && now().saturating_duration_since(self.pinged_at) >= self.idle / 3 {
+        if is_resting && now().saturating_duration_since(self.pinged_at) >= self.limits.idle / 3 {
             self.pinged_at = now();
             self.link.out.extend_from_slice(&ping(0));
         }
@@ -166,13 +170,15 @@ impl<'a> Conversation<'a> {
         }
         self.quiet_until = None;
         // Those whose callers were answered wait for nobody, but not without a limit.
+        let unanswered_max = self.limits.in_flight_max.min(UNANSWERED_MAX);
         let has_room = |sent: &VecDeque<Sent>| {
-            sent.len() < IN_FLIGHT_MAX
-                || (sent.len() < UNANSWERED_MAX
-                    && sent.iter().filter(|it| it.batch.is_some()).count() < IN_FLIGHT_MAX)
+            sent.len() < unanswered_max
+                && (sent.len() < IN_FLIGHT_MAX
+                    || sent.iter().filter(|it| it.batch.is_some()).count() < IN_FLIGHT_MAX)
         };
+        let count_max = self.limits.count_max;
         while has_room(&self.sent) {
-            let Some(batch) = self.driver.core.waiters().take_batch() else { return };
+            let Some(batch) = self.driver.core.waiters().take_batch(count_max) else { return };
             let floor = self.driver.core.session().highest();
             self.driver.last_id += 1;
             let (id, total) = (self.driver.last_id, batch.total());
@@ -291,17 +297,17 @@ impl<'a> Conversation<'a> {
 
     /// Leaves a node that does not answer, or the connection alone if its leader answers over
     /// another one.
-    fn silence(&self) -> Next {
+    fn silence(&self) -> Option<Next> {
         let attempt_timeout = self.driver.core.attempt_timeout;
         let is_silent =
             |sent: &&Sent| now().saturating_duration_since(sent.asked.at) >= attempt_timeout;
-        let Some(silent) = self.sent.iter().find(is_silent) else { return Next::Stay };
+        let silent = self.sent.iter().find(is_silent)?;
         let answering =
             self.hedge.as_ref().and_then(|hedge| hedge.answering_since(silent.asked.at));
-        if let Some(addr) = answering {
-            return Next::Switch(addr.to_owned());
-        }
-        Next::Leave(Setback::Silent { addr: self.addr.to_owned() })
+        Some(match answering {
+            Some(addr) => Next::Switch(addr.to_owned()),
+            None => Next::Leave(Setback::Silent { addr: self.addr.to_owned() }),
+        })
     }
 }
 
@@ -406,7 +412,8 @@ fn restart(timer: Pin<&mut Sleep>, after: Duration) {
 /// cannot join; many would make requests small where merging them costs least.
 const IN_FLIGHT_MAX: usize = 4;
 /// Requests without an answer here, those included whose callers were answered over the other
-/// connection: as many as a node reads ahead.
+/// connection: as many as a node reads ahead, unless its welcome says less.
 const UNANSWERED_MAX: usize = 1024;
-/// Bytes that wait to be sent at most: some thousand pongs, since of requests only few are in flight.
+/// Bytes that wait to be sent at most: some thousand pongs, since of requests only few are in
+/// flight.
 const OUT_LEN_MAX: usize = 1 << 16;

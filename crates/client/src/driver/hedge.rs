@@ -60,6 +60,7 @@ enum State {
         addr: String,
         node: NodeId,
         link: Link,
+        count_max: u64,
     },
 }
 
@@ -121,11 +122,11 @@ impl Hedge {
         (is_new && self.node().is_some()).then(|| self.addr())
     }
 
-    /// Asks here, too. False if it was, or there is nobody to ask now.
+    /// Asks here, too. False if it was, or there is nobody to ask now who allows so much.
     pub(super) fn ask(&mut self, asked: Asked) -> bool {
-        let State::Open { link, .. } = &mut self.state else { return false };
+        let State::Open { link, count_max, .. } = &mut self.state else { return false };
         let is_asked = self.copies.iter().any(|copy| copy.id == asked.id);
-        if is_asked || self.copies.len() >= COPIES_MAX {
+        if is_asked || asked.total > *count_max || self.copies.len() >= COPIES_MAX {
             return false;
         }
         let request = Request::new(asked.id, asked.total).expect("it was sent before");
@@ -206,7 +207,8 @@ impl Hedge {
         session.check_cluster(&addr, Some(&cluster_header(cluster, history)))?;
         match &welcome.leader {
             Some(leader) if leader.node == welcome.node => {
-                self.state = State::Open { addr, node: welcome.node, link };
+                let (node, count_max) = (welcome.node, welcome.count_max);
+                self.state = State::Open { addr, node, link, count_max };
             }
             Some(leader)
                 if is_address(&leader.addr) && !session.is_suspect(&leader.addr, now()) =>

@@ -357,3 +357,26 @@ fn a_suspicion_ends_after_a_while_and_suspects_are_bounded() {
     session.note_setback(&Setback::NoLeader { addr: "b:1".to_owned() }, now);
     assert!(!session.is_suspect("b:1", now), "it answered");
 }
+
+#[test]
+fn a_range_that_comes_at_the_deadline_goes_to_nobody_and_still_counts_for_the_order() {
+    let mut world = World::new(&["b:2"], Goal::Timestamps(1));
+    world.reply_from("b:2", "/members", led_by("b:2"));
+    world.asked();
+    world.now += SECOND;
+    world.reply_again("b:2", ONE, stamped(range(5, 7, 1)));
+    assert_eq!(world.end(), End::DeadlineExceeded(None));
+    world.call_again(Goal::Timestamps(1));
+    world.reply_from("b:2", ONE, stamped(range(5, 7, 1)));
+    assert!(matches!(world.end(), End::WentBackwards { .. }));
+}
+
+#[test]
+fn a_node_that_refuses_to_be_of_another_cluster_says_what_the_client_would() {
+    let mut world = World::new(&["b:2"], Goal::Timestamps(1));
+    world.reply_from("b:2", "/members", led_by("b:2"));
+    world.reply_from("b:2", ONE, refusal(ErrorCode::WrongCluster, None));
+    let End::AnotherCluster(error) = world.end() else { panic!("it is of another cluster") };
+    assert_eq!((error.addr.as_str(), error.expected.as_str()), ("b:2", CLUSTER));
+    assert_eq!(error.found, "say why");
+}

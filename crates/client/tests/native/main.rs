@@ -212,6 +212,35 @@ async fn an_overloaded_leader_that_is_none_any_more_is_left_without_a_pause_for_
 }
 
 #[tokio::test]
+async fn requests_that_callers_share_ask_for_no_more_than_the_node_allows() {
+    let (oracle, node) = leading().await;
+    oracle.count_max.store(5, Ordering::SeqCst);
+    let client = client(&[&node]);
+    let calls = (0..60).map(|_| {
+        let client = client.clone();
+        tokio::spawn(async move { client.timestamps(2).await.unwrap() })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await.unwrap();
+    }
+    let asked = node.asked();
+    assert_eq!(asked.iter().sum::<u64>(), 120);
+    assert!(asked.iter().all(|count| *count <= 5), "{asked:?}");
+}
+
+#[tokio::test]
+async fn a_call_whose_time_is_over_asks_for_nothing() {
+    let (_, node) = leading().await;
+    let client = client(&[&node]);
+    client.timestamp().await.unwrap();
+    for _ in 0..20 {
+        let got = client.timestamps_before(1, Instant::now()).await;
+        assert_eq!(got, Err(TimestampsError::DeadlineExceeded { last: None }));
+    }
+    assert_eq!(node.asked().len(), 1);
+}
+
+#[tokio::test]
 async fn the_deadline_is_kept_and_says_what_went_wrong() {
     let (_, node) = leading().await;
     let client = client(&[&node]);

@@ -74,6 +74,8 @@ pub(crate) struct Oracle {
     next: AtomicU64,
     leader: Mutex<Option<SocketAddr>>,
     pub(crate) members: Mutex<Vec<SocketAddr>>,
+    /// The largest count of a request that its nodes name; 0 for the largest there is.
+    pub(crate) count_max: AtomicU64,
 }
 
 /// A node.
@@ -125,6 +127,10 @@ impl Node {
     }
 
     fn welcome(&self) -> Welcome {
+        let count_max = match self.oracle.count_max.load(Ordering::SeqCst) {
+            0 => COUNT_MAX,
+            count_max => count_max,
+        };
         let node = |addr: SocketAddr| NodeId(u64::from(addr.port()));
         let member = |addr: &SocketAddr| MemberAddr { node: node(*addr), addr: addr.to_string() };
         Welcome {
@@ -135,7 +141,7 @@ impl Node {
             cluster_name: NAME.to_owned(),
             in_flight_max: 1024,
             idle_ms: 1000,
-            count_max: COUNT_MAX,
+            count_max,
             members: self.oracle.members.lock().unwrap().iter().map(member).collect(),
             ..Welcome::default()
         }
