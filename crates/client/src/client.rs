@@ -175,7 +175,8 @@ impl Client {
     /// # Errors
     /// See [`TimestampsError`].
     pub async fn timestamps(&self, count: u64) -> Result<TimestampRange, TimestampsError> {
-        self.timestamps_before(count, now() + self.shared.options.timeout).await
+        let began = now();
+        self.timestamps_within(count, began, began + self.shared.options.timeout).await
     }
 
     /// [`Self::timestamps`] with a deadline of its own.
@@ -188,8 +189,18 @@ impl Client {
         count: u64,
         deadline: Instant,
     ) -> Result<TimestampRange, TimestampsError> {
+        self.timestamps_within(count, now(), deadline).await
+    }
+
+    /// A call that begins now, at `began`: the clock is read once, it costs a good part of a call.
+    async fn timestamps_within(
+        &self,
+        count: u64,
+        began: Instant,
+        deadline: Instant,
+    ) -> Result<TimestampRange, TimestampsError> {
         match self.shared.options.via {
-            Via::Native => Call { client: self, count, deadline, slot: None }.await,
+            Via::Native => Call { client: self, count, began, deadline, slot: None }.await,
             Via::Http => Box::pin(self.pursue(Goal::Timestamps(count), deadline)).await.into(),
         }
     }
@@ -300,6 +311,7 @@ impl Default for Options {
 struct Call<'a> {
     client: &'a Client,
     count: u64,
+    began: Instant,
     deadline: Instant,
     slot: Option<usize>,
 }
@@ -315,7 +327,7 @@ impl Future for Call<'_> {
         if !(1..=RANGE_COUNT_MAX).contains(&self.count) {
             return Poll::Ready(Err(TimestampsError::Count(self.count)));
         }
-        if self.deadline <= now() {
+        if self.deadline <= self.began {
             return Poll::Ready(Err(TimestampsError::DeadlineExceeded { last: None }));
         }
         let (slot, is_first) = {
