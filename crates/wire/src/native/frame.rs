@@ -177,7 +177,9 @@ mod tests {
         }
 
         #[test]
-        fn garbage_never_panics_and_never_goes_beyond_the_limit(bytes: Vec<u8>, limit in 0_usize..64) {
+        fn garbage_never_panics_and_never_goes_beyond_the_limit(
+            bytes: Vec<u8>, limit in 0_usize..64,
+        ) {
             if let Ok(Some(frame)) = split(&bytes, limit) {
                 prop_assert!(frame.tail.len() <= limit.max(16));
             }

@@ -350,13 +350,14 @@ impl Field<'_> {
     }
 }
 
-/// Which of the known tags have come: each may once.
+/// Which of the known tags have come: each may once. Of others nobody here knows how often they
+/// may.
 #[derive(Default)]
 struct Seen(u64);
 
 impl Seen {
     fn check(&mut self, tag: u16) -> Result<(), DecodeError> {
-        if tag >= 64 {
+        if tag > TAG_MEMBER {
             return Ok(());
         }
         let bit = 1 << tag;
@@ -439,6 +440,20 @@ mod tests {
                 let welcome = Header { kind: KIND_WELCOME, code: 0, ..frame.header };
                 let _ = Welcome::decode(&Frame { header: welcome, tail: &fields });
             }
+        }
+    }
+
+    #[test]
+    fn a_field_of_a_later_version_may_come_more_than_once() {
+        for tag in [TAG_MEMBER + 1, 63, 64, MUST_UNDERSTAND - 1] {
+            let [high, low] = tag.to_be_bytes();
+            let fields = [high, low, 0, 1, 5].repeat(3);
+            let mut bytes = Vec::new();
+            ClientHello::default().encode(&mut bytes);
+            bytes[7] += fields.len() as u8;
+            bytes.extend_from_slice(&fields);
+            let frame = split(&bytes, TO_SERVER_TAIL_LEN_MAX).unwrap().unwrap();
+            assert_eq!(ClientHello::decode(&frame), Ok(ClientHello::default()), "{tag:#06x}");
         }
     }
 

@@ -126,16 +126,31 @@ fn to_client() -> Vec<(&'static str, Vec<u8>)> {
 fn later_versions() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let mut newer = greeting(KIND_HELLO, 0x0100, &[0x7f, 0xff, 0, 2, 1, 2]);
     newer[1] = 9;
-    let mut known = written(|out| welcome_of_a_stranger().encode(out));
-    known.extend_from_slice(&[0x7f, 0xff, 0, 1, 5]);
-    known[7] += 5;
+    let welcome_and = |fields: &[u8]| {
+        let mut bytes = written(|out| welcome_of_a_stranger().encode(out));
+        bytes.extend_from_slice(fields);
+        bytes[7] += fields.len() as u8;
+        bytes
+    };
+    let unknown = [0x7f, 0xff, 0, 1, 5];
+    let idle = [0, 8, 0, 4, 0, 0, 0, 1];
+    let mut no_idle = welcome_and(&[]);
+    let at = no_idle.windows(idle.len()).position(|field| field == idle).unwrap();
+    no_idle.drain(at..at + idle.len());
+    no_idle[7] -= idle.len() as u8;
     vec![
         ("client", "a hello of a client that speaks versions 1 to 9, with an unknown field", newer),
         ("client", "an unknown small frame", header(0x3f, 1, 2, 3, 4)),
         ("client", "an unknown wide frame", [header(0x7f, 1, 2, 3, 5), vec![9; 16]].concat()),
         ("client", "an unknown variable frame", [header(0xbf, 1, 2, 3, 6), vec![9; 3]].concat()),
         ("client", "a request with an unknown flag", header(0x01, 0x80, 0, 0, 7)),
-        ("node", "a welcome with an unknown field", known),
+        ("node", "a welcome with an unknown field", welcome_and(&unknown)),
+        (
+            "node",
+            "a welcome with an unknown field that comes twice",
+            welcome_and(&unknown.repeat(2)),
+        ),
+        ("node", "a welcome without an idle limit", no_idle),
         ("node", "an unknown small frame", header(0x3f, 1, 2, 3, 4)),
         ("node", "an unknown wide frame", [header(0x7f, 1, 2, 3, 5), vec![9; 16]].concat()),
         ("node", "an unknown variable frame", [header(0xbf, 1, 2, 3, 6), vec![9; 3]].concat()),
@@ -153,6 +168,10 @@ fn refused() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     versions[1] = 10;
     let mut backwards = greeting(KIND_HELLO, 0x0200, &[]);
     backwards[1] = 1;
+    let mut of_no_cluster = written(|out| welcome().encode(out));
+    let id = cluster().0.0.to_be_bytes();
+    let at = of_no_cluster.windows(id.len()).position(|bytes| bytes == id).unwrap();
+    of_no_cluster[at..at + id.len()].fill(0);
     let mut answer = header(0x41, 0, 0, 1, 3);
     answer.extend_from_slice(&Timestamp::new(Epoch(1), EpochIndex(u64::MAX)).to_bytes());
     vec![
@@ -194,6 +213,7 @@ fn refused() -> Vec<(&'static str, &'static str, Vec<u8>)> {
             [header(0x41, 1, 0, 0, 1), vec![0; 16]].concat(),
         ),
         ("node", "a welcome without a node", greeting(KIND_WELCOME, 0, &[])),
+        ("node", "a welcome of the cluster 0, which is none", of_no_cluster),
         ("node", "a welcome over its limit", long(KIND_WELCOME, TO_CLIENT_TAIL_LEN_MAX + 1)),
         (
             "node",
