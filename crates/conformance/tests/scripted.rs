@@ -59,6 +59,7 @@ const PLANTS: &[(&str, u8, &str, &str)] = &[
     ("stay-put", 3, "a_leader_that_steps_down_is_followed_to_the_next", "Deadline"),
     ("old-members", 4, "a_member_that_was_added_is_found_when_the_others_are_gone", "Deadline"),
     ("late", 5, "deadlines_are_honoured_while_a_node_is_silent", "ended after"),
+    ("late", 5, "a_call_without_time_is_not_answered", "was answered"),
     ("by-order", 5, "a_late_answer_goes_to_nobody", "before the caller asked"),
     ("any-history", 6, "an_answer_of_another_history_is_refused", "was answered"),
     ("no-floor", 7, "an_answer_that_goes_back_is_refused", "was answered"),

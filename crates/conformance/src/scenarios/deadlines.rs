@@ -13,6 +13,7 @@ use crate::{Settings, Verdict, lock, wait_until};
 
 pub(super) const SCENARIOS: &[Scenario] = &[
     scenario(5, "deadlines_are_honoured_while_a_node_is_silent", silent_node),
+    scenario(5, "a_call_without_time_is_not_answered", no_time),
     scenario(5, "a_late_answer_goes_to_nobody", late_answer),
     scenario(5, "a_caller_that_gives_up_leaves_the_others_alone", gives_up),
     scenario(5, "a_closed_client_has_no_connection_and_answers_no_call", closes),
@@ -39,6 +40,17 @@ fn silent_node(stage: &mut Stage) -> Verdict {
         hold(!why.is_empty(), || "the error does not say why".to_owned())?;
     }
     Ok(())
+}
+
+fn no_time(stage: &mut Stage) -> Verdict {
+    let leader = stage.leader();
+    stage.open(&[&leader])?;
+    stage.answered(1)?;
+    for _ in 0..20 {
+        let call = stage.call(1, Duration::ZERO)?;
+        expect_fault(&call, Fault::Deadline)?;
+    }
+    stage.answered(1).map(drop)
 }
 
 fn late_answer(stage: &mut Stage) -> Verdict {
