@@ -14,8 +14,9 @@ use epicepoch_conformance::kills::{Loss, median, run};
 
 use drivers::{go, hedging_rust, naive, rust};
 
-/// Longest call around a killed leader, `(p50, worst)`, beyond what the machine itself stalled: what
-/// `docs/operations.md` promises for the silence is all that a client may notice.
+/// Longest call around a killed leader, `(p50, worst)`: what `docs/operations.md` promises for the
+/// silence is all that a client may notice. The worst is taken beyond what the machine itself
+/// stalled; the median as it is, since of many losses the machine stalls only some that long.
 const KILLED: (Duration, Duration) = (Duration::from_millis(150), Duration::from_millis(400));
 /// The same around a leader that was told to stop.
 const STOPPED: (Duration, Duration) = (Duration::from_millis(30), Duration::from_millis(50));
@@ -69,7 +70,7 @@ fn rust_go_and_http_clients_meet_lost_leaders_in_one_order_and_without_an_error(
             let longest = seen.longest(crowd, loss);
             let costs = &longest.unexplained;
             assert_eq!(costs.len(), losses.len() / 2, "calls were under way at every loss");
-            assert!(median(costs) <= Some(median_max), "{name}, {loss:?}: {longest}");
+            assert!(median(&longest.calls) <= Some(median_max), "{name}, {loss:?}: {longest}");
             assert!(costs.last() <= Some(&worst_max), "{name}, {loss:?}: {longest}");
         }
     }
