@@ -230,7 +230,8 @@ impl Driver {
         Ok((addr, link, Limits::of(&welcome)))
     }
 
-    /// Waits before the next attempt at a node that knows no leader: it tells when it learns of one.
+    /// Waits before the next attempt at a node that knows no leader: it tells when it learns of
+    /// one.
     async fn listen(&mut self, addr: &str, mut link: Link, node: NodeId, setback: Setback) -> Next {
         self.core.session().note_setback(&setback, now());
         let until = self.note(setback, 0);
@@ -317,7 +318,8 @@ impl Driver {
         }
     }
 
-    /// Turns to another node, after a while if that is wise, and tells callers what no retry heals.
+    /// Turns to another node, after a while if that is wise, and tells callers what no retry
+    /// heals.
     async fn turn(&mut self, next: Next) {
         match next {
             Next::Stay => {}

@@ -83,7 +83,8 @@ impl Server {
 fn response(status: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();
     let head = format!(
-        "HTTP/1.1 {status}\r\nepicepoch-cluster: {CLUSTER}\r\n{headers}content-length: {length}\r\n\r\n"
+        "HTTP/1.1 {status}\r\nepicepoch-cluster: {CLUSTER}\r\n{headers}\
+         content-length: {length}\r\n\r\n"
     );
     [head.as_bytes(), body].concat()
 }

@@ -28,8 +28,8 @@ impl fmt::Display for Summary<'_> {
         };
         writeln!(
             f,
-            "{:.1} s: 3 nodes of the oracle, {} stores, {} clients in Rust and {go}, {} threads each, \
-             {} accounts",
+            "{:.1} s: 3 nodes of the oracle, {} stores, {} clients in Rust and {go}, \
+             {} threads each, {} accounts",
             course.took.as_secs_f64(),
             settings.stores,
             settings.clients,
@@ -51,7 +51,8 @@ impl Summary<'_> {
         let slowest = course.leaders_killed.iter().max().copied().unwrap_or_default();
         writeln!(
             f,
-            "killed            {} leaders of the oracle (another one served after {} at most), {} clients",
+            "killed            {} leaders of the oracle (another one served after {} at most), \
+             {} clients",
             course.leaders_killed.len(),
             millis(slowest),
             course.clients_killed
@@ -81,7 +82,8 @@ impl Summary<'_> {
         let read_only = ended.iter().filter(|ended| ended.outcome == Outcome::ReadOnly).count();
         writeln!(
             f,
-            "committed         {transfers} transfers ({:.0}/s), {} changes of duty; {read_only} only read",
+            "committed         {transfers} transfers ({:.0}/s), {} changes of duty; {read_only} \
+             only read",
             transfers as f64 / self.course.took.as_secs_f64(),
             committed(Kind::Duty)
         )?;
@@ -103,7 +105,8 @@ impl Summary<'_> {
         let oracle = ended.iter().map(|ended| ended.course.oracle_us).max().unwrap_or_default();
         writeln!(
             f,
-            "longest           {} for a timestamp, {} without a commit anywhere; {} calls without one",
+            "longest           {} for a timestamp, {} without a commit anywhere; \
+             {} calls without one",
             millis(Duration::from_micros(oracle)),
             millis(self.stall()),
             evidence.without_timestamp
