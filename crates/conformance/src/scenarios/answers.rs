@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use epicepoch_wire::native::Request;
+use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::native::{Request, Welcome};
 use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
 
 use super::{QUIET, hold, scenario};
@@ -18,8 +19,10 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     scenario(7, "an_answer_that_was_given_before_is_refused", comes_twice),
     scenario(10, "an_answer_of_another_count_is_refused", wrong_count),
     scenario(10, "a_count_outside_the_limits_is_refused_and_not_sent", counts),
+    scenario(10, "requests_keep_to_the_count_limit_of_the_welcome", count_limit),
     scenario(11, "answers_come_in_any_order", any_order),
     scenario(11, "an_answer_to_nothing_is_refused", answer_to_nothing),
+    scenario(11, "a_refusal_of_nothing_is_refused", refusal_of_nothing),
 ];
 
 fn goes_back(stage: &mut Stage) -> Verdict {
@@ -105,3 +108,42 @@ fn answer_to_nothing(stage: &mut Stage) -> Verdict {
     stage.refused(1, Fault::Protocol)?;
     wait_until("the client closes the connection", CALL_MAX, || leader.seen().closed > closed)
 }
+
+fn refusal_of_nothing(stage: &mut Stage) -> Verdict {
+    let leader = stage.leader();
+    stage.open(&[&leader])?;
+    stage.answered(1)?;
+    leader.on_request(|_, ask| {
+        let other = ask.request.id.wrapping_add(1 << 40);
+        ask.peer.refuse(ErrorCode::NoQuorum as u16, false, other, "");
+    });
+    let closed = leader.seen().closed;
+    stage.refused(1, Fault::Protocol)?;
+    wait_until("the client closes the connection", CALL_MAX, || leader.seen().closed > closed)
+}
+
+fn count_limit(stage: &mut Stage) -> Verdict {
+    let leader = stage.leader();
+    leader.on_hello(|node, peer, _| {
+        peer.welcome(&Welcome { count_max: LIMIT, ..node.greeting() });
+    });
+    let most = Arc::new(Mutex::new(0));
+    let seen = most.clone();
+    leader.on_request(move |_, ask| {
+        let mut most = lock(&seen);
+        *most = ask.request.count().max(*most);
+        ask.answer();
+    });
+    stage.open(&[&leader])?;
+    for _ in 0..5 {
+        let calls: Vec<_> = (0..20).map(|_| stage.begin(2, CALL_MAX)).collect();
+        for call in calls {
+            stage.end(call)?.outcome.map_err(|refusal| format!("a call failed: {refusal}"))?;
+        }
+    }
+    let most = *lock(&most);
+    hold(most <= LIMIT, || format!("a request asked for {most}, allowed are {LIMIT}"))
+}
+
+/// What a node allows in a request: more than one call wants, and less than two.
+const LIMIT: u64 = 3;

@@ -1,6 +1,9 @@
 //! Whose timestamps they are: other clusters, and other histories of the same one.
 
+use std::time::Duration;
+
 use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::native::Welcome;
 use epicepoch_wire::{ClusterId, HistoryId};
 
 use super::scenario;
@@ -15,6 +18,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     scenario(6, "an_answer_of_another_history_is_refused", another_history),
     scenario(6, "a_node_that_refuses_the_cluster_is_believed", refused_by_node),
     scenario(6, "a_node_of_no_cluster_yet_is_passed_over", no_cluster_yet),
+    scenario(6, "a_leader_of_no_cluster_is_not_believed", leads_nothing),
     scenario(6, "a_client_of_the_right_name_is_served", right_name),
     scenario(6, "a_client_of_another_name_is_told_so", wrong_name),
 ];
@@ -61,6 +65,14 @@ fn no_cluster_yet(stage: &mut Stage) -> Verdict {
     new.on_request(|_, ask| ask.refuse(ErrorCode::NotReady, ""));
     stage.open(&[&new, &leader])?;
     stage.answered(1).map(drop)
+}
+
+fn leads_nothing(stage: &mut Stage) -> Verdict {
+    let leader = stage.leader();
+    let welcome = Welcome { cluster: None, ..leader.greeting() };
+    leader.on_hello(move |_, peer, _| peer.welcome(&welcome));
+    let call = stage.first_refusal(&[leader.addr()], Duration::from_millis(500))?;
+    expect_fault(&call, Fault::Deadline)
 }
 
 /// A leader that holds clients to the name of its cluster, as real nodes do.
