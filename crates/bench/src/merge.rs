@@ -9,6 +9,7 @@ use thiserror::Error;
 use crate::latency;
 use crate::record::{IntervalRecord, Run, Source, rate_between};
 use crate::run::course::Packed;
+use crate::run::failure;
 
 /// Why runs cannot be merged.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -73,8 +74,9 @@ pub fn merge(runs: &[Run]) -> Result<Run, MergeError> {
         add(&mut merged, run);
     }
     merged.rate = merged.answers as f64 / (merged.elapsed_ns as f64 / 1e9);
-    let failed = (merged.failures.values().sum::<u64>() + merged.unsent) as f64;
-    merged.failure_share = failed / (failed + merged.answers as f64).max(1.0);
+    let failures = merged.failures.iter().filter(|(name, _)| failure::is_of_a_request(name));
+    let failed = failures.map(|(_, count)| count).sum::<u64>() + merged.unsent;
+    merged.failure_share = failure::share(failed, merged.answers);
     // Who was silent longest says nothing about all: all were silent at most as long as each.
     merged.gap_max_ns = runs.iter().map(|run| run.gap_max_ns).min().unwrap_or(0);
     merged.intervals = intervals(runs, began, merged.elapsed_ns)?;

@@ -160,6 +160,17 @@ fn a_generator_that_is_too_slow_is_reported_and_gives_no_verdict() {
 }
 
 #[test]
+fn a_closed_loop_whose_generator_never_waits_is_reported() {
+    let (_server, target) = Server::start(None);
+    let planted_delay = Duration::from_millis(2);
+    let duration = Duration::from_secs(1);
+    let slow = RunConfig { planted_delay, duration, ..config(&target) };
+    let measured = run::run(slow, |_, _| {});
+    let bottleneck = measured.generator.bottleneck;
+    assert!(matches!(bottleneck, Some(Bottleneck::Saturated { .. })), "{bottleneck:?}");
+}
+
+#[test]
 fn every_request_that_was_due_is_accounted_for() {
     for (arrivals, threads) in [(Arrivals::Constant, 2), (Arrivals::Poisson, 1)] {
         let (server, target) = Server::start(None);

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use epicepoch_bench::knee::{self, KneeConfig};
 use epicepoch_bench::run::{self, Arrivals, Pace, RunConfig, Target, Transport};
@@ -32,6 +32,10 @@ enum Play {
     AnswersTwice,
     /// Refuses the first request of a connection, and answers the others a moment later.
     Overloads,
+    /// Welcomes after so long, and answers after a while.
+    WelcomesLate(Duration),
+    /// Answers after a while, and the 4th request of a connection long after those behind it.
+    HoldsBack,
     /// Gives timestamps below those of its last answer.
     Descends,
 }
@@ -54,6 +58,7 @@ fn converse(mut stream: TcpStream, play: Play, next: &AtomicU64) -> Option<()> {
     let mut input = Vec::new();
     let mut answered = 0;
     let mut greeted = false;
+    let mut held_back = None;
     let here = stream.local_addr().unwrap().to_string();
     loop {
         let mut chunk = [0; 4096];
@@ -66,6 +71,9 @@ fn converse(mut stream: TcpStream, play: Play, next: &AtomicU64) -> Option<()> {
             taken += frame.len();
             match ToServer::decode(&frame).unwrap() {
                 ToServer::Hello(_) => {
+                    if let Play::WelcomesLate(after) = play {
+                        std::thread::sleep(after);
+                    }
                     let member = MemberAddr { node: NodeId(1), addr: here.clone() };
                     assert!(!std::mem::replace(&mut greeted, true), "a second hello");
                     let leader = Some(member);
@@ -87,7 +95,11 @@ fn converse(mut stream: TcpStream, play: Play, next: &AtomicU64) -> Option<()> {
                     ErrorFrame { code, closes: false, id: request.id, text: &text }
                         .encode(&mut out);
                 }
-                Play::Leads | Play::Leaves(_) => out.extend(answer(request, next)),
+                Play::HoldsBack if request.id == 3 => held_back = Some((Instant::now(), request)),
+                Play::HoldsBack => late.extend(answer(request, next)),
+                Play::Leads | Play::Leaves(_) | Play::WelcomesLate(_) => {
+                    out.extend(answer(request, next))
+                }
                 Play::Cheats => {
                     let less = Request { more: request.more - 1, ..request };
                     out.extend(answer(less, next));
@@ -112,6 +124,15 @@ fn converse(mut stream: TcpStream, play: Play, next: &AtomicU64) -> Option<()> {
                     out.extend(request.answer(Timestamp::new(Epoch(7), first)));
                 }
             }
+        }
+        if matches!(play, Play::HoldsBack | Play::WelcomesLate(_)) {
+            std::thread::sleep(ANSWERS_AFTER);
+        }
+        if play == Play::HoldsBack {
+            let is_due = |it: &mut (Instant, Request)| it.0.elapsed() >= HELD_BACK;
+            out.extend(
+                held_back.take_if(is_due).map(|it| answer(it.1, next)).into_iter().flatten(),
+            );
         }
         out.append(&mut late);
         stream.write_all(&out).ok()?;
@@ -255,6 +276,48 @@ fn a_request_that_is_answered_twice_is_a_violation_and_the_connection_is_left_at
     assert!(table.contains("answered before or never sent"), "{table}");
     assert!(!measured.checked.expect("on by default").verdict.is_clean(), "{table}");
 }
+
+#[test]
+fn a_request_that_is_past_its_time_before_it_is_sent_on_takes_nothing_with_it() {
+    let leader = serve(Play::WelcomesLate(Duration::from_millis(300)));
+    let follower = serve(Play::Follows(leader.addr));
+    let config = RunConfig {
+        connections: 1,
+        pace: Pace::Open { rate: 100.0, arrivals: Arrivals::Constant },
+        request_timeout: Duration::from_millis(250),
+        ..config(vec![follower, leader.clone()])
+    };
+    let measured = run::run(config, |_, _| {});
+    let (counts, table) = (&measured.counts, text::run_table(&measured, None, &[]));
+    // Only what the follower had refused before it was left.
+    let refused = counts.failures.get("NOT_LEADER").copied().unwrap_or(0);
+    assert!((1..=10).contains(&refused), "{table}");
+    assert_eq!(counts.failures.len(), 1, "{table}");
+    assert_eq!((counts.answers, counts.unsent), (50 - refused, 0), "{table}");
+}
+
+#[test]
+fn an_answer_that_is_late_costs_its_request_alone_and_may_still_come() {
+    let config = RunConfig {
+        connections: 1,
+        pace: Pace::Open { rate: 200.0, arrivals: Arrivals::Constant },
+        request_timeout: HELD_BACK,
+        ..config(vec![serve(Play::HoldsBack)])
+    };
+    let measured = run::run(config, |_, _| {});
+    let (counts, table) = (&measured.counts, text::run_table(&measured, None, &[]));
+    let timeouts = counts.failures.get("timeout").copied().unwrap_or(0);
+    // One of every connection, and each lives about as long as the answer is late.
+    assert!((1..=4).contains(&timeouts), "{table}");
+    assert_eq!(counts.failures.len(), 1, "{table}");
+    assert_eq!((counts.answers, counts.unsent), (100 - timeouts, 0), "{table}");
+    measured.checked.expect("on by default").verdict.assert_clean();
+}
+
+/// What answers take that come after a while.
+const ANSWERS_AFTER: Duration = Duration::from_millis(20);
+/// How long one of them is missing at least, seen by the server.
+const HELD_BACK: Duration = Duration::from_millis(200);
 
 #[test]
 fn a_refusal_stops_what_is_sent_and_not_what_is_read() {

@@ -79,6 +79,20 @@ fn files_of_four_generators_merged_equal_the_histogram_of_all_samples() {
 }
 
 #[test]
+fn connections_that_failed_are_no_failed_requests_of_a_merged_run() {
+    let mut random = Rng::with_seed(5);
+    let mut runs = set(&mut random, 2, 100.0);
+    for run in &mut runs {
+        run.started_unix_ns = constructed::STARTED_UNIX_NS;
+        run.failures = [("connect".to_owned(), 5000), ("lost".to_owned(), 3)].into();
+    }
+    let merged = merge(&runs).unwrap();
+    assert_eq!(merged.failures["connect"], 10_000);
+    let expected = 6.0 / (6.0 + merged.answers as f64);
+    assert!((merged.failure_share - expected).abs() < 1e-9, "{}", merged.failure_share);
+}
+
+#[test]
 fn runs_that_do_not_belong_together_are_not_merged() {
     let mut random = Rng::with_seed(2);
     let first = drawn(&mut random, 100.0);

@@ -75,7 +75,7 @@ async fn call(lane: Rc<Lane>, client: Client, connected: Arc<Connected>) {
             now
         };
         let sent = lane.sent_at(ticket, now);
-        let deadline = now + lane.config.request_timeout;
+        let deadline = lane.deadline(&sent).into_std();
         match client.timestamps_before(lane.config.count, deadline).await {
             Ok(range) => lane.ledger.borrow_mut().answered(&sent, connected.node(), range),
             Err(error) => {

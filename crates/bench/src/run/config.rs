@@ -135,6 +135,9 @@ pub struct RunConfig {
     /// A planted bug for tests: the generator wastes this much time before each request. It must
     /// find out by itself that it was too slow.
     pub planted_delay: Duration,
+    /// A planted bug for tests: every 500 ms, a generator thread sleeps for this long whatever
+    /// it has to do, as one that gets no processor. It must find out by itself that it was late.
+    pub planted_standstill: Duration,
 }
 
 impl RunConfig {
@@ -158,6 +161,7 @@ impl RunConfig {
             pids: Vec::new(),
             spin: false,
             planted_delay: Duration::ZERO,
+            planted_standstill: Duration::ZERO,
         }
     }
 

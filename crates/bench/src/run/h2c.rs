@@ -79,7 +79,7 @@ impl Protocol for Streams {
                         // It has too much to do, and is still the one to ask.
                         Next::Pause
                     } else {
-                        lane.lost(&sent, false);
+                        lane.lost_at(&sent, now);
                         Next::Elsewhere
                     }
                 }

@@ -2,6 +2,7 @@
 //! may send, and what it does with an answer. It never touches a socket.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,8 +24,9 @@ pub(super) struct Lane {
     shared: Arc<Shared>,
     /// Index of the target that is asked.
     target: Cell<usize>,
-    /// Requests that were refused here and go to the next node; never more than may be open.
-    carried: RefCell<Vec<Carried>>,
+    /// Requests that were refused here and go to the next node, and one that was not sent, by the
+    /// time that they were due; never more than may be open and that one.
+    carried: RefCell<VecDeque<Carried>>,
 }
 
 /// A request that waits for another node.
@@ -80,10 +82,24 @@ impl Lane {
         &self.config.targets[self.target.get()]
     }
 
-    /// The next request to send; `None` when the measurement is over.
+    /// The next request to send, by a connection that is free from `now` on; `None` when the
+    /// measurement is over.
     pub(super) fn claim_at(&self, now: Instant) -> Option<Ticket> {
-        let carried = self.carried.borrow_mut().pop();
-        carried.map(|carried| carried.ticket).or_else(|| self.pacer.claim_at(now))
+        if now >= self.shared.window.given_up {
+            return None;
+        }
+        let mut carried = self.carried.borrow_mut();
+        while let Some(Carried { mut ticket, name }) = carried.pop_front() {
+            // It would be too late the moment that it is sent.
+            if ticket.deadline.is_some_and(|deadline| now >= deadline) {
+                self.ledger.borrow_mut().fail(name, ticket.intended);
+                continue;
+            }
+            // What became due before was not held up by the generator.
+            ticket.in_time &= now <= ticket.intended;
+            return Some(ticket);
+        }
+        self.pacer.claim_at(now)
     }
 
     /// Whether nothing is left to send.
@@ -96,7 +112,14 @@ impl Lane {
     /// Keeps a ticket that was claimed and not sent.
     pub(super) fn give_back(&self, ticket: Ticket) {
         let name = ErrorCode::NotLeader.name();
-        self.carried.borrow_mut().push(Carried { ticket, name });
+        self.put_by(Carried { ticket, name });
+    }
+
+    fn put_by(&self, carried: Carried) {
+        let mut all = self.carried.borrow_mut();
+        let due = carried.ticket.intended;
+        let place = all.partition_point(|other| other.ticket.intended <= due);
+        all.insert(place, carried);
     }
 
     /// To be called before the first byte of the request is written.
@@ -108,6 +131,9 @@ impl Lane {
             }
             now = Instant::now();
         }
+        if ticket.in_time && ticket.deadline.is_none() {
+            self.pacer.came_late(ticket.intended, now);
+        }
         self.ledger.borrow_mut().sent(ticket, self.config.request_timeout, now)
     }
 
@@ -118,7 +144,9 @@ impl Lane {
         wire.received += received;
     }
 
-    pub(super) fn lost(&self, sent: &Sent, timed_out: bool) {
+    /// No answer comes any more. That is a timeout only if there was time enough for one.
+    pub(super) fn lost_at(&self, sent: &Sent, now: Instant) {
+        let timed_out = sent.ticket.deadline.is_some_and(|deadline| now >= deadline);
         let name = if timed_out { failure::TIMEOUT } else { failure::LOST };
         self.ledger.borrow_mut().failed(sent, name);
     }
@@ -162,7 +190,7 @@ impl Lane {
         let mut ledger = self.ledger.borrow_mut();
         if now < ticket.deadline.unwrap_or(self.shared.window.given_up) {
             ledger.redirected(sent);
-            self.carried.borrow_mut().push(Carried { ticket, name });
+            self.put_by(Carried { ticket, name });
         } else {
             ledger.failed(sent, name);
         }

@@ -23,19 +23,32 @@ pub type Failures = BTreeMap<&'static str, u64>;
 
 /// Names of failures that no answer names.
 pub mod failure {
-    /// No connection could be opened. Not tied to a request.
+    /// No connection could be opened. An attempt, and not a request.
     pub const CONNECT: &str = "connect";
-    /// The connection broke while the request was open.
+    /// The connection broke, or was given up, while the request was open.
     pub const LOST: &str = "lost";
     /// No answer within the request's timeout.
     pub const TIMEOUT: &str = "timeout";
     /// A status without an error code that is known here.
     pub const STATUS: &str = "status";
-    /// What came is not what the transport allows, and the connection was given up. Not tied to a
-    /// request: what was open on the connection is `lost`.
+    /// What came is not what the transport allows, and the connection was given up. Not a request:
+    /// what was open on the connection is `lost`.
     pub const PROTOCOL: &str = "protocol";
     /// Timestamps that are not what was asked for, or that nobody waits for.
     pub const BROKEN: &str = "broken";
+
+    /// Whether it is a request that failed, and not a connection.
+    #[must_use]
+    pub fn is_of_a_request(name: &str) -> bool {
+        name != CONNECT && name != PROTOCOL
+    }
+
+    /// Share of the requests that failed, `0.0..=1.0`. Without an answer it is all of them: whoever
+    /// gets no connection sends none.
+    #[must_use]
+    pub fn share(failed: u64, answers: u64) -> f64 {
+        if answers == 0 { 1.0 } else { failed as f64 / (failed + answers) as f64 }
+    }
 }
 
 /// What all threads share.
@@ -190,8 +203,8 @@ pub struct Counts {
     /// Times that a request was sent on: to the leader named by a 409, or because the node said
     /// that it had not looked at it. The wait is part of its latency.
     pub redirects: u64,
-    /// Open loop: requests that were due while every connection was in use, and waited for one.
-    /// The wait is part of their latency.
+    /// Open loop: requests that were due while every connection was in use or lost, and waited for
+    /// one. The wait is part of their latency.
     pub backlogged: u64,
     /// Open loop: requests that were due and could not be sent before the measurement was given
     /// up.
@@ -203,7 +216,8 @@ pub struct Counts {
     /// From when the request was due, in a closed loop from when it was sent, until the last byte
     /// of its answer, nanoseconds.
     pub latency_ns: Histogram<u64>,
-    /// Open loop: how late the generator itself sent what a free connection waited to send.
+    /// Open loop: how late the generator itself sent what a free connection waited to send, and for
+    /// how long it left lie what became due before it came to that.
     pub lateness_ns: Histogram<u64>,
 }
 
@@ -244,10 +258,18 @@ impl Counts {
         self.lateness_ns.add(&other.lateness_ns).expect("the same bounds");
     }
 
-    /// Requests that failed, of whatever kind, and those that were never sent.
+    /// Requests that failed, of whatever kind, and those that were never sent. Connections that
+    /// failed are no requests.
     #[must_use]
     pub fn failed(&self) -> u64 {
-        self.failures.values().sum::<u64>() + self.unsent
+        let failures = self.failures.iter().filter(|(name, _)| failure::is_of_a_request(name));
+        failures.map(|(_, count)| count).sum::<u64>() + self.unsent
+    }
+
+    /// Requests that were refused with a word of why.
+    pub(super) fn refused(&self) -> u64 {
+        let broken = self.failures.get(failure::BROKEN).copied().unwrap_or(0);
+        self.failed() - self.unsent - unknown(&self.failures) - broken
     }
 }
 
@@ -317,11 +339,14 @@ impl Ledger {
             if ticket.in_time {
                 let late = at.saturating_duration_since(ticket.intended);
                 latency::record(&mut self.counts.lateness_ns, late);
+            } else if let Some(late) = ticket.stood_still {
+                latency::record(&mut self.counts.lateness_ns, late);
             } else {
                 self.counts.backlogged += 1;
             }
         }
-        ticket.deadline.get_or_insert(at + timeout);
+        // Whoever waited for a connection until the end has waited already.
+        ticket.deadline.get_or_insert((at + timeout).min(self.shared.window.given_up));
         if self.checker.is_some() {
             if self.open.len() == OPEN_MAX {
                 // Its answer, if one comes, will not be checked.
@@ -476,4 +501,24 @@ const TOLD_AT_ONCE: usize = 2048;
 /// Requests whose answer nobody read.
 pub(super) fn unknown(failures: &Failures) -> u64 {
     [failure::LOST, failure::TIMEOUT].iter().filter_map(|name| failures.get(name)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_failed_is_no_request_that_failed() {
+        let mut counts = Counts::new();
+        let kinds = ["connect", "protocol", "lost", "timeout", "status", "broken", "OVERLOADED"];
+        for (power, kind) in kinds.into_iter().enumerate() {
+            counts.failures.insert(kind, 10_u64.pow(power as u32));
+        }
+        counts.unsent = 7;
+        assert_eq!(counts.failed(), 1_111_100 + 7);
+        assert_eq!(counts.refused(), 1_010_000);
+        assert_eq!(failure::share(1, 3).to_bits(), 0.25_f64.to_bits());
+        // Nobody could be asked: that is no service without errors.
+        assert_eq!(failure::share(0, 0).to_bits(), 1_f64.to_bits());
+    }
 }

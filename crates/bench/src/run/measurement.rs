@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 use super::checker::Checked;
 use super::config::{Pace, RunConfig};
 use super::course::Interval;
-use super::ledger::Counts;
+use super::ledger::{Counts, failure};
 use super::nodes::NodeReport;
 use crate::latency;
 use crate::machine::Machine;
@@ -56,11 +56,10 @@ impl Measurement {
         self.counts.answers as f64 / self.elapsed.as_secs_f64()
     }
 
-    /// Share of the requests that failed, `0.0..=1.0`.
+    /// Share of the requests that failed, `0.0..=1.0`; see [`failure::share`].
     #[must_use]
     pub fn failure_share(&self) -> f64 {
-        let failed = self.counts.failed() as f64;
-        failed / (failed + self.counts.answers as f64).max(1.0)
+        failure::share(self.counts.failed(), self.counts.answers)
     }
 
     /// CPU time of a server process for each answer of the whole measurement.
@@ -170,3 +169,43 @@ const OVERRUN_BUSY: f64 = 0.9;
 const OVERRUN_LATE: f64 = 0.01;
 /// Lateness that is above what waking a sleeping thread costs on any machine.
 const LATE: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::Arrivals;
+    use super::*;
+
+    /// What is said of 1000 requests that took so long and were all sent so late.
+    fn said(
+        pace: Pace,
+        busy: Option<f64>,
+        late: Duration,
+        latency: Duration,
+    ) -> Option<Bottleneck> {
+        let config = RunConfig { pace, ..RunConfig::new(Vec::new()) };
+        let mut counts = Counts::new();
+        for _ in 0..1000 {
+            latency::record(&mut counts.lateness_ns, late);
+            latency::record(&mut counts.latency_ns, latency);
+        }
+        Generator::new(&config, &counts, busy).bottleneck
+    }
+
+    #[test]
+    fn a_closed_loop_measures_itself_when_its_thread_never_waits() {
+        let closed = |busy| said(Pace::Closed, busy, LATE * 10, LATE * 10);
+        assert_eq!(closed(Some(0.96)), Some(Bottleneck::Saturated { busy: 0.96 }));
+        assert_eq!(closed(Some(0.94)), None);
+        assert_eq!(closed(None), None, "who spins is not judged by that");
+    }
+
+    #[test]
+    fn an_open_loop_is_late_when_that_is_long_and_shows_in_the_latency() {
+        let open = Pace::Open { rate: 1000.0, arrivals: Arrivals::Constant };
+        let said = |late, latency| said(open, Some(0.1), late, latency);
+        let found = said(LATE * 2, LATE * 3);
+        assert!(matches!(found, Some(Bottleneck::Late { p99 }) if p99 >= LATE), "{found:?}");
+        assert_eq!(said(LATE * 2, LATE * 5), None, "it is not what the latency consists of");
+        assert_eq!(said(LATE / 2, LATE / 2), None, "waking up takes as long");
+    }
+}

@@ -109,9 +109,8 @@ pub fn run(config: RunConfig, mut watch: impl FnMut(&Live, Duration)) -> Measure
     let hiccups = meter.stop();
     let mut verified = checker.map(Checker::join);
     if let Some(checked) = &mut verified {
-        let unknown = ledger::unknown(&counts.failures);
-        checked.verdict.totals.unknown = unknown;
-        checked.verdict.totals.refused = counts.failed() - counts.unsent - unknown;
+        checked.verdict.totals.unknown = ledger::unknown(&counts.failures);
+        checked.verdict.totals.refused = counts.refused();
         counts.unverified += checked.left_out;
     }
     // Who spins is busy whatever it does.
@@ -237,6 +236,7 @@ fn drive(
             }
         });
         tokio::time::sleep_until(shared.window.began.into()).await;
+        let standing = tokio::task::spawn_local(stand_still(config.planted_standstill));
         let mut lanes = JoinSet::new();
         for _ in (thread..config.connections).step_by(config.threads_used()) {
             let lane = Lane::new(config.clone(), pacer.clone(), ledger.clone(), shared.clone());
@@ -260,7 +260,8 @@ fn drive(
         lanes.shutdown().await;
         ticking.abort();
         keeping.abort();
-        let _aborted = (ticking.await, keeping.await);
+        standing.abort();
+        let _aborted = (ticking.await, keeping.await, standing.await);
         // What was cut short has no end by which requests would have been due.
         if is_whole { pacer.unsent() } else { 0 }
     });
@@ -275,6 +276,14 @@ fn drive(
 async fn spin() {
     loop {
         tokio::task::yield_now().await;
+    }
+}
+
+/// Keeps the thread from running, now and then: see [`RunConfig::planted_standstill`].
+async fn stand_still(length: Duration) {
+    while !length.is_zero() {
+        tokio::time::sleep(STANDSTILLS_APART).await;
+        std::thread::sleep(length);
     }
 }
 
@@ -338,6 +347,8 @@ const HEAD_START: Duration = Duration::from_millis(20);
 const TICK: Duration = Duration::from_millis(100);
 /// Ticks until a thread hands over what it has, even if its interval goes on.
 const TICKS_PER_PIECE: u64 = 5;
+/// From one planted standstill to the next.
+const STANDSTILLS_APART: Duration = Duration::from_millis(500);
 /// How often what was handed over is added up.
 const LOOK: Duration = Duration::from_millis(250);
 /// The same while the last answers are waited for.

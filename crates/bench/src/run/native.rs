@@ -24,6 +24,9 @@ pub(super) struct Ids {
     open: VecDeque<Option<Sent>>,
     first: u64,
     unanswered: usize,
+    /// Requests that were given up: an answer to one of them is not one that nobody asked for. No
+    /// more than may be open, because nothing is asked after the first.
+    given_up: Vec<u64>,
 }
 
 impl Protocol for Ids {
@@ -43,12 +46,13 @@ impl Protocol for Ids {
             let length = frame.len();
             channel.consume(length);
             let open = VecDeque::with_capacity(depth);
-            return Ok((channel, Self { depth, open, first: 0, unanswered: 0 }));
+            let given_up = Vec::new();
+            return Ok((channel, Self { depth, open, first: 0, unanswered: 0, given_up }));
         }
     }
 
     fn has_room(&self) -> bool {
-        self.unanswered < self.depth
+        self.unanswered < self.depth && self.open.len() < SPAN_MAX
     }
 
     fn oldest(&self) -> Option<&Sent> {
@@ -77,7 +81,10 @@ impl Protocol for Ids {
             at += frame.len();
             let judged = match ToClient::decode(&frame).map_err(|_| lane.violated())? {
                 ToClient::Answer { id, range } => {
-                    let sent = self.take(id).ok_or_else(|| lane.unasked(id))?;
+                    let Some(sent) = self.take(id) else {
+                        self.forget(id).ok_or_else(|| lane.unasked(id))?;
+                        continue;
+                    };
                     let node = lane.target().id;
                     let mut ledger = lane.ledger.borrow_mut();
                     if range.count() == lane.config.count {
@@ -93,7 +100,10 @@ impl Protocol for Ids {
                     Some(sent) => refused(lane, &sent, &error, now),
                     // It is about the connection, which ends.
                     None if error.closes => Next::Elsewhere,
-                    None => return Err(lane.unasked(error.id)),
+                    None => {
+                        self.forget(error.id).ok_or_else(|| lane.unasked(error.id))?;
+                        Next::Stay
+                    }
                 },
                 ToClient::Goodbye => Next::Elsewhere,
                 ToClient::Ping(id) => {
@@ -108,6 +118,13 @@ impl Protocol for Ids {
             next = next.or(judged);
         }
         Ok((at, next))
+    }
+
+    fn give_up_oldest(&mut self, _out: &mut Vec<u8>) -> Option<Sent> {
+        let oldest = self.first;
+        let sent = self.take(oldest)?;
+        self.given_up.push(oldest);
+        Some(sent)
     }
 
     fn drain(&mut self) -> impl Iterator<Item = Sent> {
@@ -127,7 +144,18 @@ impl Ids {
         }
         Some(sent)
     }
+
+    /// What came answers a request that was given up, once.
+    fn forget(&mut self, id: u64) -> Option<()> {
+        let at = self.given_up.iter().position(|given_up| *given_up == id)?;
+        self.given_up.swap_remove(at);
+        Some(())
+    }
 }
+
+/// From the oldest request that is open to the newest: while one answer is missing and others come,
+/// they are remembered. A service that leaves one behind for so long has stopped answering it.
+const SPAN_MAX: usize = 1 << 18;
 
 /// An error is judged as the same refusal over HTTP is.
 fn refused(lane: &Lane, sent: &Sent, error: &ErrorFrame<'_>, now: Instant) -> Next {

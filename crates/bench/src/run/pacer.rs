@@ -5,7 +5,7 @@
 //! tokio's timer has a resolution of 1 ms, so due times are awaited on a `timerfd` of their own.
 //! It never sends anything.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -29,6 +29,8 @@ pub(super) struct Ticket {
     pub(super) intended: Instant,
     /// Whether the connection was free in time; if not, the wait for it is the service's.
     pub(super) in_time: bool,
+    /// A connection was free, and yet the generator came to nothing for so long after it was due.
+    pub(super) stood_still: Option<Duration>,
     /// When it has failed, whatever comes; set when it is first sent.
     pub(super) deadline: Option<Instant>,
 }
@@ -41,6 +43,8 @@ pub(super) struct Pacer {
     waiting: RefCell<VecDeque<(Instant, Waker)>>,
     timer: AsyncFd<OwnedFd>,
     window: Window,
+    /// When the thread last came late to a connection that waited for it: from when to when.
+    stood_still: Cell<Option<(Instant, Instant)>>,
 }
 
 impl Pacer {
@@ -52,7 +56,13 @@ impl Pacer {
         #[allow(deprecated)]
         let timer = AsyncFd::new(timerfd_create(TimerfdClockId::Monotonic, flags)?)?;
         let schedule = RefCell::new(Schedule::new(config, window.began, thread));
-        Ok(Rc::new(Self { schedule, waiting: RefCell::default(), timer, window }))
+        Ok(Rc::new(Self {
+            schedule,
+            waiting: RefCell::default(),
+            timer,
+            window,
+            stood_still: Cell::default(),
+        }))
     }
 
     /// The next ticket; `None` when the measurement is over.
@@ -64,7 +74,22 @@ impl Pacer {
         }
         let closed = matches!(*schedule, Schedule::Closed);
         schedule.advance();
-        Some(Ticket { intended, in_time: !closed && now <= intended, deadline: None })
+        let in_time = !closed && now <= intended;
+        let stood_still = self.stood_still.get().filter(|_| !closed && !in_time);
+        let stood_still = stood_still.filter(|(from, to)| *from <= intended && intended < *to);
+        let stood_still = stood_still.map(|(_, to)| to - intended);
+        Some(Ticket { intended, in_time, stood_still, deadline: None })
+    }
+
+    /// A connection that was free all the time sends only at `sent` what was due at `intended`: the
+    /// thread was held up. What became due meanwhile and is not claimed yet was held up too, even
+    /// if every connection is in use when its turn comes.
+    pub(super) fn came_late(&self, intended: Instant, sent: Instant) {
+        // What is claimed in time is claimed after all that was due before, so that nothing of an
+        // earlier standstill is left.
+        let before = self.stood_still.get().filter(|(_, to)| intended <= *to);
+        let from = before.map_or(intended, |(from, _)| from.min(intended));
+        self.stood_still.set(Some((from, sent)));
     }
 
     /// Whether there will be no more tickets.

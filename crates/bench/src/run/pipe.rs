@@ -112,9 +112,9 @@ impl<P: Protocol> Pipe<'_, P> {
             let oldest = self.protocol.oldest().map(|sent| self.lane.deadline(sent));
             if !self.channel.out.is_empty() {
                 let deadline = oldest.unwrap_or_else(|| self.lane.given_up());
-                match timeout_at(deadline, self.channel.flush()).await {
-                    Ok(Ok(())) => {}
-                    outcome => return self.lose(outcome.is_err()),
+                let flushed = timeout_at(deadline, self.channel.flush()).await;
+                if !matches!(flushed, Ok(Ok(()))) {
+                    return self.lose();
                 }
             }
             if oldest.is_none() {
@@ -133,16 +133,16 @@ impl<P: Protocol> Pipe<'_, P> {
                 Woken::Due => {}
                 Woken::Read(Ok(())) => {
                     if self.receive().is_err() {
-                        return self.lose(false);
+                        return self.lose();
                     }
                 }
-                Woken::Read(Err(_)) => return self.lose(false),
+                Woken::Read(Err(_)) => return self.lose(),
                 Woken::Late => match self.protocol.give_up_oldest(&mut self.channel.out) {
                     Some(sent) => {
-                        self.lane.lost(&sent, true);
+                        self.lane.lost_at(&sent, Instant::now());
                         self.leave(Next::Elsewhere);
                     }
-                    None => return self.lose(true),
+                    None => return self.lose(),
                 },
             }
         }
@@ -156,11 +156,8 @@ impl<P: Protocol> Pipe<'_, P> {
     /// Makes ready what is due, as far as it may be open.
     fn fill(&mut self) {
         self.end_quiet();
-        if !self.is_free() {
-            return;
-        }
         let now = Instant::now();
-        while self.protocol.has_room() {
+        while self.is_free() && self.protocol.has_room() {
             let Some(ticket) = self.claimed.take().or_else(|| self.lane.claim_at(now)) else {
                 return;
             };
@@ -171,15 +168,16 @@ impl<P: Protocol> Pipe<'_, P> {
             let sent = self.lane.sent_at(ticket, now);
             self.protocol.ask(self.lane, sent, &mut self.channel.out);
         }
+        // Nothing can be sent here for now: if its time comes meanwhile, it waits for the service
+        // and not for the generator.
+        if let Some(ticket) = self.claimed.take() {
+            self.lane.give_back(ticket);
+        }
     }
 
     fn end_quiet(&mut self) {
         if self.quiet_until.is_some_and(|until| tokio::time::Instant::now() >= until) {
             self.quiet_until = None;
-            // What became due meanwhile waited for the node, not for the generator.
-            if let Some(ticket) = &mut self.claimed {
-                ticket.in_time &= Instant::now() < ticket.intended;
-            }
         }
     }
 
@@ -232,9 +230,10 @@ impl<P: Protocol> Pipe<'_, P> {
     }
 
     /// What is open gets no answer.
-    fn lose(&mut self, timed_out: bool) -> Next {
+    fn lose(&mut self) -> Next {
+        let now = Instant::now();
         for sent in self.protocol.drain() {
-            self.lane.lost(&sent, timed_out);
+            self.lane.lost_at(&sent, now);
         }
         Next::Elsewhere
     }
