@@ -5,14 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use epicepoch_wire::http::ErrorCode;
 use serde::Serialize;
 
 use crate::floor::Floor;
 use crate::json::FloorRecord;
 use crate::latency::{quantile, shown};
-use crate::machine::{self, CpuTicks};
 use crate::record::{FORMAT, Verify};
 use crate::run::{self, Bottleneck, Measurement, Pace, RunConfig, failure};
 use crate::verdict::VIOLATIONS_KEPT_MAX;
@@ -71,9 +71,6 @@ pub struct Evidence {
     pub cpu_busy: Option<f64>,
     /// Of all processors, in the kernel's soft interrupts: its network stack.
     pub softirq: Option<f64>,
-    /// Threads of the machine that ran or wanted to, for each processor, on average.
-    /// The generator's are among them.
-    pub run_queue: Option<f64>,
 }
 
 /// What gave first.
@@ -135,6 +132,13 @@ impl Knee {
         let echo = quantile(&floor.echo_sleeping_ns.0, 0.5);
         let first = format!("bare echo p50 {}, fsync p50 {}", shown(echo), shown(fsync));
         std::iter::once(first).chain(rates.map(line)).collect()
+    }
+
+    /// What most of the refusals of the lowest rate that was not held said.
+    fn refusal(&self) -> Option<ErrorCode> {
+        let is_it = |step: &&Step| step.fell.is_some() && Some(step.rate) == self.fell_at;
+        let step = self.steps.iter().rfind(is_it)?;
+        step.refusals().max_by_key(|(_, count)| *count).map(|(code, _)| code)
     }
 
     /// Answers that were wrong, and answers that were checked, in all steps; none if nothing was
@@ -237,10 +241,7 @@ fn step(config: &KneeConfig, rate: f64) -> Step {
     let mut step = config.step.clone();
     let Pace::Open { arrivals, .. } = step.pace else { unreachable!("asked before") };
     step.pace = Pace::Open { rate, arrivals };
-    let before = Reading::take(&step.pids);
-    let mut queue = Vec::new();
-    let measured = run::run(step, |_, _| queue.extend(machine::running()));
-    let after = Reading::take(&config.step.pids);
+    let measured = run::run(step, |_, _| {});
     let evidence = Evidence {
         generator: measured.generator.bottleneck.map(|it| it.to_string()),
         generator_overrun: matches!(
@@ -248,15 +249,19 @@ fn step(config: &KneeConfig, rate: f64) -> Step {
             Some(Bottleneck::Overrun { .. })
         ),
         generator_busy: measured.generator.busy,
-        server_busy: before.server_busy_until(&after),
+        server_busy: measured.server_busy,
         cpu_busy: measured.cpu_shares.map(|(busy, _)| busy),
-        softirq: before.ticks.zip(after.ticks).map(|(from, to)| to.softirq_share_since(from)),
-        run_queue: (!queue.is_empty()).then(|| queue.iter().sum::<f64>() / queue.len() as f64),
+        softirq: measured.softirq,
     };
     Step::new(config, rate, &measured, evidence)
 }
 
 impl Step {
+    /// Failures by which the service said what was the matter.
+    fn refusals(&self) -> impl Iterator<Item = (ErrorCode, u64)> {
+        self.failures.iter().filter_map(|(name, count)| Some((ErrorCode::from_name(name)?, *count)))
+    }
+
     fn new(config: &KneeConfig, rate: f64, measured: &Measurement, evidence: Evidence) -> Self {
         let p99 = quantile(&measured.counts.latency_ns, 0.99);
         let (achieved, failure_share) = (measured.rate(), measured.failure_share());
@@ -300,10 +305,9 @@ fn first(step: &Step, failures_max: f64) -> First {
     if evidence.generator_overrun {
         return First::Generator;
     }
-    let no_answer = [failure::LOST, failure::TIMEOUT, failure::CONNECT, failure::PROTOCOL];
-    let refused = step.failures.iter().filter(|(name, _)| !no_answer.contains(&name.as_str()));
-    let refused = refused.map(|(_, count)| *count).sum::<u64>();
-    let failed = step.failures.values().sum::<u64>();
+    let failures = step.failures.iter().filter(|(name, _)| failure::is_of_a_request(name));
+    let failed = failures.map(|(_, count)| *count).sum::<u64>();
+    let refused = step.refusals().map(|(_, count)| count).sum::<u64>();
     if step.failure_share > failures_max && refused * 2 >= failed && refused > 0 {
         return First::Refusals;
     }
@@ -319,30 +323,6 @@ fn first(step: &Step, failures_max: f64) -> First {
     First::Waiting
 }
 
-/// What the kernel says of the machine and of the threads of the servers.
-struct Reading {
-    at: Instant,
-    ticks: Option<CpuTicks>,
-    threads: BTreeMap<(u32, i32), Duration>,
-}
-
-impl Reading {
-    fn take(pids: &[u32]) -> Self {
-        let threads = pids.iter().flat_map(|pid| {
-            machine::threads_busy(*pid).into_iter().map(|(thread, busy)| ((*pid, thread), busy))
-        });
-        Self { at: Instant::now(), ticks: CpuTicks::read(), threads: threads.collect() }
-    }
-
-    fn server_busy_until(&self, after: &Self) -> Option<f64> {
-        let wall = (after.at - self.at).as_secs_f64();
-        let busy = after.threads.iter().map(|(thread, busy)| {
-            busy.saturating_sub(self.threads.get(thread).copied().unwrap_or_default())
-        });
-        busy.max().map(|busy| (busy.as_secs_f64() / wall).min(1.0))
-    }
-}
-
 /// The table for people.
 #[must_use]
 pub fn table(knee: &Knee) -> String {
@@ -356,9 +336,13 @@ pub fn table(knee: &Knee) -> String {
             "the generator: the service may take more; use more --threads or another host"
                 .to_owned()
         }
-        Some(First::Refusals) => {
-            "the service refused, as it does when its queue is full".to_owned()
-        }
+        Some(First::Refusals) => match knee.refusal() {
+            Some(ErrorCode::Overloaded) => {
+                "the service refused, as it does when its queue is full".to_owned()
+            }
+            Some(code) => format!("the service refused, mostly with {}", code.name()),
+            None => "the service refused".to_owned(),
+        },
         Some(First::ServerCpu) => "processor time of a server thread".to_owned(),
         Some(First::Kernel) => {
             "the kernel: soft interrupts, or processors busy with something else".to_owned()
@@ -546,7 +530,7 @@ mod tests {
         let crowded = Evidence { cpu_busy: Some(1.0), server_busy: Some(0.4), ..idle.clone() };
         let late = Evidence { generator: Some("late".to_owned()), ..idle.clone() };
         let overrun = Evidence { generator_overrun: true, ..late.clone() };
-        let cases: [Case; 10] = [
+        let cases: [Case; 14] = [
             (&[], 0.0, idle.clone(), First::Waiting),
             (&[], 0.0, server.clone(), First::ServerCpu),
             (&[], 0.0, kernel, First::Kernel),
@@ -557,11 +541,30 @@ mod tests {
             (&[("OVERLOADED", 90), ("timeout", 10)], 0.1, server.clone(), First::Refusals),
             // A few refusals beside a flood of timeouts are not what gave.
             (&[("OVERLOADED", 10), ("timeout", 90)], 0.1, server, First::ServerCpu),
-            (&[("timeout", 90)], 0.1, idle, First::Waiting),
+            (&[("timeout", 90)], 0.1, idle.clone(), First::Waiting),
+            // Neither a wrong answer nor a status without a code is a refusal.
+            (&[("broken", 90)], 0.1, idle.clone(), First::Waiting),
+            (&[("status", 90)], 0.1, idle.clone(), First::Waiting),
+            (&[("status", 60), ("NO_QUORUM", 50)], 0.1, idle.clone(), First::Waiting),
+            // Attempts to connect are no requests, however many there are.
+            (&[("NO_QUORUM", 50), ("connect", 9000)], 0.1, idle, First::Refusals),
         ];
         for (failures, share, evidence, expected) in cases {
             let step = fallen(failures, share, evidence);
             assert_eq!(first(&step, 0.001), expected, "{step:?}");
         }
+    }
+
+    #[test]
+    fn a_refusal_is_named_by_what_most_of_them_said() {
+        let said = |failures: &'static [(&'static str, u64)]| {
+            let evidence = Evidence::default();
+            let knee = search(1000.0, 2.0, 0.001, |_| fallen(failures, 0.1, evidence.clone()));
+            assert_eq!(knee.first, Some(First::Refusals));
+            table(&knee)
+        };
+        assert!(said(&[("OVERLOADED", 90), ("NO_QUORUM", 10)]).contains("its queue is full"));
+        let without = said(&[("OVERLOADED", 10), ("NO_QUORUM", 90), ("broken", 95)]);
+        assert!(without.contains("refused, mostly with NO_QUORUM"), "{without}");
     }
 }

@@ -139,15 +139,6 @@ pub fn threads_busy(pid: u32) -> Vec<(i32, Duration)> {
     threads.map_while(Result::ok).filter_map(busy).collect()
 }
 
-/// Threads of the machine that run or want to, for each processor of this process.
-#[must_use]
-pub fn running() -> Option<f64> {
-    let text = fs::read_to_string("/proc/loadavg").ok()?;
-    let (running, _) = text.split(' ').nth(3)?.split_once('/')?;
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    Some(running.parse::<f64>().ok()? / cpus as f64)
-}
-
 /// CPU time of the calling thread.
 #[must_use]
 pub fn thread_cpu() -> Duration {
@@ -183,7 +174,7 @@ mod tests {
         assert!(process_cpu(u32::MAX).is_none());
         assert!(thread_busy(rustix::thread::gettid().as_raw_nonzero().get()).is_some());
         assert!(CpuTicks::read().is_some_and(|ticks| ticks.total > 0));
-        assert!(load().is_some() && running().is_some_and(|it| it > 0.0));
+        assert!(load().is_some());
         assert!(!threads_busy(std::process::id()).is_empty());
         assert!(threads_busy(u32::MAX).is_empty());
     }

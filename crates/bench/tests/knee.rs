@@ -1,11 +1,13 @@
 //! The knee of servers whose capacity is known. They count requests, not time: what a server does
 //! beyond its capacity does not depend on how busy the machine is, so neither does what is found.
 
+use std::cell::RefCell;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use epicepoch_bench::floor::Floor;
 use epicepoch_bench::knee::{self, First, Knee, KneeConfig};
@@ -164,6 +166,44 @@ fn a_generator_that_gives_first_is_named_and_the_service_is_not_blamed() {
     assert!(table.contains("the generator"), "{table}");
 }
 
+#[test]
+fn what_a_server_did_before_the_step_counted_is_no_evidence() {
+    let warmup = Duration::from_millis(1500);
+    let child = RefCell::new(None);
+    let (knee, table) = found(Beyond::Refuses, |config| {
+        config.step.pace = Pace::Open { rate: 20.0, arrivals: Arrivals::Constant };
+        (config.step.warmup, config.step.connections) = (warmup, 4);
+        // Everything falls, so that there are as few steps as there can be.
+        config.p99_max = Duration::ZERO;
+        let spinning = warmup.mul_f64(0.8).as_millis().to_string();
+        let mut other = Command::new(std::env::current_exe().unwrap());
+        other.args(["--exact", "a_process_that_is_busy_for_a_while"]).stdout(Stdio::null());
+        let started = other.env(SPINNING_MS, spinning).spawn().unwrap();
+        config.step.pids = vec![started.id()];
+        child.replace(Some(started));
+    });
+    let mut child = child.into_inner().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // More than half of the whole step, and nothing of its counted part.
+    let busy = knee.steps[0].evidence.server_busy;
+    assert!(busy.is_some_and(|busy| busy < 0.4), "{busy:?} {table}");
+}
+
+/// Not a test of its own: the test above starts it in another process.
+#[test]
+fn a_process_that_is_busy_for_a_while() {
+    let Ok(spinning) = std::env::var(SPINNING_MS) else { return };
+    let until = Instant::now() + Duration::from_millis(spinning.parse().unwrap());
+    while Instant::now() < until {
+        std::hint::spin_loop();
+    }
+    // It is killed when it is not needed any more.
+    std::thread::sleep(Duration::from_mins(1));
+}
+
+/// How long the other process is busy.
+const SPINNING_MS: &str = "EPICEPOCH_TEST_SPINNING_MS";
 static ALONE: Mutex<()> = Mutex::new(());
 /// Requests per second.
 const CAPACITY: u32 = 400;

@@ -37,6 +37,11 @@ pub struct Measurement {
     pub started: SystemTime,
     /// Shares of the machine's processor time that were busy and stolen.
     pub cpu_shares: Option<(f64, f64)>,
+    /// Share of the machine's processor time that went into soft interrupts: its network stack.
+    pub softirq: Option<f64>,
+    /// Share of the time in which the busiest thread of the server processes ran, or waited for a
+    /// processor.
+    pub server_busy: Option<f64>,
     /// Context switches of the whole machine per second.
     pub switches: Option<f64>,
     /// What the measured nodes told about themselves; those that did not answer are missing.

@@ -32,6 +32,7 @@ pub mod vigil;
 mod window;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -69,19 +70,9 @@ pub fn run(config: RunConfig, mut watch: impl FnMut(&Live, Duration)) -> Measure
     let threads = config.threads_used();
     let checking = config.verify.then(|| Checker::start(Instant::now(), threads));
     let (checker, lines) = checking.unzip();
-    let mut lines = lines.unwrap_or_default().into_iter();
     let config = Arc::new(config);
-    let (ids, names) = channel();
-    let mut held = Vec::with_capacity(threads);
-    let running: Vec<JoinHandle<Counts>> = (0..threads)
-        .map(|thread| {
-            let (guard, released) = channel();
-            held.push(guard);
-            let kernel = Kernel { names: ids.clone(), released };
-            start(thread, &config, &shared, lines.next(), kernel)
-        })
-        .collect();
-    drop(ids);
+    let Threads { running, held, names } =
+        Threads::start(&config, &shared, lines.unwrap_or_default());
     let ask_at =
         window.from.checked_sub(nodes::LEAD).map_or(window.began, |at| at.max(window.began));
     let asked = Asked::start(&config.targets, ask_at);
@@ -125,6 +116,8 @@ pub fn run(config: RunConfig, mut watch: impl FnMut(&Live, Duration)) -> Measure
         intervals: course.finish(&window, config.interval, hiccups.intervals),
         hiccups: hiccups.all,
         cpu_shares: before.shares_until(&after),
+        softirq: before.softirq_until(&after),
+        server_busy: before.server_busy_until(&after),
         switches: before.switches_until(&after),
         nodes,
         server_cpu: before.server_cpu_until(&after, &config.pids),
@@ -170,6 +163,32 @@ impl<'a, W: FnMut(&Live, Duration)> Look<'a, W> {
                 self.live.clear();
             }
         }
+    }
+}
+
+/// The generator threads of a run.
+struct Threads {
+    running: Vec<JoinHandle<Counts>>,
+    /// They do not end before these are dropped: of a thread that is gone the kernel knows nothing.
+    held: Vec<Sender<()>>,
+    /// Their ids, for the kernel.
+    names: Receiver<i32>,
+}
+
+impl Threads {
+    fn start(config: &Arc<RunConfig>, shared: &Arc<Shared>, lines: Vec<ToChecker>) -> Self {
+        let threads = config.threads_used();
+        let mut lines = lines.into_iter();
+        let (ids, names) = channel();
+        let mut held = Vec::with_capacity(threads);
+        let running = (0..threads).map(|thread| {
+            let (guard, released) = channel();
+            held.push(guard);
+            let kernel = Kernel { names: ids.clone(), released };
+            start(thread, config, shared, lines.next(), kernel)
+        });
+        let running = running.collect();
+        Self { running, held, names }
     }
 }
 
@@ -294,6 +313,8 @@ struct Reading {
     threads: Vec<i32>,
     busy: Vec<Option<Duration>>,
     servers: Vec<Option<Duration>>,
+    /// By process and thread.
+    server_threads: BTreeMap<(u32, i32), Duration>,
 }
 
 impl Reading {
@@ -307,7 +328,11 @@ impl Reading {
     }
 
     fn of(config: &RunConfig, threads: Vec<i32>) -> Self {
+        let server_threads = config.pids.iter().flat_map(|pid| {
+            machine::threads_busy(*pid).into_iter().map(|(thread, busy)| ((*pid, thread), busy))
+        });
         Self {
+            server_threads: server_threads.collect(),
             at: Instant::now(),
             ticks: CpuTicks::read(),
             busy: threads.iter().map(|id| machine::thread_busy(*id)).collect(),
@@ -332,6 +357,20 @@ impl Reading {
     fn switches_until(&self, after: &Self) -> Option<f64> {
         let switches = after.ticks?.switches.saturating_sub(self.ticks?.switches);
         Some(switches as f64 / (after.at - self.at).as_secs_f64())
+    }
+
+    fn softirq_until(&self, after: &Self) -> Option<f64> {
+        Some(after.ticks?.softirq_share_since(self.ticks?))
+    }
+
+    /// The share of the time in which the busiest thread of a server ran or wanted to. One that is
+    /// new has done all of it meanwhile.
+    fn server_busy_until(&self, after: &Self) -> Option<f64> {
+        let wall = (after.at - self.at).as_secs_f64();
+        let busy = after.server_threads.iter().map(|(thread, busy)| {
+            busy.saturating_sub(self.server_threads.get(thread).copied().unwrap_or_default())
+        });
+        busy.max().map(|busy| (busy.as_secs_f64() / wall).min(1.0))
     }
 
     fn server_cpu_until(&self, after: &Self, pids: &[u32]) -> Vec<(u32, Option<Duration>)> {
