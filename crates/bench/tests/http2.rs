@@ -2,7 +2,7 @@
 //! how it ends when the peer does not do as it must.
 
 use epicepoch_bench::http2::frame::{self, Frame, ID_MAX, code, flag, kind, setting};
-use epicepoch_bench::http2::session::{CONNECTION_WINDOW, STREAM_WINDOW};
+use epicepoch_bench::http2::session::{CONNECTION_WINDOW, SPAN_MAX, STREAM_WINDOW};
 use epicepoch_bench::http2::{Event, Session, SessionError};
 
 /// A session and what the peer writes to it.
@@ -50,6 +50,18 @@ impl Script {
         let mut out = Vec::new();
         let session = Session::new(depth, "/timestamp", "node:8080", &mut out);
         Self { session, out: Vec::new(), input: Vec::new() }
+    }
+
+    /// Ready, and all streams below this one are over.
+    fn beginning_at(first_id: u32, depth: usize) -> Self {
+        let mut script = Self::unready(depth);
+        let mut out = Vec::new();
+        script.session =
+            Session::beginning_at(first_id, depth, "/timestamp", "node:8080", &mut out);
+        frame::put_settings(&mut script.input, &[]);
+        assert_eq!(script.take().unwrap(), []);
+        script.out.clear();
+        script
     }
 
     fn put(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> &mut Self {
@@ -406,4 +418,38 @@ fn a_peer_begins_with_its_settings() {
     let mut script = Script::unready(1);
     script.input = b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec();
     assert_eq!(script.take().unwrap_err(), SessionError::TooLong("a frame"));
+}
+
+#[test]
+fn after_the_last_stream_there_is_no_room_and_what_is_open_is_still_answered() {
+    let mut script = Script::beginning_at(ID_MAX - 2, 8);
+    let slots = [script.session.ask(&mut script.out), script.session.ask(&mut script.out)];
+    let asked: Vec<u32> = kinds(&script.sent()).into_iter().map(|(_, _, stream)| stream).collect();
+    assert_eq!(asked, [ID_MAX - 2, ID_MAX]);
+    assert!(!script.session.has_room(), "there is no greater number");
+    for (id, expected) in [ID_MAX, ID_MAX - 2].into_iter().zip(slots.into_iter().rev()) {
+        script.put(kind::HEADERS, WHOLE, id, &[OK]).put(kind::DATA, END, id, &[7; 16]);
+        let seen = script.take().unwrap();
+        assert!(matches!(&seen[..], [Seen::Answer { slot, .. }] if *slot == expected), "{seen:?}");
+    }
+    assert_eq!((script.session.open(), script.session.oldest()), (0, None));
+    assert!(!script.session.has_room(), "numbers are never used twice");
+}
+
+#[test]
+fn while_the_oldest_is_not_answered_only_so_many_others_are_asked() {
+    let mut script = Script::new(2, &[]);
+    let oldest = script.session.ask(&mut script.out);
+    for number in 1..SPAN_MAX as u32 {
+        assert!(script.session.has_room(), "{number}");
+        script.session.ask(&mut script.out);
+        script.put(kind::HEADERS, WHOLE | END, 2 * number + 1, &[OK]);
+        assert_eq!(script.take().unwrap().len(), 1);
+        script.out.clear();
+    }
+    assert!(!script.session.has_room());
+    assert_eq!(script.session.oldest(), Some(oldest));
+    script.put(kind::HEADERS, WHOLE | END, 1, &[OK]);
+    assert_eq!(script.take().unwrap().len(), 1);
+    assert!(script.session.has_room());
 }

@@ -22,6 +22,9 @@ const WINDOW_AT_FIRST: u32 = 65_535;
 pub const BLOCK_LEN_MAX: usize = 16 << 10;
 /// CONTINUATION frames of one header block: they may be empty, and would never end.
 const CONTINUATIONS_MAX: usize = 16;
+/// From the oldest stream that is open to the newest: while one answer is missing and others come,
+/// they are remembered.
+pub const SPAN_MAX: usize = 1 << 18;
 /// No stream.
 const NONE: u32 = u32::MAX;
 
@@ -139,6 +142,22 @@ impl Session {
     /// is to be sent first is appended to `out`.
     #[must_use]
     pub fn new(depth: usize, path: &str, authority: &str, out: &mut Vec<u8>) -> Self {
+        Self::beginning_at(1, depth, path, authority, out)
+    }
+
+    /// [`Self::new`], whose first stream has this number: all that are below it are over.
+    ///
+    /// # Panics
+    /// If it is none of a client's, which are odd.
+    #[must_use]
+    pub fn beginning_at(
+        first_id: u32,
+        depth: usize,
+        path: &str,
+        authority: &str,
+        out: &mut Vec<u8>,
+    ) -> Self {
+        assert!(first_id % 2 == 1 && first_id <= ID_MAX, "a stream of a client");
         out.extend_from_slice(frame::PREFACE);
         let window = (setting::INITIAL_WINDOW_SIZE, STREAM_WINDOW);
         frame::put_settings(out, &[(setting::ENABLE_PUSH, 0), window]);
@@ -150,8 +169,8 @@ impl Session {
             slots: (0..depth).map(|_| Stream::default()).collect(),
             free: (0..depth as u32).rev().collect(),
             order: VecDeque::with_capacity(depth),
-            first_id: 1,
-            next_id: 1,
+            first_id,
+            next_id: first_id,
             cancelled: Vec::new(),
             streams_max: ID_MAX,
             has_settings: false,
@@ -181,6 +200,7 @@ impl Session {
         !self.free.is_empty()
             && self.open() < self.streams_max as usize
             && self.last_id.is_none()
+            && self.order.len() < SPAN_MAX
             && self.next_id <= ID_MAX
     }
 

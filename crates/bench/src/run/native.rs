@@ -164,3 +164,21 @@ fn refused(lane: &Lane, sent: &Sent, error: &ErrorFrame<'_>, now: Instant) -> Ne
     let answer = Answer { status: code.status(), error: Some(code.name()), leader, body: &[] };
     lane.judge_at(sent, &answer, now)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn while_the_oldest_is_not_answered_only_so_many_others_are_asked() {
+        let ids = |span: usize| Ids {
+            depth: 2,
+            open: vec![None; span].into(),
+            first: 0,
+            unanswered: 1,
+            given_up: Vec::new(),
+        };
+        assert!(ids(SPAN_MAX - 1).has_room());
+        assert!(!ids(SPAN_MAX).has_room());
+    }
+}
