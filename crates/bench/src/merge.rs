@@ -91,6 +91,7 @@ fn check(first: &Run, runs: &[Run]) -> Result<(), MergeError> {
         // Each brings its own part of the load.
         let mut like = run.config.clone();
         like.connections = first.config.connections;
+        like.threads = first.config.threads;
         if like.rate.is_some() == first.config.rate.is_some() {
             like.rate = first.config.rate;
         }

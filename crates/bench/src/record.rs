@@ -154,6 +154,9 @@ pub struct Config {
     /// Whether generator threads spun instead of sleeping.
     #[serde(default)]
     pub spin: bool,
+    /// Whether what came was checked.
+    #[serde(default)]
+    pub verify: bool,
 }
 
 /// A node.
@@ -365,8 +368,10 @@ impl Run {
         if format != FORMAT {
             return Err(RecordError::Format(format));
         }
-        let run: Self = serde_json::from_str(text).map_err(RecordError::Malformed)?;
+        let mut run: Self = serde_json::from_str(text).map_err(RecordError::Malformed)?;
         run.check()?;
+        // Older reports do not have it among their settings.
+        run.config.verify |= run.verify.is_some();
         Ok(run)
     }
 
@@ -434,6 +439,7 @@ impl Config {
             duration_ns: nanos(config.duration),
             timeout_ns: nanos(config.request_timeout),
             spin: config.spin,
+            verify: config.verify,
         }
     }
 }
@@ -451,7 +457,12 @@ impl Config {
             ("n", shown(&self.n), shown(&other.n)),
             ("rate", shown(&self.rate), shown(&other.rate)),
             ("arrivals", shown(&self.arrivals), shown(&other.arrivals)),
+            ("threads", shown(&self.threads), shown(&other.threads)),
+            ("warmup_ns", shown(&self.warmup_ns), shown(&other.warmup_ns)),
             ("duration_ns", shown(&self.duration_ns), shown(&other.duration_ns)),
+            ("timeout_ns", shown(&self.timeout_ns), shown(&other.timeout_ns)),
+            ("spin", shown(&self.spin), shown(&other.spin)),
+            ("verify", shown(&self.verify), shown(&other.verify)),
             ("nodes", shown(&self.targets.len()), shown(&other.targets.len())),
         ];
         let differs = pairs.into_iter().find(|(_, ours, theirs)| ours != theirs);

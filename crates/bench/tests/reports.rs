@@ -15,12 +15,15 @@ use hdrhistogram::Histogram;
 
 use constructed::INTERVAL_NS;
 
+/// A setting, and how to change it.
+type Change = (&'static str, fn(&mut Run));
+
 /// Normally distributed, by the method of Box and Muller.
 fn normal(random: &mut Rng) -> f64 {
     (-2.0 * (1.0 - random.f64()).ln()).sqrt() * (std::f64::consts::TAU * random.f64()).cos()
 }
 
-/// A run whose median is around `micros`: runs vary by 5 %, the latencies in one by a factor of two.
+/// A run whose median is around `micros`: runs vary by 5 %, the latencies in one by a factor of 2.
 fn drawn(random: &mut Rng, micros: f64) -> Run {
     let middle = micros * 1e3 * (0.05 * normal(random)).exp();
     let mut latencies = latency::histogram();
@@ -90,6 +93,35 @@ fn connections_that_failed_are_no_failed_requests_of_a_merged_run() {
     assert_eq!(merged.failures["connect"], 10_000);
     let expected = 6.0 / (6.0 + merged.answers as f64);
     assert!((merged.failure_share - expected).abs() < 1e-9, "{}", merged.failure_share);
+}
+
+#[test]
+fn runs_with_other_settings_are_not_held_against_each_other() {
+    let mut random = Rng::with_seed(6);
+    let (base, new) = (drawn(&mut random, 100.0), drawn(&mut random, 100.0));
+    assert_eq!(base.config.unlike(&new.config), None);
+    let change: [Change; 5] = [
+        ("warmup_ns", |run| run.config.warmup_ns = 7),
+        ("timeout_ns", |run| run.config.timeout_ns = 7),
+        ("threads", |run| run.config.threads = 7),
+        ("spin", |run| run.config.spin = true),
+        ("verify", |run| run.config.verify = true),
+    ];
+    for (name, change) in change {
+        let mut other = new.clone();
+        change(&mut other);
+        let what = base.config.unlike(&other.config);
+        assert!(what.is_some_and(|what| what.starts_with(name)), "{name}");
+        other.started_unix_ns = base.started_unix_ns;
+        // Hosts may have more or fewer processors.
+        assert_eq!(merge(&[base.clone(), other]).is_ok(), name == "threads", "{name}");
+    }
+    let mut older = serde_json::to_value(&base).unwrap();
+    older["config"].as_object_mut().unwrap().remove("verify");
+    older["verify"] = serde_json::json!({
+        "checked": 1, "unverified": 0, "violations": 0, "stories": [], "cpu_ns": 0
+    });
+    assert!(Run::parse(&older.to_string()).unwrap().config.verify);
 }
 
 #[test]

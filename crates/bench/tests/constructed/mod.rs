@@ -14,19 +14,7 @@ pub(crate) fn run(course: &[Histogram<u64>]) -> Run {
     let mut intervals = Vec::new();
     for (number, part) in course.iter().enumerate() {
         latency_ns.add(part).unwrap();
-        intervals.push(IntervalRecord {
-            start_ns: number as u64 * INTERVAL_NS,
-            answers: part.len(),
-            rate: part.len() as f64 / (INTERVAL_NS as f64 / 1e9),
-            failures: [("lost".to_owned(), number as u64)].into(),
-            p50_ns: part.value_at_quantile(0.5),
-            p99_ns: part.value_at_quantile(0.99),
-            p999_ns: part.value_at_quantile(0.999),
-            max_ns: part.max(),
-            histogram: encode(part),
-            hiccup_max_ns: 0,
-            hiccups: encode(&latency::histogram()),
-        });
+        intervals.push(interval(number as u64, part));
     }
     let elapsed_ns = INTERVAL_NS * intervals.len() as u64;
     Run {
@@ -34,20 +22,7 @@ pub(crate) fn run(course: &[Histogram<u64>]) -> Run {
         kind: "run".to_owned(),
         program: Program { command: vec!["bench, 1,2,3,run".to_owned()], ..Program::default() },
         started_unix_ns: STARTED_UNIX_NS,
-        config: Config {
-            targets: Vec::new(),
-            transport: "http1".to_owned(),
-            in_flight: 1,
-            connections: 8,
-            threads: 1,
-            n: 1,
-            rate: None,
-            arrivals: None,
-            warmup_ns: 0,
-            duration_ns: elapsed_ns,
-            timeout_ns: 1,
-            spin: false,
-        },
+        config: config(elapsed_ns),
         elapsed_ns,
         answers: latency_ns.len(),
         timestamps: latency_ns.len(),
@@ -81,6 +56,40 @@ pub(crate) fn run(course: &[Histogram<u64>]) -> Run {
         intervals,
         slo: Vec::new(),
         sources: Vec::new(),
+    }
+}
+
+fn interval(number: u64, part: &Histogram<u64>) -> IntervalRecord {
+    IntervalRecord {
+        start_ns: number * INTERVAL_NS,
+        answers: part.len(),
+        rate: part.len() as f64 / (INTERVAL_NS as f64 / 1e9),
+        failures: [("lost".to_owned(), number)].into(),
+        p50_ns: part.value_at_quantile(0.5),
+        p99_ns: part.value_at_quantile(0.99),
+        p999_ns: part.value_at_quantile(0.999),
+        max_ns: part.max(),
+        histogram: encode(part),
+        hiccup_max_ns: 0,
+        hiccups: encode(&latency::histogram()),
+    }
+}
+
+fn config(elapsed_ns: u64) -> Config {
+    Config {
+        targets: Vec::new(),
+        transport: "http1".to_owned(),
+        in_flight: 1,
+        connections: 8,
+        threads: 1,
+        n: 1,
+        rate: None,
+        arrivals: None,
+        warmup_ns: 0,
+        duration_ns: elapsed_ns,
+        timeout_ns: 1,
+        spin: false,
+        verify: false,
     }
 }
 
