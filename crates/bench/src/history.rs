@@ -572,7 +572,8 @@ mod tests {
                 let horizon = origin + Duration::from_micros(horizon);
                 found += history.settle_before(horizon).violation_count;
             }
-            history.record_all(&waiting.iter().map(|it| operation(origin, *it)).collect::<Vec<_>>());
+            let left: Vec<_> = waiting.iter().map(|it| operation(origin, *it)).collect();
+            history.record_all(&left);
             found += history.settle_before(origin + Duration::from_secs(1)).violation_count;
             prop_assert_eq!(whole.is_clean(), found == 0, "{}", &whole);
             prop_assert_eq!(history.held(), 0);

@@ -235,8 +235,8 @@ pub enum ConnectionError {
 mod tests {
     use super::*;
 
-    const ANSWER: &[u8] =
-        b"HTTP/1.1 409 Conflict\r\nEpicEpoch-Leader: 127.0.0.1:1\r\ncontent-length: 3\r\n\r\nabcHTTP";
+    const ANSWER: &[u8] = b"HTTP/1.1 409 Conflict\r\nEpicEpoch-Leader: 127.0.0.1:1\r\n\
+          content-length: 3\r\n\r\nabcHTTP";
 
     #[test]
     fn an_answer_is_read_only_when_it_is_whole() {

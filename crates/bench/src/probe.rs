@@ -108,8 +108,8 @@ impl Account {
         page.head(
             "failures",
             "counter",
-            "Requests that brought none, by kind: an error code, or connect, lost, timeout, status, \
-             broken, protocol.",
+            "Requests that brought none, by kind: an error code, or lost, timeout, status, broken; \
+             and connections that failed: connect, protocol.",
         );
         for (kind, count) in &self.failures {
             page.line("failures_total", &format!("{{kind=\"{kind}\"}}"), count);

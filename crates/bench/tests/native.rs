@@ -96,9 +96,8 @@ fn converse(mut stream: TcpStream, play: Play, next: &AtomicU64) -> Option<()> {
                         .encode(&mut out);
                 }
                 Play::HoldsBack if request.id == 3 => held_back = Some((Instant::now(), request)),
-                Play::HoldsBack => late.extend(answer(request, next)),
                 Play::Leads | Play::Leaves(_) | Play::WelcomesLate(_) => {
-                    out.extend(answer(request, next))
+                    out.extend(answer(request, next));
                 }
                 Play::Cheats => {
                     let less = Request { more: request.more - 1, ..request };
@@ -117,7 +116,7 @@ fn converse(mut stream: TcpStream, play: Play, next: &AtomicU64) -> Option<()> {
                     stream.write_all(&refusal).ok()?;
                     std::thread::sleep(Duration::from_millis(20));
                 }
-                Play::Overloads => late.extend(answer(request, next)),
+                Play::HoldsBack | Play::Overloads => late.extend(answer(request, next)),
                 Play::Descends => {
                     let given = next.fetch_add(request.count(), Ordering::SeqCst);
                     let first = EpochIndex((1 << 40) - given - request.count());

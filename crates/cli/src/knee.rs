@@ -22,11 +22,11 @@ pub(crate) fn command() -> Command {
         .about("Raise the rate step by step until the cluster falls over")
         .long_about(
             "Raise the rate of an open loop step by step until the cluster falls over, narrow the \
-             edge down, say what gave first, and see whether the cluster recovers when half of what \
-             it held is asked of it. A step is held when p99 and failures stay within their bounds \
-             and the answers come at the rate that was due; one that is not is made a second time \
-             before it counts.\n\nWhat gave first comes from what is measured beside each step: the \
-             generator's own time and lateness, refusals by their code, the busiest thread of the \
+             edge down, say what gave first, and see whether the cluster recovers when half of \
+             what it held is asked of it. A step is held when p99 and failures stay within their \
+             bounds and the answers come at the rate that was due; one that is not is made a \
+             second time before it counts.\n\n\
+             What gave first comes from what is measured beside each step: the generator's own time and lateness, refusals by their code, the busiest thread of the \
              processes of --pid, soft interrupts and the load of all processors.",
         )
         .after_help(
