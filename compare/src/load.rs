@@ -1,5 +1,6 @@
 //! The closed loop: every caller asks again when its answer has come, and after a pause when its
-//! request failed. What is asked for in the warm-up is not counted; what is under way at the end is.
+//! request failed. Latencies are those of what is asked for in the measured time, under way at its
+//! end or not; the rate is of the answers that came in it, whoever is waited for longer afterwards.
 //! A failed request is counted and not in the latencies. Uniqueness across callers is not checked,
 //! only that the answers of each rise.
 
@@ -40,12 +41,13 @@ pub struct Plan {
 #[derive(Debug)]
 pub struct Report {
     latency_ns: Histogram<u64>,
+    /// Answers that came in the measured time.
+    came: u64,
     /// Answers that were not above the caller's one before.
     pub violations: u64,
     failed: u64,
     /// What the last failed request said.
     pub last_error: String,
-    elapsed: Duration,
 }
 
 impl Report {
@@ -54,10 +56,21 @@ impl Report {
         self.latency_ns.len()
     }
 
-    fn take_answer(&mut self, rises: bool, took: Duration, counts: bool) {
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            latency_ns: Histogram::new_with_bounds(100, LATENCY_NS_MAX, 3)?,
+            came: 0,
+            violations: 0,
+            failed: 0,
+            last_error: String::new(),
+        })
+    }
+
+    fn take_answer(&mut self, rises: bool, asked: Instant, answered: Instant, window: Window) {
         self.violations += u64::from(!rises);
-        if counts {
-            let took = u64::try_from(took.as_nanos()).unwrap_or(LATENCY_NS_MAX);
+        self.came += u64::from(window.from <= answered && answered < window.until);
+        if window.from <= asked {
+            let took = u64::try_from((answered - asked).as_nanos()).unwrap_or(LATENCY_NS_MAX);
             self.latency_ns.saturating_record(took);
         }
     }
@@ -69,13 +82,13 @@ impl Report {
 
     /// One line; latencies in microseconds, rates per second.
     pub fn to_json(&self, system: System, plan: &Plan) -> String {
-        let rate = self.answers() as f64 / self.elapsed.as_secs_f64();
+        let rate = self.came as f64 / plan.measured.as_secs_f64();
         let us = |quantile| self.latency_ns.value_at_quantile(quantile) as f64 / 1e3;
         json!({
             "system": system.name(),
             "callers": plan.callers,
             "n": plan.n,
-            "seconds": self.elapsed.as_secs_f64(),
+            "seconds": plan.measured.as_secs_f64(),
             "answers": self.answers(),
             "rate": rate,
             "timestamps_rate": rate * f64::from(plan.n),
@@ -99,38 +112,34 @@ pub async fn run(system: System, addr: &str, plan: &Plan) -> anyhow::Result<Repo
     let callers = Callers::connect(system, addr, plan.callers)
         .await
         .with_context(|| format!("cannot connect to {} at {addr}", system.name()))?;
-    let latency_ns = Histogram::new_with_bounds(100, LATENCY_NS_MAX, 3)?;
-    let report = Rc::new(RefCell::new(Report {
-        latency_ns,
-        violations: 0,
-        failed: 0,
-        last_error: String::new(),
-        elapsed: Duration::ZERO,
-    }));
+    let report = Rc::new(RefCell::new(Report::new()?));
     let from = Instant::now() + plan.warmup;
-    let until = from + plan.measured;
+    let window = Window { from, until: from + plan.measured };
     let tasks = LocalSet::new();
     for caller in callers.into_each() {
-        tasks.spawn_local(ask_until(caller, plan.n, from, until, Rc::clone(&report)));
+        tasks.spawn_local(ask_until(caller, plan.n, window, Rc::clone(&report)));
     }
     tasks.await;
-    let ended = Instant::now();
-    let mut report = Rc::into_inner(report).context("a caller did not end")?.into_inner();
-    report.elapsed = ended - from;
-    Ok(report)
+    Ok(Rc::into_inner(report).context("a caller did not end")?.into_inner())
+}
+
+/// The measured time.
+#[derive(Clone, Copy)]
+struct Window {
+    from: Instant,
+    until: Instant,
 }
 
 async fn ask_until(
     mut caller: crate::systems::Caller,
     n: u32,
-    from: Instant,
-    until: Instant,
+    window: Window,
     report: Rc<RefCell<Report>>,
 ) {
     let mut last = None;
     loop {
         let asked = Instant::now();
-        if asked >= until {
+        if asked >= window.until {
             return;
         }
         let outcome = match tokio::time::timeout(REQUEST_TIME_MAX, caller.ask(n)).await {
@@ -138,17 +147,39 @@ async fn ask_until(
             Err(_elapsed) => Err(anyhow::anyhow!("no answer within {REQUEST_TIME_MAX:?}")),
         };
         let answered = Instant::now();
-        let counts = asked >= from;
         match outcome {
             Ok(first) => {
                 let rises = last.is_none_or(|last| first > last);
                 last = Some(first);
-                report.borrow_mut().take_answer(rises, answered - asked, counts);
+                report.borrow_mut().take_answer(rises, asked, answered, window);
             }
             Err(error) => {
-                report.borrow_mut().take_failure(&error, counts);
+                report.borrow_mut().take_failure(&error, asked >= window.from);
                 tokio::time::sleep(PAUSE_AFTER_FAILURE).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_answer_that_is_waited_for_at_the_end_does_not_lower_the_rate() {
+        let measured = Duration::from_secs(5);
+        let from = Instant::now();
+        let window = Window { from, until: from + measured };
+        let mut report = Report::new().unwrap();
+        let ms = Duration::from_millis;
+        for number in 0..5000 {
+            report.take_answer(true, from + ms(number), from + ms(number) + ms(1) / 2, window);
+        }
+        report.take_answer(true, from + ms(4999), from + ms(9998), window);
+        let plan = Plan { callers: 2, n: 1, warmup: ms(0), measured };
+        let line = report.to_json(System::Redis, &plan);
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!((line["rate"].as_f64(), line["answers"].as_u64()), (Some(1000.0), Some(5001)));
+        assert!(line["max_us"].as_f64() > Some(4.9e6), "and its latency is there: {line}");
     }
 }

@@ -31,7 +31,8 @@ struct Arguments {
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     callers: u32,
     /// Timestamps in each request, 1 to 65536.
-    #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(short, long, default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
     n: u32,
     /// Seconds that are measured, after one second of warm-up.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3_600))]

@@ -14,7 +14,8 @@ impl Caller {
         let (client, connection) = tokio_postgres::connect(addr, NoTls).await?;
         tokio::spawn(connection);
         let one = client.prepare("SELECT nextval('timestamp')").await?;
-        let many = "SELECT min(t) FROM (SELECT nextval('timestamp') AS t FROM generate_series(1, $1)) AS s";
+        let many = "SELECT min(t) FROM \
+            (SELECT nextval('timestamp') AS t FROM generate_series(1, $1)) AS s";
         let many = client.prepare(many).await?;
         Ok(Self { client, one, many })
     }
