@@ -122,6 +122,9 @@ fn a_stall_of_200_ms_shows_in_the_open_loop_and_hides_in_the_closed_one() {
     assert!(p95 > stall.mul_f64(0.3), "{}", text::run_table(&open, None, &[]));
     assert!(open.gap_max > stall.mul_f64(0.9), "{:?}", open.gap_max);
     assert_eq!(open.counts.answers, 2000);
+    // Every connection was in use: that is not the generator's lateness.
+    let bottleneck = open.generator.bottleneck;
+    assert!(!matches!(bottleneck, Some(Bottleneck::Late { .. })), "{bottleneck:?}");
     // The course shows when: the worst is in the interval in which the stall ended, and the
     // answers that were held up all came in it.
     let worst = open.intervals.iter().max_by_key(|it| it.latency.max).unwrap();
