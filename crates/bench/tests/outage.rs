@@ -147,7 +147,8 @@ fn who_connects_again_was_not_free_while_nobody_listened() {
 fn a_generator_that_stood_still_was_late_for_all_that_was_due_meanwhile() {
     let (_server, target) = Server::start(u64::MAX);
     let standstill = Duration::from_millis(100);
-    let stalled = RunConfig { planted_standstill: standstill, ..config(&target, 2000.0) };
+    let config = RunConfig { connections: 64, ..config(&target, 2000.0) };
+    let stalled = RunConfig { planted_standstill: standstill, ..config };
     let measured = run::run(stalled, |_, _| {});
     let (counts, table) = (&measured.counts, text::run_table(&measured, None, &[]));
     let bottleneck = measured.generator.bottleneck;
