@@ -124,6 +124,7 @@ impl TrustedClock {
         let is_proved = voters > 1 && is_majority(median);
         let is_as_before = self.has_history && clocks.len() > 2 && is_near(median, self.offset_ns);
         let (status, offset) = if planted::is(Bug::JumpFollowed) {
+            self.has_history |= clocks.len() > voters / 2;
             (ClockStatus::Followed, own)
         } else if is_proved || is_as_before {
             self.has_history = true;

@@ -35,6 +35,8 @@ pub(crate) struct Disk {
     copy: Option<Image>,
     /// What was there when the disk was set back to the copy.
     newest: Option<Image>,
+    /// Whether a process was started on a disk that is set back.
+    was_started: bool,
     /// How long a write takes.
     pub(crate) write_ns: u64,
     /// A stuck disk finishes nothing.
@@ -101,6 +103,7 @@ impl Disk {
             is_damaged: false,
             copy: None,
             newest: None,
+            was_started: false,
             write_ns: 0,
             is_stuck: false,
             is_failing: false,
@@ -238,6 +241,7 @@ impl Disk {
     /// Puts the copy in the place of what is there, while no process runs.
     pub(crate) fn set_back(&mut self) {
         self.newest = Some(self.image());
+        self.was_started = false;
         let copy = self.copy.clone().expect("a copy was taken");
         self.put(copy);
     }
@@ -246,15 +250,20 @@ impl Disk {
         self.newest.is_some()
     }
 
-    /// Puts the newest directory back, while no process runs: what was there before the disk was set
-    /// back, unless the copy has made more writes since. Nobody can tell that one any more, and the
-    /// other would forget what it promised.
+    /// Puts back what was there before the disk was set back, while no process runs.
     pub(crate) fn put_back(&mut self) {
-        let own = self.durable.positions.own;
-        if let Some(newest) = self.newest.take_if(|newest| newest.durable.positions.own >= own) {
+        if let Some(newest) = self.newest.take() {
             self.put(newest);
         }
-        self.newest = None;
+    }
+
+    /// A process is about to start. On a disk that is set back it starts once, and is refused; then
+    /// the newest directory is put back first. One that was started again and again would at last
+    /// have made so many writes that nobody could tell it any more.
+    pub(crate) fn about_to_start(&mut self) {
+        if std::mem::replace(&mut self.was_started, true) {
+            self.put_back();
+        }
     }
 
     /// Ends what is wrong with the disk. What was damaged is put back, unless it was found harmless;

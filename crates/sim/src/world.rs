@@ -150,6 +150,7 @@ impl World {
     pub(crate) fn start(&mut self, id: NodeId) {
         let seed = self.random.u64(..);
         let (now_ns, plant) = (self.now_ns, self.plant());
+        self.node(id).disk.about_to_start();
         let is_damaged = self.at(id).disk.is_damaged();
         match self.node(id).boot(now_ns, seed, plant) {
             Ok(()) if is_damaged => self.count("start on a damaged disk: harmless"),
