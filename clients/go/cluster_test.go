@@ -3,6 +3,7 @@ package epicepoch
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -65,15 +66,26 @@ func startCluster(t testing.TB) *cluster {
 	return c
 }
 
+// freeAddress is one that nobody listens at, below the ports that connections leave from: one of
+// those may be taken by any connection before the node listens there.
 func freeAddress(t testing.TB) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		port := 20000 + rand.IntN(12000)
+		if _, isTaken := givenPorts.LoadOrStore(port, true); isTaken {
+			continue
+		}
+		if listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			defer listener.Close()
+			return listener.Addr().String()
+		}
 	}
-	defer listener.Close()
-	return listener.Addr().String()
+	t.Fatal("no free port between 20000 and 32000")
+	return ""
 }
+
+// givenPorts are those that freeAddress has given.
+var givenPorts sync.Map
 
 func (c *cluster) start(at int) {
 	c.t.Helper()
