@@ -25,9 +25,12 @@ pub enum System {
     Redis,
     /// `nextval()` of a sequence.
     Postgres,
-    /// The `tsoracle` server, through one client that merges its callers.
+    /// The `tsoracle` server, through one client that merges its callers: it waits a millisecond
+    /// for more of them, by default.
     Tsoracle,
-    /// The same, with a client for each caller.
+    /// The same, without that wait.
+    TsoracleAtOnce,
+    /// Without that wait, with a client for each caller.
     TsoracleEach,
 }
 
@@ -59,6 +62,7 @@ impl System {
             Self::Redis => "redis",
             Self::Postgres => "postgres",
             Self::Tsoracle => "tsoracle",
+            Self::TsoracleAtOnce => "tsoracle-at-once",
             Self::TsoracleEach => "tsoracle-each",
         }
     }
@@ -102,13 +106,15 @@ impl Callers {
                     callers.push(Caller::Postgres(postgres::Caller::connect(addr).await?));
                 }
             }
-            System::Tsoracle => {
-                let client = tsoracle::Caller::connect(&addrs).await?;
+            System::Tsoracle | System::TsoracleAtOnce => {
+                let gathers = system == System::Tsoracle;
+                let client = tsoracle::Caller::connect(&addrs, gathers).await?;
                 callers.resize_with(count as usize, || Caller::Tsoracle(client.clone()));
             }
             System::TsoracleEach => {
                 for _ in 0..count {
-                    callers.push(Caller::Tsoracle(tsoracle::Caller::connect(&addrs).await?));
+                    let client = tsoracle::Caller::connect(&addrs, false).await?;
+                    callers.push(Caller::Tsoracle(client));
                 }
             }
         }

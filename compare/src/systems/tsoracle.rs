@@ -1,17 +1,23 @@
 //! The `tsoracle` server, through its own client, which merges callers that wait at the same time.
 
 use std::rc::Rc;
+use std::time::Duration;
 
-use tsoracle_client::Client;
+use tsoracle_client::{Client, ClientBuilder};
 
 /// Clones share one connection.
 #[derive(Clone)]
 pub struct Caller(Rc<Client>);
 
 impl Caller {
-    pub async fn connect(addrs: &[&str]) -> anyhow::Result<Self> {
+    /// With the client's defaults, a millisecond of gathering among them, or without gathering.
+    pub async fn connect(addrs: &[&str], gathers: bool) -> anyhow::Result<Self> {
         let addrs = addrs.iter().map(|addr| format!("http://{addr}")).collect();
-        Ok(Self(Rc::new(Client::connect(addrs).await?)))
+        let mut builder = ClientBuilder::endpoints(addrs);
+        if !gathers {
+            builder = builder.batch_flush_interval(Duration::ZERO);
+        }
+        Ok(Self(Rc::new(builder.build().await?)))
     }
 
     pub async fn ask(&mut self, n: u32) -> anyhow::Result<u128> {
