@@ -30,7 +30,7 @@ use crate::members::is_address;
 use crate::observer::Observer;
 use crate::session::{Session, Setbacks};
 use crate::waiters::{Batch, Waiters};
-use conversation::Conversation;
+use conversation::{Conversation, IN_FLIGHT_MAX};
 use hedge::Hedge;
 
 /// What callers and the driver share.
@@ -390,6 +390,16 @@ impl Driver {
     fn wake(&mut self) {
         self.wakers.drain(..).for_each(Waker::wake);
     }
+
+    /// Wakes the first of those who were told something, and returns whether others are left. To
+    /// wake thousands, and what they do then, takes longer than a round trip: what the first of
+    /// them ask for next goes out meanwhile.
+    fn wake_some(&mut self) -> bool {
+        let waiting = self.wakers.len();
+        let some = waiting.min(WAKE_AT_ONCE.max(waiting / IN_FLIGHT_MAX));
+        self.wakers.drain(..some).for_each(Waker::wake);
+        !self.wakers.is_empty()
+    }
 }
 
 fn member_addrs(welcome: &Welcome) -> Vec<String> {
@@ -397,6 +407,9 @@ fn member_addrs(welcome: &Welcome) -> Vec<String> {
     addrs.filter(|addr| is_address(addr)).collect()
 }
 
+/// Callers that are woken before requests are sent again, if they are not more than can be woken
+/// before each of the requests that may be in flight.
+const WAKE_AT_ONCE: usize = 256;
 /// How often deadlines and silent nodes are looked for while somebody waits.
 const TICK: Duration = Duration::from_millis(5);
 /// Idle limit of a node that names none.

@@ -100,6 +100,7 @@ impl<'a> Conversation<'a> {
             }
         }
         drop(waiters);
+        self.driver.wake();
         next
     }
 
@@ -127,6 +128,7 @@ impl<'a> Conversation<'a> {
             }
             self.send();
             let opening = self.ask_twice();
+            let is_waking = self.driver.wake_some();
             if is_resting && !(self.sent.is_empty() && self.quiet_until.is_none()) {
                 is_resting = false;
                 restart(timer.as_mut(), tick);
@@ -140,6 +142,7 @@ impl<'a> Conversation<'a> {
                 event = event(&mut self.hedge), if opening => self.hedged(event),
                 () = self.driver.core.bell.notified() => Next::Stay,
                 () = timer.as_mut() => Next::Stay,
+                () = tokio::task::yield_now(), if is_waking => Next::Stay,
             };
             match next {
                 Next::Stay => {}
@@ -291,7 +294,6 @@ impl<'a> Conversation<'a> {
             }
         }
         self.link.consume(taken);
-        self.driver.wake();
         next
     }
 
@@ -410,7 +412,7 @@ fn restart(timer: Pin<&mut Sleep>, after: Duration) {
 
 /// Requests in flight on the connection. One would make callers wait for a round trip that they
 /// cannot join; many would make requests small where merging them costs least.
-const IN_FLIGHT_MAX: usize = 4;
+pub(super) const IN_FLIGHT_MAX: usize = 4;
 /// Requests without an answer here, those included whose callers were answered over the other
 /// connection: as many as a node reads ahead, unless its welcome says less.
 const UNANSWERED_MAX: usize = 1024;

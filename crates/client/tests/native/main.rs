@@ -71,6 +71,26 @@ async fn calls_that_wait_at_the_same_time_share_requests_and_timestamps_are_uniq
 }
 
 #[tokio::test]
+async fn what_the_first_that_are_woken_ask_next_is_sent_before_the_last_are_woken() {
+    let (_, node) = leading().await;
+    let client = client(&[&node]);
+    client.timestamp().await.unwrap();
+    let callers = (0..1000).map(|_| {
+        let client = client.clone();
+        tokio::spawn(async move {
+            client.timestamp().await.unwrap();
+            client.timestamp().await.unwrap();
+        })
+    });
+    for caller in callers.collect::<Vec<_>>() {
+        caller.await.unwrap();
+    }
+    let asked = node.asked();
+    assert_eq!((asked.iter().sum::<u64>(), asked[1]), (2001, 1000), "{asked:?}");
+    assert!((100..=300).contains(&asked[2]), "{asked:?}");
+}
+
+#[tokio::test]
 async fn a_follower_is_left_for_the_leader_by_its_welcome_and_by_its_refusals() {
     let (oracle, leader) = leading().await;
     let follower = Node::start(&oracle, Play::Name(leader.addr)).await;
