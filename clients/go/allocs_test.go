@@ -35,7 +35,7 @@ func serveWithoutMemory(stream net.Conn, greeting []byte) {
 	}
 }
 
-// What the promise of the README counts: one channel for a request, which callers share.
+// One channel for a request, which callers share.
 func TestACallAllocatesAtMostOnce(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -25,7 +25,11 @@ use crate::waiters::{Outcome, Waiters};
 
 /// A client of one cluster. Cheap to clone; clones share connections, the known leader, the order
 /// of what was returned, and their requests: calls that wait at the same time go out as one. Needs
-/// a tokio runtime with time and IO.
+/// a tokio runtime with time and IO, of either flavor.
+///
+/// The runtime of the first call carries out those of all clones, and looks after their deadlines:
+/// it has to run as long as they wait. When it ends, who waits gets [`TimestampsError::Stopped`],
+/// and the runtime of the next call takes over. [`crate::blocking::Client`] brings its own.
 #[derive(Clone, Debug)]
 pub struct Client {
     shared: Arc<Shared>,

@@ -382,9 +382,14 @@ impl Driver {
     }
 
     fn expire(&mut self) {
+        self.note_expired();
+        self.wake();
+    }
+
+    /// Tells those whose deadline has come, and leaves waking them to the caller.
+    fn note_expired(&mut self) {
         let last = self.setbacks.last();
         self.core.waiters().expire(now(), last, &mut self.wakers);
-        self.wake();
     }
 
     fn wake(&mut self) {

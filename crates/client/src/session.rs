@@ -319,6 +319,8 @@ impl Pursuit {
             now.checked_add(self.attempt_timeout).map_or(self.deadline, |at| at.min(self.deadline));
         match (self.goal, &session.leader) {
             (Goal::Timestamps(count), Some(leader)) => {
+                // What others were given meanwhile lies below this request's answer, too.
+                self.floor = session.highest;
                 let path = format!("{PATH_TIMESTAMP}?format=range&n={count}");
                 Action::Ask { addr: leader.clone(), path, until }
             }

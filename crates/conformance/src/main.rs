@@ -1,16 +1,22 @@
-//! Runs the suite against any client: `conformance [--only NAME] -- DRIVER [ARGUMENT...]`.
+//! Runs the suite against any client: `conformance [--only NAME] -- DRIVER [ARGUMENT...]`, and
+//! with `--kills` a real cluster whose leaders are killed.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use epicepoch_conformance::DriverCommand;
+use epicepoch_conformance::kills::{self, Loss};
 use epicepoch_conformance::scenarios;
 use epicepoch_conformance::suite::{Played, play_all};
 
 const USAGE: &str = "\
 usage: conformance [--only NAME]... -- DRIVER [ARGUMENT...]
+       conformance --kills K -- DRIVER [ARGUMENT...]
        conformance --list
 
-Plays every scenario, or those named, against the client that DRIVER drives.
+Plays every scenario, or those named, against the client that DRIVER drives. With --kills the
+client asks three real nodes, beside HTTP, while K leaders are killed and K told to stop: all
+answers must have one order, and no call may fail. EPICEPOCH_BIN names the binary of the nodes.
 How to write a driver: clients/README.md.";
 
 fn main() -> ExitCode {
@@ -35,8 +41,15 @@ fn run(arguments: &[String]) -> Result<bool, String> {
     }
     let mut words = arguments.iter();
     let mut only = Vec::new();
+    let mut kills = None;
     loop {
         match words.next().map(String::as_str) {
+            Some("--kills") => {
+                let number = words.next().ok_or("--kills needs a number")?;
+                let is_allowed = |kills: &usize| (1..=KILLS_MAX).contains(kills);
+                kills = number.parse().ok().filter(is_allowed);
+                kills.ok_or_else(|| format!("{number:?} leaders: allowed are 1 to {KILLS_MAX}"))?;
+            }
             Some("--only") => only.push(words.next().ok_or("--only needs a name")?.as_str()),
             Some("--") => break,
             Some(other) => return Err(format!("{other:?} is not expected here")),
@@ -45,6 +58,12 @@ fn run(arguments: &[String]) -> Result<bool, String> {
     }
     let words: Vec<String> = words.cloned().collect();
     let name = words.join(" ");
+    if let Some(kills) = kills {
+        if !only.is_empty() {
+            return Err("--only names scenarios, and --kills plays none".to_owned());
+        }
+        return lose_leaders(DriverCommand { name, words }, kills);
+    }
     let scenarios = if only.is_empty() { scenarios::all() } else { scenarios::named(&only)? };
     let played =
         play_all(&DriverCommand { name, words }, &scenarios, |played| println!("{played}"));
@@ -52,3 +71,28 @@ fn run(arguments: &[String]) -> Result<bool, String> {
     println!("{} scenarios, {broken} broken", played.len());
     Ok(broken == 0)
 }
+
+/// Whether the client, beside HTTP, holds order and answers every call while leaders are lost.
+fn lose_leaders(driver: DriverCommand, kills: usize) -> Result<bool, String> {
+    let binary = std::env::var_os("EPICEPOCH_BIN").map(PathBuf::from);
+    let binary = binary.ok_or("EPICEPOCH_BIN names no binary: build one with cargo build")?;
+    let losses = [Loss::Killed, Loss::Stopped].repeat(kills);
+    let seen = kills::run(&binary, &[driver], &losses)?;
+    for crowd in &seen.crowds {
+        println!("{}: {} calls", crowd.name, crowd.calls.len());
+        for loss in [Loss::Killed, Loss::Stopped] {
+            println!("  longest call, leader {loss:?}: {}", seen.longest(crowd, loss));
+        }
+    }
+    println!("http: {} answers", seen.http_answers);
+    let mut broken = seen.disorder.clone();
+    broken.extend(seen.failures());
+    broken.iter().take(BROKEN_SHOWN).for_each(|it| println!("BROKEN: {it}"));
+    println!("{} leaders lost, {} broken", losses.len(), broken.len());
+    Ok(broken.is_empty())
+}
+
+/// Leaders that are killed at most: some seconds each.
+const KILLS_MAX: usize = 1000;
+/// Broken promises that are told one by one.
+const BROKEN_SHOWN: usize = 10;

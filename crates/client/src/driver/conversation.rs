@@ -118,7 +118,7 @@ impl<'a> Conversation<'a> {
             }
             // Whatever woke the task: a node that never stops talking holds no deadline up.
             if now() >= timer.deadline().into_std() {
-                self.driver.expire();
+                self.driver.note_expired();
                 is_resting = self.sent.is_empty() && self.quiet_until.is_none();
                 self.keep(is_resting, refresh);
                 restart(timer.as_mut(), if is_resting { rest } else { tick });
@@ -252,11 +252,9 @@ impl<'a> Conversation<'a> {
                     }
                     if is_elsewhere {
                         // Only a leader answers, and this is not the one that is talked to here.
-                        self.driver.wake();
                         return Next::Switch(addr);
                     }
                 }
-                self.driver.wake();
                 Next::Stay
             }
         }

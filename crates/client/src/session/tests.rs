@@ -269,10 +269,23 @@ fn an_answer_below_what_was_returned_before_is_refused() {
 fn concurrent_calls_may_return_in_any_order() {
     let mut world = World::new(&["x:9"], Goal::Timestamps(1));
     world.reply(led_by("b:2"));
+    world.asked();
     let mut other = Pursuit::new(&world.session, Goal::Timestamps(1), world.now + SECOND, SECOND);
     other.handle_outcome(&mut world.session, "b:2", ONE, Ok(stamped(range(5, 1, 1))), world.now);
-    world.reply(stamped(range(5, 0, 1)));
+    world.reply_again("b:2", ONE, stamped(range(5, 0, 1)));
     assert_eq!(world.end(), End::Timestamps(range(5, 0, 1)));
+}
+
+#[test]
+fn what_others_got_before_a_second_attempt_lies_below_its_answer() {
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    world.reply(led_by("b:2"));
+    world.asked();
+    let mut other = Pursuit::new(&world.session, Goal::Timestamps(1), world.now + SECOND, SECOND);
+    other.handle_outcome(&mut world.session, "b:2", ONE, Ok(stamped(range(5, 1, 1))), world.now);
+    world.reply_again("b:2", ONE, refusal(ErrorCode::Overloaded, None));
+    world.reply(stamped(range(5, 0, 1)));
+    assert!(matches!(world.end(), End::WentBackwards { .. }));
 }
 
 #[test]

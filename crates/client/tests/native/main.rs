@@ -450,6 +450,53 @@ async fn an_observer_is_told_what_happens() {
     call.await.unwrap().unwrap();
 }
 
+/// Callers, and the task that wakes them in parts, on several threads.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_callers_on_a_runtime_of_several_threads_are_all_answered_in_order() {
+    let (_, node) = leading().await;
+    let client = client(&[&node]);
+    let callers = (0..1000).map(|_| {
+        let client = client.clone();
+        tokio::spawn(async move {
+            let mut got = Vec::new();
+            for _ in 0..20 {
+                got.push(client.timestamp().await.unwrap());
+            }
+            got
+        })
+    });
+    let mut all = Vec::new();
+    for caller in callers.collect::<Vec<_>>() {
+        let got = tokio::time::timeout(PATIENCE, caller).await.expect("nobody is forgotten");
+        let got = got.unwrap();
+        assert!(got.is_sorted_by(|a, b| a < b));
+        all.extend(got);
+    }
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 20_000);
+}
+
+#[test]
+fn when_the_runtime_of_the_first_call_ends_who_waits_is_told_and_the_next_call_takes_over() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (nodes, first, second) = (runtime(), runtime(), runtime());
+    let (_, node) = nodes.block_on(leading());
+    std::thread::spawn(move || nodes.block_on(std::future::pending::<()>()));
+    let client = client(&[&node]);
+    first.block_on(client.timestamp()).unwrap();
+    node.now_plays(Play::Silence);
+    let waits = std::thread::spawn({
+        let client = client.clone();
+        move || second.block_on(client.timestamp())
+    });
+    first.block_on(node.until_asked(2));
+    drop(first);
+    assert_eq!(waits.join().unwrap(), Err(TimestampsError::Stopped));
+    node.now_plays(Play::Lead);
+    runtime().block_on(client.timestamp()).unwrap();
+}
+
 #[test]
 fn threads_that_block_get_timestamps_in_order() {
     let (sender, receiver) = std::sync::mpsc::channel();
