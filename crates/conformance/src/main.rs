@@ -76,6 +76,8 @@ fn run(arguments: &[String]) -> Result<bool, String> {
 fn lose_leaders(driver: DriverCommand, kills: usize) -> Result<bool, String> {
     let binary = std::env::var_os("EPICEPOCH_BIN").map(PathBuf::from);
     let binary = binary.ok_or("EPICEPOCH_BIN names no binary: build one with cargo build")?;
+    // The nodes run in directories of their own.
+    let binary = binary.canonicalize().map_err(|error| format!("{}: {error}", binary.display()))?;
     let losses = [Loss::Killed, Loss::Stopped].repeat(kills);
     let seen = kills::run(&binary, &[driver], &losses)?;
     for crowd in &seen.crowds {
