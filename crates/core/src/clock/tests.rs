@@ -1,0 +1,275 @@
+//! Tests of trusted time.
+
+use super::*;
+
+const S: u64 = 1_000_000_000;
+const HOUR: u64 = 3_600 * S;
+const BOUND: u64 = S / 2;
+/// Wall time at monotonic time 0.
+const START: u64 = 1_700_000_000 * S;
+
+fn at(monotonic_ns: u64, wall_ns: u64) -> ClockReading {
+    ClockReading { monotonic_ns, wall_ns }
+}
+
+fn healthy(monotonic_ns: u64) -> ClockReading {
+    at(monotonic_ns, START + monotonic_ns)
+}
+
+fn sample(clock: &mut TrustedClock, peer: u64, now: u64, wall: u64) {
+    assert!(clock.handle_sample(NodeId(peer), wall, now, now));
+}
+
+/// A clock of three voters that has run well for a second.
+fn trio() -> TrustedClock {
+    let mut clock = TrustedClock::new(BOUND, healthy(0));
+    sample(&mut clock, 2, S, START + S);
+    sample(&mut clock, 3, S, START + S);
+    assert_eq!(clock.observe(healthy(S), 3, START), ClockStatus::Followed);
+    clock
+}
+
+#[test]
+fn a_clock_set_an_hour_ahead_or_back_is_outvoted_and_followed_again_when_it_is_right() {
+    for wrong in [START + 2 * S + HOUR, START + 2 * S - HOUR] {
+        let mut clock = trio();
+        assert_eq!(clock.observe(at(2 * S, wrong), 3, START), ClockStatus::Outvoted);
+        assert_eq!(clock.trusted_ns(2 * S), START + 2 * S);
+        assert_eq!(clock.observe(healthy(3 * S), 3, START), ClockStatus::Followed);
+        assert_eq!(clock.trusted_ns(3 * S), START + 3 * S);
+    }
+}
+
+#[test]
+fn one_lying_peer_changes_nothing() {
+    let mut clock = trio();
+    sample(&mut clock, 3, 2 * S, START + HOUR);
+    assert_eq!(clock.observe(healthy(2 * S), 3, START), ClockStatus::Followed);
+    assert_eq!(clock.trusted_ns(2 * S), START + 2 * S);
+    assert!(clock.is_peer_trusted(NodeId(2)));
+    assert!(!clock.is_peer_trusted(NodeId(3)));
+}
+
+#[test]
+fn with_fewer_clocks_a_jump_is_not_followed_until_a_majority_agrees() {
+    let mut clock = trio();
+    let late = S + TrustedClock::SAMPLE_AGE_MAX_NS + 1;
+    let jumped = |t| at(t, START + t + HOUR);
+    assert_eq!(clock.observe(jumped(late), 3, START), ClockStatus::Jumped);
+    assert_eq!(clock.trusted_ns(late), START + late);
+    sample(&mut clock, 2, late, START + late);
+    assert_eq!(clock.observe(jumped(late), 3, START), ClockStatus::Jumped);
+    sample(&mut clock, 2, late, START + late + HOUR);
+    assert_eq!(clock.observe(jumped(late), 3, START), ClockStatus::Followed);
+    assert_eq!(clock.trusted_ns(late), START + late + HOUR);
+}
+
+#[test]
+fn one_of_five_agreeing_is_no_majority() {
+    let mut clock = trio();
+    let late = S + TrustedClock::SAMPLE_AGE_MAX_NS + 1;
+    sample(&mut clock, 2, late, START + late + HOUR);
+    let jumped = at(late, START + late + HOUR);
+    assert_eq!(clock.observe(jumped, 5, START), ClockStatus::Jumped);
+}
+
+#[test]
+fn a_single_voter_does_not_follow_a_jump_but_follows_discipline() {
+    let mut clock = TrustedClock::new(BOUND, healthy(0));
+    assert_eq!(clock.observe(healthy(S), 1, START), ClockStatus::Followed);
+    let slewed = at(2 * S, START + 2 * S + BOUND / 2);
+    assert_eq!(clock.observe(slewed, 1, START), ClockStatus::Followed);
+    assert_eq!(clock.trusted_ns(2 * S), START + 2 * S + BOUND / 2);
+    let back = at(3 * S, START - HOUR);
+    assert_eq!(clock.observe(back, 1, START), ClockStatus::Jumped);
+    assert_eq!(clock.trusted_ns(3 * S), START + 3 * S + BOUND / 2);
+}
+
+#[test]
+fn at_a_restart_the_earlier_of_two_clocks_is_believed_until_a_third_is_known() {
+    let mut clock = TrustedClock::new(BOUND, at(0, START + HOUR));
+    sample(&mut clock, 2, S, START + S);
+    let ahead = at(S, START + S + HOUR);
+    assert_eq!(clock.observe(ahead, 3, START), ClockStatus::Jumped);
+    assert_eq!(clock.trusted_ns(S), START + S);
+    sample(&mut clock, 3, S, START + S + HOUR);
+    assert_eq!(clock.observe(ahead, 3, START), ClockStatus::Followed);
+    assert_eq!(clock.trusted_ns(S), START + S + HOUR);
+}
+
+#[test]
+fn at_a_restart_the_ceiling_says_which_of_two_clocks_is_behind() {
+    let ceiling = START + S;
+    let mut clock = TrustedClock::new(BOUND, at(0, START - HOUR));
+    sample(&mut clock, 2, S, START + S);
+    let behind = at(S, START + S - HOUR);
+    assert_eq!(clock.observe(behind, 3, ceiling), ClockStatus::Outvoted);
+    assert_eq!(clock.trusted_ns(S), START + S);
+    let mut clock = TrustedClock::new(BOUND, healthy(0));
+    sample(&mut clock, 2, S, START + S - HOUR);
+    assert_eq!(clock.observe(healthy(S), 3, ceiling), ClockStatus::Followed);
+}
+
+/// A leader that restarts with a clock ahead reserves by the other, right one; the ceiling is then
+/// ahead of the right clock by the reservation, which must not speak against it.
+#[test]
+fn a_right_clock_is_not_behind_because_of_a_reservation() {
+    const RESERVATION: u64 = S;
+    let ahead = |t| at(t, START + t + 10 * S);
+    let mut clock = TrustedClock::new(BOUND, ahead(0));
+    sample(&mut clock, 2, S, START + S);
+    assert_eq!(clock.observe(ahead(S), 3, START), ClockStatus::Jumped);
+    let ceiling = clock.trusted_ns(S) + RESERVATION;
+    assert_eq!(clock.observe(ahead(S), 3, ceiling - RESERVATION), ClockStatus::Jumped);
+    assert_eq!(clock.trusted_ns(S), START + S, "the earlier one, still");
+}
+
+/// Two broken clocks of five are a minority, also where they are two of the three that are heard.
+#[test]
+fn two_wrong_clocks_of_five_move_nothing_while_two_right_ones_are_unheard() {
+    let wrong = |t| START + t + 10 * S;
+    // With a history, and as a node that has just started.
+    for has_history in [true, false] {
+        let mut clock = TrustedClock::new(BOUND, healthy(0));
+        if has_history {
+            sample(&mut clock, 4, S, START + S);
+            sample(&mut clock, 5, S, START + S);
+            assert_eq!(clock.observe(healthy(S), 5, START), ClockStatus::Followed);
+        }
+        let late = 2 * S + TrustedClock::SAMPLE_AGE_MAX_NS;
+        sample(&mut clock, 2, late, wrong(late));
+        assert_eq!(clock.is_compared(5), has_history);
+        sample(&mut clock, 3, late, wrong(late));
+        assert_eq!(clock.observe(healthy(late), 5, START), ClockStatus::Followed);
+        assert_eq!(clock.trusted_ns(late), START + late);
+        assert!(clock.is_compared(5));
+    }
+    // The own one is wrong, with another, and a right one is heard.
+    let mut clock = TrustedClock::new(BOUND, at(0, wrong(0)));
+    sample(&mut clock, 2, S, wrong(S));
+    sample(&mut clock, 3, S, START + S);
+    assert_eq!(clock.observe(at(S, wrong(S)), 5, START), ClockStatus::Jumped);
+    assert_eq!(clock.trusted_ns(S), START + S);
+}
+
+#[test]
+fn one_other_clock_of_five_does_not_start_a_history() {
+    let mut clock = TrustedClock::new(BOUND, at(0, START + HOUR));
+    sample(&mut clock, 2, S, START + S + HOUR);
+    assert_eq!(clock.observe(at(S, START + S + HOUR), 5, START), ClockStatus::Followed);
+    assert!(!clock.is_compared(5), "two of five may both be wrong");
+    sample(&mut clock, 3, S, START + S);
+    assert_eq!(clock.observe(at(S, START + S + HOUR), 5, START), ClockStatus::Jumped);
+    assert_eq!(clock.trusted_ns(S), START + S);
+}
+
+/// With too few to be a majority, a median that goes on as before still outvotes the own clock.
+#[test]
+fn three_of_five_outvote_a_jump_where_the_other_two_go_on_as_before() {
+    let mut clock = TrustedClock::new(BOUND, healthy(0));
+    sample(&mut clock, 2, S, START + S);
+    sample(&mut clock, 3, S, START + S);
+    assert_eq!(clock.observe(healthy(S), 5, START), ClockStatus::Followed);
+    let jumped = at(2 * S, START + 2 * S + HOUR);
+    assert_eq!(clock.observe(jumped, 5, START), ClockStatus::Outvoted);
+    assert_eq!(clock.trusted_ns(2 * S), START + 2 * S);
+}
+
+#[test]
+fn a_clock_that_was_never_compared_says_so_and_has_nothing_to_defend() {
+    let ahead = |t| at(t, START + t + HOUR);
+    let mut clock = TrustedClock::new(BOUND, ahead(0));
+    assert_eq!(clock.observe(ahead(S), 3, START), ClockStatus::Followed);
+    assert!(!clock.is_compared(3));
+    assert!(clock.is_compared(1));
+    sample(&mut clock, 2, 2 * S, START + 2 * S);
+    assert_eq!(clock.observe(ahead(2 * S), 3, START), ClockStatus::Jumped);
+    assert_eq!(clock.trusted_ns(2 * S), START + 2 * S);
+    assert!(clock.is_compared(3));
+}
+
+#[test]
+fn at_a_restart_a_clock_below_the_ceiling_has_no_history_to_defend() {
+    let mut clock = TrustedClock::new(BOUND, healthy(0));
+    assert_eq!(clock.observe(healthy(S), 1, START + HOUR), ClockStatus::Followed);
+    let right = at(2 * S, START + 2 * S + HOUR);
+    assert_eq!(clock.observe(right, 1, START + HOUR), ClockStatus::Followed);
+    assert_eq!(clock.observe(healthy(3 * S), 1, START + HOUR), ClockStatus::Jumped);
+}
+
+#[test]
+fn a_slow_round_trip_or_one_backwards_says_nothing() {
+    let mut clock = trio();
+    assert!(!clock.handle_sample(NodeId(2), START, S, 2 * S));
+    assert!(!clock.handle_sample(NodeId(2), START, 2 * S, S));
+    assert!(clock.handle_sample(NodeId(2), START + S, S, S + 2000));
+}
+
+#[test]
+fn a_median_of_an_even_number_is_the_earlier_one() {
+    let mut clock = TrustedClock::new(BOUND, healthy(0));
+    for (peer, ahead) in [(2, HOUR), (3, HOUR), (4, 0)] {
+        sample(&mut clock, peer, S, START + S + ahead);
+    }
+    clock.observe(healthy(S), 4, START);
+    assert_eq!(clock.trusted_ns(S), START + S);
+}
+
+#[test]
+fn half_of_the_round_trip_is_added_to_a_peers_clock() {
+    let mut clock = TrustedClock::new(BOUND, healthy(0));
+    // It read its clock half way, and is 700 ns ahead.
+    assert!(clock.handle_sample(NodeId(2), START + 5_000 + 700, 4_000, 6_000));
+    clock.observe(healthy(6_000), 3, START);
+    assert_eq!(clock.peer_offsets(), [(NodeId(2), 700)]);
+    // A round trip of exactly the bound still says something, one beyond it nothing.
+    assert!(clock.handle_sample(NodeId(3), START + S, S, S + BOUND));
+    assert!(!clock.handle_sample(NodeId(4), START + S, S, S + BOUND + 1));
+}
+
+#[test]
+fn offsets_for_people_are_relative_to_the_wall_clock_and_never_wrap() {
+    let mut clock = TrustedClock::new(BOUND, healthy(0));
+    sample(&mut clock, 2, S, START + S + 40);
+    sample(&mut clock, 3, S, START + S - 50);
+    clock.observe(at(S, START + S + 10), 3, START);
+    assert_eq!(clock.peer_offsets(), [(NodeId(2), 30), (NodeId(3), -60)]);
+    let mut clock = TrustedClock::new(BOUND, at(u64::MAX, 0));
+    sample(&mut clock, 2, 0, u64::MAX);
+    assert_eq!(clock.peer_offsets(), [(NodeId(2), i64::MAX)]);
+    assert_eq!(clock.offset_ns(), i64::MIN);
+    let mut clock = TrustedClock::new(BOUND, at(0, u64::MAX));
+    sample(&mut clock, 2, u64::MAX, 0);
+    assert_eq!(clock.peer_offsets(), [(NodeId(2), i64::MIN)]);
+    assert_eq!(clock.offset_ns(), i64::MAX);
+    assert_eq!(TrustedClock::new(BOUND, at(9, 9)).offset_ns(), 0);
+}
+
+#[test]
+fn the_clocks_of_nodes_that_are_no_voters_any_more_are_forgotten() {
+    let mut clock = trio();
+    clock.retain_peers(|node| node == NodeId(3));
+    let left: Vec<_> = clock.peer_offsets().into_iter().map(|(node, _)| node).collect();
+    assert_eq!(left, [NodeId(3)]);
+}
+
+#[test]
+fn at_a_restart_a_peer_within_the_bound_confirms_the_own_clock() {
+    let mut clock = TrustedClock::new(BOUND, healthy(0));
+    sample(&mut clock, 2, S, START + S + BOUND);
+    assert_eq!(clock.observe(healthy(S), 3, START), ClockStatus::Followed);
+    assert_eq!(clock.trusted_ns(S), START + S);
+    // From here on there is a history: a jump is not followed.
+    let late = S + TrustedClock::SAMPLE_AGE_MAX_NS + 1;
+    let jumped = at(late, START + late + HOUR);
+    assert_eq!(clock.observe(jumped, 3, START), ClockStatus::Jumped);
+}
+
+#[test]
+fn at_a_restart_a_clock_exactly_the_bound_below_the_ceiling_is_not_behind_it() {
+    let mut clock = TrustedClock::new(BOUND, healthy(0));
+    sample(&mut clock, 2, S, START + S - HOUR);
+    let ceiling = START + S + BOUND;
+    assert_eq!(clock.observe(healthy(S), 3, ceiling), ClockStatus::Followed);
+    assert_eq!(clock.trusted_ns(S), START + S);
+}
