@@ -29,8 +29,9 @@ pub enum ClockStatus {
     /// The wall clock is further than the bound from the median of the voters' clocks: the median
     /// is used, and leadership should go elsewhere.
     Outvoted,
-    /// The wall clock jumped against the monotonic one, and too few other clocks are known to say
-    /// which is right: the jump is not followed.
+    /// The wall clock went further than the bound from where the voters' clocks last agreed, by a
+    /// jump or little by little, and too few other clocks are known to say which is right: it is not
+    /// followed.
     Jumped,
 }
 
@@ -47,6 +48,37 @@ pub struct TrustedClock {
     peers: BTreeMap<NodeId, PeerClock>,
     /// Whether the wall clock was ever held against another one, or has none to be held against.
     has_history: bool,
+    /// Whether a majority of the voters' clocks ever agreed.
+    is_proved: bool,
+    anchor: Anchor,
+}
+
+/// The clocks that agreed when a majority of the voters' clocks last did, by the first and the last
+/// of them; before that, what was believed at the start. Offsets as [`TrustedClock`]'s.
+///
+/// One of them at least was right then. What stays within the bound of each of them is that near to
+/// the right one, whichever it is, and however it got there: in one jump or little by little.
+#[derive(Clone, Copy, Debug)]
+struct Anchor {
+    first_ns: i128,
+    last_ns: i128,
+}
+
+impl Anchor {
+    const fn at(offset_ns: i128) -> Self {
+        Self { first_ns: offset_ns, last_ns: offset_ns }
+    }
+
+    fn of(clocks: impl Iterator<Item = i128>) -> Option<Self> {
+        clocks.fold(None, |all: Option<Self>, clock| {
+            let all = all.unwrap_or(Self::at(clock));
+            Some(Self { first_ns: all.first_ns.min(clock), last_ns: all.last_ns.max(clock) })
+        })
+    }
+
+    const fn is_within(self, bound_ns: i128, clock: i128) -> bool {
+        clock - self.first_ns <= bound_ns && self.last_ns - clock <= bound_ns
+    }
 }
 
 /// A peer's wall clock as last sampled.
@@ -65,13 +97,16 @@ impl TrustedClock {
     /// A clock that starts at the wall clock; `bound_ns` is `CLOCK_OFFSET_MAX_MS` in nanoseconds.
     #[must_use]
     pub fn new(bound_ns: u64, reading: ClockReading) -> Self {
+        let offset_ns = i128::from(reading.wall_ns) - i128::from(reading.monotonic_ns);
         Self {
             bound_ns,
-            offset_ns: i128::from(reading.wall_ns) - i128::from(reading.monotonic_ns),
+            offset_ns,
             last: reading,
             status: ClockStatus::Followed,
             peers: BTreeMap::new(),
             has_history: false,
+            is_proved: false,
+            anchor: Anchor::at(offset_ns),
         }
     }
 
@@ -107,7 +142,9 @@ impl TrustedClock {
     /// ceiling without the reservation, which runs ahead of every right clock.
     ///
     /// A clock is right when a majority of the voters is near it, for only a minority is broken: the
-    /// unheard count as disagreeing. Short of that, what was trusted before goes on.
+    /// unheard count as disagreeing. That is a proof. Short of it, the wall clock is followed while it
+    /// stays within the bound of all clocks that agreed at the last proof, and not only of what was
+    /// trusted a tick ago, with which a clock that runs wrong always agrees.
     pub fn observe(&mut self, reading: ClockReading, voters: usize, before_ns: u64) -> ClockStatus {
         let own = i128::from(reading.wall_ns) - i128::from(reading.monotonic_ns);
         let mut clocks = self.known_peers(reading.monotonic_ns);
@@ -115,36 +152,62 @@ impl TrustedClock {
         clocks.sort_unstable();
         // The lower median: of an even number, the earlier of the two, which is the safe one.
         let median = clocks[(clocks.len() - 1) / 2];
-        let is_near = |a: i128, b: i128| (a - b).abs() <= i128::from(self.bound_ns);
-        let is_majority = |of: i128| {
-            let near = clocks.iter().filter(|clock| is_near(**clock, of)).count();
-            near > voters / 2 || planted::is(Bug::MedianOfKnown) && clocks.len() > 2
-        };
+        let bound = i128::from(self.bound_ns);
+        let is_near = |a: i128, b: i128| (a - b).abs() <= bound;
+        let near = |of: i128| clocks.iter().copied().filter(move |clock| is_near(*clock, of));
         // A single voter is its own majority, and cannot tell a jump.
-        let is_proved = voters > 1 && is_majority(median);
-        let is_as_before = self.has_history && clocks.len() > 2 && is_near(median, self.offset_ns);
-        let (status, offset) = if planted::is(Bug::JumpFollowed) {
-            self.has_history |= clocks.len() > voters / 2;
-            (ClockStatus::Followed, own)
-        } else if is_proved || is_as_before {
-            self.has_history = true;
-            if is_near(own, median) {
+        let is_proof = |of: i128| voters > 1 && near(of).count() > voters / 2;
+        let is_taken = planted::is(Bug::MedianOfKnown) && clocks.len() > 2;
+        let proof = [median, own].into_iter().find(|of| is_proof(*of) || is_taken);
+        if let Some(anchor) = proof.and_then(|of| Anchor::of(near(of))) {
+            (self.anchor, self.has_history, self.is_proved) = (anchor, true, true);
+        }
+        let (status, offset) = if let Some(believed) = self.planted(own, &clocks, voters) {
+            believed
+        } else if let Some(proved) = proof {
+            if is_near(own, proved) {
                 (ClockStatus::Followed, own)
             } else {
-                (ClockStatus::Outvoted, median)
+                (ClockStatus::Outvoted, proved)
             }
         } else if !self.has_history {
-            self.started(own, &clocks, reading, voters, before_ns)
-        } else if is_near(own, self.offset_ns) || voters > 1 && is_majority(own) {
-            // Slow changes are the clock being disciplined; only a jump is suspicious.
+            let believed = self.started(own, &clocks, reading, voters, before_ns);
+            self.anchor = Anchor::at(believed.1);
+            believed
+        } else if self.anchor.is_within(bound, own) {
+            // Slow changes are the clock being disciplined, as far as others may tell.
             (ClockStatus::Followed, own)
+        } else if clocks.len() > 2 && self.anchor.is_within(bound, median) {
+            (ClockStatus::Outvoted, median)
         } else {
             (ClockStatus::Jumped, self.offset_ns)
         };
+        // A single voter has nobody who could tell how far it has crept.
+        if voters <= 1 || planted::is(Bug::CreepFollowed) {
+            self.anchor = Anchor::at(offset);
+        }
         self.offset_ns = offset;
         self.status = status;
         self.last = reading;
         status
+    }
+
+    /// What a planted bug believes.
+    fn planted(
+        &mut self,
+        own: i128,
+        clocks: &[i128],
+        voters: usize,
+    ) -> Option<(ClockStatus, i128)> {
+        let believed = if planted::is(Bug::JumpFollowed) {
+            own
+        } else if planted::is(Bug::EarliestBelieved) {
+            clocks[0]
+        } else {
+            return None;
+        };
+        self.has_history |= clocks.len() > voters / 2;
+        Some((ClockStatus::Followed, believed))
     }
 
     /// At a start there is no history to hold the wall clock against. Clocks that disagree cannot say
@@ -187,6 +250,13 @@ impl TrustedClock {
     #[must_use]
     pub fn is_compared(&self, voters: usize) -> bool {
         self.has_history || voters <= 1
+    }
+
+    /// Whether a majority of the voters' clocks has agreed since the start. Until then trusted time is
+    /// the best guess of those that are known, and may be behind.
+    #[must_use]
+    pub const fn is_proved(&self) -> bool {
+        self.is_proved
     }
 
     fn known_peers(&self, now_ns: u64) -> Vec<i128> {

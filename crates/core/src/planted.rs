@@ -101,6 +101,10 @@ bugs! {
     RestartTrustsWall "restart-trusts-wall",
     /// A wall clock that jumps is followed.
     JumpFollowed "jump-followed",
+    /// A wall clock that runs wrong is followed: it is only ever held against a moment ago.
+    CreepFollowed "creep-followed",
+    /// The earliest of the known clocks is believed, always.
+    EarliestBelieved "earliest-believed",
     // Nothing wrong is ever answered, but in the end nothing is.
     /// A reservation that was under way when leadership ended still counts as under way when it is
     /// regained, so that no other is ever proposed.

@@ -64,6 +64,84 @@ fn with_fewer_clocks_a_jump_is_not_followed_until_a_majority_agrees() {
     assert_eq!(clock.trusted_ns(late), START + late + HOUR);
 }
 
+/// A leader of three whose clock creeps off with one peer known, the other down: further than the
+/// bound from the peer nobody can say who is right, and trusted time goes on by itself. Neither
+/// small steps nor a rate, neither ahead nor back, carry it off, also where the clock stands still.
+#[test]
+fn a_clock_that_creeps_off_from_the_only_other_one_is_not_followed_beyond_the_bound() {
+    // What the wall clock does in a second, against true time: ahead, ahead by steps, back, frozen.
+    for creep_ms in [50_i64, 400, 1_000, -400, -1_000] {
+        let mut clock = trio();
+        let crept = |t: u64| (START + t).saturating_add_signed((t - S) as i64 / 1_000 * creep_ms);
+        let mut status = ClockStatus::Followed;
+        for tick in 1..=3_000 {
+            let now = S + tick * S / 100;
+            sample(&mut clock, 2, now, START + now);
+            status = clock.observe(at(now, crept(now)), 3, START);
+            let off = clock.trusted_ns(now).abs_diff(START + now);
+            assert!(off <= BOUND, "{creep_ms} ms a second: {off} ns off at {now}");
+        }
+        assert_eq!(status, ClockStatus::Jumped);
+        // The other one comes back, and with it a majority.
+        let now = 32 * S;
+        sample(&mut clock, 2, now, START + now);
+        sample(&mut clock, 3, now, START + now);
+        assert_eq!(clock.observe(at(now, crept(now)), 3, START), ClockStatus::Outvoted);
+        assert_eq!(clock.trusted_ns(now), START + now);
+    }
+}
+
+/// With nobody known there is no proof either: the clock is followed within the bound of the last.
+#[test]
+fn a_clock_that_creeps_off_alone_is_not_followed_beyond_the_bound_of_the_last_proof() {
+    for creep_ms in [50_i64, -1_000] {
+        let mut clock = trio();
+        for tick in 1..=6_000 {
+            let now = S + tick * S / 100;
+            let crept = (START + now).saturating_add_signed((now - S) as i64 / 1_000 * creep_ms);
+            clock.observe(at(now, crept), 3, START);
+            // While the peers' samples are fresh they are right, and older than they say.
+            assert!(clock.trusted_ns(now).abs_diff(START + now) <= BOUND);
+        }
+        assert_eq!(clock.status(), ClockStatus::Jumped);
+    }
+}
+
+/// Of five, two broken clocks creep off together while two right ones are unheard.
+#[test]
+fn a_median_that_creeps_is_no_better_than_a_clock_that_does() {
+    let mut clock = TrustedClock::new(BOUND, healthy(0));
+    for peer in 2..=5 {
+        sample(&mut clock, peer, S, START + S);
+    }
+    assert_eq!(clock.observe(healthy(S), 5, START), ClockStatus::Followed);
+    // The own clock is broken, too, so that the median is the one that creeps.
+    for tick in 1..=3_000 {
+        let now = S + tick * S / 100;
+        sample(&mut clock, 2, now, START + now);
+        sample(&mut clock, 3, now, START + now + (now - S) / 20);
+        clock.observe(at(now, START + now + HOUR), 5, START);
+    }
+    let now = 31 * S;
+    assert!(clock.trusted_ns(now).abs_diff(START + now) <= BOUND);
+}
+
+/// What was believed at a start is held like what was proved.
+#[test]
+fn a_clock_that_was_believed_at_the_start_is_not_followed_as_it_creeps_off() {
+    let mut clock = TrustedClock::new(BOUND, healthy(0));
+    sample(&mut clock, 2, S, START + S + HOUR);
+    assert_eq!(clock.observe(healthy(S), 3, START), ClockStatus::Followed);
+    assert!(clock.is_compared(3) && !clock.is_proved());
+    for tick in 1..=1_000 {
+        let now = S + tick * S / 100;
+        sample(&mut clock, 2, now, START + now + HOUR);
+        clock.observe(at(now, START + now + (now - S) / 2), 3, START);
+    }
+    assert_eq!(clock.status(), ClockStatus::Jumped);
+    assert!(clock.trusted_ns(11 * S) <= START + 11 * S + BOUND);
+}
+
 #[test]
 fn one_of_five_agreeing_is_no_majority() {
     let mut clock = trio();

@@ -282,8 +282,9 @@ impl Plane {
             ),
             ClockStatus::Jumped => tracing::error!(
                 ?offsets,
-                "the wall clock jumped, and too few other clocks are known to say that it is \
-                 right: it is not followed; set it right, or restart this node to accept it"
+                "the wall clock jumped, or has crept off from the others', and too few other \
+                 clocks are known to say that it is right: it is not followed; set it right, or \
+                 restart this node to accept it"
             ),
         }
     }
