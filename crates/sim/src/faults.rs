@@ -5,6 +5,7 @@
 use epicepoch_core::clock::TrustedClock;
 use epicepoch_wire::NodeId;
 
+use crate::clock::Creep;
 use crate::disk::Disk;
 use crate::event::Event;
 use crate::links::Links;
@@ -35,6 +36,14 @@ impl End {
             Self::Links | Self::Slow => None,
         }
     }
+}
+
+/// What goes wrong with a clock.
+#[derive(Clone, Copy, Debug)]
+enum Wrong {
+    Stepped { ms: i64 },
+    Frozen,
+    Creeping { ppm: i64 },
 }
 
 /// A kind of fault.
@@ -108,6 +117,13 @@ const SWARM: [u32; 6] = [0, 1, 1, 2, 4, 8];
 const PROVOKED_PAUSE_NS: u64 = 100 * MS;
 /// Of a thousand partitions of the Raft links, beside how many the node's links are slow.
 const SLOW_BESIDE: u32 = 500;
+/// Steps of a clock.
+const STEPS_MS: [i64; 8] = [-3_600_000, -60_000, -400, -20, 20, 400, 10_000, 3_600_000];
+/// By how much a clock that creeps runs too fast: half its speed to twice.
+const CREEPS_PPM: [i64; 6] = [-500_000, -200_000, -50_000, 50_000, 300_000, 1_000_000];
+/// How far a clock that nobody broke is off, and how much too fast or too slow it runs.
+pub(crate) const OFFSET_MS: i64 = 20;
+pub(crate) const RATE_PPM: i64 = 200;
 /// How long a long pause lasts: most end before all heals, the others with it.
 const LONG_NS: (u64, u64) = (6 * SECOND, 60 * SECOND);
 pub(crate) const RAFT: Plane = Plane::Raft;
@@ -363,35 +379,48 @@ impl World {
     /// A clock goes wrong; sometimes another one in the same way, as of two machines that follow the
     /// same wrong source.
     fn break_clock(&mut self, node: NodeId, lasts_ns: u64) {
-        let steps = [-3_600_000, -60_000, -400, -20, 20, 400, 10_000, 3_600_000];
-        let step_ms: i64 = steps[self.random.usize(0..steps.len())];
-        let step_ms = (!self.chance(200)).then_some(step_ms);
-        self.break_one_clock(node, step_ms, lasts_ns);
+        let wrong = match self.random.u32(0..10) {
+            0..2 => Wrong::Frozen,
+            2..5 => Wrong::Creeping { ppm: CREEPS_PPM[self.random.usize(0..CREEPS_PPM.len())] },
+            _ => Wrong::Stepped { ms: STEPS_MS[self.random.usize(0..STEPS_MS.len())] },
+        };
+        self.break_one_clock(node, wrong, lasts_ns);
         if self.chance(400) {
             let other = self.any();
-            self.break_one_clock(other, step_ms, lasts_ns);
+            self.break_one_clock(other, wrong, lasts_ns);
         }
     }
 
-    /// Steps a clock, or stops it, unless a majority has to stay healthy and would not.
-    fn break_one_clock(&mut self, node: NodeId, step_ms: Option<i64>, lasts_ns: u64) {
+    /// Steps a clock, stops it or makes it creep, unless a majority has to stay healthy and would not.
+    fn break_one_clock(&mut self, node: NodeId, wrong: Wrong, lasts_ns: u64) {
         let now_ns = self.now_ns;
         let broken = |other: &&Node| other.clock.broken_until_ns > now_ns && other.id != node;
         let broken = self.nodes.iter().filter(broken).count() as u64;
         if self.nemesis.is_clock_minority && broken >= self.nemesis.voters.div_ceil(2) - 1 {
             return;
         }
+        // A majority's wall clocks can be right only where the machines' oscillators are.
+        let is_machine = !self.nemesis.is_clock_minority && self.random.bool();
         let clock = &mut self.node(node).clock;
         clock.broken_until_ns = u64::MAX;
-        if let Some(step_ms) = step_ms {
-            clock.offset_ns += step_ms * MS as i64;
-            self.count("clock stepped");
-            self.note(|| format!("{node}: clock stepped by {step_ms} ms"));
-        } else {
-            clock.frozen_at_ns = Some(now_ns);
-            self.count("clock frozen");
-            self.note(|| format!("{node}: clock frozen"));
-        }
+        let what = match wrong {
+            Wrong::Stepped { ms } => {
+                clock.offset_ns += ms * MS as i64;
+                "clock stepped"
+            }
+            Wrong::Frozen => {
+                clock.frozen_at_ns = Some(now_ns);
+                "clock frozen"
+            }
+            // One that creeps already goes on.
+            Wrong::Creeping { .. } if clock.creep.is_some() => return,
+            Wrong::Creeping { ppm } => {
+                clock.creep = Some(Creep { since_ns: now_ns, ppm, is_machine });
+                if is_machine { "clocks of a machine creeping" } else { "clock creeping" }
+            }
+        };
+        self.count(what);
+        self.note(|| format!("{node}: {what}, {wrong:?}"));
         self.schedule_world(lasts_ns * 3, Event::End { end: End::Clock(node) });
     }
 
@@ -429,8 +458,9 @@ impl World {
             }
             End::Clock(node) => {
                 let sampled_ns = self.now_ns + TrustedClock::SAMPLE_AGE_MAX_NS + SECOND;
+                let now_ns = self.now_ns;
                 let clock = &mut self.node(node).clock;
-                (clock.offset_ns, clock.frozen_at_ns) = (0, None);
+                clock.set_right(now_ns);
                 clock.broken_until_ns = sampled_ns;
             }
         }
@@ -494,8 +524,8 @@ impl World {
         self.draw_distance();
         for at in 0..self.nodes.len() {
             let (write_ns, offset_ms) =
-                (self.random.u64(100_000..3 * MS), self.random.i64(-20..20));
-            let rate_ppm = self.random.i64(-200..=200);
+                (self.random.u64(100_000..3 * MS), self.random.i64(-OFFSET_MS..OFFSET_MS));
+            let rate_ppm = self.random.i64(-RATE_PPM..=RATE_PPM);
             let node = &mut self.nodes[at];
             node.disk.write_ns = write_ns;
             node.clock.offset_ns = offset_ms * MS as i64;

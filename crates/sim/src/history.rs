@@ -87,14 +87,16 @@ pub(crate) struct History {
     ceilings: BTreeMap<BootId, Epoch>,
     /// The latest time that any node has trusted, Unix nanoseconds.
     pub(crate) trusted_max_ns: u64,
-    /// The latest true time plus what a believed clock may be off, while a majority of the clocks is
+    /// True time less and plus what a believed clock may be off, while a majority of the clocks is
     /// healthy, and has been since the run began.
-    pub(crate) believable_max_ns: Option<u64>,
+    pub(crate) believable: Option<(u64, u64)>,
     /// A leader that heard too few clocks for too long has gone by those that it knew: the known gap
     /// of S11.
     pub(crate) is_clock_unproved: bool,
     /// All clocks are.
     pub(crate) is_healthy: bool,
+    /// How often a node that no majority's clocks had proved right since its start was behind.
+    pub(crate) guessed_behind: u64,
     pub(crate) violation: Option<Violation>,
 }
 
@@ -115,11 +117,18 @@ impl History {
     }
 
     /// Timestamps were taken; the answer is on its way.
-    pub(crate) fn stamped(&mut self, who: Identity, range: TimestampRange, trusted_ns: u64) {
+    pub(crate) fn stamped(
+        &mut self,
+        who: Identity,
+        range: TimestampRange,
+        trusted_ns: u64,
+        is_proved: bool,
+    ) {
         self.check_allocator_rises(who, range);
         self.check_inside_owned_range(who, range);
         self.check_ahead(who, range);
         self.check_behind(who, range, trusted_ns);
+        self.check_behind_true_time(who, range, is_proved);
     }
 
     /// An answer leaves: from now on it may be known to anybody.
@@ -188,8 +197,8 @@ impl History {
     /// clock may be off; and always ahead of the latest time that anybody trusted by no more than the
     /// reservation, and the least widths of reservations that were made behind the ceiling.
     fn check_ahead(&mut self, who: Identity, range: TimestampRange) {
-        let believable_ns = self.believable_max_ns.filter(|_| !self.is_clock_unproved);
-        let clocks_ns = believable_ns.unwrap_or(u64::MAX).min(self.trusted_max_ns);
+        let believable = self.believable.filter(|_| !self.is_clock_unproved);
+        let clocks_ns = believable.map_or(u64::MAX, |(_, latest)| latest).min(self.trusted_max_ns);
         let ahead_ns = range.first().epoch.0.saturating_sub(clocks_ns);
         if ahead_ns > RESERVATION_NS + WIDTHS_NS {
             self.violate(Invariant::Bound, || {
@@ -209,6 +218,26 @@ impl History {
                 format!("node {} stamped {epoch}, {behind_ns} ns behind its clock", who.node)
             });
         }
+    }
+
+    /// S11, the other side: behind true time, while a majority of clocks is healthy, by no more than a
+    /// believed clock may be off and the interval; but for the last epoch of a range. Whoever has
+    /// started and knows clocks that disagree, none of them a majority's, takes the earliest that it
+    /// may, and is behind if that one is wrong.
+    fn check_behind_true_time(&mut self, who: Identity, range: TimestampRange, is_proved: bool) {
+        let epoch = range.first().epoch;
+        let Some((earliest_ns, _)) = self.believable else { return };
+        let behind_ns = earliest_ns.saturating_sub(epoch.0);
+        if behind_ns <= EPOCH_INTERVAL_NS + BEHIND_NS || self.owned.contains_key(&epoch) {
+            return;
+        }
+        if !is_proved && !self.is_healthy {
+            self.guessed_behind += 1;
+            return;
+        }
+        self.violate(Invariant::Bound, || {
+            format!("node {} stamped {epoch}, {behind_ns} ns behind what is believable", who.node)
+        });
     }
 
     /// A node has applied entries.

@@ -145,7 +145,7 @@ impl Node {
     ) -> Result<(), Unreadable> {
         let restored = self.disk.restore(plant)?;
         self.boots += 1;
-        self.clock.started_ns = now_ns;
+        self.clock.start(now_ns);
         let boot = BootId(self.id.0 * 1_000_000 + self.boots);
         let identity = Identity { node: self.id, store: self.store, boot };
         let term = restored.hard_state.term;

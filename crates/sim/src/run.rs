@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use epicepoch_wire::NodeId;
 
 use crate::clock::START_NS;
-use crate::faults::Nemesis;
+use crate::faults::{Nemesis, OFFSET_MS, RATE_PPM};
 use crate::history::Violation;
 use crate::node::CLOCK_OFFSET_MAX_NS;
 use crate::plant::Plant;
@@ -97,6 +97,9 @@ pub fn run(options: Options) -> Outcome {
     summary.simulated_ns = world.now_ns;
     summary.leaderships = vec![world.history.leaderships() as u64];
     summary.ranges = world.history.ranges() as u64;
+    if world.history.guessed_behind > 0 {
+        summary.faults.insert("clock guessed at a start, behind", 1);
+    }
     let story = world.trace.map(|trace| trace.lines).unwrap_or_default();
     Outcome { hash: world.hash, summary, failure, story }
 }
@@ -155,8 +158,12 @@ impl World {
     /// more than `off_ns` and its error, against true time, too.
     pub(crate) fn live_until(&mut self, end_ns: u64, off_ns: Option<u64>) -> Result<(), Failure> {
         while self.step(end_ns) {
-            let latest_ns = START_NS + self.now_ns + CLOCK_ERROR_MAX_NS;
-            self.history.believable_max_ns = off_ns.map(|off_ns| latest_ns + off_ns);
+            let true_ns = START_NS + self.now_ns;
+            self.history.believable = off_ns.map(|off_ns| {
+                let off_ns = off_ns + clock_error_max_ns(self.now_ns);
+                // A sample that was half of the longest round trip too early, too.
+                (true_ns - off_ns - SAMPLE_ERROR_MAX_NS, true_ns + off_ns)
+            });
             self.check()?;
         }
         self.now_ns = end_ns;
@@ -166,7 +173,7 @@ impl World {
     /// Everything heals, and the cluster must answer within a bound.
     pub(crate) fn recover(&mut self) -> Result<(), Failure> {
         let end_ns = self.now_ns;
-        self.history.believable_max_ns = None;
+        self.history.believable = None;
         self.history.is_healthy = false;
         self.heal();
         let answered = self.summary.answered;
@@ -228,5 +235,12 @@ const REAL_PERCENT: u32 = 5;
 const HEALED_NS_MAX: u64 = 10 * SECOND;
 /// Answers that prove it.
 const ANSWERS_HEALED: u64 = 5;
-/// How far a clock that nobody broke is from true time: its offset, and its rate over a run.
-const CLOCK_ERROR_MAX_NS: u64 = CLOCK_OFFSET_MAX_NS / 5;
+
+/// How far a sample may be off: half of a round trip that took all of its time one way.
+const SAMPLE_ERROR_MAX_NS: u64 = CLOCK_OFFSET_MAX_NS / 2;
+
+/// How far a clock that nobody broke is from true time: its offset, and its rate until now. Trusted
+/// time may be of a sample of another such clock, so that both count twice.
+const fn clock_error_max_ns(now_ns: u64) -> u64 {
+    2 * (OFFSET_MS as u64 * MS + now_ns / 1_000_000 * RATE_PPM as u64)
+}

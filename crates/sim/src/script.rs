@@ -40,7 +40,7 @@ pub fn run(script: &[u8]) -> Result<u64, Failure> {
             16..=18 => {
                 off_ns = None;
                 world.history.is_healthy = false;
-                world.history.believable_max_ns = None;
+                world.history.believable = None;
                 world.clock_event(event & 31, next(), next());
             }
             event => world.scripted_event(event, next(), next()),

@@ -209,7 +209,8 @@ impl World {
             self.refuse(id, requests, &published);
             return;
         };
-        self.history.stamped(identity, range, trusted_ns);
+        let is_proved = self.at(id).running().clock.is_proved();
+        self.history.stamped(identity, range, trusted_ns, is_proved);
         let mut rest = Some(range);
         for request in requests {
             let split = rest.and_then(|rest| rest.split_first(request.count));
