@@ -109,6 +109,10 @@ bugs! {
     /// A reservation that was under way when leadership ended still counts as under way when it is
     /// regained, so that no other is ever proposed.
     LostReservation "lost-reservation",
+    /// A snapshot that was lost on the way is waited for, for ever.
+    SnapshotNeverFailed "snapshot-never-failed",
+    /// A joint configuration is never left.
+    JointNeverLeft "joint-never-left",
     // Made harmless by the design: the simulator's list says why.
     /// A round asks for the library's current term instead of its grant's.
     CurrentTermAsked "current-term-asked",

@@ -16,6 +16,7 @@ use crate::faults::End;
 use crate::history::Invariant;
 use crate::node::{Run, Running, TICK_NS};
 use crate::plant::Plant;
+use crate::run::GAVE_UP;
 use crate::world::{MS, World};
 
 /// Ticks between two pings of every peer, as in production.
@@ -61,7 +62,7 @@ impl World {
         self.pump(id);
         if let Err(fatal) = result {
             self.note(|| format!("{id} must stop: {fatal}"));
-            self.count("replica gave up");
+            self.count(GAVE_UP);
             self.fall(id);
             return;
         }

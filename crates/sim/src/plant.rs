@@ -119,10 +119,15 @@ impl Plant {
         }
     }
 
-    /// Whether the bug breaks no invariant: only a healed cluster that does not answer shows it.
+    /// Whether the bug breaks no invariant: only a healed cluster that does not answer, or does not
+    /// become whole again, shows it.
     #[must_use]
     pub const fn is_of_liveness(self) -> bool {
-        matches!(self, Self::LostTurn | Self::Core(Bug::LostReservation))
+        matches!(
+            self,
+            Self::LostTurn
+                | Self::Core(Bug::LostReservation | Bug::SnapshotNeverFailed | Bug::JointNeverLeft)
+        )
     }
 
     /// Whether the workers need a publication of their own, because it is what the bug is in.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use epicepoch_wire::NodeId;
+use epicepoch_wire::{LogIndex, NodeId};
 
 use crate::clock::START_NS;
 use crate::faults::{Nemesis, OFFSET_MS, RATE_PPM};
@@ -47,7 +47,7 @@ impl Options {
 pub enum Failure {
     /// An invariant was broken.
     Safety(Violation),
-    /// All had healed, and nobody answered within the bound.
+    /// All had healed, and within the bound nobody answered, or not all was well again.
     Liveness(String),
     /// Code under test panicked, perhaps by an `assert!` that cites an invariant.
     Crash(String),
@@ -170,13 +170,17 @@ impl World {
         Ok(())
     }
 
-    /// Everything heals, and the cluster must answer within a bound.
+    /// Everything heals, and within a bound the cluster must answer and be whole again.
     pub(crate) fn recover(&mut self) -> Result<(), Failure> {
         let end_ns = self.now_ns;
         self.history.believable = None;
         self.history.is_healthy = false;
         self.heal();
-        let answered = self.summary.answered;
+        let healed = Healed {
+            answered: self.summary.answered,
+            committed: self.committed(),
+            gave_up: self.gave_up(),
+        };
         let bound_ns = end_ns + HEALED_NS_MAX;
         while self.now_ns < bound_ns {
             let tick_ns = self.now_ns + 50 * MS;
@@ -184,7 +188,7 @@ impl World {
                 self.check()?;
             }
             self.now_ns = tick_ns;
-            if self.summary.answered > answered + ANSWERS_HEALED && self.is_ready() {
+            if self.unwell(healed).is_none() {
                 self.summary.healed_ns_max = self.now_ns - end_ns;
                 return Ok(());
             }
@@ -192,12 +196,53 @@ impl World {
                 self.start_if_down(id);
             }
         }
-        let what = format!(
-            "{} s after everything had healed nobody answers{}",
-            HEALED_NS_MAX / SECOND,
-            self.standing()
-        );
-        Err(Failure::Liveness(what))
+        let what = self.unwell(healed).unwrap_or_default();
+        let seconds = HEALED_NS_MAX / SECOND;
+        let standing = self.standing();
+        Err(Failure::Liveness(format!("{seconds} s after everything had healed {what}{standing}")))
+    }
+
+    /// What is not well yet, if anything: nobody answers; nobody is fit to; a member has not applied
+    /// what was committed when all healed; the voters are still those of a change under way; a
+    /// replica has given up.
+    fn unwell(&self, healed: Healed) -> Option<String> {
+        if self.gave_up() > healed.gave_up {
+            return Some("a replica gives up".into());
+        }
+        if self.summary.answered <= healed.answered + ANSWERS_HEALED {
+            return Some("nobody answers".into());
+        }
+        if !self.is_ready() {
+            return Some("no leader and follower say that they are well".into());
+        }
+        let Some(leader) = self.nodes.iter().find(|node| node.holds_grant()) else {
+            return Some("nobody holds a range".into());
+        };
+        for member in leader.running().replica.state().members.keys() {
+            let Some(running) = &self.at(*member).running else {
+                return Some(format!("member {member} does not run"));
+            };
+            let applied = running.replica.applied();
+            if applied < healed.committed {
+                let committed = healed.committed;
+                return Some(format!("member {member} has applied {applied} of {committed}"));
+            }
+            if running.shared.published().voters.is_joint() {
+                return Some(format!("member {member} is in a joint configuration"));
+            }
+        }
+        None
+    }
+
+    /// What is known to be committed, wherever it is.
+    fn committed(&self) -> LogIndex {
+        let running = self.nodes.iter().filter_map(|node| node.running.as_ref());
+        let committed = running.map(|running| running.replica.status().committed);
+        committed.max().unwrap_or(LogIndex(0))
+    }
+
+    fn gave_up(&self) -> u64 {
+        self.summary.faults.get(GAVE_UP).copied().unwrap_or(0)
     }
 
     /// Whether a leader says of itself what operators would want to read: that it leads, reaches a
@@ -228,6 +273,16 @@ impl World {
     }
 }
 
+/// How things stood when all healed.
+#[derive(Clone, Copy, Debug)]
+struct Healed {
+    answered: u64,
+    committed: LogIndex,
+    gave_up: u64,
+}
+
+/// What is counted when a replica ends its process.
+pub(crate) const GAVE_UP: &str = "replica gave up";
 /// Of a hundred runs, how many have the real database on the members' disks.
 const REAL_PERCENT: u32 = 5;
 /// Within which a healed cluster answers again. An election takes less than a second; a replica

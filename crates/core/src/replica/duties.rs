@@ -11,6 +11,7 @@ use raft::eraftpb::ConfChangeV2;
 use raft::{ProgressState, StateRole};
 
 use super::{Fatal, HandOver, PeerProgress, Replica, Report, Status};
+use crate::planted::{self, Bug};
 use crate::publication::Role;
 use crate::state::Command;
 
@@ -278,6 +279,9 @@ impl Replica {
     }
 
     fn fail_late_snapshots(&mut self) {
+        if planted::is(Bug::SnapshotNeverFailed) {
+            return;
+        }
         let limit = self.config.election_ticks * SNAPSHOT_ELECTIONS_MAX;
         for ticks in self.duties.snapshots.values_mut() {
             *ticks += 1;
@@ -292,7 +296,8 @@ impl Replica {
     /// Leaves a joint configuration as soon as it is applied, whoever entered it.
     fn leave_joint(&mut self) {
         let raft = &self.raw.raft;
-        if self.voters.is_joint() && !raft.has_pending_conf() && raft.lead_transferee.is_none() {
+        let is_due = self.voters.is_joint() && !planted::is(Bug::JointNeverLeft);
+        if is_due && !raft.has_pending_conf() && raft.lead_transferee.is_none() {
             // A dropped proposal is tried again at the next tick.
             let leave = ConfChangeV2::default();
             let _again = self.step(|raw| raw.propose_conf_change(Vec::new(), leave));
