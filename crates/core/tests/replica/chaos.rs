@@ -388,12 +388,16 @@ impl Chaos {
             self.end(End::Start(id));
         }
         let answered = self.world.history.answered;
+        let (committed, fatals) = (self.world.committed(), self.world.fatals);
         for tick in 0..HEALED_TICKS_MAX {
             let end_ns = self.world.now_ns + TICK_NS;
             while self.world.now_ns < end_ns && self.world.step() {
                 self.check()?;
             }
-            if self.world.history.answered > answered {
+            if self.world.fatals > fatals {
+                return Err(format!("LIVENESS: healed, and one gives up: {}", self.world.summary()));
+            }
+            if self.world.history.answered > answered && self.world.is_whole(committed) {
                 return Ok(tick);
             }
             for id in self.world.ids() {
@@ -403,7 +407,8 @@ impl Chaos {
                 self.world.ask(leader, 0, 1);
             }
         }
-        Err(format!("LIVENESS: healed, and no answer: {}", self.world.summary()))
+        let what = if self.world.history.answered > answered { "not whole" } else { "no answer" };
+        Err(format!("LIVENESS: healed, and {what}: {}", self.world.summary()))
     }
 }
 

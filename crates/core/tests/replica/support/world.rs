@@ -8,7 +8,7 @@ use epicepoch_core::publication::{Published, Role};
 use epicepoch_core::replica::MessageError;
 use epicepoch_wire::bootstrap::Genesis;
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
-use epicepoch_wire::{BootId, ClusterId, HistoryId, NodeId, StoreId};
+use epicepoch_wire::{BootId, ClusterId, HistoryId, LogIndex, NodeId, StoreId};
 
 use super::disk::Disk;
 use super::history::History;
@@ -282,6 +282,24 @@ impl World {
             (published.role == Role::Leader && published.grant.is_some()).then_some(published.term)
         };
         self.nodes.values().max_by_key(leading).filter(|node| leading(node).is_some()).map(|n| n.id)
+    }
+
+    /// What is known to be committed, wherever it is.
+    pub(crate) fn committed(&self) -> LogIndex {
+        let running = self.nodes.values().filter_map(|node| node.running.as_ref());
+        let committed = running.map(|running| running.replica.status().committed);
+        committed.max().unwrap_or(LogIndex(0))
+    }
+
+    /// Whether every member has applied up to `committed`, and no change of members is half done.
+    pub(crate) fn is_whole(&self, committed: LogIndex) -> bool {
+        let Some(leader) = self.leader() else { return false };
+        self.nodes[&leader].running().replica.state().members.keys().all(|member| {
+            self.nodes[member].running.as_ref().is_some_and(|running| {
+                let is_joint = running.shared.published().voters.is_joint();
+                running.replica.applied() >= committed && !is_joint
+            })
+        })
     }
 
     /// Trusted time of a node, Unix nanoseconds.
