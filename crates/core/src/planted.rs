@@ -35,6 +35,8 @@ bugs! {
     RemovedCounts "removed-counts",
     /// The yes of a learner counts for a voter's.
     LearnerCounts "learner-counts",
+    /// While several voters change, the incoming half alone confirms rounds.
+    IncomingHalf "incoming-half",
     /// While several voters change, one half decides alone, elections, commits and rounds alike: the
     /// incoming one, as if there were no joint configuration.
     HalfOfJoint "half-of-joint",

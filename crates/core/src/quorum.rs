@@ -79,7 +79,8 @@ impl Voters {
     /// configuration.
     #[must_use]
     pub fn is_quorum(&self, yes: VoterSet) -> bool {
-        let outgoing = self.outgoing.0 == 0 || yes.is_majority_of(self.outgoing);
+        let is_blind = planted::is(Bug::IncomingHalf);
+        let outgoing = self.outgoing.0 == 0 || yes.is_majority_of(self.outgoing) || is_blind;
         outgoing && yes.is_majority_of(self.incoming)
     }
 
@@ -92,6 +93,21 @@ impl Voters {
     /// The voters, ordered by node id.
     pub fn iter(&self) -> impl Iterator<Item = (NodeId, StoreId)> {
         self.all.iter().copied()
+    }
+
+    /// The voters of the incoming half, which is all there is unless the configuration is joint.
+    pub fn incoming(&self) -> impl Iterator<Item = (NodeId, StoreId)> {
+        self.of(self.incoming)
+    }
+
+    /// The voters of the outgoing half; none unless the configuration is joint.
+    pub fn outgoing(&self) -> impl Iterator<Item = (NodeId, StoreId)> {
+        self.of(self.outgoing)
+    }
+
+    fn of(&self, set: VoterSet) -> impl Iterator<Item = (NodeId, StoreId)> {
+        let all = self.all.iter().copied().enumerate();
+        all.filter(move |(position, _)| set.contains(*position)).map(|(_, voter)| voter)
     }
 
     /// How many voters there are, both halves together.
@@ -192,6 +208,10 @@ mod tests {
         let joint = voters(&[3, 1], &[2, 3]);
         let named: Vec<_> = joint.iter().map(|(node, store)| (node.0, store.0)).collect();
         assert_eq!(named, [(1, 1), (2, 2), (3, 3)]);
+        let ids =
+            |half: Vec<(NodeId, StoreId)>| half.iter().map(|(id, _)| id.0).collect::<Vec<_>>();
+        assert_eq!(ids(joint.incoming().collect()), [1, 3]);
+        assert_eq!(ids(joint.outgoing().collect()), [2, 3]);
         assert_eq!((joint.len(), joint.is_empty(), joint.is_joint()), (3, false, true));
         let simple = voters(&[7], &[]);
         assert_eq!((simple.len(), simple.is_empty(), simple.is_joint()), (1, false, false));

@@ -8,12 +8,14 @@ use std::fmt;
 
 use epicepoch_core::durable::Restored;
 use epicepoch_core::publication::{EpochRange, Identity, Published, Role};
+use epicepoch_core::quorum::Voters;
 use epicepoch_core::replica::Outgoing;
 use epicepoch_core::state::State;
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
 use epicepoch_wire::{BootId, Epoch, LogIndex, NodeId, StoreId, Term, Timestamp, TimestampRange};
 
 use crate::node::{Asker, RESERVATION_NS, Request};
+use crate::quorums::Quorums;
 use crate::stamper::EPOCH_INTERVAL_NS;
 
 /// What a checker holds.
@@ -27,6 +29,8 @@ pub enum Invariant {
     Bound,
     /// S1: what a run of a node stamps only rises.
     AllocatorRises,
+    /// S2, S7: what counts as confirmed, a quorum of the voters has said, asked after the batch closed.
+    Quorum,
     /// S3: a stamp lies in a range that apply assigned to this node and run.
     InsideOwnedRange,
     /// S4: the Promise is at the term of whatever leaves.
@@ -83,7 +87,8 @@ pub(crate) struct History {
     taken: BTreeMap<NodeId, (Term, BootId)>,
     /// Every range that was assigned, by where it ends.
     owned: BTreeMap<Epoch, (EpochRange, BootId)>,
-    states: BTreeMap<LogIndex, (Vec<u8>, Vec<NodeId>)>,
+    states: BTreeMap<LogIndex, (Vec<u8>, Voters)>,
+    pub(crate) quorums: Quorums,
     ceilings: BTreeMap<BootId, Epoch>,
     /// The latest time that any node has trusted, Unix nanoseconds.
     pub(crate) trusted_max_ns: u64,
@@ -284,10 +289,11 @@ impl History {
         state: &State,
         now: &Published,
     ) {
-        let voters: Vec<NodeId> = now.voters.iter().map(|(node, _)| node).collect();
         let state = state.encode();
+        let voters = &now.voters;
+        // Both halves of a joint configuration, and the data directories.
         let known = self.states.entry(index).or_insert_with(|| (state.clone(), voters.clone()));
-        let (is_state, is_voters) = (known.0 == state, known.1 == voters);
+        let (is_state, is_voters) = (known.0 == state, known.1 == *voters);
         if !is_state {
             let what = || format!("the state of node {} differs at index {index}", who.node);
             self.violate(Invariant::Ranges, what);
@@ -324,6 +330,7 @@ impl History {
         if matches!(kind, MessageKind::RequestPreVote | MessageKind::RequestPreVoteResponse) {
             return;
         }
+        self.quorums.promise(me, out.message.term);
         self.check_promise_first(me, out, promise);
         if let Some(disk) = disk {
             self.check_durable_first(me, out, disk);

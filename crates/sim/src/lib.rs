@@ -10,7 +10,7 @@
 //!
 //! - [`run`]: one seed: [`run::Options`] in, [`run::Outcome`] out.
 //! - [`script`]: the same with the faults of a byte string, for fuzzing.
-//! - [`history`]: what was seen, and one checker per invariant.
+//! - [`history`]: what was seen, and one checker per invariant; `quorums` has that of rounds.
 //! - [`plant`]: bugs on purpose; the checkers must find them.
 //! - [`summary`]: what was exercised.
 //!
@@ -31,6 +31,7 @@ mod node;
 mod operators;
 pub mod plant;
 mod queue;
+mod quorums;
 pub mod run;
 pub mod script;
 mod stamper;

@@ -1,7 +1,7 @@
 //! One simulated node: a machine with a disk and clocks, and while its process runs a replica,
 //! workers and an allocator on it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,7 +11,9 @@ use epicepoch_core::confirm::{Confirmed, Rounds};
 use epicepoch_core::publication::{Identity, Published, Shared};
 use epicepoch_core::replica::{Replica, ReplicaConfig};
 use epicepoch_wire::bootstrap::Member;
-use epicepoch_wire::{BootId, LogIndex, NodeId, StoreId, StorePosition, Term, Timestamp, WorkerId};
+use epicepoch_wire::{
+    BootId, LogIndex, NodeId, Round, StoreId, StorePosition, Term, Timestamp, WorkerId,
+};
 
 use crate::clock::MachineClock;
 use crate::disk::{Disk, Unreadable};
@@ -51,7 +53,21 @@ pub(crate) struct Request {
 }
 
 /// Shared, so that a planted bug can add to it after it was closed.
-pub(crate) type Batch = Rc<RefCell<Vec<Request>>>;
+pub(crate) type Batch = Rc<Asked>;
+
+/// Requests that are asked about together.
+#[derive(Debug, Default)]
+pub(crate) struct Asked {
+    pub(crate) requests: RefCell<Vec<Request>>,
+    /// In which round; none before it has begun.
+    pub(crate) round: Cell<Option<Round>>,
+}
+
+impl Asked {
+    pub(crate) fn new(requests: Vec<Request>) -> Batch {
+        Rc::new(Self { requests: requests.into(), round: Cell::new(None) })
+    }
+}
 
 /// One worker.
 pub(crate) struct Worker {

@@ -11,11 +11,11 @@ use epicepoch_core::planted::Bug;
 use epicepoch_core::promise::Promise;
 use epicepoch_core::publication::{Published, Role};
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
-use epicepoch_wire::{NodeId, Term, TimestampRange};
+use epicepoch_wire::{NodeId, Term, TimestampRange, WorkerId};
 
 use crate::event::{Event, Told};
 use crate::history::Given;
-use crate::node::{Asker, Batch, Request, WORKERS};
+use crate::node::{Asked, Asker, Request, WORKERS};
 use crate::plant::{Plant, forged};
 use crate::world::{MS, World};
 
@@ -46,9 +46,9 @@ impl World {
         let own = &mut running.workers[worker];
         if plant == Some(Plant::LateJoin)
             && let Some(batch) = &own.newest
-            && !batch.borrow().is_empty()
+            && !batch.requests.borrow().is_empty()
         {
-            batch.borrow_mut().push(request);
+            batch.requests.borrow_mut().push(request);
             return;
         }
         let is_recent = now_ns.saturating_sub(running.completed_ns) < RECENT_NS;
@@ -58,7 +58,7 @@ impl World {
         if let Some(grant) = published.grant.filter(|_| is_unproved) {
             let key = forged(running.identity, grant);
             if plant == Some(Plant::CheckedAtArrival) {
-                let batch = Batch::new(vec![request].into());
+                let batch = Asked::new(vec![request]);
                 own.confirmed.push_back((batch, key));
                 self.next_step(id, Event::Allocate { worker });
             } else {
@@ -91,26 +91,26 @@ impl World {
         let is_joined_late = self.is_planted(Plant::LateJoin);
         let is_turn_lost = self.is_planted(Plant::LostTurn);
         let running = self.node(id).running_mut();
+        let identity = running.identity;
         let own = &mut running.workers[worker];
-        let (open, newest) = (&mut own.open, &mut own.newest);
-        let close = || {
-            let batch = Batch::new(std::mem::take(open).into());
-            *newest = is_joined_late.then(|| batch.clone());
-            batch
-        };
-        match own.rounds.begin(close, &running.seen, deadline_ns) {
+        let closed = Asked::new(std::mem::take(&mut own.open));
+        own.newest = is_joined_late.then(|| closed.clone());
+        let now = (running.seen.published(), running.seen.promise.load());
+        match own.rounds.begin(|| closed.clone(), &running.seen, deadline_ns) {
             Ok(begun) => {
                 self.summary.rounds += 1;
                 let (confirm, published) = (begun.confirm, begun.published);
+                closed.round.set(Some(confirm.round));
+                self.history.round_began(identity, &confirm, &now.0, now.1);
                 self.next_step(id, Event::Ask { confirm, published });
                 self.take_confirmed(id, worker);
             }
             // A leader without a range yet: its next publication, or the next tick, tries again.
             Err((batch, published)) if published.role == Role::Leader => {
-                own.open = batch.take();
+                own.open = batch.requests.take();
                 running.workers.iter_mut().for_each(|worker| worker.is_turn_due |= is_turn_lost);
             }
-            Err((batch, published)) => self.refuse(id, &batch.take(), &published),
+            Err((batch, published)) => self.refuse(id, &batch.requests.take(), &published),
         }
     }
 
@@ -154,6 +154,8 @@ impl World {
         let other = other.map(Promise::new);
         let promise = other.as_ref().unwrap_or(fresh);
         let reply = answer(from, confirm, running.identity, promise);
+        let (voter, promised) = (running.identity, running.shared.promise.load());
+        self.history.said(voter, confirm, promised);
         self.summary.count_reply(reply.is_yes());
         self.next_step(to, Event::Send { to: from, reply });
     }
@@ -168,11 +170,14 @@ impl World {
 
     fn take_confirmed(&mut self, id: NodeId, worker: usize) {
         let now_ns = self.monotonic_ns(id);
-        let running = self.node(id).running_mut();
+        let running = self.nodes[id.0 as usize - 1].running_mut();
+        let identity = running.identity;
         let own = &mut running.workers[worker];
         let mut steps = 0;
         while let Some(confirmed) = own.rounds.poll_confirmed() {
             running.completed_ns = now_ns;
+            let round = confirmed.0.round.get();
+            self.history.round_confirmed(identity, WorkerId(worker as u32), round);
             own.confirmed.push_back(confirmed);
             steps += 1;
         }
@@ -186,7 +191,7 @@ impl World {
         let is_joined = self.is_planted(Plant::JoinAtCompletion);
         let own = &mut self.node(id).running_mut().workers[worker];
         let Some((batch, key)) = own.confirmed.pop_front() else { return };
-        let mut requests = batch.take();
+        let mut requests = batch.requests.take();
         if is_joined {
             requests.append(&mut own.open);
         }
@@ -248,10 +253,11 @@ impl World {
             let running = self.node(id).running_mut();
             let rounds = &mut running.workers[worker].rounds;
             let Some((batch, failure)) = rounds.poll_failed(now_ns, &running.seen) else { break };
-            let published = running.seen.published();
+            let (identity, published) = (running.identity, running.seen.published());
+            self.history.round_failed(identity, WorkerId(worker as u32), batch.round.get());
             self.summary.rounds_failed += 1;
             self.note(|| format!("{id} fails a round: {failure:?}"));
-            self.refuse(id, &batch.take(), &published);
+            self.refuse(id, &batch.requests.take(), &published);
         }
     }
 

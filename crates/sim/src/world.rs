@@ -193,7 +193,10 @@ impl World {
         node.paused_until_ns = [0; 2];
         // What nobody has read is gone with the sockets.
         node.held = [vec![], vec![]];
-        node.running = None;
+        let ended = node.running.take().map(|running| running.identity.boot);
+        if let Some(boot) = ended {
+            self.history.quorums.end(boot);
+        }
         if is_torn {
             self.count("commit torn");
         }

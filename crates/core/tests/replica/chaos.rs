@@ -395,7 +395,10 @@ impl Chaos {
                 self.check()?;
             }
             if self.world.fatals > fatals {
-                return Err(format!("LIVENESS: healed, and one gives up: {}", self.world.summary()));
+                return Err(format!(
+                    "LIVENESS: healed, and one gives up: {}",
+                    self.world.summary()
+                ));
             }
             if self.world.history.answered > answered && self.world.is_whole(committed) {
                 return Ok(tick);
