@@ -135,7 +135,9 @@ impl Position {
         }
         // A range of another term that does not lie wholly above the last timestamp, or one that
         // ends below it, was not assigned by apply to this position.
-        let is_blind = planted::is(Bug::KeptRange) || planted::is(Bug::CoalescedRoles);
+        let is_blind = planted::is(Bug::KeptRange)
+            || planted::is(Bug::HiddenRange)
+            || planted::is(Bug::CoalescedRoles);
         if (self.term != grant.term || self.epoch > range.high) && !is_blind {
             return Err(AllocateError::BehindLast);
         }

@@ -6,6 +6,8 @@
 
 use epicepoch_wire::Epoch;
 
+use crate::publication::Grant;
+
 macro_rules! bugs {
     ($($(#[$doc:meta])* $name:ident $text:literal,)*) => {
         /// A broken rule.
@@ -59,6 +61,8 @@ bugs! {
     // Grants and ranges.
     /// A range has no term of its own: it is kept until leadership is regained, and stamped in.
     KeptRange "kept-range",
+    /// The range is only hidden while this node does not lead, and taken out again when it does.
+    HiddenRange "hidden-range",
     /// Roles are looked at now and then: leader, follower, leader between two looks is no change,
     /// and the range is kept in the new term.
     CoalescedRoles "coalesced-roles",
@@ -193,6 +197,8 @@ pub(crate) struct Memory {
     proposed_above: Epoch,
     #[cfg(debug_assertions)]
     look: (u64, bool),
+    #[cfg(debug_assertions)]
+    hidden: Option<Grant>,
 }
 
 #[cfg(debug_assertions)]
@@ -205,6 +211,16 @@ impl Memory {
     /// The ceiling that was known when the last reservation was proposed.
     pub(crate) fn proposed_above(&self) -> Epoch {
         self.proposed_above
+    }
+
+    /// A grant is revoked.
+    pub(crate) fn hide(&mut self, grant: Option<Grant>) {
+        self.hidden = grant;
+    }
+
+    /// The grant that was revoked last.
+    pub(crate) fn hidden(&self) -> Option<Grant> {
+        self.hidden
     }
 
     /// A tick begins.
@@ -227,6 +243,14 @@ impl Memory {
     #[inline]
     pub(crate) fn proposed_above(&self) -> Epoch {
         Epoch(0)
+    }
+
+    #[inline]
+    pub(crate) fn hide(&mut self, _grant: Option<Grant>) {}
+
+    #[inline]
+    pub(crate) fn hidden(&self) -> Option<Grant> {
+        None
     }
 
     #[inline]

@@ -10,7 +10,7 @@ use epicepoch_core::durable::Restored;
 use epicepoch_core::publication::{EpochRange, Identity, Published, Role};
 use epicepoch_core::quorum::Voters;
 use epicepoch_core::replica::Outgoing;
-use epicepoch_core::state::State;
+use epicepoch_core::state::{Owner, State};
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
 use epicepoch_wire::{BootId, Epoch, LogIndex, NodeId, StoreId, Term, Timestamp, TimestampRange};
 
@@ -31,7 +31,8 @@ pub enum Invariant {
     AllocatorRises,
     /// S2, S7: what counts as confirmed, a quorum of the voters has said, asked after the batch closed.
     Quorum,
-    /// S3: a stamp lies in a range that apply assigned to this node and run.
+    /// S3: a stamp lies in a range that apply assigned to this node and run, in the term that the
+    /// round confirmed.
     InsideOwnedRange,
     /// S4: the Promise is at the term of whatever leaves.
     PromiseFirst,
@@ -72,6 +73,14 @@ pub(crate) struct Given {
     pub(crate) range: TimestampRange,
 }
 
+/// What a node goes by when it stamps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trusted {
+    pub(crate) ns: u64,
+    /// Whether a majority's clocks have agreed since the node started.
+    pub(crate) is_proved: bool,
+}
+
 /// Everything that was seen.
 #[derive(Debug, Default)]
 pub(crate) struct History {
@@ -86,7 +95,7 @@ pub(crate) struct History {
     /// The highest term of a message of each node that anybody took, and the run that sent it.
     taken: BTreeMap<NodeId, (Term, BootId)>,
     /// Every range that was assigned, by where it ends.
-    owned: BTreeMap<Epoch, (EpochRange, BootId)>,
+    owned: BTreeMap<Epoch, (EpochRange, Owner)>,
     states: BTreeMap<LogIndex, (Vec<u8>, Voters)>,
     pub(crate) quorums: Quorums,
     ceilings: BTreeMap<BootId, Epoch>,
@@ -125,12 +134,12 @@ impl History {
     pub(crate) fn stamped(
         &mut self,
         who: Identity,
+        term: Term,
         range: TimestampRange,
-        trusted_ns: u64,
-        is_proved: bool,
+        Trusted { ns: trusted_ns, is_proved }: Trusted,
     ) {
         self.check_allocator_rises(who, range);
-        self.check_inside_owned_range(who, range);
+        self.check_inside_owned_range(who, term, range);
         self.check_ahead(who, range);
         self.check_behind(who, range, trusted_ns);
         self.check_behind_true_time(who, range, is_proved);
@@ -187,13 +196,14 @@ impl History {
         }
     }
 
-    fn check_inside_owned_range(&mut self, who: Identity, range: TimestampRange) {
+    fn check_inside_owned_range(&mut self, who: Identity, term: Term, range: TimestampRange) {
         let epoch = range.first().epoch;
-        let owner = self.owned.range(epoch..).next().map(|(_, owned)| *owned);
-        let is_own = owner.is_some_and(|(range, boot)| range.contains(epoch) && boot == who.boot);
+        let owned = self.owned.range(epoch..).next().map(|(_, owned)| *owned);
+        let me = Owner { term, node: who.node, boot: who.boot };
+        let is_own = owned.is_some_and(|(range, owner)| range.contains(epoch) && owner == me);
         if !is_own {
             self.violate(Invariant::InsideOwnedRange, || {
-                format!("node {} of boot {} stamped {epoch} of {owner:?}", who.node, who.boot)
+                format!("{me:?} stamped {epoch} of {owned:?}")
             });
         }
     }
@@ -255,7 +265,7 @@ impl History {
     ) {
         self.check_ceiling(who, state);
         if let Some((owner, range)) = &state.owner {
-            self.check_owned_once(owner.boot, *range);
+            self.check_owned_once(*owner, *range);
         }
         self.check_equal_state(who, index, state, now);
     }
@@ -267,17 +277,17 @@ impl History {
         }
     }
 
-    fn check_owned_once(&mut self, boot: BootId, range: EpochRange) {
+    fn check_owned_once(&mut self, owner: Owner, range: EpochRange) {
         let next = self.owned.range(Epoch(range.low.0 + 1)..).next().map(|(_, owned)| *owned);
         match next {
-            Some(known) if known == (range, boot) => {}
-            Some((other, owner)) if other.low < range.high => {
+            Some(known) if known == (range, owner) => {}
+            Some((other, known)) if other.low < range.high => {
                 self.violate(Invariant::Ranges, || {
-                    format!("{range:?} belongs to boot {boot}, {other:?} to {owner}")
+                    format!("{range:?} belongs to {owner:?}, {other:?} to {known:?}")
                 });
             }
             _ => {
-                self.owned.insert(range.high, (range, boot));
+                self.owned.insert(range.high, (range, owner));
             }
         }
     }

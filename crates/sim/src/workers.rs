@@ -14,7 +14,7 @@ use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::{NodeId, Term, TimestampRange, WorkerId};
 
 use crate::event::{Event, Told};
-use crate::history::Given;
+use crate::history::{Given, Trusted};
 use crate::node::{Asked, Asker, Request, WORKERS};
 use crate::plant::{Plant, forged};
 use crate::world::{MS, World};
@@ -215,7 +215,7 @@ impl World {
             return;
         };
         let is_proved = self.at(id).running().clock.is_proved();
-        self.history.stamped(identity, range, trusted_ns, is_proved);
+        self.history.stamped(identity, key.term(), range, Trusted { ns: trusted_ns, is_proved });
         let mut rest = Some(range);
         for request in requests {
             let split = rest.and_then(|rest| rest.split_first(request.count));

@@ -56,7 +56,7 @@ impl Replica {
         let is_leader = raft.state == StateRole::Leader;
         // S3: the range is forgotten the moment this node stops leading the term it is of.
         if self.grant.is_some_and(|grant| !is_leader || grant.term != term) && !self.keeps_grant() {
-            self.grant = None;
+            self.memory.hide(self.grant.take());
             self.reservation.forget();
             self.publish();
         }
@@ -107,6 +107,10 @@ impl Replica {
             self.reserve();
             if planted::is(Bug::LaggingCeiling) {
                 self.take_unapplied();
+            }
+            if planted::is(Bug::HiddenRange) {
+                self.grant = self.memory.hidden().map(|grant| Grant { term, ..grant });
+                self.publish();
             }
         } else if role != super::Role::Leader {
             self.reservation.forget();
