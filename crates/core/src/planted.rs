@@ -54,6 +54,9 @@ bugs! {
     EarlyVote "early-vote",
     /// Entries are acknowledged before they are on disk.
     EarlyAck "early-ack",
+    /// Entries that replace others are acknowledged before they are on disk: there is something at
+    /// their index.
+    EarlyOverwrite "early-overwrite",
     /// Any completion of a write counts for all that are outstanding.
     AnyCompletion "any-completion",
     /// A restart reads the term and forgets who got the vote in it.

@@ -46,8 +46,8 @@ pub enum Invariant {
     OneLeader,
     /// S9: correct peers send nothing that has to be refused as impossible, and lose nothing.
     Possible,
-    /// S10: a request is answered once at most, and with as many as it asked for.
-    AnsweredOnce,
+    /// S10: a request that arrived is told once: refused, or given as many as it asked for.
+    ToldOnce,
 }
 
 /// A broken invariant.
@@ -88,10 +88,13 @@ pub(crate) struct History {
     given: BTreeMap<Timestamp, Timestamp>,
     given_max: Option<Timestamp>,
     stamped_max: BTreeMap<BootId, Timestamp>,
-    answered: BTreeMap<(usize, u64), u64>,
+    /// Requests that wait to be told, by the run that they arrived on, and since when.
+    waiting: BTreeMap<BootId, BTreeMap<Asker, u64>>,
     leaders: BTreeMap<Term, (NodeId, BootId)>,
     /// Who gave its vote to whom, by voter's data directory and term.
     votes: BTreeMap<(StoreId, Term), NodeId>,
+    /// Terms of the entries that the leader of a term has sent, by that term and their index.
+    sent: BTreeMap<(Term, LogIndex), Term>,
     /// The highest term of a message of each node that anybody took, and the run that sent it.
     taken: BTreeMap<NodeId, (Term, BootId)>,
     /// Every range that was assigned, by where it ends.
@@ -149,7 +152,8 @@ impl History {
     pub(crate) fn answered(&mut self, given: Given) {
         self.check_unique(given);
         self.check_order(given);
-        self.check_answered_once(given);
+        self.check_told_once(given.who, given.request.asker);
+        self.check_count(given);
         self.given.insert(given.range.first(), given.range.last());
         self.given_max = self.given_max.max(Some(given.range.last()));
     }
@@ -175,14 +179,40 @@ impl History {
         }
     }
 
-    fn check_answered_once(&mut self, Given { request, range, .. }: Given) {
-        let Asker { client, attempt } = request.asker;
-        let times = self.answered.entry((client, attempt)).or_default();
-        *times += 1;
-        let times = *times;
-        if times > 1 || range.count() != request.count {
-            self.violate(Invariant::AnsweredOnce, || {
-                format!("{:?} got {} times, now {range:?}", request.asker, times)
+    fn check_count(&mut self, Given { request, range, .. }: Given) {
+        if range.count() != request.count {
+            self.violate(Invariant::ToldOnce, || format!("{request:?} got {range:?}"));
+        }
+    }
+
+    /// A request arrives on a run.
+    pub(crate) fn arrived(&mut self, who: Identity, asker: Asker, now_ns: u64) {
+        self.waiting.entry(who.boot).or_default().insert(asker, now_ns);
+    }
+
+    /// A request is refused.
+    pub(crate) fn refused(&mut self, who: Identity, asker: Asker) {
+        self.check_told_once(who, asker);
+    }
+
+    /// A run has ended; nobody waits for it any more.
+    pub(crate) fn ended(&mut self, boot: BootId) {
+        self.waiting.remove(&boot);
+        self.quorums.end(boot);
+    }
+
+    /// One that arrived by then on a run that lives on, and was never told anything.
+    pub(crate) fn untold(&self, by_ns: u64) -> Option<Asker> {
+        let mut waiting = self.waiting.values().flatten();
+        waiting.find(|(_, since_ns)| **since_ns <= by_ns).map(|(asker, _)| *asker)
+    }
+
+    /// Neither twice, nor first no and then something, nor whoever did not ask.
+    fn check_told_once(&mut self, who: Identity, asker: Asker) {
+        let waiting = self.waiting.get_mut(&who.boot);
+        if waiting.is_none_or(|waiting| waiting.remove(&asker).is_none()) {
+            self.violate(Invariant::ToldOnce, || {
+                format!("node {} tells {asker:?} something that was told already", who.node)
             });
         }
     }
@@ -342,6 +372,9 @@ impl History {
         }
         self.quorums.promise(me, out.message.term);
         self.check_promise_first(me, out, promise);
+        if kind == MessageKind::Append {
+            self.note_sent(&out.message);
+        }
         if let Some(disk) = disk {
             self.check_durable_first(me, out, disk);
         }
@@ -372,7 +405,9 @@ impl History {
         let is_durable = match kind {
             MessageKind::RequestVote => is_later || stored.vote == me.node,
             MessageKind::RequestVoteResponse => reject || is_later || stored.vote == out.to,
-            MessageKind::AppendResponse => reject || is_later || last >= index,
+            MessageKind::AppendResponse => {
+                reject || is_later || last >= index && self.is_as_sent(term, index, disk)
+            }
             MessageKind::Append
             | MessageKind::Snapshot
             | MessageKind::Heartbeat
@@ -385,6 +420,25 @@ impl History {
             self.violate(Invariant::DurableFirst, || {
                 format!("node {} sends {out:?} holding {stored:?} and {last}", me.node)
             });
+        }
+    }
+
+    /// Whether a disk holds the entry at `index` that the leader of `term` has sent: the same index
+    /// and term, for there may be another one of an older term. What was compacted is not looked for.
+    fn is_as_sent(&self, term: Term, index: LogIndex, disk: &Restored) -> bool {
+        let entry = disk.entries.iter().rev().find(|entry| entry.index == index);
+        let record = (disk.record.index == index).then_some(disk.record.term);
+        let held = entry.map(|entry| entry.term).or(record);
+        let sent = self.sent.get(&(term, index)).copied();
+        held.zip(sent).is_none_or(|(held, sent)| held == sent)
+    }
+
+    /// A leader sends entries; the first follows one of `log_term` at `index`.
+    fn note_sent(&mut self, message: &RaftMessage) {
+        let RaftMessage { term, log_term, index, .. } = *message;
+        self.sent.insert((term, index), log_term);
+        for entry in &message.entries {
+            self.sent.insert((term, entry.index), entry.term);
         }
     }
 

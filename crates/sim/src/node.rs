@@ -35,7 +35,7 @@ pub(crate) const CLOCK_OFFSET_MAX_NS: u64 = 500_000_000;
 pub(crate) const WORKERS: usize = 2;
 
 /// Who asked: a client, and which of its attempts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Asker {
     pub(crate) client: usize,
     pub(crate) attempt: u64,

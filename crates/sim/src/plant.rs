@@ -66,6 +66,10 @@ plants! {
     WorkerIndexes "worker-indexes",
     /// A batch's range is split one too long: the next request begins with the last one's end.
     SplitOffByOne "split-off-by-one",
+    /// Requests of a round that failed are refused, and asked about again all the same.
+    RefusedAndAnswered "refused-and-answered",
+    /// Requests of a round that failed hear nothing.
+    UnheardRefusal "unheard-refusal",
     /// Workers of a leader that was asked before it had a range wait for a turn that nobody gives
     /// them. Nothing wrong is answered, but in the end nothing is.
     LostTurn "lost-turn",
@@ -126,6 +130,7 @@ impl Plant {
         matches!(
             self,
             Self::LostTurn
+                | Self::UnheardRefusal
                 | Self::Core(Bug::LostReservation | Bug::SnapshotNeverFailed | Bug::JointNeverLeft)
         )
     }

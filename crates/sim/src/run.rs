@@ -177,6 +177,7 @@ impl World {
         self.history.is_healthy = false;
         self.heal();
         let healed = Healed {
+            at_ns: end_ns,
             answered: self.summary.answered,
             committed: self.committed(),
             gave_up: self.gave_up(),
@@ -211,6 +212,9 @@ impl World {
         }
         if self.summary.answered <= healed.answered + ANSWERS_HEALED {
             return Some("nobody answers".into());
+        }
+        if let Some(asker) = self.history.untold(healed.at_ns) {
+            return Some(format!("{asker:?} waits for a word of the node that it asked"));
         }
         if !self.is_ready() {
             return Some("no leader and follower say that they are well".into());
@@ -276,6 +280,7 @@ impl World {
 /// How things stood when all healed.
 #[derive(Clone, Copy, Debug)]
 struct Healed {
+    at_ns: u64,
     answered: u64,
     committed: LogIndex,
     gave_up: u64,

@@ -35,6 +35,8 @@ impl World {
         let request =
             Request { asker, count, floor: self.history.floor(), arrived_ns: self.now_ns };
         self.summary.requests += 1;
+        let identity = self.at(id).running().identity;
+        self.history.arrived(identity, asker, self.now_ns);
         let plant = self.plant();
         let now_ns = self.monotonic_ns(id);
         let running = self.node(id).running_mut();
@@ -236,12 +238,13 @@ impl World {
 
     /// An answer leaves the node, if the way to the client is good.
     pub(crate) fn answer(&mut self, id: NodeId, request: Request, told: Told) {
+        let who = self.at(id).running().identity;
         if let Told::Given(range) = told {
-            let who = self.at(id).running().identity;
             self.summary.answered += 1;
             self.history.answered(Given { who, request, range });
         } else {
             self.summary.refused += 1;
+            self.history.refused(who, request.asker);
         }
         let after_ns = self.link_ns();
         self.schedule_world(after_ns, Event::Told { asker: request.asker, told, by: id });
@@ -257,7 +260,14 @@ impl World {
             self.history.round_failed(identity, WorkerId(worker as u32), batch.round.get());
             self.summary.rounds_failed += 1;
             self.note(|| format!("{id} fails a round: {failure:?}"));
-            self.refuse(id, &batch.requests.take(), &published);
+            let requests = batch.requests.take();
+            if self.is_planted(Plant::UnheardRefusal) {
+                continue;
+            }
+            self.refuse(id, &requests, &published);
+            if self.is_planted(Plant::RefusedAndAnswered) {
+                self.node(id).running_mut().workers[worker].open.extend(requests);
+            }
         }
     }
 

@@ -195,7 +195,7 @@ impl World {
         node.held = [vec![], vec![]];
         let ended = node.running.take().map(|running| running.identity.boot);
         if let Some(boot) = ended {
-            self.history.quorums.end(boot);
+            self.history.ended(boot);
         }
         if is_torn {
             self.count("commit torn");

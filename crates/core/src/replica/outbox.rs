@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
-use epicepoch_wire::{NodeId, Term};
+use epicepoch_wire::{LogIndex, NodeId, Term};
 
 use super::Outgoing;
 use crate::durable::{HardState, Write};
@@ -27,6 +27,8 @@ pub(super) struct Outbox {
     vote_at: u64,
     vote: (Term, NodeId),
     held: VecDeque<(u64, Outgoing)>,
+    /// What a planted bug remembers: the last entry of all writes, without and with the newest.
+    reached: (LogIndex, LogIndex),
 }
 
 impl Outbox {
@@ -40,6 +42,7 @@ impl Outbox {
             vote_at: 0,
             vote: (stored.term, stored.vote),
             held: VecDeque::new(),
+            reached: (LogIndex(0), LogIndex(0)),
         }
     }
 
@@ -63,6 +66,10 @@ impl Outbox {
                 return true;
             }
             return false;
+        }
+        if planted::is(Bug::EarlyOverwrite) {
+            let last = write.entries.last().map_or(LogIndex(0), |entry| entry.index);
+            self.reached = (self.reached.1, last.max(self.reached.1));
         }
         self.outstanding.push_back((write.number, 0));
         self.writes.push_back(write);
@@ -93,7 +100,10 @@ impl Outbox {
             MessageKind::RequestVote | MessageKind::RequestVoteResponse => {
                 planted::is(Bug::EarlyVote)
             }
-            MessageKind::AppendResponse => planted::is(Bug::EarlyAck),
+            MessageKind::AppendResponse => {
+                planted::is(Bug::EarlyAck)
+                    || planted::is(Bug::EarlyOverwrite) && message.index <= self.reached.0
+            }
             _ => false,
         };
         let after = if is_early { 0 } else { after };
