@@ -14,7 +14,7 @@ use crate::disk::Finished;
 use crate::event::Event;
 use crate::faults::End;
 use crate::history::Invariant;
-use crate::node::{Run, Running, TICK_NS};
+use crate::node::{Run, Running, Share, TICK_NS};
 use crate::plant::Plant;
 use crate::run::GAVE_UP;
 use crate::world::{MS, World};
@@ -28,6 +28,7 @@ const LOOK_TICKS: u64 = 50;
 
 impl World {
     pub(crate) fn tick(&mut self, id: NodeId) {
+        self.settle(id);
         let reading = self.at(id).clock.read(self.now_ns);
         let is_naive = self.is_planted(Plant::OwnClock);
         let running = self.node(id).running_mut();
@@ -240,8 +241,74 @@ impl World {
         }
     }
 
-    /// Does what a replica wants done, and shows everything to the history.
+    /// Does what a replica wants done, in steps between which anything of the workers may come, if the
+    /// run is of that kind. The next call of the replica comes after all of them.
     pub(crate) fn pump(&mut self, id: NodeId) {
+        self.take_applied(id);
+        if self.plant().is_some_and(Plant::is_in_publication) {
+            self.publish_planted(id);
+            return self.release(id);
+        }
+        let is_apart = self.weather.step_ns > 0;
+        let plant = self.plant();
+        let running = self.node(id).running_mut();
+        let promise = running.shared.promise.load();
+        let is_raised = promise > running.seen.promise.load();
+        let is_published = running.replica.take_published();
+        if is_raised {
+            running.shares.push_back(Share::Raise(promise));
+        }
+        if is_published {
+            running.shares.push_back(Share::Publish(running.shared.published()));
+        }
+        if plant == Some(Plant::PublishedFirst) && running.shares.len() > 1 {
+            running.shares.swap(0, 1);
+        }
+        let release = running.shares.len();
+        running.shares.push_back(Share::Release);
+        if plant == Some(Plant::ReleasedFirst) {
+            running.shares.swap(0, release);
+        }
+        if is_apart && release > 0 {
+            self.next_step(id, Event::Share);
+        } else {
+            self.settle(id);
+        }
+    }
+
+    /// Takes all steps that the last call of the replica has yet to take.
+    pub(crate) fn settle(&mut self, id: NodeId) {
+        while self.share(id) {}
+    }
+
+    /// Takes the next step after a call of the replica. `false` when there was none.
+    pub(crate) fn share(&mut self, id: NodeId) -> bool {
+        let running = self.nodes[id.0 as usize - 1].running_mut();
+        let Some(share) = running.shares.pop_front() else { return false };
+        match share {
+            Share::Raise(promise) => running.seen.promise.raise(promise),
+            Share::Publish(published) => {
+                self.history.published(&published);
+                running.seen.publish(published);
+            }
+            Share::Release => self.release(id),
+        }
+        true
+    }
+
+    /// Shows the history what a replica has applied.
+    fn take_applied(&mut self, id: NodeId) {
+        let running = self.nodes[id.0 as usize - 1].running_mut();
+        let (identity, applied) = (running.identity, running.replica.applied());
+        if applied != running.applied {
+            running.applied = applied;
+            let published = running.shared.published();
+            self.history.applied(identity, applied, running.replica.state(), &published);
+        }
+    }
+
+    /// Hands writes to the disk and messages to the links, and reads reports.
+    fn release(&mut self, id: NodeId) {
         let is_lying = self.is_planted(Plant::LyingDisk);
         while let Some(write) = self.node(id).running_mut().replica.poll_write() {
             let number = write.number;
@@ -252,27 +319,33 @@ impl World {
             self.schedule_own(id, write_ns, Event::Written);
             if is_lying {
                 let now_ns = self.monotonic_ns(id);
-                self.node(id).running_mut().replica.handle_persisted(now_ns, number);
+                let running = self.node(id).running_mut();
+                running.replica.handle_persisted(now_ns, number);
+                running.seen.promise.raise(running.shared.promise.load());
+                running.seen.publish(running.shared.published());
+                self.take_applied(id);
             }
         }
-        let node = &mut self.nodes[id.0 as usize - 1];
-        let running = node.running.as_mut().expect("the process runs");
-        if running.replica.take_published() {
-            self.history.published(&running.shared.published());
+        self.send_messages(id);
+        while let Some(report) = self.node(id).running_mut().replica.poll_report() {
+            self.note(|| format!("{id} reports {report:?}"));
+            self.summary.take_report(&report);
+            if matches!(report, Report::Leadership { .. } | Report::Changed { .. }) {
+                self.provoke(id);
+            }
+            if matches!(report, Report::Removed) {
+                self.count("member removed");
+            }
         }
-        let identity = running.identity;
-        let applied = running.replica.applied();
-        if applied != running.applied {
-            running.applied = applied;
-            let published = running.shared.published();
-            self.history.applied(identity, applied, running.replica.state(), &published);
-        }
-        if self.plant().is_some_and(Plant::is_in_publication) {
-            self.publish_planted(id);
-        }
+    }
+
+    /// What may leave leaves.
+    fn send_messages(&mut self, id: NodeId) {
         while let Some(out) = self.node(id).running_mut().replica.poll_message() {
             let node = &self.nodes[id.0 as usize - 1];
-            let promise = node.running().shared.promise.load();
+            let identity = node.running().identity;
+            // As the workers see it now.
+            let promise = node.running().seen.promise.load();
             let is_disk = self.plant().is_some_and(Plant::is_in_disk);
             let disk = (!is_disk).then(|| node.disk.durable());
             self.history.released(identity, &out, promise, disk);
@@ -291,24 +364,17 @@ impl World {
                 self.schedule_own(id, after_ns, Event::Closed { peer: out.to });
             }
         }
-        while let Some(report) = self.node(id).running_mut().replica.poll_report() {
-            self.note(|| format!("{id} reports {report:?}"));
-            self.summary.take_report(&report);
-            if matches!(report, Report::Leadership { .. } | Report::Changed { .. }) {
-                self.provoke(id);
-            }
-            if matches!(report, Report::Removed) {
-                self.count("member removed");
-            }
-        }
     }
 
     /// Publishes to the workers what a planted bug makes of what the replica has published.
     fn publish_planted(&mut self, id: NodeId) {
         let plant = self.plant();
-        let running = self.node(id).running_mut();
+        let running = self.nodes[id.0 as usize - 1].running_mut();
         let is_look = running.ticks.is_multiple_of(LOOK_TICKS);
         let (fresh, kept) = (running.shared.published(), running.seen.published());
+        if running.replica.take_published() {
+            self.history.published(&fresh);
+        }
         running.seen.promise.raise(running.shared.promise.load());
         let mut planted = Published::clone(&fresh);
         let is_handed_over = fresh.leader.is_some_and(|leader| leader != id);

@@ -34,6 +34,9 @@ pub(crate) enum Event {
     Closed {
         peer: NodeId,
     },
+    /// The next of what follows a call of the replica: the Promise is raised, what is published is
+    /// published, what may leave leaves.
+    Share,
     Ping {
         from: NodeId,
         boot: BootId,
@@ -128,6 +131,7 @@ impl Event {
             | Self::Written
             | Self::Raft { .. }
             | Self::Closed { .. }
+            | Self::Share
             | Self::Ping { .. }
             | Self::Pong { .. } => Some(Plane::Raft),
             Self::Arrive { .. }
@@ -175,6 +179,7 @@ impl Event {
             Self::Strike { node } => (22, node.0),
             Self::Divide { node, from, .. } => (23, node.0 << 32 | u64::from(*from)),
             Self::WorkerTick => (21, 0),
+            Self::Share => (24, 0),
             Self::End { end } => (20, end.node().map_or(0, |node| node.0)),
         }
     }

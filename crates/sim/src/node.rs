@@ -86,13 +86,26 @@ pub(crate) struct Run {
     pub(crate) began: StorePosition,
 }
 
+/// A step of the consensus plane after a call of the replica, in the order in which the core takes
+/// them: anything of the workers may come between two.
+#[derive(Debug)]
+pub(crate) enum Share {
+    /// The Promise.
+    Raise(Term),
+    Publish(Arc<Published>),
+    /// Writes go to the disk, messages leave, reports are read.
+    Release,
+}
+
 /// What runs between two boots.
 pub(crate) struct Running {
     pub(crate) identity: Identity,
     pub(crate) replica: Replica,
     pub(crate) shared: Arc<Shared>,
-    /// What the workers read: `shared`, unless a planted bug needs another.
+    /// What the workers read: what has come of `shared` so far, step by step.
     pub(crate) seen: Arc<Shared>,
+    /// The steps that the last call of the replica has yet to take.
+    pub(crate) shares: VecDeque<Share>,
     pub(crate) stamper: Stamper,
     pub(crate) workers: Vec<Worker>,
     pub(crate) clock: TrustedClock,
@@ -166,9 +179,7 @@ impl Node {
         let identity = Identity { node: self.id, store: self.store, boot };
         let term = restored.hard_state.term;
         let fresh = || Arc::new(Shared::new(term, Published::nothing(identity)));
-        let shared = fresh();
-        let is_apart = plant.is_some_and(Plant::is_in_publication);
-        let workers_see = if is_apart { fresh() } else { shared.clone() };
+        let (shared, workers_see) = (fresh(), fresh());
         let config = ReplicaConfig {
             identity,
             seed,
@@ -201,6 +212,7 @@ impl Node {
             replica,
             shared,
             seen: workers_see,
+            shares: VecDeque::new(),
         });
         Ok(())
     }

@@ -73,6 +73,10 @@ plants! {
     /// Workers of a leader that was asked before it had a range wait for a turn that nobody gives
     /// them. Nothing wrong is answered, but in the end nothing is.
     LostTurn "lost-turn",
+    /// Messages leave before the Promise is raised and the publication made that they rest on.
+    ReleasedFirst "released-first",
+    /// What a step publishes is published before the step's Promise is raised. Harmless.
+    PublishedFirst "published-first",
     /// The grant is not revoked when leadership ends, only replaced. Harmless.
     RevokedLate "revoked-late",
     /// The grant is not revoked when leadership is handed over. Harmless.
@@ -84,6 +88,10 @@ plants! {
 impl Plant {
     /// Bugs that this design makes harmless, because a second rule holds what the first let go.
     pub const HARMLESS: &[(Self, &'static str)] = &[
+        (
+            Self::PublishedFirst,
+            "no vote leaves before both are done, and a range is published after its term was promised",
+        ),
         (Self::RevokedLate, "the round asks a quorum for the grant's own term, and is refused"),
         (Self::TransferKeepsGrant, "the old leader's own Promise says no, and so does a quorum's"),
         (Self::CoalescedPublication, "a grant carries its own term, and rounds ask for that one"),

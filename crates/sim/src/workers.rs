@@ -146,7 +146,7 @@ impl World {
     pub(crate) fn load(&mut self, to: NodeId, from: NodeId, confirm: &Confirm) {
         let plant = self.plant();
         let running = self.node(to).running_mut();
-        let fresh = &running.shared.promise;
+        let fresh = &running.seen.promise;
         let (early, at_start) = running.stale;
         let other = match plant {
             Some(Plant::PromiseBeforeFrame) => Some(early),
@@ -156,7 +156,7 @@ impl World {
         let other = other.map(Promise::new);
         let promise = other.as_ref().unwrap_or(fresh);
         let reply = answer(from, confirm, running.identity, promise);
-        let (voter, promised) = (running.identity, running.shared.promise.load());
+        let (voter, promised) = (running.identity, running.seen.promise.load());
         self.history.said(voter, confirm, promised);
         self.summary.count_reply(reply.is_yes());
         self.next_step(to, Event::Send { to: from, reply });
@@ -274,7 +274,7 @@ impl World {
     pub(crate) fn worker_tick(&mut self, id: NodeId) {
         let now_ns = self.monotonic_ns(id);
         let running = self.node(id).running_mut();
-        running.stale.0 = running.shared.promise.load();
+        running.stale.0 = running.seen.promise.load();
         for worker in 0..WORKERS {
             self.fail_rounds(id, worker);
             let running = self.node(id).running_mut();

@@ -247,6 +247,7 @@ impl World {
 
     /// Calls the replica of a running node, then does what it wants done.
     pub(crate) fn with<R>(&mut self, id: NodeId, call: impl FnOnce(&mut Replica, u64) -> R) -> R {
+        self.settle(id);
         let monotonic_ns = self.monotonic_ns(id);
         let result = call(&mut self.node(id).running_mut().replica, monotonic_ns);
         self.pump(id);
@@ -399,7 +400,8 @@ impl World {
     fn note_event(&mut self, to: NodeId, event: &Event) {
         match event {
             // Too many, and what follows from them is told.
-            Event::Tick | Event::WorkerTick | Event::Ping { .. } | Event::Pong { .. } => {}
+            Event::Tick | Event::WorkerTick | Event::Share => {}
+            Event::Ping { .. } | Event::Pong { .. } => {}
             Event::Raft { from, bytes, .. } => {
                 let message = epicepoch_wire::raft_message::RaftMessage::decode(bytes);
                 self.note(|| format!("{to} receives from {from}: {message:?}"));
@@ -414,6 +416,11 @@ impl World {
 
     fn happen(&mut self, id: NodeId, event: Event) {
         match event {
+            Event::Share => {
+                if self.share(id) {
+                    self.next_step(id, Event::Share);
+                }
+            }
             Event::Tick => self.tick(id),
             Event::Written => self.written(id),
             Event::Raft { from, run, bytes } => self.receive(id, from, run, &bytes),

@@ -29,7 +29,7 @@ use thiserror::Error;
 
 use crate::durable::{Restored, Write};
 use crate::log::Log;
-use crate::planted::{self, Bug};
+use crate::planted::{self, Bug, safety_assert};
 use crate::positions::SetBack;
 use crate::publication::{Grant, Identity, Published, Role, Shared};
 use crate::quorum::Voters;
@@ -216,6 +216,7 @@ impl Replica {
             state,
             applied,
         };
+        replica.shared.promise.raise(Term(replica.raw.raft.term));
         replica.publish_positions();
         replica.take_in_configuration();
         replica.settle();
@@ -424,13 +425,16 @@ impl Replica {
     }
 
     fn publish(&mut self) {
+        // S4: whoever reads of a term here finds it promised.
+        let term = Term(self.raw.raft.term);
+        safety_assert!(self.shared.promise.load() >= term, "S4: published before promised");
         self.is_published = true;
         let voters = self.published_voters();
         self.shared.publish(Arc::new(Published {
             identity: self.config.identity,
             cluster: self.state.cluster,
             history: self.state.history,
-            term: Term(self.raw.raft.term),
+            term,
             role: self.role(),
             leader: self.leader(),
             voters,
