@@ -5,6 +5,9 @@ use std::fmt;
 
 use epicepoch_core::replica::Report;
 
+/// A message that comes later than this counts as old, nanoseconds.
+const OLD_NS: u64 = 60_000_000_000;
+
 /// Counts of one run, or of many.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
@@ -44,8 +47,10 @@ pub struct Summary {
     pub messages_astray: u64,
     /// Messages on slow links.
     pub messages_slow: u64,
-    /// Messages that came late.
+    /// Messages that came late, to a process that ran.
     pub messages_late: u64,
+    /// Of these, by more than a minute.
+    pub messages_old: u64,
     /// Messages that a replica refused.
     pub refusals: u64,
     /// What replicas reported, by kind.
@@ -79,6 +84,7 @@ impl Summary {
         self.messages_astray += other.messages_astray;
         self.messages_slow += other.messages_slow;
         self.messages_late += other.messages_late;
+        self.messages_old += other.messages_old;
         self.refusals += other.refusals;
         for (all, own) in [(&mut self.reports, &other.reports), (&mut self.faults, &other.faults)] {
             for (what, times) in own {
@@ -94,6 +100,11 @@ impl Summary {
         let mut sorted = self.leaderships.clone();
         sorted.sort_unstable();
         sorted.get(sorted.len() / 2).map_or(0, |terms| terms.saturating_sub(1))
+    }
+
+    pub(crate) const fn count_late(&mut self, late_ns: u64) {
+        self.messages_late += (late_ns > 0) as u64;
+        self.messages_old += (late_ns > OLD_NS) as u64;
     }
 
     pub(crate) const fn count_reply(&mut self, is_yes: bool) {
@@ -149,12 +160,14 @@ impl fmt::Display for Summary {
         )?;
         writeln!(
             f,
-            "messages: {} lost, {} astray, {} doubled, {} on slow links, {} late, {} refused",
+            "messages: {} lost, {} astray, {} doubled, {} on slow links, {} came late, {} of them by \
+             more than a minute, {} refused",
             self.messages_lost,
             self.messages_astray,
             self.messages_doubled,
             self.messages_slow,
             self.messages_late,
+            self.messages_old,
             self.refusals
         )?;
         for (title, counts) in [("faults", &self.faults), ("reports", &self.reports)] {

@@ -61,11 +61,13 @@ impl Weather {
     };
 }
 
-/// To whom, of which run (any, for what comes over a link), and what.
+/// To whom, of which run (any, for what comes over a link), and what; and how much later it comes
+/// than it should, nanoseconds.
 struct Addressed {
     to: NodeId,
     boot: Option<BootId>,
     event: Event,
+    late_ns: u64,
 }
 
 /// Lines of a trace that are kept, and how many at most.
@@ -290,7 +292,7 @@ impl World {
         after_ns: u64,
         event: Event,
     ) {
-        self.queue.push(self.now_ns + after_ns, Addressed { to, boot, event });
+        self.queue.push(self.now_ns + after_ns, Addressed { to, boot, event, late_ns: 0 });
     }
 
     /// Something that happens to no node.
@@ -330,11 +332,10 @@ impl World {
                 self.summary.messages_slow += 1;
                 after_ns += self.random.u64(slow_ns - slow_ns / 8..=slow_ns);
             }
-            if self.chance(self.weather.late) {
-                self.summary.messages_late += 1;
-                after_ns += self.random.u64(0..self.weather.late_ns);
-            }
-            self.schedule(to, None, after_ns, event.clone());
+            let is_late = self.chance(self.weather.late);
+            let late_ns = if is_late { self.random.u64(0..self.weather.late_ns) } else { 0 };
+            let addressed = Addressed { to, boot: None, event: event.clone(), late_ns };
+            self.queue.push(self.now_ns + after_ns + late_ns, addressed);
         }
     }
 
@@ -358,9 +359,8 @@ impl World {
 
     /// The next event, if it is due by `end_ns`. `false` when there is none.
     pub(crate) fn step(&mut self, end_ns: u64) -> bool {
-        let Some((at_ns, Addressed { to, boot, event })) = self.queue.pop_until(end_ns) else {
-            return false;
-        };
+        let Some((at_ns, addressed)) = self.queue.pop_until(end_ns) else { return false };
+        let Addressed { to, boot, event, late_ns } = addressed;
         self.now_ns = at_ns;
         let Some(plane) = event.plane() else {
             self.digest(to, &event);
@@ -377,6 +377,8 @@ impl World {
         if boot.is_some_and(|boot| boot != running.identity.boot) {
             return true;
         }
+        self.summary.count_late(late_ns);
+        let node = self.node(to);
         if node.paused_until_ns[plane as usize] > 0 {
             node.held[plane as usize].push((boot, event));
             return true;
