@@ -8,11 +8,12 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
+use epicepoch_core::positions::Positions;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::confirm::ConfirmReply;
 use epicepoch_wire::frame::{FrameKind, Header, write_frame};
 use epicepoch_wire::hello::{Hello, LinkKind, Refusal};
-use epicepoch_wire::{DecodeError, NodeId};
+use epicepoch_wire::{BootId, DecodeError, NodeId, StorePosition};
 use socket2::{SockRef, TcpKeepalive};
 use thiserror::Error;
 use tokio::net::TcpStream;
@@ -49,6 +50,8 @@ pub(crate) struct Link {
     /// When the last answer came, or the first of the outstanding questions was asked.
     progress_ns: Cell<u64>,
     is_removed: Cell<bool>,
+    /// The run at the other end, and how far its data directory had come when it began.
+    run: Cell<(BootId, StorePosition)>,
     retry: Signal,
     flush: Signal,
     hang_up: Signal,
@@ -103,6 +106,7 @@ impl Link {
             outstanding: Cell::new(0),
             progress_ns: Cell::new(0),
             is_removed: Cell::new(false),
+            run: Cell::default(),
             retry: Signal::default(),
             flush: Signal::default(),
             hang_up: Signal::default(),
@@ -158,6 +162,15 @@ impl Link {
     pub(crate) fn close_if_silent(&self, now_ns: u64, silence_ns_max: u64) {
         let silence_ns = now_ns.saturating_sub(self.progress_ns.get());
         if self.outstanding.get() > 0 && silence_ns >= silence_ns_max {
+            self.hang_up.set();
+        }
+    }
+
+    /// Ends the connection if the run at the other end has been found set back to an older state
+    /// since it was opened: its yeses count no more, and a new connection is refused (S8).
+    pub(crate) fn close_if_set_back(&self, positions: &Positions) {
+        let (boot, began) = self.run.get();
+        if self.is_up() && positions.check(self.member.node, boot, began).is_err() {
             self.hang_up.set();
         }
     }
@@ -252,6 +265,7 @@ impl Link {
             && welcome.to == shared.identity.node
             && welcome.cluster_name == shared.config.cluster_name;
         if is_expected {
+            self.run.set((welcome.boot, welcome.position));
             return check_position(shared, &self.member, &welcome).map_err(LinkError::SetBack);
         }
         Err(LinkError::Stranger { node: header.from, store: welcome.store.to_string() })
@@ -396,6 +410,28 @@ mod tests {
             _ = link.flush_out(&writer) => unreachable!("a link is flushed for ever"),
         }
         assert_eq!(&got, b"AAaaBBbb");
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_link_ends_when_its_peer_is_found_set_back() {
+        const BOOT: BootId = BootId(7);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let raft_addr = listener.local_addr().unwrap().to_string();
+        let stream = TcpStream::connect(&raft_addr).await.unwrap();
+        let (node, store, client_addr) = (NodeId(2), StoreId(2), String::new());
+        let link = Link::new(Member { node, store, raft_addr, client_addr });
+        let (_reader, writer) = stream.into_split();
+        link.pipe.replace(Some(Pipe { stream: Rc::new(writer), out: Vec::new() }));
+        link.run.set((BOOT, StorePosition(5)));
+        let mut positions = Positions::default();
+        positions.greet(node, BOOT, StorePosition(5)).unwrap();
+        positions.hear(node, BOOT, StorePosition(9), StorePosition(5)).unwrap();
+        link.close_if_set_back(&positions);
+        assert!(!link.hang_up.is_set(), "a peer that goes on");
+        // It answers with less than was known of it when it was asked.
+        positions.hear(node, BOOT, StorePosition(6), StorePosition(9)).unwrap_err();
+        link.close_if_set_back(&positions);
+        assert!(link.hang_up.is_set());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use epicepoch_core::confirm::Begun;
+use epicepoch_core::positions::Positions;
 use epicepoch_core::publication::Published;
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::frame::{FrameKind, HEADER_LEN, write_frame};
@@ -139,6 +140,13 @@ impl Links {
     pub(crate) fn close_silent(&self, now_ns: u64) {
         for link in self.own.borrow().iter() {
             link.close_if_silent(now_ns, self.silence_ns_max);
+        }
+    }
+
+    /// Closes links to runs whose data directory was found set back.
+    pub(crate) fn close_set_back(&self, positions: &Positions) {
+        for link in self.own.borrow().iter() {
+            link.close_if_set_back(positions);
         }
     }
 

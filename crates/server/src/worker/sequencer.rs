@@ -179,6 +179,7 @@ impl Sequencer {
         let timeout_ns = nanos(self.shared.config.request_timeout);
         self.room.borrow_mut().expire(now_ns, timeout_ns, ErrorCode::NoQuorum);
         self.links.close_silent(now_ns);
+        self.links.close_set_back(&self.shared.core.positions());
         let is_active = self.room.borrow().taken() > 0 || !self.rounds.borrow().is_empty();
         self.is_active.set(is_active);
         // Not activity: the next probe's tick looks after this one's deadline, and an idle node
