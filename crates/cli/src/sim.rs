@@ -83,11 +83,15 @@ fn tell(
         out,
         "replay: epicepoch sim --seed {seed} --seconds {seconds}{nodes}{real}{plant} --trace"
     )?;
-    Ok(ExitCode::from(match failure {
+    Ok(ExitCode::from(exit_code(failure)))
+}
+
+const fn exit_code(failure: &RunFailure) -> u8 {
+    match failure {
         RunFailure::Safety(_) => SAFETY,
         RunFailure::Liveness(_) => LIVENESS,
         RunFailure::Crash(_) => CRASH,
-    }))
+    }
 }
 
 fn plant(matches: &ArgMatches) -> Result<Option<Plant>, Failure> {
@@ -107,4 +111,19 @@ fn plant(matches: &ArgMatches) -> Result<Option<Plant>, Failure> {
 fn fresh_seed() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     since.as_micros() as u64 % 1_000_000_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_sim::history::{Invariant, Violation};
+
+    use super::*;
+
+    #[test]
+    fn exit_codes_tell_safety_liveness_and_crash_apart() {
+        let violation = Violation { invariant: Invariant::Unique, what: String::new() };
+        assert_eq!(exit_code(&RunFailure::Safety(violation)), 3);
+        assert_eq!(exit_code(&RunFailure::Liveness(String::new())), 4);
+        assert_eq!(exit_code(&RunFailure::Crash(String::new())), 5);
+    }
 }

@@ -140,3 +140,11 @@ fn a_failure_tells_seed_invariant_and_story_and_is_replayed_by_the_command_that_
     assert_eq!(find(text(&replayed.stdout), "seed "), seed);
     assert_eq!(find(text(&replayed.stdout), "trace hash "), hash);
 }
+
+#[test]
+#[cfg(debug_assertions)]
+fn a_healed_cluster_that_does_not_answer_has_an_exit_code_of_its_own() {
+    let failed = output(&["sim", "--seed", "0", "--seeds", "20", "--plant", "lost-turn"], &[]);
+    assert_eq!(failed.status.code(), Some(4), "liveness");
+    assert!(text(&failed.stdout).contains(": LIVENESS "), "{}", text(&failed.stdout));
+}
