@@ -42,6 +42,8 @@ bugs! {
     /// While several voters change, one half decides alone, elections, commits and rounds alike: the
     /// incoming one, as if there were no joint configuration.
     HalfOfJoint "half-of-joint",
+    /// Half of the voters is taken for a majority.
+    EvenHalf "even-half",
     // Configurations.
     /// The workers' voters are those of the node's start for ever.
     OldVoters "old-voters",
@@ -125,8 +127,6 @@ bugs! {
     // Made harmless by the design: the simulator's list says why.
     /// A round asks for the library's current term instead of its grant's.
     CurrentTermAsked "current-term-asked",
-    /// Half of the voters is taken for a majority.
-    EvenHalf "even-half",
 }
 
 /// What is planted on a thread.

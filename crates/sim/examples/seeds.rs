@@ -1,6 +1,7 @@
 //! Seeds of the default generator, as `epicepoch sim` runs them, without the rest of the binary:
 //! what `scripts/coverage` counts lines of. Arguments: the first seed, and how many; then, in a build
-//! that has planted bugs, the name of one, to see which of the seeds find it.
+//! that has planted bugs, the name of one, to see which of the seeds find it. A single seed that
+//! fails is told as a story.
 
 use std::process::ExitCode;
 
@@ -20,19 +21,32 @@ fn main() -> ExitCode {
         return find(&name, *first..first.saturating_add(*count));
     }
     let mut summary = Summary::default();
-    let mut hash = 0_u64;
+    let (mut hash, mut failures) = (0_u64, 0);
     for seed in *first..first.saturating_add(*count) {
         let outcome = run(Options::new(seed));
         hash = hash.rotate_left(1) ^ outcome.hash;
         if let Some(failure) = outcome.failure {
+            if *count == 1 {
+                tell(Options::new(seed));
+            }
             eprintln!("seed {seed}: {failure}");
-            return ExitCode::FAILURE;
+            failures += 1;
         }
         summary.add(&outcome.summary);
     }
     println!("{summary}\ntrace hash {hash:016x}");
-    ExitCode::SUCCESS
+    if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
+
+/// The end of a run that failed.
+fn tell(options: Options) {
+    for line in run(Options { story_len: STORY_LEN, ..options }).story {
+        println!("{line}");
+    }
+}
+
+/// Events of a story.
+const STORY_LEN: usize = 20_000;
 
 /// Which of these seeds find a planted bug.
 fn find(name: &str, seeds: std::ops::Range<u64>) -> ExitCode {
@@ -40,9 +54,13 @@ fn find(name: &str, seeds: std::ops::Range<u64>) -> ExitCode {
         eprintln!("no planted bug {name} in this build");
         return ExitCode::from(2);
     };
+    let is_single = seeds.end - seeds.start == 1;
     for seed in seeds {
-        let outcome = run(Options { plant: Some(plant), ..Options::new(seed) });
-        if let Some(failure) = outcome.failure {
+        let options = Options { plant: Some(plant), ..Options::new(seed) };
+        if let Some(failure) = run(options).failure {
+            if is_single {
+                tell(options);
+            }
             println!("seed {seed}: {failure}");
         }
     }

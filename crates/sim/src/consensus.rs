@@ -21,8 +21,10 @@ use crate::world::{MS, World};
 
 /// Ticks between two pings of every peer, as in production.
 const PING_TICKS: u64 = 20;
-/// Of a thousand snapshots, under how many the connection breaks.
+/// Of a thousand snapshots, under how many the connection breaks, and how many are lost without a
+/// sign while there are faults.
 const SNAPSHOTS_BROKEN: u32 = 100;
+const SNAPSHOTS_LOST: u32 = 300;
 /// Ticks between two looks of a planted bug at what is published.
 const LOOK_TICKS: u64 = 50;
 
@@ -349,9 +351,15 @@ impl World {
             let is_disk = self.plant().is_some_and(Plant::is_in_disk);
             let disk = (!is_disk).then(|| node.disk.durable());
             self.history.released(identity, &out, promise, disk);
-            // Whoever was set back has forgotten whom it voted for; nobody takes its vote.
+            // Whoever was set back has forgotten what it promised; nobody takes its word.
             if !node.disk.is_set_back() {
-                self.history.voted(identity, &out);
+                self.history.promised(identity, &out);
+            }
+            // As where it waits in a socket of a machine that goes away and closes nothing.
+            let is_snapshot = out.message.kind == MessageKind::Snapshot;
+            if is_snapshot && self.nemesis.pause_ns > 0 && self.chance(SNAPSHOTS_LOST) {
+                self.count("snapshot lost");
+                continue;
             }
             let mut bytes = vec![];
             out.message.encode(&mut bytes);
@@ -359,7 +367,7 @@ impl World {
             let run = self.at(id).run();
             self.send(id, out.to, &Event::Raft { from: id, run, bytes });
             // The largest message there is: its connection may break under it.
-            if out.message.kind == MessageKind::Snapshot && self.chance(SNAPSHOTS_BROKEN) {
+            if is_snapshot && self.chance(SNAPSHOTS_BROKEN) {
                 let after_ns = self.link_ns();
                 self.schedule_own(id, after_ns, Event::Closed { peer: out.to });
             }

@@ -88,6 +88,9 @@ const KINDS: [(Kind, u32); 14] = [
 pub(crate) struct Nemesis {
     /// Longest pause between two faults; 0 once all has healed.
     pub(crate) pause_ns: u64,
+    /// From then on no fault begins, though links are as bad as ever: whatever a leader that nobody
+    /// disturbs any more does not put right by itself stays wrong.
+    calm_at_ns: u64,
     /// Longest time that one lasts.
     pub(crate) lasts_ns: u64,
     /// How often a pause lasts up to a minute, per thousand.
@@ -124,6 +127,9 @@ const CREEPS_PPM: [i64; 6] = [-500_000, -200_000, -50_000, 50_000, 300_000, 1_00
 /// How far a clock that nobody broke is off, and how much too fast or too slow it runs.
 pub(crate) const OFFSET_MS: i64 = 20;
 pub(crate) const RATE_PPM: i64 = 200;
+/// Of a thousand runs, how many are calm before all heals, and for how long.
+const CALM_RUNS: u32 = 300;
+const CALM_NS: (u64, u64) = (2 * SECOND, 10 * SECOND);
 /// How long a long pause lasts: most end before all heals, the others with it.
 const LONG_NS: (u64, u64) = (6 * SECOND, 60 * SECOND);
 pub(crate) const RAFT: Plane = Plane::Raft;
@@ -165,8 +171,8 @@ impl World {
 
     /// One fault, of a kind that the run's mix allows.
     pub(crate) fn strike(&mut self, node: NodeId) {
-        let Nemesis { pause_ns, lasts_ns, mix, .. } = self.nemesis;
-        if pause_ns == 0 {
+        let Nemesis { pause_ns, calm_at_ns, lasts_ns, mix, .. } = self.nemesis;
+        if pause_ns == 0 || self.now_ns >= calm_at_ns {
             return;
         }
         let lasts_ns = self.random.u64(20 * MS..=lasts_ns);
@@ -483,8 +489,8 @@ impl World {
         }
     }
 
-    /// Draws what the run will be like, and begins it.
-    pub(crate) fn unleash(&mut self, voters: u64) {
+    /// Draws what the run will be like until `end_ns`, and begins it.
+    pub(crate) fn unleash(&mut self, voters: u64, end_ns: u64) {
         let is_clock = self.random.bool();
         let is_membership = self.nodes.len() as u64 > voters;
         let plain = KINDS.map(|(kind, weight)| match kind {
@@ -497,6 +503,11 @@ impl World {
         let mix = if is_wild { wild } else { plain };
         self.nemesis = Nemesis {
             pause_ns: self.random.u64(300..3_000) * MS,
+            calm_at_ns: if self.chance(CALM_RUNS) {
+                end_ns.saturating_sub(self.random.u64(CALM_NS.0..=CALM_NS.1))
+            } else {
+                u64::MAX
+            },
             lasts_ns: self.random.u64(300..6_000) * MS,
             long: if self.chance(300) { self.random.u32(10..60) } else { 0 },
             mix,

@@ -112,8 +112,10 @@ pub(crate) struct History {
     pub(crate) is_clock_unproved: bool,
     /// All clocks are.
     pub(crate) is_healthy: bool,
-    /// How often a node that no majority's clocks had proved right since its start was behind.
-    pub(crate) guessed_behind: u64,
+    /// The last epoch that each run stamped while no majority's clocks had proved its clock right since
+    /// it started, and whether any of these was behind.
+    guessed: BTreeMap<BootId, Epoch>,
+    pub(crate) is_guessed_behind: bool,
     pub(crate) violation: Option<Violation>,
 }
 
@@ -272,12 +274,18 @@ impl History {
     fn check_behind_true_time(&mut self, who: Identity, range: TimestampRange, is_proved: bool) {
         let epoch = range.first().epoch;
         let Some((earliest_ns, _)) = self.believable else { return };
+        // Such an epoch stands until its interval has passed, also when a majority is heard meanwhile.
+        let is_known = self.guessed.get(&who.boot) == Some(&epoch);
+        let is_guessed = !self.is_healthy && (!is_proved || is_known);
+        if is_guessed {
+            self.guessed.insert(who.boot, epoch);
+        }
         let behind_ns = earliest_ns.saturating_sub(epoch.0);
         if behind_ns <= EPOCH_INTERVAL_NS + BEHIND_NS || self.owned.contains_key(&epoch) {
             return;
         }
-        if !is_proved && !self.is_healthy {
-            self.guessed_behind += 1;
+        if is_guessed {
+            self.is_guessed_behind = true;
             return;
         }
         self.violate(Invariant::Bound, || {
@@ -370,7 +378,6 @@ impl History {
         if matches!(kind, MessageKind::RequestPreVote | MessageKind::RequestPreVoteResponse) {
             return;
         }
-        self.quorums.promise(me, out.message.term);
         self.check_promise_first(me, out, promise);
         if kind == MessageKind::Append {
             self.note_sent(&out.message);
@@ -442,8 +449,12 @@ impl History {
         }
     }
 
-    /// A message leaves `me`, which remembers its votes.
-    pub(crate) fn voted(&mut self, me: Identity, out: &Outgoing) {
+    /// A message leaves `me`, which remembers what it has promised, and is taken for whom it is.
+    pub(crate) fn promised(&mut self, me: Identity, out: &Outgoing) {
+        let kind = out.message.kind;
+        if !matches!(kind, MessageKind::RequestPreVote | MessageKind::RequestPreVoteResponse) {
+            self.quorums.promise(me, out.message.term);
+        }
         self.check_one_vote(me, out);
     }
 

@@ -73,7 +73,7 @@ plants! {
     /// Workers of a leader that was asked before it had a range wait for a turn that nobody gives
     /// them. Nothing wrong is answered, but in the end nothing is.
     LostTurn "lost-turn",
-    /// Messages leave before the Promise is raised and the publication made that they rest on.
+    /// The messages of a step leave before its Promise is raised and its publication made. Harmless.
     ReleasedFirst "released-first",
     /// What a step publishes is published before the step's Promise is raised. Harmless.
     PublishedFirst "published-first",
@@ -92,16 +92,16 @@ impl Plant {
             Self::PublishedFirst,
             "no vote leaves before both are done, and a range is published after its term was promised",
         ),
+        (
+            Self::ReleasedFirst,
+            "what names a new term waits for its write, and so for a later step than the one that saw it",
+        ),
         (Self::RevokedLate, "the round asks a quorum for the grant's own term, and is refused"),
         (Self::TransferKeepsGrant, "the old leader's own Promise says no, and so does a quorum's"),
         (Self::CoalescedPublication, "a grant carries its own term, and rounds ask for that one"),
         (
             Self::Core(Bug::CurrentTermAsked),
             "a grant of another term than the round's is refused by the allocator",
-        ),
-        (
-            Self::Core(Bug::EvenHalf),
-            "half of the voters still meets every majority that could elect another leader",
         ),
     ];
 

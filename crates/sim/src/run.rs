@@ -97,7 +97,7 @@ pub fn run(options: Options) -> Outcome {
     summary.simulated_ns = world.now_ns;
     summary.leaderships = vec![world.history.leaderships() as u64];
     summary.ranges = world.history.ranges() as u64;
-    if world.history.guessed_behind > 0 {
+    if world.history.is_guessed_behind {
         summary.faults.insert("clock guessed at a start, behind", 1);
     }
     let story = world.trace.map(|trace| trace.lines).unwrap_or_default();
@@ -135,7 +135,7 @@ impl World {
                 node.disk.make_real(node.id, node.store);
             }
         }
-        world.unleash(voters);
+        world.unleash(voters, options.seconds * SECOND);
         for id in world.ids() {
             world.start(id);
         }

@@ -402,8 +402,11 @@ impl World {
     fn note_event(&mut self, to: NodeId, event: &Event) {
         match event {
             // Too many, and what follows from them is told.
-            Event::Tick | Event::WorkerTick | Event::Share => {}
-            Event::Ping { .. } | Event::Pong { .. } => {}
+            Event::Tick
+            | Event::WorkerTick
+            | Event::Share
+            | Event::Ping { .. }
+            | Event::Pong { .. } => {}
             Event::Raft { from, bytes, .. } => {
                 let message = epicepoch_wire::raft_message::RaftMessage::decode(bytes);
                 self.note(|| format!("{to} receives from {from}: {message:?}"));

@@ -13,7 +13,8 @@ use epicepoch_sim::run::{Failure, Options, run};
 const fn seeds(plant: Plant) -> u64 {
     match plant {
         Plant::Core(Bug::MedianOfKnown) => 2_000,
-        Plant::Core(Bug::HalfOfJoint) => 800,
+        Plant::Core(Bug::HalfOfJoint | Bug::CreepFollowed) => 800,
+        Plant::Core(Bug::SnapshotNeverFailed) => 1_000,
         Plant::LateJoin
         | Plant::JoinAtCompletion
         | Plant::PromiseBeforeFrame
@@ -47,9 +48,15 @@ const fn seeds(plant: Plant) -> u64 {
         | Plant::NoChecksum
         | Plant::WorkerIndexes
         | Plant::SplitOffByOne
+        | Plant::RefusedAndAnswered
+        | Plant::UnheardRefusal
         | Plant::LostTurn
         | Plant::Core(_) => 20,
-        Plant::RevokedLate | Plant::TransferKeepsGrant | Plant::CoalescedPublication => 0,
+        Plant::PublishedFirst
+        | Plant::ReleasedFirst
+        | Plant::RevokedLate
+        | Plant::TransferKeepsGrant
+        | Plant::CoalescedPublication => 0,
     }
 }
 

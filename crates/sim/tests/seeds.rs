@@ -43,10 +43,12 @@ fn clusters_under_every_fault_keep_every_invariant_and_answer_when_healed() {
         summary.leader_changes_median()
     );
     assert!(summary.faults.len() >= 20, "{:?}", summary.faults);
-    // A run in which a leader met the known gap of S11 is not held to it any more: that must stay
-    // rare, or a bug that leaves clocks uncompared would hide behind it.
-    let unproved = summary.faults.get("clock believed without a majority's").copied();
-    assert!(unproved.unwrap_or(0) <= SEEDS / 50, "in {unproved:?} runs");
+    // A run in which a leader met a known gap of S11 is not held to it any more, or not while the gap
+    // is open: that must stay rare, or a bug that leaves clocks uncompared would hide behind it.
+    for gap in ["clock believed without a majority's", "clock guessed at a start, behind"] {
+        let times = summary.faults.get(gap).copied();
+        assert!(times.unwrap_or(0) <= SEEDS / 50, "{gap} in {times:?} runs");
+    }
 }
 
 #[test]

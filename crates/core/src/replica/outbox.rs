@@ -100,13 +100,14 @@ impl Outbox {
             MessageKind::RequestVote | MessageKind::RequestVoteResponse => {
                 planted::is(Bug::EarlyVote)
             }
-            MessageKind::AppendResponse => {
-                planted::is(Bug::EarlyAck)
-                    || planted::is(Bug::EarlyOverwrite) && message.index <= self.reached.0
-            }
+            MessageKind::AppendResponse => planted::is(Bug::EarlyAck),
             _ => false,
         };
+        let is_overwrite = planted::is(Bug::EarlyOverwrite)
+            && message.kind == MessageKind::AppendResponse
+            && message.index <= self.reached.0;
         let after = if is_early { 0 } else { after };
+        let after = if is_overwrite { self.vote_at } else { after };
         // S6: whatever leaves, the term that it names is durable first.
         safety_assert!(
             after >= self.vote_at,
