@@ -7,6 +7,7 @@
 //! - [`worker`]: the data plane: one event loop per thread; rounds, batches, confirm links.
 //! - [`http`]: what clients see, on the workers' threads.
 //! - `native`: the native protocol, on the workers' threads and the same port.
+//! - `outbox`: answers of one connection that wait to be written.
 //! - [`listener`]: the client port.
 //! - [`consensus`]: the thread that runs the replica, its peers' links and their clocks.
 //! - [`storage`]: the data directory: who it belongs to, and what must survive.
@@ -26,6 +27,7 @@ pub mod listener;
 pub mod metrics;
 mod native;
 pub mod node;
+mod outbox;
 pub mod shared;
 pub mod storage;
 mod sync;

@@ -22,9 +22,10 @@ use epicepoch_wire::native::{
 use tokio::io::{AsyncRead as _, ReadBuf};
 use tokio::net::TcpStream;
 
+use super::answers;
 use super::greeting::{self, Refusal};
-use super::outbox::Outbox;
 use crate::http::connection::{ClientState, IDLE_TIME_MAX};
+use crate::outbox::Outbox;
 use crate::worker::batch::Outcome;
 use crate::worker::sequencer::{Sequencer, Ticket};
 
@@ -179,7 +180,7 @@ impl Connection {
     fn answer(&mut self, requests: usize, outcome: Outcome) {
         match outcome {
             Ok(range) => {
-                self.outbox.answer(self.waiting.drain(..requests), range);
+                answers::encode(self.waiting.drain(..requests), range, self.outbox.bytes());
                 self.common.sequencer.metrics().native_answers.add_alone(requests as u64);
             }
             Err(code) => {

@@ -5,8 +5,8 @@
 //!
 //! - `connection`: one client's connection: reads, answers, limits, how it ends.
 //! - `greeting`: who may connect, and what they are told.
-//! - `outbox`: answers that wait to be written.
+//! - `answers`: answers as bytes.
 
+mod answers;
 pub(crate) mod connection;
 mod greeting;
-mod outbox;
