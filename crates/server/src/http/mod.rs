@@ -2,8 +2,10 @@
 //! each answers. It holds no timestamp and no proof: `/timestamp` asks the worker's sequencer.
 //!
 //! - `connection`: a client's connection: limits, idle time, how it ends.
+//! - `client_state`: since when a connection is silent.
 //! - `opening`: what a connection begins with.
-//! - `service`: one request: route, wait, answer.
+//! - `hot`: `GET /timestamp` over HTTP/1.1, as far as it can be answered without hyper.
+//! - `service`: one request that came through hyper: route, wait, answer.
 //! - `route`: paths and methods.
 //! - `query`: what a request for timestamps asks for.
 //! - `answer`: headers and bodies common to all answers, and the texts of refusals.
@@ -12,7 +14,9 @@
 
 mod answer;
 mod body;
+pub(crate) mod client_state;
 pub(crate) mod connection;
+pub mod hot;
 mod members;
 mod opening;
 pub mod query;

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use super::answer::{self, Answer};
 use super::body::Body;
-use super::connection::{ClientState, InFlight};
+use super::client_state::{ClientState, InFlight};
 use super::members;
 use super::query::{Ask, BadQuery, Format};
 use super::route::Route;
@@ -123,9 +123,9 @@ impl NodeService {
 
     /// The answer to a request for timestamps.
     fn timestamps(&self, outcome: Outcome, format: Format) -> Answer {
-        let view = self.sequencer.view();
         match outcome {
             Ok(range) => {
+                let view = self.sequencer.view();
                 let body = match format {
                     Format::Binary => Body::list(range),
                     Format::Range => Body::range(&range),
@@ -135,19 +135,8 @@ impl NodeService {
                 self.count(PathLabel::Timestamp, &answer, None);
                 answer
             }
-            Err(code) => {
-                let code = self.in_other_words(code);
-                let answer = answer::refusal(&view, code);
-                self.count(PathLabel::Timestamp, &answer, Some(code));
-                answer
-            }
+            Err(code) => refuse(&self.sequencer, code, 1),
         }
-    }
-
-    /// A node that stops says so where it has nobody to name.
-    fn in_other_words(&self, code: ErrorCode) -> ErrorCode {
-        let is_vague = matches!(code, ErrorCode::NoLeader | ErrorCode::NotReady);
-        if is_vague && self.is_shutting_down() { ErrorCode::ShuttingDown } else { code }
     }
 
     /// What the other paths say.
@@ -169,7 +158,7 @@ impl NodeService {
     }
 
     fn is_shutting_down(&self) -> bool {
-        self.sequencer.shared.health.is_shutting_down.load(Ordering::Relaxed)
+        is_shutting_down(&self.sequencer)
     }
 
     fn count(&self, label: PathLabel, answer: &Answer, refusal: Option<ErrorCode>) {
@@ -179,6 +168,22 @@ impl NodeService {
             metrics.count_refusal(code);
         }
     }
+}
+
+/// The answer to `requests` for timestamps that get none, and counts it. A node that stops says so
+/// where it has nobody to name.
+pub(super) fn refuse(sequencer: &Sequencer, code: ErrorCode, requests: u64) -> Answer {
+    let is_vague = matches!(code, ErrorCode::NoLeader | ErrorCode::NotReady);
+    let code = if is_vague && is_shutting_down(sequencer) { ErrorCode::ShuttingDown } else { code };
+    let answer = answer::refusal(&sequencer.view(), code);
+    let metrics = sequencer.metrics();
+    metrics.count_answers(PathLabel::Timestamp, answer.status().as_u16(), requests);
+    metrics.count_refusals(code, requests);
+    answer
+}
+
+fn is_shutting_down(sequencer: &Sequencer) -> bool {
+    sequencer.shared.health.is_shutting_down.load(Ordering::Relaxed)
 }
 
 impl Service<Request<Incoming>> for NodeService {

@@ -85,8 +85,13 @@ impl Default for WorkerMetrics {
 impl WorkerMetrics {
     /// Counts an answer.
     pub(crate) fn count_answer(&self, path: PathLabel, status: u16) {
+        self.count_answers(path, status, 1);
+    }
+
+    /// Counts answers with one status.
+    pub(crate) fn count_answers(&self, path: PathLabel, status: u16, answers: u64) {
         if let Some(position) = STATUSES.iter().position(|known| *known == status) {
-            self.answers[path as usize][position].add_alone(1);
+            self.answers[path as usize][position].add_alone(answers);
         }
     }
 

@@ -24,7 +24,7 @@ use tokio::net::TcpStream;
 
 use super::answers;
 use super::greeting::{self, Refusal};
-use crate::http::connection::{ClientState, IDLE_TIME_MAX};
+use crate::http::client_state::{ClientState, IDLE_TIME_MAX};
 use crate::outbox::Outbox;
 use crate::worker::batch::Outcome;
 use crate::worker::sequencer::{Sequencer, Ticket};

@@ -200,6 +200,11 @@ impl Room {
         }
     }
 
+    /// The last clock reading that this room was told of, monotonic nanoseconds.
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
     /// Whether nobody has joined the open batch.
     pub(crate) fn is_open_empty(&self) -> bool {
         self.open.is_empty()

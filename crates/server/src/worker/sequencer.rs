@@ -200,6 +200,12 @@ impl Sequencer {
         }
     }
 
+    /// A time that is past, monotonic nanoseconds: when a batch was last opened or closed, or the
+    /// timer last ticked. It costs no clock reading, and nothing that matters rests on it.
+    pub(crate) fn recent_ns(&self) -> u64 {
+        self.room.borrow().now_ns()
+    }
+
     /// What this worker last saw published.
     pub(crate) fn view(&self) -> Rc<View> {
         self.view.borrow().clone()

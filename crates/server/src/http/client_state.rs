@@ -1,0 +1,263 @@
+//! What the sweep must know of a client's connection: whether requests are being answered, and
+//! since when it is silent or in the middle of a head. It reads no clock and closes nothing.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use http::Version;
+
+/// Silence after which a connection without requests is closed: longer than the 90 seconds after
+/// which common clients close theirs, so that they seldom meet a closed one.
+pub(crate) const IDLE_TIME_MAX: Duration = Duration::from_mins(2);
+/// Time from the first byte of a request to the end of its head, and of a native hello to its end.
+const HEAD_TIME_MAX: Duration = Duration::from_secs(10);
+/// Time between two looks at all connections.
+pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What the sweep must know of a connection. Times are counted in sweeps.
+#[derive(Debug)]
+pub(crate) struct ClientState {
+    sweeps: Rc<Cell<u64>>,
+    /// Requests that are being answered.
+    in_flight: Cell<u32>,
+    is_http2: Cell<bool>,
+    pub(super) is_native: Cell<bool>,
+    has_begun: Cell<bool>,
+    /// When a request last came or was answered, or the socket last took bytes.
+    active_at: Cell<u64>,
+    /// When the first byte of a request came whose head is not complete.
+    head_at: Cell<Option<u64>>,
+    /// The client has closed its side, or the connection broke.
+    pub(super) has_ended: Cell<bool>,
+    /// The sweep found it overdue.
+    pub(super) is_cut: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl ClientState {
+    /// A connection that begins now; `sweeps` counts its time.
+    pub(super) fn new(sweeps: Rc<Cell<u64>>) -> Self {
+        Self {
+            in_flight: Cell::default(),
+            is_http2: Cell::default(),
+            is_native: Cell::default(),
+            has_begun: Cell::default(),
+            active_at: Cell::new(sweeps.get()),
+            head_at: Cell::default(),
+            has_ended: Cell::default(),
+            is_cut: Cell::default(),
+            waker: RefCell::default(),
+            sweeps,
+        }
+    }
+
+    /// Notes that a request has come whole.
+    pub(crate) fn begin(self: &Rc<Self>, version: Version) -> InFlight {
+        self.in_flight.set(self.in_flight.get() + 1);
+        self.head_at.set(None);
+        self.active_at.set(self.sweeps.get());
+        if version == Version::HTTP_2 {
+            self.is_http2.set(true);
+        }
+        InFlight(self.clone())
+    }
+
+    /// Notes that a native client has begun its hello.
+    pub(crate) fn begin_hello(&self) {
+        self.is_native.set(true);
+        self.head_at.set(Some(self.sweeps.get()));
+    }
+
+    /// Notes that the hello of a native client has come whole.
+    pub(crate) fn end_hello(&self) {
+        self.head_at.set(None);
+        self.active_at.set(self.sweeps.get());
+    }
+
+    /// Notes what a read brought, of which the hot path took requests in: whether it took any, and
+    /// whether what is left is the beginning of another.
+    pub(crate) fn note_requests(&self, has_taken: bool, is_in_head: bool) {
+        if has_taken {
+            // From here on it is HTTP/1.1, whatever comes.
+            self.has_begun.set(true);
+            self.active_at.set(self.sweeps.get());
+            self.head_at.set(None);
+        }
+        if is_in_head && self.head_at.get().is_none() {
+            self.head_at.set(Some(self.sweeps.get()));
+        }
+    }
+
+    /// Notes how many requests of a native client, or on the hot path, are being answered.
+    pub(crate) fn set_in_flight(&self, requests: u32) {
+        if self.in_flight.replace(requests) != requests {
+            self.active_at.set(self.sweeps.get());
+        }
+    }
+
+    /// Notes that the client sends no more.
+    pub(crate) fn note_end(&self) {
+        self.has_ended.set(true);
+    }
+
+    /// Notes bytes that were read; none at the end.
+    pub(super) fn handle_read(&self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            self.has_ended.set(true);
+            return;
+        }
+        if !self.has_begun.replace(true) {
+            self.is_http2.set(bytes.starts_with(H2_PREFACE_START));
+        }
+        // Reading alone is no activity: a client that sends frames and takes nothing off its socket
+        // would never be idle. A ping counts by the answer to it, once the socket took that.
+        let is_in_head = !self.is_http2.get() && self.in_flight.get() == 0;
+        if is_in_head && self.head_at.get().is_none() {
+            self.head_at.set(Some(self.sweeps.get()));
+        }
+    }
+
+    /// Notes that the socket took bytes: the client reads, or its window still has room.
+    pub(crate) fn handle_write(&self) {
+        self.active_at.set(self.sweeps.get());
+    }
+
+    /// Whether the client has been silent, or in the middle of a request's head, for too long. A
+    /// request that is being answered has a deadline of its own.
+    pub(super) fn is_overdue(&self) -> bool {
+        let is_past = |since: u64, limit: Duration| {
+            let sweeps = limit.as_millis() / SWEEP_INTERVAL.as_millis();
+            u128::from(self.sweeps.get() - since) > sweeps
+        };
+        let is_slow = self.head_at.get().is_some_and(|since| is_past(since, HEAD_TIME_MAX));
+        self.in_flight.get() == 0 && (is_slow || is_past(self.active_at.get(), IDLE_TIME_MAX))
+    }
+
+    /// Notes who is to be woken.
+    pub(super) fn note_waker(&self, context: &Context<'_>) {
+        let mut noted = self.waker.borrow_mut();
+        if !noted.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            *noted = Some(context.waker().clone());
+        }
+    }
+
+    /// Has the task of the connection look again.
+    pub(super) fn wake(&self) {
+        if let Some(waker) = self.waker.borrow().as_ref() {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+/// How an HTTP/2 connection begins (RFC 9113, 3.4); no HTTP/1.1 method does.
+const H2_PREFACE_START: &[u8] = b"PRI";
+
+/// Held while a request is being answered.
+#[derive(Debug)]
+pub(crate) struct InFlight(Rc<ClientState>);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let state = &self.0;
+        state.in_flight.set(state.in_flight.get() - 1);
+        state.active_at.set(state.sweeps.get());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Fixture {
+        sweeps: Rc<Cell<u64>>,
+        state: Rc<ClientState>,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let sweeps = Rc::new(Cell::new(0));
+            Self { state: Rc::new(ClientState::new(sweeps.clone())), sweeps }
+        }
+
+        /// Whether the connection is overdue after so many more seconds.
+        fn is_overdue_after(&self, seconds: u64) -> bool {
+            self.sweeps.set(self.sweeps.get() + seconds);
+            self.state.is_overdue()
+        }
+    }
+
+    #[test]
+    fn a_silent_client_is_overdue_after_two_minutes() {
+        let silent = Fixture::new();
+        assert!(!silent.is_overdue_after(120));
+        assert!(silent.is_overdue_after(1));
+    }
+
+    #[test]
+    fn half_a_request_is_overdue_after_ten_seconds_however_it_trickles() {
+        let slow = Fixture::new();
+        slow.state.handle_read(b"GET /times");
+        assert!(!slow.is_overdue_after(10));
+        slow.state.handle_read(b"t");
+        assert!(slow.is_overdue_after(1));
+    }
+
+    #[test]
+    fn the_beginning_of_a_request_behind_hot_ones_has_ten_seconds_of_its_own() {
+        let slow = Fixture::new();
+        slow.state.note_requests(false, true);
+        assert!(!slow.is_overdue_after(9));
+        slow.state.note_requests(true, true);
+        slow.state.note_requests(false, true);
+        assert!(!slow.is_overdue_after(10));
+        assert!(slow.is_overdue_after(1));
+        slow.state.note_requests(true, false);
+        assert!(!slow.is_overdue_after(120));
+        assert!(slow.is_overdue_after(1));
+    }
+
+    #[test]
+    fn a_request_that_is_being_answered_is_never_overdue() {
+        let busy = Fixture::new();
+        busy.state.handle_read(b"GET /timestamp HTTP/1.1\r\n\r\n");
+        let in_flight = ClientState::begin(&busy.state, Version::HTTP_11);
+        assert!(!busy.is_overdue_after(1000));
+        drop(in_flight);
+        assert!(!busy.is_overdue_after(120));
+        assert!(busy.is_overdue_after(1));
+    }
+
+    #[test]
+    fn an_http2_client_that_only_pings_is_kept() {
+        let pinging = Fixture::new();
+        pinging.state.handle_read(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        for _ in 0..10 {
+            assert!(!pinging.is_overdue_after(100));
+            pinging.state.handle_read(b"a ping");
+            pinging.state.handle_write();
+        }
+        assert!(pinging.is_overdue_after(121));
+    }
+
+    #[test]
+    fn an_http2_client_that_sends_frames_but_reads_none_is_overdue() {
+        let deaf = Fixture::new();
+        deaf.state.handle_read(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        drop(ClientState::begin(&deaf.state, Version::HTTP_2));
+        assert!(!deaf.is_overdue_after(100));
+        deaf.state.handle_read(b"a frame");
+        assert!(deaf.is_overdue_after(21));
+    }
+
+    #[test]
+    fn a_client_that_takes_no_answer_is_overdue() {
+        let stuck = Fixture::new();
+        drop(ClientState::begin(&stuck.state, Version::HTTP_11));
+        stuck.sweeps.set(100);
+        stuck.state.handle_write();
+        assert!(!stuck.is_overdue_after(120));
+        assert!(stuck.is_overdue_after(1));
+    }
+}
