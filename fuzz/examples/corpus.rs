@@ -242,6 +242,24 @@ fn texts() -> io::Result<()> {
     ] {
         put("http_query", name, &[&max_n[..], query.as_bytes()].concat())?;
     }
+    for (name, request) in [
+        ("plain", &b"GET /timestamp HTTP/1.1\r\nHost: a:8080\r\n\r\n"[..]),
+        (
+            "many",
+            b"GET /timestamp?n=100&format=binary HTTP/1.1\r\nHost: a\r\nUser-Agent: curl/8.5.0\r\n\
+            Accept: */*\r\nConnection: Keep-Alive\r\nepicepoch-request-id: 42-abc\r\n\r\nGET /",
+        ),
+        ("last", b"GET /timestamp?format=range&n=4294967296 HTTP/1.1\r\nconnection:close\r\nhost:\r\n\r\n"),
+        ("begun", b"GET /timestamp?n=3 HTTP/1.1\r\nHost: a\r\nCookie: \t"),
+        ("body", b"GET /timestamp HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc"),
+        (
+            "smuggled",
+            b"GET /timestamp HTTP/1.1\r\nHost: a\r\nX: y\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        ),
+        ("folded", b"GET /timestamp HTTP/1.1\r\nHost: a\r\nX: y\r\n z: a\r\n\r\n"),
+    ] {
+        put("http_request", name, &[&max_n[..], request].concat())?;
+    }
     let deployed = include_str!("../../deploy/epicepoch.toml");
     put("settings", "deployed", deployed.as_bytes())?;
     let least = "node_id = 1\nraft_addr = 'a:1'\nsingle = true\nworkers = 2\nmax_n = 10\n";

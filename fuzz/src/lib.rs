@@ -3,7 +3,7 @@
 //! opens a socket, and nothing that ships depends on it.
 //!
 //! - `wire`: frames, payloads, Raft messages, the native protocol, records, timestamps.
-//! - `text`: queries, settings, members, HTTP answers, promises.
+//! - `text`: queries, requests, settings, members, HTTP answers, promises.
 //! - `storage`: a database file with any damage.
 //! - `replica`: one replica, fed with messages, ticks, crashes.
 //! - `script`: bytes as a script of events; [`epicepoch_sim::script`] runs a cluster of it.
@@ -48,7 +48,7 @@ pub struct Target {
 }
 
 /// Every target that must hold. `planted` is not among them: it must not.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 16] = [
     Target { name: "frame", run: targets::frame },
     Target { name: "payload", run: targets::payload },
     Target { name: "raft_message", run: targets::raft_message },
@@ -56,6 +56,7 @@ pub const TARGETS: [Target; 15] = [
     Target { name: "record", run: targets::record },
     Target { name: "timestamp", run: targets::timestamp },
     Target { name: "http_query", run: targets::http_query },
+    Target { name: "http_request", run: targets::http_request },
     Target { name: "settings", run: targets::settings },
     Target { name: "members", run: targets::members },
     Target { name: "http_answer", run: targets::http_answer },
@@ -89,6 +90,8 @@ pub mod targets {
         wire::timestamp;
         /// Queries of `/timestamp`.
         text::http_query;
+        /// The hot request of HTTP/1.1.
+        text::http_request;
         /// Files of settings.
         text::settings;
         /// Bodies of `/members`.

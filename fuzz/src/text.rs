@@ -9,6 +9,7 @@ use epicepoch_bench::http2::{Event, Session, SessionError};
 use epicepoch_bench::slo::Slo;
 use epicepoch_client::Members;
 use epicepoch_server::config::MAX_N;
+use epicepoch_server::http::hot::scan::{HotRequest, LIST_COUNT_MAX, REQUEST_LEN_MAX, Scan, scan};
 use epicepoch_server::http::query::{Ask, Format};
 use epicepoch_wire::http::RANGE_COUNT_MAX;
 
@@ -34,6 +35,54 @@ pub(crate) fn http_query(data: &[u8]) {
             assert_eq!(bad.code.status(), 400, "a bad query is the client's mistake");
         }
     }
+}
+
+/// The beginning of an HTTP/1.1 connection, as the hot path reads it. The first bytes are the
+/// maximum of `n`. What it takes is what a parser that others rely on takes, and means the same;
+/// where the bytes end changes nothing.
+pub(crate) fn http_request(data: &[u8]) {
+    let Some((max_n, bytes)) = data.split_first_chunk::<4>() else { return };
+    let max_n = u64::from(u32::from_le_bytes(*max_n)).clamp(MAX_N.min, MAX_N.max);
+    let HotRequest { ask, request_id, closes, len } = match scan(bytes, max_n) {
+        Scan::Hot(request) => request,
+        Scan::Partial => {
+            assert!(bytes.len() < REQUEST_LEN_MAX, "a limit to what is waited for");
+            return assert_ne!(scan(&bytes[..bytes.len() / 2], max_n), Scan::Other);
+        }
+        Scan::Other => {
+            let more = [bytes, b"\r\n\r\n"].concat();
+            return assert_eq!(scan(&more, max_n), Scan::Other, "whatever follows");
+        }
+    };
+    let whole = &bytes[..len];
+    assert!(len <= REQUEST_LEN_MAX && scan(whole, max_n) == scan(bytes, max_n));
+    for cut in [len - 1, len / 2, len / 3, 0] {
+        assert_eq!(scan(&whole[..cut], max_n), Scan::Partial, "cut at {cut}");
+    }
+    let mut headers = [httparse::EMPTY_HEADER; 100];
+    let mut request = httparse::Request::new(&mut headers);
+    let parsed = request.parse(bytes);
+    assert_eq!(parsed, Ok(httparse::Status::Complete(len)), "a request as others see it");
+    assert_eq!((request.method, request.version), (Some("GET"), Some(1)));
+    let path = request.path.unwrap_or_default();
+    let query = path.strip_prefix("/timestamp").expect("the hot path");
+    assert_eq!(Ask::parse(query.strip_prefix('?'), max_n), Ok(ask));
+    assert!(
+        ask.format == Format::Range || ask.format == Format::Binary && ask.count <= LIST_COUNT_MAX
+    );
+    let values = |name: &str| -> Vec<&[u8]> {
+        let same = request.headers.iter().filter(|it| it.name.eq_ignore_ascii_case(name));
+        same.map(|it| it.value.trim_ascii()).collect()
+    };
+    for name in ["content-length", "transfer-encoding", "upgrade", "expect", "te", "trailer"] {
+        assert!(values(name).is_empty(), "{name} is not for the hot path");
+    }
+    assert_eq!(values("host").len(), 1);
+    assert_eq!(values("epicepoch-request-id").first().copied().unwrap_or_default(), request_id);
+    let connection = values("connection");
+    assert!(connection.len() <= 1);
+    let asks_to_close = connection.iter().any(|it| it.eq_ignore_ascii_case(b"close"));
+    assert_eq!(asks_to_close, closes);
 }
 
 /// A file of settings, from its text to a checked configuration.
