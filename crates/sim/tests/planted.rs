@@ -17,23 +17,15 @@ const fn seeds(plant: Plant) -> u64 {
         Plant::Core(Bug::SnapshotNeverFailed) => 1_000,
         Plant::LateJoin
         | Plant::JoinAtCompletion
-        | Plant::PromiseBeforeFrame
-        | Plant::RestartPromise
         | Plant::LyingDisk
         | Plant::TermFromLog
         | Plant::Unremembered
         | Plant::OwnClock
-        | Plant::Core(
-            Bug::RestartTrustsWall
-            | Bug::JumpFollowed
-            | Bug::CountedTwice
-            | Bug::LearnerCounts
-            | Bug::RemovedCounts
-            | Bug::ForgottenVote,
-        ) => 300,
+        | Plant::Core(Bug::RestartTrustsWall | Bug::JumpFollowed | Bug::ForgottenVote) => 300,
         Plant::WipedDisk
         | Plant::Core(
-            Bug::AnyReplyCounts
+            Bug::IncomingHalf
+            | Bug::EarlyOverwrite
             | Bug::OldVoters
             | Bug::LateVoters
             | Bug::SnapshotForgetsOwner
@@ -44,6 +36,8 @@ const fn seeds(plant: Plant) -> u64 {
         ) => 100,
         Plant::Unconfirmed
         | Plant::CheckedAtArrival
+        | Plant::PromiseBeforeFrame
+        | Plant::RestartPromise
         | Plant::RecentRound
         | Plant::NoChecksum
         | Plant::WorkerIndexes

@@ -64,3 +64,15 @@ fn clusters_of_one_three_five_and_seven_answer() {
         assert!(summary.answered > 8 * 500, "{nodes} nodes: {summary}");
     }
 }
+
+/// Messages that are minutes old come only where a run lasts that long.
+#[test]
+fn runs_of_ten_minutes_have_messages_that_are_minutes_old() {
+    let mut old = 0;
+    for seed in 0..4 {
+        let outcome = run(Options { seconds: 600, ..Options::new(seed) });
+        assert_eq!(outcome.failure, None, "seed {seed}, 600 seconds");
+        old += outcome.summary.messages_old;
+    }
+    assert!(old > 0);
+}

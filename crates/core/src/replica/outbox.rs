@@ -103,7 +103,9 @@ impl Outbox {
             MessageKind::AppendResponse => planted::is(Bug::EarlyAck),
             _ => false,
         };
+        // Where everything but this step's write is durable, so that its index is there already.
         let is_overwrite = planted::is(Bug::EarlyOverwrite)
+            && self.outstanding.len() <= 1
             && message.kind == MessageKind::AppendResponse
             && message.index <= self.reached.0;
         let after = if is_early { 0 } else { after };
