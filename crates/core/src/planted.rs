@@ -49,6 +49,10 @@ bugs! {
     OldVoters "old-voters",
     /// The workers' voters are published some time after the change is applied.
     LateVoters "late-voters",
+    /// An id that was removed is admitted again.
+    ReusedId "reused-id",
+    /// A learner is promoted however much it lacks, and whether or not it is there.
+    PromotesBehind "promotes-behind",
     // Promise, disk and votes.
     /// The Promise is raised at the next tick, when the vote may have left.
     LatePromise "late-promise",

@@ -9,7 +9,7 @@ use std::fmt;
 use epicepoch_core::durable::Restored;
 use epicepoch_core::publication::{EpochRange, Identity, Published, Role};
 use epicepoch_core::quorum::Voters;
-use epicepoch_core::replica::Outgoing;
+use epicepoch_core::replica::{LAG_MAX, Outgoing};
 use epicepoch_core::state::{Owner, State};
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
 use epicepoch_wire::{BootId, Epoch, LogIndex, NodeId, StoreId, Term, Timestamp, TimestampRange};
@@ -44,6 +44,10 @@ pub enum Invariant {
     Voters,
     /// S8, and Raft's own: one leader per term.
     OneLeader,
+    /// S8: an id that was removed is never a member again.
+    Ids,
+    /// S12: whoever is promoted as operators ask for it has what was committed.
+    CaughtUp,
     /// S9: correct peers send nothing that has to be refused as impossible, and lose nothing.
     Possible,
     /// S10: a request that arrived is told once: refused, or given as many as it asked for.
@@ -102,6 +106,8 @@ pub(crate) struct History {
     states: BTreeMap<LogIndex, (Vec<u8>, Voters)>,
     pub(crate) quorums: Quorums,
     ceilings: BTreeMap<BootId, Epoch>,
+    /// Every id that was removed, and the lowest index at which a node was seen to know it.
+    removed: BTreeMap<NodeId, LogIndex>,
     /// The latest time that any node has trusted, Unix nanoseconds.
     pub(crate) trusted_max_ns: u64,
     /// True time less and plus what a believed clock may be off, while a majority of the clocks is
@@ -305,7 +311,30 @@ impl History {
         if let Some((owner, range)) = &state.owner {
             self.check_owned_once(*owner, *range);
         }
+        self.check_ids(index, state);
         self.check_equal_state(who, index, state, now);
+    }
+
+    /// What a node knows of removals is not asked: it may have forgotten them.
+    fn check_ids(&mut self, index: LogIndex, state: &State) {
+        for node in &state.removed {
+            let at = self.removed.entry(*node).or_insert(index);
+            *at = index.min(*at);
+        }
+        let was_removed = |node: &&NodeId| self.removed.get(*node).is_some_and(|at| *at < index);
+        if let Some(node) = state.members.keys().find(was_removed).copied() {
+            self.violate(Invariant::Ids, || format!("{node} was removed and is a member again"));
+        }
+    }
+
+    /// A leader that knows `committed` entries to be committed has taken an operator's order to
+    /// promote a node whose disk holds entries up to `last`.
+    pub(crate) fn promotes(&mut self, node: NodeId, last: LogIndex, committed: LogIndex) {
+        if last.0 + LAG_MAX < committed.0 {
+            self.violate(Invariant::CaughtUp, || {
+                format!("{node} is promoted and holds {last} of {committed} committed entries")
+            });
+        }
     }
 
     fn check_ceiling(&mut self, who: Identity, state: &State) {

@@ -111,11 +111,34 @@ impl World {
         if is_of_voters && self.chance(self.nemesis.divided) {
             self.divide_around(leader, &published);
         }
-        // Whether it can be proposed just now is not the question here.
-        if self.with(leader, |replica, now| replica.propose_change(now, &change)).is_ok() {
+        // What is not prudent is safe all the same, and asked of the core, too. Whether it can be
+        // proposed just now is not the question here.
+        if self.propose_prudently(leader, &change)
+            || self.with(leader, |replica, now| replica.propose_change(now, &change)).is_ok()
+        {
             self.count("membership change");
             self.provoke(leader);
         }
+    }
+
+    /// Asks as operators do. What is taken must leave voters that are there.
+    fn propose_prudently(&mut self, leader: NodeId, change: &MembershipChange) -> bool {
+        let committed = self.at(leader).running().replica.status().committed;
+        let taken = self.with(leader, |replica, now| replica.propose_prudent_change(now, change));
+        if taken.is_err() {
+            return false;
+        }
+        self.count("prudent change");
+        for step in &change.steps {
+            if let MembershipStep::Promote(node) = step
+                && !self.at(*node).disk.is_set_back()
+            {
+                let durable = self.at(*node).disk.durable();
+                let last = durable.entries.last().map_or(durable.record.index, |it| it.index);
+                self.history.promotes(*node, last, committed);
+            }
+        }
+        true
     }
 
     /// A change of members is about to be proposed: its leader, those that are no voters yet and

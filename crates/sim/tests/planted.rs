@@ -21,7 +21,9 @@ const fn seeds(plant: Plant) -> u64 {
         | Plant::TermFromLog
         | Plant::Unremembered
         | Plant::OwnClock
-        | Plant::Core(Bug::RestartTrustsWall | Bug::JumpFollowed | Bug::ForgottenVote) => 300,
+        | Plant::Core(
+            Bug::RestartTrustsWall | Bug::JumpFollowed | Bug::PromotesBehind | Bug::ForgottenVote,
+        ) => 300,
         Plant::WipedDisk
         | Plant::Core(
             Bug::IncomingHalf

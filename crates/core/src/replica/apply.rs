@@ -221,19 +221,13 @@ impl Replica {
         if self.raw.store().record().index >= self.applied.0 {
             return;
         }
-        let conf = self.raw.raft.prs().conf().to_conf_state();
-        let record = Record {
-            index: self.applied.0,
-            term: self.applied.1,
-            configuration: translate::configuration(&conf),
-            data: self.remembered(),
-        };
+        let record = self.record();
         self.raw.mut_store().record_applied(record);
         self.compact_if_due();
     }
 
     /// The state as a record and a snapshot hold it: all of it, but for planted bugs.
-    fn remembered(&self) -> Vec<u8> {
+    pub(super) fn remembered(&self) -> Vec<u8> {
         let forgets_owner = planted::is(Bug::SnapshotForgetsOwner);
         let forgets_ceiling = planted::is(Bug::SnapshotForgetsCeiling);
         if !forgets_owner && !forgets_ceiling {

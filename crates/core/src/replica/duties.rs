@@ -246,7 +246,7 @@ impl Replica {
         candidates.map(|(node, _)| node).max_by_key(|node| (matched(*node), u64::MAX - node.0))
     }
 
-    fn is_heard(&self, node: NodeId) -> bool {
+    pub(super) fn is_heard(&self, node: NodeId) -> bool {
         let election_ns = self.config.tick_ns * self.config.election_ticks as u64;
         let heard = self.duties.heard_ns.get(&node);
         heard.is_some_and(|at| self.now_ns.saturating_sub(*at) <= election_ns)

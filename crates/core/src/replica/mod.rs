@@ -11,6 +11,7 @@
 
 mod apply;
 mod duties;
+mod operator;
 mod outbox;
 mod position;
 mod refusal;
@@ -37,6 +38,7 @@ use crate::state::{MembershipChange, State, is_recordable};
 use crate::translate;
 
 use duties::Duties;
+pub use operator::{LAG_MAX, NotCaughtUp, TransferError};
 use outbox::Outbox;
 use position::Places;
 pub use report::{Fatal, HandOver, PeerProgress, Report, Status};
@@ -130,6 +132,23 @@ pub enum ChangeError {
     /// The change can never be made.
     #[error("{0}")]
     Refused(&'static str),
+    /// Wait until the member is caught up; see [`Replica::propose_prudent_change`].
+    #[error(transparent)]
+    NotCaughtUp(#[from] NotCaughtUp),
+    /// Hand leadership over first, then ask the new leader.
+    #[error("node {0} leads: hand leadership over first, then remove it")]
+    Leads(NodeId),
+    /// Bring voters back, add others or remove those that are gone first.
+    #[error(
+        "only {there} of the {voters} voters that there would be are there, which is no majority: \
+         nobody could answer any more"
+    )]
+    Stranded {
+        /// Voters of the new configuration that were heard within an election timeout.
+        there: usize,
+        /// All of them.
+        voters: usize,
+    },
 }
 
 /// One replica of the cluster.

@@ -9,6 +9,7 @@ mod election;
 mod garbage;
 mod leadership;
 mod membership;
+mod operators;
 mod planted;
 mod positions;
 mod refusals;

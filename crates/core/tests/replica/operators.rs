@@ -1,0 +1,163 @@
+//! What operators ask of a leader: what is refused because nobody would be left to answer, and why.
+
+use epicepoch_core::replica::{ChangeError, LAG_MAX, NotCaughtUp, Replica, Report, TransferError};
+use epicepoch_core::state::{MembershipChange, MembershipStep, Outcome};
+use epicepoch_wire::raft_message::MessageKind;
+use epicepoch_wire::{NodeId, StoreId};
+
+use crate::support::bench::{Bench, message};
+use crate::support::{ELECTION_TICKS, member};
+
+fn learner(node: u64) -> MembershipStep {
+    MembershipStep::AddLearner(member(NodeId(node), StoreId(u128::from(node) + 100)))
+}
+
+fn ask(bench: &mut Bench, steps: &[MembershipStep]) -> Result<(), ChangeError> {
+    let change = MembershipChange { nonce: 1, steps: steps.to_vec() };
+    let result = Replica::propose_prudent_change(&mut bench.replica, bench.now_ns, &change);
+    bench.drain();
+    result
+}
+
+fn hand_over(bench: &mut Bench, to: Option<u64>) -> Result<NodeId, TransferError> {
+    let result = bench.replica.hand_over_asked(bench.now_ns, to.map(NodeId));
+    bench.drain();
+    result
+}
+
+/// Node 1 as leader of these voters, everything durable and acknowledged.
+fn led_bench(voters: &[u64]) -> Bench {
+    let mut bench = Bench::new(voters);
+    let others: Vec<u64> = voters.iter().copied().filter(|id| *id != 1).collect();
+    bench.elect(&others);
+    bench.persist();
+    others.iter().for_each(|other| bench.ack_all(*other));
+    bench
+}
+
+/// `node` says that it is there, and nothing of what it has.
+fn hear(bench: &mut Bench, node: u64) {
+    let beat = message(MessageKind::HeartbeatResponse, bench.status().term.0);
+    bench.take(node, &beat).expect("an answer is taken");
+}
+
+/// A cluster of one with node 4 as a learner that has nothing, long ago.
+fn bench_with_learner() -> Bench {
+    let mut bench = led_bench(&[1]);
+    assert_eq!(ask(&mut bench, &[learner(4)]), Ok(()));
+    bench.persist();
+    for _ in 0..10_000 {
+        if bench.status().committed.0 > 3 * LAG_MAX {
+            return bench;
+        }
+        bench.tick();
+        bench.persist();
+    }
+    panic!("nothing is written: {:?}", bench.status());
+}
+
+#[test]
+fn a_learner_is_promoted_once_it_is_heard_and_lacks_little() {
+    let mut bench = bench_with_learner();
+    let promote = [MembershipStep::Promote(NodeId(4))];
+    let silent = ChangeError::NotCaughtUp(NotCaughtUp::Silent(NodeId(4)));
+    assert_eq!(ask(&mut bench, &promote), Err(silent));
+    hear(&mut bench, 4);
+    let entries = bench.status().committed.0;
+    let behind = ChangeError::NotCaughtUp(NotCaughtUp::Behind { node: NodeId(4), entries });
+    assert_eq!(ask(&mut bench, &promote), Err(behind));
+    // It is not only refused, it is said by how much.
+    assert!(behind.to_string().contains(&format!("lacks {entries} committed entries")));
+    let nearly = epicepoch_wire::LogIndex(bench.status().committed.0 - LAG_MAX);
+    bench.ack(4, nearly);
+    assert_eq!(ask(&mut bench, &promote), Ok(()));
+    bench.persist();
+    bench.ack_all(4);
+    let changed = Report::Changed { nonce: 1, outcome: Outcome::Changed };
+    assert_eq!(bench.reports.iter().filter(|report| **report == changed).count(), 2);
+    assert_eq!(bench.shared.published().voters.len(), 2);
+    let again = ask(&mut bench, &promote);
+    assert_eq!(again, Err(ChangeError::Refused("the node is a voter already")));
+}
+
+#[test]
+fn nobody_is_removed_whom_a_majority_needs() {
+    let mut bench = led_bench(&[1, 2, 3]);
+    bench.beats(2 * ELECTION_TICKS, &[2]);
+    let remove = |node| [MembershipStep::Remove(NodeId(node))];
+    let stranded = ChangeError::Stranded { there: 1, voters: 2 };
+    assert_eq!(ask(&mut bench, &remove(2)), Err(stranded), "3 is gone, 2 is needed");
+    assert_eq!(ask(&mut bench, &remove(1)), Err(ChangeError::Leads(NodeId(1))));
+    assert_eq!(ask(&mut bench, &remove(9)), Err(ChangeError::Refused("no such member")));
+    assert_eq!(ask(&mut bench, &remove(3)), Ok(()));
+}
+
+/// A node that is gone is replaced in one change, in which no more voters are needed than before.
+#[test]
+fn a_dead_voter_is_replaced_by_a_learner_that_is_there() {
+    let mut bench = led_bench(&[1, 2, 3]);
+    assert_eq!(ask(&mut bench, &[learner(4)]), Ok(()));
+    bench.ack_all(2);
+    bench.beats(2 * ELECTION_TICKS, &[2]);
+    let replace = [MembershipStep::Promote(NodeId(4)), MembershipStep::Remove(NodeId(3))];
+    let silent = ChangeError::NotCaughtUp(NotCaughtUp::Silent(NodeId(4)));
+    assert_eq!(ask(&mut bench, &replace), Err(silent));
+    bench.ack_all(4);
+    assert_eq!(ask(&mut bench, &replace), Ok(()));
+    bench.ack_all(2);
+    bench.ack_all(4);
+    for _ in 0..5 {
+        bench.beats(1, &[2, 4]);
+        bench.ack_all(2);
+        bench.ack_all(4);
+    }
+    let published = bench.shared.published();
+    let voters: Vec<u64> = published.voters.iter().map(|(node, _)| node.0).collect();
+    assert_eq!((voters, published.voters.is_joint()), (vec![1, 2, 4], false));
+    assert!(bench.replica.state().removed.contains(&NodeId(3)));
+}
+
+#[test]
+fn leadership_goes_to_a_voter_that_can_take_it_and_to_nobody_else() {
+    let mut bench = led_bench(&[1, 2, 3]);
+    assert_eq!(ask(&mut bench, &[learner(4)]), Ok(()));
+    bench.ack_all(2);
+    bench.beats(2 * ELECTION_TICKS, &[2]);
+    assert_eq!(hand_over(&mut bench, Some(1)), Err(TransferError::LeadsAlready(NodeId(1))));
+    assert_eq!(hand_over(&mut bench, Some(4)), Err(TransferError::Learner(NodeId(4))));
+    assert_eq!(hand_over(&mut bench, Some(9)), Err(TransferError::Unknown(NodeId(9))));
+    let silent = TransferError::NotCaughtUp(NotCaughtUp::Silent(NodeId(3)));
+    assert_eq!(hand_over(&mut bench, Some(3)), Err(silent));
+    assert!(!bench.replica.is_handing_over());
+    bench.ack_all(2);
+    assert_eq!(hand_over(&mut bench, None), Ok(NodeId(2)));
+    assert!(bench.replica.is_handing_over());
+    assert_eq!(hand_over(&mut bench, Some(2)), Err(TransferError::Busy));
+    // It does not take over: the leader leads on, and may be asked again.
+    bench.beats(2 * ELECTION_TICKS, &[2]);
+    assert!(bench.is_leader() && !bench.replica.is_handing_over());
+    bench.ticks(2);
+    let mut follower = Bench::new(&[1, 2, 3]);
+    assert_eq!(hand_over(&mut follower, Some(2)), Err(TransferError::NotLeader));
+}
+
+#[test]
+fn leadership_is_offered_to_nobody_when_nobody_is_there() {
+    let mut bench = led_bench(&[1, 2, 3]);
+    bench.ticks(ELECTION_TICKS + 2);
+    assert!(bench.is_leader(), "it has not given up yet");
+    assert_eq!(hand_over(&mut bench, None), Err(TransferError::Nobody));
+    let mut bench = led_bench(&[1]);
+    assert_eq!(hand_over(&mut bench, None), Err(TransferError::Nobody));
+}
+
+/// What an empty directory begins with is what was committed, configuration included.
+#[test]
+fn the_record_of_a_member_is_its_applied_state() {
+    let bench = bench_with_learner();
+    let record = bench.replica.record();
+    assert_eq!(record.index, bench.status().applied);
+    assert_eq!(record.configuration.voters, [NodeId(1)]);
+    assert_eq!(record.configuration.learners, [NodeId(4)]);
+    assert_eq!(record.data, bench.replica.state().encode());
+}
