@@ -21,6 +21,8 @@ use crate::world::MS;
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "faults of a disk come together in any way")]
 pub(crate) struct Disk {
+    /// Nothing was written yet: `durable` means nothing, and no process runs.
+    is_empty: bool,
     /// What a restart must read.
     durable: Restored,
     pending: VecDeque<Write>,
@@ -91,6 +93,7 @@ impl Disk {
         };
         let hard_state = HardState { term: record.term, vote: NodeId(0), commit: record.index };
         Self {
+            is_empty: false,
             durable: Restored {
                 hard_state,
                 record,
@@ -109,6 +112,24 @@ impl Disk {
             is_failing: false,
             is_full: false,
         }
+    }
+
+    /// Makes it an empty directory, of a node that waits to be told what it begins with.
+    pub(crate) const fn make_empty(&mut self) {
+        self.is_empty = true;
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.is_empty
+    }
+
+    /// Writes the first record of an empty directory, as production does.
+    pub(crate) fn found(&mut self, record: Record) {
+        assert!(self.is_empty, "a directory is founded once");
+        let hard_state = HardState { term: record.term, vote: NodeId(0), commit: record.index };
+        self.durable =
+            Restored { hard_state, record, entries: vec![], positions: Positions::default() };
+        self.is_empty = false;
     }
 
     /// From now on the storage engine of production writes and recovers.
@@ -228,7 +249,7 @@ impl Disk {
 
     /// Takes a copy of what is on the disk, unless it is not what it should be.
     pub(crate) fn copy(&mut self) {
-        if !self.is_damaged && self.alternative.is_none() && !self.is_set_back() {
+        if !self.is_empty && !self.is_damaged && self.alternative.is_none() && !self.is_set_back() {
             self.copy = Some(self.image());
         }
     }

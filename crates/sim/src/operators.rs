@@ -1,16 +1,19 @@
 //! What operators of simulated clusters do: they hand over leadership and change the members, the
 //! latter often at the worst moment. They only ask; the replicas decide.
 
+use epicepoch_core::durable::Record;
 use epicepoch_core::publication::{Published, Role};
 use epicepoch_core::replica::HandOver;
-use epicepoch_core::state::{MembershipChange, MembershipStep};
-use epicepoch_wire::NodeId;
-use epicepoch_wire::bootstrap::Member;
+use epicepoch_core::state::{MembershipChange, MembershipStep, State};
+use epicepoch_wire::bootstrap::{Genesis, Member};
+use epicepoch_wire::raft_message::Configuration;
+use epicepoch_wire::{LogIndex, NodeId, Term};
 
 use crate::event::Event;
 use crate::faults::{End, RAFT, WORKERS};
 use crate::history::Invariant;
 use crate::node::{Node, Plane, member};
+use crate::plant::Plant;
 use crate::world::{MS, World};
 
 impl World {
@@ -121,6 +124,36 @@ impl World {
         }
     }
 
+    /// An empty directory begins with the applied state of somebody that knows it as a member's, if
+    /// anybody does: a spare that was added, or a first member that missed the founding.
+    pub(crate) fn join(&mut self, id: NodeId) -> bool {
+        let store = self.at(id).store;
+        let now_ns = self.now_ns;
+        let answers = |node: &&Node| {
+            let is_awake = node.paused_until_ns[Plane::Raft as usize] <= now_ns;
+            let running = node.running.as_ref().filter(|_| is_awake);
+            running.is_some_and(|running| running.replica.state().store_of(id) == store)
+        };
+        let answering: Vec<NodeId> = self.nodes.iter().filter(answers).map(|it| it.id).collect();
+        if answering.is_empty() {
+            return false;
+        }
+        let from = answering[self.random.usize(..answering.len())];
+        let mut record = self.at(from).running().replica.record();
+        if self.is_planted(Plant::GenesisOfToday) {
+            record = genesis_of_today(&record);
+        }
+        self.note(|| format!("{id} begins with the state of {from} at {}", record.index));
+        self.count("joined with a member's state");
+        let is_real = self.at(from).disk.is_real();
+        let node = self.node(id);
+        node.disk.found(record);
+        if is_real {
+            node.disk.make_real(id, store);
+        }
+        true
+    }
+
     /// Asks as operators do. What is taken must leave voters that are there.
     fn propose_prudently(&mut self, leader: NodeId, change: &MembershipChange) -> bool {
         let committed = self.at(leader).running().replica.status().committed;
@@ -173,6 +206,20 @@ impl World {
             self.note(|| format!("{node} is cut off from {others:?}, {planes:?}"));
             self.cut_all(&[node], &others, planes, true);
         }
+    }
+}
+
+/// A planted bug: the first entry of the log, made of the members of today.
+fn genesis_of_today(record: &Record) -> Record {
+    let state = State::decode(&record.data).expect("a replica's own state");
+    let members: Vec<Member> = state.members.values().cloned().collect();
+    let voters = members.iter().map(|member| member.node).collect();
+    let genesis = Genesis { cluster: state.cluster, history: state.history, members };
+    Record {
+        index: LogIndex(1),
+        term: Term(1),
+        configuration: Configuration { voters, ..Configuration::default() },
+        data: State::new(&genesis).encode(),
     }
 }
 

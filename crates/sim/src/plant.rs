@@ -52,6 +52,8 @@ plants! {
     RestartPromise "restart-promise",
     /// A wiped disk votes and confirms again under its node's old store id.
     WipedDisk "wiped-disk",
+    /// An empty directory of a member begins with a first entry made of the members of today.
+    GenesisOfToday "genesis-of-today",
     /// A disk says that a write is durable before it is.
     LyingDisk "lying-disk",
     /// The term is not on disk: a restart takes that of its last entry.

@@ -122,6 +122,10 @@ impl World {
         }
     }
 
+    pub(crate) const fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// The planted bug; none in a release build.
     pub(crate) fn plant(&self) -> Option<Plant> {
         if cfg!(debug_assertions) { self.plant } else { None }
@@ -150,6 +154,9 @@ impl World {
     }
 
     pub(crate) fn start(&mut self, id: NodeId) {
+        if self.at(id).disk.is_empty() && !self.join(id) {
+            return self.start_later(id);
+        }
         let seed = self.random.u64(..);
         let (now_ns, plant) = (self.now_ns, self.plant());
         self.node(id).disk.about_to_start();

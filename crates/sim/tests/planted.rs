@@ -25,6 +25,7 @@ const fn seeds(plant: Plant) -> u64 {
             Bug::RestartTrustsWall | Bug::JumpFollowed | Bug::PromotesBehind | Bug::ForgottenVote,
         ) => 300,
         Plant::WipedDisk
+        | Plant::GenesisOfToday
         | Plant::Core(
             Bug::IncomingHalf
             | Bug::EarlyOverwrite
