@@ -111,7 +111,7 @@ fn frames_and_payloads() -> io::Result<()> {
     let peers = (1..=3).map(|node| (NodeId(node), member(node).raft_addr)).collect();
     let empty = Empty { store, client_addr: "a:1".into(), bootstrapping: true, peers };
     payload(FrameKind::Empty, 6, "empty", &encoded(|out| empty.encode(out)))?;
-    payload(FrameKind::Genesis, 7, "genesis", &encoded(|out| genesis().encode(out)))
+    payload(FrameKind::Admitted, 7, "admitted", &encoded(|out| snapshot().encode(out)))
 }
 
 /// The golden vectors, in streams by direction.

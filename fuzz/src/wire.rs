@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 
 use epicepoch_core::state::{Command, MembershipChange, State};
-use epicepoch_wire::bootstrap::{Empty, Genesis};
+use epicepoch_wire::bootstrap::Empty;
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::cursor::Reader;
 use epicepoch_wire::frame::{HEADER_LEN, split_frame, write_frame};
@@ -45,7 +45,7 @@ pub(crate) fn payload(data: &[u8]) {
         4 => round_trip(data, Ping::decode, Ping::encode),
         5 => round_trip(data, Pong::decode, Pong::encode),
         6 => round_trip(data, Empty::decode, Empty::encode),
-        _ => round_trip(data, Genesis::decode, Genesis::encode),
+        _ => round_trip(data, Snapshot::decode, Snapshot::encode),
     }
 }
 

@@ -16,16 +16,40 @@ pub(crate) fn client(
     matches: &ArgMatches,
     environment: &Environment,
 ) -> Result<(Client, Instant), Failure> {
-    let given = match matches.get_one::<String>("addr") {
-        Some(flag) => Some(("the flag --addr", flag.clone())),
-        None => variable(environment, VARIABLE)
-            .map_err(Failure::usage)?
-            .map(|text| ("the environment variable EPICEPOCH_ADDRS", text)),
-    };
-    let (origin, text) = given.unwrap_or(("the defaults", DEFAULT.to_owned()));
+    let (text, origin) = named(matches, environment)?;
     let client = Client::new(addresses(&text), Options::default())
         .with_context(|| format!("{text:?} (from {origin})"))
         .map_err(Failure::usage)?;
+    Ok((client, deadline(matches)?))
+}
+
+/// The addresses themselves, and the deadline.
+pub(crate) fn given(
+    matches: &ArgMatches,
+    environment: &Environment,
+) -> Result<(Vec<String>, Instant), Failure> {
+    // A client holds them to what an address is.
+    let (_, deadline) = client(matches, environment)?;
+    let (text, _) = named(matches, environment)?;
+    Ok((addresses(&text).collect(), deadline))
+}
+
+/// The list of addresses as text, and where it came from.
+fn named(
+    matches: &ArgMatches,
+    environment: &Environment,
+) -> Result<(String, &'static str), Failure> {
+    if let Some(flag) = matches.get_one::<String>("addr") {
+        return Ok((flag.clone(), "the flag --addr"));
+    }
+    let variable = variable(environment, VARIABLE).map_err(Failure::usage)?;
+    Ok(match variable {
+        Some(text) => (text, "the environment variable EPICEPOCH_ADDRS"),
+        None => (DEFAULT.to_owned(), "the defaults"),
+    })
+}
+
+fn deadline(matches: &ArgMatches) -> Result<Instant, Failure> {
     let timeout = matches.get_one::<String>("timeout").map_or("", String::as_str);
     let patience = duration(timeout, TIMEOUT_MAX).ok_or_else(|| {
         Failure::usage(anyhow!(
@@ -33,7 +57,7 @@ pub(crate) fn client(
              3600s, such as 5s or 500ms"
         ))
     })?;
-    Ok((client, Instant::now() + patience))
+    Ok(Instant::now() + patience)
 }
 
 /// Runs a question to a cluster to its end.

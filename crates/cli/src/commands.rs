@@ -7,7 +7,7 @@ use epicepoch_bench::run::config::{CONNECTIONS_MAX, COUNT_MAX, IN_FLIGHT_MAX, TH
 
 use crate::settings::{Group, Kind, Setting, TABLE};
 use crate::sources::CONFIG;
-use crate::{bench, knee, reports};
+use crate::{bench, clock, knee, leader, member, reports};
 
 /// The whole command line.
 pub(crate) fn tree() -> Command {
@@ -20,7 +20,15 @@ pub(crate) fn tree() -> Command {
         .arg_required_else_help(true)
         .max_term_width(100)
         .disable_help_subcommand(true)
-        .subcommands([serve(), dev(), get(), decode(), encode(), status(), probe(), bench(), sim()])
+        .subcommands([serve(), dev(), get(), decode(), encode(), status()])
+        .subcommands([
+            member::command(),
+            leader::command(),
+            clock::command(),
+            probe(),
+            bench(),
+            sim(),
+        ])
 }
 
 fn serve() -> Command {
@@ -44,6 +52,8 @@ fn serve() -> Command {
         "First start of a cluster of three, on each node with its own id and address:\n  \
          epicepoch serve --node-id 1 --raft-addr n1:60001 --bootstrap \\\n    \
          --peers 1=n1:60001,2=n2:60001,3=n3:60001\n\
+         A node that joins a cluster, before \"epicepoch member add 4=n4:60001\":\n  \
+         epicepoch serve --node-id 4 --raft-addr n4:60001 --join n1:60001\n\
          A cluster of one:\n  \
          epicepoch serve --node-id 1 --raft-addr localhost:60001 --single --bootstrap",
     );
@@ -368,7 +378,7 @@ fn number(name: &'static str, allowed: RangeInclusive<u64>, help: &'static str) 
     text(name, "K", help).value_parser(value_parser!(u64).range(allowed))
 }
 
-fn client_arguments() -> [Arg; 2] {
+pub(crate) fn client_arguments() -> [Arg; 2] {
     [
         Arg::new("addr")
             .long("addr")
@@ -387,11 +397,11 @@ fn client_arguments() -> [Arg; 2] {
     ]
 }
 
-fn json() -> Arg {
+pub(crate) fn json() -> Arg {
     switch("json", "Print JSON; 64-bit numbers are strings, because many readers round them")
 }
 
-fn switch(name: &'static str, help: &'static str) -> Arg {
+pub(crate) fn switch(name: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
 }
 
@@ -430,6 +440,8 @@ Try it:
   curl -s localhost:8881/timestamp | xxd       a timestamp
   epicepoch get -n 3 | epicepoch decode        three, with their wall time
   epicepoch status                             who leads
+  epicepoch member list                        who belongs to it, and how far each is
+  epicepoch leader transfer                    let another node lead
   epicepoch bench run --rate 1000              how fast it is
   epicepoch probe                              what clients see, for a monitoring system
 
@@ -481,6 +493,9 @@ mod tests {
             "decode",
             "encode",
             "status",
+            "member",
+            "leader",
+            "clock",
             "probe",
             "bench",
             "sim",

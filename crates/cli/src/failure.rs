@@ -5,7 +5,7 @@ use std::io;
 /// A failed command.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// 1 for a failure at run time, 2 for wrong usage or configuration.
+    /// 1 for a failure at run time, 2 for wrong usage or configuration, 3 for a node that was removed.
     pub(crate) code: u8,
     pub(crate) error: anyhow::Error,
 }
@@ -14,6 +14,11 @@ impl Failure {
     /// Wrong usage or configuration: running it again as it is cannot help.
     pub(crate) fn usage(error: impl Into<anyhow::Error>) -> Self {
         Self { code: USAGE, error: error.into() }
+    }
+
+    /// This node was removed from its cluster: it must not be started again.
+    pub(crate) fn removed(error: impl Into<anyhow::Error>) -> Self {
+        Self { code: REMOVED, error: error.into() }
     }
 
     /// Whether whoever reads the output has gone, as in `epicepoch get -n 9 | head -1`. That is
@@ -32,3 +37,4 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 
 const RUNTIME: u8 = 1;
 const USAGE: u8 = 2;
+const REMOVED: u8 = 3;

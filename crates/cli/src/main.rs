@@ -9,12 +9,14 @@
 //! - [`page`]: shows reports.
 //! - [`probe`]: goes on measuring, for a monitoring system.
 //! - [`get`], [`status`]: ask a cluster; [`addresses`] says which.
+//! - [`member`], [`leader`], [`clock`]: what operators change and look at; [`operator`] asks.
 //! - [`decode`], [`encode`]: timestamps and wall time; [`moment`] is how both are shown.
 //! - [`sim`]: whole clusters of the core under simulated faults.
 //! - [`failure`]: errors and exit codes.
 
 mod addresses;
 mod bench;
+mod clock;
 mod commands;
 mod config_file;
 mod decode;
@@ -23,8 +25,11 @@ mod encode;
 mod failure;
 mod get;
 mod knee;
+mod leader;
 mod logging;
+mod member;
 mod moment;
+mod operator;
 mod page;
 mod probe;
 mod reports;
@@ -77,6 +82,9 @@ fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Fail
         Some(("probe", matches)) => probe::run(matches, environment),
         Some(("bench", matches)) => bench::run(matches, environment),
         Some(("status", matches)) => status::run(matches, environment),
+        Some(("member", matches)) => member::run(matches, environment),
+        Some(("clock", matches)) => clock::run(matches, environment),
+        Some(("leader", matches)) => leader::run(matches, environment),
         Some(("sim", matches)) => sim::run(matches),
         _ => Err(Failure::usage(anyhow::anyhow!("no command given; see epicepoch --help"))),
     }

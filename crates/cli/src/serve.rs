@@ -8,7 +8,9 @@ use std::thread;
 
 use clap::ArgMatches;
 use epicepoch_server::Node;
+use epicepoch_server::consensus::ConsensusError;
 use epicepoch_server::faults::TEST_FAULTS_FILE;
+use epicepoch_server::node::RunError;
 
 use crate::failure::Failure;
 use crate::logging::Logging;
@@ -23,8 +25,13 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     let node = Arc::new(Node::start_with_faults(draft.config, faults)?);
     let stopping = Arc::clone(&node);
     signals::watch(move || stopping.request_shutdown())?;
-    node.wait()?;
-    Ok(ExitCode::SUCCESS)
+    match node.wait() {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error @ RunError::Consensus(ConsensusError::Removed { .. })) => {
+            Err(Failure::removed(error))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Cores that this process may use.

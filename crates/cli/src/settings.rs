@@ -158,6 +158,19 @@ fn peers(text: &str) -> Option<BTreeMap<NodeId, String>> {
     Some(peers)
 }
 
+/// `host:port,host:port`; one given twice is a slip.
+fn joined(text: &str) -> Option<Vec<String>> {
+    let mut addrs = Vec::new();
+    for item in text.split(',').map(str::trim) {
+        config::host_and_port(item)?;
+        if addrs.iter().any(|known| known == item) {
+            return None;
+        }
+        addrs.push(item.to_owned());
+    }
+    Some(addrs)
+}
+
 /// `0,1`; a processor given twice is refused, because one of the two is a slip.
 fn processors(text: &str) -> Option<Vec<usize>> {
     let mut processors = Vec::new();
@@ -189,7 +202,7 @@ pub(crate) const TABLE: &[Setting] = &[
         name: "PEERS",
         group: Group::Identity,
         value: "ID=HOST:PORT,...",
-        default: "required, unless SINGLE",
+        default: "required, unless SINGLE or JOIN",
         help: "Raft addresses of the first members, this node included, the same on every node",
         kind: Kind::Text {
             allowed: "a list such as 1=a:60001,2=b:60001,3=c:60001 with each node once",
@@ -215,6 +228,21 @@ pub(crate) const TABLE: &[Setting] = &[
         help: "Found a new cluster: on the first start only, on all its first members. Ignored \
                once data exists; refused if any peer already belongs to a cluster",
         kind: Kind::Switch(|draft, on| draft.config.bootstrap = on),
+    },
+    Setting {
+        name: "JOIN",
+        group: Group::Identity,
+        value: "HOST:PORT,...",
+        default: "none",
+        help: "Join a cluster that exists: Raft addresses of any of its members, one is enough. \
+               Replaces PEERS; ignored once data exists",
+        kind: Kind::Text {
+            allowed: "a list of host:port, such as n1:60001,n2:60001",
+            set: |draft, text| {
+                draft.config.join = joined(text)?;
+                Some(())
+            },
+        },
     },
     Setting {
         name: "CLUSTER",
@@ -304,6 +332,22 @@ pub(crate) const TABLE: &[Setting] = &[
         kind: Kind::Text {
             allowed: HOST_AND_PORT,
             set: |draft, text| address(text, &mut draft.config.advertise_addr),
+        },
+    },
+    Setting {
+        name: "ADMIN_FROM",
+        group: Group::Addresses,
+        value: "WHERE",
+        default: "loopback",
+        help: "From where members and leadership may be changed: loopback, any, or networks (and \
+               loopback)",
+        kind: Kind::Text {
+            allowed: "loopback, any, or up to 16 IP addresses or networks such as \
+                      10.0.0.0/8,fd00::/8",
+            set: |draft, text| {
+                draft.config.admin_from = config::AdminFrom::parse(text)?;
+                Some(())
+            },
         },
     },
     Setting {

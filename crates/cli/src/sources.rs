@@ -263,6 +263,15 @@ mod tests {
         load(flags, &variables)
     }
 
+    /// With what the setting cannot be without: `JOIN` is for a node that founds nothing.
+    fn load_beside(setting: &Setting, flags: &[&str], variables: &[&str]) -> Result<Draft, String> {
+        if setting.name != "JOIN" {
+            return load_single(flags, variables);
+        }
+        let variables: Vec<_> = NEEDED.iter().chain(variables).copied().collect();
+        load(flags, &variables)
+    }
+
     #[test]
     fn a_flag_beats_a_variable_beats_the_file_beats_the_default() {
         let mut file = tempfile::NamedTempFile::new().expect("a file");
@@ -314,6 +323,8 @@ mod tests {
                 (_, "RAFT_BIND" | "HTTP_BIND") => "127.0.0.1",
                 (_, "ADVERTISE_ADDR") => "localhost:1",
                 (_, "WORKER_CPUS") => "0,3",
+                (_, "JOIN") => "localhost:60002,localhost:60003",
+                (_, "ADMIN_FROM") => "10.0.0.0/8",
                 (Kind::Switch(_), _) => "on",
                 (Kind::Number(bounds, _), _) => {
                     let value = bounds.default.unwrap_or(bounds.min).to_string();
@@ -324,13 +335,13 @@ mod tests {
                 (Kind::Text { .. }, _) => "x",
             };
             let flag = format!("--{}={good}", setting.flag());
-            load_single(&[&flag], &[]).expect(setting.name);
+            load_beside(setting, &[&flag], &[]).expect(setting.name);
             let variable = format!("{}={good}", setting.name);
-            load_single(&[], &[&variable]).expect(setting.name);
+            load_beside(setting, &[], &[&variable]).expect(setting.name);
             let mut file = tempfile::NamedTempFile::new().expect("a file");
             writeln!(file, "{} = '{good}'", setting.key()).expect("written");
             let path = file.path().to_str().expect("plain path");
-            load_single(&["--config", path], &[]).expect(setting.name);
+            load_beside(setting, &["--config", path], &[]).expect(setting.name);
             if let Kind::Number(bounds, _) = &setting.kind {
                 assert_eq!(bounds.setting, setting.name);
             }
@@ -350,6 +361,7 @@ mod tests {
                 (_, "PEERS") => &["", "1", "1=a", "1=a:1,", "1=a:1,1=b:2", "x=a:1", "1=a:99999"],
                 (_, "HTTP_BIND") => &["", "localhost", "127.0.0.1:1"],
                 (_, "RAFT_BIND") => &["", "localhost:1", "x", "127.0.0.1:99999"],
+                (_, "JOIN") => &["", "a", "a:1,", "a:1,a:1", "1=a:1", "a:99999"],
                 _ => &["", "a", "a:", ":1", "a:99999", "http://a:1", "0.0.0.0:1"],
             };
             for value in bad {

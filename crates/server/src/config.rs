@@ -11,9 +11,14 @@ use std::time::Duration;
 
 use epicepoch_wire::NodeId;
 
+mod addresses;
+mod admin_from;
 mod bounds;
 mod error;
 
+use addresses::dialable;
+pub use addresses::{host_and_port, is_loopback};
+pub use admin_from::{AdminFrom, NETWORKS_MAX};
 pub use bounds::{
     Bounds, CLOCK_OFFSET_MAX_MS, CLUSTER_NAME_DEFAULT, CLUSTER_NAME_LEN_MAX, CONNECTIONS_MAX,
     ELECTION_TIMEOUT_MS, EPOCH_DEADLINE_LIMIT, EPOCH_INTERVAL_MS, HEARTBEAT_MS, HEARTBEATS_MIN,
@@ -43,6 +48,10 @@ pub struct Config {
     /// Whether an empty data directory may found a new cluster (`BOOTSTRAP`). Default off, so
     /// that wiped disks never form a second cluster. Ignored, with a word, once data exists.
     pub bootstrap: bool,
+    /// Raft addresses of members of a cluster that exists (`JOIN`), which an empty data directory
+    /// asks for its first record instead of founding a cluster; ignored once data exists. Replaces
+    /// `peers`. Default none; at most [`PEERS_MAX`].
+    pub join: Vec<String>,
     /// `host:port` other nodes reach this node at (`RAFT_ADDR`). No default: only the operator
     /// knows by which name peers see this machine.
     pub raft_addr: String,
@@ -59,6 +68,9 @@ pub struct Config {
     /// `RAFT_ADDR` and `HTTP_PORT`. Port 0 stands for the port that the system chose: read it
     /// through [`Config::advertise_addr_at`].
     pub advertise_addr: String,
+    /// From where members and leadership may be changed (`ADMIN_FROM`). Default this machine only:
+    /// nobody has to prove who he is.
+    pub admin_from: AdminFrom,
     /// Where the Raft log and the ceiling live (`DATA_DIR`). Default `_raft/node-<NODE_ID>`.
     pub data_dir: PathBuf,
     /// Cluster name (`CLUSTER`): nodes of another name are refused. Default `epicepoch`; 1 to
@@ -131,6 +143,8 @@ impl Config {
             peers: BTreeMap::new(),
             single: false,
             bootstrap: false,
+            join: Vec::new(),
+            admin_from: AdminFrom::default(),
             raft_bind: default_raft_bind(&raft_addr),
             http_bind: default_http_bind(&raft_addr),
             http_port: HTTP_PORT_DEFAULT,
@@ -217,23 +231,51 @@ impl Config {
 
     /// Peers on other machines would take a loopback address for their own.
     fn check_loopback(&self) -> Result<(), ConfigError> {
-        let is_loopback =
-            |addr: &str| host_and_port(addr).is_some_and(|(h, _)| host_is_loopback(h));
+        let mut own = [("RAFT_ADDR", &self.raft_addr), ("ADVERTISE_ADDR", &self.advertise_addr)]
+            .into_iter()
+            .filter(|(_, addr)| is_loopback(addr));
+        let Some((setting, addr)) = own.next() else { return Ok(()) };
+        let addr = addr.clone();
+        if let Some(member) = self.join.iter().find(|member| !is_loopback(member)) {
+            return Err(ConfigError::LoopbackJoins { setting, addr, member: member.clone() });
+        }
         let remote =
             self.peers.iter().find(|(id, addr)| **id != self.node_id && !is_loopback(addr));
-        let Some((peer, peer_addr)) = remote else { return Ok(()) };
-        for (setting, addr) in
-            [("RAFT_ADDR", &self.raft_addr), ("ADVERTISE_ADDR", &self.advertise_addr)]
-        {
-            if is_loopback(addr) {
-                let (addr, peer_addr) = (addr.clone(), peer_addr.clone());
-                return Err(ConfigError::Loopback { setting, addr, peer: *peer, peer_addr });
+        match remote {
+            Some((peer, peer_addr)) => {
+                let (peer, peer_addr) = (*peer, peer_addr.clone());
+                Err(ConfigError::Loopback { setting, addr, peer, peer_addr })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn check_join(&self) -> Result<(), ConfigError> {
+        let conflicts = [
+            ("SINGLE", self.single),
+            ("BOOTSTRAP", self.bootstrap),
+            ("PEERS", !self.peers.is_empty()),
+        ];
+        if let Some((other, _)) = conflicts.into_iter().find(|(_, is_set)| *is_set) {
+            return Err(ConfigError::JoinWith { other });
+        }
+        let count = self.join.len();
+        if count > PEERS_MAX {
+            return Err(ConfigError::TooManyToJoin { count });
+        }
+        for addr in &self.join {
+            dialable("JOIN", addr, "RAFT_BIND", 1)?;
+            if addr.eq_ignore_ascii_case(&self.raft_addr) {
+                return Err(ConfigError::JoinsItself { addr: addr.clone() });
             }
         }
         Ok(())
     }
 
     fn check_peers(&self) -> Result<(), ConfigError> {
+        if !self.join.is_empty() {
+            return self.check_join();
+        }
         let count = self.peers.len();
         if count == 0 {
             return Err(ConfigError::NoPeers);
@@ -315,26 +357,6 @@ impl Config {
     }
 }
 
-/// Host and port of `host:port`. The host is a name, an IPv4 address, or an IPv6 address in
-/// brackets (which stay part of it). `None` if the text is not of that form.
-#[must_use]
-pub fn host_and_port(addr: &str) -> Option<(&str, u16)> {
-    let (host, port) = addr.rsplit_once(':')?;
-    if port.is_empty() || port.len() > 5 || !port.bytes().all(|b| b.is_ascii_digit()) {
-        return None;
-    }
-    let port = port.parse().ok()?;
-    if let Some(inner) = host.strip_prefix('[') {
-        inner.strip_suffix(']')?.parse::<Ipv6Addr>().ok()?;
-    } else {
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-        if host.is_empty() || host.len() > HOST_LEN_MAX || !host.chars().all(plain) {
-            return None;
-        }
-    }
-    Some((host, port))
-}
-
 /// All interfaces, at the port of `raft_addr`; IPv6 only if that address is.
 #[must_use]
 pub fn default_raft_bind(raft_addr: &str) -> SocketAddr {
@@ -384,35 +406,6 @@ pub fn default_reservation(election_timeout: Duration) -> Duration {
 pub fn default_workers(cores: usize) -> usize {
     (cores / 2).clamp(WORKERS.min as usize, WORKERS.max as usize)
 }
-
-fn host_is_loopback(host: &str) -> bool {
-    host_ip(host).map_or_else(
-        || host.eq_ignore_ascii_case("localhost") || host.eq_ignore_ascii_case("localhost."),
-        |ip| ip.is_loopback(),
-    )
-}
-
-fn host_ip(host: &str) -> Option<IpAddr> {
-    host.trim_start_matches('[').trim_end_matches(']').parse().ok()
-}
-
-fn dialable<'a>(
-    setting: &'static str,
-    addr: &'a str,
-    bind: &'static str,
-    port_min: u16,
-) -> Result<(&'a str, u16), ConfigError> {
-    match host_and_port(addr) {
-        Some((host, _)) if host_ip(host).is_some_and(|ip| ip.is_unspecified()) => {
-            Err(ConfigError::Wildcard { setting, value: addr.to_owned(), bind })
-        }
-        Some((host, port)) if port >= port_min => Ok((host, port)),
-        Some(_) | None => Err(ConfigError::Address { setting, value: addr.to_owned() }),
-    }
-}
-
-/// Longest host name, RFC 1035 section 2.3.4.
-const HOST_LEN_MAX: usize = 253;
 
 #[cfg(test)]
 mod tests {
@@ -481,6 +474,30 @@ mod tests {
             c.peers.extend((4..=10).map(|id| (NodeId(id), format!("10.0.0.{id}:1"))));
         };
         assert_eq!(of(many), E::TooManyPeers { count: 10 });
+    }
+
+    #[test]
+    fn a_node_that_joins_founds_nothing_and_names_members_that_it_can_reach() {
+        use ConfigError as E;
+        let mut joining = Config::new(NodeId(4), "10.0.0.4:60001");
+        joining.join = vec!["10.0.0.1:60001".into(), "10.0.0.2:60001".into()];
+        assert_eq!(joining.check(), Ok(()));
+        let of = |change: fn(&mut Config)| {
+            let mut config = joining.clone();
+            change(&mut config);
+            config.check().unwrap_err()
+        };
+        assert_eq!(of(|c| c.bootstrap = true), E::JoinWith { other: "BOOTSTRAP" });
+        assert_eq!(of(|c| c.single = true), E::JoinWith { other: "SINGLE" });
+        let listed = of(|c| drop(c.peers.insert(NodeId(4), "10.0.0.4:60001".into())));
+        assert_eq!(listed, E::JoinWith { other: "PEERS" });
+        let itself = of(|c| c.join.push("10.0.0.4:60001".into()));
+        assert!(matches!(itself, E::JoinsItself { .. }), "{itself}");
+        let many = of(|c| c.join = (1..=10).map(|id| format!("10.0.1.{id}:1")).collect());
+        assert_eq!(many, E::TooManyToJoin { count: 10 });
+        let local = of(|c| c.advertise_addr = "localhost:8080".into());
+        assert!(matches!(local, E::LoopbackJoins { setting: "ADVERTISE_ADDR", .. }), "{local}");
+        assert!(matches!(of(|c| c.join = vec!["0.0.0.0:1".into()]), E::Wildcard { .. }));
     }
 
     #[test]

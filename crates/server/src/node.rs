@@ -16,6 +16,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 
 use crate::config::{self, Config, ConfigError};
+use crate::consensus::operators::Desk;
 use crate::consensus::{Consensus, ConsensusError, Parts};
 use crate::faults::{Faults, FaultsError};
 use crate::hiccup::HiccupMeter;
@@ -56,8 +57,8 @@ pub enum StartError {
     /// The data directory is empty, and nobody said that this is a new cluster.
     #[error(
         "{path} holds no data and BOOTSTRAP is off: set BOOTSTRAP=1 on the first start of a new \
-         cluster, on all its first members; a member that lost its disk cannot come back under \
-         its old id", path = .path.display()
+         cluster, on all its first members, or JOIN to join a cluster that exists; a member that \
+         lost its disk cannot come back under its old id", path = .path.display()
     )]
     NotBootstrapped {
         /// The data directory.
@@ -136,12 +137,15 @@ impl Node {
         let opened =
             Storage::open(&config.data_dir, config.node_id, &config.cluster_name, &faults)?;
         let Opened { storage, store, restored } = opened;
-        match (&restored, config.bootstrap) {
+        let may_begin = config.bootstrap || !config.join.is_empty();
+        match (&restored, may_begin) {
             (None, false) => {
                 return Err(StartError::NotBootstrapped { path: config.data_dir });
             }
-            (Some(_), true) => tracing::info!("BOOTSTRAP is ignored: data exists"),
-            (None, true) | (Some(_), false) => {}
+            (Some(_), true) if config.bootstrap => {
+                tracing::info!("BOOTSTRAP is ignored: data exists");
+            }
+            (None, true) | (Some(_), _) => {}
         }
         let boot = BootId(getrandom::u64().map_err(io::Error::from)?);
         let identity = Identity { node: config.node_id, store, boot };
@@ -153,7 +157,9 @@ impl Node {
         core.set_positions(positions);
         let interval_ns = config.epoch_interval.as_nanos() as u64;
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let (desk, asks) = Desk::open();
         let shared = Arc::new(NodeShared {
+            desk,
             client_addr: config.advertise_addr_at(http_addr.port()),
             identity,
             began,
@@ -175,6 +181,7 @@ impl Node {
             faults,
             seed: getrandom::u64().map_err(io::Error::from)?,
             metrics: metrics.clone(),
+            asks,
         };
         let ending = fate.clone();
         let consensus = Consensus::spawn(parts, move || ending.end())?;

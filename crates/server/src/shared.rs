@@ -12,6 +12,7 @@ use epicepoch_wire::hello::{Hello, LinkKind, SharedSettings};
 use epicepoch_wire::{NodeId, StorePosition};
 
 use crate::config::Config;
+use crate::consensus::operators::Desk;
 
 /// One node's planes hold it in common.
 #[derive(Debug)]
@@ -32,6 +33,8 @@ pub struct NodeShared {
     pub clock: NodeClock,
     /// What one plane must know of the other.
     pub health: Health,
+    /// Where workers put what operators ask.
+    pub desk: Desk,
 }
 
 impl NodeShared {
@@ -115,6 +118,8 @@ impl NodeClock {
 pub struct Health {
     /// The node was told to stop: no new connection, no new request.
     pub is_shutting_down: AtomicBool,
+    /// The node was removed from the cluster, and will end.
+    pub is_removed: AtomicBool,
     /// The consensus plane reaches a quorum: a leader has heard one within an election timeout, a
     /// follower has heard its leader.
     pub is_quorum_reached: AtomicBool,

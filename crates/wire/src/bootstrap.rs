@@ -1,7 +1,7 @@
 //! How first members find each other empty, and the genesis that binds them to their data
 //! directories. Only the member with the lowest id draws a genesis, and only after every other
-//! first member has said that it is empty; everybody else adopts it once, if it names their own
-//! data directory.
+//! first member has said that it is empty. Everybody else, a member that is added later included,
+//! takes the state of a running member once, if it names their own data directory.
 
 use crate::cursor::{DecodeError, Reader, Writer};
 use crate::hello::ADDR_LEN_MAX;
@@ -102,34 +102,6 @@ pub struct Genesis {
     pub members: Vec<Member>,
 }
 
-impl Genesis {
-    /// Appends the payload.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        out.put_u128(self.cluster.0);
-        out.put_u64(self.history.0);
-        out.put_count(self.members.len());
-        for member in &self.members {
-            member.encode(out);
-        }
-    }
-
-    /// Reads a payload.
-    ///
-    /// # Errors
-    /// When it is not one.
-    pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
-        let mut reader = Reader::new(payload);
-        let cluster = ClusterId(reader.u128("cluster")?);
-        let history = HistoryId(reader.u64("history")?);
-        let mut members = Vec::new();
-        for _ in 0..reader.count("members", MEMBERS_MAX)? {
-            members.push(Member::read(&mut reader)?);
-        }
-        reader.finish()?;
-        Ok(Self { cluster, history, members })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -138,30 +110,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn empty_and_genesis_round_trip(store: u128, addr in "[a-z.]{1,20}:[0-9]{1,5}", ids: [u64; 3]) {
+        fn what_an_empty_node_says_round_trips(store: u128, addr in "[a-z.]{1,20}:[0-9]{1,5}", ids: [u64; 3]) {
             let peers = ids.map(|id| (NodeId(id), addr.clone())).to_vec();
             let client_addr = addr.clone();
             let empty =
                 Empty { store: StoreId(store), client_addr, bootstrapping: true, peers };
-            let members = ids.map(|id| Member {
-                node: NodeId(id),
-                store: StoreId(store),
-                raft_addr: addr.clone(),
-                client_addr: addr.clone(),
-            });
-            let (cluster, history) = (ClusterId(store), HistoryId(1));
-            let genesis = Genesis { cluster, history, members: members.to_vec() };
-            let (mut a, mut b) = (Vec::new(), Vec::new());
-            empty.encode(&mut a);
-            genesis.encode(&mut b);
-            prop_assert_eq!(Empty::decode(&a), Ok(empty));
-            prop_assert_eq!(Genesis::decode(&b), Ok(genesis));
+            let mut bytes = Vec::new();
+            empty.encode(&mut bytes);
+            prop_assert_eq!(Empty::decode(&bytes), Ok(empty));
         }
 
         #[test]
         fn garbage_never_panics(bytes: Vec<u8>) {
             let _ = Empty::decode(&bytes);
-            let _ = Genesis::decode(&bytes);
         }
     }
 }

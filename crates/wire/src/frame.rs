@@ -46,8 +46,8 @@ pub enum FrameKind {
     ConfirmReply = 8,
     /// An empty node tells another what it found: [`crate::bootstrap::Empty`].
     Empty = 9,
-    /// A member hands the genesis to a first member: [`crate::bootstrap::Genesis`].
-    Genesis = 10,
+    /// A member hands the state to an empty one: [`crate::raft_message::Snapshot`].
+    Admitted = 10,
 }
 
 impl FrameKind {
@@ -62,7 +62,7 @@ impl FrameKind {
             7 => Self::Confirm,
             8 => Self::ConfirmReply,
             9 => Self::Empty,
-            10 => Self::Genesis,
+            10 => Self::Admitted,
             _ => return None,
         })
     }

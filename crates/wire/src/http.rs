@@ -20,6 +20,18 @@ pub const PATH_MEMBERS: &str = "/members";
 pub const PATH_MEMBERSHIP: &str = "/membership";
 /// Prometheus text.
 pub const PATH_METRICS: &str = "/metrics";
+/// The members as the leader knows them, for operators.
+pub const PATH_ADMIN_MEMBERS: &str = "/admin/members";
+/// Admits a node as a learner.
+pub const PATH_ADMIN_ADD: &str = "/admin/members/add";
+/// Makes a learner a voter.
+pub const PATH_ADMIN_PROMOTE: &str = "/admin/members/promote";
+/// Removes a member for ever.
+pub const PATH_ADMIN_REMOVE: &str = "/admin/members/remove";
+/// The clock of the node that is asked, for operators.
+pub const PATH_ADMIN_CLOCK: &str = "/admin/clock";
+/// Hands leadership to another voter.
+pub const PATH_ADMIN_TRANSFER: &str = "/admin/leader/transfer";
 
 /// Cluster id and history id, on every answer; see [`cluster_header`].
 pub const HEADER_CLUSTER: &str = "epicepoch-cluster";
@@ -27,6 +39,9 @@ pub const HEADER_CLUSTER: &str = "epicepoch-cluster";
 pub const HEADER_ERROR: &str = "epicepoch-error";
 /// Client address of the leader, on `NOT_LEADER`.
 pub const HEADER_LEADER: &str = "epicepoch-leader";
+/// Any value, on every request that changes something at an `/admin` path: a page in a browser cannot
+/// send it to another site.
+pub const HEADER_ADMIN: &str = "epicepoch-admin";
 /// Chosen by the client, comes back on the answer.
 pub const HEADER_REQUEST_ID: &str = "epicepoch-request-id";
 
@@ -71,6 +86,16 @@ pub enum ErrorCode {
     NotReady = 11,
     /// Do not retry: the node stopped serving, its log says why.
     Internal = 12,
+    /// Ask from an address that `ADMIN_FROM` allows, with the header `epicepoch-admin`.
+    Forbidden = 13,
+    /// Do what the body says, then ask again: as things are, it cannot be done.
+    Refused = 14,
+    /// Retry after `Retry-After`: another change is under way.
+    Busy = 15,
+    /// Retry when the node has what the leader has; the body says how much it lacks.
+    NotCaughtUp = 16,
+    /// Look before asking again: whether it was done, or will be, is not known.
+    Unsettled = 17,
     /// Correct the addresses: the node belongs to another cluster, or another history of it.
     WrongCluster = 64,
     /// Update the older end: no version of the native protocol is common to both.
@@ -81,7 +106,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// Every code, for tables and tests.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 20] = [
         Self::NotLeader,
         Self::NoQuorum,
         Self::NoLeader,
@@ -94,6 +119,11 @@ impl ErrorCode {
         Self::ShuttingDown,
         Self::NotReady,
         Self::Internal,
+        Self::Forbidden,
+        Self::Refused,
+        Self::Busy,
+        Self::NotCaughtUp,
+        Self::Unsettled,
         Self::WrongCluster,
         Self::UnsupportedVersion,
         Self::Unsupported,
@@ -115,6 +145,11 @@ impl ErrorCode {
             Self::ShuttingDown => "SHUTTING_DOWN",
             Self::NotReady => "NOT_READY",
             Self::Internal => "INTERNAL",
+            Self::Forbidden => "FORBIDDEN",
+            Self::Refused => "REFUSED",
+            Self::Busy => "BUSY",
+            Self::NotCaughtUp => "NOT_CAUGHT_UP",
+            Self::Unsettled => "UNSETTLED",
             Self::WrongCluster => "WRONG_CLUSTER",
             Self::UnsupportedVersion => "UNSUPPORTED_VERSION",
             Self::Unsupported => "UNSUPPORTED",
@@ -143,15 +178,20 @@ impl ErrorCode {
             | Self::WrongCluster
             | Self::UnsupportedVersion
             | Self::Unsupported => 400,
+            Self::Forbidden => 403,
             Self::NotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::NotLeader => 409,
+            Self::Refused => 422,
             Self::Internal => 500,
             Self::NoQuorum
             | Self::NoLeader
             | Self::Overloaded
             | Self::ShuttingDown
-            | Self::NotReady => 503,
+            | Self::NotReady
+            | Self::Busy
+            | Self::NotCaughtUp => 503,
+            Self::Unsettled => 504,
         }
     }
 

@@ -202,6 +202,17 @@ impl Snapshot {
             data: reader.bytes("snapshot data", SNAPSHOT_LEN_MAX)?.to_vec(),
         })
     }
+
+    /// Reads a payload that is nothing but a snapshot.
+    ///
+    /// # Errors
+    /// When it is not one.
+    pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(payload);
+        let snapshot = Self::read(&mut reader)?;
+        reader.finish()?;
+        Ok(snapshot)
+    }
 }
 
 /// A Raft message. Its sender is in the frame's header; fields that a kind has no use for are 0.

@@ -5,7 +5,7 @@
 
 use std::fmt::Debug;
 
-use epicepoch_wire::bootstrap::{Empty, Genesis, MEMBERS_MAX, Member};
+use epicepoch_wire::bootstrap::{Empty, MEMBERS_MAX};
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::cursor::DecodeError;
 use epicepoch_wire::gossip::{Ping, Pong};
@@ -13,9 +13,7 @@ use epicepoch_wire::hello::{Hello, LinkKind, Refusal, RefusalCode, SharedSetting
 use epicepoch_wire::raft_message::{
     Configuration, EntryKind, LogEntry, MessageKind, RaftMessage, Snapshot,
 };
-use epicepoch_wire::{
-    BootId, ClusterId, HistoryId, LogIndex, NodeId, Round, StoreId, StorePosition, Term, WorkerId,
-};
+use epicepoch_wire::{BootId, LogIndex, NodeId, Round, StoreId, StorePosition, Term, WorkerId};
 use proptest::prelude::*;
 
 /// What an input encodes to after it was read; `None` when it was refused.
@@ -47,16 +45,9 @@ fn codec<T: Debug + PartialEq + 'static>(
     Codec { name, whole, again: Box::new(again) }
 }
 
-fn raft_message(kind: MessageKind) -> RaftMessage {
-    let entry = |index| LogEntry {
-        kind: EntryKind::Membership,
-        term: Term(3),
-        index: LogIndex(index),
-        data: b"data".to_vec(),
-        context: b"context".to_vec(),
-    };
+fn snapshot() -> Snapshot {
     let ids = |ids: &[u64]| ids.iter().map(|id| NodeId(*id)).collect();
-    let snapshot = Snapshot {
+    Snapshot {
         index: LogIndex(9),
         term: Term(3),
         configuration: Configuration {
@@ -67,6 +58,16 @@ fn raft_message(kind: MessageKind) -> RaftMessage {
             auto_leave: true,
         },
         data: b"state".to_vec(),
+    }
+}
+
+fn raft_message(kind: MessageKind) -> RaftMessage {
+    let entry = |index| LogEntry {
+        kind: EntryKind::Membership,
+        term: Term(3),
+        index: LogIndex(index),
+        data: b"data".to_vec(),
+        context: b"context".to_vec(),
     };
     RaftMessage {
         kind,
@@ -81,19 +82,13 @@ fn raft_message(kind: MessageKind) -> RaftMessage {
         request_snapshot: LogIndex(6),
         context: b"CampaignTransfer".to_vec(),
         entries: if kind == MessageKind::Append { vec![entry(10), entry(11)] } else { vec![] },
-        snapshot: (kind == MessageKind::Snapshot).then_some(snapshot),
+        snapshot: (kind == MessageKind::Snapshot).then(snapshot),
     }
 }
 
 fn codecs() -> Vec<Codec> {
     let (store, boot, worker) = (StoreId(77), BootId(8), WorkerId(3));
     let (term, round, leader) = (Term(4), Round(5), NodeId(2));
-    let member = |node| Member {
-        node: NodeId(node),
-        store,
-        raft_addr: "a.example:1".into(),
-        client_addr: "a.example:2".into(),
-    };
     let hello = Hello {
         link: LinkKind::Confirm(worker),
         to: leader,
@@ -120,8 +115,6 @@ fn codecs() -> Vec<Codec> {
         bootstrapping: true,
         peers: vec![(NodeId(1), "a:1".into()), (NodeId(2), "b:1".into())],
     };
-    let (cluster, history) = (ClusterId(5), HistoryId(6));
-    let genesis = Genesis { cluster, history, members: vec![member(1), member(2)] };
     let refusal = Refusal::new(RefusalCode::WrongStore, "restore it");
     let question = Ping { sent_ns: 1 };
     let answer = Pong { sent_ns: 1, wall_ns: 2, position: StorePosition(3) };
@@ -133,7 +126,7 @@ fn codecs() -> Vec<Codec> {
         codec("ping", &question, Ping::encode, Ping::decode),
         codec("pong", &answer, Pong::encode, Pong::decode),
         codec("empty", &empty, Empty::encode, Empty::decode),
-        codec("genesis", &genesis, Genesis::encode, Genesis::decode),
+        codec("snapshot", &snapshot(), Snapshot::encode, Snapshot::decode),
     ];
     for kind in MessageKind::ALL {
         let message = raft_message(kind);

@@ -24,7 +24,7 @@ const KILLED_MS: (u64, u64) = (400, 900);
 const TERMINATED_MS: (u64, u64) = (50, 50);
 
 /// A client with callers that ask until they are told to stop.
-struct Calling {
+pub(crate) struct Calling {
     is_over: Arc<AtomicBool>,
     /// When the last call of each caller began that is through.
     served: Served,
@@ -34,7 +34,7 @@ struct Calling {
 type Served = Arc<Mutex<[Option<Instant>; CALLERS]>>;
 
 impl Calling {
-    fn start(cluster: &Cluster) -> Self {
+    pub(crate) fn start(cluster: &Cluster) -> Self {
         let addrs: Vec<_> = cluster.nodes.iter().map(|node| node.http().to_string()).collect();
         let is_over = Arc::new(AtomicBool::new(false));
         let served = Served::default();
@@ -61,13 +61,14 @@ impl Calling {
 
     /// Waits until no caller has a call under way from before that: what one event costs a call
     /// is not to be counted for the next.
-    fn wait_for_service_since(&self, since: Instant) {
+    pub(crate) fn wait_for_service_since(&self, since: Instant) {
         wait_until("every caller is served", PATIENCE, || {
             self.served.lock().unwrap().iter().all(|began| *began >= Some(since))
         });
     }
 
-    fn finish(self) -> Vec<Operation> {
+    /// Every call that was made; none has failed.
+    pub(crate) fn finish(self) -> Vec<Operation> {
         self.is_over.store(true, Ordering::SeqCst);
         self.thread.join().expect("no call failed")
     }

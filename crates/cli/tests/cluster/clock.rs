@@ -59,6 +59,37 @@ fn a_follower_whose_clock_is_set_ahead_an_hour_is_not_followed() {
 }
 
 #[test]
+fn an_operator_sees_whose_clock_is_off_and_how_far_the_ceiling_is_ahead() {
+    let mut cluster = Cluster::start();
+    let clocks = |cluster: &Cluster| {
+        let output = cluster.operate(&["clock", "--json"]);
+        let document: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        (output.status.code(), document["nodes"].as_array().expect("nodes").clone())
+    };
+    wait_until("all clocks are followed", PATIENCE, || clocks(&cluster).0 == Some(0));
+    let (_, nodes) = clocks(&cluster);
+    for node in &nodes {
+        let number = |name: &str| node[name].as_f64().expect("a number");
+        assert!(number("offsetMs").abs() < 100.0, "{node}");
+        assert!((-500.0..1100.0).contains(&number("leadMs")), "{node}");
+    }
+    let broken = cluster.others(cluster.wait_for_leader())[0];
+    cluster.nodes[broken].break_with(Faults::wall_offset_hours(1));
+    wait_until("the wrong one is outvoted", PATIENCE, || {
+        let (code, nodes) = clocks(&cluster);
+        let node = &nodes[broken];
+        let is_told = node["status"] == "outvoted";
+        let offset_ms = node["offsetMs"].as_f64().expect("a number");
+        assert_eq!(code, Some(i32::from(is_told)), "{node}");
+        is_told && (offset_ms - 3_600_000.0).abs() < 1000.0
+    });
+    let text = cluster.operate(&["clock"]).stdout;
+    assert!(String::from_utf8_lossy(&text).contains("outvoted"));
+    cluster.nodes[broken].kill();
+    assert_eq!(clocks(&cluster).0, Some(1), "a node that does not answer");
+}
+
+#[test]
 fn a_next_leader_whose_clock_is_an_hour_behind_never_stops_or_repeats() {
     let mut cluster = Cluster::start();
     let watch = Watch::start(&cluster);

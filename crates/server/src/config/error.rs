@@ -46,7 +46,8 @@ pub enum ConfigError {
     /// Give the peer list, or say that a cluster of one is meant.
     #[error(
         "PEERS is required; allowed are the Raft addresses of all first members, this node \
-         included, such as 1=a:60001,2=b:60001,3=c:60001, or SINGLE (--single) for a cluster of one"
+         included, such as 1=a:60001,2=b:60001,3=c:60001, or SINGLE (--single) for a cluster of one, \
+         or JOIN (--join) to join a cluster that exists"
     )]
     NoPeers,
     /// Use fewer voters.
@@ -97,6 +98,40 @@ pub enum ConfigError {
     SingleWithPeers {
         /// Members in the list.
         count: usize,
+    },
+    /// Drop one of the two.
+    #[error(
+        "JOIN and {other} are both set; allowed is JOIN for a node that joins a cluster that exists, \
+         or {other} for another one"
+    )]
+    JoinWith {
+        /// The setting that contradicts it.
+        other: &'static str,
+    },
+    /// A few members are enough.
+    #[error("JOIN has {count} addresses; allowed are at most {PEERS_MAX}")]
+    TooManyToJoin {
+        /// How many were given.
+        count: usize,
+    },
+    /// Name other nodes.
+    #[error("JOIN has {addr}, which is RAFT_ADDR of this node; allowed are addresses of members")]
+    JoinsItself {
+        /// The address.
+        addr: String,
+    },
+    /// Set an address that other machines can dial.
+    #[error(
+        "{setting} is the loopback address {addr}, but JOIN has {member}; allowed beside remote \
+         members is an address that other machines can dial"
+    )]
+    LoopbackJoins {
+        /// The setting that holds the loopback address.
+        setting: &'static str,
+        /// The loopback address.
+        addr: String,
+        /// A member on another machine.
+        member: String,
     },
     /// Set an address that other machines can dial.
     #[error(
@@ -203,6 +238,10 @@ impl ConfigError {
             Self::PeersWithoutThisNode { .. } => vec!["PEERS", "NODE_ID"],
             Self::PeersDisagree { .. } => vec!["PEERS", "RAFT_ADDR"],
             Self::SingleWithPeers { .. } => vec!["SINGLE", "PEERS"],
+            Self::JoinWith { other } => vec!["JOIN", other],
+            Self::TooManyToJoin { .. } => vec!["JOIN"],
+            Self::JoinsItself { .. } => vec!["JOIN", "RAFT_ADDR"],
+            Self::LoopbackJoins { setting, .. } => vec![setting, "JOIN"],
             Self::Loopback { setting, .. } => vec![setting, "PEERS"],
             Self::AdvertisePort { .. } => vec!["ADVERTISE_ADDR", "HTTP_PORT"],
             Self::PortClash { .. } => vec!["HTTP_PORT", "RAFT_BIND"],

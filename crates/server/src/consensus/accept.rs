@@ -8,16 +8,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use epicepoch_wire::bootstrap::{Genesis, Member};
+use epicepoch_core::durable::Record;
+use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::frame::{FrameKind, write_frame};
 use epicepoch_wire::gossip::{Ping, Pong};
 use epicepoch_wire::hello::{Hello, LinkKind, Refusal, RefusalCode};
 use epicepoch_wire::raft_message::RaftMessage;
 use epicepoch_wire::{BootId, ClusterId, NodeId};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::introduction::{check, check_name, wrong_store};
+use super::introduction::{check, check_name, check_set_back, wrong_store};
 use super::plane::{Event, Inbox};
 use super::wall::wall_ns;
 use crate::abort::AbortOnPanic;
@@ -34,6 +36,8 @@ const HELLOS_MAX: usize = 128;
 const ALIVE_WITHIN: Duration = Duration::from_millis(500);
 /// After accept failed (out of descriptors, for instance), wait so long.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
+/// Refused nodes that are remembered as told.
+const TOLD_MAX: usize = 64;
 /// Silence after which an inbound Raft link is closed; its peer pings all the time.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
@@ -47,6 +51,8 @@ pub(super) struct Accepted {
     pub(super) removed: RefCell<BTreeSet<NodeId>>,
     /// Inbound Raft links: whose, of which run, and when last heard.
     alive: RefCell<BTreeMap<NodeId, Alive>>,
+    /// Who was refused for what: each is told of once, however often it tries again.
+    told: RefCell<BTreeMap<NodeId, RefusalCode>>,
     saying_hello: Cell<usize>,
 }
 
@@ -71,6 +77,7 @@ impl Accepted {
             inbox,
             removed: RefCell::default(),
             alive: RefCell::default(),
+            told: RefCell::default(),
             saying_hello: Cell::new(0),
         })
     }
@@ -109,11 +116,13 @@ impl Accepted {
         };
         let mut stream = reader.into_stream();
         match self.answer(cluster, node, &hello, link) {
-            Answer::Genesis(genesis) => {
-                self.say(&mut stream, FrameKind::Genesis, |out| genesis.encode(out)).await;
+            Answer::Admitted => {
+                if let Some(record) = self.record().await {
+                    self.say(&mut stream, FrameKind::Admitted, |out| record.encode(out)).await;
+                }
             }
             Answer::Refused(refusal) => {
-                tracing::warn!(from, node = node.0, %refusal, "a peer is refused");
+                self.tell_refused(&from, node, &refusal);
                 self.say(&mut stream, FrameKind::Refused, |out| refusal.encode(out)).await;
             }
             Answer::Welcome => {
@@ -156,8 +165,29 @@ impl Accepted {
         Answer::Welcome
     }
 
-    /// A first member that missed the genesis gets it, if it is named in it by this very data
-    /// directory; every other empty one is refused.
+    /// A warning for what is new, and a word for who debugs for what is not.
+    fn tell_refused(&self, from: &str, node: NodeId, refusal: &Refusal) {
+        let mut told = self.told.borrow_mut();
+        if told.len() >= TOLD_MAX && !told.contains_key(&node) {
+            told.clear();
+        }
+        if told.insert(node, refusal.code) == Some(refusal.code) {
+            tracing::debug!(from, node = node.0, %refusal, "a peer is refused again");
+        } else {
+            tracing::warn!(from, node = node.0, %refusal, "a peer is refused");
+        }
+    }
+
+    /// The state as it is applied now, from the replica.
+    async fn record(&self) -> Option<Record> {
+        let (answer, answered) = oneshot::channel();
+        self.inbox.send(Event::RecordWanted { answer }).await;
+        // Nobody answers when the plane has ended.
+        answered.await.ok()
+    }
+
+    /// An empty directory gets the state that it begins with, if it is that of a member: a first
+    /// member that missed the founding, or one that was added since. Every other one is refused.
     fn answer_bootstrap(&self, node: NodeId, hello: &Hello) -> Answer {
         if let Err(refusal) = check_name(&self.shared, node, hello) {
             return Answer::Refused(refusal);
@@ -169,17 +199,19 @@ impl Accepted {
                 let text = format!("node id {node} was removed from the cluster");
                 Answer::Refused(Refusal::new(RefusalCode::Removed, text))
             }
-            Some(member) if member.store == hello.store => Answer::Genesis(Genesis {
-                cluster: published.cluster,
-                history: published.history,
-                members: published.members.values().cloned().collect(),
-            }),
+            Some(member) if member.store == hello.store => {
+                match check_set_back(&self.shared, member, hello) {
+                    Ok(()) => Answer::Admitted,
+                    Err(refusal) => Answer::Refused(refusal),
+                }
+            }
             Some(member) => Answer::Refused(wrong_store(member)),
             None => {
                 let text = format!(
                     "node {} belongs to cluster {} already, and node {node} is no member of it: \
-                     start it without BOOTSTRAP and add it to that cluster, or correct PEERS",
-                    self.shared.identity.node, published.cluster
+                     start it with JOIN instead of BOOTSTRAP and add it with: epicepoch member add \
+                     {node}={}; or correct PEERS",
+                    self.shared.identity.node, published.cluster, hello.raft_addr
                 );
                 Answer::Refused(Refusal::new(RefusalCode::UnknownNode, text))
             }
@@ -237,6 +269,10 @@ impl Accepted {
             {
                 alive.heard_at = Instant::now();
             }
+            // It dials again, and is told.
+            if self.removed.borrow().contains(&node) {
+                break;
+            }
             match header.kind {
                 FrameKind::Raft => match RaftMessage::decode(payload) {
                     Ok(message) => {
@@ -270,7 +306,7 @@ impl Accepted {
 
 enum Answer {
     Welcome,
-    Genesis(Genesis),
+    Admitted,
     Refused(Refusal),
 }
 

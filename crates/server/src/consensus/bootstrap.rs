@@ -1,8 +1,9 @@
-//! How an empty first member gets its genesis: it asks every other first member, again and again.
-//! The one with the lowest id draws the genesis, once all the others have said in one sweep that
-//! they are empty and told to bootstrap with the same list; the others adopt the first genesis
-//! that names their own data directory. A member that belongs to a cluster already refuses, so
-//! that wiped disks never form a second one.
+//! How an empty directory gets its first record. A first member asks every other one, again and
+//! again: the one with the lowest id draws the genesis, once all the others have said in one sweep
+//! that they are empty and told to bootstrap with the same list. Everybody else takes the state of
+//! a running member that knows this very data directory as a member: a first member that missed the
+//! founding, and a node that was added since. A member refuses all other empty ones, so that wiped
+//! disks never form a second cluster.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use epicepoch_core::durable::{HardState, Record, Restored};
 use epicepoch_core::positions::Positions;
+use epicepoch_core::replica::RestoreError;
 use epicepoch_core::state::State;
 use epicepoch_wire::bootstrap::{Empty, Genesis, Member};
 use epicepoch_wire::frame::{FrameKind, write_frame};
@@ -28,28 +30,63 @@ use crate::framed::{FrameReader, write_frames};
 use crate::shared::NodeShared;
 use crate::storage::Storage;
 
-/// Between two sweeps over the other first members.
+/// Between two sweeps over those that are asked.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
+/// How long a node that is added has to say that it is there, and empty.
+pub(crate) const ASK_TIMEOUT: Duration = CONNECT_TIMEOUT;
 /// Connections that are answered at once.
 const ANSWERING_MAX: usize = 64;
 /// Sweeps between two lines in the log that say whom the node waits for.
 const SWEEPS_PER_LINE: u32 = 50;
 
-/// Waits for the genesis, writes it durably, and returns what the directory holds then.
+/// Waits for the first record, writes it durably, and returns what the directory holds then.
 pub(super) async fn run(
     shared: &Arc<NodeShared>,
     listener: &Rc<TcpListener>,
     storage: &mut Storage,
 ) -> Result<Restored, ConsensusError> {
     let answering = tokio::task::spawn_local(answer(shared.clone(), listener.clone()));
-    let found = find(shared).await;
+    let is_joining = !shared.config.join.is_empty();
+    let found = if is_joining { join(shared).await } else { find(shared).await };
     answering.abort();
-    let genesis = found?;
-    let record = record_of(&genesis);
+    let record = found?;
+    let state = State::decode(&record.data).map_err(RestoreError::from)?;
     storage.found(&record)?;
-    tracing::info!(cluster = %genesis.cluster, members = genesis.members.len(), "joined");
+    tracing::info!(
+        cluster = %state.cluster,
+        members = state.members.len(),
+        index = record.index.0,
+        "joined"
+    );
     let hard_state = HardState { term: record.term, vote: NodeId(0), commit: record.index };
     Ok(Restored { hard_state, record, entries: Vec::new(), positions: Positions::default() })
+}
+
+/// Asks the members that `JOIN` names until one of them knows this node as a member.
+async fn join(shared: &NodeShared) -> Result<Record, ConsensusError> {
+    let mut sweeps = 0_u32;
+    loop {
+        let mut waiting_for = Vec::new();
+        for addr in &shared.config.join {
+            let anybody = NodeId(0);
+            let why = match timeout(CONNECT_TIMEOUT, ask(shared, anybody, addr)).await {
+                Ok(Ok(Found::Admitted(record))) => return adopt(shared, addr, record),
+                Ok(Ok(Found::Refused { by, refusal })) if refusal.code.is_final() => {
+                    return Err(ConsensusError::Refused { by, refusal });
+                }
+                Ok(Ok(Found::Refused { refusal, .. })) => refusal.to_string(),
+                Ok(Ok(Found::Empty(_))) => "it belongs to no cluster itself".to_owned(),
+                Ok(Err(error)) => error,
+                Err(_) => "no answer".to_owned(),
+            };
+            waiting_for.push(format!("{addr}: {why}"));
+        }
+        if sweeps.is_multiple_of(SWEEPS_PER_LINE) {
+            tracing::info!(waiting_for = waiting_for.join("; "), "joining");
+        }
+        sweeps += 1;
+        sleep(SWEEP_INTERVAL).await;
+    }
 }
 
 /// The state of a cluster that begins, as every first member writes it: index 1 of term 1.
@@ -63,7 +100,7 @@ fn record_of(genesis: &Genesis) -> Record {
     }
 }
 
-async fn find(shared: &NodeShared) -> Result<Genesis, ConsensusError> {
+async fn find(shared: &NodeShared) -> Result<Record, ConsensusError> {
     let me = shared.identity.node;
     let peers: Vec<_> = shared.config.peers.iter().filter(|(id, _)| **id != me).collect();
     let founder = shared.config.peers.keys().next() == Some(&me);
@@ -73,12 +110,14 @@ async fn find(shared: &NodeShared) -> Result<Genesis, ConsensusError> {
         let mut waiting_for = Vec::new();
         for (node, addr) in &peers {
             match timeout(CONNECT_TIMEOUT, ask(shared, **node, addr)).await {
-                Ok(Ok(Found::Genesis(genesis))) => return adopt(shared, **node, genesis),
+                Ok(Ok(Found::Admitted(record))) => return adopt(shared, addr, record),
                 Ok(Ok(Found::Empty(answer))) => empty.push((**node, answer)),
-                Ok(Ok(Found::Refused(refusal))) if ends(refusal.code) => {
-                    return Err(ConsensusError::Refused { by: **node, refusal });
+                Ok(Ok(Found::Refused { by, refusal })) if ends(refusal.code) => {
+                    return Err(ConsensusError::Refused { by, refusal });
                 }
-                Ok(Ok(Found::Refused(refusal))) => waiting_for.push(format!("{node}: {refusal}")),
+                Ok(Ok(Found::Refused { refusal, .. })) => {
+                    waiting_for.push(format!("{node}: {refusal}"));
+                }
                 Ok(Err(error)) => waiting_for.push(format!("{node} at {addr}: {error}")),
                 Err(_) => waiting_for.push(format!("{node} at {addr}: no answer")),
             }
@@ -86,7 +125,7 @@ async fn find(shared: &NodeShared) -> Result<Genesis, ConsensusError> {
         let unwilling = empty.iter().filter_map(|(node, answer)| unwilling(shared, *node, answer));
         waiting_for.extend(unwilling);
         if waiting_for.is_empty() && founder {
-            return found(shared, &empty);
+            return Ok(record_of(&found(shared, &empty)?));
         }
         if sweeps.is_multiple_of(SWEEPS_PER_LINE) {
             let waiting_for = if waiting_for.is_empty() {
@@ -141,20 +180,29 @@ fn found(shared: &NodeShared, empty: &[(NodeId, Empty)]) -> Result<Genesis, Cons
     Ok(Genesis { cluster: ClusterId(cluster), history: HistoryId(history), members })
 }
 
-fn adopt(shared: &NodeShared, by: NodeId, genesis: Genesis) -> Result<Genesis, ConsensusError> {
+fn adopt(shared: &NodeShared, addr: &str, record: Record) -> Result<Record, ConsensusError> {
     let me = shared.identity;
-    let is_named = genesis.members.iter().any(|m| m.node == me.node && m.store == me.store);
-    if is_named { Ok(genesis) } else { Err(ConsensusError::NotInGenesis { by }) }
+    let state = State::decode(&record.data).map_err(RestoreError::from)?;
+    if state.store_of(me.node) == me.store {
+        Ok(record)
+    } else {
+        Err(ConsensusError::NotAdmitted { addr: addr.to_owned() })
+    }
 }
 
-enum Found {
+/// What a node says to a hello of an empty one, or to that of a leader that is told to add it.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// It is empty, too.
     Empty(Empty),
-    Genesis(Genesis),
-    Refused(Refusal),
+    /// It runs, and knows who asks as a member.
+    Admitted(Record),
+    /// It does not, and says why.
+    Refused { by: NodeId, refusal: Refusal },
 }
 
-/// Asks one first member what it is.
-async fn ask(shared: &NodeShared, node: NodeId, addr: &str) -> Result<Found, String> {
+/// Asks the node at `addr` what it is; 0 stands for whoever is there.
+pub(crate) async fn ask(shared: &NodeShared, node: NodeId, addr: &str) -> Result<Found, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let mut stream = TcpStream::connect(addr).await.map_err(|error| text(&error))?;
     let hello = shared.hello(LinkKind::Bootstrap, node);
@@ -168,12 +216,14 @@ async fn ask(shared: &NodeShared, node: NodeId, addr: &str) -> Result<Found, Str
     let (header, payload) = read.ok_or("the connection was closed")?;
     let found = match header.kind {
         FrameKind::Empty => Empty::decode(payload).map(Found::Empty),
-        FrameKind::Genesis => Genesis::decode(payload).map(Found::Genesis),
-        FrameKind::Refused => Refusal::decode(payload).map(Found::Refused),
+        FrameKind::Admitted => Record::decode(payload).map(Found::Admitted),
+        FrameKind::Refused => {
+            Refusal::decode(payload).map(|refusal| Found::Refused { by: header.from, refusal })
+        }
         kind => return Err(format!("it answered {kind:?}")),
     };
     let found = found.map_err(|error| text(&error))?;
-    if header.from != node {
+    if header.from != node && node != NodeId(0) {
         return Err(format!("node {} answers there: correct PEERS", header.from));
     }
     Ok(found)

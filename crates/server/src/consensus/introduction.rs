@@ -38,16 +38,23 @@ pub(crate) fn check(
     }
     match published.members.get(&from) {
         Some(member) if member.store != hello.store => Err(wrong_store(member)),
-        Some(member) => match shared.core.positions().check(from, hello.boot, hello.position) {
-            Ok(()) => Ok(()),
-            Err(set_back) => {
-                let text = set_back_text(shared.identity.node, member, &set_back);
-                Err(Refusal::new(RefusalCode::SetBack, text))
-            }
-        },
+        Some(member) => check_set_back(shared, member, hello),
         // A member that this node has not heard of yet may lead it; it has no vote here.
         None => Ok(()),
     }
+}
+
+/// Checks that a member's data directory has not been set back.
+pub(crate) fn check_set_back(
+    shared: &NodeShared,
+    member: &Member,
+    hello: &Hello,
+) -> Result<(), Refusal> {
+    let checked = shared.core.positions().check(member.node, hello.boot, hello.position);
+    checked.map_err(|set_back| {
+        let text = set_back_text(shared.identity.node, member, &set_back);
+        Refusal::new(RefusalCode::SetBack, text)
+    })
 }
 
 /// What a data directory that was set back to an older state means, and what to do about it.
@@ -72,7 +79,9 @@ pub(crate) fn check_name(shared: &NodeShared, from: NodeId, hello: &Hello) -> Re
         );
         return Err(Refusal::new(RefusalCode::WrongClusterName, text));
     }
-    if hello.to != me || from == NodeId(0) {
+    // An empty directory that joins knows an address, and not whose it is.
+    let is_anybody = hello.link == LinkKind::Bootstrap && hello.to == NodeId(0);
+    if hello.to != me && !is_anybody || from == NodeId(0) {
         let text = format!("node {me} is here, not node {}: correct PEERS", hello.to);
         return Err(Refusal::new(RefusalCode::WrongNode, text));
     }

@@ -293,13 +293,14 @@ fn jitter_us(shared: &NodeShared, backoff: Duration) -> u64 {
     fastrand::Rng::with_seed(shared.clock.monotonic_ns()).u64(0..=quarter)
 }
 
-/// Whether a refusal means that this node must end, once it is heard `times` in a row.
+/// Whether a refusal means that this node must end, once it is heard `times` in a row. Who was
+/// removed ends by rules of its own ([`super::farewell`]).
 pub(super) fn is_fatal(code: RefusalCode, times: u32) -> bool {
     match code {
         // Another process of this id may be about to end; a wrong address of one peer is no
         // reason to end a node that serves.
         RefusalCode::DuplicateNode => times >= DUPLICATE_REFUSALS_MAX,
-        RefusalCode::WrongStore | RefusalCode::Removed | RefusalCode::SetBack => true,
+        RefusalCode::WrongStore | RefusalCode::SetBack => true,
         // All others may heal, or concern one address only; so may a later version's codes.
         _ => false,
     }

@@ -6,13 +6,17 @@
 //! - `link`: the connection to a peer, reconnected for ever.
 //! - `accept`: connections from peers, handed to whom they are for.
 //! - `introduction`: whether a peer is who it says.
-//! - `bootstrap`: how an empty first member gets its genesis.
+//! - `bootstrap`: how an empty directory gets its first record.
+//! - `operators`: what operators ask, and what becomes of it.
+//! - `farewell`: when a node that was removed may end.
 //! - `wall`: the wall clock, and what tests do to it.
 
 mod accept;
-mod bootstrap;
+pub(crate) mod bootstrap;
+mod farewell;
 pub(crate) mod introduction;
 mod link;
+pub mod operators;
 mod plane;
 mod wall;
 
@@ -56,6 +60,8 @@ pub struct Parts {
     pub seed: u64,
     /// Where it counts.
     pub metrics: Arc<Metrics>,
+    /// What operators ask.
+    pub asks: operators::Asks,
 }
 
 /// Why the consensus plane ended by itself. The node must end, too.
@@ -73,14 +79,23 @@ pub enum ConsensusError {
         /// Its reason.
         refusal: Refusal,
     },
-    /// The peer of a first bootstrap belongs to a cluster that does not know this data directory.
+    /// The peer of an empty directory hands out a state that does not name this directory.
     #[error(
-        "node {by} has a genesis that does not name this data directory: it belongs to a cluster \
-         already. A wiped disk cannot come back under its old id; add it as a new member"
+        "what was handed out at {addr} does not name this data directory as a member: correct PEERS \
+         or JOIN"
     )]
-    NotInGenesis {
-        /// The peer.
-        by: NodeId,
+    NotAdmitted {
+        /// Where it was asked.
+        addr: String,
+    },
+    /// Most members say that this node was removed. Its data directory is of no use any more.
+    #[error(
+        "node {node} was removed from the cluster: its id is never used again, and its data \
+         directory can be deleted; do not start it again"
+    )]
+    Removed {
+        /// This node.
+        node: NodeId,
     },
     /// The data directory cannot be used.
     #[error("the data directory cannot be used")]

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use epicepoch_core::clock::{ClockStatus, TrustedClock};
-use epicepoch_core::durable::Restored;
+use epicepoch_core::durable::{Record, Restored};
 use epicepoch_core::positions::SetBack;
 use epicepoch_core::publication::{Identity, Role};
 use epicepoch_core::replica::{HandOver, MessageError, Outgoing, Replica, ReplicaConfig, Report};
@@ -19,13 +19,15 @@ use epicepoch_wire::hello::{Hello, Refusal, RefusalCode};
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
 use epicepoch_wire::{BootId, NodeId, StoreId, StorePosition};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::accept::Accepted;
+use super::farewell::Farewell;
 use super::introduction::differing_settings;
 use super::link::{Link, is_fatal};
-use super::wall::reading;
+use super::operators::{Asked, Operators};
+use super::wall::{self, reading};
 use super::{Ask, ConsensusError, Parts, bootstrap};
 use crate::config::Config;
 use crate::faults::Faults;
@@ -59,6 +61,8 @@ pub(super) enum Event {
     Closed { node: NodeId },
     /// A peer refuses this node.
     Refused { by: NodeId, refusal: Refusal },
+    /// An empty directory that is a member's wants the state.
+    RecordWanted { answer: oneshot::Sender<Record> },
 }
 
 /// Where tasks of the consensus thread put events.
@@ -88,6 +92,8 @@ struct Plane {
     links: BTreeMap<NodeId, Link>,
     unreachable_at_ns: BTreeMap<NodeId, u64>,
     refusals: BTreeMap<NodeId, u32>,
+    operators: Operators,
+    farewell: Farewell,
 }
 
 /// Runs the plane until it is told to stop, or cannot go on.
@@ -95,7 +101,8 @@ pub(super) async fn run(
     parts: Parts,
     mut asked: mpsc::UnboundedReceiver<Ask>,
 ) -> Result<(), ConsensusError> {
-    let Parts { shared, workers, mut storage, restored, listener, faults, seed, metrics } = parts;
+    let Parts { shared, workers, mut storage, restored, listener, faults, seed, metrics, mut asks } =
+        parts;
     listener.set_nonblocking(true)?;
     let listener = Rc::new(TcpListener::from_std(listener)?);
     let restored = if let Some(restored) = restored {
@@ -132,6 +139,8 @@ pub(super) async fn run(
         links: BTreeMap::new(),
         unreachable_at_ns: BTreeMap::new(),
         refusals: BTreeMap::new(),
+        operators: Operators::default(),
+        farewell: Farewell::default(),
     };
     plane.introduce_self();
     plane.flush()?;
@@ -153,6 +162,7 @@ pub(super) async fn run(
                 }
                 Some(Ask::Stop) | None => break,
             },
+            Some(asked) = asks.next() => plane.on_asked(asked),
             // Before events: a peer that never stops sending must not stop the clock.
             _ = ticks.tick() => is_tick = true,
             Some(event) = events.recv() => plane.on_event(event)?,
@@ -231,11 +241,26 @@ impl Plane {
         });
     }
 
+    fn on_asked(&mut self, asked: Asked) {
+        let published = self.shared.core.published();
+        let now_ns = self.shared.clock.monotonic_ns();
+        let election = self.shared.config.election_timeout;
+        let clock = |replica: &Replica| {
+            let reading = reading(&self.shared.clock, &self.faults);
+            wall::document(&self.shared, &published, &self.clock, reading, replica.ceiling())
+        };
+        self.operators.take(asked, &mut self.replica, &published, (now_ns, election), clock);
+    }
+
     fn tick(&mut self) -> Result<(), ConsensusError> {
         let reading = reading(&self.shared.clock, &self.faults);
         let published = self.shared.core.published();
         let is_voter = |node| published.voters.iter().any(|(voter, _)| voter == node);
         self.clock.retain_peers(is_voter);
+        let me = self.shared.identity.node;
+        if self.farewell.is_over(me, &published.voters, reading.monotonic_ns) {
+            return Err(ConsensusError::Removed { node: me });
+        }
         let before = self.clock.status();
         let before_ns = self.replica.trusted_before_ns();
         let status = self.clock.observe(reading, published.voters.len(), before_ns);
@@ -339,6 +364,17 @@ impl Plane {
                 self.replica.handle_closed(now_ns, node);
                 self.unreachable(node, now_ns, true);
             }
+            Event::Refused { by, refusal } if refusal.code == RefusalCode::Removed => {
+                if self.farewell.said(by, now_ns) {
+                    tracing::warn!(%refusal, "this node was removed: it stops when most others say so");
+                }
+                self.shared.health.is_removed.store(true, Ordering::Relaxed);
+                self.unreachable(by, now_ns, false);
+            }
+            Event::RecordWanted { answer } => {
+                // Whoever asked may have stopped waiting.
+                drop(answer.send(self.replica.record()));
+            }
             Event::Refused { by, refusal } => {
                 let times = self.refusals.entry(by).or_default();
                 *times = if refusal.code == RefusalCode::DuplicateNode { *times + 1 } else { 0 };
@@ -379,7 +415,14 @@ impl Plane {
             }
         }
         while let Some(report) = self.replica.poll_report() {
+            if let Report::Changed { nonce, outcome } = &report {
+                self.operators.note_change(*nonce, outcome);
+            }
             self.tell(report);
+        }
+        if !self.operators.is_idle() {
+            let now_ns = self.shared.clock.monotonic_ns();
+            self.operators.settle(&self.replica, &self.shared.core.published(), now_ns);
         }
         Ok(())
     }
@@ -439,7 +482,12 @@ impl Plane {
             Report::Changed { nonce, outcome } => {
                 tracing::info!(nonce, ?outcome, "membership change");
             }
-            Report::Removed => tracing::warn!("this node is no member of the cluster any more"),
+            Report::Removed => {
+                self.shared.health.is_removed.store(true, Ordering::Relaxed);
+                tracing::warn!(
+                    "this node was removed from the cluster: it stops when most others say so"
+                );
+            }
             Report::HandingOver { to, why } => {
                 tracing::info!(to = to.0, ?why, "handing leadership over");
             }

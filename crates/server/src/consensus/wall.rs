@@ -3,10 +3,13 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use epicepoch_core::clock::ClockReading;
+use epicepoch_core::clock::{ClockReading, ClockStatus, TrustedClock};
+use epicepoch_core::publication::Published;
+use epicepoch_wire::Epoch;
+use serde_json::{Value, json};
 
 use crate::faults::Faults;
-use crate::shared::NodeClock;
+use crate::shared::{NodeClock, NodeShared};
 
 /// Unix nanoseconds of the wall clock; 0 for a clock before 1970.
 pub(crate) fn wall_ns(faults: &Faults) -> u64 {
@@ -18,4 +21,35 @@ pub(crate) fn wall_ns(faults: &Faults) -> u64 {
 /// Both clocks, read together.
 pub(crate) fn reading(clock: &NodeClock, faults: &Faults) -> ClockReading {
     ClockReading { monotonic_ns: clock.monotonic_ns(), wall_ns: wall_ns(faults) }
+}
+
+/// What operators are told of this node's clock; times are milliseconds, or Unix nanoseconds as text.
+pub(super) fn document(
+    shared: &NodeShared,
+    published: &Published,
+    clock: &TrustedClock,
+    reading: ClockReading,
+    ceiling: Epoch,
+) -> Value {
+    let apart_ms =
+        |of_ns: u64, from_ns: u64| (i128::from(of_ns) - i128::from(from_ns)) as f64 / 1e6;
+    let trusted_ns = clock.trusted_ns(reading.monotonic_ns);
+    let is_leader = published.leader == Some(published.identity.node);
+    let peers = clock.peer_offsets().into_iter();
+    let peers = peers.map(|(node, ns)| json!({"nodeID": node.0, "offsetMs": ns as f64 / 1e6}));
+    json!({
+        "nodeID": published.identity.node.0,
+        "leads": is_leader,
+        "status": match clock.status() {
+            ClockStatus::Followed => "followed",
+            ClockStatus::Outvoted => "outvoted",
+            ClockStatus::Jumped => "jumped",
+        },
+        "wall": reading.wall_ns.to_string(),
+        "offsetMs": apart_ms(reading.wall_ns, trusted_ns),
+        "ceiling": ceiling.0.to_string(),
+        "leadMs": apart_ms(ceiling.0, reading.wall_ns),
+        "reservationMs": shared.config.reservation.as_millis() as u64,
+        "peers": peers.collect::<Vec<_>>(),
+    })
 }

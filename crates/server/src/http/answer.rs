@@ -105,29 +105,53 @@ pub(crate) fn wrong_method(view: &View, route: Route) -> Answer {
     answer
 }
 
-/// `/ready`: one form for yes and no.
-pub(crate) fn ready(view: &View, is_quorum_reached: bool, is_shutting_down: bool) -> Answer {
+/// `/ready`: one form for yes and no; only a node that was removed has one word more.
+pub(crate) fn ready(view: &View, is_quorum_reached: bool, leaving: Leaving) -> Answer {
     let published = &view.published;
     let leader = published.leader.map_or(0, |node| node.0);
     let node = published.identity.node;
-    let body = format!("leader={leader} nodeID={node} raftAvailable={is_quorum_reached}");
+    let mut body = format!("leader={leader} nodeID={node} raftAvailable={is_quorum_reached}");
     let is_ready = view.is_joined() && leader != 0 && is_quorum_reached;
-    if is_shutting_down {
-        refusal_with(view, ErrorCode::ShuttingDown, body.into())
-    } else if is_ready {
-        text(view, StatusCode::OK, body)
-    } else {
-        refusal_with(view, ErrorCode::NotReady, body.into())
+    match leaving {
+        Leaving::Removed => {
+            body.push_str(" removed=true");
+            refusal_with(view, ErrorCode::ShuttingDown, body.into())
+        }
+        Leaving::ShuttingDown => refusal_with(view, ErrorCode::ShuttingDown, body.into()),
+        Leaving::No if is_ready => text(view, StatusCode::OK, body),
+        Leaving::No => refusal_with(view, ErrorCode::NotReady, body.into()),
+    }
+}
+
+/// Whether this node is about to end, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leaving {
+    /// It is not.
+    No,
+    /// It was told to stop.
+    ShuttingDown,
+    /// It was removed from the cluster.
+    Removed,
+}
+
+impl Leaving {
+    /// What clients can do.
+    pub(crate) const fn advice(self) -> &'static str {
+        match self {
+            Self::No | Self::ShuttingDown => advice(ErrorCode::ShuttingDown),
+            Self::Removed => "this node was removed from the cluster and stops; ask a member\n",
+        }
     }
 }
 
 /// `/leader`: a yes only from the node that stamps. A no is always 503, as load balancers expect.
-pub(crate) fn leader(view: &View, is_shutting_down: bool) -> Answer {
-    if view.is_serving() && !is_shutting_down {
+pub(crate) fn leader(view: &View, leaving: Leaving) -> Answer {
+    let is_leaving = leaving != Leaving::No;
+    if view.is_serving() && !is_leaving {
         return text(view, StatusCode::OK, Bytes::from_static(b"ok"));
     }
-    let (code, advice) = match (is_shutting_down, view.is_leading(), &view.other_leader) {
-        (true, _, _) => (ErrorCode::ShuttingDown, advice(ErrorCode::ShuttingDown)),
+    let (code, advice) = match (is_leaving, view.is_leading(), &view.other_leader) {
+        (true, _, _) => (ErrorCode::ShuttingDown, leaving.advice()),
         (false, true, _) => (ErrorCode::NotReady, "elected, but not serving yet; retry\n"),
         (false, false, Some(_)) => {
             (ErrorCode::NotLeader, "not the leader; see the epicepoch-leader header\n")
@@ -174,12 +198,17 @@ const fn advice(code: ErrorCode) -> &'static str {
         ErrorCode::BadFormat => "format must be binary, range or json\n",
         ErrorCode::BadRequest => "the request was not understood; see the documentation\n",
         ErrorCode::NotFound => {
-            "no such path; there are /timestamp /members /leader /ready /up /metrics\n"
+            "no such path; there are /timestamp /members /leader /ready /up /metrics /admin/members\n"
         }
         ErrorCode::MethodNotAllowed => "wrong method; use one named in Allow\n",
         ErrorCode::ShuttingDown => "this node is stopping; ask another member\n",
         ErrorCode::NotReady => "this node has not joined its cluster yet; retry\n",
         ErrorCode::Internal => "this node cannot answer; its log says why\n",
+        ErrorCode::Forbidden => "changes are not taken from there; see ADMIN_FROM\n",
+        ErrorCode::Refused => "it cannot be done as things are\n",
+        ErrorCode::Busy => "another change is under way; retry\n",
+        ErrorCode::NotCaughtUp => "the node is not caught up; retry\n",
+        ErrorCode::Unsettled => "whether it was done is not known; look before asking again\n",
         ErrorCode::WrongCluster => "this node is of another cluster; correct the addresses\n",
         ErrorCode::UnsupportedVersion => "no version of the protocol is common; update one end\n",
         ErrorCode::Unsupported => {

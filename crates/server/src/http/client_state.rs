@@ -2,6 +2,7 @@
 //! since when it is silent or in the middle of a head. It reads no clock and closes nothing.
 
 use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -19,6 +20,8 @@ pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// What the sweep must know of a connection. Times are counted in sweeps.
 #[derive(Debug)]
 pub(crate) struct ClientState {
+    /// Where the client connects from, if the system knows.
+    pub(super) from: Option<IpAddr>,
     sweeps: Rc<Cell<u64>>,
     /// Requests that are being answered.
     in_flight: Cell<u32>,
@@ -38,8 +41,9 @@ pub(crate) struct ClientState {
 
 impl ClientState {
     /// A connection that begins now; `sweeps` counts its time.
-    pub(super) fn new(sweeps: Rc<Cell<u64>>) -> Self {
+    pub(super) fn new(sweeps: Rc<Cell<u64>>, from: Option<IpAddr>) -> Self {
         Self {
+            from,
             in_flight: Cell::default(),
             is_http2: Cell::default(),
             is_native: Cell::default(),
@@ -178,7 +182,7 @@ mod tests {
     impl Fixture {
         fn new() -> Self {
             let sweeps = Rc::new(Cell::new(0));
-            Self { state: Rc::new(ClientState::new(sweeps.clone())), sweeps }
+            Self { state: Rc::new(ClientState::new(sweeps.clone(), None)), sweeps }
         }
 
         /// Whether the connection is overdue after so many more seconds.

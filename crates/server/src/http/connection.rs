@@ -98,7 +98,8 @@ impl Clients {
             }
         };
         let id = self.next.replace(self.next.get() + 1);
-        let state = Rc::new(ClientState::new(self.sweeps.clone()));
+        let from = stream.peer_addr().ok().map(|addr| addr.ip());
+        let state = Rc::new(ClientState::new(self.sweeps.clone(), from));
         self.connections.borrow_mut().insert(id, state.clone());
         self.count();
         let clients = self.clone();

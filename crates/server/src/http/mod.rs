@@ -7,11 +7,13 @@
 //! - `hot`: `GET /timestamp` over HTTP/1.1, as far as it can be answered without hyper.
 //! - `service`: one request that came through hyper: route, wait, answer.
 //! - `route`: paths and methods.
+//! - `admin`: what operators ask.
 //! - `query`: what a request for timestamps asks for.
 //! - `answer`: headers and bodies common to all answers, and the texts of refusals.
 //! - `body`: answers that need no memory, or only a little at a time.
 //! - `members`: who is in the cluster, as JSON.
 
+mod admin;
 mod answer;
 mod body;
 pub(crate) mod client_state;

@@ -1,10 +1,13 @@
 //! Which path answers what, and which methods it takes.
 
 use epicepoch_wire::http::{
-    PATH_LEADER, PATH_MEMBERS, PATH_MEMBERSHIP, PATH_METRICS, PATH_READY, PATH_TIMESTAMP, PATH_UP,
+    PATH_ADMIN_ADD, PATH_ADMIN_CLOCK, PATH_ADMIN_MEMBERS, PATH_ADMIN_PROMOTE, PATH_ADMIN_REMOVE,
+    PATH_ADMIN_TRANSFER, PATH_LEADER, PATH_MEMBERS, PATH_MEMBERSHIP, PATH_METRICS, PATH_READY,
+    PATH_TIMESTAMP, PATH_UP,
 };
 use http::Method;
 
+use super::admin::Admin;
 use crate::metrics::worker::PathLabel;
 
 /// What a request is for.
@@ -16,6 +19,7 @@ pub(crate) enum Route {
     Leader,
     Members,
     Metrics,
+    Admin(Admin),
 }
 
 impl Route {
@@ -28,6 +32,12 @@ impl Route {
             PATH_LEADER => Some(Self::Leader),
             PATH_MEMBERS | PATH_MEMBERSHIP => Some(Self::Members),
             PATH_METRICS => Some(Self::Metrics),
+            PATH_ADMIN_MEMBERS => Some(Self::Admin(Admin::Members)),
+            PATH_ADMIN_CLOCK => Some(Self::Admin(Admin::Clock)),
+            PATH_ADMIN_ADD => Some(Self::Admin(Admin::Add)),
+            PATH_ADMIN_PROMOTE => Some(Self::Admin(Admin::Promote)),
+            PATH_ADMIN_REMOVE => Some(Self::Admin(Admin::Remove)),
+            PATH_ADMIN_TRANSFER => Some(Self::Admin(Admin::Transfer)),
             _ => None,
         }
     }
@@ -40,6 +50,8 @@ impl Route {
             Self::Up | Self::Ready | Self::Leader | Self::Members | Self::Metrics => {
                 *method == Method::GET || *method == Method::HEAD
             }
+            Self::Admin(admin) if admin.changes() => *method == Method::POST,
+            Self::Admin(_) => *method == Method::GET,
         }
     }
 
@@ -48,6 +60,8 @@ impl Route {
         match self {
             Self::Timestamp => "GET, POST",
             Self::Up | Self::Ready | Self::Leader | Self::Members | Self::Metrics => "GET, HEAD",
+            Self::Admin(admin) if admin.changes() => "POST",
+            Self::Admin(_) => "GET",
         }
     }
 
@@ -60,6 +74,7 @@ impl Route {
             Self::Leader => PathLabel::Leader,
             Self::Members => PathLabel::Members,
             Self::Metrics => PathLabel::Metrics,
+            Self::Admin(_) => PathLabel::Admin,
         }
     }
 }
@@ -75,6 +90,14 @@ mod tests {
         for path in ["", "/", "*", "/timestamp/", "/Timestamp", "//up", "/up%20"] {
             assert_eq!(Route::of(path), None, "{path}");
         }
+    }
+
+    #[test]
+    fn what_changes_something_is_a_post() {
+        let add = Route::of("/admin/members/add").unwrap();
+        let list = Route::of("/admin/members").unwrap();
+        let takes = |route: Route| [Method::GET, Method::POST].map(|method| route.takes(&method));
+        assert_eq!((takes(add), takes(list)), ([false, true], [true, false]));
     }
 
     #[test]

@@ -16,12 +16,15 @@ use hyper::body::Incoming;
 use hyper::service::Service;
 use tokio::time::timeout;
 
-use super::answer::{self, Answer};
+use super::admin;
+use super::admin::Admin;
+use super::answer::{self, Answer, Leaving};
 use super::body::Body;
 use super::client_state::{ClientState, InFlight};
 use super::members;
 use super::query::{Ask, BadQuery, Format};
 use super::route::Route;
+use crate::consensus::operators::Denied;
 use crate::metrics::worker::PathLabel;
 use crate::worker::batch::Outcome;
 use crate::worker::sequencer::{Sequencer, Ticket};
@@ -98,10 +101,53 @@ impl NodeService {
         if route == Route::Timestamp {
             return self.wait_for_timestamps(&view, request.uri().query());
         }
+        if let Route::Admin(admin) = route {
+            return self.operate(&view, admin, request);
+        }
         let answer = self.inform(&view, route);
         self.count(route.label(), &answer, None);
         let is_head = *request.method() == Method::HEAD;
         Step::Done(if is_head { answer::without_body(answer) } else { answer })
+    }
+
+    /// What an operator asks: understood at once, and waited for until it is done.
+    fn operate<B>(&self, view: &View, admin: Admin, request: &Request<B>) -> Step {
+        let shared = self.sequencer.shared.clone();
+        let checked = if admin.changes() {
+            admin::check_operator(&shared, self.client.from, request.headers())
+        } else {
+            Ok(())
+        };
+        let order = checked.and_then(|()| admin::order(admin, request.uri().query()));
+        let order = order.and_then(|order| {
+            let text = "this node has not joined its cluster yet; ask a member";
+            let is_joined = view.is_joined();
+            if is_joined { Ok(order) } else { Err(Denied::new(ErrorCode::NotReady, text)) }
+        });
+        match order {
+            Ok(order) => {
+                let service = self.clone();
+                Step::Reading(Box::pin(async move {
+                    Step::Done(service.operated(admin::carry_out(shared, order).await))
+                }))
+            }
+            Err(denied) => Step::Done(self.operated(Err(denied))),
+        }
+    }
+
+    fn operated(&self, outcome: Result<serde_json::Value, Denied>) -> Answer {
+        let view = self.sequencer.view();
+        let (answer, code) = match outcome {
+            Ok(document) => (answer::json(&view, format!("{document}\n").into()), None),
+            Err(Denied { code: code @ ErrorCode::NotLeader, .. }) => {
+                (answer::refusal(&view, code), Some(code))
+            }
+            Err(Denied { code, text }) => {
+                (answer::refusal_with(&view, code, format!("{text}\n").into()), Some(code))
+            }
+        };
+        self.count(PathLabel::Admin, &answer, code);
+        answer
     }
 
     fn wait_for_timestamps(&self, view: &View, query: Option<&str>) -> Step {
@@ -144,21 +190,19 @@ impl NodeService {
         let shared = &self.sequencer.shared;
         match route {
             Route::Up => answer::text(view, StatusCode::OK, &b"ok"[..]),
-            Route::Ready => {
-                answer::ready(view, shared.is_raft_available(), self.is_shutting_down())
-            }
-            Route::Leader => answer::leader(view, self.is_shutting_down()),
+            Route::Ready => answer::ready(view, shared.is_raft_available(), self.leaving()),
+            Route::Leader => answer::leader(view, self.leaving()),
             Route::Members => {
                 let document = members::document(&view.published, &shared.config.cluster_name);
                 answer::json(view, document)
             }
             Route::Metrics => answer::metrics(view, self.sequencer.node_metrics().render()),
-            Route::Timestamp => unreachable!("timestamps are waited for"),
+            Route::Timestamp | Route::Admin(_) => unreachable!("they are waited for"),
         }
     }
 
-    fn is_shutting_down(&self) -> bool {
-        is_shutting_down(&self.sequencer)
+    fn leaving(&self) -> Leaving {
+        leaving(&self.sequencer)
     }
 
     fn count(&self, label: PathLabel, answer: &Answer, refusal: Option<ErrorCode>) {
@@ -174,16 +218,29 @@ impl NodeService {
 /// where it has nobody to name.
 pub(super) fn refuse(sequencer: &Sequencer, code: ErrorCode, requests: u64) -> Answer {
     let is_vague = matches!(code, ErrorCode::NoLeader | ErrorCode::NotReady);
-    let code = if is_vague && is_shutting_down(sequencer) { ErrorCode::ShuttingDown } else { code };
-    let answer = answer::refusal(&sequencer.view(), code);
+    let leaving = leaving(sequencer);
+    let code = if is_vague && leaving != Leaving::No { ErrorCode::ShuttingDown } else { code };
+    let view = sequencer.view();
+    let answer = match code {
+        ErrorCode::ShuttingDown => answer::refusal_with(&view, code, leaving.advice().into()),
+        code => answer::refusal(&view, code),
+    };
     let metrics = sequencer.metrics();
     metrics.count_answers(PathLabel::Timestamp, answer.status().as_u16(), requests);
     metrics.count_refusals(code, requests);
     answer
 }
 
-fn is_shutting_down(sequencer: &Sequencer) -> bool {
-    sequencer.shared.health.is_shutting_down.load(Ordering::Relaxed)
+/// Whether the node is about to end, and why.
+fn leaving(sequencer: &Sequencer) -> Leaving {
+    let health = &sequencer.shared.health;
+    if health.is_removed.load(Ordering::Relaxed) {
+        Leaving::Removed
+    } else if health.is_shutting_down.load(Ordering::Relaxed) {
+        Leaving::ShuttingDown
+    } else {
+        Leaving::No
+    }
 }
 
 impl Service<Request<Incoming>> for NodeService {

@@ -116,7 +116,7 @@ impl WorkerMetrics {
 }
 
 /// The statuses that a node answers with; [`ErrorCode::status`] gives no other.
-pub(crate) const STATUSES: [u16; 7] = [200, 400, 404, 405, 409, 500, 503];
+pub(crate) const STATUSES: [u16; 10] = [200, 400, 403, 404, 405, 409, 422, 500, 503, 504];
 
 /// Why rounds fail, and their labels.
 pub(crate) const FAILURES: [(RoundFailure, &str); 3] = [
@@ -135,17 +135,19 @@ pub(crate) enum PathLabel {
     Leader,
     Members,
     Metrics,
+    Admin,
     Other,
 }
 
 impl PathLabel {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Timestamp,
         Self::Up,
         Self::Ready,
         Self::Leader,
         Self::Members,
         Self::Metrics,
+        Self::Admin,
         Self::Other,
     ];
 
@@ -158,6 +160,7 @@ impl PathLabel {
             Self::Leader => "leader",
             Self::Members => "members",
             Self::Metrics => "metrics",
+            Self::Admin => "admin",
             Self::Other => "other",
         }
     }

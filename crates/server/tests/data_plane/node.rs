@@ -12,6 +12,7 @@ use epicepoch_core::allocator::Allocator;
 use epicepoch_core::publication::{EpochRange, Grant, Identity, Published, Role, Shared};
 use epicepoch_core::quorum::Voters;
 use epicepoch_server::Config;
+use epicepoch_server::consensus::operators::Desk;
 use epicepoch_server::listener::{Acceptor, ClientListener};
 use epicepoch_server::metrics::Metrics;
 use epicepoch_server::shared::{Health, NodeClock, NodeShared};
@@ -106,6 +107,7 @@ impl Cluster {
             allocator: Allocator::new(core.clone(), interval_ns),
             clock: NodeClock::new(START_NS),
             health: Health::default(),
+            desk: Desk::open().0,
             config,
             core,
         });

@@ -1,10 +1,13 @@
 //! Three nodes that form a cluster, in a temporary directory, gone when the test is over.
 
+use std::collections::BTreeMap;
+use std::process::Output;
 use std::time::{Duration, Instant};
 
 use epicepoch_bench::load;
 use tempfile::TempDir;
 
+use super::node::command;
 use super::{Node, PATIENCE, Turn, wait_until};
 
 /// Members of a cluster under test.
@@ -103,6 +106,42 @@ impl Cluster {
         wait_until("the leader serves", PATIENCE, || self.nodes.iter().any(Node::serves));
     }
 
+    /// A node that is down, with an id of its own, told to join the cluster by one address.
+    pub(crate) fn add_joining(&mut self, id: u64, name: &str) -> usize {
+        let mut node = Node::new(id, self.dir.path(), name);
+        node.set("JOIN", self.nodes[0].raft_addr());
+        self.nodes.push(node);
+        self.nodes.len() - 1
+    }
+
+    /// An operator's command, with the addresses of all nodes.
+    pub(crate) fn operate(&self, args: &[&str]) -> Output {
+        let addrs: Vec<_> = self.nodes.iter().map(|node| node.http().to_string()).collect();
+        let mut command = command(&BTreeMap::new(), self.dir.path());
+        let output = command.args(args).args(["--addr", &addrs.join(",")]).output();
+        output.expect("the binary can be started")
+    }
+
+    /// The same, done: what it printed.
+    #[track_caller]
+    pub(crate) fn order(&self, args: &[&str]) -> String {
+        let output = self.operate(args);
+        let (out, error) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{args:?}: {:?} {out} {error}", output.status);
+        out
+    }
+
+    /// The same, refused with 1 in words that hold all of these.
+    #[track_caller]
+    pub(crate) fn assert_refused(&self, args: &[&str], words: &[&str]) {
+        let output = self.operate(args);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {error}");
+        for word in words {
+            assert!(error.contains(word), "{word:?} in {error}");
+        }
+    }
+
     /// For the load generator.
     pub(crate) fn targets(&self) -> Vec<load::Node> {
         let target = |node: &Node| load::Node { id: node.id, addr: node.http() };
@@ -121,4 +160,8 @@ impl Cluster {
 pub(crate) fn peers(nodes: &[Node]) -> String {
     let peer = |node: &Node| format!("{}={}", node.id, node.raft_addr());
     nodes.iter().map(peer).collect::<Vec<_>>().join(",")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::wire::{Answer, Wire};
+use super::wire::{Answer, Wire, request};
 use super::{PATIENCE, unused_port, wait_until};
 
 /// How long a question to a node may take before it counts as no answer.
@@ -200,6 +200,18 @@ impl Node {
             return None;
         }
         Wire::open(self.http(), ASK_LIMIT).ok()?.get(target).ok()
+    }
+
+    /// The same with a method and headers.
+    pub(crate) fn ask_with(
+        &self,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+    ) -> Option<Answer> {
+        let mut wire = Wire::open(self.http(), ASK_LIMIT).ok()?;
+        wire.send(&request(method, target, headers, b"")).ok()?;
+        wire.receive().ok()
     }
 
     /// The sum of a metric over all its labels.

@@ -1,0 +1,140 @@
+//! `epicepoch clock`: what every node's clock says against the others and against the ceiling. It
+//! reads, and changes nothing.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use clap::{ArgMatches, Command};
+use epicepoch_client::Member;
+use epicepoch_wire::http::PATH_ADMIN_CLOCK;
+use serde_json::{Value, json};
+
+use crate::addresses;
+use crate::commands::{client_arguments, json as json_switch};
+use crate::failure::Failure;
+use crate::operator::{self, Order, Setback};
+use crate::sources::Environment;
+
+pub(crate) fn command() -> Command {
+    Command::new("clock")
+        .about("Show every node's clock, and how far the ceiling is ahead of it")
+        .long_about(
+            "Show every node's clock, and how far the ceiling is ahead of it.\n\n  \
+             STATUS  followed: the node believes its wall clock; outvoted: the others' median; \
+             jumped: the monotonic clock\n  \
+             OFFSET  the node's wall clock minus the time that it trusts\n  \
+             LEAD    the ceiling minus the node's wall clock: about RESERVATION_MS while all is well\n\n\
+             Order and uniqueness depend on no clock; only how close epochs are to wall time does.",
+        )
+        .after_help(
+            "Example:\n  epicepoch clock --addr n1:8080,n2:8080,n3:8080\n\n\
+             Exit codes: 0 every node's clock is followed; 1 one is not, or a node does not answer; \
+             2 wrong usage.",
+        )
+        .args(client_arguments())
+        .arg(json_switch())
+}
+
+/// One member's clock, or why it is not known.
+struct Row {
+    member: Member,
+    clock: Result<Value, String>,
+}
+
+pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
+    let (client, deadline) = addresses::client(matches, environment)?;
+    let members = addresses::block_on(client.members(deadline))??;
+    let rows = members.members.into_iter().map(|member| {
+        let clock = Order::look(PATH_ADMIN_CLOCK).ask(&member.addr, deadline);
+        Row { clock: clock.map_err(Setback::into_text), member }
+    });
+    let rows: Vec<Row> = rows.collect();
+    let document = json!({"nodes": rows.iter().map(object).collect::<Vec<_>>()});
+    operator::print(matches, &document, |_| table(&rows))?;
+    let is_followed = |row: &Row| row.clock.as_ref().is_ok_and(|clock| clock["status"] == FOLLOWED);
+    Ok(if rows.iter().all(is_followed) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn object(row: &Row) -> Value {
+    match &row.clock {
+        Ok(clock) => clock.clone(),
+        Err(error) => json!({"nodeID": row.member.node_id.0, "error": error}),
+    }
+}
+
+fn table(rows: &[Row]) -> Option<String> {
+    let width = rows.iter().map(|row| row.member.addr.len()).max().unwrap_or(0).max(4);
+    let mut text =
+        format!("{:<4} {:<width$} {:<8} {:>14} {:>14}\n", "ID", "ADDR", "STATUS", "OFFSET", "LEAD");
+    let mut ahead: Option<f64> = None;
+    for Row { member, clock } in rows {
+        let (id, addr) = (member.node_id.to_string(), &member.addr);
+        let _infallible = match clock {
+            Ok(clock) => {
+                let number = |name: &str| clock[name].as_f64();
+                let (offset, lead) = (number("offsetMs")?, number("leadMs")?);
+                let status = clock["status"].as_str()?;
+                if status == FOLLOWED && lead > LEADS_USUAL * number("reservationMs")? {
+                    ahead = Some(ahead.unwrap_or(0.0).max(lead - number("reservationMs")?));
+                }
+                writeln!(
+                    text,
+                    "{id:<4} {addr:<width$} {status:<8} {offset:>11.1} ms {lead:>11.1} ms"
+                )
+            }
+            Err(error) => writeln!(text, "{id:<4} {addr:<width$} {error}"),
+        };
+    }
+    if let Some(ahead_ms) = ahead {
+        let _infallible = writeln!(
+            text,
+            "the ceiling is ahead of the clocks: epochs move by the least step, or stand still while \
+             the index goes on, until time has caught up in {:.0} s",
+            ahead_ms / 1e3
+        );
+    }
+    Some(text)
+}
+
+const FOLLOWED: &str = "followed";
+/// Reservations that the ceiling may be ahead of a right clock before it is said.
+const LEADS_USUAL: f64 = 2.0;
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_wire::NodeId;
+
+    use super::*;
+
+    fn row(node: u64, clock: Result<Value, String>) -> Row {
+        Row { member: Member { node_id: NodeId(node), addr: format!("n{node}:8080") }, clock }
+    }
+
+    fn clock(status: &str, offset_ms: f64, lead_ms: f64) -> Value {
+        json!({"status": status, "offsetMs": offset_ms, "leadMs": lead_ms, "reservationMs": 1000})
+    }
+
+    #[test]
+    fn a_table_of_clocks_says_who_is_off_and_who_does_not_answer() {
+        let rows = [
+            row(1, Ok(clock("followed", 0.0, 912.25))),
+            row(2, Ok(clock("outvoted", -3_600_000.5, 3_600_912.0))),
+            row(3, Err("no answer".into())),
+        ];
+        let expected = "\
+ID   ADDR    STATUS           OFFSET           LEAD
+1    n1:8080 followed         0.0 ms       912.2 ms
+2    n2:8080 outvoted  -3600000.5 ms   3600912.0 ms
+3    n3:8080 no answer
+";
+        assert_eq!(table(&rows).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn a_ceiling_that_is_ahead_is_told_with_the_time_of_recovery() {
+        let text = table(&[row(1, Ok(clock("followed", 0.0, 61_000.0)))]).expect("a table");
+        assert!(text.ends_with("caught up in 60 s\n"), "{text}");
+        let text = table(&[row(1, Ok(clock("followed", 0.0, 1_200.0)))]).expect("a table");
+        assert!(!text.contains("ceiling"), "{text}");
+    }
+}

@@ -1,0 +1,61 @@
+//! `epicepoch leader`: who leads is changed by hand.
+
+use std::process::ExitCode;
+
+use clap::{Arg, ArgMatches, Command, value_parser};
+use epicepoch_wire::http::PATH_ADMIN_TRANSFER;
+
+use crate::commands::{client_arguments, json};
+use crate::failure::Failure;
+use crate::operator::{self, Order};
+use crate::sources::Environment;
+
+pub(crate) fn command() -> Command {
+    let transfer = Command::new("transfer")
+        .about("Hand leadership to another voter; clients wait for a few milliseconds")
+        .long_about(
+            "Hand leadership to another voter: before work on the leader's machine, for instance. \
+             Without --to the most up-to-date voter gets it. Returns once the new leader is known.",
+        )
+        .after_help(
+            "Examples:\n  epicepoch leader transfer --addr n1:8080\n  \
+             epicepoch leader transfer --to 2 --addr n1:8080,n2:8080,n3:8080\n\n\
+             The order is taken from the leader's own machine, or from where ADMIN_FROM of the nodes \
+             allows.\n\n\
+             Exit codes: 0 done; 1 refused, with the reason; 2 wrong usage.",
+        )
+        .arg(node("to", "The node that shall lead").long("to"))
+        .args(client_arguments())
+        .arg(json());
+    Command::new("leader")
+        .about("Change who leads")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .subcommand(transfer)
+}
+
+/// A node id.
+pub(crate) fn node(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).value_name("ID").value_parser(value_parser!(u64).range(1..)).help(help)
+}
+
+pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
+    let Some(("transfer", matches)) = matches.subcommand() else {
+        return Err(Failure::usage(anyhow::anyhow!(
+            "no command given; see epicepoch leader --help"
+        )));
+    };
+    let to = matches.get_one::<u64>("to").map(u64::to_string);
+    let order = Order::change(PATH_ADMIN_TRANSFER, &[("to", to)]);
+    let document = order.give(matches, environment)?;
+    operator::print(matches, &document, |document| {
+        let number = |name: &str| document[name].as_u64();
+        let (leader, before, term) = (number("leader")?, number("before")?, number("term")?);
+        let took_ms = document["tookMs"].as_f64()?;
+        Some(format!(
+            "node {leader} leads in term {term}, {took_ms:.1} ms after node {before} was told\n"
+        ))
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

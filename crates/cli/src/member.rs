@@ -1,0 +1,186 @@
+//! `epicepoch member`: who belongs to a cluster is looked at, and changed by hand.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use anyhow::anyhow;
+use clap::{Arg, ArgMatches, Command};
+use epicepoch_wire::http::{
+    PATH_ADMIN_ADD, PATH_ADMIN_MEMBERS, PATH_ADMIN_PROMOTE, PATH_ADMIN_REMOVE,
+};
+use serde_json::Value;
+
+use crate::commands::{client_arguments, json, switch};
+use crate::failure::Failure;
+use crate::leader::node;
+use crate::operator::{self, Order};
+use crate::settings::whole_number;
+use crate::sources::Environment;
+
+pub(crate) fn command() -> Command {
+    let asks = |command: Command| command.args(client_arguments()).arg(json());
+    let list = Command::new("list")
+        .about("Show the members, what each lacks, and the ids that were removed")
+        .after_help("Example:\n  epicepoch member list --addr n1:8080,n2:8080,n3:8080");
+    let add = Command::new("add")
+        .about("Admit a node that waits to join: it gets the log, and no vote yet")
+        .long_about(
+            "Admit a node that waits to join: it gets the log, and no vote yet. Start it first, on \
+             its own machine, with an empty DATA_DIR, an id that was never used, and JOIN. The \
+             leader asks it which data directory it has; the id is bound to that for ever.",
+        )
+        .after_help(
+            "Example, on the new machine and then anywhere:\n  \
+             NODE_ID=4 RAFT_ADDR=n4:60001 JOIN=n1:60001 epicepoch serve\n  \
+             epicepoch member add 4=n4:60001 --addr n1:8080\n  \
+             epicepoch member promote 4 --wait --addr n1:8080",
+        )
+        .arg(
+            Arg::new("member")
+                .value_name("ID=HOST:PORT")
+                .required(true)
+                .help("Its node id and its RAFT_ADDR"),
+        );
+    let promote = Command::new("promote")
+        .about("Give a learner that is caught up a vote, perhaps in the place of another member")
+        .after_help(
+            "Examples:\n  epicepoch member promote 4 --wait\n  \
+             epicepoch member promote 4 --remove 2\n\n\
+             With --remove both happen in one change: no moment is between in which the cluster \
+             needs more voters than before. That is how a dead node is replaced.",
+        )
+        .arg(node("node", "The learner").required(true))
+        .arg(node("remove", "A member that is removed for ever in the same change").long("remove"))
+        .arg(switch("wait", "Wait, until --timeout, for a learner that is not caught up"));
+    let remove = Command::new("remove")
+        .about("Remove a member for ever: it stops, and its id is never used again")
+        .after_help(
+            "Example:\n  epicepoch member remove 5\n\nA leader is not removed: hand leadership over \
+             first (epicepoch leader transfer).",
+        )
+        .arg(node("node", "The member").required(true));
+    Command::new("member")
+        .about("Show and change who belongs to a cluster")
+        .long_about(
+            "Show and change who belongs to a cluster, while it serves. A change is done when the \
+             command returns with 0. Orders are taken from the leader's own machine, or from where \
+             ADMIN_FROM of the nodes allows.",
+        )
+        .after_help("Exit codes: 0 done; 1 refused, with the reason; 2 wrong usage.")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .subcommands([list, add, promote, remove].map(asks))
+}
+
+pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
+    let Some((name, matches)) = matches.subcommand() else {
+        return Err(Failure::usage(anyhow!("no command given; see epicepoch member --help")));
+    };
+    let id = |name: &str| matches.get_one::<u64>(name).map(u64::to_string);
+    let order = match name {
+        "list" => Order::look(PATH_ADMIN_MEMBERS),
+        "add" => {
+            let text = matches.get_one::<String>("member").map_or("", String::as_str);
+            let (id, addr) = added(text).map_err(Failure::usage)?;
+            let parameters = [("id", Some(id.to_string())), ("raft_addr", Some(addr.to_owned()))];
+            Order::change(PATH_ADMIN_ADD, &parameters)
+        }
+        "promote" => {
+            let parameters = [("id", id("node")), ("remove", id("remove"))];
+            Order::change(PATH_ADMIN_PROMOTE, &parameters).waiting(matches.get_flag("wait"))
+        }
+        _ => Order::change(PATH_ADMIN_REMOVE, &[("id", id("node"))]),
+    };
+    let document = order.give(matches, environment)?;
+    operator::print(matches, &document, if name == "list" { table } else { changes })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Id and address of a node that is to be added.
+fn added(text: &str) -> Result<(u64, &str), anyhow::Error> {
+    let parts = text.split_once('=').and_then(|(id, addr)| Some((whole_number(id)?, addr)));
+    // The rest is checked where it is used.
+    parts
+        .filter(|(id, addr)| *id != 0 && epicepoch_server::config::host_and_port(addr).is_some())
+        .ok_or_else(|| {
+            anyhow!("{text:?} is no member; allowed is ID=HOST:PORT, such as 4=n4:60001")
+        })
+}
+
+fn changes(document: &Value) -> Option<String> {
+    let mut text = String::new();
+    for change in document["changed"].as_array()? {
+        let (node, role) = (change["nodeID"].as_u64()?, change["role"].as_str()?);
+        let _infallible = match role {
+            "removed" => writeln!(text, "node {node} is removed for ever"),
+            role => writeln!(text, "node {node} is a {role}"),
+        };
+    }
+    Some(text)
+}
+
+fn table(document: &Value) -> Option<String> {
+    let mut text = String::new();
+    let members = document["members"].as_array()?;
+    let width = |name: &str, title: &str| {
+        let lengths = members.iter().filter_map(|member| Some(member[name].as_str()?.len()));
+        lengths.max().unwrap_or(0).max(title.len())
+    };
+    let (addr, raft_addr) = (width("addr", "ADDR"), width("raftAddr", "RAFT ADDR"));
+    let mut line = |cells: [&str; 6]| {
+        let [id, client, raft, role, behind, heard] = cells;
+        let line =
+            format!("{id:<4} {client:<addr$} {raft:<raft_addr$} {role:<8} {behind:>6} {heard}");
+        let _infallible = writeln!(text, "{}", line.trim_end());
+    };
+    line(["ID", "ADDR", "RAFT ADDR", "ROLE", "BEHIND", "HEARD"]);
+    for member in members {
+        line([
+            &member["nodeID"].as_u64()?.to_string(),
+            member["addr"].as_str()?,
+            member["raftAddr"].as_str()?,
+            member["role"].as_str()?,
+            &member["behind"].as_u64()?.to_string(),
+            if member["heard"].as_bool()? { "yes" } else { "no" },
+        ]);
+    }
+    let removed: Vec<_> = document["removed"].as_array()?.iter().map(Value::to_string).collect();
+    if !removed.is_empty() {
+        let _infallible = writeln!(text, "removed for ever: {}", removed.join(", "));
+    }
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_member_is_an_id_and_an_address() {
+        assert_eq!(added("4=n4:60001").ok(), Some((4, "n4:60001")));
+        assert_eq!(added("4=[::1]:1").ok(), Some((4, "[::1]:1")));
+        for bad in ["", "4", "=n4:1", "0=n4:1", "+4=n4:1", "4=n4", "4=n4:99999", "4=a b:1"] {
+            assert!(added(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_table_shows_what_operators_look_for() {
+        let member = |node: u64, role: &str, behind: u64| {
+            json!({"nodeID": node, "addr": format!("n{node}:8080"), "role": role, "heard": true,
+                   "raftAddr": format!("n{node}:60001"), "behind": behind})
+        };
+        let members = [member(1, "leader", 0), member(4, "learner", 1234)];
+        let text = table(&json!({"members": members, "removed": [2, 3]})).expect("a table");
+        let expected = "\
+ID   ADDR    RAFT ADDR ROLE     BEHIND HEARD
+1    n1:8080 n1:60001  leader        0 yes
+4    n4:8080 n4:60001  learner    1234 yes
+removed for ever: 2, 3
+";
+        assert_eq!(text, expected);
+    }
+}

@@ -1,0 +1,242 @@
+//! One order of an operator to the leader of a cluster, over HTTP: any node that is known is asked who
+//! leads, and the order goes to the leader. One that may have arrived is never sent twice.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow};
+use clap::ArgMatches;
+use epicepoch_bench::http1::parse_response;
+use epicepoch_wire::http::{
+    ErrorCode, HEADER_ADMIN, HEADER_ERROR, HEADER_LEADER, PATH_ADMIN_MEMBERS,
+};
+use serde_json::Value;
+
+use crate::addresses;
+use crate::failure::Failure;
+use crate::sources::Environment;
+
+/// Between two rounds of questions while nobody leads.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long one node may take to accept a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long one node may take to say whether it leads, before another one is asked.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Leaders that are followed in a row before all addresses are asked again.
+const HOPS_MAX: usize = 4;
+
+/// An order, and how long it may take.
+pub(crate) struct Order {
+    method: &'static str,
+    /// Path and query.
+    target: String,
+    /// Whether to wait, until the deadline, for a member that is not caught up.
+    waits_for_member: bool,
+}
+
+impl Order {
+    /// Asks, and changes nothing; the members, where it is [`Order::give`]n.
+    pub(crate) fn look(path: &str) -> Self {
+        Self { method: "GET", target: path.to_owned(), waits_for_member: false }
+    }
+
+    /// Changes something.
+    pub(crate) fn change(path: &str, parameters: &[(&str, Option<String>)]) -> Self {
+        let given = parameters.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+        let query: Vec<_> = given.map(|(name, value)| format!("{name}={value}")).collect();
+        let query = query.join("&");
+        let target = if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") };
+        Self { method: "POST", target, waits_for_member: false }
+    }
+
+    /// Waits for a member that is not caught up.
+    pub(crate) fn waiting(self, waits_for_member: bool) -> Self {
+        Self { waits_for_member, ..self }
+    }
+
+    /// Gives the order to the leader, and returns what it answers. A change is sent to nobody before
+    /// he has answered a question: a node that hangs must not swallow it.
+    pub(crate) fn give(
+        &self,
+        matches: &ArgMatches,
+        environment: &Environment,
+    ) -> Result<Value, Failure> {
+        let (addrs, deadline) = addresses::given(matches, environment)?;
+        let question = Self::look(PATH_ADMIN_MEMBERS);
+        let mut last = anyhow!("nobody was asked");
+        loop {
+            for addr in &addrs {
+                let attempt = deadline.min(Instant::now() + ATTEMPT_TIMEOUT);
+                let taken = match question.follow(addr, attempt) {
+                    Ok((_, document)) if self.method == "GET" => Ok(document),
+                    Ok((leader, _)) => self.ask(&leader, deadline),
+                    Err(setback) => Err(setback),
+                };
+                match taken {
+                    Ok(document) => return Ok(document),
+                    Err(Setback::Final(error)) => return Err(error.into()),
+                    Err(Setback::Passing(error)) => last = error,
+                    Err(Setback::Elsewhere { from, .. }) => last = disagreeing(&from),
+                }
+            }
+            if Instant::now() + PAUSE >= deadline {
+                return Err(last.context("no leader took the order in time").into());
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Asks `addr`, then whom it names as the leader, and so on; returns who answered, and what.
+    fn follow(&self, addr: &str, deadline: Instant) -> Result<(String, Value), Setback> {
+        let mut addr = addr.to_owned();
+        for _ in 0..HOPS_MAX {
+            match self.ask(&addr, deadline) {
+                Ok(document) => return Ok((addr, document)),
+                Err(Setback::Elsewhere { leader, .. }) => addr = leader,
+                Err(setback) => return Err(setback),
+            }
+        }
+        Err(Setback::Passing(disagreeing(&addr)))
+    }
+
+    /// Asks one node, once.
+    pub(crate) fn ask(&self, addr: &str, deadline: Instant) -> Result<Value, Setback> {
+        let answer = self.exchange(addr, deadline)?;
+        if answer.status == 200 {
+            let document = serde_json::from_slice(&answer.body);
+            return document.map_err(|_| Setback::Final(no_oracle(addr)));
+        }
+        let text = String::from_utf8_lossy(&answer.body).trim().to_owned();
+        let Some(code) = answer.code else { return Err(Setback::Final(no_oracle(addr))) };
+        Err(match (code, answer.leader) {
+            (ErrorCode::NotLeader, Some(leader)) => {
+                Setback::Elsewhere { from: addr.to_owned(), leader }
+            }
+            (ErrorCode::NotCaughtUp, _) if !self.waits_for_member => {
+                Setback::Final(anyhow!("{text}"))
+            }
+            (code, _) if code.is_retryable() => Setback::Passing(anyhow!("{addr}: {text}")),
+            (ErrorCode::NotFound, _) => {
+                Setback::Final(anyhow!("{addr} knows no such order: it runs another version"))
+            }
+            _ => Setback::Final(anyhow!("{text}")),
+        })
+    }
+
+    fn exchange(&self, addr: &str, deadline: Instant) -> Result<Answer, Setback> {
+        let passing = |error: io::Error| Setback::Passing(anyhow!("{addr}: {error}"));
+        let mut stream = connect(addr, deadline).map_err(passing)?;
+        let request = format!(
+            "{} {} HTTP/1.1\r\nhost: {addr}\r\n{HEADER_ADMIN}: cli\r\ncontent-length: 0\r\n\r\n",
+            self.method, self.target
+        );
+        stream.write_all(request.as_bytes()).map_err(passing)?;
+        receive(&mut stream, deadline).map_err(|error| match self.method {
+            "GET" => passing(error),
+            _ => Setback::Final(anyhow!(
+                "{addr}: {error}; whether it was done is not known, look with: epicepoch member list"
+            )),
+        })
+    }
+}
+
+/// Why there is no document.
+#[derive(Debug)]
+pub(crate) enum Setback {
+    /// Another node leads.
+    Elsewhere { from: String, leader: String },
+    /// It can be different a moment later, or at another node.
+    Passing(anyhow::Error),
+    /// It cannot, or asking again could do it twice.
+    Final(anyhow::Error),
+}
+
+impl Setback {
+    /// What to tell people.
+    pub(crate) fn into_text(self) -> String {
+        match self {
+            Self::Elsewhere { from, .. } => disagreeing(&from).to_string(),
+            Self::Passing(error) | Self::Final(error) => format!("{error:#}"),
+        }
+    }
+}
+
+struct Answer {
+    status: u16,
+    code: Option<ErrorCode>,
+    leader: Option<String>,
+    body: Vec<u8>,
+}
+
+fn disagreeing(addr: &str) -> anyhow::Error {
+    anyhow!("{addr}: the nodes do not agree on who leads")
+}
+
+fn no_oracle(addr: &str) -> anyhow::Error {
+    anyhow!("{addr} does not answer like a node of EpicEpoch: correct --addr")
+}
+
+/// What is left until the deadline, a millisecond at least: 0 would be no limit.
+fn left(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+}
+
+fn connect(addr: &str, deadline: Instant) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for addr in addr.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&addr, left(deadline).min(CONNECT_TIMEOUT)) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                stream.set_write_timeout(Some(left(deadline)))?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn receive(stream: &mut TcpStream, deadline: Instant) -> io::Result<Answer> {
+    let mut buffer = Vec::new();
+    loop {
+        if let Some((response, _)) = parse_response(&buffer).map_err(io::Error::other)? {
+            return Ok(Answer {
+                status: response.status,
+                code: response.header(HEADER_ERROR).and_then(ErrorCode::from_name),
+                leader: response.header(HEADER_LEADER).map(str::to_owned),
+                body: response.body.to_vec(),
+            });
+        }
+        if Instant::now() >= deadline {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
+        }
+        stream.set_read_timeout(Some(left(deadline)))?;
+        let mut chunk = [0; 8192];
+        match stream.read(&mut chunk) {
+            Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "no answer")),
+            Ok(len) => buffer.extend_from_slice(&chunk[..len]),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock) => {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Prints a document as JSON, or what `text` makes of it.
+pub(crate) fn print(
+    matches: &ArgMatches,
+    document: &Value,
+    text: impl FnOnce(&Value) -> Option<String>,
+) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    if matches.get_flag("json") {
+        writeln!(out, "{document}")?;
+    } else {
+        let text = text(document).context("an answer of another version: see it with --json")?;
+        write!(out, "{text}")?;
+    }
+    Ok(())
+}

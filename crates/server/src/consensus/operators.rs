@@ -1,0 +1,314 @@
+//! What operators ask of a node, and what becomes of it: leadership goes to another voter, members
+//! come and go, and the leader says how far each of them is. Only the replica decides; this waits
+//! until what was asked is done, and says so only then.
+
+use std::time::Duration;
+
+use epicepoch_core::publication::{Published, Role};
+use epicepoch_core::replica::{ChangeError, Replica, TransferError};
+use epicepoch_core::state::{MembershipChange, MembershipStep, Outcome};
+use epicepoch_wire::NodeId;
+use epicepoch_wire::http::ErrorCode;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+
+/// What operators ask that may wait for the consensus plane, on all connections together.
+const ASKS_MAX: usize = 16;
+/// How long a change of the members may take before nobody waits for it any more.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same for a handover, in election timeouts: the library gives one up after one of them.
+const TRANSFER_ELECTIONS: u32 = 2;
+
+/// What an operator wants.
+#[derive(Clone, Debug)]
+pub(crate) enum Wish {
+    /// To see the members.
+    Members,
+    /// To see this node's clock.
+    Clock,
+    /// Another leader: this one, or the most up-to-date voter.
+    Transfer(Option<NodeId>),
+    /// Other members.
+    Change(Vec<MembershipStep>),
+}
+
+/// Why an operator does not get it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Denied {
+    pub(crate) code: ErrorCode,
+    /// For people; without a newline.
+    pub(crate) text: String,
+}
+
+impl Denied {
+    pub(crate) fn new(code: ErrorCode, text: impl Into<String>) -> Self {
+        Self { code, text: text.into() }
+    }
+}
+
+/// What comes back: a JSON document, or why there is none.
+pub(crate) type Answer = Result<Value, Denied>;
+
+/// Where workers put what operators ask of the consensus plane.
+#[derive(Clone, Debug)]
+pub struct Desk(mpsc::Sender<Asked>);
+
+/// What the consensus plane takes from there.
+#[derive(Debug)]
+pub struct Asks(mpsc::Receiver<Asked>);
+
+#[derive(Debug)]
+pub(super) struct Asked {
+    wish: Wish,
+    answer: oneshot::Sender<Answer>,
+}
+
+impl Desk {
+    /// A desk, and what is put on it.
+    #[must_use]
+    pub fn open() -> (Self, Asks) {
+        let (sender, receiver) = mpsc::channel(ASKS_MAX);
+        (Self(sender), Asks(receiver))
+    }
+
+    /// Asks the consensus plane, and waits for what becomes of it.
+    pub(crate) async fn ask(&self, wish: Wish) -> Answer {
+        let (answer, answered) = oneshot::channel();
+        match self.0.try_send(Asked { wish, answer }) {
+            Ok(()) => {}
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                return Err(Denied::new(ErrorCode::Overloaded, "too many operators wait; retry"));
+            }
+            Err(mpsc::error::TrySendError::Closed(_)) => return Err(stopping()),
+        }
+        answered.await.unwrap_or_else(|_| Err(stopping()))
+    }
+}
+
+fn stopping() -> Denied {
+    Denied::new(ErrorCode::ShuttingDown, "this node is stopping; ask another member")
+}
+
+impl Asks {
+    pub(super) async fn next(&mut self) -> Option<Asked> {
+        self.0.recv().await
+    }
+}
+
+/// What was begun and is not done.
+#[derive(Debug, Default)]
+pub(super) struct Operators {
+    pending: Vec<Pending>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    what: What,
+    since_ns: u64,
+    until_ns: u64,
+    answer: oneshot::Sender<Answer>,
+}
+
+#[derive(Debug)]
+enum What {
+    Transfer { to: NodeId },
+    Change { change: MembershipChange, is_applied: bool },
+}
+
+impl Operators {
+    /// Begins what was asked, or answers it.
+    pub(super) fn take(
+        &mut self,
+        asked: Asked,
+        replica: &mut Replica,
+        published: &Published,
+        (now_ns, election): (u64, Duration),
+        clock: impl FnOnce(&Replica) -> Value,
+    ) {
+        let Asked { wish, answer } = asked;
+        let nanos = |duration: Duration| duration.as_nanos() as u64;
+        let begun = match wish {
+            Wish::Members => {
+                let leads = published.role == Role::Leader;
+                let document = leads.then(|| members(replica, published)).ok_or_else(not_leader);
+                // Whoever asked may have stopped waiting.
+                return drop(answer.send(document));
+            }
+            Wish::Clock => return drop(answer.send(Ok(clock(replica)))),
+            Wish::Transfer(to) => replica
+                .hand_over_asked(now_ns, to)
+                .map(|to| (What::Transfer { to }, nanos(election * TRANSFER_ELECTIONS)))
+                .map_err(|error| transfer_denied(&error)),
+            Wish::Change(steps) => {
+                let change = MembershipChange { nonce: fastrand::u64(1..), steps };
+                tracing::info!(steps = ?change.steps, "a change of the members is asked for");
+                replica
+                    .propose_prudent_change(now_ns, &change)
+                    .map(|()| (What::Change { change, is_applied: false }, nanos(CHANGE_TIMEOUT)))
+                    .map_err(|error| change_denied(&error))
+            }
+        };
+        match begun {
+            Ok((what, patience_ns)) => {
+                let until_ns = now_ns + patience_ns;
+                self.pending.push(Pending { what, since_ns: now_ns, until_ns, answer });
+            }
+            Err(denied) => drop(answer.send(Err(denied))),
+        }
+    }
+
+    /// A change was applied or refused here.
+    pub(super) fn note_change(&mut self, of: u64, outcome: &Outcome) {
+        let is_meant = |pending: &Pending| matches!(&pending.what, What::Change { change, .. } if change.nonce == of);
+        let Some(at) = self.pending.iter().position(is_meant) else { return };
+        if let Outcome::Refused(reason) = outcome {
+            let denied = Denied::new(ErrorCode::Refused, *reason);
+            return drop(self.pending.swap_remove(at).answer.send(Err(denied)));
+        }
+        if let What::Change { is_applied, .. } = &mut self.pending[at].what {
+            *is_applied = true;
+        }
+    }
+
+    /// Answers what is done, and what nobody waits for any more.
+    pub(super) fn settle(&mut self, replica: &Replica, published: &Published, now_ns: u64) {
+        let mut at = 0;
+        while at < self.pending.len() {
+            match self.pending[at].outcome(replica, published, now_ns) {
+                Some(answer) => drop(self.pending.swap_remove(at).answer.send(answer)),
+                None => at += 1,
+            }
+        }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.pending.is_empty()
+    }
+}
+
+impl Pending {
+    fn outcome(&self, replica: &Replica, published: &Published, now_ns: u64) -> Option<Answer> {
+        let is_late = now_ns >= self.until_ns;
+        let me = published.identity.node;
+        match &self.what {
+            What::Transfer { to } => match published.leader {
+                Some(leader) if leader == *to => Some(Ok(json!({
+                    "leader": leader.0,
+                    "before": me.0,
+                    "term": published.term.0,
+                    "tookMs": (now_ns - self.since_ns) as f64 / 1e6,
+                }))),
+                Some(leader) if leader != me => Some(Err(Denied::new(
+                    ErrorCode::Refused,
+                    format!("node {leader} leads now, and not node {to}, which was asked to"),
+                ))),
+                Some(_) if !replica.is_handing_over() => Some(Err(Denied::new(
+                    ErrorCode::Refused,
+                    format!("node {to} did not take over, node {me} leads on: see the log of {to}"),
+                ))),
+                _ => is_late.then(|| Err(unsettled())),
+            },
+            What::Change { change, is_applied: true } if !published.voters.is_joint() => {
+                Some(Ok(changed(change)))
+            }
+            What::Change { .. } => is_late.then(|| Err(unsettled())),
+        }
+    }
+}
+
+fn unsettled() -> Denied {
+    let text =
+        "it was begun, and whether it is done is not known; look with: epicepoch member list";
+    Denied::new(ErrorCode::Unsettled, text)
+}
+
+fn not_leader() -> Denied {
+    Denied::new(ErrorCode::NotLeader, "this node does not lead")
+}
+
+fn transfer_denied(error: &TransferError) -> Denied {
+    let code = match error {
+        TransferError::NotLeader => ErrorCode::NotLeader,
+        TransferError::NotCaughtUp(_) | TransferError::Nobody => ErrorCode::NotCaughtUp,
+        TransferError::Busy => ErrorCode::Busy,
+        // The others, and those of a later core: as things are, it cannot be done.
+        _ => ErrorCode::Refused,
+    };
+    Denied::new(code, error.to_string())
+}
+
+fn change_denied(error: &ChangeError) -> Denied {
+    let code = match error {
+        ChangeError::NotLeader => ErrorCode::NotLeader,
+        ChangeError::NotCaughtUp(_) => ErrorCode::NotCaughtUp,
+        ChangeError::Busy => ErrorCode::Busy,
+        // As above.
+        _ => ErrorCode::Refused,
+    };
+    Denied::new(code, error.to_string())
+}
+
+fn changed(change: &MembershipChange) -> Value {
+    let steps = change.steps.iter().map(|step| {
+        let (node, role) = match step {
+            MembershipStep::AddLearner(member) => (member.node, LEARNER),
+            MembershipStep::Promote(node) => (*node, VOTER),
+            MembershipStep::Remove(node) => (*node, "removed"),
+        };
+        json!({"nodeID": node.0, "role": role})
+    });
+    json!({"changed": steps.collect::<Vec<_>>()})
+}
+
+#[derive(Serialize)]
+struct Row<'a> {
+    #[serde(rename = "nodeID")]
+    node: u64,
+    addr: &'a str,
+    #[serde(rename = "raftAddr")]
+    raft_addr: &'a str,
+    role: &'static str,
+    /// Committed entries that it is not known to hold.
+    behind: u64,
+    /// Whether it was heard within an election timeout.
+    heard: bool,
+    /// Its data directory.
+    store: String,
+}
+
+/// The members as a leader knows them.
+fn members(replica: &Replica, published: &Published) -> Value {
+    let status = replica.status();
+    let incoming = replica.incoming_voters();
+    let me = published.identity.node;
+    let rows = published.members.values().map(|member| {
+        let node = member.node;
+        let peer = status.peers.iter().find(|peer| peer.node == node);
+        Row {
+            node: node.0,
+            addr: &member.client_addr,
+            raft_addr: &member.raft_addr,
+            role: match () {
+                () if node == me => "leader",
+                () if incoming.contains(&node) => VOTER,
+                () if published.voters.iter().any(|(voter, _)| voter == node) => "leaving",
+                () => LEARNER,
+            },
+            behind: replica.entries_behind(node),
+            heard: node == me || peer.is_some_and(|peer| peer.is_heard),
+            store: format!("{:032x}", member.store.0),
+        }
+    });
+    json!({
+        "leader": me.0,
+        "term": published.term.0,
+        "joint": published.voters.is_joint(),
+        "committed": status.committed.0,
+        "members": rows.collect::<Vec<_>>(),
+        "removed": replica.state().removed.iter().map(|node| node.0).collect::<Vec<_>>(),
+    })
+}
+
+const VOTER: &str = "voter";
+const LEARNER: &str = "learner";

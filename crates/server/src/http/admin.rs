@@ -1,0 +1,272 @@
+//! `/admin`: what operators ask of a node over HTTP. Who may is decided here by where he connects
+//! from; what may be done is decided by the replica. It never changes anything by itself, and never
+//! on a `GET`.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use epicepoch_core::state::MembershipStep;
+use epicepoch_core::state::is_recordable;
+use epicepoch_wire::NodeId;
+use epicepoch_wire::bootstrap::Member;
+use epicepoch_wire::http::{ErrorCode, HEADER_ADMIN};
+use http::HeaderMap;
+use tokio::time::{sleep, timeout};
+
+use crate::config::{host_and_port, is_loopback};
+use crate::consensus::bootstrap::{ASK_TIMEOUT, Found, ask};
+use crate::consensus::operators::{Answer, Denied, Wish};
+use crate::shared::NodeShared;
+
+/// How often a node that is to be added is asked, and the pause between.
+const ASKS_MAX: usize = 10;
+const ASK_PAUSE: Duration = Duration::from_millis(100);
+
+/// What an `/admin` path is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admin {
+    Members,
+    Clock,
+    Add,
+    Promote,
+    Remove,
+    Transfer,
+}
+
+impl Admin {
+    /// Whether it changes something: then it is a `POST`, and not everybody may.
+    pub(crate) const fn changes(self) -> bool {
+        match self {
+            Self::Members | Self::Clock => false,
+            Self::Add | Self::Promote | Self::Remove | Self::Transfer => true,
+        }
+    }
+}
+
+/// What is asked, understood.
+#[derive(Debug)]
+pub(crate) enum Order {
+    Plain(Wish),
+    /// The node has to be asked first which data directory it has.
+    Add {
+        node: NodeId,
+        raft_addr: String,
+    },
+}
+
+/// Whether a client may change something: it connects from where `ADMIN_FROM` allows, and is no
+/// page in somebody's browser, which cannot send the header to another site.
+///
+/// # Errors
+/// What to do.
+pub(crate) fn check_operator(
+    shared: &NodeShared,
+    from: Option<IpAddr>,
+    headers: &HeaderMap,
+) -> Result<(), Denied> {
+    let forbidden = |text: String| Err(Denied::new(ErrorCode::Forbidden, text));
+    if !from.is_some_and(|from| shared.config.admin_from.allows(from)) {
+        let from = from.map_or_else(|| "an unknown address".to_owned(), |from| from.to_string());
+        return forbidden(format!(
+            "changes are not taken from {from}: ask on the machine of node {}, or allow the address \
+             by ADMIN_FROM on every node",
+            shared.identity.node
+        ));
+    }
+    if !headers.contains_key(HEADER_ADMIN) {
+        return forbidden(format!("a change needs the header {HEADER_ADMIN}, with any value"));
+    }
+    Ok(())
+}
+
+/// What a path and its query ask for.
+///
+/// # Errors
+/// What is wrong with them.
+pub(crate) fn order(admin: Admin, query: Option<&str>) -> Result<Order, Denied> {
+    let allowed: &[&str] = match admin {
+        Admin::Members | Admin::Clock => &[],
+        Admin::Add => &["id", "raft_addr"],
+        Admin::Promote => &["id", "remove"],
+        Admin::Remove => &["id"],
+        Admin::Transfer => &["to"],
+    };
+    let given = parameters(query, allowed)?;
+    let node = |name: &'static str| given.get(name).map(|text| node_id(name, text)).transpose();
+    let required = |name: &'static str| node(name)?.ok_or_else(|| missing(name));
+    Ok(match admin {
+        Admin::Members => Order::Plain(Wish::Members),
+        Admin::Clock => Order::Plain(Wish::Clock),
+        Admin::Transfer => Order::Plain(Wish::Transfer(node("to")?)),
+        Admin::Remove => Order::Plain(Wish::Change(vec![MembershipStep::Remove(required("id")?)])),
+        Admin::Promote => {
+            let promoted = MembershipStep::Promote(required("id")?);
+            let removed = node("remove")?.map(MembershipStep::Remove);
+            Order::Plain(Wish::Change([promoted].into_iter().chain(removed).collect()))
+        }
+        Admin::Add => {
+            let node = required("id")?;
+            let raft_addr = *given.get("raft_addr").ok_or_else(|| missing("raft_addr"))?;
+            if host_and_port(raft_addr).is_none_or(|(_, port)| port == 0)
+                || !is_recordable(raft_addr)
+            {
+                return Err(bad(format!("raft_addr is {raft_addr:?}; allowed is host:port")));
+            }
+            Order::Add { node, raft_addr: raft_addr.to_owned() }
+        }
+    })
+}
+
+/// Has it done, and waits for what becomes of it.
+pub(crate) async fn carry_out(shared: Arc<NodeShared>, order: Order) -> Answer {
+    let wish = match order {
+        Order::Plain(wish) => wish,
+        Order::Add { node, raft_addr } => {
+            let member = introduced(&shared, node, raft_addr).await?;
+            Wish::Change(vec![MembershipStep::AddLearner(member)])
+        }
+    };
+    shared.desk.ask(wish).await
+}
+
+/// Asks the node that is to be added for its data directory and its client address.
+async fn introduced(
+    shared: &NodeShared,
+    node: NodeId,
+    raft_addr: String,
+) -> Result<Member, Denied> {
+    let published = shared.core.published();
+    if published.leader != Some(published.identity.node) {
+        return Err(Denied::new(ErrorCode::NotLeader, "this node does not lead"));
+    }
+    let refused = |text: String| Err(Denied::new(ErrorCode::Refused, text));
+    // Known without asking, and a clearer word than that of whoever is there.
+    if published.members.contains_key(&node) {
+        return refused(format!(
+            "node {node} is a member already; a new node needs an id of its own"
+        ));
+    }
+    let own = &shared.config.raft_addr;
+    if is_loopback(own) != is_loopback(&raft_addr) {
+        return refused(format!(
+            "node {} is reached at {own} and node {node} at {raft_addr}: one of the two is an address \
+             that the other's machine cannot dial; correct RAFT_ADDR",
+            shared.identity.node
+        ));
+    }
+    let start = format!(
+        "start it first, with an empty DATA_DIR, NODE_ID={node}, RAFT_ADDR={raft_addr} and JOIN={own}"
+    );
+    let mut found = timeout(ASK_TIMEOUT, ask(shared, node, &raft_addr)).await;
+    // It may have been started a moment ago.
+    for _ in 1..ASKS_MAX {
+        if !matches!(found, Ok(Err(_))) {
+            break;
+        }
+        sleep(ASK_PAUSE).await;
+        found = timeout(ASK_TIMEOUT, ask(shared, node, &raft_addr)).await;
+    }
+    match found {
+        Ok(Ok(Found::Empty(empty))) if empty.bootstrapping => refused(format!(
+            "node {node} at {raft_addr} waits to found a cluster of its own: restart it with JOIN={own} \
+             instead of BOOTSTRAP"
+        )),
+        Ok(Ok(Found::Empty(empty))) if !is_recordable(&empty.client_addr) => {
+            refused(format!("node {node} names no client address"))
+        }
+        Ok(Ok(Found::Empty(empty))) => {
+            Ok(Member { node, store: empty.store, raft_addr, client_addr: empty.client_addr })
+        }
+        Ok(Ok(Found::Admitted(_))) => refused(format!(
+            "node {node} at {raft_addr} belongs to a cluster already: a new member needs an empty DATA_DIR"
+        )),
+        Ok(Ok(Found::Refused { refusal, .. })) => {
+            refused(format!("node {node} at {raft_addr} refuses: {refusal}; {start}"))
+        }
+        Ok(Err(error)) => refused(format!("node {node} at {raft_addr}: {error}; {start}")),
+        Err(_) => refused(format!("node {node} at {raft_addr} does not answer; {start}")),
+    }
+}
+
+/// The parameters of a query, each given once, and none but the allowed.
+fn parameters<'a>(
+    query: Option<&'a str>,
+    allowed: &[&'static str],
+) -> Result<BTreeMap<&'a str, &'a str>, Denied> {
+    let mut given = BTreeMap::new();
+    for pair in query.unwrap_or("").split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if !allowed.contains(&name) {
+            let allowed = if allowed.is_empty() { "none".to_owned() } else { allowed.join(", ") };
+            return Err(bad(format!("no parameter {name:?} here; allowed: {allowed}")));
+        }
+        if given.insert(name, value).is_some() {
+            return Err(bad(format!("{name} is given twice")));
+        }
+    }
+    Ok(given)
+}
+
+fn node_id(name: &str, text: &str) -> Result<NodeId, Denied> {
+    let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = is_plain.then(|| text.parse().ok()).flatten().filter(|number| *number != 0);
+    number
+        .map(NodeId)
+        .ok_or_else(|| bad(format!("{name} is {text:?}; allowed is a node id from 1")))
+}
+
+fn missing(name: &str) -> Denied {
+    bad(format!("{name} is missing"))
+}
+
+fn bad(text: String) -> Denied {
+    Denied::new(ErrorCode::BadRequest, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(admin: Admin, query: &str) -> String {
+        order(admin, Some(query)).expect_err(query).text
+    }
+
+    #[test]
+    fn orders_say_what_they_mean() {
+        let wish = |admin, query| match order(admin, query) {
+            Ok(Order::Plain(Wish::Change(steps))) => steps,
+            other => panic!("{other:?}"),
+        };
+        let (promote, remove) =
+            (MembershipStep::Promote(NodeId(4)), MembershipStep::Remove(NodeId(2)));
+        assert_eq!(wish(Admin::Promote, Some("id=4")), std::slice::from_ref(&promote));
+        assert_eq!(wish(Admin::Promote, Some("remove=2&id=4")), [promote, remove.clone()]);
+        assert_eq!(wish(Admin::Remove, Some("id=2")), [remove]);
+        let added = order(Admin::Add, Some("id=4&raft_addr=[::1]:60004")).expect("an order");
+        assert!(
+            matches!(added, Order::Add { node: NodeId(4), raft_addr } if raft_addr == "[::1]:60004")
+        );
+        assert!(matches!(order(Admin::Transfer, None), Ok(Order::Plain(Wish::Transfer(None)))));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_never_done() {
+        for (admin, query, part) in [
+            (Admin::Transfer, "to=", "to is"),
+            (Admin::Transfer, "to=0", "to is"),
+            (Admin::Transfer, "to=+2", "to is"),
+            (Admin::Transfer, "id=2", "no parameter"),
+            (Admin::Transfer, "to=2&to=3", "twice"),
+            (Admin::Remove, "", "id is missing"),
+            (Admin::Remove, "id=99999999999999999999", "id is"),
+            (Admin::Add, "id=4", "raft_addr is missing"),
+            (Admin::Add, "id=4&raft_addr=n4", "raft_addr is"),
+            (Admin::Add, "id=4&raft_addr=n4:0", "raft_addr is"),
+            (Admin::Members, "id=4", "allowed: none"),
+        ] {
+            assert!(refused(admin, query).contains(part), "{query}: {}", refused(admin, query));
+        }
+    }
+}
