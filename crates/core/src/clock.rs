@@ -23,7 +23,8 @@ pub struct ClockReading {
 /// What the firewall thinks of this node's wall clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClockStatus {
-    /// The wall clock is believed and followed.
+    /// The wall clock is believed and followed, or it is within the bound of the median, which is
+    /// used because too few clocks are near the wall clock itself.
     #[default]
     Followed,
     /// The wall clock is further than the bound from the median of the voters' clocks: the median
@@ -138,11 +139,13 @@ impl TrustedClock {
     }
 
     /// Takes in a reading of this node's clocks and decides what to follow. `voters` is how many
-    /// voters the configuration has, `before_ns` a time that somebody has trusted: the replicated
+    /// clocks there are ([`clocks_of`]), `before_ns` a time that somebody has trusted: the replicated
     /// ceiling without the reservation, which runs ahead of every right clock.
     ///
-    /// A clock is right when a majority of the voters is near it, for only a minority is broken: the
-    /// unheard count as disagreeing. That is a proof. Short of it, the wall clock is followed while it
+    /// A clock is within the bound of a right one when a majority of the voters is near it, for only a
+    /// minority is broken: the unheard count as disagreeing. That is a proof, of the wall clock or
+    /// else of the median; what is near the median alone may be twice the bound off, so then the
+    /// median itself is used. Short of a proof, the wall clock is followed while it
     /// stays within the bound of all clocks that agreed at the last proof, and not only of what was
     /// trusted a tick ago, with which a clock that runs wrong always agrees.
     pub fn observe(&mut self, reading: ClockReading, voters: usize, before_ns: u64) -> ClockStatus {
@@ -158,18 +161,16 @@ impl TrustedClock {
         // A single voter is its own majority, and cannot tell a jump.
         let is_proof = |of: i128| voters > 1 && near(of).count() > voters / 2;
         let is_taken = planted::is(Bug::MedianOfKnown) && clocks.len() > 2;
-        let proof = [median, own].into_iter().find(|of| is_proof(*of) || is_taken);
+        let is_median_proved = || (is_proof(median) || is_taken).then_some(median);
+        let proof = is_proof(own).then_some(own).or_else(is_median_proved);
         if let Some(anchor) = proof.and_then(|of| Anchor::of(near(of))) {
             (self.anchor, self.has_history, self.is_proved) = (anchor, true, true);
         }
         let (status, offset) = if let Some(believed) = self.planted(own, &clocks, voters) {
             believed
         } else if let Some(proved) = proof {
-            if is_near(own, proved) {
-                (ClockStatus::Followed, own)
-            } else {
-                (ClockStatus::Outvoted, proved)
-            }
+            let is_followed = is_near(own, proved);
+            (if is_followed { ClockStatus::Followed } else { ClockStatus::Outvoted }, proved)
         } else if !self.has_history {
             let believed = self.started(own, &clocks, reading, voters, before_ns);
             self.anchor = Anchor::at(believed.1);
@@ -314,6 +315,14 @@ impl TrustedClock {
         };
         self.peers.get(&node).is_some_and(|peer| is_fresh(peer) && near(peer))
     }
+}
+
+/// How many clocks a node compares: those of the voters, and its own where it is none of them. Who is
+/// no voter never is a majority by itself.
+pub fn clocks_of(voters: impl Iterator<Item = NodeId>, me: NodeId) -> usize {
+    let (count, is_voter) =
+        voters.fold((0, false), |(count, is_voter), voter| (count + 1, is_voter || voter == me));
+    if is_voter { count } else { (count + 1).max(2) }
 }
 
 /// Trusted time from a monotonic reading and a published offset, Unix nanoseconds; never below 0.

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use epicepoch_core::clock::ClockStatus;
+use epicepoch_core::clock::{ClockStatus, clocks_of};
 use epicepoch_core::publication::{Published, Role};
 use epicepoch_core::replica::{MessageError, Report};
 use epicepoch_wire::gossip::{Ping, Pong};
@@ -38,7 +38,7 @@ impl World {
         let published = running.shared.published();
         let is_voter = |node| published.voters.iter().any(|(voter, _)| voter == node);
         running.clock.retain_peers(is_voter);
-        let voters = published.voters.len();
+        let voters = clocks_of(published.voters.iter().map(|(node, _)| node), id);
         let status = running.clock.observe(reading, voters, running.replica.trusted_before_ns());
         running.trusted_offset_ns = running.clock.offset_ns();
         let trusted = |node: &NodeId| running.clock.is_peer_trusted(*node);

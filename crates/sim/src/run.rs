@@ -180,8 +180,9 @@ impl World {
             let true_ns = START_NS + self.now_ns;
             self.history.believable = off_ns.map(|off_ns| {
                 let off_ns = off_ns + clock_error_max_ns(self.now_ns);
-                // A sample that was half of the longest round trip too early, too.
-                (true_ns - off_ns - SAMPLE_ERROR_MAX_NS, true_ns + off_ns)
+                // A sample that was half of the longest round trip too early or too late, too.
+                let off_ns = off_ns + SAMPLE_ERROR_MAX_NS;
+                (true_ns - off_ns, true_ns + off_ns)
             });
             self.check()?;
         }

@@ -351,3 +351,60 @@ fn at_a_restart_a_clock_exactly_the_bound_below_the_ceiling_is_not_behind_it() {
     assert_eq!(clock.observe(healthy(S), 3, ceiling), ClockStatus::Followed);
     assert_eq!(clock.trusted_ns(S), START + S);
 }
+
+/// Two broken clocks of five, one of them this node's, and two right ones unheard: the median has a
+/// majority near it and is within the bound of the right clock; what is only near the median is not.
+#[test]
+fn a_clock_that_only_the_median_is_near_does_not_carry_time_to_twice_the_bound() {
+    const MS: i64 = 1_000_000;
+    // This node's clock, then the peers', against true time, and what is trusted.
+    let cases: [(i64, &[i64], i64); 4] = [
+        (990, &[0, 495], 495),
+        (-820, &[-400, 0, 0], -400),
+        (400, &[0, 0, 495], 400),
+        (-400, &[0, 0, 0], -400),
+    ];
+    for (own, peers, trusted) in cases {
+        let mut clock = TrustedClock::new(BOUND, healthy(0));
+        for peer in 2..=5 {
+            sample(&mut clock, peer, S, START + S);
+        }
+        assert_eq!(clock.observe(healthy(S), 5, START), ClockStatus::Followed);
+        let now = 2 * S + TrustedClock::SAMPLE_AGE_MAX_NS;
+        let off = |ms: i64| (START + now).saturating_add_signed(ms * MS);
+        for (peer, ms) in (2..).zip(peers) {
+            sample(&mut clock, peer, now, off(*ms));
+        }
+        assert_eq!(clock.observe(at(now, off(own)), 5, START), ClockStatus::Followed);
+        assert_eq!(clock.trusted_ns(now), off(trusted), "{own} beside {peers:?}");
+    }
+}
+
+/// A clock that a majority was near stays followed when the others of that majority fall silent.
+#[test]
+fn a_clock_at_the_edge_of_its_majority_is_followed_on_alone() {
+    let mut clock = TrustedClock::new(BOUND, healthy(0));
+    sample(&mut clock, 2, S, START + S + 400_000_000);
+    sample(&mut clock, 3, S, START + S + 800_000_000);
+    assert_eq!(clock.observe(healthy(S), 3, START), ClockStatus::Followed);
+    assert_eq!(clock.trusted_ns(S), START + S);
+    let late = 2 * S + TrustedClock::SAMPLE_AGE_MAX_NS;
+    assert_eq!(clock.observe(healthy(late), 3, START), ClockStatus::Followed);
+}
+
+/// A learner of a single voter is no majority by itself: promoted an hour ahead it carries nothing
+/// there.
+#[test]
+fn a_clock_of_a_node_that_is_no_voter_proves_nothing() {
+    let voters = || [NodeId(1)].into_iter();
+    assert_eq!((clocks_of(voters(), NodeId(1)), clocks_of(voters(), NodeId(2))), (1, 2));
+    assert_eq!(clocks_of(std::iter::empty(), NodeId(2)), 2);
+    let ahead = |t: u64| at(t, START + t + HOUR);
+    let mut clock = TrustedClock::new(BOUND, ahead(0));
+    sample(&mut clock, 1, S, START + S);
+    clock.observe(ahead(S), clocks_of(voters(), NodeId(2)), START);
+    assert_eq!(clock.trusted_ns(S), START + S);
+    sample(&mut clock, 1, 2 * S, START + 2 * S);
+    assert_eq!(clock.observe(ahead(2 * S), 2, START), ClockStatus::Jumped);
+    assert_eq!(clock.trusted_ns(2 * S), START + 2 * S);
+}

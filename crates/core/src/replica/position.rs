@@ -46,8 +46,8 @@ impl Replica {
     /// knew `since` of it.
     ///
     /// # Errors
-    /// When it was set back: refuse it. Its messages are not taken until it introduces itself with
-    /// enough again.
+    /// When it was set back: refuse it. Its messages are not taken until another run of it
+    /// introduces itself with enough.
     pub fn handle_position(
         &mut self,
         from: NodeId,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use epicepoch_core::clock::{ClockStatus, TrustedClock};
+use epicepoch_core::clock::{ClockStatus, TrustedClock, clocks_of};
 use epicepoch_core::durable::{Record, Restored};
 use epicepoch_core::positions::SetBack;
 use epicepoch_core::publication::{Identity, Role};
@@ -263,7 +263,8 @@ impl Plane {
         }
         let before = self.clock.status();
         let before_ns = self.replica.trusted_before_ns();
-        let status = self.clock.observe(reading, published.voters.len(), before_ns);
+        let clocks = clocks_of(published.voters.iter().map(|(node, _)| node), me);
+        let status = self.clock.observe(reading, clocks, before_ns);
         if status != before {
             self.tell_clock(status);
         }
@@ -272,7 +273,7 @@ impl Plane {
         let successors = (status == ClockStatus::Outvoted)
             .then(|| published.voters.iter().map(|(node, _)| node).filter(trusted).collect());
         self.replica.handle_clock(successors);
-        self.replica.handle_compared(self.clock.is_compared(published.voters.len()));
+        self.replica.handle_compared(self.clock.is_compared(clocks));
 
         let health = &self.shared.health;
         self.replica.handle_rounds(health.round_completed_ns.load(Ordering::Relaxed));
