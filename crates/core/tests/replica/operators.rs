@@ -31,7 +31,9 @@ fn led_bench(voters: &[u64]) -> Bench {
     let others: Vec<u64> = voters.iter().copied().filter(|id| *id != 1).collect();
     bench.elect(&others);
     bench.persist();
-    others.iter().for_each(|other| bench.ack_all(*other));
+    for other in others {
+        bench.ack_all(other);
+    }
     bench
 }
 

@@ -110,9 +110,10 @@ impl Clients {
                 Some(Opening::Http) => clients.serve_hot(&state, stream.clone()).await,
                 Some(Opening::Foreign) | None => {}
             }
-            // A worker that stops ends with its last connection. A native client goes when it has
-            // read the goodbye; until then what it still sends must not reset the connection.
-            let is_last_word = clients.is_closing.get() && state.is_native.get();
+            // A worker that stops ends with its last connection. A client goes when it has read that
+            // it is the end; until then what it still sends must not reset the connection, and with
+            // it answers that are on their way.
+            let is_last_word = clients.is_closing.get();
             let limit = if is_last_word { LINGER_TIME_CLOSING } else { LINGER_TIME_MAX };
             if !is_last_word {
                 clients.forget(id);

@@ -33,6 +33,9 @@ use crate::worker::sequencer::{Sequencer, Ticket};
 /// the pipeline of a busy client, and eight such clients stay below the default of
 /// `TIMESTAMP_REQUEST_BUFFER`.
 const IN_FLIGHT_MAX: usize = 1024;
+/// How often one connection reads before others have a turn: a node that refuses answers at once,
+/// and could go on for as long as a client sends.
+const TURNS_MAX: u32 = 4;
 /// Bytes of answers that may wait for the client before the node reads no further.
 const OUTBOX_LEN_MAX: usize = 64 << 10;
 /// Bytes read at once: as many requests as may be in flight.
@@ -137,7 +140,7 @@ impl Connection {
         context: &mut Context<'_>,
         stream: &mut TcpStream,
     ) -> Poll<io::Result<()>> {
-        loop {
+        for _ in 0..TURNS_MAX {
             self.settle(context);
             self.tell_leader();
             let is_through = self.stage == Stage::Ending && self.runs.is_empty();
@@ -156,6 +159,9 @@ impl Connection {
                 return Poll::Pending;
             }
         }
+        // Others have a turn first.
+        context.waker().wake_by_ref();
+        Poll::Pending
     }
 
     /// Reads no more; answers what was read, says goodbye and ends.

@@ -13,6 +13,9 @@ use crate::node::{Cluster, PATIENCE, TestNode};
 /// Changed requests that both paths get.
 const CHANGED: usize = 2000;
 
+/// Requests of one connection that a node has read and not answered, at most.
+const IN_FLIGHT_MAX: u64 = 120;
+
 const HOT: &[u8] = b"GET /timestamp HTTP/1.1\r\nHost: a\r\n\r\n";
 const UP: &[u8] = b"GET /up HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -420,6 +423,34 @@ fn what_is_handed_over_waits_for_the_answers_before_it() {
     let answers = comparable(&answers);
     let lengths: Vec<_> = answers.iter().map(|it| content_length(it)).collect();
     assert_eq!(lengths, [16, 16, 2, 16], "{answers:?}");
+}
+
+/// What the node reads no more lies in its socket when the connection closes: the answers on their
+/// way must not be lost with it.
+#[test]
+fn a_node_that_stops_while_more_is_sent_loses_no_answer_that_it_gave() {
+    let mut cluster = Cluster::new(1);
+    let node = cluster.start_with(1, |config| config.workers = 1);
+    node.publish(cluster.leading(1, 3, false));
+    node.await_metric("epicepoch_is_leader", 1);
+    let (mut stream, mut begun) = (connect(node.addr), connect(node.addr));
+    begun.write_all(&HOT[..10]).unwrap();
+    stream.write_all(&HOT.repeat(1000)).unwrap();
+    node.await_metric("epicepoch_waiting_requests", IN_FLIGHT_MAX);
+    node.stop_accepting();
+    std::thread::scope(|scope| {
+        let stopping = scope.spawn(|| node.workers.shutdown(PATIENCE));
+        // Its end says that the worker closes its connections.
+        assert_eq!(begun.read_to_end(&mut Vec::new()).unwrap(), 0);
+        node.publish(cluster.leading(1, 3, true));
+        let mut answers = Vec::new();
+        stream.read_to_end(&mut answers).expect("the connection is not reset");
+        let answers = comparable(&answers);
+        assert!(answers.last().is_some_and(|last| last.contains("connection: close")));
+        assert!(answers.len() as u64 >= IN_FLIGHT_MAX, "{} answers", answers.len());
+        drop((stream, begun));
+        assert!(stopping.join().unwrap());
+    });
 }
 
 #[test]

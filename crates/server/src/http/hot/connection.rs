@@ -28,18 +28,22 @@ use crate::worker::batch::Outcome;
 use crate::worker::sequencer::{Sequencer, Ticket};
 
 /// Requests of one connection that are read and not answered. More wait in the socket.
-const IN_FLIGHT_MAX: usize = 256;
+const IN_FLIGHT_MAX: usize = 120;
 /// Bytes of answers to one client that are owed or wait to be written, before the node reads no
 /// further: what hyper keeps, a buffer and a chunk of a list. The last one may go beyond it.
 const ANSWERS_LEN_MAX: usize = 32 << 10;
 /// Bytes of the head of an answer, about.
 const HEAD_LEN: usize = 256;
+/// How often one connection reads, or takes in what it has read, before others have a turn: a node
+/// that refuses answers at once, and could go on for as long as a client sends.
+const TURNS_MAX: u32 = 4;
 /// Bytes read at once.
 const READ_LEN_MAX: usize = 16 << 10;
 
 // What was read and not taken in leaves room to read the rest of a request.
 const _: () = assert!(REQUEST_LEN_MAX < READ_LEN_MAX);
 const _: () = assert!(LIST_COUNT_MAX as usize * Timestamp::LEN <= ANSWERS_LEN_MAX);
+const _: () = assert!(IN_FLIGHT_MAX * (HEAD_LEN + Timestamp::LEN) <= ANSWERS_LEN_MAX);
 
 /// What the hot connections of one worker share.
 #[derive(Debug)]
@@ -147,9 +151,12 @@ impl Connection {
         context: &mut Context<'_>,
         stream: &mut TcpStream,
     ) -> Poll<io::Result<End>> {
+        let mut turns = 0;
         loop {
-            self.settle(context);
-            if self.is_full && self.has_room() {
+            let gives_way = self.settle(context);
+            let is_over = gives_way || turns == TURNS_MAX;
+            if self.is_full && self.has_room() && !is_over {
+                turns += 1;
                 self.take_held();
                 continue;
             }
@@ -157,6 +164,10 @@ impl Connection {
             let writing = self.outbox.poll_write(context, stream)?;
             if self.outbox.len() < before {
                 self.state.handle_write();
+            }
+            if is_over {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
             }
             if self.is_full && self.has_room() {
                 continue;
@@ -167,6 +178,7 @@ impl Connection {
             if self.poll_read(context, stream)?.is_pending() {
                 return Poll::Pending;
             }
+            turns += 1;
         }
     }
 
@@ -195,7 +207,11 @@ impl Connection {
     }
 
     /// Answers runs that got their outcome, and lets requests enter that there was no place for.
-    fn settle(&mut self, context: &mut Context<'_>) {
+    /// Returns whether others should have a turn first: the places that were given back are theirs
+    /// as much as this connection's.
+    fn settle(&mut self, context: &mut Context<'_>) -> bool {
+        let is_held_up = self.entered > 0 && self.entered < self.waiting.len();
+        let before = self.runs.len();
         loop {
             while let Some(ticket) = self.runs.front_mut() {
                 let Poll::Ready(outcome) = Pin::new(ticket).poll(context) else { break };
@@ -204,8 +220,14 @@ impl Connection {
                 self.entered -= requests;
                 self.answer(requests, outcome);
             }
-            if self.entered == self.waiting.len() || !self.enter() {
-                return;
+            if self.entered == self.waiting.len() {
+                return false;
+            }
+            if is_held_up && self.runs.len() < before {
+                return true;
+            }
+            if !self.enter() {
+                return false;
             }
         }
     }
