@@ -40,8 +40,9 @@ impl Ask {
     /// # Errors
     /// When anything in it is not exactly understood.
     pub fn parse(query: Option<&str>, max_n: u64) -> Result<Self, BadQuery> {
+        let Some(query) = query else { return Ok(Self { count: 1, format: Format::default() }) };
         let (mut n, mut format) = (None, None);
-        for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             let (code, seen) = match key {
                 "n" => (ErrorCode::BadCount, n.replace(value)),
