@@ -12,6 +12,7 @@
 //! - `links`, `confirm_link`: questions to other members.
 //! - `confirm_answer`: answers to other members.
 //! - `signal`: how tasks of one worker wake each other.
+//! - `watched`: what the event loop waits for, polled only when it was woken.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -37,6 +38,7 @@ pub(crate) mod sequencer;
 pub(crate) mod signal;
 mod thread;
 pub(crate) mod view;
+mod watched;
 
 use mail::{Letter, Letterbox};
 use places::Places;

@@ -6,10 +6,10 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -28,6 +28,7 @@ use super::places::Places;
 use super::processor::{Seat, spin};
 use super::sequencer::Sequencer;
 use super::signal::Signal;
+use super::watched::{Watch, Watched};
 use crate::abort::AbortOnPanic;
 use crate::http::connection::Clients;
 use crate::metrics::Metrics;
@@ -85,6 +86,7 @@ impl Start {
                 sequencer,
                 boxes,
                 callers: RefCell::default(),
+                watch: Arc::default(),
                 peers: RefCell::default(),
             };
             runtime.block_on(local.run_until(worker.serve(letters)));
@@ -97,8 +99,6 @@ impl Start {
     }
 }
 
-type Peer = Pin<Box<dyn Future<Output = ()>>>;
-
 /// One worker, on its own thread.
 struct Worker {
     sequencer: Rc<Sequencer>,
@@ -106,28 +106,30 @@ struct Worker {
     boxes: Arc<[Letterbox]>,
     /// Inbound confirm links by the worker that opened them: set to close one.
     callers: RefCell<BTreeMap<(NodeId, WorkerId), Rc<Signal>>>,
+    watch: Arc<Watch>,
     /// Links that wait to be polled.
-    peers: RefCell<Vec<Peer>>,
+    peers: RefCell<Vec<Watched<'static>>>,
 }
 
 impl Worker {
     /// Serves until told to stop.
     async fn serve(self, letters: mpsc::Receiver<Letter>) {
         self.follow_publication();
-        let mut mail = pin!(self.read_mail(letters));
-        let mut ticks = pin!(self.tick());
-        let mut sweeps = pin!(self.clients.clone().sweep());
+        let mut mail = Watched::new(&self.watch, self.read_mail(letters));
+        let mut ticks = Watched::new(&self.watch, self.tick());
+        let mut sweeps = Watched::new(&self.watch, self.clients.clone().sweep());
         let mut turns = pin!(spawn_local(self.sequencer.clone().take_turns()));
         let mut peers = Vec::new();
         poll_fn(|context| {
-            if mail.as_mut().poll(context).is_ready() {
+            self.watch.note_waker(context);
+            if mail.poll().is_ready() {
                 return Poll::Ready(());
             }
             peers.append(&mut self.peers.borrow_mut());
-            poll_peers(&mut peers, context);
+            poll_peers(&mut peers);
             // These never end.
-            let _: Poll<()> = ticks.as_mut().poll(context);
-            let _: Poll<()> = sweeps.as_mut().poll(context);
+            let _: Poll<()> = ticks.poll();
+            let _: Poll<()> = sweeps.poll();
             match turns.as_mut().poll(context) {
                 Poll::Ready(Err(error)) if error.is_panic() => {
                     std::panic::resume_unwind(error.into_panic())
@@ -193,7 +195,7 @@ impl Worker {
         let new = self.sequencer.links.reconcile(&view.published);
         let mut peers = self.peers.borrow_mut();
         for link in new {
-            peers.push(Box::pin(link.run(self.sequencer.clone())));
+            peers.push(Watched::new(&self.watch, link.run(self.sequencer.clone())));
         }
     }
 
@@ -216,12 +218,13 @@ impl Worker {
         let cluster = self.sequencer.shared.core.published().cluster;
         let caller = Caller { from, hello, cluster };
         let serving = caller.serve(self.sequencer.clone(), stream);
-        self.peers.borrow_mut().push(Box::pin(async move {
+        let serving = async move {
             tokio::select! {
                 () = serving => {}
                 () = close.wait() => {}
             }
-        }));
+        };
+        self.peers.borrow_mut().push(Watched::new(&self.watch, serving));
     }
 
     /// Tells the sequencer the time: often while requests wait, seldom while none do.
@@ -245,11 +248,11 @@ impl Worker {
     }
 }
 
-/// Polls every link, and drops those that have ended.
-fn poll_peers(peers: &mut Vec<Peer>, context: &mut Context<'_>) {
+/// Polls every link that something has happened for, and drops those that have ended.
+fn poll_peers(peers: &mut Vec<Watched<'static>>) {
     let mut position = 0;
     while let Some(peer) = peers.get_mut(position) {
-        if peer.as_mut().poll(context).is_ready() {
+        if peer.poll().is_ready() {
             drop(peers.swap_remove(position));
         } else {
             position += 1;

@@ -1,0 +1,141 @@
+//! Futures that one task waits for together, each polled only when something that it waits for has
+//! happened. A worker's event loop has a link for every member and each direction; to look at all
+//! of them after every wake-up costs more than what one of them has to do. It never decides an
+//! order, and never polls a future that has ended.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+/// Whom the futures of one task wake.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Watch {
+    /// Notes the task that watches. Before it looks at its futures, since what happens from then on
+    /// has to wake it again.
+    pub(super) fn note_waker(&self, context: &Context<'_>) {
+        let mut noted = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
+        if !noted.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            *noted = Some(context.waker().clone());
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &*self.waker.lock().unwrap_or_else(PoisonError::into_inner) {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+/// A watched future.
+pub(super) struct Watched<'a> {
+    future: Pin<Box<dyn Future<Output = ()> + 'a>>,
+    bell: Arc<Bell>,
+    waker: Waker,
+}
+
+/// Invariant: once it has rung, the task is awake or has been woken, until it is polled.
+struct Bell {
+    has_rung: AtomicBool,
+    watch: Arc<Watch>,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.has_rung.swap(true, Ordering::AcqRel) {
+            self.watch.wake();
+        }
+    }
+}
+
+impl<'a> Watched<'a> {
+    /// A future that is polled the first time that the task looks.
+    pub(super) fn new(watch: &Arc<Watch>, future: impl Future<Output = ()> + 'a) -> Self {
+        let bell = Arc::new(Bell { has_rung: AtomicBool::new(true), watch: watch.clone() });
+        Self { future: Box::pin(future), waker: bell.clone().into(), bell }
+    }
+
+    /// Polls the future if something has happened.
+    pub(super) fn poll(&mut self) -> Poll<()> {
+        // Taken before the poll: what happens during it counts for the next one.
+        if !self.bell.has_rung.swap(false, Ordering::AcqRel) {
+            return Poll::Pending;
+        }
+        self.future.as_mut().poll(&mut Context::from_waker(&self.waker))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::future::poll_fn;
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Task(AtomicUsize);
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_future_is_polled_only_when_it_was_woken_and_then_its_task_is() {
+        let task = Arc::new(Task::default());
+        let watch = Arc::new(Watch::default());
+        let polls = Cell::new(0);
+        let own: Cell<Option<Waker>> = Cell::default();
+        let mut watched = Watched::new(&watch, async {
+            poll_fn(|context| {
+                polls.set(polls.get() + 1);
+                own.set(Some(context.waker().clone()));
+                if polls.get() == 3 { Poll::Ready(()) } else { Poll::<()>::Pending }
+            })
+            .await;
+        });
+        watch.note_waker(&Context::from_waker(&task.clone().into()));
+        assert!(watched.poll().is_pending());
+        assert!(watched.poll().is_pending());
+        assert_eq!((polls.get(), task.0.load(Ordering::Relaxed)), (1, 0));
+        let waker = own.take().unwrap();
+        waker.wake_by_ref();
+        waker.wake_by_ref();
+        assert_eq!(task.0.load(Ordering::Relaxed), 1, "woken once until it looks");
+        assert!(watched.poll().is_pending());
+        waker.wake();
+        assert_eq!(task.0.load(Ordering::Relaxed), 2);
+        assert!(watched.poll().is_ready());
+        assert_eq!(polls.get(), 3);
+    }
+
+    #[test]
+    fn what_wakes_a_future_while_it_is_polled_is_not_lost() {
+        let task = Arc::new(Task::default());
+        let watch = Arc::new(Watch::default());
+        let polls = Cell::new(0);
+        let mut watched = Watched::new(&watch, async {
+            poll_fn(|context| {
+                polls.set(polls.get() + 1);
+                context.waker().wake_by_ref();
+                Poll::<()>::Pending
+            })
+            .await;
+        });
+        watch.note_waker(&Context::from_waker(&task.clone().into()));
+        for polled in 1..=3 {
+            assert!(watched.poll().is_pending());
+            assert_eq!((polls.get(), task.0.load(Ordering::Relaxed)), (polled, polled));
+        }
+    }
+}
