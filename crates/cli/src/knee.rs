@@ -27,7 +27,8 @@ pub(crate) fn command() -> Command {
              bounds and the answers come at the rate that was due; one that is not is made a \
              second time before it counts.\n\n\
              What gave first comes from what is measured beside each step: the generator's own time \
-             and lateness, refusals by their code, the busiest thread of the processes of --pid, soft interrupts and the load of all processors.",
+             and lateness, refusals by their code, the busiest thread of the processes of --pid, \
+             soft interrupts and the load of all processors.",
         )
         .after_help(
             "Examples:\n  epicepoch bench knee --pid $(pgrep -d, epicepoch)\n  \

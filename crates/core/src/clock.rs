@@ -145,9 +145,9 @@ impl TrustedClock {
     /// A clock is within the bound of a right one when a majority of the voters is near it, for only a
     /// minority is broken: the unheard count as disagreeing. That is a proof, of the wall clock or
     /// else of the median; what is near the median alone may be twice the bound off, so then the
-    /// median itself is used. Short of a proof, the wall clock is followed while it
-    /// stays within the bound of all clocks that agreed at the last proof, and not only of what was
-    /// trusted a tick ago, with which a clock that runs wrong always agrees.
+    /// median itself is used. Short of a proof, the wall clock is followed while it stays within the
+    /// bound of all clocks that agreed at the last proof, and not only of what was trusted a tick
+    /// ago, with which a clock that runs wrong always agrees.
     pub fn observe(&mut self, reading: ClockReading, voters: usize, before_ns: u64) -> ClockStatus {
         let own = i128::from(reading.wall_ns) - i128::from(reading.monotonic_ns);
         let mut clocks = self.known_peers(reading.monotonic_ns);

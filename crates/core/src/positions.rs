@@ -24,7 +24,8 @@ pub struct Positions {
     pub own: StorePosition,
     /// What each other member has named.
     pub peers: BTreeMap<NodeId, Heard>,
-    /// Peers that were found set back in this run, until another run of them names enough. Never stored.
+    /// Peers that were found set back in this run, until another run of them names enough. Never
+    /// stored.
     pub set_back: BTreeMap<NodeId, SetBack>,
 }
 

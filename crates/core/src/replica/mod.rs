@@ -365,6 +365,12 @@ impl Replica {
         change: &MembershipChange,
     ) -> Result<(), ChangeError> {
         self.now_ns = now_ns;
+        self.check_proposal(change)?;
+        self.propose_checked(change)
+    }
+
+    /// Whether this node leads, and the change is one that could be made, and made now.
+    fn check_proposal(&self, change: &MembershipChange) -> Result<(), ChangeError> {
         self.state.check_change(change).map_err(ChangeError::Refused)?;
         let raft = &self.raw.raft;
         if raft.state != StateRole::Leader {
@@ -373,6 +379,10 @@ impl Replica {
         if raft.has_pending_conf() || self.voters.is_joint() || raft.lead_transferee.is_some() {
             return Err(ChangeError::Busy);
         }
+        Ok(())
+    }
+
+    fn propose_checked(&mut self, change: &MembershipChange) -> Result<(), ChangeError> {
         let (context, library) = (change.encode(), apply::library_change(change));
         let proposed = self.step(|raw| raw.propose_conf_change(context, library));
         proposed.map_err(|_| ChangeError::Busy)

@@ -114,12 +114,9 @@ impl Replica {
         change: &MembershipChange,
     ) -> Result<(), ChangeError> {
         self.now_ns = now_ns;
-        self.state.check_change(change).map_err(ChangeError::Refused)?;
-        if self.raw.raft.state != StateRole::Leader {
-            return Err(ChangeError::NotLeader);
-        }
+        self.check_proposal(change)?;
         self.check_prudence(change)?;
-        self.propose_change(now_ns, change)
+        self.propose_checked(change)
     }
 
     fn check_prudence(&self, change: &MembershipChange) -> Result<(), ChangeError> {

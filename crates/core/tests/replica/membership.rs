@@ -62,18 +62,6 @@ fn settled(world: &mut World, ids: &[u64]) {
     });
 }
 
-/// Node 2 and node 1 as leader, both durable and acknowledged.
-fn led_bench(voters: &[u64]) -> Bench {
-    let mut bench = Bench::new(voters);
-    let others: Vec<u64> = voters.iter().copied().filter(|id| *id != 1).collect();
-    bench.elect(&others);
-    bench.persist();
-    for other in others {
-        bench.ack_all(other);
-    }
-    bench
-}
-
 fn propose(bench: &mut Bench, change: &MembershipChange) -> Result<(), ChangeError> {
     let now_ns = bench.now_ns;
     let result = Replica::propose_change(&mut bench.replica, now_ns, change);
@@ -118,7 +106,7 @@ fn two_nodes_are_replaced_in_one_joint_change() {
 
 #[test]
 fn voters_are_published_in_the_step_that_applies_them() {
-    let mut bench = led_bench(&[1, 2, 3]);
+    let mut bench = Bench::led(&[1, 2, 3]);
     propose(&mut bench, &change(1, &[remove(3)])).unwrap();
     bench.persist();
     let at = bench.status().last;
@@ -136,7 +124,7 @@ fn voters_are_published_in_the_step_that_applies_them() {
 /// Trap: while a change is pending the library answers Ok and appends an empty entry.
 #[test]
 fn a_second_change_while_one_is_pending_is_busy() {
-    let mut bench = led_bench(&[1, 2, 3]);
+    let mut bench = Bench::led(&[1, 2, 3]);
     propose(&mut bench, &change(1, &[learner(4)])).unwrap();
     let last = bench.status().last;
     let second = propose(&mut bench, &change(2, &[learner(5)]));
@@ -174,7 +162,7 @@ fn a_change_is_acknowledged_only_when_it_is_applied() {
 #[test]
 fn a_leader_that_removes_itself_steps_down_in_the_step_that_applies_it() {
     for is_acked_late in [false, true] {
-        let mut bench = led_bench(&[1, 2]);
+        let mut bench = Bench::led(&[1, 2]);
         propose(&mut bench, &change(1, &[remove(1)])).unwrap();
         let at = bench.status().last;
         // One more entry of its own behind it.
@@ -219,7 +207,7 @@ fn a_cluster_goes_on_after_its_leader_was_removed() {
 /// `advance_apply`, and forgets to when the leader has changed.
 #[test]
 fn a_joint_configuration_is_left_by_a_later_tick_and_by_whoever_leads_then() {
-    let mut bench = led_bench(&[1]);
+    let mut bench = Bench::led(&[1]);
     propose(&mut bench, &change(1, &[learner(4), learner(5)])).unwrap();
     bench.persist();
     let at = bench.status().last;
@@ -266,7 +254,7 @@ fn a_leader_lost_in_the_middle_of_a_joint_change_leaves_nothing_half_done() {
 
 #[test]
 fn what_a_configuration_does_not_allow_is_refused_when_it_is_applied() {
-    let mut bench = led_bench(&[1]);
+    let mut bench = Bench::led(&[1]);
     propose(&mut bench, &change(5, &[remove(1)])).unwrap();
     bench.persist();
     let refused = |report: &Report| {
@@ -337,7 +325,7 @@ fn a_member_that_moved_is_recorded_under_its_new_address_and_an_impostor_is_not(
 
 #[test]
 fn a_new_address_is_recorded_although_a_handover_is_under_way() {
-    let mut bench = led_bench(&[1, 2, 3]);
+    let mut bench = Bench::led(&[1, 2, 3]);
     bench.take(2, &message(MessageKind::HeartbeatResponse, bench.status().term.0)).unwrap();
     let moved = Member { client_addr: "new:1".into(), ..member(NodeId(3), StoreId(103)) };
     let last = bench.status().last;

@@ -25,18 +25,6 @@ fn hand_over(bench: &mut Bench, to: Option<u64>) -> Result<NodeId, TransferError
     result
 }
 
-/// Node 1 as leader of these voters, everything durable and acknowledged.
-fn led_bench(voters: &[u64]) -> Bench {
-    let mut bench = Bench::new(voters);
-    let others: Vec<u64> = voters.iter().copied().filter(|id| *id != 1).collect();
-    bench.elect(&others);
-    bench.persist();
-    for other in others {
-        bench.ack_all(other);
-    }
-    bench
-}
-
 /// `node` says that it is there, and nothing of what it has.
 fn hear(bench: &mut Bench, node: u64) {
     let beat = message(MessageKind::HeartbeatResponse, bench.status().term.0);
@@ -45,7 +33,7 @@ fn hear(bench: &mut Bench, node: u64) {
 
 /// A cluster of one with node 4 as a learner that has nothing, long ago.
 fn bench_with_learner() -> Bench {
-    let mut bench = led_bench(&[1]);
+    let mut bench = Bench::led(&[1]);
     assert_eq!(ask(&mut bench, &[learner(4)]), Ok(()));
     bench.persist();
     for _ in 0..10_000 {
@@ -84,7 +72,7 @@ fn a_learner_is_promoted_once_it_is_heard_and_lacks_little() {
 
 #[test]
 fn nobody_is_removed_whom_a_majority_needs() {
-    let mut bench = led_bench(&[1, 2, 3]);
+    let mut bench = Bench::led(&[1, 2, 3]);
     bench.beats(2 * ELECTION_TICKS, &[2]);
     let remove = |node| [MembershipStep::Remove(NodeId(node))];
     let stranded = ChangeError::Stranded { there: 1, voters: 2 };
@@ -97,7 +85,7 @@ fn nobody_is_removed_whom_a_majority_needs() {
 /// A node that is gone is replaced in one change, in which no more voters are needed than before.
 #[test]
 fn a_dead_voter_is_replaced_by_a_learner_that_is_there() {
-    let mut bench = led_bench(&[1, 2, 3]);
+    let mut bench = Bench::led(&[1, 2, 3]);
     assert_eq!(ask(&mut bench, &[learner(4)]), Ok(()));
     bench.ack_all(2);
     bench.beats(2 * ELECTION_TICKS, &[2]);
@@ -121,7 +109,7 @@ fn a_dead_voter_is_replaced_by_a_learner_that_is_there() {
 
 #[test]
 fn leadership_goes_to_a_voter_that_can_take_it_and_to_nobody_else() {
-    let mut bench = led_bench(&[1, 2, 3]);
+    let mut bench = Bench::led(&[1, 2, 3]);
     assert_eq!(ask(&mut bench, &[learner(4)]), Ok(()));
     bench.ack_all(2);
     bench.beats(2 * ELECTION_TICKS, &[2]);
@@ -145,11 +133,11 @@ fn leadership_goes_to_a_voter_that_can_take_it_and_to_nobody_else() {
 
 #[test]
 fn leadership_is_offered_to_nobody_when_nobody_is_there() {
-    let mut bench = led_bench(&[1, 2, 3]);
+    let mut bench = Bench::led(&[1, 2, 3]);
     bench.ticks(ELECTION_TICKS + 2);
     assert!(bench.is_leader(), "it has not given up yet");
     assert_eq!(hand_over(&mut bench, None), Err(TransferError::Nobody));
-    let mut bench = led_bench(&[1]);
+    let mut bench = Bench::led(&[1]);
     assert_eq!(hand_over(&mut bench, None), Err(TransferError::Nobody));
 }
 

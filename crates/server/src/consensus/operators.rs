@@ -160,7 +160,10 @@ impl Operators {
 
     /// A change was applied or refused here.
     pub(super) fn note_change(&mut self, of: u64, outcome: &Outcome) {
-        let is_meant = |pending: &Pending| matches!(&pending.what, What::Change { change, .. } if change.nonce == of);
+        let is_meant = |pending: &Pending| match &pending.what {
+            What::Change { change, .. } => change.nonce == of,
+            What::Transfer { .. } => false,
+        };
         let Some(at) = self.pending.iter().position(is_meant) else { return };
         if let Outcome::Refused(reason) = outcome {
             let denied = Denied::new(ErrorCode::Refused, *reason);

@@ -1,7 +1,7 @@
 //! What a request costs in memory once everything has grown, on the leader and on the voters that
 //! confirm: over the native protocol and on the hot path of HTTP/1.1 nothing, through hyper a map
-//! of headers and no more. Every thread of this process is counted, so the client here takes nothing while it is counted, and
-//! there is one test at a time.
+//! of headers and no more. Every thread of this process is counted, so the client here takes nothing
+//! while it is counted, and there is one test at a time.
 
 #[path = "../data_plane/node.rs"]
 #[allow(dead_code, reason = "shared with the tests of the data plane")]

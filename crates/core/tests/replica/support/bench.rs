@@ -83,6 +83,18 @@ impl Bench {
         Self::of(Disk::genesis(&genesis(voters)))
     }
 
+    /// Node 1 as leader of these voters, everything durable and acknowledged.
+    pub(crate) fn led(voters: &[u64]) -> Self {
+        let mut bench = Self::new(voters);
+        let others: Vec<u64> = voters.iter().copied().filter(|id| *id != 1).collect();
+        bench.elect(&others);
+        bench.persist();
+        for other in others {
+            bench.ack_all(other);
+        }
+        bench
+    }
+
     /// A replica of a disk.
     pub(crate) fn of(disk: Disk) -> Self {
         Self::drawing(disk, 5)
