@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use epicepoch_bench::{Operation, Outcome};
 use epicepoch_client::{Client, Options};
 
+use crate::support::watch::Seen;
 use crate::support::{Cluster, PATIENCE, Silence, Watch, wait_until};
 
 /// What a call may take: no leader's loss may cost more.
@@ -97,13 +98,15 @@ async fn call(
 /// The longest call of those that were under way in each window.
 fn longest(
     event: &'static str,
+    seen: &Seen,
     operations: &[Operation],
     windows: &[(Instant, Instant)],
 ) -> Silence {
     let mut silence = Silence::new(event);
     for (from, to) in windows {
         let met = operations.iter().filter(|it| it.start <= *to && it.end >= *from);
-        silence.add(met.map(|it| it.end - it.start).max().expect("calls were under way"));
+        let length = met.map(|it| it.end - it.start).max().expect("calls were under way");
+        silence.add(length, seen.stalls.allowance(*from, *to));
     }
     silence
 }
@@ -141,9 +144,9 @@ fn a_native_client_meets_killed_and_stopped_leaders_without_an_error_in_one_orde
     });
     let operations = calling.finish();
     assert!(operations.len() > 1000, "{} calls", operations.len());
-    watch.finish_with(&operations);
-    longest("call of a native client, leader killed", &operations, &killed)
+    let seen = watch.finish_with(&operations);
+    longest("call of a native client, leader killed", &seen, &operations, &killed)
         .assert_within(KILLED_MS.0, KILLED_MS.1);
-    longest("call of a native client, leader told to stop", &operations, &terminated)
+    longest("call of a native client, leader told to stop", &seen, &operations, &terminated)
         .assert_within(TERMINATED_MS.0, TERMINATED_MS.1);
 }

@@ -31,7 +31,7 @@ fn a_leader_whose_disk_hangs_gives_up_leadership_and_comes_back() {
     cluster.nodes[leader].break_with(Faults::NONE);
     cluster.assert_well();
     let seen = watch.finish();
-    Silence::of("leader's disk hangs", &seen.times, &[(from, to)])
+    Silence::of("leader's disk hangs", &seen, &[(from, to)])
         .assert_within(HANG_SILENCE_MS, HANG_SILENCE_MS);
 }
 
@@ -52,7 +52,7 @@ fn a_node_whose_disk_fails_exits_with_an_error_and_the_others_serve_on() {
     cluster.nodes[leader].start();
     cluster.assert_well();
     let seen = watch.finish();
-    Silence::of("leader's disk fails", &seen.times, &[(from, to)])
+    Silence::of("leader's disk fails", &seen, &[(from, to)])
         .assert_within(FAIL_SILENCE_MS, FAIL_SILENCE_MS);
 }
 

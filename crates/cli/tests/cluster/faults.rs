@@ -40,9 +40,8 @@ fn a_leader_killed_and_restarted_20_times_never_repeats_or_reorders() {
     }
     cluster.assert_well();
     let seen = watch.finish();
-    Silence::of("a node comes back", &seen.times, &returned)
-        .assert_within(RETURN_MS.0, RETURN_MS.1);
-    Silence::of("leader killed", &seen.times, &killed).assert_within(KILLED_MS.0, KILLED_MS.1);
+    Silence::of("a node comes back", &seen, &returned).assert_within(RETURN_MS.0, RETURN_MS.1);
+    Silence::of("leader killed", &seen, &killed).assert_within(KILLED_MS.0, KILLED_MS.1);
 }
 
 #[test]
@@ -63,7 +62,7 @@ fn a_leader_told_to_stop_hands_over_10_times_and_never_repeats_or_reorders() {
     }
     cluster.assert_well();
     let seen = watch.finish();
-    Silence::of("leader told to stop", &seen.times, &windows)
+    Silence::of("leader told to stop", &seen, &windows)
         .assert_within(TERMINATED_MS.0, TERMINATED_MS.1);
 }
 
@@ -126,7 +125,7 @@ fn a_leader_paused_10_times_never_answers_with_what_others_have_passed() {
     let answered = late_answers.iter().filter(given).count();
     say(&format!("late: {} requests to paused leaders, {answered} answered", late_answers.len()));
     let seen = watch.finish_with(&late_answers);
-    Silence::of("leader paused", &seen.times, &windows).assert_within(PAUSED_MS.0, PAUSED_MS.1);
+    Silence::of("leader paused", &seen, &windows).assert_within(PAUSED_MS.0, PAUSED_MS.1);
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn cut_leaders(
     }
     cluster.assert_well();
     let seen = watch.finish();
-    Silence::of(event, &seen.times, &windows)
+    Silence::of(event, &seen, &windows)
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn part(pick: impl Fn(&LinkedCluster, usize) -> (usize, usize)) {
     cluster.assert_well();
     let seen = watch.finish();
     // One change of leadership at most may come of it.
-    Silence::of("two of three parted", &seen.times, &[(from, to)])
+    Silence::of("two of three parted", &seen, &[(from, to)])
         .assert_within(SILENT_MS.1, SILENT_MS.1);
 }
 

@@ -63,7 +63,7 @@ fn a_leader_asked_to_hand_over_10_times_costs_no_more_than_sigterm_and_no_call()
     let operations = calling.finish();
     assert!(operations.len() > 200, "{} calls", operations.len());
     let seen = watch.finish_with(&operations);
-    Silence::of("leadership handed over by command", &seen.times, &windows)
+    Silence::of("leadership handed over by command", &seen, &windows)
         .assert_within(TRANSFERRED_MS.0, TRANSFERRED_MS.1);
 }
 

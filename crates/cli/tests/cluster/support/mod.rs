@@ -8,6 +8,7 @@ pub(crate) mod node;
 pub(crate) mod process;
 pub(crate) mod silence;
 pub(crate) mod small_disk;
+pub(crate) mod stalls;
 pub(crate) mod watch;
 pub(crate) mod wire;
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use epicepoch_bench::load::{self, LoadConfig, Routing, RunningLoad};
 use epicepoch_bench::{AnswerTimes, History, Operation, Outcome, Report};
 
+use super::stalls::{StallMeter, Stalls};
 use super::{Cluster, PATIENCE, say, wait_until};
 
 /// Answers that make a load "under way".
@@ -17,6 +18,7 @@ pub(crate) struct Watch {
     load: RunningLoad,
     origin: Instant,
     wall: WallAnchor,
+    stalls: StallMeter,
 }
 
 impl Watch {
@@ -39,7 +41,7 @@ impl Watch {
             ..LoadConfig::new(targets)
         });
         wait_until("the load is under way", PATIENCE, || load.answers() >= ANSWERS_TO_BEGIN);
-        Self { load, origin, wall: WallAnchor::now() }
+        Self { load, origin, wall: WallAnchor::now(), stalls: StallMeter::start() }
     }
 
     /// Waits until a request that was sent after `at` has been answered.
@@ -69,7 +71,8 @@ impl Watch {
         let verdict = history.settle(Instant::now());
         say(&format!("checked {verdict}"));
         verdict.assert_clean();
-        Seen { times: report.answer_times(), report, wall: self.wall }
+        let stalls = self.stalls.stop();
+        Seen { times: report.answer_times(), report, wall: self.wall, stalls }
     }
 }
 
@@ -77,6 +80,8 @@ impl Watch {
 pub(crate) struct Seen {
     pub(crate) report: Report,
     pub(crate) times: AnswerTimes,
+    /// When the machine itself was held up.
+    pub(crate) stalls: Stalls,
     wall: WallAnchor,
 }
 
