@@ -1,0 +1,264 @@
+//! A small certificate authority: one key that signs a cluster's nodes and its clients, and
+//! nothing else. It holds for one cluster; its own name says which. It writes no file and
+//! remembers nothing: what it has signed is wherever its caller puts it.
+
+use std::time::SystemTime;
+
+use epicepoch_wire::NodeId;
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, SanType,
+};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use time::{Duration, OffsetDateTime};
+
+use crate::expiry::not_after;
+use crate::name::node_name;
+use crate::pair::alternative_names;
+
+/// For how many days an authority holds: nobody likes to replace one.
+pub const AUTHORITY_DAYS: u32 = 3650;
+/// For how many days a node's or a client's certificate holds, if nothing else is asked for.
+pub const DAYS_DEFAULT: u32 = 365;
+/// What a clock may be behind that of the machine which made a certificate.
+const BACKDATED: Duration = Duration::DAY;
+
+/// An authority with its key.
+pub struct Authority {
+    cluster_name: String,
+    certificate: String,
+    key: KeyPair,
+}
+
+/// A certificate and its key, as PEM.
+pub struct Issued {
+    /// For everybody to see.
+    pub certificate: String,
+    /// For its owner alone.
+    pub key: String,
+}
+
+impl Authority {
+    /// A new one for a cluster.
+    ///
+    /// # Errors
+    /// When the system has no random bytes to give.
+    pub fn new(cluster_name: &str) -> Result<Self, AuthorityError> {
+        let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?;
+        let mut params = authority_params(cluster_name);
+        let validity = Validity::days(AUTHORITY_DAYS);
+        (params.not_before, params.not_after) = (validity.from, validity.until);
+        let certificate = params.self_signed(&key)?.pem();
+        Ok(Self { cluster_name: cluster_name.to_owned(), certificate, key })
+    }
+
+    /// The authority that was made before for the same cluster.
+    ///
+    /// # Errors
+    /// When these are not its certificate and key, or it is of another cluster, or has expired.
+    pub fn of(cluster_name: &str, certificate: &str, key: &str) -> Result<Self, AuthorityError> {
+        let key = KeyPair::from_pem(key).map_err(|error| AuthorityError::Key(error.to_string()))?;
+        let certificate = certificate.to_owned();
+        let authority = Self { cluster_name: cluster_name.to_owned(), certificate, key };
+        // What it signs has to hold. That is the proof that certificate, key and name are one.
+        authority.client("proof", Validity::days(1))?;
+        Ok(authority)
+    }
+
+    /// Its certificate as PEM.
+    pub fn certificate(&self) -> &str {
+        &self.certificate
+    }
+
+    /// Its key as PEM.
+    pub fn key(&self) -> String {
+        self.key.serialize_pem()
+    }
+
+    /// A certificate for a node of the cluster, which may use it towards clients, peers it
+    /// connects to and peers that connect to it. `names` are the DNS names and addresses that
+    /// clients reach it at.
+    ///
+    /// # Errors
+    /// When a name is neither.
+    pub fn node(
+        &self,
+        node: NodeId,
+        names: &[String],
+        validity: Validity,
+    ) -> Result<Issued, AuthorityError> {
+        let own = node_name(&self.cluster_name, node);
+        let mut all = vec![own.clone()];
+        all.extend_from_slice(names);
+        let names =
+            alternative_names(&all).map_err(|(name, why)| AuthorityError::Name { name, why })?;
+        let usages = [ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        self.issue(&own, names, usages.to_vec(), validity)
+    }
+
+    /// A certificate for a client. It has no DNS name, so no peer ever takes it for a node.
+    ///
+    /// # Errors
+    /// When the system has no random bytes to give.
+    pub fn client(&self, name: &str, validity: Validity) -> Result<Issued, AuthorityError> {
+        self.issue(name, Vec::new(), vec![ExtendedKeyUsagePurpose::ClientAuth], validity)
+    }
+
+    fn issue(
+        &self,
+        common_name: &str,
+        names: Vec<SanType>,
+        usages: Vec<ExtendedKeyUsagePurpose>,
+        validity: Validity,
+    ) -> Result<Issued, AuthorityError> {
+        let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?;
+        let mut params = CertificateParams::default();
+        // Nothing outlives who vouches for it.
+        let until = validity.until.min(self.expires_at()?);
+        (params.not_before, params.not_after) = (validity.from, until);
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, "EpicEpoch");
+        params.distinguished_name.push(DnType::CommonName, common_name);
+        params.subject_alt_names = names;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = usages;
+        params.use_authority_key_identifier_extension = true;
+        let issuer = Issuer::new(authority_params(&self.cluster_name), &self.key);
+        let certificate = params.signed_by(&key, &issuer)?;
+        self.check(certificate.der(), until)?;
+        Ok(Issued { certificate: certificate.pem(), key: key.serialize_pem() })
+    }
+
+    /// Verifies what was signed as its readers will: now, or at its end if that is past.
+    fn check(
+        &self,
+        issued: &CertificateDer<'_>,
+        until: OffsetDateTime,
+    ) -> Result<(), AuthorityError> {
+        let foreign = || AuthorityError::Foreign { cluster_name: self.cluster_name.clone() };
+        let own = self.der()?;
+        let anchor = webpki::anchor_from_trusted_cert(&own)
+            .map_err(|error| AuthorityError::Certificate(error.to_string()))?;
+        let certificate = webpki::EndEntityCert::try_from(issued).map_err(|_| foreign())?;
+        let at = until.min(OffsetDateTime::now_utc()).unix_timestamp().max(0).unsigned_abs();
+        certificate
+            .verify_for_usage(
+                webpki::ALL_VERIFICATION_ALGS,
+                &[anchor],
+                &[],
+                UnixTime::since_unix_epoch(std::time::Duration::from_secs(at)),
+                webpki::KeyUsage::client_auth(),
+                None,
+                None,
+            )
+            .map_err(|_| foreign())?;
+        Ok(())
+    }
+
+    fn der(&self) -> Result<CertificateDer<'static>, AuthorityError> {
+        CertificateDer::from_pem_slice(self.certificate.as_bytes())
+            .map_err(|error| AuthorityError::Certificate(error.to_string()))
+    }
+
+    fn expires_at(&self) -> Result<OffsetDateTime, AuthorityError> {
+        let at = not_after(&self.der()?)
+            .ok_or_else(|| AuthorityError::Certificate("it has no readable expiry".to_owned()))?;
+        if at <= SystemTime::now() {
+            return Err(AuthorityError::Expired);
+        }
+        Ok(at.into())
+    }
+}
+
+impl std::fmt::Debug for Authority {
+    /// Without the key.
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut out = out.debug_struct("Authority");
+        out.field("cluster_name", &self.cluster_name).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Issued {
+    /// Without the key.
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut out = out.debug_struct("Issued");
+        out.field("certificate", &self.certificate).finish_non_exhaustive()
+    }
+}
+
+/// Why nothing was made or signed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AuthorityError {
+    /// Give the key that was written beside the authority's certificate.
+    #[error("the authority's key cannot be read: {0}")]
+    Key(String),
+    /// Give the certificate that was written beside the key.
+    #[error("the authority's certificate cannot be read: {0}")]
+    Certificate(String),
+    /// Make a new authority, and let nodes trust both until all have certificates of the new one.
+    #[error(
+        "the authority has expired; make a new one, and trust both until nothing needs the old"
+    )]
+    Expired,
+    /// Give the right cluster, or the right pair of files.
+    #[error(
+        "this certificate and key are not those of the authority of cluster {cluster_name:?}; name \
+        the cluster that it was made for, and the two files that were made together"
+    )]
+    Foreign {
+        /// The cluster that was named.
+        cluster_name: String,
+    },
+    /// Give a DNS name or an address.
+    #[error(
+        "no certificate can be made for the name {name:?}: {why}; use a DNS name or an address"
+    )]
+    Name {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The system gave no random bytes, or the like.
+    #[error("no certificate can be made: {0}")]
+    Make(String),
+}
+
+impl From<rcgen::Error> for AuthorityError {
+    fn from(error: rcgen::Error) -> Self {
+        Self::Make(error.to_string())
+    }
+}
+
+/// All that makes an authority of this cluster what it is, except its key.
+fn authority_params(cluster_name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, "EpicEpoch");
+    params.distinguished_name.push(DnType::CommonName, format!("Authority of {cluster_name}"));
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+}
+
+/// From when until when a certificate holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    pub(crate) from: OffsetDateTime,
+    pub(crate) until: OffsetDateTime,
+}
+
+impl Validity {
+    /// From a day ago, for clocks that are behind, until `days` from now.
+    pub fn days(days: u32) -> Self {
+        let now = OffsetDateTime::now_utc();
+        Self { from: now - BACKDATED, until: now + Duration::days(i64::from(days)) }
+    }
+
+    /// From a day ago until `end`, which may be past: for tests of what has expired.
+    pub fn until(end: SystemTime) -> Self {
+        Self { from: OffsetDateTime::now_utc() - BACKDATED, until: end.into() }
+    }
+}

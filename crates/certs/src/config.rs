@@ -1,0 +1,106 @@
+//! rustls with what this project uses: TLS 1.2 and 1.3 towards clients, 1.3 alone between nodes,
+//! ring's suites, all of them with forward secrecy and authenticated encryption. A session is
+//! never resumed: its certificates are checked in each handshake, against the trust of that
+//! moment. Nothing is taken before the handshake is over (no 0-RTT).
+
+use std::sync::Arc;
+
+use rustls::client::Resumption;
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::ring::default_provider;
+use rustls::server::NoServerSessionStorage;
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, ServerConfig, SupportedProtocolVersion};
+
+use crate::live::LivePair;
+use crate::roots::LiveRoots;
+
+/// HTTP/2 in ALPN (RFC 9113, section 3.2).
+pub const ALPN_H2: &[u8] = b"h2";
+/// HTTP/1.1 in ALPN (RFC 7301).
+pub const ALPN_HTTP1: &[u8] = b"http/1.1";
+/// HTTP/3 in ALPN (RFC 9114, section 3.1).
+pub const ALPN_H3: &[u8] = b"h3";
+/// The native protocol in ALPN.
+pub const ALPN_NATIVE: &[u8] = b"epicepoch/1";
+/// What nodes say to each other, in ALPN: no client's port takes it, and no peer's port another.
+pub const ALPN_PEER: &[u8] = b"epicepoch-peer/1";
+
+/// Versions of TLS for clients.
+const CLIENTS: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
+/// Versions of TLS between what is ours.
+const OURS: &[&SupportedProtocolVersion] = &[&TLS13];
+
+/// A server that shows `pair`, and takes only who shows a certificate of `clients`, if that is
+/// given. For QUIC: it offers TLS 1.3, too.
+pub fn server_config(
+    pair: Arc<LivePair>,
+    clients: Option<Arc<LiveRoots>>,
+    alpn: &[&[u8]],
+) -> ServerConfig {
+    server(CLIENTS, pair, clients, alpn)
+}
+
+/// A client that trusts `roots`, and shows `pair`, if that is given.
+pub fn client_config(
+    roots: Arc<LiveRoots>,
+    pair: Option<Arc<LivePair>>,
+    alpn: &[&[u8]],
+) -> ClientConfig {
+    client(roots, pair, alpn)
+}
+
+/// A node towards nodes that connect to it. Who connects shows a certificate of `roots`; whose it
+/// is, is for the caller to check, against what the greeting claims
+/// ([`is_named`](crate::is_named)).
+pub fn peer_server_config(pair: Arc<LivePair>, roots: Arc<LiveRoots>) -> ServerConfig {
+    server(OURS, pair, Some(roots), &[ALPN_PEER])
+}
+
+/// A node towards nodes that it connects to. It shows `pair`, and takes the server's certificate
+/// if it is one of `roots` for the name that is dialled ([`node_name`](crate::node_name)).
+pub fn peer_client_config(pair: Arc<LivePair>, roots: Arc<LiveRoots>) -> ClientConfig {
+    client(roots, Some(pair), &[ALPN_PEER])
+}
+
+fn server(
+    versions: &[&'static SupportedProtocolVersion],
+    pair: Arc<LivePair>,
+    clients: Option<Arc<LiveRoots>>,
+    alpn: &[&[u8]],
+) -> ServerConfig {
+    let builder = ServerConfig::builder_with_provider(provider());
+    let Ok(builder) = builder.with_protocol_versions(versions) else {
+        unreachable!("ring has suites for every version");
+    };
+    let builder = match clients {
+        Some(roots) => builder.with_client_cert_verifier(roots),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_cert_resolver(pair);
+    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    config
+}
+
+/// Servers of ours speak TLS 1.3, and so do all in front of them that are kept up.
+fn client(roots: Arc<LiveRoots>, pair: Option<Arc<LivePair>>, alpn: &[&[u8]]) -> ClientConfig {
+    let builder = ClientConfig::builder_with_provider(provider());
+    let Ok(builder) = builder.with_protocol_versions(OURS) else {
+        unreachable!("ring has suites for every version");
+    };
+    let builder = builder.dangerous().with_custom_certificate_verifier(roots);
+    let mut config = match pair {
+        Some(pair) => builder.with_client_cert_resolver(pair),
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+    config.resumption = Resumption::disabled();
+    config
+}
+
+/// ring's suites and curves.
+pub(crate) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(default_provider())
+}

@@ -1,0 +1,95 @@
+//! The name in a node's certificate, which says its cluster and its id:
+//! `node-3.payments.epicepoch.internal`. No two nodes of any clusters have the same one. Names
+//! below `internal` are nobody's in the public DNS.
+
+use std::fmt::Write as _;
+
+use epicepoch_wire::NodeId;
+use rustls::pki_types::CertificateDer;
+
+/// What every name of a node ends with.
+pub const SUFFIX: &str = "epicepoch.internal";
+/// Bytes of a label at most (RFC 1035, section 2.3.4).
+const LABEL_LEN_MAX: usize = 63;
+/// What a cluster's name begins with if it is written in hexadecimal digits.
+const ESCAPE: &str = "x-";
+
+/// The DNS name that the certificate of a cluster's node carries.
+///
+/// A cluster's name of small letters, digits and inner hyphens stands in it as it is. Any other
+/// is written in hexadecimal digits, because DNS names do not tell case, and end at dots.
+pub fn node_name(cluster_name: &str, node: NodeId) -> String {
+    format!("node-{node}.{}.{SUFFIX}", cluster_labels(cluster_name))
+}
+
+fn cluster_labels(name: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let is_label = !name.is_empty() && name.len() <= LABEL_LEN_MAX && name.bytes().all(is_plain);
+    let is_inner = !name.starts_with('-') && !name.ends_with('-');
+    if is_label && is_inner && !name.starts_with(ESCAPE) {
+        return name.to_owned();
+    }
+    let mut digits = String::new();
+    for byte in name.bytes() {
+        // Writing to a string cannot fail.
+        let _ = write!(digits, "{byte:02x}");
+    }
+    let mut labels = Vec::new();
+    let mut rest = digits.as_str();
+    while labels.is_empty() || !rest.is_empty() {
+        let (label, behind) = rest.split_at(rest.len().min(LABEL_LEN_MAX - ESCAPE.len()));
+        labels.push(format!("{ESCAPE}{label}"));
+        rest = behind;
+    }
+    labels.join(".")
+}
+
+/// Whether a certificate carries `name` among its DNS names, letter for letter: unlike in a
+/// server's certificate elsewhere, a wildcard is nobody's name here.
+///
+/// It says nothing about who signed it: that is for [`LiveRoots`](crate::LiveRoots), before.
+pub fn is_named(certificate: &CertificateDer<'_>, name: &str) -> bool {
+    let Ok(certificate) = webpki::EndEntityCert::try_from(certificate) else { return false };
+    certificate.valid_dns_names().any(|own| own == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use rustls::pki_types::ServerName;
+
+    use super::*;
+
+    #[test]
+    fn no_two_nodes_have_the_same_name_and_every_name_is_one_of_dns() {
+        let long = "A".repeat(64);
+        let clusters = [
+            "epicepoch",
+            "a",
+            "A",
+            "a.b",
+            "a-b",
+            "a_b",
+            "-a",
+            "a-",
+            "x-61",
+            "X-61",
+            "x-",
+            "..",
+            "61",
+            &long,
+            &long[1..],
+        ];
+        let mut seen = BTreeSet::new();
+        for cluster in clusters {
+            for node in [1, 2, 11, u64::MAX] {
+                let name = node_name(cluster, NodeId(node));
+                assert!(ServerName::try_from(name.clone()).is_ok(), "{name}");
+                assert!(seen.insert(name.clone()), "{name} twice");
+            }
+        }
+        assert_eq!(node_name("payments", NodeId(3)), "node-3.payments.epicepoch.internal");
+        assert_eq!(node_name("a.B", NodeId(1)), "node-1.x-612e42.epicepoch.internal");
+    }
+}

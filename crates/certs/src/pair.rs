@@ -1,0 +1,265 @@
+//! A certificate with its key, read from two files and checked: the key is the certificate's own.
+//! Where both files are missing a pair can be made, signed by itself.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use rcgen::{
+    CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose, SanType,
+};
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+
+use crate::authority::Validity;
+use crate::expiry::not_after;
+use crate::file::{FileError, PemFile};
+
+/// For how many days a pair holds that is made where none is. Some clients refuse more.
+pub const SELF_SIGNED_DAYS: u32 = 825;
+
+/// A certificate, those that vouch for it, and its key.
+#[derive(Clone)]
+pub struct Pair {
+    certificate_file: PemFile,
+    key_file: PemFile,
+    /// What the files held: [`Pair::is_of`] compares it.
+    bytes: (Vec<u8>, Vec<u8>),
+    key: Arc<CertifiedKey>,
+    expires_at: SystemTime,
+}
+
+impl Pair {
+    /// Reads a pair and checks it. An expired one is taken: its expiry says so.
+    ///
+    /// # Errors
+    /// When a file cannot be read, holds something else, or the two do not belong together.
+    pub fn load(certificate_file: PemFile, key_file: PemFile) -> Result<Self, PairError> {
+        let bytes = (certificate_file.read()?, key_file.read()?);
+        Self::of(certificate_file, key_file, bytes)
+    }
+
+    /// Reads a pair. If both files are missing, it makes a pair before: signed by itself, for
+    /// `names`, which are DNS names and addresses. Processes that do this at once for the same
+    /// files get the same pair.
+    ///
+    /// # Errors
+    /// As [`Pair::load`]; when only one file is there; when a name cannot stand in a certificate,
+    /// or the files cannot be written.
+    pub fn load_or_make(
+        certificate_file: PemFile,
+        key_file: PemFile,
+        names: &[String],
+    ) -> Result<Self, PairError> {
+        let absent = |file: &PemFile| !file.exists();
+        if absent(&certificate_file) && absent(&key_file) {
+            // Whoever else makes this pair holds the same directory.
+            let unlocked = |source| FileError::Write { file: key_file.clone(), source };
+            let directory = std::fs::File::open(key_file.directory()).map_err(unlocked)?;
+            directory.lock().map_err(unlocked)?;
+            if absent(&certificate_file) && absent(&key_file) {
+                let (certificate, key) = self_signed(names)?;
+                key_file.write_new(key.as_bytes(), true)?;
+                certificate_file.write_new(certificate.as_bytes(), false)?;
+            }
+        }
+        for (missing, present) in [(&certificate_file, &key_file), (&key_file, &certificate_file)] {
+            if absent(missing) && !absent(present) {
+                let (missing, present) = (missing.clone(), present.clone());
+                return Err(PairError::Half { missing, present });
+            }
+        }
+        Self::load(certificate_file, key_file)
+    }
+
+    fn of(
+        certificate_file: PemFile,
+        key_file: PemFile,
+        bytes: (Vec<u8>, Vec<u8>),
+    ) -> Result<Self, PairError> {
+        let file = certificate_file.clone();
+        let chain = match CertificateDer::pem_slice_iter(&bytes.0).collect::<Result<Vec<_>, _>>() {
+            Ok(chain) if !chain.is_empty() => chain,
+            Ok(_) => return Err(PairError::NoCertificate { file }),
+            Err(error) => return Err(PairError::Certificate { file, why: error.to_string() }),
+        };
+        let Some(expires_at) = not_after(&chain[0]) else {
+            return Err(PairError::Certificate { file, why: "it has no readable expiry".into() });
+        };
+        let key = PrivateKeyDer::from_pem_slice(&bytes.1)
+            .map_err(|error| PairError::Key { file: key_file.clone(), why: error.to_string() })?;
+        let provider = default_provider();
+        let key = provider
+            .key_provider
+            .load_private_key(key)
+            .map_err(|error| PairError::Key { file: key_file.clone(), why: error.to_string() })?;
+        let key = CertifiedKey::new(chain, key);
+        match key.keys_match() {
+            Ok(()) => {}
+            Err(rustls::Error::InconsistentKeys(_)) => {
+                return Err(PairError::Mismatch { certificate: file, key: key_file });
+            }
+            Err(error) => return Err(PairError::Certificate { file, why: error.to_string() }),
+        }
+        Ok(Self { certificate_file, key_file, bytes, key: Arc::new(key), expires_at })
+    }
+
+    /// The pair that its files hold now; `None` if they hold this one.
+    ///
+    /// # Errors
+    /// As [`Pair::load`].
+    pub fn read_again(&self) -> Result<Option<Self>, PairError> {
+        let bytes = (self.certificate_file.read()?, self.key_file.read()?);
+        if bytes == self.bytes {
+            return Ok(None);
+        }
+        Self::of(self.certificate_file.clone(), self.key_file.clone(), bytes).map(Some)
+    }
+
+    /// Until when its certificate holds.
+    pub fn expires_at(&self) -> SystemTime {
+        self.expires_at
+    }
+
+    /// The certificate itself, first of its chain.
+    pub fn certificate(&self) -> &CertificateDer<'static> {
+        &self.key.cert[0]
+    }
+
+    /// The file of the certificate.
+    pub fn certificate_file(&self) -> &PemFile {
+        &self.certificate_file
+    }
+
+    /// The file of the key.
+    pub fn key_file(&self) -> &PemFile {
+        &self.key_file
+    }
+
+    /// As rustls takes it.
+    pub fn certified_key(&self) -> Arc<CertifiedKey> {
+        self.key.clone()
+    }
+}
+
+impl std::fmt::Debug for Pair {
+    /// Without the key.
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut out = out.debug_struct("Pair");
+        out.field("certificate", &self.certificate_file).field("key", &self.key_file);
+        out.field("expires_at", &self.expires_at).finish_non_exhaustive()
+    }
+}
+
+/// Why there is no pair.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PairError {
+    /// A file could not be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Neither half is made for the other, which would not fit.
+    #[error(
+        "{missing} is missing, but {present} is there; name a certificate and its own key, or move \
+        {present} away to have a new pair made"
+    )]
+    Half {
+        /// The file that is not there.
+        missing: PemFile,
+        /// The file that is.
+        present: PemFile,
+    },
+    /// Name the file with the certificate.
+    #[error("{file} holds no certificate; a PEM file with -----BEGIN CERTIFICATE----- is needed")]
+    NoCertificate {
+        /// Which file.
+        file: PemFile,
+    },
+    /// Have it made anew.
+    #[error("{file} holds a certificate that cannot be used: {why}; have it made anew")]
+    Certificate {
+        /// Which file.
+        file: PemFile,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Name the file with the key.
+    #[error(
+        "{file} holds no key that can be used: {why}; a PEM file with an unencrypted private key \
+        (ECDSA P-256 or P-384, Ed25519, or RSA) is needed"
+    )]
+    Key {
+        /// Which file.
+        file: PemFile,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// One of the two is of another pair.
+    #[error(
+        "{key} is not the key of the certificate in {certificate}; name the two files of one pair \
+        (the node's own certificate comes first in its file)"
+    )]
+    Mismatch {
+        /// The file of the certificate.
+        certificate: PemFile,
+        /// The file of the key.
+        key: PemFile,
+    },
+    /// A name of the node cannot stand in a certificate.
+    #[error(
+        "no certificate can be made for the name {name:?}: {why}; use a DNS name or an address"
+    )]
+    Name {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The system gave no chance, or the like.
+    #[error("no certificate can be made: {why}")]
+    Make {
+        /// What failed.
+        why: String,
+    },
+}
+
+/// A new pair for `names`, as PEM: a certificate, and its key.
+fn self_signed(names: &[String]) -> Result<(String, String), PairError> {
+    let failed = |error: rcgen::Error| PairError::Make { why: error.to_string() };
+    let mut params = CertificateParams::default();
+    let Validity { from, until } = Validity::days(SELF_SIGNED_DAYS);
+    (params.not_before, params.not_after) = (from, until);
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, "EpicEpoch node, signed by itself");
+    params.subject_alt_names =
+        alternative_names(names).map_err(|(name, why)| PairError::Name { name, why })?;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).map_err(failed)?;
+    let certificate = params.self_signed(&key).map_err(failed)?;
+    Ok((certificate.pem(), key.serialize_pem()))
+}
+
+/// DNS names and addresses as a certificate holds them, each once. An address may be in brackets.
+///
+/// # Errors
+/// The name that is neither, and why.
+pub(crate) fn alternative_names(names: &[String]) -> Result<Vec<SanType>, (String, String)> {
+    let mut all = Vec::new();
+    for name in names {
+        let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+        let own = if let Ok(address) = bare.parse::<IpAddr>() {
+            SanType::IpAddress(address)
+        } else {
+            let why = |why: &dyn std::fmt::Display| (name.clone(), why.to_string());
+            rustls::pki_types::DnsName::try_from(bare).map_err(|error| why(&error))?;
+            SanType::DnsName(bare.try_into().map_err(|error: rcgen::Error| why(&error))?)
+        };
+        if !all.contains(&own) {
+            all.push(own);
+        }
+    }
+    Ok(all)
+}

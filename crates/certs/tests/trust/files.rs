@@ -1,0 +1,164 @@
+//! What files may hold, and what is said about those that do not.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use epicepoch_certs::authority::{Authority, AuthorityError, Validity};
+use epicepoch_certs::{FileError, LivePair, LiveRoots, Pair, PairError, PemFile, RootsError};
+use epicepoch_wire::NodeId;
+
+use crate::memory::write;
+
+fn files(directory: &Path) -> (PemFile, PemFile) {
+    let file = |setting, name| PemFile::new(setting, directory.join(name));
+    (file("CERT_FILE", "cert.pem"), file("KEY_FILE", "key.pem"))
+}
+
+fn days_left(at: SystemTime) -> u64 {
+    (at.duration_since(SystemTime::now()).unwrap() + Duration::from_mins(1)).as_secs() / 86_400
+}
+
+#[test]
+fn a_missing_pair_is_made_once_for_its_owner_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let (certificate, key) = files(directory.path());
+    let names = ["localhost", "127.0.0.1", "[::1]", "localhost"].map(str::to_owned);
+    let made: BTreeSet<Vec<u8>> = std::thread::scope(|scope| {
+        let make = || Pair::load_or_make(certificate.clone(), key.clone(), &names).unwrap();
+        let makers: Vec<_> = (0..8).map(|_| scope.spawn(make)).collect();
+        makers.into_iter().map(|maker| maker.join().unwrap().certificate().to_vec()).collect()
+    });
+    assert_eq!(made.len(), 1, "all have the same");
+    let bits = |file: &PemFile| file.path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(bits(&key), 0o600);
+    assert!(!key.is_exposed() && certificate.is_exposed());
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2, "and no other file");
+    let pair = Pair::load(certificate, key).unwrap();
+    assert_eq!(days_left(pair.expires_at()), 825);
+}
+
+#[test]
+fn half_a_pair_is_never_completed() {
+    for missing in [0, 1] {
+        let directory = tempfile::tempdir().unwrap();
+        let (certificate, key) = files(directory.path());
+        Pair::load_or_make(certificate.clone(), key.clone(), &[]).unwrap();
+        std::fs::remove_file([&certificate, &key][missing].path.clone()).unwrap();
+        let error = Pair::load_or_make(certificate, key, &[]).unwrap_err();
+        assert!(matches!(error, PairError::Half { .. }), "{error}");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+}
+
+#[test]
+fn what_is_no_pair_is_refused_with_setting_and_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Authority::new("one").unwrap();
+    let issue = || authority.node(NodeId(1), &[], Validity::days(1)).unwrap();
+    let (one, other) = (issue(), issue());
+    let of = |certificate: &str, key: &str| {
+        let (certificate_file, key_file) = files(directory.path());
+        std::fs::write(&certificate_file.path, certificate).unwrap();
+        std::fs::write(&key_file.path, key).unwrap();
+        let error = Pair::load(certificate_file, key_file).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("CERT_FILE (") || text.contains("KEY_FILE ("), "{text}");
+        assert!(!text.contains("PRIVATE KEY-----M"), "{text}");
+        error
+    };
+    let cut = &one.certificate[..one.certificate.len() / 2];
+    let garbled = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    assert!(matches!(of(&one.certificate, &other.key), PairError::Mismatch { .. }));
+    assert!(matches!(of("", &one.key), PairError::NoCertificate { .. }));
+    assert!(matches!(of(&one.key, &one.key), PairError::NoCertificate { .. }));
+    assert!(matches!(of(cut, &one.key), PairError::Certificate { .. }));
+    assert!(matches!(of(garbled, &one.key), PairError::Certificate { .. }));
+    assert!(matches!(of(&one.certificate, ""), PairError::Key { .. }));
+    assert!(matches!(of(&one.certificate, &one.certificate), PairError::Key { .. }));
+    let (certificate, _) = files(directory.path());
+    let error = Pair::load(certificate, PemFile::new("KEY_FILE", "/nowhere/key.pem")).unwrap_err();
+    let PairError::File(error) = error else { panic!("{error}") };
+    assert!(error.is_missing() && error.to_string().contains("KEY_FILE (/nowhere"), "{error}");
+    let long = directory.path().join("long");
+    std::fs::write(&long, vec![b'-'; (1 << 20) + 1]).unwrap();
+    let error = PemFile::new("KEY_FILE", long).read().unwrap_err();
+    assert!(matches!(error, FileError::TooLong { .. }), "{error}");
+}
+
+#[test]
+fn a_pair_that_cannot_be_used_replaces_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Authority::new("one").unwrap();
+    let issue = |days| authority.node(NodeId(1), &[], Validity::days(days)).unwrap();
+    let (certificate, key) = write(directory.path(), "node", &issue(10));
+    let pair = LivePair::new(Pair::load(certificate.clone(), key.clone()).unwrap());
+    assert_eq!(days_left(pair.expires_at()), 10);
+    let next = issue(20);
+    std::fs::write(&certificate.path, &next.certificate).unwrap();
+    assert!(matches!(pair.reload(), Err(PairError::Mismatch { .. })));
+    assert_eq!(days_left(pair.expires_at()), 10);
+    std::fs::write(&key.path, &next.key).unwrap();
+    assert!(pair.reload().unwrap());
+    assert!(!pair.reload().unwrap());
+    assert_eq!(days_left(pair.expires_at()), 20);
+    std::fs::remove_file(&key.path).unwrap();
+    assert!(matches!(pair.reload(), Err(PairError::File(_))));
+    assert_eq!(days_left(pair.expires_at()), 20);
+}
+
+#[test]
+fn a_bundle_that_cannot_be_used_replaces_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = PemFile::new("CLIENT_CA_FILE", directory.path().join("ca.pem"));
+    let authority = Authority::new("one").unwrap();
+    std::fs::write(&file.path, authority.certificate()).unwrap();
+    let roots = LiveRoots::load(file.clone()).unwrap();
+    assert_eq!(days_left(roots.expires_at()), 3650);
+    for bad in ["", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+        std::fs::write(&file.path, bad).unwrap();
+        let error = roots.reload().unwrap_err();
+        assert!(error.to_string().contains("CLIENT_CA_FILE ("), "{error}");
+        assert!(!matches!(error, RootsError::File(_)), "{error}");
+    }
+}
+
+#[test]
+fn nothing_is_overwritten() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = PemFile::new("--out", directory.path().join("ca.key"));
+    file.write_new(b"first", true).unwrap();
+    let error = file.write_new(b"second", true).unwrap_err();
+    assert!(matches!(error, FileError::Exists { .. }), "{error}");
+    assert_eq!(file.read().unwrap(), b"first");
+}
+
+#[test]
+fn an_authority_signs_for_its_own_cluster_alone() {
+    let authority = Authority::new("one").unwrap();
+    let again = Authority::of("one", authority.certificate(), &authority.key()).unwrap();
+    again.node(NodeId(1), &[], Validity::days(1)).unwrap();
+    let of = |name, certificate: &Authority, key: &Authority| {
+        Authority::of(name, certificate.certificate(), &key.key()).unwrap_err()
+    };
+    let other = Authority::new("one").unwrap();
+    assert!(matches!(of("two", &authority, &authority), AuthorityError::Foreign { .. }));
+    assert!(matches!(of("one", &authority, &other), AuthorityError::Foreign { .. }));
+    assert!(matches!(of("one", &other, &authority), AuthorityError::Foreign { .. }));
+    for bad in ["a b", "", "http://x", "*.a b", "host:80"] {
+        let names = [bad.to_owned()];
+        let error = again.node(NodeId(1), &names, Validity::days(1)).unwrap_err();
+        assert!(matches!(error, AuthorityError::Name { .. }), "{bad}: {error}");
+    }
+}
+
+#[test]
+fn what_is_signed_does_not_outlive_its_authority() {
+    let authority = Authority::new("one").unwrap();
+    let issued = authority.node(NodeId(1), &[], Validity::days(100_000)).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let (certificate, key) = write(directory.path(), "node", &issued);
+    let pair = Pair::load(certificate, key).unwrap();
+    assert_eq!(days_left(pair.expires_at()), 3650);
+}

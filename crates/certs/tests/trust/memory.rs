@@ -1,0 +1,79 @@
+//! A handshake without sockets, and files to make it with.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use epicepoch_certs::authority::Issued;
+use epicepoch_certs::rustls::pki_types::ServerName;
+use epicepoch_certs::rustls::{
+    ClientConfig, ClientConnection, Error, ServerConfig, ServerConnection,
+};
+use epicepoch_certs::{LivePair, LiveRoots, Pair, PemFile};
+
+/// Both ends after a handshake.
+pub(crate) struct Ends {
+    pub(crate) client: ClientConnection,
+    pub(crate) server: ServerConnection,
+}
+
+/// Shakes hands for `name`, and passes what is behind the handshake, so that a client has heard
+/// what a server of TLS 1.3 has to say to its certificate, and has got its tickets.
+pub(crate) fn shake_hands(
+    client: &Arc<ClientConfig>,
+    server: &Arc<ServerConfig>,
+    name: &str,
+) -> Result<Ends, Error> {
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    let mut client = ClientConnection::new(client.clone(), name).unwrap();
+    let mut server = ServerConnection::new(server.clone()).unwrap();
+    for _ in 0..8 {
+        let mut bytes = Vec::new();
+        while client.wants_write() {
+            client.write_tls(&mut bytes).unwrap();
+        }
+        feed(&bytes, |rest| server.read_tls(rest).unwrap(), || Ok(()))?;
+        server.process_new_packets()?;
+        let mut bytes = Vec::new();
+        while server.wants_write() {
+            server.write_tls(&mut bytes).unwrap();
+        }
+        feed(&bytes, |rest| client.read_tls(rest).unwrap(), || Ok(()))?;
+        client.process_new_packets()?;
+    }
+    assert!(!client.is_handshaking() && !server.is_handshaking());
+    Ok(Ends { client, server })
+}
+
+fn feed(
+    mut bytes: &[u8],
+    mut read: impl FnMut(&mut &[u8]) -> usize,
+    mut process: impl FnMut() -> Result<(), Error>,
+) -> Result<(), Error> {
+    while !bytes.is_empty() {
+        read(&mut bytes);
+        process()?;
+    }
+    Ok(())
+}
+
+/// The two files of a pair in a directory, written anew.
+pub(crate) fn write(directory: &Path, name: &str, issued: &Issued) -> (PemFile, PemFile) {
+    let certificate = directory.join(format!("{name}.pem"));
+    let key = directory.join(format!("{name}.key"));
+    std::fs::write(&certificate, &issued.certificate).unwrap();
+    std::fs::write(&key, &issued.key).unwrap();
+    (PemFile::new("CERT_FILE", certificate), PemFile::new("KEY_FILE", key))
+}
+
+/// A pair of such files.
+pub(crate) fn pair(directory: &Path, name: &str, issued: &Issued) -> Arc<LivePair> {
+    let (certificate, key) = write(directory, name, issued);
+    LivePair::new(Pair::load(certificate, key).unwrap())
+}
+
+/// Trust in a bundle.
+pub(crate) fn roots(directory: &Path, name: &str, bundle: &str) -> Arc<LiveRoots> {
+    let path = directory.join(format!("{name}.ca"));
+    std::fs::write(&path, bundle).unwrap();
+    LiveRoots::load(PemFile::new("CLIENT_CA_FILE", path)).unwrap()
+}
