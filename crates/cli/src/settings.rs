@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -445,6 +446,45 @@ pub(crate) const TABLE: &[Setting] = &[
         kind: Kind::Number(config::CONNECTIONS_MAX, |draft, count| {
             draft.config.connections_max = count as usize;
         }),
+    },
+    Setting {
+        name: "ADDRESS_CONNECTIONS_MAX",
+        group: Group::Limits,
+        value: "COUNT",
+        default: "half of CONNECTIONS_MAX (10000)",
+        help: "Client connections of one address at once, an IPv6 address counting by its first 64 \
+               bits; beyond it new ones are closed",
+        kind: Kind::Number(config::ADDRESS_CONNECTIONS_MAX, |draft, count| {
+            draft.config.limits.address_connections_max = count as usize;
+        }),
+    },
+    Setting {
+        name: "ADDRESS_REQUEST_RATE_MAX",
+        group: Group::Limits,
+        value: "PER_SECOND",
+        default: "0: no limit",
+        help: "Requests of one address per second, a second's worth at once; beyond it they are \
+               refused with 503",
+        kind: Kind::Number(config::ADDRESS_REQUEST_RATE_MAX, |draft, rate| {
+            draft.config.limits.address_request_rate_max = NonZeroU32::new(rate as u32);
+        }),
+    },
+    Setting {
+        name: "HEAD_TIMEOUT_MS",
+        group: Group::Limits,
+        value: "MS",
+        default: "10000",
+        help: "How long a new connection, or a request that has begun, may take until its head has \
+               come",
+        kind: Kind::Number(config::HEAD_TIMEOUT_MS, |d, n| d.config.limits.head_timeout = ms(n)),
+    },
+    Setting {
+        name: "IDLE_TIMEOUT_MS",
+        group: Group::Limits,
+        value: "MS",
+        default: "120000",
+        help: "Silence after which a connection without requests is closed",
+        kind: Kind::Number(config::IDLE_TIMEOUT_MS, |d, n| d.config.limits.idle_timeout = ms(n)),
     },
     Setting {
         name: "WORKERS",

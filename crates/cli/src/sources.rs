@@ -148,6 +148,10 @@ impl Given {
         if !self.has("RESERVATION_MS") {
             config.reservation = config::default_reservation(config.election_timeout);
         }
+        if !self.has("ADDRESS_CONNECTIONS_MAX") {
+            config.limits.address_connections_max =
+                config::default_address_connections(config.connections_max);
+        }
         if !self.has("WORKERS") {
             config.workers = match config.worker_cpus.len() {
                 0 => config::default_workers(cores),

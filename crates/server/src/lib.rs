@@ -8,7 +8,7 @@
 //! - [`http`]: what clients see, on the workers' threads.
 //! - `native`: the native protocol, on the workers' threads and the same port.
 //! - `outbox`: answers of one connection that wait to be written.
-//! - [`listener`]: the client port.
+//! - [`listener`]: the client port; `origins`: where clients come from.
 //! - [`consensus`]: the thread that runs the replica, its peers' links and their clocks.
 //! - [`storage`]: the data directory: who it belongs to, and what must survive.
 //! - [`framed`]: peer frames over a byte stream.
@@ -27,6 +27,7 @@ pub mod listener;
 pub mod metrics;
 mod native;
 pub mod node;
+mod origins;
 mod outbox;
 pub mod shared;
 pub mod storage;

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::AsRawFd as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -13,7 +14,9 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use crate::abort::AbortOnPanic;
-use crate::metrics::Metrics;
+use crate::config::{Config, PEERS_MAX};
+use crate::metrics::{ConnectionRefusal, Metrics};
+use crate::origins::ConnectionPermit;
 use crate::worker::Workers;
 
 /// Connections that the kernel completes and keeps until they are accepted; it takes the lesser
@@ -58,19 +61,19 @@ impl ClientListener {
     }
 
     /// Starts to accept, on a thread of its own, and deals connections to the workers in turn.
-    /// Beyond `connections_max` open ones, new ones are closed at once and counted.
+    /// Beyond the `limits`, new ones are closed at once and counted.
     ///
     /// # Errors
     /// When the system has no thread or no event queue to give.
     pub fn spawn(
         self,
         workers: Workers,
-        connections_max: usize,
+        limits: AcceptLimits,
         metrics: Arc<Metrics>,
     ) -> io::Result<Acceptor> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let stop = Arc::new(Notify::new());
-        let accepting = Accepting { workers, connections_max, metrics, stop: stop.clone() };
+        let accepting = Accepting { workers, limits, metrics, stop: stop.clone() };
         let thread = std::thread::Builder::new().name("acceptor".to_owned()).spawn(move || {
             let _abort = AbortOnPanic("client listener");
             runtime.block_on(accepting.run(self.listener));
@@ -104,9 +107,32 @@ impl Drop for Acceptor {
     }
 }
 
+/// How many clients are accepted.
+#[derive(Clone, Copy, Debug)]
+pub struct AcceptLimits {
+    /// Client connections at once.
+    pub connections_max: usize,
+    /// Client connections of one address at once.
+    pub address_connections_max: usize,
+    /// Descriptors of this process beyond which none is a client's: [`DescriptorLimit::clients`].
+    pub descriptors_max: u64,
+}
+
+impl AcceptLimits {
+    /// What the configuration and the system allow.
+    #[must_use]
+    pub fn new(config: &Config, descriptors: DescriptorLimit) -> Self {
+        Self {
+            connections_max: config.connections_max,
+            address_connections_max: config.limits.address_connections_max,
+            descriptors_max: descriptors.clients(config.workers),
+        }
+    }
+}
+
 struct Accepting {
     workers: Workers,
-    connections_max: usize,
+    limits: AcceptLimits,
     metrics: Arc<Metrics>,
     stop: Arc<Notify>,
 }
@@ -146,15 +172,37 @@ impl Accepting {
     }
 
     fn deal(&self, stream: tokio::net::TcpStream, addr: SocketAddr) {
-        if self.workers.connections() >= self.connections_max {
-            self.metrics.connections_refused.add(1);
-            return;
-        }
+        let permit = match self.admit(&stream, addr) {
+            Ok(permit) => permit,
+            Err(refusal) => {
+                self.metrics.count_connection_refused(refusal);
+                return;
+            }
+        };
         // Answers are small and final: nothing is gained by holding them back.
         if let Ok(stream) = stream.set_nodelay(true).and_then(|()| stream.into_std()) {
             self.metrics.connections_accepted.add(1);
-            self.workers.adopt_client(stream, addr);
+            self.workers.adopt_client(stream, addr, permit);
         }
+    }
+
+    /// Counts a connection, if it is within every limit.
+    fn admit(
+        &self,
+        stream: &tokio::net::TcpStream,
+        addr: SocketAddr,
+    ) -> Result<ConnectionPermit, ConnectionRefusal> {
+        // A new descriptor is the lowest that is free (POSIX), so at least as many are in use.
+        let used = u64::try_from(stream.as_raw_fd()).unwrap_or(u64::MAX);
+        if used >= self.limits.descriptors_max {
+            return Err(ConnectionRefusal::Descriptors);
+        }
+        if self.workers.connections() >= self.limits.connections_max {
+            return Err(ConnectionRefusal::All);
+        }
+        let origins = self.workers.origins();
+        let permit = origins.admit(addr.ip(), self.limits.address_connections_max);
+        permit.ok_or(ConnectionRefusal::Address)
     }
 }
 
@@ -179,17 +227,34 @@ pub struct DescriptorLimit {
     pub now: Option<u64>,
 }
 
-/// Raises the limit on open descriptors as far as this process may, and says how far that is.
-/// Each client takes one; a few dozen are needed besides.
-///
-/// # Errors
-/// When the system refuses what it said was allowed.
-pub fn raise_descriptor_limit() -> io::Result<DescriptorLimit> {
-    let Rlimit { current: before, maximum } = getrlimit(Resource::Nofile);
-    if before != maximum {
-        setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })?;
+/// Descriptors besides those of clients and peers: event queues, listeners, files, standard streams.
+const DESCRIPTORS_OWN: u64 = 64;
+
+impl DescriptorLimit {
+    /// How many of the descriptors clients may fill. The rest is kept for what must never want for
+    /// one: the links to and from every peer, twice, for while old ones are being replaced, and the
+    /// data directory. Of few descriptors at least half are for clients.
+    #[must_use]
+    pub fn clients(&self, workers: usize) -> u64 {
+        let links = 2 * (workers as u64 + 1);
+        let kept = DESCRIPTORS_OWN + 2 * links * PEERS_MAX as u64;
+        self.now.map_or(u64::MAX, |limit| limit - kept.min(limit / 2))
     }
-    Ok(DescriptorLimit { before, now: getrlimit(Resource::Nofile).current })
+}
+
+/// Raises the limit on open descriptors as far as this process may, and says how far that is.
+/// Each client takes one; others are kept: see [`DescriptorLimit::clients`].
+#[must_use]
+pub fn raise_descriptor_limit() -> DescriptorLimit {
+    let Rlimit { current: before, maximum } = getrlimit(Resource::Nofile);
+    if before != maximum
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+    {
+        tracing::warn!(%error, "the descriptor limit cannot be raised");
+    }
+    let limit = DescriptorLimit { before, now: getrlimit(Resource::Nofile).current };
+    tracing::debug!(?limit, "descriptors");
+    limit
 }
 
 #[cfg(test)]
@@ -220,8 +285,17 @@ mod tests {
     }
 
     #[test]
+    fn peers_and_storage_keep_their_descriptors() {
+        let of = |now, workers| DescriptorLimit { before: None, now }.clients(workers);
+        assert_eq!(of(Some(1024), 1), 1024 - 64 - 72);
+        assert_eq!(of(Some(20_000), 64), 20_000 - 64 - 36 * 65);
+        assert_eq!(of(Some(100), 1), 50);
+        assert_eq!(of(None, 1), u64::MAX);
+    }
+
+    #[test]
     fn the_descriptor_limit_reaches_the_hard_limit() {
-        let limit = raise_descriptor_limit().unwrap();
+        let limit = raise_descriptor_limit();
         assert_eq!(limit.now, getrlimit(Resource::Nofile).maximum);
     }
 }

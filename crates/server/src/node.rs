@@ -20,7 +20,7 @@ use crate::consensus::operators::Desk;
 use crate::consensus::{Consensus, ConsensusError, Parts};
 use crate::faults::{Faults, FaultsError};
 use crate::hiccup::HiccupMeter;
-use crate::listener::{Acceptor, ClientListener, raise_descriptor_limit};
+use crate::listener::{AcceptLimits, Acceptor, ClientListener, raise_descriptor_limit};
 use crate::metrics::Metrics;
 use crate::shared::{Health, NodeClock, NodeShared};
 use crate::storage::{OpenError, Opened, Storage};
@@ -127,10 +127,8 @@ impl Node {
         processor::check(&config.worker_cpus)?;
         warn_of_spinning(&config);
         let faults = Faults::from_path(faults)?;
-        match raise_descriptor_limit() {
-            Ok(limit) => tracing::debug!(?limit, "descriptors"),
-            Err(error) => tracing::warn!(%error, "the descriptor limit cannot be raised"),
-        }
+        let accept = AcceptLimits::new(&config, raise_descriptor_limit());
+        warn_of_descriptors(accept);
         let clients = bind_clients(&config)?;
         let http_addr = clients.local_addr();
         let peers = bind_peers(&config)?;
@@ -185,9 +183,8 @@ impl Node {
         };
         let ending = fate.clone();
         let consensus = Consensus::spawn(parts, move || ending.end())?;
-        let limit = shared.config.connections_max;
         let hiccups = HiccupMeter::spawn(metrics.clone())?;
-        let acceptor = clients.spawn(workers.clone(), limit, metrics)?;
+        let acceptor = clients.spawn(workers.clone(), accept, metrics)?;
         tracing::info!(
             node = identity.node.0,
             clients = %http_addr,
@@ -273,6 +270,18 @@ fn warn_of_spinning(config: &Config) {
             processors,
             "BUSY_POLL leaves no processor for elections and \
             the kernel: lower WORKERS"
+        );
+    }
+}
+
+fn warn_of_descriptors(limits: AcceptLimits) {
+    let AcceptLimits { connections_max, descriptors_max, .. } = limits;
+    if connections_max as u64 > descriptors_max {
+        tracing::warn!(
+            connections_max,
+            descriptors_max,
+            "fewer clients than CONNECTIONS_MAX will be accepted, since descriptors are kept for \
+            peers and storage: raise the limit (ulimit -n, LimitNOFILE=) or lower CONNECTIONS_MAX"
         );
     }
 }

@@ -68,7 +68,7 @@ pub const HTTP_PORT_DEFAULT: u16 = 8080;
 pub const RESERVATION_ELECTIONS_MIN: u64 = 4;
 /// Heartbeats that must fit into one election timeout.
 pub const HEARTBEATS_MIN: u64 = 3;
-const fn bounds(
+pub(super) const fn bounds(
     setting: &'static str,
     min: u64,
     max: u64,

@@ -192,7 +192,8 @@ const fn advice(code: ErrorCode) -> &'static str {
         ErrorCode::NoQuorum => "no quorum of the members answered in time; retry\n",
         ErrorCode::NoLeader => "no leader is known, an election is under way; retry\n",
         ErrorCode::Overloaded => {
-            "too many requests wait; retry later, or ask for several timestamps at once with n\n"
+            "too many requests, in all or from your address; retry later, or ask for several \
+             timestamps at once with n\n"
         }
         ErrorCode::BadCount => "bad n; give a whole number from 1 up\n",
         ErrorCode::BadFormat => "format must be binary, range or json\n",

@@ -9,19 +9,37 @@ use std::time::Duration;
 
 use http::Version;
 
-/// Silence after which a connection without requests is closed: longer than the 90 seconds after
-/// which common clients close theirs, so that they seldom meet a closed one.
-pub(crate) const IDLE_TIME_MAX: Duration = Duration::from_mins(2);
-/// Time from the first byte of a request to the end of its head, and of a native hello to its end.
-const HEAD_TIME_MAX: Duration = Duration::from_secs(10);
+use crate::config::Limits;
+use crate::origins::ConnectionPermit;
+use crate::shared::NodeClock;
+
 /// Time between two looks at all connections.
 pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long connections may keep a node waiting, in sweeps.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    head: u64,
+    idle: u64,
+}
+
+impl Patience {
+    pub(super) fn new(limits: &Limits) -> Self {
+        let sweeps =
+            |limit: Duration| limit.as_millis().div_ceil(SWEEP_INTERVAL.as_millis()) as u64;
+        Self { head: sweeps(limits.head_timeout), idle: sweeps(limits.idle_timeout) }
+    }
+}
 
 /// What the sweep must know of a connection. Times are counted in sweeps.
 #[derive(Debug)]
 pub(crate) struct ClientState {
     /// Where the client connects from, if the system knows.
     pub(super) from: Option<IpAddr>,
+    /// Counts the connection, and what its address asks.
+    permit: ConnectionPermit,
+    /// Whether what its address asks is limited.
+    is_rated: bool,
     sweeps: Rc<Cell<u64>>,
     /// Requests that are being answered.
     in_flight: Cell<u32>,
@@ -30,7 +48,7 @@ pub(crate) struct ClientState {
     has_begun: Cell<bool>,
     /// When a request last came or was answered, or the socket last took bytes.
     active_at: Cell<u64>,
-    /// When the first byte of a request came whose head is not complete.
+    /// When the connection began, or the first byte of a request came, whose head is not complete.
     head_at: Cell<Option<u64>>,
     /// The client has closed its side, or the connection broke.
     pub(super) has_ended: Cell<bool>,
@@ -41,15 +59,22 @@ pub(crate) struct ClientState {
 
 impl ClientState {
     /// A connection that begins now; `sweeps` counts its time.
-    pub(super) fn new(sweeps: Rc<Cell<u64>>, from: Option<IpAddr>) -> Self {
+    pub(super) fn new(
+        sweeps: Rc<Cell<u64>>,
+        from: Option<IpAddr>,
+        permit: ConnectionPermit,
+    ) -> Self {
         Self {
             from,
+            is_rated: permit.has_rate(),
+            permit,
             in_flight: Cell::default(),
             is_http2: Cell::default(),
             is_native: Cell::default(),
             has_begun: Cell::default(),
             active_at: Cell::new(sweeps.get()),
-            head_at: Cell::default(),
+            // The first byte belongs to the first head.
+            head_at: Cell::new(Some(sweeps.get())),
             has_ended: Cell::default(),
             is_cut: Cell::default(),
             waker: RefCell::default(),
@@ -112,8 +137,9 @@ impl ClientState {
             self.has_ended.set(true);
             return;
         }
-        if !self.has_begun.replace(true) {
-            self.is_http2.set(bytes.starts_with(H2_PREFACE_START));
+        if !self.has_begun.replace(true) && bytes.starts_with(H2_PREFACE_START) {
+            self.is_http2.set(true);
+            self.head_at.set(None);
         }
         // Reading alone is no activity: a client that sends frames and takes nothing off its socket
         // would never be idle. A ping counts by the answer to it, once the socket took that.
@@ -130,13 +156,19 @@ impl ClientState {
 
     /// Whether the client has been silent, or in the middle of a request's head, for too long. A
     /// request that is being answered has a deadline of its own.
-    pub(super) fn is_overdue(&self) -> bool {
-        let is_past = |since: u64, limit: Duration| {
-            let sweeps = limit.as_millis() / SWEEP_INTERVAL.as_millis();
-            u128::from(self.sweeps.get() - since) > sweeps
-        };
-        let is_slow = self.head_at.get().is_some_and(|since| is_past(since, HEAD_TIME_MAX));
-        self.in_flight.get() == 0 && (is_slow || is_past(self.active_at.get(), IDLE_TIME_MAX))
+    pub(super) fn is_overdue(&self, patience: Patience) -> bool {
+        let is_past = |since: u64, limit: u64| self.sweeps.get() - since > limit;
+        let is_slow = self.head_at.get().is_some_and(|since| is_past(since, patience.head));
+        self.in_flight.get() == 0 && (is_slow || is_past(self.active_at.get(), patience.idle))
+    }
+
+    /// How many of `requests` are within what the client's address may ask now. They are counted;
+    /// the others are to be refused.
+    pub(crate) fn take(&self, requests: u32, clock: &NodeClock) -> u32 {
+        if !self.is_rated {
+            return requests;
+        }
+        self.permit.take(requests, clock.monotonic_ns())
     }
 
     /// Notes who is to be woken.
@@ -182,19 +214,29 @@ mod tests {
     impl Fixture {
         fn new() -> Self {
             let sweeps = Rc::new(Cell::new(0));
-            Self { state: Rc::new(ClientState::new(sweeps.clone(), None)), sweeps }
+            let origins = crate::origins::Origins::new(None);
+            let permit = origins.admit(IpAddr::from([192, 0, 2, 1]), 1).unwrap();
+            Self { state: Rc::new(ClientState::new(sweeps.clone(), None, permit)), sweeps }
         }
 
         /// Whether the connection is overdue after so many more seconds.
         fn is_overdue_after(&self, seconds: u64) -> bool {
             self.sweeps.set(self.sweeps.get() + seconds);
-            self.state.is_overdue()
+            self.state.is_overdue(Patience::new(&Limits::default()))
         }
+    }
+
+    #[test]
+    fn a_client_that_never_says_anything_is_overdue_after_ten_seconds() {
+        let mute = Fixture::new();
+        assert!(!mute.is_overdue_after(10));
+        assert!(mute.is_overdue_after(1));
     }
 
     #[test]
     fn a_silent_client_is_overdue_after_two_minutes() {
         let silent = Fixture::new();
+        silent.state.note_requests(true, false);
         assert!(!silent.is_overdue_after(120));
         assert!(silent.is_overdue_after(1));
     }
@@ -202,6 +244,8 @@ mod tests {
     #[test]
     fn half_a_request_is_overdue_after_ten_seconds_however_it_trickles() {
         let slow = Fixture::new();
+        slow.state.note_requests(true, false);
+        assert!(!slow.is_overdue_after(60));
         slow.state.handle_read(b"GET /times");
         assert!(!slow.is_overdue_after(10));
         slow.state.handle_read(b"t");

@@ -20,12 +20,12 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
-use super::client_state::{ClientState, SWEEP_INTERVAL};
+use super::client_state::{ClientState, Patience, SWEEP_INTERVAL};
 use super::hot;
 use super::opening::{OPENING_LEN, Opening};
 use super::service::NodeService;
 use crate::native::connection::{Common, Connection};
-use crate::worker::ConnectionPermit;
+use crate::origins::ConnectionPermit;
 use crate::worker::sequencer::Sequencer;
 use crate::worker::signal::Signal;
 
@@ -66,6 +66,7 @@ pub(crate) struct Clients {
     next: Cell<u64>,
     /// Sweeps so far: time, as connections count it.
     sweeps: Rc<Cell<u64>>,
+    patience: Patience,
     is_closing: Cell<bool>,
     gone: Signal,
 }
@@ -76,6 +77,7 @@ impl Clients {
         Rc::new(Self {
             native: Common::new(sequencer.clone()),
             hot: hot::connection::Common::new(sequencer.clone()),
+            patience: Patience::new(&sequencer.shared.config.limits),
             sequencer,
             protocol: protocol(),
             protocol_http1: protocol().http1_only(),
@@ -99,7 +101,7 @@ impl Clients {
         };
         let id = self.next.replace(self.next.get() + 1);
         let from = stream.peer_addr().ok().map(|addr| addr.ip());
-        let state = Rc::new(ClientState::new(self.sweeps.clone(), from));
+        let state = Rc::new(ClientState::new(self.sweeps.clone(), from, permit));
         self.connections.borrow_mut().insert(id, state.clone());
         self.count();
         let clients = self.clone();
@@ -128,7 +130,6 @@ impl Clients {
             if is_last_word {
                 clients.forget(id);
             }
-            drop(permit);
         });
     }
 
@@ -155,7 +156,7 @@ impl Clients {
             self.sweeps.set(self.sweeps.get() + 1);
             let mut cut = 0;
             for state in self.connections.borrow().values() {
-                if state.is_overdue() {
+                if state.is_overdue(self.patience) {
                     state.is_cut.set(true);
                     state.wake();
                     cut += 1;

@@ -90,6 +90,12 @@ impl NodeService {
             let label = Route::of(request.uri().path()).map_or(PathLabel::Other, Route::label);
             return refuse(label, answer::refusal_with(&view, code, text.into()), code);
         }
+        if self.client.take(1, &self.sequencer.shared.clock) == 0 {
+            self.sequencer.metrics().requests_over_rate.add_alone(1);
+            let code = ErrorCode::Overloaded;
+            let label = Route::of(request.uri().path()).map_or(PathLabel::Other, Route::label);
+            return refuse(label, answer::refusal(&view, code), code);
+        }
         let Some(route) = Route::of(request.uri().path()) else {
             let code = ErrorCode::NotFound;
             return refuse(PathLabel::Other, answer::refusal(&view, code), code);

@@ -34,8 +34,8 @@ pub struct Metrics {
     pub hiccups: Hiccups,
     /// Client connections accepted.
     pub(crate) connections_accepted: Count,
-    /// Client connections closed at once, beyond the limit or because no worker took them.
-    pub(crate) connections_refused: Count,
+    /// Client connections closed at once, by reason.
+    connections_refused: [Count; ConnectionRefusal::ALL.len()],
     /// Times that the listener could not accept, for want of descriptors or memory.
     pub(crate) accept_failures: Count,
 }
@@ -51,7 +51,7 @@ impl Metrics {
             consensus: ConsensusMetrics::default(),
             hiccups: Hiccups::default(),
             connections_accepted: Count::default(),
-            connections_refused: Count::default(),
+            connections_refused: Default::default(),
             accept_failures: Count::default(),
         }
     }
@@ -64,6 +64,11 @@ impl Metrics {
         &self.workers[worker]
     }
 
+    /// Counts a client connection that was closed at once.
+    pub(crate) fn count_connection_refused(&self, refusal: ConnectionRefusal) {
+        self.connections_refused[refusal as usize].add(1);
+    }
+
     /// The text that a Prometheus server scrapes, in the `OpenMetrics` format.
     #[must_use]
     pub fn render(self: &Arc<Self>) -> String {
@@ -73,6 +78,34 @@ impl Metrics {
         // Writing to a string does not fail.
         let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
         text
+    }
+}
+
+/// Why a client's connection is closed at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum ConnectionRefusal {
+    /// `CONNECTIONS_MAX`.
+    All,
+    /// `ADDRESS_CONNECTIONS_MAX`.
+    Address,
+    /// The descriptors that are left are those of peers and storage.
+    Descriptors,
+    /// The worker is full, or ends.
+    Worker,
+}
+
+impl ConnectionRefusal {
+    pub(crate) const ALL: [Self; 4] = [Self::All, Self::Address, Self::Descriptors, Self::Worker];
+
+    /// The value of the label.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Address => "address",
+            Self::Descriptors => "descriptors",
+            Self::Worker => "worker",
+        }
     }
 }
 

@@ -13,10 +13,10 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::Metrics;
 use super::cell::{Count, Folded, Histogram};
 use super::consensus::CLOCK_STATUSES;
 use super::worker::{FAILURES, PathLabel, STATUSES, WorkerMetrics};
+use super::{ConnectionRefusal, Metrics};
 
 /// One scrape of a node's metrics.
 #[derive(Debug)]
@@ -115,6 +115,12 @@ impl Page<'_, '_> {
                 ("answered", self.sum(|w| &w.native_answers)),
                 ("refused", self.sum(|w| &w.native_refusals)),
             ],
+        )?;
+        self.counter(
+            "requests_over_rate",
+            "Requests refused as OVERLOADED because their address asked more than \
+             ADDRESS_REQUEST_RATE_MAX.",
+            self.sum(|w| &w.requests_over_rate),
         )?;
         self.counter(
             "timestamps",
@@ -220,10 +226,15 @@ impl Page<'_, '_> {
             "Client connections accepted.",
             metrics.connections_accepted.load(),
         )?;
-        self.counter(
+        let refusals = ConnectionRefusal::ALL
+            .map(|why| (why.name(), metrics.connections_refused[why as usize].load()));
+        self.counters(
             "connections_refused",
-            "Client connections closed at once: beyond CONNECTIONS_MAX, or while stopping.",
-            metrics.connections_refused.load(),
+            "Client connections closed at once, by reason: all (CONNECTIONS_MAX), address \
+             (ADDRESS_CONNECTIONS_MAX), descriptors (the rest is kept for peers and storage: raise \
+             ulimit -n), worker (full, or stopping).",
+            "reason",
+            &refusals,
         )?;
         self.counter(
             "connections_idle_closed",

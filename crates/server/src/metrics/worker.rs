@@ -20,6 +20,8 @@ pub struct WorkerMetrics {
     pub(crate) native_refusals: Count,
     /// Connections of the native protocol open now.
     pub(crate) native_connections: Count,
+    /// Requests refused beyond what one address may ask.
+    pub(crate) requests_over_rate: Count,
     /// Timestamps that were given to clients.
     pub(crate) timestamps: Count,
     /// Requests that wait for a round now.
@@ -62,6 +64,7 @@ impl Default for WorkerMetrics {
             native_answers: Count::default(),
             native_refusals: Count::default(),
             native_connections: Count::default(),
+            requests_over_rate: Count::default(),
             timestamps: Count::default(),
             waiting: Count::default(),
             waiting_ns: Histogram::of_durations(),

@@ -24,7 +24,7 @@ use tokio::net::TcpStream;
 
 use super::answers;
 use super::greeting::{self, Refusal};
-use crate::http::client_state::{ClientState, IDLE_TIME_MAX};
+use crate::http::client_state::ClientState;
 use crate::outbox::Outbox;
 use crate::worker::batch::Outcome;
 use crate::worker::sequencer::{Sequencer, Ticket};
@@ -287,7 +287,16 @@ impl Connection {
             let first = self.waiting.len() - requests;
             let run = self.waiting.range(first..);
             let total = |admitted: u32| run.take(admitted as usize).map(Request::count).sum();
-            match sequencer.enter_run(requests as u32, total) {
+            let allowed = self.state.take(requests as u32, &sequencer.shared.clock);
+            if allowed < requests as u32 {
+                let over = requests as u64 - u64::from(allowed);
+                sequencer.metrics().requests_over_rate.add_alone(over);
+            }
+            let entered = match allowed {
+                0 => Err(ErrorCode::Overloaded),
+                allowed => sequencer.enter_run(allowed, total),
+            };
+            match entered {
                 Ok(ticket) => {
                     left -= ticket.requests() as usize;
                     self.runs.push_back(ticket);
@@ -316,7 +325,7 @@ impl Connection {
                     return self.send_away(0, (code, text));
                 }
                 tracing::debug!(agent = hello.agent, "a native client");
-                let idle_ms = IDLE_TIME_MAX.as_millis() as u32;
+                let idle_ms = sequencer.shared.config.limits.idle_timeout.as_millis() as u32;
                 greeting::welcome(&view.published, cluster_name, IN_FLIGHT_MAX, idle_ms)
                     .encode(self.outbox.bytes());
                 self.stage = Stage::Open;

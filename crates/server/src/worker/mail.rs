@@ -11,7 +11,7 @@ use epicepoch_wire::confirm::ConfirmReply;
 use epicepoch_wire::hello::Hello;
 use tokio::sync::mpsc;
 
-use super::ConnectionPermit;
+use crate::origins::ConnectionPermit;
 use crate::sync::{AtomicBool, Bell, Mutex, Ordering, PoisonError};
 
 /// Letters that may wait for a worker. It reads them at every turn of its event loop; this many

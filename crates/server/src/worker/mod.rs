@@ -24,7 +24,8 @@ use std::time::{Duration, Instant};
 use epicepoch_wire::hello::{Hello, LinkKind};
 use epicepoch_wire::{NodeId, WorkerId};
 
-use crate::metrics::Metrics;
+use crate::metrics::{ConnectionRefusal, Metrics};
+use crate::origins::{ConnectionPermit, Origins};
 use crate::shared::NodeShared;
 
 pub(crate) mod batch;
@@ -54,7 +55,7 @@ pub struct Workers(Arc<Handles>);
 struct Handles {
     boxes: Arc<[Letterbox]>,
     metrics: Arc<Metrics>,
-    connections: Arc<AtomicUsize>,
+    origins: Arc<Origins>,
     next: AtomicUsize,
     ended: Arc<Ended>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -74,7 +75,7 @@ impl Workers {
         let handles = Handles {
             boxes: boxes.clone(),
             metrics: metrics.clone(),
-            connections: Arc::default(),
+            origins: Origins::new(shared.config.limits.address_request_rate_max),
             next: AtomicUsize::new(0),
             ended: Arc::default(),
             threads: Mutex::default(),
@@ -123,18 +124,27 @@ impl Workers {
 
     /// Hands over a client's connection, to each worker in turn. Closed at once, and counted, if
     /// the worker cannot take it.
-    pub fn adopt_client(&self, stream: TcpStream, addr: SocketAddr) {
+    pub(crate) fn adopt_client(
+        &self,
+        stream: TcpStream,
+        addr: SocketAddr,
+        permit: ConnectionPermit,
+    ) {
         let worker = self.0.next.fetch_add(1, Ordering::Relaxed) % self.0.boxes.len();
-        let permit = ConnectionPermit::new(self.0.connections.clone());
         if self.0.boxes[worker].put(Letter::Client(stream, permit)).is_err() {
-            self.0.metrics.connections_refused.add(1);
+            self.0.metrics.count_connection_refused(ConnectionRefusal::Worker);
             tracing::debug!(%addr, worker, "a worker that is full or ending takes no client");
         }
     }
 
     /// How many client connections there are, those that wait for their worker included.
     pub fn connections(&self) -> usize {
-        self.0.connections.load(Ordering::Relaxed)
+        self.0.origins.connections()
+    }
+
+    /// Where the clients of all workers come from.
+    pub(crate) fn origins(&self) -> &Arc<Origins> {
+        &self.0.origins
     }
 
     /// Stops taking requests, finishes those in flight, and ends the threads. Idle connections
@@ -195,23 +205,6 @@ impl Drop for EndGuard {
     fn drop(&mut self) {
         *self.0.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         self.0.changed.notify_all();
-    }
-}
-
-/// Counts a client connection for as long as it lives.
-#[derive(Debug)]
-pub(crate) struct ConnectionPermit(Arc<AtomicUsize>);
-
-impl ConnectionPermit {
-    fn new(connections: Arc<AtomicUsize>) -> Self {
-        connections.fetch_add(1, Ordering::Relaxed);
-        Self(connections)
-    }
-}
-
-impl Drop for ConnectionPermit {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -4,6 +4,7 @@
 mod bad_input;
 mod hot_path;
 mod http2;
+mod limits;
 mod native;
 mod node;
 mod requests;

@@ -13,7 +13,7 @@ use epicepoch_core::publication::{EpochRange, Grant, Identity, Published, Role, 
 use epicepoch_core::quorum::Voters;
 use epicepoch_server::Config;
 use epicepoch_server::consensus::operators::Desk;
-use epicepoch_server::listener::{Acceptor, ClientListener};
+use epicepoch_server::listener::{AcceptLimits, Acceptor, ClientListener, DescriptorLimit};
 use epicepoch_server::metrics::Metrics;
 use epicepoch_server::shared::{Health, NodeClock, NodeShared};
 use epicepoch_server::worker::Workers;
@@ -93,6 +93,16 @@ impl Cluster {
 
     /// Starts a node.
     pub(crate) fn start_with(&mut self, node: u64, change: impl FnOnce(&mut Config)) -> TestNode {
+        self.start_within(node, u64::MAX, change)
+    }
+
+    /// Starts a node whose clients get no descriptor from `descriptors_max` on.
+    pub(crate) fn start_within(
+        &mut self,
+        node: u64,
+        descriptors_max: u64,
+        change: impl FnOnce(&mut Config),
+    ) -> TestNode {
         let id = NodeId(node);
         let mut config = Config::new(id, self.members[&id].raft_addr.clone());
         config.request_timeout = PATIENCE;
@@ -115,8 +125,11 @@ impl Cluster {
         let workers = Workers::spawn(shared.clone(), metrics.clone()).unwrap();
         let listener = ClientListener::bind(IpAddr::V4(Ipv4Addr::LOCALHOST), 0).unwrap();
         let addr = listener.local_addr();
-        let connections_max = shared.config.connections_max;
-        let acceptor = listener.spawn(workers.clone(), connections_max, metrics).unwrap();
+        // Other tests of this process have descriptors, too.
+        let descriptors = DescriptorLimit { before: None, now: None };
+        let limits =
+            AcceptLimits { descriptors_max, ..AcceptLimits::new(&shared.config, descriptors) };
+        let acceptor = listener.spawn(workers.clone(), limits, metrics).unwrap();
         let port = self.ports.remove(&id).expect("a node starts once");
         let peer_port = PeerPort::open(port, shared.clone(), workers.clone());
         TestNode { shared, workers, addr, acceptor, _peer_port: peer_port }
@@ -287,7 +300,8 @@ pub(crate) struct Reply {
 }
 
 impl Client {
-    fn new(stream: TcpStream) -> Self {
+    /// What has connected.
+    pub(crate) fn new(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
         Self { stream, buffer: Vec::new() }
@@ -297,6 +311,12 @@ impl Client {
     pub(crate) fn request(&mut self, request: &str) -> Reply {
         self.send(request);
         self.reply().expect("an answer")
+    }
+
+    /// The same; `None` when the connection ends instead.
+    pub(crate) fn try_request(&mut self, request: &str) -> Option<Reply> {
+        self.send(request);
+        self.reply()
     }
 
     /// Sends a request line without a version.

@@ -344,7 +344,8 @@ fn connections_beyond_the_limit_are_closed_and_counted() {
     third.send("GET /up");
     assert!(third.is_closed());
     let text = first.request("GET /metrics");
-    assert!(text.text().contains("epicepoch_connections_refused_total 1\n"));
+    let refused = "epicepoch_connections_refused_total{reason=\"all\"} 1\n";
+    assert!(text.text().contains(refused));
     assert!(text.text().contains("epicepoch_connections_open 2.0\n"));
 }
 

@@ -13,6 +13,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::{Timestamp, TimestampRange};
 use tokio::io::{AsyncRead as _, ReadBuf};
 use tokio::net::TcpStream;
@@ -376,7 +377,13 @@ impl Connection {
         let requests = self.waiting.len() - self.entered;
         let run = self.waiting.range(self.entered..);
         let total = |admitted: u32| run.take(admitted as usize).map(|it| it.ask.count).sum();
-        match self.common.sequencer.enter_run(requests as u32, total) {
+        let sequencer = &self.common.sequencer;
+        let allowed = self.state.take(requests as u32, &sequencer.shared.clock);
+        let entered = match allowed {
+            0 => Err(ErrorCode::Overloaded),
+            allowed => sequencer.enter_run(allowed, total),
+        };
+        match entered {
             Ok(ticket) => {
                 self.entered += ticket.requests() as usize;
                 self.runs.push_back(ticket);
@@ -384,6 +391,9 @@ impl Connection {
             }
             Err(_) if self.entered > 0 => false,
             Err(code) => {
+                if allowed == 0 {
+                    sequencer.metrics().requests_over_rate.add_alone(requests as u64);
+                }
                 self.answer(requests, Err(code));
                 true
             }

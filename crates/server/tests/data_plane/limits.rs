@@ -1,0 +1,133 @@
+//! What one client may take of a node, so that others are served.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use epicepoch_server::Config;
+use epicepoch_wire::native;
+use socket2::{Domain, Socket, Type};
+
+use crate::node::{Client, Cluster, PATIENCE, TestNode};
+
+fn serving(change: impl FnOnce(&mut Config)) -> TestNode {
+    let mut cluster = Cluster::new(1);
+    let node = cluster.start_with(1, |config| {
+        config.election_timeout = PATIENCE / 4;
+        change(config);
+    });
+    node.publish(cluster.leading(1, 3, true));
+    node.await_metric("epicepoch_has_grant", 1);
+    node
+}
+
+/// A connection from another address of this machine.
+fn connect_from(last: u8, node: &TestNode) -> Client {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((Ipv4Addr::new(127, 0, 0, last), 0)).into()).unwrap();
+    socket.connect(&node.addr.into()).unwrap();
+    Client::new(socket.into())
+}
+
+#[test]
+fn one_address_holds_its_share_of_the_connections_and_no_more() {
+    let node = serving(|config| config.limits.address_connections_max = 2);
+    let mut held: Vec<_> = (0..2).map(|_| connect_from(7, &node)).collect();
+    for client in &mut held {
+        assert_eq!(client.request("GET /up").status, 200);
+    }
+    let mut refused = connect_from(7, &node);
+    refused.send("GET /up");
+    assert!(refused.is_closed());
+    let mut other = connect_from(8, &node);
+    let text = other.request("GET /metrics");
+    let count = "epicepoch_connections_refused_total{reason=\"address\"} 1\n";
+    assert!(text.text().contains(count), "{}", text.text());
+    held.pop().unwrap().leave();
+    // The place of who has left is free again, once the node has seen it leave.
+    while connect_from(7, &node).try_request("GET /up").is_none() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn the_last_descriptors_are_not_given_to_clients() {
+    let mut cluster = Cluster::new(1);
+    // Those of a process that runs reach beyond it.
+    let node = cluster.start_within(1, 3, |_| {});
+    let mut refused = node.connect();
+    refused.send("GET /up");
+    assert!(refused.is_closed());
+    assert_eq!(node.workers.connections(), 0);
+}
+
+/// The requests of a test take less time than one of them is worth.
+const RATE_MAX: u32 = 10;
+
+fn rated() -> TestNode {
+    serving(|config| config.limits.address_request_rate_max = NonZeroU32::new(RATE_MAX))
+}
+
+/// Statuses of as many requests as may be asked at once, and of as many again.
+fn statuses(client: &mut Client, request: &str) -> Vec<u16> {
+    (0..2 * RATE_MAX).map(|_| client.request(request).status).collect()
+}
+
+#[test]
+fn requests_beyond_an_addresss_rate_are_refused_on_every_path_of_http() {
+    for request in ["GET /timestamp", "GET /up", "GET /nowhere"] {
+        let node = rated();
+        let mut client = connect_from(3, &node);
+        let statuses = statuses(&mut client, request);
+        let expected = if request == "GET /nowhere" { 404 } else { 200 };
+        let served = statuses.iter().take_while(|status| **status == expected).count();
+        assert!(served >= RATE_MAX as usize, "{request}: {statuses:?}");
+        assert!(statuses.contains(&503), "{request}: {statuses:?}");
+        let reply = client.request(request);
+        if reply.status == 503 {
+            assert_eq!(reply.header("epicepoch-error"), "OVERLOADED");
+            assert!(!reply.header("retry-after").is_empty());
+        }
+        assert_eq!(connect_from(4, &node).request(request).status, expected, "another address");
+        let counted = connect_from(5, &node).request("GET /metrics");
+        assert!(!counted.text().contains("epicepoch_requests_over_rate_total 0\n"));
+    }
+}
+
+#[test]
+fn a_pipeline_beyond_the_rate_is_answered_in_order_and_its_rest_refused() {
+    let node = rated();
+    let mut client = connect_from(6, &node);
+    client.send_raw("GET /timestamp HTTP/1.1\r\nhost: t\r\n\r\n".repeat(50).as_bytes());
+    let statuses: Vec<_> = (0..50).map(|_| client.reply().unwrap().status).collect();
+    let served = statuses.iter().filter(|status| **status == 200).count();
+    assert!((RATE_MAX as usize..50).contains(&served), "{statuses:?}");
+    assert_eq!(statuses[..RATE_MAX as usize], [200; RATE_MAX as usize]);
+}
+
+#[test]
+fn a_client_that_says_nothing_is_closed_and_so_is_one_that_says_half() {
+    let node = serving(|config| config.limits.head_timeout = Duration::from_secs(1));
+    let halves = [&b""[..], b"GET /timest", b"POST /admin HT", &[native::FIRST_BYTE], b"P"];
+    let mut halves = halves.map(|bytes| {
+        let mut client = node.connect();
+        client.send_raw(bytes);
+        client
+    });
+    let mut used = node.connect();
+    assert_eq!(used.request("GET /timestamp").status, 200);
+    for client in &mut halves {
+        assert!(client.is_closed());
+    }
+    assert_eq!(used.request("GET /timestamp").status, 200, "one that has asked is kept");
+}
+
+#[test]
+fn a_client_that_has_asked_and_falls_silent_is_closed_after_the_idle_time() {
+    let node = serving(|config| config.limits.idle_timeout = Duration::from_secs(1));
+    for request in ["GET /timestamp", "GET /up"] {
+        let mut client = node.connect();
+        assert_eq!(client.request(request).status, 200);
+        assert!(client.is_closed(), "{request}");
+    }
+}
