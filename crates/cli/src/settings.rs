@@ -2,16 +2,21 @@
 //! TOML file. Nothing else knows a setting's name, meaning or default. It reads none of the three
 //! sources; [`crate::sources`] does.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use epicepoch_server::config::{self, Bounds, Config};
 use epicepoch_wire::NodeId;
 
 use crate::logging::Logging;
+
+// By its path, because the fuzz target of settings takes this file by its path, too.
+#[path = "settings/values.rs"]
+mod values;
+
+pub(crate) use values::whole_number;
+use values::{A_FILE, HOST_AND_PORT, address, file, joined, ms, peers, processors, switch};
 
 /// One setting. Its flag and its key follow from its name: `HTTP_PORT` is `--http-port` on the
 /// command line and `http_port` in the file.
@@ -34,6 +39,7 @@ pub(crate) struct Setting {
 pub(crate) enum Group {
     Identity,
     Addresses,
+    Tls,
     Time,
     Limits,
     Log,
@@ -99,13 +105,14 @@ impl Setting {
 
 impl Group {
     /// Every group, in the order of the help.
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Identity, Self::Addresses, Self::Time, Self::Limits, Self::Log];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Identity, Self::Addresses, Self::Tls, Self::Time, Self::Limits, Self::Log];
 
     pub(crate) fn heading(self) -> &'static str {
         match self {
             Self::Identity => "Who this node is",
             Self::Addresses => "Where it listens and how it is reached",
+            Self::Tls => "Certificates",
             Self::Time => "Epochs, elections and patience",
             Self::Limits => "Limits",
             Self::Log => "Log",
@@ -116,78 +123,10 @@ impl Group {
     pub(crate) fn is_per_node(self) -> bool {
         match self {
             Self::Identity | Self::Addresses => true,
-            Self::Time | Self::Limits | Self::Log => false,
+            Self::Tls | Self::Time | Self::Limits | Self::Log => false,
         }
     }
 }
-
-/// Digits only: no sign, no space, no separator, so that a slip is never half understood.
-pub(crate) fn whole_number(text: &str) -> Option<u64> {
-    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    digits.then(|| text.parse().ok())?
-}
-
-fn switch(text: &str) -> Option<bool> {
-    match text {
-        "1" | "true" | "on" => Some(true),
-        "0" | "false" | "off" => Some(false),
-        _ => None,
-    }
-}
-
-fn ms(number: u64) -> Duration {
-    Duration::from_millis(number)
-}
-
-fn address(text: &str, into: &mut String) -> Option<()> {
-    config::host_and_port(text)?;
-    text.clone_into(into);
-    Some(())
-}
-
-/// `1=host:port,2=host:port`; a node given twice is refused, because one of the two is a slip.
-fn peers(text: &str) -> Option<BTreeMap<NodeId, String>> {
-    let mut peers = BTreeMap::new();
-    for item in text.split(',') {
-        let (id, addr) = item.trim().split_once('=')?;
-        config::host_and_port(addr)?;
-        let id = NodeId(whole_number(id)?);
-        if peers.insert(id, addr.to_owned()).is_some() {
-            return None;
-        }
-    }
-    Some(peers)
-}
-
-/// `host:port,host:port`; one given twice is a slip.
-fn joined(text: &str) -> Option<Vec<String>> {
-    let mut addrs = Vec::new();
-    for item in text.split(',').map(str::trim) {
-        config::host_and_port(item)?;
-        if addrs.iter().any(|known| known == item) {
-            return None;
-        }
-        addrs.push(item.to_owned());
-    }
-    Some(addrs)
-}
-
-/// `0,1`; a processor given twice is refused, because one of the two is a slip.
-fn processors(text: &str) -> Option<Vec<usize>> {
-    let mut processors = Vec::new();
-    for item in text.split(',') {
-        let number = whole_number(item.trim())?;
-        config::WORKER_CPUS.check(number).ok()?;
-        let processor = number as usize;
-        if processors.contains(&processor) {
-            return None;
-        }
-        processors.push(processor);
-    }
-    Some(processors)
-}
-
-const HOST_AND_PORT: &str = "host:port, such as node1.example:60001 or [::1]:60001";
 
 /// Every setting, in the order of the help.
 pub(crate) const TABLE: &[Setting] = &[
@@ -348,6 +287,60 @@ pub(crate) const TABLE: &[Setting] = &[
             set: |draft, text| {
                 draft.config.admin_from = config::AdminFrom::parse(text)?;
                 Some(())
+            },
+        },
+    },
+    Setting {
+        name: "CLIENT_TLS",
+        group: Group::Tls,
+        value: "MODE",
+        default: "off",
+        help: "What the client port takes over TCP: off for plain connections, on for TLS, both for \
+               either",
+        kind: Kind::Text {
+            allowed: "off, on or both",
+            set: |draft, text| {
+                draft.config.tls.clients = config::ClientTlsMode::parse(text)?;
+                Some(())
+            },
+        },
+    },
+    Setting {
+        name: "CERT_FILE",
+        group: Group::Tls,
+        value: "FILE",
+        default: "cert.pem",
+        help: "Certificate of this node as PEM, with those that vouch for it behind it. Where it \
+               and the key are missing, a pair that is signed by itself is written. Read again \
+               when it changes",
+        kind: Kind::Text {
+            allowed: A_FILE,
+            set: |draft, text| file(text, &mut draft.config.tls.cert_file),
+        },
+    },
+    Setting {
+        name: "KEY_FILE",
+        group: Group::Tls,
+        value: "FILE",
+        default: "key.pem",
+        help: "Key of that certificate as PEM",
+        kind: Kind::Text {
+            allowed: A_FILE,
+            set: |draft, text| file(text, &mut draft.config.tls.key_file),
+        },
+    },
+    Setting {
+        name: "CLIENT_CA_FILE",
+        group: Group::Tls,
+        value: "FILE",
+        default: "none",
+        help: "Authorities of clients as PEM: with CLIENT_TLS on, who shows no certificate that \
+               one of them has signed is refused",
+        kind: Kind::Text {
+            allowed: A_FILE,
+            set: |draft, text| {
+                let path = draft.config.tls.client_ca_file.insert(PathBuf::new());
+                file(text, path)
             },
         },
     },

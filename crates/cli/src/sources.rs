@@ -267,8 +267,13 @@ mod tests {
         load(flags, &variables)
     }
 
-    /// With what the setting cannot be without: `JOIN` is for a node that founds nothing.
+    /// With what the setting cannot be without: `JOIN` is for a node that founds nothing, and
+    /// who speaks no TLS shows no certificate.
     fn load_beside(setting: &Setting, flags: &[&str], variables: &[&str]) -> Result<Draft, String> {
+        if setting.name == "CLIENT_CA_FILE" {
+            let variables: Vec<_> = ["CLIENT_TLS=on"].iter().chain(variables).copied().collect();
+            return load_single(flags, &variables);
+        }
         if setting.name != "JOIN" {
             return load_single(flags, variables);
         }
@@ -329,7 +334,7 @@ mod tests {
                 (_, "WORKER_CPUS") => "0,3",
                 (_, "JOIN") => "localhost:60002,localhost:60003",
                 (_, "ADMIN_FROM") => "10.0.0.0/8",
-                (Kind::Switch(_), _) => "on",
+                (Kind::Switch(_), _) | (_, "CLIENT_TLS") => "on",
                 (Kind::Number(bounds, _), _) => {
                     let value = bounds.default.unwrap_or(bounds.min).to_string();
                     let shown = setting.default.starts_with(&value);
@@ -361,7 +366,8 @@ mod tests {
                 }
                 (Kind::Switch(_), _) => &["", "yes", "2", "TRUE"],
                 (_, "CLUSTER") => &["", "a b", "ä"],
-                (_, "DATA_DIR") => &[""],
+                (_, "DATA_DIR" | "CERT_FILE" | "KEY_FILE" | "CLIENT_CA_FILE") => &[""],
+                (_, "CLIENT_TLS") => &["", "yes", "1", "ON"],
                 (_, "PEERS") => &["", "1", "1=a", "1=a:1,", "1=a:1,1=b:2", "x=a:1", "1=a:99999"],
                 (_, "HTTP_BIND") => &["", "localhost", "127.0.0.1:1"],
                 (_, "RAFT_BIND") => &["", "localhost:1", "x", "127.0.0.1:99999"],

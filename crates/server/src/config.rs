@@ -16,6 +16,7 @@ mod admin_from;
 mod bounds;
 mod error;
 mod limits;
+mod tls;
 
 use addresses::dialable;
 pub use addresses::{host_and_port, is_loopback};
@@ -33,6 +34,7 @@ pub use limits::{
     ADDRESS_CONNECTIONS_MAX, ADDRESS_REQUEST_RATE_MAX, HEAD_TIMEOUT_MS, IDLE_TIMEOUT_MS, Limits,
     default_address_connections,
 };
+pub use tls::{CERT_FILE_DEFAULT, ClientTlsMode, KEY_FILE_DEFAULT, Tls};
 
 /// Everything a node needs to know before it starts.
 ///
@@ -135,6 +137,8 @@ pub struct Config {
     /// How long SIGTERM waits for open requests and for the handover of leadership
     /// (`SHUTDOWN_TIMEOUT_MS`). Default 3000 ms, well below the grace of common supervisors.
     pub shutdown_timeout: Duration,
+    /// Certificates, and who has to show one.
+    pub tls: Tls,
 }
 
 impl Config {
@@ -174,6 +178,7 @@ impl Config {
             worker_cpus: Vec::new(),
             busy_poll: false,
             shutdown_timeout: default_of(SHUTDOWN_TIMEOUT_MS),
+            tls: Tls::default(),
         }
     }
 
@@ -205,6 +210,7 @@ impl Config {
         self.check_loopback()?;
         self.check_numbers()?;
         self.check_timing()?;
+        self.tls.check()?;
         let named =
             !self.cluster_name.is_empty() && self.cluster_name.len() <= CLUSTER_NAME_LEN_MAX;
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');

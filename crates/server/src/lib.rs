@@ -11,6 +11,7 @@
 //! - [`listener`]: the client port; `origins`: where clients come from.
 //! - [`consensus`]: the thread that runs the replica, its peers' links and their clocks.
 //! - [`storage`]: the data directory: who it belongs to, and what must survive.
+//! - [`tls`]: TLS on the client port, and certificates that are kept up to date.
 //! - [`framed`]: peer frames over a byte stream.
 //! - [`metrics`]: what both planes count, as Prometheus reads it.
 //! - [`hiccup`]: by how much the machine stalls.
@@ -32,6 +33,7 @@ mod outbox;
 pub mod shared;
 pub mod storage;
 mod sync;
+pub mod tls;
 pub mod worker;
 
 pub use config::{Config, ConfigError};

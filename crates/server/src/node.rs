@@ -24,6 +24,8 @@ use crate::listener::{AcceptLimits, Acceptor, ClientListener, raise_descriptor_l
 use crate::metrics::Metrics;
 use crate::shared::{Health, NodeClock, NodeShared};
 use crate::storage::{OpenError, Opened, Storage};
+use crate::tls::upkeep::{Certificates, Upkeep};
+use crate::tls::{ClientTls, TlsError};
 use crate::worker::{ProcessorError, Workers, processor};
 
 /// A running node. Dropping it without [`Node::wait`] leaves its threads running.
@@ -36,6 +38,7 @@ pub struct Node {
     consensus: Mutex<Option<Consensus>>,
     fate: Arc<Fate>,
     _hiccups: HiccupMeter,
+    _upkeep: Option<Upkeep>,
 }
 
 /// Why a node did not start.
@@ -51,6 +54,9 @@ pub enum StartError {
     /// Unset the test switch, or use a test build.
     #[error(transparent)]
     Faults(#[from] FaultsError),
+    /// Correct the files of certificates and keys.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// Correct `DATA_DIR`, or do what the text says.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -129,6 +135,11 @@ impl Node {
         let faults = Faults::from_path(faults)?;
         let accept = AcceptLimits::new(&config, raise_descriptor_limit());
         warn_of_descriptors(accept);
+        let tls = ClientTls::load(&config)?;
+        let mut certificates = Certificates::default();
+        if let Some(tls) = &tls {
+            tls.keep(&mut certificates);
+        }
         let clients = bind_clients(&config)?;
         let http_addr = clients.local_addr();
         let peers = bind_peers(&config)?;
@@ -164,6 +175,8 @@ impl Node {
             allocator: Allocator::new(core.clone(), interval_ns),
             clock: NodeClock::new(wall.as_nanos() as u64),
             health: Health::default(),
+            tls,
+            certificates,
             core,
             config,
         });
@@ -184,6 +197,7 @@ impl Node {
         let ending = fate.clone();
         let consensus = Consensus::spawn(parts, move || ending.end())?;
         let hiccups = HiccupMeter::spawn(metrics.clone())?;
+        let upkeep = Upkeep::spawn(&shared.certificates)?;
         let acceptor = clients.spawn(workers.clone(), accept, metrics)?;
         tracing::info!(
             node = identity.node.0,
@@ -192,7 +206,16 @@ impl Node {
             "started"
         );
         let consensus = Mutex::new(Some(consensus));
-        Ok(Self { shared, workers, http_addr, acceptor, consensus, fate, _hiccups: hiccups })
+        Ok(Self {
+            shared,
+            workers,
+            http_addr,
+            acceptor,
+            consensus,
+            fate,
+            _hiccups: hiccups,
+            _upkeep: upkeep,
+        })
     }
 
     /// Where clients reach this node on this machine.

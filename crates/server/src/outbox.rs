@@ -56,7 +56,8 @@ impl Outbox {
         self.bytes.clear();
         self.written = 0;
         self.bytes.shrink_to(IDLE_LEN_MAX);
-        Poll::Ready(Ok(()))
+        // TLS records may still wait for the socket.
+        Pin::new(socket).poll_flush(context)
     }
 }
 

@@ -13,6 +13,8 @@ use epicepoch_wire::{NodeId, StorePosition};
 
 use crate::config::Config;
 use crate::consensus::operators::Desk;
+use crate::tls::ClientTls;
+use crate::tls::upkeep::Certificates;
 
 /// One node's planes hold it in common.
 #[derive(Debug)]
@@ -33,6 +35,10 @@ pub struct NodeShared {
     pub clock: NodeClock,
     /// What one plane must know of the other.
     pub health: Health,
+    /// What the client port needs to speak TLS, if it does.
+    pub tls: Option<ClientTls>,
+    /// Certificates that are kept up to date.
+    pub certificates: Certificates,
     /// Where workers put what operators ask.
     pub desk: Desk,
 }

@@ -219,6 +219,15 @@ pub enum ConfigError {
         /// The name given.
         value: String,
     },
+    /// Let no client in without TLS, or ask for no certificates.
+    #[error(
+        "CLIENT_CA_FILE is set and CLIENT_TLS is {mode}; allowed with it is on: a client on a plain \
+         connection shows no certificate"
+    )]
+    ClientCaWithoutTls {
+        /// What the client port takes.
+        mode: &'static str,
+    },
     /// Name a directory.
     #[error("DATA_DIR is empty; allowed is the path of a directory")]
     DataDir,
@@ -250,6 +259,7 @@ impl ConfigError {
             Self::WorkerCpus { .. } => vec!["WORKER_CPUS", "WORKERS"],
             Self::DuplicateCpu { .. } => vec!["WORKER_CPUS"],
             Self::ClusterName { .. } => vec!["CLUSTER"],
+            Self::ClientCaWithoutTls { .. } => vec!["CLIENT_CA_FILE", "CLIENT_TLS"],
             Self::DataDir => vec!["DATA_DIR"],
         }
     }

@@ -99,6 +99,12 @@ impl ClientState {
         self.head_at.set(Some(self.sweeps.get()));
     }
 
+    /// Notes that a handshake is over, which had as much time as a head. The first head has its
+    /// own from here on.
+    pub(super) fn end_handshake(&self) {
+        self.head_at.set(Some(self.sweeps.get()));
+    }
+
     /// Notes that the hello of a native client has come whole.
     pub(crate) fn end_hello(&self) {
         self.head_at.set(None);

@@ -12,6 +12,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::native::{self, ErrorFrame};
 use hyper::rt::Executor;
 use hyper_util::rt::TokioIo;
 use hyper_util::server::conn::auto;
@@ -22,10 +24,12 @@ use tokio::time::{sleep, timeout};
 
 use super::client_state::{ClientState, Patience, SWEEP_INTERVAL};
 use super::hot;
-use super::opening::{OPENING_LEN, Opening};
+use super::opening::{OPENING_LEN, Opening, is_tls};
 use super::service::NodeService;
 use crate::native::connection::{Common, Connection};
 use crate::origins::ConnectionPermit;
+use crate::tls::handshake::{Handshakes, Shaken};
+use crate::tls::socket::Socket;
 use crate::worker::sequencer::Sequencer;
 use crate::worker::signal::Signal;
 
@@ -61,6 +65,7 @@ pub(crate) struct Clients {
     /// HTTP/1.1 behind requests that were answered already.
     protocol_http1: auto::Builder<LocalExecutor>,
     native: Rc<Common>,
+    handshakes: Handshakes,
     hot: Rc<hot::connection::Common>,
     connections: RefCell<BTreeMap<u64, Rc<ClientState>>>,
     next: Cell<u64>,
@@ -76,6 +81,7 @@ impl Clients {
     pub(crate) fn new(sequencer: Rc<Sequencer>) -> Rc<Self> {
         Rc::new(Self {
             native: Common::new(sequencer.clone()),
+            handshakes: Handshakes::default(),
             hot: hot::connection::Common::new(sequencer.clone()),
             patience: Patience::new(&sequencer.shared.config.limits),
             sequencer,
@@ -106,6 +112,9 @@ impl Clients {
         self.count();
         let clients = self.clone();
         spawn_local(async move {
+            let Some(stream) = clients.secure(&state, stream).await else {
+                return clients.forget(id);
+            };
             let stream = Rc::new(RefCell::new(stream));
             match clients.opening(&state, &stream).await {
                 Some(Opening::Native) => clients.serve_native(&state, &stream).await,
@@ -174,25 +183,82 @@ impl Clients {
         }
     }
 
+    /// A connection as this port takes it: plain, or behind a handshake. `None` when it is not to
+    /// be served.
+    async fn secure(&self, state: &ClientState, stream: TcpStream) -> Option<Socket> {
+        let stream = Socket::Plain(stream);
+        let Some(tls) = &self.sequencer.shared.tls else { return Some(stream) };
+        let stream = RefCell::new(stream);
+        let first = self.first_bytes(state, &stream, |bytes| bytes.first().copied()).await?;
+        let stream = match stream.into_inner() {
+            Socket::Plain(stream) if is_tls(&[first]) => stream,
+            stream if tls.takes_plain => return Some(stream),
+            stream => {
+                self.sequencer.metrics().plain_refused.add_alone(1);
+                refuse_plain(stream, first).await;
+                return None;
+            }
+        };
+        let is_over = |context: &mut Context<'_>| {
+            state.note_waker(context);
+            state.is_cut.get() || self.is_closing.get()
+        };
+        let metrics = self.sequencer.metrics();
+        // Apart, since it is large, and a plain connection has none.
+        match Box::pin(self.handshakes.shake(&tls.config, stream, is_over)).await {
+            Shaken::Secured(stream) => {
+                metrics.handshakes_completed.add_alone(1);
+                state.end_handshake();
+                Some(stream)
+            }
+            Shaken::Failed(stream, error) => {
+                metrics.handshakes_failed.add_alone(1);
+                tracing::debug!(%error, from = ?state.from, "a client's handshake failed");
+                // It is still to read why.
+                linger(Socket::Plain(stream), LINGER_TIME_MAX).await;
+                None
+            }
+            Shaken::Dropped => {
+                metrics.handshakes_failed.add_alone(1);
+                None
+            }
+        }
+    }
+
+    /// Lets handshakes take their turns, for ever.
+    pub(crate) async fn hand_out_turns(self: Rc<Self>) {
+        self.handshakes.hand_out_turns().await;
+    }
+
     /// Waits for the first bytes, and leaves them where they are; `None` when the connection ends
     /// first.
-    async fn opening(&self, state: &ClientState, stream: &RefCell<TcpStream>) -> Option<Opening> {
+    async fn opening(&self, state: &ClientState, stream: &RefCell<Socket>) -> Option<Opening> {
+        self.first_bytes(state, stream, Opening::of).await
+    }
+
+    /// Waits for the first bytes, leaves them where they are, and says what `tell` makes of them;
+    /// `None` when the connection ends first.
+    async fn first_bytes<T>(
+        &self,
+        state: &ClientState,
+        stream: &RefCell<Socket>,
+        tell: impl Fn(&[u8]) -> Option<T>,
+    ) -> Option<T> {
         poll_fn(|context| {
             state.note_waker(context);
             if state.is_cut.get() || self.is_closing.get() {
                 return Poll::Ready(None);
             }
             let mut bytes = [0; OPENING_LEN];
-            let mut buffer = ReadBuf::new(&mut bytes);
-            let result = ready!(stream.borrow().poll_peek(context, &mut buffer));
-            let opening = result.ok().and_then(|_| Opening::of(buffer.filled()));
-            state.has_ended.set(opening.is_none());
-            Poll::Ready(opening)
+            let result = ready!(stream.borrow_mut().poll_peek(context, &mut bytes));
+            let told = result.ok().and_then(|length| tell(&bytes[..length]));
+            state.has_ended.set(told.is_none());
+            Poll::Ready(told)
         })
         .await
     }
 
-    async fn serve_native(&self, state: &Rc<ClientState>, stream: &RefCell<TcpStream>) {
+    async fn serve_native(&self, state: &Rc<ClientState>, stream: &RefCell<Socket>) {
         let connection = Connection::new(self.native.clone(), state.clone());
         let poll = |connection: &mut Connection, context: &mut Context<'_>| {
             connection.poll(context, &mut stream.borrow_mut())
@@ -204,7 +270,7 @@ impl Clients {
         }
     }
 
-    async fn serve_hot(&self, state: &Rc<ClientState>, stream: Rc<RefCell<TcpStream>>) {
+    async fn serve_hot(&self, state: &Rc<ClientState>, stream: Rc<RefCell<Socket>>) {
         use hot::connection::{Connection, End};
         let connection = Connection::new(self.hot.clone(), state.clone());
         let poll = |connection: &mut Connection, context: &mut Context<'_>| {
@@ -227,7 +293,7 @@ impl Clients {
     async fn serve(
         &self,
         state: &Rc<ClientState>,
-        stream: Rc<RefCell<TcpStream>>,
+        stream: Rc<RefCell<Socket>>,
         unread: Vec<u8>,
         is_beginning: bool,
     ) {
@@ -312,8 +378,33 @@ fn protocol() -> auto::Builder<LocalExecutor> {
     protocol
 }
 
+/// Says to a client that speaks no TLS what this port wants.
+async fn refuse_plain(mut stream: Socket, first: u8) {
+    let mut answer = Vec::new();
+    if first == native::FIRST_BYTE {
+        let code = ErrorCode::BadRequest as u16;
+        ErrorFrame { code, closes: true, id: 0, text: PLAIN_REFUSED }.encode(&mut answer);
+    } else {
+        let length = PLAIN_REFUSED.len() + 1;
+        let code = ErrorCode::BadRequest.name();
+        answer.extend_from_slice(
+            format!(
+                "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\n\
+                 epicepoch-error: {code}\r\nconnection: close\r\n\r\n{PLAIN_REFUSED}\n"
+            )
+            .as_bytes(),
+        );
+    }
+    if stream.write_all(&answer).await.is_ok() {
+        linger(stream, LINGER_TIME_MAX).await;
+    }
+}
+
+/// What a client is told that speaks no TLS where it has to.
+const PLAIN_REFUSED: &str = "this port speaks TLS alone: use https, or give the client --ca-file";
+
 /// Reads and drops what a client still sends after its last answer, within limits.
-async fn linger(mut stream: TcpStream, limit: Duration) {
+async fn linger(mut stream: Socket, limit: Duration) {
     let reading = async {
         stream.shutdown().await?;
         tokio::io::copy(&mut stream.take(LINGER_LEN_MAX), &mut tokio::io::sink()).await
@@ -325,7 +416,7 @@ async fn linger(mut stream: TcpStream, limit: Duration) {
 /// A client's stream that tells its state what happens. Shared with the task of the connection,
 /// which ends it when the protocol is through with it.
 struct ClientStream {
-    stream: Rc<RefCell<TcpStream>>,
+    stream: Rc<RefCell<Socket>>,
     /// What was read before, and comes first.
     unread: Vec<u8>,
     state: Rc<ClientState>,

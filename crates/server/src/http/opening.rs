@@ -3,8 +3,15 @@
 
 use epicepoch_wire::native;
 
+use crate::tls::socket::AHEAD_LEN_MAX;
+
 /// Bytes looked at: the connection preface of HTTP/2 and any request line worth the name.
-pub(super) const OPENING_LEN: usize = 64;
+pub(super) const OPENING_LEN: usize = AHEAD_LEN_MAX;
+/// How every TLS connection begins: a record of a handshake (RFC 8446, section 5.1). Neither a
+/// line of HTTP nor a native hello does.
+const TLS_HANDSHAKE: u8 = 22;
+
+const _: () = assert!(native::FIRST_BYTE != TLS_HANDSHAKE);
 
 /// What a connection speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +23,11 @@ pub(super) enum Opening {
     /// A line of text that names no version of HTTP. It is no request of HTTP/1.1, and an invalid
     /// preface of HTTP/2, after which the connection must end (RFC 9113, 3.4).
     Foreign,
+}
+
+/// Whether a connection that begins so speaks TLS.
+pub(super) fn is_tls(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&TLS_HANDSHAKE)
 }
 
 impl Opening {

@@ -29,6 +29,7 @@ impl Collector for Scrape {
         page.requests()?;
         page.rounds()?;
         page.connections()?;
+        page.tls()?;
         page.consensus()?;
         page.time()?;
         page.machine()
@@ -247,6 +248,40 @@ impl Page<'_, '_> {
              raise the descriptor limit (ulimit -n).",
             metrics.accept_failures.load(),
         )
+    }
+
+    fn tls(&mut self) -> fmt::Result {
+        let metrics = self.metrics;
+        let shared = &metrics.shared;
+        self.counters(
+            "tls_handshakes",
+            "TLS handshakes of clients, by how they ended. Failed are also those that took too \
+             long, and those of clients without a certificate that CLIENT_CA_FILE vouches for.",
+            "outcome",
+            &[
+                ("completed", self.sum(|w| &w.handshakes_completed)),
+                ("failed", self.sum(|w| &w.handshakes_failed)),
+            ],
+        )?;
+        self.counter(
+            "plain_connections_refused",
+            "Client connections closed because they speak no TLS, which CLIENT_TLS asks for.",
+            self.sum(|w| &w.plain_refused),
+        )?;
+        let expiries: Vec<_> = shared.certificates.expiries().collect();
+        let mut family = self.describe(
+            "certificate_expiry_timestamp",
+            "Until when a certificate holds, Unix time, by the setting that names its file. The \
+             first to expire of a bundle.",
+            Some(&Unit::Seconds),
+            MetricType::Gauge,
+        )?;
+        for (setting, at) in expiries {
+            let labels = [("setting", setting)];
+            let at = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            family.encode_family(&labels)?.encode_gauge(&at)?;
+        }
+        Ok(())
     }
 
     fn consensus(&mut self) -> fmt::Result {

@@ -54,6 +54,12 @@ pub struct WorkerMetrics {
     pub(crate) connections: Count,
     /// Client connections closed because they were idle or stuck.
     pub(crate) connections_idle_closed: Count,
+    /// TLS handshakes of clients that were completed.
+    pub(crate) handshakes_completed: Count,
+    /// TLS handshakes of clients that failed, took too long or had to give way.
+    pub(crate) handshakes_failed: Count,
+    /// Client connections refused because they speak no TLS.
+    pub(crate) plain_refused: Count,
 }
 
 impl Default for WorkerMetrics {
@@ -81,6 +87,9 @@ impl Default for WorkerMetrics {
             confirms_borrowed: Count::default(),
             connections: Count::default(),
             connections_idle_closed: Count::default(),
+            handshakes_completed: Count::default(),
+            handshakes_failed: Count::default(),
+            plain_refused: Count::default(),
         }
     }
 }

@@ -20,12 +20,12 @@ use epicepoch_wire::native::{
     ToServer, split,
 };
 use tokio::io::{AsyncRead as _, ReadBuf};
-use tokio::net::TcpStream;
 
 use super::answers;
 use super::greeting::{self, Refusal};
 use crate::http::client_state::ClientState;
 use crate::outbox::Outbox;
+use crate::tls::socket::Socket;
 use crate::worker::batch::Outcome;
 use crate::worker::sequencer::{Sequencer, Ticket};
 
@@ -138,7 +138,7 @@ impl Connection {
     pub(crate) fn poll(
         &mut self,
         context: &mut Context<'_>,
-        stream: &mut TcpStream,
+        stream: &mut Socket,
     ) -> Poll<io::Result<()>> {
         for _ in 0..TURNS_MAX {
             self.settle(context);
@@ -218,7 +218,7 @@ impl Connection {
     fn poll_read(
         &mut self,
         context: &mut Context<'_>,
-        stream: &mut TcpStream,
+        stream: &mut Socket,
     ) -> Poll<io::Result<()>> {
         // So many bytes hold at most as many requests as may be in flight.
         let length_max = (IN_FLIGHT_MAX - self.waiting.len()) * HEADER_LEN;

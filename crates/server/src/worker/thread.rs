@@ -118,6 +118,7 @@ impl Worker {
         let mut mail = Watched::new(&self.watch, self.read_mail(letters));
         let mut ticks = Watched::new(&self.watch, self.tick());
         let mut sweeps = Watched::new(&self.watch, self.clients.clone().sweep());
+        let mut handshakes = Watched::new(&self.watch, self.clients.clone().hand_out_turns());
         let mut turns = pin!(spawn_local(self.sequencer.clone().take_turns()));
         let mut peers = Vec::new();
         poll_fn(|context| {
@@ -130,6 +131,7 @@ impl Worker {
             // These never end.
             let _: Poll<()> = ticks.poll();
             let _: Poll<()> = sweeps.poll();
+            let _: Poll<()> = handshakes.poll();
             match turns.as_mut().poll(context) {
                 Poll::Ready(Err(error)) if error.is_panic() => {
                     std::panic::resume_unwind(error.into_panic())

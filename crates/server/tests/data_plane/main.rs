@@ -9,3 +9,4 @@ mod native;
 mod node;
 mod requests;
 mod rounds;
+mod tls;

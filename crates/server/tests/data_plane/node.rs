@@ -16,6 +16,8 @@ use epicepoch_server::consensus::operators::Desk;
 use epicepoch_server::listener::{AcceptLimits, Acceptor, ClientListener, DescriptorLimit};
 use epicepoch_server::metrics::Metrics;
 use epicepoch_server::shared::{Health, NodeClock, NodeShared};
+use epicepoch_server::tls::ClientTls;
+use epicepoch_server::tls::upkeep::Certificates;
 use epicepoch_server::worker::Workers;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::frame::{FrameKind, Header, split_frame, write_frame};
@@ -118,6 +120,8 @@ impl Cluster {
             clock: NodeClock::new(START_NS),
             health: Health::default(),
             desk: Desk::open().0,
+            tls: ClientTls::load(&config).unwrap(),
+            certificates: Certificates::default(),
             config,
             core,
         });

@@ -16,7 +16,6 @@ use std::task::{Context, Poll};
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::{Timestamp, TimestampRange};
 use tokio::io::{AsyncRead as _, ReadBuf};
-use tokio::net::TcpStream;
 
 use super::super::client_state::ClientState;
 use super::super::query::{Ask, Format};
@@ -25,6 +24,7 @@ use super::heads::{Echo, Heads, Refusal};
 use super::scan::{HotRequest, LIST_COUNT_MAX, REQUEST_LEN_MAX, Scan, scan};
 use crate::metrics::worker::PathLabel;
 use crate::outbox::Outbox;
+use crate::tls::socket::Socket;
 use crate::worker::batch::Outcome;
 use crate::worker::sequencer::{Sequencer, Ticket};
 
@@ -150,7 +150,7 @@ impl Connection {
     pub(crate) fn poll(
         &mut self,
         context: &mut Context<'_>,
-        stream: &mut TcpStream,
+        stream: &mut Socket,
     ) -> Poll<io::Result<End>> {
         let mut turns = 0;
         loop {
@@ -288,7 +288,7 @@ impl Connection {
     fn poll_read(
         &mut self,
         context: &mut Context<'_>,
-        stream: &mut TcpStream,
+        stream: &mut Socket,
     ) -> Poll<io::Result<()>> {
         if self.stage != Stage::Open || !self.has_room() {
             return Poll::Pending;

@@ -1,0 +1,115 @@
+//! TLS on the client port, on the workers' threads: what a node shows and whom it takes is loaded
+//! here and kept up to date; what is spoken inside is not known here.
+//!
+//! - [`ClientTls`]: what the client port needs to speak TLS.
+//! - [`socket`]: a client's socket, plain or secured; everything above reads and writes it.
+//! - [`handshake`]: handshakes of one worker, bounded in number and in their share of its time.
+//! - [`upkeep`]: certificates are read again when their files change, and their expiry is told.
+
+use std::sync::Arc;
+
+use epicepoch_certs::config::{ALPN_H2, ALPN_HTTP1, ALPN_NATIVE};
+use epicepoch_certs::rustls::ServerConfig;
+use epicepoch_certs::{LivePair, LiveRoots, Pair, PairError, PemFile, RootsError, server_config};
+
+use crate::config::{ClientTlsMode, Config, host_and_port};
+
+pub(crate) mod handshake;
+pub(crate) mod socket;
+pub mod upkeep;
+
+use upkeep::Certificates;
+
+/// What the client port needs to speak TLS.
+#[derive(Debug)]
+pub struct ClientTls {
+    /// Whether a plain connection is taken, too.
+    pub takes_plain: bool,
+    /// As rustls takes it.
+    pub config: Arc<ServerConfig>,
+    /// The node's certificate.
+    pub pair: Arc<LivePair>,
+    /// The authorities of clients, if these have to show certificates.
+    pub roots: Option<Arc<LiveRoots>>,
+}
+
+/// Why there is no TLS.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// Correct `CERT_FILE` or `KEY_FILE`, or what is in them.
+    #[error(transparent)]
+    Pair(#[from] PairError),
+    /// Correct a file of authorities, or what is in it.
+    #[error(transparent)]
+    Roots(#[from] RootsError),
+}
+
+impl ClientTls {
+    /// Reads what `config` names; `None` if TCP clients speak no TLS. A missing pair is made.
+    ///
+    /// # Errors
+    /// When a file cannot be used.
+    pub fn load(config: &Config) -> Result<Option<Self>, TlsError> {
+        let takes_plain = match config.tls.clients {
+            ClientTlsMode::Off => return Ok(None),
+            ClientTlsMode::On => false,
+            ClientTlsMode::Both => true,
+        };
+        let pair = LivePair::new(load_pair(config)?);
+        let roots = config.tls.client_ca_file.as_ref();
+        let roots = roots.map(|path| LiveRoots::load(PemFile::new("CLIENT_CA_FILE", path)));
+        let roots = roots.transpose()?;
+        let alpn = [ALPN_H2, ALPN_HTTP1, ALPN_NATIVE];
+        let config = Arc::new(server_config(pair.clone(), roots.clone(), &alpn));
+        Ok(Some(Self { takes_plain, config, pair, roots }))
+    }
+
+    /// Has what was read kept up to date.
+    pub fn keep(&self, certificates: &mut Certificates) {
+        certificates.add_pair(self.pair.clone());
+        self.roots.iter().for_each(|roots| certificates.add_roots(roots.clone()));
+    }
+}
+
+/// The node's certificate for clients, made if it is missing.
+///
+/// # Errors
+/// When a file cannot be used, or written.
+pub fn load_pair(config: &Config) -> Result<Pair, PairError> {
+    let certificate = PemFile::new("CERT_FILE", &config.tls.cert_file);
+    let key = PemFile::new("KEY_FILE", &config.tls.key_file);
+    let is_new = !certificate.exists() && !key.exists();
+    let pair = Pair::load_or_make(certificate, key, &names(config))?;
+    if is_new {
+        tracing::warn!(
+            certificate = %pair.certificate_file(), key = %pair.key_file(), names = ?names(config),
+            "no certificate was there: one that is signed by itself was written; clients have to \
+             be given it, or a certificate of an authority to be put in its place"
+        );
+    }
+    if pair.key_file().is_exposed() {
+        tracing::warn!(key = %pair.key_file(), "others than its owner may read this key (chmod 600)");
+    }
+    Ok(pair)
+}
+
+/// What clients may call this node.
+fn names(config: &Config) -> Vec<String> {
+    let mut names: Vec<String> = [&config.advertise_addr, &config.raft_addr]
+        .into_iter()
+        .filter_map(|addr| host_and_port(addr))
+        .map(|(host, _)| host.to_owned())
+        .collect();
+    if !config.http_bind.is_unspecified() {
+        names.push(config.http_bind.to_string());
+    }
+    names.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
+    let mut seen = Vec::new();
+    names.retain(|name| {
+        let is_new = !seen.contains(name);
+        seen.push(name.clone());
+        is_new
+    });
+    names
+}

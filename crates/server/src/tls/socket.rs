@@ -1,0 +1,128 @@
+//! A client's socket, plain or secured. What speaks a protocol reads and writes one as the other;
+//! nothing else here knows of TLS records.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) enum Socket {
+    /// As the system has it.
+    Plain(TcpStream),
+    /// Behind a handshake.
+    Secured(Box<Secured>),
+}
+
+/// A socket behind a handshake.
+#[derive(Debug)]
+pub(crate) struct Secured {
+    stream: TlsStream<TcpStream>,
+    /// What was looked at, and is read again.
+    ahead: [u8; AHEAD_LEN_MAX],
+    ahead_len: usize,
+}
+
+/// Bytes that may be looked at.
+pub(crate) const AHEAD_LEN_MAX: usize = 64;
+
+impl Socket {
+    /// A socket behind a handshake.
+    pub(crate) fn secured(stream: TlsStream<TcpStream>) -> Self {
+        Self::Secured(Box::new(Secured { stream, ahead: [0; AHEAD_LEN_MAX], ahead_len: 0 }))
+    }
+
+    /// Looks at the first bytes, which stay where they are. There are none at the end.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    pub(crate) fn poll_peek(
+        &mut self,
+        context: &mut Context<'_>,
+        bytes: &mut [u8; AHEAD_LEN_MAX],
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Plain(stream) => stream.poll_peek(context, &mut ReadBuf::new(bytes)),
+            Self::Secured(secured) => {
+                if secured.ahead_len == 0 {
+                    let mut buffer = ReadBuf::new(&mut secured.ahead);
+                    ready!(Pin::new(&mut secured.stream).poll_read(context, &mut buffer))?;
+                    secured.ahead_len = buffer.filled().len();
+                }
+                *bytes = secured.ahead;
+                Poll::Ready(Ok(secured.ahead_len))
+            }
+        }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Secured(secured) if secured.ahead_len > 0 => {
+                let length = secured.ahead_len.min(buffer.remaining());
+                buffer.put_slice(&secured.ahead[..length]);
+                secured.ahead.copy_within(length..secured.ahead_len, 0);
+                secured.ahead_len -= length;
+                Poll::Ready(Ok(()))
+            }
+            Self::Secured(secured) => Pin::new(&mut secured.stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Secured(secured) => Pin::new(&mut secured.stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            Self::Secured(secured) => {
+                Pin::new(&mut secured.stream).poll_write_vectored(context, slices)
+            }
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Plain(stream) => stream.is_write_vectored(),
+            Self::Secured(secured) => secured.stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Self::Secured(secured) => Pin::new(&mut secured.stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Secured(secured) => Pin::new(&mut secured.stream).poll_shutdown(context),
+        }
+    }
+}

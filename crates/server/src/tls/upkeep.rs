@@ -1,0 +1,261 @@
+//! Certificates are kept up to date: their files are read again every [`PERIOD`], on a thread of
+//! its own, and what has changed is taken from the next handshake on. Who has to renew one is told
+//! a month before it expires, in the log and in the metrics. What cannot be used is named, and
+//! replaces nothing.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, Thread};
+use std::time::{Duration, SystemTime};
+
+use epicepoch_certs::{LivePair, LiveRoots};
+
+/// Time between two looks at the files: at most this late is a new certificate in use.
+pub const PERIOD: Duration = Duration::from_secs(5);
+/// How long before a certificate expires it is spoken of.
+pub const WARNING: Duration = Duration::from_hours(30 * 24);
+/// Looks until it is spoken of again: a day.
+const WARNING_LOOKS: u64 = 24 * 3600 / PERIOD.as_secs();
+/// Looks for which files may be of no use before that is told: two files are not replaced at once.
+const FAILING_LOOKS: u32 = 2;
+
+/// What is kept up to date.
+#[derive(Clone, Debug, Default)]
+pub struct Certificates(Vec<Kept>);
+
+#[derive(Clone, Debug)]
+enum Kept {
+    Pair(Arc<LivePair>),
+    Roots(Arc<LiveRoots>),
+}
+
+impl Certificates {
+    /// Keeps a certificate and its key.
+    pub fn add_pair(&mut self, pair: Arc<LivePair>) {
+        self.0.push(Kept::Pair(pair));
+    }
+
+    /// Keeps a bundle of authorities.
+    pub fn add_roots(&mut self, roots: Arc<LiveRoots>) {
+        self.0.push(Kept::Roots(roots));
+    }
+
+    /// Until when each holds, by the setting that names its file.
+    pub fn expiries(&self) -> impl Iterator<Item = (&'static str, SystemTime)> {
+        self.0.iter().map(|kept| (kept.setting(), kept.expires_at()))
+    }
+}
+
+impl Kept {
+    fn setting(&self) -> &'static str {
+        match self {
+            Self::Pair(pair) => pair.current().certificate_file().setting,
+            Self::Roots(roots) => roots.file().setting,
+        }
+    }
+
+    fn expires_at(&self) -> SystemTime {
+        match self {
+            Self::Pair(pair) => pair.expires_at(),
+            Self::Roots(roots) => roots.expires_at(),
+        }
+    }
+
+    fn reload(&self) -> Result<bool, String> {
+        match self {
+            Self::Pair(pair) => pair.reload().map_err(|error| error.to_string()),
+            Self::Roots(roots) => roots.reload().map_err(|error| error.to_string()),
+        }
+    }
+}
+
+/// What there is to say after a look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum News {
+    /// Another certificate is in use.
+    Replaced { setting: &'static str },
+    /// What is in the files is not used.
+    Unusable { setting: &'static str, why: String },
+    /// It expires within [`WARNING`].
+    Expires { setting: &'static str, days: u64 },
+    /// It has expired.
+    Expired { setting: &'static str },
+}
+
+/// Looks at files, and remembers what was said.
+#[derive(Debug)]
+struct Watcher {
+    kept: Vec<(Kept, Said)>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Said {
+    /// What is wrong with the files, and for how many looks.
+    failing: Option<(String, u32)>,
+    /// Looks until the expiry is spoken of again.
+    quiet_looks: u64,
+}
+
+impl Watcher {
+    fn new(certificates: &Certificates) -> Self {
+        let kept = certificates.0.iter().map(|kept| (kept.clone(), Said::default()));
+        Self { kept: kept.collect() }
+    }
+
+    fn look(&mut self, now: SystemTime) -> Vec<News> {
+        let mut news = Vec::new();
+        for (kept, said) in &mut self.kept {
+            let setting = kept.setting();
+            match kept.reload() {
+                Ok(is_new) => {
+                    said.failing = None;
+                    if is_new {
+                        said.quiet_looks = 0;
+                        news.push(News::Replaced { setting });
+                    }
+                }
+                Err(why) => {
+                    let looks = match said.failing.take() {
+                        Some((known, looks)) if known == why => looks + 1,
+                        Some(_) | None => 1,
+                    };
+                    if looks == FAILING_LOOKS {
+                        news.push(News::Unusable { setting, why: why.clone() });
+                    }
+                    said.failing = Some((why, looks));
+                }
+            }
+            said.quiet_looks = said.quiet_looks.saturating_sub(1);
+            let left = kept.expires_at().duration_since(now);
+            if said.quiet_looks == 0 && left.as_ref().map_or(true, |left| *left < WARNING) {
+                said.quiet_looks = WARNING_LOOKS;
+                news.push(match left {
+                    Ok(left) => News::Expires { setting, days: left.as_secs() / SECONDS_PER_DAY },
+                    Err(_) => News::Expired { setting },
+                });
+            }
+        }
+        news
+    }
+}
+
+const SECONDS_PER_DAY: u64 = 24 * 3600;
+
+impl News {
+    fn log(&self) {
+        match self {
+            Self::Replaced { setting } => tracing::info!(setting, "{self}"),
+            Self::Unusable { setting, .. } | Self::Expires { setting, .. } => {
+                tracing::warn!(setting, "{self}");
+            }
+            Self::Expired { setting } => tracing::error!(setting, "{self}"),
+        }
+    }
+}
+
+impl fmt::Display for News {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Replaced { .. } => write!(out, "what this names has changed and is in use"),
+            Self::Unusable { why, .. } => write!(out, "what was there before stays in use: {why}"),
+            Self::Expires { days, .. } => {
+                write!(
+                    out,
+                    "what this names expires in {days} days: replace the file, the node reads it"
+                )
+            }
+            Self::Expired { .. } => write!(out, "what this names has expired: nobody takes it"),
+        }
+    }
+}
+
+/// The thread that looks. Dropping it stops it.
+#[derive(Debug)]
+pub struct Upkeep {
+    stop: Arc<AtomicBool>,
+    thread: Thread,
+}
+
+impl Upkeep {
+    /// Looks once, then starts the thread; `None` if there is nothing to look at.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn spawn(certificates: &Certificates) -> io::Result<Option<Self>> {
+        if certificates.0.is_empty() {
+            return Ok(None);
+        }
+        let mut watcher = Watcher::new(certificates);
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let body = move || {
+            while !stopped.load(Ordering::Relaxed) {
+                watcher.look(SystemTime::now()).iter().for_each(News::log);
+                thread::park_timeout(PERIOD);
+            }
+        };
+        let builder = thread::Builder::new().name("certificates".into());
+        let thread = builder.spawn(body)?.thread().clone();
+        Ok(Some(Self { stop, thread }))
+    }
+}
+
+impl Drop for Upkeep {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.unpark();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_certs::authority::{Authority, Validity};
+    use epicepoch_certs::{Pair, PemFile};
+    use epicepoch_wire::NodeId;
+
+    use super::*;
+
+    const DAY: Duration = Duration::from_hours(24);
+
+    #[test]
+    fn what_changes_expires_or_breaks_is_told_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = Authority::new("one").unwrap();
+        let issue = |days| authority.node(NodeId(1), &[], Validity::days(days)).unwrap();
+        let file = |setting, name| PemFile::new(setting, directory.path().join(name));
+        let certificate = file("CERT_FILE", "cert.pem");
+        let key = file("KEY_FILE", "key.pem");
+        let write = |file: &PemFile, text: &str| std::fs::write(&file.path, text).unwrap();
+        let first = issue(90);
+        write(&certificate, &first.certificate);
+        write(&key, &first.key);
+        let pair = LivePair::new(Pair::load(certificate.clone(), key.clone()).unwrap());
+        let mut certificates = Certificates::default();
+        certificates.add_pair(pair.clone());
+        let mut watcher = Watcher::new(&certificates);
+        let setting = "CERT_FILE";
+        let now = SystemTime::now();
+
+        assert_eq!(watcher.look(now), []);
+        assert_eq!(watcher.look(now + 59 * DAY), []);
+        assert_eq!(watcher.look(now + 61 * DAY), [News::Expires { setting, days: 28 }]);
+        assert_eq!(watcher.look(now + 61 * DAY), [], "once a day");
+        watcher.kept[0].1.quiet_looks = 1;
+        assert_eq!(watcher.look(now + 91 * DAY), [News::Expired { setting }]);
+
+        // One file of a new pair is there, then both.
+        let second = issue(20);
+        write(&certificate, &second.certificate);
+        assert_eq!(watcher.look(now), [], "the other file may be on its way");
+        let told = watcher.look(now);
+        assert!(matches!(&told[..], [News::Unusable { .. }]), "{told:?}");
+        assert!(told[0].to_string().contains("KEY_FILE"), "{}", told[0]);
+        assert_eq!(watcher.look(now), [], "once");
+        write(&key, &second.key);
+        let expected = [News::Replaced { setting }, News::Expires { setting, days: 19 }];
+        assert_eq!(watcher.look(now), expected);
+        assert_eq!(watcher.look(now), []);
+    }
+}

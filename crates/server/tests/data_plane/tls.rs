@@ -1,0 +1,279 @@
+//! TLS on the client port, from outside: every protocol inside it, who is let in, and what a node
+//! says to those it does not let in.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+
+use epicepoch_certs::authority::{Authority, Issued, Validity};
+use epicepoch_certs::rustls::pki_types::ServerName;
+use epicepoch_certs::rustls::{ClientConfig, ClientConnection, StreamOwned};
+use epicepoch_certs::{LivePair, LiveRoots, Pair, PemFile, client_config};
+use epicepoch_server::config::ClientTlsMode;
+use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::native::{
+    ClientHello, FIRST_BYTE, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient, split,
+};
+use epicepoch_wire::{NodeId, Timestamp};
+use tempfile::TempDir;
+
+use crate::node::{Cluster, PATIENCE, TestNode, await_metric};
+
+/// A leader alone behind TLS, with an authority of its own.
+struct Secured {
+    directory: TempDir,
+    authority: Authority,
+    node: TestNode,
+    roots: Arc<LiveRoots>,
+}
+
+type Stream = StreamOwned<ClientConnection, TcpStream>;
+
+fn write(directory: &Path, name: &str, issued: &Issued) -> [std::path::PathBuf; 2] {
+    let paths = [directory.join(format!("{name}.pem")), directory.join(format!("{name}.key"))];
+    std::fs::write(&paths[0], &issued.certificate).unwrap();
+    std::fs::write(&paths[1], &issued.key).unwrap();
+    paths
+}
+
+impl Secured {
+    fn start(mode: ClientTlsMode, asks_for_certificates: bool) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = Authority::new("epicepoch").unwrap();
+        let issued = authority.node(NodeId(1), &["localhost".into()], Validity::days(9)).unwrap();
+        let [certificate, key] = write(directory.path(), "node", &issued);
+        let ca = directory.path().join("ca.pem");
+        std::fs::write(&ca, authority.certificate()).unwrap();
+        let mut cluster = Cluster::new(1);
+        let node = cluster.start_with(1, |config| {
+            config.tls.clients = mode;
+            config.tls.cert_file = certificate;
+            config.tls.key_file = key;
+            config.tls.client_ca_file = asks_for_certificates.then(|| ca.clone());
+            config.election_timeout = PATIENCE / 4;
+        });
+        node.publish(cluster.leading(1, 3, true));
+        let roots = LiveRoots::load(PemFile::new("ca", ca)).unwrap();
+        Self { directory, authority, node, roots }
+    }
+
+    fn config(&self, pair: Option<Arc<LivePair>>, alpn: &[&[u8]]) -> Arc<ClientConfig> {
+        Arc::new(client_config(self.roots.clone(), pair, alpn))
+    }
+
+    fn connect(&self, config: &Arc<ClientConfig>) -> Stream {
+        let stream = TcpStream::connect(self.node.addr).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        StreamOwned::new(ClientConnection::new(config.clone(), name).unwrap(), stream)
+    }
+
+    /// A connection without a certificate.
+    fn open(&self, alpn: &[&[u8]]) -> Stream {
+        self.connect(&self.config(None, alpn))
+    }
+
+    fn pair_of(&self, authority: &Authority) -> Arc<LivePair> {
+        let issued = authority.client("app", Validity::days(1)).unwrap();
+        let [certificate, key] = write(self.directory.path(), "app", &issued);
+        let file = |path| PemFile::new("client", path);
+        LivePair::new(Pair::load(file(certificate), file(key)).unwrap())
+    }
+}
+
+const GET: &[u8] = b"GET /timestamp HTTP/1.1\r\nhost: a\r\n\r\n";
+
+/// The bodies of `count` answers with 200.
+fn bodies(stream: &mut impl std::io::Read, count: usize) -> Vec<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut bodies = Vec::new();
+    while bodies.len() < count {
+        let head = bytes.windows(4).position(|window| window == b"\r\n\r\n");
+        if let Some(head) = head {
+            let text = String::from_utf8(bytes[..head].to_vec()).unwrap().to_lowercase();
+            assert!(text.starts_with("http/1.1 200"), "{text}");
+            let length = text.split("content-length: ").nth(1).expect("a length");
+            let length: usize = length.lines().next().unwrap().parse().unwrap();
+            if bytes.len() >= head + 4 + length {
+                bodies.push(bytes[head + 4..head + 4 + length].to_vec());
+                bytes.drain(..head + 4 + length);
+                continue;
+            }
+        }
+        let mut chunk = [0; 16 << 10];
+        let length = stream.read(&mut chunk).expect("an answer");
+        assert!(length > 0, "the connection ended behind {} answers", bodies.len());
+        bytes.extend_from_slice(&chunk[..length]);
+    }
+    assert!(bytes.is_empty(), "{} bytes too many", bytes.len());
+    bodies
+}
+
+#[test]
+fn http1_over_tls_is_answered_in_order_on_both_paths() {
+    let secured = Secured::start(ClientTlsMode::On, false);
+    for alpn in [&[][..], &[&b"http/1.1"[..]][..]] {
+        let mut client = secured.open(alpn);
+        let mut all = Vec::new();
+        for burst in [1, 1, 64, 500] {
+            client.write_all(&GET.repeat(burst)).unwrap();
+            all.extend(bodies(&mut client, burst));
+        }
+        // Hyper's from here on, and more than a socket or a record holds.
+        client.write_all(b"GET /timestamp?n=65536 HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+        let list = bodies(&mut client, 1).remove(0);
+        assert_eq!(list.len(), 65536 * Timestamp::LEN);
+        client.write_all(GET).unwrap();
+        all.extend(list.chunks(Timestamp::LEN).map(<[u8]>::to_vec));
+        all.extend(bodies(&mut client, 1));
+        assert!(all.is_sorted_by(|a, b| a < b && a.len() == Timestamp::LEN));
+    }
+    let told = metrics(secured.open(&[]));
+    assert!(told.contains("epicepoch_tls_handshakes_total{outcome=\"completed\"} 3"), "{told}");
+}
+
+fn metrics(mut stream: Stream) -> String {
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+    String::from_utf8(bodies(&mut stream, 1).remove(0)).unwrap()
+}
+
+#[test]
+fn http2_over_tls_begins_by_alpn_and_without() {
+    let secured = Secured::start(ClientTlsMode::On, false);
+    for alpn in [&[&b"h2"[..], &b"http/1.1"[..]][..], &[][..]] {
+        let mut client = secured.open(alpn);
+        client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+        let mut head = [0; 9];
+        client.read_exact(&mut head).unwrap();
+        assert_eq!((head[3], &head[5..]), (4, &[0; 4][..]), "settings first: {head:?}");
+        let expected = alpn.first().copied();
+        assert_eq!(client.conn.alpn_protocol(), expected);
+    }
+    // What is no protocol of this port is refused in the handshake.
+    let mut client = secured.open(&[b"spdy/1"]);
+    assert!(client.write_all(GET).and_then(|()| client.read(&mut [0])).is_err());
+}
+
+#[test]
+fn the_native_protocol_is_spoken_inside_tls() {
+    let secured = Secured::start(ClientTlsMode::Both, false);
+    for alpn in [&[&b"epicepoch/1"[..]][..], &[][..]] {
+        let mut client = secured.open(alpn);
+        let mut bytes = Vec::new();
+        ClientHello::default().encode(&mut bytes);
+        for id in 1..=300 {
+            bytes.extend_from_slice(&Request::new(id, 2).unwrap().to_bytes());
+        }
+        client.write_all(&bytes).unwrap();
+        let (mut got, mut ranges) = (Vec::new(), Vec::new());
+        while ranges.len() < 300 {
+            if let Some(frame) = split(&got, TO_CLIENT_TAIL_LEN_MAX).unwrap() {
+                match ToClient::decode(&frame).unwrap() {
+                    ToClient::Answer { range, .. } => ranges.push(range.first()),
+                    ToClient::Welcome(_) => {}
+                    other => panic!("{other:?}"),
+                }
+                let length = frame.len();
+                got.drain(..length);
+                continue;
+            }
+            let mut chunk = [0; 4096];
+            let length = client.read(&mut chunk).unwrap();
+            assert!(length > 0);
+            got.extend_from_slice(&chunk[..length]);
+        }
+        assert!(ranges.is_sorted_by(|a, b| a < b));
+    }
+}
+
+#[test]
+fn who_speaks_no_tls_is_told_so_where_it_is_asked_for() {
+    let secured = Secured::start(ClientTlsMode::On, false);
+    let mut plain = secured.node.connect();
+    let reply = plain.request("GET /timestamp");
+    assert_eq!(reply.error(), (400, ErrorCode::BadRequest.name()));
+    assert!(reply.text().contains("TLS"), "{}", reply.text());
+    assert!(plain.is_closed());
+    let mut native = TcpStream::connect(secured.node.addr).unwrap();
+    native.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut hello = Vec::new();
+    ClientHello::default().encode(&mut hello);
+    assert_eq!(hello[0], FIRST_BYTE);
+    native.write_all(&hello).unwrap();
+    let mut bytes = Vec::new();
+    native.read_to_end(&mut bytes).unwrap();
+    let frame = split(&bytes, TO_CLIENT_TAIL_LEN_MAX).unwrap().expect("a frame");
+    let ToClient::Error(error) = ToClient::decode(&frame).unwrap() else { panic!("no error") };
+    assert!(error.closes && error.text.contains("TLS"), "{}", error.text);
+    let told = metrics(secured.open(&[]));
+    assert!(told.contains("epicepoch_plain_connections_refused_total 2"), "{told}");
+
+    let both = Secured::start(ClientTlsMode::Both, false);
+    assert_eq!(both.node.request("GET /timestamp").timestamps().len(), 1);
+    let mut client = both.open(&[]);
+    client.write_all(GET).unwrap();
+    bodies(&mut client, 1);
+}
+
+#[test]
+fn without_the_certificate_that_is_asked_for_nobody_gets_an_answer() {
+    let secured = Secured::start(ClientTlsMode::On, true);
+    let own = secured.config(Some(secured.pair_of(&secured.authority)), &[]);
+    let stranger = Authority::new("epicepoch").unwrap();
+    let foreign = secured.config(Some(secured.pair_of(&stranger)), &[]);
+    let mut hello = Vec::new();
+    ClientHello::default().encode(&mut hello);
+    for config in [secured.config(None, &[]), foreign] {
+        for bytes in [GET, &hello] {
+            let mut client = secured.connect(&config);
+            let asked = client.write_all(bytes).and_then(|()| client.read(&mut [0]));
+            let error = asked.expect_err("no answer").to_string();
+            // It is told why, not only cut off.
+            assert!(error.contains("received fatal alert"), "{error}");
+        }
+    }
+    let mut client = secured.connect(&own);
+    client.write_all(GET).unwrap();
+    bodies(&mut client, 1);
+    let told = metrics(secured.connect(&own));
+    assert!(told.contains("epicepoch_tls_handshakes_total{outcome=\"failed\"} 4"), "{told}");
+    assert!(told.contains("epicepoch_certificate_expiry_timestamp_seconds"), "{told}");
+}
+
+#[test]
+fn half_open_handshakes_keep_nobody_out() {
+    let secured = Secured::start(ClientTlsMode::Both, false);
+    // The first flight of a client that then says nothing: as many as may be under way, and more.
+    let name = ServerName::try_from("localhost").unwrap();
+    let mut session = ClientConnection::new(secured.config(None, &[]), name).unwrap();
+    let mut hello = Vec::new();
+    session.write_tls(&mut hello).unwrap();
+    let stuck = 600;
+    let half_open: Vec<_> = (0..stuck)
+        .map(|_| {
+            let mut stream = TcpStream::connect(secured.node.addr).unwrap();
+            stream.write_all(&hello).unwrap();
+            stream
+        })
+        .collect();
+    // The oldest have given way.
+    await_metric(secured.node.addr, "epicepoch_tls_handshakes_total{outcome=\"failed\"}", 88);
+    for _ in 0..3 {
+        let mut client = secured.open(&[]);
+        client.write_all(GET).unwrap();
+        bodies(&mut client, 1);
+    }
+    drop(half_open);
+}
+
+#[test]
+fn an_orderly_end_is_told_to_a_client_behind_tls() {
+    let secured = Secured::start(ClientTlsMode::On, false);
+    let mut client = secured.open(&[]);
+    client.write_all(b"GET /timestamp HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").unwrap();
+    bodies(&mut client, 1);
+    // Without the alert of an orderly end this is an error: the answer may have been cut.
+    assert_eq!(client.read(&mut [0]).expect("an orderly end"), 0);
+}
