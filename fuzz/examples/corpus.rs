@@ -260,6 +260,14 @@ fn texts() -> io::Result<()> {
     ] {
         put("http_request", name, &[&max_n[..], request].concat())?;
     }
+    for (name, frames) in [
+        ("pings", &[0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8][..]),
+        ("empty_data", &[0, 0, 0, 0, 0, 0, 0, 0, 1]),
+        ("rapid_reset", &[0, 0, 1, 1, 5, 0, 0, 0, 1, 0x82, 0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 8]),
+        ("long", &[0, 1, 0, 0, 0, 0, 0, 0, 1]),
+    ] {
+        put("http2_frames", name, &[&[6], frames].concat())?;
+    }
     let deployed = include_str!("../../deploy/epicepoch.toml");
     put("settings", "deployed", deployed.as_bytes())?;
     let least = "node_id = 1\nraft_addr = 'a:1'\nsingle = true\nworkers = 2\nmax_n = 10\n";

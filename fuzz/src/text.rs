@@ -9,6 +9,7 @@ use epicepoch_bench::http2::{Event, Session, SessionError};
 use epicepoch_bench::slo::Slo;
 use epicepoch_client::Members;
 use epicepoch_server::config::MAX_N;
+use epicepoch_server::http::frames::FrameMeter;
 use epicepoch_server::http::hot::scan::{HotRequest, LIST_COUNT_MAX, REQUEST_LEN_MAX, Scan, scan};
 use epicepoch_server::http::query::{Ask, Format};
 use epicepoch_wire::http::RANGE_COUNT_MAX;
@@ -36,6 +37,41 @@ pub(crate) fn http_query(data: &[u8]) {
         }
     }
 }
+
+/// What a client of HTTP/2 sends behind its preface, again and again, as it is counted. The first
+/// byte says where it is cut, which changes nothing. Only who has sent many frames has gone too far.
+pub(crate) fn http2_frames(data: &[u8]) {
+    let Some(([cut], frames)) = data.split_first_chunk::<1>() else { return };
+    if frames.is_empty() {
+        return;
+    }
+    let stream = frames.repeat((FLOOD_LEN / frames.len()).max(1));
+    let mut whole = FrameMeter::new(PREFACE_LEN, 0);
+    let abuse = whole.handle_read(&stream, 0);
+    let mut cut_up = FrameMeter::new(PREFACE_LEN, 0);
+    let parts = stream.chunks(usize::from(*cut) + 1);
+    assert_eq!(
+        parts.map(|part| cut_up.handle_read(part, 0)).find(Option::is_some).flatten(),
+        abuse
+    );
+    assert_eq!(whole.has_begun(), cut_up.has_begun());
+    assert_eq!(whole.has_begun(), stream.len() >= FRAME_HEAD_LEN);
+    if abuse.is_some() {
+        assert!(stream.len() > FLOOD_FRAMES_MIN * FRAME_HEAD_LEN, "nobody is sent away for little");
+    }
+    let mut patient = FrameMeter::new(PREFACE_LEN, 0);
+    for (sweep, part) in stream.chunks(FRAME_HEAD_LEN * 1_000).enumerate() {
+        assert_eq!(patient.handle_read(part, sweep as u64), None, "a thousand frames a second");
+    }
+}
+
+/// Bytes that are counted for each input, so that most of them are floods.
+const FLOOD_LEN: usize = 200_000;
+/// Frames below which nobody is sent away.
+const FLOOD_FRAMES_MIN: usize = 9_999;
+const FRAME_HEAD_LEN: usize = 9;
+/// A connection whose preface has come.
+const PREFACE_LEN: usize = 24;
 
 /// The beginning of an HTTP/1.1 connection, as the hot path reads it. The first bytes are the
 /// maximum of `n`. What it takes is what a parser that others rely on takes, and means the same;

@@ -7,8 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use http::Version;
-
+use super::frames::{Abuse, FrameMeter, PREFACE};
 use crate::config::Limits;
 use crate::origins::ConnectionPermit;
 use crate::shared::NodeClock;
@@ -43,9 +42,10 @@ pub(crate) struct ClientState {
     sweeps: Rc<Cell<u64>>,
     /// Requests that are being answered.
     in_flight: Cell<u32>,
-    is_http2: Cell<bool>,
+    speaks: Cell<Speaks>,
+    /// For HTTP/2.
+    frames: RefCell<Option<Box<FrameMeter>>>,
     pub(super) is_native: Cell<bool>,
-    has_begun: Cell<bool>,
     /// When a request last came or was answered, or the socket last took bytes.
     active_at: Cell<u64>,
     /// When the connection began, or the first byte of a request came, whose head is not complete.
@@ -69,9 +69,9 @@ impl ClientState {
             is_rated: permit.has_rate(),
             permit,
             in_flight: Cell::default(),
-            is_http2: Cell::default(),
+            speaks: Cell::default(),
+            frames: RefCell::default(),
             is_native: Cell::default(),
-            has_begun: Cell::default(),
             active_at: Cell::new(sweeps.get()),
             // The first byte belongs to the first head.
             head_at: Cell::new(Some(sweeps.get())),
@@ -83,13 +83,10 @@ impl ClientState {
     }
 
     /// Notes that a request has come whole.
-    pub(crate) fn begin(self: &Rc<Self>, version: Version) -> InFlight {
+    pub(crate) fn begin(self: &Rc<Self>) -> InFlight {
         self.in_flight.set(self.in_flight.get() + 1);
         self.head_at.set(None);
         self.active_at.set(self.sweeps.get());
-        if version == Version::HTTP_2 {
-            self.is_http2.set(true);
-        }
         InFlight(self.clone())
     }
 
@@ -116,7 +113,7 @@ impl ClientState {
     pub(crate) fn note_requests(&self, has_taken: bool, is_in_head: bool) {
         if has_taken {
             // From here on it is HTTP/1.1, whatever comes.
-            self.has_begun.set(true);
+            self.speaks.set(Speaks::Http1);
             self.active_at.set(self.sweeps.get());
             self.head_at.set(None);
         }
@@ -137,27 +134,67 @@ impl ClientState {
         self.has_ended.set(true);
     }
 
-    /// Notes bytes that were read; none at the end.
-    pub(super) fn handle_read(&self, bytes: &[u8]) {
+    /// Notes bytes that were read; none at the end. Says how a client of HTTP/2 has gone too far.
+    pub(super) fn handle_read(&self, bytes: &[u8]) -> Option<Abuse> {
         if bytes.is_empty() {
             self.has_ended.set(true);
-            return;
+            return None;
         }
-        if !self.has_begun.replace(true) && bytes.starts_with(H2_PREFACE_START) {
-            self.is_http2.set(true);
-            self.head_at.set(None);
+        let rest = self.recognize(bytes);
+        if self.speaks.get() == Speaks::Http2 {
+            let mut frames = self.frames.borrow_mut();
+            let frames = frames.get_or_insert_with(|| {
+                Box::new(FrameMeter::new(PREFACE_START_LEN, self.sweeps.get()))
+            });
+            if frames.has_begun() {
+                return frames.handle_read(rest, self.sweeps.get());
+            }
+            let abuse = frames.handle_read(rest, self.sweeps.get());
+            if frames.has_begun() {
+                // What is like a head has come. From here on it may be silent.
+                self.head_at.set(None);
+                self.active_at.set(self.sweeps.get());
+            }
+            return abuse;
         }
         // Reading alone is no activity: a client that sends frames and takes nothing off its socket
         // would never be idle. A ping counts by the answer to it, once the socket took that.
-        let is_in_head = !self.is_http2.get() && self.in_flight.get() == 0;
-        if is_in_head && self.head_at.get().is_none() {
+        if self.in_flight.get() == 0 && self.head_at.get().is_none() {
             self.head_at.set(Some(self.sweeps.get()));
         }
+        None
+    }
+
+    /// Tells HTTP/2 by its first bytes, wherever they are cut; returns those behind them.
+    fn recognize<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        let mut rest = bytes;
+        while let Speaks::Unknown { matched } = self.speaks.get()
+            && let Some((first, behind)) = rest.split_first()
+        {
+            let matched = matched + 1;
+            self.speaks.set(if PREFACE.get(matched - 1) != Some(first) {
+                Speaks::Http1
+            } else if matched == PREFACE_START_LEN {
+                Speaks::Http2
+            } else {
+                Speaks::Unknown { matched }
+            });
+            rest = behind;
+        }
+        rest
     }
 
     /// Notes that the socket took bytes: the client reads, or its window still has room.
     pub(crate) fn handle_write(&self) {
         self.active_at.set(self.sweeps.get());
+    }
+
+    /// The same, for what hyper writes: how many.
+    pub(super) fn handle_written(&self, bytes: usize) {
+        self.handle_write();
+        if let Some(frames) = self.frames.borrow().as_ref() {
+            frames.note_written(bytes);
+        }
     }
 
     /// Whether the client has been silent, or in the middle of a request's head, for too long. A
@@ -193,8 +230,25 @@ impl ClientState {
     }
 }
 
-/// How an HTTP/2 connection begins (RFC 9113, 3.4); no HTTP/1.1 method does.
-const H2_PREFACE_START: &[u8] = b"PRI";
+/// What a connection that is not native has been found to speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Speaks {
+    /// So many bytes have come, and HTTP/2 begins like them.
+    Unknown {
+        matched: usize,
+    },
+    Http1,
+    Http2,
+}
+
+impl Default for Speaks {
+    fn default() -> Self {
+        Self::Unknown { matched: 0 }
+    }
+}
+
+/// So many bytes of its preface tell HTTP/2: no method of HTTP/1.1 begins with `PRI`.
+const PREFACE_START_LEN: usize = 3;
 
 /// Held while a request is being answered.
 #[derive(Debug)]
@@ -276,7 +330,7 @@ mod tests {
     fn a_request_that_is_being_answered_is_never_overdue() {
         let busy = Fixture::new();
         busy.state.handle_read(b"GET /timestamp HTTP/1.1\r\n\r\n");
-        let in_flight = ClientState::begin(&busy.state, Version::HTTP_11);
+        let in_flight = ClientState::begin(&busy.state);
         assert!(!busy.is_overdue_after(1000));
         drop(in_flight);
         assert!(!busy.is_overdue_after(120));
@@ -286,7 +340,11 @@ mod tests {
     #[test]
     fn an_http2_client_that_only_pings_is_kept() {
         let pinging = Fixture::new();
-        pinging.state.handle_read(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        pinging.state.handle_read(PREFACE);
+        assert!(pinging.is_overdue_after(11), "SETTINGS belong to the beginning");
+        let pinging = Fixture::new();
+        pinging.state.handle_read(PREFACE);
+        pinging.state.handle_read(&[0; 9]);
         for _ in 0..10 {
             assert!(!pinging.is_overdue_after(100));
             pinging.state.handle_read(b"a ping");
@@ -296,10 +354,26 @@ mod tests {
     }
 
     #[test]
+    fn http2_is_told_wherever_its_preface_is_cut() {
+        let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+        for cut in 1..PREFACE.len() {
+            let flooding = Fixture::new();
+            let parts = [&PREFACE[..cut], &PREFACE[cut..], &ping.repeat(20_000)];
+            let found: Vec<_> = parts.iter().map(|it| flooding.state.handle_read(it)).collect();
+            assert_eq!(found, [None, None, Some(Abuse::Pings)], "{cut}");
+        }
+        let other = Fixture::new();
+        for bytes in [&b"P"[..], b"R", b"O", &ping.repeat(20_000)] {
+            assert_eq!(other.state.handle_read(bytes), None);
+        }
+    }
+
+    #[test]
     fn an_http2_client_that_sends_frames_but_reads_none_is_overdue() {
         let deaf = Fixture::new();
-        deaf.state.handle_read(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-        drop(ClientState::begin(&deaf.state, Version::HTTP_2));
+        deaf.state.handle_read(PREFACE);
+        deaf.state.handle_read(&[0; 9]);
+        drop(ClientState::begin(&deaf.state));
         assert!(!deaf.is_overdue_after(100));
         deaf.state.handle_read(b"a frame");
         assert!(deaf.is_overdue_after(21));
@@ -308,7 +382,7 @@ mod tests {
     #[test]
     fn a_client_that_takes_no_answer_is_overdue() {
         let stuck = Fixture::new();
-        drop(ClientState::begin(&stuck.state, Version::HTTP_11));
+        drop(ClientState::begin(&stuck.state));
         stuck.sweeps.set(100);
         stuck.state.handle_write();
         assert!(!stuck.is_overdue_after(120));

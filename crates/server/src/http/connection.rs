@@ -5,6 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
@@ -23,6 +24,7 @@ use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
 use super::client_state::{ClientState, Patience, SWEEP_INTERVAL};
+use super::frames::Abuse;
 use super::hot;
 use super::opening::{OPENING_LEN, Opening, is_tls};
 use super::service::NodeService;
@@ -299,7 +301,8 @@ impl Clients {
     ) {
         // Behind a request of HTTP/1.1 there is no preface of HTTP/2.
         let protocol = if is_beginning { &self.protocol } else { &self.protocol_http1 };
-        let stream = ClientStream { stream, unread, state: state.clone() };
+        let sequencer = self.sequencer.clone();
+        let stream = ClientStream { stream, unread, state: state.clone(), sequencer };
         let io = TokioIo::new(stream);
         let service = NodeService::new(self.sequencer.clone(), state.clone());
         let connection = pin!(protocol.serve_connection(io, service));
@@ -310,6 +313,9 @@ impl Clients {
                     context: &mut Context<'_>| connection.as_mut().poll(context);
         let result = self.until_over(state, connection, close, poll).await;
         if let Err(error) = result {
+            if let Some(abuse) = abuse_of(&*error) {
+                self.sequencer.metrics().count_abuse(abuse);
+            }
             tracing::debug!(%error, "a client's connection ended with an error");
         }
     }
@@ -420,6 +426,35 @@ struct ClientStream {
     /// What was read before, and comes first.
     unread: Vec<u8>,
     state: Rc<ClientState>,
+    sequencer: Rc<Sequencer>,
+}
+
+impl ClientStream {
+    /// Notes bytes that were read.
+    ///
+    /// # Errors
+    /// When the client has gone too far: its connection ends.
+    fn note_read(&self, bytes: &[u8]) -> io::Result<()> {
+        let Some(abuse) = self.state.handle_read(bytes) else { return Ok(()) };
+        self.state.has_ended.set(true);
+        self.sequencer.metrics().count_abuse(abuse);
+        Err(io::Error::new(io::ErrorKind::ConnectionAborted, "too many frames of HTTP/2"))
+    }
+}
+
+/// Why h2 has sent a client away, if it has.
+fn abuse_of(error: &(dyn Error + 'static)) -> Option<Abuse> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<h2::Error>() {
+            return match error.reason()? {
+                h2::Reason::ENHANCE_YOUR_CALM => Some(Abuse::Calm),
+                _ => error.is_library().then_some(Abuse::Protocol),
+            };
+        }
+        cause = error.source();
+    }
+    None
 }
 
 impl AsyncRead for ClientStream {
@@ -433,15 +468,16 @@ impl AsyncRead for ClientStream {
             let length = self.unread.len().min(buffer.remaining());
             buffer.put_slice(&self.unread[..length]);
             self.unread.drain(..length);
-            self.state.handle_read(&buffer.filled()[before..]);
-            return Poll::Ready(Ok(()));
+            return Poll::Ready(self.note_read(&buffer.filled()[before..]));
         }
         let result = ready!(Pin::new(&mut *self.stream.borrow_mut()).poll_read(context, buffer));
-        match &result {
-            Ok(()) => self.state.handle_read(&buffer.filled()[before..]),
-            Err(_) => self.state.has_ended.set(true),
-        }
-        Poll::Ready(result)
+        Poll::Ready(match result {
+            Ok(()) => self.note_read(&buffer.filled()[before..]),
+            Err(error) => {
+                self.state.has_ended.set(true);
+                Err(error)
+            }
+        })
     }
 }
 
@@ -452,8 +488,8 @@ impl AsyncWrite for ClientStream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut *self.stream.borrow_mut()).poll_write(context, bytes);
-        if let Poll::Ready(Ok(_)) = written {
-            self.state.handle_write();
+        if let Poll::Ready(Ok(length)) = written {
+            self.state.handle_written(length);
         }
         written
     }
@@ -464,8 +500,8 @@ impl AsyncWrite for ClientStream {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut *self.stream.borrow_mut()).poll_write_vectored(context, slices);
-        if let Poll::Ready(Ok(_)) = written {
-            self.state.handle_write();
+        if let Poll::Ready(Ok(length)) = written {
+            self.state.handle_written(length);
         }
         written
     }

@@ -3,6 +3,7 @@
 //!
 //! - `connection`: a client's connection: limits, idle time, how it ends.
 //! - `client_state`: since when a connection is silent.
+//! - `frames`: what an HTTP/2 client sends beside requests, and how much of it is too much.
 //! - `opening`: what a connection begins with.
 //! - `hot`: `GET /timestamp` over HTTP/1.1, as far as it can be answered without hyper.
 //! - `service`: one request that came through hyper: route, wait, answer.
@@ -18,6 +19,7 @@ mod answer;
 mod body;
 pub(crate) mod client_state;
 pub(crate) mod connection;
+pub mod frames;
 pub mod hot;
 mod members;
 mod opening;

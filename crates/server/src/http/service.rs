@@ -255,7 +255,7 @@ impl Service<Request<Incoming>> for NodeService {
     type Future = Answering;
 
     fn call(&self, request: Request<Incoming>) -> Answering {
-        let in_flight = ClientState::begin(&self.client, request.version());
+        let in_flight = ClientState::begin(&self.client);
         let id = request.headers().get(&REQUEST_ID);
         let request_id = id.filter(|id| id.len() <= REQUEST_ID_LEN_MAX).cloned();
         let step = self.begin(request);

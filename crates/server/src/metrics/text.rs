@@ -17,6 +17,7 @@ use super::cell::{Count, Folded, Histogram};
 use super::consensus::CLOCK_STATUSES;
 use super::worker::{FAILURES, PathLabel, STATUSES, WorkerMetrics};
 use super::{ConnectionRefusal, Metrics};
+use crate::http::frames::Abuse;
 
 /// One scrape of a node's metrics.
 #[derive(Debug)]
@@ -241,6 +242,15 @@ impl Page<'_, '_> {
             "connections_idle_closed",
             "Client connections closed because nothing, or half a request, came for too long.",
             self.sum(|w| &w.connections_idle_closed),
+        )?;
+        let abuses = Abuse::ALL.map(|it| (it.name(), self.sum(|w| w.abuses(it))));
+        self.counters(
+            "http2_abuse",
+            "Client connections of HTTP/2 closed because of too many frames that cost the client \
+             little, by the frame that was one too many; calm: beyond a bound of the HTTP/2 \
+             library; protocol: a frame that the protocol forbids.",
+            "frames",
+            &abuses,
         )?;
         self.counter(
             "accept_failures",

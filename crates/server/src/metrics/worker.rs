@@ -5,6 +5,7 @@ use epicepoch_core::confirm::RoundFailure;
 use epicepoch_wire::http::ErrorCode;
 
 use super::cell::{Count, Histogram};
+use crate::http::frames::Abuse;
 
 /// The cells of one worker, on cache lines of their own.
 #[derive(Debug)]
@@ -52,6 +53,8 @@ pub struct WorkerMetrics {
     pub(crate) confirms_borrowed: Count,
     /// Client connections open now.
     pub(crate) connections: Count,
+    /// Client connections of HTTP/2 closed because the client went too far.
+    http2_abuse: [Count; Abuse::ALL.len()],
     /// Client connections closed because they were idle or stuck.
     pub(crate) connections_idle_closed: Count,
     /// TLS handshakes of clients that were completed.
@@ -86,6 +89,7 @@ impl Default for WorkerMetrics {
             links: Count::default(),
             confirms_borrowed: Count::default(),
             connections: Count::default(),
+            http2_abuse: Default::default(),
             connections_idle_closed: Count::default(),
             handshakes_completed: Count::default(),
             handshakes_failed: Count::default(),
@@ -117,6 +121,16 @@ impl WorkerMetrics {
         if let Some(position) = ErrorCode::ALL.iter().position(|known| *known == code) {
             self.refusals[position].add_alone(refusals);
         }
+    }
+
+    /// Counts a client that was sent away.
+    pub(crate) fn count_abuse(&self, abuse: Abuse) {
+        self.http2_abuse[abuse as usize].add_alone(1);
+    }
+
+    /// How many clients were sent away for it.
+    pub(crate) fn abuses(&self, abuse: Abuse) -> &Count {
+        &self.http2_abuse[abuse as usize]
     }
 
     /// Counts a failed round.

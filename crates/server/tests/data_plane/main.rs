@@ -2,6 +2,7 @@
 //! test publishes who leads, and accepts confirm links as that plane would.
 
 mod bad_input;
+mod floods;
 mod hot_path;
 mod http2;
 mod limits;

@@ -1,0 +1,96 @@
+//! The command line of the attacks, for `scripts/attack`. Every command ends by itself, but `echo`,
+//! and prints one line of `name=value`.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use epicepoch_attack::crowd::{Crowd, Manner};
+use epicepoch_attack::http2::{self, Flood};
+use epicepoch_attack::{echo, good, requests};
+
+const USAGE: &str = "\
+attack flood KIND ADDR SECONDS         frames of HTTP/2, on a new connection when one was ended
+attack crowd MANNER ADDR COUNT SECONDS connections that say little or nothing
+attack saturate ADDR COUNT SECONDS     pipelined requests on COUNT connections
+attack connects ADDR SECONDS           connections that leave at once
+attack good ADDR,... RATE SECONDS      a client that means well; percentiles in milliseconds
+attack echo ADDR                       a server that does nothing
+KIND: rapid-reset made-you-reset continuation streams empty-data settings ping window-update
+      priority unknown
+MANNER: mute idle slow-head deaf half-tls";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let Some(line) = run(&words) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    println!("{line}");
+    ExitCode::SUCCESS
+}
+
+/// What was done, in a line; `None` when it was not understood.
+fn run(words: &[&str]) -> Option<String> {
+    Some(match *words {
+        ["flood", kind, addr, limit] => {
+            flood(Flood::named(kind)?, addr.parse().ok()?, seconds(limit)?)
+        }
+        ["crowd", manner, addr, count, limit] => {
+            let mut crowd =
+                Crowd::open(addr.parse().ok()?, count.parse().ok()?, Manner::named(manner)?);
+            let opened = crowd.look();
+            let left = crowd.hold(seconds(limit)?);
+            format!("opened={opened} left={left}")
+        }
+        ["saturate", addr, count, limit] => {
+            let answered =
+                requests::saturate(addr.parse().ok()?, count.parse().ok()?, seconds(limit)?);
+            format!("answered_bytes={answered}")
+        }
+        ["connects", addr, limit] => {
+            format!("connections={}", requests::come_and_go(addr.parse().ok()?, seconds(limit)?))
+        }
+        ["good", addrs, rate, limit] => {
+            let addrs: Option<Vec<SocketAddr>> =
+                addrs.split(',').map(|addr| addr.parse().ok()).collect();
+            let report = good::ask(&addrs?, rate.parse().ok()?, seconds(limit)?);
+            format!(
+                "answers={} failed={} moves={} p50={:.3} p99={:.3} max={:.3}",
+                report.latency_ns.len(),
+                report.failed,
+                report.moves,
+                report.ms(50.0),
+                report.ms(99.0),
+                report.ms(100.0)
+            )
+        }
+        ["echo", addr] => {
+            let listener = std::net::TcpListener::bind(addr.parse::<SocketAddr>().ok()?).ok()?;
+            format!("{:?}", echo::serve(&listener))
+        }
+        _ => return None,
+    })
+}
+
+fn seconds(text: &str) -> Option<Duration> {
+    Duration::try_from_secs_f64(text.parse().ok()?).ok()
+}
+
+/// Floods until the time is over.
+fn flood(kind: Flood, addr: SocketAddr, limit: Duration) -> String {
+    let start = Instant::now();
+    let (mut connections, mut ended, mut pieces, mut answered) = (0_u64, 0_u64, 0_u64, 0);
+    while start.elapsed() < limit {
+        let Ok(outcome) = http2::flood(addr, kind, limit.saturating_sub(start.elapsed())) else {
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        };
+        connections += 1;
+        ended += u64::from(outcome.is_ended);
+        pieces += u64::from(outcome.pieces);
+        answered += outcome.answered;
+    }
+    format!("connections={connections} ended={ended} pieces={pieces} answered_bytes={answered}")
+}
