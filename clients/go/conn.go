@@ -52,7 +52,11 @@ func (c *connection) greet(ctx context.Context, o *options, reader *bufio.Reader
 	}
 	stop := context.AfterFunc(ctx, func() { c.net.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	greeting := hello{clusterName: o.clusterName, cluster: expected, agent: agent}
+	token := o.token()
+	if !isToken(token) {
+		return ErrToken
+	}
+	greeting := hello{clusterName: o.clusterName, cluster: expected, agent: agent, token: token}
 	if _, err := c.net.Write(greeting.appendTo(nil)); err != nil {
 		return unreachable(c.addr, err)
 	}

@@ -28,6 +28,10 @@ var (
 	ErrNotReady = errors.New("NOT_READY")
 	// ErrInternal: the node is broken; its log says why.
 	ErrInternal = errors.New("INTERNAL")
+	// ErrForbidden: the node does not give timestamps over this port.
+	ErrForbidden = errors.New("FORBIDDEN")
+	// ErrUnauthorized: the node takes only clients with a token of its file; see [WithToken].
+	ErrUnauthorized = errors.New("UNAUTHORIZED")
 	// ErrWrongCluster: the address belongs to another cluster, or to another history of it.
 	ErrWrongCluster = errors.New("WRONG_CLUSTER")
 	// ErrUnsupportedVersion: client and node have no protocol version in common.
@@ -42,6 +46,8 @@ var (
 	ErrClosed = errors.New("epicepoch: the client is closed")
 	// ErrCount: a count outside 1 to 2^32.
 	ErrCount = errors.New("epicepoch: the count must be 1 to 4294967296")
+	// ErrToken: what [WithToken] was given is longer than 256 bytes or not visible ASCII.
+	ErrToken = errors.New("epicepoch: a token is at most 256 visible ASCII characters")
 	// ErrUnreachable: a node accepts no connection, lost one, or did not answer in time.
 	ErrUnreachable = errors.New("epicepoch: a node cannot be reached")
 	// ErrProtocol: an answer that no oracle gives; the address is probably wrong.
@@ -53,7 +59,7 @@ var (
 
 var sentinels = map[Code]error{
 	1: ErrNotLeader, 2: ErrNoQuorum, 3: ErrNoLeader, 4: ErrOverloaded, 7: ErrBadRequest,
-	10: ErrShuttingDown, 11: ErrNotReady, 12: ErrInternal, 64: ErrWrongCluster,
+	10: ErrShuttingDown, 11: ErrNotReady, 12: ErrInternal, 13: ErrForbidden, 18: ErrUnauthorized, 64: ErrWrongCluster,
 	65: ErrUnsupportedVersion, 66: ErrUnsupported,
 }
 

@@ -19,6 +19,7 @@ const (
 	welcomeTailMax = 32768
 	membersMax     = 64
 	nameMax        = 64
+	tokenMax       = 256
 	addressMax     = 260
 	errorTextMax   = 512
 
@@ -45,6 +46,7 @@ const (
 	tagIdle        = 0x0008
 	tagCountMax    = 0x0009
 	tagMember      = 0x000a
+	tagToken       = 0x8001
 	tagMustKnow    = 0x8000
 
 	errorCloses = 1
@@ -104,6 +106,7 @@ type hello struct {
 	clusterName string
 	cluster     *Cluster
 	agent       string
+	token       string
 }
 
 func protocolError(format string, arguments ...any) error {
@@ -211,6 +214,9 @@ func (h hello) appendTo(to []byte) []byte {
 	}
 	if h.agent != "" {
 		fields = appendField(fields, tagAgent, []byte(h.agent))
+	}
+	if h.token != "" {
+		fields = appendField(fields, tagToken, []byte(h.token))
 	}
 	first := head{
 		kind: kindHello, flags: version, code: version << 8, argument: uint32(len(fields)), id: magic,
@@ -368,4 +374,14 @@ func unexpected(err error) error {
 		err = io.ErrUnexpectedEOF
 	}
 	return err
+}
+
+// isToken says whether a text may be sent as a token; nothing is none, and may be.
+func isToken(text string) bool {
+	for _, char := range []byte(text) {
+		if char <= ' ' || char > '~' {
+			return false
+		}
+	}
+	return len(text) <= tokenMax
 }

@@ -19,6 +19,7 @@ type options struct {
 	inFlight       int
 	refresh        time.Duration
 	hedgeAfter     time.Duration
+	token          func() string
 	dial           func(ctx context.Context, addr string) (net.Conn, error)
 	log            *slog.Logger
 	hooks          Hooks
@@ -45,6 +46,7 @@ func defaults() options {
 		callTimeout:    30 * time.Second,
 		inFlight:       4,
 		refresh:        30 * time.Second,
+		token:          func() string { return "" },
 		dial: func(ctx context.Context, addr string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", addr)
 		},
@@ -61,6 +63,8 @@ func (o *options) check() error {
 		return fmt.Errorf("epicepoch: a call timeout of %v, it must be above 0", o.callTimeout)
 	case o.hedgeAfter < 0:
 		return fmt.Errorf("epicepoch: a hedge after %v, it must be above 0, or 0 for never", o.hedgeAfter)
+	case o.token == nil:
+		return errors.New("epicepoch: the source of tokens is nil")
 	case o.dial == nil:
 		return errors.New("epicepoch: the dialer is nil")
 	case o.log == nil:
@@ -103,6 +107,14 @@ func WithRefresh(every time.Duration) Option {
 // is shorter, but for 1 ms. Default: 0, never. It costs a connection and, where the whole cluster is
 // slow, up to twice the requests.
 func WithHedgeAfter(after time.Duration) Option { return func(o *options) { o.hedgeAfter = after } }
+
+// WithToken sends a token to every node: one of its CLIENT_TOKEN_FILE, at most 256 visible ASCII characters.
+// Default: none. It is not for anybody else on the way: use it over TLS.
+func WithToken(token string) Option { return WithTokenSource(func() string { return token }) }
+
+// WithTokenSource asks for the token of [WithToken] whenever a connection begins, so that it can change under a
+// running client. Empty is none. It must return quickly.
+func WithTokenSource(token func() string) Option { return func(o *options) { o.token = token } }
 
 // WithDialer replaces how connections are made.
 func WithDialer(dial func(ctx context.Context, addr string) (net.Conn, error)) Option {

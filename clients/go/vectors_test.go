@@ -91,6 +91,7 @@ func written(t *testing.T, means map[string]any) []byte {
 			clusterName: means["cluster_name"].(string),
 			cluster:     optionalCluster(t, means),
 			agent:       means["agent"].(string),
+			token:       optionalText(means, "token"),
 		}.appendTo(nil)
 	default:
 		t.Fatalf("a frame of kind %v", kind)
@@ -350,4 +351,9 @@ func TestWallTimesAreThoseOfTheVectors(t *testing.T) {
 	if late := time.Unix(1<<40, 0); Lowest(late).Epoch != 1<<64-1 {
 		t.Errorf("after 2554: %v", Lowest(late))
 	}
+}
+
+func optionalText(means map[string]any, name string) string {
+	text, _ := means[name].(string)
+	return text
 }

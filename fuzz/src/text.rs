@@ -79,7 +79,7 @@ const PREFACE_LEN: usize = 24;
 pub(crate) fn http_request(data: &[u8]) {
     let Some((max_n, bytes)) = data.split_first_chunk::<4>() else { return };
     let max_n = u64::from(u32::from_le_bytes(*max_n)).clamp(MAX_N.min, MAX_N.max);
-    let HotRequest { ask, request_id, closes, len } = match scan(bytes, max_n) {
+    let HotRequest { ask, request_id, authorization, closes, len } = match scan(bytes, max_n) {
         Scan::Hot(request) => request,
         Scan::Partial => {
             assert!(bytes.len() < REQUEST_LEN_MAX, "a limit to what is waited for");
@@ -92,6 +92,14 @@ pub(crate) fn http_request(data: &[u8]) {
     };
     let whole = &bytes[..len];
     assert!(len <= REQUEST_LEN_MAX && scan(whole, max_n) == scan(bytes, max_n));
+    let lines = whole.split(|byte| *byte == b'\n');
+    let name = b"authorization:";
+    let given = lines.filter(|line| {
+        line.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name))
+    });
+    let values: Vec<_> = given.map(|line| line[name.len()..].trim_ascii()).collect();
+    assert!(values.len() <= 1, "two tokens are not hot");
+    assert_eq!(authorization, values.first().copied().unwrap_or_default());
     for cut in [len - 1, len / 2, len / 3, 0] {
         assert_eq!(scan(&whole[..cut], max_n), Scan::Partial, "cut at {cut}");
     }

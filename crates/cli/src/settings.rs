@@ -42,6 +42,7 @@ pub(crate) enum Group {
     Tls,
     Time,
     Limits,
+    Rights,
     Log,
 }
 
@@ -105,8 +106,15 @@ impl Setting {
 
 impl Group {
     /// Every group, in the order of the help.
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Identity, Self::Addresses, Self::Tls, Self::Time, Self::Limits, Self::Log];
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Identity,
+        Self::Addresses,
+        Self::Tls,
+        Self::Time,
+        Self::Limits,
+        Self::Rights,
+        Self::Log,
+    ];
 
     pub(crate) fn heading(self) -> &'static str {
         match self {
@@ -115,6 +123,7 @@ impl Group {
             Self::Tls => "Certificates",
             Self::Time => "Epochs, elections and patience",
             Self::Limits => "Limits",
+            Self::Rights => "Who may do what",
             Self::Log => "Log",
         }
     }
@@ -123,10 +132,13 @@ impl Group {
     pub(crate) fn is_per_node(self) -> bool {
         match self {
             Self::Identity | Self::Addresses => true,
-            Self::Tls | Self::Time | Self::Limits | Self::Log => false,
+            Self::Tls | Self::Time | Self::Limits | Self::Rights | Self::Log => false,
         }
     }
 }
+
+const ORIGINS: &str =
+    "loopback, any, or up to 16 IP addresses or networks such as 10.0.0.0/8,fd00::/8";
 
 /// Every setting, in the order of the help.
 pub(crate) const TABLE: &[Setting] = &[
@@ -275,6 +287,20 @@ pub(crate) const TABLE: &[Setting] = &[
         },
     },
     Setting {
+        name: "OPS_ADDR",
+        group: Group::Addresses,
+        value: "IP:PORT",
+        default: "none: the client port",
+        help: "Where metrics and /admin are answered, and nowhere else",
+        kind: Kind::Text {
+            allowed: "an IP address with a port, such as 127.0.0.1:9090 or [::1]:9090",
+            set: |draft, text| {
+                draft.config.rights.ops_addr = Some(text.parse().ok()?);
+                Some(())
+            },
+        },
+    },
+    Setting {
         name: "ADMIN_FROM",
         group: Group::Addresses,
         value: "WHERE",
@@ -282,10 +308,9 @@ pub(crate) const TABLE: &[Setting] = &[
         help: "From where members and leadership may be changed: loopback, any, or networks (and \
                loopback)",
         kind: Kind::Text {
-            allowed: "loopback, any, or up to 16 IP addresses or networks such as \
-                      10.0.0.0/8,fd00::/8",
+            allowed: ORIGINS,
             set: |draft, text| {
-                draft.config.admin_from = config::AdminFrom::parse(text)?;
+                draft.config.rights.admin_from = config::AllowedFrom::parse(text)?;
                 Some(())
             },
         },
@@ -509,6 +534,45 @@ pub(crate) const TABLE: &[Setting] = &[
         help: "Workers spin instead of sleeping: lowest latency, and a processor always busy for \
                each of them; leave one for elections",
         kind: Kind::Switch(|draft, on| draft.config.busy_poll = on),
+    },
+    Setting {
+        name: "CLIENT_TOKEN_FILE",
+        group: Group::Rights,
+        value: "FILE",
+        default: "none: every client gets timestamps",
+        help: "File of tokens, one on each line, of which a client has to send one for timestamps \
+               and members; read again when it changes",
+        kind: Kind::Text {
+            allowed: A_FILE,
+            set: |d, text| file(text, d.config.rights.client_token_file.get_or_insert_default()),
+        },
+    },
+    Setting {
+        name: "OPS_TOKEN_FILE",
+        group: Group::Rights,
+        value: "FILE",
+        default: "none",
+        help: "File of tokens, one on each line, of which one has to be sent for metrics and \
+               /admin; read again when it changes",
+        kind: Kind::Text {
+            allowed: A_FILE,
+            set: |d, text| file(text, d.config.rights.ops_token_file.get_or_insert_default()),
+        },
+    },
+    Setting {
+        name: "OPS_PLAIN_FROM",
+        group: Group::Rights,
+        value: "WHERE",
+        default: "loopback",
+        help: "From where metrics and /admin are answered in plain text: loopback, any, or networks \
+               (and loopback)",
+        kind: Kind::Text {
+            allowed: ORIGINS,
+            set: |draft, text| {
+                draft.config.rights.ops_plain_from = config::AllowedFrom::parse(text)?;
+                Some(())
+            },
+        },
     },
     Setting {
         name: "DEBUG",

@@ -333,7 +333,8 @@ mod tests {
                 (_, "ADVERTISE_ADDR") => "localhost:1",
                 (_, "WORKER_CPUS") => "0,3",
                 (_, "JOIN") => "localhost:60002,localhost:60003",
-                (_, "ADMIN_FROM") => "10.0.0.0/8",
+                (_, "ADMIN_FROM" | "OPS_PLAIN_FROM") => "10.0.0.0/8",
+                (_, "OPS_ADDR") => "127.0.0.1:9090",
                 (Kind::Switch(_), _) | (_, "CLIENT_TLS") => "on",
                 (Kind::Number(bounds, _), _) => {
                     let value = bounds.default.unwrap_or(bounds.min).to_string();
@@ -366,8 +367,9 @@ mod tests {
                 }
                 (Kind::Switch(_), _) => &["", "yes", "2", "TRUE"],
                 (_, "CLUSTER") => &["", "a b", "ä"],
-                (_, "DATA_DIR" | "CERT_FILE" | "KEY_FILE" | "CLIENT_CA_FILE") => &[""],
+                (_, name) if name == "DATA_DIR" || name.ends_with("_FILE") => &[""],
                 (_, "CLIENT_TLS") => &["", "yes", "1", "ON"],
+                (_, "OPS_ADDR") => &["", "a", "9090", "127.0.0.1", "a:9090", "127.0.0.1:99999"],
                 (_, "PEERS") => &["", "1", "1=a", "1=a:1,", "1=a:1,1=b:2", "x=a:1", "1=a:99999"],
                 (_, "HTTP_BIND") => &["", "localhost", "127.0.0.1:1"],
                 (_, "RAFT_BIND") => &["", "localhost:1", "x", "127.0.0.1:99999"],

@@ -12,15 +12,16 @@ use std::time::Duration;
 use epicepoch_wire::NodeId;
 
 mod addresses;
-mod admin_from;
+mod allowed_from;
 mod bounds;
 mod error;
 mod limits;
+mod rights;
 mod tls;
 
 use addresses::dialable;
 pub use addresses::{host_and_port, is_loopback};
-pub use admin_from::{AdminFrom, NETWORKS_MAX};
+pub use allowed_from::{AllowedFrom, NETWORKS_MAX};
 pub use bounds::{
     Bounds, CLOCK_OFFSET_MAX_MS, CLUSTER_NAME_DEFAULT, CLUSTER_NAME_LEN_MAX, CONNECTIONS_MAX,
     ELECTION_TIMEOUT_MS, EPOCH_DEADLINE_LIMIT, EPOCH_INTERVAL_MS, HEARTBEAT_MS, HEARTBEATS_MIN,
@@ -34,6 +35,7 @@ pub use limits::{
     ADDRESS_CONNECTIONS_MAX, ADDRESS_REQUEST_RATE_MAX, HEAD_TIMEOUT_MS, IDLE_TIMEOUT_MS, Limits,
     default_address_connections,
 };
+pub use rights::RightsConfig;
 pub use tls::{CERT_FILE_DEFAULT, ClientTlsMode, KEY_FILE_DEFAULT, Tls};
 
 /// Everything a node needs to know before it starts.
@@ -75,9 +77,8 @@ pub struct Config {
     /// `RAFT_ADDR` and `HTTP_PORT`. Port 0 stands for the port that the system chose: read it
     /// through [`Config::advertise_addr_at`].
     pub advertise_addr: String,
-    /// From where members and leadership may be changed (`ADMIN_FROM`). Default this machine only:
-    /// nobody has to prove who he is.
-    pub admin_from: AdminFrom,
+    /// Who may do what, and over which port.
+    pub rights: RightsConfig,
     /// Where the Raft log and the ceiling live (`DATA_DIR`). Default `_raft/node-<NODE_ID>`.
     pub data_dir: PathBuf,
     /// Cluster name (`CLUSTER`): nodes of another name are refused. Default `epicepoch`; 1 to
@@ -155,7 +156,7 @@ impl Config {
             single: false,
             bootstrap: false,
             join: Vec::new(),
-            admin_from: AdminFrom::default(),
+            rights: RightsConfig::default(),
             raft_bind: default_raft_bind(&raft_addr),
             http_bind: default_http_bind(&raft_addr),
             http_port: HTTP_PORT_DEFAULT,
@@ -208,6 +209,7 @@ impl Config {
         self.check_addresses()?;
         self.check_peers()?;
         self.check_loopback()?;
+        self.rights.check(self)?;
         self.check_numbers()?;
         self.check_timing()?;
         self.tls.check()?;

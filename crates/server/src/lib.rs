@@ -13,6 +13,8 @@
 //! - [`storage`]: the data directory: who it belongs to, and what must survive.
 //! - [`tls`]: TLS on the client port, and certificates that are kept up to date.
 //! - [`framed`]: peer frames over a byte stream.
+//! - [`rights`]: who may do what.
+//! - [`reload`]: files that change under a running node.
 //! - [`metrics`]: what both planes count, as Prometheus reads it.
 //! - [`hiccup`]: by how much the machine stalls.
 //! - [`faults`]: the documented test switch; a release build has none.
@@ -30,6 +32,8 @@ mod native;
 pub mod node;
 mod origins;
 mod outbox;
+pub mod reload;
+pub mod rights;
 pub mod shared;
 pub mod storage;
 mod sync;

@@ -1,5 +1,5 @@
-//! The client port: one exclusive listener, and a thread that accepts connections and deals them
-//! to the workers. It never reads from a connection and never waits for a worker.
+//! The client port, and that of operators: an exclusive listener each, and a thread that accepts
+//! connections and deals them to the workers. It never reads from a connection and never waits for a worker.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -17,11 +17,14 @@ use crate::abort::AbortOnPanic;
 use crate::config::{Config, PEERS_MAX};
 use crate::metrics::{ConnectionRefusal, Metrics};
 use crate::origins::ConnectionPermit;
+use crate::rights::Port;
 use crate::worker::Workers;
 
 /// Connections that the kernel completes and keeps until they are accepted; it takes the lesser
 /// of this and `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
+/// Connections to `OPS_ADDR` held at once.
+const OPERATORS_MAX: usize = 128;
 /// Pause after the system had no descriptor or memory left: others must end first.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
 
@@ -60,20 +63,22 @@ impl ClientListener {
         self.local_addr
     }
 
-    /// Starts to accept, on a thread of its own, and deals connections to the workers in turn.
-    /// Beyond the `limits`, new ones are closed at once and counted.
+    /// Starts to accept, on a thread of its own, and deals connections to the workers in turn; what
+    /// they may ask for depends on `port`. Beyond the `limits`, new ones are closed at once and
+    /// counted; each port has its own connections.
     ///
     /// # Errors
     /// When the system has no thread or no event queue to give.
     pub fn spawn(
         self,
         workers: Workers,
+        port: Port,
         limits: AcceptLimits,
         metrics: Arc<Metrics>,
     ) -> io::Result<Acceptor> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let stop = Arc::new(Notify::new());
-        let accepting = Accepting { workers, limits, metrics, stop: stop.clone() };
+        let accepting = Accepting { workers, port, limits, metrics, stop: stop.clone() };
         let thread = std::thread::Builder::new().name("acceptor".to_owned()).spawn(move || {
             let _abort = AbortOnPanic("client listener");
             runtime.block_on(accepting.run(self.listener));
@@ -130,8 +135,18 @@ impl AcceptLimits {
     }
 }
 
+impl AcceptLimits {
+    /// The same for operators: a few people and what scrapes metrics, all of whom may be one address.
+    #[must_use]
+    pub fn of_operators(self) -> Self {
+        let connections_max = OPERATORS_MAX;
+        Self { connections_max, address_connections_max: connections_max, ..self }
+    }
+}
+
 struct Accepting {
     workers: Workers,
+    port: Port,
     limits: AcceptLimits,
     metrics: Arc<Metrics>,
     stop: Arc<Notify>,
@@ -182,7 +197,7 @@ impl Accepting {
         // Answers are small and final: nothing is gained by holding them back.
         if let Ok(stream) = stream.set_nodelay(true).and_then(|()| stream.into_std()) {
             self.metrics.connections_accepted.add(1);
-            self.workers.adopt_client(stream, addr, permit);
+            self.workers.adopt_client(stream, self.port, addr, permit);
         }
     }
 
@@ -197,10 +212,10 @@ impl Accepting {
         if used >= self.limits.descriptors_max {
             return Err(ConnectionRefusal::Descriptors);
         }
-        if self.workers.connections() >= self.limits.connections_max {
+        if self.workers.connections(self.port) >= self.limits.connections_max {
             return Err(ConnectionRefusal::All);
         }
-        let origins = self.workers.origins();
+        let origins = self.workers.origins(self.port);
         let permit = origins.admit(addr.ip(), self.limits.address_connections_max);
         permit.ok_or(ConnectionRefusal::Address)
     }

@@ -22,6 +22,9 @@ use crate::faults::{Faults, FaultsError};
 use crate::hiccup::HiccupMeter;
 use crate::listener::{AcceptLimits, Acceptor, ClientListener, raise_descriptor_limit};
 use crate::metrics::Metrics;
+use crate::reload::Reloader;
+use crate::rights::tokens::TokenFileError;
+use crate::rights::{Port, Rights};
 use crate::shared::{Health, NodeClock, NodeShared};
 use crate::storage::{OpenError, Opened, Storage};
 use crate::tls::upkeep::{Certificates, Upkeep};
@@ -34,9 +37,11 @@ pub struct Node {
     shared: Arc<NodeShared>,
     workers: Workers,
     http_addr: SocketAddr,
-    acceptor: Acceptor,
+    ops_addr: Option<SocketAddr>,
+    acceptors: Vec<Acceptor>,
     consensus: Mutex<Option<Consensus>>,
     fate: Arc<Fate>,
+    reloader: Reloader,
     _hiccups: HiccupMeter,
     _upkeep: Option<Upkeep>,
 }
@@ -60,6 +65,9 @@ pub enum StartError {
     /// Correct `DATA_DIR`, or do what the text says.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// Correct the file of tokens, or the setting that names it.
+    #[error(transparent)]
+    Tokens(#[from] TokenFileError),
     /// The data directory is empty, and nobody said that this is a new cluster.
     #[error(
         "{path} holds no data and BOOTSTRAP is off: set BOOTSTRAP=1 on the first start of a new \
@@ -142,7 +150,10 @@ impl Node {
         }
         let clients = bind_clients(&config)?;
         let http_addr = clients.local_addr();
+        let operations = bind_operations(&config)?;
+        let ops_addr = operations.as_ref().map(ClientListener::local_addr);
         let peers = bind_peers(&config)?;
+        let rights = Rights::load(&config.rights)?;
         let opened =
             Storage::open(&config.data_dir, config.node_id, &config.cluster_name, &faults)?;
         let Opened { storage, store, restored } = opened;
@@ -175,6 +186,7 @@ impl Node {
             allocator: Allocator::new(core.clone(), interval_ns),
             clock: NodeClock::new(wall.as_nanos() as u64),
             health: Health::default(),
+            rights,
             tls,
             certificates,
             core,
@@ -197,11 +209,14 @@ impl Node {
         let ending = fate.clone();
         let consensus = Consensus::spawn(parts, move || ending.end())?;
         let hiccups = HiccupMeter::spawn(metrics.clone())?;
+        let acceptors = open_ports((clients, operations), &workers, accept, &metrics)?;
+        let again = shared.clone();
+        let reloader = Reloader::spawn(move || again.rights.reload())?;
         let upkeep = Upkeep::spawn(&shared.certificates)?;
-        let acceptor = clients.spawn(workers.clone(), accept, metrics)?;
         tracing::info!(
             node = identity.node.0,
             clients = %http_addr,
+            operations = ?ops_addr,
             peers = %shared.config.raft_bind,
             "started"
         );
@@ -210,9 +225,11 @@ impl Node {
             shared,
             workers,
             http_addr,
-            acceptor,
+            ops_addr,
+            acceptors,
             consensus,
             fate,
+            reloader,
             _hiccups: hiccups,
             _upkeep: upkeep,
         })
@@ -221,6 +238,16 @@ impl Node {
     /// Where clients reach this node on this machine.
     pub fn http_addr(&self) -> SocketAddr {
         self.http_addr
+    }
+
+    /// Where operators reach this node on this machine, if not on the client port.
+    pub fn ops_addr(&self) -> Option<SocketAddr> {
+        self.ops_addr
+    }
+
+    /// Has files of tokens read again now; returns at once.
+    pub fn reload(&self) {
+        self.reloader.hurry();
     }
 
     /// Asks the node to stop; returns at once.
@@ -242,7 +269,7 @@ impl Node {
         // Half of the time is the workers', whatever becomes of the handover.
         self.leave(&consensus, Instant::now() + timeout / 2);
         self.shared.health.is_shutting_down.store(true, Ordering::SeqCst);
-        self.acceptor.stop();
+        self.acceptors.iter().for_each(Acceptor::stop);
         if !self.workers.shutdown(deadline.saturating_duration_since(Instant::now())) {
             tracing::warn!("a worker did not end in time: what it had begun is cut off");
         }
@@ -319,6 +346,30 @@ fn bind_clients(config: &Config) -> Result<ClientListener, StartError> {
         addr: SocketAddr::from((ip, port)),
         source,
     })
+}
+
+/// Lets clients in, and operators, if they have a port of their own.
+fn open_ports(
+    (clients, operations): (ClientListener, Option<ClientListener>),
+    workers: &Workers,
+    limits: AcceptLimits,
+    metrics: &Arc<Metrics>,
+) -> io::Result<Vec<Acceptor>> {
+    let port = if operations.is_some() { Port::Clients } else { Port::Shared };
+    let operators = limits.of_operators();
+    let ports = [(port, limits, Some(clients)), (Port::Operations, operators, operations)];
+    let open = |(port, limits, listener): (_, _, Option<ClientListener>)| {
+        listener.map(|it| it.spawn(workers.clone(), port, limits, metrics.clone()))
+    };
+    ports.into_iter().filter_map(open).collect()
+}
+
+fn bind_operations(config: &Config) -> Result<Option<ClientListener>, StartError> {
+    let bind = |addr: SocketAddr| {
+        let bound = ClientListener::bind(addr.ip(), addr.port());
+        bound.map_err(|source| StartError::Bind { setting: "OPS_ADDR", addr, source })
+    };
+    config.rights.ops_addr.map(bind).transpose()
 }
 
 /// The peer port, exclusive: a second process on it fails.

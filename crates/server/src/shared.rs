@@ -13,6 +13,7 @@ use epicepoch_wire::{NodeId, StorePosition};
 
 use crate::config::Config;
 use crate::consensus::operators::Desk;
+use crate::rights::{Caller, Reason, Right, Rights};
 use crate::tls::ClientTls;
 use crate::tls::upkeep::Certificates;
 
@@ -41,6 +42,8 @@ pub struct NodeShared {
     pub certificates: Certificates,
     /// Where workers put what operators ask.
     pub desk: Desk,
+    /// Who may do what.
+    pub rights: Rights,
 }
 
 impl NodeShared {
@@ -55,6 +58,11 @@ impl NodeShared {
         health.is_quorum_reached.load(Ordering::Relaxed)
             && !health.is_impaired.load(Ordering::Relaxed)
             && silence_ns <= silence_ns_max
+    }
+
+    /// Counts that somebody was refused a right, and logs it.
+    pub(crate) fn note_denial(&self, right: Right, reason: Reason, caller: &Caller) {
+        self.rights.denials.note(right, reason, caller.from, self.clock.monotonic_ns());
     }
 
     /// How this node introduces itself on a connection to `to`.

@@ -86,7 +86,8 @@ pub enum ErrorCode {
     NotReady = 11,
     /// Do not retry: the node stopped serving, its log says why.
     Internal = 12,
-    /// Ask from an address that `ADMIN_FROM` allows, with the header `epicepoch-admin`.
+    /// Ask from where and over which port it is taken; a change also with the header
+    /// `epicepoch-admin`. The body says which.
     Forbidden = 13,
     /// Do what the body says, then ask again: as things are, it cannot be done.
     Refused = 14,
@@ -96,6 +97,9 @@ pub enum ErrorCode {
     NotCaughtUp = 16,
     /// Look before asking again: whether it was done, or will be, is not known.
     Unsettled = 17,
+    /// Send a token that the node takes: `authorization: Bearer TOKEN`, or the field of the native
+    /// hello.
+    Unauthorized = 18,
     /// Correct the addresses: the node belongs to another cluster, or another history of it.
     WrongCluster = 64,
     /// Update the older end: no version of the native protocol is common to both.
@@ -106,7 +110,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// Every code, for tables and tests.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::NotLeader,
         Self::NoQuorum,
         Self::NoLeader,
@@ -124,6 +128,7 @@ impl ErrorCode {
         Self::Busy,
         Self::NotCaughtUp,
         Self::Unsettled,
+        Self::Unauthorized,
         Self::WrongCluster,
         Self::UnsupportedVersion,
         Self::Unsupported,
@@ -150,6 +155,7 @@ impl ErrorCode {
             Self::Busy => "BUSY",
             Self::NotCaughtUp => "NOT_CAUGHT_UP",
             Self::Unsettled => "UNSETTLED",
+            Self::Unauthorized => "UNAUTHORIZED",
             Self::WrongCluster => "WRONG_CLUSTER",
             Self::UnsupportedVersion => "UNSUPPORTED_VERSION",
             Self::Unsupported => "UNSUPPORTED",
@@ -178,6 +184,7 @@ impl ErrorCode {
             | Self::WrongCluster
             | Self::UnsupportedVersion
             | Self::Unsupported => 400,
+            Self::Unauthorized => 401,
             Self::Forbidden => 403,
             Self::NotFound => 404,
             Self::MethodNotAllowed => 405,

@@ -167,6 +167,27 @@ pub enum ConfigError {
         /// Where the peer listener binds.
         raft_bind: SocketAddr,
     },
+    /// Keep operations on this machine, or say that they may travel in plain text.
+    #[error(
+        "OPS_ADDR is {ops_addr}, where metrics and /admin would travel in plain text; allowed is a \
+         loopback address, or CLIENT_TLS, or OPS_PLAIN_FROM with the networks that may ask so"
+    )]
+    PlainOperations {
+        /// Where operations would be answered.
+        ops_addr: SocketAddr,
+    },
+    /// Move one of the two listeners.
+    #[error(
+        "OPS_ADDR is {ops_addr} and {setting} listens at {other}; allowed are two different ports"
+    )]
+    OperationsClash {
+        /// Where operations would be answered.
+        ops_addr: SocketAddr,
+        /// The setting of the other listener.
+        setting: &'static str,
+        /// Where the other one listens.
+        other: SocketAddr,
+    },
     /// Make heartbeats more frequent, or the election timeout longer.
     #[error(
         "HEARTBEAT_MS is {heartbeat_ms} with ELECTION_TIMEOUT_MS {election_ms}; allowed is at \
@@ -254,6 +275,8 @@ impl ConfigError {
             Self::Loopback { setting, .. } => vec![setting, "PEERS"],
             Self::AdvertisePort { .. } => vec!["ADVERTISE_ADDR", "HTTP_PORT"],
             Self::PortClash { .. } => vec!["HTTP_PORT", "RAFT_BIND"],
+            Self::PlainOperations { .. } => vec!["OPS_ADDR", "OPS_PLAIN_FROM"],
+            Self::OperationsClash { setting, .. } => vec!["OPS_ADDR", setting],
             Self::HeartbeatTooSlow { .. } => vec!["HEARTBEAT_MS", "ELECTION_TIMEOUT_MS"],
             Self::ReservationTooShort { .. } => vec!["RESERVATION_MS", "ELECTION_TIMEOUT_MS"],
             Self::WorkerCpus { .. } => vec!["WORKER_CPUS", "WORKERS"],

@@ -1,9 +1,8 @@
-//! `/admin`: what operators ask of a node over HTTP. Who may is decided here by where he connects
-//! from; what may be done is decided by the replica. It never changes anything by itself, and never
-//! on a `GET`.
+//! `/admin`: what operators ask of a node over HTTP. Who may was decided before
+//! ([`crate::rights`]); what may be done is decided by the replica. It never changes anything by
+//! itself, and never on a `GET`.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,8 +10,7 @@ use epicepoch_core::state::MembershipStep;
 use epicepoch_core::state::is_recordable;
 use epicepoch_wire::NodeId;
 use epicepoch_wire::bootstrap::Member;
-use epicepoch_wire::http::{ErrorCode, HEADER_ADMIN};
-use http::HeaderMap;
+use epicepoch_wire::http::ErrorCode;
 use tokio::time::{sleep, timeout};
 
 use crate::config::{host_and_port, is_loopback};
@@ -36,7 +34,8 @@ pub(crate) enum Admin {
 }
 
 impl Admin {
-    /// Whether it changes something: then it is a `POST`, and not everybody may.
+    /// Whether it changes something: the table of routes is held to it.
+    #[cfg(test)]
     pub(crate) const fn changes(self) -> bool {
         match self {
             Self::Members | Self::Clock => false,
@@ -54,31 +53,6 @@ pub(crate) enum Order {
         node: NodeId,
         raft_addr: String,
     },
-}
-
-/// Whether a client may change something: it connects from where `ADMIN_FROM` allows, and is no
-/// page in somebody's browser, which cannot send the header to another site.
-///
-/// # Errors
-/// What to do.
-pub(crate) fn check_operator(
-    shared: &NodeShared,
-    from: Option<IpAddr>,
-    headers: &HeaderMap,
-) -> Result<(), Denied> {
-    let forbidden = |text: String| Err(Denied::new(ErrorCode::Forbidden, text));
-    if !from.is_some_and(|from| shared.config.admin_from.allows(from)) {
-        let from = from.map_or_else(|| "an unknown address".to_owned(), |from| from.to_string());
-        return forbidden(format!(
-            "changes are not taken from {from}: ask on the machine of node {}, or allow the address \
-             by ADMIN_FROM on every node",
-            shared.identity.node
-        ));
-    }
-    if !headers.contains_key(HEADER_ADMIN) {
-        return forbidden(format!("a change needs the header {HEADER_ADMIN}, with any value"));
-    }
-    Ok(())
 }
 
 /// What a path and its query ask for.

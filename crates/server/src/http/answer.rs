@@ -5,13 +5,13 @@ use bytes::Bytes;
 use epicepoch_wire::http::{ErrorCode, HEADER_CLUSTER, HEADER_ERROR, HEADER_LEADER};
 use http::header::{
     ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName,
-    HeaderValue, RETRY_AFTER,
+    HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use http::{Response, StatusCode};
 
 use super::body::Body;
 use super::query::Format;
-use super::route::Route;
+use super::route::Methods;
 use crate::worker::view::View;
 
 /// An answer of this node.
@@ -95,13 +95,16 @@ pub(crate) fn refusal_with(view: &View, code: ErrorCode, text: Bytes) -> Answer 
     if status == StatusCode::SERVICE_UNAVAILABLE {
         headers.insert(RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_SECONDS));
     }
+    if status == StatusCode::UNAUTHORIZED {
+        headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
     answer
 }
 
-/// A method that the route does not take.
-pub(crate) fn wrong_method(view: &View, route: Route) -> Answer {
+/// A method that the path does not take.
+pub(crate) fn wrong_method(view: &View, methods: Methods) -> Answer {
     let mut answer = refusal(view, ErrorCode::MethodNotAllowed);
-    answer.headers_mut().insert(ALLOW, HeaderValue::from_static(route.allowed()));
+    answer.headers_mut().insert(ALLOW, HeaderValue::from_static(methods.allowed()));
     answer
 }
 
@@ -205,7 +208,8 @@ const fn advice(code: ErrorCode) -> &'static str {
         ErrorCode::ShuttingDown => "this node is stopping; ask another member\n",
         ErrorCode::NotReady => "this node has not joined its cluster yet; retry\n",
         ErrorCode::Internal => "this node cannot answer; its log says why\n",
-        ErrorCode::Forbidden => "changes are not taken from there; see ADMIN_FROM\n",
+        ErrorCode::Forbidden => "this is not taken from there, or not over this port\n",
+        ErrorCode::Unauthorized => "a token is needed: authorization: Bearer TOKEN\n",
         ErrorCode::Refused => "it cannot be done as things are\n",
         ErrorCode::Busy => "another change is under way; retry\n",
         ErrorCode::NotCaughtUp => "the node is not caught up; retry\n",

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::frames::{Abuse, FrameMeter, PREFACE};
 use crate::config::Limits;
 use crate::origins::ConnectionPermit;
+use crate::rights::{Caller, Port};
 use crate::shared::NodeClock;
 
 /// Time between two looks at all connections.
@@ -33,8 +34,9 @@ impl Patience {
 /// What the sweep must know of a connection. Times are counted in sweeps.
 #[derive(Debug)]
 pub(crate) struct ClientState {
-    /// Where the client connects from, if the system knows.
-    pub(super) from: Option<IpAddr>,
+    from: Option<IpAddr>,
+    port: Port,
+    is_encrypted: Cell<bool>,
     /// Counts the connection, and what its address asks.
     permit: ConnectionPermit,
     /// Whether what its address asks is limited.
@@ -59,13 +61,11 @@ pub(crate) struct ClientState {
 
 impl ClientState {
     /// A connection that begins now; `sweeps` counts its time.
-    pub(super) fn new(
-        sweeps: Rc<Cell<u64>>,
-        from: Option<IpAddr>,
-        permit: ConnectionPermit,
-    ) -> Self {
+    pub(super) fn new(sweeps: Rc<Cell<u64>>, caller: Caller, permit: ConnectionPermit) -> Self {
         Self {
-            from,
+            from: caller.from,
+            port: caller.port,
+            is_encrypted: Cell::new(caller.is_encrypted),
             is_rated: permit.has_rate(),
             permit,
             in_flight: Cell::default(),
@@ -80,6 +80,11 @@ impl ClientState {
             waker: RefCell::default(),
             sweeps,
         }
+    }
+
+    /// Whom the connection is from.
+    pub(crate) fn caller(&self) -> Caller {
+        Caller { from: self.from, port: self.port, is_encrypted: self.is_encrypted.get() }
     }
 
     /// Notes that a request has come whole.
@@ -99,6 +104,7 @@ impl ClientState {
     /// Notes that a handshake is over, which had as much time as a head. The first head has its
     /// own from here on.
     pub(super) fn end_handshake(&self) {
+        self.is_encrypted.set(true);
         self.head_at.set(Some(self.sweeps.get()));
     }
 
@@ -274,9 +280,10 @@ mod tests {
     impl Fixture {
         fn new() -> Self {
             let sweeps = Rc::new(Cell::new(0));
+            let caller = Caller { from: None, port: Port::Shared, is_encrypted: false };
             let origins = crate::origins::Origins::new(None);
             let permit = origins.admit(IpAddr::from([192, 0, 2, 1]), 1).unwrap();
-            Self { state: Rc::new(ClientState::new(sweeps.clone(), None, permit)), sweeps }
+            Self { state: Rc::new(ClientState::new(sweeps.clone(), caller, permit)), sweeps }
         }
 
         /// Whether the connection is overdue after so many more seconds.

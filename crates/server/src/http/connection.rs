@@ -30,6 +30,7 @@ use super::opening::{OPENING_LEN, Opening, is_tls};
 use super::service::NodeService;
 use crate::native::connection::{Common, Connection};
 use crate::origins::ConnectionPermit;
+use crate::rights::{Caller, Port};
 use crate::tls::handshake::{Handshakes, Shaken};
 use crate::tls::socket::Socket;
 use crate::worker::sequencer::Sequencer;
@@ -98,7 +99,12 @@ impl Clients {
     }
 
     /// Serves a connection on a task of its own.
-    pub(crate) fn adopt(self: &Rc<Self>, stream: std::net::TcpStream, permit: ConnectionPermit) {
+    pub(crate) fn adopt(
+        self: &Rc<Self>,
+        stream: std::net::TcpStream,
+        port: Port,
+        permit: ConnectionPermit,
+    ) {
         let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
         let stream = match stream {
             Ok(stream) => stream,
@@ -109,7 +115,8 @@ impl Clients {
         };
         let id = self.next.replace(self.next.get() + 1);
         let from = stream.peer_addr().ok().map(|addr| addr.ip());
-        let state = Rc::new(ClientState::new(self.sweeps.clone(), from, permit));
+        let caller = Caller { from, port, is_encrypted: false };
+        let state = Rc::new(ClientState::new(self.sweeps.clone(), caller, permit));
         self.connections.borrow_mut().insert(id, state.clone());
         self.count();
         let clients = self.clone();
@@ -120,6 +127,10 @@ impl Clients {
             let stream = Rc::new(RefCell::new(stream));
             match clients.opening(&state, &stream).await {
                 Some(Opening::Native) => clients.serve_native(&state, &stream).await,
+                // Operators ask for nothing that is hot.
+                Some(Opening::Http) if caller.port == Port::Operations => {
+                    Box::pin(clients.serve(&state, stream.clone(), Vec::new(), true)).await;
+                }
                 Some(Opening::Http) => clients.serve_hot(&state, stream.clone()).await,
                 Some(Opening::Foreign) | None => {}
             }
@@ -215,7 +226,7 @@ impl Clients {
             }
             Shaken::Failed(stream, error) => {
                 metrics.handshakes_failed.add_alone(1);
-                tracing::debug!(%error, from = ?state.from, "a client's handshake failed");
+                tracing::debug!(%error, from = ?state.caller().from, "a client's handshake failed");
                 // It is still to read why.
                 linger(Socket::Plain(stream), LINGER_TIME_MAX).await;
                 None

@@ -7,7 +7,7 @@
 //! - `opening`: what a connection begins with.
 //! - `hot`: `GET /timestamp` over HTTP/1.1, as far as it can be answered without hyper.
 //! - `service`: one request that came through hyper: route, wait, answer.
-//! - `route`: paths and methods.
+//! - [`route`]: the table: paths, methods, rights.
 //! - `admin`: what operators ask.
 //! - `query`: what a request for timestamps asks for.
 //! - `answer`: headers and bodies common to all answers, and the texts of refusals.
@@ -24,5 +24,5 @@ pub mod hot;
 mod members;
 mod opening;
 pub mod query;
-mod route;
+pub mod route;
 mod service;

@@ -1,4 +1,6 @@
-//! Which path answers what, and which methods it takes.
+//! The one table of what a node answers: which path, over which methods, to whoever has which right.
+//! What is not in it is a 404, whoever asks; what needs a right is refused without it. The native
+//! protocol has a row here, too.
 
 use epicepoch_wire::http::{
     PATH_ADMIN_ADD, PATH_ADMIN_CLOCK, PATH_ADMIN_MEMBERS, PATH_ADMIN_PROMOTE, PATH_ADMIN_REMOVE,
@@ -9,6 +11,63 @@ use http::Method;
 
 use super::admin::Admin;
 use crate::metrics::worker::PathLabel;
+use crate::rights::Right;
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Compared byte by byte: `/timestamp/` is another path.
+    pub path: &'static str,
+    /// The methods that it takes.
+    pub methods: Methods,
+    /// What somebody must be allowed to do.
+    pub right: Right,
+    pub(crate) route: Route,
+}
+
+/// Everything that is answered over HTTP, the most wanted first.
+pub const TABLE: [Row; 13] = [
+    row(PATH_TIMESTAMP, Methods::GetPost, Right::Timestamps, Route::Timestamp),
+    row(PATH_MEMBERS, Methods::GetHead, Right::Timestamps, Route::Members),
+    row(PATH_MEMBERSHIP, Methods::GetHead, Right::Timestamps, Route::Members),
+    row(PATH_LEADER, Methods::GetHead, Right::Health, Route::Leader),
+    row(PATH_READY, Methods::GetHead, Right::Health, Route::Ready),
+    row(PATH_UP, Methods::GetHead, Right::Health, Route::Up),
+    row(PATH_METRICS, Methods::GetHead, Right::Operations, Route::Metrics),
+    row(PATH_ADMIN_MEMBERS, Methods::Get, Right::Operations, Route::Admin(Admin::Members)),
+    row(PATH_ADMIN_CLOCK, Methods::Get, Right::Operations, Route::Admin(Admin::Clock)),
+    row(PATH_ADMIN_ADD, Methods::Post, Right::Change, Route::Admin(Admin::Add)),
+    row(PATH_ADMIN_PROMOTE, Methods::Post, Right::Change, Route::Admin(Admin::Promote)),
+    row(PATH_ADMIN_REMOVE, Methods::Post, Right::Change, Route::Admin(Admin::Remove)),
+    row(PATH_ADMIN_TRANSFER, Methods::Post, Right::Change, Route::Admin(Admin::Transfer)),
+];
+
+/// What a connection of the native protocol needs: it carries nothing but timestamps, and who leads.
+pub const NATIVE: Right = Right::Timestamps;
+
+const fn row(path: &'static str, methods: Methods, right: Right, route: Route) -> Row {
+    Row { path, methods, right, route }
+}
+
+impl Row {
+    /// The row of a path.
+    pub(crate) fn of(path: &str) -> Option<&'static Self> {
+        TABLE.iter().find(|row| row.path == path)
+    }
+
+    /// The path as metrics name it.
+    pub(crate) const fn label(&self) -> PathLabel {
+        match self.route {
+            Route::Timestamp => PathLabel::Timestamp,
+            Route::Up => PathLabel::Up,
+            Route::Ready => PathLabel::Ready,
+            Route::Leader => PathLabel::Leader,
+            Route::Members => PathLabel::Members,
+            Route::Metrics => PathLabel::Metrics,
+            Route::Admin(_) => PathLabel::Admin,
+        }
+    }
+}
 
 /// What a request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,59 +81,39 @@ pub(crate) enum Route {
     Admin(Admin),
 }
 
-impl Route {
-    /// The route of a path, compared byte by byte: `/timestamp/` is another path.
-    pub(crate) fn of(path: &str) -> Option<Self> {
-        match path {
-            PATH_TIMESTAMP => Some(Self::Timestamp),
-            PATH_UP => Some(Self::Up),
-            PATH_READY => Some(Self::Ready),
-            PATH_LEADER => Some(Self::Leader),
-            PATH_MEMBERS | PATH_MEMBERSHIP => Some(Self::Members),
-            PATH_METRICS => Some(Self::Metrics),
-            PATH_ADMIN_MEMBERS => Some(Self::Admin(Admin::Members)),
-            PATH_ADMIN_CLOCK => Some(Self::Admin(Admin::Clock)),
-            PATH_ADMIN_ADD => Some(Self::Admin(Admin::Add)),
-            PATH_ADMIN_PROMOTE => Some(Self::Admin(Admin::Promote)),
-            PATH_ADMIN_REMOVE => Some(Self::Admin(Admin::Remove)),
-            PATH_ADMIN_TRANSFER => Some(Self::Admin(Admin::Transfer)),
-            _ => None,
+/// Which methods a path takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Methods {
+    /// `HEAD` would burn a timestamp that nobody sees.
+    GetPost,
+    /// `HEAD` is a `GET` without the body.
+    GetHead,
+    /// It is looked at, and waited for.
+    Get,
+    /// It changes something.
+    Post,
+}
+
+impl Methods {
+    /// Whether a method is one of them.
+    #[must_use]
+    pub fn take(self, method: &Method) -> bool {
+        match self {
+            Self::GetPost => *method == Method::GET || *method == Method::POST,
+            Self::GetHead => *method == Method::GET || *method == Method::HEAD,
+            Self::Get => *method == Method::GET,
+            Self::Post => *method == Method::POST,
         }
     }
 
-    /// Whether the route takes the method. `HEAD` is a `GET` without the body, except where it
-    /// would burn a timestamp that nobody sees.
-    pub(crate) fn takes(self, method: &Method) -> bool {
+    /// The value of `Allow`.
+    #[must_use]
+    pub const fn allowed(self) -> &'static str {
         match self {
-            Self::Timestamp => *method == Method::GET || *method == Method::POST,
-            Self::Up | Self::Ready | Self::Leader | Self::Members | Self::Metrics => {
-                *method == Method::GET || *method == Method::HEAD
-            }
-            Self::Admin(admin) if admin.changes() => *method == Method::POST,
-            Self::Admin(_) => *method == Method::GET,
-        }
-    }
-
-    /// The methods that the route takes, the value of `Allow`.
-    pub(crate) const fn allowed(self) -> &'static str {
-        match self {
-            Self::Timestamp => "GET, POST",
-            Self::Up | Self::Ready | Self::Leader | Self::Members | Self::Metrics => "GET, HEAD",
-            Self::Admin(admin) if admin.changes() => "POST",
-            Self::Admin(_) => "GET",
-        }
-    }
-
-    /// The path as metrics name it.
-    pub(crate) const fn label(self) -> PathLabel {
-        match self {
-            Self::Timestamp => PathLabel::Timestamp,
-            Self::Up => PathLabel::Up,
-            Self::Ready => PathLabel::Ready,
-            Self::Leader => PathLabel::Leader,
-            Self::Members => PathLabel::Members,
-            Self::Metrics => PathLabel::Metrics,
-            Self::Admin(_) => PathLabel::Admin,
+            Self::GetPost => "GET, POST",
+            Self::GetHead => "GET, HEAD",
+            Self::Get => "GET",
+            Self::Post => "POST",
         }
     }
 }
@@ -83,28 +122,47 @@ impl Route {
 mod tests {
     use super::*;
 
+    fn route(path: &str) -> Option<Route> {
+        Row::of(path).map(|row| row.route)
+    }
+
     #[test]
-    fn paths_are_compared_byte_by_byte() {
-        assert_eq!(Route::of("/timestamp"), Some(Route::Timestamp));
-        assert_eq!(Route::of("/membership"), Route::of("/members"));
-        for path in ["", "/", "*", "/timestamp/", "/Timestamp", "//up", "/up%20"] {
-            assert_eq!(Route::of(path), None, "{path}");
+    fn paths_are_compared_byte_by_byte_and_stand_there_once() {
+        assert_eq!(route("/timestamp"), Some(Route::Timestamp));
+        assert_eq!(route("/membership"), route("/members"));
+        for path in ["", "/", "*", "/timestamp/", "/Timestamp", "//up", "/up%20", "/admin"] {
+            assert_eq!(route(path), None, "{path}");
+        }
+        for row in TABLE {
+            assert_eq!(Row::of(row.path), Some(&row), "{} stands there twice", row.path);
         }
     }
 
     #[test]
-    fn what_changes_something_is_a_post() {
-        let add = Route::of("/admin/members/add").unwrap();
-        let list = Route::of("/admin/members").unwrap();
-        let takes = |route: Route| [Method::GET, Method::POST].map(|method| route.takes(&method));
-        assert_eq!((takes(add), takes(list)), ([false, true], [true, false]));
+    fn what_changes_something_is_a_post_and_needs_the_right_to_and_nothing_else_does() {
+        for row in TABLE {
+            let changes = matches!(row.route, Route::Admin(admin) if admin.changes());
+            assert_eq!(row.methods == Methods::Post, changes, "{}", row.path);
+            assert_eq!(row.right == Right::Change, changes, "{}", row.path);
+        }
+    }
+
+    #[test]
+    fn what_operators_see_is_for_operators() {
+        for row in TABLE {
+            let is_of_operators = row.path.starts_with("/admin") || row.path == "/metrics";
+            let is_open = matches!(row.right, Right::Health | Right::Timestamps);
+            assert_eq!(is_of_operators, !is_open, "{}", row.path);
+        }
+        assert_eq!(NATIVE, Right::Timestamps);
     }
 
     #[test]
     fn a_head_request_burns_no_timestamp() {
-        assert!(!Route::Timestamp.takes(&Method::HEAD));
-        assert!(Route::Timestamp.takes(&Method::POST));
-        assert!(Route::Up.takes(&Method::HEAD));
-        assert!(!Route::Up.takes(&Method::POST));
+        let takes = |path, method: &Method| Row::of(path).unwrap().methods.take(method);
+        assert!(!takes("/timestamp", &Method::HEAD));
+        assert!(takes("/timestamp", &Method::POST));
+        assert!(takes("/up", &Method::HEAD));
+        assert!(!takes("/up", &Method::POST));
     }
 }

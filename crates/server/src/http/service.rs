@@ -23,7 +23,7 @@ use super::body::Body;
 use super::client_state::{ClientState, InFlight};
 use super::members;
 use super::query::{Ask, BadQuery, Format};
-use super::route::Route;
+use super::route::{Route, Row};
 use crate::consensus::operators::Denied;
 use crate::metrics::worker::PathLabel;
 use crate::worker::batch::Outcome;
@@ -63,7 +63,7 @@ impl NodeService {
                 Err(text) => {
                     let view = service.sequencer.view();
                     let refused = answer::refusal_with(&view, ErrorCode::BadRequest, text.into());
-                    let label = Route::of(parts.uri.path()).map_or(PathLabel::Other, Route::label);
+                    let label = Row::of(parts.uri.path()).map_or(PathLabel::Other, Row::label);
                     service.count(label, &refused, Some(ErrorCode::BadRequest));
                     Step::Done(answer::and_close(refused, version))
                 }
@@ -87,31 +87,38 @@ impl NodeService {
         };
         if let Some(text) = complaint {
             let code = ErrorCode::BadRequest;
-            let label = Route::of(request.uri().path()).map_or(PathLabel::Other, Route::label);
+            let label = Row::of(request.uri().path()).map_or(PathLabel::Other, Row::label);
             return refuse(label, answer::refusal_with(&view, code, text.into()), code);
         }
         if self.client.take(1, &self.sequencer.shared.clock) == 0 {
             self.sequencer.metrics().requests_over_rate.add_alone(1);
             let code = ErrorCode::Overloaded;
-            let label = Route::of(request.uri().path()).map_or(PathLabel::Other, Route::label);
+            let label = Row::of(request.uri().path()).map_or(PathLabel::Other, Row::label);
             return refuse(label, answer::refusal(&view, code), code);
         }
-        let Some(route) = Route::of(request.uri().path()) else {
+        let Some(row) = Row::of(request.uri().path()) else {
             let code = ErrorCode::NotFound;
             return refuse(PathLabel::Other, answer::refusal(&view, code), code);
         };
-        if !route.takes(request.method()) {
+        if !row.methods.take(request.method()) {
             let code = ErrorCode::MethodNotAllowed;
-            return refuse(route.label(), answer::wrong_method(&view, route), code);
+            return refuse(row.label(), answer::wrong_method(&view, row.methods), code);
         }
-        if route == Route::Timestamp {
-            return self.wait_for_timestamps(&view, request.uri().query());
+        let shared = &self.sequencer.shared;
+        let caller = &self.client.caller();
+        if let Err(reason) = shared.rights.check(row.right, caller, request.headers()) {
+            shared.note_denial(row.right, reason, caller);
+            let text = format!("{}\n", reason.advice());
+            let answer = answer::refusal_with(&view, reason.code(), text.into());
+            return refuse(row.label(), answer, reason.code());
         }
-        if let Route::Admin(admin) = route {
-            return self.operate(&view, admin, request);
+        match row.route {
+            Route::Timestamp => return self.wait_for_timestamps(&view, request.uri().query()),
+            Route::Admin(admin) => return self.operate(&view, admin, request),
+            Route::Up | Route::Ready | Route::Leader | Route::Members | Route::Metrics => {}
         }
-        let answer = self.inform(&view, route);
-        self.count(route.label(), &answer, None);
+        let answer = self.inform(&view, row.route);
+        self.count(row.label(), &answer, None);
         let is_head = *request.method() == Method::HEAD;
         Step::Done(if is_head { answer::without_body(answer) } else { answer })
     }
@@ -119,13 +126,7 @@ impl NodeService {
     /// What an operator asks: understood at once, and waited for until it is done.
     fn operate<B>(&self, view: &View, admin: Admin, request: &Request<B>) -> Step {
         let shared = self.sequencer.shared.clone();
-        let checked = if admin.changes() {
-            admin::check_operator(&shared, self.client.from, request.headers())
-        } else {
-            Ok(())
-        };
-        let order = checked.and_then(|()| admin::order(admin, request.uri().query()));
-        let order = order.and_then(|order| {
+        let order = admin::order(admin, request.uri().query()).and_then(|order| {
             let text = "this node has not joined its cluster yet; ask a member";
             let is_joined = view.is_joined();
             if is_joined { Ok(order) } else { Err(Denied::new(ErrorCode::NotReady, text)) }

@@ -18,6 +18,7 @@ use super::consensus::CLOCK_STATUSES;
 use super::worker::{FAILURES, PathLabel, STATUSES, WorkerMetrics};
 use super::{ConnectionRefusal, Metrics};
 use crate::http::frames::Abuse;
+use crate::rights::{Reason, Right};
 
 /// One scrape of a node's metrics.
 #[derive(Debug)]
@@ -108,6 +109,7 @@ impl Page<'_, '_> {
             "code",
             &codes.collect::<Vec<_>>(),
         )?;
+        self.denials()?;
         self.counters(
             "native_requests",
             "Requests of the native protocol, by what they got. They are in no other count of \
@@ -137,6 +139,28 @@ impl Page<'_, '_> {
             self.sum(|w| &w.waiting) as f64,
         )?;
         self.phases()
+    }
+
+    fn denials(&mut self) -> fmt::Result {
+        let denials = &self.metrics.shared.rights.denials;
+        let mut family = self.describe(
+            "denied",
+            "Requests and native connections refused for want of a right, by what they wanted and \
+             why: port, plain_text, no_token, wrong_token, address, header.",
+            None,
+            MetricType::Counter,
+        )?;
+        for right in Right::ALL {
+            for reason in Reason::ALL {
+                let count = denials.count(right, reason);
+                if count > 0 {
+                    let labels = [("right", right.name()), ("reason", reason.name())];
+                    let mut one = family.encode_family(&labels)?;
+                    one.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn phases(&mut self) -> fmt::Result {

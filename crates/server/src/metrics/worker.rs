@@ -142,7 +142,7 @@ impl WorkerMetrics {
 }
 
 /// The statuses that a node answers with; [`ErrorCode::status`] gives no other.
-pub(crate) const STATUSES: [u16; 10] = [200, 400, 403, 404, 405, 409, 422, 500, 503, 504];
+pub(crate) const STATUSES: [u16; 11] = [200, 400, 401, 403, 404, 405, 409, 422, 500, 503, 504];
 
 /// Why rounds fail, and their labels.
 pub(crate) const FAILURES: [(RoundFailure, &str); 3] = [

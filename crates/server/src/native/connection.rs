@@ -17,14 +17,16 @@ use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::message::{goodbye, pong};
 use epicepoch_wire::native::{
     ErrorFrame, Frame, HEADER_LEN, HelloError, LeaderNotice, Request, TO_SERVER_TAIL_LEN_MAX,
-    ToServer, split,
+    ToServer, Token, split,
 };
 use tokio::io::{AsyncRead as _, ReadBuf};
 
 use super::answers;
 use super::greeting::{self, Refusal};
 use crate::http::client_state::ClientState;
+use crate::http::route::NATIVE;
 use crate::outbox::Outbox;
+use crate::rights::tokens::Tokens;
 use crate::tls::socket::Socket;
 use crate::worker::batch::Outcome;
 use crate::worker::sequencer::{Sequencer, Ticket};
@@ -77,6 +79,11 @@ impl Common {
         self.connections.get() > 0
     }
 
+    /// Goes up when other tokens are in force.
+    fn tokens_version(&self) -> u64 {
+        self.sequencer.shared.rights.clients.as_ref().map_or(0, Tokens::version)
+    }
+
     fn count_connection(&self, change: impl FnOnce(u64) -> u64) {
         self.connections.set(change(self.connections.get()));
         self.sequencer.metrics().native_connections.set(self.connections.get());
@@ -100,6 +107,9 @@ pub(crate) struct Connection {
     farewell: Vec<u8>,
     /// Up to which change of the leader the client has been told.
     leader_changes: u64,
+    /// What its hello showed, and with which tokens in force that was last looked at.
+    token: Option<Token>,
+    tokens_seen: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +136,8 @@ impl Connection {
             outbox: Outbox::default(),
             farewell: Vec::new(),
             leader_changes: common.leader_changes.get(),
+            token: None,
+            tokens_seen: common.tokens_version(),
             common,
         }
     }
@@ -256,6 +268,12 @@ impl Connection {
     fn understand(&mut self, bytes: &[u8]) -> usize {
         let mut rest = bytes;
         let before = self.waiting.len();
+        if self.tokens_seen != self.common.tokens_version() && self.stage == Stage::Open {
+            self.tokens_seen = self.common.tokens_version();
+            if let Err(refusal) = self.admit() {
+                self.send_away(0, refusal);
+            }
+        }
         while self.stage != Stage::Ending {
             if self.stage == Stage::Open {
                 while let Some((head, behind)) = rest.split_first_chunk()
@@ -321,7 +339,9 @@ impl Connection {
                 let sequencer = self.common.sequencer.clone();
                 let view = sequencer.view();
                 let cluster_name = &sequencer.shared.config.cluster_name;
-                if let Err((code, text)) = greeting::check(&hello, &view.published, cluster_name) {
+                let checked = greeting::check(&hello, &view.published, cluster_name);
+                self.token = hello.token;
+                if let Err((code, text)) = self.admit().and(checked) {
                     return self.send_away(0, (code, text));
                 }
                 tracing::debug!(agent = hello.agent, "a native client");
@@ -353,6 +373,22 @@ impl Connection {
             }
             (Stage::Open | Stage::Ending, Err(error)) => self.refuse_protocol(id, &error),
         }
+    }
+
+    /// Whether the client may get timestamps.
+    fn admit(&self) -> Result<(), Refusal> {
+        let shared = &self.common.sequencer.shared;
+        let token = self.token.as_ref().map(|token| token.reveal().as_bytes());
+        shared.rights.check_native(&self.state.caller(), token).map_err(|reason| {
+            shared.note_denial(NATIVE, reason, &self.state.caller());
+            let text = match reason.code() {
+                ErrorCode::Unauthorized => {
+                    "the token in the hello is missing, or none of this node's"
+                }
+                _ => reason.advice(),
+            };
+            (reason.code(), text)
+        })
     }
 
     fn refuse_protocol(&mut self, id: u64, error: &HelloError) {

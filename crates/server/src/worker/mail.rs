@@ -12,6 +12,7 @@ use epicepoch_wire::hello::Hello;
 use tokio::sync::mpsc;
 
 use crate::origins::ConnectionPermit;
+use crate::rights::Port;
 use crate::sync::{AtomicBool, Bell, Mutex, Ordering, PoisonError};
 
 /// Letters that may wait for a worker. It reads them at every turn of its event loop; this many
@@ -21,8 +22,8 @@ const LETTERS_MAX: usize = 4096;
 /// A letter to a worker.
 #[derive(Debug)]
 pub(crate) enum Letter {
-    /// A client's connection, and the permit that counts it.
-    Client(TcpStream, ConnectionPermit),
+    /// A client's connection, where it came in, and the permit that counts it.
+    Client(TcpStream, Port, ConnectionPermit),
     /// Another member's confirm link, whose hello was accepted.
     ConfirmLink { from: NodeId, hello: Box<Hello>, stream: TcpStream },
     /// A confirm of a sibling that has no link of its own to a member.

@@ -26,6 +26,7 @@ use epicepoch_wire::{NodeId, WorkerId};
 
 use crate::metrics::{ConnectionRefusal, Metrics};
 use crate::origins::{ConnectionPermit, Origins};
+use crate::rights::Port;
 use crate::shared::NodeShared;
 
 pub(crate) mod batch;
@@ -56,6 +57,8 @@ struct Handles {
     boxes: Arc<[Letterbox]>,
     metrics: Arc<Metrics>,
     origins: Arc<Origins>,
+    /// Operators apart: clients must not take their places.
+    operators: Arc<Origins>,
     next: AtomicUsize,
     ended: Arc<Ended>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -76,6 +79,7 @@ impl Workers {
             boxes: boxes.clone(),
             metrics: metrics.clone(),
             origins: Origins::new(shared.config.limits.address_request_rate_max),
+            operators: Origins::new(None),
             next: AtomicUsize::new(0),
             ended: Arc::default(),
             threads: Mutex::default(),
@@ -122,29 +126,34 @@ impl Workers {
         }
     }
 
-    /// Hands over a client's connection, to each worker in turn. Closed at once, and counted, if
-    /// the worker cannot take it.
+    /// Hands over a client's connection that came in at `port`, to each worker in turn. Closed at
+    /// once, and counted, if the worker cannot take it.
     pub(crate) fn adopt_client(
         &self,
         stream: TcpStream,
+        port: Port,
         addr: SocketAddr,
         permit: ConnectionPermit,
     ) {
         let worker = self.0.next.fetch_add(1, Ordering::Relaxed) % self.0.boxes.len();
-        if self.0.boxes[worker].put(Letter::Client(stream, permit)).is_err() {
+        if self.0.boxes[worker].put(Letter::Client(stream, port, permit)).is_err() {
             self.0.metrics.count_connection_refused(ConnectionRefusal::Worker);
             tracing::debug!(%addr, worker, "a worker that is full or ending takes no client");
         }
     }
 
-    /// How many client connections there are, those that wait for their worker included.
-    pub fn connections(&self) -> usize {
-        self.0.origins.connections()
+    /// How many connections there are that came in at `port`, those that wait for their worker
+    /// included.
+    pub fn connections(&self, port: Port) -> usize {
+        self.origins(port).connections()
     }
 
-    /// Where the clients of all workers come from.
-    pub(crate) fn origins(&self) -> &Arc<Origins> {
-        &self.0.origins
+    /// Where those come from that came in at `port`.
+    pub(crate) fn origins(&self, port: Port) -> &Arc<Origins> {
+        match port {
+            Port::Shared | Port::Clients => &self.0.origins,
+            Port::Operations => &self.0.operators,
+        }
     }
 
     /// Stops taking requests, finishes those in flight, and ends the threads. Idle connections

@@ -177,9 +177,9 @@ impl Worker {
 
     fn handle_letter(&self, letter: Letter, is_stopping: bool) {
         match letter {
-            Letter::Client(stream, permit) => {
+            Letter::Client(stream, port, permit) => {
                 if !is_stopping {
-                    self.clients.adopt(stream, permit);
+                    self.clients.adopt(stream, port, permit);
                 }
             }
             Letter::ConfirmLink { from, hello, stream } => self.adopt(from, *hello, stream),

@@ -58,7 +58,7 @@ fn the_last_descriptors_are_not_given_to_clients() {
     let mut refused = node.connect();
     refused.send("GET /up");
     assert!(refused.is_closed());
-    assert_eq!(node.workers.connections(), 0);
+    assert_eq!(node.workers.connections(epicepoch_server::rights::Port::Shared), 0);
 }
 
 /// The requests of a test take less time than one of them is worth.

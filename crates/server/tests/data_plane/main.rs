@@ -9,5 +9,6 @@ mod limits;
 mod native;
 mod node;
 mod requests;
+mod rights;
 mod rounds;
 mod tls;

@@ -1,7 +1,7 @@
 //! The native protocol over real sockets: what `docs/protocol.md` says, held from outside.
 
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ fn serving_alone() -> (Cluster, TestNode) {
 
 /// A frame from a node, owned.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Got {
+pub(crate) enum Got {
     Welcome(Box<Welcome>),
     Answer(u64, TimestampRange),
     Error { code: Option<ErrorCode>, closes: bool, id: u64, text: String },
@@ -38,14 +38,18 @@ enum Got {
     End,
 }
 
-struct Native {
+pub(crate) struct Native {
     stream: TcpStream,
     buffer: Vec<u8>,
 }
 
 impl Native {
-    fn connect(node: &TestNode) -> Self {
-        let stream = TcpStream::connect(node.addr).unwrap();
+    pub(crate) fn connect(node: &TestNode) -> Self {
+        Self::connect_to(node.addr)
+    }
+
+    pub(crate) fn connect_to(addr: SocketAddr) -> Self {
+        let stream = TcpStream::connect(addr).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
         Self { stream, buffer: Vec::new() }
@@ -59,7 +63,7 @@ impl Native {
         client
     }
 
-    fn hello(&mut self, hello: &ClientHello) {
+    pub(crate) fn hello(&mut self, hello: &ClientHello) {
         let mut bytes = Vec::new();
         hello.encode(&mut bytes);
         self.send(&bytes);
@@ -69,11 +73,11 @@ impl Native {
         let _ = self.stream.write_all(bytes);
     }
 
-    fn ask(&mut self, id: u64, count: u64) {
+    pub(crate) fn ask(&mut self, id: u64, count: u64) {
         self.send(&Request::new(id, count).unwrap().to_bytes());
     }
 
-    fn next(&mut self) -> Got {
+    pub(crate) fn next(&mut self) -> Got {
         loop {
             if let Some(frame) = split(&self.buffer, TO_CLIENT_TAIL_LEN_MAX).unwrap() {
                 let got = match ToClient::decode(&frame).unwrap() {
@@ -105,7 +109,7 @@ impl Native {
     }
 
     /// The range of the next answer, which must be to `id`.
-    fn range(&mut self, id: u64) -> TimestampRange {
+    pub(crate) fn range(&mut self, id: u64) -> TimestampRange {
         match self.next() {
             Got::Answer(of, range) if of == id => range,
             other => panic!("no answer to {id}: {other:?}"),
@@ -123,7 +127,7 @@ impl Native {
     }
 
     /// The code of an error behind which the connection ends.
-    fn end(&mut self) -> ErrorCode {
+    pub(crate) fn end(&mut self) -> ErrorCode {
         let got = self.next();
         let Got::Error { code: Some(code), closes: true, .. } = got else {
             panic!("no error that closes: {got:?}")
@@ -268,11 +272,11 @@ fn clients_of_another_cluster_version_or_with_a_field_that_insists_are_sent_away
     let newer = ClientHello { newest: 3, oldest: 2, ..ClientHello::default() };
     assert_eq!(refused(newer), ErrorCode::UnsupportedVersion);
     let mut client = Native::connect(&node);
-    let mut token = Vec::new();
-    ClientHello::default().encode(&mut token);
-    token.extend_from_slice(&[0x80, 1, 0, 1, b't']);
-    token[7] = 5;
-    client.send(&token);
+    let mut mode = Vec::new();
+    ClientHello::default().encode(&mut mode);
+    mode.extend_from_slice(&[0x80, 2, 0, 1, b't']);
+    mode[7] = 5;
+    client.send(&mode);
     assert_eq!(client.end(), ErrorCode::Unsupported);
     assert_eq!(node.metric("epicepoch_timestamps_total"), 0);
 }

@@ -15,6 +15,7 @@ use epicepoch_server::Config;
 use epicepoch_server::consensus::operators::Desk;
 use epicepoch_server::listener::{AcceptLimits, Acceptor, ClientListener, DescriptorLimit};
 use epicepoch_server::metrics::Metrics;
+use epicepoch_server::rights::{Port, Rights};
 use epicepoch_server::shared::{Health, NodeClock, NodeShared};
 use epicepoch_server::tls::ClientTls;
 use epicepoch_server::tls::upkeep::Certificates;
@@ -38,7 +39,8 @@ pub(crate) struct TestNode {
     pub(crate) shared: Arc<NodeShared>,
     pub(crate) workers: Workers,
     pub(crate) addr: SocketAddr,
-    acceptor: Acceptor,
+    pub(crate) ops_addr: Option<SocketAddr>,
+    acceptors: Vec<Acceptor>,
     _peer_port: PeerPort,
 }
 
@@ -122,21 +124,28 @@ impl Cluster {
             desk: Desk::open().0,
             tls: ClientTls::load(&config).unwrap(),
             certificates: Certificates::default(),
+            rights: Rights::load(&config.rights).unwrap(),
             config,
             core,
         });
         let metrics = Arc::new(Metrics::new(shared.clone()));
         let workers = Workers::spawn(shared.clone(), metrics.clone()).unwrap();
-        let listener = ClientListener::bind(IpAddr::V4(Ipv4Addr::LOCALHOST), 0).unwrap();
-        let addr = listener.local_addr();
         // Other tests of this process have descriptors, too.
         let descriptors = DescriptorLimit { before: None, now: None };
         let limits =
             AcceptLimits { descriptors_max, ..AcceptLimits::new(&shared.config, descriptors) };
-        let acceptor = listener.spawn(workers.clone(), limits, metrics).unwrap();
+        let has_ops_port = shared.config.rights.ops_addr.is_some();
+        let open = |port| {
+            let listener = ClientListener::bind(IpAddr::V4(Ipv4Addr::LOCALHOST), 0).unwrap();
+            let addr = listener.local_addr();
+            (addr, listener.spawn(workers.clone(), port, limits, metrics.clone()).unwrap())
+        };
+        let (addr, clients) = open(if has_ops_port { Port::Clients } else { Port::Shared });
+        let (ops_addr, operations) = has_ops_port.then(|| open(Port::Operations)).unzip();
+        let acceptors = [clients].into_iter().chain(operations).collect();
         let port = self.ports.remove(&id).expect("a node starts once");
         let peer_port = PeerPort::open(port, shared.clone(), workers.clone());
-        TestNode { shared, workers, addr, acceptor, _peer_port: peer_port }
+        TestNode { shared, workers, addr, ops_addr, acceptors, _peer_port: peer_port }
     }
 
     /// Takes the peer port of a node that is played by the test.
@@ -158,6 +167,11 @@ impl TestNode {
         Client::new(TcpStream::connect(self.addr).unwrap())
     }
 
+    /// A connection to the port of operators.
+    pub(crate) fn connect_ops(&self) -> Client {
+        Client::new(TcpStream::connect(self.ops_addr.expect("a port of operators")).unwrap())
+    }
+
     /// One request on a connection of its own.
     pub(crate) fn request(&self, request: &str) -> Reply {
         self.connect().request(request)
@@ -175,13 +189,13 @@ impl TestNode {
 
     /// Closes the client port.
     pub(crate) fn stop_accepting(&self) {
-        self.acceptor.stop();
+        self.acceptors.iter().for_each(Acceptor::stop);
     }
 }
 
 impl Drop for TestNode {
     fn drop(&mut self) {
-        self.acceptor.stop();
+        self.stop_accepting();
         self.workers.shutdown(Duration::ZERO);
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use epicepoch_core::publication::Role;
+use epicepoch_server::rights::Port;
 use epicepoch_wire::{NodeId, Timestamp, TimestampRange};
 
 use crate::node::{Cluster, PATIENCE, REFUSED_WORKERS, TestNode};
@@ -317,7 +318,7 @@ fn a_node_that_stops_answers_what_waits_and_closes_what_is_idle() {
         assert!(busy.is_closed());
         assert!(stopping.join().unwrap());
     });
-    assert_eq!(node.workers.connections(), 0);
+    assert_eq!(node.workers.connections(Port::Shared), 0);
 }
 
 #[test]

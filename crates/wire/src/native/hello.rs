@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use super::frame::{Frame, HEADER_LEN, Header, KIND_HELLO, KIND_WELCOME};
 use super::message::text;
+use super::token::Token;
 use super::{TO_CLIENT_TAIL_LEN_MAX, TO_SERVER_TAIL_LEN_MAX};
 use crate::cursor::DecodeError;
 use crate::hello::{ADDR_LEN_MAX, CLUSTER_NAME_LEN_MAX};
@@ -34,6 +35,7 @@ const TAG_IN_FLIGHT_MAX: u16 = 0x0007;
 const TAG_IDLE_MS: u16 = 0x0008;
 const TAG_COUNT_MAX: u16 = 0x0009;
 const TAG_MEMBER: u16 = 0x000a;
+const TAG_TOKEN: u16 = 0x8001;
 
 /// Why a beginning is not one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -71,6 +73,8 @@ pub struct ClientHello {
     pub cluster: Option<(ClusterId, HistoryId)>,
     /// Name and version of the client, for logs; may be empty.
     pub agent: String,
+    /// What the client shows to be let in; `None` where nobody asks for it.
+    pub token: Option<Token>,
 }
 
 impl Default for ClientHello {
@@ -82,6 +86,7 @@ impl Default for ClientHello {
             cluster_name: String::new(),
             cluster: None,
             agent: String::new(),
+            token: None,
         }
     }
 }
@@ -98,6 +103,9 @@ impl ClientHello {
         put_common(out, self.features, &self.cluster_name, self.cluster);
         if !self.agent.is_empty() {
             put(out, TAG_AGENT, &[self.agent.as_bytes()]);
+        }
+        if let Some(token) = &self.token {
+            put(out, TAG_TOKEN, &[token.reveal().as_bytes()]);
         }
         let code = u16::from(self.oldest) << 8;
         end(out, start, KIND_HELLO, self.newest, code);
@@ -128,6 +136,10 @@ impl ClientHello {
                 TAG_CLUSTER_NAME => hello.cluster_name = field.text(CLUSTER_NAME_LEN_MAX)?,
                 TAG_CLUSTER => hello.cluster = Some(field.cluster()?),
                 TAG_AGENT => hello.agent = field.text(AGENT_LEN_MAX)?,
+                TAG_TOKEN if hello.token.is_some() => {
+                    return Err(bad("a field that comes twice", u64::from(TAG_TOKEN)).into());
+                }
+                TAG_TOKEN => hello.token = Some(field.token()?),
                 tag => pass_over(tag)?,
             }
         }
@@ -338,6 +350,13 @@ impl Field<'_> {
         Ok((ClusterId(cluster), HistoryId(history)))
     }
 
+    fn token(&self) -> Result<Token, DecodeError> {
+        let length = self.value.len();
+        let token = std::str::from_utf8(self.value).ok().and_then(Token::new);
+        // The error says how long it is, and not what.
+        token.ok_or(bad("the length of a token, or its characters", length as u64))
+    }
+
     fn member(&self) -> Result<MemberAddr, DecodeError> {
         let (node, addr) =
             self.value.split_first_chunk::<8>().ok_or(DecodeError::Truncated("a member"))?;
@@ -399,10 +418,12 @@ mod tests {
         #[test]
         fn a_hello_round_trips(
             features: u64, newest in 1_u8.., name in "[a-z]{0,64}", cluster in cluster(),
-            agent in "\\PC{0,16}",
+            agent in "\\PC{0,16}", token in prop::option::of("[!-~]{1,256}"),
         ) {
             let cluster_name = name;
-            let hello = ClientHello { newest, oldest: 1, features, cluster_name, cluster, agent };
+            let token = token.and_then(|text| Token::new(&text));
+            let hello =
+                ClientHello { newest, oldest: 1, features, cluster_name, cluster, agent, token };
             let mut bytes = Vec::new();
             hello.encode(&mut bytes);
             prop_assert!(bytes.len() <= TO_SERVER_TAIL_LEN_MAX);

@@ -9,14 +9,17 @@
 //! - [`frame`]: the header and the sizes of frames, known and unknown.
 //! - [`hello`]: how a connection begins: who is there, and what both speak.
 //! - [`message`]: what a frame means, for either end.
+//! - [`token`]: what a client shows to be let in.
 
 pub mod frame;
 pub mod hello;
 pub mod message;
+pub mod token;
 
 pub use frame::{ANSWER_LEN, Frame, HEADER_LEN, REQUEST_LEN, split};
 pub use hello::{ClientHello, HelloError, Welcome};
 pub use message::{ErrorFrame, LeaderNotice, Request, ToClient, ToServer};
+pub use token::{TOKEN_LEN_MAX, Token};
 
 /// The version that this code speaks. A connection's version is chosen by the node, in
 /// [`Welcome`].

@@ -6,7 +6,7 @@ use epicepoch_wire::native::hello::{MAGIC, MemberAddr};
 use epicepoch_wire::native::message::{goodbye, ping, pong};
 use epicepoch_wire::native::{
     ClientHello, ErrorFrame, HelloError, LeaderNotice, Request, TO_CLIENT_TAIL_LEN_MAX,
-    TO_SERVER_TAIL_LEN_MAX, ToClient, ToServer, VERSION, Welcome, split,
+    TO_SERVER_TAIL_LEN_MAX, ToClient, ToServer, Token, VERSION, Welcome, split,
 };
 use epicepoch_wire::{ClusterId, Epoch, EpochIndex, HistoryId, NodeId, Timestamp};
 use serde_json::{Value, json};
@@ -79,6 +79,13 @@ fn to_server() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("a hello that says only its version", written(|out| ClientHello::default().encode(out))),
         ("a hello with every field", written(|out| hello().encode(out))),
+        (
+            "a hello with a token",
+            written(|out| {
+                let token = Token::new("example-token-0123456789");
+                ClientHello { token, ..hello() }.encode(out);
+            }),
+        ),
         ("a request for one timestamp", request(0, 1)),
         ("a request for 1000", request(1, 1000)),
         ("a request for 2^32, the most there is", request(u64::MAX, 1 << 32)),
@@ -186,8 +193,14 @@ fn refused() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("client", "a name that is not UTF-8", greeting(KIND_HELLO, 0x0100, &[0, 2, 0, 1, 0xff])),
         (
             "client",
-            "a token, which is not known yet",
-            greeting(KIND_HELLO, 0x0100, &[0x80, 1, 0, 1, b'a']),
+            "a token that comes twice",
+            greeting(KIND_HELLO, 0x0100, &[0x80, 1, 0, 1, b'a'].repeat(2)),
+        ),
+        ("client", "an empty token", greeting(KIND_HELLO, 0x0100, &[0x80, 1, 0, 0])),
+        (
+            "client",
+            "a token with a blank",
+            greeting(KIND_HELLO, 0x0100, &[0x80, 1, 0, 3, b'a', b' ', b'b']),
         ),
         (
             "client",
@@ -235,6 +248,7 @@ fn hello_fields(hello: &ClientHello) -> Value {
         "cluster": hello.cluster.map(|(cluster, _)| cluster.to_string()),
         "history": hello.cluster.map(|(_, history)| number(history.0)),
         "agent": hello.agent,
+        "token": hello.token.as_ref().map(Token::reveal),
     })
 }
 

@@ -24,6 +24,7 @@ use super::heads::{Echo, Heads, Refusal};
 use super::scan::{HotRequest, LIST_COUNT_MAX, REQUEST_LEN_MAX, Scan, scan};
 use crate::metrics::worker::PathLabel;
 use crate::outbox::Outbox;
+use crate::rights::bearer;
 use crate::tls::socket::Socket;
 use crate::worker::batch::Outcome;
 use crate::worker::sequencer::{Sequencer, Ticket};
@@ -56,6 +57,14 @@ pub(crate) struct Common {
 }
 
 impl Common {
+    /// Whether who sends this gets timestamps. Who does not is refused elsewhere.
+    fn admits(&self, request: &HotRequest<'_>) -> bool {
+        let tokens = self.sequencer.shared.rights.clients.as_ref();
+        tokens.is_none_or(|tokens| {
+            bearer(request.authorization).is_some_and(|token| tokens.admit(token))
+        })
+    }
+
     /// What is shared before there are connections.
     pub(crate) fn new(sequencer: Rc<Sequencer>) -> Rc<Self> {
         Rc::new(Self {
@@ -338,6 +347,7 @@ impl Connection {
                 break;
             }
             match scan(rest, max_n) {
+                Scan::Hot(request) if !self.common.admits(&request) => self.stage = Stage::Leaving,
                 Scan::Hot(request) => {
                     self.push(&request);
                     rest = &rest[request.len..];
@@ -358,7 +368,7 @@ impl Connection {
     }
 
     fn push(&mut self, request: &HotRequest<'_>) {
-        let HotRequest { ask, request_id, closes, len: _ } = *request;
+        let HotRequest { ask, request_id, closes, .. } = *request;
         self.request_ids.extend(request_id);
         self.owed_len += owed_len(ask);
         let request_id_len = request_id.len() as u8;

@@ -38,6 +38,8 @@ pub struct HotRequest<'a> {
     pub ask: Ask,
     /// What comes back in `epicepoch-request-id`; empty where none was given.
     pub request_id: &'a [u8],
+    /// What stands in `authorization`; empty where that is not given.
+    pub authorization: &'a [u8],
     /// Whether it is the last one of its connection.
     pub closes: bool,
     /// How many bytes it is.
@@ -79,13 +81,15 @@ impl<'a> Scanner<'a> {
             Format::Range => {}
             Format::Binary | Format::Json => return Err(Stop::Other),
         }
-        let Lines { hosts, request_id, closes } = self.lines()?;
+        let Lines { hosts, request_id, authorization, closes } = self.lines()?;
         // One that names no host, or two, is refused elsewhere (RFC 9112, 3.2).
         if hosts != 1 || self.at > REQUEST_LEN_MAX {
             return Err(Stop::Other);
         }
         let request_id = request_id.unwrap_or_default();
-        Ok(HotRequest { ask, request_id, closes: closes.unwrap_or(false), len: self.at })
+        let authorization = authorization.unwrap_or_default();
+        let closes = closes.unwrap_or(false);
+        Ok(HotRequest { ask, request_id, authorization, closes, len: self.at })
     }
 
     fn peek(&self) -> Result<u8, Stop> {
@@ -169,6 +173,7 @@ impl<'a> Scanner<'a> {
 struct Lines<'a> {
     hosts: u32,
     request_id: Option<&'a [u8]>,
+    authorization: Option<&'a [u8]>,
     closes: Option<bool>,
 }
 
@@ -180,6 +185,10 @@ impl<'a> Lines<'a> {
         };
         match name[0] | 0x20 {
             b'h' if is(b"host") => self.hosts += 1,
+            // Two are somebody else's to refuse.
+            b'a' if is(b"authorization") && self.authorization.replace(value).is_some() => {
+                return Err(Stop::Other);
+            }
             b'c' if is(b"connection") => {
                 let closes = value.eq_ignore_ascii_case(b"close");
                 let is_known = closes || value.eq_ignore_ascii_case(b"keep-alive");

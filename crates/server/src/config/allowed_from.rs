@@ -1,14 +1,14 @@
-//! From where operators may change a node: which addresses the `/admin` paths answer to. It knows
-//! networks, not names: whoever connects has an address.
+//! From where something is taken: changes by operators (`ADMIN_FROM`), and operations in plain text
+//! (`OPS_PLAIN_FROM`). It knows networks, not names: whoever connects has an address.
 
 use std::net::IpAddr;
 
-/// Networks in `ADMIN_FROM` at most.
+/// Networks in one setting at most.
 pub const NETWORKS_MAX: usize = 16;
 
-/// From where a change is taken.
+/// From where something is taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum AdminFrom {
+pub enum AllowedFrom {
     /// From this machine only.
     #[default]
     Loopback,
@@ -26,7 +26,7 @@ pub struct Network {
     bits: u8,
 }
 
-impl AdminFrom {
+impl AllowedFrom {
     /// Reads `loopback`, `any`, or a list such as `10.0.0.0/8,192.0.2.7`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
@@ -40,7 +40,7 @@ impl AdminFrom {
         networks.filter(|networks| networks.len() <= NETWORKS_MAX).map(Self::Networks)
     }
 
-    /// Whether a change is taken from `addr`. An IPv4 address may be written as IPv6.
+    /// Whether it is taken from `addr`. An IPv4 address may be written as IPv6.
     #[must_use]
     pub fn allows(&self, addr: IpAddr) -> bool {
         let addr = addr.to_canonical();
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     fn allows(setting: &str, addr: &str) -> bool {
-        AdminFrom::parse(setting).expect("a setting").allows(addr.parse().expect("an address"))
+        AllowedFrom::parse(setting).expect("a setting").allows(addr.parse().expect("an address"))
     }
 
     #[test]
@@ -129,7 +129,7 @@ mod tests {
             "a,any",
             &many,
         ] {
-            assert_eq!(AdminFrom::parse(bad), None, "{bad}");
+            assert_eq!(AllowedFrom::parse(bad), None, "{bad}");
         }
     }
 }

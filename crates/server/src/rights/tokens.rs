@@ -1,0 +1,223 @@
+//! Bearer tokens from a file: one on each line, so that a new one can be handed out before an old
+//! one is taken back. They are never logged and never shown, and how long a comparison takes does not
+//! say how much of a token was right; how long the tokens are is no secret.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use subtle::{Choice, ConstantTimeEq as _};
+use thiserror::Error;
+
+/// Shortest token, bytes: 16 random hexadecimal digits are the least that cannot be guessed over a
+/// network.
+pub const TOKEN_LEN_MIN: usize = 16;
+/// Longest token, bytes; it has to fit the hello of the native protocol.
+pub const TOKEN_LEN_MAX: usize = epicepoch_wire::native::TOKEN_LEN_MAX;
+/// Tokens in a file at most: each is compared with every token that is sent.
+pub const TOKENS_MAX: usize = 32;
+/// Bytes of a file at most.
+const FILE_LEN_MAX: u64 = 64 << 10;
+
+/// Why a file of tokens is of no use.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TokenFileError {
+    /// Make it readable to the user that the node runs as.
+    #[error("{setting}: {path} cannot be read: {source}", path = .path.display())]
+    Read {
+        /// The setting that names it.
+        setting: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Write the file as the text says.
+    #[error(
+        "{setting}: {path}: {complaint}; allowed are 1 to {TOKENS_MAX} tokens, one on each line, each \
+         of {TOKEN_LEN_MIN} to {TOKEN_LEN_MAX} visible ASCII characters, and lines that begin with #",
+        path = .path.display()
+    )]
+    Content {
+        /// The setting that names it.
+        setting: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and on which line; never the token.
+        complaint: String,
+    },
+}
+
+/// The tokens of a file that is read again and again.
+pub struct Tokens {
+    setting: &'static str,
+    path: PathBuf,
+    current: ArcSwap<Vec<Box<[u8]>>>,
+    /// Goes up after other tokens came into force.
+    version: AtomicU64,
+    /// The last complaint about the file, so that each is logged once.
+    complaint: Mutex<Option<String>>,
+}
+
+impl Tokens {
+    /// Reads a file; `setting` names it.
+    ///
+    /// # Errors
+    /// When it cannot be read, or holds no tokens.
+    pub fn read(setting: &'static str, path: &Path) -> Result<Self, TokenFileError> {
+        let tokens = read(setting, path)?;
+        let current = ArcSwap::from_pointee(tokens);
+        Ok(Self {
+            setting,
+            path: path.to_owned(),
+            current,
+            version: AtomicU64::new(0),
+            complaint: Mutex::default(),
+        })
+    }
+
+    /// Whether `sent` is one of them. Every one is looked at, whichever it is.
+    #[must_use]
+    pub fn admit(&self, sent: &[u8]) -> bool {
+        let tokens = self.current.load();
+        let none = Choice::from(0);
+        bool::from(tokens.iter().fold(none, |found, token| found | token.ct_eq(sent)))
+    }
+
+    /// How often other tokens came into force: who was let in with those of before has to be looked at
+    /// again.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// Reads the file again. What is no good leaves the old tokens in force, and is logged once.
+    pub fn reload(&self) {
+        let read = read(self.setting, &self.path);
+        let mut last = self.complaint.lock().unwrap_or_else(PoisonError::into_inner);
+        match read {
+            Ok(tokens) => {
+                *last = None;
+                if **self.current.load() != tokens {
+                    let count = tokens.len();
+                    self.current.store(Arc::new(tokens));
+                    self.version.fetch_add(1, Ordering::Release);
+                    tracing::info!(setting = self.setting, count, "tokens were read again");
+                }
+            }
+            Err(error) => {
+                let text = error.to_string();
+                if last.as_ref() != Some(&text) {
+                    tracing::error!(error = text, "the tokens of before stay in force");
+                    *last = Some(text);
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokens").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+fn read(setting: &'static str, path: &Path) -> Result<Vec<Box<[u8]>>, TokenFileError> {
+    let path = path.to_owned();
+    let mut text = Vec::new();
+    let whole =
+        File::open(&path).and_then(|file| file.take(FILE_LEN_MAX + 1).read_to_end(&mut text));
+    if let Err(source) = whole {
+        return Err(TokenFileError::Read { setting, path, source });
+    }
+    parse(&text).map_err(|complaint| TokenFileError::Content { setting, path, complaint })
+}
+
+fn parse(text: &[u8]) -> Result<Vec<Box<[u8]>>, String> {
+    if text.len() as u64 > FILE_LEN_MAX {
+        return Err(format!("it is longer than {FILE_LEN_MAX} bytes"));
+    }
+    let mut tokens: Vec<Box<[u8]>> = Vec::new();
+    for (at, line) in text.split(|byte| *byte == b'\n').enumerate() {
+        let token = line.trim_ascii();
+        if token.is_empty() || token[0] == b'#' {
+            continue;
+        }
+        let number = at + 1;
+        if !token.iter().all(u8::is_ascii_graphic) {
+            return Err(format!("line {number} holds what is no visible ASCII character"));
+        }
+        if !(TOKEN_LEN_MIN..=TOKEN_LEN_MAX).contains(&token.len()) {
+            return Err(format!("line {number} has {} characters", token.len()));
+        }
+        tokens.push(token.into());
+    }
+    match tokens.len() {
+        0 => Err("it holds no token".to_owned()),
+        1..=TOKENS_MAX => Ok(tokens),
+        count => Err(format!("it holds {count} tokens")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: &str = "old-token-0123456789";
+    const NEW: &str = "new-token-0123456789";
+
+    #[test]
+    fn a_file_holds_a_token_on_each_line() {
+        let text = format!("# of the team\n\n{OLD}\r\n  {NEW}  \n#{OLD}x\n");
+        let tokens = parse(text.as_bytes()).unwrap();
+        assert_eq!(tokens, [OLD.as_bytes().into(), NEW.as_bytes().into()]);
+        let long = "x".repeat(TOKEN_LEN_MAX);
+        assert_eq!(parse(long.as_bytes()).map(|tokens| tokens.len()), Ok(1));
+    }
+
+    #[test]
+    fn a_file_that_would_admit_nobody_or_anybody_is_refused_without_showing_a_token() {
+        let many = format!("{OLD}\n").repeat(TOKENS_MAX + 1);
+        let long = "x".repeat(TOKEN_LEN_MAX + 1);
+        let huge = "#".repeat(FILE_LEN_MAX as usize + 1);
+        for bad in ["", "\n\n", "# nothing\n", "short", "two words are long enough", &many, &long] {
+            let complaint = parse(bad.as_bytes()).unwrap_err();
+            assert!(
+                bad.is_empty() || !complaint.contains(bad.trim()) || bad == "\n\n",
+                "{complaint}"
+            );
+        }
+        assert!(parse(huge.as_bytes()).is_err());
+        assert!(parse(format!("{OLD}\nt\u{f6}ken-0123456789\n").as_bytes()).is_err());
+    }
+
+    #[test]
+    fn tokens_are_taken_up_and_taken_back_and_stay_in_force_while_the_file_is_no_good() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokens");
+        let admitted = |tokens: &Tokens| [OLD, NEW].map(|token| tokens.admit(token.as_bytes()));
+        assert!(matches!(Tokens::read("X", &path), Err(TokenFileError::Read { .. })));
+        std::fs::write(&path, OLD).unwrap();
+        let tokens = Tokens::read("X", &path).unwrap();
+        assert_eq!(admitted(&tokens), [true, false]);
+        std::fs::write(&path, format!("{OLD}\n{NEW}\n")).unwrap();
+        tokens.reload();
+        assert_eq!(admitted(&tokens), [true, true]);
+        std::fs::write(&path, "").unwrap();
+        tokens.reload();
+        assert_eq!(admitted(&tokens), [true, true], "an empty file is no good");
+        std::fs::remove_file(&path).unwrap();
+        tokens.reload();
+        assert_eq!(admitted(&tokens), [true, true], "no file is no good");
+        std::fs::write(&path, NEW).unwrap();
+        tokens.reload();
+        assert_eq!(admitted(&tokens), [false, true]);
+        let shown = format!("{tokens:?}");
+        assert!(!shown.contains(NEW), "{shown}");
+    }
+}
