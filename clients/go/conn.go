@@ -32,7 +32,7 @@ type connection struct {
 
 // connect dials and greets; the context bounds both.
 func connect(ctx context.Context, o *options, addr string, expected *Cluster) (*connection, error) {
-	stream, err := o.dial(ctx, addr)
+	stream, err := o.connect(ctx, addr)
 	if err != nil {
 		return nil, unreachable(addr, err)
 	}

@@ -2,6 +2,7 @@ package epicepoch
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,6 +22,7 @@ type options struct {
 	hedgeAfter     time.Duration
 	token          func() string
 	dial           func(ctx context.Context, addr string) (net.Conn, error)
+	tls            *tls.Config
 	log            *slog.Logger
 	hooks          Hooks
 }

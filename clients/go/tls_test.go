@@ -1,0 +1,105 @@
+package epicepoch
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// certificates has the binary make an authority, a node's pair and a client's, in a directory of their own.
+func certificates(t *testing.T, bin string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, args := range [][]string{
+		{"certs", "ca", "--dir", dir},
+		{"certs", "node", "--dir", dir, "1=127.0.0.1"},
+		{"certs", "client", "--dir", dir, "app"},
+	} {
+		if said, err := exec.Command(bin, args...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, said)
+		}
+	}
+	return dir
+}
+
+// trusting is a config that trusts the authority of a directory, and shows its client's certificate.
+func trusting(t *testing.T, dir string, shows bool) *tls.Config {
+	t.Helper()
+	bundle, err := os.ReadFile(filepath.Join(dir, "ca.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := &tls.Config{RootCAs: x509.NewCertPool()}
+	if !config.RootCAs.AppendCertsFromPEM(bundle) {
+		t.Fatal("no authority")
+	}
+	if shows {
+		pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "client-app.pem"), filepath.Join(dir, "client-app.key"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config
+}
+
+func TestASecuredNodeServesItsOwnClientsAlone(t *testing.T) {
+	bin, err := oracleBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, foreign := certificates(t, bin), certificates(t, bin)
+	addr, raft := freeAddress(t), freeAddress(t)
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := exec.Command(bin, "serve", "--single", "--bootstrap", "--node-id", "1", "--raft-addr", raft,
+		"--http-port", port, "--data-dir", filepath.Join(t.TempDir(), "data"), "--client-tls", "on",
+		"--cert-file", filepath.Join(dir, "node-1.pem"), "--key-file", filepath.Join(dir, "node-1.key"),
+		"--client-ca-file", filepath.Join(dir, "ca.pem"))
+	if err := node.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		node.Process.Kill()
+		node.Wait()
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	client, err := Dial(ctx, []string{addr}, WithTLS(trusting(t, dir, true)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	last := Timestamp{}
+	for range 100 {
+		timestamp, err := client.Timestamp(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if timestamp.Compare(last) <= 0 {
+			t.Fatalf("%v came after %v", timestamp, last)
+		}
+		last = timestamp
+	}
+	for name, opts := range map[string][]Option{
+		"plain":                  nil,
+		"no certificate":         {WithTLS(trusting(t, dir, false))},
+		"another authority":      {WithTLS(trusting(t, foreign, true))},
+		"TLS 1.2 at most, plain": {WithTLS(&tls.Config{MaxVersion: tls.VersionTLS12, MinVersion: tls.VersionTLS12})},
+	} {
+		brief, cancel := context.WithTimeout(ctx, time.Second)
+		if refused, err := Dial(brief, []string{addr}, opts...); err == nil {
+			refused.Close()
+			t.Errorf("%s: it was let in", name)
+		}
+		cancel()
+	}
+}
