@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use clap::ArgMatches;
-use epicepoch_client::{Client, Options};
+use epicepoch_client::{Client, Options, Tls};
 
 use crate::failure::Failure;
 use crate::settings::whole_number;
@@ -17,7 +17,9 @@ pub(crate) fn client(
     environment: &Environment,
 ) -> Result<(Client, Instant), Failure> {
     let (text, origin) = named(matches, environment)?;
-    let client = Client::new(addresses(&text), Options::default())
+    let mut options = Options::default();
+    options.tls = tls(matches, environment)?;
+    let client = Client::new(addresses(&text), options)
         .with_context(|| format!("{text:?} (from {origin})"))
         .map_err(Failure::usage)?;
     Ok((client, deadline(matches)?))
@@ -32,6 +34,32 @@ pub(crate) fn given(
     let (_, deadline) = client(matches, environment)?;
     let (text, _) = named(matches, environment)?;
     Ok((addresses(&text).collect(), deadline))
+}
+
+/// What `--ca-file` and its companions, or their variables, say about TLS.
+pub(crate) fn tls(matches: &ArgMatches, environment: &Environment) -> Result<Option<Tls>, Failure> {
+    let file = |flag: &str, name: &'static str| -> Result<Option<String>, Failure> {
+        match matches.get_one::<String>(flag) {
+            Some(path) => Ok(Some(path.clone())),
+            None => Ok(variable(environment, name).map_err(Failure::usage)?),
+        }
+    };
+    let pair = (file("cert-file", CERT_VARIABLE)?, file("key-file", KEY_VARIABLE)?);
+    let tls = match (file("ca-file", CA_VARIABLE)?, pair) {
+        (None, (None, None)) => return Ok(None),
+        (None, _) => Err(anyhow!(
+            "a certificate is given (--cert-file, --key-file) and no authority of the nodes: give \
+             --ca-file, too"
+        )),
+        (Some(ca), (None, None)) => Tls::trusting(ca).map_err(Into::into),
+        (Some(ca), (Some(cert), Some(key))) => {
+            Tls::trusting(ca).and_then(|tls| tls.showing(cert, key)).map_err(Into::into)
+        }
+        (Some(_), (Some(_), None) | (None, Some(_))) => {
+            Err(anyhow!("--cert-file and --key-file belong together: give both, or none"))
+        }
+    };
+    tls.map(Some).map_err(Failure::usage)
 }
 
 /// The list of addresses as text, and where it came from.
@@ -83,6 +111,12 @@ pub(crate) fn duration(text: &str, max: Duration) -> Option<Duration> {
     (Duration::from_millis(1)..=max).contains(&duration).then_some(duration)
 }
 
+/// Names the file of authorities as a variable.
+const CA_VARIABLE: &str = "EPICEPOCH_CA_FILE";
+/// Names the file of the client's certificate as a variable.
+const CERT_VARIABLE: &str = "EPICEPOCH_CERT_FILE";
+/// Names the file of its key as a variable.
+const KEY_VARIABLE: &str = "EPICEPOCH_KEY_FILE";
 /// Names the addresses as a variable.
 const VARIABLE: &str = "EPICEPOCH_ADDRS";
 /// The client ports of `epicepoch dev`, then the default port of a node.

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
 use epicepoch_client::Member;
+use epicepoch_client::dial::{Alpn, Dialer};
 use epicepoch_wire::http::PATH_ADMIN_CLOCK;
 use serde_json::{Value, json};
 
@@ -44,8 +45,10 @@ struct Row {
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
     let (client, deadline) = addresses::client(matches, environment)?;
     let members = addresses::block_on(client.members(deadline))??;
+    let tls = addresses::tls(matches, environment)?;
+    let dialer = Dialer::new(tls.as_ref(), Alpn::Http1);
     let rows = members.members.into_iter().map(|member| {
-        let clock = Order::look(PATH_ADMIN_CLOCK).ask(&member.addr, deadline);
+        let clock = Order::look(PATH_ADMIN_CLOCK).ask(&dialer, &member.addr, deadline);
         Row { clock: clock.map_err(Setback::into_text), member }
     });
     let rows: Vec<Row> = rows.collect();

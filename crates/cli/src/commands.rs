@@ -7,7 +7,7 @@ use epicepoch_bench::run::config::{CONNECTIONS_MAX, COUNT_MAX, IN_FLIGHT_MAX, TH
 
 use crate::settings::{Group, Kind, Setting, TABLE};
 use crate::sources::CONFIG;
-use crate::{bench, clock, knee, leader, member, reports};
+use crate::{bench, certs, clock, knee, leader, member, reports};
 
 /// The whole command line.
 pub(crate) fn tree() -> Command {
@@ -25,6 +25,7 @@ pub(crate) fn tree() -> Command {
             member::command(),
             leader::command(),
             clock::command(),
+            certs::command(),
             probe(),
             bench(),
             sim(),
@@ -378,7 +379,7 @@ fn number(name: &'static str, allowed: RangeInclusive<u64>, help: &'static str) 
     text(name, "K", help).value_parser(value_parser!(u64).range(allowed))
 }
 
-pub(crate) fn client_arguments() -> [Arg; 2] {
+pub(crate) fn client_arguments() -> [Arg; 5] {
     [
         Arg::new("addr")
             .long("addr")
@@ -394,7 +395,18 @@ pub(crate) fn client_arguments() -> [Arg; 2] {
             .value_name("TIME")
             .default_value("5s")
             .help("When to give up, such as 5s or 500ms"),
+        tls_file("ca-file", "Authorities of the nodes, as PEM: speaks TLS", "EPICEPOCH_CA_FILE"),
+        tls_file("cert-file", "Certificate to show to nodes, as PEM", "EPICEPOCH_CERT_FILE"),
+        tls_file("key-file", "Key of that certificate, as PEM", "EPICEPOCH_KEY_FILE"),
     ]
+}
+
+fn tls_file(name: &'static str, help: &'static str, variable: &'static str) -> Arg {
+    Arg::new(name)
+        .long(name)
+        .value_name("FILE")
+        .help(format!("{help} [env: {variable}]"))
+        .help_heading("TLS")
 }
 
 pub(crate) fn json() -> Arg {
@@ -442,6 +454,7 @@ Try it:
   epicepoch status                             who leads
   epicepoch member list                        who belongs to it, and how far each is
   epicepoch leader transfer                    let another node lead
+  epicepoch certs --help                       certificates, for TLS
   epicepoch bench run --rate 1000              how fast it is
   epicepoch probe                              what clients see, for a monitoring system
 
@@ -496,6 +509,7 @@ mod tests {
             "member",
             "leader",
             "clock",
+            "certs",
             "probe",
             "bench",
             "sim",

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow};
 use clap::ArgMatches;
 use epicepoch_bench::http1::parse_response;
+use epicepoch_client::dial::{Alpn, BlockingSocket, Dialer};
 use epicepoch_wire::http::{
     ErrorCode, HEADER_ADMIN, HEADER_ERROR, HEADER_LEADER, PATH_ADMIN_MEMBERS,
 };
@@ -64,14 +65,16 @@ impl Order {
         environment: &Environment,
     ) -> Result<Value, Failure> {
         let (addrs, deadline) = addresses::given(matches, environment)?;
+        let tls = addresses::tls(matches, environment)?;
+        let dialer = Dialer::new(tls.as_ref(), Alpn::Http1);
         let question = Self::look(PATH_ADMIN_MEMBERS);
         let mut last = anyhow!("nobody was asked");
         loop {
             for addr in &addrs {
                 let attempt = deadline.min(Instant::now() + ATTEMPT_TIMEOUT);
-                let taken = match question.follow(addr, attempt) {
+                let taken = match question.follow(&dialer, addr, attempt) {
                     Ok((_, document)) if self.method == "GET" => Ok(document),
-                    Ok((leader, _)) => self.ask(&leader, deadline),
+                    Ok((leader, _)) => self.ask(&dialer, &leader, deadline),
                     Err(setback) => Err(setback),
                 };
                 match taken {
@@ -89,10 +92,15 @@ impl Order {
     }
 
     /// Asks `addr`, then whom it names as the leader, and so on; returns who answered, and what.
-    fn follow(&self, addr: &str, deadline: Instant) -> Result<(String, Value), Setback> {
+    fn follow(
+        &self,
+        dialer: &Dialer,
+        addr: &str,
+        deadline: Instant,
+    ) -> Result<(String, Value), Setback> {
         let mut addr = addr.to_owned();
         for _ in 0..HOPS_MAX {
-            match self.ask(&addr, deadline) {
+            match self.ask(dialer, &addr, deadline) {
                 Ok(document) => return Ok((addr, document)),
                 Err(Setback::Elsewhere { leader, .. }) => addr = leader,
                 Err(setback) => return Err(setback),
@@ -102,8 +110,13 @@ impl Order {
     }
 
     /// Asks one node, once.
-    pub(crate) fn ask(&self, addr: &str, deadline: Instant) -> Result<Value, Setback> {
-        let answer = self.exchange(addr, deadline)?;
+    pub(crate) fn ask(
+        &self,
+        dialer: &Dialer,
+        addr: &str,
+        deadline: Instant,
+    ) -> Result<Value, Setback> {
+        let answer = self.exchange(dialer, addr, deadline)?;
         if answer.status == 200 {
             let document = serde_json::from_slice(&answer.body);
             return document.map_err(|_| Setback::Final(no_oracle(addr)));
@@ -125,9 +138,9 @@ impl Order {
         })
     }
 
-    fn exchange(&self, addr: &str, deadline: Instant) -> Result<Answer, Setback> {
+    fn exchange(&self, dialer: &Dialer, addr: &str, deadline: Instant) -> Result<Answer, Setback> {
         let passing = |error: io::Error| Setback::Passing(anyhow!("{addr}: {error}"));
-        let mut stream = connect(addr, deadline).map_err(passing)?;
+        let mut stream = connect(dialer, addr, deadline).map_err(passing)?;
         let request = format!(
             "{} {} HTTP/1.1\r\nhost: {addr}\r\n{HEADER_ADMIN}: cli\r\ncontent-length: 0\r\n\r\n",
             self.method, self.target
@@ -183,14 +196,15 @@ fn left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }
 
-fn connect(addr: &str, deadline: Instant) -> io::Result<TcpStream> {
+fn connect(dialer: &Dialer, name: &str, deadline: Instant) -> io::Result<BlockingSocket> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for addr in addr.to_socket_addrs()? {
+    for addr in name.to_socket_addrs()? {
         match TcpStream::connect_timeout(&addr, left(deadline).min(CONNECT_TIMEOUT)) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
                 stream.set_write_timeout(Some(left(deadline)))?;
-                return Ok(stream);
+                stream.set_read_timeout(Some(left(deadline)))?;
+                return dialer.secure_blocking(stream, name);
             }
             Err(error) => last = error,
         }
@@ -198,7 +212,7 @@ fn connect(addr: &str, deadline: Instant) -> io::Result<TcpStream> {
     Err(last)
 }
 
-fn receive(stream: &mut TcpStream, deadline: Instant) -> io::Result<Answer> {
+fn receive(stream: &mut BlockingSocket, deadline: Instant) -> io::Result<Answer> {
     let mut buffer = Vec::new();
     loop {
         if let Some((response, _)) = parse_response(&buffer).map_err(io::Error::other)? {
@@ -212,7 +226,7 @@ fn receive(stream: &mut TcpStream, deadline: Instant) -> io::Result<Answer> {
         if Instant::now() >= deadline {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
         }
-        stream.set_read_timeout(Some(left(deadline)))?;
+        stream.tcp().set_read_timeout(Some(left(deadline)))?;
         let mut chunk = [0; 8192];
         match stream.read(&mut chunk) {
             Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "no answer")),

@@ -13,6 +13,7 @@ use epicepoch_wire::http::{PATH_LEADER, PATH_READY, RANGE_COUNT_MAX};
 use epicepoch_wire::{Timestamp, TimestampRange};
 use tokio::sync::Notify;
 
+use crate::dial::{Alpn, Dialer};
 use crate::driver::Core;
 use crate::error::{
     AskError, BadAnswer, ConnectError, MembersError, NewClientError, Setback, TimestampsError,
@@ -20,6 +21,7 @@ use crate::error::{
 use crate::members::{Members, is_address};
 use crate::observer::Observer;
 use crate::session::{Action, End, Goal, Pursuit, Session};
+use crate::tls::Tls;
 use crate::transport::{Answer, Transport};
 use crate::waiters::{Outcome, Waiters};
 
@@ -75,6 +77,8 @@ pub struct Options {
     /// Seed of the jitter in waiting times. Default from the system's randomness, so that
     /// clients do not retry in step; set it to repeat a test.
     pub seed: u64,
+    /// TLS towards the nodes. Default none: plain TCP.
+    pub tls: Option<Tls>,
     /// Who counts what happens. Default nobody. Not over HTTP.
     pub observer: Option<Arc<dyn Observer>>,
 }
@@ -156,11 +160,13 @@ impl Client {
             hedge_after: options.hedge_after,
             cluster_name: options.cluster_name.clone(),
             observer: options.observer.clone(),
+            dialer: Dialer::new(options.tls.as_ref(), Alpn::Native),
             bell: Notify::new(),
             is_closed: AtomicBool::new(false),
             is_driven: AtomicBool::new(false),
         });
-        let shared = Shared { core, session, transport: Transport::default(), options };
+        let transport = Transport::new(Dialer::new(options.tls.as_ref(), Alpn::Http1));
+        let shared = Shared { core, session, transport, options };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -304,6 +310,7 @@ impl Default for Options {
             cluster_name: None,
             hedge_after: None,
             via: Via::Native,
+            tls: None,
             seed: fastrand::u64(..),
             observer: None,
         }

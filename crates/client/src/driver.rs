@@ -24,6 +24,7 @@ use tokio::sync::Notify;
 use tracing::Instrument as _;
 
 use crate::client::now;
+use crate::dial::Dialer;
 use crate::error::{Setback, TimestampsError};
 use crate::link::{Link, NoLink, foreign, lost};
 use crate::members::is_address;
@@ -44,6 +45,8 @@ pub(crate) struct Core {
     /// The cluster name that nodes must have.
     pub(crate) cluster_name: Option<String>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
+    /// Opens connections of the native protocol.
+    pub(crate) dialer: Dialer,
     /// Rung when a caller opens a batch, and when the client is dropped.
     pub(crate) bell: Notify,
     /// The last client was dropped.
@@ -64,7 +67,7 @@ impl Core {
 
     /// Learns the members anew from the node at `addr`: to be greeted is to be told who they are.
     async fn refresh(self: Arc<Self>, addr: String) {
-        let link = Link::open(&addr, self.cluster_name.as_deref());
+        let link = Link::open(&self.dialer, &addr, self.cluster_name.as_deref());
         let opening = tokio::time::timeout(self.attempt_timeout, link);
         let Ok(Ok((_, welcome))) = opening.await else { return };
         let mut session = self.session();
@@ -273,7 +276,7 @@ impl Driver {
     /// Opens a connection; deadlines come meanwhile.
     async fn open(&mut self, addr: &str) -> Result<(Link, Welcome), Next> {
         let core = self.core.clone();
-        let link = Link::open(addr, core.cluster_name.as_deref());
+        let link = Link::open(&core.dialer, addr, core.cluster_name.as_deref());
         let opening = tokio::time::timeout(core.attempt_timeout, link);
         let mut opening = pin!(opening);
         let opened = loop {
@@ -378,7 +381,9 @@ impl Driver {
 
     fn hedge(&self) -> Option<Hedge> {
         let name = self.core.cluster_name.clone();
-        self.core.hedge_after.map(|after| Hedge::new(after, self.core.attempt_timeout, name))
+        let dialer = self.core.dialer.clone();
+        let patience = self.core.attempt_timeout;
+        self.core.hedge_after.map(|after| Hedge::new(after, patience, name, dialer))
     }
 
     fn expire(&mut self) {

@@ -18,6 +18,8 @@
 //! - [`error`]: what can go wrong, one enum per operation.
 //! - [`members`]: the cluster as a node describes it.
 //! - [`observer`]: hooks for metrics.
+//! - [`tls`]: whom a client trusts, and what it shows.
+//! - [`dial`]: connections to nodes, for what speaks a protocol of its own.
 //! - [`wall_time`]: timestamps and `SystemTime`.
 //! - `session`: whom to ask next, how long to wait, which answers to believe.
 //! - `waiters`: who waits for what, and the requests that callers share.
@@ -26,12 +28,14 @@
 
 pub mod blocking;
 pub mod client;
+pub mod dial;
 mod driver;
 pub mod error;
 mod link;
 pub mod members;
 pub mod observer;
 mod session;
+pub mod tls;
 mod transport;
 mod waiters;
 pub mod wall_time;
@@ -43,6 +47,7 @@ pub use error::{
 };
 pub use members::{Member, Members};
 pub use observer::Observer;
+pub use tls::{Tls, TlsError};
 
 /// The README's example compiles, or its test fails.
 #[cfg(doctest)]

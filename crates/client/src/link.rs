@@ -11,14 +11,14 @@ use epicepoch_wire::native::{
     ClientHello, Frame, HEADER_LEN, HelloError, TO_CLIENT_TAIL_LEN_MAX, ToClient, Welcome, split,
 };
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
-use tokio::net::TcpStream;
 
+use crate::dial::{Dialer, Socket};
 use crate::error::{BadAnswer, Setback};
 
 /// A connection that was welcomed.
 #[derive(Debug)]
 pub(crate) struct Link {
-    stream: TcpStream,
+    stream: Socket,
     /// Bytes to send, and how many of them were.
     pub(crate) out: Vec<u8>,
     written: usize,
@@ -41,14 +41,11 @@ pub(crate) enum NoLink {
 impl Link {
     /// Connects to `addr` and says hello, and of which name its cluster has to be.
     pub(crate) async fn open(
+        dialer: &Dialer,
         addr: &str,
         cluster_name: Option<&str>,
     ) -> Result<(Self, Welcome), NoLink> {
-        let stream = TcpStream::connect(addr).await.and_then(|stream| {
-            stream.set_nodelay(true)?;
-            Ok(stream)
-        });
-        let stream = stream.map_err(|error| {
+        let stream = dialer.dial(addr).await.map_err(|error| {
             let (addr, reason) = (addr.to_owned(), error.to_string());
             NoLink::Setback(Setback::Unreachable { addr, reason })
         })?;
@@ -111,6 +108,8 @@ impl Link {
         if self.written == self.out.len() {
             self.out.clear();
             self.written = 0;
+            // TLS records may still wait for the socket. Where they do, it wakes this task.
+            let _: Poll<()> = Pin::new(&mut self.stream).poll_flush(context)?;
         }
         let mut buffer = ReadBuf::new(&mut self.input[self.filled..]);
         ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer))?;

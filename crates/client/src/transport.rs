@@ -11,8 +11,8 @@ use http::{HeaderMap, Request};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 
+use crate::dial::Dialer;
 use crate::error::Setback;
 
 /// What came back, with the headers that mean something here.
@@ -26,14 +26,20 @@ pub(crate) struct Answer {
 }
 
 /// Connections that wait for their next request, by address.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Transport {
+    dialer: Dialer,
     idle: Mutex<HashMap<String, Vec<Connection>>>,
 }
 
 type Connection = SendRequest<Empty<Bytes>>;
 
 impl Transport {
+    /// No connections yet.
+    pub(crate) fn new(dialer: Dialer) -> Self {
+        Self { dialer, idle: Mutex::default() }
+    }
+
     /// Asks `addr` for `path`. Dropping the future closes the connection.
     ///
     /// A kept connection that turns out to be dead is replaced once, at once: the server may
@@ -45,7 +51,7 @@ impl Transport {
         {
             return Ok(answer);
         }
-        let fresh = connect(addr).await?;
+        let fresh = self.connect(addr).await?;
         self.ask(addr, path, fresh).await
     }
 
@@ -70,6 +76,19 @@ impl Transport {
             leader: text(HEADER_LEADER),
             body,
         })
+    }
+
+    async fn connect(&self, addr: &str) -> Result<Connection, Setback> {
+        let unreachable = |error: std::io::Error| Setback::Unreachable {
+            addr: addr.to_owned(),
+            reason: error.to_string(),
+        };
+        let stream = self.dialer.dial(addr).await.map_err(unreachable)?;
+        let handshake = http1::handshake(TokioIo::new(stream)).await;
+        let (connection, driver) = handshake.map_err(|error| lost(addr, &error))?;
+        // The driver ends with its connection; whoever waits for an answer sees the error itself.
+        tokio::spawn(async move { drop(driver.await) });
+        Ok(connection)
     }
 
     fn take_idle(&self, addr: &str) -> Option<Connection> {
@@ -97,20 +116,6 @@ impl Transport {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Vec<Connection>>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-async fn connect(addr: &str) -> Result<Connection, Setback> {
-    let unreachable = |error: std::io::Error| Setback::Unreachable {
-        addr: addr.to_owned(),
-        reason: error.to_string(),
-    };
-    let stream = TcpStream::connect(addr).await.map_err(unreachable)?;
-    stream.set_nodelay(true).map_err(unreachable)?;
-    let handshake = http1::handshake(TokioIo::new(stream)).await;
-    let (connection, driver) = handshake.map_err(|error| lost(addr, &error))?;
-    // The driver ends with its connection; whoever waits for an answer sees the error itself.
-    tokio::spawn(async move { drop(driver.await) });
-    Ok(connection)
 }
 
 fn header(headers: &HeaderMap, name: &str) -> Option<String> {

@@ -2,15 +2,16 @@
 //! counted: headers and all that a transport adds, nothing below TCP. It never looks at them.
 
 use std::io;
-use std::net::SocketAddr;
 
+use epicepoch_client::dial::{Alpn, Dialer, Socket};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+
+use super::lane::Lane;
 
 /// A TCP connection.
 #[derive(Debug)]
 pub(super) struct Channel {
-    stream: TcpStream,
+    stream: Socket,
     /// What is to be sent; [`Channel::flush`] sends all of it at once.
     pub(super) out: Vec<u8>,
     /// What came, up to `filled`.
@@ -23,9 +24,10 @@ pub(super) struct Channel {
 
 impl Channel {
     /// Connects, without Nagle's delay. No message is longer than `message_max` bytes.
-    pub(super) async fn open(addr: SocketAddr, message_max: usize) -> io::Result<Self> {
-        let stream = TcpStream::connect(addr).await?;
-        stream.set_nodelay(true)?;
+    /// Over TLS it is to speak `alpn`.
+    pub(super) async fn open(lane: &Lane, alpn: Alpn, message_max: usize) -> io::Result<Self> {
+        let (dialer, target) = (Dialer::new(lane.config.tls.as_ref(), alpn), lane.target());
+        let stream = dialer.dial_at(target.addr, &target.name).await?;
         let input_max = message_max.max(INPUT_LEN);
         let input = vec![0; INPUT_LEN];
         Ok(Self { stream, out: Vec::new(), input, filled: 0, input_max, sent: 0, received: 0 })
@@ -43,7 +45,8 @@ impl Channel {
             self.sent += len as u64;
         }
         self.out.clear();
-        Ok(())
+        // TLS records may still wait for the socket.
+        self.stream.flush().await
     }
 
     /// Waits for more bytes. Dropping the future loses nothing.

@@ -22,6 +22,7 @@ pub(super) async fn drive(lane: Lane, callers: usize) {
     let addrs = lane.config.targets.iter().map(|target| target.name.clone());
     let connected = Arc::new(Connected::new(&lane.config));
     let mut options = Options::default();
+    options.tls.clone_from(&lane.config.tls);
     options.observer = Some(connected.clone());
     let Ok(client) = Client::new(addrs, options) else {
         lane.not_connected();

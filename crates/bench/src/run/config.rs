@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use epicepoch_client::Tls;
 use epicepoch_wire::http::PATH_TIMESTAMP;
 
 /// A node that may be asked.
@@ -132,6 +133,8 @@ pub struct RunConfig {
     /// Generator threads spin instead of sleeping: what is measured is then the service, and not
     /// how long this machine takes to wake the client. Default off.
     pub spin: bool,
+    /// TLS towards the targets. Default none.
+    pub tls: Option<Tls>,
     /// A planted bug for tests: the generator wastes this much time before each request. It must
     /// find out by itself that it was too slow.
     pub planted_delay: Duration,
@@ -160,6 +163,7 @@ impl RunConfig {
             seed: 1,
             pids: Vec::new(),
             spin: false,
+            tls: None,
             planted_delay: Duration::ZERO,
             planted_standstill: Duration::ZERO,
         }

@@ -3,6 +3,8 @@
 use std::io;
 use std::time::Instant;
 
+use epicepoch_client::dial::Alpn;
+
 use super::channel::Channel;
 use super::lane::{Answer, Lane, Next};
 use super::ledger::Sent;
@@ -20,7 +22,7 @@ pub(super) struct Streams {
 impl Protocol for Streams {
     async fn open(lane: &Lane, depth: usize) -> io::Result<(Channel, Self)> {
         let target = lane.target();
-        let mut channel = Channel::open(target.addr, HEAD_LEN + PAYLOAD_LEN_MAX).await?;
+        let mut channel = Channel::open(lane, Alpn::Http2, HEAD_LEN + PAYLOAD_LEN_MAX).await?;
         let (path, out) = (lane.config.path(), &mut channel.out);
         let mut session = Session::new(depth, &path, &target.name, out);
         while !session.is_ready() {

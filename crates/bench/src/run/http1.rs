@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Instant;
 
+use epicepoch_client::dial::Alpn;
 use epicepoch_wire::http::{HEADER_ERROR, HEADER_LEADER};
 
 use super::channel::Channel;
@@ -23,7 +24,7 @@ pub(super) struct Answers {
 
 impl Protocol for Answers {
     async fn open(lane: &Lane, depth: usize) -> io::Result<(Channel, Self)> {
-        let channel = Channel::open(lane.target().addr, HEAD_LEN_MAX + BODY_LEN_MAX).await?;
+        let channel = Channel::open(lane, Alpn::Http1, HEAD_LEN_MAX + BODY_LEN_MAX).await?;
         let (path, host) = (lane.config.path(), &lane.target().name);
         let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n").into_bytes();
         Ok((channel, Self { request, depth, open: VecDeque::with_capacity(depth) }))

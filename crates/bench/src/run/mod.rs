@@ -75,7 +75,7 @@ pub fn run(config: RunConfig, mut watch: impl FnMut(&Live, Duration)) -> Measure
         Threads::start(&config, &shared, lines.unwrap_or_default());
     let ask_at =
         window.from.checked_sub(nodes::LEAD).map_or(window.began, |at| at.max(window.began));
-    let asked = Asked::start(&config.targets, ask_at);
+    let asked = Asked::start(&config, ask_at);
     let meter = HiccupMeter::start(window.from..window.end, config.interval);
     let started = SystemTime::now() + window.from.saturating_duration_since(Instant::now());
 
@@ -96,7 +96,7 @@ pub fn run(config: RunConfig, mut watch: impl FnMut(&Live, Duration)) -> Measure
         counts.merge(&thread.join().expect("a generator thread never panics"));
     }
     let over = Instant::now();
-    let nodes = asked.until(Asked::start(&config.targets, over));
+    let nodes = asked.until(Asked::start(&config, over));
     let hiccups = meter.stop();
     let mut verified = checker.map(Checker::join);
     if let Some(checked) = &mut verified {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Instant;
 
+use epicepoch_client::dial::Alpn;
 use epicepoch_wire::Timestamp;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::message::pong;
@@ -32,7 +33,7 @@ pub(super) struct Ids {
 impl Protocol for Ids {
     async fn open(lane: &Lane, depth: usize) -> io::Result<(Channel, Self)> {
         let message_max = HEADER_LEN + TO_CLIENT_TAIL_LEN_MAX;
-        let mut channel = Channel::open(lane.target().addr, message_max).await?;
+        let mut channel = Channel::open(lane, Alpn::Native, message_max).await?;
         let agent = concat!("epicepoch-bench/", env!("CARGO_PKG_VERSION")).to_owned();
         ClientHello { agent, ..ClientHello::default() }.encode(&mut channel.out);
         channel.flush().await?;

@@ -7,7 +7,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::config::Target;
+use epicepoch_client::dial::{Alpn, Dialer};
+
+use super::config::{RunConfig, Target};
 use crate::http1::parse_response;
 
 /// One node during the measurement.
@@ -80,17 +82,18 @@ pub(super) struct Asked(Vec<(u64, SocketAddr, JoinHandle<Option<Reading>>)>);
 
 impl Asked {
     /// Asks at `at`.
-    pub(super) fn start(targets: &[Target], at: Instant) -> Self {
+    pub(super) fn start(config: &RunConfig, at: Instant) -> Self {
         let ask = |target: &Target| {
-            let addr = target.addr;
+            let (addr, name) = (target.addr, target.name.clone());
+            let dialer = Dialer::new(config.tls.as_ref(), Alpn::Http1);
             let body = move || {
                 std::thread::sleep(at.saturating_duration_since(Instant::now()));
-                Reading::take(addr)
+                Reading::take(addr, &name, &dialer)
             };
             let thread = std::thread::Builder::new().name("ask-node".to_owned()).spawn(body);
             (target.id, addr, thread.expect("threads can be started"))
         };
-        Self(targets.iter().take(NODES_MAX).map(ask).collect())
+        Self(config.targets.iter().take(NODES_MAX).map(ask).collect())
     }
 
     fn join(self) -> impl Iterator<Item = (u64, SocketAddr, Option<Reading>)> {
@@ -130,8 +133,8 @@ struct Reading {
 }
 
 impl Reading {
-    fn take(addr: SocketAddr) -> Option<Self> {
-        let text = ask(addr).ok()?;
+    fn take(addr: SocketAddr, name: &str, dialer: &Dialer) -> Option<Self> {
+        let text = ask(addr, name, dialer).ok()?;
         Self::parse(&text, Instant::now())
     }
 
@@ -163,10 +166,11 @@ fn seconds(value: f64) -> Option<Duration> {
 }
 
 /// `GET /metrics` on a connection of its own.
-fn ask(addr: SocketAddr) -> io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&addr, PATIENCE)?;
+fn ask(addr: SocketAddr, name: &str, dialer: &Dialer) -> io::Result<String> {
+    let stream = TcpStream::connect_timeout(&addr, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
+    let mut stream = dialer.secure_blocking(stream, name)?;
     stream.write_all(format!("GET /metrics HTTP/1.1\r\nhost: {addr}\r\n\r\n").as_bytes())?;
     let deadline = Instant::now() + PATIENCE;
     let mut buffer = Vec::new();

@@ -31,4 +31,5 @@ mod probe;
 mod slow_links;
 mod smoke;
 mod support;
+mod tls;
 mod transfers;

@@ -19,6 +19,7 @@ use epicepoch_wire::{NodeId, TimestampRange};
 
 use super::conversation::Asked;
 use crate::client::now;
+use crate::dial::Dialer;
 use crate::error::{BadAnswer, TimestampsError};
 use crate::link::{Link, NoLink, foreign};
 use crate::members::is_address;
@@ -30,6 +31,7 @@ pub(super) struct Hedge {
     /// How long one node is tried before the next one is.
     patience: Duration,
     cluster_name: Option<String>,
+    dialer: Dialer,
     state: State,
     /// What was asked here and not answered.
     copies: VecDeque<Asked>,
@@ -80,12 +82,23 @@ impl Hedge {
         after: Duration,
         attempt_timeout: Duration,
         cluster_name: Option<String>,
+        dialer: Dialer,
     ) -> Self {
         let patience = after.max(attempt_timeout / PATIENCE_FRACTION);
         let (copies, answered_at, hint) = (VecDeque::new(), None, None);
         let state = State::Idle { until: now() };
         let has_tried_leader = false;
-        Self { after, patience, cluster_name, state, copies, hint, has_tried_leader, answered_at }
+        Self {
+            after,
+            patience,
+            cluster_name,
+            dialer,
+            state,
+            copies,
+            hint,
+            has_tried_leader,
+            answered_at,
+        }
     }
 
     /// How long a request waits before it is asked once more.
@@ -157,7 +170,9 @@ impl Hedge {
         };
         self.has_tried_leader = true;
         let (to, name) = (addr.clone(), self.cluster_name.clone());
-        let opening: Opening = Box::pin(async move { Link::open(&to, name.as_deref()).await });
+        let dialer = self.dialer.clone();
+        let opening: Opening =
+            Box::pin(async move { Link::open(&dialer, &to, name.as_deref()).await });
         self.state = State::Opening { addr, opening, until: now() + self.patience };
     }
 

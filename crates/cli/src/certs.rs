@@ -1,0 +1,217 @@
+//! `epicepoch certs`: a small certificate authority in a directory, and what it signs. It talks to
+//! no node and replaces no file.
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, anyhow};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use epicepoch_certs::PemFile;
+use epicepoch_certs::authority::{AUTHORITY_DAYS, Authority, DAYS_DEFAULT, Issued, Validity};
+use epicepoch_server::config::{CLUSTER_NAME_DEFAULT, CLUSTER_NAME_LEN_MAX};
+use epicepoch_wire::NodeId;
+
+use crate::commands::text;
+use crate::failure::Failure;
+use crate::settings::whole_number;
+
+/// Bytes of a client's name at most.
+const CLIENT_NAME_LEN_MAX: usize = 64;
+
+/// The command and its words of help.
+pub(crate) fn command() -> Command {
+    let names = |value, help| {
+        Arg::new(NAMES).value_name(value).help(help).required(true).action(ArgAction::Append)
+    };
+    let shared = |command: Command| {
+        command.arg(text("dir", "DIR", "Where the files are").default_value("certs")).arg(
+            text("cluster", "NAME", "Name of the cluster (CLUSTER of its nodes)")
+                .default_value(CLUSTER_NAME_DEFAULT),
+        )
+    };
+    let signed = |command: Command| {
+        shared(command).arg(
+            text("days", "DAYS", "For how many days it holds, no longer than the authority")
+                .value_parser(value_parser!(u32).range(1..=i64::from(AUTHORITY_DAYS)))
+                .default_value(DAYS_DEFAULT.to_string()),
+        )
+    };
+    Command::new("certs")
+        .about("Make an authority, and certificates for nodes and clients")
+        .long_about(ABOUT)
+        .after_help(EXAMPLES)
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(shared(
+            Command::new("ca").about("Make the authority of a cluster: ca.pem and ca.key"),
+        ))
+        .subcommand(
+            signed(
+                Command::new("node").about("Sign certificates for nodes: node-ID.pem, node-ID.key"),
+            )
+            .arg(names(
+                "ID=HOST,...",
+                "Node id, and every name and address that clients reach the node at",
+            )),
+        )
+        .subcommand(
+            signed(
+                Command::new("client")
+                    .about("Sign certificates for clients: client-NAME.pem, client-NAME.key"),
+            )
+            .arg(names("NAME", "What to call the client: letters, digits, '.', '_', '-'")),
+        )
+}
+
+/// Runs it.
+pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
+    let (what, matches) = matches
+        .subcommand()
+        .ok_or_else(|| Failure::usage(anyhow!("see epicepoch certs --help")))?;
+    let directory = PathBuf::from(matches.get_one::<String>("dir").map_or("", String::as_str));
+    let cluster = matches.get_one::<String>("cluster").map_or("", String::as_str);
+    if cluster.is_empty() || cluster.len() > CLUSTER_NAME_LEN_MAX || !cluster.chars().all(is_plain)
+    {
+        return Err(Failure::usage(anyhow!(
+            "--cluster is {cluster:?}; allowed are 1 to {CLUSTER_NAME_LEN_MAX} letters, digits, '.', \
+             '_' and '-'"
+        )));
+    }
+    let written = if what == "ca" {
+        std::fs::create_dir_all(&directory)
+            .with_context(|| format!("--dir {}", directory.display()))?;
+        let authority = Authority::new(cluster)?;
+        let issued =
+            Issued { certificate: authority.certificate().to_owned(), key: authority.key() };
+        write(&directory, &[("ca".to_owned(), issued)])?
+    } else {
+        let authority = authority(&directory, cluster)?;
+        let validity = Validity::days(matches.get_one("days").copied().unwrap_or(DAYS_DEFAULT));
+        let mut issued = Vec::new();
+        for item in matches.get_many::<String>(NAMES).into_iter().flatten() {
+            issued.push(match what {
+                "node" => sign_node(&authority, item, validity)?,
+                _ => sign_client(&authority, item, validity)?,
+            });
+        }
+        write(&directory, &issued)?
+    };
+    let mut out = io::stdout().lock();
+    for path in written {
+        writeln!(out, "{}", path.display())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn sign_node(
+    authority: &Authority,
+    item: &str,
+    validity: Validity,
+) -> Result<(String, Issued), Failure> {
+    let (node, hosts) = node(item).ok_or_else(|| {
+        Failure::usage(anyhow!(
+            "{item:?} is no node; allowed is ID=HOST,... such as 1=n1.example,10.0.0.1"
+        ))
+    })?;
+    let issued = authority.node(node, &hosts, validity).map_err(Failure::usage)?;
+    Ok((format!("node-{node}"), issued))
+}
+
+fn sign_client(
+    authority: &Authority,
+    name: &str,
+    validity: Validity,
+) -> Result<(String, Issued), Failure> {
+    if name.is_empty() || name.len() > CLIENT_NAME_LEN_MAX || !name.chars().all(is_plain) {
+        return Err(Failure::usage(anyhow!(
+            "{name:?} is no name of a client; allowed are 1 to {CLIENT_NAME_LEN_MAX} letters, \
+             digits, '.', '_' and '-'"
+        )));
+    }
+    Ok((format!("client-{name}"), authority.client(name, validity)?))
+}
+
+/// The authority that was made before.
+fn authority(directory: &Path, cluster: &str) -> Result<Authority, Failure> {
+    let read = |name: &str| -> Result<String, Failure> {
+        let file = PemFile::new("--dir", directory.join(name));
+        let bytes = file
+            .read()
+            .context("there is no authority to sign with; make one with: epicepoch certs ca")?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let (certificate, key) = (read(CA_CERTIFICATE)?, read(CA_KEY)?);
+    Authority::of(cluster, &certificate, &key).map_err(Failure::usage)
+}
+
+/// Writes each pair, all of them or none: what is there stays as it is.
+fn write(directory: &Path, issued: &[(String, Issued)]) -> Result<Vec<PathBuf>, Failure> {
+    let files: Vec<_> = issued
+        .iter()
+        .flat_map(|(name, pair)| {
+            let file = |end: &str| PemFile::new("--dir", directory.join(format!("{name}.{end}")));
+            [(file("key"), &pair.key, true), (file("pem"), &pair.certificate, false)]
+        })
+        .collect();
+    if let Some((file, ..)) = files.iter().find(|(file, ..)| file.exists()) {
+        return Err(Failure::usage(anyhow!(
+            "{} exists already and is not replaced; move it away first",
+            file.path.display()
+        )));
+    }
+    for (file, text, is_secret) in &files {
+        file.write_new(text.as_bytes(), *is_secret)?;
+    }
+    Ok(files.into_iter().map(|(file, ..)| file.path).collect())
+}
+
+/// `1=host,host`.
+fn node(item: &str) -> Option<(NodeId, Vec<String>)> {
+    let (id, hosts) = item.split_once('=')?;
+    let id = whole_number(id).filter(|id| *id > 0)?;
+    let hosts: Vec<_> = hosts.split(',').map(|host| host.trim().to_owned()).collect();
+    (!hosts.iter().any(String::is_empty)).then_some((NodeId(id), hosts))
+}
+
+fn is_plain(letter: char) -> bool {
+    letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | '-')
+}
+
+/// Whom to sign for.
+const NAMES: &str = "names";
+const CA_CERTIFICATE: &str = "ca.pem";
+const CA_KEY: &str = "ca.key";
+
+const ABOUT: &str = "\
+Make a certificate authority for one cluster, and sign with it what its nodes and clients show.
+
+Keys are ECDSA P-256, and readable by their owner alone. No file is ever replaced. ca.key signs
+everything: keep it off the nodes, and safe. A node needs its own pair and ca.pem, a client ca.pem
+and, where nodes ask for certificates, a pair of its own.
+
+A node's certificate says its cluster and its id, so that no node is taken for another one, and the
+hosts that clients know it by. A running node reads a certificate again within seconds when its
+file is replaced: to renew one, sign it into another directory and move both files over the old.";
+
+const EXAMPLES: &str = "\
+Examples:
+  epicepoch certs ca                              an authority, in certs/
+  epicepoch certs node 1=n1.example 2=n2.example 3=n3.example,10.0.0.3
+  epicepoch certs client app                      for CLIENT_CA_FILE=certs/ca.pem
+  epicepoch serve ... --client-tls on --cert-file certs/node-1.pem --key-file certs/node-1.key
+  epicepoch get --ca-file certs/ca.pem --addr n1.example:8080";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_an_id_and_its_hosts() {
+        let (id, hosts) = node("3=n3.example, 10.0.0.3").expect("a node");
+        assert_eq!((id, hosts), (NodeId(3), vec!["n3.example".into(), "10.0.0.3".into()]));
+        for bad in ["", "3", "3=", "=a", "x=a", "0=a", "3=a,", "-1=a"] {
+            assert_eq!(node(bad), None, "{bad}");
+        }
+    }
+}

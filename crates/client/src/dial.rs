@@ -1,0 +1,233 @@
+//! Connections to nodes, plain or behind TLS, for what speaks a protocol over them. It never
+//! retries and knows no protocol but by its name in the handshake.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream as BlockingStream};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use epicepoch_certs::rustls::pki_types::ServerName;
+use epicepoch_certs::rustls::{self, ClientConfig, ClientConnection, StreamOwned};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::tls::Tls;
+
+/// What a connection is to speak, as the handshake names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alpn {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2.
+    Http2,
+    /// The native protocol.
+    Native,
+}
+
+impl Alpn {
+    fn name(self) -> &'static [u8] {
+        match self {
+            Self::Http1 => epicepoch_certs::config::ALPN_HTTP1,
+            Self::Http2 => epicepoch_certs::config::ALPN_H2,
+            Self::Native => epicepoch_certs::config::ALPN_NATIVE,
+        }
+    }
+}
+
+/// Opens connections for one protocol.
+#[derive(Clone)]
+pub struct Dialer {
+    tls: Option<(Tls, Arc<ClientConfig>)>,
+}
+
+impl Dialer {
+    /// Opens connections that speak `alpn`: over TLS if that is given.
+    #[must_use]
+    pub fn new(tls: Option<&Tls>, alpn: Alpn) -> Self {
+        Self { tls: tls.map(|tls| (tls.clone(), tls.config(alpn.name()))) }
+    }
+
+    /// Connects to `addr`, which is `host:port`, without Nagle's delay.
+    ///
+    /// # Errors
+    /// When nobody is there, or the handshake fails.
+    pub async fn dial(&self, addr: &str) -> io::Result<Socket> {
+        self.secure(TcpStream::connect(addr).await?, addr).await
+    }
+
+    /// Connects to `addr`, that of the node known as `name`, which is `host:port`.
+    ///
+    /// # Errors
+    /// When nobody is there, or the handshake fails.
+    pub async fn dial_at(&self, addr: SocketAddr, name: &str) -> io::Result<Socket> {
+        self.secure(TcpStream::connect(addr).await?, name).await
+    }
+
+    async fn secure(&self, stream: TcpStream, name: &str) -> io::Result<Socket> {
+        stream.set_nodelay(true)?;
+        let Some((tls, config)) = &self.tls else { return Ok(Socket::Plain(stream)) };
+        tls.refresh();
+        let connector = TlsConnector::from(config.clone());
+        let secured = connector.connect(host(name)?, stream).await.map_err(no_tls)?;
+        Ok(Socket::Secured(Box::new(secured)))
+    }
+
+    /// Goes on over a connection that blocks, to the node known as `name`, which is `host:port`.
+    /// The timeouts of `stream` hold for the handshake, too, which comes with the first byte.
+    ///
+    /// # Errors
+    /// When `name` can be no name in a certificate.
+    pub fn secure_blocking(
+        &self,
+        stream: BlockingStream,
+        name: &str,
+    ) -> io::Result<BlockingSocket> {
+        let Some((tls, config)) = &self.tls else { return Ok(BlockingSocket::Plain(stream)) };
+        tls.refresh();
+        let session = ClientConnection::new(config.clone(), host(name)?);
+        let session = session.map_err(io::Error::other)?;
+        Ok(BlockingSocket::Secured(Box::new(StreamOwned::new(session, stream))))
+    }
+}
+
+impl std::fmt::Debug for Dialer {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Dialer").field("is_tls", &self.tls.is_some()).finish()
+    }
+}
+
+/// The host of `host:port`, as certificates name it.
+fn host(addr: &str) -> io::Result<ServerName<'static>> {
+    let host = addr.rsplit_once(':').map_or(addr, |(host, _)| host);
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let name = ServerName::try_from(bare.to_owned());
+    name.map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "no name of a certificate"))
+}
+
+/// Says what to look at when a handshake fails.
+fn no_tls(error: io::Error) -> io::Error {
+    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let advice = match tls {
+        Some(rustls::Error::InvalidCertificate(_)) => {
+            "the node's certificate is not one of the authority given, for this host, and valid now"
+        }
+        Some(rustls::Error::InvalidMessage(_)) => "the node speaks no TLS there (CLIENT_TLS)",
+        Some(rustls::Error::AlertReceived(_)) => {
+            "the node refuses; it may ask for a certificate (CLIENT_CA_FILE)"
+        }
+        _ => return error,
+    };
+    io::Error::new(error.kind(), format!("{error}: {advice}"))
+}
+
+/// A connection.
+#[derive(Debug)]
+pub enum Socket {
+    /// As the system has it.
+    Plain(TcpStream),
+    /// Behind TLS.
+    Secured(Box<TlsStream<TcpStream>>),
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Secured(stream) => Pin::new(stream).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Secured(stream) => Pin::new(stream).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(context),
+            Self::Secured(stream) => Pin::new(stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Secured(stream) => Pin::new(stream).poll_shutdown(context),
+        }
+    }
+}
+
+/// A connection of a thread that blocks.
+#[derive(Debug)]
+pub enum BlockingSocket {
+    /// As the system has it.
+    Plain(BlockingStream),
+    /// Behind TLS.
+    Secured(Box<StreamOwned<ClientConnection, BlockingStream>>),
+}
+
+impl BlockingSocket {
+    /// The TCP connection, for its timeouts.
+    #[must_use]
+    pub fn tcp(&self) -> &BlockingStream {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Secured(stream) => &stream.sock,
+        }
+    }
+}
+
+impl Read for BlockingSocket {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.read(buffer),
+            Self::Secured(stream) => stream.read(buffer).map_err(no_tls),
+        }
+    }
+}
+
+impl Write for BlockingSocket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.write(bytes),
+            Self::Secured(stream) => stream.write(bytes).map_err(no_tls),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.flush(),
+            Self::Secured(stream) => stream.flush(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_of_an_address_is_what_a_certificate_names() {
+        for (addr, expected) in
+            [("n1:80", "n1"), ("127.0.0.1:80", "127.0.0.1"), ("[::1]:80", "::1")]
+        {
+            assert_eq!(host(addr).unwrap().to_str(), expected);
+        }
+        assert!(host("a b:80").is_err());
+    }
+}
