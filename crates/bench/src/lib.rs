@@ -4,7 +4,7 @@
 //! - [`history`]: the black-box checker. Was any timestamp given twice, did any answer come out
 //!   of real-time order?
 //! - [`verdict`]: what the checker found, told as a story.
-//! - [`http1`], [`http2`]: connections that are thin enough to measure with.
+//! - [`http1`], [`http2`], [`http3`]: connections that are thin enough to measure with.
 //! - [`load`]: the closed-loop load generator, which follows the leader or drives every node.
 //! - [`report`]: what a load saw: answers, failures by kind, latency, the longest silence.
 //! - [`run`]: the generator of `epicepoch bench run`: open and closed loop, several transports.
@@ -28,6 +28,7 @@ pub mod hlog;
 pub mod html;
 pub mod http1;
 pub mod http2;
+pub mod http3;
 pub mod json;
 pub mod knee;
 pub mod latency;

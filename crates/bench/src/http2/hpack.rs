@@ -136,12 +136,12 @@ impl Decoder {
                 let mut name = std::mem::take(&mut self.name);
                 name.clear();
                 if index == 0 {
-                    string(&mut block, &mut name)?;
+                    string(&mut block, 7, &mut name)?;
                 } else {
                     name.extend_from_slice(self.entry(index)?.0);
                 }
                 self.value.clear();
-                string(&mut block, &mut self.value)?;
+                string(&mut block, 7, &mut self.value)?;
                 list_len += name.len() + self.value.len() + ENTRY_OVERHEAD;
                 field(&name, &self.value);
                 if is_kept {
@@ -189,7 +189,7 @@ impl Decoder {
 }
 
 /// A number whose first byte has a prefix of so many bits, section 5.1.
-fn number(block: &mut &[u8], prefix: u32) -> Result<usize, HpackError> {
+pub(crate) fn number(block: &mut &[u8], prefix: u32) -> Result<usize, HpackError> {
     let (first, rest) = block.split_first().ok_or(HpackError::Cut)?;
     *block = rest;
     let most = (1_usize << prefix) - 1;
@@ -208,10 +208,10 @@ fn number(block: &mut &[u8], prefix: u32) -> Result<usize, HpackError> {
     Err(HpackError::Number)
 }
 
-/// Appends a string, section 5.2.
-fn string(block: &mut &[u8], text: &mut Vec<u8>) -> Result<(), HpackError> {
-    let is_coded = block.first().ok_or(HpackError::Cut)? & 0x80 != 0;
-    let len = number(block, 7)?;
+/// Appends a string, section 5.2, whose length has a prefix of so many bits.
+pub(crate) fn string(block: &mut &[u8], prefix: u32, text: &mut Vec<u8>) -> Result<(), HpackError> {
+    let is_coded = block.first().ok_or(HpackError::Cut)? & 1 << prefix != 0;
+    let len = number(block, prefix)?;
     let (bytes, rest) = block.split_at_checked(len).ok_or(HpackError::Cut)?;
     *block = rest;
     if is_coded {
@@ -303,7 +303,7 @@ impl Request {
 }
 
 /// Appends a string as it is.
-fn put_string(out: &mut Vec<u8>, text: &str) {
+pub(crate) fn put_string(out: &mut Vec<u8>, text: &str) {
     let mut len = text.len();
     if len < 0x7f {
         out.push(len as u8);

@@ -85,7 +85,8 @@ impl Body {
         }
     }
 
-    fn next_chunk(&mut self) -> Option<Chunk> {
+    /// The next part of it.
+    pub(crate) fn next_chunk(&mut self) -> Option<Chunk> {
         match std::mem::replace(self, Self::Empty) {
             Self::Empty => None,
             Self::Short(short) => Some(Chunk::Short(short)),

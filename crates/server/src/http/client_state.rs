@@ -220,6 +220,11 @@ impl ClientState {
         self.permit.take(requests, clock.monotonic_ns())
     }
 
+    /// How many requests are being answered.
+    pub(super) fn in_flight(&self) -> u32 {
+        self.in_flight.get()
+    }
+
     /// Notes who is to be woken.
     pub(super) fn note_waker(&self, context: &Context<'_>) {
         let mut noted = self.waker.borrow_mut();

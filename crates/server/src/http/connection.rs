@@ -113,12 +113,9 @@ impl Clients {
                 return;
             }
         };
-        let id = self.next.replace(self.next.get() + 1);
         let from = stream.peer_addr().ok().map(|addr| addr.ip());
         let caller = Caller { from, port, is_encrypted: false };
-        let state = Rc::new(ClientState::new(self.sweeps.clone(), caller, permit));
-        self.connections.borrow_mut().insert(id, state.clone());
-        self.count();
+        let (id, state) = self.enlist(caller, permit);
         let clients = self.clone();
         spawn_local(async move {
             let Some(stream) = clients.secure(&state, stream).await else {
@@ -153,6 +150,29 @@ impl Clients {
                 clients.forget(id);
             }
         });
+    }
+
+    /// Takes a connection into what is swept, counted and closed.
+    pub(super) fn enlist(
+        &self,
+        caller: Caller,
+        permit: ConnectionPermit,
+    ) -> (u64, Rc<ClientState>) {
+        let id = self.next.replace(self.next.get() + 1);
+        let state = Rc::new(ClientState::new(self.sweeps.clone(), caller, permit));
+        self.connections.borrow_mut().insert(id, state.clone());
+        self.count();
+        (id, state)
+    }
+
+    /// Where its clients' requests go.
+    pub(super) fn sequencer(&self) -> &Rc<Sequencer> {
+        &self.sequencer
+    }
+
+    /// Whether it takes no more requests.
+    pub(super) fn is_closing(&self) -> bool {
+        self.is_closing.get()
     }
 
     /// Closes idle connections now and busy ones after their answers.
@@ -356,7 +376,8 @@ impl Clients {
         .await
     }
 
-    fn forget(&self, id: u64) {
+    /// Forgets a connection that has ended.
+    pub(super) fn forget(&self, id: u64) {
         self.connections.borrow_mut().remove(&id);
         self.count();
         if self.is_closing.get() && self.connections.borrow().is_empty() {

@@ -6,6 +6,7 @@
 //! - `frames`: what an HTTP/2 client sends beside requests, and how much of it is too much.
 //! - `opening`: what a connection begins with.
 //! - `hot`: `GET /timestamp` over HTTP/1.1, as far as it can be answered without hyper.
+//! - `http3`: HTTP/3 over QUIC, with the same service.
 //! - `service`: one request that came through hyper: route, wait, answer.
 //! - [`route`]: the table: paths, methods, rights.
 //! - `admin`: what operators ask.
@@ -21,6 +22,7 @@ pub(crate) mod client_state;
 pub(crate) mod connection;
 pub mod frames;
 pub mod hot;
+pub mod http3;
 mod members;
 mod opening;
 pub mod query;

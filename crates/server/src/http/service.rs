@@ -8,10 +8,11 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Buf as _;
 use epicepoch_wire::http::{ErrorCode, HEADER_REQUEST_ID, REQUEST_ID_LEN_MAX};
 use http::header::{HOST, HeaderName, HeaderValue};
 use http::{Method, Request, StatusCode, Version};
-use http_body::Body as _;
+use http_body::Body as HttpBody;
 use hyper::body::Incoming;
 use hyper::service::Service;
 use tokio::time::timeout;
@@ -50,7 +51,22 @@ impl NodeService {
         Self { sequencer, client }
     }
 
-    fn begin(&self, request: Request<Incoming>) -> Step {
+    /// Begins to answer a request, whatever it came over.
+    pub(crate) fn answer<B>(&self, request: Request<B>) -> Answering
+    where
+        B: HttpBody + Unpin + 'static,
+    {
+        let in_flight = ClientState::begin(&self.client);
+        let id = request.headers().get(&REQUEST_ID);
+        let request_id = id.filter(|id| id.len() <= REQUEST_ID_LEN_MAX).cloned();
+        let step = self.begin(request);
+        Answering { step, service: self.clone(), request_id, _in_flight: in_flight }
+    }
+
+    fn begin<B>(&self, request: Request<B>) -> Step
+    where
+        B: HttpBody + Unpin + 'static,
+    {
         if request.body().is_end_stream() {
             return self.route(&request);
         }
@@ -256,11 +272,7 @@ impl Service<Request<Incoming>> for NodeService {
     type Future = Answering;
 
     fn call(&self, request: Request<Incoming>) -> Answering {
-        let in_flight = ClientState::begin(&self.client);
-        let id = request.headers().get(&REQUEST_ID);
-        let request_id = id.filter(|id| id.len() <= REQUEST_ID_LEN_MAX).cloned();
-        let step = self.begin(request);
-        Answering { step, service: self.clone(), request_id, _in_flight: in_flight }
+        self.answer(request)
     }
 }
 
@@ -320,7 +332,10 @@ fn names_its_host<B>(request: &Request<B>) -> bool {
 }
 
 /// Reads a body to its end, within limits.
-async fn read_and_ignore(mut body: Incoming) -> Result<(), &'static str> {
+async fn read_and_ignore<B>(mut body: B) -> Result<(), &'static str>
+where
+    B: HttpBody + Unpin,
+{
     const TOO_LONG: &str = "the body is too long; requests here need none\n";
     if body.size_hint().lower() > BODY_LEN_MAX {
         return Err(TOO_LONG);
@@ -331,7 +346,7 @@ async fn read_and_ignore(mut body: Incoming) -> Result<(), &'static str> {
             std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await
         {
             let Ok(frame) = frame else { return Err("the body ended early\n") };
-            length += frame.data_ref().map_or(0, |data| data.len() as u64);
+            length += frame.data_ref().map_or(0, |data| data.remaining() as u64);
             if length > BODY_LEN_MAX {
                 return Err(TOO_LONG);
             }

@@ -276,6 +276,35 @@ impl Page<'_, '_> {
             "frames",
             &abuses,
         )?;
+        self.gauge(
+            "http3_connections_open",
+            "Client connections that speak HTTP/3; they count among connections_open.",
+            None,
+            self.sum(|w| &w.http3_connections) as f64,
+        )?;
+        self.counter(
+            "http3_abusers_closed",
+            "Clients of HTTP/3 whose connection was closed for what they did: requests taken back, \
+             or too much beside requests.",
+            self.sum(|w| &w.http3_abusers_closed),
+        )?;
+        self.counter(
+            "quic_handshakes_failed",
+            "Handshakes over QUIC that failed or took too long.",
+            self.sum(|w| &w.quic_handshakes_failed),
+        )?;
+        self.counter(
+            "quic_retries",
+            "Clients over QUIC that were told to prove their address before anything is kept for \
+             them: many handshakes are under way, or CONNECTIONS_MAX is reached.",
+            self.sum(|w| &w.quic_retries),
+        )?;
+        self.counter(
+            "quic_refusals",
+            "Clients over QUIC that were refused: beyond CONNECTIONS_MAX, beyond the handshakes \
+             that may be under way, or while stopping.",
+            self.sum(|w| &w.quic_refusals),
+        )?;
         self.counter(
             "accept_failures",
             "Times that a connection could not be accepted for want of descriptors or memory: \

@@ -55,6 +55,16 @@ pub struct WorkerMetrics {
     pub(crate) connections: Count,
     /// Client connections of HTTP/2 closed because the client went too far.
     http2_abuse: [Count; Abuse::ALL.len()],
+    /// Connections of HTTP/3 open now.
+    pub(crate) http3_connections: Count,
+    /// Clients of HTTP/3 sent away for what they did.
+    pub(crate) http3_abusers_closed: Count,
+    /// Handshakes over QUIC that did not succeed.
+    pub(crate) quic_handshakes_failed: Count,
+    /// Clients over QUIC that were told to prove their address first.
+    pub(crate) quic_retries: Count,
+    /// Clients over QUIC that were refused.
+    pub(crate) quic_refusals: Count,
     /// Client connections closed because they were idle or stuck.
     pub(crate) connections_idle_closed: Count,
     /// TLS handshakes of clients that were completed.
@@ -90,6 +100,11 @@ impl Default for WorkerMetrics {
             confirms_borrowed: Count::default(),
             connections: Count::default(),
             http2_abuse: Default::default(),
+            http3_connections: Count::default(),
+            http3_abusers_closed: Count::default(),
+            quic_handshakes_failed: Count::default(),
+            quic_retries: Count::default(),
+            quic_refusals: Count::default(),
             connections_idle_closed: Count::default(),
             handshakes_completed: Count::default(),
             handshakes_failed: Count::default(),

@@ -11,6 +11,7 @@ use epicepoch_wire::confirm::ConfirmReply;
 use epicepoch_wire::hello::Hello;
 use tokio::sync::mpsc;
 
+use crate::http::http3::endpoint::Start;
 use crate::origins::ConnectionPermit;
 use crate::rights::Port;
 use crate::sync::{AtomicBool, Bell, Mutex, Ordering, PoisonError};
@@ -24,6 +25,8 @@ const LETTERS_MAX: usize = 4096;
 pub(crate) enum Letter {
     /// A client's connection, where it came in, and the permit that counts it.
     Client(TcpStream, Port, ConnectionPermit),
+    /// The worker's part of HTTP/3.
+    Http3(Box<Start>),
     /// Another member's confirm link, whose hello was accepted.
     ConfirmLink { from: NodeId, hello: Box<Hello>, stream: TcpStream },
     /// A confirm of a sibling that has no link of its own to a member.

@@ -12,18 +12,23 @@
 //! - `links`, `confirm_link`: questions to other members.
 //! - `confirm_answer`: answers to other members.
 //! - `signal`: how tasks of one worker wake each other.
+//! - `turns`: so that what costs long leaves peers their turn.
 //! - `watched`: what the event loop waits for, polled only when it was woken.
 
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use epicepoch_certs::rustls;
 use epicepoch_wire::hello::{Hello, LinkKind};
 use epicepoch_wire::{NodeId, WorkerId};
+use quinn_proto::crypto::rustls::NoInitialCipherSuite;
 
+use crate::config::Config;
+use crate::http::http3::{endpoint, limits};
 use crate::metrics::{ConnectionRefusal, Metrics};
 use crate::origins::{ConnectionPermit, Origins};
 use crate::rights::Port;
@@ -39,6 +44,7 @@ pub(crate) mod processor;
 pub(crate) mod sequencer;
 pub(crate) mod signal;
 mod thread;
+pub(crate) mod turns;
 pub(crate) mod view;
 mod watched;
 
@@ -140,6 +146,39 @@ impl Workers {
             self.0.metrics.count_connection_refused(ConnectionRefusal::Worker);
             tracing::debug!(%addr, worker, "a worker that is full or ending takes no client");
         }
+    }
+
+    /// Serves HTTP/3 with a socket and an endpoint for each worker, all of one UDP port, whose
+    /// clients may do what those of `port` may.
+    ///
+    /// # Errors
+    /// When `tls` is not one that QUIC can begin with.
+    ///
+    /// # Panics
+    /// When there are not as many sockets as workers.
+    pub fn serve_http3(
+        &self,
+        sockets: Vec<UdpSocket>,
+        tls: Arc<rustls::ServerConfig>,
+        port: Port,
+        config: &Config,
+    ) -> Result<(), NoInitialCipherSuite> {
+        assert_eq!(sockets.len(), self.0.boxes.len(), "a socket for each worker");
+        let server = limits::server(tls, config.limits.idle_timeout)?;
+        let endpoint = limits::endpoint();
+        let room = endpoint::Room {
+            origins: self.origins(port).clone(),
+            connections_max: config.connections_max,
+            address_connections_max: config.limits.address_connections_max,
+        };
+        for (letterbox, socket) in self.0.boxes.iter().zip(sockets) {
+            let (server, endpoint, room) = (server.clone(), endpoint.clone(), room.clone());
+            let start = endpoint::Start { socket, endpoint, server, room, port };
+            if letterbox.put(Letter::Http3(Box::new(start))).is_err() {
+                tracing::warn!("a worker that is full or ending serves no HTTP/3");
+            }
+        }
+        Ok(())
     }
 
     /// How many connections there are that came in at `port`, those that wait for their worker

@@ -28,6 +28,7 @@ use super::places::Places;
 use super::processor::{Seat, spin};
 use super::sequencer::Sequencer;
 use super::signal::Signal;
+use super::turns::Turns;
 use super::watched::{Watch, Watched};
 use crate::abort::AbortOnPanic;
 use crate::http::connection::Clients;
@@ -87,6 +88,7 @@ impl Start {
                 boxes,
                 callers: RefCell::default(),
                 watch: Arc::default(),
+                turns: Arc::default(),
                 peers: RefCell::default(),
             };
             runtime.block_on(local.run_until(worker.serve(letters)));
@@ -107,6 +109,7 @@ struct Worker {
     /// Inbound confirm links by the worker that opened them: set to close one.
     callers: RefCell<BTreeMap<(NodeId, WorkerId), Rc<Signal>>>,
     watch: Arc<Watch>,
+    turns: Arc<Turns>,
     /// Links that wait to be polled.
     peers: RefCell<Vec<Watched<'static>>>,
 }
@@ -132,6 +135,7 @@ impl Worker {
             let _: Poll<()> = ticks.poll();
             let _: Poll<()> = sweeps.poll();
             let _: Poll<()> = handshakes.poll();
+            self.turns.begin(context);
             match turns.as_mut().poll(context) {
                 Poll::Ready(Err(error)) if error.is_panic() => {
                     std::panic::resume_unwind(error.into_panic())
@@ -181,6 +185,9 @@ impl Worker {
                 if !is_stopping {
                     self.clients.adopt(stream, port, permit);
                 }
+            }
+            Letter::Http3(start) => {
+                spawn_local(start.serve(self.clients.clone(), self.turns.clone()));
             }
             Letter::ConfirmLink { from, hello, stream } => self.adopt(from, *hello, stream),
             Letter::Forward { to, frame } => {

@@ -5,6 +5,7 @@ mod bad_input;
 mod floods;
 mod hot_path;
 mod http2;
+mod http3;
 mod limits;
 mod native;
 mod node;

@@ -1,0 +1,238 @@
+//! One worker's endpoint: who may begin a connection. A client whose address is not proven costs no
+//! memory once many handshakes are under way: it is told to come again with a token (RFC 9000,
+//! 8.1.2). Handshakes begin one per turn of the event loop, since one costs what many requests do.
+
+use std::cell::Cell;
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use quinn::{Connecting, Endpoint, EndpointConfig, Incoming, ServerConfig, VarInt};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::time::timeout;
+
+use super::limits::{HANDSHAKE_TIME_MAX, HANDSHAKES_BEFORE_RETRY, HANDSHAKES_MAX};
+use super::runtime::WorkerRuntime;
+use crate::http::connection::Clients;
+use crate::metrics::ConnectionRefusal;
+use crate::origins::{ConnectionPermit, Origins};
+use crate::rights::Port;
+use crate::worker::turns::Turns;
+
+/// Bytes of datagrams that the system is asked to keep for each worker; it takes the lesser of this
+/// and `net.core.rmem_max`.
+const RECEIVE_BUFFER_LEN: usize = 2 << 20;
+/// Clients that are sent away or to prove their address before peers have a turn.
+const LOOKED_AT_PER_TURN_MAX: usize = 16;
+
+/// Binds a UDP port once for each of `workers`: the system leads all datagrams from one address to
+/// the same socket. Whoever binds it holds the TCP port of the same number, which it shares with
+/// nobody, so no second node is among them.
+///
+/// # Errors
+/// When the port is taken, or not allowed, or the address is not of this machine.
+pub fn bind(addr: SocketAddr, workers: usize) -> io::Result<Vec<UdpSocket>> {
+    let bind_one = |_| {
+        let socket = Socket::new(Domain::for_address(addr), Type::DGRAM, Some(Protocol::UDP))?;
+        socket.set_reuse_port(true)?;
+        if addr.is_ipv6() {
+            socket.set_only_v6(!addr.ip().is_unspecified())?;
+        }
+        // As much as it gives; less is enough.
+        let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER_LEN);
+        socket.set_nonblocking(true)?;
+        socket.bind(&addr.into())?;
+        Ok(socket.into())
+    };
+    (0..workers).map(bind_one).collect()
+}
+
+/// What a worker needs to serve HTTP/3.
+#[derive(Debug)]
+pub(crate) struct Start {
+    pub(crate) socket: UdpSocket,
+    pub(crate) endpoint: EndpointConfig,
+    pub(crate) server: ServerConfig,
+    pub(crate) room: Room,
+    /// Which port's clients they are.
+    pub(crate) port: Port,
+}
+
+/// What becomes of a client that begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Serve,
+    /// It has to prove its address first.
+    Retry,
+    Refuse,
+}
+
+impl Start {
+    /// Serves until the worker ends.
+    pub(crate) async fn serve(self, clients: Rc<Clients>, turns: Arc<Turns>) {
+        let room = self.room;
+        let runtime = Arc::new(WorkerRuntime::new(turns.clone()));
+        let endpoint = match Endpoint::new(self.endpoint, Some(self.server), self.socket, runtime) {
+            Ok(endpoint) => endpoint,
+            Err(error) => {
+                tracing::error!(%error, "the UDP port cannot be watched; no HTTP/3 is served");
+                return;
+            }
+        };
+        let handshakes = Rc::new(Cell::new(0));
+        let mut looked_at = 0;
+        while let Some(incoming) = endpoint.accept().await {
+            let is_proven = incoming.remote_address_validated();
+            let permit = admit(&room, incoming.remote_address().ip(), clients.is_closing());
+            let metrics = clients.sequencer().metrics();
+            match (verdict(handshakes.get(), is_proven, permit.is_ok()), permit) {
+                (Verdict::Serve, Ok(permit)) => {
+                    let handshake = Handshake::new(handshakes.clone());
+                    let admitted = Admitted { port: self.port, handshake, permit };
+                    begin(&clients, incoming, admitted, turns.clone());
+                    turns.next().await;
+                    looked_at = 0;
+                }
+                (Verdict::Retry, _) => {
+                    metrics.quic_retries.add_alone(1);
+                    if let Err(error) = incoming.retry() {
+                        error.into_incoming().refuse();
+                    }
+                    looked_at += 1;
+                }
+                (Verdict::Serve | Verdict::Refuse, permit) => {
+                    metrics.quic_refusals.add_alone(1);
+                    if let Err(why) = permit {
+                        clients.sequencer().node_metrics().count_connection_refused(why);
+                    }
+                    incoming.refuse();
+                    looked_at += 1;
+                }
+            }
+            if looked_at >= LOOKED_AT_PER_TURN_MAX {
+                turns.next().await;
+                looked_at = 0;
+            }
+        }
+    }
+}
+
+/// How many connections there may be.
+#[derive(Clone, Debug)]
+pub(crate) struct Room {
+    pub(crate) origins: Arc<Origins>,
+    pub(crate) connections_max: usize,
+    pub(crate) address_connections_max: usize,
+}
+
+fn admit(
+    room: &Room,
+    addr: IpAddr,
+    is_closing: bool,
+) -> Result<ConnectionPermit, ConnectionRefusal> {
+    if is_closing {
+        return Err(ConnectionRefusal::Worker);
+    }
+    if room.origins.connections() >= room.connections_max {
+        return Err(ConnectionRefusal::All);
+    }
+    room.origins.admit(addr, room.address_connections_max).ok_or(ConnectionRefusal::Address)
+}
+
+/// An address that is not proven gets no refusal where it could get a token: a refusal is for those
+/// who are there to read it.
+fn verdict(handshakes: usize, is_proven: bool, has_room: bool) -> Verdict {
+    let is_calm = handshakes < HANDSHAKES_BEFORE_RETRY && has_room;
+    match (is_proven, is_calm) {
+        (_, true) => Verdict::Serve,
+        (false, false) => Verdict::Retry,
+        (true, false) if has_room && handshakes < HANDSHAKES_MAX => Verdict::Serve,
+        (true, false) => Verdict::Refuse,
+    }
+}
+
+/// What a client that may begin holds.
+struct Admitted {
+    port: Port,
+    handshake: Handshake,
+    permit: ConnectionPermit,
+}
+
+fn begin(clients: &Rc<Clients>, incoming: Incoming, admitted: Admitted, turns: Arc<Turns>) {
+    let Admitted { port, handshake, permit } = admitted;
+    let from = incoming.remote_address().ip();
+    let connecting = match incoming.accept() {
+        Ok(connecting) => connecting,
+        Err(error) => {
+            clients.sequencer().metrics().quic_handshakes_failed.add_alone(1);
+            tracing::debug!(%error, %from, "a client's first datagram was not understood");
+            return;
+        }
+    };
+    let clients = clients.clone();
+    tokio::task::spawn_local(async move {
+        let connection = shake_hands(&clients, connecting).await;
+        drop(handshake);
+        if let Some(connection) = connection {
+            super::serving::serve(clients, connection, port, permit, turns).await;
+        }
+    });
+}
+
+async fn shake_hands(clients: &Clients, connecting: Connecting) -> Option<quinn::Connection> {
+    match timeout(HANDSHAKE_TIME_MAX, connecting).await {
+        Ok(Ok(connection)) if clients.is_closing() => {
+            connection.close(VarInt::from_u32(0), b"this node is stopping");
+            None
+        }
+        Ok(Ok(connection)) => Some(connection),
+        Ok(Err(error)) => {
+            clients.sequencer().metrics().quic_handshakes_failed.add_alone(1);
+            tracing::debug!(%error, "a client's handshake failed");
+            None
+        }
+        Err(_) => {
+            clients.sequencer().metrics().quic_handshakes_failed.add_alone(1);
+            None
+        }
+    }
+}
+
+/// A handshake that is under way.
+#[derive(Debug)]
+struct Handshake(Rc<Cell<usize>>);
+
+impl Handshake {
+    fn new(count: Rc<Cell<usize>>) -> Self {
+        count.set(count.get() + 1);
+        Self(count)
+    }
+}
+
+impl Drop for Handshake {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_proves_its_address_once_many_shake_hands_or_there_is_no_room() {
+        assert_eq!(verdict(0, false, true), Verdict::Serve);
+        for proven in [false, true] {
+            assert_eq!(verdict(HANDSHAKES_BEFORE_RETRY - 1, proven, true), Verdict::Serve);
+        }
+        assert_eq!(verdict(HANDSHAKES_BEFORE_RETRY, false, true), Verdict::Retry);
+        assert_eq!(verdict(HANDSHAKES_BEFORE_RETRY, true, true), Verdict::Serve);
+        assert_eq!(verdict(HANDSHAKES_MAX, true, true), Verdict::Refuse);
+        assert_eq!(verdict(HANDSHAKES_MAX, false, true), Verdict::Retry);
+        assert_eq!(
+            (verdict(0, true, false), verdict(0, false, false)),
+            (Verdict::Refuse, Verdict::Retry)
+        );
+    }
+}

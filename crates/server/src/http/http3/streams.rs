@@ -1,0 +1,434 @@
+//! QUIC's streams as the HTTP/3 library takes them, with what it has no limits for: it keeps a frame
+//! until it is whole, however long it says that it is. So a stream brings no more than it may, and
+//! who insists is sent away.
+
+use std::cell::Cell;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use h3::error::Code;
+use h3::quic::{
+    self, BidiStream, ConnectionErrorIncoming, StreamErrorIncoming, StreamId, WriteBuf,
+};
+use quinn::{ConnectionError, ReadError, VarInt, WriteError};
+
+use super::control::Frames;
+use super::limits::{BESIDE_LEN_MAX, REQUEST_LEN_MAX, TAKEN_BACK_MAX};
+use crate::http::body::Chunk;
+
+/// What a stream beside requests counts for, whatever it brings.
+const STREAM_COST: usize = 256;
+
+/// How a client behaves: what it may still do before it is sent away.
+#[derive(Debug)]
+pub(super) struct Conduct {
+    connection: quinn::Connection,
+    beside_left: Cell<usize>,
+    taken_back_left: Cell<u32>,
+    is_sent_away: Cell<bool>,
+}
+
+impl Conduct {
+    pub(super) fn new(connection: quinn::Connection) -> Rc<Self> {
+        Rc::new(Self {
+            connection,
+            beside_left: Cell::new(BESIDE_LEN_MAX),
+            taken_back_left: Cell::new(TAKEN_BACK_MAX),
+            is_sent_away: Cell::default(),
+        })
+    }
+
+    /// Whether the client was sent away.
+    pub(super) fn is_sent_away(&self) -> bool {
+        self.is_sent_away.get()
+    }
+
+    /// Notes that a request came.
+    fn note_request(&self) {
+        self.beside_left.set(BESIDE_LEN_MAX);
+    }
+
+    /// Notes that a request got its answer.
+    pub(super) fn note_answer(&self) {
+        self.taken_back_left.set((self.taken_back_left.get() + 1).min(TAKEN_BACK_MAX));
+    }
+
+    /// Notes that a request was taken back, or came to nothing by itself.
+    pub(super) fn note_taken_back(&self) {
+        match self.taken_back_left.get().checked_sub(1) {
+            Some(left) => self.taken_back_left.set(left),
+            None => self.send_away("too many requests were taken back"),
+        }
+    }
+
+    fn note_beside(&self, bytes: usize) {
+        match self.beside_left.get().checked_sub(bytes) {
+            Some(left) => self.beside_left.set(left),
+            None => self.send_away("too much came beside requests"),
+        }
+    }
+
+    /// Ends the connection.
+    pub(super) fn send_away(&self, reason: &'static str) {
+        if !self.is_sent_away.replace(true) {
+            self.connection.close(var_int(Code::H3_EXCESSIVE_LOAD.value()), reason.as_bytes());
+        }
+    }
+}
+
+type Opening<T> = Pin<Box<dyn Future<Output = Result<T, ConnectionError>>>>;
+type Bidi = (quinn::SendStream, quinn::RecvStream);
+
+/// One QUIC connection.
+pub(super) struct Connection {
+    quic: quinn::Connection,
+    conduct: Rc<Conduct>,
+    accepting_bidi: Option<Opening<Bidi>>,
+    accepting_uni: Option<Opening<quinn::RecvStream>>,
+    opener: Opener,
+}
+
+/// Opens this node's streams beside requests.
+pub(super) struct Opener {
+    quic: quinn::Connection,
+    opening: Option<Opening<quinn::SendStream>>,
+}
+
+impl Connection {
+    pub(super) fn new(quic: quinn::Connection, conduct: Rc<Conduct>) -> Self {
+        Self {
+            opener: Opener::new(quic.clone()),
+            quic,
+            conduct,
+            accepting_bidi: None,
+            accepting_uni: None,
+        }
+    }
+}
+
+impl Opener {
+    fn new(quic: quinn::Connection) -> Self {
+        Self { quic, opening: None }
+    }
+}
+
+impl quic::Connection<Chunk> for Connection {
+    type RecvStream = RecvStream;
+    type OpenStreams = Opener;
+
+    fn poll_accept_recv(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<RecvStream, ConnectionErrorIncoming>> {
+        let quic = &self.quic;
+        let accepting = self.accepting_uni.get_or_insert_with(|| {
+            let quic = quic.clone();
+            Box::pin(async move { quic.accept_uni().await })
+        });
+        let accepted = ready!(accepting.as_mut().poll(context));
+        self.accepting_uni = None;
+        let stream = accepted.map_err(of_connection)?;
+        self.conduct.note_beside(STREAM_COST);
+        let allowed = Allowed::Beside(self.conduct.clone(), Frames::new());
+        Poll::Ready(Ok(RecvStream { stream, allowed }))
+    }
+
+    fn poll_accept_bidi(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Stream, ConnectionErrorIncoming>> {
+        let quic = &self.quic;
+        let accepting = self.accepting_bidi.get_or_insert_with(|| {
+            let quic = quic.clone();
+            Box::pin(async move { quic.accept_bi().await })
+        });
+        let accepted = ready!(accepting.as_mut().poll(context));
+        self.accepting_bidi = None;
+        let (send, recv) = accepted.map_err(of_connection)?;
+        self.conduct.note_request();
+        Poll::Ready(Ok(Stream {
+            send: SendStream::new(send),
+            recv: RecvStream { stream: recv, allowed: Allowed::Bytes(REQUEST_LEN_MAX) },
+        }))
+    }
+
+    fn opener(&self) -> Opener {
+        Opener::new(self.quic.clone())
+    }
+}
+
+impl quic::OpenStreams<Chunk> for Connection {
+    type BidiStream = Stream;
+    type SendStream = SendStream;
+
+    fn poll_open_bidi(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Stream, StreamErrorIncoming>> {
+        self.opener.poll_open_bidi(context)
+    }
+
+    fn poll_open_send(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<SendStream, StreamErrorIncoming>> {
+        self.opener.poll_open_send(context)
+    }
+
+    fn close(&mut self, code: Code, reason: &[u8]) {
+        self.opener.close(code, reason);
+    }
+}
+
+impl quic::OpenStreams<Chunk> for Opener {
+    type BidiStream = Stream;
+    type SendStream = SendStream;
+
+    fn poll_open_bidi(&mut self, _: &mut Context<'_>) -> Poll<Result<Stream, StreamErrorIncoming>> {
+        unreachable!("a server of HTTP/3 opens no request")
+    }
+
+    fn poll_open_send(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<SendStream, StreamErrorIncoming>> {
+        let quic = &self.quic;
+        let opening = self.opening.get_or_insert_with(|| {
+            let quic = quic.clone();
+            Box::pin(async move { quic.open_uni().await })
+        });
+        let opened = ready!(opening.as_mut().poll(context));
+        self.opening = None;
+        let stream = opened.map_err(|error| of_stream(of_connection(error)))?;
+        Poll::Ready(Ok(SendStream::new(stream)))
+    }
+
+    fn close(&mut self, code: Code, reason: &[u8]) {
+        self.quic.close(var_int(code.value()), reason);
+    }
+}
+
+/// A request's stream.
+pub(super) struct Stream {
+    send: SendStream,
+    recv: RecvStream,
+}
+
+impl BidiStream<Chunk> for Stream {
+    type SendStream = SendStream;
+    type RecvStream = RecvStream;
+
+    fn split(self) -> (SendStream, RecvStream) {
+        (self.send, self.recv)
+    }
+}
+
+impl quic::RecvStream for Stream {
+    type Buf = Bytes;
+
+    fn poll_data(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
+        self.recv.poll_data(context)
+    }
+
+    fn stop_sending(&mut self, error_code: u64) {
+        self.recv.stop_sending(error_code);
+    }
+
+    fn recv_id(&self) -> StreamId {
+        self.recv.recv_id()
+    }
+}
+
+impl quic::SendStream<Chunk> for Stream {
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
+        self.send.poll_ready(context)
+    }
+
+    fn send_data<T: Into<WriteBuf<Chunk>>>(&mut self, data: T) -> Result<(), StreamErrorIncoming> {
+        self.send.send_data(data)
+    }
+
+    fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
+        self.send.poll_finish(context)
+    }
+
+    fn reset(&mut self, reset_code: u64) {
+        self.send.reset(reset_code);
+    }
+
+    fn send_id(&self) -> StreamId {
+        self.send.send_id()
+    }
+}
+
+/// What a stream may bring.
+enum Allowed {
+    /// So many bytes more.
+    Bytes(usize),
+    /// As much as all streams beside requests together, in frames that are not too long.
+    Beside(Rc<Conduct>, Frames),
+}
+
+/// What a client sends on one stream.
+pub(super) struct RecvStream {
+    stream: quinn::RecvStream,
+    allowed: Allowed,
+}
+
+impl quic::RecvStream for RecvStream {
+    type Buf = Bytes;
+
+    fn poll_data(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
+        // It keeps nothing between polls.
+        let read = ready!(pin!(self.stream.read_chunk(usize::MAX, true)).poll(context));
+        let Some(chunk) = read.map_err(of_read)?.map(|chunk| chunk.bytes) else {
+            return Poll::Ready(Ok(None));
+        };
+        match &mut self.allowed {
+            Allowed::Bytes(left) => {
+                let Some(rest) = left.checked_sub(chunk.len()) else {
+                    let error_code = Code::H3_EXCESSIVE_LOAD.value();
+                    self.stop_sending(error_code);
+                    return Poll::Ready(Err(StreamErrorIncoming::StreamTerminated { error_code }));
+                };
+                *left = rest;
+            }
+            Allowed::Beside(conduct, frames) => {
+                conduct.note_beside(chunk.len());
+                if frames.pass(&chunk).is_err() {
+                    conduct.send_away("a control frame is too long");
+                }
+            }
+        }
+        Poll::Ready(Ok(Some(chunk)))
+    }
+
+    fn stop_sending(&mut self, error_code: u64) {
+        // A stream that has ended is stopped.
+        let _ = self.stream.stop(var_int(error_code));
+    }
+
+    fn recv_id(&self) -> StreamId {
+        stream_id(self.stream.id())
+    }
+}
+
+/// What this node sends on one stream. Dropped before its end, it is reset: half an answer never
+/// looks like a whole one. A head alone that was written whole is what the HTTP/3 library says of a
+/// head that is too long, and is ended.
+pub(super) struct SendStream {
+    stream: quinn::SendStream,
+    writing: Option<WriteBuf<Chunk>>,
+    frames: u32,
+    is_over: bool,
+}
+
+impl SendStream {
+    fn new(stream: quinn::SendStream) -> Self {
+        Self { stream, writing: None, frames: 0, is_over: false }
+    }
+}
+
+impl quic::SendStream<Chunk> for SendStream {
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
+        if let Some(data) = &mut self.writing {
+            while data.has_remaining() {
+                let writing = Pin::new(&mut self.stream).poll_write(context, data.chunk());
+                let written = ready!(writing).map_err(of_write)?;
+                data.advance(written);
+            }
+        }
+        self.writing = None;
+        Poll::Ready(Ok(()))
+    }
+
+    fn send_data<T: Into<WriteBuf<Chunk>>>(&mut self, data: T) -> Result<(), StreamErrorIncoming> {
+        assert!(self.writing.is_none(), "a frame was written over another");
+        self.writing = Some(data.into());
+        self.frames += 1;
+        Ok(())
+    }
+
+    fn poll_finish(&mut self, _: &mut Context<'_>) -> Poll<Result<(), StreamErrorIncoming>> {
+        self.is_over = true;
+        let finished = self.stream.finish();
+        Poll::Ready(finished.map_err(|error| StreamErrorIncoming::Unknown(Box::new(error))))
+    }
+
+    fn reset(&mut self, reset_code: u64) {
+        self.is_over = true;
+        // A stream that was reset stays so.
+        let _ = self.stream.reset(var_int(reset_code));
+    }
+
+    fn send_id(&self) -> StreamId {
+        stream_id(self.stream.id())
+    }
+}
+
+impl Drop for SendStream {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        if self.frames == 1 && self.writing.is_none() {
+            // A stream that the client has stopped needs no end.
+            let _ = self.stream.finish();
+        } else {
+            // A stream that the client has stopped is reset already.
+            let _ = self.stream.reset(var_int(Code::H3_REQUEST_CANCELLED.value()));
+        }
+    }
+}
+
+fn of_connection(error: ConnectionError) -> ConnectionErrorIncoming {
+    match error {
+        ConnectionError::ApplicationClosed(close) => {
+            ConnectionErrorIncoming::ApplicationClose { error_code: close.error_code.into() }
+        }
+        ConnectionError::TimedOut => ConnectionErrorIncoming::Timeout,
+        error => ConnectionErrorIncoming::Undefined(Arc::new(error)),
+    }
+}
+
+fn of_stream(connection_error: ConnectionErrorIncoming) -> StreamErrorIncoming {
+    StreamErrorIncoming::ConnectionErrorIncoming { connection_error }
+}
+
+fn of_read(error: ReadError) -> StreamErrorIncoming {
+    match error {
+        ReadError::Reset(code) => {
+            StreamErrorIncoming::StreamTerminated { error_code: code.into_inner() }
+        }
+        ReadError::ConnectionLost(error) => of_stream(of_connection(error)),
+        error => StreamErrorIncoming::Unknown(Box::new(error)),
+    }
+}
+
+fn of_write(error: WriteError) -> StreamErrorIncoming {
+    match error {
+        WriteError::Stopped(code) => {
+            StreamErrorIncoming::StreamTerminated { error_code: code.into_inner() }
+        }
+        WriteError::ConnectionLost(error) => of_stream(of_connection(error)),
+        error => StreamErrorIncoming::Unknown(Box::new(error)),
+    }
+}
+
+fn stream_id(id: quinn::StreamId) -> StreamId {
+    let id = StreamId::try_from(u64::from(VarInt::from(id)));
+    id.unwrap_or_else(|_| unreachable!("ids of QUIC are ids of HTTP/3"))
+}
+
+fn var_int(value: u64) -> VarInt {
+    VarInt::from_u64(value).unwrap_or(VarInt::MAX)
+}
