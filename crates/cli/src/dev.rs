@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use clap::ArgMatches;
-use epicepoch_server::config::Config;
+use epicepoch_server::config::{CERT_FILE_DEFAULT, Config, KEY_FILE_DEFAULT};
 use epicepoch_server::faults::TEST_FAULTS_FILE;
 use epicepoch_server::{Node, RunError, StartError};
 use epicepoch_wire::NodeId;
@@ -48,6 +48,9 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         first.logging.start(colours(environment));
     }
     let faults = environment.get(OsStr::new(TEST_FAULTS_FILE)).map(PathBuf::from);
+    // The nodes share a certificate, which lies in it.
+    std::fs::create_dir_all(&layout.data_dir)
+        .with_context(|| format!("--data-dir: {} cannot be made", layout.data_dir.display()))?;
     let nodes = start_all(drafts, faults.as_deref())?;
     let stopping = nodes.clone();
     signals::watch(move || stop_all(&stopping))?;
@@ -139,6 +142,9 @@ impl Layout {
             config.http_port = self.http_port_base + (id - 1);
             config.data_dir = self.node_dir(id);
             CLUSTER_NAME.clone_into(&mut config.cluster_name);
+            // Beside the data, not wherever somebody tries it out.
+            config.tls.cert_file = self.data_dir.join(CERT_FILE_DEFAULT);
+            config.tls.key_file = self.data_dir.join(KEY_FILE_DEFAULT);
             let logging = Logging { pretty: true, ..Logging::default() };
             let mut draft = Draft { config, logging };
             given
@@ -310,6 +316,7 @@ mod tests {
         assert_eq!((third.http_port, third.raft_bind.port()), (8883, 60003));
         assert_eq!(third.advertise_addr, "127.0.0.1:8883");
         assert_eq!(third.data_dir, PathBuf::from("_raft/dev/node-3"));
+        assert_eq!(third.tls.cert_file, PathBuf::from("_raft/dev/cert.pem"));
         assert_eq!((third.cluster_name.as_str(), third.bootstrap), ("dev", true));
         assert_eq!(third.epoch_interval, Duration::from_millis(7));
         assert!(drafts[0].logging.pretty);

@@ -331,6 +331,14 @@ pub(crate) const TABLE: &[Setting] = &[
         },
     },
     Setting {
+        name: "HTTP3",
+        group: Group::Tls,
+        value: "SWITCH",
+        default: "on",
+        help: "Serve HTTP/3 on the client port over UDP",
+        kind: Kind::Switch(|draft, on| draft.config.tls.http3 = on),
+    },
+    Setting {
         name: "CERT_FILE",
         group: Group::Tls,
         value: "FILE",

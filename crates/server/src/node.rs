@@ -2,16 +2,18 @@
 //! order. It decides nothing about timestamps.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use epicepoch_certs::rustls;
 use epicepoch_core::allocator::Allocator;
 use epicepoch_core::publication::{Identity, Published, Role, Shared};
 use epicepoch_wire::{BootId, NodeId, Term};
+use http::HeaderValue;
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 
@@ -20,6 +22,7 @@ use crate::consensus::operators::Desk;
 use crate::consensus::{Consensus, ConsensusError, Parts};
 use crate::faults::{Faults, FaultsError};
 use crate::hiccup::HiccupMeter;
+use crate::http::http3;
 use crate::listener::{AcceptLimits, Acceptor, ClientListener, raise_descriptor_limit};
 use crate::metrics::Metrics;
 use crate::reload::Reloader;
@@ -28,7 +31,7 @@ use crate::rights::{Port, Rights};
 use crate::shared::{Health, NodeClock, NodeShared};
 use crate::storage::{OpenError, Opened, Storage};
 use crate::tls::upkeep::{Certificates, Upkeep};
-use crate::tls::{ClientTls, TlsError};
+use crate::tls::{self, ClientTls, TlsError};
 use crate::worker::{ProcessorError, Workers, processor};
 
 /// A running node. Dropping it without [`Node::wait`] leaves its threads running.
@@ -44,6 +47,9 @@ pub struct Node {
     reloader: Reloader,
     _hiccups: HiccupMeter,
     _upkeep: Option<Upkeep>,
+    /// The sockets of HTTP/3 once more: while one worker ends before another, the system leads no
+    /// datagram to a worker that does not expect it.
+    _http3: Vec<UdpSocket>,
 }
 
 /// Why a node did not start.
@@ -83,6 +89,17 @@ pub enum StartError {
     Bind {
         /// The setting to correct.
         setting: &'static str,
+        /// The address.
+        addr: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Free the port, choose another, or set `HTTP3` off.
+    #[error(
+        "HTTP_PORT: {addr} cannot be used over UDP, for HTTP/3; {advice}, or set HTTP3=off",
+        advice = bind_advice(.source)
+    )]
+    BindUdp {
         /// The address.
         addr: SocketAddr,
         /// What the system says.
@@ -148,7 +165,8 @@ impl Node {
         if let Some(tls) = &tls {
             tls.keep(&mut certificates);
         }
-        let clients = bind_clients(&config)?;
+        let http3 = tls::load_http3(&config, tls.as_ref(), &mut certificates)?;
+        let (clients, sockets) = bind_clients(&config, http3.is_some())?;
         let http_addr = clients.local_addr();
         let operations = bind_operations(&config)?;
         let ops_addr = operations.as_ref().map(ClientListener::local_addr);
@@ -189,6 +207,7 @@ impl Node {
             rights,
             tls,
             certificates,
+            alt_svc: http3.is_some().then(|| alt_svc(http_addr.port())),
             core,
             config,
         });
@@ -213,6 +232,7 @@ impl Node {
         let again = shared.clone();
         let reloader = Reloader::spawn(move || again.rights.reload())?;
         let upkeep = Upkeep::spawn(&shared.certificates)?;
+        let http3 = serve_http3(&workers, sockets, http3, &shared)?;
         tracing::info!(
             node = identity.node.0,
             clients = %http_addr,
@@ -232,6 +252,7 @@ impl Node {
             reloader,
             _hiccups: hiccups,
             _upkeep: upkeep,
+            _http3: http3,
         })
     }
 
@@ -336,16 +357,56 @@ fn warn_of_descriptors(limits: AcceptLimits) {
     }
 }
 
-fn bind_clients(config: &Config) -> Result<ClientListener, StartError> {
+/// The client port over TCP and, for HTTP/3, over UDP. Where the system chooses the number, it has to
+/// be free over both.
+fn bind_clients(
+    config: &Config,
+    has_http3: bool,
+) -> Result<(ClientListener, Vec<UdpSocket>), StartError> {
     let (ip, port) = (config.http_bind, config.http_port);
-    ClientListener::bind(ip, port).map_err(|source| StartError::Bind {
-        setting: match source.kind() {
-            io::ErrorKind::AddrNotAvailable => "HTTP_BIND",
-            _ => "HTTP_PORT",
-        },
-        addr: SocketAddr::from((ip, port)),
-        source,
-    })
+    let mut tries_left = if port == 0 { PORTS_TRIED_MAX } else { 1 };
+    loop {
+        let listener = ClientListener::bind(ip, port).map_err(|source| StartError::Bind {
+            setting: match source.kind() {
+                io::ErrorKind::AddrNotAvailable => "HTTP_BIND",
+                _ => "HTTP_PORT",
+            },
+            addr: SocketAddr::from((ip, port)),
+            source,
+        })?;
+        if !has_http3 {
+            return Ok((listener, Vec::new()));
+        }
+        let addr = listener.local_addr();
+        tries_left -= 1;
+        match http3::endpoint::bind(addr, config.workers) {
+            Ok(sockets) => return Ok((listener, sockets)),
+            Err(source) if tries_left == 0 => return Err(StartError::BindUdp { addr, source }),
+            Err(_) => {}
+        }
+    }
+}
+
+/// Begins to serve HTTP/3, if it is on; returns its sockets once more.
+fn serve_http3(
+    workers: &Workers,
+    sockets: Vec<UdpSocket>,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    shared: &NodeShared,
+) -> io::Result<Vec<UdpSocket>> {
+    let kept = sockets.iter().map(UdpSocket::try_clone).collect::<io::Result<_>>()?;
+    if let Some(tls) = tls {
+        let has_ops_port = shared.config.rights.ops_addr.is_some();
+        let port = if has_ops_port { Port::Clients } else { Port::Shared };
+        workers.serve_http3(sockets, tls, port, &shared.config).map_err(io::Error::other)?;
+    }
+    Ok(kept)
+}
+
+/// What answers over TCP say of HTTP/3 (RFC 7838), so that clients may come over UDP the next time.
+fn alt_svc(port: u16) -> HeaderValue {
+    let text = format!("h3=\":{port}\"; ma={ALT_SVC_SECONDS}");
+    HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("clear"))
 }
 
 /// Lets clients in, and operators, if they have a port of their own.
@@ -396,6 +457,11 @@ fn bind_advice(error: &io::Error) -> &'static str {
     }
 }
 
+/// Ports that the system may choose until one is free over TCP and UDP.
+const PORTS_TRIED_MAX: u32 = 16;
+/// For how long clients may remember that there is HTTP/3: a node that is started without it is asked
+/// in vain for no longer, and clients ask over TCP then.
+const ALT_SVC_SECONDS: u32 = 3600;
 /// Connections that may wait to be accepted on the peer port.
 const PEER_BACKLOG: i32 = 256;
 /// Between two looks at whether leadership is gone.

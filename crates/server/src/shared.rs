@@ -40,6 +40,8 @@ pub struct NodeShared {
     pub tls: Option<ClientTls>,
     /// Certificates that are kept up to date.
     pub certificates: Certificates,
+    /// What answers over TCP say of HTTP/3, if it is served.
+    pub alt_svc: Option<http::HeaderValue>,
     /// Where workers put what operators ask.
     pub desk: Desk,
     /// Who may do what.

@@ -15,6 +15,9 @@ pub const KEY_FILE_DEFAULT: &str = "key.pem";
 pub struct Tls {
     /// Whether TCP clients speak TLS (`CLIENT_TLS`). Default off.
     pub clients: ClientTlsMode,
+    /// Whether HTTP/3 is served on the client port over UDP (`HTTP3`). Default on, as the contract
+    /// says.
+    pub http3: bool,
     /// The node's certificate, with those that vouch for it behind it (`CERT_FILE`). Default
     /// [`CERT_FILE_DEFAULT`]. Where it and the key are missing, a pair that is signed by itself is
     /// written.
@@ -65,6 +68,7 @@ impl Default for Tls {
     fn default() -> Self {
         Self {
             clients: ClientTlsMode::default(),
+            http3: true,
             cert_file: PathBuf::from(CERT_FILE_DEFAULT),
             key_file: PathBuf::from(KEY_FILE_DEFAULT),
             client_ca_file: None,
@@ -73,6 +77,13 @@ impl Default for Tls {
 }
 
 impl Tls {
+    /// Whether neither the certificate nor the key is named.
+    #[must_use]
+    pub fn names_no_pair(&self) -> bool {
+        self.cert_file.as_os_str() == CERT_FILE_DEFAULT
+            && self.key_file.as_os_str() == KEY_FILE_DEFAULT
+    }
+
     /// Holds the settings to each other.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         if self.client_ca_file.is_some() && self.clients != ClientTlsMode::On {

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use epicepoch_wire::http::{ErrorCode, HEADER_CLUSTER, HEADER_ERROR, HEADER_LEADER};
 use http::header::{
-    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName,
+    ALLOW, ALT_SVC, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName,
     HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use http::{Response, StatusCode};
@@ -38,6 +38,9 @@ fn answer(view: &View, status: StatusCode, media_type: HeaderValue, body: Body) 
     headers.insert(CONTENT_TYPE, media_type);
     headers.insert(CACHE_CONTROL, NO_STORE);
     headers.insert(&CLUSTER, view.cluster.clone());
+    if let Some(alt_svc) = &view.alt_svc {
+        headers.insert(ALT_SVC, alt_svc.clone());
+    }
     let mut answer = Response::new(body);
     *answer.status_mut() = status;
     *answer.headers_mut() = headers;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Buf as _;
 use epicepoch_wire::http::{ErrorCode, HEADER_REQUEST_ID, REQUEST_ID_LEN_MAX};
-use http::header::{HOST, HeaderName, HeaderValue};
+use http::header::{ALT_SVC, HOST, HeaderName, HeaderValue};
 use http::{Method, Request, StatusCode, Version};
 use http_body::Body as HttpBody;
 use hyper::body::Incoming;
@@ -27,6 +27,7 @@ use super::query::{Ask, BadQuery, Format};
 use super::route::{Route, Row};
 use crate::consensus::operators::Denied;
 use crate::metrics::worker::PathLabel;
+use crate::rights::Port;
 use crate::worker::batch::Outcome;
 use crate::worker::sequencer::{Sequencer, Ticket};
 use crate::worker::view::View;
@@ -314,6 +315,10 @@ impl Future for Answering {
                 Step::Taken => unreachable!("an answer is given once"),
             }
         };
+        if self.service.client.caller().port == Port::Operations {
+            // HTTP/3 is the client port's.
+            answer.headers_mut().remove(ALT_SVC);
+        }
         if let Some(id) = self.request_id.take() {
             answer.headers_mut().insert(&REQUEST_ID, id);
         }

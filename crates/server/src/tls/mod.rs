@@ -8,9 +8,11 @@
 
 use std::sync::Arc;
 
-use epicepoch_certs::config::{ALPN_H2, ALPN_HTTP1, ALPN_NATIVE};
+use epicepoch_certs::config::{ALPN_H2, ALPN_H3, ALPN_HTTP1, ALPN_NATIVE};
 use epicepoch_certs::rustls::ServerConfig;
-use epicepoch_certs::{LivePair, LiveRoots, Pair, PairError, PemFile, RootsError, server_config};
+use epicepoch_certs::{
+    FileError, LivePair, LiveRoots, Pair, PairError, PemFile, RootsError, server_config,
+};
 
 use crate::config::{ClientTlsMode, Config, host_and_port};
 
@@ -70,6 +72,42 @@ impl ClientTls {
         certificates.add_pair(self.pair.clone());
         self.roots.iter().for_each(|roots| certificates.add_roots(roots.clone()));
     }
+}
+
+/// What HTTP/3 shows and whom it takes: the same as TCP with TLS, or a pair for HTTP/3 alone, which
+/// is kept up to date from now on. `None` if HTTP/3 is off, or if nobody has named a certificate and
+/// none can be written where it would be: a node that may not write there still serves over TCP.
+///
+/// # Errors
+/// When a file cannot be used.
+pub fn load_http3(
+    config: &Config,
+    tcp: Option<&ClientTls>,
+    certificates: &mut Certificates,
+) -> Result<Option<Arc<ServerConfig>>, TlsError> {
+    if !config.tls.http3 {
+        return Ok(None);
+    }
+    let (pair, roots) = match tcp {
+        Some(tcp) => (tcp.pair.clone(), tcp.roots.clone()),
+        None => match load_pair(config) {
+            Ok(pair) => {
+                let pair = LivePair::new(pair);
+                certificates.add_pair(pair.clone());
+                (pair, None)
+            }
+            Err(PairError::File(error @ FileError::Write { .. })) if config.tls.names_no_pair() => {
+                tracing::warn!(
+                    %error,
+                    "HTTP/3 is off: it needs a certificate, and none can be written; name CERT_FILE \
+                     and KEY_FILE, or set HTTP3=off"
+                );
+                return Ok(None);
+            }
+            Err(error) => return Err(error.into()),
+        },
+    };
+    Ok(Some(Arc::new(server_config(pair, roots, &[ALPN_H3]))))
 }
 
 /// The node's certificate for clients, made if it is missing.

@@ -69,7 +69,7 @@ impl Sequencer {
         links: Links,
         places: Arc<Places>,
     ) -> Self {
-        let view = Rc::new(View::new(shared.core.published()));
+        let view = Rc::new(View::new(shared.core.published(), shared.alt_svc.clone()));
         Self {
             worker,
             links,
@@ -157,7 +157,7 @@ impl Sequencer {
 
     /// Takes in what the consensus plane has published. Returns it as this worker now sees it.
     pub(crate) fn handle_publication(&self) -> Rc<View> {
-        let view = Rc::new(View::new(self.shared.core.published()));
+        let view = Rc::new(View::new(self.shared.core.published(), self.shared.alt_svc.clone()));
         *self.view.borrow_mut() = view.clone();
         let now_ns = self.shared.clock.monotonic_ns();
         self.fail_rounds(now_ns);
@@ -258,7 +258,7 @@ impl Sequencer {
             }
             Err((batch, published)) => {
                 // The publication is on its way here, and refuses or begins again.
-                let view = View::new(published);
+                let view = View::new(published, self.shared.alt_svc.clone());
                 if view.is_leading() {
                     self.room.borrow_mut().reopen(batch);
                 } else {
@@ -341,7 +341,7 @@ impl Sequencer {
 
     /// How a node refuses that thought it led: by then it may know the next leader.
     fn refusal_of_a_leader(&self) -> ErrorCode {
-        View::new(self.shared.core.published()).refusal()
+        View::new(self.shared.core.published(), self.shared.alt_svc.clone()).refusal()
     }
 
     fn refuse(&self, batch: Batch, code: ErrorCode) {

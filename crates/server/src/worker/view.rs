@@ -16,6 +16,8 @@ pub(crate) struct View {
     pub(crate) published: Arc<Published>,
     /// Cluster id and history id, on every answer.
     pub(crate) cluster: HeaderValue,
+    /// What answers over TCP say of HTTP/3, if it is served.
+    pub(crate) alt_svc: Option<HeaderValue>,
     /// Where clients reach the leader, if it is another node.
     pub(crate) other_leader: Option<LeaderAddress>,
 }
@@ -29,7 +31,7 @@ pub(crate) struct LeaderAddress {
 
 impl View {
     /// Makes ready what is published.
-    pub(crate) fn new(published: Arc<Published>) -> Self {
+    pub(crate) fn new(published: Arc<Published>, alt_svc: Option<HeaderValue>) -> Self {
         let text = cluster_header(published.cluster, published.history);
         let cluster = HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("unknown"));
         let other_leader = published.other_leader().and_then(|leader| {
@@ -38,7 +40,7 @@ impl View {
             let body = Bytes::copy_from_slice(leader.client_addr.as_bytes());
             (!body.is_empty()).then_some(LeaderAddress { header, body })
         });
-        Self { published, cluster, other_leader }
+        Self { published, cluster, alt_svc, other_leader }
     }
 
     /// Whether this node leads, with a grant or waiting for one: its requests wait for a round.

@@ -125,6 +125,7 @@ impl Cluster {
             tls: ClientTls::load(&config).unwrap(),
             certificates: Certificates::default(),
             rights: Rights::load(&config.rights).unwrap(),
+            alt_svc: None,
             config,
             core,
         });

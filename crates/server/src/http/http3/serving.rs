@@ -15,7 +15,7 @@ use h3::error::{Code, StreamError};
 use h3::quic::SendStream as _;
 use h3::server::{RequestResolver, RequestStream};
 use http::Response;
-use http::header::{CONTENT_LENGTH, DATE};
+use http::header::{ALT_SVC, CONTENT_LENGTH, DATE};
 use http_body::{Body as HttpBody, Frame};
 use tokio::task::spawn_local;
 use tokio::time::timeout;
@@ -206,6 +206,8 @@ impl Common {
 
     async fn write(&self, answer: Answer, sending: &mut Sending) -> Result<(), StreamError> {
         let (mut parts, mut body) = answer.into_parts();
+        // It is here already.
+        parts.headers.remove(ALT_SVC);
         if let Some(length) = body.len()
             && !parts.headers.contains_key(CONTENT_LENGTH)
         {
