@@ -1,6 +1,6 @@
 //! HTTP/3 on the workers' threads: the same paths, batches and rounds as over TCP. Each worker has a
 //! socket of the same UDP port and an endpoint of its own, so that a request is answered on the
-//! thread that received its datagram ([decision 17](../../../../../docs/decisions/0017-http3.md)).
+//! thread that received its datagram ([decision 20](../../../../../docs/decisions/0020-http3.md)).
 //! It holds no timestamp and decides nothing about one. There is no 0-RTT: what it carries can be
 //! sent again by anybody who saw it.
 //!
