@@ -25,6 +25,10 @@ use crate::worker::Workers;
 const BACKLOG: i32 = 4096;
 /// Connections to `OPS_ADDR` held at once.
 const OPERATORS_MAX: usize = 128;
+/// Bytes of answers that the kernel takes for a client beyond what its window lets it send: without
+/// a bound it takes 4 MB for one that does not read. A window is the client's own memory.
+#[cfg(target_os = "linux")]
+const UNSENT_LEN_MAX: u32 = 64 << 10;
 /// Pause after the system had no descriptor or memory left: others must end first.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
 
@@ -50,6 +54,9 @@ impl ClientListener {
         if addr.is_ipv6() {
             socket.set_only_v6(!ip.is_unspecified())?;
         }
+        // Connections have it from their listener.
+        #[cfg(target_os = "linux")]
+        socket.set_tcp_notsent_lowat(UNSENT_LEN_MAX)?;
         socket.bind(&addr.into())?;
         socket.listen(BACKLOG)?;
         socket.set_nonblocking(true)?;

@@ -32,6 +32,11 @@ impl Outbox {
         &mut self.bytes
     }
 
+    /// Gives back the memory that nothing waits in.
+    pub(crate) fn give_back(&mut self) {
+        self.bytes.shrink_to_fit();
+    }
+
     /// Writes until nothing waits, or the socket takes no more. Returns whether it took any.
     ///
     /// # Errors

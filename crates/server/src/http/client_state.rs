@@ -13,6 +13,12 @@ use crate::origins::ConnectionPermit;
 use crate::rights::{Caller, Port};
 use crate::shared::NodeClock;
 
+/// Sweeps of silence after which a connection gives back the memory that it grew to: a busy one
+/// would ask for it again.
+const GIVE_BACK_AFTER: u64 = 2;
+/// Streams at once beyond which a connection of HTTP/2 has grown: it keeps some 50 KiB, and 360 after
+/// as many as it may have.
+const GROWN_STREAMS: u32 = 16;
 /// Time between two looks at all connections.
 pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -54,6 +60,12 @@ pub(crate) struct ClientState {
     head_at: Cell<Option<u64>>,
     /// The client has closed its side, or the connection broke.
     pub(super) has_ended: Cell<bool>,
+    /// Most requests that were answered at once.
+    in_flight_peak: Cell<u32>,
+    /// The sweep found that it holds much for nothing: it is to end as if the node stopped.
+    pub(super) is_retired: Cell<bool>,
+    /// The sweep found it silent: what it had grown to is to be given back.
+    gives_back: Cell<bool>,
     /// The sweep found it overdue.
     pub(super) is_cut: Cell<bool>,
     waker: RefCell<Option<Waker>>,
@@ -76,6 +88,9 @@ impl ClientState {
             // The first byte belongs to the first head.
             head_at: Cell::new(Some(sweeps.get())),
             has_ended: Cell::default(),
+            in_flight_peak: Cell::default(),
+            is_retired: Cell::default(),
+            gives_back: Cell::default(),
             is_cut: Cell::default(),
             waker: RefCell::default(),
             sweeps,
@@ -90,6 +105,7 @@ impl ClientState {
     /// Notes that a request has come whole.
     pub(crate) fn begin(self: &Rc<Self>) -> InFlight {
         self.in_flight.set(self.in_flight.get() + 1);
+        self.in_flight_peak.set(self.in_flight_peak.get().max(self.in_flight.get()));
         self.head_at.set(None);
         self.active_at.set(self.sweeps.get());
         InFlight(self.clone())
@@ -209,6 +225,33 @@ impl ClientState {
         let is_past = |since: u64, limit: u64| self.sweeps.get() - since > limit;
         let is_slow = self.head_at.get().is_some_and(|since| is_past(since, patience.head));
         self.in_flight.get() == 0 && (is_slow || is_past(self.active_at.get(), patience.idle))
+    }
+
+    /// Has the connection give back the memory that it grew to, once it has begun to be silent.
+    pub(super) fn note_sweep(&self) {
+        let silence = self.sweeps.get() - self.active_at.get();
+        if silence == GIVE_BACK_AFTER && self.in_flight.get() == 0 {
+            self.gives_back.set(true);
+            self.wake();
+        }
+    }
+
+    /// Whether it is silent, and holds memory for many streams of HTTP/2, which nothing but its end
+    /// gives back.
+    pub(super) fn is_grown(&self) -> bool {
+        let is_silent = self.sweeps.get() - self.active_at.get() >= GIVE_BACK_AFTER;
+        is_silent && self.in_flight.get() == 0 && self.in_flight_peak.get() > GROWN_STREAMS
+    }
+
+    /// Ends it as if the node stopped, and at once where its client has not taken that to heart.
+    pub(super) fn retire(&self) {
+        self.is_cut.set(self.is_retired.replace(true));
+        self.wake();
+    }
+
+    /// Whether memory is to be given back now; asked once.
+    pub(super) fn gives_back(&self) -> bool {
+        self.gives_back.get() && self.gives_back.take()
     }
 
     /// How many of `requests` are within what the client's address may ask now. They are counted;

@@ -45,6 +45,8 @@ const HEAD_LEN_MAX: usize = 16 << 10;
 const STREAMS_MAX: u32 = 256;
 /// Bytes of answers that one HTTP/2 stream may buffer for a client that does not read.
 const STREAM_BUFFER_LEN_MAX: usize = 32 << 10;
+/// Silent connections of HTTP/2 of one worker that have grown and are kept: 90 MB at most.
+const GROWN_MAX: usize = 256;
 /// Streams that a client may reset before they were looked at, after which it is sent away
 /// (CVE-2023-44487).
 const RESETS_PENDING_MAX: usize = 64;
@@ -196,12 +198,19 @@ impl Clients {
         loop {
             sleep(SWEEP_INTERVAL).await;
             self.sweeps.set(self.sweeps.get() + 1);
-            let mut cut = 0;
+            let (mut cut, mut grown) = (0, 0);
             for state in self.connections.borrow().values() {
                 if state.is_overdue(self.patience) {
                     state.is_cut.set(true);
                     state.wake();
                     cut += 1;
+                } else {
+                    state.note_sweep();
+                }
+                // The newest are the first that are kept no longer: others may be in somebody's pool.
+                grown += usize::from(state.is_grown());
+                if grown > GROWN_MAX && state.is_grown() {
+                    state.retire();
                 }
             }
             self.sequencer.metrics().connections_idle_closed.add_alone(cut);
@@ -296,7 +305,9 @@ impl Clients {
         let poll = |connection: &mut Connection, context: &mut Context<'_>| {
             connection.poll(context, &mut stream.borrow_mut())
         };
-        let result = self.until_over(state, connection, Connection::close, poll).await;
+        let result = self
+            .until_over(state, connection, Connection::close, Connection::give_back, poll)
+            .await;
         if let Err(error) = result {
             state.has_ended.set(true);
             tracing::debug!(%error, "a native client's connection ended with an error");
@@ -309,7 +320,10 @@ impl Clients {
         let poll = |connection: &mut Connection, context: &mut Context<'_>| {
             connection.poll(context, &mut stream.borrow_mut())
         };
-        match self.until_over(state, connection, Connection::close, poll).await {
+        match self
+            .until_over(state, connection, Connection::close, Connection::give_back, poll)
+            .await
+        {
             Ok(End::Over) => {}
             Ok(End::HandOver { unread, is_beginning }) => {
                 // Apart, since hyper's part of a connection is large and most need none.
@@ -342,7 +356,8 @@ impl Clients {
         };
         let poll = |connection: &mut Pin<&mut auto::Connection<'_, _, _, _>>,
                     context: &mut Context<'_>| connection.as_mut().poll(context);
-        let result = self.until_over(state, connection, close, poll).await;
+        // What hyper has grown to it keeps.
+        let result = self.until_over(state, connection, close, |_| {}, poll).await;
         if let Err(error) = result {
             if let Some(abuse) = abuse_of(&*error) {
                 self.sequencer.metrics().count_abuse(abuse);
@@ -358,6 +373,7 @@ impl Clients {
         state: &ClientState,
         mut connection: C,
         close: impl FnOnce(&mut C),
+        give_back: impl Fn(&mut C),
         mut poll: impl FnMut(&mut C, &mut Context<'_>) -> Poll<Result<T, E>>,
     ) -> Result<T, E> {
         let mut close = Some(close);
@@ -366,10 +382,13 @@ impl Clients {
             if state.is_cut.get() {
                 return Poll::Ready(Ok(T::default()));
             }
-            if self.is_closing.get()
+            if (self.is_closing.get() || state.is_retired.get())
                 && let Some(close) = close.take()
             {
                 close(&mut connection);
+            }
+            if state.gives_back() {
+                give_back(&mut connection);
             }
             poll(&mut connection, context)
         })

@@ -184,6 +184,14 @@ impl Connection {
         self.stage = Stage::Ending;
     }
 
+    /// Gives back the memory that bursts have made this connection grow to.
+    pub(crate) fn give_back(&mut self) {
+        self.begun.shrink_to_fit();
+        self.waiting.shrink_to_fit();
+        self.runs.shrink_to_fit();
+        self.outbox.give_back();
+    }
+
     /// Puts the answers of runs that got their outcome into the outbox.
     fn settle(&mut self, context: &mut Context<'_>) {
         while let Some(ticket) = self.runs.front_mut() {

@@ -4,7 +4,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use epicepoch_attack::http2::{frame, get, kind};
 use epicepoch_server::Config;
+use epicepoch_server::rights::Port;
 use epicepoch_wire::native;
 use socket2::{Domain, Socket, Type};
 
@@ -58,7 +60,7 @@ fn the_last_descriptors_are_not_given_to_clients() {
     let mut refused = node.connect();
     refused.send("GET /up");
     assert!(refused.is_closed());
-    assert_eq!(node.workers.connections(epicepoch_server::rights::Port::Shared), 0);
+    assert_eq!(node.workers.connections(Port::Shared), 0);
 }
 
 /// The requests of a test take less time than one of them is worth.
@@ -130,4 +132,67 @@ fn a_client_that_has_asked_and_falls_silent_is_closed_after_the_idle_time() {
         assert_eq!(client.request(request).status, 200);
         assert!(client.is_closed(), "{request}");
     }
+}
+
+/// A connection of HTTP/2 that had many streams at once and is silent now.
+fn grown(node: &TestNode) -> Client {
+    const STREAMS: u32 = 30;
+    let mut words = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    words.extend(frame(kind::SETTINGS, 0, 0, b""));
+    for stream in 0..STREAMS {
+        words.extend(frame(kind::HEADERS, 5, 1 + 2 * stream, &get("/timestamp")));
+    }
+    let mut client = node.connect();
+    client.send_raw(&words);
+    client
+}
+
+#[test]
+fn of_connections_that_hold_much_for_nothing_only_so_many_are_kept() {
+    const KEPT: usize = 256;
+    const MORE: usize = 10;
+    let node = serving(|_| {});
+    let held: Vec<_> = (0..KEPT + MORE).map(|_| grown(&node)).collect();
+    let small = node.connect();
+    let start = std::time::Instant::now();
+    // Of what asks for the count one connection may still be there.
+    while node.metric("epicepoch_connections_open") > KEPT as u64 + 2 {
+        assert!(start.elapsed() < PATIENCE, "{} are held", node.workers.connections(Port::Shared));
+        std::thread::yield_now();
+    }
+    assert!(node.metric("epicepoch_connections_open") > KEPT as u64, "no more than needed");
+    drop((held, small));
+}
+
+/// Bytes that the kernel holds for a client of `node`, sent and not sent.
+fn held_by_the_kernel(node: &TestNode, client: &Client) -> Option<usize> {
+    let port = |addr: SocketAddr| format!(":{:04X}", addr.port());
+    let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
+    let mut rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let row = rows.find(|row| {
+        row.len() > 4
+            && row[1].ends_with(&port(node.addr))
+            && row[2].ends_with(&port(client.local_addr()))
+    })?;
+    usize::from_str_radix(row[4].split_once(':')?.0, 16).ok()
+}
+
+#[test]
+fn the_kernel_holds_little_for_a_client_that_does_not_read() {
+    // What is sent and not acknowledged is the client's window, which is its own memory.
+    const HELD_MAX: usize = 512 << 10;
+    let node = serving(|_| {});
+    let mut deaf = node.connect();
+    for _ in 0..64 {
+        deaf.send("GET /timestamp?n=65536");
+    }
+    let mut most = 0;
+    let mut other = node.connect();
+    for _ in 0..100 {
+        assert_eq!(other.request("GET /timestamp").status, 200);
+        let Some(held) = held_by_the_kernel(&node, &deaf) else { return };
+        most = most.max(held);
+    }
+    println!("held for a client that does not read: {most} bytes");
+    assert!((1..=HELD_MAX).contains(&most), "{most} bytes");
 }

@@ -332,6 +332,11 @@ impl Client {
         self.reply().expect("an answer")
     }
 
+    /// Where it connects from.
+    pub(crate) fn local_addr(&self) -> SocketAddr {
+        self.stream.local_addr().unwrap()
+    }
+
     /// The same; `None` when the connection ends instead.
     pub(crate) fn try_request(&mut self, request: &str) -> Option<Reply> {
         self.send(request);

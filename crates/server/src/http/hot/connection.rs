@@ -200,6 +200,15 @@ impl Connection {
         self.stop();
     }
 
+    /// Gives back the memory that bursts have made this connection grow to.
+    pub(crate) fn give_back(&mut self) {
+        self.held.shrink_to_fit();
+        self.waiting.shrink_to_fit();
+        self.runs.shrink_to_fit();
+        self.request_ids.shrink_to_fit();
+        self.outbox.give_back();
+    }
+
     fn stop(&mut self) {
         self.stage = Stage::Ending;
         self.held = Vec::new();
