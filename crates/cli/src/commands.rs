@@ -52,7 +52,8 @@ fn serve() -> Command {
     command = command.after_help(
         "First start of a cluster of three, on each node with its own id and address:\n  \
          epicepoch serve --node-id 1 --raft-addr n1:60001 --bootstrap \\\n    \
-         --peers 1=n1:60001,2=n2:60001,3=n3:60001\n\
+         --peers 1=n1:60001,2=n2:60001,3=n3:60001 \\\n    \
+         --peer-cert-file n1.pem --peer-key-file n1.key --peer-ca-file ca.pem\n\
          A node that joins a cluster, before \"epicepoch member add 4=n4:60001\":\n  \
          epicepoch serve --node-id 4 --raft-addr n4:60001 --join n1:60001\n\
          A cluster of one:\n  \

@@ -12,11 +12,15 @@ use epicepoch_wire::NodeId;
 use crate::logging::Logging;
 
 // By its path, because the fuzz target of settings takes this file by its path, too.
+#[path = "settings/secured.rs"]
+mod secured;
 #[path = "settings/values.rs"]
 mod values;
 
 pub(crate) use values::whole_number;
-use values::{A_FILE, HOST_AND_PORT, address, file, joined, ms, peers, processors, switch};
+use values::{
+    A_FILE, HOST_AND_PORT, ORIGINS, address, file, joined, ms, peers, processors, switch,
+};
 
 /// One setting. Its flag and its key follow from its name: `HTTP_PORT` is `--http-port` on the
 /// command line and `http_port` in the file.
@@ -137,9 +141,6 @@ impl Group {
     }
 }
 
-const ORIGINS: &str =
-    "loopback, any, or up to 16 IP addresses or networks such as 10.0.0.0/8,fd00::/8";
-
 /// Every setting, in the order of the help.
 pub(crate) const TABLE: &[Setting] = &[
     Setting {
@@ -224,6 +225,11 @@ pub(crate) const TABLE: &[Setting] = &[
             },
         },
     },
+    secured::PEER_CERT_FILE,
+    secured::PEER_KEY_FILE,
+    secured::PEER_CA_FILE,
+    secured::PEER_TLS,
+    secured::PEER_PLAIN,
     Setting {
         name: "RAFT_ADDR",
         group: Group::Addresses,
@@ -543,45 +549,9 @@ pub(crate) const TABLE: &[Setting] = &[
                each of them; leave one for elections",
         kind: Kind::Switch(|draft, on| draft.config.busy_poll = on),
     },
-    Setting {
-        name: "CLIENT_TOKEN_FILE",
-        group: Group::Rights,
-        value: "FILE",
-        default: "none: every client gets timestamps",
-        help: "File of tokens, one on each line, of which a client has to send one for timestamps \
-               and members; read again when it changes",
-        kind: Kind::Text {
-            allowed: A_FILE,
-            set: |d, text| file(text, d.config.rights.client_token_file.get_or_insert_default()),
-        },
-    },
-    Setting {
-        name: "OPS_TOKEN_FILE",
-        group: Group::Rights,
-        value: "FILE",
-        default: "none",
-        help: "File of tokens, one on each line, of which one has to be sent for metrics and \
-               /admin; read again when it changes",
-        kind: Kind::Text {
-            allowed: A_FILE,
-            set: |d, text| file(text, d.config.rights.ops_token_file.get_or_insert_default()),
-        },
-    },
-    Setting {
-        name: "OPS_PLAIN_FROM",
-        group: Group::Rights,
-        value: "WHERE",
-        default: "loopback",
-        help: "From where metrics and /admin are answered in plain text: loopback, any, or networks \
-               (and loopback)",
-        kind: Kind::Text {
-            allowed: ORIGINS,
-            set: |draft, text| {
-                draft.config.rights.ops_plain_from = config::AllowedFrom::parse(text)?;
-                Some(())
-            },
-        },
-    },
+    secured::CLIENT_TOKEN_FILE,
+    secured::OPS_TOKEN_FILE,
+    secured::OPS_PLAIN_FROM,
     Setting {
         name: "DEBUG",
         group: Group::Log,

@@ -274,8 +274,16 @@ mod tests {
             let variables: Vec<_> = ["CLIENT_TLS=on"].iter().chain(variables).copied().collect();
             return load_single(flags, &variables);
         }
+        let beside: &[&str] = match setting.name {
+            "RAFT_BIND" => &["PEER_PLAIN=1"],
+            "PEER_CERT_FILE" => &["PEER_KEY_FILE=x", "PEER_CA_FILE=x"],
+            "PEER_KEY_FILE" => &["PEER_CERT_FILE=x", "PEER_CA_FILE=x"],
+            "PEER_CA_FILE" => &["PEER_CERT_FILE=x", "PEER_KEY_FILE=x"],
+            _ => &[],
+        };
         if setting.name != "JOIN" {
-            return load_single(flags, variables);
+            let variables: Vec<_> = beside.iter().chain(variables).copied().collect();
+            return load_single(flags, &variables);
         }
         let variables: Vec<_> = NEEDED.iter().chain(variables).copied().collect();
         load(flags, &variables)
@@ -336,6 +344,7 @@ mod tests {
                 (_, "ADMIN_FROM" | "OPS_PLAIN_FROM") => "10.0.0.0/8",
                 (_, "OPS_ADDR") => "127.0.0.1:9090",
                 (Kind::Switch(_), _) | (_, "CLIENT_TLS") => "on",
+                (_, "PEER_TLS") => "off",
                 (Kind::Number(bounds, _), _) => {
                     let value = bounds.default.unwrap_or(bounds.min).to_string();
                     let shown = setting.default.starts_with(&value);
@@ -368,7 +377,7 @@ mod tests {
                 (Kind::Switch(_), _) => &["", "yes", "2", "TRUE"],
                 (_, "CLUSTER") => &["", "a b", "ä"],
                 (_, name) if name == "DATA_DIR" || name.ends_with("_FILE") => &[""],
-                (_, "CLIENT_TLS") => &["", "yes", "1", "ON"],
+                (_, "CLIENT_TLS" | "PEER_TLS") => &["", "yes", "1", "ON"],
                 (_, "OPS_ADDR") => &["", "a", "9090", "127.0.0.1", "a:9090", "127.0.0.1:99999"],
                 (_, "PEERS") => &["", "1", "1=a", "1=a:1,", "1=a:1,1=b:2", "x=a:1", "1=a:99999"],
                 (_, "HTTP_BIND") => &["", "localhost", "127.0.0.1:1"],

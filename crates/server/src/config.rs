@@ -16,10 +16,11 @@ mod allowed_from;
 mod bounds;
 mod error;
 mod limits;
+mod links;
 mod rights;
 mod tls;
 
-use addresses::dialable;
+use addresses::{dialable, host_ip};
 pub use addresses::{host_and_port, is_loopback};
 pub use allowed_from::{AllowedFrom, NETWORKS_MAX};
 pub use bounds::{
@@ -35,6 +36,7 @@ pub use limits::{
     ADDRESS_CONNECTIONS_MAX, ADDRESS_REQUEST_RATE_MAX, HEAD_TIMEOUT_MS, IDLE_TIMEOUT_MS, Limits,
     default_address_connections,
 };
+pub use links::{Links, PeerTlsMode};
 pub use rights::RightsConfig;
 pub use tls::{CERT_FILE_DEFAULT, ClientTlsMode, KEY_FILE_DEFAULT, Tls};
 
@@ -65,7 +67,8 @@ pub struct Config {
     /// knows by which name peers see this machine.
     pub raft_addr: String,
     /// Where the peer listener binds (`RAFT_BIND`). Default all interfaces at the port of
-    /// `RAFT_ADDR`, see [`default_raft_bind`]; differs behind address translation.
+    /// `RAFT_ADDR`, see [`default_raft_bind`]; differs behind address translation. Where it does bind
+    /// is [`Config::peer_bind`].
     pub raft_bind: SocketAddr,
     /// Interface of the client port (`HTTP_BIND`). Default all interfaces, of the family of
     /// `RAFT_ADDR`, whose host is advertised to clients, too: see [`default_http_bind`].
@@ -77,6 +80,8 @@ pub struct Config {
     /// `RAFT_ADDR` and `HTTP_PORT`. Port 0 stands for the port that the system chose: read it
     /// through [`Config::advertise_addr_at`].
     pub advertise_addr: String,
+    /// How nodes speak to each other.
+    pub links: Links,
     /// Who may do what, and over which port.
     pub rights: RightsConfig,
     /// Where the Raft log and the ceiling live (`DATA_DIR`). Default `_raft/node-<NODE_ID>`.
@@ -156,6 +161,7 @@ impl Config {
             single: false,
             bootstrap: false,
             join: Vec::new(),
+            links: Links::default(),
             rights: RightsConfig::default(),
             raft_bind: default_raft_bind(&raft_addr),
             http_bind: default_http_bind(&raft_addr),
@@ -209,6 +215,7 @@ impl Config {
         self.check_addresses()?;
         self.check_peers()?;
         self.check_loopback()?;
+        self.links.check(self)?;
         self.rights.check(self)?;
         self.check_numbers()?;
         self.check_timing()?;
@@ -374,21 +381,24 @@ impl Config {
     }
 }
 
-/// All interfaces, at the port of `raft_addr`; IPv6 only if that address is.
+/// All interfaces, at the port of `raft_addr`, IPv6 only if that address is; a loopback address
+/// itself, since nobody reaches it from elsewhere.
 #[must_use]
 pub fn default_raft_bind(raft_addr: &str) -> SocketAddr {
     let (host, port) = host_and_port(raft_addr).unwrap_or(("", 0));
-    if host.starts_with('[') {
-        SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))
+    let ip = if is_loopback(raft_addr) {
+        host_ip(host).unwrap_or(Ipv4Addr::LOCALHOST.into())
     } else {
-        SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))
-    }
+        default_http_bind(raft_addr)
+    };
+    SocketAddr::new(ip, port)
 }
 
 /// All interfaces: `::`, which takes IPv4 clients as well, if `raft_addr` is IPv6, else `0.0.0.0`.
 #[must_use]
 pub fn default_http_bind(raft_addr: &str) -> IpAddr {
-    default_raft_bind(raft_addr).ip()
+    let is_ipv6 = host_and_port(raft_addr).is_some_and(|(host, _)| host.starts_with('['));
+    if is_ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
 }
 
 /// The host of `raft_addr` with the client port; empty if `raft_addr` is no address.

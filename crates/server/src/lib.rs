@@ -14,6 +14,7 @@
 //! - [`tls`]: TLS on the client port, and certificates that are kept up to date.
 //! - [`framed`]: peer frames over a byte stream.
 //! - [`rights`]: who may do what.
+//! - [`peers`]: connections between nodes, plain or with mutual TLS.
 //! - [`reload`]: files that change under a running node.
 //! - [`metrics`]: what both planes count, as Prometheus reads it.
 //! - [`hiccup`]: by how much the machine stalls.
@@ -32,6 +33,7 @@ mod native;
 pub mod node;
 mod origins;
 mod outbox;
+pub mod peers;
 pub mod reload;
 pub mod rights;
 pub mod shared;

@@ -25,6 +25,7 @@ use crate::hiccup::HiccupMeter;
 use crate::http::http3;
 use crate::listener::{AcceptLimits, Acceptor, ClientListener, raise_descriptor_limit};
 use crate::metrics::Metrics;
+use crate::peers::{PeerTls, PeerTlsError};
 use crate::reload::Reloader;
 use crate::rights::tokens::TokenFileError;
 use crate::rights::{Port, Rights};
@@ -71,6 +72,9 @@ pub enum StartError {
     /// Correct `DATA_DIR`, or do what the text says.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// Correct the certificates towards other nodes, or the settings that name them.
+    #[error(transparent)]
+    PeerTls(#[from] PeerTlsError),
     /// Correct the file of tokens, or the setting that names it.
     #[error(transparent)]
     Tokens(#[from] TokenFileError),
@@ -172,6 +176,10 @@ impl Node {
         let ops_addr = operations.as_ref().map(ClientListener::local_addr);
         let peers = bind_peers(&config)?;
         let rights = Rights::load(&config.rights)?;
+        let peer_tls = PeerTls::load(&config)?;
+        if let Some(peer_tls) = &peer_tls {
+            peer_tls.keep(&mut certificates);
+        }
         let opened =
             Storage::open(&config.data_dir, config.node_id, &config.cluster_name, &faults)?;
         let Opened { storage, store, restored } = opened;
@@ -205,6 +213,7 @@ impl Node {
             clock: NodeClock::new(wall.as_nanos() as u64),
             health: Health::default(),
             rights,
+            peer_tls,
             tls,
             certificates,
             alt_svc: http3.is_some().then(|| alt_svc(http_addr.port())),
@@ -237,7 +246,7 @@ impl Node {
             node = identity.node.0,
             clients = %http_addr,
             operations = ?ops_addr,
-            peers = %shared.config.raft_bind,
+            peers = %shared.config.peer_bind(),
             "started"
         );
         let consensus = Mutex::new(Some(consensus));
@@ -435,7 +444,7 @@ fn bind_operations(config: &Config) -> Result<Option<ClientListener>, StartError
 
 /// The peer port, exclusive: a second process on it fails.
 fn bind_peers(config: &Config) -> Result<TcpListener, StartError> {
-    let addr = config.raft_bind;
+    let addr = config.peer_bind();
     let bind = || -> io::Result<TcpListener> {
         let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
@@ -443,7 +452,7 @@ fn bind_peers(config: &Config) -> Result<TcpListener, StartError> {
         socket.listen(PEER_BACKLOG)?;
         Ok(socket.into())
     };
-    let is_default = addr == config::default_raft_bind(&config.raft_addr);
+    let is_default = config.raft_bind == config::default_raft_bind(&config.raft_addr);
     let setting = if is_default { "RAFT_ADDR" } else { "RAFT_BIND" };
     bind().map_err(|source| StartError::Bind { setting, addr, source })
 }

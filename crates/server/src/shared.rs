@@ -13,6 +13,7 @@ use epicepoch_wire::{NodeId, StorePosition};
 
 use crate::config::Config;
 use crate::consensus::operators::Desk;
+use crate::peers::PeerTls;
 use crate::rights::{Caller, Reason, Right, Rights};
 use crate::tls::ClientTls;
 use crate::tls::upkeep::Certificates;
@@ -46,6 +47,8 @@ pub struct NodeShared {
     pub desk: Desk,
     /// Who may do what.
     pub rights: Rights,
+    /// What mutual TLS between nodes needs, if they speak it.
+    pub peer_tls: Option<PeerTls>,
 }
 
 impl NodeShared {
@@ -64,7 +67,19 @@ impl NodeShared {
 
     /// Counts that somebody was refused a right, and logs it.
     pub(crate) fn note_denial(&self, right: Right, reason: Reason, caller: &Caller) {
-        self.rights.denials.note(right, reason, caller.from, self.clock.monotonic_ns());
+        self.note_denial_of(right, reason, caller, reason.advice());
+    }
+
+    /// The same, where there is more to say than why.
+    pub(crate) fn note_denial_of(
+        &self,
+        right: Right,
+        reason: Reason,
+        caller: &Caller,
+        detail: &str,
+    ) {
+        let now_ns = self.clock.monotonic_ns();
+        self.rights.denials.note((right, reason), caller.from, detail, now_ns);
     }
 
     /// How this node introduces itself on a connection to `to`.

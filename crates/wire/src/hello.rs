@@ -153,10 +153,12 @@ pub enum RefusalCode {
     /// The data directory names fewer durable writes than it did before: it was set back to an older
     /// state, and what it promised since is forgotten.
     SetBack = 9,
+    /// The certificate that was shown is not that of the node which it says it is.
+    WrongCertificate = 10,
 }
 
 impl RefusalCode {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::WrongCluster,
         Self::WrongClusterName,
         Self::WrongNode,
@@ -166,6 +168,7 @@ impl RefusalCode {
         Self::Removed,
         Self::NotBootstrapped,
         Self::SetBack,
+        Self::WrongCertificate,
     ];
 
     /// Whether the refused node can do nothing but stop: retrying cannot help while the members
@@ -179,6 +182,7 @@ impl RefusalCode {
             | Self::Removed
             | Self::SetBack => true,
             Self::WrongClusterName
+            | Self::WrongCertificate
             | Self::WrongNode
             | Self::UnknownNode
             | Self::NotBootstrapped => false,

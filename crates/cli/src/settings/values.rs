@@ -79,4 +79,6 @@ pub(super) fn file(text: &str, into: &mut PathBuf) -> Option<()> {
 }
 
 pub(super) const A_FILE: &str = "the path of a file";
+pub(super) const ORIGINS: &str =
+    "loopback, any, or up to 16 IP addresses or networks such as 10.0.0.0/8,fd00::/8";
 pub(super) const HOST_AND_PORT: &str = "host:port, such as node1.example:60001 or [::1]:60001";

@@ -37,7 +37,7 @@ fn host_is_loopback(host: &str) -> bool {
     )
 }
 
-fn host_ip(host: &str) -> Option<IpAddr> {
+pub(super) fn host_ip(host: &str) -> Option<IpAddr> {
     host.trim_start_matches('[').trim_end_matches(']').parse().ok()
 }
 

@@ -167,6 +167,28 @@ pub enum ConfigError {
         /// Where the peer listener binds.
         raft_bind: SocketAddr,
     },
+    /// Name all three files.
+    #[error(
+        "{missing} is missing: PEER_TLS needs PEER_CERT_FILE, PEER_KEY_FILE and PEER_CA_FILE; allowed \
+         are all three, or none with PEER_TLS off"
+    )]
+    PeerFile {
+        /// The setting that names none.
+        missing: &'static str,
+    },
+    /// Give the nodes certificates, or say that their network is trusted.
+    #[error(
+        "{setting} is {addr}: nodes would speak to other machines in plain text, and whoever can \
+         change that can have timestamps given twice; allowed beyond loopback are PEER_CERT_FILE, \
+         PEER_KEY_FILE and PEER_CA_FILE (see epicepoch certs), or PEER_PLAIN=1 on a network where \
+         everybody is trusted"
+    )]
+    PlainPeers {
+        /// The setting that reaches beyond the machine.
+        setting: &'static str,
+        /// Its value.
+        addr: String,
+    },
     /// Keep operations on this machine, or say that they may travel in plain text.
     #[error(
         "OPS_ADDR is {ops_addr}, where metrics and /admin would travel in plain text; allowed is a \
@@ -275,6 +297,8 @@ impl ConfigError {
             Self::Loopback { setting, .. } => vec![setting, "PEERS"],
             Self::AdvertisePort { .. } => vec!["ADVERTISE_ADDR", "HTTP_PORT"],
             Self::PortClash { .. } => vec!["HTTP_PORT", "RAFT_BIND"],
+            Self::PeerFile { missing } => vec![missing],
+            Self::PlainPeers { setting, .. } => vec![setting, "PEER_PLAIN"],
             Self::PlainOperations { .. } => vec!["OPS_ADDR", "OPS_PLAIN_FROM"],
             Self::OperationsClash { setting, .. } => vec!["OPS_ADDR", setting],
             Self::HeartbeatTooSlow { .. } => vec!["HEARTBEAT_MS", "ELECTION_TIMEOUT_MS"],

@@ -9,6 +9,7 @@ fn three() -> Config {
     for id in 1..=3 {
         config.peers.insert(NodeId(id), format!("10.0.0.{id}:60001"));
     }
+    config.links.allows_plain = true;
     config
 }
 
@@ -74,6 +75,7 @@ fn a_node_that_joins_founds_nothing_and_names_members_that_it_can_reach() {
     use ConfigError as E;
     let mut joining = Config::new(NodeId(4), "10.0.0.4:60001");
     joining.join = vec!["10.0.0.1:60001".into(), "10.0.0.2:60001".into()];
+    joining.links.allows_plain = true;
     assert_eq!(joining.check(), Ok(()));
     let of = |change: fn(&mut Config)| {
         let mut config = joining.clone();

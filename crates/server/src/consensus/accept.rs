@@ -25,6 +25,8 @@ use super::wall::wall_ns;
 use crate::abort::AbortOnPanic;
 use crate::faults::Faults;
 use crate::framed::{FrameReader, write_frames};
+use crate::peers;
+use crate::peers::stream::PeerStream;
 use crate::shared::NodeShared;
 use crate::worker::Workers;
 
@@ -105,17 +107,23 @@ impl Accepted {
     async fn serve(self: Rc<Self>, stream: TcpStream, link: u64) {
         let _abort = AbortOnPanic("link from a peer");
         let from = stream.peer_addr().map_or_else(|error| error.to_string(), |a| a.to_string());
-        let _nodelay = stream.set_nodelay(true);
-        let mut reader = FrameReader::new(stream);
         self.saying_hello.set(self.saying_hello.get() + 1);
-        let hello = timeout(HELLO_TIMEOUT, read_hello(&mut reader)).await;
+        let greeted = async {
+            let mut reader = FrameReader::new(peers::accept(&self.shared, stream).await?);
+            let hello = read_hello(&mut reader).await?;
+            Some((hello, reader.into_stream()))
+        };
+        let greeted = timeout(HELLO_TIMEOUT, greeted).await;
         self.saying_hello.set(self.saying_hello.get() - 1);
-        let Ok(Some((cluster, node, hello))) = hello else {
+        let Ok(Some(((cluster, node, hello), mut stream))) = greeted else {
             tracing::debug!(from, "a connection on the peer port said no hello");
             return;
         };
-        let mut stream = reader.into_stream();
-        match self.answer(cluster, node, &hello, link) {
+        let answer = match peers::check_node(&self.shared, &stream, node) {
+            Ok(()) => self.answer(cluster, node, &hello, link),
+            Err(refusal) => Answer::Refused(refusal),
+        };
+        match answer {
             Answer::Admitted => {
                 if let Some(record) = self.record().await {
                     self.say(&mut stream, FrameKind::Admitted, |out| record.encode(out)).await;
@@ -220,7 +228,7 @@ impl Accepted {
 
     async fn say(
         &self,
-        stream: &mut TcpStream,
+        stream: &mut PeerStream,
         kind: FrameKind,
         payload: impl FnOnce(&mut Vec<u8>),
     ) -> bool {
@@ -230,14 +238,14 @@ impl Accepted {
         timeout(HELLO_TIMEOUT, write_frames(stream, &mut frames)).await.is_ok_and(|w| w.is_ok())
     }
 
-    fn hand_to_worker(&self, node: NodeId, hello: Hello, stream: TcpStream) {
-        match stream.into_std() {
-            Ok(stream) => self.workers.adopt_confirm_link(node, hello, stream),
+    fn hand_to_worker(&self, node: NodeId, hello: Hello, stream: PeerStream) {
+        match stream.pack() {
+            Ok(stream) => self.workers.adopt_packed_link(node, hello, stream),
             Err(error) => tracing::warn!(%error, "a confirm link cannot be handed over"),
         }
     }
 
-    async fn serve_raft(&self, node: NodeId, hello: Hello, stream: TcpStream, link: u64) {
+    async fn serve_raft(&self, node: NodeId, hello: Hello, stream: PeerStream, link: u64) {
         let member = Member {
             node,
             store: hello.store,
@@ -312,7 +320,7 @@ enum Answer {
 
 /// The first frame of a connection, if it is a hello.
 pub(super) async fn read_hello(
-    reader: &mut FrameReader<TcpStream>,
+    reader: &mut FrameReader<PeerStream>,
 ) -> Option<(ClusterId, NodeId, Hello)> {
     let (header, payload) = reader.next().await.ok()??;
     if header.kind != FrameKind::Hello {

@@ -27,6 +27,7 @@ use super::accept::read_hello;
 use super::introduction::check_name;
 use super::link::CONNECT_TIMEOUT;
 use crate::framed::{FrameReader, write_frames};
+use crate::peers;
 use crate::shared::NodeShared;
 use crate::storage::Storage;
 
@@ -204,7 +205,7 @@ pub(crate) enum Found {
 /// Asks the node at `addr` what it is; 0 stands for whoever is there.
 pub(crate) async fn ask(shared: &NodeShared, node: NodeId, addr: &str) -> Result<Found, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
-    let mut stream = TcpStream::connect(addr).await.map_err(|error| text(&error))?;
+    let mut stream = peers::connect(shared, addr, node).await.map_err(|error| text(&error))?;
     let hello = shared.hello(LinkKind::Bootstrap, node);
     let mut frames = Vec::new();
     write_frame(&mut frames, FrameKind::Hello, ClusterId(0), shared.identity.node, |out| {
@@ -223,9 +224,11 @@ pub(crate) async fn ask(shared: &NodeShared, node: NodeId, addr: &str) -> Result
         kind => return Err(format!("it answered {kind:?}")),
     };
     let found = found.map_err(|error| text(&error))?;
-    if header.from != node && node != NodeId(0) {
-        return Err(format!("node {} answers there: correct PEERS", header.from));
+    let by = header.from;
+    if by != node && node != NodeId(0) {
+        return Err(format!("node {by} answers there: correct PEERS"));
     }
+    peers::check_node(shared, &reader.into_stream(), by).map_err(|refusal| text(&refusal))?;
     Ok(found)
 }
 
@@ -253,11 +256,13 @@ async fn answer(shared: Arc<NodeShared>, listener: Rc<TcpListener>) {
 }
 
 async fn answer_one(shared: &NodeShared, stream: TcpStream) -> Option<()> {
-    let mut reader = FrameReader::new(stream);
+    let mut reader = FrameReader::new(peers::accept(shared, stream).await?);
     let (_, from, hello) = read_hello(&mut reader).await?;
+    let mut stream = reader.into_stream();
     let me = shared.identity.node;
     let mut frames = Vec::new();
-    let refusal = check_name(shared, from, &hello).err().or_else(|| {
+    let checked = peers::check_node(shared, &stream, from);
+    let refusal = checked.and_then(|()| check_name(shared, from, &hello)).err().or_else(|| {
         let text = format!("node {me} has no cluster yet");
         (hello.link != LinkKind::Bootstrap)
             .then(|| Refusal::new(RefusalCode::NotBootstrapped, text))
@@ -274,6 +279,5 @@ async fn answer_one(shared: &NodeShared, stream: TcpStream) -> Option<()> {
         };
         write_frame(&mut frames, FrameKind::Empty, ClusterId(0), me, |out| empty.encode(out));
     }
-    let mut stream = reader.into_stream();
     write_frames(&mut stream, &mut frames).await.ok()
 }

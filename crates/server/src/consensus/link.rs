@@ -13,8 +13,6 @@ use epicepoch_wire::hello::{Hello, LinkKind, Refusal, RefusalCode};
 use epicepoch_wire::raft_message::RaftMessage;
 use epicepoch_wire::{BootId, ClusterId, StorePosition};
 use thiserror::Error;
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
@@ -23,6 +21,8 @@ use super::introduction::check_welcome;
 use super::plane::{Event, Inbox};
 use crate::abort::AbortOnPanic;
 use crate::framed::{FrameError, FrameReader, write_frames};
+use crate::peers;
+use crate::peers::stream::{PeerReader, PeerWriter};
 use crate::shared::NodeShared;
 
 /// Messages that may wait for one peer; beyond it they are dropped, and Raft sends again.
@@ -179,11 +179,10 @@ impl Dialler {
     async fn connect(
         &self,
         addr: &str,
-    ) -> Result<(FrameReader<OwnedReadHalf>, OwnedWriteHalf, BootId), LinkError> {
+    ) -> Result<(FrameReader<PeerReader>, PeerWriter, BootId), LinkError> {
         let hello = self.shared.hello(LinkKind::Raft, self.peer.node);
         let attempt = async {
-            let stream = TcpStream::connect(addr).await?;
-            stream.set_nodelay(true)?;
+            let stream = peers::connect(&self.shared, addr, self.peer.node).await?;
             let (reader, mut writer) = stream.into_split();
             let mut frames = Vec::new();
             let me = self.shared.identity.node;
@@ -222,8 +221,8 @@ impl Dialler {
     /// Serves a connection until it breaks.
     async fn serve(
         &self,
-        mut reader: FrameReader<OwnedReadHalf>,
-        mut writer: OwnedWriteHalf,
+        mut reader: FrameReader<PeerReader>,
+        mut writer: PeerWriter,
         boot: BootId,
         queued: &mut mpsc::Receiver<RaftMessage>,
     ) -> LinkError {

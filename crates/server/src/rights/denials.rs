@@ -22,13 +22,19 @@ pub struct Denials {
 
 impl Denials {
     /// Counts a refusal; logs it if it is time.
-    pub(crate) fn note(&self, right: Right, reason: Reason, from: Option<IpAddr>, now_ns: u64) {
+    pub(crate) fn note(
+        &self,
+        (right, reason): (Right, Reason),
+        from: Option<IpAddr>,
+        detail: &str,
+        now_ns: u64,
+    ) {
         self.counts[right as usize][reason as usize].add(1);
         let at = reason as usize;
         let Some(untold) = self.due(at, now_ns) else { return };
         let from = from.map_or_else(|| "unknown".to_owned(), |from| from.to_string());
         let (right, reason) = (right.name(), reason.name());
-        tracing::warn!(from, right, reason, others = untold, "a client is refused");
+        tracing::warn!(from, right, reason, detail, others = untold, "refused: no right to that");
     }
 
     /// How many have been refused a right for a reason.
@@ -63,7 +69,7 @@ mod tests {
         let lines: Vec<_> = lines.collect();
         assert_eq!(lines, [0, 999, 999, 999, 999]);
         for _ in 0..3 {
-            denials.note(Right::Change, Reason::NoToken, None, 0);
+            denials.note((Right::Change, Reason::NoToken), None, "", 0);
         }
         assert_eq!(denials.count(Right::Change, Reason::NoToken), 3);
         assert_eq!(denials.count(Right::Operations, Reason::NoToken), 0);

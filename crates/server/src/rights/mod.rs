@@ -36,11 +36,14 @@ pub enum Right {
     Operations,
     /// To change who belongs to the cluster, or who leads it.
     Change,
+    /// To speak as a member of the cluster: no route needs it, the peer port does.
+    Peer,
 }
 
 impl Right {
     /// Every right, in the order of their numbers.
-    pub const ALL: [Self; 4] = [Self::Health, Self::Timestamps, Self::Operations, Self::Change];
+    pub const ALL: [Self; 5] =
+        [Self::Health, Self::Timestamps, Self::Operations, Self::Change, Self::Peer];
 
     /// The value of the label in metrics and logs.
     #[must_use]
@@ -50,6 +53,7 @@ impl Right {
             Self::Timestamps => "timestamps",
             Self::Operations => "operations",
             Self::Change => "change",
+            Self::Peer => "peer",
         }
     }
 }
@@ -63,6 +67,8 @@ pub enum Port {
     Clients,
     /// `OPS_ADDR`.
     Operations,
+    /// The port of other nodes.
+    Peers,
 }
 
 impl Port {
@@ -70,6 +76,8 @@ impl Port {
     #[must_use]
     pub const fn answers(self, right: Right) -> bool {
         match (self, right) {
+            (Self::Peers, right) => matches!(right, Right::Peer),
+            (_, Right::Peer) => false,
             (Self::Shared, _) | (_, Right::Health) => true,
             (Self::Clients, right) => matches!(right, Right::Timestamps),
             (Self::Operations, right) => matches!(right, Right::Operations | Right::Change),
@@ -104,12 +112,24 @@ pub enum Reason {
     Address,
     /// A change without the header that pages in browsers cannot send.
     Header,
+    /// A peer without a certificate that this node takes.
+    Handshake,
+    /// A peer with the certificate of another node or cluster.
+    CertificateName,
 }
 
 impl Reason {
     /// Every reason, in the order of their numbers.
-    pub const ALL: [Self; 6] =
-        [Self::Port, Self::Plain, Self::NoToken, Self::WrongToken, Self::Address, Self::Header];
+    pub const ALL: [Self; 8] = [
+        Self::Port,
+        Self::Plain,
+        Self::NoToken,
+        Self::WrongToken,
+        Self::Address,
+        Self::Header,
+        Self::Handshake,
+        Self::CertificateName,
+    ];
 
     /// The value of the label in metrics and logs.
     #[must_use]
@@ -121,6 +141,8 @@ impl Reason {
             Self::WrongToken => "wrong_token",
             Self::Address => "address",
             Self::Header => "header",
+            Self::Handshake => "handshake",
+            Self::CertificateName => "certificate_name",
         }
     }
 
@@ -129,7 +151,12 @@ impl Reason {
     pub const fn code(self) -> ErrorCode {
         match self {
             Self::NoToken | Self::WrongToken => ErrorCode::Unauthorized,
-            Self::Port | Self::Plain | Self::Address | Self::Header => ErrorCode::Forbidden,
+            Self::Port
+            | Self::Plain
+            | Self::Address
+            | Self::Header
+            | Self::Handshake
+            | Self::CertificateName => ErrorCode::Forbidden,
         }
     }
 
@@ -152,6 +179,8 @@ impl Reason {
                  the address by ADMIN_FROM on every node"
             }
             Self::Header => "a change needs the header epicepoch-admin, with any value",
+            Self::Handshake => "a peer needs a certificate of an authority that this node trusts",
+            Self::CertificateName => "a peer needs the certificate of its own node and cluster",
         }
     }
 }
@@ -241,7 +270,7 @@ impl Rights {
 
     fn tokens(&self, right: Right) -> Option<&Tokens> {
         match right {
-            Right::Health => None,
+            Right::Health | Right::Peer => None,
             Right::Timestamps => self.clients.as_ref(),
             Right::Operations | Right::Change => self.operations.as_ref(),
         }
@@ -307,9 +336,10 @@ mod tests {
     #[test]
     fn each_port_answers_what_it_is_for_and_nothing_else() {
         let answered = |port: Port| Right::ALL.map(|right| port.answers(right));
-        assert_eq!(answered(Port::Shared), [true, true, true, true]);
-        assert_eq!(answered(Port::Clients), [true, true, false, false]);
-        assert_eq!(answered(Port::Operations), [true, false, true, true]);
+        assert_eq!(answered(Port::Shared), [true, true, true, true, false]);
+        assert_eq!(answered(Port::Clients), [true, true, false, false, false]);
+        assert_eq!(answered(Port::Operations), [true, false, true, true, false]);
+        assert_eq!(answered(Port::Peers), [false, false, false, false, true]);
     }
 
     #[test]

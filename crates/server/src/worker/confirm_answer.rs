@@ -13,11 +13,11 @@ use epicepoch_wire::frame::{FrameKind, Header, write_frame};
 use epicepoch_wire::hello::Hello;
 use epicepoch_wire::{ClusterId, DecodeError, NodeId};
 use thiserror::Error;
-use tokio::net::TcpStream;
 
 use super::confirm_link::prepare;
 use super::sequencer::Sequencer;
 use crate::framed::{FrameError, FrameReader, write_frames};
+use crate::peers::stream::Parcel;
 
 /// Questions answered with one write. More wait in the socket until it is done.
 const ANSWERS_PER_WRITE_MAX: usize = 64;
@@ -57,7 +57,7 @@ impl From<std::io::Error> for CallerError {
 
 impl Caller {
     /// Answers until the connection ends.
-    pub(crate) async fn serve(self, sequencer: Rc<Sequencer>, stream: std::net::TcpStream) {
+    pub(crate) async fn serve(self, sequencer: Rc<Sequencer>, stream: Parcel) {
         let from = self.from;
         match self.answer_all(&sequencer, stream).await {
             Ok(()) => tracing::debug!(%from, "confirm link closed by the other end"),
@@ -65,14 +65,9 @@ impl Caller {
         }
     }
 
-    async fn answer_all(
-        &self,
-        sequencer: &Sequencer,
-        stream: std::net::TcpStream,
-    ) -> Result<(), CallerError> {
-        stream.set_nonblocking(true)?;
-        let stream = TcpStream::from_std(stream)?;
-        prepare(&stream)?;
+    async fn answer_all(&self, sequencer: &Sequencer, stream: Parcel) -> Result<(), CallerError> {
+        let stream = stream.unpack()?;
+        prepare(stream.socket()?)?;
         let (reader, mut writer) = stream.into_split();
         let mut reader = FrameReader::new(reader);
         let mut out = Vec::new();

@@ -4,8 +4,10 @@
 //! ends the link.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use epicepoch_core::positions::Positions;
@@ -17,13 +19,14 @@ use epicepoch_wire::{BootId, DecodeError, NodeId, StorePosition};
 use socket2::{SockRef, TcpKeepalive};
 use thiserror::Error;
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::sequencer::Sequencer;
 use super::signal::Signal;
 use crate::consensus::introduction::check_position;
 use crate::framed::{FrameError, FrameReader, write_frames};
+use crate::peers;
+use crate::peers::stream::{PeerReader, PeerWriter};
 
 /// Longest time to open a connection: a peer on the other side of the world answers in a third.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -60,7 +63,7 @@ pub(crate) struct Link {
 /// The connected link, from the side of those who send.
 #[derive(Debug)]
 struct Pipe {
-    stream: Rc<OwnedWriteHalf>,
+    stream: Rc<PeerWriter>,
     out: Vec<u8>,
 }
 
@@ -224,12 +227,13 @@ impl Link {
     async fn connect(
         &self,
         sequencer: &Sequencer,
-    ) -> Result<(FrameReader<OwnedReadHalf>, OwnedWriteHalf), LinkError> {
-        let connecting = TcpStream::connect(&self.member.raft_addr);
+    ) -> Result<(FrameReader<PeerReader>, PeerWriter), LinkError> {
+        let (shared, node) = (&sequencer.shared, self.member.node);
+        let connecting = peers::connect(shared, &self.member.raft_addr, node);
         let stream = timeout(CONNECT_TIMEOUT, connecting)
             .await
             .map_err(|_| LinkError::Silent(CONNECT_TIMEOUT))??;
-        prepare(&stream)?;
+        prepare(stream.socket()?)?;
         let (reader, mut writer) = stream.into_split();
         let mut reader = FrameReader::new(reader);
         timeout(HANDSHAKE_TIMEOUT, self.shake_hands(sequencer, &mut reader, &mut writer))
@@ -241,8 +245,8 @@ impl Link {
     async fn shake_hands(
         &self,
         sequencer: &Sequencer,
-        reader: &mut FrameReader<OwnedReadHalf>,
-        writer: &mut OwnedWriteHalf,
+        reader: &mut FrameReader<PeerReader>,
+        writer: &mut PeerWriter,
     ) -> Result<(), LinkError> {
         let shared = &sequencer.shared;
         let cluster = sequencer.view().published.cluster;
@@ -275,8 +279,8 @@ impl Link {
     async fn converse(
         &self,
         sequencer: &Sequencer,
-        mut reader: FrameReader<OwnedReadHalf>,
-        writer: OwnedWriteHalf,
+        mut reader: FrameReader<PeerReader>,
+        writer: PeerWriter,
     ) -> Result<(), LinkError> {
         let writer = Rc::new(writer);
         // Whatever was wrong with an earlier connection is over.
@@ -337,7 +341,7 @@ impl Link {
     }
 
     /// Writes what the socket did not take at once. Never ends before there was something.
-    async fn flush_out(&self, writer: &OwnedWriteHalf) -> io::Result<()> {
+    async fn flush_out(&self, writer: &PeerWriter) -> io::Result<()> {
         loop {
             let is_empty = self.pipe.borrow().as_ref().is_none_or(|pipe| pipe.out.is_empty());
             if is_empty {
@@ -345,13 +349,20 @@ impl Link {
                 continue;
             }
             writer.writable().await?;
-            let mut pipe = self.pipe.borrow_mut();
-            let Some(Pipe { stream, out }) = pipe.as_mut() else { continue };
-            match stream.try_write(out) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => drop(out.drain(..written)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
+            // None when it was not as writable as it seemed.
+            let written = poll_fn(|context| {
+                let mut pipe = self.pipe.borrow_mut();
+                let Some(Pipe { stream, out }) = pipe.as_mut() else {
+                    return Poll::Ready(Ok(None));
+                };
+                let written = ready!(stream.poll_send(context, out))?;
+                if let Some(written) = written {
+                    out.drain(..written);
+                }
+                Poll::Ready(Ok::<_, io::Error>(written))
+            });
+            if written.await? == Some(0) {
+                return Err(io::ErrorKind::WriteZero.into());
             }
         }
     }
@@ -383,6 +394,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::peers::stream::PeerStream;
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_question_behind_a_queue_is_not_written_into_the_middle_of_another() {
@@ -390,7 +402,7 @@ mod tests {
         let addr = listener.local_addr().unwrap();
         let stream = TcpStream::connect(addr).await.unwrap();
         let (mut other, _) = listener.accept().await.unwrap();
-        let (_reader, writer) = stream.into_split();
+        let (_reader, writer) = PeerStream::Plain(stream).into_split();
         writer.writable().await.unwrap();
         let member = Member {
             node: NodeId(2),
@@ -420,7 +432,7 @@ mod tests {
         let stream = TcpStream::connect(&raft_addr).await.unwrap();
         let (node, store, client_addr) = (NodeId(2), StoreId(2), String::new());
         let link = Link::new(Member { node, store, raft_addr, client_addr });
-        let (_reader, writer) = stream.into_split();
+        let (_reader, writer) = PeerStream::Plain(stream).into_split();
         link.pipe.replace(Some(Pipe { stream: Rc::new(writer), out: Vec::new() }));
         link.run.set((BOOT, StorePosition(5)));
         let mut positions = Positions::default();

@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::http::http3::endpoint::Start;
 use crate::origins::ConnectionPermit;
+use crate::peers::stream::Parcel;
 use crate::rights::Port;
 use crate::sync::{AtomicBool, Bell, Mutex, Ordering, PoisonError};
 
@@ -28,7 +29,7 @@ pub(crate) enum Letter {
     /// The worker's part of HTTP/3.
     Http3(Box<Start>),
     /// Another member's confirm link, whose hello was accepted.
-    ConfirmLink { from: NodeId, hello: Box<Hello>, stream: TcpStream },
+    ConfirmLink { from: NodeId, hello: Box<Hello>, stream: Parcel },
     /// A confirm of a sibling that has no link of its own to a member.
     Forward { to: NodeId, frame: Vec<u8> },
     /// The answer to a confirm that a sibling forwarded.

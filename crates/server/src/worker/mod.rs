@@ -31,6 +31,7 @@ use crate::config::Config;
 use crate::http::http3::{endpoint, limits};
 use crate::metrics::{ConnectionRefusal, Metrics};
 use crate::origins::{ConnectionPermit, Origins};
+use crate::peers::stream::Parcel;
 use crate::rights::Port;
 use crate::shared::NodeShared;
 
@@ -121,6 +122,11 @@ impl Workers {
     /// Hands over an inbound confirm link whose hello was checked and answered with a welcome.
     /// Closed at once if it is no confirm link, or if the worker cannot take it.
     pub fn adopt_confirm_link(&self, from: NodeId, hello: Hello, stream: TcpStream) {
+        self.adopt_packed_link(from, hello, stream.into());
+    }
+
+    /// [`Self::adopt_confirm_link`] of a connection that may be secured.
+    pub(crate) fn adopt_packed_link(&self, from: NodeId, hello: Hello, stream: Parcel) {
         let LinkKind::Confirm(worker) = hello.link else {
             tracing::warn!(%from, link = ?hello.link, "not a confirm link; closed");
             return;
@@ -191,7 +197,7 @@ impl Workers {
     pub(crate) fn origins(&self, port: Port) -> &Arc<Origins> {
         match port {
             Port::Shared | Port::Clients => &self.0.origins,
-            Port::Operations => &self.0.operators,
+            Port::Operations | Port::Peers => &self.0.operators,
         }
     }
 

@@ -33,6 +33,7 @@ use super::watched::{Watch, Watched};
 use crate::abort::AbortOnPanic;
 use crate::http::connection::Clients;
 use crate::metrics::Metrics;
+use crate::peers::stream::Parcel;
 use crate::shared::NodeShared;
 
 /// Time between ticks while requests wait or rounds are in flight: an eighth of an election
@@ -209,7 +210,7 @@ impl Worker {
     }
 
     /// Serves an inbound confirm link; an older one of the same caller is closed.
-    fn adopt(&self, from: NodeId, hello: Hello, stream: std::net::TcpStream) {
+    fn adopt(&self, from: NodeId, hello: Hello, stream: Parcel) {
         let LinkKind::Confirm(worker) = hello.link else { return };
         // The peer is there: a link of our own to it need not wait out its pause.
         self.sequencer.links.nudge(from);

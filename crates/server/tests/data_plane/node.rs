@@ -126,6 +126,7 @@ impl Cluster {
             certificates: Certificates::default(),
             rights: Rights::load(&config.rights).unwrap(),
             alt_svc: None,
+            peer_tls: None,
             config,
             core,
         });

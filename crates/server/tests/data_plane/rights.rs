@@ -62,7 +62,7 @@ fn ask(client: &mut Client, row: &Row, token: Option<&str>) -> Reply {
 /// The token that opens what needs a right, and one that does not.
 fn tokens(right: Right) -> Option<(&'static str, &'static str)> {
     match right {
-        Right::Health => None,
+        Right::Health | Right::Peer => None,
         Right::Timestamps => Some((CLIENT, OPERATOR)),
         Right::Operations | Right::Change => Some((OPERATOR, CLIENT)),
     }
@@ -133,6 +133,7 @@ fn each_port_answers_what_it_is_for_and_refuses_the_rest() {
             Right::Health => [false, false],
             Right::Timestamps => [false, true],
             Right::Operations | Right::Change => [true, false],
+            Right::Peer => panic!("no route of peers"),
         };
         assert_eq!(is_refused, expected, "{}", row.path);
         let refused = expected.into_iter().filter(|is_refused| *is_refused).count() as u64;

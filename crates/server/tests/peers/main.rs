@@ -1,0 +1,8 @@
+//! Mutual TLS between whole nodes over loopback: who is taken for a member of the cluster, on either
+//! end of a connection, and who is not.
+
+mod authorities;
+mod dialled;
+mod intruders;
+mod rotation;
+mod secured;

@@ -1,0 +1,65 @@
+//! What nodes with certificates do.
+
+use epicepoch_server::config::PeerTlsMode;
+use epicepoch_server::{Node, StartError};
+
+use crate::authorities::{CLUSTER, Fixture, Running, stamp, write};
+
+#[test]
+fn nodes_with_certificates_found_a_cluster_and_confirm_rounds() {
+    let fixture = Fixture::new();
+    let nodes = [1, 2, 3].map(|node| fixture.start(node));
+    let first = stamp(&nodes);
+    let second = stamp(&nodes);
+    assert_ne!(first, second);
+    nodes.iter().for_each(|node| node.await_metric("epicepoch_confirm_links", 2));
+    let refused = nodes.iter().map(|node| node.metric("epicepoch_denied_total")).sum::<u64>();
+    assert_eq!(refused, 0);
+}
+
+#[test]
+fn a_node_does_not_start_with_what_is_not_its_own_certificate() {
+    let fixture = Fixture::new();
+    let refused = |change: &dyn Fn()| {
+        change();
+        let error = Node::start(fixture.config(1)).err().expect("it must not start");
+        assert!(matches!(error, StartError::PeerTls(_)), "{error}");
+        let text = error.to_string();
+        fixture.hand_out(1, &fixture.issued(1, 30));
+        text
+    };
+    let text = refused(&|| fixture.hand_out(1, &fixture.issued(2, 30)));
+    assert!(text.contains(&format!("node-1.{CLUSTER}.epicepoch.internal")), "{text}");
+    assert!(text.contains("PEER_CERT_FILE"), "{text}");
+    let text = refused(&|| write(&fixture.path("node-1.key"), &fixture.issued(1, 30).key));
+    assert!(text.contains("PEER_KEY_FILE"), "{text}");
+    let ca = fixture.authority.certificate().to_owned();
+    let text = refused(&|| write(&fixture.path("ca.pem"), "nothing"));
+    assert!(text.contains("PEER_CA_FILE"), "{text}");
+    write(&fixture.path("ca.pem"), &ca);
+}
+
+#[test]
+fn nodes_go_from_plain_text_to_tls_one_restart_after_the_other() {
+    use PeerTlsMode::{Accept, Dial, Off, On};
+    let fixture = Fixture::new();
+    let mut nodes: Vec<Running> =
+        [1, 2, 3].map(|node| fixture.start_as(node, Some(Off))).into_iter().collect();
+    let mut seen = vec![stamp(&nodes)];
+    for mode in [Accept, Dial, On] {
+        for at in 0..3 {
+            let node = at as u64 + 1;
+            drop(nodes.remove(at));
+            nodes.insert(at, fixture.start_as(node, Some(mode)));
+            // Each comes back to both others before the next one goes.
+            nodes.iter().for_each(|node| node.await_metric("epicepoch_confirm_links", 2));
+            seen.push(stamp(&nodes));
+        }
+    }
+    let refused = nodes.iter().map(|node| node.metric("epicepoch_denied_total")).sum::<u64>();
+    assert_eq!(refused, 0, "nobody was turned away on the way");
+    let count = seen.len();
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), count);
+}
