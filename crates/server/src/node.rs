@@ -183,16 +183,7 @@ impl Node {
         let opened =
             Storage::open(&config.data_dir, config.node_id, &config.cluster_name, &faults)?;
         let Opened { storage, store, restored } = opened;
-        let may_begin = config.bootstrap || !config.join.is_empty();
-        match (&restored, may_begin) {
-            (None, false) => {
-                return Err(StartError::NotBootstrapped { path: config.data_dir });
-            }
-            (Some(_), true) if config.bootstrap => {
-                tracing::info!("BOOTSTRAP is ignored: data exists");
-            }
-            (None, true) | (Some(_), _) => {}
-        }
+        check_beginning(&config, restored.is_some())?;
         let boot = BootId(getrandom::u64().map_err(io::Error::from)?);
         let identity = Identity { node: config.node_id, store, boot };
         let durable_term = restored.as_ref().map_or(Term(0), |r| r.hard_state.term);
@@ -416,6 +407,18 @@ fn serve_http3(
 fn alt_svc(port: u16) -> HeaderValue {
     let text = format!("h3=\":{port}\"; ma={ALT_SVC_SECONDS}");
     HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("clear"))
+}
+
+/// Whether what is in the data directory and what was asked for go together.
+fn check_beginning(config: &Config, has_data: bool) -> Result<(), StartError> {
+    let may_begin = config.bootstrap || !config.join.is_empty();
+    if !has_data && !may_begin {
+        return Err(StartError::NotBootstrapped { path: config.data_dir.clone() });
+    }
+    if has_data && config.bootstrap {
+        tracing::info!("BOOTSTRAP is ignored: data exists");
+    }
+    Ok(())
 }
 
 /// Lets clients in, and operators, if they have a port of their own.

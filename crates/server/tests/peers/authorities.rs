@@ -58,7 +58,7 @@ impl Fixture {
         config.bootstrap = true;
         config.http_bind = Ipv4Addr::LOCALHOST.into();
         config.http_port = 0;
-        config.advertise_addr = "127.0.0.1:0".to_owned();
+        "127.0.0.1:0".clone_into(&mut config.advertise_addr);
         config.data_dir = self.path(&format!("data-{node}"));
         // A machine that builds beside is slow.
         config.election_timeout = Duration::from_secs(1);

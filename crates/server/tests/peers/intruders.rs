@@ -151,7 +151,7 @@ fn a_peer_with_the_certificate_of_another_node_cluster_or_time_is_refused_and_co
     let forged = same_name.node(NodeId(2), &[], Validity::days(30)).unwrap();
     target.refuses(|| target.as_peer(&forged), 2, "handshake");
     // One that has expired, and none.
-    let past = SystemTime::now() - Duration::from_secs(60);
+    let past = SystemTime::now() - Duration::from_mins(1);
     let expired = fixture.authority.node(NodeId(2), &[], Validity::until(past)).unwrap();
     target.refuses(|| target.as_peer(&expired), 2, "handshake");
     let none = || client_config(target.roots(), None, &[ALPN_PEER]);

@@ -48,7 +48,9 @@ fn certificates_and_their_authority_are_replaced_under_load() {
         for node in 1..=3 {
             fixture.hand_out(node, &fixture.issued(node, 60));
         }
-        nodes.iter().for_each(|node| wait_until("new ones", || expiry(node) > before + 86_400));
+        for node in &nodes {
+            wait_until("new ones", || expiry(node) > before + 86_400);
+        }
         // Another authority: first it is trusted beside the old one, then its certificates are handed
         // out, then the old one is trusted no more.
         let new = Authority::new(CLUSTER).unwrap();
@@ -59,9 +61,9 @@ fn certificates_and_their_authority_are_replaced_under_load() {
             let issued = new.node(NodeId(node), &[], Validity::days(200)).unwrap();
             fixture.hand_out(node, &issued);
         }
-        nodes
-            .iter()
-            .for_each(|node| wait_until("newer ones", || expiry(node) > before + 100 * 86_400));
+        for node in &nodes {
+            wait_until("newer ones", || expiry(node) > before + 100 * 86_400);
+        }
         write(&fixture.path("ca.pem"), new.certificate());
         thread::sleep(epicepoch_server::tls::upkeep::PERIOD + Duration::from_secs(1));
         is_over.store(true, Ordering::Relaxed);
@@ -72,7 +74,9 @@ fn certificates_and_their_authority_are_replaced_under_load() {
     // meets the others under the new authority alone.
     drop(nodes.remove(2));
     nodes.push(fixture.start(3));
-    nodes.iter().for_each(|node| node.await_metric("epicepoch_confirm_links", 2));
+    for node in &nodes {
+        node.await_metric("epicepoch_confirm_links", 2);
+    }
     stamp(&nodes);
     // The old authority is worth nothing any more.
     fixture.hand_out(3, &fixture.issued(3, 30));

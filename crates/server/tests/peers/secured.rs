@@ -12,7 +12,9 @@ fn nodes_with_certificates_found_a_cluster_and_confirm_rounds() {
     let first = stamp(&nodes);
     let second = stamp(&nodes);
     assert_ne!(first, second);
-    nodes.iter().for_each(|node| node.await_metric("epicepoch_confirm_links", 2));
+    for node in &nodes {
+        node.await_metric("epicepoch_confirm_links", 2);
+    }
     let refused = nodes.iter().map(|node| node.metric("epicepoch_denied_total")).sum::<u64>();
     assert_eq!(refused, 0);
 }
@@ -22,7 +24,7 @@ fn a_node_does_not_start_with_what_is_not_its_own_certificate() {
     let fixture = Fixture::new();
     let refused = |change: &dyn Fn()| {
         change();
-        let error = Node::start(fixture.config(1)).err().expect("it must not start");
+        let error = Node::start(fixture.config(1)).expect_err("it must not start");
         assert!(matches!(error, StartError::PeerTls(_)), "{error}");
         let text = error.to_string();
         fixture.hand_out(1, &fixture.issued(1, 30));
@@ -52,7 +54,9 @@ fn nodes_go_from_plain_text_to_tls_one_restart_after_the_other() {
             drop(nodes.remove(at));
             nodes.insert(at, fixture.start_as(node, Some(mode)));
             // Each comes back to both others before the next one goes.
-            nodes.iter().for_each(|node| node.await_metric("epicepoch_confirm_links", 2));
+            for node in &nodes {
+                node.await_metric("epicepoch_confirm_links", 2);
+            }
             seen.push(stamp(&nodes));
         }
     }
