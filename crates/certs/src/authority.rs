@@ -89,12 +89,12 @@ impl Authority {
         validity: Validity,
     ) -> Result<Issued, AuthorityError> {
         let own = node_name(&self.cluster_name, node);
-        let mut all = vec![own.clone()];
+        let mut all = vec![own];
         all.extend_from_slice(names);
         let names =
             alternative_names(&all).map_err(|(name, why)| AuthorityError::Name { name, why })?;
         let usages = [ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        self.issue(&own, names, usages.to_vec(), validity)
+        self.issue(&format!("node-{node}"), names, usages.to_vec(), validity)
     }
 
     /// A certificate for a client. It has no DNS name, so no peer ever takes it for a node.
@@ -118,7 +118,7 @@ impl Authority {
         let until = validity.until.min(self.expires_at()?);
         (params.not_before, params.not_after) = (validity.from, until);
         params.distinguished_name = DistinguishedName::new();
-        params.distinguished_name.push(DnType::OrganizationName, "EpicEpoch");
+        params.distinguished_name.push(DnType::OrganizationName, self.cluster_name.as_str());
         params.distinguished_name.push(DnType::CommonName, common_name);
         params.subject_alt_names = names;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
@@ -236,8 +236,9 @@ impl From<rcgen::Error> for AuthorityError {
 fn authority_params(cluster_name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::OrganizationName, "EpicEpoch");
-    params.distinguished_name.push(DnType::CommonName, format!("Authority of {cluster_name}"));
+    // Neither is longer than the 64 characters that X.520 allows.
+    params.distinguished_name.push(DnType::OrganizationName, cluster_name);
+    params.distinguished_name.push(DnType::CommonName, "EpicEpoch authority");
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     params

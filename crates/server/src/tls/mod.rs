@@ -58,8 +58,13 @@ impl ClientTls {
             ClientTlsMode::On => false,
             ClientTlsMode::Both => true,
         };
-        let pair = LivePair::new(load_pair(config)?);
         let roots = config.tls.client_ca_file.as_ref();
+        let pair = match roots {
+            // Where clients are held to an authority, a node that nobody vouches for is a slip.
+            Some(_) => Pair::load(certificate_file(config), key_file(config))?,
+            None => load_pair(config)?,
+        };
+        let pair = LivePair::new(pair);
         let roots = roots.map(|path| LiveRoots::load(PemFile::new("CLIENT_CA_FILE", path)));
         let roots = roots.transpose()?;
         let alpn = [ALPN_H2, ALPN_HTTP1, ALPN_NATIVE];
@@ -115,8 +120,7 @@ pub fn load_http3(
 /// # Errors
 /// When a file cannot be used, or written.
 pub fn load_pair(config: &Config) -> Result<Pair, PairError> {
-    let certificate = PemFile::new("CERT_FILE", &config.tls.cert_file);
-    let key = PemFile::new("KEY_FILE", &config.tls.key_file);
+    let (certificate, key) = (certificate_file(config), key_file(config));
     let is_new = !certificate.exists() && !key.exists();
     let pair = Pair::load_or_make(certificate, key, &names(config))?;
     if is_new {
@@ -130,6 +134,14 @@ pub fn load_pair(config: &Config) -> Result<Pair, PairError> {
         tracing::warn!(key = %pair.key_file(), "others than its owner may read this key (chmod 600)");
     }
     Ok(pair)
+}
+
+fn certificate_file(config: &Config) -> PemFile {
+    PemFile::new("CERT_FILE", &config.tls.cert_file)
+}
+
+fn key_file(config: &Config) -> PemFile {
+    PemFile::new("KEY_FILE", &config.tls.key_file)
 }
 
 /// What clients may call this node.
@@ -150,4 +162,44 @@ fn names(config: &Config) -> Vec<String> {
         is_new
     });
     names
+}
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_certs::authority::Authority;
+    use epicepoch_wire::NodeId;
+
+    use super::*;
+
+    #[test]
+    fn a_missing_pair_is_made_but_not_where_clients_are_held_to_an_authority() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let mut config = Config::new(NodeId(1), "n1.example:60001");
+        config.tls.cert_file = path("cert.pem");
+        config.tls.key_file = path("key.pem");
+        assert!(ClientTls::load(&config).unwrap().is_none());
+        assert!(!path("cert.pem").exists(), "nobody asked for one");
+        config.tls.clients = ClientTlsMode::On;
+        std::fs::write(path("ca.pem"), Authority::new("one").unwrap().certificate()).unwrap();
+        config.tls.client_ca_file = Some(path("ca.pem"));
+        let error = ClientTls::load(&config).unwrap_err().to_string();
+        assert!(error.contains("CERT_FILE (") && !path("cert.pem").exists(), "{error}");
+        config.tls.client_ca_file = None;
+        let tls = ClientTls::load(&config).unwrap().expect("TLS");
+        assert!(path("cert.pem").exists() && !tls.takes_plain);
+        assert_eq!(names(&config), ["n1.example", "localhost", "127.0.0.1", "::1"]);
+    }
+
+    #[test]
+    fn certificates_are_asked_for_of_everybody_or_of_nobody() {
+        let mut config = Config::new(NodeId(1), "localhost:60001").into_single();
+        config.tls.client_ca_file = Some("ca.pem".into());
+        for (mode, is_taken) in
+            [(ClientTlsMode::Off, false), (ClientTlsMode::Both, false), (ClientTlsMode::On, true)]
+        {
+            config.tls.clients = mode;
+            assert_eq!(config.check().is_ok(), is_taken, "{mode:?}");
+        }
+    }
 }
