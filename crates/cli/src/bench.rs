@@ -172,14 +172,18 @@ pub(crate) fn config(matches: &ArgMatches) -> Result<RunConfig, Failure> {
         Failure::usage(anyhow!("--{flag} is for --transport {transport}"))
     };
     let transport = match text_of(matches, "transport") {
-        "h2c" | "native" | "client" if count("pipeline").is_some() => {
+        "h2c" | "http3" | "native" | "client" if count("pipeline").is_some() => {
             return Err(only("pipeline", "http1"));
         }
         "h2c" => Transport::H2c { streams: in_flight("in-flight") },
+        "http3" => Transport::Http3 { streams: in_flight("in-flight") },
         "native" => Transport::Native { in_flight: in_flight("in-flight") },
         "client" => Transport::Client { callers: in_flight("in-flight") },
         _ if count("in-flight").is_some() => {
-            return Err(only("in-flight", "h2c, native and client; over http1 it is --pipeline"));
+            return Err(only(
+                "in-flight",
+                "h2c, http3, native and client; over http1 it is --pipeline",
+            ));
         }
         _ => Transport::Http1 { pipeline: in_flight("pipeline") },
     };

@@ -239,7 +239,7 @@ fn probe() -> Command {
         .arg(number("count", 1..=COUNT_MAX, "Timestamps per request [default: 1]").short('n'))
         .arg(
             text("transport", "NAME", "How requests travel")
-                .value_parser(["http1", "h2c", "native", "client"])
+                .value_parser(["http1", "h2c", "http3", "native", "client"])
                 .visible_alias("via")
                 .default_value("http1"),
         )
@@ -330,7 +330,7 @@ pub(crate) fn load_arguments(
         .args(client_arguments())
         .arg(
             text("transport", "NAME", "How requests travel")
-                .value_parser(["http1", "h2c", "native", "client"])
+                .value_parser(["http1", "h2c", "http3", "native", "client"])
                 .visible_alias("via")
                 .default_value("http1"),
         )
@@ -343,7 +343,7 @@ pub(crate) fn load_arguments(
         .arg(number(
             "in-flight",
             1..=IN_FLIGHT_MAX as u64,
-            "h2c, native: requests open on one connection; client: callers of one [default: 1]",
+            "h2c, http3, native: requests open on one connection; client: callers of one [default: 1]",
         ))
         .arg(number("threads", 1..=THREADS_MAX as u64, "Threads that send [default: 1]"))
         .arg(number("count", 1..=COUNT_MAX, "Timestamps per request [default: 1]").short('n'))

@@ -110,6 +110,7 @@ fn config(matches: &ArgMatches) -> Result<RunConfig, Failure> {
     })?;
     let transport = match matches.get_one::<String>("transport").map(String::as_str) {
         Some("h2c") => Transport::H2c { streams: 1 },
+        Some("http3") => Transport::Http3 { streams: 1 },
         Some("native") => Transport::Native { in_flight: 1 },
         Some("client") => Transport::Client { callers: 1 },
         _ => Transport::Http1 { pipeline: 1 },
@@ -152,6 +153,7 @@ mod tests {
         for (name, expected) in [
             ("http1", Transport::Http1 { pipeline: 1 }),
             ("h2c", Transport::H2c { streams: 1 }),
+            ("http3", Transport::Http3 { streams: 1 }),
             ("native", Transport::Native { in_flight: 1 }),
             ("client", Transport::Client { callers: 1 }),
         ] {

@@ -54,7 +54,8 @@ impl Tls {
     }
 
     /// As rustls takes it, for one protocol.
-    pub(crate) fn config(&self, alpn: &[u8]) -> Arc<ClientConfig> {
+    #[must_use]
+    pub fn config(&self, alpn: &[u8]) -> Arc<ClientConfig> {
         Arc::new(client_config(self.roots.clone(), self.pair.clone(), &[alpn]))
     }
 

@@ -33,6 +33,11 @@ pub enum Transport {
         /// Streams that are open at once, at least 1.
         streams: usize,
     },
+    /// HTTP/3 over QUIC, RFC 9114. Without [`RunConfig::tls`] any certificate is taken.
+    Http3 {
+        /// Streams that are open at once, at least 1.
+        streams: usize,
+    },
     /// The native protocol, `docs/protocol.md`.
     Native {
         /// Requests sent before the first of them is answered, at least 1.
@@ -51,7 +56,7 @@ impl Transport {
     pub fn in_flight(self) -> usize {
         match self {
             Self::Http1 { pipeline } => pipeline,
-            Self::H2c { streams } => streams,
+            Self::H2c { streams } | Self::Http3 { streams } => streams,
             Self::Native { in_flight } => in_flight,
             Self::Client { callers } => callers,
         }
@@ -63,6 +68,7 @@ impl Transport {
         match self {
             Self::Http1 { .. } => "http1",
             Self::H2c { .. } => "h2c",
+            Self::Http3 { .. } => "http3",
             Self::Native { .. } => "native",
             Self::Client { .. } => "client",
         }
@@ -102,6 +108,9 @@ pub struct RunConfig {
     pub targets: Vec<Target>,
     /// Default HTTP/1.1, not pipelined.
     pub transport: Transport,
+    /// Further transports: connections take turns through all of them, so that one checker sees
+    /// what all of them give. Default none.
+    pub others: Vec<Transport>,
     /// Default: closed loop.
     pub pace: Pace,
     /// In all, `1..=CONNECTIONS_MAX`. Default 8.
@@ -150,6 +159,7 @@ impl RunConfig {
         Self {
             targets,
             transport: Transport::Http1 { pipeline: 1 },
+            others: Vec::new(),
             pace: Pace::Closed,
             connections: 8,
             threads: 1,
@@ -174,6 +184,14 @@ impl RunConfig {
         self.threads.min(self.connections)
     }
 
+    /// What the connection of this number speaks.
+    pub(super) fn transport_of(&self, connection: usize) -> Transport {
+        match connection % (1 + self.others.len()) {
+            0 => self.transport,
+            turn => self.others[turn - 1],
+        }
+    }
+
     /// Path and query of every request.
     pub(super) fn path(&self) -> String {
         match self.count {
@@ -188,7 +206,9 @@ impl RunConfig {
         assert!(!self.targets.is_empty(), "a measurement needs a target");
         assert!((1..=CONNECTIONS_MAX).contains(&self.connections), "connections");
         assert!((1..=THREADS_MAX).contains(&self.threads), "threads");
-        assert!((1..=IN_FLIGHT_MAX).contains(&self.transport.in_flight()), "in flight");
+        for transport in self.others.iter().chain([&self.transport]) {
+            assert!((1..=IN_FLIGHT_MAX).contains(&transport.in_flight()), "in flight");
+        }
         assert!((1..=COUNT_MAX).contains(&self.count), "timestamps per request");
         assert!(!self.duration.is_zero() && self.duration <= DURATION_MAX, "duration");
         assert!(self.interval >= INTERVAL_MIN, "interval");

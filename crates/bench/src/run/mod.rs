@@ -21,6 +21,7 @@ pub mod config;
 pub mod course;
 mod h2c;
 mod http1;
+mod http3;
 mod lane;
 mod ledger;
 pub mod measurement;
@@ -257,15 +258,16 @@ fn drive(
         tokio::time::sleep_until(shared.window.began.into()).await;
         let standing = tokio::task::spawn_local(stand_still(config.planted_standstill));
         let mut lanes = JoinSet::new();
-        for _ in (thread..config.connections).step_by(config.threads_used()) {
+        for connection in (thread..config.connections).step_by(config.threads_used()) {
             let lane = Lane::new(config.clone(), pacer.clone(), ledger.clone(), shared.clone());
-            match config.transport {
+            match config.transport_of(connection) {
                 Transport::Http1 { pipeline } => {
                     lanes.spawn_local(pipe::drive::<http1::Answers>(lane, pipeline))
                 }
                 Transport::H2c { streams } => {
                     lanes.spawn_local(pipe::drive::<h2c::Streams>(lane, streams))
                 }
+                Transport::Http3 { streams } => lanes.spawn_local(http3::drive(lane, streams)),
                 Transport::Native { in_flight } => {
                     lanes.spawn_local(pipe::drive::<native::Ids>(lane, in_flight))
                 }

@@ -22,6 +22,7 @@ mod footprint;
 mod full_disk;
 mod hiccups;
 mod http;
+mod http3;
 mod intruders;
 mod links;
 mod members;
