@@ -24,6 +24,7 @@ use tokio::task::{JoinSet, spawn_local};
 use tokio::time::{timeout, timeout_at};
 
 use super::lane::{Answer, CONNECT_TIMEOUT, Lane, Next};
+use super::ledger::Sent;
 use crate::http3::answer::Answers;
 use crate::http3::control::Beside;
 use crate::http3::{CONTROL, request};
@@ -32,12 +33,12 @@ use crate::http3::{CONTROL, request};
 pub(super) async fn drive(lane: Lane, streams: usize) {
     let lane = Rc::new(lane);
     while !lane.is_over() {
-        let next = match timeout(CONNECT_TIMEOUT, Connection::open(&lane)).await {
-            Ok(Ok(connection)) => Rc::new(connection).ask_all(streams).await,
-            Ok(Err(_)) | Err(_) => {
-                lane.not_connected();
-                Next::Elsewhere
-            }
+        let opened = timeout(CONNECT_TIMEOUT, Connection::open(&lane)).await;
+        let next = if let Ok(Ok(connection)) = opened {
+            Rc::new(connection).ask_all(streams).await
+        } else {
+            lane.not_connected();
+            Next::Elsewhere
         };
         lane.turn(next).await;
     }
@@ -135,32 +136,14 @@ impl Connection {
             }
             let sent = lane.sent_at(ticket, Instant::now());
             let came = timeout_at(lane.deadline(&sent), self.ask()).await;
-            let now = Instant::now();
             let next = match came {
-                Ok(Came::Answer(stream)) => match answers.read(&stream) {
-                    Ok(answer) => {
-                        let text = |text: &'_ String| (!text.is_empty()).then(|| text.clone());
-                        let (error, leader) = (text(&answer.head.error), text(&answer.head.leader));
-                        let answer = Answer {
-                            status: answer.head.status,
-                            error: error.as_deref(),
-                            leader: leader.as_deref(),
-                            body: &answer.body,
-                        };
-                        lane.judge_at(&sent, &answer, now)
-                    }
-                    Err(_) => {
-                        lane.lost_at(&sent, now);
-                        let _ = lane.violated();
-                        Next::Elsewhere
-                    }
-                },
+                Ok(Came::Answer(stream)) => judge(lane, &sent, &mut answers, &stream),
                 Ok(Came::Unseen) => {
                     lane.unseen(&sent);
                     Next::Elsewhere
                 }
                 Ok(Came::Lost) | Err(_) => {
-                    lane.lost_at(&sent, now);
+                    lane.lost_at(&sent, Instant::now());
                     Next::Elsewhere
                 }
             };
@@ -194,6 +177,20 @@ impl Connection {
     fn leave(&self, next: Next) {
         self.leaving.set(self.leaving.get().or(next));
     }
+}
+
+/// Counts what a stream brought, and says whom to ask next.
+fn judge(lane: &Lane, sent: &Sent, answers: &mut Answers, stream: &[u8]) -> Next {
+    let now = Instant::now();
+    let Ok(answer) = answers.read(stream) else {
+        lane.lost_at(sent, now);
+        let _counted = lane.violated();
+        return Next::Elsewhere;
+    };
+    let head = answer.head;
+    let error = (!head.error.is_empty()).then_some(&*head.error);
+    let leader = (!head.leader.is_empty()).then_some(&*head.leader);
+    lane.judge_at(sent, &Answer { status: head.status, error, leader, body: &answer.body }, now)
 }
 
 /// Bytes of an answer's stream at most: the largest `n`, and its head.
