@@ -25,7 +25,7 @@ pub(crate) struct Origins {
 
 /// What identifies an origin: an IPv4 address, or the network of an IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Key(IpAddr);
+pub(crate) struct Key(IpAddr);
 
 #[derive(Debug, Default)]
 struct Table {
@@ -54,7 +54,8 @@ struct Origin {
 }
 
 impl Key {
-    fn of(addr: IpAddr) -> Self {
+    /// The origin of an address.
+    pub(crate) fn of(addr: IpAddr) -> Self {
         Self(match addr.to_canonical() {
             IpAddr::V4(addr) => IpAddr::V4(addr),
             IpAddr::V6(addr) => IpAddr::V6(Ipv6Addr::from_bits(addr.to_bits() >> 64 << 64)),

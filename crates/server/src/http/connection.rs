@@ -246,8 +246,9 @@ impl Clients {
             state.is_cut.get() || self.is_closing.get()
         };
         let metrics = self.sequencer.metrics();
+        let from = state.caller().from;
         // Apart, since it is large, and a plain connection has none.
-        match Box::pin(self.handshakes.shake(&tls.config, stream, is_over)).await {
+        match Box::pin(self.handshakes.shake(from, &tls.config, stream, is_over)).await {
             Shaken::Secured(stream) => {
                 metrics.handshakes_completed.add_alone(1);
                 state.end_handshake();

@@ -6,8 +6,8 @@
 //! - [`denials`]: who was refused, for the log and for metrics.
 //!
 //! Four things are asked, in this order, so that a token is not looked at where it must not be sent:
-//! does the port answer this at all, may it travel in plain text from there, is there a token, and,
-//! for a change, does it come from where changes are taken.
+//! does the port answer this at all, may it come from there in the way it came, is there a token,
+//! and, for a change, does it come from where changes are taken.
 
 use std::net::IpAddr;
 
@@ -102,7 +102,7 @@ pub struct Caller {
 pub enum Reason {
     /// It is answered on another port.
     Port,
-    /// It came from another machine in plain text.
+    /// It came from another machine, in plain text or without anything that says from whom.
     Plain,
     /// There was no token.
     NoToken,
@@ -169,8 +169,8 @@ impl Reason {
                  set, timestamps and members at HTTP_PORT"
             }
             Self::Plain => {
-                "operations are not taken in plain text from another machine: ask on the node's own \
-                 machine or over TLS, or allow the address by OPS_PLAIN_FROM"
+                "operations are taken from another machine over TLS with a token of OPS_TOKEN_FILE: \
+                 ask so or on the node's own machine, or allow the address by OPS_PLAIN_FROM"
             }
             Self::NoToken => "a token is needed: authorization: Bearer TOKEN",
             Self::WrongToken => "the token is none that this node takes",
@@ -262,7 +262,9 @@ impl Rights {
         }
         let is_of_operators = matches!(right, Right::Operations | Right::Change);
         let may_be_plain = || caller.from.is_some_and(|from| self.ops_plain_from.allows(from));
-        if is_of_operators && !caller.is_encrypted && !may_be_plain() {
+        // TLS says that nobody listens, not who asks: that is for the token, looked at next.
+        let is_guarded = caller.is_encrypted && self.operations.is_some();
+        if is_of_operators && !is_guarded && !may_be_plain() {
             return Err(Reason::Plain);
         }
         Ok(())
@@ -343,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_travel_in_plain_text_only_from_where_that_is_allowed() {
+    fn operations_from_another_machine_need_tls_and_a_token_or_an_address_that_is_allowed() {
         let rights = open();
         let check = |rights: &Rights, caller: Caller| {
             rights.check(Right::Operations, &caller, &HeaderMap::new())
@@ -353,7 +355,13 @@ mod tests {
         assert_eq!(check(&rights, near), Ok(()));
         assert_eq!(check(&rights, far), Err(Reason::Plain));
         assert_eq!(check(&rights, Caller { from: None, ..near }), Err(Reason::Plain));
-        assert_eq!(check(&rights, Caller { is_encrypted: true, ..far }), Ok(()));
+        let encrypted = Caller { is_encrypted: true, ..far };
+        assert_eq!(check(&rights, encrypted), Err(Reason::Plain), "nobody knows who asks");
+        assert_eq!(check(&rights, Caller { is_encrypted: true, ..near }), Ok(()));
+        let dir = tempfile::tempdir().unwrap();
+        let guarded = guarded(&dir);
+        assert_eq!(check(&guarded, encrypted), Err(Reason::NoToken), "only the token is missing");
+        assert_eq!(check(&guarded, far), Err(Reason::Plain), "not asked for in plain text");
         let asked = Rights { ops_plain_from: AllowedFrom::parse("10.0.0.0/8").unwrap(), ..open() };
         assert_eq!(check(&asked, far), Ok(()));
         assert_eq!(check(&asked, caller("11.1.2.3", Port::Shared)), Err(Reason::Plain));

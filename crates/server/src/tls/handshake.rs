@@ -1,12 +1,15 @@
 //! The handshakes of one worker. A step of one costs as much as hundreds of requests, so at most
 //! one is taken in a turn of the event loop: peers and requests have theirs between. At most
-//! [`UNDER_WAY_MAX`] are under way; beyond that the oldest gives way, which with clients that mean
-//! it has long been over. How long one may take is for the sweep of the connections to say.
+//! [`UNDER_WAY_MAX`] are under way; beyond that one gives way: the oldest of the address that has
+//! the most under way, so that nobody keeps others out by beginning many. How long one may take is
+//! for the sweep of the connections to say.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::io;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,9 +21,11 @@ use tokio::task::yield_now;
 use tokio_rustls::TlsAcceptor;
 
 use super::socket::Socket;
+use crate::origins::Key;
 use crate::worker::signal::Signal;
 
-/// Handshakes of one worker under way at most. Each keeps some ten kilobytes.
+/// Handshakes of one worker under way at most. Each keeps some ten kilobytes, and as many are looked
+/// at when one has to give way.
 pub(crate) const UNDER_WAY_MAX: usize = 512;
 /// Bytes of answers that wait in TLS records for a client that does not read, before no more are
 /// taken.
@@ -39,6 +44,7 @@ pub(crate) struct Handshakes {
 /// A handshake that is under way.
 #[derive(Debug)]
 struct Slot {
+    from: Option<Key>,
     gives_way: Rc<Cell<bool>>,
     turn: Rc<Turn>,
 }
@@ -48,6 +54,7 @@ struct UnderWay<'a> {
     handshakes: &'a Handshakes,
     id: u64,
     gives_way: Rc<Cell<bool>>,
+    turn: Rc<Turn>,
 }
 
 /// How a handshake ended.
@@ -79,15 +86,17 @@ enum Stage {
 }
 
 impl Handshakes {
-    /// Shakes hands. `is_over` tells, whenever the task is woken, that it is not to go on.
+    /// Shakes hands with a client at `from`. `is_over` tells, whenever the task is woken, that it is
+    /// not to go on.
     pub(crate) async fn shake(
         &self,
+        from: Option<IpAddr>,
         config: &Arc<ServerConfig>,
         stream: TcpStream,
         mut is_over: impl FnMut(&mut Context<'_>) -> bool,
     ) -> Shaken {
         let turn = Rc::new(Turn::default());
-        let under_way = self.begin(&turn);
+        let under_way = self.begin(from.map(Key::of), &turn);
         let acceptor = TlsAcceptor::from(config.clone());
         let accept = acceptor.accept_with(stream, |session| {
             session.set_buffer_limit(Some(RECORDS_LEN_MAX));
@@ -124,18 +133,19 @@ impl Handshakes {
         }
     }
 
-    fn begin(&self, turn: &Rc<Turn>) -> UnderWay<'_> {
+    fn begin(&self, from: Option<Key>, turn: &Rc<Turn>) -> UnderWay<'_> {
         let id = self.next.replace(self.next.get() + 1);
         let gives_way = Rc::new(Cell::new(false));
         let mut under_way = self.under_way.borrow_mut();
-        under_way.insert(id, Slot { gives_way: gives_way.clone(), turn: turn.clone() });
-        if under_way.len() > UNDER_WAY_MAX
-            && let Some((_, oldest)) = under_way.pop_first()
+        if under_way.len() >= UNDER_WAY_MAX
+            && let Some(slot) = one_too_many(&under_way).and_then(|id| under_way.remove(&id))
         {
-            oldest.gives_way.set(true);
-            oldest.turn.wake();
+            slot.gives_way.set(true);
+            slot.turn.stage.set(Stage::Idle);
+            slot.turn.wake();
         }
-        UnderWay { handshakes: self, id, gives_way }
+        under_way.insert(id, Slot { from, gives_way: gives_way.clone(), turn: turn.clone() });
+        UnderWay { handshakes: self, id, gives_way, turn: turn.clone() }
     }
 
     fn poll_turn(&self, turn: &Rc<Turn>, context: &Context<'_>) -> Poll<()> {
@@ -156,6 +166,16 @@ impl Handshakes {
     }
 }
 
+/// The oldest of the address that has the most, and of such addresses of the one whose oldest began
+/// first.
+fn one_too_many(under_way: &BTreeMap<u64, Slot>) -> Option<u64> {
+    let mut of_address: HashMap<Option<Key>, (usize, Reverse<u64>)> = HashMap::new();
+    for (id, slot) in under_way {
+        of_address.entry(slot.from).or_insert((0, Reverse(*id))).0 += 1;
+    }
+    of_address.into_values().max().map(|(_, Reverse(oldest))| oldest)
+}
+
 impl Turn {
     fn note_waker(&self, context: &Context<'_>) {
         let mut noted = self.waker.borrow_mut();
@@ -173,10 +193,9 @@ impl Turn {
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        let slot = self.handshakes.under_way.borrow_mut().remove(&self.id);
-        if let Some(slot) = slot {
-            slot.turn.stage.set(Stage::Idle);
-        }
+        self.handshakes.under_way.borrow_mut().remove(&self.id);
+        // Also where it gave way: it waits no more, and no turn is lost on it.
+        self.turn.stage.set(Stage::Idle);
     }
 }
 
@@ -188,20 +207,51 @@ mod tests {
         future.poll(&mut Context::from_waker(Waker::noop()))
     }
 
+    fn key(last: u8) -> Option<Key> {
+        Some(Key::of([192, 0, 2, last].into()))
+    }
+
     #[test]
-    fn the_oldest_gives_way_to_one_too_many() {
+    fn the_oldest_of_the_address_with_the_most_gives_way() {
         let handshakes = Handshakes::default();
-        let turn = || Rc::new(Turn::default());
-        let mut under_way: Vec<_> = (0..UNDER_WAY_MAX).map(|_| handshakes.begin(&turn())).collect();
-        assert!(under_way.iter().all(|it| !it.gives_way.get()));
-        drop(under_way.pop());
-        under_way.push(handshakes.begin(&turn()));
-        assert!(under_way.iter().all(|it| !it.gives_way.get()));
-        under_way.push(handshakes.begin(&turn()));
-        let giving: Vec<_> = under_way.iter().map(|it| it.gives_way.get()).collect();
-        assert!(giving[0] && giving[1..].iter().all(|gives_way| !gives_way));
-        drop(under_way);
+        let begin = |last| handshakes.begin(key(last), &Rc::new(Turn::default()));
+        let good = begin(1);
+        let mut flood: Vec<_> = (1..UNDER_WAY_MAX).map(|_| begin(2)).collect();
+        assert!(flood.iter().chain([&good]).all(|it| !it.gives_way.get()));
+        drop(flood.pop());
+        flood.push(begin(2));
+        assert!(flood.iter().chain([&good]).all(|it| !it.gives_way.get()), "one has gone");
+        // It goes on, and another client comes between.
+        flood.extend((0..UNDER_WAY_MAX).map(|_| begin(2)));
+        let other = begin(3);
+        flood.push(begin(2));
+        assert!(!good.gives_way.get() && !other.gives_way.get());
+        let left: Vec<_> = flood.iter().map(|it| it.gives_way.get()).collect();
+        let newest = left.len() - (UNDER_WAY_MAX - 2);
+        assert!(left[..newest].iter().all(|gives_way| *gives_way));
+        assert!(left[newest..].iter().all(|gives_way| !gives_way));
+        drop((flood, good, other));
         assert!(handshakes.under_way.borrow().is_empty());
+    }
+
+    #[test]
+    fn a_handshake_that_gave_way_takes_no_turn() {
+        let handshakes = Handshakes::default();
+        let context = Context::from_waker(Waker::noop());
+        let begin = |last| {
+            let turn = Rc::new(Turn::default());
+            let under_way = handshakes.begin(key(last), &turn);
+            assert!(handshakes.poll_turn(&turn, &context).is_pending());
+            (under_way, turn)
+        };
+        let (first, gone) = begin(1);
+        let kept: Vec<_> = (0..UNDER_WAY_MAX).map(|_| begin(1)).collect();
+        assert!(first.gives_way.get());
+        drop(first);
+        let mut handing_out = pin!(handshakes.hand_out_turns());
+        assert!(poll(handing_out.as_mut()).is_pending());
+        assert_eq!(gone.stage.get(), Stage::Idle);
+        assert_eq!(kept[0].1.stage.get(), Stage::Granted, "the first turn is one that is alive's");
     }
 
     #[test]
