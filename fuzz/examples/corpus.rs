@@ -9,7 +9,7 @@ use std::path::Path;
 use epicepoch_bench::http2::frame::{self, flag, kind, setting};
 use epicepoch_core::publication::EpochRange;
 use epicepoch_core::state::{Command, MembershipChange, MembershipStep, Owner, State};
-use epicepoch_wire::bootstrap::{Empty, Genesis, Member};
+use epicepoch_wire::bootstrap::{Claim, Empty, Genesis, Member};
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::frame::{FrameKind, write_frame};
 use epicepoch_wire::gossip::{Ping, Pong};
@@ -52,7 +52,13 @@ fn member(node: u64) -> Member {
 
 fn genesis() -> Genesis {
     let members = (1..=3).map(member).collect();
-    Genesis { cluster: ClusterId(0xC1), history: HistoryId(1), members }
+    Genesis {
+        cluster: ClusterId(0xC1),
+        history: HistoryId(1),
+        members,
+        floor: Epoch(0),
+        removed: vec![],
+    }
 }
 
 /// A payload by itself, behind the byte that chooses its kind, and in a frame.
@@ -87,6 +93,7 @@ fn frames_and_payloads() -> io::Result<()> {
             store: member(1).store,
             position: StorePosition(4_711),
             boot: BootId(77),
+            history: HistoryId(1),
             cluster_name: "epicepoch".into(),
             raft_addr: "node1.example:60001".into(),
             client_addr: "[::1]:8080".into(),
@@ -109,7 +116,8 @@ fn frames_and_payloads() -> io::Result<()> {
     let pong = Pong { sent_ns, wall_ns, position: StorePosition(4_711) };
     payload(FrameKind::Pong, 5, "pong", &encoded(|out| pong.encode(out)))?;
     let peers = (1..=3).map(|node| (NodeId(node), member(node).raft_addr)).collect();
-    let empty = Empty { store, client_addr: "a:1".into(), bootstrapping: true, peers };
+    let claim = Some(Claim { backup: Some((wall_ns, 7)), floor: Epoch(wall_ns), wall_ns });
+    let empty = Empty { store, client_addr: "a:1".into(), bootstrapping: true, peers, claim };
     payload(FrameKind::Empty, 6, "empty", &encoded(|out| empty.encode(out)))?;
     payload(FrameKind::Admitted, 7, "admitted", &encoded(|out| snapshot().encode(out)))
 }

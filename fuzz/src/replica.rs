@@ -410,7 +410,13 @@ fn member(node: NodeId) -> Member {
 
 fn genesis(voters: &[u64]) -> Genesis {
     let members = voters.iter().map(|node| member(NodeId(*node))).collect();
-    Genesis { cluster: ClusterId(9), history: HistoryId(1), members }
+    Genesis {
+        cluster: ClusterId(9),
+        history: HistoryId(1),
+        members,
+        floor: Epoch(0),
+        removed: vec![],
+    }
 }
 
 fn configuration(genesis: &Genesis) -> Configuration {

@@ -7,7 +7,7 @@ use epicepoch_bench::run::config::{CONNECTIONS_MAX, COUNT_MAX, IN_FLIGHT_MAX, TH
 
 use crate::settings::{Group, Kind, Setting, TABLE};
 use crate::sources::CONFIG;
-use crate::{bench, certs, clock, knee, leader, member, reports};
+use crate::{backup, bench, certs, clock, knee, leader, member, reports};
 
 /// The whole command line.
 pub(crate) fn tree() -> Command {
@@ -25,6 +25,7 @@ pub(crate) fn tree() -> Command {
             member::command(),
             leader::command(),
             clock::command(),
+            backup::command(),
             certs::command(),
             probe(),
             bench(),
@@ -56,6 +57,9 @@ fn serve() -> Command {
          --peer-cert-file n1.pem --peer-key-file n1.key --peer-ca-file ca.pem\n\
          A node that joins a cluster, before \"epicepoch member add 4=n4:60001\":\n  \
          epicepoch serve --node-id 4 --raft-addr n4:60001 --join n1:60001\n\
+         A new history of a cluster that is lost for good, on each first member:\n  \
+         epicepoch serve --node-id 1 --raft-addr n1:60001 --bootstrap --restore epicepoch.backup \\\n    \
+         --peers 1=n1:60001,2=n2:60001,3=n3:60001\n\
          A cluster of one:\n  \
          epicepoch serve --node-id 1 --raft-addr localhost:60001 --single --bootstrap",
     );
@@ -302,7 +306,8 @@ fn bench_run() -> Command {
         .after_help(
             "Examples:\n  epicepoch bench run --rate 5000 --duration 60s\n  \
              epicepoch bench run --connections 256 --duration 10s\n  \
-             epicepoch bench run --rate 1000 --slo p99=5ms,max=50ms,errors=0%\n\n\
+             epicepoch backup                             what a restore needs, as a small file
+  epicepoch bench run --rate 1000 --slo p99=5ms,max=50ms,errors=0%\n\n\
              Exit codes: 0 done; 1 it failed, nothing was answered, or an answer was wrong; 2 wrong \
              usage;\n3 a promise of --slo was missed; 4 --slo has no verdict, because the \
              generator was the bottleneck.",
@@ -510,6 +515,7 @@ mod tests {
             "member",
             "leader",
             "clock",
+            "backup",
             "certs",
             "probe",
             "bench",

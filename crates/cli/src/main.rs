@@ -10,12 +10,14 @@
 //! - [`probe`]: goes on measuring, for a monitoring system.
 //! - [`get`], [`status`]: ask a cluster; [`addresses`] says which.
 //! - [`member`], [`leader`], [`clock`]: what operators change and look at; [`operator`] asks.
+//! - [`backup`]: what a restore needs, as a file.
 //! - [`certs`]: an authority, and certificates.
 //! - [`decode`], [`encode`]: timestamps and wall time; [`moment`] is how both are shown.
 //! - [`sim`]: whole clusters of the core under simulated faults.
 //! - [`failure`]: errors and exit codes.
 
 mod addresses;
+mod backup;
 mod bench;
 mod certs;
 mod clock;
@@ -86,6 +88,7 @@ fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Fail
         Some(("status", matches)) => status::run(matches, environment),
         Some(("member", matches)) => member::run(matches, environment),
         Some(("clock", matches)) => clock::run(matches, environment),
+        Some(("backup", matches)) => backup::run(matches, environment),
         Some(("leader", matches)) => leader::run(matches, environment),
         Some(("certs", matches)) => certs::run(matches),
         Some(("sim", matches)) => sim::run(matches),

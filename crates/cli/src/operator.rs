@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How long one node may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long one node may take to say whether it leads, before another one is asked.
-const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Leaders that are followed in a row before all addresses are asked again.
 const HOPS_MAX: usize = 4;
 

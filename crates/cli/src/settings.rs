@@ -19,7 +19,7 @@ mod values;
 
 pub(crate) use values::whole_number;
 use values::{
-    A_FILE, HOST_AND_PORT, ORIGINS, address, file, joined, ms, peers, processors, switch,
+    A_FILE, HOST_AND_PORT, ORIGINS, address, file, floor, joined, ms, peers, processors, switch,
 };
 
 /// One setting. Its flag and its key follow from its name: `HTTP_PORT` is `--http-port` on the
@@ -193,6 +193,37 @@ pub(crate) const TABLE: &[Setting] = &[
             allowed: "a list of host:port, such as n1:60001,n2:60001",
             set: |draft, text| {
                 draft.config.join = joined(text)?;
+                Some(())
+            },
+        },
+    },
+    Setting {
+        name: "RESTORE",
+        group: Group::Identity,
+        value: "FILE",
+        default: "none",
+        help: "With BOOTSTRAP: begin a new history of the cluster that FILE is a backup of, above \
+               all that the old one can have given. The same file on all first members",
+        kind: Kind::Text {
+            allowed: "the path of a file that epicepoch backup wrote",
+            set: |draft, text| {
+                draft.config.restore = Some(PathBuf::from(text));
+                (!text.is_empty()).then_some(())
+            },
+        },
+    },
+    Setting {
+        name: "RESTORE_FLOOR",
+        group: Group::Identity,
+        value: "TIMESTAMP",
+        default: "none",
+        help: "With BOOTSTRAP: begin above the greatest timestamp that was ever given, by another \
+               oracle or since the backup; it only raises what RESTORE proves",
+        kind: Kind::Text {
+            allowed: "a timestamp of 32 hexadecimal digits, or Unix time with its unit, such as \
+                      1700000000000ms",
+            set: |draft, text| {
+                draft.config.restore_floor = Some(floor(text)?);
                 Some(())
             },
         },

@@ -342,6 +342,7 @@ mod tests {
                 (_, "WORKER_CPUS") => "0,3",
                 (_, "JOIN") => "localhost:60002,localhost:60003",
                 (_, "ADMIN_FROM" | "OPS_PLAIN_FROM") => "10.0.0.0/8",
+                (_, "RESTORE_FLOOR") => "1700000000000ms",
                 (_, "OPS_ADDR") => "127.0.0.1:9090",
                 (Kind::Switch(_), _) | (_, "CLIENT_TLS") => "on",
                 (_, "PEER_TLS") => "off",
@@ -376,9 +377,14 @@ mod tests {
                 }
                 (Kind::Switch(_), _) => &["", "yes", "2", "TRUE"],
                 (_, "CLUSTER") => &["", "a b", "ä"],
-                (_, name) if name == "DATA_DIR" || name.ends_with("_FILE") => &[""],
+                (_, name) if matches!(name, "DATA_DIR" | "RESTORE") || name.ends_with("_FILE") => {
+                    &[""]
+                }
                 (_, "CLIENT_TLS" | "PEER_TLS") => &["", "yes", "1", "ON"],
                 (_, "OPS_ADDR") => &["", "a", "9090", "127.0.0.1", "a:9090", "127.0.0.1:99999"],
+                (_, "RESTORE_FLOOR") => {
+                    &["", "now", "1700000000", "17979cfe362a0000", "-1s", "99999999999s"]
+                }
                 (_, "PEERS") => &["", "1", "1=a", "1=a:1,", "1=a:1,1=b:2", "x=a:1", "1=a:99999"],
                 (_, "HTTP_BIND") => &["", "localhost", "127.0.0.1:1"],
                 (_, "RAFT_BIND") => &["", "localhost:1", "x", "127.0.0.1:99999"],

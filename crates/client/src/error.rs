@@ -198,7 +198,7 @@ impl Setback {
 
 /// An answer came from another cluster, or from another history of it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{addr} belongs to cluster {found}, but this client talks to cluster {expected}")]
+#[error("{addr} belongs to cluster {found}, but this client talks to cluster {expected}{}", self.advice())]
 pub struct AnotherCluster {
     /// Who answered.
     pub addr: String,
@@ -207,6 +207,36 @@ pub struct AnotherCluster {
     /// Cluster and history of this answer, or the quoted name of its cluster, or if it was the
     /// node that refused, its words.
     pub found: String,
+}
+
+impl AnotherCluster {
+    /// Whether it is the same cluster, restored from a backup since this client's first answer: then
+    /// its history is another, and every timestamp of the new one is above those of the old. The
+    /// client does not go over by itself; a new client talks to the new history. `false` where
+    /// the answer was of a history that has ended: that node is to be stopped.
+    #[must_use]
+    pub fn is_restored(&self) -> bool {
+        let histories = self.histories();
+        histories.is_some_and(|(expected, found)| found > expected)
+    }
+
+    /// Both histories, if it is one cluster.
+    fn histories(&self) -> Option<(&str, &str)> {
+        let (cluster, expected) = self.expected.split_once('.')?;
+        let (other, found) = self.found.split_once('.')?;
+        // Of one width and in hexadecimal: their order is that of the numbers.
+        (cluster == other && expected.len() == found.len()).then_some((expected, found))
+    }
+
+    fn advice(&self) -> &'static str {
+        match self.histories() {
+            Some((expected, found)) if found > expected => {
+                ": it was restored from a backup; make a new client to go on with it"
+            }
+            Some(_) => ": that history has ended with a restore; stop that node",
+            None => "",
+        }
+    }
 }
 
 /// An answer that no retry makes better.

@@ -16,6 +16,7 @@
 //! - [`log`]: the log as the library reads it, in memory.
 //! - [`durable`]: what must be on disk before what leaves.
 //! - [`clock`]: trusted time, the clock firewall.
+//! - [`restore`]: where a new history of a cluster begins, and the proof that it is high enough.
 //!
 //! Test builds only:
 //! - [`planted`]: bugs on purpose, for the checkers to find.
@@ -33,6 +34,7 @@ pub mod promise;
 pub mod publication;
 pub mod quorum;
 pub mod replica;
+pub mod restore;
 pub mod state;
 #[cfg(not(feature = "loom"))]
 mod sync;

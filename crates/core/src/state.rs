@@ -113,10 +113,11 @@ impl State {
         Self {
             cluster: genesis.cluster,
             history: genesis.history,
-            ceiling: Epoch(0),
+            // S13: the first range begins above everything that an earlier history can have given.
+            ceiling: genesis.floor,
             owner: None,
             members: members.collect(),
-            removed: BTreeSet::new(),
+            removed: genesis.removed.iter().copied().collect(),
         }
     }
 

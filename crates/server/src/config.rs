@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use epicepoch_wire::NodeId;
+use epicepoch_wire::{Epoch, NodeId};
 
 mod addresses;
 mod allowed_from;
@@ -63,6 +63,13 @@ pub struct Config {
     /// asks for its first record instead of founding a cluster; ignored once data exists. Replaces
     /// `peers`. Default none; at most [`PEERS_MAX`].
     pub join: Vec<String>,
+    /// A backup (`RESTORE`) of whose cluster an empty directory begins a new history, together with
+    /// `bootstrap` and the same file on all first members; not read once data exists. Default none.
+    pub restore: Option<PathBuf>,
+    /// An epoch up to which nothing may ever be given (`RESTORE_FLOOR`), for a founding: what another
+    /// oracle gave, or more than a backup knows of. It only raises the floor; ignored once data
+    /// exists. Default none.
+    pub restore_floor: Option<Epoch>,
     /// `host:port` other nodes reach this node at (`RAFT_ADDR`). No default: only the operator
     /// knows by which name peers see this machine.
     pub raft_addr: String,
@@ -161,6 +168,8 @@ impl Config {
             single: false,
             bootstrap: false,
             join: Vec::new(),
+            restore: None,
+            restore_floor: None,
             links: Links::default(),
             rights: RightsConfig::default(),
             raft_bind: default_raft_bind(&raft_addr),
@@ -277,6 +286,8 @@ impl Config {
         let conflicts = [
             ("SINGLE", self.single),
             ("BOOTSTRAP", self.bootstrap),
+            ("RESTORE", self.restore.is_some()),
+            ("RESTORE_FLOOR", self.restore_floor.is_some()),
             ("PEERS", !self.peers.is_empty()),
         ];
         if let Some((other, _)) = conflicts.into_iter().find(|(_, is_set)| *is_set) {

@@ -19,6 +19,7 @@ use thiserror::Error;
 
 use crate::config::{self, Config, ConfigError};
 use crate::consensus::operators::Desk;
+use crate::consensus::restore::{Restore, RestoreFileError};
 use crate::consensus::{Consensus, ConsensusError, Parts};
 use crate::faults::{Faults, FaultsError};
 use crate::hiccup::HiccupMeter;
@@ -88,6 +89,9 @@ pub enum StartError {
         /// The data directory.
         path: PathBuf,
     },
+    /// Correct `RESTORE`, or get another copy of the backup.
+    #[error(transparent)]
+    Restore(#[from] RestoreFileError),
     /// Free the port, or choose another.
     #[error("{setting}: {addr} cannot be used; {advice}", advice = bind_advice(.source))]
     Bind {
@@ -184,6 +188,10 @@ impl Node {
             Storage::open(&config.data_dir, config.node_id, &config.cluster_name, &faults)?;
         let Opened { storage, store, restored } = opened;
         check_beginning(&config, restored.is_some())?;
+        let restore = match restored {
+            None => Restore::read(&config, &faults)?,
+            Some(_) => Restore::none(&config, &faults),
+        };
         let boot = BootId(getrandom::u64().map_err(io::Error::from)?);
         let identity = Identity { node: config.node_id, store, boot };
         let durable_term = restored.as_ref().map_or(Term(0), |r| r.hard_state.term);
@@ -220,6 +228,7 @@ impl Node {
             storage,
             restored,
             listener: peers,
+            restore,
             faults,
             seed: getrandom::u64().map_err(io::Error::from)?,
             metrics: metrics.clone(),
@@ -416,7 +425,9 @@ fn check_beginning(config: &Config, has_data: bool) -> Result<(), StartError> {
         return Err(StartError::NotBootstrapped { path: config.data_dir.clone() });
     }
     if has_data && config.bootstrap {
-        tracing::info!("BOOTSTRAP is ignored: data exists");
+        let restores = config.restore.is_some() || config.restore_floor.is_some();
+        let ignored = if restores { "BOOTSTRAP and RESTORE are" } else { "BOOTSTRAP is" };
+        tracing::info!("{ignored} ignored: data exists");
     }
     Ok(())
 }

@@ -93,6 +93,7 @@ impl NodeShared {
             store: self.identity.store,
             position: self.began,
             boot: self.identity.boot,
+            history: self.core.published().history,
             cluster_name: config.cluster_name.clone(),
             raft_addr: config.raft_addr.clone(),
             client_addr: self.client_addr.clone(),

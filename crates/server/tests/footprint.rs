@@ -14,7 +14,7 @@ use epicepoch_server::faults::Faults;
 use epicepoch_server::storage::{Completion, Opened, Storage, WriterHandle};
 use epicepoch_wire::bootstrap::{Genesis, Member};
 use epicepoch_wire::raft_message::Configuration;
-use epicepoch_wire::{BootId, ClusterId, HistoryId, LogIndex, NodeId, Term};
+use epicepoch_wire::{BootId, ClusterId, Epoch, HistoryId, LogIndex, NodeId, Term};
 
 const ME: NodeId = NodeId(1);
 const RESERVATIONS: usize = 10_000;
@@ -30,7 +30,13 @@ fn genesis(identity: Identity) -> Restored {
     let addr = "127.0.0.1:1".to_owned();
     let member =
         Member { node: ME, store: identity.store, raft_addr: addr.clone(), client_addr: addr };
-    let genesis = Genesis { cluster: ClusterId(1), history: HistoryId(1), members: vec![member] };
+    let genesis = Genesis {
+        cluster: ClusterId(1),
+        history: HistoryId(1),
+        members: vec![member],
+        floor: Epoch(0),
+        removed: vec![],
+    };
     let configuration = Configuration { voters: vec![ME], ..Configuration::default() };
     let record = Record {
         index: LogIndex(1),

@@ -7,7 +7,7 @@ use epicepoch_core::replica::HandOver;
 use epicepoch_core::state::{MembershipChange, MembershipStep, State};
 use epicepoch_wire::bootstrap::{Genesis, Member};
 use epicepoch_wire::raft_message::Configuration;
-use epicepoch_wire::{LogIndex, NodeId, Term};
+use epicepoch_wire::{Epoch, LogIndex, NodeId, Term};
 
 use crate::event::Event;
 use crate::faults::{End, RAFT, WORKERS};
@@ -214,7 +214,13 @@ fn genesis_of_today(record: &Record) -> Record {
     let state = State::decode(&record.data).expect("a replica's own state");
     let members: Vec<Member> = state.members.values().cloned().collect();
     let voters = members.iter().map(|member| member.node).collect();
-    let genesis = Genesis { cluster: state.cluster, history: state.history, members };
+    let genesis = Genesis {
+        cluster: state.cluster,
+        history: state.history,
+        members,
+        floor: Epoch(0),
+        removed: vec![],
+    };
     Record {
         index: LogIndex(1),
         term: Term(1),

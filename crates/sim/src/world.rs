@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use epicepoch_core::replica::Replica;
 use epicepoch_wire::bootstrap::Genesis;
-use epicepoch_wire::{BootId, ClusterId, HistoryId, NodeId};
+use epicepoch_wire::{BootId, ClusterId, Epoch, HistoryId, NodeId};
 
 use crate::clients::Client;
 use crate::disk::{Disk, Unreadable};
@@ -101,7 +101,13 @@ impl World {
     /// A cluster of `voters` that is not started, and `spare` nodes that know it.
     pub(crate) fn new(seed: u64, voters: u64, spare: u64, plant: Option<Plant>) -> Self {
         let members = (1..=voters).map(|id| member(NodeId(id))).collect();
-        let genesis = Genesis { cluster: ClusterId(9), history: HistoryId(1), members };
+        let genesis = Genesis {
+            cluster: ClusterId(9),
+            history: HistoryId(1),
+            members,
+            floor: Epoch(0),
+            removed: vec![],
+        };
         let node = |id| Node::new(NodeId(id), Disk::founded(&genesis, id <= voters));
         Self {
             now_ns: 0,

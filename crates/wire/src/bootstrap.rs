@@ -6,6 +6,7 @@
 use crate::cursor::{DecodeError, Reader, Writer};
 use crate::hello::ADDR_LEN_MAX;
 use crate::id::{ClusterId, HistoryId, NodeId, StoreId};
+use crate::timestamp::Epoch;
 
 /// Most members a cluster may have, first members and learners included.
 pub const MEMBERS_MAX: usize = 64;
@@ -21,6 +22,38 @@ pub struct Empty {
     pub bootstrapping: bool,
     /// Its list of first members, ordered by node id: node id and Raft address.
     pub peers: Vec<(NodeId, String)>,
+    /// What it is to begin above, if it was told to.
+    pub claim: Option<Claim>,
+}
+
+/// What a first member was told to begin above. All of them must have been told the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The backup: when it was taken, Unix nanoseconds, and the checksum of its file.
+    pub backup: Option<(u64, u32)>,
+    /// The floor that it was given by hand; 0 for none.
+    pub floor: Epoch,
+    /// Its wall clock when it answered, Unix nanoseconds.
+    pub wall_ns: u64,
+}
+
+impl Claim {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.put_bool(self.backup.is_some());
+        if let Some((taken_ns, checksum)) = self.backup {
+            out.put_u64(taken_ns);
+            out.put_u32(checksum);
+        }
+        out.put_u64(self.floor.0);
+        out.put_u64(self.wall_ns);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let has_backup = reader.bool("has backup")?;
+        let backup =
+            if has_backup { Some((reader.u64("taken")?, reader.u32("checksum")?)) } else { None };
+        Ok(Self { backup, floor: Epoch(reader.u64("floor")?), wall_ns: reader.u64("wall")? })
+    }
 }
 
 impl Empty {
@@ -33,6 +66,10 @@ impl Empty {
         for (node, addr) in &self.peers {
             out.put_u64(node.0);
             out.put_bytes(addr.as_bytes());
+        }
+        out.put_bool(self.claim.is_some());
+        if let Some(claim) = &self.claim {
+            claim.encode(out);
         }
     }
 
@@ -50,8 +87,9 @@ impl Empty {
             let node = NodeId(reader.u64("node")?);
             peers.push((node, reader.text("Raft address", ADDR_LEN_MAX)?));
         }
+        let claim = if reader.bool("has claim")? { Some(Claim::read(&mut reader)?) } else { None };
         reader.finish()?;
-        Ok(Self { store, client_addr, bootstrapping, peers })
+        Ok(Self { store, client_addr, bootstrapping, peers, claim })
     }
 }
 
@@ -96,10 +134,14 @@ impl Member {
 pub struct Genesis {
     /// Drawn at random by the founder.
     pub cluster: ClusterId,
-    /// Drawn at random by the founder.
+    /// Drawn by the founder: at random, or above the history that is restored.
     pub history: HistoryId,
     /// The first members, ordered by node id.
     pub members: Vec<Member>,
+    /// No epoch up to it is ever given: another history may have.
+    pub floor: Epoch,
+    /// Ids that were removed in an earlier history, and are never used again.
+    pub removed: Vec<NodeId>,
 }
 
 #[cfg(test)]
@@ -110,11 +152,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_an_empty_node_says_round_trips(store: u128, addr in "[a-z.]{1,20}:[0-9]{1,5}", ids: [u64; 3]) {
+        fn what_an_empty_node_says_round_trips(
+            store: u128, addr in "[a-z.]{1,20}:[0-9]{1,5}", ids: [u64; 3],
+            backup: Option<(u64, u32)>, times: Option<(u64, u64)>,
+        ) {
             let peers = ids.map(|id| (NodeId(id), addr.clone())).to_vec();
             let client_addr = addr.clone();
+            let claim = times.map(|(floor, wall_ns)| Claim { backup, floor: Epoch(floor), wall_ns });
             let empty =
-                Empty { store: StoreId(store), client_addr, bootstrapping: true, peers };
+                Empty { store: StoreId(store), client_addr, bootstrapping: true, peers, claim };
             let mut bytes = Vec::new();
             empty.encode(&mut bytes);
             prop_assert_eq!(Empty::decode(&bytes), Ok(empty));

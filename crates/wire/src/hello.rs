@@ -4,7 +4,7 @@
 use std::fmt;
 
 use crate::cursor::{DecodeError, Reader, Writer};
-use crate::id::{BootId, NodeId, StoreId, StorePosition, WorkerId};
+use crate::id::{BootId, HistoryId, NodeId, StoreId, StorePosition, WorkerId};
 
 /// Longest cluster name, bytes.
 pub const CLUSTER_NAME_LEN_MAX: usize = 64;
@@ -54,6 +54,9 @@ pub struct Hello {
     pub position: StorePosition,
     /// The sender's run.
     pub boot: BootId,
+    /// The history of its cluster that the sender belongs to; 0 while it has none. Two of one cluster
+    /// that differ never talk: the one with the lower number has ended.
+    pub history: HistoryId,
     /// `CLUSTER`, at most [`CLUSTER_NAME_LEN_MAX`] bytes.
     pub cluster_name: String,
     /// `RAFT_ADDR` of the sender.
@@ -80,6 +83,7 @@ impl Hello {
         out.put_u128(self.store.0);
         out.put_u64(self.position.0);
         out.put_u64(self.boot.0);
+        out.put_u64(self.history.0);
         out.put_bytes(self.cluster_name.as_bytes());
         out.put_bytes(self.raft_addr.as_bytes());
         out.put_bytes(self.client_addr.as_bytes());
@@ -112,6 +116,7 @@ impl Hello {
             store: StoreId(reader.u128("store")?),
             position: StorePosition(reader.u64("position")?),
             boot: BootId(reader.u64("boot")?),
+            history: HistoryId(reader.u64("history")?),
             cluster_name: reader.text("cluster name", CLUSTER_NAME_LEN_MAX)?,
             raft_addr: reader.text("Raft address", ADDR_LEN_MAX)?,
             client_addr: reader.text("client address", ADDR_LEN_MAX)?,
@@ -155,10 +160,12 @@ pub enum RefusalCode {
     SetBack = 9,
     /// The certificate that was shown is not that of the node which it says it is.
     WrongCertificate = 10,
+    /// The cluster was restored from a backup, and the node belongs to the history that has ended.
+    EndedHistory = 11,
 }
 
 impl RefusalCode {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::WrongCluster,
         Self::WrongClusterName,
         Self::WrongNode,
@@ -169,6 +176,7 @@ impl RefusalCode {
         Self::NotBootstrapped,
         Self::SetBack,
         Self::WrongCertificate,
+        Self::EndedHistory,
     ];
 
     /// Whether the refused node can do nothing but stop: retrying cannot help while the members
@@ -180,7 +188,8 @@ impl RefusalCode {
             | Self::WrongStore
             | Self::DuplicateNode
             | Self::Removed
-            | Self::SetBack => true,
+            | Self::SetBack
+            | Self::EndedHistory => true,
             Self::WrongClusterName
             | Self::WrongCertificate
             | Self::WrongNode
@@ -248,6 +257,7 @@ mod tests {
             store: StoreId(store),
             position: StorePosition(11),
             boot: BootId(7),
+            history: HistoryId(13),
             cluster_name: name,
             raft_addr: "a:1".into(),
             client_addr: "a:2".into(),

@@ -30,6 +30,8 @@ pub const PATH_ADMIN_PROMOTE: &str = "/admin/members/promote";
 pub const PATH_ADMIN_REMOVE: &str = "/admin/members/remove";
 /// The clock of the node that is asked, for operators.
 pub const PATH_ADMIN_CLOCK: &str = "/admin/clock";
+/// A backup of what the node that is asked has applied.
+pub const PATH_ADMIN_BACKUP: &str = "/admin/backup";
 /// Hands leadership to another voter.
 pub const PATH_ADMIN_TRANSFER: &str = "/admin/leader/transfer";
 

@@ -46,7 +46,8 @@ number! {
     BootId
 }
 number! {
-    /// One history of a cluster. A restore from backup starts another, so that clients notice.
+    /// One history of a cluster. A restore from a backup starts another with a higher number, so that
+    /// clients notice, and whoever meets both knows which has ended.
     HistoryId
 }
 

@@ -11,7 +11,9 @@
 //! - [`raft_message`]: the only Raft messages a peer may send, in a codec of our own.
 //! - [`gossip`]: clock samples between peers.
 //! - [`bootstrap`]: how first members find each other empty, and the genesis that binds them.
+//! - [`backup`]: what a restore needs to know of an earlier history, as a file.
 
+pub mod backup;
 pub mod bootstrap;
 pub mod confirm;
 pub mod cursor;

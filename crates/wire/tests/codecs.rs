@@ -5,7 +5,7 @@
 
 use std::fmt::Debug;
 
-use epicepoch_wire::bootstrap::{Empty, MEMBERS_MAX};
+use epicepoch_wire::bootstrap::{Claim, Empty, MEMBERS_MAX};
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::cursor::DecodeError;
 use epicepoch_wire::gossip::{Ping, Pong};
@@ -13,7 +13,9 @@ use epicepoch_wire::hello::{Hello, LinkKind, Refusal, RefusalCode, SharedSetting
 use epicepoch_wire::raft_message::{
     Configuration, EntryKind, LogEntry, MessageKind, RaftMessage, Snapshot,
 };
-use epicepoch_wire::{BootId, LogIndex, NodeId, Round, StoreId, StorePosition, Term, WorkerId};
+use epicepoch_wire::{
+    BootId, Epoch, HistoryId, LogIndex, NodeId, Round, StoreId, StorePosition, Term, WorkerId,
+};
 use proptest::prelude::*;
 
 /// What an input encodes to after it was read; `None` when it was refused.
@@ -95,6 +97,7 @@ fn codecs() -> Vec<Codec> {
         store,
         position: StorePosition(9),
         boot,
+        history: HistoryId(10),
         cluster_name: "epicepoch".into(),
         raft_addr: "a.example:1".into(),
         client_addr: "a.example:2".into(),
@@ -113,6 +116,7 @@ fn codecs() -> Vec<Codec> {
         store,
         client_addr: "a.example:2".into(),
         bootstrapping: true,
+        claim: Some(Claim { backup: Some((7, 8)), floor: Epoch(9), wall_ns: 10 }),
         peers: vec![(NodeId(1), "a:1".into()), (NodeId(2), "b:1".into())],
     };
     let refusal = Refusal::new(RefusalCode::WrongStore, "restore it");

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use epicepoch_server::config;
-use epicepoch_wire::NodeId;
+use epicepoch_wire::{Epoch, NodeId, Timestamp};
 
 /// Digits only: no sign, no space, no separator, so that a slip is never half understood.
 pub(crate) fn whole_number(text: &str) -> Option<u64> {
@@ -56,6 +56,17 @@ pub(super) fn joined(text: &str) -> Option<Vec<String>> {
         addrs.push(item.to_owned());
     }
     Some(addrs)
+}
+
+/// The epoch of a timestamp, or of Unix time with its unit.
+pub(super) fn floor(text: &str) -> Option<Epoch> {
+    if let Ok(timestamp) = text.parse::<Timestamp>() {
+        return Some(timestamp.epoch);
+    }
+    // Shortest last: the others end in it, too.
+    let units = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
+    let (number, ns) = units.iter().find_map(|(unit, ns)| Some((text.strip_suffix(unit)?, *ns)))?;
+    whole_number(number)?.checked_mul(ns).map(Epoch)
 }
 
 /// `0,1`; a processor given twice is refused, because one of the two is a slip.

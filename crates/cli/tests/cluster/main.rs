@@ -29,6 +29,7 @@ mod members;
 mod moves;
 mod nemesis;
 mod probe;
+mod restore;
 mod slow_links;
 mod smoke;
 mod support;

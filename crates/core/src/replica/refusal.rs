@@ -147,7 +147,7 @@ impl Replica {
         let log = &self.raw.raft.raft_log;
         let contradicts_commit = snapshot.index.0 <= log.committed
             && log.term(snapshot.index.0).is_ok_and(|term| term != 0 && term != snapshot.term.0);
-        let is_ours = state.cluster == self.state.cluster
+        let is_ours = (state.cluster, state.history) == (self.state.cluster, self.state.history)
             && is_sound(&snapshot.configuration, &state)
             && snapshot.index > LogIndex(0)
             && (Term(1)..=message.term).contains(&snapshot.term)

@@ -11,7 +11,13 @@ fn member(node: u64, store: u128) -> Member {
 
 fn state() -> State {
     let members = vec![member(1, 11), member(2, 12), member(3, 13)];
-    State::new(&Genesis { cluster: ClusterId(5), history: HistoryId(6), members })
+    State::new(&Genesis {
+        cluster: ClusterId(5),
+        history: HistoryId(6),
+        members,
+        floor: Epoch(0),
+        removed: vec![],
+    })
 }
 
 fn reserve(term: u64, node: u64, until: u64) -> Command {

@@ -17,15 +17,16 @@ use epicepoch_wire::bootstrap::{Empty, Genesis, Member};
 use epicepoch_wire::frame::{FrameKind, write_frame};
 use epicepoch_wire::hello::{LinkKind, Refusal, RefusalCode};
 use epicepoch_wire::raft_message::Configuration;
-use epicepoch_wire::{ClusterId, HistoryId, LogIndex, NodeId, Term};
+use epicepoch_wire::{ClusterId, LogIndex, NodeId, Term};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::ConsensusError;
 use super::accept::read_hello;
 use super::introduction::check_name;
 use super::link::CONNECT_TIMEOUT;
+use super::restore::{Answered, Restore, is_passing};
 use crate::framed::{FrameReader, write_frames};
 use crate::peers;
 use crate::shared::NodeShared;
@@ -45,10 +46,12 @@ pub(super) async fn run(
     shared: &Arc<NodeShared>,
     listener: &Rc<TcpListener>,
     storage: &mut Storage,
+    restore: &Rc<Restore>,
 ) -> Result<Restored, ConsensusError> {
-    let answering = tokio::task::spawn_local(answer(shared.clone(), listener.clone()));
+    let answering =
+        tokio::task::spawn_local(answer(shared.clone(), listener.clone(), restore.clone()));
     let is_joining = !shared.config.join.is_empty();
-    let found = if is_joining { join(shared).await } else { find(shared).await };
+    let found = if is_joining { join(shared).await } else { find(shared, restore).await };
     answering.abort();
     let record = found?;
     let state = State::decode(&record.data).map_err(RestoreError::from)?;
@@ -101,7 +104,7 @@ fn record_of(genesis: &Genesis) -> Record {
     }
 }
 
-async fn find(shared: &NodeShared) -> Result<Record, ConsensusError> {
+async fn find(shared: &Arc<NodeShared>, restore: &Restore) -> Result<Record, ConsensusError> {
     let me = shared.identity.node;
     let peers: Vec<_> = shared.config.peers.iter().filter(|(id, _)| **id != me).collect();
     let founder = shared.config.peers.keys().next() == Some(&me);
@@ -110,9 +113,13 @@ async fn find(shared: &NodeShared) -> Result<Record, ConsensusError> {
         let mut empty = Vec::new();
         let mut waiting_for = Vec::new();
         for (node, addr) in &peers {
+            let asked = Instant::now();
             match timeout(CONNECT_TIMEOUT, ask(shared, **node, addr)).await {
                 Ok(Ok(Found::Admitted(record))) => return adopt(shared, addr, record),
-                Ok(Ok(Found::Empty(answer))) => empty.push((**node, answer)),
+                Ok(Ok(Found::Empty(answer))) => {
+                    let (node, took, at) = (**node, asked.elapsed(), Instant::now());
+                    empty.push(Answered { node, answer, took, at });
+                }
                 Ok(Ok(Found::Refused { by, refusal })) if ends(refusal.code) => {
                     return Err(ConsensusError::Refused { by, refusal });
                 }
@@ -123,10 +130,14 @@ async fn find(shared: &NodeShared) -> Result<Record, ConsensusError> {
                 Err(_) => waiting_for.push(format!("{node} at {addr}: no answer")),
             }
         }
-        let unwilling = empty.iter().filter_map(|(node, answer)| unwilling(shared, *node, answer));
+        let unwilling = empty.iter().filter_map(|other| unwilling(shared, restore, other));
         waiting_for.extend(unwilling);
         if waiting_for.is_empty() && founder {
-            return Ok(record_of(&found(shared, &empty)?));
+            match found(shared, restore, &empty).await {
+                Ok(genesis) => return Ok(record_of(&genesis)),
+                Err(error) if is_passing(&error) => waiting_for.push(error.to_string()),
+                Err(error) => return Err(error),
+            }
         }
         if sweeps.is_multiple_of(SWEEPS_PER_LINE) {
             let waiting_for = if waiting_for.is_empty() {
@@ -147,7 +158,8 @@ fn ends(code: RefusalCode) -> bool {
 }
 
 /// Why an empty first member cannot be founded with, if so.
-fn unwilling(shared: &NodeShared, node: NodeId, answer: &Empty) -> Option<String> {
+fn unwilling(shared: &NodeShared, restore: &Restore, other: &Answered) -> Option<String> {
+    let Answered { node, answer, .. } = other;
     if !answer.bootstrapping {
         return Some(format!("{node} is empty but was not started with BOOTSTRAP=1"));
     }
@@ -155,17 +167,21 @@ fn unwilling(shared: &NodeShared, node: NodeId, answer: &Empty) -> Option<String
     if !answer.peers.iter().cloned().eq(ours) {
         return Some(format!("{node} has another list of PEERS: make them the same"));
     }
-    None
+    restore.unwilling(*node, answer.claim)
 }
 
-fn found(shared: &NodeShared, empty: &[(NodeId, Empty)]) -> Result<Genesis, ConsensusError> {
+async fn found(
+    shared: &Arc<NodeShared>,
+    restore: &Restore,
+    empty: &[Answered],
+) -> Result<Genesis, ConsensusError> {
     let me = Member {
         node: shared.identity.node,
         store: shared.identity.store,
         raft_addr: shared.config.raft_addr.clone(),
         client_addr: shared.client_addr.clone(),
     };
-    let others = empty.iter().map(|(node, answer)| Member {
+    let others = empty.iter().map(|Answered { node, answer, .. }| Member {
         node: *node,
         store: answer.store,
         raft_addr: shared.config.peers.get(node).cloned().unwrap_or_default(),
@@ -173,12 +189,7 @@ fn found(shared: &NodeShared, empty: &[(NodeId, Empty)]) -> Result<Genesis, Cons
     });
     let mut members: Vec<_> = others.chain([me]).collect();
     members.sort_unstable_by_key(|member| member.node);
-    let mut drawn = [0; 24];
-    getrandom::fill(&mut drawn).map_err(std::io::Error::from)?;
-    let (cluster, history) = drawn.split_at(16);
-    let cluster = u128::from_le_bytes(cluster.try_into().unwrap_or_default()).max(1);
-    let history = u64::from_le_bytes(history.try_into().unwrap_or_default());
-    Ok(Genesis { cluster: ClusterId(cluster), history: HistoryId(history), members })
+    restore.genesis(shared, members, empty).await
 }
 
 fn adopt(shared: &NodeShared, addr: &str, record: Record) -> Result<Record, ConsensusError> {
@@ -233,7 +244,7 @@ pub(crate) async fn ask(shared: &NodeShared, node: NodeId, addr: &str) -> Result
 }
 
 /// Answers the others while this node is empty itself.
-async fn answer(shared: Arc<NodeShared>, listener: Rc<TcpListener>) {
+async fn answer(shared: Arc<NodeShared>, listener: Rc<TcpListener>, restore: Rc<Restore>) {
     // Ends its tasks with itself: nobody is told "empty" once this node is not.
     let mut answering = JoinSet::new();
     loop {
@@ -247,15 +258,15 @@ async fn answer(shared: Arc<NodeShared>, listener: Rc<TcpListener>) {
                 let _ended = answering.join_next().await;
             }
         }
-        let shared = shared.clone();
+        let (shared, restore) = (shared.clone(), restore.clone());
         answering.spawn_local(async move {
             // A connection that goes wrong is asked again by its other end.
-            let _again = timeout(CONNECT_TIMEOUT, answer_one(&shared, stream)).await;
+            let _again = timeout(CONNECT_TIMEOUT, answer_one(&shared, &restore, stream)).await;
         });
     }
 }
 
-async fn answer_one(shared: &NodeShared, stream: TcpStream) -> Option<()> {
+async fn answer_one(shared: &NodeShared, restore: &Restore, stream: TcpStream) -> Option<()> {
     let mut reader = FrameReader::new(peers::accept(shared, stream).await?);
     let (_, from, hello) = read_hello(&mut reader).await?;
     let mut stream = reader.into_stream();
@@ -276,6 +287,7 @@ async fn answer_one(shared: &NodeShared, stream: TcpStream) -> Option<()> {
             client_addr: shared.client_addr.clone(),
             bootstrapping: shared.config.bootstrap,
             peers: peers.collect(),
+            claim: restore.claim(),
         };
         write_frame(&mut frames, FrameKind::Empty, ClusterId(0), me, |out| empty.encode(out));
     }

@@ -1,12 +1,13 @@
 //! Whether a peer is who it says: checks of a hello, pure. A hello that passes binds the whole
 //! connection to one node id and one data directory; nothing on it is believed before.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use epicepoch_core::positions::SetBack;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::hello::{Hello, LinkKind, Refusal, RefusalCode};
-use epicepoch_wire::{ClusterId, NodeId};
+use epicepoch_wire::{ClusterId, HistoryId, NodeId};
 
 use crate::shared::NodeShared;
 
@@ -32,6 +33,7 @@ pub(crate) fn check(
         );
         return Err(Refusal::new(RefusalCode::WrongCluster, text));
     }
+    check_history(shared.identity.node, published.history, hello.history)?;
     if removed.contains(&from) {
         let text = format!("node id {from} was removed from the cluster and is never used again");
         return Err(Refusal::new(RefusalCode::Removed, text));
@@ -41,6 +43,31 @@ pub(crate) fn check(
         Some(member) => check_set_back(shared, member, hello),
         // A member that this node has not heard of yet may lead it; it has no vote here.
         None => Ok(()),
+    }
+}
+
+/// Checks that both belong to one history of their cluster (S13). Of two, the one with the lower
+/// number has ended; nobody who belongs to the other counts a vote, a yes or a message of it.
+fn check_history(me: NodeId, ours: HistoryId, theirs: HistoryId) -> Result<(), Refusal> {
+    match theirs.0.cmp(&ours.0) {
+        Ordering::Equal => Ok(()),
+        Ordering::Less => {
+            let text = format!(
+                "the cluster was restored from a backup: history {:016x}, which this data directory \
+                 holds, has ended, and node {me} is of {:016x}; do not start it again, and add a node \
+                 with an empty directory in its place",
+                theirs.0, ours.0
+            );
+            Err(Refusal::new(RefusalCode::EndedHistory, text))
+        }
+        Ordering::Greater => {
+            let text = format!(
+                "node {me} is of history {:016x}, which has ended if {:016x} was restored from a backup \
+                 of it: then stop node {me} for good",
+                ours.0, theirs.0
+            );
+            Err(Refusal::new(RefusalCode::WrongCluster, text))
+        }
     }
 }
 
@@ -107,6 +134,8 @@ pub(crate) fn check_welcome(
     if its_cluster != cluster {
         return Err(format!("{} belongs to another cluster, {its_cluster}", peer.raft_addr));
     }
+    let ours = shared.core.published().history;
+    check_history(shared.identity.node, ours, welcome.history).map_err(|refusal| refusal.text)?;
     if welcome.store != peer.store {
         return Err(format!(
             "node {node} at {} has another data directory than the member of that id: its disk \

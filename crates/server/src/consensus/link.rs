@@ -299,7 +299,7 @@ pub(super) fn is_fatal(code: RefusalCode, times: u32) -> bool {
         // Another process of this id may be about to end; a wrong address of one peer is no
         // reason to end a node that serves.
         RefusalCode::DuplicateNode => times >= DUPLICATE_REFUSALS_MAX,
-        RefusalCode::WrongStore | RefusalCode::SetBack => true,
+        RefusalCode::WrongStore | RefusalCode::SetBack | RefusalCode::EndedHistory => true,
         // All others may heal, or concern one address only; so may a later version's codes.
         _ => false,
     }

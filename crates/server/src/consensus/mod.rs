@@ -7,6 +7,7 @@
 //! - `accept`: connections from peers, handed to whom they are for.
 //! - `introduction`: whether a peer is who it says.
 //! - `bootstrap`: how an empty directory gets its first record.
+//! - `restore`: how a new history of a cluster begins, and what a backup holds.
 //! - `operators`: what operators ask, and what becomes of it.
 //! - `farewell`: when a node that was removed may end.
 //! - `wall`: the wall clock, and what tests do to it.
@@ -18,6 +19,7 @@ pub(crate) mod introduction;
 mod link;
 pub mod operators;
 mod plane;
+pub mod restore;
 mod wall;
 
 use std::io;
@@ -54,6 +56,8 @@ pub struct Parts {
     pub restored: Option<Restored>,
     /// The bound peer port.
     pub listener: TcpListener,
+    /// What an empty first member is to begin above.
+    pub restore: restore::Restore,
     /// The test switch.
     pub faults: Faults,
     /// Seed of the replica's draws.
@@ -87,6 +91,20 @@ pub enum ConsensusError {
     NotAdmitted {
         /// Where it was asked.
         addr: String,
+    },
+    /// A new history cannot begin above everything that the old one can have given.
+    #[error("no new history can begin: {0}")]
+    NoFloor(#[from] epicepoch_core::restore::FloorError),
+    /// A node of the history that is to be restored still runs.
+    #[error(
+        "a node of the old history still runs at {addr} and may still give timestamps: stop every \
+         node of it for good before a new history begins ({said})"
+    )]
+    OldHistoryRuns {
+        /// Where it was asked.
+        addr: String,
+        /// What it said.
+        said: String,
     },
     /// Most members say that this node was removed. Its data directory is of no use any more.
     #[error(

@@ -27,6 +27,8 @@ pub(crate) enum Wish {
     Members,
     /// To see this node's clock.
     Clock,
+    /// A backup, of what this node has applied.
+    Backup,
     /// Another leader: this one, or the most up-to-date voter.
     Transfer(Option<NodeId>),
     /// Other members.
@@ -124,7 +126,7 @@ impl Operators {
         replica: &mut Replica,
         published: &Published,
         (now_ns, election): (u64, Duration),
-        clock: impl FnOnce(&Replica) -> Value,
+        (clock, backup): (impl FnOnce(&Replica) -> Value, impl FnOnce(&Replica) -> Value),
     ) {
         let Asked { wish, answer } = asked;
         let nanos = |duration: Duration| duration.as_nanos() as u64;
@@ -136,6 +138,7 @@ impl Operators {
                 return drop(answer.send(document));
             }
             Wish::Clock => return drop(answer.send(Ok(clock(replica)))),
+            Wish::Backup => return drop(answer.send(Ok(backup(replica)))),
             Wish::Transfer(to) => replica
                 .hand_over_asked(now_ns, to)
                 .map(|to| (What::Transfer { to }, nanos(election * TRANSFER_ELECTIONS)))

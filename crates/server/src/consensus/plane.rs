@@ -28,7 +28,7 @@ use super::introduction::differing_settings;
 use super::link::{Link, is_fatal};
 use super::operators::{Asked, Operators};
 use super::wall::{self, reading};
-use super::{Ask, ConsensusError, Parts, bootstrap};
+use super::{Ask, ConsensusError, Parts, bootstrap, restore};
 use crate::config::Config;
 use crate::faults::Faults;
 use crate::metrics::Metrics;
@@ -101,15 +101,26 @@ pub(super) async fn run(
     parts: Parts,
     mut asked: mpsc::UnboundedReceiver<Ask>,
 ) -> Result<(), ConsensusError> {
-    let Parts { shared, workers, mut storage, restored, listener, faults, seed, metrics, mut asks } =
-        parts;
+    let Parts {
+        shared,
+        workers,
+        mut storage,
+        restored,
+        listener,
+        restore,
+        faults,
+        seed,
+        metrics,
+        mut asks,
+    } = parts;
     listener.set_nonblocking(true)?;
     let listener = Rc::new(TcpListener::from_std(listener)?);
+    let restore = Rc::new(restore);
     let restored = if let Some(restored) = restored {
         restored
     } else {
         tokio::select! {
-            founded = bootstrap::run(&shared, &listener, &mut storage) => founded?,
+            founded = bootstrap::run(&shared, &listener, &mut storage, &restore) => founded?,
             () = until_stopped(&mut asked) => return Ok(()),
         }
     };
@@ -249,7 +260,11 @@ impl Plane {
             let reading = reading(&self.shared.clock, &self.faults);
             wall::document(&self.shared, &published, &self.clock, reading, replica.ceiling())
         };
-        self.operators.take(asked, &mut self.replica, &published, (now_ns, election), clock);
+        let backup = |replica: &Replica| {
+            restore::document(&self.shared, replica, wall::wall_ns(&self.faults))
+        };
+        let seen = (clock, backup);
+        self.operators.take(asked, &mut self.replica, &published, (now_ns, election), seen);
     }
 
     fn tick(&mut self) -> Result<(), ConsensusError> {

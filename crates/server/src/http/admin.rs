@@ -27,6 +27,7 @@ const ASK_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) enum Admin {
     Members,
     Clock,
+    Backup,
     Add,
     Promote,
     Remove,
@@ -38,7 +39,7 @@ impl Admin {
     #[cfg(test)]
     pub(crate) const fn changes(self) -> bool {
         match self {
-            Self::Members | Self::Clock => false,
+            Self::Members | Self::Clock | Self::Backup => false,
             Self::Add | Self::Promote | Self::Remove | Self::Transfer => true,
         }
     }
@@ -61,7 +62,7 @@ pub(crate) enum Order {
 /// What is wrong with them.
 pub(crate) fn order(admin: Admin, query: Option<&str>) -> Result<Order, Denied> {
     let allowed: &[&str] = match admin {
-        Admin::Members | Admin::Clock => &[],
+        Admin::Members | Admin::Clock | Admin::Backup => &[],
         Admin::Add => &["id", "raft_addr"],
         Admin::Promote => &["id", "remove"],
         Admin::Remove => &["id"],
@@ -73,6 +74,7 @@ pub(crate) fn order(admin: Admin, query: Option<&str>) -> Result<Order, Denied> 
     Ok(match admin {
         Admin::Members => Order::Plain(Wish::Members),
         Admin::Clock => Order::Plain(Wish::Clock),
+        Admin::Backup => Order::Plain(Wish::Backup),
         Admin::Transfer => Order::Plain(Wish::Transfer(node("to")?)),
         Admin::Remove => Order::Plain(Wish::Change(vec![MembershipStep::Remove(required("id")?)])),
         Admin::Promote => {

@@ -30,6 +30,13 @@ pub enum OpenError {
         /// What the operating system said.
         source: io::Error,
     },
+    /// There is no data of a cluster in it.
+    #[error("{path} holds no data of a cluster; name the DATA_DIR of a node that was a member",
+        path = .path.display())]
+    NoData {
+        /// The data directory.
+        path: PathBuf,
+    },
     /// Another process has it open.
     #[error("data directory {path} is in use by another process; stop that one, or give this node \
         a DATA_DIR of its own", path = .path.display())]

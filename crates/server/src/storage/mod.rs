@@ -135,6 +135,30 @@ impl Storage {
         Ok(Opened { storage, store: identity.store, restored })
     }
 
+    /// Reads the directory of a node that is stopped, whoever's it is; it makes nothing.
+    ///
+    /// # Errors
+    /// When there is none, a process uses it, it holds no cluster's data yet, or it is damaged.
+    pub fn read_stopped(path: &Path) -> Result<(Identity, Restored), OpenError> {
+        let none = || OpenError::NoData { path: path.into() };
+        if !path.is_dir() {
+            return Err(none());
+        }
+        let directory = Directory::lock(path)?;
+        let identity = directory.identity()?.ok_or_else(none)?;
+        if !directory.has_database()? {
+            return Err(OpenError::Emptied { path: path.into() });
+        }
+        let disk = Disk::new(directory.open_database()?, &Faults::none());
+        let (_, written, restored) =
+            Database::open(disk).map_err(|error| OpenError::of_database(error, path))?;
+        if written != identity {
+            let what = "its IDENTITY and its log.redb come from different directories".into();
+            return Err(OpenError::Damaged { path: path.into(), what });
+        }
+        Ok((identity, restored.ok_or_else(none)?))
+    }
+
     /// Writes the first record of an empty member, durably: a genesis, or the snapshot that it was
     /// admitted with. The hard state becomes the record's term, no vote, commit at the record; the
     /// log is empty. Returns once it is on disk.
@@ -250,6 +274,25 @@ mod tests {
         assert_eq!((restored.record, restored.entries), (genesis(), vec![]));
         let commit = restored.hard_state;
         assert_eq!((commit.term.0, commit.vote.0, commit.commit.0), (1, 0, 1));
+    }
+
+    #[test]
+    fn a_stopped_nodes_directory_is_read_by_whoever_asks_and_nothing_is_made() {
+        let (disk, store) = Disk::founded();
+        let (identity, restored) = Storage::read_stopped(&disk.path()).unwrap();
+        assert_eq!((identity.node, identity.store), (NodeId(1), store));
+        assert_eq!(restored.record, genesis());
+        let opened = disk.open().unwrap();
+        assert!(matches!(Storage::read_stopped(&disk.path()), Err(OpenError::Locked { .. })));
+        drop(opened);
+        fs::remove_file(disk.file("log.redb")).unwrap();
+        assert!(matches!(Storage::read_stopped(&disk.path()), Err(OpenError::Emptied { .. })));
+        let none = disk.root.path().join("none");
+        assert!(matches!(Storage::read_stopped(&none), Err(OpenError::NoData { .. })));
+        assert!(!none.exists());
+        let empty = Disk::new();
+        drop(empty.open().unwrap());
+        assert!(matches!(Storage::read_stopped(&empty.path()), Err(OpenError::NoData { .. })));
     }
 
     #[test]

@@ -249,7 +249,10 @@ impl Link {
         writer: &mut PeerWriter,
     ) -> Result<(), LinkError> {
         let shared = &sequencer.shared;
-        let cluster = sequencer.view().published.cluster;
+        let (cluster, history) = {
+            let published = &sequencer.view().published;
+            (published.cluster, published.history)
+        };
         let hello = shared.hello(LinkKind::Confirm(sequencer.worker), self.member.node);
         let mut out = Vec::new();
         write_frame(&mut out, FrameKind::Hello, cluster, shared.identity.node, |out| {
@@ -265,6 +268,7 @@ impl Link {
         let welcome = Hello::decode(payload)?;
         let is_expected = header.cluster == cluster
             && header.from == self.member.node
+            && welcome.history == history
             && welcome.store == self.member.store
             && welcome.to == shared.identity.node
             && welcome.cluster_name == shared.config.cluster_name;

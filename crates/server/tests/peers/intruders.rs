@@ -16,7 +16,7 @@ use epicepoch_certs::{
 use epicepoch_server::config::PeerTlsMode;
 use epicepoch_wire::frame::{FrameKind, split_frame, write_frame};
 use epicepoch_wire::hello::{Hello, LinkKind, Refusal, RefusalCode, SharedSettings};
-use epicepoch_wire::{BootId, ClusterId, NodeId, StoreId, StorePosition, WorkerId};
+use epicepoch_wire::{BootId, ClusterId, HistoryId, NodeId, StoreId, StorePosition, WorkerId};
 
 use crate::authorities::{CLUSTER, Fixture, PATIENCE, Running, stamp, write};
 
@@ -28,6 +28,7 @@ fn hello(link: LinkKind, to: u64) -> Hello {
         store: StoreId(7),
         position: StorePosition(0),
         boot: BootId(7),
+        history: HistoryId(7),
         cluster_name: CLUSTER.to_owned(),
         raft_addr: "127.0.0.1:1".to_owned(),
         client_addr: "127.0.0.1:2".to_owned(),

@@ -122,6 +122,12 @@ impl Cluster {
         output.expect("the binary can be started")
     }
 
+    /// A command that asks no node.
+    pub(crate) fn run(&self, args: &[&str]) -> Output {
+        let output = command(&BTreeMap::new(), self.dir.path()).args(args).output();
+        output.expect("the binary can be started")
+    }
+
     /// The same, done: what it printed.
     #[track_caller]
     pub(crate) fn order(&self, args: &[&str]) -> String {

@@ -8,7 +8,7 @@ use epicepoch_core::publication::{Identity, Published, Role, Shared};
 use epicepoch_core::replica::{MessageError, Outgoing, Replica, ReplicaConfig, Report, Status};
 use epicepoch_wire::bootstrap::Genesis;
 use epicepoch_wire::raft_message::{EntryKind, LogEntry, MessageKind, RaftMessage};
-use epicepoch_wire::{BootId, ClusterId, HistoryId, LogIndex, NodeId, StoreId, Term};
+use epicepoch_wire::{BootId, ClusterId, Epoch, HistoryId, LogIndex, NodeId, StoreId, Term};
 
 use super::disk::Disk;
 use super::node::{ELECTION_TICKS, RESERVATION_NS, TICK_NS, member};
@@ -32,7 +32,13 @@ pub(crate) fn store(node: u64) -> StoreId {
 /// The genesis of a cluster with these voters.
 pub(crate) fn genesis(voters: &[u64]) -> Genesis {
     let members = voters.iter().map(|node| member(NodeId(*node), store(*node))).collect();
-    Genesis { cluster: ClusterId(9), history: HistoryId(1), members }
+    Genesis {
+        cluster: ClusterId(9),
+        history: HistoryId(1),
+        members,
+        floor: Epoch(0),
+        removed: vec![],
+    }
 }
 
 /// A message to node 1 that says nothing yet.

@@ -8,7 +8,7 @@ use epicepoch_core::publication::{Published, Role};
 use epicepoch_core::replica::MessageError;
 use epicepoch_wire::bootstrap::Genesis;
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
-use epicepoch_wire::{BootId, ClusterId, HistoryId, LogIndex, NodeId, StoreId};
+use epicepoch_wire::{BootId, ClusterId, Epoch, HistoryId, LogIndex, NodeId, StoreId};
 
 use super::disk::Disk;
 use super::history::History;
@@ -112,7 +112,13 @@ impl World {
     pub(crate) fn new(seed: u64, voters: u64) -> Self {
         let store = |node: u64| StoreId(u128::from(node) + 100);
         let members = (1..=voters).map(|node| member(NodeId(node), store(node))).collect();
-        let genesis = Genesis { cluster: ClusterId(9), history: HistoryId(1), members };
+        let genesis = Genesis {
+            cluster: ClusterId(9),
+            history: HistoryId(1),
+            members,
+            floor: Epoch(0),
+            removed: vec![],
+        };
         let nodes = (1..=voters).map(|node| {
             (NodeId(node), Node::new(NodeId(node), store(node), Disk::genesis(&genesis)))
         });

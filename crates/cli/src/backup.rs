@@ -1,0 +1,293 @@
+//! `epicepoch backup`: what a restore needs to know of a cluster, as a small file. It changes nothing
+//! in the cluster, and no file that is there.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context as _, anyhow};
+use clap::{ArgMatches, Command, value_parser};
+use epicepoch_client::dial::{Alpn, Dialer};
+use epicepoch_server::config::{Bounds, CLOCK_OFFSET_MAX_MS, RESERVATION_MS};
+use epicepoch_server::consensus::restore::{backup_of_stopped, read_backup};
+use epicepoch_wire::Epoch;
+use epicepoch_wire::backup::Backup;
+use epicepoch_wire::http::PATH_ADMIN_BACKUP;
+use serde_json::{Value, json};
+
+use crate::addresses;
+use crate::commands::{client_arguments, json as json_switch, switch, text};
+use crate::failure::Failure;
+use crate::moment;
+use crate::operator::{ATTEMPT_TIMEOUT, Order, Setback};
+use crate::sources::Environment;
+
+pub(crate) fn command() -> Command {
+    let of_stopped = |name: &'static str, bounds: Bounds, help: &'static str| {
+        text(name, "MS", help)
+            .value_parser(value_parser!(u64).range(bounds.min..=bounds.max))
+            .requires("data-dir")
+    };
+    Command::new("backup")
+        .about("Write what a restore needs into a small file; or look at one")
+        .long_about(
+            "Write what a restore needs into a small file: how far the cluster has come, who belongs \
+             to it, and the ids that were removed. Every address is asked, and the newest answer is \
+             written. It holds no timestamps, and an old one is as good as a new one while clocks \
+             are right: a restore begins above everything that can have been given since.",
+        )
+        .after_help(
+            "Examples:\n  epicepoch backup --out epicepoch.backup --addr n1:8080,n2:8080,n3:8080\n  \
+             epicepoch backup --check epicepoch.backup\n  \
+             epicepoch backup --data-dir /var/lib/epicepoch --out survivor.backup\n\n\
+             The last one reads the directory of a node that is stopped: what is left when the \
+             majority is lost.\n\n\
+             Exit codes: 0 done; 1 no node answers, the file is there already, or is damaged; 2 wrong \
+             usage.",
+        )
+        .arg(
+            text("out", "FILE", "Where to write it; - is standard output")
+                .default_value("epicepoch.backup"),
+        )
+        .arg(switch("force", "Replace the file if there is one"))
+        .arg(
+            text("check", "FILE", "Read a backup, and show what is in it")
+                .value_parser(value_parser!(PathBuf))
+                .conflicts_with_all(["out", "force", "data-dir", "addr"]),
+        )
+        .arg(
+            text("data-dir", "DIR", "Read the directory of a stopped node instead of asking one")
+                .value_parser(value_parser!(PathBuf))
+                .conflicts_with("addr"),
+        )
+        .arg(of_stopped(
+            "reservation-ms",
+            RESERVATION_MS,
+            "RESERVATION_MS of the stopped cluster [default: 1000]",
+        ))
+        .arg(of_stopped(
+            "clock-offset-max-ms",
+            CLOCK_OFFSET_MAX_MS,
+            "CLOCK_OFFSET_MAX_MS of the stopped cluster [default: 500]",
+        ))
+        .args(client_arguments())
+        .arg(json_switch())
+}
+
+pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
+    if let Some(path) = matches.get_one::<PathBuf>("check") {
+        let backup = read_backup(path)?;
+        show(matches, &mut io::stdout().lock(), &backup, &format!("{}: whole", path.display()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (backup, from) = match matches.get_one::<PathBuf>("data-dir") {
+        Some(path) => (of_directory(matches, path)?, path.display().to_string()),
+        None => of_cluster(matches, environment)?,
+    };
+    let out = matches.get_one::<String>("out").map_or("", String::as_str);
+    if out == "-" {
+        io::stdout().lock().write_all(backup.text().as_bytes())?;
+        show(matches, &mut io::stderr().lock(), &backup, &format!("from {from}"))?;
+    } else {
+        let path = Path::new(out);
+        place(path, &backup.text(), matches.get_flag("force"))?;
+        let said = format!("{}: written, from {from}", path.display());
+        show(matches, &mut io::stdout().lock(), &backup, &said)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The newest of what the nodes say, and whose it is.
+fn of_cluster(
+    matches: &ArgMatches,
+    environment: &Environment,
+) -> Result<(Backup, String), Failure> {
+    let (addrs, deadline) = addresses::given(matches, environment)?;
+    let tls = addresses::tls(matches, environment)?;
+    let dialer = Dialer::new(tls.as_ref(), Alpn::Http1);
+    let mut newest: Option<(Backup, String)> = None;
+    let mut setbacks = Vec::new();
+    for addr in addrs {
+        // One that hangs leaves the others time to answer.
+        let attempt = deadline.min(Instant::now() + ATTEMPT_TIMEOUT);
+        let backup = match Order::look(PATH_ADMIN_BACKUP).ask(&dialer, &addr, attempt) {
+            Ok(document) => taken(&document, &addr)?,
+            Err(setback) => {
+                setbacks.push(Setback::into_text(setback));
+                continue;
+            }
+        };
+        if let Some((known, from)) = &newest {
+            if (known.cluster, known.history) != (backup.cluster, backup.history) {
+                return Err(anyhow!(
+                    "{from} and {addr} belong to different clusters, or to different histories of \
+                     one: name the nodes of one in --addr"
+                )
+                .into());
+            }
+            if known.index >= backup.index {
+                continue;
+            }
+        }
+        newest = Some((backup, addr));
+    }
+    newest.ok_or_else(|| anyhow!("no node answered: {}", setbacks.join("; ")).into())
+}
+
+fn taken(document: &Value, addr: &str) -> Result<Backup, Failure> {
+    let text = document["backup"].as_str();
+    let text = text.with_context(|| format!("{addr} gives no backup: it runs another version"))?;
+    let backup = Backup::parse(text).with_context(|| format!("what {addr} gives is no backup"))?;
+    Ok(backup)
+}
+
+fn of_directory(matches: &ArgMatches, path: &Path) -> Result<Backup, Failure> {
+    let given = |name: &str, bounds: Bounds| {
+        let number = matches.get_one::<u64>(name).copied();
+        number.or(bounds.default).unwrap_or(bounds.max)
+    };
+    let reservation_ms = given("reservation-ms", RESERVATION_MS);
+    let clock_offset_max_ms = given("clock-offset-max-ms", CLOCK_OFFSET_MAX_MS);
+    Ok(backup_of_stopped(path, reservation_ms, clock_offset_max_ms)?)
+}
+
+/// Writes a file that is whole or not there, and never over another one without being told to.
+fn place(path: &Path, text: &str, is_forced: bool) -> Result<(), Failure> {
+    let refused = || {
+        let path = path.display();
+        anyhow!("{path} is there already: name another file, or replace it with --force")
+    };
+    if !is_forced && path.try_exists()? {
+        return Err(refused().into());
+    }
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        Some(_) | None => Path::new("."),
+    };
+    let aside = aside(path)?;
+    let write = || -> io::Result<()> {
+        let mut file = File::create_new(&aside)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        if is_forced {
+            return fs::rename(&aside, path);
+        }
+        // Fails where a rename would replace what has come meanwhile.
+        fs::hard_link(&aside, path)
+    };
+    let written = write();
+    // Gone already, if it was renamed.
+    let _gone = fs::remove_file(&aside);
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(refused().into()),
+        Err(error) => {
+            Err(anyhow!(error).context(format!("{} is not written", path.display())).into())
+        }
+        Ok(()) => Ok(File::open(directory)?.sync_all()?),
+    }
+}
+
+/// A name beside the file's that nobody else has.
+fn aside(path: &Path) -> Result<PathBuf, Failure> {
+    let name = path.file_name().with_context(|| format!("{} names no file", path.display()))?;
+    let mut aside = name.to_owned();
+    aside.push(format!(".{}.new", std::process::id()));
+    Ok(path.with_file_name(aside))
+}
+
+fn show(
+    matches: &ArgMatches,
+    out: &mut impl io::Write,
+    backup: &Backup,
+    title: &str,
+) -> Result<(), Failure> {
+    if matches.get_flag("json") {
+        writeln!(out, "{}", object(backup))?;
+    } else {
+        write!(out, "{title}\n{}", lines(backup))?;
+    }
+    Ok(())
+}
+
+fn object(backup: &Backup) -> Value {
+    let ids = |nodes: &mut dyn Iterator<Item = u64>| nodes.collect::<Vec<_>>();
+    json!({
+        "clusterName": backup.name,
+        "cluster": backup.cluster.to_string(),
+        "history": format!("{:016x}", backup.history.0),
+        "index": backup.index.0,
+        "ceiling": backup.ceiling.0.to_string(),
+        "ceilingTime": moment::time(backup.ceiling),
+        "taken": moment::time(Epoch(backup.taken_ns)),
+        "reservationMs": backup.reservation_ms,
+        "clockOffsetMaxMs": backup.clock_offset_max_ms,
+        "members": ids(&mut backup.members.iter().map(|member| member.node.0)),
+        "removed": ids(&mut backup.removed.iter().map(|node| node.0)),
+    })
+}
+
+fn lines(backup: &Backup) -> String {
+    let members =
+        backup.members.iter().map(|member| format!("{}={}", member.node, member.raft_addr));
+    let removed: Vec<_> = backup.removed.iter().map(ToString::to_string).collect();
+    let listed =
+        |list: Vec<String>| if list.is_empty() { "none".to_owned() } else { list.join(", ") };
+    format!(
+        "cluster  {} ({})\nhistory  {:016x}\nindex    {}\nceiling  {}\ntaken    {}\nwindow   {} ms, \
+         clocks within {} ms\nmembers  {}\nremoved  {}\n",
+        backup.name,
+        backup.cluster,
+        backup.history.0,
+        backup.index,
+        moment::time(backup.ceiling),
+        moment::time(Epoch(backup.taken_ns)),
+        backup.reservation_ms,
+        backup.clock_offset_max_ms,
+        listed(members.collect()),
+        listed(removed),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_written_whole_and_never_replaced_without_being_told_to() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("a.backup");
+        place(&path, "one", false).expect("written");
+        let error = place(&path, "two", false).expect_err("there already").error;
+        assert!(error.to_string().contains("--force"), "{error}");
+        assert_eq!(fs::read_to_string(&path).expect("read"), "one");
+        place(&path, "two", true).expect("replaced");
+        assert_eq!(fs::read_to_string(&path).expect("read"), "two");
+        // Nothing else is left behind, also by what fails.
+        place(&dir.path().join("none").join("b"), "x", false).expect_err("no directory");
+        assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 1);
+    }
+
+    #[test]
+    fn what_is_shown_says_how_far_and_who() {
+        let backup = Backup {
+            name: "epicepoch".into(),
+            cluster: epicepoch_wire::ClusterId(1),
+            history: epicepoch_wire::HistoryId(2),
+            index: epicepoch_wire::LogIndex(3),
+            ceiling: Epoch(1_700_000_000_000_000_000),
+            taken_ns: 1_600_000_000_000_000_000,
+            reservation_ms: 4,
+            clock_offset_max_ms: 5,
+            removed: vec![epicepoch_wire::NodeId(6)],
+            members: vec![],
+        };
+        let text = lines(&backup);
+        for part in ["0000000000000002", "2023-11-14", "2020-09-13", "members  none", "removed  6"]
+        {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert_eq!(object(&backup)["removed"], json!([6]));
+    }
+}

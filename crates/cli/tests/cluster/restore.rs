@@ -1,0 +1,285 @@
+//! A cluster that is lost is restored from a backup: every timestamp of the new history is above every
+//! one of the old, and what cannot be proved to be so is refused. Needs a test build.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use epicepoch_bench::{Operation, Outcome};
+use epicepoch_client::{Client, Options, TimestampsError};
+use epicepoch_wire::Timestamp;
+
+use crate::support::cluster::peers;
+use crate::support::{Cluster, Faults, Node, PATIENCE, Watch, holds_for, let_pass, wait_until};
+
+/// How long the old cluster goes on after its backup.
+const AFTER: Duration = Duration::from_secs(2);
+
+/// Takes a backup, and looks at it.
+fn back_up(cluster: &Cluster, name: &str) -> PathBuf {
+    let path = cluster.dir.path().join(name);
+    let out = path.to_str().expect("plain path");
+    let said = cluster.order(&["backup", "--out", out]);
+    assert!(said.contains("written, from 127.0.0.1"), "{said}");
+    let checked = cluster.run(&["backup", "--check", out]);
+    assert!(checked.status.success(), "{checked:?}");
+    path
+}
+
+/// Ends every process, and every disk with it.
+fn destroy(cluster: &mut Cluster) {
+    cluster.kill_all();
+    cluster.nodes.iter().for_each(Node::wipe);
+}
+
+fn restore_from(cluster: &mut Cluster, backup: &Path) {
+    for node in &mut cluster.nodes {
+        node.set("RESTORE", backup.display());
+    }
+}
+
+fn greatest(operations: &[Operation]) -> Timestamp {
+    let last = operations.iter().filter_map(|operation| match &operation.outcome {
+        Outcome::Answered(range) => Some(range.last()),
+        _ => None,
+    });
+    last.max().expect("somebody was answered")
+}
+
+fn least(operations: &[Operation]) -> Timestamp {
+    let first = operations.iter().filter_map(|operation| match &operation.outcome {
+        Outcome::Answered(range) => Some(range.first()),
+        _ => None,
+    });
+    first.min().expect("somebody was answered")
+}
+
+/// Cluster and history, as every answer carries them.
+fn history(cluster: &Cluster) -> (String, String) {
+    let answer = cluster.nodes[0].ask("/up").expect("an answer");
+    let header = answer.header("epicepoch-cluster").expect("the header").to_owned();
+    let (cluster, history) = header.split_once('.').expect("both");
+    (cluster.to_owned(), history.to_owned())
+}
+
+/// The founder ends with 1 in words that hold all of these.
+#[track_caller]
+fn assert_not_founded(cluster: &mut Cluster, words: &[&str]) {
+    let status = cluster.nodes[0].wait_for_exit(PATIENCE);
+    let log = cluster.nodes[0].log();
+    assert_eq!(status.code(), Some(1), "{log}");
+    for word in words {
+        assert!(log.contains(word), "{word:?} in {log}");
+    }
+    assert!(!cluster.nodes.iter().any(Node::serves), "nobody may give timestamps");
+}
+
+#[test]
+fn a_history_restored_from_an_old_backup_begins_above_everything_that_was_given_since() {
+    let mut cluster = Cluster::start();
+    let watch = Watch::start(&cluster);
+    let backup = back_up(&cluster, "old.backup");
+    let out = backup.to_str().expect("plain path").to_owned();
+    cluster.assert_refused(&["backup", "--out", &out], &["is there already", "--force"]);
+    let addrs: Vec<_> = cluster.nodes.iter().map(|node| node.http().to_string()).collect();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let client = Client::new(addrs, Options::default()).unwrap();
+    let ask = |client: &Client| {
+        let deadline = Instant::now() + PATIENCE;
+        runtime.block_on(client.timestamps_before(1, deadline))
+    };
+    ask(&client).expect("the old history");
+    // The old history goes on long after its backup, also under another leader.
+    let leader = cluster.wait_for_leader();
+    cluster.nodes[leader].kill();
+    let_pass(AFTER);
+    watch.wait_for_service_since(Instant::now());
+    let given = greatest(&watch.finish().report.operations);
+    let before = history_of_any(&cluster);
+    // All is lost but one node's disk, which somebody finds later.
+    cluster.nodes.iter_mut().for_each(Node::kill);
+    let found = cluster.dir.path().join("found");
+    fs::rename(cluster.nodes[2].data_dir(), &found).expect("moved");
+    for node in &cluster.nodes[..2] {
+        node.wipe();
+    }
+    restore_from(&mut cluster, &backup);
+    cluster.start_all();
+    cluster.wait_until_ready();
+    let watch = Watch::start(&cluster);
+    let seen = watch.finish();
+    assert!(least(&seen.report.operations) > given, "above all that was given");
+    let after = history(&cluster);
+    assert_eq!(after.0, before.0, "the same cluster");
+    assert!(after.1 > before.1, "a higher history: {after:?} after {before:?}");
+    match ask(&client) {
+        Err(TimestampsError::AnotherCluster(error)) => assert!(error.is_restored(), "{error}"),
+        other => panic!("the old client has to notice: {other:?}"),
+    }
+    // The disk that is found again is of a history that has ended.
+    let mut old = Node::new(3, cluster.dir.path(), "node-found");
+    fs::rename(&found, old.data_dir()).expect("moved back");
+    let [first, second] = [0, 1].map(|index: usize| cluster.nodes[index].raft_addr());
+    old.set("PEERS", format!("1={first},2={second},3={}", old.raft_addr()));
+    old.set("BOOTSTRAP", 1);
+    old.start();
+    let status = old.wait_for_exit(PATIENCE);
+    assert_eq!(status.code(), Some(1), "{}", old.log());
+    assert!(old.log().contains("has ended"), "{}", old.log());
+    // What is set for the first start does nothing at a later one.
+    cluster.kill_all();
+    cluster.start_all();
+    cluster.wait_until_ready();
+    assert_eq!(history(&cluster), after);
+    cluster.assert_well();
+}
+
+fn history_of_any(cluster: &Cluster) -> (String, String) {
+    let answer = cluster.nodes.iter().find_map(|node| node.ask("/up")).expect("an answer");
+    let header = answer.header("epicepoch-cluster").expect("the header").to_owned();
+    let (cluster, history) = header.split_once('.').expect("both");
+    (cluster.to_owned(), history.to_owned())
+}
+
+#[test]
+fn a_lost_majority_is_restored_from_the_directory_of_the_survivor() {
+    let mut cluster = Cluster::start();
+    let watch = Watch::start(&cluster);
+    let_pass(Duration::from_millis(500));
+    let given = greatest(&watch.finish().report.operations);
+    for node in &mut cluster.nodes[..2] {
+        node.kill();
+        node.wipe();
+    }
+    let path = cluster.dir.path().join("survivor.backup");
+    let out = path.to_str().expect("plain path").to_owned();
+    let data = cluster.nodes[2].data_dir();
+    let read = ["backup", "--data-dir", data.to_str().expect("plain path"), "--out", &out];
+    let refused = cluster.run(&read);
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{text}");
+    assert!(text.contains("in use by another process"), "{text}");
+    cluster.nodes[2].kill();
+    let written = cluster.run(&read);
+    assert!(written.status.success(), "{written:?}");
+    cluster.nodes[2].wipe();
+    restore_from(&mut cluster, &path);
+    cluster.start_all();
+    cluster.wait_until_ready();
+    let seen = Watch::start(&cluster).finish();
+    assert!(least(&seen.report.operations) > given, "above all that was given");
+    cluster.assert_well();
+}
+
+#[test]
+fn a_floor_that_wrong_clocks_cannot_prove_is_refused() {
+    let mut cluster = Cluster::start();
+    let backup = back_up(&cluster, "a.backup");
+    destroy(&mut cluster);
+    restore_from(&mut cluster, &backup);
+    // All of them an hour back: before the backup.
+    for node in &cluster.nodes {
+        node.break_with(Faults::wall_offset_hours(-1));
+    }
+    cluster.start_all();
+    assert_not_founded(&mut cluster, &["before the backup was taken", "set the clocks right"]);
+    // One of them an hour ahead: which is wrong is not known.
+    destroy(&mut cluster);
+    for node in &cluster.nodes {
+        node.break_with(Faults::NONE);
+    }
+    cluster.nodes[2].break_with(Faults::wall_offset_hours(1));
+    cluster.start_all();
+    assert_not_founded(&mut cluster, &["ms apart", "nodes 1 and 3"]);
+    // Right again, and so is the order.
+    cluster.nodes[2].break_with(Faults::NONE);
+    cluster.nodes[0].start();
+    cluster.wait_until_ready();
+    cluster.assert_well();
+}
+
+#[test]
+fn a_backup_that_is_not_the_same_everywhere_or_not_this_clusters_is_refused() {
+    let mut cluster = Cluster::start();
+    let backup = back_up(&cluster, "a.backup");
+    let other = back_up(&cluster, "b.backup");
+    destroy(&mut cluster);
+    restore_from(&mut cluster, &backup);
+    cluster.nodes[1].set("RESTORE", other.display());
+    cluster.nodes[2].unset("RESTORE");
+    cluster.start_all();
+    wait_until("the founder says why it waits", PATIENCE, || {
+        let log = cluster.nodes[0].log();
+        log.contains("2 has the file of another backup") && log.contains("3 has no RESTORE")
+    });
+    holds_for("nobody serves", Duration::from_secs(1), || !cluster.nodes.iter().any(Node::serves));
+    destroy(&mut cluster);
+    // A bit that has rotted, and a file of another cluster.
+    let text = fs::read_to_string(&backup).expect("read");
+    let rotten = cluster.dir.path().join("rotten.backup");
+    fs::write(&rotten, text.replace("index ", "index 1")).expect("written");
+    for (path, name, words) in [
+        (&rotten, "epicepoch", ["damaged", "get another copy"]),
+        (&backup, "another", ["named \"epicepoch\"", "correct one of the two"]),
+    ] {
+        fs::remove_dir_all(cluster.nodes[0].data_dir()).ok();
+        cluster.nodes[0].set("RESTORE", path.display());
+        cluster.nodes[0].set("CLUSTER", name);
+        cluster.nodes[0].start();
+        let status = cluster.nodes[0].wait_for_exit(PATIENCE);
+        let log = cluster.nodes[0].log();
+        assert_eq!(status.code(), Some(1), "{log}");
+        for word in words {
+            assert!(log.contains(word), "{word:?} in {log}");
+        }
+    }
+}
+
+#[test]
+fn no_new_history_begins_while_a_node_of_the_old_one_runs() {
+    let mut cluster = Cluster::start();
+    let backup = back_up(&cluster, "a.backup");
+    let watch = Watch::start(&cluster);
+    // New machines, and the old cluster was forgotten to be stopped.
+    let new: Vec<_> =
+        (1..=3).map(|id| Node::new(id, cluster.dir.path(), &format!("new-{id}"))).collect();
+    let peers = peers(&new);
+    let mut old = std::mem::replace(&mut cluster.nodes, new);
+    for node in &mut cluster.nodes {
+        node.set("PEERS", &peers);
+        node.set("BOOTSTRAP", 1);
+    }
+    restore_from(&mut cluster, &backup);
+    cluster.start_all();
+    assert_not_founded(&mut cluster, &["a node of the old history still runs at 127.0.0.1"]);
+    watch.wait_for_service_since(Instant::now());
+    let given = greatest(&watch.finish().report.operations);
+    old.iter_mut().for_each(Node::kill);
+    cluster.nodes[0].start();
+    cluster.wait_until_ready();
+    let seen = Watch::start(&cluster).finish();
+    assert!(least(&seen.report.operations) > given, "above all that was given");
+}
+
+/// How the timestamps of another oracle are followed.
+#[test]
+fn a_cluster_begins_above_a_floor_that_is_given_by_hand() {
+    let hour_ahead = SystemTime::now() + Duration::from_hours(1);
+    let since = hour_ahead.duration_since(UNIX_EPOCH).expect("after 1970");
+    let greatest = Timestamp::highest_at(since.as_nanos() as u64);
+    let mut cluster = Cluster::start_with(&[("RESTORE_FLOOR", &greatest.to_string())]);
+    let seen = Watch::start(&cluster).finish();
+    let first = least(&seen.report.operations);
+    assert!(first > greatest, "{first} and {greatest}");
+    let clocks = cluster.operate(&["clock"]);
+    let text = String::from_utf8_lossy(&clocks.stdout).into_owned();
+    assert!(text.contains("the ceiling is ahead of the clocks"), "{text}");
+    cluster.assert_well();
+    // A slip of a digit is refused.
+    destroy(&mut cluster);
+    for node in &mut cluster.nodes {
+        node.set("RESTORE_FLOOR", "7258118400s");
+    }
+    cluster.start_all();
+    assert_not_founded(&mut cluster, &["RESTORE_FLOOR", "more than 366 days"]);
+}

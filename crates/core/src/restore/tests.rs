@@ -1,0 +1,235 @@
+//! The floor: what it is above of, and every reason for which there is none.
+
+use epicepoch_wire::raft_message::{Configuration, LogEntry};
+use epicepoch_wire::{BootId, ClusterId, StoreId, Term};
+use proptest::prelude::*;
+
+use super::*;
+use crate::durable::{HardState, Record};
+use crate::positions::Positions;
+use crate::state::{Owner, WIDTH_MIN_NS};
+
+const MS: u64 = 1_000_000;
+const S: u64 = 1_000 * MS;
+/// When the backup was taken.
+const TAKEN: u64 = 1_700_000_000 * S;
+
+fn member(node: u64) -> Member {
+    let addr = format!("n{node}:1");
+    let store = StoreId(u128::from(node) + 100);
+    Member { node: NodeId(node), store, raft_addr: addr.clone(), client_addr: addr }
+}
+
+fn around(wall_ns: u64) -> Surroundings {
+    let name = "epicepoch".to_owned();
+    Surroundings { name, wall_ns, reservation_ms: 1_000, clock_offset_max_ms: 500 }
+}
+
+fn state(ceiling: u64) -> State {
+    let mut state = State::new(&Genesis {
+        cluster: ClusterId(5),
+        history: HistoryId(6),
+        members: vec![member(1), member(2), member(3)],
+        floor: Epoch(ceiling),
+        removed: vec![],
+    });
+    state.removed.insert(NodeId(9));
+    state
+}
+
+/// Taken while all was well: the ceiling is a window ahead of the clock.
+fn taken() -> Backup {
+    backup(&state(TAKEN + S), LogIndex(40), around(TAKEN))
+}
+
+fn grounds(wall_ns: u64, others: &[u64]) -> Grounds {
+    let others = others.iter().zip(2..).map(|(wall_ns, node)| WallSample {
+        node: NodeId(node),
+        wall_ns: *wall_ns,
+        took_ns: 0,
+        age_ns: 0,
+    });
+    Grounds {
+        by_hand: None,
+        own: (NodeId(1), wall_ns),
+        others: others.collect(),
+        reservation_ns: S,
+        bound_ns: 500 * MS,
+    }
+}
+
+#[test]
+fn a_floor_is_above_all_that_was_given_between_an_old_backup_and_now() {
+    // A year went by; the last leader's clock was ahead by the bound, and it had just reserved.
+    let now = TAKEN + 365 * 24 * 3600 * S;
+    let given = now + 500 * MS + S;
+    let floor = floor(Some(&taken()), &grounds(now, &[now, now])).expect("a proof");
+    assert!(floor.0 > given, "{floor}");
+    assert_eq!(floor.0, given + CLOCK_MARGIN_NS);
+}
+
+#[test]
+fn a_floor_is_above_a_ceiling_that_was_ahead_of_the_clock_and_grew_by_the_least_step() {
+    let poisoned = TAKEN + 3600 * S;
+    let taken = backup(&state(poisoned), LogIndex(40), around(TAKEN));
+    let now = TAKEN + 60 * S;
+    let floor = floor(Some(&taken), &grounds(now, &[now, now])).expect("a proof");
+    assert!(floor.0 >= poisoned + 2_000_000 * WIDTH_MIN_NS);
+}
+
+#[test]
+fn the_latest_clock_and_the_wider_settings_count() {
+    let now = TAKEN + 60 * S;
+    let mut wide = taken();
+    (wide.reservation_ms, wide.clock_offset_max_ms) = (7_000, 900);
+    let got = floor(Some(&wide), &grounds(now, &[now + 300 * MS, now - 100 * MS]));
+    assert_eq!(got, Ok(Epoch(now + 300 * MS + 7 * S + 900 * MS + CLOCK_MARGIN_NS)));
+    let mut here = grounds(now, &[]);
+    here.reservation_ns = 9 * S;
+    assert_eq!(floor(Some(&wide), &here), Ok(Epoch(now + 9 * S + 900 * MS + CLOCK_MARGIN_NS)));
+}
+
+#[test]
+fn an_answer_that_was_under_way_and_has_waited_is_taken_for_the_latest_that_it_can_be() {
+    let now = TAKEN + 60 * S;
+    let mut grounds = grounds(now, &[now - 500 * MS]);
+    (grounds.others[0].took_ns, grounds.others[0].age_ns) = (100 * MS, 450 * MS);
+    let late = now + 50 * MS;
+    assert_eq!(latest_clock(&grounds), Ok((NodeId(2), late)));
+    grounds.others[0].took_ns = 501 * MS;
+    let slow = FloorError::SlowAnswer { node: NodeId(2), took_ns: 501 * MS };
+    assert_eq!(floor(Some(&taken()), &grounds), Err(slow.clone()));
+    assert!(slow.is_passing());
+}
+
+#[test]
+fn a_clock_before_the_backup_proves_nothing() {
+    let refused = |now: u64| floor(Some(&taken()), &grounds(now, &[now, now]));
+    let error = refused(TAKEN - 3600 * S).expect_err("an hour before");
+    assert!(matches!(error, FloorError::BeforeBackup { behind_ns, .. } if behind_ns == 3600 * S));
+    assert!(!error.is_passing());
+    assert!(refused(TAKEN - 501 * MS).is_err());
+    // Two right clocks may differ; then the backup's is the later.
+    assert_eq!(refused(TAKEN - 500 * MS), refused(TAKEN));
+}
+
+#[test]
+fn clocks_that_disagree_prove_nothing_whichever_is_wrong() {
+    let now = TAKEN + 60 * S;
+    for others in [[now, now + 501 * MS], [now - 501 * MS, now], [now - 260 * MS, now + 260 * MS]] {
+        let got = floor(Some(&taken()), &grounds(now, &others));
+        assert!(matches!(got, Err(FloorError::ClocksDisagree { .. })), "{got:?}");
+    }
+    assert!(floor(Some(&taken()), &grounds(now, &[now + 500 * MS, now])).is_ok());
+}
+
+#[test]
+fn what_is_given_by_hand_only_raises_the_floor_and_has_a_bound() {
+    let now = TAKEN + 60 * S;
+    let by_hand = |epoch: u64| Grounds { by_hand: Some(Epoch(epoch)), ..grounds(now, &[now]) };
+    let proved = floor(Some(&taken()), &grounds(now, &[now])).expect("a proof");
+    assert_eq!(floor(Some(&taken()), &by_hand(5)), Ok(proved));
+    let higher = proved.0 + 3600 * S;
+    assert_eq!(floor(Some(&taken()), &by_hand(higher)), Ok(Epoch(higher)));
+    // Another oracle's history, of which there is no backup.
+    assert_eq!(floor(None, &by_hand(higher)), Ok(Epoch(higher)));
+    assert_eq!(
+        floor(None, &by_hand(now + BY_HAND_AHEAD_MAX_NS)).map(|floor| floor.0 > now),
+        Ok(true)
+    );
+    for backup in [None, Some(&taken())] {
+        let error = floor(backup, &by_hand(now + BY_HAND_AHEAD_MAX_NS + 1)).expect_err("a slip");
+        assert!(matches!(error, FloorError::TooFarAhead { .. }), "{error}");
+    }
+}
+
+#[test]
+fn at_the_end_of_time_nothing_is_proved() {
+    let last = backup(&state(u64::MAX - 5), LogIndex(40), around(TAKEN));
+    assert_eq!(floor(Some(&last), &grounds(TAKEN, &[])), Err(FloorError::Exhausted));
+}
+
+#[test]
+fn a_new_history_keeps_the_cluster_is_higher_and_admits_no_removed_id() {
+    let members = vec![member(1), member(4)];
+    let begin = |wall_ns, drawn| {
+        genesis(&taken(), members.clone(), Epoch(8), wall_ns, drawn).expect("a beginning")
+    };
+    let first = begin(TAKEN + 5, 3);
+    assert_eq!((first.cluster, first.floor), (ClusterId(5), Epoch(8)));
+    assert_eq!(first.history, HistoryId(6 + 5 + 4));
+    assert!(begin(TAKEN + S, 0).history > first.history, "the later restore of one backup");
+    assert!(begin(TAKEN - S, HISTORY_STEP_MAX).history > HistoryId(6), "a clock just behind");
+    // It stays so: the state refuses the id, too.
+    let state = State::new(&first);
+    assert_eq!((state.ceiling, state.removed.contains(&NodeId(9))), (Epoch(8), true));
+    let removed = genesis(&taken(), vec![member(1), member(9)], Epoch(8), TAKEN, 0);
+    assert_eq!(removed, Err(FloorError::RemovedId(NodeId(9))));
+    let mut last = taken();
+    last.history = HistoryId(u64::MAX);
+    assert_eq!(genesis(&last, members, Epoch(8), TAKEN, 0), Err(FloorError::Exhausted));
+}
+
+fn entry(index: u64, kind: EntryKind, data: Vec<u8>, context: Vec<u8>) -> LogEntry {
+    LogEntry { kind, term: Term(3), index: LogIndex(index), data, context }
+}
+
+#[test]
+fn a_stopped_nodes_log_counts_committed_or_not_and_removals_once_committed() {
+    let owner = Owner { term: Term(3), node: NodeId(1), boot: BootId(1) };
+    let reserve = |until| Command::Reserve { owner, until: Epoch(until) }.encode();
+    let change = |node| {
+        let steps = vec![MembershipStep::Remove(NodeId(node))];
+        MembershipChange { nonce: 1, steps }.encode()
+    };
+    let restored = Restored {
+        hard_state: HardState { term: Term(3), vote: NodeId(0), commit: LogIndex(42) },
+        record: Record {
+            index: LogIndex(40),
+            term: Term(2),
+            configuration: Configuration::default(),
+            data: state(TAKEN).encode(),
+        },
+        entries: vec![
+            // Kept behind the record, and part of it.
+            entry(40, EntryKind::Normal, reserve(TAKEN - S), vec![]),
+            entry(41, EntryKind::Normal, reserve(TAKEN + S), vec![]),
+            entry(42, EntryKind::Membership, vec![], change(2)),
+            entry(43, EntryKind::Normal, reserve(TAKEN + 2 * S), vec![]),
+            entry(44, EntryKind::Membership, vec![], change(3)),
+        ],
+        positions: Positions::default(),
+    };
+    let got = backup_of_directory(&restored, around(TAKEN)).expect("a state");
+    assert_eq!((got.ceiling, got.index), (Epoch(TAKEN + 2 * S), LogIndex(44)));
+    assert_eq!(got.removed, [NodeId(2), NodeId(9)]);
+    let members: Vec<_> = got.members.iter().map(|member| member.node.0).collect();
+    assert_eq!(members, [1, 3]);
+}
+
+proptest! {
+    /// Whatever an old history does after its backup, within what is assumed of it.
+    #[test]
+    fn no_epoch_of_an_old_history_reaches_the_floor(
+        lead in 0..7200 * S,
+        steps in prop::collection::vec((0..600 * S, 0..=1000 * MS), 0..40),
+        quiet in 0..86_400 * S,
+        offs in prop::array::uniform3(-250 * MS as i64..250 * MS as i64),
+    ) {
+        let mut state = state(TAKEN + lead);
+        let taken = backup(&state, LogIndex(40), around(TAKEN));
+        let mut now = TAKEN;
+        for (term, (passed, off)) in steps.iter().enumerate() {
+            now += passed;
+            let term = Term(term as u64 + 4);
+            let owner = Owner { term, node: NodeId(1), boot: BootId(1) };
+            // Trusted time is within the bound of a right clock.
+            let trusted = now + off - 500 * MS;
+            state.apply(term, &Command::Reserve { owner, until: Epoch(trusted + S) });
+        }
+        now += quiet;
+        let walls = offs.map(|off| now.saturating_add_signed(off));
+        let floor = floor(Some(&taken), &grounds(walls[0], &walls[1..])).expect("a proof");
+        prop_assert!(floor >= state.ceiling, "{floor} and {}", state.ceiling);
+    }
+}

@@ -1,0 +1,293 @@
+//! How a new history of a cluster begins, and what a backup holds. It gathers what the proof rests
+//! on (the backup, the first members' clocks, whether the old history still runs somewhere) and
+//! decides nothing: [`epicepoch_core::restore`] does.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use epicepoch_core::replica::Replica;
+use epicepoch_core::restore::{self, FloorError, Grounds, Surroundings, WallSample};
+use epicepoch_wire::backup::{BACKUP_LEN_MAX, Backup, BackupError};
+use epicepoch_wire::bootstrap::{Claim, Empty, Genesis, Member};
+use epicepoch_wire::hello::RefusalCode;
+use epicepoch_wire::{ClusterId, DecodeError, Epoch, HistoryId, NodeId};
+use serde_json::{Value, json};
+use thiserror::Error;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+
+use super::ConsensusError;
+use super::bootstrap::{ASK_TIMEOUT, Found, ask};
+use super::wall::wall_ns;
+use crate::config::Config;
+use crate::faults::Faults;
+use crate::shared::NodeShared;
+use crate::storage::{OpenError, Storage};
+
+/// What an empty first member was told to begin above.
+#[derive(Debug)]
+pub struct Restore {
+    backup: Option<Backup>,
+    by_hand: Option<Epoch>,
+    faults: Faults,
+}
+
+/// Why a backup cannot be restored from; what to do.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RestoreFileError {
+    /// Correct the path, or the rights on it.
+    #[error("RESTORE: {path} cannot be read: {source}", path = .path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Get another copy, or a newer version of this program.
+    #[error(
+        "RESTORE: {path} cannot be used: {error}; get another copy, and look at it with: epicepoch \
+         backup --check", path = .path.display()
+    )]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: BackupError,
+    },
+    /// Correct `CLUSTER` or `RESTORE`.
+    #[error(
+        "RESTORE: {path} is a backup of the cluster named {found:?}, and CLUSTER is {name:?}: correct \
+         one of the two", path = .path.display()
+    )]
+    WrongName {
+        /// The file.
+        path: PathBuf,
+        /// The name in the backup.
+        found: String,
+        /// The name in the settings.
+        name: String,
+    },
+}
+
+/// Reads a backup.
+///
+/// # Errors
+/// When there is none, or it is damaged.
+pub fn read_backup(path: &Path) -> Result<Backup, RestoreFileError> {
+    let unreadable = |source| RestoreFileError::Unreadable { path: path.into(), source };
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(unreadable)?;
+    file.take(BACKUP_LEN_MAX as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    let text = std::str::from_utf8(&bytes).unwrap_or("");
+    Backup::parse(text).map_err(|error| RestoreFileError::Unusable { path: path.into(), error })
+}
+
+/// Why the directory of a stopped node gives no backup.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StoppedError {
+    /// Do what the text says.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Use the version that wrote it.
+    #[error("what the data directory holds is not of this version: {0}")]
+    State(#[from] DecodeError),
+}
+
+/// The backup of what the directory of a stopped node holds, whose settings were these.
+///
+/// # Errors
+/// When it cannot be read, or a process uses it.
+pub fn backup_of_stopped(
+    path: &Path,
+    reservation_ms: u64,
+    clock_offset_max_ms: u64,
+) -> Result<Backup, StoppedError> {
+    let (identity, restored) = Storage::read_stopped(path)?;
+    let wall_ns = wall_ns(&Faults::none());
+    let name = identity.cluster;
+    let around = Surroundings { name, wall_ns, reservation_ms, clock_offset_max_ms };
+    Ok(restore::backup_of_directory(&restored, around)?)
+}
+
+/// Another first member that was found empty, and when.
+#[derive(Debug)]
+pub(super) struct Answered {
+    pub(super) node: NodeId,
+    pub(super) answer: Empty,
+    pub(super) took: Duration,
+    pub(super) at: Instant,
+}
+
+impl Restore {
+    /// What the settings of an empty first member say.
+    ///
+    /// # Errors
+    /// When the backup cannot be read, or is one of another cluster.
+    pub fn read(config: &Config, faults: &Faults) -> Result<Self, RestoreFileError> {
+        let Some(path) = config.restore.as_ref().filter(|_| config.bootstrap) else {
+            return Ok(Self::none(config, faults));
+        };
+        let backup = read_backup(path)?;
+        if backup.name != config.cluster_name {
+            let (path, found) = (path.clone(), backup.name);
+            let name = config.cluster_name.clone();
+            return Err(RestoreFileError::WrongName { path, found, name });
+        }
+        Ok(Self { backup: Some(backup), ..Self::none(config, faults) })
+    }
+
+    /// Without a backup.
+    #[must_use]
+    pub fn none(config: &Config, faults: &Faults) -> Self {
+        Self { backup: None, by_hand: config.restore_floor, faults: faults.clone() }
+    }
+
+    /// What other first members are told.
+    pub(super) fn claim(&self) -> Option<Claim> {
+        let backup = self.backup.as_ref().map(|backup| (backup.taken_ns, backup.checksum()));
+        let is_any = backup.is_some() || self.by_hand.is_some();
+        let floor = self.by_hand.unwrap_or(Epoch(0));
+        is_any.then(|| Claim { backup, floor, wall_ns: wall_ns(&self.faults) })
+    }
+
+    /// Why a first member that claims this cannot be founded with, if so: all were told the same.
+    pub(super) fn unwilling(&self, node: NodeId, theirs: Option<Claim>) -> Option<String> {
+        let told = |claim: Option<Claim>| claim.map(|claim| (claim.backup, claim.floor));
+        let (ours, theirs) =
+            (told(self.claim()).unwrap_or_default(), told(theirs).unwrap_or_default());
+        if ours.0 != theirs.0 {
+            return Some(match (ours.0, theirs.0) {
+                (Some(_), Some(_)) => {
+                    format!(
+                        "{node} has the file of another backup as RESTORE: give all the same one"
+                    )
+                }
+                (_, Some(_)) => {
+                    format!("{node} has RESTORE, and this node has not: give all the same backup")
+                }
+                (_, None) => {
+                    format!("{node} has no RESTORE, and this node has: give all the same backup")
+                }
+            });
+        }
+        (ours.1 != theirs.1)
+            .then(|| format!("{node} has another RESTORE_FLOOR: give all the same one"))
+    }
+
+    /// The beginning of a history, once all other first members were found empty.
+    pub(super) async fn genesis(
+        &self,
+        shared: &Arc<NodeShared>,
+        members: Vec<Member>,
+        empty: &[Answered],
+    ) -> Result<Genesis, ConsensusError> {
+        if let Some(backup) = &self.backup {
+            check_old_members(shared, backup).await?;
+        }
+        let config = &shared.config;
+        let nanos = |duration: Duration| duration.as_nanos() as u64;
+        let wall_ns = wall_ns(&self.faults);
+        let grounds = Grounds {
+            by_hand: self.by_hand,
+            own: (shared.identity.node, wall_ns),
+            others: empty.iter().filter_map(Answered::sample).collect(),
+            reservation_ns: nanos(config.reservation),
+            bound_ns: nanos(config.clock_offset_max),
+        };
+        let floor = restore::floor(self.backup.as_ref(), &grounds)?;
+        let mut drawn = [0; 24];
+        getrandom::fill(&mut drawn).map_err(io::Error::from)?;
+        let (cluster, history) = drawn.split_at(16);
+        let cluster = u128::from_le_bytes(cluster.try_into().unwrap_or_default()).max(1);
+        let history = u64::from_le_bytes(history.try_into().unwrap_or_default());
+        let ahead_ms = (i128::from(floor.0) - i128::from(wall_ns)) / 1_000_000;
+        let Some(backup) = &self.backup else {
+            if floor > Epoch(0) {
+                tracing::warn!(floor = floor.0, ahead_ms, "a cluster begins above RESTORE_FLOOR");
+            }
+            // Half of all numbers are left for the histories that follow from restores.
+            let history = HistoryId(history >> 1);
+            let cluster = ClusterId(cluster);
+            return Ok(Genesis { cluster, history, members, floor, removed: Vec::new() });
+        };
+        let genesis = restore::genesis(backup, members, floor, wall_ns, history)?;
+        tracing::warn!(
+            cluster = %genesis.cluster,
+            history = format!("{:016x}", genesis.history.0),
+            ended = format!("{:016x}", backup.history.0),
+            floor = floor.0,
+            ahead_ms,
+            "a new history of the cluster begins; epochs stand still until the clock has caught up"
+        );
+        Ok(genesis)
+    }
+}
+
+impl Answered {
+    fn sample(&self) -> Option<WallSample> {
+        let nanos = |duration: Duration| duration.as_nanos() as u64;
+        let Claim { wall_ns, .. } = self.answer.claim?;
+        let (took_ns, age_ns) = (nanos(self.took), nanos(self.at.elapsed()));
+        Some(WallSample { node: self.node, wall_ns, took_ns, age_ns })
+    }
+}
+
+/// Asks the members that the backup names and that are no first members of the new history: one that
+/// belongs to a cluster may still be served by a majority, and give timestamps beside the new one.
+async fn check_old_members(
+    shared: &Arc<NodeShared>,
+    backup: &Backup,
+) -> Result<(), ConsensusError> {
+    let mut asking = JoinSet::new();
+    let is_first =
+        |addr: &str| shared.config.peers.values().any(|peer| peer.eq_ignore_ascii_case(addr));
+    for member in backup.members.iter().filter(|member| !is_first(&member.raft_addr)) {
+        let (shared, addr) = (shared.clone(), member.raft_addr.clone());
+        asking.spawn_local(async move {
+            let found = timeout(ASK_TIMEOUT, ask(&shared, NodeId(0), &addr)).await;
+            (addr, found)
+        });
+    }
+    while let Some(asked) = asking.join_next().await {
+        let Ok((addr, Ok(Ok(found)))) = asked else { continue };
+        let said = match found {
+            Found::Empty(_) => continue,
+            Found::Admitted(_) => "it answers as a member".to_owned(),
+            Found::Refused { refusal, .. } => match refusal.code {
+                // Of another cluster, or of none.
+                RefusalCode::WrongClusterName | RefusalCode::NotBootstrapped => continue,
+                _ => refusal.text,
+            },
+        };
+        return Err(ConsensusError::OldHistoryRuns { addr, said });
+    }
+    Ok(())
+}
+
+/// A backup of what this node has applied, for operators.
+pub(super) fn document(shared: &NodeShared, replica: &Replica, wall_ns: u64) -> Value {
+    let ms = |duration: Duration| duration.as_millis() as u64;
+    let around = Surroundings {
+        name: shared.config.cluster_name.clone(),
+        wall_ns,
+        reservation_ms: ms(shared.config.reservation),
+        clock_offset_max_ms: ms(shared.config.clock_offset_max),
+    };
+    let backup = restore::backup(replica.state(), replica.applied(), around);
+    json!({
+        "nodeID": shared.identity.node.0,
+        "index": backup.index.0,
+        "ceiling": backup.ceiling.0.to_string(),
+        "backup": backup.text(),
+    })
+}
+
+/// Whether a floor may be found by asking the same nodes again.
+pub(super) fn is_passing(error: &ConsensusError) -> bool {
+    matches!(error, ConsensusError::NoFloor(error) if FloorError::is_passing(error))
+}

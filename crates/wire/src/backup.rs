@@ -1,0 +1,282 @@
+//! A backup: what a new history of a cluster must know of the one before, as a small text that
+//! people can read. It holds no timestamp and no log: only what says how far the old history had
+//! come, and who was in it.
+//!
+//! ```text
+//! epicepoch backup
+//! format 1
+//! name epicepoch
+//! cluster 5a0c…
+//! history 00f3…
+//! index 4711
+//! ceiling 1700000001000000000
+//! taken 1700000000000000000
+//! reservation_ms 1000
+//! clock_offset_max_ms 500
+//! removed 2
+//! member 1 77de… n1:60001 n1:8080
+//! crc32 8d1f03c2
+//! ```
+//! The checksum covers every line before it and finds damage, not intent. The first line, and the
+//! second line's form, stay for ever, so that any version can tell a newer file from a damaged one.
+
+use std::fmt::Write as _;
+
+use thiserror::Error;
+
+use crate::bootstrap::{MEMBERS_MAX, Member};
+use crate::id::{ClusterId, HistoryId, LogIndex, NodeId, StoreId};
+use crate::timestamp::Epoch;
+
+/// The newest format of a backup that this program knows.
+pub const FORMAT: u64 = 1;
+/// Longest text that is read as a backup, bytes: thousands of removed ids, and every member.
+pub const BACKUP_LEN_MAX: usize = 512 << 10;
+
+const TITLE: &str = "epicepoch backup";
+
+/// How far one history of a cluster had come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backup {
+    /// `CLUSTER`: 1 to 64 letters, digits, `.`, `_`, `-`.
+    pub name: String,
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// Its history.
+    pub history: HistoryId,
+    /// The log index of what follows.
+    pub index: LogIndex,
+    /// No epoch above it had been assigned to anybody at that index.
+    pub ceiling: Epoch,
+    /// The wall clock when it was taken, Unix nanoseconds.
+    pub taken_ns: u64,
+    /// `RESERVATION_MS` of the node that gave it.
+    pub reservation_ms: u64,
+    /// `CLOCK_OFFSET_MAX_MS` of the node that gave it.
+    pub clock_offset_max_ms: u64,
+    /// Ids that were removed, and are never used again.
+    pub removed: Vec<NodeId>,
+    /// Who the members were.
+    pub members: Vec<Member>,
+}
+
+/// Why a text is no backup.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum BackupError {
+    /// Take another copy: it is not what was written.
+    #[error("it is no backup, or a damaged one")]
+    Damaged,
+    /// Use a newer version of this program.
+    #[error("it is of format {found}, and this version reads up to {FORMAT}")]
+    Newer {
+        /// Its format.
+        found: u64,
+    },
+}
+
+impl Backup {
+    /// Reads what [`Backup::text`] wrote.
+    ///
+    /// # Errors
+    /// When it is anything else.
+    pub fn parse(text: &str) -> Result<Self, BackupError> {
+        let mut lines = text.lines();
+        if lines.next() != Some(TITLE) {
+            return Err(BackupError::Damaged);
+        }
+        // Before the checksum: a newer format may end in another one.
+        match field(lines.next(), "format").and_then(|format| format.parse::<u64>().ok()) {
+            Some(FORMAT) => {}
+            Some(found) if found > FORMAT => return Err(BackupError::Newer { found }),
+            Some(_) | None => return Err(BackupError::Damaged),
+        }
+        let backup = Self::fields(lines).ok_or(BackupError::Damaged)?;
+        // One spelling only, checksum and last line break included.
+        if backup.text() == text { Ok(backup) } else { Err(BackupError::Damaged) }
+    }
+
+    fn fields<'a>(mut lines: impl Iterator<Item = &'a str>) -> Option<Self> {
+        let name = field(lines.next(), "name")?.to_owned();
+        let cluster = u128::from_str_radix(field(lines.next(), "cluster")?, 16).ok()?;
+        let history = u64::from_str_radix(field(lines.next(), "history")?, 16).ok()?;
+        let mut number = |name| field(lines.next(), name)?.parse::<u64>().ok();
+        let mut backup = Self {
+            name,
+            cluster: ClusterId(cluster),
+            history: HistoryId(history),
+            index: LogIndex(number("index")?),
+            ceiling: Epoch(number("ceiling")?),
+            taken_ns: number("taken")?,
+            reservation_ms: number("reservation_ms")?,
+            clock_offset_max_ms: number("clock_offset_max_ms")?,
+            removed: Vec::new(),
+            members: Vec::new(),
+        };
+        for line in lines {
+            if let Some(id) = line.strip_prefix("removed ") {
+                backup.removed.push(NodeId(id.parse().ok()?));
+            } else if let Some(text) = line.strip_prefix("member ") {
+                if backup.members.len() >= MEMBERS_MAX {
+                    return None;
+                }
+                backup.members.push(member(text)?);
+            }
+        }
+        Some(backup)
+    }
+
+    /// The text of the file.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = self.body();
+        writeln!(text, "crc32 {:08x}", crc32fast::hash(text.as_bytes())).expect(INFALLIBLE);
+        text
+    }
+
+    /// The checksum of the file: it tells two backups apart.
+    #[must_use]
+    pub fn checksum(&self) -> u32 {
+        crc32fast::hash(self.body().as_bytes())
+    }
+
+    fn body(&self) -> String {
+        let Self { name, cluster, history, index, ceiling, taken_ns, .. } = self;
+        let Self { reservation_ms, clock_offset_max_ms, removed, members, .. } = self;
+        let mut text = format!(
+            "{TITLE}\nformat {FORMAT}\nname {name}\ncluster {cluster}\nhistory {:016x}\nindex {index}\n\
+             ceiling {ceiling}\ntaken {taken_ns}\nreservation_ms {reservation_ms}\n\
+             clock_offset_max_ms {clock_offset_max_ms}\n",
+            history.0
+        );
+        for node in removed {
+            writeln!(text, "removed {node}").expect(INFALLIBLE);
+        }
+        for Member { node, store, raft_addr, client_addr } in members {
+            let (raft, client) = (plain(raft_addr), plain(client_addr));
+            writeln!(text, "member {node} {store} {raft} {client}").expect(INFALLIBLE);
+        }
+        text
+    }
+}
+
+/// An address as one word; what is none is not worth keeping.
+fn plain(addr: &str) -> &str {
+    let is_word = !addr.is_empty() && addr.bytes().all(|byte| byte.is_ascii_graphic());
+    if is_word { addr } else { "?" }
+}
+
+fn field<'a>(line: Option<&'a str>, name: &str) -> Option<&'a str> {
+    line?.strip_prefix(name)?.strip_prefix(' ')
+}
+
+fn member(text: &str) -> Option<Member> {
+    let mut words = text.split(' ');
+    Some(Member {
+        node: NodeId(words.next()?.parse().ok()?),
+        store: StoreId(u128::from_str_radix(words.next()?, 16).ok()?),
+        raft_addr: words.next()?.to_owned(),
+        client_addr: words.next()?.to_owned(),
+    })
+}
+
+const INFALLIBLE: &str = "writing to a string";
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn backup() -> Backup {
+        let member = |node| Member {
+            node: NodeId(node),
+            store: StoreId(u128::MAX - u128::from(node)),
+            raft_addr: format!("n{node}:60001"),
+            client_addr: format!("n{node}:8080"),
+        };
+        Backup {
+            name: "epicepoch".into(),
+            cluster: ClusterId(0xC1),
+            history: HistoryId(7),
+            index: LogIndex(4_711),
+            ceiling: Epoch(1_700_000_001_000_000_000),
+            taken_ns: 1_700_000_000_000_000_000,
+            reservation_ms: 1_000,
+            clock_offset_max_ms: 500,
+            removed: vec![NodeId(2)],
+            members: vec![member(1), member(3)],
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_backup_comes_back(
+            cluster: u128, history: u64, ceiling: u64, taken_ns: u64, removed: Vec<u64>
+        ) {
+            let removed = removed.into_iter().map(NodeId).collect();
+            let backup = Backup {
+                cluster: ClusterId(cluster),
+                history: HistoryId(history),
+                ceiling: Epoch(ceiling),
+                taken_ns,
+                removed,
+                ..backup()
+            };
+            prop_assert_eq!(Backup::parse(&backup.text()), Ok(backup));
+        }
+
+        #[test]
+        fn a_damaged_backup_is_never_taken(at: prop::sample::Index, flip in 1_u8..) {
+            let mut bytes = backup().text().into_bytes();
+            let at = at.index(bytes.len());
+            bytes[at] ^= flip;
+            if let Ok(text) = std::str::from_utf8(&bytes) {
+                prop_assert!(Backup::parse(text).is_err());
+                prop_assert!(Backup::parse(&text[..text.floor_char_boundary(at)]).is_err());
+            }
+        }
+
+        #[test]
+        fn garbage_never_panics(text in "\\PC{0,200}") {
+            let _ = Backup::parse(&text);
+        }
+    }
+
+    #[test]
+    fn the_text_is_for_people_and_its_checksum_is_the_last_line() {
+        let text = backup().text();
+        assert!(
+            text.starts_with("epicepoch backup\nformat 1\nname epicepoch\ncluster 0000"),
+            "{text}"
+        );
+        let last = format!(
+            "member 3 {:032x} n3:60001 n3:8080\ncrc32 {:08x}\n",
+            u128::MAX - 3,
+            backup().checksum()
+        );
+        assert!(text.ends_with(&last), "{text}");
+    }
+
+    #[test]
+    fn a_newer_format_is_told_from_damage_and_an_odd_address_is_one_word() {
+        let newer = format!("{TITLE}\nformat 2\nof another shape\n");
+        assert_eq!(Backup::parse(&newer), Err(BackupError::Newer { found: 2 }));
+        assert_eq!(
+            Backup::parse(&newer.replace("format 2", "format 0")),
+            Err(BackupError::Damaged)
+        );
+        let mut odd = backup();
+        odd.members[0].client_addr = "a b\nremoved 9".into();
+        let read = Backup::parse(&odd.text()).expect("whole");
+        assert_eq!((read.members[0].client_addr.as_str(), read.removed.len()), ("?", 1));
+    }
+
+    #[test]
+    fn what_is_added_or_said_twice_is_damage() {
+        let text = backup().text();
+        let again = text.replace("removed 2\n", "removed 2\nremoved 2\n");
+        for other in [format!("{text}\n"), format!("{text}x\n"), again] {
+            assert_eq!(Backup::parse(&other), Err(BackupError::Damaged), "{other}");
+        }
+    }
+}
