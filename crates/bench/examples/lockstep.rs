@@ -6,7 +6,7 @@
 //! ```sh
 //! cargo run --release -p epicepoch-bench --example lockstep -- 127.0.0.1:8881 http1 1 10000
 //! ```
-//! Transports are `http1`, `h2c` and `native`. HTTP/2 is spoken by hand, because a library would
+//! Transports are `http1`, `h2c` and `native`; behind a file of authorities, over TLS. HTTP/2 is spoken by hand, because a library would
 //! choose by itself what leaves together.
 
 use std::error::Error;
@@ -15,6 +15,8 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use epicepoch_bench::http1::parse_response;
+use epicepoch_client::Tls;
+use epicepoch_client::dial::{Alpn, BlockingSocket, Dialer};
 use epicepoch_wire::native::{ClientHello, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient, split};
 
 /// Requests that may be open at once: no transport refuses so many.
@@ -24,13 +26,18 @@ const REQUESTS_MAX: u64 = 1 << 30;
 /// How long an answer may take, under an emulator of the processor, too.
 const PATIENCE: Duration = Duration::from_secs(30);
 const TIMESTAMP_LEN: usize = 16;
+const USAGE: &str = "usage: lockstep HOST:PORT http1|h2c|native IN_FLIGHT REQUESTS [CA_FILE]";
 
 type Failure = Box<dyn Error>;
 
 fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [addr, transport, in_flight, requests] = arguments.as_slice() else {
-        return Err("usage: lockstep HOST:PORT http1|h2c|native IN_FLIGHT REQUESTS".into());
+    let (addr, transport, in_flight, requests, ca_file) = match arguments.as_slice() {
+        [addr, transport, in_flight, requests] => (addr, transport, in_flight, requests, None),
+        [addr, transport, in_flight, requests, ca_file] => {
+            (addr, transport, in_flight, requests, Some(ca_file))
+        }
+        _ => return Err(USAGE.into()),
     };
     let (in_flight, requests): (u64, u64) = (in_flight.parse()?, requests.parse()?);
     let is_sound = (1..=IN_FLIGHT_MAX).contains(&in_flight)
@@ -42,7 +49,7 @@ fn main() -> Result<(), Failure> {
         )
         .into());
     }
-    let mut wire = Wire::open(addr)?;
+    let mut wire = Wire::open(addr, transport, ca_file)?;
     let exchange: fn(&mut Wire, u64, u64) -> Result<(), Failure> = match transport.as_str() {
         "http1" => http1,
         "h2c" => {
@@ -64,16 +71,23 @@ fn main() -> Result<(), Failure> {
 
 /// A connection and what came over it that was not understood yet.
 struct Wire {
-    stream: TcpStream,
+    stream: BlockingSocket,
     out: Vec<u8>,
     input: Vec<u8>,
 }
 
 impl Wire {
-    fn open(addr: &str) -> Result<Self, Failure> {
+    fn open(addr: &str, transport: &str, ca_file: Option<&String>) -> Result<Self, Failure> {
         let stream = TcpStream::connect(addr)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
+        let alpn = match transport {
+            "http1" => Alpn::Http1,
+            "h2c" => Alpn::Http2,
+            _ => Alpn::Native,
+        };
+        let tls = ca_file.map(Tls::trusting).transpose()?;
+        let stream = Dialer::new(tls.as_ref(), alpn).secure_blocking(stream, addr)?;
         Ok(Self { stream, out: Vec::new(), input: Vec::new() })
     }
 
