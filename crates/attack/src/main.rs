@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use epicepoch_attack::crowd::{Crowd, Manner};
 use epicepoch_attack::http2::{self, Flood};
-use epicepoch_attack::{echo, good, requests};
+use epicepoch_attack::{echo, good, quic, requests};
 
 const USAGE: &str = "\
 attack flood KIND ADDR SECONDS         frames of HTTP/2, on a new connection when one was ended
 attack crowd MANNER ADDR COUNT SECONDS connections that say little or nothing
 attack saturate ADDR COUNT SECONDS     pipelined requests on COUNT connections
 attack connects ADDR SECONDS           connections that leave at once
+attack quic ADDR SECONDS               first packets of QUIC, each of another connection
 attack good ADDR,... RATE SECONDS      a client that means well; percentiles in milliseconds
 attack echo ADDR                       a server that does nothing
 KIND: rapid-reset made-you-reset continuation streams empty-data settings ping window-update
@@ -51,6 +52,9 @@ fn run(words: &[&str]) -> Option<String> {
         }
         ["connects", addr, limit] => {
             format!("connections={}", requests::come_and_go(addr.parse().ok()?, seconds(limit)?))
+        }
+        ["quic", addr, limit] => {
+            format!("packets={:?}", quic::flood(addr.parse().ok()?, seconds(limit)?))
         }
         ["good", addrs, rate, limit] => {
             let addrs: Option<Vec<SocketAddr>> =

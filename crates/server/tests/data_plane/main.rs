@@ -7,6 +7,7 @@ mod hot_path;
 mod http2;
 mod http3;
 mod limits;
+mod malformed;
 mod native;
 mod node;
 mod requests;

@@ -396,6 +396,11 @@ impl Client {
         self.stream.shutdown(Shutdown::Write).unwrap();
     }
 
+    /// The same, where the peer may have closed already.
+    pub(crate) fn try_finish_sending(&self) {
+        let _ = self.stream.shutdown(Shutdown::Write);
+    }
+
     /// Leaves without a word.
     pub(crate) fn leave(self) {
         let _ = self.stream.shutdown(Shutdown::Both);
