@@ -10,11 +10,16 @@ use epicepoch_bench::http3::answer::Answers;
 use epicepoch_bench::http3::control::Beside;
 use epicepoch_bench::http3::qpack::Head;
 use epicepoch_bench::http3::{CONTROL, kind, number, request};
+use epicepoch_certs::authority::{Authority, Issued, Validity};
 use epicepoch_certs::config::ALPN_H3;
 use epicepoch_certs::{LivePair, LiveRoots, Pair, PemFile, client_config, server_config};
 use epicepoch_server::Config;
+use epicepoch_server::config::ClientTlsMode;
 use epicepoch_server::http::http3::{endpoint, limits};
 use epicepoch_server::rights::Port;
+use epicepoch_server::tls::load_http3;
+use epicepoch_server::tls::upkeep::Certificates;
+use epicepoch_wire::NodeId;
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ConnectionError, Endpoint, ReadToEndError, VarInt};
 use tempfile::TempDir;
@@ -446,5 +451,58 @@ fn once_many_shake_hands_addresses_are_proven_first() {
         assert_eq!(open, 1);
         drop(begun);
         passing.abort();
+    });
+}
+
+#[test]
+fn clients_show_a_certificate_over_http3_where_they_have_to_over_tcp() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let authority = Authority::new("epicepoch").unwrap();
+    let write = |name: &str, issued: &Issued| {
+        std::fs::write(at(&format!("{name}.pem")), &issued.certificate).unwrap();
+        std::fs::write(at(&format!("{name}.key")), &issued.key).unwrap();
+    };
+    let names = ["localhost".to_owned()];
+    write("node", &authority.node(NodeId(1), &names, Validity::days(9)).unwrap());
+    write("app", &authority.client("app", Validity::days(9)).unwrap());
+    std::fs::write(at("ca.pem"), authority.certificate()).unwrap();
+    let mut cluster = Cluster::new(1);
+    let node = cluster.start_with(1, |config| {
+        config.tls.clients = ClientTlsMode::On;
+        config.tls.cert_file = at("node.pem");
+        config.tls.key_file = at("node.key");
+        config.tls.client_ca_file = Some(at("ca.pem"));
+        config.election_timeout = PATIENCE / 4;
+    });
+    let (config, tcp) = (&node.shared.config, node.shared.tls.as_ref());
+    let tls = load_http3(config, tcp, &mut Certificates::default()).unwrap().expect("it is on");
+    let sockets = endpoint::bind((Ipv4Addr::LOCALHOST, 0).into(), 1).unwrap();
+    let addr = sockets[0].local_addr().unwrap();
+    node.workers.serve_http3(sockets, tls, Port::Shared, config).unwrap();
+    node.publish(cluster.leading(1, 3, true));
+    let ca = LiveRoots::load(PemFile::new("--ca-file", at("ca.pem"))).unwrap();
+    let file = |name: &str| PemFile::new("--cert-file", at(name));
+    let pair = LivePair::new(Pair::load(file("app.pem"), file("app.key")).unwrap());
+    block_on(async {
+        for (pair, is_taken) in [(None, false), (Some(pair), true)] {
+            let tls = client_config(ca.clone(), pair, &[ALPN_H3]);
+            let quic = QuicClientConfig::try_from(tls).unwrap();
+            let endpoint = Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+            let client = quinn::ClientConfig::new(Arc::new(quic));
+            let connecting = endpoint.connect_with(client, addr, "localhost").unwrap();
+            match connecting.await {
+                Ok(quic) if is_taken => {
+                    let client = Client::begin(quic, endpoint).await;
+                    assert_eq!(client.get("/up").await.0.status, 200);
+                }
+                // The client is through before the server has seen that there is none.
+                Ok(quic) => {
+                    let refused = quic.closed().await;
+                    assert!(matches!(refused, ConnectionError::ConnectionClosed(_)), "{refused}");
+                }
+                Err(error) => assert!(!is_taken, "{error}"),
+            }
+        }
     });
 }
