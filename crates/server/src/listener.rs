@@ -128,16 +128,24 @@ pub struct AcceptLimits {
     pub address_connections_max: usize,
     /// Descriptors of this process beyond which none is a client's: [`DescriptorLimit::clients`].
     pub descriptors_max: u64,
+    /// The same for an operator's: [`DescriptorLimit::operators`].
+    pub operators_descriptors_max: u64,
 }
 
 impl AcceptLimits {
     /// What the configuration and the system allow.
     #[must_use]
     pub fn new(config: &Config, descriptors: DescriptorLimit) -> Self {
+        let descriptors_max = descriptors.clients(config.workers);
+        let share = config.limits.address_connections_max as u128;
+        let all = config.connections_max;
+        // Where descriptors allow fewer connections, an address has the same part of those.
+        let room = u128::from(descriptors_max).min(all as u128);
         Self {
-            connections_max: config.connections_max,
-            address_connections_max: config.limits.address_connections_max,
-            descriptors_max: descriptors.clients(config.workers),
+            connections_max: all,
+            address_connections_max: (share * room).div_ceil(all.max(1) as u128) as usize,
+            descriptors_max,
+            operators_descriptors_max: descriptors.operators(config.workers),
         }
     }
 }
@@ -147,7 +155,8 @@ impl AcceptLimits {
     #[must_use]
     pub fn of_operators(self) -> Self {
         let connections_max = OPERATORS_MAX;
-        Self { connections_max, address_connections_max: connections_max, ..self }
+        let descriptors_max = self.operators_descriptors_max;
+        Self { connections_max, address_connections_max: connections_max, descriptors_max, ..self }
     }
 }
 
@@ -254,13 +263,22 @@ const DESCRIPTORS_OWN: u64 = 64;
 
 impl DescriptorLimit {
     /// How many of the descriptors clients may fill. The rest is kept for what must never want for
-    /// one: the links to and from every peer, twice, for while old ones are being replaced, and the
-    /// data directory. Of few descriptors at least half are for clients.
+    /// one: the links to and from every peer, twice, for while old ones are being replaced, the data
+    /// directory, and operators. Of few descriptors at least half are for clients.
     #[must_use]
     pub fn clients(&self, workers: usize) -> u64 {
         let links = 2 * (workers as u64 + 1);
-        let kept = DESCRIPTORS_OWN + 2 * links * PEERS_MAX as u64;
+        let kept = DESCRIPTORS_OWN + 2 * links * PEERS_MAX as u64 + OPERATORS_MAX as u64;
         self.now.map_or(u64::MAX, |limit| limit - kept.min(limit / 2))
+    }
+
+    /// How many of the descriptors clients and operators may fill: clients cannot take the places of
+    /// operators. Of few that are kept, at least half are for peers and the data directory.
+    #[must_use]
+    pub fn operators(&self, workers: usize) -> u64 {
+        let clients = self.clients(workers);
+        let kept = self.now.unwrap_or(u64::MAX) - clients;
+        clients + kept.div_ceil(2).min(OPERATORS_MAX as u64)
     }
 }
 
@@ -309,10 +327,29 @@ mod tests {
     #[test]
     fn peers_and_storage_keep_their_descriptors() {
         let of = |now, workers| DescriptorLimit { before: None, now }.clients(workers);
-        assert_eq!(of(Some(1024), 1), 1024 - 64 - 72);
-        assert_eq!(of(Some(20_000), 64), 20_000 - 64 - 36 * 65);
+        assert_eq!(of(Some(1024), 1), 1024 - 64 - 72 - 128);
+        assert_eq!(of(Some(20_000), 64), 20_000 - 64 - 36 * 65 - 128);
         assert_eq!(of(Some(100), 1), 50);
         assert_eq!(of(None, 1), u64::MAX);
+        let of = |now, workers| DescriptorLimit { before: None, now }.operators(workers);
+        assert_eq!(of(Some(1024), 1), 1024 - 64 - 72);
+        assert_eq!(of(Some(100), 1), 75);
+        assert_eq!(of(None, 1), u64::MAX);
+    }
+
+    #[test]
+    fn an_address_has_its_part_of_what_descriptors_allow() {
+        let mut config = Config::new(epicepoch_wire::NodeId(1), "127.0.0.1:60001");
+        let of = |config: &Config, now| {
+            let limits = AcceptLimits::new(config, DescriptorLimit { before: None, now });
+            (limits.address_connections_max, limits.of_operators().address_connections_max)
+        };
+        (config.connections_max, config.limits.address_connections_max) = (20_000, 10_000);
+        config.workers = 1;
+        assert_eq!(of(&config, None), (10_000, OPERATORS_MAX));
+        assert_eq!(of(&config, Some(4_264)), (2_000, OPERATORS_MAX));
+        config.limits.address_connections_max = 20_000;
+        assert_eq!(of(&config, Some(4_264)), (4_000, OPERATORS_MAX), "as somebody wants it");
     }
 
     #[test]

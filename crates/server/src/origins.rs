@@ -118,7 +118,7 @@ impl Origins {
             let paid_until = |it: &Present| it.origin.paid_until_ns.load(Ordering::Relaxed);
             let newest = table.origins.values().map(paid_until).max().unwrap_or(0);
             // Whoever owes something has asked within the time of a burst.
-            let owes = |it: &Present| paid_until(it) + BURST_NS > newest;
+            let owes = |it: &Present| paid_until(it) > 0 && paid_until(it) + BURST_NS > newest;
             table.origins.retain(|_, it| it.connections > 0 || owes(it));
             table.gone = table.origins.values().filter(|it| it.connections == 0).count();
             table.gone_max = 2 * table.gone;
@@ -247,5 +247,14 @@ mod tests {
             let gone = table.origins.values().filter(|it| it.connections == 0).count();
             assert_eq!(gone, table.gone);
         }
+    }
+
+    #[test]
+    fn nothing_is_kept_of_addresses_that_came_and_asked_nothing() {
+        let origins = rated(10);
+        for number in 0..10 * GONE_MAX as u32 {
+            drop(origins.admit(std::net::Ipv4Addr::from_bits(number).into(), 1));
+        }
+        assert!(origins.table().origins.len() <= GONE_MAX + 1);
     }
 }

@@ -2,7 +2,9 @@
 //! memory once many handshakes are under way: it is told to come again with a token (RFC 9000,
 //! 8.1.2). Handshakes begin one per turn of the event loop, since one costs what many requests do.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::rc::Rc;
@@ -12,11 +14,13 @@ use quinn::{Connecting, Endpoint, EndpointConfig, Incoming, ServerConfig, VarInt
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::time::timeout;
 
-use super::limits::{HANDSHAKE_TIME_MAX, HANDSHAKES_BEFORE_RETRY, HANDSHAKES_MAX};
+use super::limits::{
+    HANDSHAKE_TIME_MAX, HANDSHAKES_BEFORE_RETRY, HANDSHAKES_MAX, HANDSHAKES_OF_ADDRESS_MAX,
+};
 use super::runtime::WorkerRuntime;
 use crate::http::connection::Clients;
 use crate::metrics::ConnectionRefusal;
-use crate::origins::{ConnectionPermit, Origins};
+use crate::origins::{ConnectionPermit, Key, Origins};
 use crate::rights::Port;
 use crate::worker::turns::Turns;
 
@@ -80,15 +84,17 @@ impl Start {
                 return;
             }
         };
-        let handshakes = Rc::new(Cell::new(0));
+        let handshakes = Rc::new(Handshakes::default());
         let mut looked_at = 0;
         while let Some(incoming) = endpoint.accept().await {
             let is_proven = incoming.remote_address_validated();
             let permit = admit(&room, incoming.remote_address().ip(), clients.is_closing());
             let metrics = clients.sequencer().metrics();
-            match (verdict(handshakes.get(), is_proven, permit.is_ok()), permit) {
+            let key = Key::of(incoming.remote_address().ip());
+            let under_way = handshakes.under_way(key);
+            match (verdict(under_way, is_proven, permit.is_ok()), permit) {
                 (Verdict::Serve, Ok(permit)) => {
-                    let handshake = Handshake::new(handshakes.clone());
+                    let handshake = Handshake::new(&handshakes, key);
                     let admitted = Admitted { port: self.port, handshake, permit };
                     begin(&clients, incoming, admitted, turns.clone());
                     turns.next().await;
@@ -141,13 +147,14 @@ fn admit(
 }
 
 /// An address that is not proven gets no refusal where it could get a token: a refusal is for those
-/// who are there to read it.
-fn verdict(handshakes: usize, is_proven: bool, has_room: bool) -> Verdict {
-    let is_calm = handshakes < HANDSHAKES_BEFORE_RETRY && has_room;
+/// who are there to read it. `all` handshakes are under way, and `own` of this address.
+fn verdict((all, own): (usize, usize), is_proven: bool, has_room: bool) -> Verdict {
+    let is_calm = all < HANDSHAKES_BEFORE_RETRY && has_room;
+    let has_share = all < HANDSHAKES_MAX && own < HANDSHAKES_OF_ADDRESS_MAX;
     match (is_proven, is_calm) {
         (_, true) => Verdict::Serve,
         (false, false) => Verdict::Retry,
-        (true, false) if has_room && handshakes < HANDSHAKES_MAX => Verdict::Serve,
+        (true, false) if has_room && has_share => Verdict::Serve,
         (true, false) => Verdict::Refuse,
     }
 }
@@ -199,20 +206,45 @@ async fn shake_hands(clients: &Clients, connecting: Connecting) -> Option<quinn:
     }
 }
 
+/// The handshakes of one worker that are under way.
+#[derive(Debug, Default)]
+struct Handshakes {
+    all: Cell<usize>,
+    /// Only addresses that have some.
+    of_address: RefCell<HashMap<Key, usize>>,
+}
+
+impl Handshakes {
+    /// How many there are, and how many of an address.
+    fn under_way(&self, key: Key) -> (usize, usize) {
+        (self.all.get(), self.of_address.borrow().get(&key).copied().unwrap_or(0))
+    }
+}
+
 /// A handshake that is under way.
 #[derive(Debug)]
-struct Handshake(Rc<Cell<usize>>);
+struct Handshake {
+    handshakes: Rc<Handshakes>,
+    key: Key,
+}
 
 impl Handshake {
-    fn new(count: Rc<Cell<usize>>) -> Self {
-        count.set(count.get() + 1);
-        Self(count)
+    fn new(handshakes: &Rc<Handshakes>, key: Key) -> Self {
+        handshakes.all.set(handshakes.all.get() + 1);
+        *handshakes.of_address.borrow_mut().entry(key).or_insert(0) += 1;
+        Self { handshakes: handshakes.clone(), key }
     }
 }
 
 impl Drop for Handshake {
     fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
+        self.handshakes.all.set(self.handshakes.all.get() - 1);
+        if let Entry::Occupied(mut own) = self.handshakes.of_address.borrow_mut().entry(self.key) {
+            *own.get_mut() -= 1;
+            if *own.get() == 0 {
+                own.remove();
+            }
+        }
     }
 }
 
@@ -222,17 +254,34 @@ mod tests {
 
     #[test]
     fn a_client_proves_its_address_once_many_shake_hands_or_there_is_no_room() {
-        assert_eq!(verdict(0, false, true), Verdict::Serve);
+        assert_eq!(verdict((0, 0), false, true), Verdict::Serve);
         for proven in [false, true] {
-            assert_eq!(verdict(HANDSHAKES_BEFORE_RETRY - 1, proven, true), Verdict::Serve);
+            assert_eq!(verdict((HANDSHAKES_BEFORE_RETRY - 1, 0), proven, true), Verdict::Serve);
         }
-        assert_eq!(verdict(HANDSHAKES_BEFORE_RETRY, false, true), Verdict::Retry);
-        assert_eq!(verdict(HANDSHAKES_BEFORE_RETRY, true, true), Verdict::Serve);
-        assert_eq!(verdict(HANDSHAKES_MAX, true, true), Verdict::Refuse);
-        assert_eq!(verdict(HANDSHAKES_MAX, false, true), Verdict::Retry);
+        assert_eq!(verdict((HANDSHAKES_BEFORE_RETRY, 0), false, true), Verdict::Retry);
+        assert_eq!(verdict((HANDSHAKES_BEFORE_RETRY, 0), true, true), Verdict::Serve);
+        assert_eq!(verdict((HANDSHAKES_MAX, 0), true, true), Verdict::Refuse);
+        assert_eq!(verdict((HANDSHAKES_MAX, 0), false, true), Verdict::Retry);
         assert_eq!(
-            (verdict(0, true, false), verdict(0, false, false)),
+            (verdict((0, 0), true, false), verdict((0, 0), false, false)),
             (Verdict::Refuse, Verdict::Retry)
         );
+    }
+
+    #[test]
+    fn one_address_has_a_part_of_the_handshakes_and_leaves_the_others_theirs() {
+        let handshakes = Rc::new(Handshakes::default());
+        let [one, other] = [1, 2].map(|last| Key::of([192, 0, 2, last].into()));
+        let mut held = Vec::new();
+        while verdict(handshakes.under_way(one), true, true) == Verdict::Serve {
+            held.push(Handshake::new(&handshakes, one));
+        }
+        assert_eq!(held.len(), HANDSHAKES_OF_ADDRESS_MAX);
+        assert_eq!(verdict(handshakes.under_way(other), true, true), Verdict::Serve);
+        drop(held.pop());
+        assert_eq!(verdict(handshakes.under_way(one), true, true), Verdict::Serve);
+        drop(held);
+        assert_eq!(handshakes.under_way(one), (0, 0));
+        assert!(handshakes.of_address.borrow().is_empty());
     }
 }

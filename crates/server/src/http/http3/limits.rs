@@ -21,9 +21,12 @@ pub const REQUEST_LEN_MAX: usize = 32 << 10;
 pub const BESIDE_LEN_MAX: usize = 16 << 10;
 /// Bytes of a frame on the control stream at most; settings and priorities are a few dozen.
 pub const CONTROL_FRAME_LEN_MAX: u64 = 4 << 10;
-/// Requests that a client may take back before it has got as many answers, after which it is sent
-/// away.
+/// Requests that a client may take back at once before it has got as many answers, after which it
+/// is sent away.
 pub const TAKEN_BACK_MAX: u32 = 256;
+/// Requests that a client may take back per second without an answer, on end. While no leader is
+/// there, a client whose requests have a deadline takes all of them back.
+pub const TAKEN_BACK_PER_SECOND: u32 = 5_000;
 /// Bytes of one stream that a client may send before they are read.
 const STREAM_WINDOW: u32 = 16 << 10;
 /// Bytes of all streams together that a client may send before they are read.
@@ -34,6 +37,9 @@ const SEND_WINDOW: u64 = 256 << 10;
 pub const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 /// Handshakes of one worker that are under way: beyond it, clients are refused.
 pub const HANDSHAKES_MAX: usize = 256;
+/// Handshakes of one worker that one address has under way, once clients have to prove theirs:
+/// beyond it, it is refused, and others are not kept out.
+pub const HANDSHAKES_OF_ADDRESS_MAX: usize = HANDSHAKES_MAX / 4;
 /// From so many handshakes under way on, a client has to prove that it receives at its address
 /// before any state is kept for it: addresses that are made up cost a datagram and no memory.
 pub const HANDSHAKES_BEFORE_RETRY: usize = 32;

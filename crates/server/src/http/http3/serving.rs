@@ -107,7 +107,8 @@ impl Common {
         Ok(())
     }
 
-    /// Takes requests until the client goes or is cut off, or the worker closes: then it is true.
+    /// Takes requests until the client goes or is cut off, or the worker closes, or it
+    /// holds much for nothing: then it is true.
     async fn serve_while_open(
         self: &Rc<Self>,
         connection: &mut Connection,
@@ -119,7 +120,7 @@ impl Common {
                 if self.state.is_cut.get() {
                     return Poll::Ready(Ok(Next::Cut));
                 }
-                if self.clients.is_closing() {
+                if self.clients.is_closing() || self.state.is_retired.get() {
                     return Poll::Ready(Ok(Next::Closing));
                 }
                 accepting

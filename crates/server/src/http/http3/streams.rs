@@ -7,6 +7,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use h3::error::Code;
@@ -16,7 +17,7 @@ use h3::quic::{
 use quinn::{ConnectionError, ReadError, VarInt, WriteError};
 
 use super::control::Frames;
-use super::limits::{BESIDE_LEN_MAX, REQUEST_LEN_MAX, TAKEN_BACK_MAX};
+use super::limits::{BESIDE_LEN_MAX, REQUEST_LEN_MAX, TAKEN_BACK_MAX, TAKEN_BACK_PER_SECOND};
 use crate::http::body::Chunk;
 
 /// What a stream beside requests counts for, whatever it brings.
@@ -27,8 +28,40 @@ const STREAM_COST: usize = 256;
 pub(super) struct Conduct {
     connection: quinn::Connection,
     beside_left: Cell<usize>,
-    taken_back_left: Cell<u32>,
+    taken_back: Cell<TakenBack>,
     is_sent_away: Cell<bool>,
+}
+
+/// How many requests may still be taken back. An answer gives one back, and so does time.
+#[derive(Clone, Copy, Debug)]
+struct TakenBack {
+    left: u32,
+    credited_at: Instant,
+}
+
+impl TakenBack {
+    fn new(now: Instant) -> Self {
+        Self { left: TAKEN_BACK_MAX, credited_at: now }
+    }
+
+    fn with_answer(self) -> Self {
+        Self { left: (self.left + 1).min(TAKEN_BACK_MAX), ..self }
+    }
+
+    /// What is left after one more; `None` when none was.
+    fn with_one_more(self, now: Instant) -> Option<Self> {
+        const ONE: Duration = Duration::from_nanos(1_000_000_000 / TAKEN_BACK_PER_SECOND as u64);
+        let passed = now.saturating_duration_since(self.credited_at);
+        let earned = passed.as_nanos() / ONE.as_nanos();
+        let (left, credited_at) = if earned + u128::from(self.left) >= u128::from(TAKEN_BACK_MAX) {
+            (TAKEN_BACK_MAX, now)
+        } else {
+            // Less than the whole, so it fits.
+            let earned = earned as u32;
+            (self.left + earned, self.credited_at + ONE * earned)
+        };
+        Some(Self { left: left.checked_sub(1)?, credited_at })
+    }
 }
 
 impl Conduct {
@@ -36,7 +69,7 @@ impl Conduct {
         Rc::new(Self {
             connection,
             beside_left: Cell::new(BESIDE_LEN_MAX),
-            taken_back_left: Cell::new(TAKEN_BACK_MAX),
+            taken_back: Cell::new(TakenBack::new(Instant::now())),
             is_sent_away: Cell::default(),
         })
     }
@@ -53,13 +86,13 @@ impl Conduct {
 
     /// Notes that a request got its answer.
     pub(super) fn note_answer(&self) {
-        self.taken_back_left.set((self.taken_back_left.get() + 1).min(TAKEN_BACK_MAX));
+        self.taken_back.set(self.taken_back.get().with_answer());
     }
 
     /// Notes that a request was taken back, or came to nothing by itself.
     pub(super) fn note_taken_back(&self) {
-        match self.taken_back_left.get().checked_sub(1) {
-            Some(left) => self.taken_back_left.set(left),
+        match self.taken_back.get().with_one_more(Instant::now()) {
+            Some(taken_back) => self.taken_back.set(taken_back),
             None => self.send_away("too many requests were taken back"),
         }
     }
@@ -431,4 +464,34 @@ fn stream_id(id: quinn::StreamId) -> StreamId {
 
 fn var_int(value: u64) -> VarInt {
     VarInt::from_u64(value).unwrap_or(VarInt::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_taken_back_at_a_rate_and_at_once_only_so_many() {
+        let start = Instant::now();
+        let take = |from: TakenBack, count: u32, now: Instant| {
+            (0..count).try_fold(from, |it, _| it.with_one_more(now))
+        };
+        let none = take(TakenBack::new(start), TAKEN_BACK_MAX, start).unwrap();
+        assert!(none.with_one_more(start).is_none());
+        assert!(none.with_answer().with_one_more(start).is_some());
+        let later = start + Duration::from_millis(10);
+        let earned = TAKEN_BACK_PER_SECOND / 100;
+        assert!(take(none, earned, later).is_some());
+        assert!(take(none, earned + 1, later).is_none());
+        // A minute earns no more than there was, and nothing is earned twice.
+        let much_later = start + Duration::from_secs(60);
+        let none = take(none, TAKEN_BACK_MAX, much_later).unwrap();
+        assert!(none.with_one_more(much_later).is_none());
+        let (mut left, mut now) = (none, much_later);
+        for _ in 0..1_000 {
+            now += Duration::from_micros(200);
+            left = left.with_one_more(now).expect("as fast as it is earned");
+        }
+        assert!(left.with_one_more(now).is_none());
+    }
 }
