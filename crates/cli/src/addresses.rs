@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use clap::ArgMatches;
-use epicepoch_client::{Client, Options, Tls};
+use epicepoch_client::{Client, Options, Tls, Token};
 
 use crate::failure::Failure;
 use crate::settings::whole_number;
@@ -19,6 +19,7 @@ pub(crate) fn client(
     let (text, origin) = named(matches, environment)?;
     let mut options = Options::default();
     options.tls = tls(matches, environment)?;
+    options.token = token(matches, environment)?;
     let client = Client::new(addresses(&text), options)
         .with_context(|| format!("{text:?} (from {origin})"))
         .map_err(Failure::usage)?;
@@ -60,6 +61,31 @@ pub(crate) fn tls(matches: &ArgMatches, environment: &Environment) -> Result<Opt
         }
     };
     tls.map(Some).map_err(Failure::usage)
+}
+
+/// The first token of the file that `--token-file` or its variable names.
+pub(crate) fn token(
+    matches: &ArgMatches,
+    environment: &Environment,
+) -> Result<Option<Token>, Failure> {
+    let path = match matches.get_one::<String>("token-file") {
+        Some(path) => Some(path.clone()),
+        None => variable(environment, TOKEN_VARIABLE).map_err(Failure::usage)?,
+    };
+    let Some(path) = path else { return Ok(None) };
+    let text = std::fs::read_to_string(&path)
+        .with_context(|| format!("the token file {path:?} cannot be read"))
+        .map_err(Failure::usage)?;
+    let lines = text.lines().map(str::trim);
+    let first = lines.into_iter().find(|line| !line.is_empty() && !line.starts_with('#'));
+    // The text of the file is not for the screen.
+    let token = first.and_then(Token::new);
+    token.map(Some).ok_or_else(|| {
+        Failure::usage(anyhow!(
+            "the token file {path:?} holds no token: its first line that does not begin with # has \
+             to be 1 to 256 visible ASCII characters"
+        ))
+    })
 }
 
 /// The list of addresses as text, and where it came from.
@@ -117,6 +143,8 @@ const CA_VARIABLE: &str = "EPICEPOCH_CA_FILE";
 const CERT_VARIABLE: &str = "EPICEPOCH_CERT_FILE";
 /// Names the file of its key as a variable.
 const KEY_VARIABLE: &str = "EPICEPOCH_KEY_FILE";
+/// Names the file of the token as a variable.
+const TOKEN_VARIABLE: &str = "EPICEPOCH_TOKEN_FILE";
 /// Names the addresses as a variable.
 const VARIABLE: &str = "EPICEPOCH_ADDRS";
 /// The client ports of `epicepoch dev`, then the default port of a node.

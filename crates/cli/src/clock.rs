@@ -46,7 +46,8 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     let (client, deadline) = addresses::client(matches, environment)?;
     let members = addresses::block_on(client.members(deadline))??;
     let tls = addresses::tls(matches, environment)?;
-    let dialer = Dialer::new(tls.as_ref(), Alpn::Http1);
+    let token = addresses::token(matches, environment)?;
+    let dialer = Dialer::new(tls.as_ref(), Alpn::Http1).with_token(token);
     let rows = members.members.into_iter().map(|member| {
         let clock = Order::look(PATH_ADMIN_CLOCK).ask(&dialer, &member.addr, deadline);
         Row { clock: clock.map_err(Setback::into_text), member }

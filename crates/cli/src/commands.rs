@@ -385,7 +385,7 @@ fn number(name: &'static str, allowed: RangeInclusive<u64>, help: &'static str) 
     text(name, "K", help).value_parser(value_parser!(u64).range(allowed))
 }
 
-pub(crate) fn client_arguments() -> [Arg; 5] {
+pub(crate) fn client_arguments() -> [Arg; 6] {
     [
         Arg::new("addr")
             .long("addr")
@@ -404,6 +404,10 @@ pub(crate) fn client_arguments() -> [Arg; 5] {
         tls_file("ca-file", "Authorities of the nodes, as PEM: speaks TLS", "EPICEPOCH_CA_FILE"),
         tls_file("cert-file", "Certificate to show to nodes, as PEM", "EPICEPOCH_CERT_FILE"),
         tls_file("key-file", "Key of that certificate, as PEM", "EPICEPOCH_KEY_FILE"),
+        Arg::new("token-file")
+            .long("token-file")
+            .value_name("FILE")
+            .help("File whose first token is sent to nodes [env: EPICEPOCH_TOKEN_FILE]"),
     ]
 }
 

@@ -66,15 +66,23 @@ impl Order {
     ) -> Result<Value, Failure> {
         let (addrs, deadline) = addresses::given(matches, environment)?;
         let tls = addresses::tls(matches, environment)?;
-        let dialer = Dialer::new(tls.as_ref(), Alpn::Http1);
+        let dialer = Dialer::new(tls.as_ref(), Alpn::Http1)
+            .with_token(addresses::token(matches, environment)?);
         let question = Self::look(PATH_ADMIN_MEMBERS);
         let mut last = anyhow!("nobody was asked");
         loop {
+            // Said by a node that may not be the one to ask: it counts if no other says better.
+            let mut refused = None;
             for addr in &addrs {
                 let attempt = deadline.min(Instant::now() + ATTEMPT_TIMEOUT);
                 let taken = match question.follow(&dialer, addr, attempt) {
                     Ok((_, document)) if self.method == "GET" => Ok(document),
                     Ok((leader, _)) => self.ask(&dialer, &leader, deadline),
+                    // A leader is named by its client address, where OPS_ADDR is another one.
+                    Err(Setback::Final(error)) => {
+                        refused.get_or_insert(error);
+                        continue;
+                    }
                     Err(setback) => Err(setback),
                 };
                 match taken {
@@ -83,6 +91,9 @@ impl Order {
                     Err(Setback::Passing(error)) => last = error,
                     Err(Setback::Elsewhere { from, .. }) => last = disagreeing(&from),
                 }
+            }
+            if let Some(error) = refused {
+                return Err(error.into());
             }
             if Instant::now() + PAUSE >= deadline {
                 return Err(last.context("no leader took the order in time").into());
@@ -141,9 +152,13 @@ impl Order {
     fn exchange(&self, dialer: &Dialer, addr: &str, deadline: Instant) -> Result<Answer, Setback> {
         let passing = |error: io::Error| Setback::Passing(anyhow!("{addr}: {error}"));
         let mut stream = connect(dialer, addr, deadline).map_err(passing)?;
+        let token =
+            dialer.token().map(|token| format!("authorization: Bearer {}\r\n", token.reveal()));
         let request = format!(
-            "{} {} HTTP/1.1\r\nhost: {addr}\r\n{HEADER_ADMIN}: cli\r\ncontent-length: 0\r\n\r\n",
-            self.method, self.target
+            "{} {} HTTP/1.1\r\nhost: {addr}\r\n{HEADER_ADMIN}: cli\r\n{}content-length: 0\r\n\r\n",
+            self.method,
+            self.target,
+            token.unwrap_or_default()
         );
         stream.write_all(request.as_bytes()).map_err(passing)?;
         receive(&mut stream, deadline).map_err(|error| match self.method {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use epicepoch_wire::hello::CLUSTER_NAME_LEN_MAX;
 use epicepoch_wire::http::{PATH_LEADER, PATH_READY, RANGE_COUNT_MAX};
+use epicepoch_wire::native::Token;
 use epicepoch_wire::{Timestamp, TimestampRange};
 use tokio::sync::Notify;
 
@@ -79,6 +80,8 @@ pub struct Options {
     pub seed: u64,
     /// TLS towards the nodes. Default none: plain TCP.
     pub tls: Option<Tls>,
+    /// What the client shows to be let in: a token of the nodes' `CLIENT_TOKEN_FILE`. Default none.
+    pub token: Option<Token>,
     /// Who counts what happens. Default nobody. Not over HTTP.
     pub observer: Option<Arc<dyn Observer>>,
 }
@@ -160,12 +163,15 @@ impl Client {
             hedge_after: options.hedge_after,
             cluster_name: options.cluster_name.clone(),
             observer: options.observer.clone(),
-            dialer: Dialer::new(options.tls.as_ref(), Alpn::Native),
+            dialer: Dialer::new(options.tls.as_ref(), Alpn::Native)
+                .with_token(options.token.clone()),
             bell: Notify::new(),
             is_closed: AtomicBool::new(false),
             is_driven: AtomicBool::new(false),
         });
-        let transport = Transport::new(Dialer::new(options.tls.as_ref(), Alpn::Http1));
+        let transport = Transport::new(
+            Dialer::new(options.tls.as_ref(), Alpn::Http1).with_token(options.token.clone()),
+        );
         let shared = Shared { core, session, transport, options };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -311,6 +317,7 @@ impl Default for Options {
             hedge_after: None,
             via: Via::Native,
             tls: None,
+            token: None,
             seed: fastrand::u64(..),
             observer: None,
         }

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use epicepoch_certs::rustls::pki_types::ServerName;
 use epicepoch_certs::rustls::{self, ClientConfig, ClientConnection, StreamOwned};
+use epicepoch_wire::native::Token;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -41,13 +42,26 @@ impl Alpn {
 #[derive(Clone)]
 pub struct Dialer {
     tls: Option<(Tls, Arc<ClientConfig>)>,
+    token: Option<Token>,
 }
 
 impl Dialer {
     /// Opens connections that speak `alpn`: over TLS if that is given.
     #[must_use]
     pub fn new(tls: Option<&Tls>, alpn: Alpn) -> Self {
-        Self { tls: tls.map(|tls| (tls.clone(), tls.config(alpn.name()))) }
+        Self { tls: tls.map(|tls| (tls.clone(), tls.config(alpn.name()))), token: None }
+    }
+
+    /// The same for who has a token to show. It is for the protocol above to send.
+    #[must_use]
+    pub fn with_token(self, token: Option<Token>) -> Self {
+        Self { token, ..self }
+    }
+
+    /// The token to show, if there is one.
+    #[must_use]
+    pub fn token(&self) -> Option<&Token> {
+        self.token.as_ref()
     }
 
     /// Connects to `addr`, which is `host:port`, without Nagle's delay.
@@ -95,7 +109,8 @@ impl Dialer {
 
 impl std::fmt::Debug for Dialer {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Dialer").field("is_tls", &self.tls.is_some()).finish()
+        let is_tls = self.tls.is_some();
+        out.debug_struct("Dialer").field("is_tls", &is_tls).field("token", &self.token).finish()
     }
 }
 

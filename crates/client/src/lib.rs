@@ -41,6 +41,7 @@ mod waiters;
 pub mod wall_time;
 
 pub use client::{Client, Options, Readiness, Via};
+pub use epicepoch_wire::native::Token;
 pub use epicepoch_wire::{Epoch, EpochIndex, Timestamp, TimestampRange};
 pub use error::{
     AskError, BadAnswer, ConnectError, MembersError, NewClientError, Setback, TimestampsError,

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use epicepoch_wire::http::{HEADER_CLUSTER, HEADER_ERROR, HEADER_LEADER};
-use http::header::HOST;
+use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, Request};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
@@ -56,10 +56,11 @@ impl Transport {
     }
 
     async fn ask(&self, addr: &str, path: &str, mut to: Connection) -> Result<Answer, Setback> {
-        let request = Request::get(path)
-            .header(HOST, addr)
-            .body(Empty::new())
-            .map_err(|error| lost(addr, &error))?;
+        let mut request = Request::get(path).header(HOST, addr);
+        if let Some(token) = self.dialer.token() {
+            request = request.header(AUTHORIZATION, format!("Bearer {}", token.reveal()));
+        }
+        let request = request.body(Empty::new()).map_err(|error| lost(addr, &error))?;
         to.ready().await.map_err(|error| lost(addr, &error))?;
         let response = to.send_request(request).await.map_err(|error| lost(addr, &error))?;
         let (head, body) = response.into_parts();

@@ -30,6 +30,7 @@ mod moves;
 mod nemesis;
 mod probe;
 mod restore;
+mod rights;
 mod slow_links;
 mod smoke;
 mod support;

@@ -1,0 +1,69 @@
+//! A node that wants tokens, and has a port for operators, as the command line meets it.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use tempfile::TempDir;
+
+use crate::support::node::command;
+use crate::support::{Node, PATIENCE, Turn, unused_port, wait_until};
+
+const CLIENT: &str = "client-token-0123456789";
+const OPERATOR: &str = "operator-token-0123456789";
+
+#[test]
+fn the_command_line_gets_what_its_token_is_for_at_the_port_that_it_is_answered_on() {
+    let _turn = Turn::take();
+    let dir = TempDir::with_prefix("epicepoch-test-").expect("a directory");
+    let file = |name: &str, token: &str| {
+        let path = dir.path().join(name);
+        fs::write(&path, format!("# for {name}\n{token}\n")).expect("written");
+        path.display().to_string()
+    };
+    let (client, operator) = (file("clients", CLIENT), file("operators", OPERATOR));
+    let mut node = Node::new(1, dir.path(), "node");
+    let ops = format!("127.0.0.1:{}", unused_port());
+    for (name, value) in [
+        ("SINGLE", "1"),
+        ("BOOTSTRAP", "1"),
+        ("OPS_ADDR", &ops),
+        ("CLIENT_TOKEN_FILE", &client),
+        ("OPS_TOKEN_FILE", &operator),
+    ] {
+        node.set(name, value);
+    }
+    node.start();
+    let clients = node.http().to_string();
+    let run = |arguments: &[&str], addr: &str, token: Option<&str>| {
+        let mut command = command(&BTreeMap::new(), dir.path());
+        command.args(arguments).args(["--addr", addr, "--timeout", "5s"]);
+        if let Some(token) = token {
+            command.args(["--token-file", token]);
+        }
+        let output = command.output().expect("it runs");
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        assert!(!text.contains(CLIENT) && !text.contains(OPERATOR), "a token is shown: {text}");
+        (output.status.success(), text)
+    };
+    wait_until("a timestamp", PATIENCE, || run(&["get"], &clients, Some(&client)).0);
+    let list = ["member", "list"];
+    assert!(run(&list, &ops, Some(&operator)).0);
+    for (arguments, addr, token, part) in [
+        (&["get"][..], &clients, None, "UNAUTHORIZED"),
+        (&["get"][..], &clients, Some(&operator), "UNAUTHORIZED"),
+        (&list[..], &ops, None, "token"),
+        (&list[..], &ops, Some(&client), "token"),
+        (&list[..], &clients, Some(&operator), "OPS_ADDR"),
+    ] {
+        let (is_done, text) = run(arguments, addr, token.map(String::as_str));
+        assert!(!is_done && text.contains(part), "{arguments:?} {addr}: {text}");
+    }
+    // A leader is named by its client address: the port of operators that was given is asked all the
+    // same.
+    let both = format!("{clients},{ops}");
+    assert!(run(&list, &both, Some(&operator)).0);
+    let log = node.log();
+    assert!(log.contains("no_token") && log.contains("wrong_token"), "{log}");
+    assert!(!log.contains(CLIENT) && !log.contains(OPERATOR), "a token is logged");
+}
