@@ -207,14 +207,14 @@ mod tests {
         future.poll(&mut Context::from_waker(Waker::noop()))
     }
 
-    fn key(last: u8) -> Option<Key> {
-        Some(Key::of([192, 0, 2, last].into()))
+    fn key(last: u8) -> Key {
+        Key::of([192, 0, 2, last].into())
     }
 
     #[test]
     fn the_oldest_of_the_address_with_the_most_gives_way() {
         let handshakes = Handshakes::default();
-        let begin = |last| handshakes.begin(key(last), &Rc::new(Turn::default()));
+        let begin = |last| handshakes.begin(Some(key(last)), &Rc::new(Turn::default()));
         let good = begin(1);
         let mut flood: Vec<_> = (1..UNDER_WAY_MAX).map(|_| begin(2)).collect();
         assert!(flood.iter().chain([&good]).all(|it| !it.gives_way.get()));
@@ -240,7 +240,7 @@ mod tests {
         let context = Context::from_waker(Waker::noop());
         let begin = |last| {
             let turn = Rc::new(Turn::default());
-            let under_way = handshakes.begin(key(last), &turn);
+            let under_way = handshakes.begin(Some(key(last)), &turn);
             assert!(handshakes.poll_turn(&turn, &context).is_pending());
             (under_way, turn)
         };
