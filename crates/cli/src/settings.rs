@@ -18,9 +18,7 @@ mod secured;
 mod values;
 
 pub(crate) use values::whole_number;
-use values::{
-    A_FILE, HOST_AND_PORT, ORIGINS, address, file, floor, joined, ms, peers, processors, switch,
-};
+use values::{HOST_AND_PORT, ORIGINS, address, floor, joined, ms, peers, processors, switch};
 
 /// One setting. Its flag and its key follow from its name: `HTTP_PORT` is `--http-port` on the
 /// command line and `http_port` in the file.
@@ -352,68 +350,11 @@ pub(crate) const TABLE: &[Setting] = &[
             },
         },
     },
-    Setting {
-        name: "CLIENT_TLS",
-        group: Group::Tls,
-        value: "MODE",
-        default: "off",
-        help: "What the client port takes over TCP: off for plain connections, on for TLS, both for \
-               either",
-        kind: Kind::Text {
-            allowed: "off, on or both",
-            set: |draft, text| {
-                draft.config.tls.clients = config::ClientTlsMode::parse(text)?;
-                Some(())
-            },
-        },
-    },
-    Setting {
-        name: "HTTP3",
-        group: Group::Tls,
-        value: "SWITCH",
-        default: "on",
-        help: "Serve HTTP/3 on the client port over UDP",
-        kind: Kind::Switch(|draft, on| draft.config.tls.http3 = on),
-    },
-    Setting {
-        name: "CERT_FILE",
-        group: Group::Tls,
-        value: "FILE",
-        default: "cert.pem",
-        help: "Certificate of this node as PEM, with those that vouch for it behind it. Where it \
-               and the key are missing, a pair that is signed by itself is written. Read again \
-               when it changes",
-        kind: Kind::Text {
-            allowed: A_FILE,
-            set: |draft, text| file(text, &mut draft.config.tls.cert_file),
-        },
-    },
-    Setting {
-        name: "KEY_FILE",
-        group: Group::Tls,
-        value: "FILE",
-        default: "key.pem",
-        help: "Key of that certificate as PEM",
-        kind: Kind::Text {
-            allowed: A_FILE,
-            set: |draft, text| file(text, &mut draft.config.tls.key_file),
-        },
-    },
-    Setting {
-        name: "CLIENT_CA_FILE",
-        group: Group::Tls,
-        value: "FILE",
-        default: "none",
-        help: "Authorities of clients as PEM: with CLIENT_TLS on, who shows no certificate that \
-               one of them has signed is refused",
-        kind: Kind::Text {
-            allowed: A_FILE,
-            set: |draft, text| {
-                let path = draft.config.tls.client_ca_file.insert(PathBuf::new());
-                file(text, path)
-            },
-        },
-    },
+    secured::CLIENT_TLS,
+    secured::HTTP3,
+    secured::CERT_FILE,
+    secured::KEY_FILE,
+    secured::CLIENT_CA_FILE,
     Setting {
         name: "EPOCH_INTERVAL_MS",
         group: Group::Time,

@@ -1,5 +1,7 @@
 //! The settings that keep others out, and say who this node is to them: see [`super::TABLE`].
 
+use std::path::PathBuf;
+
 use epicepoch_server::config;
 
 use super::values::{A_FILE, ORIGINS, file};
@@ -65,6 +67,73 @@ pub(super) const PEER_PLAIN: Setting = Setting {
     help: "Let nodes speak to other machines in plain text: only where everybody who reaches the \
            network is trusted",
     kind: Kind::Switch(|draft, on| draft.config.links.allows_plain = on),
+};
+
+pub(super) const CLIENT_TLS: Setting = Setting {
+    name: "CLIENT_TLS",
+    group: Group::Tls,
+    value: "MODE",
+    default: "off",
+    help: "What the client port takes over TCP: off for plain connections, on for TLS, both for \
+           either",
+    kind: Kind::Text {
+        allowed: "off, on or both",
+        set: |draft, text| {
+            draft.config.tls.clients = config::ClientTlsMode::parse(text)?;
+            Some(())
+        },
+    },
+};
+
+pub(super) const HTTP3: Setting = Setting {
+    name: "HTTP3",
+    group: Group::Tls,
+    value: "SWITCH",
+    default: "on",
+    help: "Serve HTTP/3 on the client port over UDP",
+    kind: Kind::Switch(|draft, on| draft.config.tls.http3 = on),
+};
+
+pub(super) const CERT_FILE: Setting = Setting {
+    name: "CERT_FILE",
+    group: Group::Tls,
+    value: "FILE",
+    default: "cert.pem",
+    help: "Certificate of this node as PEM, with those that vouch for it behind it. Where it \
+           and the key are missing, a pair that is signed by itself is written. Read again \
+           when it changes",
+    kind: Kind::Text {
+        allowed: A_FILE,
+        set: |draft, text| file(text, &mut draft.config.tls.cert_file),
+    },
+};
+
+pub(super) const KEY_FILE: Setting = Setting {
+    name: "KEY_FILE",
+    group: Group::Tls,
+    value: "FILE",
+    default: "key.pem",
+    help: "Key of that certificate as PEM",
+    kind: Kind::Text {
+        allowed: A_FILE,
+        set: |draft, text| file(text, &mut draft.config.tls.key_file),
+    },
+};
+
+pub(super) const CLIENT_CA_FILE: Setting = Setting {
+    name: "CLIENT_CA_FILE",
+    group: Group::Tls,
+    value: "FILE",
+    default: "none",
+    help: "Authorities of clients as PEM: with CLIENT_TLS on, who shows no certificate that \
+           one of them has signed is refused",
+    kind: Kind::Text {
+        allowed: A_FILE,
+        set: |draft, text| {
+            let path = draft.config.tls.client_ca_file.insert(PathBuf::new());
+            file(text, path)
+        },
+    },
 };
 
 pub(super) const CLIENT_TOKEN_FILE: Setting = Setting {

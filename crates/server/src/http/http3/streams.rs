@@ -484,7 +484,7 @@ mod tests {
         assert!(take(none, earned, later).is_some());
         assert!(take(none, earned + 1, later).is_none());
         // A minute earns no more than there was, and nothing is earned twice.
-        let much_later = start + Duration::from_secs(60);
+        let much_later = start + Duration::from_mins(1);
         let none = take(none, TAKEN_BACK_MAX, much_later).unwrap();
         assert!(none.with_one_more(much_later).is_none());
         let (mut left, mut now) = (none, much_later);
