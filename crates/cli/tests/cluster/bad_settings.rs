@@ -216,7 +216,9 @@ fn an_address_of_another_machine_is_refused_by_the_setting_that_binds_it() {
     let bench = Bench::new();
     for name in ["HTTP_BIND", "RAFT_BIND"] {
         // Kept for documentation (RFC 5737), so no machine has it.
-        let ended = bench.serve(&bench.with(&[("BOOTSTRAP", "1"), (name, "192.0.2.1")]));
+        // Asked for, so that it is not refused before.
+        let changed = [("BOOTSTRAP", "1"), ("PEER_PLAIN", "1"), (name, "192.0.2.1")];
+        let ended = bench.serve(&bench.with(&changed));
         assert_eq!(ended.code, Some(1), "{}", ended.output());
         for word in [name, "192.0.2.1", "of this machine"] {
             assert!(ended.stderr.contains(word), "{word}: {}", ended.output());
