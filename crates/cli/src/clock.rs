@@ -1,12 +1,15 @@
 //! `epicepoch clock`: what every node's clock says against the others and against the ceiling. It
 //! reads, and changes nothing.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use clap::{ArgMatches, Command};
 use epicepoch_client::Member;
 use epicepoch_client::dial::{Alpn, Dialer};
+use epicepoch_wire::NodeId;
 use epicepoch_wire::http::PATH_ADMIN_CLOCK;
 use serde_json::{Value, json};
 
@@ -29,6 +32,7 @@ pub(crate) fn command() -> Command {
         )
         .after_help(
             "Example:\n  epicepoch clock --addr n1:8080,n2:8080,n3:8080\n\n\
+             With OPS_ADDR give that of every node.\n\n\
              Exit codes: 0 every node's clock is followed; 1 one is not, or a node does not answer; \
              2 wrong usage.",
         )
@@ -44,15 +48,38 @@ struct Row {
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
     let (client, deadline) = addresses::client(matches, environment)?;
-    let members = addresses::block_on(client.members(deadline))??;
+    let (given, _) = addresses::given(matches, environment)?;
     let tls = addresses::tls(matches, environment)?;
     let token = addresses::token(matches, environment)?;
     let dialer = Dialer::new(tls.as_ref(), Alpn::Http1).with_token(token);
-    let rows = members.members.into_iter().map(|member| {
-        let clock = Order::look(PATH_ADMIN_CLOCK).ask(&dialer, &member.addr, deadline);
-        Row { clock: clock.map_err(Setback::into_text), member }
+    let look = |addr: &str| {
+        let attempt = deadline.min(Instant::now() + operator::ATTEMPT_TIMEOUT);
+        Order::look(PATH_ADMIN_CLOCK).ask(&dialer, addr, attempt).map_err(Setback::into_text)
+    };
+    // Members are known by their client addresses; with OPS_ADDR the given ones are what answers,
+    // and tell no members.
+    let answers: Vec<Row> = given
+        .into_iter()
+        .filter_map(|addr| {
+            let clock = look(&addr).ok()?;
+            let node_id = NodeId(clock["nodeID"].as_u64()?);
+            Some(Row { member: Member { node_id, addr }, clock: Ok(clock) })
+        })
+        .collect();
+    let patience = if answers.is_empty() { deadline } else { Instant::now() + MEMBERS_TIMEOUT };
+    let members = match addresses::block_on(client.members(deadline.min(patience)))? {
+        Ok(members) => members.members,
+        Err(error) if answers.is_empty() => return Err(error.into()),
+        Err(_) => answers.iter().map(|row| row.member.clone()).collect(),
+    };
+    let mut answers: BTreeMap<_, _> =
+        answers.into_iter().map(|row| (row.member.node_id, row.clock)).collect();
+    let rows = members.into_iter().map(|member| {
+        let clock = answers.remove(&member.node_id).unwrap_or_else(|| look(&member.addr));
+        (member.node_id, Row { member, clock })
     });
-    let rows: Vec<Row> = rows.collect();
+    // One address may be given twice.
+    let rows: Vec<Row> = rows.collect::<BTreeMap<_, _>>().into_values().collect();
     let document = json!({"nodes": rows.iter().map(object).collect::<Vec<_>>()});
     operator::print(matches, &document, |_| table(&rows))?;
     let is_followed = |row: &Row| row.clock.as_ref().is_ok_and(|clock| clock["status"] == FOLLOWED);
@@ -100,14 +127,14 @@ fn table(rows: &[Row]) -> Option<String> {
     Some(text)
 }
 
+/// How long it is asked who the members are, when clocks are known already.
+const MEMBERS_TIMEOUT: Duration = Duration::from_millis(500);
 const FOLLOWED: &str = "followed";
 /// Reservations that the ceiling may be ahead of a right clock before it is said.
 const LEADS_USUAL: f64 = 2.0;
 
 #[cfg(test)]
 mod tests {
-    use epicepoch_wire::NodeId;
-
     use super::*;
 
     fn row(node: u64, clock: Result<Value, String>) -> Row {

@@ -63,6 +63,12 @@ fn the_command_line_gets_what_its_token_is_for_at_the_port_that_it_is_answered_o
     // same.
     let both = format!("{clients},{ops}");
     assert!(run(&list, &both, Some(&operator)).0);
+    for addr in [&ops, &both] {
+        let (is_followed, text) = run(&["clock"], addr, Some(&operator));
+        assert!(is_followed && text.contains("followed"), "{addr}: {text}");
+    }
+    let (is_followed, text) = run(&["clock"], &clients, Some(&operator));
+    assert!(!is_followed && !text.contains("followed"), "{text}");
     let log = node.log();
     assert!(log.contains("no_token") && log.contains("wrong_token"), "{log}");
     assert!(!log.contains(CLIENT) && !log.contains(OPERATOR), "a token is logged");
