@@ -3,7 +3,7 @@
 //! no thread and logs nothing: who holds a [`LivePair`] or [`LiveRoots`] calls `reload` when it
 //! wants to, and says what came of it.
 //!
-//! - [`file`]: a PEM file, and the setting that names it.
+//! - [`mod@file`]: a PEM file, and the setting that names it.
 //! - [`pair`]: a certificate with its key; one is made where both are missing.
 //! - [`live`]: a pair that is replaced while connections go on.
 //! - [`roots`]: whom to trust, replaced in the same way.

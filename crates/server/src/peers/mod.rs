@@ -6,7 +6,7 @@
 //! is believed of who has dialled. It never falls back: what a connection has to be is said by
 //! `PEER_TLS` alone, so that nobody on the way can choose.
 //!
-//! - [`stream`]: the connection itself.
+//! - `stream`: the connection itself.
 
 use std::io;
 use std::sync::Arc;

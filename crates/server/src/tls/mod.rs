@@ -2,8 +2,8 @@
 //! here and kept up to date; what is spoken inside is not known here.
 //!
 //! - [`ClientTls`]: what the client port needs to speak TLS.
-//! - [`socket`]: a client's socket, plain or secured; everything above reads and writes it.
-//! - [`handshake`]: handshakes of one worker, bounded in number and in their share of its time.
+//! - `socket`: a client's socket, plain or secured; everything above reads and writes it.
+//! - `handshake`: handshakes of one worker, bounded in number and in their share of its time.
 //! - [`upkeep`]: certificates are read again when their files change, and their expiry is told.
 
 use std::sync::Arc;
