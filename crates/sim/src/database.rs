@@ -103,6 +103,8 @@ impl DataDirectory {
     pub(crate) fn put_back(&mut self, bytes: Vec<u8>) {
         assert!(self.database.is_none(), "no process runs");
         self.disk = SimulatedDisk::with_bytes(bytes);
+        // The damage was to what is gone.
+        self.clean = None;
     }
 }
 

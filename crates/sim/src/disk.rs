@@ -242,6 +242,8 @@ impl Disk {
 
     fn put(&mut self, image: Image) {
         (self.durable, self.alternative) = (image.durable, image.alternative);
+        // A copy is taken of what is whole alone.
+        self.is_damaged = false;
         if let (Some(directory), Some(bytes)) = (&mut self.directory, image.bytes) {
             directory.put_back(bytes);
         }
