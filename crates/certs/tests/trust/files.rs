@@ -162,3 +162,24 @@ fn what_is_signed_does_not_outlive_its_authority() {
     let pair = Pair::load(certificate, key).unwrap();
     assert_eq!(days_left(pair.expires_at()), 3650);
 }
+
+#[test]
+fn who_comes_between_the_two_files_of_a_new_pair_waits_for_the_second() {
+    let directory = tempfile::tempdir().unwrap();
+    let (certificate, key) = files(directory.path());
+    let load = || Pair::load_or_make(certificate.clone(), key.clone(), &[]);
+    load().unwrap();
+    // As it is for a moment while another process makes the pair.
+    let whole = std::fs::read(&certificate.path).unwrap();
+    std::fs::remove_file(&certificate.path).unwrap();
+    let maker = std::fs::File::open(directory.path()).unwrap();
+    maker.lock().unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(load);
+        // Long enough for one that does not wait to find half a pair.
+        std::thread::sleep(Duration::from_millis(100));
+        std::fs::write(&certificate.path, &whole).unwrap();
+        maker.unlock().unwrap();
+        waiting.join().unwrap().unwrap();
+    });
+}
