@@ -410,7 +410,13 @@ mod tests {
     fn the_file_to_deploy_is_a_valid_configuration() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/epicepoch.toml");
         let got = load(&["--config", path], &[]).expect("valid").config;
-        assert_eq!((got.node_id, got.peers.len(), got.bootstrap), (NodeId(1), 3, true));
+        assert_eq!((got.node_id, got.peers.len(), got.bootstrap), (NodeId(1), 3, false));
+        let text = std::fs::read_to_string(path).expect("readable");
+        let first_start = tempfile::NamedTempFile::new().expect("a file");
+        let uncommented = text.replace("\n# bootstrap = true\n", "\nbootstrap = true\n");
+        std::fs::write(first_start.path(), uncommented).expect("writable");
+        let path = first_start.path().to_str().expect("text");
+        assert!(load(&["--config", path], &[]).expect("valid").config.bootstrap);
     }
 
     #[test]
