@@ -54,12 +54,15 @@ fn serve() -> Command {
         "First start of a cluster of three, on each node with its own id and address:\n  \
          epicepoch serve --node-id 1 --raft-addr n1:60001 --bootstrap \\\n    \
          --peers 1=n1:60001,2=n2:60001,3=n3:60001 \\\n    \
-         --peer-cert-file n1.pem --peer-key-file n1.key --peer-ca-file ca.pem\n\
+         --peer-cert-file node-1.pem --peer-key-file node-1.key --peer-ca-file ca.pem\n\
+         (\"epicepoch certs\" makes the three; --peer-plain instead on a trusted network)\n\
          A node that joins a cluster, before \"epicepoch member add 4=n4:60001\":\n  \
-         epicepoch serve --node-id 4 --raft-addr n4:60001 --join n1:60001\n\
+         epicepoch serve --node-id 4 --raft-addr n4:60001 --join n1:60001 \\\n    \
+         --peer-cert-file node-4.pem --peer-key-file node-4.key --peer-ca-file ca.pem\n\
          A new history of a cluster that is lost for good, on each first member:\n  \
          epicepoch serve --node-id 1 --raft-addr n1:60001 --bootstrap --restore epicepoch.backup \\\n    \
-         --peers 1=n1:60001,2=n2:60001,3=n3:60001\n\
+         --peers 1=n1:60001,2=n2:60001,3=n3:60001 \\\n    \
+         --peer-cert-file node-1.pem --peer-key-file node-1.key --peer-ca-file ca.pem\n\
          A cluster of one:\n  \
          epicepoch serve --node-id 1 --raft-addr localhost:60001 --single --bootstrap",
     );
@@ -306,8 +309,7 @@ fn bench_run() -> Command {
         .after_help(
             "Examples:\n  epicepoch bench run --rate 5000 --duration 60s\n  \
              epicepoch bench run --connections 256 --duration 10s\n  \
-             epicepoch backup                             what a restore needs, as a small file
-  epicepoch bench run --rate 1000 --slo p99=5ms,max=50ms,errors=0%\n\n\
+             epicepoch bench run --rate 1000 --slo p99=5ms,max=50ms,errors=0%\n\n\
              Exit codes: 0 done; 1 it failed, nothing was answered, or an answer was wrong; 2 wrong \
              usage;\n3 a promise of --slo was missed; 4 --slo has no verdict, because the \
              generator was the bottleneck.",
@@ -464,6 +466,7 @@ Try it:
   epicepoch status                             who leads
   epicepoch member list                        who belongs to it, and how far each is
   epicepoch leader transfer                    let another node lead
+  epicepoch backup --out epicepoch.backup      what a restore needs, as a small file
   epicepoch certs --help                       certificates, for TLS
   epicepoch bench run --rate 1000              how fast it is
   epicepoch probe                              what clients see, for a monitoring system

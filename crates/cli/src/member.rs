@@ -31,7 +31,8 @@ pub(crate) fn command() -> Command {
         )
         .after_help(
             "Example, on the new machine and then anywhere:\n  \
-             NODE_ID=4 RAFT_ADDR=n4:60001 JOIN=n1:60001 epicepoch serve\n  \
+             epicepoch serve --node-id 4 --raft-addr n4:60001 --join n1:60001 \\\n    \
+             --peer-cert-file node-4.pem --peer-key-file node-4.key --peer-ca-file ca.pem\n  \
              epicepoch member add 4=n4:60001 --addr n1:8080\n  \
              epicepoch member promote 4 --wait --addr n1:8080",
         )

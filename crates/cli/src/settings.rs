@@ -275,7 +275,8 @@ pub(crate) const TABLE: &[Setting] = &[
         group: Group::Addresses,
         value: "IP[:PORT]",
         default: "all interfaces, port of RAFT_ADDR",
-        help: "Where the peer listener binds, if not at RAFT_ADDR's port everywhere",
+        help: "Where the peer listener binds, if not at RAFT_ADDR's port everywhere; that is loopback \
+               where RAFT_ADDR is, and for SINGLE in plain text",
         kind: Kind::Text {
             allowed: "an IP address with or without a port, such as 10.0.0.1 or [::]:60001",
             set: |draft, text| {
@@ -326,7 +327,8 @@ pub(crate) const TABLE: &[Setting] = &[
         group: Group::Addresses,
         value: "IP:PORT",
         default: "none: the client port",
-        help: "Where metrics and /admin are answered, and nowhere else",
+        help: "Where metrics and /admin are answered, and nowhere else; beyond loopback only with \
+               CLIENT_TLS or OPS_PLAIN_FROM",
         kind: Kind::Text {
             allowed: "an IP address with a port, such as 127.0.0.1:9090 or [::1]:9090",
             set: |draft, text| {

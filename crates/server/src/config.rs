@@ -80,7 +80,7 @@ pub struct Config {
     /// Interface of the client port (`HTTP_BIND`). Default all interfaces, of the family of
     /// `RAFT_ADDR`, whose host is advertised to clients, too: see [`default_http_bind`].
     pub http_bind: IpAddr,
-    /// Client port (`HTTP_PORT`), TCP and later UDP for HTTP/3. Default 8080; 0 lets the system
+    /// Client port (`HTTP_PORT`), TCP, and UDP for HTTP/3. Default 8080; 0 lets the system
     /// choose one, for tests.
     pub http_port: u16,
     /// `host:port` that this node tells to clients and peers (`ADVERTISE_ADDR`). Default host of
