@@ -25,6 +25,8 @@ mod commands;
 mod config_file;
 mod decode;
 mod dev;
+#[cfg(test)]
+mod documented;
 mod encode;
 mod failure;
 mod get;

@@ -1,5 +1,6 @@
 //! What clients ask and get: the table of paths, waiting, refusals, the end of a node.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use epicepoch_core::publication::Role;
@@ -42,6 +43,39 @@ fn a_single_voter_answers_every_path() {
     assert_eq!(reply.status, 200);
     assert!(reply.text().contains("epicepoch_requests_total{path=\"up\",status=\"200\"} 1\n"));
     assert!(reply.text().contains("epicepoch_node_info{node_id=\"1\""));
+}
+
+/// The rows of the operator's book, and what a scrape has: neither knows a metric that the other
+/// does not.
+#[test]
+fn every_metric_is_in_the_documents_and_nothing_else_is() {
+    let (_cluster, node) = serving_alone();
+    let scrape = node.connect().request("GET /metrics").text().to_owned();
+    let families: BTreeSet<String> = scrape
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
+        .map(|(name, kind)| match kind {
+            "counter" => format!("{name}_total"),
+            "info" => format!("{name}_info"),
+            _ => name.to_owned(),
+        })
+        .collect();
+    let book = include_str!("../../../../docs/operations.md");
+    let (_, after) = book.split_once("\n## Metrics\n").unwrap();
+    let (section, _) = after.split_once("\n## ").unwrap();
+    let rows = section.lines().filter(|line| line.starts_with("| `epicepoch_"));
+    let names = rows.flat_map(|row| row.split('|').nth(1).unwrap().split('`'));
+    let documented: BTreeSet<String> = names
+        .filter(|name| name.starts_with("epicepoch_"))
+        .map(|name| name.split('{').next().unwrap().to_owned())
+        .collect();
+    let missing: Vec<_> = families.difference(&documented).collect();
+    let unknown: Vec<_> = documented.difference(&families).collect();
+    assert!(families.len() > 40, "{families:?}");
+    assert!(
+        missing.is_empty() && unknown.is_empty(),
+        "no row: {missing:?}; no metric: {unknown:?}"
+    );
 }
 
 #[test]
