@@ -19,6 +19,8 @@ use crate::failure::Failure;
 use crate::operator::{self, Order, Setback};
 use crate::sources::Environment;
 
+mod advance;
+
 pub(crate) fn command() -> Command {
     Command::new("clock")
         .about("Show every node's clock, and how far the ceiling is ahead of it")
@@ -27,6 +29,8 @@ pub(crate) fn command() -> Command {
              STATUS  followed: the node believes its wall clock; outvoted: the others' median; \
              jumped: the monotonic clock\n  \
              OFFSET  the node's wall clock minus the time that it trusts\n  \
+             LAG     the leader's wall clock minus the epoch of its last answer: below \
+             EPOCH_INTERVAL_MS while requests come\n  \
              LEAD    the ceiling minus the node's wall clock: about RESERVATION_MS while all is well\n\n\
              Order and uniqueness depend on no clock; only how close epochs are to wall time does.",
         )
@@ -38,6 +42,8 @@ pub(crate) fn command() -> Command {
         )
         .args(client_arguments())
         .arg(json_switch())
+        .disable_help_subcommand(true)
+        .subcommand(advance::command())
 }
 
 /// One member's clock, or why it is not known.
@@ -47,6 +53,9 @@ struct Row {
 }
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
+    if let Some((_, matches)) = matches.subcommand() {
+        return advance::run(matches, environment);
+    }
     let (client, deadline) = addresses::client(matches, environment)?;
     let (given, _) = addresses::given(matches, environment)?;
     let tls = addresses::tls(matches, environment)?;
@@ -95,8 +104,10 @@ fn object(row: &Row) -> Value {
 
 fn table(rows: &[Row]) -> Option<String> {
     let width = rows.iter().map(|row| row.member.addr.len()).max().unwrap_or(0).max(4);
-    let mut text =
-        format!("{:<4} {:<width$} {:<8} {:>14} {:>14}\n", "ID", "ADDR", "STATUS", "OFFSET", "LEAD");
+    let mut text = format!(
+        "{:<4} {:<width$} {:<8} {:>14} {:>14} {:>14}\n",
+        "ID", "ADDR", "STATUS", "OFFSET", "LAG", "LEAD"
+    );
     let mut ahead: Option<f64> = None;
     for Row { member, clock } in rows {
         let (id, addr) = (member.node_id.to_string(), &member.addr);
@@ -108,9 +119,10 @@ fn table(rows: &[Row]) -> Option<String> {
                 if status == FOLLOWED && lead > LEADS_USUAL * number("reservationMs")? {
                     ahead = Some(ahead.unwrap_or(0.0).max(lead - number("reservationMs")?));
                 }
+                let lag = number("lagMs").map_or("-".to_owned(), |lag| format!("{lag:.1} ms"));
                 writeln!(
                     text,
-                    "{id:<4} {addr:<width$} {status:<8} {offset:>11.1} ms {lead:>11.1} ms"
+                    "{id:<4} {addr:<width$} {status:<8} {offset:>11.1} ms {lag:>14} {lead:>11.1} ms"
                 )
             }
             Err(error) => writeln!(text, "{id:<4} {addr:<width$} {error}"),
@@ -147,15 +159,17 @@ mod tests {
 
     #[test]
     fn a_table_of_clocks_says_who_is_off_and_who_does_not_answer() {
+        let mut leading = clock("followed", 0.0, 912.25);
+        leading["lagMs"] = json!(71.5);
         let rows = [
-            row(1, Ok(clock("followed", 0.0, 912.25))),
+            row(1, Ok(leading)),
             row(2, Ok(clock("outvoted", -3_600_000.5, 3_600_912.0))),
             row(3, Err("no answer".into())),
         ];
         let expected = "\
-ID   ADDR    STATUS           OFFSET           LEAD
-1    n1:8080 followed         0.0 ms       912.2 ms
-2    n2:8080 outvoted  -3600000.5 ms   3600912.0 ms
+ID   ADDR    STATUS           OFFSET            LAG           LEAD
+1    n1:8080 followed         0.0 ms        71.5 ms       912.2 ms
+2    n2:8080 outvoted  -3600000.5 ms              -   3600912.0 ms
 3    n3:8080 no answer
 ";
         assert_eq!(table(&rows).as_deref(), Some(expected));

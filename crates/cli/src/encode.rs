@@ -16,7 +16,7 @@ use crate::settings::whole_number;
 
 /// Why a text is not a wall time that a timestamp can carry.
 #[derive(Debug, PartialEq, Eq, Error)]
-enum TimeError {
+pub(crate) enum TimeError {
     #[error(
         "{0:?} is no time; allowed is RFC 3339 with an offset, such as 2023-11-14T22:13:20Z, \
          Unix time with its unit, such as 1700000000s, 1700000000000ms, ...us or ...ns, or now"
@@ -50,7 +50,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
 }
 
 /// Nanoseconds after 1970 of the wall time that `text` names; `now` is what `now` means.
-fn unix_ns(text: &str, now: SystemTime) -> Result<u64, TimeError> {
+pub(crate) fn unix_ns(text: &str, now: SystemTime) -> Result<u64, TimeError> {
     let out_of_range = || TimeError::OutOfRange(text.to_owned());
     if text == "now" {
         let since = now.duration_since(UNIX_EPOCH).map_err(|_| out_of_range())?;

@@ -38,9 +38,14 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Asks, and changes nothing; the members, where it is [`Order::give`]n.
+    /// Asks, and changes nothing.
     pub(crate) fn look(path: &str) -> Self {
         Self { method: "GET", target: path.to_owned(), waits_for_member: false }
+    }
+
+    /// Asks with parameters, and changes nothing.
+    pub(crate) fn look_with(path: &str, parameters: &[(&str, Option<String>)]) -> Self {
+        Self { method: "GET", ..Self::change(path, parameters) }
     }
 
     /// Changes something.
@@ -68,7 +73,8 @@ impl Order {
         let tls = addresses::tls(matches, environment)?;
         let dialer = Dialer::new(tls.as_ref(), Alpn::Http1)
             .with_token(addresses::token(matches, environment)?);
-        let question = Self::look(PATH_ADMIN_MEMBERS);
+        let question =
+            Self::look(if self.method == "GET" { &self.target } else { PATH_ADMIN_MEMBERS });
         let mut last = anyhow!("nobody was asked");
         loop {
             // Said by a node that may not be the one to ask: it counts if no other says better.

@@ -94,6 +94,23 @@ bugs! {
     SnapshotForgetsOwner "snapshot-forgets-owner",
     /// A snapshot and a compacted log forget the ceiling.
     SnapshotForgetsCeiling "snapshot-forgets-ceiling",
+    // Time that an operator moves.
+    /// What is owned below an advance is kept, and stamped in, once the ceiling is above it.
+    AdvanceKeepsRange "advance-keeps-range",
+    /// The leader stamps as far as an advance goes before that is reserved.
+    AdvanceUnreserved "advance-unreserved",
+    /// An advance is said to be done as soon as it is asked for.
+    AdvanceEarlyAck "advance-early-ack",
+    /// An advance may go as far ahead of the clock as anybody likes.
+    AdvanceUnbounded "advance-unbounded",
+    // A restore.
+    /// A restored history begins above what its backup knew.
+    RestoreFloorOfBackup "restore-floor-of-backup",
+    /// A restored history begins at the first members' clocks: without the window, that the old one
+    /// may have reserved ahead of them.
+    RestoreWithoutWindow "restore-without-window",
+    /// A restored history forgets which ids were removed.
+    RestoreForgetsRemoved "restore-forgets-removed",
     // The allocator.
     /// The index begins anew at every interval, also where the epoch stands still.
     IndexReset "index-reset",

@@ -26,7 +26,7 @@ use epicepoch_wire::{DecodeError, Epoch, HistoryId, LogIndex, NodeId};
 use thiserror::Error;
 
 use crate::durable::Restored;
-use crate::planted::safety_assert;
+use crate::planted::{self, Bug, safety_assert};
 use crate::state::{Command, MembershipChange, MembershipStep, State};
 
 /// Room above the ceiling of the backup, nanoseconds: two million leaderships that each raised it by
@@ -167,6 +167,11 @@ pub fn floor(backup: Option<&Backup>, grounds: &Grounds) -> Result<Epoch, FloorE
     let by_ceiling = above(backup.ceiling.0, &[CEILING_MARGIN_NS])?;
     let latest_ns = wall_ns.max(backup.taken_ns);
     let by_clock = above(latest_ns, &[window_ns, bound_ns, CLOCK_MARGIN_NS])?;
+    let by_clock = match () {
+        () if planted::is(Bug::RestoreFloorOfBackup) => 0,
+        () if planted::is(Bug::RestoreWithoutWindow) => latest_ns,
+        () => by_clock,
+    };
     let floor = Epoch(by_ceiling.max(by_clock)).max(by_hand);
     safety_assert!(floor > backup.ceiling, "S13: a floor below the ceiling of the backup");
     Ok(floor)
@@ -209,7 +214,9 @@ pub fn genesis(
     wall_ns: u64,
     drawn: u64,
 ) -> Result<Genesis, FloorError> {
-    let removed: BTreeSet<NodeId> = backup.removed.iter().copied().collect();
+    let removed = backup.removed.iter().copied();
+    let removed = removed.filter(|_| !planted::is(Bug::RestoreForgetsRemoved));
+    let removed: BTreeSet<NodeId> = removed.collect();
     if let Some(member) = members.iter().find(|member| removed.contains(&member.node)) {
         return Err(FloorError::RemovedId(member.node));
     }

@@ -335,6 +335,9 @@ impl World {
             if matches!(report, Report::Leadership { .. } | Report::Changed { .. }) {
                 self.provoke(id);
             }
+            if let Report::Advanced { to } = report {
+                self.history.advanced(to);
+            }
             if matches!(report, Report::Removed) {
                 self.count("member removed");
             }

@@ -108,6 +108,8 @@ pub(crate) enum Event {
         by: NodeId,
     },
     Fault,
+    /// Operators change what is replicated.
+    Operate,
     /// A fault that something delicate on a node has provoked.
     Strike {
         node: NodeId,
@@ -150,6 +152,7 @@ impl Event {
             | Self::Fault
             | Self::Strike { .. }
             | Self::Divide { .. }
+            | Self::Operate
             | Self::End { .. } => None,
         }
     }
@@ -176,6 +179,7 @@ impl Event {
             Self::GiveUp { asker } => (17, asker.attempt),
             Self::Told { told, .. } => (18, told.digest()),
             Self::Fault => (19, 0),
+            Self::Operate => (25, 0),
             Self::Strike { node } => (22, node.0),
             Self::Divide { node, from, .. } => (23, node.0 << 32 | u64::from(*from)),
             Self::WorkerTick => (21, 0),

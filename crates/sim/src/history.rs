@@ -50,6 +50,10 @@ pub enum Invariant {
     CaughtUp,
     /// S9: correct peers send nothing that has to be refused as impossible, and lose nothing.
     Possible,
+    /// S13: a history that is restored begins above all that the one before can have given.
+    Restored,
+    /// S14: what arrives after an operator's advance is done is answered above it.
+    Advanced,
     /// S10: a request that arrived is told once: refused, or given as many as it asked for.
     ToldOnce,
 }
@@ -95,6 +99,8 @@ pub(crate) struct History {
     /// Requests that wait to be told, by the run that they arrived on, and since when.
     waiting: BTreeMap<BootId, BTreeMap<Asker, u64>>,
     leaders: BTreeMap<Term, (NodeId, BootId)>,
+    /// Terms with a leader that acted in histories before this one.
+    led_before: usize,
     /// Who gave its vote to whom, by voter's data directory and term.
     votes: BTreeMap<(StoreId, Term), NodeId>,
     /// Terms of the entries that the leader of a term has sent, by that term and their index.
@@ -122,6 +128,9 @@ pub(crate) struct History {
     /// it started, and whether any of these was behind.
     guessed: BTreeMap<BootId, Epoch>,
     pub(crate) is_guessed_behind: bool,
+    /// What operators have moved the epoch to, and what they have at most asked for.
+    advanced: Epoch,
+    advance_asked_max: Epoch,
     pub(crate) violation: Option<Violation>,
 }
 
@@ -133,12 +142,49 @@ impl History {
 
     /// How many terms had a leader that acted.
     pub(crate) fn leaderships(&self) -> usize {
-        self.leaders.len()
+        self.led_before + self.leaders.len()
     }
 
     /// How many ranges were assigned.
     pub(crate) fn ranges(&self) -> usize {
         self.owned.len()
+    }
+
+    /// Everything was lost, and a new history begins above `floor`. Terms, indexes and votes begin
+    /// anew; what was given stays given, what was owned stays owned, and ids that the backup knew to
+    /// be removed stay removed.
+    pub(crate) fn restored(&mut self, floor: Epoch, removed: &[NodeId]) {
+        self.check_floor(floor);
+        let led_before = self.leaderships();
+        let before = std::mem::take(self);
+        *self = Self {
+            given: before.given,
+            given_max: before.given_max,
+            owned: before.owned,
+            led_before,
+            removed: removed.iter().map(|node| (*node, LogIndex(0))).collect(),
+            trusted_max_ns: before.trusted_max_ns,
+            believable: before.believable,
+            is_clock_unproved: before.is_clock_unproved,
+            is_healthy: before.is_healthy,
+            is_guessed_behind: before.is_guessed_behind,
+            advanced: before.advanced,
+            advance_asked_max: before.advance_asked_max.max(floor),
+            violation: before.violation,
+            ..Self::default()
+        };
+    }
+
+    /// S13: whatever was given, and whatever anybody owned and could have given, is below.
+    fn check_floor(&mut self, floor: Epoch) {
+        let given = self.given_max.map_or(Epoch(0), |given| given.epoch);
+        let owned = self.owned.keys().next_back().copied().unwrap_or(Epoch(0));
+        let highest = given.max(owned);
+        if highest > floor {
+            self.violate(Invariant::Restored, || {
+                format!("a history begins above {floor}, and {highest} can have been given")
+            });
+        }
     }
 
     /// Timestamps were taken; the answer is on its way.
@@ -160,6 +206,7 @@ impl History {
     pub(crate) fn answered(&mut self, given: Given) {
         self.check_unique(given);
         self.check_order(given);
+        self.check_advanced(given);
         self.check_told_once(given.who, given.request.asker);
         self.check_count(given);
         self.given.insert(given.range.first(), given.range.last());
@@ -185,6 +232,50 @@ impl History {
                 )
             });
         }
+    }
+
+    fn check_advanced(&mut self, Given { who, request, range }: Given) {
+        if request.above > Epoch(0) && range.first().epoch <= request.above {
+            self.violate(Invariant::Advanced, || {
+                format!(
+                    "node {} gave {:?} to {request:?}, and the epoch had been moved",
+                    who.node,
+                    range.first()
+                )
+            });
+        }
+    }
+
+    /// Somebody is about to ask for the epoch to be moved to `to`; returns what was asked for before.
+    pub(crate) fn advance_asked(&mut self, to: Epoch) -> Epoch {
+        let before = self.advance_asked_max;
+        self.advance_asked_max = before.max(to);
+        before
+    }
+
+    /// It was refused.
+    pub(crate) const fn advance_refused(&mut self, asked_before: Epoch) {
+        self.advance_asked_max = asked_before;
+    }
+
+    /// A node has taken the order to move the epoch to `to`, which may be `allowed_ns` ahead.
+    pub(crate) fn advance_taken(&mut self, who: NodeId, to: Epoch, allowed_ns: u64) {
+        let ahead_ns = to.0.saturating_sub(self.trusted_max_ns);
+        if ahead_ns > allowed_ns {
+            self.violate(Invariant::Bound, || {
+                format!("node {who} moves the epoch {ahead_ns} ns ahead, {allowed_ns} are allowed")
+            });
+        }
+    }
+
+    /// An operator is told that the epoch was moved.
+    pub(crate) fn advanced(&mut self, to: Epoch) {
+        self.advanced = self.advanced.max(to);
+    }
+
+    /// What every request that arrives now must be answered above.
+    pub(crate) const fn above(&self) -> Epoch {
+        self.advanced
     }
 
     fn check_count(&mut self, Given { request, range, .. }: Given) {
@@ -252,7 +343,9 @@ impl History {
     fn check_ahead(&mut self, who: Identity, range: TimestampRange) {
         let believable = self.believable.filter(|_| !self.is_clock_unproved);
         let clocks_ns = believable.map_or(u64::MAX, |(_, latest)| latest).min(self.trusted_max_ns);
-        let ahead_ns = range.first().epoch.0.saturating_sub(clocks_ns);
+        // Or ahead of what operators have asked for.
+        let asked_ns = clocks_ns.max(self.advance_asked_max.0);
+        let ahead_ns = range.first().epoch.0.saturating_sub(asked_ns);
         if ahead_ns > RESERVATION_NS + WIDTHS_NS {
             self.violate(Invariant::Bound, || {
                 format!("node {} stamped {:?}, {ahead_ns} ns ahead", who.node, range.first())
@@ -341,6 +434,17 @@ impl History {
         let before = self.ceilings.insert(who.boot, state.ceiling);
         if before.is_some_and(|before| before > state.ceiling) {
             self.violate(Invariant::Ranges, || format!("the ceiling of {} went back", who.node));
+        }
+        // S11: it rises with trusted time, and beyond it only as far as operators have asked.
+        let reached_ns = self.trusted_max_ns.max(self.advance_asked_max.0);
+        let ahead_ns = state.ceiling.0.saturating_sub(reached_ns);
+        if ahead_ns > 2 * RESERVATION_NS + WIDTHS_NS {
+            self.violate(Invariant::Bound, || {
+                format!(
+                    "the ceiling of {} is {ahead_ns} ns ahead of all that was trusted",
+                    who.node
+                )
+            });
         }
     }
 

@@ -16,7 +16,7 @@
 //!
 //! Inside: `world` (queue, links, the way of events), `event`, `queue`; `node`, `disk`, `database`,
 //! `clock` (machines); `consensus`, `workers`, `stamper` (what runs on them); `clients`; `faults`,
-//! `links`, `operators`.
+//! `links`, `operators`, `restore`.
 
 mod clients;
 mod clock;
@@ -32,6 +32,7 @@ mod operators;
 pub mod plant;
 mod queue;
 mod quorums;
+mod restore;
 pub mod run;
 pub mod script;
 mod stamper;

@@ -12,7 +12,7 @@ use epicepoch_core::publication::{Identity, Published, Shared};
 use epicepoch_core::replica::{Replica, ReplicaConfig};
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::{
-    BootId, LogIndex, NodeId, Round, StoreId, StorePosition, Term, Timestamp, WorkerId,
+    BootId, Epoch, LogIndex, NodeId, Round, StoreId, StorePosition, Term, Timestamp, WorkerId,
 };
 
 use crate::clock::MachineClock;
@@ -48,6 +48,8 @@ pub(crate) struct Request {
     pub(crate) count: u64,
     /// The highest timestamp that was given before it arrived.
     pub(crate) floor: Option<Timestamp>,
+    /// What operators had moved the epoch to before it arrived.
+    pub(crate) above: Epoch,
     /// When it arrived on the worker, true time.
     pub(crate) arrived_ns: u64,
 }
@@ -225,7 +227,7 @@ impl Node {
 
     /// How it introduces itself to peers: with the addresses that it has now.
     pub(crate) fn introduction(&self) -> Member {
-        let member = member(self.id);
+        let member = Member { store: self.store, ..member(self.id) };
         if self.moves == 0 {
             return member;
         }
@@ -252,7 +254,12 @@ impl Node {
 }
 
 pub(crate) fn store_of(node: NodeId) -> StoreId {
-    StoreId(u128::from(node.0) + 100)
+    store_in(node, 0)
+}
+
+/// The data directory of a node in one of the histories of a run.
+pub(crate) fn store_in(node: NodeId, era: u32) -> StoreId {
+    StoreId(u128::from(node.0) + 100 + 1_000 * u128::from(era))
 }
 
 /// A member whose addresses and store follow from its id.

@@ -3,20 +3,75 @@
 
 use epicepoch_core::durable::Record;
 use epicepoch_core::publication::{Published, Role};
-use epicepoch_core::replica::HandOver;
+use epicepoch_core::replica::{ADVANCE_AHEAD_NS, HandOver};
 use epicepoch_core::state::{MembershipChange, MembershipStep, State};
 use epicepoch_wire::bootstrap::{Genesis, Member};
 use epicepoch_wire::raft_message::Configuration;
 use epicepoch_wire::{Epoch, LogIndex, NodeId, Term};
 
+use crate::clock::START_NS;
 use crate::event::Event;
 use crate::faults::{End, RAFT, WORKERS};
 use crate::history::Invariant;
-use crate::node::{Node, Plane, member};
+use crate::node::{Node, Plane, RESERVATION_NS};
 use crate::plant::Plant;
-use crate::world::{MS, World};
+use crate::world::{MS, SECOND, World};
 
 impl World {
+    /// In some runs operators move the epoch now and then, in others they restore. Not drawn, so that other runs are what they
+    /// would be without.
+    pub(crate) fn operate_later(&mut self) {
+        if self.seed() % OPERATED_SEEDS == 2 || self.is_restored() {
+            let after_ns = self.random.u64(200..4_000) * MS;
+            self.schedule_world(after_ns, Event::Operate);
+        }
+    }
+
+    pub(crate) fn operate(&mut self) {
+        if self.nemesis.pause_ns == 0 {
+            return;
+        }
+        self.operate_later();
+        if self.is_restored() {
+            return self.back_up_or_restore();
+        }
+        let node = self.any_leading();
+        if self.at(node).running.is_some() {
+            self.advance(node);
+        }
+    }
+
+    /// Somebody moves the epoch: within what is owned, back, beyond the ceiling, or too far, which is
+    /// refused. Where clocks break it is not moved so far that the right ones look behind: a ceiling
+    /// above all of them says nothing about clocks, which is a known gap of S11.
+    fn advance(&mut self, node: NodeId) {
+        let now_ns = START_NS + self.now_ns;
+        let is_near = self.nemesis.is_clock;
+        let (what, to) = match self.random.u32(0..10) {
+            0..4 => ("advance in a window", now_ns + self.random.u64(0..=RESERVATION_NS)),
+            4 => ("advance back", now_ns - self.random.u64(0..=10 * SECOND)),
+            5..8 if is_near => {
+                let beyond_ns = self.random.u64(0..=400 * MS);
+                ("advance beyond a window", now_ns + RESERVATION_NS + beyond_ns)
+            }
+            5..8 => ("advance far", now_ns + self.random.u64(SECOND..=ALLOWED_NS - SECOND)),
+            _ => {
+                let beyond_ns = self.random.u64(SECOND..=2 * ADVANCE_AHEAD_NS);
+                ("advance too far", self.history.trusted_max_ns + ALLOWED_NS + beyond_ns)
+            }
+        };
+        self.count(what);
+        self.note(|| format!("{node} is asked to move the epoch to {to}"));
+        let asked_before = self.history.advance_asked(Epoch(to));
+        let taken = self.with(node, |replica, now| replica.advance(now, Epoch(to), ALLOWED_NS));
+        if taken.is_ok() {
+            self.history.advance_taken(node, Epoch(to), ALLOWED_NS);
+            self.provoke(node);
+        } else {
+            self.history.advance_refused(asked_before);
+        }
+    }
+
     /// Somebody asks for a change that can never be made, or asks the wrong node.
     pub(crate) fn mistake(&mut self, node: NodeId) {
         let Some(running) = &self.at(node).running else { return };
@@ -24,8 +79,10 @@ impl World {
         let leads = published.role == Role::Leader;
         let known = published.members.keys().next().copied().unwrap_or(node);
         let stranger = NodeId(STRANGER);
+        let members = [known, stranger].map(|id| (id, self.member(id)));
         let add = |of: NodeId, store_of: NodeId| {
-            MembershipStep::AddLearner(Member { node: of, ..member(store_of) })
+            let (_, as_known) = members.iter().find(|(id, _)| *id == store_of).expect("one of two");
+            MembershipStep::AddLearner(Member { node: of, ..as_known.clone() })
         };
         let (name, steps) = match self.random.u32(0..8) {
             0 => ("nothing", vec![]),
@@ -101,9 +158,10 @@ impl World {
             3 if is_voting => promoted.collect(),
             // As many in as out.
             _ if is_voting => removed.zip(promoted).flat_map(|(out, come)| [come, out]).collect(),
-            _ => {
-                strangers.into_iter().map(|node| MembershipStep::AddLearner(member(node))).collect()
-            }
+            _ => strangers
+                .into_iter()
+                .map(|node| MembershipStep::AddLearner(self.member(node)))
+                .collect(),
         };
         if steps.is_empty() {
             return;
@@ -229,5 +287,9 @@ fn genesis_of_today(record: &Record) -> Record {
     }
 }
 
+/// Of so many seeds, operators move the epoch in one.
+const OPERATED_SEEDS: u64 = 4;
+/// How far ahead of the clock they allow it to be: ten minutes, which most runs do not see the end of.
+const ALLOWED_NS: u64 = 600 * SECOND;
 /// A node that is none.
 const STRANGER: u64 = 99;

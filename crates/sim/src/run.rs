@@ -138,6 +138,7 @@ impl World {
             }
         }
         world.unleash(voters, options.seconds * SECOND);
+        world.operate_later();
         for id in world.ids() {
             world.start(id);
         }

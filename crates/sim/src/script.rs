@@ -11,7 +11,7 @@ use epicepoch_core::state::{MembershipChange, MembershipStep};
 use epicepoch_wire::NodeId;
 
 use crate::faults::End;
-use crate::node::{Plane, member};
+use crate::node::Plane;
 use crate::run::Failure;
 use crate::world::{MS, Weather, World};
 
@@ -157,7 +157,7 @@ impl World {
             return;
         }
         let steps = match event {
-            23 => vec![MembershipStep::AddLearner(member(about))],
+            23 => vec![MembershipStep::AddLearner(self.member(about))],
             24 => vec![MembershipStep::Promote(about)],
             25 => vec![MembershipStep::Remove(about)],
             _ => vec![MembershipStep::Promote(about), MembershipStep::Remove(leader)],

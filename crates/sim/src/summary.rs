@@ -120,6 +120,7 @@ impl Summary {
             Report::Installed { .. } => "snapshot installed",
             Report::Compacted { .. } => "log compacted",
             Report::Changed { .. } => "membership change applied",
+            Report::Advanced { .. } => "epoch advanced by an operator",
             Report::Removed => "removal seen",
             Report::HandingOver { .. } => "handover",
             Report::SteppedDown { .. } => "stepped down",

@@ -32,8 +32,8 @@ const RECENT_NS: u64 = 500 * MS;
 
 impl World {
     pub(crate) fn arrive(&mut self, id: NodeId, worker: usize, asker: Asker, count: u64) {
-        let request =
-            Request { asker, count, floor: self.history.floor(), arrived_ns: self.now_ns };
+        let (floor, above) = (self.history.floor(), self.history.above());
+        let request = Request { asker, count, floor, above, arrived_ns: self.now_ns };
         self.summary.requests += 1;
         let identity = self.at(id).running().identity;
         self.history.arrived(identity, asker, self.now_ns);

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use epicepoch_core::replica::Replica;
-use epicepoch_wire::bootstrap::Genesis;
+use epicepoch_wire::bootstrap::{Genesis, Member};
 use epicepoch_wire::{BootId, ClusterId, Epoch, HistoryId, NodeId};
 
 use crate::clients::Client;
@@ -13,9 +13,10 @@ use crate::event::Event;
 use crate::faults::{End, Nemesis};
 use crate::history::{History, Invariant};
 use crate::links::Links;
-use crate::node::{Node, Plane, TICK_NS, member};
+use crate::node::{Node, Plane, TICK_NS, member, store_in};
 use crate::plant::Plant;
 use crate::queue::Queue;
+use crate::restore::Restores;
 use crate::summary::Summary;
 
 /// A millisecond.
@@ -68,6 +69,8 @@ struct Addressed {
     boot: Option<BootId>,
     event: Event,
     late_ns: u64,
+    /// Of which history of the cluster it is.
+    era: u32,
 }
 
 /// Lines of a trace that are kept, and how many at most.
@@ -87,6 +90,7 @@ pub(crate) struct World {
     pub(crate) links: Links,
     pub(crate) clients: Vec<Client>,
     pub(crate) nemesis: Nemesis,
+    pub(crate) restores: Restores,
     pub(crate) history: History,
     pub(crate) summary: Summary,
     pub(crate) trace: Option<Trace>,
@@ -118,6 +122,7 @@ impl World {
             links: Links::default(),
             clients: vec![],
             nemesis: Nemesis::default(),
+            restores: Restores::default(),
             history: History::default(),
             summary: Summary::default(),
             trace: None,
@@ -151,6 +156,12 @@ impl World {
 
     pub(crate) fn node(&mut self, id: NodeId) -> &mut Node {
         &mut self.nodes[id.0 as usize - 1]
+    }
+
+    /// A node as it is a member: with the data directory that it has in this history.
+    pub(crate) fn member(&self, id: NodeId) -> Member {
+        let store = store_in(id, self.restores.era);
+        Member { store, ..member(id) }
     }
 
     pub(crate) fn start_if_down(&mut self, id: NodeId) {
@@ -305,7 +316,8 @@ impl World {
         after_ns: u64,
         event: Event,
     ) {
-        self.queue.push(self.now_ns + after_ns, Addressed { to, boot, event, late_ns: 0 });
+        let addressed = Addressed { to, boot, event, late_ns: 0, era: self.restores.era };
+        self.queue.push(self.now_ns + after_ns, addressed);
     }
 
     /// Something that happens to no node.
@@ -347,7 +359,8 @@ impl World {
             }
             let is_late = self.chance(self.weather.late);
             let late_ns = if is_late { self.random.u64(0..self.weather.late_ns) } else { 0 };
-            let addressed = Addressed { to, boot: None, event: event.clone(), late_ns };
+            let era = self.restores.era;
+            let addressed = Addressed { to, boot: None, event: event.clone(), late_ns, era };
             self.queue.push(self.now_ns + after_ns + late_ns, addressed);
         }
     }
@@ -373,7 +386,7 @@ impl World {
     /// The next event, if it is due by `end_ns`. `false` when there is none.
     pub(crate) fn step(&mut self, end_ns: u64) -> bool {
         let Some((at_ns, addressed)) = self.queue.pop_until(end_ns) else { return false };
-        let Addressed { to, boot, event, late_ns } = addressed;
+        let Addressed { to, boot, event, late_ns, era } = addressed;
         self.now_ns = at_ns;
         let Some(plane) = event.plane() else {
             self.digest(to, &event);
@@ -388,6 +401,11 @@ impl World {
             return true;
         };
         if boot.is_some_and(|boot| boot != running.identity.boot) {
+            return true;
+        }
+        // What a peer of an ended history sent came over a connection that its hello did not open here.
+        if boot.is_none() && era != self.restores.era && !matches!(event, Event::Arrive { .. }) {
+            self.count("message of an ended history");
             return true;
         }
         self.summary.count_late(late_ns);
@@ -472,6 +490,7 @@ impl World {
             | Event::GiveUp { .. }
             | Event::Told { .. }
             | Event::Fault
+            | Event::Operate
             | Event::Strike { .. }
             | Event::Divide { .. }
             | Event::End { .. } => self.happen_outside(event),
@@ -484,6 +503,7 @@ impl World {
             Event::GiveUp { asker } => self.client_gives_up(asker),
             Event::Told { asker, told, by } => self.client_is_told(asker, told, by),
             Event::Fault => self.fault(),
+            Event::Operate => self.operate(),
             Event::Strike { node } => self.strike(node),
             Event::Divide { node, from, planes } => self.divide(node, from, planes),
             Event::End { end } => self.end(end),

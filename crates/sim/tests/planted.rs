@@ -36,6 +36,7 @@ const fn seeds(plant: Plant) -> u64 {
             | Bug::OldVoters
             | Bug::LateVoters
             | Bug::SnapshotForgetsOwner
+            | Bug::RestoreForgetsRemoved
             | Bug::SnapshotForgetsCeiling
             | Bug::IndexReset
             | Bug::IntervalRestarts

@@ -30,6 +30,10 @@ pub const PATH_ADMIN_PROMOTE: &str = "/admin/members/promote";
 pub const PATH_ADMIN_REMOVE: &str = "/admin/members/remove";
 /// The clock of the node that is asked, for operators.
 pub const PATH_ADMIN_CLOCK: &str = "/admin/clock";
+/// What moving the epoch would come to; changes nothing.
+pub const PATH_ADMIN_ADVANCE_PLAN: &str = "/admin/clock/plan";
+/// Moves the epoch: every later answer is above what is asked for.
+pub const PATH_ADMIN_ADVANCE: &str = "/admin/clock/advance";
 /// A backup of what the node that is asked has applied.
 pub const PATH_ADMIN_BACKUP: &str = "/admin/backup";
 /// Hands leadership to another voter.

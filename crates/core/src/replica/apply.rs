@@ -80,6 +80,7 @@ impl Replica {
         let took_ns = self.reservation.done(self.now_ns);
         self.publish();
         self.reports.push_back(Report::Granted { term, range, took_ns });
+        self.take_advance();
     }
 
     /// The term and range of the grant that an assignment gives this run: those that were assigned,

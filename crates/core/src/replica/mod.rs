@@ -9,6 +9,7 @@
 //! The shape (step function, persist-then-send as data) is that of etcd's raft; the library is its
 //! Rust port. Terms as in Ongaro's dissertation (2014).
 
+mod advance;
 mod apply;
 mod duties;
 mod operator;
@@ -37,6 +38,7 @@ use crate::quorum::Voters;
 use crate::state::{MembershipChange, State, is_recordable};
 use crate::translate;
 
+pub use advance::{ADVANCE_AHEAD_MAX_NS, ADVANCE_AHEAD_NS, Advance, AdvanceError};
 use duties::Duties;
 pub use operator::{LAG_MAX, NotCaughtUp, TransferError};
 use outbox::Outbox;

@@ -1,7 +1,7 @@
 //! What a replica tells its surroundings: reports for logs, metrics and acknowledgements, what is
 //! fatal, and where it stands. No decision reads any of it back.
 
-use epicepoch_wire::{LogIndex, NodeId, Term};
+use epicepoch_wire::{Epoch, LogIndex, NodeId, Term};
 use thiserror::Error;
 
 use crate::publication::{EpochRange, Role};
@@ -51,6 +51,11 @@ pub enum Report {
         nonce: u64,
         /// What became of it.
         outcome: Outcome,
+    },
+    /// From now on every answer of the cluster is above this epoch, as an operator asked.
+    Advanced {
+        /// It.
+        to: Epoch,
     },
     /// This node is no member any more.
     Removed,

@@ -3,7 +3,7 @@
 
 use super::{Replica, ReplicaConfig, Report};
 use crate::planted::{self, Bug, safety_assert};
-use crate::state::{Command, Owner};
+use crate::state::{Command, Owner, WIDTH_MIN_NS};
 use epicepoch_wire::{Epoch, Term};
 use raft::StateRole;
 
@@ -16,6 +16,8 @@ pub(super) struct Reservation {
     pending: Option<Pending>,
     /// Consecutive reservations that missed their deadline.
     pub(super) missed: u32,
+    /// What the next range has to reach beyond, because an operator moves the epoch.
+    pub(super) advance: Option<Epoch>,
 }
 
 /// A reservation that was proposed.
@@ -32,7 +34,7 @@ impl Reservation {
     pub(super) fn new(config: &ReplicaConfig) -> Self {
         let window_ns = config.reservation_ns;
         let deadline_ticks = (window_ns / 2 / config.tick_ns).max(1) as usize;
-        Self { window_ns, deadline_ticks, pending: None, missed: 0 }
+        Self { window_ns, deadline_ticks, pending: None, missed: 0, advance: None }
     }
 
     /// Leadership ended: nothing is under way any more. Misses are counted per leadership.
@@ -41,6 +43,7 @@ impl Reservation {
             self.pending = None;
         }
         self.missed = 0;
+        self.advance = None;
     }
 
     /// The range was assigned; returns how long it took, nanoseconds.
@@ -57,7 +60,8 @@ impl Reservation {
     /// is used, and two election timeouts remain for a transfer that drops proposals.
     fn is_due(&self, high: Epoch, trusted_ns: u64) -> bool {
         let remaining_ns = high.0.saturating_sub(trusted_ns);
-        self.pending.is_none() && remaining_ns <= self.window_ns / 5 * 3
+        let is_used = remaining_ns <= self.window_ns / 5 * 3;
+        self.pending.is_none() && (is_used || self.advance.is_some())
     }
 
     /// One more tick in which a quorum was heard: counts the deadline, half a window, that the
@@ -106,6 +110,8 @@ impl Replica {
         let owner = Owner { term: Term(raft.term), node: me.node, boot: me.boot };
         let window_ns = self.config.reservation_ns;
         let until = Epoch(self.trusted_ns.saturating_add(window_ns));
+        let beyond = self.reservation.advance.map(|to| Epoch(to.0.saturating_add(WIDTH_MIN_NS)));
+        let until = beyond.map_or(until, |beyond| until.max(beyond));
         // Equal proposals need equal bounds: a bug that has them rounds to whole windows.
         let until = if planted::is(Bug::EqualProposals) {
             Epoch(until.0.next_multiple_of(window_ns))

@@ -3,6 +3,7 @@
 
 mod support;
 
+mod advance;
 mod chaos;
 mod disks;
 mod election;

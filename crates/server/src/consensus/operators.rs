@@ -5,10 +5,10 @@
 use std::time::Duration;
 
 use epicepoch_core::publication::{Published, Role};
-use epicepoch_core::replica::{ChangeError, Replica, TransferError};
+use epicepoch_core::replica::{Advance, AdvanceError, ChangeError, Replica, TransferError};
 use epicepoch_core::state::{MembershipChange, MembershipStep, Outcome};
-use epicepoch_wire::NodeId;
 use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::{Epoch, NodeId};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
@@ -29,6 +29,8 @@ pub(crate) enum Wish {
     Clock,
     /// A backup, of what this node has applied.
     Backup,
+    /// Every later answer above this, at most so far ahead of the clock; or what that would come to.
+    Advance { to: Epoch, allowed_ns: u64, is_plan: bool },
     /// Another leader: this one, or the most up-to-date voter.
     Transfer(Option<NodeId>),
     /// Other members.
@@ -115,6 +117,7 @@ struct Pending {
 #[derive(Debug)]
 enum What {
     Transfer { to: NodeId },
+    Advance { advance: Advance, is_done: bool },
     Change { change: MembershipChange, is_applied: bool },
 }
 
@@ -139,6 +142,20 @@ impl Operators {
             }
             Wish::Clock => return drop(answer.send(Ok(clock(replica)))),
             Wish::Backup => return drop(answer.send(Ok(backup(replica)))),
+            Wish::Advance { to, allowed_ns, is_plan: true } => {
+                let plan = replica.plan_advance(to, allowed_ns);
+                let plan = plan.map(|plan| planned(&plan)).map_err(|it| advance_denied(&it));
+                return drop(answer.send(plan));
+            }
+            Wish::Advance { to, allowed_ns, is_plan: false } => {
+                tracing::warn!(to = to.0, allowed_ns, "the epoch is to be moved");
+                replica
+                    .advance(now_ns, to, allowed_ns)
+                    .map(|advance| {
+                        (What::Advance { advance, is_done: false }, nanos(CHANGE_TIMEOUT))
+                    })
+                    .map_err(|error| advance_denied(&error))
+            }
             Wish::Transfer(to) => replica
                 .hand_over_asked(now_ns, to)
                 .map(|to| (What::Transfer { to }, nanos(election * TRANSFER_ELECTIONS)))
@@ -165,7 +182,7 @@ impl Operators {
     pub(super) fn note_change(&mut self, of: u64, outcome: &Outcome) {
         let is_meant = |pending: &Pending| match &pending.what {
             What::Change { change, .. } => change.nonce == of,
-            What::Transfer { .. } => false,
+            What::Transfer { .. } | What::Advance { .. } => false,
         };
         let Some(at) = self.pending.iter().position(is_meant) else { return };
         if let Outcome::Refused(reason) = outcome {
@@ -174,6 +191,15 @@ impl Operators {
         }
         if let What::Change { is_applied, .. } = &mut self.pending[at].what {
             *is_applied = true;
+        }
+    }
+
+    /// Every answer is above `to` from now on.
+    pub(super) fn note_advance(&mut self, reached: Epoch) {
+        for pending in &mut self.pending {
+            if let What::Advance { advance, is_done } = &mut pending.what {
+                *is_done |= advance.to <= reached;
+            }
         }
     }
 
@@ -219,6 +245,17 @@ impl Pending {
                 Some(Ok(changed(change)))
             }
             What::Change { .. } => is_late.then(|| Err(unsettled())),
+            What::Advance { advance, is_done: true } => {
+                let took_ms = (now_ns - self.since_ns) as f64 / 1e6;
+                let mut document = planned(advance);
+                document["tookMs"] = json!(took_ms);
+                Some(Ok(document))
+            }
+            // Whoever leads next may find it reserved, or not.
+            What::Advance { .. } if published.role != Role::Leader => {
+                Some(Err(unsettled_advance()))
+            }
+            What::Advance { .. } => is_late.then(|| Err(unsettled_advance())),
         }
     }
 }
@@ -227,6 +264,33 @@ fn unsettled() -> Denied {
     let text =
         "it was begun, and whether it is done is not known; look with: epicepoch member list";
     Denied::new(ErrorCode::Unsettled, text)
+}
+
+fn unsettled_advance() -> Denied {
+    let text = "it was begun, and whether it is done is not known: leadership was lost, or no quorum \
+                answered; give the order again, it does no harm";
+    Denied::new(ErrorCode::Unsettled, text)
+}
+
+fn advance_denied(error: &AdvanceError) -> Denied {
+    let code = match error {
+        AdvanceError::NotLeader => ErrorCode::NotLeader,
+        AdvanceError::NotServing | AdvanceError::Busy => ErrorCode::Busy,
+        // The others, and those of a later core: as things are, it cannot be done.
+        _ => ErrorCode::Refused,
+    };
+    Denied::new(code, error.to_string())
+}
+
+/// Epochs are Unix nanoseconds as text: they exceed what many readers hold exactly.
+fn planned(advance: &Advance) -> Value {
+    json!({
+        "to": advance.to.0.to_string(),
+        "ceiling": advance.ceiling.0.to_string(),
+        "ceilingAfter": advance.ceiling_after.0.to_string(),
+        "aheadMs": advance.ahead_ns as f64 / 1e6,
+        "isDone": advance.is_done,
+    })
 }
 
 fn not_leader() -> Denied {

@@ -434,6 +434,9 @@ impl Plane {
             if let Report::Changed { nonce, outcome } = &report {
                 self.operators.note_change(*nonce, outcome);
             }
+            if let Report::Advanced { to } = &report {
+                self.operators.note_advance(*to);
+            }
             self.tell(report);
         }
         if !self.operators.is_idle() {
@@ -497,6 +500,9 @@ impl Plane {
             Report::Compacted { to } => tracing::debug!(to = to.0, "log compacted"),
             Report::Changed { nonce, outcome } => {
                 tracing::info!(nonce, ?outcome, "membership change");
+            }
+            Report::Advanced { to } => {
+                tracing::warn!(to = to.0, "an operator has moved the epoch: answers are above it");
             }
             Report::Removed => {
                 self.shared.health.is_removed.store(true, Ordering::Relaxed);

@@ -35,6 +35,8 @@ pub(super) fn document(
         |of_ns: u64, from_ns: u64| (i128::from(of_ns) - i128::from(from_ns)) as f64 / 1e6;
     let trusted_ns = clock.trusted_ns(reading.monotonic_ns);
     let is_leader = published.leader == Some(published.identity.node);
+    // Of a leader that has stamped anything: how far its last answer is behind.
+    let epoch = Some(shared.allocator.epoch()).filter(|epoch| is_leader && *epoch > Epoch(0));
     let peers = clock.peer_offsets().into_iter();
     let peers = peers.map(|(node, ns)| json!({"nodeID": node.0, "offsetMs": ns as f64 / 1e6}));
     json!({
@@ -48,6 +50,8 @@ pub(super) fn document(
         "wall": reading.wall_ns.to_string(),
         "offsetMs": apart_ms(reading.wall_ns, trusted_ns),
         "ceiling": ceiling.0.to_string(),
+        "epoch": epoch.map(|epoch| epoch.0.to_string()),
+        "lagMs": epoch.map(|epoch| apart_ms(reading.wall_ns, epoch.0)),
         "leadMs": apart_ms(ceiling.0, reading.wall_ns),
         "reservationMs": shared.config.reservation.as_millis() as u64,
         "peers": peers.collect::<Vec<_>>(),

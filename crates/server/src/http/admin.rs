@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use epicepoch_core::replica::{ADVANCE_AHEAD_MAX_NS, ADVANCE_AHEAD_NS};
 use epicepoch_core::state::MembershipStep;
 use epicepoch_core::state::is_recordable;
-use epicepoch_wire::NodeId;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::{Epoch, NodeId};
 use tokio::time::{sleep, timeout};
 
 use crate::config::{host_and_port, is_loopback};
@@ -32,6 +33,8 @@ pub(crate) enum Admin {
     Promote,
     Remove,
     Transfer,
+    AdvancePlan,
+    Advance,
 }
 
 impl Admin {
@@ -39,8 +42,8 @@ impl Admin {
     #[cfg(test)]
     pub(crate) const fn changes(self) -> bool {
         match self {
-            Self::Members | Self::Clock | Self::Backup => false,
-            Self::Add | Self::Promote | Self::Remove | Self::Transfer => true,
+            Self::Members | Self::Clock | Self::Backup | Self::AdvancePlan => false,
+            Self::Add | Self::Promote | Self::Remove | Self::Transfer | Self::Advance => true,
         }
     }
 }
@@ -67,6 +70,7 @@ pub(crate) fn order(admin: Admin, query: Option<&str>) -> Result<Order, Denied> 
         Admin::Promote => &["id", "remove"],
         Admin::Remove => &["id"],
         Admin::Transfer => &["to"],
+        Admin::AdvancePlan | Admin::Advance => &["to", "ahead_max_ms"],
     };
     let given = parameters(query, allowed)?;
     let node = |name: &'static str| given.get(name).map(|text| node_id(name, text)).transpose();
@@ -76,6 +80,21 @@ pub(crate) fn order(admin: Admin, query: Option<&str>) -> Result<Order, Denied> 
         Admin::Clock => Order::Plain(Wish::Clock),
         Admin::Backup => Order::Plain(Wish::Backup),
         Admin::Transfer => Order::Plain(Wish::Transfer(node("to")?)),
+        Admin::AdvancePlan | Admin::Advance => {
+            let to = given.get("to").ok_or_else(|| missing("to"))?;
+            let to = epoch(to).ok_or_else(|| {
+                bad(format!("to is {to:?}; allowed is Unix time in nanoseconds, from 1"))
+            })?;
+            let allowed_ns = match given.get("ahead_max_ms") {
+                Some(text) => ahead_max_ns(text).ok_or_else(|| {
+                    bad(format!(
+                        "ahead_max_ms is {text:?}; allowed is a number of milliseconds up to 366 days"
+                    ))
+                })?,
+                None => ADVANCE_AHEAD_NS,
+            };
+            Order::Plain(Wish::Advance { to, allowed_ns, is_plan: admin == Admin::AdvancePlan })
+        }
         Admin::Remove => Order::Plain(Wish::Change(vec![MembershipStep::Remove(required("id")?)])),
         Admin::Promote => {
             let promoted = MembershipStep::Promote(required("id")?);
@@ -186,11 +205,25 @@ fn parameters<'a>(
 }
 
 fn node_id(name: &str, text: &str) -> Result<NodeId, Denied> {
-    let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let number = is_plain.then(|| text.parse().ok()).flatten().filter(|number| *number != 0);
-    number
+    plain(text)
+        .filter(|number| *number != 0)
         .map(NodeId)
         .ok_or_else(|| bad(format!("{name} is {text:?}; allowed is a node id from 1")))
+}
+
+/// Unix nanoseconds as plain digits.
+fn epoch(text: &str) -> Option<Epoch> {
+    plain(text).filter(|number| *number != 0).map(Epoch)
+}
+
+/// Milliseconds as plain digits, in nanoseconds, within what may be allowed at all.
+fn ahead_max_ns(text: &str) -> Option<u64> {
+    plain(text)?.checked_mul(1_000_000).filter(|ns| *ns <= ADVANCE_AHEAD_MAX_NS)
+}
+
+fn plain(text: &str) -> Option<u64> {
+    let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_plain.then(|| text.parse().ok()).flatten()
 }
 
 fn missing(name: &str) -> Denied {
@@ -224,6 +257,14 @@ mod tests {
         assert!(
             matches!(added, Order::Add { node: NodeId(4), raft_addr } if raft_addr == "[::1]:60004")
         );
+        let advance = |query| match order(Admin::Advance, Some(query)) {
+            Ok(Order::Plain(Wish::Advance { to, allowed_ns, is_plan: false })) => {
+                (to.0, allowed_ns)
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(advance("to=17"), (17, ADVANCE_AHEAD_NS));
+        assert_eq!(advance("to=17&ahead_max_ms=31622400000"), (17, ADVANCE_AHEAD_MAX_NS));
         assert!(matches!(order(Admin::Transfer, None), Ok(Order::Plain(Wish::Transfer(None)))));
     }
 
@@ -241,6 +282,12 @@ mod tests {
             (Admin::Add, "id=4&raft_addr=n4", "raft_addr is"),
             (Admin::Add, "id=4&raft_addr=n4:0", "raft_addr is"),
             (Admin::Members, "id=4", "allowed: none"),
+            (Admin::Advance, "", "to is missing"),
+            (Admin::Advance, "to=0", "to is"),
+            (Admin::Advance, "to=-1", "to is"),
+            (Admin::Advance, "to=1&ahead_max_ms=1h", "ahead_max_ms is"),
+            (Admin::Advance, "to=1&ahead_max_ms=31622400001", "ahead_max_ms is"),
+            (Admin::AdvancePlan, "to=1&force=1", "no parameter"),
         ] {
             assert!(refused(admin, query).contains(part), "{query}: {}", refused(admin, query));
         }

@@ -1,0 +1,159 @@
+//! `epicepoch clock advance-to`: the epoch is moved by hand, above what another oracle gave, say. It
+//! says what that would come to, and does it only when it is told `--yes`: nothing takes it back.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use anyhow::anyhow;
+use clap::{Arg, ArgMatches, Command};
+use epicepoch_wire::http::{PATH_ADMIN_ADVANCE, PATH_ADMIN_ADVANCE_PLAN};
+use epicepoch_wire::{Epoch, Timestamp};
+use serde_json::Value;
+
+use crate::commands::{client_arguments, json, switch, text};
+use crate::encode;
+use crate::failure::Failure;
+use crate::moment;
+use crate::operator::{self, Order};
+use crate::settings::whole_number;
+use crate::sources::Environment;
+
+pub(super) fn command() -> Command {
+    Command::new("advance-to")
+        .about("Move the epoch: every later answer is above TIME; nothing takes it back")
+        .long_about(
+            "Move the epoch: every answer to a request that begins when this has returned is above \
+             TIME. For a move from another oracle, or when a timestamp is known that should lie \
+             below. Without --yes it says what would come of it, and changes nothing. Ahead of the \
+             clock, epochs move by the least step, or stand still while the index goes on, until \
+             time has caught up: no request fails, and nothing makes that wait shorter.",
+        )
+        .after_help(
+            "Examples:\n  epicepoch clock advance-to 2026-11-22T12:00:00Z --addr n1:8080\n  \
+             epicepoch clock advance-to 17979cfe362a00000000000000000005 --yes\n  \
+             epicepoch clock advance-to 1700000000000ms --ahead-max 2d --yes\n\n\
+             TIME is RFC 3339 with an offset, Unix time with its unit, or a timestamp of 32 \
+             hexadecimal digits: then every answer is above its epoch.\n\n\
+             The order is taken from the leader's own machine, or from where ADMIN_FROM of the nodes \
+             allows.\n\n\
+             Exit codes: 0 done, or shown without --yes; 1 refused, with the reason; 2 wrong usage.",
+        )
+        .arg(Arg::new("time").value_name("TIME").required(true).help("What to move the epoch to"))
+        .arg(switch("yes", "Do it"))
+        .arg(switch("dry-run", "Only say what would come of it, as without --yes").conflicts_with("yes"))
+        .arg(
+            text("ahead-max", "TIME", "How far ahead of the clock it may be, up to 366d")
+                .default_value("1h"),
+        )
+        .args(client_arguments())
+        .arg(json())
+}
+
+pub(super) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
+    let given = |name: &str| matches.get_one::<String>(name).map_or("", String::as_str);
+    let to = epoch(given("time")).map_err(Failure::usage)?;
+    let allowed_ms = span_ms(given("ahead-max")).ok_or_else(|| {
+        Failure::usage(anyhow!(
+            "--ahead-max is {:?}; allowed is a whole number of s, m, h or d, up to 366d",
+            given("ahead-max")
+        ))
+    })?;
+    let parameters =
+        [("to", Some(to.0.to_string())), ("ahead_max_ms", Some(allowed_ms.to_string()))];
+    let is_done = matches.get_flag("yes");
+    let order = if is_done {
+        Order::change(PATH_ADMIN_ADVANCE, &parameters)
+    } else {
+        Order::look_with(PATH_ADMIN_ADVANCE_PLAN, &parameters)
+    };
+    let document = order.give(matches, environment)?;
+    operator::print(matches, &document, |document| said(document, is_done))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The epoch of a timestamp, or of a time.
+fn epoch(text: &str) -> Result<Epoch, anyhow::Error> {
+    if let Ok(timestamp) = text.parse::<Timestamp>() {
+        return Ok(timestamp.epoch);
+    }
+    Ok(Epoch(encode::unix_ns(text, SystemTime::now())?))
+}
+
+/// A whole number of seconds, minutes, hours or days, in milliseconds, within what can be allowed.
+fn span_ms(text: &str) -> Option<u64> {
+    let units = [("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
+    let (number, ms) = units.iter().find_map(|(unit, ms)| Some((text.strip_suffix(unit)?, *ms)))?;
+    whole_number(number)?.checked_mul(ms).filter(|ms| *ms <= AHEAD_MS_MAX)
+}
+
+fn said(document: &Value, is_done: bool) -> Option<String> {
+    let epoch = |name: &str| document[name].as_str()?.parse().ok().map(Epoch);
+    let (to, ceiling, after) = (epoch("to")?, epoch("ceiling")?, epoch("ceilingAfter")?);
+    let ahead_ms = document["aheadMs"].as_f64()?;
+    let time = moment::time(to);
+    let mut text = match (is_done, document["isDone"].as_bool()?) {
+        (_, true) => format!("every answer is above {time} already: nothing has to be done\n"),
+        (true, false) => format!("every answer is above {time} from now on\n"),
+        (false, false) => format!("every answer would be above {time}\n"),
+    };
+    if after > ceiling {
+        let (from, to) = (moment::time(ceiling), moment::time(after));
+        let goes = if is_done { "went" } else { "would go" };
+        let _infallible = writeln!(text, "the ceiling {goes} from {from} to {to} or later");
+    }
+    if ahead_ms > 0.0 {
+        let _infallible = writeln!(
+            text,
+            "that is {:.1} s ahead of the clock: epochs move by the least step, or stand still while \
+             the index goes on, until time has caught up at {time}",
+            ahead_ms / 1e3
+        );
+    }
+    if !is_done {
+        text += "nothing was changed; with --yes it is\n";
+    }
+    Some(text)
+}
+
+/// The furthest that a leader can be allowed, whatever is said here: 366 days.
+const AHEAD_MS_MAX: u64 = 366 * 86_400_000;
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn times_and_timestamps_say_the_same() {
+        let golden = Epoch(1_700_000_000_000_000_000);
+        for text in ["2023-11-14T22:13:20Z", "1700000000s", "17979cfe362a00000000000000000005"] {
+            assert_eq!(epoch(text).ok(), Some(golden), "{text}");
+        }
+        for text in ["", "1700000000", "+1h", "17979cfe362a0000"] {
+            assert!(epoch(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn how_far_ahead_is_bounded() {
+        assert_eq!(
+            ["90s", "2m", "1h", "366d"].map(span_ms),
+            [90_000, 120_000, 3_600_000, 31_622_400_000].map(Some)
+        );
+        assert_eq!(["367d", "1", "h", "-1h", "1.5h", "1 h"].map(span_ms), [None; 6]);
+    }
+
+    #[test]
+    fn a_plan_says_until_when_epochs_stand_still_and_that_nothing_was_changed() {
+        let plan = json!({"to": "1700000060000000000", "ceiling": "1700000001000000000",
+                          "ceilingAfter": "1700000060000001000", "aheadMs": 60_000.0, "isDone": false});
+        let text = said(&plan, false).expect("a plan");
+        for words in ["would be above 2023-11-14T22:14:20", "60.0 s ahead", "nothing was changed"] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        let text = said(&plan, true).expect("an answer");
+        assert!(text.contains("from now on") && !text.contains("nothing"), "{text}");
+    }
+}

@@ -1,0 +1,110 @@
+//! The epoch is moved by an operator's command: under load, within a bound, and only when told to.
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use epicepoch_wire::Timestamp;
+
+use crate::clients::Calling;
+use crate::support::{Cluster, PATIENCE, Watch, wait_until};
+
+const MINUTE_NS: u64 = 60_000_000_000;
+
+fn ahead(ns: u64) -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is past 1970");
+    now.as_nanos() as u64 + ns
+}
+
+/// A timestamp that was asked for by the command line.
+fn taken(cluster: &Cluster) -> Timestamp {
+    let said = cluster.order(&["get"]);
+    said.split_whitespace().next().expect("a timestamp").parse().expect("a timestamp")
+}
+
+/// The highest ceiling that any node has applied.
+fn ceiling(cluster: &Cluster) -> u64 {
+    let output = cluster.operate(&["clock", "--json"]);
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let nodes = document["nodes"].as_array().expect("nodes").iter();
+    let ceilings = nodes.filter_map(|node| node["ceiling"].as_str()?.parse().ok());
+    ceilings.max().expect("a ceiling")
+}
+
+#[test]
+fn an_epoch_moved_ahead_under_load_costs_no_call_and_every_later_answer_is_above_it() {
+    let mut cluster = Cluster::start();
+    let watch = Watch::start(&cluster);
+    let calling = Calling::start(&cluster);
+    let leader = cluster.wait_for_leader();
+
+    // Too far ahead, and only looked at: nothing changes.
+    let far = format!("{}ns", ahead(120 * MINUTE_NS));
+    let words = ["ahead of the clock", "3600 s are allowed"];
+    cluster.assert_refused(&["clock", "advance-to", &far], &words);
+    cluster.assert_refused(&["clock", "advance-to", &far, "--yes"], &words);
+    let to = ahead(30 * MINUTE_NS);
+    let time = format!("{to}ns");
+    for order in [&["clock", "advance-to", &time][..], &["clock", "advance-to", &time, "--dry-run"]]
+    {
+        let said = cluster.order(order);
+        assert!(said.contains("would be above") && said.contains("nothing was changed"), "{said}");
+    }
+    assert!(ceiling(&cluster) < to, "a plan has changed something");
+    assert!(taken(&cluster).epoch.0 < to, "a plan has changed something");
+
+    let said = cluster.order(&["clock", "advance-to", &time, "--yes"]);
+    assert!(said.contains("from now on") && said.contains("stand still"), "{said}");
+    let first = taken(&cluster);
+    assert!(first.epoch.0 > to, "{first} is not above {to}");
+    assert!(ceiling(&cluster) > to);
+    // Once more it is nothing new.
+    let said = cluster.order(&["clock", "advance-to", &time, "--yes"]);
+    assert!(said.contains("already"), "{said}");
+    let table = cluster.operate(&["clock"]).stdout;
+    assert!(String::from_utf8_lossy(&table).contains("until time has caught up in"));
+
+    // Whoever leads next begins above it, too.
+    let from = Instant::now();
+    cluster.nodes[leader].kill();
+    watch.wait_for_service_since(Instant::now());
+    calling.wait_for_service_since(from);
+    assert!(taken(&cluster) > first);
+    cluster.nodes[leader].start();
+    cluster.wait_until_ready();
+    assert!(taken(&cluster).epoch.0 > to);
+
+    // Nothing makes it go back, and a window's worth needs no reservation.
+    let near = format!("{}ns", first.epoch.0 + 1_000);
+    cluster.order(&["clock", "advance-to", &near, "--yes"]);
+    assert!(taken(&cluster).epoch.0 > first.epoch.0 + 1_000);
+    cluster.assert_well();
+    let operations = calling.finish();
+    assert!(operations.len() > 100, "{} calls", operations.len());
+    watch.finish_with(&operations);
+}
+
+#[test]
+fn an_order_to_move_the_epoch_is_for_the_leader_and_needs_the_header() {
+    let cluster = Cluster::start();
+    let leader = cluster.wait_for_leader();
+    let follower = &cluster.nodes[cluster.others(leader)[0]];
+    let target = format!("/admin/clock/advance?to={}", ahead(MINUTE_NS));
+    let ask = |node: &crate::support::Node, method: &str, target: &str, headers: &[_]| {
+        node.ask_with(method, target, headers).expect("a node answers")
+    };
+    let by_operator = [("epicepoch-admin", "test")];
+    let got = ask(&cluster.nodes[leader], "POST", &target, &[]);
+    assert_eq!((got.status, got.error()), (403, Some("FORBIDDEN")), "{got:?}");
+    let got = ask(&cluster.nodes[leader], "GET", &target, &by_operator);
+    assert_eq!(got.status, 405, "{got:?}");
+    let got = ask(follower, "POST", &target, &by_operator);
+    assert_eq!((got.status, got.error()), (409, Some("NOT_LEADER")), "{got:?}");
+    let got = ask(&cluster.nodes[leader], "POST", "/admin/clock/advance?to=soon", &by_operator);
+    assert_eq!((got.status, got.error()), (400, Some("BAD_REQUEST")), "{got:?}");
+    let mut is_done = false;
+    wait_until("it is done", PATIENCE, || {
+        let got = ask(&cluster.nodes[leader], "POST", &target, &by_operator);
+        is_done = got.status == 200;
+        assert!(is_done || got.error() == Some("BUSY"), "{got:?}");
+        is_done
+    });
+}

@@ -1,0 +1,97 @@
+//! An operator moves the epoch: what is asked for is reserved first, what lies below is given up, and
+//! only then it is said to be done (S14).
+
+use epicepoch_core::replica::{ADVANCE_AHEAD_MAX_NS, AdvanceError, Report};
+use epicepoch_wire::Epoch;
+
+use crate::support::bench::Bench;
+
+const HOUR_NS: u64 = 3_600_000_000_000;
+
+fn advance(bench: &mut Bench, to: Epoch, allowed_ns: u64) -> Result<(), AdvanceError> {
+    let taken = bench.replica.advance(bench.now_ns, to, allowed_ns).map(|_| ());
+    bench.drain();
+    taken
+}
+
+fn range(bench: &Bench) -> (Epoch, Epoch) {
+    let grant = bench.shared.published().grant.expect("it serves");
+    (grant.range.low, grant.range.high)
+}
+
+fn is_told(bench: &Bench, to: Epoch) -> bool {
+    bench.reports.contains(&Report::Advanced { to })
+}
+
+#[test]
+fn what_is_owned_below_an_advance_is_given_up_in_the_step_that_says_so() {
+    let mut bench = Bench::led(&[1, 2, 3]);
+    let (low, high) = range(&bench);
+    let to = Epoch(low.0 + (high.0 - low.0) / 2);
+    assert_eq!(advance(&mut bench, to, HOUR_NS), Ok(()));
+    assert!(is_told(&bench, to));
+    assert_eq!(range(&bench), (to, high), "nothing had to be reserved");
+    // What lies below what is owned is done already, and takes nothing.
+    bench.reports.clear();
+    assert_eq!(advance(&mut bench, low, HOUR_NS), Ok(()));
+    assert!(is_told(&bench, low));
+    assert_eq!(range(&bench), (to, high));
+}
+
+#[test]
+fn an_advance_beyond_the_ceiling_is_done_once_it_is_reserved_by_a_quorum() {
+    let mut bench = Bench::led(&[1, 2, 3]);
+    let (low, high) = range(&bench);
+    let to = Epoch(high.0 + HOUR_NS / 2);
+    assert_eq!(advance(&mut bench, to, HOUR_NS), Ok(()));
+    assert!(!is_told(&bench, to), "nobody has acknowledged it");
+    assert_eq!(range(&bench), (low, high));
+    assert_eq!(advance(&mut bench, to, HOUR_NS), Err(AdvanceError::Busy));
+    for _ in 0..3 {
+        bench.ack_all(2);
+        bench.beats(1, &[2]);
+    }
+    bench.ack_all(2);
+    assert!(is_told(&bench, to));
+    let (low, high) = range(&bench);
+    assert_eq!(low, to);
+    assert!(high > to && bench.replica.ceiling() == high);
+}
+
+#[test]
+fn an_advance_too_far_ahead_is_refused_and_changes_nothing() {
+    let mut bench = Bench::led(&[1, 2, 3]);
+    let before = (range(&bench), bench.replica.ceiling(), bench.status().last);
+    let far = |ns: u64| Epoch(range(&Bench::led(&[1, 2, 3])).1.0 + ns);
+    let refused = advance(&mut bench, far(2 * HOUR_NS), HOUR_NS);
+    assert!(matches!(refused, Err(AdvanceError::TooFarAhead { allowed_ns: HOUR_NS, .. })));
+    let refused = advance(&mut bench, far(2 * ADVANCE_AHEAD_MAX_NS), u64::MAX);
+    assert!(matches!(refused, Err(AdvanceError::TooFarAhead { .. })), "{refused:?}");
+    // A plan is no order.
+    let plan = bench.replica.plan_advance(far(HOUR_NS / 2), HOUR_NS).expect("it can be had");
+    assert!(plan.ceiling_after > plan.to && plan.ceiling == before.1 && !plan.is_done);
+    bench.drain();
+    assert_eq!((range(&bench), bench.replica.ceiling(), bench.status().last), before);
+    let mut follower = Bench::new(&[1, 2, 3]);
+    assert_eq!(advance(&mut follower, Epoch(1), HOUR_NS), Err(AdvanceError::NotLeader));
+}
+
+#[test]
+fn an_advance_of_a_leader_that_is_deposed_is_never_said_to_be_done() {
+    let mut bench = Bench::led(&[1, 2, 3]);
+    let to = Epoch(range(&bench).1.0 + HOUR_NS / 2);
+    assert_eq!(advance(&mut bench, to, HOUR_NS), Ok(()));
+    let term = bench.status().term.0;
+    bench
+        .take(
+            2,
+            &crate::support::bench::message(
+                epicepoch_wire::raft_message::MessageKind::Heartbeat,
+                term + 1,
+            ),
+        )
+        .expect("taken");
+    bench.ticks(5);
+    assert!(bench.shared.published().grant.is_none());
+    assert!(!is_told(&bench, to));
+}

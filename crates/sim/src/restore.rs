@@ -1,0 +1,166 @@
+//! What operators of simulated clusters do against the loss of everything: they take backups, lose all
+//! disks at once, and found a new history of the cluster from what they have (S13). Nothing of the old
+//! history goes on, but messages of it may still be on their way.
+
+use epicepoch_core::restore::{FloorError, Grounds, Surroundings, WallSample};
+use epicepoch_core::restore::{backup, floor, genesis};
+use epicepoch_wire::backup::Backup;
+use epicepoch_wire::bootstrap::Member;
+use epicepoch_wire::{Epoch, NodeId};
+
+use crate::disk::Disk;
+use crate::history::Invariant;
+use crate::node::{CLOCK_OFFSET_MAX_NS, RESERVATION_NS, store_in};
+use crate::world::{MS, SECOND, World};
+
+/// Of so many seeds, operators restore in one.
+const RESTORED_SEEDS: u64 = 8;
+/// Histories that one run may begin.
+const RESTORES_MAX: u32 = 4;
+/// Longest time that a first member takes to say what its clock is.
+const SAMPLE_NS_MAX: u64 = 200 * MS;
+/// By how much a clock is wrong that must be noticed.
+const WRONG_NS: u64 = 10 * SECOND;
+
+/// What operators have, and have done.
+#[derive(Debug, Default)]
+pub(crate) struct Restores {
+    /// Backups of the history that goes on.
+    backups: Vec<Backup>,
+    /// Histories that were begun after the first one.
+    pub(crate) era: u32,
+}
+
+impl World {
+    /// Whether operators restore in this run. Not drawn, so that other runs are what they would be
+    /// without.
+    pub(crate) const fn is_restored(&self) -> bool {
+        self.seed() % RESTORED_SEEDS == 5
+    }
+
+    /// Takes a backup, or loses everything and goes on from one that was taken.
+    pub(crate) fn back_up_or_restore(&mut self) {
+        let is_over = self.restores.era >= RESTORES_MAX;
+        if self.restores.backups.is_empty() || is_over || self.random.u32(0..10) < 7 {
+            self.back_up();
+        } else {
+            self.restore();
+        }
+    }
+
+    /// Any node that runs says what it has applied, however far that is behind.
+    fn back_up(&mut self) {
+        let node = self.any();
+        let wall_ns = self.at(node).clock.wall_ns(self.now_ns);
+        let Some(running) = &self.at(node).running else { return };
+        let around = Surroundings {
+            name: "simulated".into(),
+            wall_ns,
+            reservation_ms: RESERVATION_NS / MS,
+            clock_offset_max_ms: CLOCK_OFFSET_MAX_NS / MS,
+        };
+        let backup = backup(running.replica.state(), running.replica.applied(), around);
+        self.count("backup taken");
+        self.restores.backups.push(backup);
+    }
+
+    /// Everything is lost at once. The operator gives the first members one of the backups, old or new.
+    fn restore(&mut self) {
+        let at = self.random.usize(0..self.restores.backups.len());
+        let backup = self.restores.backups[at].clone();
+        for id in self.ids() {
+            self.crash(id);
+        }
+        let first = self.first_members(&backup);
+        self.refuse_wrong_clock(&backup, &first);
+        let grounds = self.grounds(&first);
+        let found = floor(Some(&backup), &grounds).and_then(|floor| {
+            let drawn = self.random.u64(..);
+            genesis(&backup, first, floor, grounds.own.1, drawn)
+        });
+        let genesis = match found {
+            Ok(genesis) => genesis,
+            Err(error) => {
+                let what = || format!("right clocks prove no floor: {error}");
+                return self.history.violate(Invariant::Restored, what);
+            }
+        };
+        self.count("restored from a backup");
+        self.note(|| format!("all is lost, and a history begins above {}", genesis.floor));
+        self.history.restored(genesis.floor, &backup.removed);
+        // As operators are told to: the next backup is one of the history that has begun.
+        self.restores.backups.clear();
+        self.restores.era += 1;
+        let era = self.restores.era;
+        self.genesis = genesis;
+        for id in self.ids() {
+            let is_first = self.genesis.members.iter().any(|member| member.node == id);
+            let mut disk = Disk::founded(&self.genesis, is_first);
+            let is_real = self.at(id).disk.is_real();
+            disk.write_ns = self.at(id).disk.write_ns;
+            let store = store_in(id, era);
+            if !is_first {
+                disk.make_empty();
+            } else if is_real {
+                disk.make_real(id, store);
+            }
+            let node = self.node(id);
+            (node.disk, node.store) = (disk, store);
+            self.start_later(id);
+        }
+    }
+
+    /// As many as the first history had, none of them with an id that was removed; their directories
+    /// are those of the history that begins.
+    fn first_members(&self, backup: &Backup) -> Vec<Member> {
+        let era = self.restores.era + 1;
+        let member = |id: NodeId| Member { store: store_in(id, era), ..self.member(id) };
+        let may = |id: &NodeId| {
+            let members = vec![member(*id)];
+            let refused = genesis(backup, members, Epoch(0), backup.taken_ns, 0);
+            !matches!(refused, Err(FloorError::RemovedId(_)))
+        };
+        self.ids().filter(may).take(self.nemesis.voters as usize).map(member).collect()
+    }
+
+    /// What the founder, the first of them, knows of the clocks: each answer took a while to come, and
+    /// may have been on its way for all of that or none.
+    fn grounds(&mut self, first: &[Member]) -> Grounds {
+        let now_ns = self.now_ns;
+        let founder = first[0].node;
+        let mut others = Vec::new();
+        for member in &first[1..] {
+            let took_ns = self.random.u64(0..=SAMPLE_NS_MAX);
+            let (before_ns, age_ns) = (self.random.u64(0..=took_ns), self.random.u64(0..SECOND));
+            let wall_ns = self.at(member.node).clock.wall_ns(now_ns) - before_ns - age_ns;
+            others.push(WallSample { node: member.node, wall_ns, took_ns, age_ns });
+        }
+        Grounds {
+            by_hand: None,
+            own: (founder, self.at(founder).clock.wall_ns(now_ns)),
+            others,
+            reservation_ns: RESERVATION_NS,
+            bound_ns: CLOCK_OFFSET_MAX_NS,
+        }
+    }
+
+    /// A clock that is wrong by far proves nothing: another one says so, or the backup does.
+    fn refuse_wrong_clock(&mut self, backup: &Backup, first: &[Member]) {
+        let mut grounds = self.grounds(first);
+        let is_ahead = self.random.bool();
+        match grounds.others.first_mut() {
+            Some(other) if is_ahead => other.wall_ns += WRONG_NS,
+            Some(other) => other.wall_ns -= WRONG_NS,
+            None => grounds.own.1 = backup.taken_ns - WRONG_NS,
+        }
+        match floor(Some(backup), &grounds) {
+            Err(FloorError::ClocksDisagree { .. } | FloorError::BeforeBackup { .. }) => {
+                self.count("restore refused: wrong clock");
+            }
+            other => {
+                let what = || format!("a wrong clock is taken for a proof: {other:?}");
+                self.history.violate(Invariant::Restored, what);
+            }
+        }
+    }
+}
