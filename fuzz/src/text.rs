@@ -5,7 +5,7 @@ use std::path::Path;
 
 use epicepoch_bench::http1::{BODY_LEN_MAX, parse_response};
 use epicepoch_bench::http2::session::STREAM_WINDOW;
-use epicepoch_bench::http2::{Event, Session, SessionError};
+use epicepoch_bench::http2::{Event, Request, Session, SessionError};
 use epicepoch_bench::slo::Slo;
 use epicepoch_client::Members;
 use epicepoch_server::config::MAX_N;
@@ -183,7 +183,7 @@ type Http2Events = (Vec<(usize, u16, usize, Option<String>)>, Vec<u8>, Option<Se
 /// What the bytes meant, read in parts of so many bytes.
 fn http2_events(depth: usize, bytes: &[u8], part: usize) -> Http2Events {
     let mut out = Vec::new();
-    let mut session = Session::new(depth, "/timestamp", "node:8080", &mut out);
+    let mut session = Session::new(depth, Request::new("/timestamp", "node:8080", None), &mut out);
     let (mut seen, mut at) = (Vec::new(), 0);
     for end in (0..bytes.len()).step_by(part).map(|from| (from + part).min(bytes.len())) {
         loop {

@@ -3,7 +3,7 @@
 
 use epicepoch_bench::http2::frame::{self, Frame, ID_MAX, code, flag, kind, setting};
 use epicepoch_bench::http2::session::{CONNECTION_WINDOW, SPAN_MAX, STREAM_WINDOW};
-use epicepoch_bench::http2::{Event, Session, SessionError};
+use epicepoch_bench::http2::{Event, Request, Session, SessionError};
 
 /// A session and what the peer writes to it.
 struct Script {
@@ -34,6 +34,10 @@ const WHOLE: u8 = flag::END_HEADERS;
 /// `:status 200` of the static table.
 const OK: u8 = 0x88;
 
+fn request() -> Request {
+    Request::new("/timestamp", "node:8080", None)
+}
+
 impl Script {
     /// The peer's settings have come.
     fn new(depth: usize, settings: &[(u16, u32)]) -> Self {
@@ -48,7 +52,7 @@ impl Script {
 
     fn unready(depth: usize) -> Self {
         let mut out = Vec::new();
-        let session = Session::new(depth, "/timestamp", "node:8080", &mut out);
+        let session = Session::new(depth, request(), &mut out);
         Self { session, out: Vec::new(), input: Vec::new() }
     }
 
@@ -56,8 +60,7 @@ impl Script {
     fn beginning_at(first_id: u32, depth: usize) -> Self {
         let mut script = Self::unready(depth);
         let mut out = Vec::new();
-        script.session =
-            Session::beginning_at(first_id, depth, "/timestamp", "node:8080", &mut out);
+        script.session = Session::beginning_at(first_id, depth, request(), &mut out);
         frame::put_settings(&mut script.input, &[]);
         assert_eq!(script.take().unwrap(), []);
         script.out.clear();
@@ -124,7 +127,7 @@ fn literal(name: &str, value: &str) -> Vec<u8> {
 #[test]
 fn it_begins_with_the_preface_and_what_it_can_take() {
     let mut out = Vec::new();
-    let session = Session::new(1, "/", "node", &mut out);
+    let session = Session::new(1, Request::new("/", "node", None), &mut out);
     assert!(!session.is_ready());
     let frames = out.strip_prefix(frame::PREFACE).expect("the preface comes first");
     assert_eq!(kinds(frames), [(kind::SETTINGS, 0, 0), (kind::WINDOW_UPDATE, 0, 0)]);

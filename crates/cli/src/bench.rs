@@ -88,7 +88,8 @@ fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode,
     let (client, deadline) = addresses::client(matches, environment)?;
     let members = addresses::block_on(client.members(deadline))??;
     let tls = addresses::tls(matches, environment)?;
-    let config = RunConfig { targets: targets(&members)?, tls, ..config };
+    let token = addresses::token(matches, environment)?;
+    let config = RunConfig { targets: targets(&members)?, tls, token, ..config };
 
     // Both are measured as near to the run as it goes.
     let whole = matches.get_flag("floor").then(|| floor(matches)).transpose()?;

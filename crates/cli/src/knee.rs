@@ -63,7 +63,8 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     let (client, deadline) = addresses::client(matches, environment)?;
     let members = addresses::block_on(client.members(deadline))??;
     let tls = addresses::tls(matches, environment)?;
-    let step = RunConfig { targets: bench::targets(&members)?, tls, ..config };
+    let token = addresses::token(matches, environment)?;
+    let step = RunConfig { targets: bench::targets(&members)?, tls, token, ..config };
     let floor = bench::floor(matches)?;
     let record = FloorRecord::new(&floor);
     let config = KneeConfig { step, factor, p99_max, failures_max, floor: Some(floor) };

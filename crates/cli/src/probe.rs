@@ -56,8 +56,9 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     account.targets = targets.len();
     let addrs: Vec<&str> = targets.iter().map(|it| it.name.as_str()).collect();
     tracing::info!(nodes = addrs.join(","), "probing");
-    let vigil =
-        Vigil::start(RunConfig { targets, tls: addresses::tls(matches, environment)?, ..config });
+    let (tls, token) =
+        (addresses::tls(matches, environment)?, addresses::token(matches, environment)?);
+    let vigil = Vigil::start(RunConfig { targets, tls, token, ..config });
     watch(&vigil, &mut account, &exporter, &stopped);
     account.add(&vigil.stop());
     exporter.set(account.render());

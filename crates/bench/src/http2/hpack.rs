@@ -224,11 +224,13 @@ pub(crate) fn string(block: &mut &[u8], prefix: u32, text: &mut Vec<u8>) -> Resu
 /// The header block of a `GET`, as often as it is asked for on one connection.
 #[derive(Debug)]
 pub struct Request {
-    /// The first time: the peer puts path and authority into its table.
+    /// The first time: the peer puts what differs from its own table into it.
     first: Vec<u8>,
     /// Without the table.
     plain: Vec<u8>,
-    /// What the peer's table must hold for [`AGAIN`].
+    /// From then on: entries of the peer's table.
+    again: Vec<u8>,
+    /// What the peer's table must hold for that.
     table_len: usize,
     state: Table,
 }
@@ -244,25 +246,28 @@ enum Table {
 }
 
 impl Request {
-    /// For one path and one authority.
+    /// For one path and one authority, with a header `authorization` if there is a value for it.
     #[must_use]
-    pub fn new(path: &str, authority: &str) -> Self {
-        let block = |literal: u8| {
+    pub fn new(path: &str, authority: &str, authorization: Option<&str>) -> Self {
+        let mut fields = vec![(PATH, ":path", path), (AUTHORITY, ":authority", authority)];
+        fields.extend(authorization.map(|value| (AUTHORIZATION, "authorization", value)));
+        let block = |literal: u8, prefix: u8| {
             let mut block = vec![METHOD_GET, SCHEME_HTTP];
-            for (index, value) in [(PATH, path), (AUTHORITY, authority)] {
-                // Both indexes fit into the prefix of either literal.
-                block.push(literal | index);
+            for (index, _, value) in &fields {
+                let most = (1 << prefix) - 1;
+                block.push(literal | *index.min(&most));
+                if *index >= most {
+                    block.push(index - most);
+                }
                 put_string(&mut block, value);
             }
             block
         };
-        let lens = [":path".len() + path.len(), ":authority".len() + authority.len()];
-        Self {
-            first: block(KEPT),
-            plain: block(0),
-            table_len: lens.iter().map(|len| len + ENTRY_OVERHEAD).sum(),
-            state: Table::Empty,
-        }
+        let mut again = vec![METHOD_GET, SCHEME_HTTP];
+        again.extend((0..fields.len() as u8).rev().map(|older| NEWEST + older));
+        let lens = fields.iter().map(|(_, name, value)| name.len() + value.len() + ENTRY_OVERHEAD);
+        let table_len = lens.sum();
+        Self { first: block(KEPT, 6), plain: block(0, 4), again, table_len, state: Table::Empty }
     }
 
     /// The peer says how large its table may be; 4096 unless it does.
@@ -275,7 +280,7 @@ impl Request {
     /// Appends the next block.
     pub fn put(&mut self, out: &mut Vec<u8>) {
         match self.state {
-            Table::Filled => out.extend_from_slice(&AGAIN),
+            Table::Filled => out.extend_from_slice(&self.again),
             Table::Empty if self.table_len <= TABLE_LEN_MAX => {
                 out.extend_from_slice(&self.first);
                 self.state = Table::Filled;
@@ -295,7 +300,8 @@ impl Request {
     #[allow(clippy::len_without_is_empty, reason = "a block is never empty")]
     pub fn len(&self) -> usize {
         match self.state {
-            Table::Filled => AGAIN.len(),
+            Table::Filled => self.again.len(),
+            Table::Empty if self.table_len <= TABLE_LEN_MAX => self.first.len(),
             Table::Empty | Table::Unused => self.plain.len(),
             Table::Revoked => 1 + self.plain.len(),
         }
@@ -328,10 +334,9 @@ const SIZE_UPDATE: u8 = 0x20;
 /// Indexes of the static table.
 const AUTHORITY: u8 = 1;
 const PATH: u8 = 4;
+const AUTHORIZATION: u8 = 23;
 const METHOD_GET: u8 = INDEXED | 2;
 const SCHEME_HTTP: u8 = INDEXED | 6;
-/// A request like the last: path and authority are the two newest entries, the authority first.
-const AGAIN: [u8; 4] = [METHOD_GET, SCHEME_HTTP, NEWEST + 1, NEWEST];
 /// The newest entry of a dynamic table, which comes behind the static one.
 const NEWEST: u8 = INDEXED | (STATIC.len() as u8 + 1);
 
@@ -501,7 +506,7 @@ mod tests {
 
     #[test]
     fn a_request_is_four_bytes_once_the_peer_knows_it() {
-        let mut request = Request::new("/timestamp?n=10", &"h".repeat(200));
+        let mut request = Request::new("/timestamp?n=10", &"h".repeat(200), None);
         let mut decoder = Decoder::default();
         let mut lists = Vec::new();
         let mut lens = Vec::new();
@@ -525,5 +530,29 @@ mod tests {
         let long = lens[0];
         assert_eq!(lens, [long, 4, 4, long + 1, long, long]);
         assert_eq!(decoder.len, 0);
+    }
+
+    #[test]
+    fn a_token_is_in_every_request_and_takes_a_byte_of_all_but_the_first() {
+        let mut decoder = Decoder::default();
+        for table in [TABLE_LEN_MAX, 0] {
+            let mut request = Request::new("/timestamp", "n:1", Some("Bearer 0123456789abcdef"));
+            if table == 0 {
+                request.limit_table(table);
+            }
+            let mut lens = Vec::new();
+            for _ in 0..3 {
+                let mut block = Vec::new();
+                let announced = request.len();
+                request.put(&mut block);
+                assert_eq!(block.len(), announced);
+                let list = decode(&mut decoder, &block).unwrap();
+                let token = ("authorization".into(), "Bearer 0123456789abcdef".into());
+                assert_eq!((list.len(), &list[4]), (5, &token));
+                assert_eq!(list[2], (":path".into(), "/timestamp".into()));
+                lens.push(block.len());
+            }
+            assert_eq!(lens[2] == 5, table > 0, "{lens:?}");
+        }
     }
 }

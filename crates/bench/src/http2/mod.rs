@@ -13,4 +13,5 @@ pub mod hpack;
 mod huffman;
 pub mod session;
 
+pub use hpack::Request;
 pub use session::{Answer, Event, Session, SessionError};

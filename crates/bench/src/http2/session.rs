@@ -138,11 +138,11 @@ struct Stream {
 }
 
 impl Session {
-    /// Begins a connection on which at most `depth` requests are open at once, all the same. What
-    /// is to be sent first is appended to `out`.
+    /// Begins a connection on which at most `depth` requests are open at once, all of them
+    /// `request`. What is to be sent first is appended to `out`.
     #[must_use]
-    pub fn new(depth: usize, path: &str, authority: &str, out: &mut Vec<u8>) -> Self {
-        Self::beginning_at(1, depth, path, authority, out)
+    pub fn new(depth: usize, request: Request, out: &mut Vec<u8>) -> Self {
+        Self::beginning_at(1, depth, request, out)
     }
 
     /// [`Self::new`], whose first stream has this number: all that are below it are over.
@@ -150,20 +150,14 @@ impl Session {
     /// # Panics
     /// If it is none of a client's, which are odd.
     #[must_use]
-    pub fn beginning_at(
-        first_id: u32,
-        depth: usize,
-        path: &str,
-        authority: &str,
-        out: &mut Vec<u8>,
-    ) -> Self {
+    pub fn beginning_at(first_id: u32, depth: usize, request: Request, out: &mut Vec<u8>) -> Self {
         assert!(first_id % 2 == 1 && first_id <= ID_MAX, "a stream of a client");
         out.extend_from_slice(frame::PREFACE);
         let window = (setting::INITIAL_WINDOW_SIZE, STREAM_WINDOW);
         frame::put_settings(out, &[(setting::ENABLE_PUSH, 0), window]);
         put_window_update(out, CONNECTION_WINDOW - WINDOW_AT_FIRST);
         Self {
-            request: Request::new(path, authority),
+            request,
             decoder: Decoder::default(),
             is_last_ok: false,
             slots: (0..depth).map(|_| Stream::default()).collect(),

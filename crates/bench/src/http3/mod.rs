@@ -29,8 +29,8 @@ pub const CONTROL: &[u8] = &[0, kind::SETTINGS as u8, 0];
 
 /// The head of a request, a whole frame, after which its stream ends.
 #[must_use]
-pub fn request(path: &str, authority: &str) -> Vec<u8> {
-    let section = qpack::request(path, authority);
+pub fn request(path: &str, authority: &str, authorization: Option<&str>) -> Vec<u8> {
+    let section = qpack::request(path, authority, authorization);
     let mut frame = Vec::with_capacity(section.len() + 4);
     number::put(&mut frame, kind::HEADERS);
     number::put(&mut frame, section.len() as u64);

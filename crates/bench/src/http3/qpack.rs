@@ -28,13 +28,18 @@ pub struct Head {
     pub leader: String,
 }
 
-/// The header section of a `GET`.
+/// The header section of a `GET`, with a header `authorization` if there is a value for it.
 #[must_use]
-pub fn request(path: &str, authority: &str) -> Vec<u8> {
+pub fn request(path: &str, authority: &str, authorization: Option<&str>) -> Vec<u8> {
     // No dynamic table: required insert count and base are 0.
     let mut section = vec![0, 0, INDEXED | METHOD_GET, INDEXED | SCHEME_HTTPS];
     for (name, value) in [(AUTHORITY, authority), (PATH, path)] {
         section.push(NAMED | name);
+        hpack::put_string(&mut section, value);
+    }
+    if let Some(value) = authorization {
+        // Its index is larger than the prefix of the name.
+        section.extend([NAMED | NAMED_MAX, AUTHORIZATION - NAMED_MAX]);
         hpack::put_string(&mut section, value);
     }
     section
@@ -96,9 +101,12 @@ pub fn head(mut section: &[u8]) -> Result<Head, QpackError> {
 const INDEXED: u8 = 0xc0;
 /// The name of an entry of the static table, with another value (4.5.4).
 const NAMED: u8 = 0x50;
+/// From here on the index of a name goes on behind its first byte.
+const NAMED_MAX: u8 = 0x0f;
 /// Entries of the static table (appendix A).
 const AUTHORITY: u8 = 0;
 const PATH: u8 = 1;
+const AUTHORIZATION: u8 = 84;
 const METHOD_GET: u8 = 17;
 const SCHEME_HTTPS: u8 = 23;
 const STATUSES: [(usize, u16); 14] = [
@@ -148,6 +156,14 @@ mod tests {
         }
         let expected = Head { status: 503, error: "NO_LEADER".into(), leader: "a:1".into() };
         assert_eq!(head(&section), Ok(expected));
+    }
+
+    #[test]
+    fn a_token_comes_behind_the_rest_by_the_name_in_the_static_table() {
+        let without = request("/t", "n:1", None);
+        let with = request("/t", "n:1", Some("Bearer x"));
+        let token = [&[0x5f, 84 - 15, 8][..], b"Bearer x"].concat();
+        assert_eq!(with, [without, token].concat());
     }
 
     #[test]

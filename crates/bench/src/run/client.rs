@@ -23,6 +23,7 @@ pub(super) async fn drive(lane: Lane, callers: usize) {
     let connected = Arc::new(Connected::new(&lane.config));
     let mut options = Options::default();
     options.tls.clone_from(&lane.config.tls);
+    options.token.clone_from(&lane.config.token);
     options.observer = Some(connected.clone());
     let Ok(client) = Client::new(addrs, options) else {
         lane.not_connected();

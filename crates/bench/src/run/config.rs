@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use epicepoch_client::Tls;
+use epicepoch_client::{Tls, Token};
 use epicepoch_wire::http::PATH_TIMESTAMP;
 
 /// A node that may be asked.
@@ -144,6 +144,8 @@ pub struct RunConfig {
     pub spin: bool,
     /// TLS towards the targets. Default none.
     pub tls: Option<Tls>,
+    /// What is shown to the targets to be let in, whatever the transport. Default none.
+    pub token: Option<Token>,
     /// A planted bug for tests: the generator wastes this much time before each request. It must
     /// find out by itself that it was too slow.
     pub planted_delay: Duration,
@@ -174,6 +176,7 @@ impl RunConfig {
             pids: Vec::new(),
             spin: false,
             tls: None,
+            token: None,
             planted_delay: Duration::ZERO,
             planted_standstill: Duration::ZERO,
         }
@@ -198,6 +201,11 @@ impl RunConfig {
             1 => PATH_TIMESTAMP.to_owned(),
             count => format!("{PATH_TIMESTAMP}?n={count}"),
         }
+    }
+
+    /// The value of the header `authorization`, if there is a token.
+    pub(super) fn authorization(&self) -> Option<String> {
+        self.token.as_ref().map(|token| format!("Bearer {}", token.reveal()))
     }
 
     /// # Panics

@@ -10,7 +10,7 @@ use super::lane::{Answer, Lane, Next};
 use super::ledger::Sent;
 use super::pipe::{Protocol, Useless};
 use crate::http2::frame::{HEAD_LEN, PAYLOAD_LEN_MAX};
-use crate::http2::{Event, Session, SessionError};
+use crate::http2::{Event, Request, Session, SessionError};
 
 /// A connection with its streams.
 pub(super) struct Streams {
@@ -23,8 +23,9 @@ impl Protocol for Streams {
     async fn open(lane: &Lane, depth: usize) -> io::Result<(Channel, Self)> {
         let target = lane.target();
         let mut channel = Channel::open(lane, Alpn::Http2, HEAD_LEN + PAYLOAD_LEN_MAX).await?;
-        let (path, out) = (lane.config.path(), &mut channel.out);
-        let mut session = Session::new(depth, &path, &target.name, out);
+        let (path, authorization) = (lane.config.path(), lane.config.authorization());
+        let request = Request::new(&path, &target.name, authorization.as_deref());
+        let mut session = Session::new(depth, request, &mut channel.out);
         while !session.is_ready() {
             // The second time it is what the first settings ask for.
             channel.flush().await?;

@@ -26,7 +26,11 @@ impl Protocol for Answers {
     async fn open(lane: &Lane, depth: usize) -> io::Result<(Channel, Self)> {
         let channel = Channel::open(lane, Alpn::Http1, HEAD_LEN_MAX + BODY_LEN_MAX).await?;
         let (path, host) = (lane.config.path(), &lane.target().name);
-        let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n").into_bytes();
+        let mut request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n");
+        if let Some(authorization) = lane.config.authorization() {
+            request = format!("{request}authorization: {authorization}\r\n");
+        }
+        let request = format!("{request}\r\n").into_bytes();
         Ok((channel, Self { request, depth, open: VecDeque::with_capacity(depth) }))
     }
 

@@ -85,7 +85,8 @@ impl Connection {
         let quic = connecting.await?;
         let mut control = quic.open_uni().await?;
         control.write_all(CONTROL).await?;
-        let request = request(&lane.config.path(), &target.name);
+        let authorization = lane.config.authorization();
+        let request = request(&lane.config.path(), &target.name, authorization.as_deref());
         let leaving = Cell::new(Next::Stay);
         Ok(Self { lane: lane.clone(), quic, endpoint, request, leaving, _control: control })
     }

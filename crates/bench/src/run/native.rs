@@ -35,7 +35,8 @@ impl Protocol for Ids {
         let message_max = HEADER_LEN + TO_CLIENT_TAIL_LEN_MAX;
         let mut channel = Channel::open(lane, Alpn::Native, message_max).await?;
         let agent = concat!("epicepoch-bench/", env!("CARGO_PKG_VERSION")).to_owned();
-        ClientHello { agent, ..ClientHello::default() }.encode(&mut channel.out);
+        let token = lane.config.token.clone();
+        ClientHello { agent, token, ..ClientHello::default() }.encode(&mut channel.out);
         channel.flush().await?;
         loop {
             channel.read().await?;

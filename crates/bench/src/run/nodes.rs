@@ -86,6 +86,7 @@ impl Asked {
         let ask = |target: &Target| {
             let (addr, name) = (target.addr, target.name.clone());
             let dialer = Dialer::new(config.tls.as_ref(), Alpn::Http1);
+            let dialer = dialer.with_token(config.token.clone());
             let body = move || {
                 std::thread::sleep(at.saturating_duration_since(Instant::now()));
                 Reading::take(addr, &name, &dialer)
@@ -171,7 +172,11 @@ fn ask(addr: SocketAddr, name: &str, dialer: &Dialer) -> io::Result<String> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut stream = dialer.secure_blocking(stream, name)?;
-    stream.write_all(format!("GET /metrics HTTP/1.1\r\nhost: {addr}\r\n\r\n").as_bytes())?;
+    // It is of use where operators have the same one.
+    let token = dialer.token().map(|token| format!("authorization: Bearer {}\r\n", token.reveal()));
+    let token = token.unwrap_or_default();
+    let request = format!("GET /metrics HTTP/1.1\r\nhost: {addr}\r\n{token}\r\n");
+    stream.write_all(request.as_bytes())?;
     let deadline = Instant::now() + PATIENCE;
     let mut buffer = Vec::new();
     let mut chunk = [0; 16 * 1024];

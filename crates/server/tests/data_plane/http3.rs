@@ -103,7 +103,7 @@ impl Client {
     }
 
     async fn get(&self, path: &str) -> (Head, Vec<u8>) {
-        self.send(&request(path, "localhost")).await.expect("an answer")
+        self.send(&request(path, "localhost", None)).await.expect("an answer")
     }
 
     /// What comes back for these bytes on a request's stream.
@@ -185,7 +185,7 @@ fn streams_share_rounds_and_get_distinct_timestamps() {
             let mut open = Vec::new();
             for client in asked {
                 let (mut send, recv) = client.quic.open_bi().await.unwrap();
-                send.write_all(&request("/timestamp", "localhost")).await.unwrap();
+                send.write_all(&request("/timestamp", "localhost", None)).await.unwrap();
                 send.finish().unwrap();
                 open.push(recv);
             }
@@ -202,7 +202,7 @@ fn streams_share_rounds_and_get_distinct_timestamps() {
 
 /// The head of a `POST`, with a body of this length behind it in one frame.
 fn post(len: usize) -> Vec<u8> {
-    let mut bytes = request("/timestamp", "localhost");
+    let mut bytes = request("/timestamp", "localhost", None);
     let get = bytes.iter().position(|byte| *byte == 0xd1).unwrap();
     bytes[get] = 0xd4;
     number::put(&mut bytes, kind::DATA);
@@ -296,7 +296,7 @@ fn requests_that_are_taken_back_have_an_end() {
     let stage = Stage::new();
     block_on(async {
         let client = stage.connect().await;
-        let path = request("/timestamp", "localhost");
+        let path = request("/timestamp", "localhost", None);
         let mut opened = 0;
         while let Ok((mut send, mut recv)) = client.quic.open_bi().await {
             // Half of them before the server can know what they are.
@@ -404,7 +404,7 @@ fn half_a_head_has_its_time_and_so_has_silence() {
     block_on(async {
         let client = stage.connect().await;
         let (mut send, mut recv) = client.quic.open_bi().await.unwrap();
-        let head = request("/timestamp", "localhost");
+        let head = request("/timestamp", "localhost", None);
         send.write_all(&head[..head.len() - 1]).await.unwrap();
         let cut = recv.read_to_end(1 << 16).await.unwrap_err();
         assert!(matches!(cut, ReadToEndError::Read(quinn::ReadError::Reset(_))), "{cut}");
