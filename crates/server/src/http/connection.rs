@@ -10,6 +10,7 @@ use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -35,6 +36,7 @@ use crate::tls::handshake::{Handshakes, Shaken};
 use crate::tls::socket::Socket;
 use crate::worker::sequencer::Sequencer;
 use crate::worker::signal::Signal;
+use crate::worker::turns::Turns;
 
 /// Header lines of a request at most; hyper's own default, here by name.
 const HEADERS_MAX: usize = 100;
@@ -56,7 +58,8 @@ const RESETS_LOCAL_MAX: usize = 64;
 /// Time for which what a refused client still sends is read and dropped, so that it can read why
 /// it was refused instead of a reset.
 const LINGER_TIME_MAX: Duration = Duration::from_secs(1);
-/// The same for a native client of a node that stops: it closes as soon as it reads the goodbye.
+/// The same for a native client of a node that stops: it closes as soon as it reads the goodbye; and
+/// the time in which the system takes the last record of TLS.
 const LINGER_TIME_CLOSING: Duration = Duration::from_millis(50);
 /// Bytes read and dropped meanwhile at most.
 const LINGER_LEN_MAX: u64 = 4 << 20;
@@ -65,6 +68,7 @@ const LINGER_LEN_MAX: u64 = 4 << 20;
 #[derive(Debug)]
 pub(crate) struct Clients {
     sequencer: Rc<Sequencer>,
+    turns: Arc<Turns>,
     /// HTTP from the first byte of a connection on.
     protocol: auto::Builder<LocalExecutor>,
     /// HTTP/1.1 behind requests that were answered already.
@@ -83,8 +87,9 @@ pub(crate) struct Clients {
 
 impl Clients {
     /// No connections yet.
-    pub(crate) fn new(sequencer: Rc<Sequencer>) -> Rc<Self> {
+    pub(crate) fn new(sequencer: Rc<Sequencer>, turns: Arc<Turns>) -> Rc<Self> {
         Rc::new(Self {
+            turns,
             native: Common::new(sequencer.clone()),
             handshakes: Handshakes::default(),
             hot: hot::connection::Common::new(sequencer.clone()),
@@ -141,12 +146,16 @@ impl Clients {
             if !is_last_word {
                 clients.forget(id);
             }
-            let stream = Rc::into_inner(stream).map(RefCell::into_inner);
-            if let Some(stream) = stream
-                && !state.is_cut.get()
-                && !state.has_ended.get()
-            {
-                linger(stream, limit).await;
+            match Rc::into_inner(stream).map(RefCell::into_inner) {
+                Some(stream) if !state.is_cut.get() && !state.has_ended.get() => {
+                    linger(stream, limit).await;
+                }
+                Some(mut stream @ Socket::Secured(_)) => {
+                    // Without a word of TLS for it, an end is what anybody on the way can make.
+                    // Who does not read, or is gone, is not waited for.
+                    let _ = timeout(LINGER_TIME_CLOSING, stream.shutdown()).await;
+                }
+                Some(Socket::Plain(_)) | None => {}
             }
             if is_last_word {
                 clients.forget(id);
@@ -246,9 +255,10 @@ impl Clients {
             state.is_cut.get() || self.is_closing.get()
         };
         let metrics = self.sequencer.metrics();
-        let from = state.caller().from;
+        let Caller { from, port, .. } = state.caller();
+        let config = if port == Port::Operations { &tls.operators } else { &tls.config };
         // Apart, since it is large, and a plain connection has none.
-        match Box::pin(self.handshakes.shake(from, &tls.config, stream, is_over)).await {
+        match Box::pin(self.handshakes.shake(from, config, stream, is_over)).await {
             Shaken::Secured(stream) => {
                 metrics.handshakes_completed.add_alone(1);
                 state.end_handshake();
@@ -390,6 +400,9 @@ impl Clients {
             }
             if state.gives_back() {
                 give_back(&mut connection);
+            }
+            if self.turns.is_over(context) {
+                return Poll::Pending;
             }
             poll(&mut connection, context)
         })

@@ -83,13 +83,14 @@ impl Start {
             let node = shared.identity.node;
             let links = Links::new(node, worker, boxes.clone(), metrics.clone(), timeout);
             let sequencer = Rc::new(Sequencer::new(worker, shared, metrics, links, places));
+            let turns = Arc::new(Turns::default());
             let worker = Worker {
-                clients: Clients::new(sequencer.clone()),
+                clients: Clients::new(sequencer.clone(), turns.clone()),
                 sequencer,
                 boxes,
                 callers: RefCell::default(),
                 watch: Arc::default(),
-                turns: Arc::default(),
+                turns,
                 peers: RefCell::default(),
             };
             runtime.block_on(local.run_until(worker.serve(letters)));

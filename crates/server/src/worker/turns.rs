@@ -1,5 +1,6 @@
 //! The turns of a worker's event loop, each of which begins with the peers. What costs a worker long
-//! and is not a peer's waits here for a turn of its own, so that peers come between its parts.
+//! and is not a peer's waits here for a turn of its own, so that peers come between its parts: what
+//! clients have a worker do is a turn's for as long as [`TURN_MAX`], and one by one beyond it.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,10 +8,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+/// Time for clients in one turn, after which peers are looked at before any other client. A confirm
+/// frame that comes under the heaviest load of clients waits for that, and for the client that was
+/// begun last.
+pub(crate) const TURN_MAX: Duration = Duration::from_micros(500);
+/// Clients that have their turn between two looks at the clock. Most are through in microseconds, and
+/// a look costs a hundredth of that each.
+const CLIENTS_PER_LOOK: u64 = 4;
+
 /// See the module. It is of one thread; only its type is shared.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Turns {
     count: AtomicU64,
+    /// Clients that have had this turn.
+    clients: AtomicU64,
+    /// When the clock was first looked at in this turn, nanoseconds since `origin`; 0 before.
+    began_ns: AtomicU64,
+    origin: Instant,
     /// Time spent in this turn by what is paced, nanoseconds.
     spent_ns: AtomicU64,
     has_waiting: AtomicBool,
@@ -30,6 +44,8 @@ impl Turns {
         let count = self.count.load(Ordering::Relaxed);
         self.count.store(count + 1, Ordering::Relaxed);
         self.spent_ns.store(0, Ordering::Relaxed);
+        self.clients.store(0, Ordering::Relaxed);
+        self.began_ns.store(0, Ordering::Relaxed);
         if count == 0 || self.has_waiting.load(Ordering::Relaxed) {
             self.has_waiting.store(false, Ordering::Relaxed);
             let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -38,17 +54,57 @@ impl Turns {
         }
     }
 
+    /// Whether a client that is about to be served has to wait for the next turn; it is woken then.
+    pub(crate) fn is_over(&self, context: &Context<'_>) -> bool {
+        self.is_over_at(context, Instant::now)
+    }
+
+    fn is_over_at(&self, context: &Context<'_>, now: impl FnOnce() -> Instant) -> bool {
+        let clients = self.clients.load(Ordering::Relaxed);
+        self.clients.store(clients + 1, Ordering::Relaxed);
+        if !clients.is_multiple_of(CLIENTS_PER_LOOK) || clients == 0 {
+            return false;
+        }
+        let now_ns = now().saturating_duration_since(self.origin).as_nanos() as u64;
+        match self.began_ns.load(Ordering::Relaxed) {
+            0 => self.began_ns.store(now_ns.max(1), Ordering::Relaxed),
+            began_ns if now_ns - began_ns < TURN_MAX.as_nanos() as u64 => {}
+            _ => {
+                // Whoever comes next in this turn looks at the clock, too.
+                self.clients.store(clients, Ordering::Relaxed);
+                self.wake_at_next(context);
+                return true;
+            }
+        }
+        false
+    }
+
     /// Waits for the next turn.
     pub(crate) fn next(&self) -> NextTurn<'_> {
         NextTurn { turns: self, after: self.count.load(Ordering::Relaxed) }
     }
 
+    /// Has the task of `context` run in the next turn.
     fn wake_at_next(&self, context: &Context<'_>) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.tasks.push(context.waker().clone());
         self.has_waiting.store(true, Ordering::Relaxed);
         if let Some(event_loop) = &waiting.event_loop {
             event_loop.wake_by_ref();
+        }
+    }
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self {
+            count: AtomicU64::default(),
+            clients: AtomicU64::default(),
+            began_ns: AtomicU64::default(),
+            origin: Instant::now(),
+            spent_ns: AtomicU64::default(),
+            has_waiting: AtomicBool::default(),
+            waiting: Mutex::default(),
         }
     }
 }
@@ -130,6 +186,58 @@ mod tests {
         assert!(Pin::new(&mut busy).poll(&mut context).is_pending());
         drop(busy);
         assert_eq!(polls, 2, "once in each turn");
+    }
+
+    /// Serves clients in a turn, each of whom takes so long, and all of whom want more, until one has
+    /// to wait; how many were served, and for how long.
+    fn serve(turns: &Turns, clients: usize, each: Duration) -> (usize, Duration) {
+        let context = Context::from_waker(Waker::noop());
+        turns.begin(&context);
+        let start = turns.origin + Duration::from_secs(1);
+        let mut now = start;
+        for served in 0..clients {
+            if turns.is_over_at(&context, || now) {
+                assert!(turns.is_over_at(&context, || now), "nor has anybody behind it its turn");
+                return (served, now - start);
+            }
+            now += each;
+        }
+        (clients, now - start)
+    }
+
+    #[test]
+    fn clients_who_want_more_than_a_turn_has_leave_the_next_one_to_peers() {
+        let turns = Turns::default();
+        for each in [1, 50, 100, 300, 1000].map(Duration::from_micros) {
+            for _ in 0..3 {
+                let (served, spent) = serve(&turns, 10_000, each);
+                // Before the first look, and before the last one.
+                let most = TURN_MAX + each * 2 * CLIENTS_PER_LOOK as u32;
+                assert!(spent <= most && served < 10_000, "{served} of {each:?}: {spent:?}");
+                assert!(spent >= TURN_MAX.min(each * CLIENTS_PER_LOOK as u32), "{spent:?}");
+            }
+        }
+        assert_eq!(serve(&turns, 61, Duration::from_micros(4)).0, 61, "who asks for little");
+    }
+
+    #[test]
+    fn who_has_to_wait_is_woken_by_the_next_turn() {
+        struct Woken(AtomicU64);
+        impl std::task::Wake for Woken {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let turns = Turns::default();
+        let woken = Arc::new(Woken(AtomicU64::new(0)));
+        let waker = Waker::from(woken.clone());
+        let context = Context::from_waker(&waker);
+        let _ = serve(&turns, 10_000, Duration::from_millis(1));
+        let late = turns.origin + Duration::from_secs(9);
+        assert!(turns.is_over_at(&context, || late));
+        assert_eq!(woken.0.load(Ordering::Relaxed), 0);
+        turns.begin(&Context::from_waker(Waker::noop()));
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
     }
 
     #[test]

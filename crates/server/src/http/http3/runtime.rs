@@ -5,16 +5,12 @@ use std::io;
 use std::net::UdpSocket;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use quinn::{AsyncTimer, AsyncUdpSocket, Runtime, TokioRuntime};
 use tokio::task::spawn_local;
 
-use crate::worker::turns::{Paced, Turns};
-
-/// Time that QUIC may take of one turn before peers have theirs. What has begun goes on: a poll of
-/// quinn's takes up to 50 us.
-const ALLOWANCE: Duration = Duration::from_micros(500);
+use crate::worker::turns::{Paced, TURN_MAX, Turns};
 
 /// The runtime of one worker's endpoint.
 #[derive(Debug)]
@@ -35,7 +31,8 @@ impl Runtime for WorkerRuntime {
     }
 
     fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
-        spawn_local(Paced::new(future, self.turns.clone(), ALLOWANCE));
+        // What has begun goes on: a poll of quinn's takes up to 50 us.
+        spawn_local(Paced::new(future, self.turns.clone(), TURN_MAX));
     }
 
     fn wrap_udp_socket(&self, socket: UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
