@@ -5,7 +5,7 @@
 //! - [`http2`]: a client of HTTP/2 that sends any frame it likes, and the floods made of them.
 //! - [`crowd`]: many connections that say little or nothing.
 //! - [`requests`]: more requests, or connections, than a node can serve.
-//! - [`quic`]: first packets of QUIC that nobody means.
+//! - [`quic`]: first packets of QUIC that nobody means: garbage, and handshakes that never go on.
 //! - [`good`]: a client that asks at a steady rate meanwhile, and how long it waits.
 //! - [`echo`]: a server that does nothing but answer, to see what a machine can do under the same.
 

@@ -54,7 +54,13 @@ fn run(words: &[&str]) -> Option<String> {
             format!("connections={}", requests::come_and_go(addr.parse().ok()?, seconds(limit)?))
         }
         ["quic", addr, limit] => {
-            format!("packets={:?}", quic::flood(addr.parse().ok()?, seconds(limit)?))
+            let packets = quic::flood(addr.parse().ok()?, seconds(limit)?, quic::initial);
+            format!("packets={packets:?}")
+        }
+        ["quic-hello", addr, limit] => {
+            let hello = quic::Hello::new().ok()?;
+            let next = |seed| hello.packet(seed);
+            format!("packets={:?}", quic::flood(addr.parse().ok()?, seconds(limit)?, next))
         }
         ["good", addrs, rate, limit] => {
             let addrs: Option<Vec<SocketAddr>> =
