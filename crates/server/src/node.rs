@@ -168,6 +168,7 @@ impl Node {
         let faults = Faults::from_path(faults)?;
         let accept = AcceptLimits::new(&config, raise_descriptor_limit());
         warn_of_descriptors(accept);
+        warn_of_idle_rights(&config);
         let tls = ClientTls::load(&config)?;
         let mut certificates = Certificates::default();
         if let Some(tls) = &tls {
@@ -350,6 +351,15 @@ fn warn_of_spinning(config: &Config) {
             processors,
             "BUSY_POLL leaves no processor for elections and \
             the kernel: lower WORKERS"
+        );
+    }
+}
+
+fn warn_of_idle_rights(config: &Config) {
+    if config.rights.admin_from_is_idle(config.tls.clients) {
+        tracing::warn!(
+            "ADMIN_FROM names other machines, and what they ask in plain text is refused: set \
+             CLIENT_TLS and OPS_TOKEN_FILE, or name them in OPS_PLAIN_FROM, too"
         );
     }
 }

@@ -99,6 +99,53 @@ mod tests {
         }
     }
 
+    /// Keeps what it takes until it is flushed, as records of TLS are kept; the first time it is
+    /// busy.
+    #[derive(Default)]
+    struct Keeping {
+        kept: Vec<u8>,
+        sent: Vec<u8>,
+        flushes: u32,
+    }
+
+    impl AsyncWrite for Keeping {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            self.kept.extend_from_slice(bytes);
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            self.flushes += 1;
+            if self.flushes == 1 {
+                return Poll::Pending;
+            }
+            let kept = std::mem::take(&mut self.kept);
+            self.sent.extend(kept);
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[test]
+    fn what_a_socket_keeps_until_it_is_flushed_is_not_taken_for_written() {
+        let mut outbox = Outbox::default();
+        outbox.bytes().extend_from_slice(b"an answer");
+        let mut context = Context::from_waker(Waker::noop());
+        let mut socket = Keeping::default();
+        assert!(outbox.poll_write(&mut context, &mut socket).is_pending());
+        // Nothing is left to hand over, and still something to do.
+        assert_eq!((outbox.len(), &socket.sent[..]), (0, &b""[..]));
+        assert!(outbox.poll_write(&mut context, &mut socket).is_ready());
+        assert_eq!(socket.sent, b"an answer");
+    }
+
     #[test]
     fn what_a_narrow_socket_takes_is_every_answer_once_and_in_order() {
         let mut outbox = Outbox::default();

@@ -23,6 +23,17 @@ pub struct RightsConfig {
 }
 
 impl RightsConfig {
+    /// Whether `ADMIN_FROM` names other machines, from which nothing is taken all the same: not in
+    /// plain text, because `OPS_PLAIN_FROM` names none, and not over TLS on TCP, because there is
+    /// none, or it is nobody's right without `OPS_TOKEN_FILE`.
+    #[must_use]
+    pub fn admin_from_is_idle(&self, clients: ClientTlsMode) -> bool {
+        let has_secured = clients != ClientTlsMode::Off && self.ops_token_file.is_some();
+        self.admin_from != AllowedFrom::Loopback
+            && self.ops_plain_from == AllowedFrom::Loopback
+            && !has_secured
+    }
+
     /// Holds the fields to each other and to the rest of the configuration.
     pub(super) fn check(&self, config: &Config) -> Result<(), ConfigError> {
         let Some(ops) = self.ops_addr else { return Ok(()) };
@@ -78,6 +89,19 @@ mod tests {
         };
         assert_eq!(secured(ClientTlsMode::On), Ok(()));
         assert!(secured(ClientTlsMode::Off).is_err());
+    }
+
+    #[test]
+    fn naming_other_operators_is_idle_without_a_way_to_come() {
+        let (off, on) = (ClientTlsMode::Off, ClientTlsMode::On);
+        let mut rights = RightsConfig::default();
+        assert!(!rights.admin_from_is_idle(off), "nobody is named");
+        rights.admin_from = AllowedFrom::parse("10.0.0.0/8").unwrap();
+        assert!(rights.admin_from_is_idle(off) && rights.admin_from_is_idle(on));
+        rights.ops_token_file = Some("tokens".into());
+        assert!(rights.admin_from_is_idle(off) && !rights.admin_from_is_idle(on));
+        rights.ops_plain_from = AllowedFrom::Any;
+        assert!(!rights.admin_from_is_idle(off));
     }
 
     #[test]

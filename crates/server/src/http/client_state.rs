@@ -165,9 +165,8 @@ impl ClientState {
         let rest = self.recognize(bytes);
         if self.speaks.get() == Speaks::Http2 {
             let mut frames = self.frames.borrow_mut();
-            let frames = frames.get_or_insert_with(|| {
-                Box::new(FrameMeter::new(PREFACE_START_LEN, self.sweeps.get()))
-            });
+            let frames = frames
+                .get_or_insert_with(|| Box::new(FrameMeter::new(PREFACE.len(), self.sweeps.get())));
             if frames.has_begun() {
                 return frames.handle_read(rest, self.sweeps.get());
             }
@@ -187,7 +186,7 @@ impl ClientState {
         None
     }
 
-    /// Tells HTTP/2 by its first bytes, wherever they are cut; returns those behind them.
+    /// Tells HTTP/2 by its whole preface, as hyper does, wherever it is cut; returns what is behind.
     fn recognize<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         let mut rest = bytes;
         while let Speaks::Unknown { matched } = self.speaks.get()
@@ -196,7 +195,7 @@ impl ClientState {
             let matched = matched + 1;
             self.speaks.set(if PREFACE.get(matched - 1) != Some(first) {
                 Speaks::Http1
-            } else if matched == PREFACE_START_LEN {
+            } else if matched == PREFACE.len() {
                 Speaks::Http2
             } else {
                 Speaks::Unknown { matched }
@@ -287,7 +286,7 @@ impl ClientState {
 /// What a connection that is not native has been found to speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Speaks {
-    /// So many bytes have come, and HTTP/2 begins like them.
+    /// So many bytes have come, all of them of the preface of HTTP/2.
     Unknown {
         matched: usize,
     },
@@ -300,9 +299,6 @@ impl Default for Speaks {
         Self::Unknown { matched: 0 }
     }
 }
-
-/// So many bytes of its preface tell HTTP/2: no method of HTTP/1.1 begins with `PRI`.
-const PREFACE_START_LEN: usize = 3;
 
 /// Held while a request is being answered.
 #[derive(Debug)]
@@ -364,6 +360,15 @@ mod tests {
         slow.state.handle_read(b"GET /times");
         assert!(!slow.is_overdue_after(10));
         slow.state.handle_read(b"t");
+        assert!(slow.is_overdue_after(1));
+    }
+
+    #[test]
+    fn a_head_that_begins_as_http2_does_has_no_more_time_than_another() {
+        let slow = Fixture::new();
+        slow.state.handle_read(b"PRI * HTTP/1.1\r\nhost: a\r\nx-a: ");
+        assert!(!slow.is_overdue_after(10));
+        slow.state.handle_read(b"one more of the many bytes of a head");
         assert!(slow.is_overdue_after(1));
     }
 

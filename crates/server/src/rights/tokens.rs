@@ -5,8 +5,9 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -62,6 +63,8 @@ pub struct Tokens {
     version: AtomicU64,
     /// The last complaint about the file, so that each is logged once.
     complaint: Mutex<Option<String>>,
+    /// That others than its owner may read the file was logged.
+    is_exposed: AtomicBool,
 }
 
 impl Tokens {
@@ -72,13 +75,29 @@ impl Tokens {
     pub fn read(setting: &'static str, path: &Path) -> Result<Self, TokenFileError> {
         let tokens = read(setting, path)?;
         let current = ArcSwap::from_pointee(tokens);
-        Ok(Self {
+        let tokens = Self {
             setting,
             path: path.to_owned(),
             current,
             version: AtomicU64::new(0),
             complaint: Mutex::default(),
-        })
+            is_exposed: AtomicBool::new(false),
+        };
+        tokens.warn_of_exposure();
+        Ok(tokens)
+    }
+
+    /// Says that others may read the file when that has become so; returns whether it has.
+    fn warn_of_exposure(&self) -> bool {
+        let mode = self.path.metadata().map(|data| data.permissions().mode());
+        let is_exposed = mode.is_ok_and(|mode| mode & 0o077 != 0);
+        let was_exposed = self.is_exposed.swap(is_exposed, Ordering::Relaxed);
+        let is_new = is_exposed && !was_exposed;
+        if is_new {
+            let (setting, path) = (self.setting, self.path.display());
+            tracing::warn!(setting, %path, "others than its owner may read this file (chmod 600)");
+        }
+        is_new
     }
 
     /// Whether `sent` is one of them. Every one is looked at, whichever it is.
@@ -98,6 +117,7 @@ impl Tokens {
 
     /// Reads the file again. What is no good leaves the old tokens in force, and is logged once.
     pub fn reload(&self) {
+        self.warn_of_exposure();
         let read = read(self.setting, &self.path);
         let mut last = self.complaint.lock().unwrap_or_else(PoisonError::into_inner);
         match read {
@@ -219,5 +239,25 @@ mod tests {
         assert_eq!(admitted(&tokens), [false, true]);
         let shown = format!("{tokens:?}");
         assert!(!shown.contains(NEW), "{shown}");
+    }
+
+    #[test]
+    fn a_file_that_others_may_read_is_told_whenever_it_becomes_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokens");
+        std::fs::write(&path, OLD).unwrap();
+        let set_mode = |mode| {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        set_mode(0o600);
+        let tokens = Tokens::read("X", &path).unwrap();
+        assert!(!tokens.warn_of_exposure());
+        for _ in 0..2 {
+            set_mode(0o644);
+            assert!(tokens.warn_of_exposure());
+            assert!(!tokens.warn_of_exposure(), "once");
+            set_mode(0o600);
+            assert!(!tokens.warn_of_exposure());
+        }
     }
 }

@@ -29,6 +29,9 @@ pub struct ClientTls {
     pub takes_plain: bool,
     /// As rustls takes it.
     pub config: Arc<ServerConfig>,
+    /// The same for `OPS_ADDR`: `CLIENT_CA_FILE` is for clients. Who looks after the node's health has
+    /// no certificate, and who changes anything has a token.
+    pub operators: Arc<ServerConfig>,
     /// The node's certificate.
     pub pair: Arc<LivePair>,
     /// The authorities of clients, if these have to show certificates.
@@ -69,7 +72,8 @@ impl ClientTls {
         let roots = roots.transpose()?;
         let alpn = [ALPN_H2, ALPN_HTTP1, ALPN_NATIVE];
         let config = Arc::new(server_config(pair.clone(), roots.clone(), &alpn));
-        Ok(Some(Self { takes_plain, config, pair, roots }))
+        let operators = Arc::new(server_config(pair.clone(), None, &[ALPN_H2, ALPN_HTTP1]));
+        Ok(Some(Self { takes_plain, config, operators, pair, roots }))
     }
 
     /// Has what was read kept up to date.
@@ -129,9 +133,6 @@ pub fn load_pair(config: &Config) -> Result<Pair, PairError> {
             "no certificate was there: one that is signed by itself was written; clients have to \
              be given it, or a certificate of an authority to be put in its place"
         );
-    }
-    if pair.key_file().is_exposed() {
-        tracing::warn!(key = %pair.key_file(), "others than its owner may read this key (chmod 600)");
     }
     Ok(pair)
 }

@@ -56,10 +56,28 @@ impl Kept {
         }
     }
 
+    /// What it means that it has expired. Whoever looks at a certificate asks until when it holds,
+    /// and not until when those hold that he trusts anyway (RFC 5280, 6.1).
+    fn expired(&self) -> News {
+        let setting = self.setting();
+        match self {
+            Self::Pair(_) => News::Expired { setting },
+            Self::Roots(_) => News::AuthorityExpired { setting },
+        }
+    }
+
     fn expires_at(&self) -> SystemTime {
         match self {
             Self::Pair(pair) => pair.expires_at(),
             Self::Roots(roots) => roots.expires_at(),
+        }
+    }
+
+    /// Whether others than its owner may read its key.
+    fn is_exposed(&self) -> bool {
+        match self {
+            Self::Pair(pair) => pair.current().key_file().is_exposed(),
+            Self::Roots(_) => false,
         }
     }
 
@@ -82,6 +100,10 @@ enum News {
     Expires { setting: &'static str, days: u64 },
     /// It has expired.
     Expired { setting: &'static str },
+    /// An authority in it has expired.
+    AuthorityExpired { setting: &'static str },
+    /// Others than its owner may read its key.
+    Exposed { setting: &'static str },
 }
 
 /// Looks at files, and remembers what was said.
@@ -96,6 +118,8 @@ struct Said {
     failing: Option<(String, u32)>,
     /// Looks until the expiry is spoken of again.
     quiet_looks: u64,
+    /// That others may read the key.
+    is_exposed: bool,
 }
 
 impl Watcher {
@@ -133,9 +157,14 @@ impl Watcher {
                 said.quiet_looks = WARNING_LOOKS;
                 news.push(match left {
                     Ok(left) => News::Expires { setting, days: left.as_secs() / SECONDS_PER_DAY },
-                    Err(_) => News::Expired { setting },
+                    Err(_) => kept.expired(),
                 });
             }
+            let is_exposed = kept.is_exposed();
+            if is_exposed && !said.is_exposed {
+                news.push(News::Exposed { setting });
+            }
+            said.is_exposed = is_exposed;
         }
         news
     }
@@ -147,10 +176,12 @@ impl News {
     fn log(&self) {
         match self {
             Self::Replaced { setting } => tracing::info!(setting, "{self}"),
-            Self::Unusable { setting, .. } | Self::Expires { setting, .. } => {
-                tracing::warn!(setting, "{self}");
+            Self::Unusable { setting, .. }
+            | Self::Expires { setting, .. }
+            | Self::Exposed { setting } => tracing::warn!(setting, "{self}"),
+            Self::Expired { setting } | Self::AuthorityExpired { setting } => {
+                tracing::error!(setting, "{self}");
             }
-            Self::Expired { setting } => tracing::error!(setting, "{self}"),
         }
     }
 }
@@ -167,6 +198,14 @@ impl fmt::Display for News {
                 )
             }
             Self::Expired { .. } => write!(out, "what this names has expired: nobody takes it"),
+            Self::AuthorityExpired { .. } => write!(
+                out,
+                "an authority in what this names has expired, and is trusted until it is taken out: \
+                 what it has signed is taken as long as that holds itself"
+            ),
+            Self::Exposed { .. } => {
+                write!(out, "others than its owner may read the key beside this (chmod 600)")
+            }
         }
     }
 }
@@ -211,6 +250,8 @@ impl Drop for Upkeep {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use epicepoch_certs::authority::{Authority, Validity};
     use epicepoch_certs::{Pair, PemFile};
     use epicepoch_wire::NodeId;
@@ -231,6 +272,10 @@ mod tests {
         let first = issue(90);
         write(&certificate, &first.certificate);
         write(&key, &first.key);
+        let set_mode = |mode| {
+            std::fs::set_permissions(&key.path, PermissionsExt::from_mode(mode)).unwrap();
+        };
+        set_mode(0o600);
         let pair = LivePair::new(Pair::load(certificate.clone(), key.clone()).unwrap());
         let mut certificates = Certificates::default();
         certificates.add_pair(pair.clone());
@@ -257,5 +302,30 @@ mod tests {
         let expected = [News::Replaced { setting }, News::Expires { setting, days: 19 }];
         assert_eq!(watcher.look(now), expected);
         assert_eq!(watcher.look(now), []);
+
+        // A key that others may read from now on, whenever that becomes so.
+        for _ in 0..2 {
+            set_mode(0o640);
+            assert_eq!(watcher.look(now), [News::Exposed { setting }]);
+            assert_eq!(watcher.look(now), [], "once");
+            set_mode(0o600);
+            assert_eq!(watcher.look(now), []);
+        }
+    }
+
+    #[test]
+    fn an_authority_that_has_expired_is_told_to_be_trusted_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = PemFile::new("PEER_CA_FILE", directory.path().join("ca.pem"));
+        std::fs::write(&file.path, Authority::new("one").unwrap().certificate()).unwrap();
+        let mut certificates = Certificates::default();
+        certificates.add_roots(LiveRoots::load(file).unwrap());
+        let mut watcher = Watcher::new(&certificates);
+        let now = SystemTime::now();
+        assert_eq!(watcher.look(now), []);
+        let setting = "PEER_CA_FILE";
+        let told = watcher.look(now + 3660 * DAY);
+        assert_eq!(told, [News::AuthorityExpired { setting }]);
+        assert!(!told[0].to_string().contains("nobody takes it"), "{}", told[0]);
     }
 }

@@ -2,15 +2,16 @@
 //! says to those it does not let in.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use epicepoch_certs::authority::{Authority, Issued, Validity};
 use epicepoch_certs::rustls::pki_types::ServerName;
 use epicepoch_certs::rustls::{ClientConfig, ClientConnection, StreamOwned};
 use epicepoch_certs::{LivePair, LiveRoots, Pair, PemFile, client_config};
-use epicepoch_server::config::ClientTlsMode;
+use epicepoch_server::config::{ClientTlsMode, Config};
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::{
     ClientHello, FIRST_BYTE, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient, split,
@@ -39,6 +40,14 @@ fn write(directory: &Path, name: &str, issued: &Issued) -> [std::path::PathBuf; 
 
 impl Secured {
     fn start(mode: ClientTlsMode, asks_for_certificates: bool) -> Self {
+        Self::start_with(mode, asks_for_certificates, |_| {})
+    }
+
+    fn start_with(
+        mode: ClientTlsMode,
+        asks_for_certificates: bool,
+        change: impl FnOnce(&mut Config),
+    ) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let authority = Authority::new("epicepoch").unwrap();
         let issued = authority.node(NodeId(1), &["localhost".into()], Validity::days(9)).unwrap();
@@ -52,6 +61,7 @@ impl Secured {
             config.tls.key_file = key;
             config.tls.client_ca_file = asks_for_certificates.then(|| ca.clone());
             config.election_timeout = PATIENCE / 4;
+            change(config);
         });
         node.publish(cluster.leading(1, 3, true));
         let roots = LiveRoots::load(PemFile::new("ca", ca)).unwrap();
@@ -63,7 +73,11 @@ impl Secured {
     }
 
     fn connect(&self, config: &Arc<ClientConfig>) -> Stream {
-        let stream = TcpStream::connect(self.node.addr).unwrap();
+        self.connect_to(self.node.addr, config)
+    }
+
+    fn connect_to(&self, addr: SocketAddr, config: &Arc<ClientConfig>) -> Stream {
+        let stream = TcpStream::connect(addr).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
         let name = ServerName::try_from("localhost").unwrap();
@@ -276,4 +290,49 @@ fn an_orderly_end_is_told_to_a_client_behind_tls() {
     bodies(&mut client, 1);
     // Without the alert of an orderly end this is an error: the answer may have been cut.
     assert_eq!(client.read(&mut [0]).expect("an orderly end"), 0);
+}
+
+#[test]
+fn an_end_that_a_client_or_the_sweep_has_begun_is_told_to_it_behind_tls() {
+    let secured = Secured::start_with(ClientTlsMode::On, false, |config| {
+        config.limits.head_timeout = Duration::from_secs(1);
+    });
+    for request in [GET, b"GET /up HTTP/1.1\r\nhost: a\r\n\r\n"] {
+        // It sends no more, and reads.
+        let mut client = secured.open(&[]);
+        client.write_all(request).unwrap();
+        client.conn.send_close_notify();
+        client.flush().unwrap();
+        bodies(&mut client, 1);
+        assert_eq!(client.read(&mut [0]).expect("an orderly end"), 0);
+        // It is in the middle of a head for too long.
+        let mut client = secured.open(&[]);
+        client.write_all(request).unwrap();
+        bodies(&mut client, 1);
+        client.write_all(b"GET /timesta").unwrap();
+        assert_eq!(client.read(&mut [0]).expect("an orderly end"), 0);
+    }
+}
+
+#[test]
+fn who_looks_after_a_node_needs_no_certificate_of_a_client_at_the_port_for_that() {
+    let secured = Secured::start_with(ClientTlsMode::On, true, |config| {
+        config.rights.ops_addr = Some("127.0.0.1:0".parse().unwrap());
+    });
+    let ops = secured.node.ops_addr.expect("a port for operators");
+    let stranger = secured.config(None, &[b"http/1.1"]);
+    let ask = |addr, path: &str| {
+        let mut client = secured.connect_to(addr, &stranger);
+        write!(client, "GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    };
+    for path in ["/up", "/ready", "/metrics"] {
+        let answer = ask(ops, path).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+        assert_eq!(ask(secured.node.addr, path), None, "{path}");
+    }
+    let answer = ask(ops, "/timestamp").expect("an answer");
+    assert!(!answer.starts_with("HTTP/1.1 200"), "timestamps are clients': {answer}");
 }
