@@ -14,7 +14,7 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use time::{Duration, OffsetDateTime};
 
 use crate::expiry::not_after;
-use crate::name::node_name;
+use crate::name::{SUFFIX, is_reserved, node_name};
 use crate::pair::alternative_names;
 
 /// For how many days an authority holds: nobody likes to replace one.
@@ -89,6 +89,10 @@ impl Authority {
         validity: Validity,
     ) -> Result<Issued, AuthorityError> {
         let own = node_name(&self.cluster_name, node);
+        if let Some(name) = names.iter().find(|name| is_reserved(name)) {
+            let why = format!("names below {SUFFIX} say which node of which cluster one is");
+            return Err(AuthorityError::Name { name: name.clone(), why });
+        }
         let mut all = vec![own];
         all.extend_from_slice(names);
         let names =

@@ -66,10 +66,14 @@ impl PemFile {
 
     /// The directory that it is in.
     pub(crate) fn directory(&self) -> &Path {
-        match self.path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        }
+        directory_of(&self.path)
+    }
+}
+
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
     }
 }
 
@@ -134,7 +138,9 @@ fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
         let mut file = options.open(&beside)?;
         file.write_all(bytes)?;
         file.sync_all()?;
-        std::fs::hard_link(&beside, path)
+        std::fs::hard_link(&beside, path)?;
+        // Its name is durable with its directory.
+        File::open(directory_of(path))?.sync_all()
     };
     let written = match write() {
         // Of a process with the same id that was killed here.

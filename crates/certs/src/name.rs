@@ -22,6 +22,13 @@ pub fn node_name(cluster_name: &str, node: NodeId) -> String {
     format!("node-{node}.{}.{SUFFIX}", cluster_labels(cluster_name))
 }
 
+/// Whether a host's name is one that only [`node_name`] may give, or below which those are, in
+/// whatever case and with whatever dot at its end.
+pub fn is_reserved(host: &str) -> bool {
+    let host = host.trim_end_matches('.').to_ascii_lowercase();
+    host.strip_suffix(SUFFIX).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+}
+
 fn cluster_labels(name: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let is_label = !name.is_empty() && name.len() <= LABEL_LEN_MAX && name.bytes().all(is_plain);
@@ -60,6 +67,18 @@ mod tests {
     use rustls::pki_types::ServerName;
 
     use super::*;
+
+    #[test]
+    fn a_host_is_not_called_as_nodes_are() {
+        let node = node_name("a.b", NodeId(7));
+        for name in [&*node, "EpicEpoch.Internal", "x.epicepoch.internal.", "*.epicepoch.internal"]
+        {
+            assert!(is_reserved(name), "{name}");
+        }
+        for name in ["internal", "myepicepoch.internal", "epicepoch.internal.example", "10.0.0.1"] {
+            assert!(!is_reserved(name), "{name}");
+        }
+    }
 
     #[test]
     fn no_two_nodes_have_the_same_name_and_every_name_is_one_of_dns() {

@@ -147,6 +147,14 @@ fn authority(directory: &Path, cluster: &str) -> Result<Authority, Failure> {
 
 /// Writes each pair, all of them or none: what is there stays as it is.
 fn write(directory: &Path, issued: &[(String, Issued)]) -> Result<Vec<PathBuf>, Failure> {
+    let mut names: Vec<_> = issued.iter().map(|(name, _)| name).collect();
+    names.sort_unstable();
+    if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        let name = twice[0];
+        return Err(Failure::usage(anyhow!(
+            "{name} is asked for twice, and would have one certificate: name all its hosts at once"
+        )));
+    }
     let files: Vec<_> = issued
         .iter()
         .flat_map(|(name, pair)| {
