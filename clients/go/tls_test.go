@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -89,17 +90,34 @@ func TestASecuredNodeServesItsOwnClientsAlone(t *testing.T) {
 		}
 		last = timestamp
 	}
-	for name, opts := range map[string][]Option{
-		"plain":                  nil,
-		"no certificate":         {WithTLS(trusting(t, dir, false))},
-		"another authority":      {WithTLS(trusting(t, foreign, true))},
-		"TLS 1.2 at most, plain": {WithTLS(&tls.Config{MaxVersion: tls.VersionTLS12, MinVersion: tls.VersionTLS12})},
+	// Whom the node's authority has not signed, though it is shown to a node that is trusted.
+	mixed := trusting(t, dir, false)
+	mixed.Certificates = trusting(t, foreign, true).Certificates
+	elsewhere := trusting(t, dir, true)
+	elsewhere.ServerName = "elsewhere.example"
+	for name, it := range map[string]struct {
+		opts []Option
+		why  string
+	}{
+		"plain":                       {nil, "TLS"},
+		"no certificate":              {[]Option{WithTLS(trusting(t, dir, false))}, "certificate required"},
+		"a certificate of a stranger": {[]Option{WithTLS(mixed)}, "certificate"},
+		"another authority":           {[]Option{WithTLS(trusting(t, foreign, true))}, "unknown authority"},
+		"another name":                {[]Option{WithTLS(elsewhere)}, "elsewhere.example"},
 	} {
-		brief, cancel := context.WithTimeout(ctx, time.Second)
-		if refused, err := Dial(brief, []string{addr}, opts...); err == nil {
+		brief, cancel := context.WithTimeout(ctx, 2*time.Second)
+		refused, err := Dial(brief, []string{addr}, it.opts...)
+		cancel()
+		switch {
+		case err == nil:
 			refused.Close()
 			t.Errorf("%s: it was let in", name)
+		case !strings.Contains(err.Error(), it.why):
+			t.Errorf("%s: refused for another reason than %q: %v", name, it.why, err)
 		}
-		cancel()
+	}
+	// It is those that were refused, and not the node that has ended.
+	if _, err := client.Timestamp(ctx); err != nil {
+		t.Error(err)
 	}
 }

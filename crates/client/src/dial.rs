@@ -83,7 +83,10 @@ impl Dialer {
     async fn secure(&self, stream: TcpStream, name: &str) -> io::Result<Socket> {
         stream.set_nodelay(true)?;
         let Some((tls, config)) = &self.tls else { return Ok(Socket::Plain(stream)) };
-        tls.refresh();
+        let files = tls.clone();
+        // A file system may hang; the caller's other connections go on. A runtime that ends reads
+        // nothing any more, and connects to nobody.
+        let _ = tokio::task::spawn_blocking(move || files.refresh()).await;
         let connector = TlsConnector::from(config.clone());
         let secured = connector.connect(host(name)?, stream).await.map_err(no_tls)?;
         Ok(Socket::Secured(Box::new(secured)))
