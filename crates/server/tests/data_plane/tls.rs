@@ -328,7 +328,7 @@ fn who_looks_after_a_node_needs_no_certificate_of_a_client_at_the_port_for_that(
         client.read_to_string(&mut answer).ok()?;
         Some(answer)
     };
-    for path in ["/up", "/ready", "/metrics"] {
+    for path in ["/up", "/metrics"] {
         let answer = ask(ops, path).expect("an answer");
         assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
         assert_eq!(ask(secured.node.addr, path), None, "{path}");
