@@ -164,11 +164,10 @@ impl Node {
     pub fn start_with_faults(config: Config, faults: Option<PathBuf>) -> Result<Self, StartError> {
         config.check()?;
         processor::check(&config.worker_cpus)?;
-        warn_of_spinning(&config);
+        warn_of_settings(&config);
         let faults = Faults::from_path(faults)?;
         let accept = AcceptLimits::new(&config, raise_descriptor_limit());
         warn_of_descriptors(accept);
-        warn_of_idle_rights(&config);
         let tls = ClientTls::load(&config)?;
         let mut certificates = Certificates::default();
         if let Some(tls) = &tls {
@@ -342,7 +341,7 @@ impl Node {
 }
 
 /// Elections wait for a processor when workers spin on all of them.
-fn warn_of_spinning(config: &Config) {
+fn warn_of_settings(config: &Config) {
     let processors = thread::available_parallelism().map_or(1, usize::from);
     if config.busy_poll && config.workers >= processors {
         let workers = config.workers;
@@ -353,9 +352,6 @@ fn warn_of_spinning(config: &Config) {
             the kernel: lower WORKERS"
         );
     }
-}
-
-fn warn_of_idle_rights(config: &Config) {
     if config.rights.admin_from_is_idle(config.tls.clients) {
         tracing::warn!(
             "ADMIN_FROM names other machines, and what they ask in plain text is refused: set \
