@@ -266,7 +266,23 @@ const CLIENT: &str = "client-token-0123456789";
 const SECOND: &str = "second-token-0123456789";
 const THIRD: &str = "third-token-0123456789";
 
+/// What the command line is given with a token, and refused without the right one.
+fn each_tool_needs_its_token(shell: &Shell<'_>, app: &str) {
+    for via in ["http1", "h2c", "http3", "native", "client"] {
+        let load = "--duration 200ms --warmup 0 --connections 2 --token-file clients";
+        shell.run(&format!("bench run --via {via} {load} {app} --json {via}.json"));
+        let report = Run::read(&shell.directory.join(format!("{via}.json"))).expect("a report");
+        assert!(report.answers > 0 && report.failures.is_empty(), "{via}: {:?}", report.failures);
+    }
+    shell.refused(&format!("get --timeout 700ms {app}"), "UNAUTHORIZED");
+    shell.refused(&format!("bench run --duration 100ms {app}"), "UNAUTHORIZED");
+    shell.run(&format!("status {app} --token-file clients"));
+    shell.run(&format!("member list {app} --token-file operators"));
+    shell.refused(&format!("member list {app} --token-file clients"), "token");
+}
+
 #[test]
+#[expect(clippy::too_many_lines, reason = "one story, told in the order in which it happens")]
 fn a_secured_cluster_outlives_kills_restarts_and_a_rotation_under_load() {
     let home = tempfile::tempdir().expect("a directory");
     let of = |name: &str| home.path().join(name);
@@ -304,17 +320,7 @@ fn a_secured_cluster_outlives_kills_restarts_and_a_rotation_under_load() {
     wait_until("the secured cluster serves", PATIENCE, || {
         shell.output(&format!("{get} clients")).status.success()
     });
-    for via in ["http1", "h2c", "http3", "native", "client"] {
-        let load = "--duration 200ms --warmup 0 --connections 2 --token-file clients";
-        shell.run(&format!("bench run --via {via} {load} {app} --json {via}.json"));
-        let report = Run::read(&of(&format!("{via}.json"))).expect("a report");
-        assert!(report.answers > 0 && report.failures.is_empty(), "{via}: {:?}", report.failures);
-    }
-    shell.refused(&format!("get --timeout 700ms {app}"), "UNAUTHORIZED");
-    shell.refused(&format!("bench run --duration 100ms {app}"), "UNAUTHORIZED");
-    shell.run(&format!("status {app} --token-file clients"));
-    shell.run(&format!("member list {app} --token-file operators"));
-    shell.refused(&format!("member list {app} --token-file clients"), "token");
+    each_tool_needs_its_token(&shell, app);
 
     let tls = Tls::trusting(of("trusted.pem"))
         .and_then(|tls| tls.showing(of("client-app.pem"), of("client-app.key")));

@@ -73,15 +73,7 @@ impl Secured {
     }
 
     fn connect(&self, config: &Arc<ClientConfig>) -> Stream {
-        self.connect_to(self.node.addr, config)
-    }
-
-    fn connect_to(&self, addr: SocketAddr, config: &Arc<ClientConfig>) -> Stream {
-        let stream = TcpStream::connect(addr).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        let name = ServerName::try_from("localhost").unwrap();
-        StreamOwned::new(ClientConnection::new(config.clone(), name).unwrap(), stream)
+        connect(self.node.addr, config)
     }
 
     /// A connection without a certificate.
@@ -95,6 +87,14 @@ impl Secured {
         let file = |path| PemFile::new("client", path);
         LivePair::new(Pair::load(file(certificate), file(key)).unwrap())
     }
+}
+
+fn connect(addr: SocketAddr, config: &Arc<ClientConfig>) -> Stream {
+    let stream = TcpStream::connect(addr).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    StreamOwned::new(ClientConnection::new(config.clone(), name).unwrap(), stream)
 }
 
 const GET: &[u8] = b"GET /timestamp HTTP/1.1\r\nhost: a\r\n\r\n";
@@ -322,7 +322,7 @@ fn who_looks_after_a_node_needs_no_certificate_of_a_client_at_the_port_for_that(
     let ops = secured.node.ops_addr.expect("a port for operators");
     let stranger = secured.config(None, &[b"http/1.1"]);
     let ask = |addr, path: &str| {
-        let mut client = secured.connect_to(addr, &stranger);
+        let mut client = connect(addr, &stranger);
         write!(client, "GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").ok()?;
         let mut answer = String::new();
         client.read_to_string(&mut answer).ok()?;
