@@ -19,7 +19,8 @@ use crate::publication::EpochRange;
 /// that a thousand leaders in a row do not push the ceiling ahead by a millisecond.
 pub const WIDTH_MIN_NS: u64 = 1_000;
 
-/// Most removed node ids that are remembered. Ids are never used again.
+/// Most removed node ids that are remembered. Ids are never used again. Nobody is admitted who could
+/// not be remembered once he is removed: members and removed ids together are at most as many.
 pub const REMOVED_MAX: usize = 4_096;
 
 /// Who proposed a reservation: the only one that may ever stamp in the range that it is given.
@@ -201,7 +202,9 @@ impl State {
         if self.members.values().any(|known| known.store == member.store) {
             return Err("the data directory belongs to another member");
         }
-        if self.members.len() >= MEMBERS_MAX || self.removed.len() >= REMOVED_MAX {
+        // Whoever is a member may have to be remembered as removed.
+        let remembered = self.members.len() + self.removed.len();
+        if self.members.len() >= MEMBERS_MAX || remembered >= REMOVED_MAX {
             return Err("the limit of members is reached");
         }
         Ok(())

@@ -178,11 +178,37 @@ fn either_limit_of_members_refuses_another_one() {
     assert!(full.check_change(&add(1_000)).is_err());
     full.members.pop_last();
     assert_eq!(full.check_change(&add(1_000)), Ok(()));
+    // Ids are never used again, so that those of members have to be remembered one day, too.
     let mut worn = state();
-    worn.removed = (10..10 + REMOVED_MAX as u64).map(NodeId).collect();
+    let room = REMOVED_MAX - worn.members.len();
+    worn.removed = (10..10 + room as u64).map(NodeId).collect();
     assert!(worn.check_change(&add(9)).is_err());
     worn.removed.pop_last();
     assert_eq!(worn.check_change(&add(9)), Ok(()));
+}
+
+#[test]
+fn every_admitted_member_can_be_removed_and_the_state_is_still_read() {
+    let mut state = state();
+    let nobody = Configuration::default();
+    let mut id = 10;
+    loop {
+        let steps = vec![MembershipStep::AddLearner(member(id, u128::from(id) + 100))];
+        let change = MembershipChange { nonce: 1, steps };
+        if state.check_change(&change).is_err() {
+            break;
+        }
+        let learners = state.members.keys().copied().chain([NodeId(id)]).collect();
+        state.apply_change(&change, &Configuration { learners, ..nobody.clone() });
+        // So many at a time that the last ones come while some room is left.
+        if state.members.len() == MEMBERS_MAX - 1 {
+            state.reconcile(&nobody);
+        }
+        id += 1;
+    }
+    state.reconcile(&nobody);
+    assert_eq!(state.removed.len(), REMOVED_MAX);
+    assert_eq!(State::decode(&state.encode()), Ok(state));
 }
 
 proptest! {
