@@ -45,7 +45,12 @@ impl Stage {
     }
 
     fn with(change: impl FnOnce(&mut Config)) -> Self {
-        let mut cluster = Cluster::new(1);
+        Self::of(1, change)
+    }
+
+    /// Node 1 of a cluster of so many.
+    fn of(count: u64, change: impl FnOnce(&mut Config)) -> Self {
+        let mut cluster = Cluster::new(count);
         let node = cluster.start_with(1, |config| {
             config.election_timeout = PATIENCE / 4;
             change(config);
@@ -80,6 +85,23 @@ impl Stage {
         let mut endpoint = Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(quic)));
         endpoint
+    }
+
+    /// A connection of somebody who lets the server open no stream, so that it cannot say its first
+    /// words, and who keeps the connection from being silent.
+    async fn connect_as_miser(&self) -> (Endpoint, quinn::Connection) {
+        let ca = PemFile::new("--ca-file", self.dir.path().join("cert.pem"));
+        let tls = client_config(LiveRoots::load(ca).unwrap(), None, &[ALPN_H3]);
+        let quic = QuicClientConfig::try_from(tls).unwrap();
+        let mut transport = quinn::TransportConfig::default();
+        transport.max_concurrent_uni_streams(VarInt::from_u32(0));
+        transport.keep_alive_interval(Some(Duration::from_millis(100)));
+        let mut config = quinn::ClientConfig::new(Arc::new(quic));
+        config.transport_config(Arc::new(transport));
+        let endpoint = Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let connecting = endpoint.connect_with(config, self.addr, "localhost").unwrap();
+        let quic = connecting.await.unwrap();
+        (endpoint, quic)
     }
 
     async fn connect(&self) -> Client {
@@ -155,22 +177,40 @@ fn http3_gets_the_same_answers() {
     });
 }
 
+/// The first answer that is not a timestamp: what was published is taken in at once, but not before
+/// the next request.
+async fn first_refusal(client: &Client) -> (Head, Vec<u8>) {
+    loop {
+        let (head, body) = client.get("/timestamp").await;
+        if head.status != 200 {
+            return (head, body);
+        }
+    }
+}
+
 #[test]
-fn a_follower_names_the_leader_over_http3() {
+fn a_node_that_knows_no_leader_says_so_over_http3() {
     let stage = Stage::new();
     stage.node.publish(stage.cluster.nothing(1));
     block_on(async {
         let client = stage.connect().await;
-        let refused = async {
-            loop {
-                let (head, _) = client.get("/timestamp").await;
-                if head.status != 200 {
-                    return head;
-                }
-            }
-        };
-        let head = refused.await;
-        assert_eq!((head.status, &*head.error), (503, "NO_LEADER"));
+        let (head, _) = first_refusal(&client).await;
+        assert_eq!((head.status, &*head.error, &*head.leader), (503, "NO_LEADER", ""));
+    });
+}
+
+#[test]
+fn a_follower_names_the_leader_over_http3() {
+    let stage = Stage::of(2, |_| {});
+    let mut published = stage.cluster.nothing(1);
+    published.leader = Some(NodeId(2));
+    stage.node.publish(published);
+    block_on(async {
+        let client = stage.connect().await;
+        let (head, body) = first_refusal(&client).await;
+        assert_eq!((head.status, &*head.error), (409, "NOT_LEADER"));
+        assert_eq!(&*head.leader, "client-2.test:80");
+        assert_eq!(body, b"client-2.test:80");
     });
 }
 
@@ -417,6 +457,35 @@ fn half_a_head_has_its_time_and_so_has_silence() {
         assert!(matches!(quic.closed().await, ConnectionError::ApplicationClosed(_)));
     });
     stage.node.await_metric("epicepoch_connections_idle_closed_total", 2);
+}
+
+#[test]
+fn a_client_that_lets_the_server_open_no_stream_is_closed_all_the_same() {
+    let stage = Stage::with(|config| config.limits.head_timeout = Duration::from_secs(1));
+    block_on(async {
+        let (_endpoint, quic) = stage.connect_as_miser().await;
+        let ended = quic.closed().await;
+        let ConnectionError::ApplicationClosed(close) = &ended else { panic!("{ended}") };
+        assert_eq!(close.error_code, NO_ERROR);
+    });
+    stage.node.await_metric("epicepoch_connections_idle_closed_total", 1);
+    assert_eq!(stage.metric("epicepoch_http3_connections_open"), 0);
+}
+
+#[test]
+fn a_client_that_lets_the_server_open_no_stream_does_not_delay_a_node_that_stops() {
+    let stage = Stage::new();
+    block_on(async {
+        let (_endpoint, quic) = stage.connect_as_miser().await;
+        while stage.metric("epicepoch_http3_connections_open") == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let workers = stage.node.workers.clone();
+        let stopping = std::thread::spawn(move || workers.shutdown(PATIENCE / 2));
+        let ended = quic.closed().await;
+        assert!(matches!(ended, ConnectionError::ApplicationClosed(_)), "{ended}");
+        assert!(stopping.join().unwrap(), "it had to be cut off");
+    });
 }
 
 #[test]

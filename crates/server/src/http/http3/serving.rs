@@ -93,11 +93,17 @@ impl Common {
         let streams = streams::Connection::new(quic.clone(), self.conduct.clone());
         let mut builder = h3::server::builder();
         builder.max_field_section_size(HEAD_LEN_MAX).send_grease(false);
-        let mut connection = builder.build(streams).await?;
+        // It waits for the client to take the first words: a client that lets the server open no
+        // stream would hold its place for ever.
+        let Some(built) = self.while_open(builder.build(streams)).await else { return Ok(()) };
+        let mut connection = built?;
         let is_closing = self.serve_while_open(&mut connection).await?;
         if is_closing {
             // One more than the last that came: clients may ask others for those from there on.
-            connection.shutdown(1).await?;
+            // A client that does not take this either is answered without.
+            if let Ok(told) = timeout(LINGER_TIME_MAX, connection.shutdown(1)).await {
+                told?;
+            }
             self.finish(&mut connection).await?;
             let round_trips = quic.rtt() * 3;
             let linger = (LINGER_TIME + round_trips).min(LINGER_TIME_MAX);
@@ -105,6 +111,20 @@ impl Common {
             let _ = timeout(linger, quic.closed()).await;
         }
         Ok(())
+    }
+
+    /// Drives what waits for the client, before it has asked anything; `None` once it is cut off, or
+    /// the worker closes.
+    async fn while_open<T>(&self, waiting: impl Future<Output = T>) -> Option<T> {
+        let mut waiting = pin!(waiting);
+        poll_fn(|context| {
+            self.state.note_waker(context);
+            if self.state.is_cut.get() || self.state.is_retired.get() || self.clients.is_closing() {
+                return Poll::Ready(None);
+            }
+            waiting.as_mut().poll(context).map(Some)
+        })
+        .await
     }
 
     /// Takes requests until the client goes or is cut off, or the worker closes, or it
@@ -145,6 +165,9 @@ impl Common {
             let mut accepting = pin!(connection.accept());
             let next = poll_fn(|context| {
                 self.state.note_waker(context);
+                if self.state.is_cut.get() {
+                    return Poll::Ready(Ok(None));
+                }
                 match accepting.as_mut().poll(context) {
                     Poll::Pending if self.state.in_flight() == 0 => Poll::Ready(Ok(None)),
                     other => other,
