@@ -159,6 +159,18 @@ impl ConnectionPermit {
         });
         taken
     }
+
+    /// Takes back that so many requests were counted, which are to be asked about once more.
+    pub(crate) fn give_back(&self, requests: u32) {
+        let Some(request_ns) = self.origins.request_ns else { return };
+        let back_ns = u64::from(requests) * request_ns;
+        // Both orders are right, as above. It was added before, and is never less than that.
+        let _ = self.origin.paid_until_ns.fetch_update(
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+            |until_ns| Some(until_ns.saturating_sub(back_ns)),
+        );
+    }
 }
 
 impl Drop for ConnectionPermit {
@@ -220,6 +232,17 @@ mod tests {
         assert_eq!(permit.take(100, start + SECOND / 10), 1);
         assert_eq!(permit.take(100, start + SECOND / 2), 4);
         assert_eq!(permit.take(100, start + 100 * SECOND), 10, "no more is saved up");
+    }
+
+    #[test]
+    fn what_is_given_back_may_be_asked_again_and_no_more() {
+        let origins = rated(10);
+        let permit = origins.admit(addr("192.0.2.1"), 1).unwrap();
+        assert_eq!(permit.take(10, SECOND), 10);
+        permit.give_back(4);
+        assert_eq!(permit.take(100, SECOND), 4);
+        permit.give_back(10);
+        assert_eq!(permit.take(100, 100 * SECOND), 10, "nothing is saved up");
     }
 
     #[test]

@@ -262,6 +262,11 @@ impl ClientState {
         self.permit.take(requests, clock.monotonic_ns())
     }
 
+    /// Takes back that so many requests were counted: they found no room, and are taken later.
+    pub(crate) fn give_back(&self, requests: u32) {
+        self.permit.give_back(requests);
+    }
+
     /// How many requests are being answered.
     pub(super) fn in_flight(&self) -> u32 {
         self.in_flight.get()

@@ -404,11 +404,16 @@ impl Connection {
         };
         match entered {
             Ok(ticket) => {
+                // Whoever waits for room is counted when he has it.
+                self.state.give_back(allowed - ticket.requests());
                 self.entered += ticket.requests() as usize;
                 self.runs.push_back(ticket);
                 true
             }
-            Err(_) if self.entered > 0 => false,
+            Err(_) if self.entered > 0 => {
+                self.state.give_back(allowed);
+                false
+            }
             Err(code) => {
                 if allowed == 0 {
                     sequencer.metrics().requests_over_rate.add_alone(requests as u64);
