@@ -29,6 +29,7 @@ use super::link::CONNECT_TIMEOUT;
 use super::restore::{Answered, Restore, is_passing};
 use crate::framed::{FrameReader, write_frames};
 use crate::peers;
+use crate::peers::stream::PeerStream;
 use crate::shared::NodeShared;
 use crate::storage::Storage;
 
@@ -215,8 +216,17 @@ pub(crate) enum Found {
 
 /// Asks the node at `addr` what it is; 0 stands for whoever is there.
 pub(crate) async fn ask(shared: &NodeShared, node: NodeId, addr: &str) -> Result<Found, String> {
+    let stream = peers::connect(shared, addr, node).await.map_err(|error| error.to_string())?;
+    ask_over(shared, node, stream).await
+}
+
+/// Asks who is at the other end of `stream` what it is; 0 stands for whoever is there.
+pub(super) async fn ask_over(
+    shared: &NodeShared,
+    node: NodeId,
+    mut stream: PeerStream,
+) -> Result<Found, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
-    let mut stream = peers::connect(shared, addr, node).await.map_err(|error| text(&error))?;
     let hello = shared.hello(LinkKind::Bootstrap, node);
     let mut frames = Vec::new();
     write_frame(&mut frames, FrameKind::Hello, ClusterId(0), shared.identity.node, |out| {
@@ -272,8 +282,13 @@ async fn answer_one(shared: &NodeShared, restore: &Restore, stream: TcpStream) -
     let mut stream = reader.into_stream();
     let me = shared.identity.node;
     let mut frames = Vec::new();
+    // An address in a list or in a backup may be this node's own, spelled in another way.
+    let is_own = hello.link == LinkKind::Bootstrap
+        && hello.to == NodeId(0)
+        && (from, hello.store) == (me, shared.identity.store);
+    let named = |()| if is_own { Ok(()) } else { check_name(shared, from, &hello) };
     let checked = peers::check_node(shared, &stream, from);
-    let refusal = checked.and_then(|()| check_name(shared, from, &hello)).err().or_else(|| {
+    let refusal = checked.and_then(named).err().or_else(|| {
         let text = format!("node {me} has no cluster yet");
         (hello.link != LinkKind::Bootstrap)
             .then(|| Refusal::new(RefusalCode::NotBootstrapped, text))

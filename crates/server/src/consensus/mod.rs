@@ -8,6 +8,7 @@
 //! - `introduction`: whether a peer is who it says.
 //! - `bootstrap`: how an empty directory gets its first record.
 //! - `restore`: how a new history of a cluster begins, and what a backup holds.
+//! - `old_members`: whether a member of the history before still runs.
 //! - `operators`: what operators ask, and what becomes of it.
 //! - `farewell`: when a node that was removed may end.
 //! - `wall`: the wall clock, and what tests do to it.
@@ -17,6 +18,7 @@ pub(crate) mod bootstrap;
 mod farewell;
 pub(crate) mod introduction;
 mod link;
+mod old_members;
 pub mod operators;
 mod plane;
 pub mod restore;
@@ -95,15 +97,15 @@ pub enum ConsensusError {
     /// A new history cannot begin above everything that the old one can have given.
     #[error("no new history can begin: {0}")]
     NoFloor(#[from] epicepoch_core::restore::FloorError),
-    /// A node of the history that is to be restored still runs.
+    /// A node of the history that is to be restored still runs, or it is not clear that none does.
     #[error(
-        "a node of the old history still runs at {addr} and may still give timestamps: stop every \
-         node of it for good before a new history begins ({said})"
+        "a node of the old history still runs at {addr}, or may, and may still give timestamps: stop \
+         every node of it for good before a new history begins ({said})"
     )]
     OldHistoryRuns {
         /// Where it was asked.
         addr: String,
-        /// What it said.
+        /// What it said, or what it did instead.
         said: String,
     },
     /// Most members say that this node was removed. Its data directory is of no use any more.

@@ -12,16 +12,13 @@ use epicepoch_core::replica::Replica;
 use epicepoch_core::restore::{self, FloorError, Grounds, Surroundings, WallSample};
 use epicepoch_wire::backup::{BACKUP_LEN_MAX, Backup, BackupError};
 use epicepoch_wire::bootstrap::{Claim, Empty, Genesis, Member};
-use epicepoch_wire::hello::RefusalCode;
 use epicepoch_wire::{ClusterId, DecodeError, Epoch, HistoryId, NodeId};
 use serde_json::{Value, json};
 use thiserror::Error;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
-use super::ConsensusError;
-use super::bootstrap::{ASK_TIMEOUT, Found, ask};
 use super::wall::wall_ns;
+use super::{ConsensusError, old_members};
 use crate::config::Config;
 use crate::faults::Faults;
 use crate::shared::NodeShared;
@@ -187,7 +184,7 @@ impl Restore {
         empty: &[Answered],
     ) -> Result<Genesis, ConsensusError> {
         if let Some(backup) = &self.backup {
-            check_old_members(shared, backup).await?;
+            old_members::check(shared, backup).await?;
         }
         let config = &shared.config;
         let nanos = |duration: Duration| duration.as_nanos() as u64;
@@ -235,38 +232,6 @@ impl Answered {
         let (took_ns, age_ns) = (nanos(self.took), nanos(self.at.elapsed()));
         Some(WallSample { node: self.node, wall_ns, took_ns, age_ns })
     }
-}
-
-/// Asks the members that the backup names and that are no first members of the new history: one that
-/// belongs to a cluster may still be served by a majority, and give timestamps beside the new one.
-async fn check_old_members(
-    shared: &Arc<NodeShared>,
-    backup: &Backup,
-) -> Result<(), ConsensusError> {
-    let mut asking = JoinSet::new();
-    let is_first =
-        |addr: &str| shared.config.peers.values().any(|peer| peer.eq_ignore_ascii_case(addr));
-    for member in backup.members.iter().filter(|member| !is_first(&member.raft_addr)) {
-        let (shared, addr) = (shared.clone(), member.raft_addr.clone());
-        asking.spawn_local(async move {
-            let found = timeout(ASK_TIMEOUT, ask(&shared, NodeId(0), &addr)).await;
-            (addr, found)
-        });
-    }
-    while let Some(asked) = asking.join_next().await {
-        let Ok((addr, Ok(Ok(found)))) = asked else { continue };
-        let said = match found {
-            Found::Empty(_) => continue,
-            Found::Admitted(_) => "it answers as a member".to_owned(),
-            Found::Refused { refusal, .. } => match refusal.code {
-                // Of another cluster, or of none.
-                RefusalCode::WrongClusterName | RefusalCode::NotBootstrapped => continue,
-                _ => refusal.text,
-            },
-        };
-        return Err(ConsensusError::OldHistoryRuns { addr, said });
-    }
-    Ok(())
 }
 
 /// A backup of what this node has applied, for operators.

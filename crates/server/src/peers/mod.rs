@@ -178,7 +178,18 @@ pub(crate) async fn connect(
     addr: &str,
     node: NodeId,
 ) -> io::Result<PeerStream> {
-    let stream = TcpStream::connect(addr).await?;
+    begin(shared, TcpStream::connect(addr).await?, node).await
+}
+
+/// The same on a TCP connection that there is already.
+///
+/// # Errors
+/// When who is there does not prove that he is that node.
+pub(crate) async fn begin(
+    shared: &NodeShared,
+    stream: TcpStream,
+    node: NodeId,
+) -> io::Result<PeerStream> {
     stream.set_nodelay(true)?;
     match &shared.peer_tls {
         Some(tls) if tls.mode.dials() => tls.connect(stream, node).await,

@@ -85,6 +85,10 @@ impl Fixture {
 pub(crate) struct Running(Option<Node>);
 
 impl Running {
+    pub(crate) fn of(node: Node) -> Self {
+        Self(Some(node))
+    }
+
     pub(crate) fn node(&self) -> &Node {
         self.0.as_ref().expect("it runs")
     }

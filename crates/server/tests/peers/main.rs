@@ -4,5 +4,6 @@
 mod authorities;
 mod dialled;
 mod intruders;
+mod old_members;
 mod rotation;
 mod secured;

@@ -1,0 +1,114 @@
+//! No new history begins while a member of the old one is there and does not say that it holds
+//! nothing: somebody who takes connections and is silent, or speaks TLS where the founder does not.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+use std::slice::from_ref;
+use std::sync::mpsc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use epicepoch_server::config::PeerTlsMode;
+use epicepoch_server::consensus::ConsensusError;
+use epicepoch_server::{Config, Node, RunError};
+use epicepoch_wire::backup::Backup;
+use epicepoch_wire::bootstrap::Member;
+use epicepoch_wire::{ClusterId, Epoch, HistoryId, LogIndex, NodeId, StoreId};
+
+use crate::authorities::{CLUSTER, Fixture, PATIENCE, Running, get, wait_until, write};
+
+/// A backup of a cluster whose members were at these addresses.
+fn backup(fixture: &Fixture, addrs: &[String]) -> PathBuf {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let taken_ns = since.as_nanos() as u64;
+    let member = |(node, addr): (u64, &String)| Member {
+        node: NodeId(node),
+        store: StoreId(u128::from(node)),
+        raft_addr: addr.clone(),
+        client_addr: "127.0.0.1:1".to_owned(),
+    };
+    let backup = Backup {
+        name: CLUSTER.to_owned(),
+        cluster: ClusterId(5),
+        history: HistoryId(6),
+        index: LogIndex(7),
+        ceiling: Epoch(taken_ns),
+        taken_ns,
+        reservation_ms: 5000,
+        clock_offset_max_ms: 500,
+        removed: vec![],
+        members: (11..).zip(addrs).map(member).collect(),
+    };
+    let path = fixture.path("a.backup");
+    write(&path, &backup.text());
+    path
+}
+
+/// The founder of a cluster of one, which restores from a backup of members at these addresses.
+fn founder(fixture: &Fixture, addrs: &[String]) -> Config {
+    let mut config = fixture.config(1);
+    config.peers = [(NodeId(1), config.raft_addr.clone())].into();
+    config.restore = Some(backup(fixture, addrs));
+    config
+}
+
+/// Where it was asked whether the old history runs, and what was said.
+fn refused(config: Config) -> (String, String) {
+    let node = Node::start(config).unwrap();
+    let (ended, end) = mpsc::channel();
+    std::thread::spawn(move || ended.send(node.wait()));
+    match end.recv_timeout(PATIENCE).expect("the founder ends") {
+        Err(RunError::Consensus(ConsensusError::OldHistoryRuns { addr, said })) => (addr, said),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn plain(mut config: Config) -> Config {
+    config.links.tls = Some(PeerTlsMode::Off);
+    config
+}
+
+fn serves(config: Config) -> Running {
+    let running = Running::of(Node::start(config).unwrap());
+    wait_until("it serves", || get(running.node().http_addr(), "/timestamp?format=json").0 == 200);
+    running
+}
+
+#[test]
+fn who_takes_a_connection_and_stays_silent_may_be_a_paused_node() {
+    let fixture = Fixture::new();
+    // The system takes connections for a process that is stopped.
+    let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let there = silent.local_addr().unwrap().to_string();
+    for config in [founder(&fixture, from_ref(&there)), plain(founder(&fixture, from_ref(&there)))]
+    {
+        let (addr, said) = refused(config);
+        assert_eq!(addr, there);
+        assert!(said.contains("no answer"), "{said}");
+    }
+    // Gone at last: nobody listens there.
+    drop(silent);
+    let _running = serves(plain(founder(&fixture, &[there])));
+}
+
+#[test]
+fn a_node_that_speaks_another_kind_of_connection_runs_all_the_same() {
+    let fixture = Fixture::new();
+    let mut old = fixture.config(2);
+    old.peers = [(NodeId(2), old.raft_addr.clone())].into();
+    let there = old.raft_addr.clone();
+    // It asks for a certificate, and the founder speaks plain text; then the other way round.
+    let secured = serves(old.clone());
+    let (addr, said) = refused(plain(founder(&fixture, from_ref(&there))));
+    assert_eq!(addr, there, "{said}");
+    drop(secured);
+    let _unsecured = serves(plain(old));
+    let (addr, said) = refused(founder(&fixture, from_ref(&there)));
+    assert_eq!(addr, there, "{said}");
+}
+
+#[test]
+fn the_founders_own_address_in_another_spelling_is_no_old_member() {
+    let fixture = Fixture::new();
+    let spelled = format!("localhost:{}", fixture.raft[0].port());
+    let _running = serves(founder(&fixture, &[spelled]));
+}
