@@ -11,7 +11,7 @@ use anyhow::{Context as _, anyhow};
 use clap::{ArgMatches, Command, value_parser};
 use epicepoch_client::dial::{Alpn, Dialer};
 use epicepoch_server::config::{Bounds, CLOCK_OFFSET_MAX_MS, RESERVATION_MS};
-use epicepoch_server::consensus::restore::{backup_of_stopped, read_backup};
+use epicepoch_server::consensus::restore::{backup_of_stopped, newest, read_backup};
 use epicepoch_wire::Epoch;
 use epicepoch_wire::backup::Backup;
 use epicepoch_wire::http::PATH_ADMIN_BACKUP;
@@ -35,15 +35,18 @@ pub(crate) fn command() -> Command {
         .long_about(
             "Write what a restore needs into a small file: how far the cluster has come, who belongs \
              to it, and the ids that were removed. Every address is asked, and the newest answer is \
-             written. It holds no timestamps, and an old one is as good as a new one while clocks \
-             are right: a restore begins above everything that can have been given since.",
+             written, with the longest RESERVATION_MS and CLOCK_OFFSET_MAX_MS of all answers. It holds \
+             no timestamps, and an old one is as good as a new one while clocks are right: a restore begins above everything that can have been given since.",
         )
         .after_help(
             "Examples:\n  epicepoch backup --out epicepoch.backup --addr n1:8080,n2:8080,n3:8080\n  \
              epicepoch backup --check epicepoch.backup\n  \
-             epicepoch backup --data-dir /var/lib/epicepoch --out survivor.backup\n\n\
+             epicepoch backup --data-dir /var/lib/epicepoch --reservation-ms 1000 \
+             --clock-offset-max-ms 500 --out survivor.backup\n\n\
              The last one reads the directory of a node that is stopped: what is left when the \
-             majority is lost.\n\n\
+             majority is lost. The directory does not know the settings: without them the longest \
+             that there are count, and after a restore epochs stand still for two and a half \
+             minutes.\n\n\
              Exit codes: 0 done; 1 no node answers, the file is there already, or is damaged; 2 wrong \
              usage.",
         )
@@ -65,12 +68,14 @@ pub(crate) fn command() -> Command {
         .arg(of_stopped(
             "reservation-ms",
             RESERVATION_MS,
-            "RESERVATION_MS of the stopped cluster [default: 1000]",
+            "The longest RESERVATION_MS of any node of the stopped cluster [default: 60000, the \
+             longest that there is]",
         ))
         .arg(of_stopped(
             "clock-offset-max-ms",
             CLOCK_OFFSET_MAX_MS,
-            "CLOCK_OFFSET_MAX_MS of the stopped cluster [default: 500]",
+            "The longest CLOCK_OFFSET_MAX_MS of any node of the stopped cluster [default: 60000, the \
+             longest that there is]",
         ))
         .args(client_arguments())
         .arg(json_switch())
@@ -99,7 +104,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
-/// The newest of what the nodes say, and whose it is.
+/// The newest of what the nodes say with the longest settings of all, and whose it is.
 fn of_cluster(
     matches: &ArgMatches,
     environment: &Environment,
@@ -107,7 +112,7 @@ fn of_cluster(
     let (addrs, deadline) = addresses::given(matches, environment)?;
     let tls = addresses::tls(matches, environment)?;
     let dialer = Dialer::new(tls.as_ref(), Alpn::Http1);
-    let mut newest: Option<(Backup, String)> = None;
+    let mut found: Option<(Backup, String)> = None;
     let mut setbacks = Vec::new();
     for addr in addrs {
         // One that hangs leaves the others time to answer.
@@ -119,21 +124,21 @@ fn of_cluster(
                 continue;
             }
         };
-        if let Some((known, from)) = &newest {
-            if (known.cluster, known.history) != (backup.cluster, backup.history) {
-                return Err(anyhow!(
-                    "{from} and {addr} belong to different clusters, or to different histories of \
-                     one: name the nodes of one in --addr"
-                )
-                .into());
-            }
-            if known.index >= backup.index {
-                continue;
-            }
+        let Some((known, from)) = found.take() else {
+            found = Some((backup, addr));
+            continue;
+        };
+        if (known.cluster, known.history) != (backup.cluster, backup.history) {
+            return Err(anyhow!(
+                "{from} and {addr} belong to different clusters, or to different histories of one: \
+                 name the nodes of one in --addr"
+            )
+            .into());
         }
-        newest = Some((backup, addr));
+        let from = if backup.index > known.index { addr } else { from };
+        found = Some((newest(known, backup), from));
     }
-    newest.ok_or_else(|| anyhow!("no node answered: {}", setbacks.join("; ")).into())
+    found.ok_or_else(|| anyhow!("no node answered: {}", setbacks.join("; ")).into())
 }
 
 fn taken(document: &Value, addr: &str) -> Result<Backup, Failure> {
@@ -144,10 +149,9 @@ fn taken(document: &Value, addr: &str) -> Result<Backup, Failure> {
 }
 
 fn of_directory(matches: &ArgMatches, path: &Path) -> Result<Backup, Failure> {
-    let given = |name: &str, bounds: Bounds| {
-        let number = matches.get_one::<u64>(name).copied();
-        number.or(bounds.default).unwrap_or(bounds.max)
-    };
+    // The directory does not say what the settings were, of this node or another: too long is safe.
+    let given =
+        |name: &str, bounds: Bounds| matches.get_one::<u64>(name).copied().unwrap_or(bounds.max);
     let reservation_ms = given("reservation-ms", RESERVATION_MS);
     let clock_offset_max_ms = given("clock-offset-max-ms", CLOCK_OFFSET_MAX_MS);
     Ok(backup_of_stopped(path, reservation_ms, clock_offset_max_ms)?)

@@ -8,12 +8,18 @@
 //! - *one step above the ceiling*, because the ceiling was ahead of the clock: [`WIDTH_MIN_NS`] for
 //!   each leadership, of which [`CEILING_MARGIN_NS`] has room for two million; or
 //! - *trusted time plus the reservation window*. A leader's trusted time is within the clock offset
-//!   bound of a right clock (S11), and a right clock was never ahead of one that is right now. Of the
+//!   bound of what it takes for a right clock (S11). That may be half a bound off: a sample of another
+//!   node's clock is taken when its round trip is within the bound, and corrected by half of it, while
+//!   all of it may have been one way. A right clock was never ahead of one that is right now. Of the
 //!   first members' clocks, which all agree within the bound, the latest is not behind the right
 //!   ones. [`CLOCK_MARGIN_NS`] is for what two right clocks may differ by.
 //!
-//! What this cannot know: a ceiling that a clock accident carried ahead *after* the backup. Somebody
-//! who knows the greatest timestamp ever given says so by hand; that only raises the floor.
+//! The window and the bound are the widest that the backup, the node that gave it and the founder
+//! know of.
+//!
+//! What this cannot know: a ceiling that a clock accident carried ahead *after* the backup, and
+//! settings that were raised after it. Somebody who knows the greatest timestamp ever given says so
+//! by hand; that only raises the floor.
 //!
 //! [`WIDTH_MIN_NS`]: crate::state::WIDTH_MIN_NS
 
@@ -166,7 +172,9 @@ pub fn floor(backup: Option<&Backup>, grounds: &Grounds) -> Result<Epoch, FloorE
     };
     let by_ceiling = above(backup.ceiling.0, &[CEILING_MARGIN_NS])?;
     let latest_ns = wall_ns.max(backup.taken_ns);
-    let by_clock = above(latest_ns, &[window_ns, bound_ns, CLOCK_MARGIN_NS])?;
+    let sample_error_ns = bound_ns.div_ceil(2);
+    let margins = [window_ns, bound_ns, sample_error_ns, CLOCK_MARGIN_NS];
+    let by_clock = above(latest_ns, &margins)?;
     let by_clock = match () {
         () if planted::is(Bug::RestoreFloorOfBackup) => 0,
         () if planted::is(Bug::RestoreWithoutWindow) => latest_ns,
@@ -233,16 +241,17 @@ pub fn genesis(
     })
 }
 
-/// The settings and the clock that a backup names beside the state.
+/// The settings and the clock that a backup names beside the state. Any node may have led, or may
+/// lead after the backup: what counts of the settings is the longest of all nodes.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
     /// `CLUSTER`.
     pub name: String,
     /// The wall clock now, Unix nanoseconds.
     pub wall_ns: u64,
-    /// `RESERVATION_MS`.
+    /// The longest `RESERVATION_MS` that is known of any node.
     pub reservation_ms: u64,
-    /// `CLOCK_OFFSET_MAX_MS`.
+    /// The longest `CLOCK_OFFSET_MAX_MS` that is known of any node.
     pub clock_offset_max_ms: u64,
 }
 
@@ -261,6 +270,16 @@ pub fn backup(state: &State, index: LogIndex, around: Surroundings) -> Backup {
         removed: state.removed.iter().copied().collect(),
         members: state.members.values().cloned().collect(),
     }
+}
+
+/// The newest of two backups of one history, with the longer of both settings: either may come from a
+/// node that others have overtaken, and any node may lead.
+#[must_use]
+pub fn newest(one: Backup, other: Backup) -> Backup {
+    let reservation_ms = one.reservation_ms.max(other.reservation_ms);
+    let clock_offset_max_ms = one.clock_offset_max_ms.max(other.clock_offset_max_ms);
+    let newest = if other.index > one.index { other } else { one };
+    Backup { reservation_ms, clock_offset_max_ms, ..newest }
 }
 
 /// The backup of what the directory of a stopped node holds. Every reservation in its log counts,

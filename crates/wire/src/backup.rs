@@ -50,9 +50,9 @@ pub struct Backup {
     pub ceiling: Epoch,
     /// The wall clock when it was taken, Unix nanoseconds.
     pub taken_ns: u64,
-    /// `RESERVATION_MS` of the node that gave it.
+    /// The longest `RESERVATION_MS` of any node, as far as it was known.
     pub reservation_ms: u64,
-    /// `CLOCK_OFFSET_MAX_MS` of the node that gave it.
+    /// The longest `CLOCK_OFFSET_MAX_MS` of any node, as far as it was known.
     pub clock_offset_max_ms: u64,
     /// Ids that were removed, and are never used again.
     pub removed: Vec<NodeId>,

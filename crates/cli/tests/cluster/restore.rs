@@ -142,6 +142,21 @@ fn history_of_any(cluster: &Cluster) -> (String, String) {
 }
 
 #[test]
+fn a_backup_has_the_longest_settings_of_all_nodes_also_of_those_that_are_not_asked() {
+    let mut cluster = Cluster::down(&[]);
+    cluster.nodes[0].set("RESERVATION_MS", 7_000);
+    cluster.nodes[1].set("CLOCK_OFFSET_MAX_MS", 900);
+    cluster.start_all();
+    cluster.wait_until_ready();
+    let asked = cluster.nodes[2].http().to_string();
+    let out = ["backup", "--out", "-", "--addr", &asked];
+    wait_until("the peers have introduced themselves", PATIENCE, || {
+        let backup = String::from_utf8_lossy(&cluster.run(&out).stdout).into_owned();
+        backup.contains("reservation_ms 7000\nclock_offset_max_ms 900\n")
+    });
+}
+
+#[test]
 fn a_lost_majority_is_restored_from_the_directory_of_the_survivor() {
     let mut cluster = Cluster::start();
     let watch = Watch::start(&cluster);
@@ -154,7 +169,9 @@ fn a_lost_majority_is_restored_from_the_directory_of_the_survivor() {
     let path = cluster.dir.path().join("survivor.backup");
     let out = path.to_str().expect("plain path").to_owned();
     let data = cluster.nodes[2].data_dir();
-    let read = ["backup", "--data-dir", data.to_str().expect("plain path"), "--out", &out];
+    let data = data.to_str().expect("plain path").to_owned();
+    let settings = ["--reservation-ms", "1000", "--clock-offset-max-ms", "500"];
+    let read = [&["backup", "--data-dir", &data, "--out", &out][..], &settings].concat();
     let refused = cluster.run(&read);
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(1), "{text}");
@@ -162,6 +179,12 @@ fn a_lost_majority_is_restored_from_the_directory_of_the_survivor() {
     cluster.nodes[2].kill();
     let written = cluster.run(&read);
     assert!(written.status.success(), "{written:?}");
+    // The directory does not know the settings: unsaid, they may have been the longest.
+    let other = cluster.dir.path().join("unsaid.backup");
+    let other = other.to_str().expect("plain path").to_owned();
+    let unsaid = cluster.run(&["backup", "--data-dir", &data, "--out", &other]);
+    let text = String::from_utf8_lossy(&unsaid.stdout).into_owned();
+    assert!(text.contains("60000 ms, clocks within 60000 ms"), "{text}");
     cluster.nodes[2].wipe();
     restore_from(&mut cluster, &path);
     cluster.start_all();
@@ -254,6 +277,10 @@ fn no_new_history_begins_while_a_node_of_the_old_one_runs() {
     assert_not_founded(&mut cluster, &["a node of the old history still runs at 127.0.0.1"]);
     watch.wait_for_service_since(Instant::now());
     let given = greatest(&watch.finish().report.operations);
+    // Paused, they may go on at any time.
+    old.iter_mut().for_each(Node::pause);
+    cluster.nodes[0].start();
+    assert_not_founded(&mut cluster, &["takes connections and does not say what it is: no answer"]);
     old.iter_mut().for_each(Node::kill);
     cluster.nodes[0].start();
     cluster.wait_until_ready();

@@ -60,9 +60,11 @@ fn grounds(wall_ns: u64, others: &[u64]) -> Grounds {
 
 #[test]
 fn a_floor_is_above_all_that_was_given_between_an_old_backup_and_now() {
-    // A year went by; the last leader's clock was ahead by the bound, and it had just reserved.
+    // A year went by; the last leader's clock was ahead by the bound of the sample that proved it,
+    // which was itself of an answer that had been on its way back alone for the whole bound, and it
+    // had just reserved.
     let now = TAKEN + 365 * 24 * 3600 * S;
-    let given = now + 500 * MS + S;
+    let given = now + 500 * MS + 250 * MS + S;
     let floor = floor(Some(&taken()), &grounds(now, &[now, now])).expect("a proof");
     assert!(floor.0 > given, "{floor}");
     assert_eq!(floor.0, given + CLOCK_MARGIN_NS);
@@ -83,10 +85,16 @@ fn the_latest_clock_and_the_wider_settings_count() {
     let mut wide = taken();
     (wide.reservation_ms, wide.clock_offset_max_ms) = (7_000, 900);
     let got = floor(Some(&wide), &grounds(now, &[now + 300 * MS, now - 100 * MS]));
-    assert_eq!(got, Ok(Epoch(now + 300 * MS + 7 * S + 900 * MS + CLOCK_MARGIN_NS)));
+    assert_eq!(got, Ok(Epoch(now + 300 * MS + 7 * S + 1350 * MS + CLOCK_MARGIN_NS)));
     let mut here = grounds(now, &[]);
     here.reservation_ns = 9 * S;
-    assert_eq!(floor(Some(&wide), &here), Ok(Epoch(now + 9 * S + 900 * MS + CLOCK_MARGIN_NS)));
+    assert_eq!(floor(Some(&wide), &here), Ok(Epoch(now + 9 * S + 1350 * MS + CLOCK_MARGIN_NS)));
+    // What all nodes say is put together: the newest state, and the longest of each setting.
+    let mut newer = taken();
+    (newer.index, newer.reservation_ms) = (LogIndex(41), 8_000);
+    let both = Backup { clock_offset_max_ms: 900, ..newer.clone() };
+    assert_eq!(newest(wide.clone(), newer.clone()), both);
+    assert_eq!(newest(newer, wide), both);
 }
 
 #[test]
@@ -208,27 +216,40 @@ fn a_stopped_nodes_log_counts_committed_or_not_and_removals_once_committed() {
 }
 
 proptest! {
-    /// Whatever an old history does after its backup, within what is assumed of it.
+    /// Whatever an old history does after its backup, within what is assumed of it. The backup is
+    /// what nodes with different settings say, of which each may lead.
     #[test]
     fn no_epoch_of_an_old_history_reaches_the_floor(
         lead in 0..7200 * S,
-        steps in prop::collection::vec((0..600 * S, 0..=1000 * MS), 0..40),
-        quiet in 0..86_400 * S,
+        steps in prop::collection::vec((0..600 * S, 0..2_usize, 0..=2_u64), 0..40),
+        settings in prop::array::uniform2((200..5_000_u64, 1..9_000_u64)),
+        quiet in prop_oneof![Just(0), 0..86_400 * S],
         offs in prop::array::uniform3(-250 * MS as i64..250 * MS as i64),
     ) {
         let mut state = state(TAKEN + lead);
-        let taken = backup(&state, LogIndex(40), around(TAKEN));
+        let said = settings.map(|(reservation_ms, clock_offset_max_ms)| {
+            let around = Surroundings { reservation_ms, clock_offset_max_ms, ..around(TAKEN) };
+            backup(&state, LogIndex(40), around)
+        });
+        let [one, other] = said;
+        let taken = newest(one, other);
         let mut now = TAKEN;
-        for (term, (passed, off)) in steps.iter().enumerate() {
+        for (term, (passed, leader, off)) in steps.iter().enumerate() {
             now += passed;
+            let (window_ms, bound_ms) = settings[*leader];
             let term = Term(term as u64 + 4);
             let owner = Owner { term, node: NodeId(1), boot: BootId(1) };
-            // Trusted time is within the bound of a right clock.
-            let trusted = now + off - 500 * MS;
-            state.apply(term, &Command::Reserve { owner, until: Epoch(trusted + S) });
+            // Trusted time is within the bound of a sample, which is within half a bound of a right
+            // clock: behind by so much, on it, or ahead. That clock had not taken a leap second yet.
+            let off_max = 3 * bound_ms * MS / 2;
+            let trusted = now + S + off * off_max - off_max;
+            let until = Epoch(trusted + window_ms * MS);
+            state.apply(term, &Command::Reserve { owner, until });
         }
         now += quiet;
-        let walls = offs.map(|off| now.saturating_add_signed(off));
+        // The latest of the clocks is not behind a right one.
+        let latest = offs.iter().max().expect("three");
+        let walls = offs.map(|off| now.saturating_add_signed(off - latest));
         let floor = floor(Some(&taken), &grounds(walls[0], &walls[1..])).expect("a proof");
         prop_assert!(floor >= state.ceiling, "{floor} and {}", state.ceiling);
     }

@@ -27,6 +27,7 @@ use super::farewell::Farewell;
 use super::introduction::differing_settings;
 use super::link::{Link, is_fatal};
 use super::operators::{Asked, Operators};
+use super::restore::LongestHeard;
 use super::wall::{self, reading};
 use super::{Ask, ConsensusError, Parts, bootstrap, restore};
 use crate::config::Config;
@@ -94,6 +95,7 @@ struct Plane {
     refusals: BTreeMap<NodeId, u32>,
     operators: Operators,
     farewell: Farewell,
+    heard: LongestHeard,
 }
 
 /// Runs the plane until it is told to stop, or cannot go on.
@@ -152,6 +154,7 @@ pub(super) async fn run(
         refusals: BTreeMap::new(),
         operators: Operators::default(),
         farewell: Farewell::default(),
+        heard: LongestHeard::default(),
     };
     plane.introduce_self();
     plane.flush()?;
@@ -261,7 +264,7 @@ impl Plane {
             wall::document(&self.shared, &published, &self.clock, reading, replica.ceiling())
         };
         let backup = |replica: &Replica| {
-            restore::document(&self.shared, replica, wall::wall_ns(&self.faults))
+            restore::document(&self.shared, replica, self.heard, wall::wall_ns(&self.faults))
         };
         let seen = (clock, backup);
         self.operators.take(asked, &mut self.replica, &published, (now_ns, election), seen);
@@ -358,6 +361,7 @@ impl Plane {
                 }
             }
             Event::Introduced { member, hello } => {
+                self.heard.hear(&hello.settings);
                 for text in differing_settings(&self.shared, &hello) {
                     tracing::warn!(peer = member.node.0, "a setting differs: {text}");
                 }

@@ -12,6 +12,7 @@ use epicepoch_core::replica::Replica;
 use epicepoch_core::restore::{self, FloorError, Grounds, Surroundings, WallSample};
 use epicepoch_wire::backup::{BACKUP_LEN_MAX, Backup, BackupError};
 use epicepoch_wire::bootstrap::{Claim, Empty, Genesis, Member};
+use epicepoch_wire::hello::SharedSettings;
 use epicepoch_wire::{ClusterId, DecodeError, Epoch, HistoryId, NodeId};
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -23,6 +24,8 @@ use crate::config::Config;
 use crate::faults::Faults;
 use crate::shared::NodeShared;
 use crate::storage::{OpenError, Storage};
+
+pub use epicepoch_core::restore::newest;
 
 /// What an empty first member was told to begin above.
 #[derive(Debug)]
@@ -95,7 +98,8 @@ pub enum StoppedError {
     State(#[from] DecodeError),
 }
 
-/// The backup of what the directory of a stopped node holds, whose settings were these.
+/// The backup of what the directory of a stopped node holds; the settings are the longest of any node
+/// of its cluster, milliseconds, and the directory does not know them.
 ///
 /// # Errors
 /// When it cannot be read, or a process uses it.
@@ -234,14 +238,34 @@ impl Answered {
     }
 }
 
+/// The longest settings that peers have named since this node was started: one of them may have led
+/// before, or may lead later.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LongestHeard {
+    reservation_ms: u64,
+    clock_offset_max_ms: u64,
+}
+
+impl LongestHeard {
+    pub(super) fn hear(&mut self, settings: &SharedSettings) {
+        self.reservation_ms = self.reservation_ms.max(settings.reservation_ms);
+        self.clock_offset_max_ms = self.clock_offset_max_ms.max(settings.clock_offset_max_ms);
+    }
+}
+
 /// A backup of what this node has applied, for operators.
-pub(super) fn document(shared: &NodeShared, replica: &Replica, wall_ns: u64) -> Value {
+pub(super) fn document(
+    shared: &NodeShared,
+    replica: &Replica,
+    heard: LongestHeard,
+    wall_ns: u64,
+) -> Value {
     let ms = |duration: Duration| duration.as_millis() as u64;
     let around = Surroundings {
         name: shared.config.cluster_name.clone(),
         wall_ns,
-        reservation_ms: ms(shared.config.reservation),
-        clock_offset_max_ms: ms(shared.config.clock_offset_max),
+        reservation_ms: ms(shared.config.reservation).max(heard.reservation_ms),
+        clock_offset_max_ms: ms(shared.config.clock_offset_max).max(heard.clock_offset_max_ms),
     };
     let backup = restore::backup(replica.state(), replica.applied(), around);
     json!({
