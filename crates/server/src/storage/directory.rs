@@ -24,6 +24,11 @@ pub(super) struct Directory {
 }
 
 impl Directory {
+    /// Whether something that says whose data directory it is lies at `path`. It makes nothing.
+    pub(super) fn is_one(path: &Path) -> bool {
+        path.join(IDENTITY_FILE).is_file()
+    }
+
     /// Makes the directory and its parents if they are missing, and locks it.
     pub(super) fn lock(path: &Path) -> Result<Self, OpenError> {
         make(path).map_err(|source| match source.kind() {

@@ -141,7 +141,8 @@ impl Storage {
     /// When there is none, a process uses it, it holds no cluster's data yet, or it is damaged.
     pub fn read_stopped(path: &Path) -> Result<(Identity, Restored), OpenError> {
         let none = || OpenError::NoData { path: path.into() };
-        if !path.is_dir() {
+        // Locking makes a file, and a path that was mistyped is somebody else's directory.
+        if !Directory::is_one(path) {
             return Err(none());
         }
         let directory = Directory::lock(path)?;
@@ -290,6 +291,10 @@ mod tests {
         let none = disk.root.path().join("none");
         assert!(matches!(Storage::read_stopped(&none), Err(OpenError::NoData { .. })));
         assert!(!none.exists());
+        let others = disk.root.path().join("others");
+        fs::create_dir(&others).unwrap();
+        assert!(matches!(Storage::read_stopped(&others), Err(OpenError::NoData { .. })));
+        assert_eq!(fs::read_dir(&others).unwrap().count(), 0);
         let empty = Disk::new();
         drop(empty.open().unwrap());
         assert!(matches!(Storage::read_stopped(&empty.path()), Err(OpenError::NoData { .. })));
