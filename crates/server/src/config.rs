@@ -109,8 +109,9 @@ pub struct Config {
     /// is a sign of trouble, not of load.
     pub request_buffer: usize,
     /// How far ahead of the clock a leader reserves epochs (`RESERVATION_MS`). At least
-    /// [`RESERVATION_ELECTIONS_MIN`] election timeouts: it is renewed at half, when two of them
-    /// must remain, since a transfer of leadership drops proposals for one. Default 1000 ms,
+    /// [`RESERVATION_ELECTIONS_MIN`] election timeouts: it is asked for while three fifths remain, so
+    /// that it is renewed before half is used, when two of them must remain, since a transfer of
+    /// leadership drops proposals for one. Default 1000 ms,
     /// or five election timeouts if that is more: see [`default_reservation`].
     pub reservation: Duration,
     /// How far a clock may be from the median of the voters before it is not believed

@@ -145,8 +145,9 @@ impl Page<'_, '_> {
         let denials = &self.metrics.shared.rights.denials;
         let mut family = self.describe(
             "denied",
-            "Requests and native connections refused for want of a right, by what they wanted and \
-             why: port, plain_text, no_token, wrong_token, address, header.",
+            "Requests, native connections and connections of peers refused for want of a right, by \
+             what they wanted and why: port, plain_text, no_token, wrong_token, address, header, \
+             handshake, certificate_name.",
             None,
             MetricType::Counter,
         )?;
