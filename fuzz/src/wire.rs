@@ -14,6 +14,7 @@ use epicepoch_wire::native::{
     self, ClientHello, TO_CLIENT_TAIL_LEN_MAX, TO_SERVER_TAIL_LEN_MAX, ToClient, ToServer, Welcome,
 };
 use epicepoch_wire::raft_message::{LogEntry, RaftMessage, Snapshot};
+use epicepoch_wire::standing::Standing;
 use epicepoch_wire::{DecodeError, Timestamp, TimestampRange};
 
 /// Frames on a stream, as a connection takes them off its buffer. A frame that is taken is the
@@ -52,6 +53,10 @@ pub(crate) fn payload(data: &[u8]) {
 /// A Raft message of a peer.
 pub(crate) fn raft_message(data: &[u8]) {
     round_trip(data, RaftMessage::decode, RaftMessage::encode);
+    // What may stand in a message's context; a later version's says more, and is read all the same.
+    if let Ok(standing) = Standing::decode(data) {
+        assert_eq!(Standing::decode(&standing.encode()), Ok(standing), "a standing comes back");
+    }
 }
 
 /// What the log and the record hold, and a snapshot carries. The first byte chooses which.

@@ -16,6 +16,7 @@
 //! - [`log`]: the log as the library reads it, in memory.
 //! - [`durable`]: what must be on disk before what leaves.
 //! - [`clock`]: trusted time, the clock firewall.
+//! - [`placement`]: where a node is, and where leaders should be.
 //! - [`restore`]: where a new history of a cluster begins, and the proof that it is high enough.
 //!
 //! Test builds only:
@@ -28,6 +29,7 @@ pub mod clock;
 pub mod confirm;
 pub mod durable;
 pub mod log;
+pub mod placement;
 pub mod planted;
 pub mod positions;
 pub mod promise;

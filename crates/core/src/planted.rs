@@ -53,6 +53,9 @@ bugs! {
     ReusedId "reused-id",
     /// A learner is promoted however much it lacks, and whether or not it is there.
     PromotesBehind "promotes-behind",
+    /// Leadership is handed to a voter in a better place however much it lacks, and whether or not it
+    /// is there.
+    UnfitPreferred "unfit-preferred",
     // Promise, disk and votes.
     /// The Promise is raised at the next tick, when the vote may have left.
     LatePromise "late-promise",
@@ -145,6 +148,8 @@ bugs! {
     SnapshotNeverFailed "snapshot-never-failed",
     /// A joint configuration is never left.
     JointNeverLeft "joint-never-left",
+    /// Leadership is handed to whoever is placed as well as the leader, again and again.
+    RestlessHandover "restless-handover",
     // Made harmless by the design: the simulator's list says why.
     /// A round asks for the library's current term instead of its grant's.
     CurrentTermAsked "current-term-asked",

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use epicepoch_core::clock::{ClockStatus, clocks_of};
 use epicepoch_core::publication::{Published, Role};
-use epicepoch_core::replica::{MessageError, Report};
+use epicepoch_core::replica::{HandOver, MessageError, Report};
 use epicepoch_wire::gossip::{Ping, Pong};
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
 use epicepoch_wire::{BootId, NodeId, StorePosition};
@@ -45,6 +45,8 @@ impl World {
         let successors = (status == ClockStatus::Outvoted)
             .then(|| published.voters.iter().map(|(node, _)| node).filter(trusted).collect());
         running.replica.handle_clock(successors);
+        let sound = published.voters.iter().map(|(node, _)| node).filter(trusted).collect();
+        running.replica.handle_sound_clocks(sound);
         running.replica.handle_compared(running.clock.is_compared(voters));
         running.replica.handle_rounds(running.completed_ns);
         let trusted_ns = if is_naive {
@@ -128,6 +130,7 @@ impl World {
         }
         let now_ns = self.monotonic_ns(id);
         let running = self.node(id).running_mut();
+        running.replica.handle_reached(now_ns, from);
         running.clock.handle_sample(from, pong.wall_ns, pong.sent_ns, now_ns);
     }
 
@@ -337,6 +340,9 @@ impl World {
             }
             if let Report::Advanced { to } = report {
                 self.history.advanced(to);
+            }
+            if let Report::HandingOver { to, why: HandOver::Preferred } = report {
+                self.prefers(id, to);
             }
             if matches!(report, Report::Removed) {
                 self.count("member removed");

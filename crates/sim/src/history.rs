@@ -46,7 +46,8 @@ pub enum Invariant {
     OneLeader,
     /// S8: an id that was removed is never a member again.
     Ids,
-    /// S12: whoever is promoted as operators ask for it has what was committed.
+    /// S12: whoever is promoted as operators ask for it, or preferred as a leader because of its
+    /// place, has what was committed.
     CaughtUp,
     /// S9: correct peers send nothing that has to be refused as impossible, and lose nothing.
     Possible,
@@ -426,6 +427,16 @@ impl History {
         if last.0 + LAG_MAX < committed.0 {
             self.violate(Invariant::CaughtUp, || {
                 format!("{node} is promoted and holds {last} of {committed} committed entries")
+            });
+        }
+    }
+
+    /// A leader that knows `committed` entries to be committed hands over, because of its place, to a
+    /// node whose disk holds entries up to `last`.
+    pub(crate) fn prefers(&mut self, node: NodeId, last: LogIndex, committed: LogIndex) {
+        if last.0 + LAG_MAX < committed.0 {
+            self.violate(Invariant::CaughtUp, || {
+                format!("{node} is preferred and holds {last} of {committed} committed entries")
             });
         }
     }

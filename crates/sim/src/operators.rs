@@ -2,11 +2,13 @@
 //! latter often at the worst moment. They only ask; the replicas decide.
 
 use epicepoch_core::durable::Record;
+use epicepoch_core::placement::Placement;
 use epicepoch_core::publication::{Published, Role};
 use epicepoch_core::replica::{ADVANCE_AHEAD_NS, HandOver};
 use epicepoch_core::state::{MembershipChange, MembershipStep, State};
 use epicepoch_wire::bootstrap::{Genesis, Member};
 use epicepoch_wire::raft_message::Configuration;
+use epicepoch_wire::standing::Zone;
 use epicepoch_wire::{Epoch, LogIndex, NodeId, Term};
 
 use crate::clock::START_NS;
@@ -224,12 +226,49 @@ impl World {
             if let MembershipStep::Promote(node) = step
                 && !self.at(*node).disk.is_set_back()
             {
-                let durable = self.at(*node).disk.durable();
-                let last = durable.entries.last().map_or(durable.record.index, |it| it.index);
+                let last = self.durable_last(*node);
                 self.history.promotes(*node, last, committed);
             }
         }
         true
+    }
+
+    /// A leader hands over to a better place: to who has what was committed.
+    pub(crate) fn prefers(&mut self, leader: NodeId, to: NodeId) {
+        self.count("handover to a better place");
+        let committed = self.at(leader).running().replica.status().committed;
+        if !self.at(to).disk.is_set_back() {
+            let last = self.durable_last(to);
+            self.history.prefers(to, last, committed);
+        }
+    }
+
+    fn durable_last(&self, node: NodeId) -> LogIndex {
+        let durable = self.at(node).disk.durable();
+        durable.entries.last().map_or(durable.record.index, |entry| entry.index)
+    }
+
+    /// Where a node is and where leaders should be, in the runs in which that is said at all: not
+    /// drawn, so that other runs are what they would be without.
+    pub(crate) fn placement(&self, node: NodeId) -> Option<Placement> {
+        if self.seed() % PLACED_SEEDS != 2 {
+            return None;
+        }
+        let zone = |number: u64| Zone::new(["a", "b", "c"][number as usize % 3]).expect("a name");
+        let turned = self.seed() / PLACED_SEEDS;
+        let leaders = if turned.is_multiple_of(2) { vec![zone(0)] } else { vec![zone(0), zone(1)] };
+        Some(Placement { zone: Some(zone(node.0 + turned / 2)), leaders })
+    }
+
+    /// Whether leadership is where it should be, as far as there are voters; `None` where that is
+    /// nowhere.
+    pub(crate) fn is_well_placed(&self) -> Option<bool> {
+        self.placement(NodeId(1))?;
+        let leader = self.nodes.iter().find(|node| node.holds_grant())?;
+        let rank = |node: NodeId| self.placement(node).map_or(0, |placement| placement.own_rank());
+        let published = leader.running().shared.published();
+        let best = published.voters.iter().map(|(node, _)| rank(node)).min()?;
+        Some(rank(leader.id) == best)
     }
 
     /// A change of members is about to be proposed: its leader, those that are no voters yet and
@@ -291,5 +330,7 @@ fn genesis_of_today(record: &Record) -> Record {
 const OPERATED_SEEDS: u64 = 4;
 /// How far ahead of the clock they allow it to be: ten minutes, which most runs do not see the end of.
 const ALLOWED_NS: u64 = 600 * SECOND;
+/// Of so many runs, one has zones.
+const PLACED_SEEDS: u64 = 4;
 /// A node that is none.
 const STRANGER: u64 = 99;

@@ -141,7 +141,12 @@ impl Plant {
             self,
             Self::LostTurn
                 | Self::UnheardRefusal
-                | Self::Core(Bug::LostReservation | Bug::SnapshotNeverFailed | Bug::JointNeverLeft)
+                | Self::Core(
+                    Bug::LostReservation
+                        | Bug::SnapshotNeverFailed
+                        | Bug::JointNeverLeft
+                        | Bug::RestlessHandover
+                )
         )
     }
 

@@ -212,7 +212,7 @@ impl World {
             self.now_ns = tick_ns;
             if self.unwell(healed).is_none() {
                 self.summary.healed_ns_max = self.now_ns - end_ns;
-                return Ok(());
+                return self.come_to_rest();
             }
             for id in self.ids().collect::<Vec<NodeId>>() {
                 self.start_if_down(id);
@@ -222,6 +222,34 @@ impl World {
         let seconds = HEALED_NS_MAX / SECOND;
         let standing = self.standing();
         Err(Failure::Liveness(format!("{seconds} s after everything had healed {what}{standing}")))
+    }
+
+    /// Where leaders have places, leadership comes to the best of them, and stays there: nobody hands
+    /// it on any more.
+    fn come_to_rest(&mut self) -> Result<(), Failure> {
+        let bound_ns = self.now_ns + PLACED_NS_MAX;
+        while self.is_well_placed() == Some(false) {
+            if self.now_ns >= bound_ns {
+                let seconds = PLACED_NS_MAX / SECOND;
+                let standing = self.standing();
+                let what = format!("after {seconds} s leadership is not where it should be");
+                return Err(Failure::Liveness(format!("{what}{standing}")));
+            }
+            let next_ns = self.now_ns + 250 * MS;
+            self.live_until(next_ns, None)?;
+        }
+        if self.is_well_placed().is_none() {
+            return Ok(());
+        }
+        let before = self.history.leaderships();
+        let end_ns = self.now_ns + RESTING_NS;
+        self.live_until(end_ns, None)?;
+        let since = self.history.leaderships() - before;
+        if since > 0 {
+            let what = format!("leadership does not come to rest: {since} leaders after the best");
+            return Err(Failure::Liveness(what));
+        }
+        Ok(())
     }
 
     /// What is not well yet, if anything: nobody answers; nobody is fit to; a member has not applied
@@ -316,6 +344,11 @@ const REAL_PERCENT: u32 = 5;
 /// Within which a healed cluster answers again. An election takes less than a second; a replica
 /// that has to give up first, and a client that waits for a node that was down, take theirs.
 const HEALED_NS_MAX: u64 = 10 * SECOND;
+/// Within which leadership is where it should be: the longest wait between two offers is 80 s, with
+/// the election timeout of production.
+const PLACED_NS_MAX: u64 = 100 * SECOND;
+/// For how long it then has to stay: more than the shortest wait, twice.
+const RESTING_NS: u64 = 12 * SECOND;
 /// Answers that prove it.
 const ANSWERS_HEALED: u64 = 5;
 

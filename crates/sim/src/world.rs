@@ -192,6 +192,9 @@ impl World {
                 return self.history.violate(Invariant::DurableFirst, what);
             }
         }
+        if let Some(placement) = self.placement(id) {
+            self.node(id).running_mut().replica.place(placement);
+        }
         let offset_ns = self.random.u64(0..TICK_NS);
         self.schedule_own(id, offset_ns, Event::Tick);
         self.schedule_own(id, 2 * offset_ns, Event::WorkerTick);

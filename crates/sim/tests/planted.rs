@@ -18,7 +18,7 @@ const fn seeds(plant: Plant) -> u64 {
     match plant {
         Plant::Core(Bug::MedianOfKnown) => 2_000,
         Plant::Core(Bug::HalfOfJoint | Bug::CreepFollowed) => 800,
-        Plant::Core(Bug::SnapshotNeverFailed) => 1_000,
+        Plant::Core(Bug::SnapshotNeverFailed | Bug::UnfitPreferred) => 1_000,
         Plant::LateJoin
         | Plant::JoinAtCompletion
         | Plant::LyingDisk

@@ -9,6 +9,7 @@
 //! - [`native`]: the protocol of clients that want more than HTTP gives.
 //! - [`confirm`]: the two small frames of a confirm round.
 //! - [`raft_message`]: the only Raft messages a peer may send, in a codec of our own.
+//! - [`standing`]: what a voter tells its leader of itself, so that leadership goes to good places.
 //! - [`gossip`]: clock samples between peers.
 //! - [`bootstrap`]: how first members find each other empty, and the genesis that binds them.
 //! - [`backup`]: what a restore needs to know of an earlier history, as a file.
@@ -24,6 +25,7 @@ pub mod http;
 pub mod id;
 pub mod native;
 pub mod raft_message;
+pub mod standing;
 pub mod timestamp;
 
 pub use cursor::DecodeError;

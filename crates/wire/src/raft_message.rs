@@ -17,7 +17,8 @@ pub const ENTRIES_MAX: usize = 4096;
 pub const ENTRY_LEN_MAX: usize = 64 << 10;
 /// Longest state in a snapshot, bytes.
 pub const SNAPSHOT_LEN_MAX: usize = 512 << 10;
-/// Longest context of a message, bytes: the library marks a transfer's election with it.
+/// Longest context of a message, bytes: the library marks a transfer's election with it, and an
+/// answer to a heartbeat carries a [`Standing`](crate::standing::Standing) in it.
 pub const CONTEXT_LEN_MAX: usize = 64;
 /// Most node ids in one list of a configuration.
 pub const CONFIGURATION_MAX: usize = 64;
@@ -238,7 +239,7 @@ pub struct RaftMessage {
     pub reject_hint: LogIndex,
     /// Index from which a follower asks for a snapshot; 0 for none.
     pub request_snapshot: LogIndex,
-    /// The library's mark on a transfer's election.
+    /// The library's mark on a transfer's election, or the standing of who answers a heartbeat.
     pub context: Vec<u8>,
     /// Entries of an append.
     pub entries: Vec<LogEntry>,
@@ -247,6 +248,26 @@ pub struct RaftMessage {
 }
 
 impl RaftMessage {
+    /// A message that says no more than its kind.
+    #[must_use]
+    pub const fn plain(kind: MessageKind, to: NodeId, term: Term) -> Self {
+        Self {
+            kind,
+            to,
+            term,
+            log_term: Term(0),
+            index: LogIndex(0),
+            commit: LogIndex(0),
+            commit_term: Term(0),
+            reject: false,
+            reject_hint: LogIndex(0),
+            request_snapshot: LogIndex(0),
+            context: Vec::new(),
+            entries: Vec::new(),
+            snapshot: None,
+        }
+    }
+
     /// Appends the payload.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.reserve(LEN_USUAL);

@@ -1,6 +1,6 @@
-//! What a replica does besides Raft: it looks after its leadership (disk, data plane, clock), it
-//! campaigns in its turn when a leader is gone, it resolves snapshots, and it keeps to its limits.
-//! Durations are counted in ticks, so that a pause of the whole process counts as one.
+//! What a replica does besides Raft: it looks after its leadership (quorum, disk, data plane,
+//! clock), it resolves snapshots, and it keeps to its limits. Durations are counted in ticks, so
+//! that a pause of the whole process counts as one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,8 +20,6 @@ use crate::state::Command;
 pub(super) struct Duties {
     /// Term, role and leader as last published.
     pub(super) seen: Option<(Term, Role, Option<NodeId>)>,
-    /// When to campaign after the leader's connection closed.
-    pub(super) campaign_at_ns: Option<u64>,
     /// Members as they introduced themselves, where the state does not say the same yet.
     pub(super) introduced: BTreeMap<NodeId, Member>,
     /// Ticks until the next change of addresses may be proposed.
@@ -30,6 +28,10 @@ pub(super) struct Duties {
     heard_ns: BTreeMap<NodeId, u64>,
     /// Peers that a snapshot is on its way to, and for how many ticks.
     snapshots: BTreeMap<NodeId, usize>,
+    /// For how many ticks this node has led in this term.
+    led: usize,
+    /// For how many ticks no quorum was heard within an election timeout.
+    unheard: usize,
     /// The last completed round that was reported, and for how many ticks no other was.
     rounds: (u64, usize),
     /// Ticks since the last handover was tried.
@@ -57,6 +59,8 @@ impl Duties {
 
     /// A term as leader begins.
     pub(super) fn begin_term(&mut self) {
+        self.unheard = 0;
+        self.led = 0;
         self.rounds.1 = 0;
         self.clock_compared.1 = 0;
         self.is_giving_up = false;
@@ -99,6 +103,11 @@ impl Replica {
         is_leader && !self.duties.clock_compared.0 && self.has_waited_for_clocks()
     }
 
+    /// For how many ticks this leader has led; of no meaning for another.
+    pub(super) const fn led_ticks(&self) -> usize {
+        self.duties.led
+    }
+
     fn has_waited_for_clocks(&self) -> bool {
         self.duties.clock_compared.1 > COMPARE_ELECTIONS_MAX * self.config.election_ticks
     }
@@ -129,21 +138,6 @@ impl Replica {
         self.snapshot_to_apply.is_none() && self.outbox.oldest_ticks() <= patience
     }
 
-    /// Campaigns when this node's turn has come after a leader's connection closed.
-    pub(super) fn campaign_if_due(&mut self) {
-        let is_due = self.duties.campaign_at_ns.is_some_and(|at| at <= self.now_ns);
-        if !is_due {
-            return;
-        }
-        self.duties.campaign_at_ns = None;
-        let raft = &self.raw.raft;
-        let is_leaderless = raft.state == StateRole::Follower && raft.leader_id == raft::INVALID_ID;
-        if is_leaderless && self.outbox.outstanding() == 0 {
-            // An error here means that the library is not ready to: its own timeout comes later.
-            let _later = self.step(raft::RawNode::campaign);
-        }
-    }
-
     pub(super) fn note_message(&mut self, message: &RaftMessage) {
         if message.kind == MessageKind::Snapshot {
             self.duties.snapshots.insert(message.to, 0);
@@ -172,7 +166,12 @@ impl Replica {
         let is_serving = self.grant.is_some();
         self.duties.rounds.1 = if is_serving { self.duties.rounds.1 + 1 } else { 0 };
         self.duties.clock_compared.1 += 1;
+        self.duties.led += 1;
         let election = self.config.election_ticks;
+        self.duties.unheard = if self.is_quorum_heard() { 0 } else { self.duties.unheard + 1 };
+        if self.duties.unheard > election / UNHEARD_PARTS {
+            return self.give_up_unheard();
+        }
         let why = if self.outbox.oldest_ticks() >= election {
             HandOver::DiskStuck
         } else if self.duties.rounds.1 >= 2 * election {
@@ -182,10 +181,30 @@ impl Replica {
         } else {
             // Whatever was tried before, this leader is well again.
             self.duties.is_giving_up = false;
-            return;
+            return self.look_after_preference();
         };
         if self.voters.len() > 1 {
             self.give_up(why);
+        }
+    }
+
+    /// Gives up leadership because no quorum is heard. The library's own check comes later, within
+    /// two election timeouts, and says nothing to the others, who may hear this node well, and would
+    /// wait for yet another one: so the last word of this leader asks a voter to campaign. It is not
+    /// handed over to, because the answers that this needs do not come.
+    fn give_up_unheard(&mut self) {
+        let why = HandOver::Unheard;
+        let (now_ns, long_ns) = (self.now_ns, 2 * self.election_ns());
+        let heard = &self.duties.heard_ns;
+        let is_recent =
+            |node| heard.get(&node).is_some_and(|at| now_ns.saturating_sub(*at) <= long_ns);
+        let to = self.most_up_to_date(is_recent);
+        self.reports.push_back(Report::SteppedDown { why });
+        let term = Term(self.raw.raft.term);
+        self.step(|raw| raw.raft.become_follower(term.0, raft::INVALID_ID));
+        if let Some(to) = to {
+            self.reports.push_back(Report::HandingOver { to, why });
+            self.outbox.push_last_word(RaftMessage::plain(MessageKind::TimeoutNow, to, term));
         }
     }
 
@@ -235,21 +254,29 @@ impl Replica {
     /// The most up-to-date voter that was heard within an election timeout and that `may` take
     /// leadership.
     pub(super) fn successor(&self, may: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+        self.most_up_to_date(|node| self.is_heard(node) && may(node))
+    }
+
+    /// The most up-to-date of the other voters that `may` take leadership.
+    fn most_up_to_date(&self, may: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         let me = self.config.identity.node;
         let progress = self.raw.raft.prs();
         let incoming = progress.conf().to_conf_state().voters;
-        let candidates = self.voters.iter().filter(|(node, _)| {
-            *node != me && self.is_heard(*node) && incoming.contains(&node.0) && may(*node)
-        });
+        let candidates = self.voters.iter();
+        let candidates =
+            candidates.filter(|(node, _)| *node != me && incoming.contains(&node.0) && may(*node));
         let matched = |node: NodeId| progress.get(node.0).map_or(0, |peer| peer.matched);
         // Of equals the lowest id, so that the choice is the same in every replay.
         candidates.map(|(node, _)| node).max_by_key(|node| (matched(*node), u64::MAX - node.0))
     }
 
     pub(super) fn is_heard(&self, node: NodeId) -> bool {
-        let election_ns = self.config.tick_ns * self.config.election_ticks as u64;
         let heard = self.duties.heard_ns.get(&node);
-        heard.is_some_and(|at| self.now_ns.saturating_sub(*at) <= election_ns)
+        heard.is_some_and(|at| self.now_ns.saturating_sub(*at) <= self.election_ns())
+    }
+
+    pub(super) const fn election_ns(&self) -> u64 {
+        self.config.tick_ns * self.config.election_ticks as u64
     }
 
     /// Whether a quorum, this node included, was heard within an election timeout.
@@ -360,6 +387,9 @@ impl Replica {
     }
 }
 
+/// After an election timeout in which no quorum was heard, a leader waits for so small a part of
+/// another one before it gives up: an answer may just be late.
+const UNHEARD_PARTS: usize = 4;
 /// Election timeouts between two offers of leadership because of the clock: one in which the
 /// library waits and takes no proposal, and two to reserve.
 const HAND_OVER_ELECTIONS: usize = 3;

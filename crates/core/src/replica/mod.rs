@@ -11,10 +11,12 @@
 
 mod advance;
 mod apply;
+mod campaign;
 mod duties;
 mod operator;
 mod outbox;
 mod position;
+mod preference;
 mod refusal;
 mod report;
 mod reservation;
@@ -39,10 +41,13 @@ use crate::state::{MembershipChange, State, is_recordable};
 use crate::translate;
 
 pub use advance::{ADVANCE_AHEAD_MAX_NS, ADVANCE_AHEAD_NS, Advance, AdvanceError};
+use campaign::Campaigns;
 use duties::Duties;
 pub use operator::{LAG_MAX, NotCaughtUp, TransferError};
 use outbox::Outbox;
 use position::Places;
+pub use preference::Placed;
+use preference::Preference;
 pub use report::{Fatal, HandOver, PeerProgress, Report, Status};
 use reservation::Reservation;
 
@@ -180,6 +185,8 @@ pub struct Replica {
     reservation: Reservation,
     memory: planted::Memory,
     duties: Duties,
+    campaigns: Campaigns,
+    preference: Preference,
     reports: VecDeque<Report>,
 }
 
@@ -230,6 +237,8 @@ impl Replica {
             reservation: Reservation::new(&config),
             memory: planted::Memory::default(),
             duties: Duties::default(),
+            campaigns: Campaigns::default(),
+            preference: Preference::default(),
             reports: VecDeque::new(),
             raw,
             shared,
@@ -261,7 +270,12 @@ impl Replica {
         if message.kind == MessageKind::TimeoutNow && !self.may_take_over() {
             return Ok(());
         }
-        let message = translate::library_message(from, message);
+        let mut message = translate::library_message(from, message);
+        if message.get_msg_type() == raft::eraftpb::MessageType::MsgHeartbeatResponse {
+            self.note_standing(from, &message.context);
+            // The library would take it for an answer to a question of its own.
+            message.context.clear();
+        }
         // The library's errors here say that it ignored the message: a peer it does not know, a
         // kind for another role. Nothing has changed then.
         let _ignored = self.step(|raw| raw.step(message));
@@ -291,8 +305,12 @@ impl Replica {
                 self.drawn_for = (0, StateRole::Leader);
             }
             self.step(RawNode::tick);
+            if fires && self.role() == Role::Candidate {
+                self.campaign_again_later();
+            }
         }
         self.campaign_if_due();
+        self.tick_preference();
         self.look_after_leadership();
         self.reserve_if_due();
         self.check_limits()
@@ -317,27 +335,6 @@ impl Replica {
             self.step(|raw| raw.report_snapshot(node.0, raft::SnapshotStatus::Failure));
         }
         self.step(|raw| raw.report_unreachable(node.0));
-    }
-
-    /// The connection from a peer has closed. If it was the leader's, its process is gone or cut
-    /// off: this node stops waiting for it, and campaigns after those of a lower rank have had
-    /// their turn. A leader that lives on is not disturbed: others ignore a pre-vote while they
-    /// hear it.
-    pub fn handle_closed(&mut self, now_ns: u64, node: NodeId) {
-        self.now_ns = now_ns;
-        let raft = &self.raw.raft;
-        if raft.state != StateRole::Follower || raft.leader_id != node.0 || !raft.promotable() {
-            return;
-        }
-        let me = self.config.identity.node;
-        let rank = self.voters.iter().filter(|(id, _)| *id != node && *id < me).count() as u64;
-        let turn_ns = self.config.tick_ns * self.config.election_ticks as u64 / CAMPAIGN_TURNS;
-        let jitter_ns = self.random.u64(0..=turn_ns / 8);
-        self.duties.campaign_at_ns = Some(now_ns + rank * turn_ns + jitter_ns);
-        self.step(|raw| {
-            let term = raw.raft.term;
-            raw.raft.become_follower(term, raft::INVALID_ID);
-        });
     }
 
     /// Hands leadership to `to`, or to the most up-to-date follower that is heard. Returns to
@@ -481,7 +478,3 @@ const MESSAGE_SIZE_MAX: u64 = 128 << 10;
 const APPENDS_IN_FLIGHT_MAX: usize = 128;
 /// Bytes of entries that may wait for a quorum before proposals are dropped.
 const UNCOMMITTED_SIZE_MAX: u64 = 1 << 20;
-/// After the leader's connection closed, voters campaign one after the other, by the order of
-/// their ids, this many within an election timeout: time for a whole election each, so that they
-/// do not split the vote.
-const CAMPAIGN_TURNS: u64 = 4;

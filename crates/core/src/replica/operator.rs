@@ -153,7 +153,7 @@ impl Replica {
 
     /// Whether a member was heard within an election timeout and lacks no more than [`LAG_MAX`]
     /// committed entries, as far as this leader knows.
-    fn check_caught_up(&self, node: NodeId) -> Result<(), NotCaughtUp> {
+    pub(super) fn check_caught_up(&self, node: NodeId) -> Result<(), NotCaughtUp> {
         if !self.is_heard(node) {
             return Err(NotCaughtUp::Silent(node));
         }

@@ -118,6 +118,12 @@ impl Outbox {
         self.held.push_back((after, Outgoing { to: message.to, message }));
     }
 
+    /// Takes what a leader that gives up says to another voter, besides what the library says.
+    pub(super) fn push_last_word(&mut self, message: RaftMessage) {
+        // It names a term, and promises nothing else.
+        self.held.push_back((self.vote_at, Outgoing { to: message.to, message }));
+    }
+
     /// The writes up to `number` are durable. Returns the last step that is, the empty ones after
     /// the write included.
     pub(super) fn persisted(&mut self, number: u64) -> u64 {

@@ -78,12 +78,16 @@ pub enum Report {
 pub enum HandOver {
     /// An operator or a shutdown asked for it.
     Asked,
+    /// No quorum was heard for an election timeout and a quarter.
+    Unheard,
     /// A write has been outstanding for an election timeout.
     DiskStuck,
     /// No confirm round was completed for two election timeouts.
     RoundsStuck,
     /// This node's clock is off, others' are not.
     ClockOff,
+    /// A voter in a better place has been fit to lead for long.
+    Preferred,
 }
 
 /// Why this node must stop.

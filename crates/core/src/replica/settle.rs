@@ -2,6 +2,7 @@
 //! timeout is our own, a lost grant is revoked, and whatever the library has ready is taken. It
 //! never lets a message of a call out before the Promise shows the call's term.
 
+use epicepoch_wire::raft_message::MessageKind;
 use epicepoch_wire::{Epoch, LogIndex, Term};
 use raft::{RawNode, StateRole};
 
@@ -116,7 +117,7 @@ impl Replica {
             self.reservation.forget();
         }
         if leader.is_some() {
-            self.duties.campaign_at_ns = None;
+            self.campaigns.forget();
         }
     }
 
@@ -145,8 +146,13 @@ impl Replica {
         self.attach_positions(&mut write);
         let is_durable = self.outbox.push_write(write);
         for (messages, is_after_write) in [(early, false), (late, true)] {
-            for message in messages.iter().filter_map(translate::message) {
+            for mut message in messages.iter().filter_map(translate::message) {
                 self.note_message(&message);
+                if message.kind == MessageKind::HeartbeatResponse
+                    && let Some(standing) = self.standing()
+                {
+                    message.context = standing.encode();
+                }
                 self.outbox.push_message(number, message, is_after_write);
             }
         }

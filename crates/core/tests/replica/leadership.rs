@@ -184,3 +184,45 @@ fn a_disk_that_finishes_no_write_ends_the_process() {
         "{fatal:?}: a slow disk is no dead one"
     );
 }
+
+/// A leader that hears nobody, and is heard: the library would notice within two election timeouts,
+/// and the others would wait for another one. It gives up after one and a quarter, and its last word
+/// asks the most up-to-date of those that it heard lately to campaign.
+#[test]
+fn a_leader_that_hears_no_quorum_gives_up_and_asks_another_to_campaign() {
+    let mut bench = Bench::led(&[1, 2, 3]);
+    // Node 3 was there until lately, and lacks the last entries.
+    bench.beats(2, &[2, 3]);
+    bench.ack_all(2);
+    bench.sent();
+    bench.reports.clear();
+    let mut ticks = 0;
+    while bench.is_leader() {
+        bench.tick();
+        ticks += 1;
+        assert!(ticks <= ELECTION_TICKS + 3, "it leads on");
+    }
+    assert!(ticks > ELECTION_TICKS, "an answer may be late: {ticks} ticks");
+    let why = HandOver::Unheard;
+    let told = [Report::SteppedDown { why }, Report::HandingOver { to: NodeId(2), why }];
+    assert!(told.iter().all(|it| bench.reports.contains(it)), "{:?}", bench.reports);
+    let last_words: Vec<_> = bench
+        .sent()
+        .into_iter()
+        .filter(|out| out.message.kind == MessageKind::TimeoutNow)
+        .map(|out| (out.to, out.message.term))
+        .collect();
+    assert_eq!(last_words, [(NodeId(2), bench.status().term)]);
+    assert!(bench.shared.published().grant.is_none());
+}
+
+/// One of two followers is enough to be heard.
+#[test]
+fn a_leader_that_hears_a_quorum_leads_on() {
+    let mut bench = Bench::led(&[1, 2, 3]);
+    for _ in 0..10 * ELECTION_TICKS {
+        bench.beats(1, &[3]);
+        bench.persist();
+    }
+    assert!(bench.is_leader());
+}

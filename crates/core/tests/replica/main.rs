@@ -13,4 +13,5 @@ mod membership;
 mod operators;
 mod planted;
 mod positions;
+mod preferences;
 mod refusals;

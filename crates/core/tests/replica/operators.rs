@@ -134,7 +134,7 @@ fn leadership_goes_to_a_voter_that_can_take_it_and_to_nobody_else() {
 #[test]
 fn leadership_is_offered_to_nobody_when_nobody_is_there() {
     let mut bench = Bench::led(&[1, 2, 3]);
-    bench.ticks(ELECTION_TICKS + 2);
+    bench.ticks(ELECTION_TICKS + 1);
     assert!(bench.is_leader(), "it has not given up yet");
     assert_eq!(hand_over(&mut bench, None), Err(TransferError::Nobody));
     let mut bench = Bench::led(&[1]);

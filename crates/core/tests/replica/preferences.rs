@@ -1,0 +1,210 @@
+//! Leadership goes to better places, once, when all is calm, and to nobody who could not lead there.
+
+use epicepoch_core::placement::Placement;
+use epicepoch_core::replica::{HandOver, Report};
+use epicepoch_wire::NodeId;
+use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
+use epicepoch_wire::standing::{Standing, Zone, preference_of};
+
+use crate::support::bench::{Bench, message};
+use crate::support::{ELECTION_TICKS, MS, TICK_NS};
+
+/// For how long all has to be calm before the first offer, ticks.
+const CALM_TICKS: usize = 25 * ELECTION_TICKS;
+
+fn zone(name: &str) -> Zone {
+    Zone::new(name).expect("a name")
+}
+
+fn zones(names: &[&str]) -> Vec<Zone> {
+    names.iter().map(|name| zone(name)).collect()
+}
+
+/// Node 1 in zone `own` leads three, and leaders should be in `leaders`.
+fn led(own: &str, leaders: &[&str]) -> Bench {
+    let mut bench = Bench::led(&[1, 2, 3]);
+    bench.replica.place(Placement { zone: Some(zone(own)), leaders: zones(leaders) });
+    bench.replica.handle_sound_clocks(vec![NodeId(2), NodeId(3)]);
+    bench
+}
+
+fn fit(zone_name: &str, leaders: &[&str]) -> Standing {
+    Standing { is_fit: true, preference: preference_of(&zones(leaders)), zone: zone(zone_name) }
+}
+
+/// A tick in which the others acknowledge everything and say what they are.
+fn beat(bench: &mut Bench, standings: &[(u64, &Standing)]) {
+    bench.tick();
+    bench.persist();
+    if !bench.is_leader() {
+        return;
+    }
+    let (term, last) = (bench.status().term.0, bench.status().last);
+    for (node, standing) in standings {
+        let context = standing.encode();
+        let said = RaftMessage { context, ..message(MessageKind::HeartbeatResponse, term) };
+        bench.take(*node, &said).expect("an answer is taken");
+        bench.ack(*node, last);
+    }
+    bench.persist();
+}
+
+/// To whom leadership was offered because of a place, within so many ticks, and after how many.
+fn offered(bench: &mut Bench, ticks: usize, standings: &[(u64, &Standing)]) -> Vec<(usize, u64)> {
+    let mut offers = vec![];
+    for tick in 0..ticks {
+        bench.reports.clear();
+        beat(bench, standings);
+        offers.extend(bench.reports.iter().filter_map(|report| match report {
+            Report::HandingOver { to, why: HandOver::Preferred } => Some((tick, to.0)),
+            _ => None,
+        }));
+    }
+    offers
+}
+
+#[test]
+fn leadership_goes_to_the_best_place_when_all_has_been_calm_for_long() {
+    let mut bench = led("c", &["a", "b"]);
+    let (near, best) = (fit("b", &["a", "b"]), fit("a", &["a", "b"]));
+    let both = [(2, &near), (3, &best)];
+    let offers = offered(&mut bench, CALM_TICKS + 2, &both);
+    assert_eq!(offers.iter().map(|it| it.1).collect::<Vec<_>>(), [3]);
+    assert!(offers[0].0 + 2 >= CALM_TICKS, "{offers:?}");
+}
+
+#[test]
+fn a_leader_in_a_place_as_good_keeps_leadership() {
+    for (own, leaders) in [("a", &["a", "b"][..]), ("c", &[]), ("c", &["x"])] {
+        let mut bench = led(own, leaders);
+        let (same, other) = (fit("a", leaders), fit("b", leaders));
+        let offers = offered(&mut bench, 3 * CALM_TICKS, &[(2, &same), (3, &other)]);
+        assert_eq!(offers, [], "{own} {leaders:?}");
+    }
+}
+
+/// Why a voter is not preferred: what it says of itself, and what else there is.
+type Case = (&'static str, Standing, fn(&mut Bench));
+
+/// Everything that would make the handover a loss.
+#[test]
+fn nobody_is_preferred_who_could_not_lead() {
+    let leaders = &["a"][..];
+    let good = fit("a", leaders);
+    let cases: [Case; 4] = [
+        ("says that it could not", Standing { is_fit: false, ..good.clone() }, |_| {}),
+        ("prefers another place", fit("a", &["c"]), |_| {}),
+        ("its clock is off", good.clone(), |bench| {
+            bench.replica.handle_sound_clocks(vec![NodeId(3)]);
+        }),
+        ("gone", good.clone(), |bench| bench.ticks(2)),
+    ];
+    for (what, standing, prepare) in cases {
+        let mut bench = led("c", leaders);
+        prepare(&mut bench);
+        let other = fit("c", leaders);
+        let standings = [(3, &other), (2, &standing)];
+        let said = if what == "gone" { &standings[..1] } else { &standings[..] };
+        let offers = offered(&mut bench, 2 * CALM_TICKS, said);
+        assert_eq!(offers, [], "{what}");
+    }
+}
+
+#[test]
+fn a_voter_that_lacks_entries_is_not_preferred_until_it_has_them() {
+    let leaders = &["a"][..];
+    let mut bench = led("c", leaders);
+    let (good, other) = (fit("a", leaders), fit("c", leaders));
+    let say = |bench: &mut Bench| {
+        beat(bench, &[(3, &other)]);
+        let term = bench.status().term.0;
+        let context = good.encode();
+        let said = RaftMessage { context, ..message(MessageKind::HeartbeatResponse, term) };
+        bench.take(2, &said).expect("an answer is taken");
+    };
+    let is_offered = |bench: &Bench| {
+        let why = HandOver::Preferred;
+        bench.reports.contains(&Report::HandingOver { to: NodeId(2), why })
+    };
+    // Long enough to lack more than it may; then long enough to be offered, did it not.
+    for _ in 0..40 * CALM_TICKS {
+        say(&mut bench);
+        if bench.replica.entries_behind(NodeId(2)) > epicepoch_core::replica::LAG_MAX {
+            break;
+        }
+    }
+    bench.reports.clear();
+    (0..2 * CALM_TICKS).for_each(|_| say(&mut bench));
+    assert!(!is_offered(&bench));
+    offered(&mut bench, CALM_TICKS + 2, &[(2, &good), (3, &other)]);
+    (0..2).for_each(|_| say(&mut bench));
+    let offers = offered(&mut bench, 2 * CALM_TICKS, &[(2, &good), (3, &other)]);
+    assert!(bench.is_leader() || !offers.is_empty(), "{offers:?}");
+}
+
+/// A voter that never takes over: it is asked after 1, 2, 4, … of the first wait, and not more
+/// seldom than after 16.
+#[test]
+fn an_offer_that_does_not_hold_is_repeated_after_twice_as_long_up_to_a_limit() {
+    let leaders = &["a"][..];
+    let mut bench = led("c", leaders);
+    let (good, other) = (fit("a", leaders), fit("c", leaders));
+    let offers = offered(&mut bench, 60 * CALM_TICKS, &[(2, &good), (3, &other)]);
+    let at: Vec<usize> = offers.iter().map(|it| it.0).collect();
+    let waits: Vec<usize> = at.windows(2).map(|two| (two[1] - two[0]) / CALM_TICKS).collect();
+    assert!(waits.starts_with(&[2, 4, 8, 16]), "{waits:?} of {at:?}");
+    assert!(waits.iter().all(|wait| *wait <= 16), "{waits:?}");
+}
+
+/// A hiccup of the one that would be preferred begins its time anew.
+#[test]
+fn a_voter_that_comes_and_goes_is_not_preferred() {
+    let leaders = &["a"][..];
+    let mut bench = led("c", leaders);
+    let (good, other) = (fit("a", leaders), fit("c", leaders));
+    for _ in 0..20 {
+        let both = [(2, &good), (3, &other)];
+        assert_eq!(offered(&mut bench, CALM_TICKS / 2, &both), []);
+        assert_eq!(offered(&mut bench, ELECTION_TICKS + 2, &both[1..]), []);
+    }
+}
+
+/// A follower says where it is, and that it is fit only while it reaches a majority.
+#[test]
+fn a_follower_says_whether_it_reaches_a_majority() {
+    let mut bench = Bench::new(&[1, 2, 3]);
+    let said = |bench: &mut Bench| {
+        bench.sent();
+        let beat = message(MessageKind::Heartbeat, 1);
+        bench.take(2, &beat).expect("a heartbeat is taken");
+        bench.persist();
+        let mut sent = bench.sent().into_iter().map(|out| out.message);
+        let answer = sent.rfind(|it| it.kind == MessageKind::HeartbeatResponse);
+        answer.expect("an answer").context
+    };
+    assert_eq!(said(&mut bench), b"", "nothing without a zone");
+    bench.replica.place(Placement { zone: Some(zone("a")), leaders: zones(&["a"]) });
+    let standing = |bench: &mut Bench| Standing::decode(&said(bench)).expect("a standing");
+    assert_eq!(standing(&mut bench), Standing { is_fit: false, ..fit("a", &["a"]) });
+    bench.replica.handle_reached(bench.now_ns, NodeId(3));
+    assert_eq!(standing(&mut bench), fit("a", &["a"]));
+    bench.now_ns += 1_100 * MS;
+    bench.now_ns -= bench.now_ns % TICK_NS;
+    assert!(!standing(&mut bench).is_fit, "that was long ago");
+}
+
+#[test]
+fn zones_that_no_voter_is_in_are_told_once_there_was_time_to_hear_of_them() {
+    let leaders = &["a", "zone-1"][..];
+    let mut bench = led("b", leaders);
+    let (one, other) = (fit("a", leaders), fit("b", leaders));
+    let both = [(2, &one), (3, &other)];
+    offered(&mut bench, CALM_TICKS / 2, &both);
+    assert_eq!(bench.replica.empty_zones(), [], "too early");
+    let mut bench = led("a", leaders);
+    offered(&mut bench, CALM_TICKS + 2, &both);
+    assert_eq!(bench.replica.empty_zones(), zones(&["zone-1"]));
+    let placed: Vec<_> =
+        bench.replica.placed().into_iter().map(|it| it.zone.map(|it| it.to_string())).collect();
+    assert_eq!(placed, ["a", "a", "b"].map(|name| Some(name.to_owned())));
+}
