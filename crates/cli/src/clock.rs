@@ -47,15 +47,25 @@ pub(crate) fn command() -> Command {
 }
 
 /// One member's clock, or why it is not known.
-struct Row {
-    member: Member,
-    clock: Result<Value, String>,
+pub(crate) struct Row {
+    /// Its id, and the address that it answered at, or that clients know.
+    pub(crate) member: Member,
+    pub(crate) clock: Result<Value, String>,
 }
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
     if let Some((_, matches)) = matches.subcommand() {
         return advance::run(matches, environment);
     }
+    let rows = rows(matches, environment)?;
+    let document = json!({"nodes": rows.iter().map(object).collect::<Vec<_>>()});
+    operator::print(matches, &document, |_| table(&rows))?;
+    let is_followed = |row: &Row| row.clock.as_ref().is_ok_and(|clock| clock["status"] == FOLLOWED);
+    Ok(if rows.iter().all(is_followed) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Every member's clock, and what it says with it; each member once.
+pub(crate) fn rows(matches: &ArgMatches, environment: &Environment) -> Result<Vec<Row>, Failure> {
     let (client, deadline) = addresses::client(matches, environment)?;
     let (given, _) = addresses::given(matches, environment)?;
     let tls = addresses::tls(matches, environment)?;
@@ -88,11 +98,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         (member.node_id, Row { member, clock })
     });
     // One address may be given twice.
-    let rows: Vec<Row> = rows.collect::<BTreeMap<_, _>>().into_values().collect();
-    let document = json!({"nodes": rows.iter().map(object).collect::<Vec<_>>()});
-    operator::print(matches, &document, |_| table(&rows))?;
-    let is_followed = |row: &Row| row.clock.as_ref().is_ok_and(|clock| clock["status"] == FOLLOWED);
-    Ok(if rows.iter().all(is_followed) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(rows.collect::<BTreeMap<_, _>>().into_values().collect())
 }
 
 fn object(row: &Row) -> Value {

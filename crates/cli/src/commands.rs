@@ -7,7 +7,7 @@ use epicepoch_bench::run::config::{CONNECTIONS_MAX, COUNT_MAX, IN_FLIGHT_MAX, TH
 
 use crate::settings::{Group, Kind, Setting, TABLE};
 use crate::sources::CONFIG;
-use crate::{backup, bench, certs, clock, knee, leader, member, reports};
+use crate::{backup, bench, certs, clock, knee, leader, member, reports, rolling, tune};
 
 /// The whole command line.
 pub(crate) fn tree() -> Command {
@@ -25,6 +25,8 @@ pub(crate) fn tree() -> Command {
             member::command(),
             leader::command(),
             clock::command(),
+            tune::command(),
+            rolling::command(),
             backup::command(),
             certs::command(),
             probe(),

@@ -10,6 +10,7 @@
 //! - [`probe`]: goes on measuring, for a monitoring system.
 //! - [`get`], [`status`]: ask a cluster; [`addresses`] says which.
 //! - [`member`], [`leader`], [`clock`]: what operators change and look at; [`operator`] asks.
+//! - [`rolling`]: restarts all nodes, one after the other; [`tune`]: what the links call for.
 //! - [`backup`]: what a restore needs, as a file.
 //! - [`certs`]: an authority, and certificates.
 //! - [`decode`], [`encode`]: timestamps and wall time; [`moment`] is how both are shown.
@@ -39,12 +40,14 @@ mod operator;
 mod page;
 mod probe;
 mod reports;
+mod rolling;
 mod serve;
 mod settings;
 mod signals;
 mod sim;
 mod sources;
 mod status;
+mod tune;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -90,6 +93,8 @@ fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Fail
         Some(("status", matches)) => status::run(matches, environment),
         Some(("member", matches)) => member::run(matches, environment),
         Some(("clock", matches)) => clock::run(matches, environment),
+        Some(("tune", matches)) => tune::run(matches, environment),
+        Some(("rolling", matches)) => rolling::run(matches, environment),
         Some(("backup", matches)) => backup::run(matches, environment),
         Some(("leader", matches)) => leader::run(matches, environment),
         Some(("certs", matches)) => certs::run(matches),

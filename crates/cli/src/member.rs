@@ -129,13 +129,16 @@ fn table(document: &Value) -> Option<String> {
         lengths.max().unwrap_or(0).max(title.len())
     };
     let (addr, raft_addr) = (width("addr", "ADDR"), width("raftAddr", "RAFT ADDR"));
-    let mut line = |cells: [&str; 6]| {
-        let [id, client, raft, role, behind, heard] = cells;
-        let line =
-            format!("{id:<4} {client:<addr$} {raft:<raft_addr$} {role:<8} {behind:>6} {heard}");
+    let is_placed = members.iter().any(|member| member["zone"].is_string());
+    let mut line = |cells: [&str; 7]| {
+        let [id, client, raft, role, behind, heard, zone] = cells;
+        let zone = if is_placed { zone } else { "" };
+        let line = format!(
+            "{id:<4} {client:<addr$} {raft:<raft_addr$} {role:<8} {behind:>6} {heard:<5} {zone}"
+        );
         let _infallible = writeln!(text, "{}", line.trim_end());
     };
-    line(["ID", "ADDR", "RAFT ADDR", "ROLE", "BEHIND", "HEARD"]);
+    line(["ID", "ADDR", "RAFT ADDR", "ROLE", "BEHIND", "HEARD", "ZONE"]);
     for member in members {
         line([
             &member["nodeID"].as_u64()?.to_string(),
@@ -144,7 +147,21 @@ fn table(document: &Value) -> Option<String> {
             member["role"].as_str()?,
             &member["behind"].as_u64()?.to_string(),
             if member["heard"].as_bool()? { "yes" } else { "no" },
+            member["zone"].as_str().unwrap_or("-"),
         ]);
+    }
+    for member in members.iter().filter(|member| member["agreesOnZones"] == false) {
+        let id = member["nodeID"].as_u64()?;
+        let _infallible = writeln!(
+            text,
+            "node {id} has other LEADER_ZONES than the leader, which never prefers it; make them the \
+             same"
+        );
+    }
+    for zone in document["emptyZones"].as_array().into_iter().flatten() {
+        let zone = zone.as_str()?;
+        let _infallible =
+            writeln!(text, "LEADER_ZONES names {zone:?}, and no voter is in that zone");
     }
     let removed: Vec<_> = document["removed"].as_array()?.iter().map(Value::to_string).collect();
     if !removed.is_empty() {
@@ -183,5 +200,24 @@ ID   ADDR    RAFT ADDR ROLE     BEHIND HEARD
 removed for ever: 2, 3
 ";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn zones_are_shown_where_there_are_any_and_slips_in_them_in_words() {
+        let member = |node: u64, zone: Option<&str>, agrees: bool| {
+            json!({"nodeID": node, "addr": format!("n{node}:1"), "role": "voter", "heard": true,
+                   "raftAddr": format!("n{node}:2"), "behind": 0, "zone": zone,
+                   "agreesOnZones": agrees})
+        };
+        let members = [member(1, Some("near"), true), member(2, None, false)];
+        let document = json!({"members": members, "removed": [], "emptyZones": ["nera"]});
+        let expected = "\
+ID   ADDR RAFT ADDR ROLE     BEHIND HEARD ZONE
+1    n1:1 n1:2      voter         0 yes   near
+2    n2:1 n2:2      voter         0 yes   -
+node 2 has other LEADER_ZONES than the leader, which never prefers it; make them the same
+LEADER_ZONES names \"nera\", and no voter is in that zone
+";
+        assert_eq!(table(&document).as_deref(), Some(expected));
     }
 }

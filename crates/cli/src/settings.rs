@@ -12,6 +12,8 @@ use epicepoch_wire::NodeId;
 use crate::logging::Logging;
 
 // By its path, because the fuzz target of settings takes this file by its path, too.
+#[path = "settings/placed.rs"]
+mod placed;
 #[path = "settings/secured.rs"]
 mod secured;
 #[path = "settings/values.rs"]
@@ -254,6 +256,8 @@ pub(crate) const TABLE: &[Setting] = &[
             },
         },
     },
+    placed::ZONE,
+    placed::LEADER_ZONES,
     secured::PEER_CERT_FILE,
     secured::PEER_KEY_FILE,
     secured::PEER_CA_FILE,

@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use epicepoch_core::placement::Placement;
 use epicepoch_wire::{Epoch, NodeId};
 
 mod addresses;
@@ -17,7 +18,9 @@ mod bounds;
 mod error;
 mod limits;
 mod links;
+mod places;
 mod rights;
+mod timing;
 mod tls;
 
 use addresses::{dialable, host_ip};
@@ -37,7 +40,9 @@ pub use limits::{
     default_address_connections,
 };
 pub use links::{Links, PeerTlsMode};
+pub use places::{LEADER_ZONES_MAX, zones};
 pub use rights::RightsConfig;
+pub use timing::{Timing, is_too_tight};
 pub use tls::{CERT_FILE_DEFAULT, ClientTlsMode, KEY_FILE_DEFAULT, Tls};
 
 /// Everything a node needs to know before it starts.
@@ -97,6 +102,9 @@ pub struct Config {
     /// [`CLUSTER_NAME_LEN_MAX`] letters, digits, `.`, `_`, `-`, because it appears in logs and
     /// metrics labels.
     pub cluster_name: String,
+    /// Where this node is (`ZONE`), and in which zones leaders should be, the best first
+    /// (`LEADER_ZONES`), at most [`LEADER_ZONES_MAX`]. Default neither: all places are the same.
+    pub placement: Placement,
     /// How often the epoch advances and the index restarts (`EPOCH_INTERVAL_MS`). Default
     /// 100 ms: close enough to wall time for range queries, rare enough to cost nothing.
     pub epoch_interval: Duration,
@@ -180,6 +188,7 @@ impl Config {
             raft_addr,
             data_dir: default_data_dir(node_id),
             cluster_name: CLUSTER_NAME_DEFAULT.to_owned(),
+            placement: Placement::default(),
             epoch_interval: default_of(EPOCH_INTERVAL_MS),
             epoch_deadline_limit: EPOCH_DEADLINE_LIMIT.default.unwrap_or(1) as u32,
             request_buffer: TIMESTAMP_REQUEST_BUFFER.default.unwrap_or(1) as usize,
@@ -229,6 +238,7 @@ impl Config {
         self.rights.check(self)?;
         self.check_numbers()?;
         self.check_timing()?;
+        places::check(&self.placement)?;
         self.tls.check()?;
         let named =
             !self.cluster_name.is_empty() && self.cluster_name.len() <= CLUSTER_NAME_LEN_MAX;

@@ -1,16 +1,21 @@
 //! Order and uniqueness through crashes, pauses and handovers, with all nodes driven at once, and
 //! how long each of them silences the cluster. Bounds are twice those of `docs/operations.md`, "How
 //! long an outage lasts".
+//!
+//! `EPICEPOCH_OUTAGES=100` makes the measured events that many (`scripts/outages`).
 
 use std::time::{Duration, Instant};
 
 use epicepoch_bench::{Operation, Outcome};
 use rustix::process::Signal;
 
+use crate::clients::Calling;
 use crate::support::late::Late;
 use crate::support::process::is_hangup_ignored;
 use crate::support::wire::Wire;
-use crate::support::{Cluster, PATIENCE, Silence, Watch, holds_for, let_pass, say, wait_until};
+use crate::support::{
+    Cluster, PATIENCE, Silence, Watch, holds_for, let_pass, outages, say, wait_until,
+};
 
 /// `(p50, worst)` of the silence, ms: twice what `docs/operations.md` promises.
 const KILLED_MS: (u64, u64) = (300, 800);
@@ -26,7 +31,7 @@ fn a_leader_killed_and_restarted_20_times_never_repeats_or_reorders() {
     let mut cluster = Cluster::start();
     let watch = Watch::start(&cluster);
     let (mut killed, mut returned) = (Vec::new(), Vec::new());
-    for _ in 0..20 {
+    for _ in 0..outages(20) {
         let leader = cluster.wait_for_leader();
         let from = Instant::now();
         cluster.nodes[leader].kill();
@@ -48,9 +53,11 @@ fn a_leader_killed_and_restarted_20_times_never_repeats_or_reorders() {
 fn a_leader_told_to_stop_hands_over_10_times_and_never_repeats_or_reorders() {
     let mut cluster = Cluster::start();
     let watch = Watch::start(&cluster);
+    let calling = Calling::start(&cluster);
     let mut windows = Vec::new();
-    for _ in 0..10 {
+    for _ in 0..outages(10) {
         let leader = cluster.wait_for_leader();
+        calling.wait_for_service_since(Instant::now());
         let from = Instant::now();
         let status = cluster.nodes[leader].terminate();
         assert_eq!(status.code(), Some(0), "SIGTERM ends with 0");
@@ -61,7 +68,9 @@ fn a_leader_told_to_stop_hands_over_10_times_and_never_repeats_or_reorders() {
         cluster.wait_until_ready();
     }
     cluster.assert_well();
-    let seen = watch.finish();
+    let operations = calling.finish();
+    assert!(operations.len() > 200, "{} calls", operations.len());
+    let seen = watch.finish_with(&operations);
     Silence::of("leader told to stop", &seen, &windows)
         .assert_within(TERMINATED_MS.0, TERMINATED_MS.1);
 }
@@ -92,7 +101,7 @@ fn a_leader_paused_10_times_never_answers_with_what_others_have_passed() {
     let watch = Watch::start(&cluster);
     let mut windows = Vec::new();
     let mut late_answers = Vec::new();
-    for _ in 0..10 {
+    for _ in 0..outages(10) {
         let leader = cluster.wait_for_leader();
         let addr = cluster.nodes[leader].http();
         let open = || Wire::open(addr, Duration::from_secs(5)).expect("the kernel accepts");

@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 
 use epicepoch_link::{Cut, Fault, Party};
 
-use crate::support::{Cluster, LinkedCluster, PATIENCE, Silence, Watch, let_pass, say, wait_until};
+use crate::support::{
+    Cluster, LinkedCluster, PATIENCE, Silence, Watch, let_pass, outages, say, wait_until,
+};
 
 /// `(p50, worst)` of the silence, ms: twice what `docs/operations.md` promises.
 const SILENT_MS: (u64, u64) = (600, 1400);
-const DEAF_MS: (u64, u64) = (1200, 1800);
+const DEAF_MS: (u64, u64) = (600, 1400);
 const RESET_MS: (u64, u64) = (300, 1400);
 /// Shortest median of the silence when a leader loses its peers silently, ms: without them it may
 /// not answer, and nobody else leads before an election timeout (200 ms) less a few heartbeats.
@@ -22,12 +24,6 @@ const SILENT_MS_MIN: u64 = 100;
 const PARTITION: Duration = Duration::from_secs(2);
 /// How long a node that is cut off may take to see that it is.
 const NOTICED_MAX: Duration = Duration::from_secs(3);
-
-/// How often a cut that is measured happens.
-fn outages() -> usize {
-    let setting = std::env::var("EPICEPOCH_OUTAGES").ok();
-    setting.map_or(8, |count| count.parse().expect("EPICEPOCH_OUTAGES is a number"))
-}
 
 /// What a node that is cut off may say to a client: never an answer, and soon that nobody can be
 /// asked. A node that was deposed just before it was cut off names its successor until it sees.
@@ -52,7 +48,7 @@ fn cut_leaders(
     let mut cluster = LinkedCluster::start(1);
     let watch = Watch::start(&cluster);
     let mut windows = Vec::new();
-    for _ in 0..outages() {
+    for _ in 0..outages(8) {
         let leader = cluster.wait_for_leader();
         let from = Instant::now();
         cut(&cluster, leader);

@@ -5,15 +5,10 @@
 use std::time::Instant;
 
 use crate::clients::Calling;
-use crate::support::{Cluster, PATIENCE, Silence, Watch, say, wait_until};
+use crate::support::{Cluster, PATIENCE, Silence, Watch, outages, say, wait_until};
 
 /// `(p50, worst)` of the silence, ms: twice what `docs/operations.md` promises.
 const TRANSFERRED_MS: (u64, u64) = (10, 40);
-
-fn transfers() -> usize {
-    let setting = std::env::var("EPICEPOCH_OUTAGES").ok();
-    setting.map_or(10, |count| count.parse().expect("EPICEPOCH_OUTAGES is a number"))
-}
 
 /// Has leadership handed over, and says when that was asked for. A voter whose disk does not answer
 /// just now is refused, or declines; then it is asked again.
@@ -42,7 +37,7 @@ fn a_leader_asked_to_hand_over_10_times_costs_no_more_than_sigterm_and_no_call()
     let watch = Watch::start(&cluster);
     let calling = Calling::start(&cluster);
     let mut windows = Vec::new();
-    for event in 0..transfers() {
+    for event in 0..outages(10) {
         let leader = cluster.wait_for_leader();
         calling.wait_for_service_since(Instant::now());
         let to = cluster.others(leader)[event % 2];

@@ -262,6 +262,12 @@ pub enum ConfigError {
         /// The name given.
         value: String,
     },
+    /// Say where this node is, too.
+    #[error(
+        "LEADER_ZONES is set and ZONE is not; allowed is LEADER_ZONES on nodes that say their own \
+         zone, for leadership goes from one zone to another"
+    )]
+    LeaderZonesWithoutZone,
     /// Let no client in without TLS, or ask for no certificates.
     #[error(
         "CLIENT_CA_FILE is set and CLIENT_TLS is {mode}; allowed with it is on: a client on a plain \
@@ -306,6 +312,7 @@ impl ConfigError {
             Self::WorkerCpus { .. } => vec!["WORKER_CPUS", "WORKERS"],
             Self::DuplicateCpu { .. } => vec!["WORKER_CPUS"],
             Self::ClusterName { .. } => vec!["CLUSTER"],
+            Self::LeaderZonesWithoutZone => vec!["LEADER_ZONES", "ZONE"],
             Self::ClientCaWithoutTls { .. } => vec!["CLIENT_CA_FILE", "CLIENT_TLS"],
             Self::DataDir => vec!["DATA_DIR"],
         }

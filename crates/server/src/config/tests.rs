@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use super::*;
 
-fn three() -> Config {
+pub(super) fn three() -> Config {
     let mut config = Config::new(NodeId(1), "10.0.0.1:60001");
     for id in 1..=3 {
         config.peers.insert(NodeId(id), format!("10.0.0.{id}:60001"));
@@ -180,4 +180,15 @@ fn an_address_is_a_host_and_a_port() {
     for bad in ["", "a", ":1", "a:", "a:b", "a:65536", "a:+1", "::1:1", "a b:1", "[a]:1", "u@h:1"] {
         assert_eq!(host_and_port(bad), None, "{bad}");
     }
+}
+
+#[test]
+fn leaders_are_wished_for_in_zones_only_by_nodes_that_are_in_one() {
+    let leaders = zones("a,b").expect("zones");
+    let refusal = refused(|config| config.placement.leaders.clone_from(&leaders));
+    assert_eq!(refusal, ConfigError::LeaderZonesWithoutZone);
+    let mut config = three();
+    config.placement.leaders = leaders;
+    config.placement.zone = epicepoch_wire::standing::Zone::new("c");
+    assert_eq!(config.check(), Ok(()), "a zone from which leadership goes away");
 }

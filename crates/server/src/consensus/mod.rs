@@ -11,6 +11,7 @@
 //! - `old_members`: whether a member of the history before still runs.
 //! - `operators`: what operators ask, and what becomes of it.
 //! - `farewell`: when a node that was removed may end.
+//! - `round_trips`: how far away the peers are.
 //! - `wall`: the wall clock, and what tests do to it.
 
 mod accept;
@@ -22,6 +23,7 @@ mod old_members;
 pub mod operators;
 mod plane;
 pub mod restore;
+mod round_trips;
 mod wall;
 
 use std::io;

@@ -2,6 +2,7 @@
 //! come and go, and the leader says how far each of them is. Only the replica decides; this waits
 //! until what was asked is done, and says so only then.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use epicepoch_core::publication::{Published, Role};
@@ -345,6 +346,11 @@ struct Row<'a> {
     heard: bool,
     /// Its data directory.
     store: String,
+    /// Where it is, if it has said so.
+    zone: Option<String>,
+    /// Whether it prefers leaders in the same zones as this leader.
+    #[serde(rename = "agreesOnZones")]
+    agrees: bool,
 }
 
 /// The members as a leader knows them.
@@ -352,7 +358,9 @@ fn members(replica: &Replica, published: &Published) -> Value {
     let status = replica.status();
     let incoming = replica.incoming_voters();
     let me = published.identity.node;
+    let mut placed: BTreeMap<_, _> = replica.placed().into_iter().map(|it| (it.node, it)).collect();
     let rows = published.members.values().map(|member| {
+        let place = placed.remove(&member.node);
         let node = member.node;
         let peer = status.peers.iter().find(|peer| peer.node == node);
         Row {
@@ -368,6 +376,8 @@ fn members(replica: &Replica, published: &Published) -> Value {
             behind: replica.entries_behind(node),
             heard: node == me || peer.is_some_and(|peer| peer.is_heard),
             store: format!("{:032x}", member.store.0),
+            agrees: place.as_ref().is_none_or(|it| it.agrees),
+            zone: place.and_then(|it| it.zone).map(|zone| zone.to_string()),
         }
     });
     json!({
@@ -376,6 +386,7 @@ fn members(replica: &Replica, published: &Published) -> Value {
         "joint": published.voters.is_joint(),
         "committed": status.committed.0,
         "members": rows.collect::<Vec<_>>(),
+        "emptyZones": replica.empty_zones().iter().map(ToString::to_string).collect::<Vec<_>>(),
         "removed": replica.state().removed.iter().map(|node| node.0).collect::<Vec<_>>(),
     })
 }

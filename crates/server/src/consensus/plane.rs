@@ -17,6 +17,7 @@ use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::gossip::Pong;
 use epicepoch_wire::hello::{Hello, Refusal, RefusalCode};
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
+use epicepoch_wire::standing::Zone;
 use epicepoch_wire::{BootId, NodeId, StoreId, StorePosition};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
@@ -28,6 +29,7 @@ use super::introduction::differing_settings;
 use super::link::{Link, is_fatal};
 use super::operators::{Asked, Operators};
 use super::restore::LongestHeard;
+use super::round_trips::RoundTrips;
 use super::wall::{self, reading};
 use super::{Ask, ConsensusError, Parts, bootstrap, restore};
 use crate::config::Config;
@@ -96,6 +98,9 @@ struct Plane {
     operators: Operators,
     farewell: Farewell,
     heard: LongestHeard,
+    round_trips: RoundTrips,
+    /// Zones that leaders should be in and nobody is, as far as was said.
+    empty_zones: Vec<Zone>,
 }
 
 /// Runs the plane until it is told to stop, or cannot go on.
@@ -155,7 +160,10 @@ pub(super) async fn run(
         operators: Operators::default(),
         farewell: Farewell::default(),
         heard: LongestHeard::default(),
+        round_trips: RoundTrips::default(),
+        empty_zones: Vec::new(),
     };
+    plane.replica.place(plane.shared.config.placement.clone());
     plane.introduce_self();
     plane.flush()?;
     tokio::task::spawn_local(accepted.run(listener));
@@ -261,7 +269,8 @@ impl Plane {
         let election = self.shared.config.election_timeout;
         let clock = |replica: &Replica| {
             let reading = reading(&self.shared.clock, &self.faults);
-            wall::document(&self.shared, &published, &self.clock, reading, replica.ceiling())
+            let clock = (&self.clock, &self.round_trips);
+            wall::document(&self.shared, &published, clock, reading, replica.ceiling())
         };
         let backup = |replica: &Replica| {
             restore::document(&self.shared, replica, self.heard, wall::wall_ns(&self.faults))
@@ -291,6 +300,10 @@ impl Plane {
         let successors = (status == ClockStatus::Outvoted)
             .then(|| published.voters.iter().map(|(node, _)| node).filter(trusted).collect());
         self.replica.handle_clock(successors);
+        if self.shared.config.placement.zone.is_some() {
+            let sound = published.voters.iter().map(|(node, _)| node).filter(trusted).collect();
+            self.replica.handle_sound_clocks(sound);
+        }
         self.replica.handle_compared(self.clock.is_compared(clocks));
 
         let health = &self.shared.health;
@@ -312,6 +325,7 @@ impl Plane {
 
         self.metrics.consensus.set_ceiling(self.replica.ceiling());
         self.metrics.consensus.set_clock_status(status);
+        self.tell_empty_zones();
         Ok(())
     }
 
@@ -331,6 +345,33 @@ impl Plane {
                  restart this node to accept it"
             ),
         }
+    }
+
+    /// Says which zones of `LEADER_ZONES` no voter is in, whenever that changes.
+    fn tell_empty_zones(&mut self) {
+        if self.shared.config.placement.leaders.is_empty() {
+            return;
+        }
+        let empty = self.replica.empty_zones();
+        if empty == self.empty_zones {
+            return;
+        }
+        if !empty.is_empty() {
+            let mut known: Vec<_> =
+                self.replica.placed().into_iter().filter_map(|it| it.zone).collect();
+            known.sort_unstable();
+            known.dedup();
+            let names = |zones: &[Zone]| {
+                zones.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+            };
+            tracing::error!(
+                unknown = names(&empty),
+                known = names(&known),
+                "LEADER_ZONES names a zone that no voter is in: correct it, or ZONE of the nodes \
+                 that are there"
+            );
+        }
+        self.empty_zones = empty;
     }
 
     fn on_completion(&mut self, completion: Completion) -> Result<(), ConsensusError> {
@@ -374,6 +415,11 @@ impl Plane {
                 let heard = self.replica.handle_position(node, boot, pong.position, since);
                 tell_set_back(node, heard);
                 self.refusals.remove(&node);
+                self.replica.handle_reached(now_ns, node);
+                let round_trip_ns = received_ns.saturating_sub(pong.sent_ns);
+                let usual_ns = self.round_trips.note(node, round_trip_ns);
+                self.round_trips.warn(node, self.shared.config.election_timeout);
+                self.metrics.consensus.set_round_trip(node, usual_ns);
                 self.clock.handle_sample(node, pong.wall_ns, pong.sent_ns, received_ns);
                 for (node, offset_ns) in self.clock.peer_offsets() {
                     self.metrics.consensus.set_peer_clock_offset(node, offset_ns);
@@ -473,6 +519,7 @@ impl Plane {
             self.accepted.removed.replace(removed.clone());
             let members = published.members.clone();
             self.metrics.consensus.retain_peers(|node| members.contains_key(&node));
+            self.round_trips.retain(|node| members.contains_key(&node));
         }
     }
 

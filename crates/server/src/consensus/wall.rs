@@ -1,13 +1,14 @@
 //! The wall clock of this node, and what the test switch does to it. It never decides whether the
 //! clock is believed: [`epicepoch_core::clock`] does.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use epicepoch_core::clock::{ClockReading, ClockStatus, TrustedClock};
 use epicepoch_core::publication::Published;
 use epicepoch_wire::Epoch;
 use serde_json::{Value, json};
 
+use super::round_trips::RoundTrips;
 use crate::faults::Faults;
 use crate::shared::{NodeClock, NodeShared};
 
@@ -27,7 +28,7 @@ pub(crate) fn reading(clock: &NodeClock, faults: &Faults) -> ClockReading {
 pub(super) fn document(
     shared: &NodeShared,
     published: &Published,
-    clock: &TrustedClock,
+    (clock, round_trips): (&TrustedClock, &RoundTrips),
     reading: ClockReading,
     ceiling: Epoch,
 ) -> Value {
@@ -39,8 +40,17 @@ pub(super) fn document(
     let epoch = Some(shared.allocator.epoch()).filter(|epoch| is_leader && *epoch > Epoch(0));
     let peers = clock.peer_offsets().into_iter();
     let peers = peers.map(|(node, ns)| json!({"nodeID": node.0, "offsetMs": ns as f64 / 1e6}));
+    let of_ms = |ns: u64| ns as f64 / 1e6;
+    let voters = published.voters.iter().map(|(node, _)| node);
+    let trips = voters.filter_map(|node| Some((node, round_trips.of(node)?)));
+    let trips = trips.map(|(node, (usual_ns, max_ns))| {
+        json!({"nodeID": node.0, "usualMs": of_ms(usual_ns), "maxMs": of_ms(max_ns)})
+    });
+    let config = &shared.config;
+    let ms = |duration: Duration| duration.as_millis() as u64;
     json!({
         "nodeID": published.identity.node.0,
+        "boot": format!("{:016x}", published.identity.boot.0),
         "leads": is_leader,
         "status": match clock.status() {
             ClockStatus::Followed => "followed",
@@ -53,7 +63,11 @@ pub(super) fn document(
         "epoch": epoch.map(|epoch| epoch.0.to_string()),
         "lagMs": epoch.map(|epoch| apart_ms(reading.wall_ns, epoch.0)),
         "leadMs": apart_ms(ceiling.0, reading.wall_ns),
-        "reservationMs": shared.config.reservation.as_millis() as u64,
+        "reservationMs": ms(config.reservation),
+        "electionTimeoutMs": ms(config.election_timeout),
+        "heartbeatMs": ms(config.heartbeat),
+        "clockOffsetMaxMs": ms(config.clock_offset_max),
         "peers": peers.collect::<Vec<_>>(),
+        "roundTrips": trips.collect::<Vec<_>>(),
     })
 }

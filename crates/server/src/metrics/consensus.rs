@@ -29,6 +29,7 @@ pub struct ConsensusMetrics {
     ceiling: Count,
     clock_status: Count,
     peer_clock_offsets_ns: Mutex<BTreeMap<NodeId, i64>>,
+    round_trips_ns: Mutex<BTreeMap<NodeId, u64>>,
 }
 
 impl Default for ConsensusMetrics {
@@ -44,6 +45,7 @@ impl Default for ConsensusMetrics {
             ceiling: Count::default(),
             clock_status: Count::default(),
             peer_clock_offsets_ns: Mutex::default(),
+            round_trips_ns: Mutex::default(),
         }
     }
 }
@@ -65,9 +67,15 @@ impl ConsensusMetrics {
         self.offsets().insert(peer, offset_ns);
     }
 
+    /// The usual round trip to a peer and back, nanoseconds.
+    pub fn set_round_trip(&self, peer: NodeId, round_trip_ns: u64) {
+        self.trips().insert(peer, round_trip_ns);
+    }
+
     /// Forgets every peer that is no member any more.
     pub fn retain_peers(&self, is_member: impl Fn(NodeId) -> bool) {
         self.offsets().retain(|peer, _| is_member(*peer));
+        self.trips().retain(|peer, _| is_member(*peer));
     }
 
     pub(super) fn ceiling(&self) -> Epoch {
@@ -80,6 +88,14 @@ impl ConsensusMetrics {
 
     pub(super) fn peer_clock_offsets(&self) -> Vec<(NodeId, i64)> {
         self.offsets().iter().map(|(peer, offset)| (*peer, *offset)).collect()
+    }
+
+    pub(super) fn round_trips(&self) -> Vec<(NodeId, u64)> {
+        self.trips().iter().map(|(peer, ns)| (*peer, *ns)).collect()
+    }
+
+    fn trips(&self) -> MutexGuard<'_, BTreeMap<NodeId, u64>> {
+        self.round_trips_ns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn offsets(&self) -> MutexGuard<'_, BTreeMap<NodeId, i64>> {

@@ -436,6 +436,17 @@ impl Page<'_, '_> {
             one.encode_gauge(&(offset_ns as f64 / NS_PER_SECOND))?;
         }
         let mut family = self.describe(
+            "peer_round_trip",
+            "The usual round trip to a peer: nine of ten of the last 64 were no longer.",
+            seconds,
+            MetricType::Gauge,
+        )?;
+        for (peer, round_trip_ns) in metrics.consensus.round_trips() {
+            let labels = [("peer", peer.to_string())];
+            let mut one = family.encode_family(&labels)?;
+            one.encode_gauge(&(round_trip_ns as f64 / NS_PER_SECOND))?;
+        }
+        let mut family = self.describe(
             "clock_status",
             "1 for what the clock firewall thinks of this node's wall clock: followed; outvoted \
              (further than CLOCK_OFFSET_MAX_MS from the median of the voters); jumped (against \

@@ -1,7 +1,7 @@
 //! Three nodes that form a cluster, in a temporary directory, gone when the test is over.
 
 use std::collections::BTreeMap;
-use std::process::Output;
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use epicepoch_bench::load;
@@ -116,10 +116,15 @@ impl Cluster {
 
     /// An operator's command, with the addresses of all nodes.
     pub(crate) fn operate(&self, args: &[&str]) -> Output {
+        self.operator(args).output().expect("the binary can be started")
+    }
+
+    /// The same, not started yet.
+    pub(crate) fn operator(&self, args: &[&str]) -> Command {
         let addrs: Vec<_> = self.nodes.iter().map(|node| node.http().to_string()).collect();
         let mut command = command(&BTreeMap::new(), self.dir.path());
-        let output = command.args(args).args(["--addr", &addrs.join(",")]).output();
-        output.expect("the binary can be started")
+        command.args(args).args(["--addr", &addrs.join(",")]);
+        command
     }
 
     /// A command that asks no node.

@@ -89,6 +89,13 @@ pub(crate) fn unused_port() -> u16 {
     panic!("no unused port among {COUNT}");
 }
 
+/// How often an event happens whose cost is measured: `usual` times, or as `EPICEPOCH_OUTAGES` says,
+/// so that the distribution has a tail.
+pub(crate) fn outages(usual: usize) -> usize {
+    let setting = std::env::var("EPICEPOCH_OUTAGES").ok();
+    setting.map_or(usual, |count| count.parse().expect("EPICEPOCH_OUTAGES is a number"))
+}
+
 /// Prints a figure, also when the test passes.
 pub(crate) fn say(line: &str) {
     // Losing a line on a closed pipe is no reason to fail.

@@ -34,7 +34,15 @@ pub(crate) fn command<'a>(
     settings: impl IntoIterator<Item = (&'a String, &'a String)>,
     home: &Path,
 ) -> Command {
-    let mut command = Command::new(binary());
+    command_of(binary(), settings, home)
+}
+
+fn command_of<'a>(
+    program: PathBuf,
+    settings: impl IntoIterator<Item = (&'a String, &'a String)>,
+    home: &Path,
+) -> Command {
+    let mut command = Command::new(program);
     command.env_clear().env("RUST_BACKTRACE", "1");
     if let Some(path) = std::env::var_os("PATH") {
         command.env("PATH", path);
@@ -51,6 +59,8 @@ pub(crate) struct Node {
     /// Working directory; the data directory and the log are in it.
     pub(crate) home: PathBuf,
     settings: BTreeMap<String, String>,
+    /// Another binary than that under test.
+    program: Option<PathBuf>,
     child: Option<Child>,
     paused: bool,
 }
@@ -67,6 +77,7 @@ impl Node {
             http_port,
             home,
             settings: BTreeMap::new(),
+            program: None,
             child: None,
             paused: false,
         };
@@ -83,6 +94,11 @@ impl Node {
 
     pub(crate) fn set(&mut self, name: &str, value: impl fmt::Display) {
         self.settings.insert(name.into(), value.to_string());
+    }
+
+    /// From the next start on this binary runs.
+    pub(crate) fn install(&mut self, program: PathBuf) {
+        self.program = Some(program);
     }
 
     pub(crate) fn unset(&mut self, name: &str) {
@@ -121,7 +137,8 @@ impl Node {
             let file = OpenOptions::new().create(true).append(true).open(self.log_file());
             file.expect("a log file")
         };
-        let mut command = command(&self.settings, &self.home);
+        let program = self.program.clone().unwrap_or_else(binary);
+        let mut command = command_of(program, &self.settings, &self.home);
         command.arg("serve").stdout(log()).stderr(log());
         self.child = Some(command.spawn().expect("the binary can be started"));
     }

@@ -44,6 +44,11 @@ impl Silence {
         self.gaps[self.gaps.len().div_ceil(2) - 1].length
     }
 
+    /// The 99th percentile, by nearest rank: the worst of up to a hundred events.
+    fn p99(&self) -> Duration {
+        self.gaps[(self.gaps.len() * 99).div_ceil(100) - 1].length
+    }
+
     /// Of a few dozen events the worst is all that can be said about the tail.
     fn worst(&self) -> Duration {
         self.gaps[self.gaps.len() - 1].length
@@ -53,10 +58,11 @@ impl Silence {
     pub(crate) fn tell(&self) {
         let all: Vec<String> = self.gaps.iter().map(Gap::to_string).collect();
         say(&format!(
-            "longest silence, {}: {} events, p50 {:.1} ms, worst {:.1} ms, all: {}",
+            "longest silence, {}: {} events, p50 {:.1} ms, p99 {:.1} ms, worst {:.1} ms, all: {}",
             self.event,
             self.gaps.len(),
             millis(self.median()),
+            millis(self.p99()),
             millis(self.worst()),
             all.join(" "),
         ));
@@ -113,4 +119,7 @@ fn the_median_of_the_silences_is_the_nearest_rank() {
     (1..=20).rev().for_each(|ms| silence.add(Duration::from_millis(ms), Duration::ZERO));
     assert_eq!(silence.median(), Duration::from_millis(10));
     assert_eq!(silence.worst(), Duration::from_millis(20));
+    assert_eq!(silence.p99(), Duration::from_millis(20));
+    (21..=200).for_each(|ms| silence.add(Duration::from_millis(ms), Duration::ZERO));
+    assert_eq!(silence.p99(), Duration::from_millis(198));
 }

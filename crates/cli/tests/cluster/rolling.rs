@@ -1,0 +1,138 @@
+//! All nodes restarted by one command, under load, with another program: no call fails for it, and
+//! it stops where there is trouble.
+//!
+//! `EPICEPOCH_OLD_BIN=path` is the program that is replaced; without it a copy of the one under test.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::clients::Calling;
+use crate::support::node::binary;
+use crate::support::{Cluster, Node, PATIENCE, Watch, wait_until};
+
+/// What three restarts may take on a machine under load.
+const ROLLING_MAX: Duration = Duration::from_mins(2);
+/// Says which node is to be restarted, and ends when that was done. As on another machine, whoever
+/// looks after the process does it, which here is this test.
+const RESTART: &str = "echo $EPICEPOCH_NODE_ID > wanted.new && mv wanted.new wanted && while test -e wanted; do \
+     sleep 0.02; done; test ! -e failed";
+
+/// The program that the nodes are started with.
+fn old_program(cluster: &Cluster) -> PathBuf {
+    if let Some(path) = std::env::var_os("EPICEPOCH_OLD_BIN") {
+        return path.into();
+    }
+    let path = cluster.dir.path().join("epicepoch-old");
+    fs::copy(binary(), &path).expect("a copy of the program");
+    path
+}
+
+/// Runs the command, and restarts the nodes that it wants restarted; returns what it said and which
+/// these were.
+fn rolled(
+    cluster: &mut Cluster,
+    mut command: Command,
+    mut restart: impl FnMut(&mut Cluster, usize),
+) -> (Output, Vec<u64>) {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().expect("the binary can be started");
+    let ended = thread::spawn(move || child.wait_with_output().expect("it ends"));
+    let wanted = cluster.dir.path().join("wanted");
+    let mut restarted = vec![];
+    wait_until("the command ends", ROLLING_MAX, || {
+        if let Ok(text) = fs::read_to_string(&wanted) {
+            let id: u64 = text.trim().parse().expect("the id of a node");
+            let index = cluster.nodes.iter().position(|node| node.id == id).expect("a member");
+            restart(cluster, index);
+            restarted.push(id);
+            fs::remove_file(&wanted).expect("the file was there");
+        }
+        ended.is_finished()
+    });
+    (ended.join().expect("no panic"), restarted)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_rolling_restart_with_another_program_under_load_fails_no_call() {
+    let mut cluster = Cluster::down(&[]);
+    let old = old_program(&cluster);
+    for node in &mut cluster.nodes {
+        node.install(old.clone());
+    }
+    cluster.start_all();
+    cluster.wait_until_ready();
+    let watch = Watch::start(&cluster);
+    let calling = Calling::start(&cluster);
+    let leader = cluster.wait_for_leader();
+    let last = cluster.nodes[leader].id;
+    let looked = cluster.order(&["rolling", "--dry-run"]);
+    assert!(looked.contains("all is well") && looked.trim_end().ends_with(&last.to_string()));
+    let command = cluster.operator(&["rolling", "--settle", "500ms", "--restart", RESTART]);
+    let (output, restarted) = rolled(&mut cluster, command, |cluster, index| {
+        let node = &mut cluster.nodes[index];
+        assert!(!node.is_leader(), "it has handed over before");
+        assert_eq!(node.terminate().code(), Some(0));
+        node.install(binary());
+        node.start();
+    });
+    let (said, error) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{said}{error}");
+    assert_eq!((restarted.len(), restarted[2]), (3, last), "{said}");
+    assert!(said.contains("has handed leadership to node"), "{said}");
+    cluster.assert_well();
+    watch.wait_for_service_since(Instant::now());
+    let operations = calling.finish();
+    assert!(operations.len() > 200, "{} calls", operations.len());
+    watch.finish_with(&operations);
+}
+
+#[test]
+fn a_rolling_restart_stops_at_the_first_trouble_and_says_where() {
+    let mut cluster = Cluster::start();
+    let leader = cluster.wait_for_leader();
+    let others: Vec<u64> = cluster.others(leader).iter().map(|at| cluster.nodes[*at].id).collect();
+    let left = format!("--nodes {},{}", others[1], cluster.nodes[leader].id);
+    let first = format!("stopped at node {}", others[0]);
+    let roll = |cluster: &Cluster| {
+        cluster.operator(&["rolling", "--wait", "3s", "--settle", "100ms", "--restart", RESTART])
+    };
+    // It is not restarted at all.
+    let command = roll(&cluster);
+    let (output, restarted) = rolled(&mut cluster, command, |_, _| {});
+    let error = text(&output.stderr);
+    assert_eq!((output.status.code(), &restarted[..]), (Some(1), &others[..1]), "{error}");
+    for words in [&first, &left, "the same process as before"] {
+        assert!(error.contains(words), "{words:?} in {error}");
+    }
+    // Its command fails.
+    fs::write(cluster.dir.path().join("failed"), "").expect("a file");
+    let command = roll(&cluster);
+    let (output, _) = rolled(&mut cluster, command, |_, _| {});
+    let error = text(&output.stderr);
+    assert!(error.contains(&first) && error.contains("its command ended with"), "{error}");
+    // It does not come back.
+    fs::remove_file(cluster.dir.path().join("failed")).expect("the file");
+    let command = roll(&cluster);
+    let (output, restarted) = rolled(&mut cluster, command, |cluster, index| {
+        cluster.nodes[index].kill();
+    });
+    let error = text(&output.stderr);
+    assert_eq!((output.status.code(), restarted.len()), (Some(1), 1), "{error}");
+    assert!(error.contains("3 s after its command"), "{error}");
+    // And before anything is restarted, all have to be well.
+    let words = ["nothing was restarted"];
+    cluster.assert_refused(&["rolling", "--restart", "true"], &words);
+    let usage = cluster.operate(&["rolling", "--nodes", "9", "--restart", "true"]);
+    assert_eq!(usage.status.code(), Some(2), "{}", text(&usage.stderr));
+    let index = cluster.nodes.iter().position(|node| node.id == others[0]).expect("a member");
+    cluster.nodes[index].start();
+    wait_until("it is back", PATIENCE, || cluster.nodes.iter().all(Node::is_ready));
+    cluster.assert_well();
+}
