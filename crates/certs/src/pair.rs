@@ -25,7 +25,7 @@ pub const SELF_SIGNED_DAYS: u32 = 825;
 pub struct Pair {
     certificate_file: PemFile,
     key_file: PemFile,
-    /// What the files held: [`Pair::is_of`] compares it.
+    /// What the files held: [`Pair::read_again`] compares it.
     bytes: (Vec<u8>, Vec<u8>),
     key: Arc<CertifiedKey>,
     expires_at: SystemTime,
@@ -62,7 +62,10 @@ impl Pair {
             if absent(&certificate_file) && absent(&key_file) {
                 let (certificate, key) = self_signed(names)?;
                 key_file.write_new(key.as_bytes(), true)?;
-                certificate_file.write_new(certificate.as_bytes(), false)?;
+                certificate_file.write_new(certificate.as_bytes(), false).inspect_err(|_| {
+                    // Or no later start would make a pair: there would be half of one.
+                    let _ = std::fs::remove_file(&key_file.path);
+                })?;
             }
         }
         for (missing, present) in [(&certificate_file, &key_file), (&key_file, &certificate_file)] {
@@ -206,6 +209,17 @@ pub enum PairError {
         certificate: PemFile,
         /// The file of the key.
         key: PemFile,
+    },
+    /// Give each node its own.
+    #[error(
+        "{certificate} is another's certificate: its DNS names lack {name}; make one with: \
+        epicepoch certs"
+    )]
+    Unnamed {
+        /// The file of the certificate.
+        certificate: PemFile,
+        /// The name that it has to carry.
+        name: String,
     },
     /// A name of the node cannot stand in a certificate.
     #[error(

@@ -6,7 +6,12 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use epicepoch_certs::authority::{Authority, AuthorityError, Validity};
-use epicepoch_certs::{FileError, LivePair, LiveRoots, Pair, PairError, PemFile, RootsError};
+use epicepoch_certs::rustls::pki_types::pem::PemObject as _;
+use epicepoch_certs::rustls::pki_types::{CertificateDer, UnixTime};
+use epicepoch_certs::rustls::server::danger::ClientCertVerifier as _;
+use epicepoch_certs::{
+    FileError, LivePair, LiveRoots, Pair, PairError, PemFile, RootsError, node_name,
+};
 use epicepoch_wire::NodeId;
 
 use crate::memory::write;
@@ -50,6 +55,19 @@ fn half_a_pair_is_never_completed() {
         assert!(matches!(error, PairError::Half { .. }), "{error}");
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     }
+}
+
+#[test]
+fn a_certificate_that_cannot_be_written_leaves_no_key_behind() {
+    let directory = tempfile::tempdir().unwrap();
+    let key = PemFile::new("KEY_FILE", directory.path().join("key.pem"));
+    let nowhere = PemFile::new("CERT_FILE", directory.path().join("nowhere/cert.pem"));
+    let error = Pair::load_or_make(nowhere, key.clone(), &[]).unwrap_err();
+    assert!(matches!(error, PairError::File(FileError::Write { .. })), "{error}");
+    assert!(!key.exists());
+    // So the next try, where it can be written, makes both.
+    let (certificate, key) = files(directory.path());
+    Pair::load_or_make(certificate, key, &[]).unwrap();
 }
 
 #[test]
@@ -109,19 +127,54 @@ fn a_pair_that_cannot_be_used_replaces_none() {
 }
 
 #[test]
+fn a_certificate_without_the_name_that_is_required_replaces_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let authority = Authority::new("one").unwrap();
+    let issue = |node, days| authority.node(NodeId(node), &[], Validity::days(days)).unwrap();
+    let (certificate, key) = write(directory.path(), "node", &issue(1, 10));
+    let load = || Pair::load(certificate.clone(), key.clone()).unwrap();
+    let pair = LivePair::named(load(), node_name("one", NodeId(1))).unwrap();
+    write(directory.path(), "node", &issue(2, 20));
+    let error = pair.reload().unwrap_err();
+    assert!(matches!(error, PairError::Unnamed { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("CERT_FILE (") && text.contains("node-1.one."), "{text}");
+    assert_eq!(days_left(pair.expires_at()), 10);
+    let error = LivePair::named(load(), node_name("one", NodeId(1))).unwrap_err();
+    assert!(matches!(error, PairError::Unnamed { .. }), "{error}");
+    write(directory.path(), "node", &issue(1, 30));
+    assert!(pair.reload().unwrap());
+    assert_eq!(days_left(pair.expires_at()), 30);
+}
+
+#[test]
 fn a_bundle_that_cannot_be_used_replaces_none() {
     let directory = tempfile::tempdir().unwrap();
     let file = PemFile::new("CLIENT_CA_FILE", directory.path().join("ca.pem"));
     let authority = Authority::new("one").unwrap();
     std::fs::write(&file.path, authority.certificate()).unwrap();
     let roots = LiveRoots::load(file.clone()).unwrap();
+    let other = Authority::new("other").unwrap();
+    let is_trusted = |authority: &Authority| {
+        let client = authority.client("somebody", Validity::days(1)).unwrap();
+        let client = CertificateDer::from_pem_slice(client.certificate.as_bytes()).unwrap();
+        roots.verify_client_cert(&client, &[], UnixTime::now()).is_ok()
+    };
+    assert!(is_trusted(&authority) && !is_trusted(&other));
     assert_eq!(days_left(roots.expires_at()), 3650);
     for bad in ["", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
         std::fs::write(&file.path, bad).unwrap();
         let error = roots.reload().unwrap_err();
         assert!(error.to_string().contains("CLIENT_CA_FILE ("), "{error}");
         assert!(!matches!(error, RootsError::File(_)), "{error}");
+        assert!(is_trusted(&authority) && !is_trusted(&other), "{bad:?}");
     }
+    std::fs::remove_file(&file.path).unwrap();
+    assert!(matches!(roots.reload(), Err(RootsError::File(_))));
+    assert!(is_trusted(&authority) && !is_trusted(&other), "without a file");
+    std::fs::write(&file.path, other.certificate()).unwrap();
+    assert!(roots.reload().unwrap());
+    assert!(!is_trusted(&authority) && is_trusted(&other));
 }
 
 #[test]
