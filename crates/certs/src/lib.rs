@@ -26,7 +26,7 @@ pub mod roots;
 pub use config::{client_config, peer_client_config, peer_server_config, server_config};
 pub use file::{FileError, PemFile};
 pub use live::LivePair;
-pub use name::{is_named, node_name};
+pub use name::{is_named, node_name, node_of};
 pub use pair::{Pair, PairError};
 pub use roots::{LiveRoots, RootsError};
 pub use rustls;

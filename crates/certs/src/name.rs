@@ -60,6 +60,20 @@ pub fn is_named(certificate: &CertificateDer<'_>, name: &str) -> bool {
     certificate.valid_dns_names().any(|own| own == name)
 }
 
+/// Which node of a cluster a certificate is of: the first, if it names more than one. `None` if it is
+/// of none, as a client's, or of another cluster's.
+///
+/// It says nothing about who signed it, either.
+pub fn node_of(certificate: &CertificateDer<'_>, cluster_name: &str) -> Option<NodeId> {
+    let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
+    let behind = format!(".{}.{SUFFIX}", cluster_labels(cluster_name));
+    certificate.valid_dns_names().find_map(|name| {
+        let id: u64 = name.strip_prefix("node-")?.strip_suffix(&*behind)?.parse().ok()?;
+        // As it is written, and in no other way.
+        (node_name(cluster_name, NodeId(id)) == name).then_some(NodeId(id))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
