@@ -145,7 +145,8 @@ fn authority(directory: &Path, cluster: &str) -> Result<Authority, Failure> {
     Authority::of(cluster, &certificate, &key).map_err(Failure::usage)
 }
 
-/// Writes each pair, all of them or none: what is there stays as it is.
+/// Writes each pair, all of them or none: what is there stays as it is, and where one file cannot be
+/// written those before it are removed again.
 fn write(directory: &Path, issued: &[(String, Issued)]) -> Result<Vec<PathBuf>, Failure> {
     let mut names: Vec<_> = issued.iter().map(|(name, _)| name).collect();
     names.sort_unstable();
@@ -168,8 +169,13 @@ fn write(directory: &Path, issued: &[(String, Issued)]) -> Result<Vec<PathBuf>, 
             file.path.display()
         )));
     }
-    for (file, text, is_secret) in &files {
-        file.write_new(text.as_bytes(), *is_secret)?;
+    for (at, (file, text, is_secret)) in files.iter().enumerate() {
+        file.write_new(text.as_bytes(), *is_secret).inspect_err(|_| {
+            for (written, ..) in &files[..at] {
+                // Nothing is left to do about one that stays.
+                let _ = std::fs::remove_file(&written.path);
+            }
+        })?;
     }
     Ok(files.into_iter().map(|(file, ..)| file.path).collect())
 }
@@ -213,6 +219,23 @@ Examples:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_one_file_cannot_be_written_none_is_left() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let authority = Authority::new("one").expect("an authority");
+        let sign = |name: &str| {
+            (name.to_owned(), authority.client(name, Validity::days(1)).expect("signed"))
+        };
+        let entries = || std::fs::read_dir(directory.path()).expect("readable").count();
+        let issued = [sign("client-a"), sign("nowhere/client-b")];
+        assert!(write(directory.path(), &issued).is_err());
+        assert_eq!(entries(), 0);
+        // What was there before stays.
+        write(directory.path(), &issued[..1]).expect("written");
+        assert!(write(directory.path(), &[sign("client-c"), sign("client-a")]).is_err());
+        assert_eq!(entries(), 2);
+    }
 
     #[test]
     fn a_node_is_an_id_and_its_hosts() {
