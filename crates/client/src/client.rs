@@ -23,6 +23,7 @@ use crate::members::{Members, is_address};
 use crate::observer::Observer;
 use crate::session::{Action, End, Goal, Pursuit, Session};
 use crate::tls::Tls;
+use crate::token::TokenSource;
 use crate::transport::{Answer, Transport};
 use crate::waiters::{Outcome, Waiters};
 
@@ -82,6 +83,9 @@ pub struct Options {
     pub tls: Option<Tls>,
     /// What the client shows to be let in: a token of the nodes' `CLIENT_TOKEN_FILE`. Default none.
     pub token: Option<Token>,
+    /// The same where it may change under a running client; then it goes before `token`. Default
+    /// none.
+    pub token_source: Option<TokenSource>,
     /// Who counts what happens. Default nobody. Not over HTTP.
     pub observer: Option<Arc<dyn Observer>>,
 }
@@ -163,15 +167,12 @@ impl Client {
             hedge_after: options.hedge_after,
             cluster_name: options.cluster_name.clone(),
             observer: options.observer.clone(),
-            dialer: Dialer::new(options.tls.as_ref(), Alpn::Native)
-                .with_token(options.token.clone()),
+            dialer: options.dialer(Alpn::Native),
             bell: Notify::new(),
             is_closed: AtomicBool::new(false),
             is_driven: AtomicBool::new(false),
         });
-        let transport = Transport::new(
-            Dialer::new(options.tls.as_ref(), Alpn::Http1).with_token(options.token.clone()),
-        );
+        let transport = Transport::new(options.dialer(Alpn::Http1));
         let shared = Shared { core, session, transport, options };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -290,6 +291,11 @@ impl Options {
     /// of a program waits that long, and a moment that far away is one on every clock.
     pub const DURATION_MAX: Duration = Duration::from_hours(366 * 24);
 
+    fn dialer(&self, alpn: Alpn) -> Dialer {
+        let source = self.token_source.clone().or_else(|| self.token.clone().map(Into::into));
+        Dialer::new(self.tls.as_ref(), alpn).with_token_source(source)
+    }
+
     fn check_durations(&self) -> Result<(), NewClientError> {
         let durations = [
             ("timeout", Some(self.timeout)),
@@ -318,6 +324,7 @@ impl Default for Options {
             via: Via::Native,
             tls: None,
             token: None,
+            token_source: None,
             seed: fastrand::u64(..),
             observer: None,
         }

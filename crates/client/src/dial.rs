@@ -16,6 +16,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::tls::Tls;
+use crate::token::TokenSource;
 
 /// What a connection is to speak, as the handshake names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +43,7 @@ impl Alpn {
 #[derive(Clone)]
 pub struct Dialer {
     tls: Option<(Tls, Arc<ClientConfig>)>,
-    token: Option<Token>,
+    token: Option<TokenSource>,
 }
 
 impl Dialer {
@@ -55,13 +56,19 @@ impl Dialer {
     /// The same for who has a token to show. It is for the protocol above to send.
     #[must_use]
     pub fn with_token(self, token: Option<Token>) -> Self {
+        self.with_token_source(token.map(TokenSource::from))
+    }
+
+    /// The same where it may change.
+    #[must_use]
+    pub fn with_token_source(self, token: Option<TokenSource>) -> Self {
         Self { token, ..self }
     }
 
-    /// The token to show, if there is one.
+    /// The token to show now, if there is one.
     #[must_use]
-    pub fn token(&self) -> Option<&Token> {
-        self.token.as_ref()
+    pub fn token(&self) -> Option<Token> {
+        self.token.as_ref()?.token()
     }
 
     /// Connects to `addr`, which is `host:port`, without Nagle's delay.
@@ -158,7 +165,8 @@ impl AsyncRead for Socket {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Secured(stream) => Pin::new(stream).poll_read(context, buffer),
+            // In TLS 1.3 a server judges a certificate after the handshake is over for its client.
+            Self::Secured(stream) => Pin::new(stream).poll_read(context, buffer).map_err(no_tls),
         }
     }
 }

@@ -18,6 +18,7 @@
 //! - [`error`]: what can go wrong, one enum per operation.
 //! - [`members`]: the cluster as a node describes it.
 //! - [`observer`]: hooks for metrics.
+//! - [`token`]: a token that may change under a running client.
 //! - [`tls`]: whom a client trusts, and what it shows.
 //! - [`dial`]: connections to nodes, for what speaks a protocol of its own.
 //! - [`wall_time`]: timestamps and `SystemTime`.
@@ -36,6 +37,7 @@ pub mod members;
 pub mod observer;
 mod session;
 pub mod tls;
+pub mod token;
 mod transport;
 mod waiters;
 pub mod wall_time;
@@ -49,6 +51,7 @@ pub use error::{
 pub use members::{Member, Members};
 pub use observer::Observer;
 pub use tls::{Tls, TlsError};
+pub use token::TokenSource;
 
 /// The README's example compiles, or its test fails.
 #[cfg(doctest)]

@@ -53,7 +53,7 @@ impl Link {
         let mut link = Self { stream, out: Vec::new(), written: 0, input, filled: 0 };
         let agent = concat!("epicepoch-rust/", env!("CARGO_PKG_VERSION")).to_owned();
         let cluster_name = cluster_name.unwrap_or_default().to_owned();
-        let token = dialer.token().cloned();
+        let token = dialer.token();
         ClientHello { agent, cluster_name, token, ..ClientHello::default() }.encode(&mut link.out);
         loop {
             link.exchange().await.map_err(|error| NoLink::Setback(lost(addr, &error)))?;

@@ -60,7 +60,8 @@ impl Tls {
     }
 
     /// Takes what the files hold now. Where that is of no use, what was there before stays in use.
-    pub(crate) fn refresh(&self) {
+    /// Who opens connections with a [`Tls::config`] of his own does this before each.
+    pub fn refresh(&self) {
         let _ = self.roots.reload();
         if let Some(pair) = &self.pair {
             let _ = pair.reload();

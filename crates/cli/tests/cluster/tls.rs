@@ -113,9 +113,9 @@ fn a_secured_cluster_serves_its_own_clients_alone_and_outlives_a_rotation() {
     let plain = "get --timeout 700ms";
     shell.refused(plain, "TLS");
     shell.refused(&format!("{plain} --ca-file foreign/ca.pem"), "authority given");
-    shell.refused(&format!("{plain} --ca-file old/ca.pem"), "alert");
+    shell.refused(&format!("{plain} --ca-file old/ca.pem"), "CLIENT_CA_FILE");
     let mixed = old.replace("old/client", "foreign/client");
-    shell.refused(&format!("{plain} {mixed}"), "alert");
+    shell.refused(&format!("{plain} {mixed}"), "CLIENT_CA_FILE");
     shell.refused(&format!("{plain} --cert-file old/client-app.pem"), "--ca-file");
     shell.run(&format!("get -n 3 {old}"));
     assert!(shell.run(&format!("member list {old}")).contains("voter"), "operators, too");

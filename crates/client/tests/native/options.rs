@@ -1,9 +1,12 @@
 //! Options that no client can keep to are refused when it is made.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use epicepoch_client::{Client, NewClientError, Options, Via};
+use epicepoch_client::{Client, NewClientError, Options, Token, TokenSource, Via};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpListener;
 
 use crate::Counting;
 
@@ -43,4 +46,33 @@ fn an_observer_that_nobody_would_tell_anything_is_refused() {
         options.observer = Some(Arc::new(Counting::default()));
     });
     assert_eq!(error, NewClientError::ObserverOverHttp);
+}
+
+#[tokio::test]
+async fn each_connection_shows_the_token_that_its_source_gives_then() {
+    for via in [Via::Native, Via::Http] {
+        let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let given = Arc::new(AtomicU32::new(0));
+        let mut options = Options::default();
+        options.via = via;
+        options.timeout = Duration::from_secs(20);
+        options.token = Token::new("never-shown-0000");
+        let source = given.clone();
+        options.token_source = Some(TokenSource::new(move || {
+            Token::new(&format!("token-{:010}", source.fetch_add(1, Ordering::Relaxed)))
+        }));
+        let client = Client::new([port.local_addr().unwrap().to_string()], options).unwrap();
+        let asking = tokio::spawn(async move { client.timestamp().await });
+        for expected in ["token-0000000000", "token-0000000001"] {
+            let (mut stream, _) = port.accept().await.unwrap();
+            let mut said = Vec::new();
+            while !String::from_utf8_lossy(&said).contains(expected) {
+                let read = stream.read_buf(&mut said).await.unwrap();
+                assert!(read > 0, "{via:?}: {:?}", String::from_utf8_lossy(&said));
+            }
+            assert!(!String::from_utf8_lossy(&said).contains("never-shown"));
+            // It is hung up on, and comes again.
+        }
+        asking.abort();
+    }
 }
