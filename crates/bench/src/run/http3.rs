@@ -73,7 +73,10 @@ impl Connection {
             std::net::SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
         let tls = match &lane.config.tls {
-            Some(tls) => tls.config(ALPN_H3),
+            Some(tls) => {
+                tls.refresh();
+                tls.config(ALPN_H3)
+            }
             None => Arc::new(trusting_anybody()),
         };
         let crypto = QuicClientConfig::try_from(tls).map_err(io::Error::other)?;
