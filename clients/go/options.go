@@ -22,7 +22,7 @@ type options struct {
 	hedgeAfter     time.Duration
 	token          func() string
 	dial           func(ctx context.Context, addr string) (net.Conn, error)
-	tls            *tls.Config
+	tls            func() *tls.Config // nil for plain TCP
 	log            *slog.Logger
 	hooks          Hooks
 }

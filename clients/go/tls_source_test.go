@@ -1,0 +1,98 @@
+package epicepoch
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"math/big"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// signedByItself is a certificate for loopback, and the trust in it.
+func signedByItself(t *testing.T) (tls.Certificate, *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		NotBefore:    time.Now().Add(-time.Hour),
+		NotAfter:     time.Now().Add(time.Hour),
+		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, &template, &template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(certificate)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
+}
+
+func TestEachConnectionTrustsWhomItsSourceNamesThen(t *testing.T) {
+	pair, trusted := signedByItself(t)
+	_, other := signedByItself(t)
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
+		Certificates: []tls.Certificate{pair},
+		NextProtos:   []string{nativeALPN},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go conn.(*tls.Conn).Handshake()
+		}
+	}()
+	var current atomic.Pointer[tls.Config]
+	o := defaults()
+	WithTLSSource(current.Load)(&o)
+	connect := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		conn, err := o.connect(ctx, listener.Addr().String())
+		if err == nil {
+			conn.Close()
+		}
+		return err
+	}
+	if connect() == nil {
+		t.Error("connected without TLS")
+	}
+	for _, it := range []struct {
+		pool *x509.CertPool
+		ok   bool
+	}{{other, false}, {trusted, true}, {other, false}} {
+		config := &tls.Config{RootCAs: it.pool}
+		current.Store(config)
+		if err := connect(); (err == nil) != it.ok {
+			t.Errorf("trusted %v: %v", it.ok, err)
+		}
+		if config.NextProtos != nil || config.ServerName != "" {
+			t.Error("the source's own config was changed")
+		}
+	}
+	// A config that is given once stays what it was.
+	config := &tls.Config{RootCAs: trusted}
+	WithTLS(config)(&o)
+	config.RootCAs = other
+	if err := connect(); err != nil {
+		t.Error(err)
+	}
+}
