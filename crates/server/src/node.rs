@@ -46,9 +46,8 @@ pub struct Node {
     acceptors: Vec<Acceptor>,
     consensus: Mutex<Option<Consensus>>,
     fate: Arc<Fate>,
-    reloader: Reloader,
     _hiccups: HiccupMeter,
-    _upkeep: Option<Upkeep>,
+    _reloader: Reloader,
     /// The sockets of HTTP/3 once more: while one worker ends before another, the system leads no
     /// datagram to a worker that does not expect it.
     _http3: Vec<UdpSocket>,
@@ -239,8 +238,11 @@ impl Node {
         let hiccups = HiccupMeter::spawn(metrics.clone())?;
         let acceptors = open_ports((clients, operations), &workers, accept, &metrics)?;
         let again = shared.clone();
-        let reloader = Reloader::spawn(move || again.rights.reload())?;
-        let upkeep = Upkeep::spawn(&shared.certificates)?;
+        let mut upkeep = Upkeep::new(&shared.certificates);
+        let reloader = Reloader::spawn(move || {
+            again.rights.reload();
+            upkeep.look();
+        })?;
         let http3 = serve_http3(&workers, sockets, http3, &shared)?;
         tracing::info!(
             node = identity.node.0,
@@ -258,9 +260,8 @@ impl Node {
             acceptors,
             consensus,
             fate,
-            reloader,
             _hiccups: hiccups,
-            _upkeep: upkeep,
+            _reloader: reloader,
             _http3: http3,
         })
     }
@@ -273,11 +274,6 @@ impl Node {
     /// Where operators reach this node on this machine, if not on the client port.
     pub fn ops_addr(&self) -> Option<SocketAddr> {
         self.ops_addr
-    }
-
-    /// Has files of tokens read again now; returns at once.
-    pub fn reload(&self) {
-        self.reloader.hurry();
     }
 
     /// Asks the node to stop; returns at once.

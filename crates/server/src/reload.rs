@@ -1,6 +1,7 @@
-//! Reads again what may change under a running node: files of tokens and certificates. On a thread of
-//! its own, because a file system may hang; it looks every few seconds, because secrets are
-//! often replaced by who cannot send a signal.
+//! Has what may change under a running node read again: files of tokens and of certificates. On one
+//! thread of its own, because a file system may hang; it looks every few seconds, because secrets
+//! are often replaced by who cannot send a signal. What is read, and what is said about it, is not
+//! known here.
 
 use std::io;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ pub struct Reloader {
 }
 
 impl Reloader {
-    /// Calls `reload` every [`RELOAD_INTERVAL`], and whenever it is hurried.
+    /// Calls `reload` at once, then every [`RELOAD_INTERVAL`].
     ///
     /// # Errors
     /// When the thread cannot be started.
@@ -27,21 +28,13 @@ impl Reloader {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let body = move || {
-            loop {
-                thread::park_timeout(RELOAD_INTERVAL);
-                if stopped.load(Ordering::Relaxed) {
-                    return;
-                }
+            while !stopped.load(Ordering::Relaxed) {
                 reload();
+                thread::park_timeout(RELOAD_INTERVAL);
             }
         };
         let thread = thread::Builder::new().name("reload".into()).spawn(body)?.thread().clone();
         Ok(Self { stop, thread })
-    }
-
-    /// Has the files looked at now.
-    pub fn hurry(&self) {
-        self.thread.unpark();
     }
 }
 

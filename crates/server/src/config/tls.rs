@@ -1,5 +1,5 @@
 //! Settings of TLS: which certificate a node shows, whom it takes, and whether clients have to
-//! speak it. The files are read when the node starts.
+//! speak it. The files are read when the node starts, and again while it runs (`tls::upkeep`).
 
 use std::path::PathBuf;
 

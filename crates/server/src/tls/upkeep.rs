@@ -1,25 +1,21 @@
-//! Certificates are kept up to date: their files are read again every [`PERIOD`], on a thread of
-//! its own, and what has changed is taken from the next handshake on. Who has to renew one is told
-//! a month before it expires, in the log and in the metrics. What cannot be used is named, and
-//! replaces nothing.
+//! Certificates are kept up to date: their files are read again every [`RELOAD_INTERVAL`], and what
+//! has changed is taken from the next handshake on. Who has to renew one is told a month before it
+//! expires, in the log and in the metrics. What cannot be used is named, and replaces nothing.
 
 use std::fmt;
-use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, Thread};
 use std::time::{Duration, SystemTime};
 
 use epicepoch_certs::{LivePair, LiveRoots};
 
-/// Time between two looks at the files: at most this late is a new certificate in use.
-pub const PERIOD: Duration = Duration::from_secs(5);
+use crate::reload::RELOAD_INTERVAL;
+
 /// How long before a certificate expires it is spoken of.
 pub const WARNING: Duration = Duration::from_hours(30 * 24);
 /// Looks until it is spoken of again: a day.
-const WARNING_LOOKS: u64 = 24 * 3600 / PERIOD.as_secs();
+const WARNING_LOOKS: u64 = 24 * 3600 / RELOAD_INTERVAL.as_secs();
 /// Looks for which files may be of no use before that is told: two files are not replaced at once.
-const FAILING_LOOKS: u32 = 2;
+const FAILING_LOOKS: u32 = 3;
 
 /// What is kept up to date.
 #[derive(Clone, Debug, Default)]
@@ -108,7 +104,7 @@ enum News {
 
 /// Looks at files, and remembers what was said.
 #[derive(Debug)]
-struct Watcher {
+pub struct Upkeep {
     kept: Vec<(Kept, Said)>,
 }
 
@@ -122,13 +118,20 @@ struct Said {
     is_exposed: bool,
 }
 
-impl Watcher {
-    fn new(certificates: &Certificates) -> Self {
+impl Upkeep {
+    /// Nothing is said yet.
+    pub fn new(certificates: &Certificates) -> Self {
         let kept = certificates.0.iter().map(|kept| (kept.clone(), Said::default()));
         Self { kept: kept.collect() }
     }
 
-    fn look(&mut self, now: SystemTime) -> Vec<News> {
+    /// Takes what has changed, and logs what there is to say. Files are read: not for a thread that
+    /// others wait for.
+    pub fn look(&mut self) {
+        self.look_at(SystemTime::now()).iter().for_each(News::log);
+    }
+
+    fn look_at(&mut self, now: SystemTime) -> Vec<News> {
         let mut news = Vec::new();
         for (kept, said) in &mut self.kept {
             let setting = kept.setting();
@@ -210,44 +213,6 @@ impl fmt::Display for News {
     }
 }
 
-/// The thread that looks. Dropping it stops it.
-#[derive(Debug)]
-pub struct Upkeep {
-    stop: Arc<AtomicBool>,
-    thread: Thread,
-}
-
-impl Upkeep {
-    /// Looks once, then starts the thread; `None` if there is nothing to look at.
-    ///
-    /// # Errors
-    /// When the thread cannot be started.
-    pub fn spawn(certificates: &Certificates) -> io::Result<Option<Self>> {
-        if certificates.0.is_empty() {
-            return Ok(None);
-        }
-        let mut watcher = Watcher::new(certificates);
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
-        let body = move || {
-            while !stopped.load(Ordering::Relaxed) {
-                watcher.look(SystemTime::now()).iter().for_each(News::log);
-                thread::park_timeout(PERIOD);
-            }
-        };
-        let builder = thread::Builder::new().name("certificates".into());
-        let thread = builder.spawn(body)?.thread().clone();
-        Ok(Some(Self { stop, thread }))
-    }
-}
-
-impl Drop for Upkeep {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.unpark();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
@@ -279,37 +244,39 @@ mod tests {
         let pair = LivePair::new(Pair::load(certificate.clone(), key.clone()).unwrap());
         let mut certificates = Certificates::default();
         certificates.add_pair(pair.clone());
-        let mut watcher = Watcher::new(&certificates);
+        let mut upkeep = Upkeep::new(&certificates);
         let setting = "CERT_FILE";
         let now = SystemTime::now();
 
-        assert_eq!(watcher.look(now), []);
-        assert_eq!(watcher.look(now + 59 * DAY), []);
-        assert_eq!(watcher.look(now + 61 * DAY), [News::Expires { setting, days: 28 }]);
-        assert_eq!(watcher.look(now + 61 * DAY), [], "once a day");
-        watcher.kept[0].1.quiet_looks = 1;
-        assert_eq!(watcher.look(now + 91 * DAY), [News::Expired { setting }]);
+        assert_eq!(upkeep.look_at(now), []);
+        assert_eq!(upkeep.look_at(now + 59 * DAY), []);
+        assert_eq!(upkeep.look_at(now + 61 * DAY), [News::Expires { setting, days: 28 }]);
+        assert_eq!(upkeep.look_at(now + 61 * DAY), [], "once a day");
+        upkeep.kept[0].1.quiet_looks = 1;
+        assert_eq!(upkeep.look_at(now + 91 * DAY), [News::Expired { setting }]);
 
         // One file of a new pair is there, then both.
         let second = issue(20);
         write(&certificate, &second.certificate);
-        assert_eq!(watcher.look(now), [], "the other file may be on its way");
-        let told = watcher.look(now);
+        for _ in 1..FAILING_LOOKS {
+            assert_eq!(upkeep.look_at(now), [], "the other file may be on its way");
+        }
+        let told = upkeep.look_at(now);
         assert!(matches!(&told[..], [News::Unusable { .. }]), "{told:?}");
         assert!(told[0].to_string().contains("KEY_FILE"), "{}", told[0]);
-        assert_eq!(watcher.look(now), [], "once");
+        assert_eq!(upkeep.look_at(now), [], "once");
         write(&key, &second.key);
         let expected = [News::Replaced { setting }, News::Expires { setting, days: 19 }];
-        assert_eq!(watcher.look(now), expected);
-        assert_eq!(watcher.look(now), []);
+        assert_eq!(upkeep.look_at(now), expected);
+        assert_eq!(upkeep.look_at(now), []);
 
         // A key that others may read from now on, whenever that becomes so.
         for _ in 0..2 {
             set_mode(0o640);
-            assert_eq!(watcher.look(now), [News::Exposed { setting }]);
-            assert_eq!(watcher.look(now), [], "once");
+            assert_eq!(upkeep.look_at(now), [News::Exposed { setting }]);
+            assert_eq!(upkeep.look_at(now), [], "once");
             set_mode(0o600);
-            assert_eq!(watcher.look(now), []);
+            assert_eq!(upkeep.look_at(now), []);
         }
     }
 
@@ -320,11 +287,11 @@ mod tests {
         std::fs::write(&file.path, Authority::new("one").unwrap().certificate()).unwrap();
         let mut certificates = Certificates::default();
         certificates.add_roots(LiveRoots::load(file).unwrap());
-        let mut watcher = Watcher::new(&certificates);
+        let mut upkeep = Upkeep::new(&certificates);
         let now = SystemTime::now();
-        assert_eq!(watcher.look(now), []);
+        assert_eq!(upkeep.look_at(now), []);
         let setting = "PEER_CA_FILE";
-        let told = watcher.look(now + 3660 * DAY);
+        let told = upkeep.look_at(now + 3660 * DAY);
         assert_eq!(told, [News::AuthorityExpired { setting }]);
         assert!(!told[0].to_string().contains("nobody takes it"), "{}", told[0]);
     }

@@ -56,7 +56,7 @@ fn certificates_and_their_authority_are_replaced_under_load() {
         let new = Authority::new(CLUSTER).unwrap();
         let both = format!("{}{}", fixture.authority.certificate(), new.certificate());
         write(&fixture.path("ca.pem"), &both);
-        thread::sleep(epicepoch_server::tls::upkeep::PERIOD + Duration::from_secs(1));
+        thread::sleep(epicepoch_server::reload::RELOAD_INTERVAL + Duration::from_secs(1));
         for node in 1..=3 {
             let issued = new.node(NodeId(node), &[], Validity::days(200)).unwrap();
             fixture.hand_out(node, &issued);
@@ -65,7 +65,7 @@ fn certificates_and_their_authority_are_replaced_under_load() {
             wait_until("newer ones", || expiry(node) > before + 100 * 86_400);
         }
         write(&fixture.path("ca.pem"), new.certificate());
-        thread::sleep(epicepoch_server::tls::upkeep::PERIOD + Duration::from_secs(1));
+        thread::sleep(epicepoch_server::reload::RELOAD_INTERVAL + Duration::from_secs(1));
         is_over.store(true, Ordering::Relaxed);
         asking.join().unwrap()
     });
