@@ -85,7 +85,8 @@ impl ClientTls {
 
 /// What HTTP/3 shows and whom it takes: the same as TCP with TLS, or a pair for HTTP/3 alone, which
 /// is kept up to date from now on. `None` if HTTP/3 is off, or if nobody has named a certificate and
-/// none can be written where it would be: a node that may not write there still serves over TCP.
+/// none can be made where it would be, since the node may not write there or half a pair is there: it
+/// still serves over TCP.
 ///
 /// # Errors
 /// When a file cannot be used.
@@ -105,10 +106,12 @@ pub fn load_http3(
                 certificates.add_pair(pair.clone());
                 (pair, None)
             }
-            Err(PairError::File(error @ FileError::Write { .. })) if config.tls.names_no_pair() => {
+            Err(error @ (PairError::File(FileError::Write { .. }) | PairError::Half { .. }))
+                if config.tls.names_no_pair() =>
+            {
                 tracing::warn!(
                     %error,
-                    "HTTP/3 is off: it needs a certificate, and none can be written; name CERT_FILE \
+                    "HTTP/3 is off: it needs a certificate, and none can be made; name CERT_FILE \
                      and KEY_FILE, or set HTTP3=off"
                 );
                 return Ok(None);
