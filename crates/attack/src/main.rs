@@ -7,19 +7,21 @@ use std::time::{Duration, Instant};
 
 use epicepoch_attack::crowd::{Crowd, Manner};
 use epicepoch_attack::http2::{self, Flood};
-use epicepoch_attack::{echo, good, quic, requests};
+use epicepoch_attack::{echo, good, peers, quic, requests};
 
 const USAGE: &str = "\
 attack flood KIND ADDR SECONDS         frames of HTTP/2, on a new connection when one was ended
 attack crowd MANNER ADDR COUNT SECONDS connections that say little or nothing
 attack saturate ADDR COUNT SECONDS     pipelined requests on COUNT connections
 attack connects ADDR SECONDS           connections that leave at once
+attack peers OPENING FROM ADDR COUNT SECONDS  a crowd at the port of nodes, from the address FROM
 attack quic ADDR SECONDS               first packets of QUIC, each of another connection
 attack good ADDR,... RATE SECONDS      a client that means well; percentiles in milliseconds
 attack echo ADDR                       a server that does nothing
 KIND: rapid-reset made-you-reset continuation streams empty-data settings ping window-update
       priority unknown
-MANNER: mute idle slow-head deaf half-tls";
+MANNER: mute idle slow-head deaf half-tls
+OPENING: silent hello";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -52,6 +54,12 @@ fn run(words: &[&str]) -> Option<String> {
         }
         ["connects", addr, limit] => {
             format!("connections={}", requests::come_and_go(addr.parse().ok()?, seconds(limit)?))
+        }
+        ["peers", opening, from, addr, count, limit] => {
+            let opening = peers::Opening::named(opening)?;
+            let path = (from.parse().ok()?, addr.parse().ok()?);
+            let came = peers::besiege_for(path, opening, count.parse().ok()?, seconds(limit)?);
+            format!("{came:?}")
         }
         ["quic", addr, limit] => {
             let packets = quic::flood(addr.parse().ok()?, seconds(limit)?, quic::initial);
