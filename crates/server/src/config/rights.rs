@@ -11,14 +11,16 @@ pub struct RightsConfig {
     /// Where metrics and `/admin` are answered (`OPS_ADDR`), and nowhere else. Default none: on the
     /// client port. Port 0 lets the system choose one, for tests.
     pub ops_addr: Option<SocketAddr>,
-    /// From where metrics and `/admin` are answered in plain text (`OPS_PLAIN_FROM`). Default this
-    /// machine only: what travels further can be read and changed on its way.
+    /// From where metrics and `/admin` are answered in plain text, or to callers without a token
+    /// (`OPS_PLAIN_FROM`). Default this machine only: what travels further can be read and changed on
+    /// its way, and nothing says who sent it.
     pub ops_plain_from: AllowedFrom,
     /// From where members and leadership may be changed (`ADMIN_FROM`). Default this machine only.
     pub admin_from: AllowedFrom,
     /// Tokens of clients (`CLIENT_TOKEN_FILE`). Default none: every client gets timestamps.
     pub client_token_file: Option<PathBuf>,
-    /// Tokens of operators (`OPS_TOKEN_FILE`). Default none: whoever reaches the port is one.
+    /// Tokens of operators (`OPS_TOKEN_FILE`). Default none: whoever asks from where
+    /// `ops_plain_from` allows it is one, over TLS, too.
     pub ops_token_file: Option<PathBuf>,
 }
 

@@ -2,8 +2,9 @@
 //! messages to the replica, confirm links to a worker. Garbage ends the connection and nothing
 //! else.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use epicepoch_wire::raft_message::RaftMessage;
 use epicepoch_wire::{BootId, ClusterId, NodeId};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::introduction::{check, check_name, check_set_back, wrong_store};
@@ -25,15 +27,16 @@ use super::wall::wall_ns;
 use crate::abort::AbortOnPanic;
 use crate::faults::Faults;
 use crate::framed::{FrameReader, write_frames};
+use crate::origins::Key;
 use crate::peers;
 use crate::peers::stream::PeerStream;
+use crate::peers::{Greeted, greetings};
 use crate::shared::NodeShared;
+use crate::tls::handshake::{Beginner, Handshakes};
 use crate::worker::Workers;
 
 /// How long a connection may take to say who it is.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
-/// Connections that may be saying who they are at once; beyond it new ones are closed.
-const HELLOS_MAX: usize = 128;
 /// A Raft link that was heard within this time is alive: another process of its id is refused.
 const ALIVE_WITHIN: Duration = Duration::from_millis(500);
 /// After accept failed (out of descriptors, for instance), wait so long.
@@ -55,7 +58,12 @@ pub(super) struct Accepted {
     alive: RefCell<BTreeMap<NodeId, Alive>>,
     /// Who was refused for what: each is told of once, however often it tries again.
     told: RefCell<BTreeMap<NodeId, RefusalCode>>,
-    saying_hello: Cell<usize>,
+    /// Connections that have not said yet who they are.
+    greetings: Handshakes,
+    /// From where members have come that proved who they are.
+    ///
+    /// Invariant: every id was a member's when it was put here, so there are few.
+    proved_at: RefCell<BTreeMap<NodeId, Key>>,
 }
 
 #[derive(Clone, Copy)]
@@ -80,22 +88,29 @@ impl Accepted {
             removed: RefCell::default(),
             alive: RefCell::default(),
             told: RefCell::default(),
-            saying_hello: Cell::new(0),
+            greetings: greetings(),
+            proved_at: RefCell::default(),
         })
     }
 
     /// Accepts connections for ever.
     pub(super) async fn run(self: Rc<Self>, listener: Rc<TcpListener>) {
         let _abort = AbortOnPanic("peer listener");
+        let this = self.clone();
+        tokio::task::spawn_local(async move {
+            let _abort = AbortOnPanic("turns of peers");
+            this.greetings.hand_out_turns().await;
+        });
         let mut count = 0_u64;
         loop {
             match listener.accept().await {
-                Ok((stream, _)) if self.saying_hello.get() < HELLOS_MAX => {
+                Ok((stream, from)) => {
                     count += 1;
                     let this = self.clone();
-                    tokio::task::spawn_local(async move { this.serve(stream, count).await });
+                    tokio::task::spawn_local(async move { this.serve(stream, from, count).await });
+                    // One in a turn of the loop: however many come, Raft has its turns between.
+                    yield_now().await;
                 }
-                Ok(_) => {}
                 Err(error) => {
                     tracing::warn!(%error, "a peer's connection cannot be accepted");
                     sleep(ACCEPT_BACKOFF).await;
@@ -104,19 +119,18 @@ impl Accepted {
         }
     }
 
-    async fn serve(self: Rc<Self>, stream: TcpStream, link: u64) {
+    async fn serve(self: Rc<Self>, stream: TcpStream, from: SocketAddr, link: u64) {
         let _abort = AbortOnPanic("link from a peer");
-        let from = stream.peer_addr().map_or_else(|error| error.to_string(), |a| a.to_string());
-        self.saying_hello.set(self.saying_hello.get() + 1);
+        let who = Beginner::at(Some(from.ip()), self.is_member_at(from.ip()));
         let greeted = async {
             let mut reader = FrameReader::new(peers::accept(&self.shared, stream).await?);
             let hello = read_hello(&mut reader).await?;
             Some((hello, reader.into_stream()))
         };
-        let greeted = timeout(HELLO_TIMEOUT, greeted).await;
-        self.saying_hello.set(self.saying_hello.get() - 1);
-        let Ok(Some(((cluster, node, hello), mut stream))) = greeted else {
-            tracing::debug!(from, "a connection on the peer port said no hello");
+        let greeted = timeout(HELLO_TIMEOUT, self.greetings.advance(who, greeted)).await;
+        let greeted = Greeted::of(greeted).or_denied(&self.shared, from.ip());
+        let Some(((cluster, node, hello), mut stream)) = greeted else {
+            tracing::debug!(%from, "a connection on the peer port said no hello");
             return;
         };
         let answer = match peers::check_node(&self.shared, &stream, node) {
@@ -130,10 +144,11 @@ impl Accepted {
                 }
             }
             Answer::Refused(refusal) => {
-                self.tell_refused(&from, node, &refusal);
+                self.tell_refused(from, node, &refusal);
                 self.say(&mut stream, FrameKind::Refused, |out| refusal.encode(out)).await;
             }
             Answer::Welcome => {
+                self.note_proved(node, from.ip(), &stream);
                 let welcome = self.shared.hello(hello.link, node);
                 if !self.say(&mut stream, FrameKind::Welcome, |out| welcome.encode(out)).await {
                     return;
@@ -144,6 +159,23 @@ impl Accepted {
                     LinkKind::Bootstrap => {}
                 }
             }
+        }
+    }
+
+    /// Whether a member is known to be at `from`: by its address in the cluster's state, or because
+    /// it has shown its certificate from there.
+    fn is_member_at(&self, from: IpAddr) -> bool {
+        let members = &self.shared.core.published().members;
+        let proved_at = self.proved_at.borrow();
+        peers::is_named_in(members.values().map(|member| &*member.raft_addr), from)
+            || members.keys().any(|node| proved_at.get(node) == Some(&Key::of(from)))
+    }
+
+    /// Remembers where a member has proved to be.
+    fn note_proved(&self, node: NodeId, from: IpAddr, stream: &PeerStream) {
+        let is_proof = matches!(stream, PeerStream::Secured(_));
+        if is_proof && self.shared.core.published().members.contains_key(&node) {
+            self.proved_at.borrow_mut().insert(node, Key::of(from));
         }
     }
 
@@ -173,16 +205,21 @@ impl Accepted {
         Answer::Welcome
     }
 
-    /// A warning for what is new, and a word for who debugs for what is not.
-    fn tell_refused(&self, from: &str, node: NodeId, refusal: &Refusal) {
+    /// A warning for what is new, and a word for who debugs for what is not. Whoever has another's
+    /// certificate is told of already, at most once a second: he may claim any id.
+    fn tell_refused(&self, from: SocketAddr, node: NodeId, refusal: &Refusal) {
+        if refusal.code == RefusalCode::WrongCertificate {
+            tracing::debug!(%from, node = node.0, %refusal, "a peer is refused");
+            return;
+        }
         let mut told = self.told.borrow_mut();
         if told.len() >= TOLD_MAX && !told.contains_key(&node) {
             told.clear();
         }
         if told.insert(node, refusal.code) == Some(refusal.code) {
-            tracing::debug!(from, node = node.0, %refusal, "a peer is refused again");
+            tracing::debug!(%from, node = node.0, %refusal, "a peer is refused again");
         } else {
-            tracing::warn!(from, node = node.0, %refusal, "a peer is refused");
+            tracing::warn!(%from, node = node.0, %refusal, "a peer is refused");
         }
     }
 

@@ -19,7 +19,7 @@ use epicepoch_wire::hello::{LinkKind, Refusal, RefusalCode};
 use epicepoch_wire::raft_message::Configuration;
 use epicepoch_wire::{ClusterId, LogIndex, NodeId, Term};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::ConsensusError;
@@ -28,17 +28,16 @@ use super::introduction::check_name;
 use super::link::CONNECT_TIMEOUT;
 use super::restore::{Answered, Restore, is_passing};
 use crate::framed::{FrameReader, write_frames};
-use crate::peers;
 use crate::peers::stream::PeerStream;
+use crate::peers::{self, Greeted, greetings};
 use crate::shared::NodeShared;
 use crate::storage::Storage;
+use crate::tls::handshake::Beginner;
 
 /// Between two sweeps over those that are asked.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a node that is added has to say that it is there, and empty.
 pub(crate) const ASK_TIMEOUT: Duration = CONNECT_TIMEOUT;
-/// Connections that are answered at once.
-const ANSWERING_MAX: usize = 64;
 /// Sweeps between two lines in the log that say whom the node waits for.
 const SWEEPS_PER_LINE: u32 = 50;
 
@@ -257,22 +256,27 @@ pub(super) async fn ask_over(
 async fn answer(shared: Arc<NodeShared>, listener: Rc<TcpListener>, restore: Rc<Restore>) {
     // Ends its tasks with itself: nobody is told "empty" once this node is not.
     let mut answering = JoinSet::new();
+    let greetings = Rc::new(greetings());
+    let turns = greetings.clone();
+    answering.spawn_local(async move { turns.hand_out_turns().await });
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((stream, from)) = listener.accept().await else {
             sleep(SWEEP_INTERVAL).await;
             continue;
         };
-        while answering.len() >= ANSWERING_MAX || answering.try_join_next().is_some() {
-            if answering.len() >= ANSWERING_MAX {
-                // Each ends within its timeout.
-                let _ended = answering.join_next().await;
-            }
-        }
-        let (shared, restore) = (shared.clone(), restore.clone());
+        // No more are left than greetings there may be: what has given way ends at once.
+        while answering.try_join_next().is_some() {}
+        let (shared, restore, greetings) = (shared.clone(), restore.clone(), greetings.clone());
         answering.spawn_local(async move {
+            let addrs = shared.config.peers.values().chain(&shared.config.join);
+            let is_expected = peers::is_named_in(addrs.map(|addr| &**addr), from.ip());
+            let who = Beginner::at(Some(from.ip()), is_expected);
+            let answered = greetings.advance(who, answer_one(&shared, &restore, stream));
             // A connection that goes wrong is asked again by its other end.
-            let _again = timeout(CONNECT_TIMEOUT, answer_one(&shared, &restore, stream)).await;
+            let answered = timeout(CONNECT_TIMEOUT, answered).await;
+            let _again = Greeted::of(answered).or_denied(&shared, from.ip());
         });
+        yield_now().await;
     }
 }
 

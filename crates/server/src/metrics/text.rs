@@ -146,8 +146,8 @@ impl Page<'_, '_> {
         let mut family = self.describe(
             "denied",
             "Requests, native connections and connections of peers refused for want of a right, by \
-             what they wanted and why: port, plain_text, no_token, wrong_token, address, header, \
-             handshake, certificate_name.",
+             what they wanted and why: port, plain_text, no_token_file, no_token, wrong_token, \
+             address, header, handshake, certificate_name, no_hello.",
             None,
             MetricType::Counter,
         )?;

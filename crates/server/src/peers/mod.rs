@@ -3,13 +3,16 @@
 //! be. Raft links, confirm links and the questions of a bootstrap all begin here, on either end.
 //!
 //! What a certificate proves is checked before a byte is said to who was dialled, and before a hello
-//! is believed of who has dialled. It never falls back: what a connection has to be is said by
-//! `PEER_TLS` alone, so that nobody on the way can choose.
+//! is believed of who has dialled. Who joins by addresses alone says hello to any node of its own
+//! cluster, and holds the answer to the certificate. It never falls back: what a connection has to be
+//! is said by `PEER_TLS` alone, so that nobody on the way can choose.
 //!
 //! - `stream`: the connection itself.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use epicepoch_certs::config::ALPN_PEER;
 use epicepoch_certs::rustls::client::danger::{
@@ -18,10 +21,10 @@ use epicepoch_certs::rustls::client::danger::{
 use epicepoch_certs::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use epicepoch_certs::rustls::server::danger::ClientCertVerifier;
 use epicepoch_certs::rustls::{
-    ClientConfig, DigitallySignedStruct, Error, ServerConfig, SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, ServerConfig, SignatureScheme,
 };
 use epicepoch_certs::{
-    LivePair, LiveRoots, Pair, PairError, PemFile, RootsError, is_named, node_name,
+    LivePair, LiveRoots, Pair, PairError, PemFile, RootsError, is_named, node_name, node_of,
     peer_client_config, peer_server_config,
 };
 use epicepoch_wire::NodeId;
@@ -29,9 +32,11 @@ use epicepoch_wire::hello::{Refusal, RefusalCode};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use crate::config::{Config, PeerTlsMode};
+use crate::config::{Config, PeerTlsMode, host_and_port};
+use crate::origins::Key;
 use crate::rights::{Caller, Port, Reason, Right};
 use crate::shared::NodeShared;
+use crate::tls::handshake::{Handshakes, Pace};
 use crate::tls::upkeep::Certificates;
 
 pub(crate) mod stream;
@@ -41,6 +46,14 @@ use stream::{Movable, PeerStream};
 /// The first byte of a connection that begins with a handshake (RFC 8446, 5.1). A frame of the peer
 /// protocol begins with another one.
 const HANDSHAKE: u8 = 0x16;
+
+/// Connections that may be saying who they are at once, handshakes included. Beyond it one gives
+/// way: of the address that has the most, behind which no member is known.
+pub(crate) const GREETINGS_MAX: usize = 128;
+/// Steps of greetings that are taken in a while, whoever comes: some are a signature or the check of
+/// one, a tenth of a millisecond, and the thread has elections to hold. A restart of the largest
+/// cluster takes a few hundred.
+const GREETING_PACE: Pace = Pace { steps: 20, period: Duration::from_millis(10) };
 
 /// What mutual TLS between nodes needs.
 #[derive(Debug)]
@@ -66,21 +79,6 @@ pub enum PeerTlsError {
     /// Correct `PEER_CA_FILE`, or what is in it.
     #[error(transparent)]
     Roots(#[from] RootsError),
-    /// Give each node its own certificate.
-    #[error(
-        "{file} is no certificate of node {node} of cluster {cluster_name:?}: its DNS names lack \
-         {name}; make one with: epicepoch certs"
-    )]
-    Name {
-        /// The certificate.
-        file: PemFile,
-        /// This node.
-        node: NodeId,
-        /// Its cluster.
-        cluster_name: String,
-        /// The name that it has to carry.
-        name: String,
-    },
 }
 
 impl PeerTls {
@@ -97,18 +95,15 @@ impl PeerTls {
         let file =
             |setting, path: &Option<_>| PemFile::new(setting, path.clone().unwrap_or_default());
         let certificate = file("PEER_CERT_FILE", &links.cert_file);
-        let pair = Pair::load(certificate.clone(), file("PEER_KEY_FILE", &links.key_file))?;
-        let (node, cluster_name) = (config.node_id, config.cluster_name.clone());
-        let name = node_name(&cluster_name, node);
-        if !is_named(pair.certificate(), &name) {
-            return Err(PeerTlsError::Name { file: certificate, node, cluster_name, name });
-        }
-        let pair = LivePair::new(pair);
+        let pair = Pair::load(certificate, file("PEER_KEY_FILE", &links.key_file))?;
+        let cluster_name = config.cluster_name.clone();
+        let pair = LivePair::named(pair, node_name(&cluster_name, config.node_id))?;
         let roots = LiveRoots::load(file("PEER_CA_FILE", &links.ca_file))?;
         let server = Arc::new(peer_server_config(pair.clone(), roots.clone()));
         let client = peer_client_config(pair.clone(), roots.clone());
         let mut client_of_anybody = client.clone();
-        let verifier = Arc::new(AnyNode(roots.clone()));
+        let verifier = AnyNode { roots: roots.clone(), cluster_name: cluster_name.clone() };
+        let verifier = Arc::new(verifier);
         client_of_anybody.dangerous().set_certificate_verifier(verifier);
         Ok(Some(Self {
             mode,
@@ -247,13 +242,67 @@ pub(crate) fn check_node(
 }
 
 fn caller(stream: &TcpStream) -> Caller {
-    let from = stream.peer_addr().ok().map(|addr| addr.ip());
+    caller_at(stream.peer_addr().ok().map(|addr| addr.ip()))
+}
+
+fn caller_at(from: Option<IpAddr>) -> Caller {
     Caller { from, port: Port::Peers, is_encrypted: false }
 }
 
-/// Verifies that a server is some node of ours; which one is checked when it has said so.
+/// Those who connect to the peer port, until they have said who they are.
+pub(crate) fn greetings() -> Handshakes {
+    Handshakes::new(GREETINGS_MAX, Some(GREETING_PACE))
+}
+
+/// How a greeting ended.
+pub(crate) enum Greeted<T> {
+    /// With this; `None` if it was no greeting, or broke off.
+    With(Option<T>),
+    /// Others came, and it was one too many.
+    GaveWay,
+    /// Its time was over.
+    TooSlow,
+}
+
+impl<T> Greeted<T> {
+    /// Of what [`Handshakes::advance`] under a timeout returns.
+    pub(crate) fn of<E>(ended: Result<Option<Option<T>>, E>) -> Self {
+        match ended {
+            Ok(Some(greeted)) => Self::With(greeted),
+            Ok(None) => Self::GaveWay,
+            Err(_) => Self::TooSlow,
+        }
+    }
+
+    /// What it ended with; where its end is this node's doing that is counted and logged.
+    pub(crate) fn or_denied(self, shared: &NodeShared, from: IpAddr) -> Option<T> {
+        let detail = match self {
+            Self::With(greeted) => return greeted,
+            Self::GaveWay => "too many were connecting, most of them from there",
+            Self::TooSlow => "it did not say in time who it is",
+        };
+        shared.note_denial_of(Right::Peer, Reason::NoHello, &caller_at(Some(from)), detail);
+        None
+    }
+}
+
+/// Whether one of these addresses, `host:port`, is that of `from`. Names are not looked up.
+pub(crate) fn is_named_in<'a>(addrs: impl IntoIterator<Item = &'a str>, from: IpAddr) -> bool {
+    let hosts = addrs.into_iter().filter_map(|addr| host_and_port(addr));
+    let mut keys = hosts.filter_map(|(host, _)| {
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        bare.parse().ok().map(Key::of)
+    });
+    keys.any(|key| key == Key::of(from))
+}
+
+/// Verifies that a server is some node of our cluster; that it is the one it says is checked when it
+/// has said so.
 #[derive(Debug)]
-struct AnyNode(Arc<LiveRoots>);
+struct AnyNode {
+    roots: Arc<LiveRoots>,
+    cluster_name: String,
+}
 
 impl ServerCertVerifier for AnyNode {
     fn verify_server_cert(
@@ -265,7 +314,10 @@ impl ServerCertVerifier for AnyNode {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         // Nodes show the same certificate whoever has dialled, and it is good for both.
-        self.0.verify_client_cert(end_entity, intermediates, now)?;
+        self.roots.verify_client_cert(end_entity, intermediates, now)?;
+        if node_of(end_entity, &self.cluster_name).is_none() {
+            return Err(Error::InvalidCertificate(CertificateError::NotValidForName));
+        }
         Ok(ServerCertVerified::assertion())
     }
 
@@ -275,7 +327,7 @@ impl ServerCertVerifier for AnyNode {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        ServerCertVerifier::verify_tls12_signature(&*self.0, message, certificate, signature)
+        ServerCertVerifier::verify_tls12_signature(&*self.roots, message, certificate, signature)
     }
 
     fn verify_tls13_signature(
@@ -284,10 +336,10 @@ impl ServerCertVerifier for AnyNode {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        ServerCertVerifier::verify_tls13_signature(&*self.0, message, certificate, signature)
+        ServerCertVerifier::verify_tls13_signature(&*self.roots, message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        ServerCertVerifier::supported_verify_schemes(&*self.0)
+        ServerCertVerifier::supported_verify_schemes(&*self.roots)
     }
 }

@@ -102,7 +102,7 @@ pub struct Caller {
 pub enum Reason {
     /// It is answered on another port.
     Port,
-    /// It came from another machine, in plain text or without anything that says from whom.
+    /// It came from another machine in plain text.
     Plain,
     /// There was no token.
     NoToken,
@@ -116,11 +116,15 @@ pub enum Reason {
     Handshake,
     /// A peer with the certificate of another node or cluster.
     CertificateName,
+    /// It came from another machine over TLS, to a node that has no tokens to know operators by.
+    NoTokenFile,
+    /// Who connects to the peer port and does not say in time who he is, or has to give way before.
+    NoHello,
 }
 
 impl Reason {
     /// Every reason, in the order of their numbers.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Port,
         Self::Plain,
         Self::NoToken,
@@ -129,6 +133,8 @@ impl Reason {
         Self::Header,
         Self::Handshake,
         Self::CertificateName,
+        Self::NoTokenFile,
+        Self::NoHello,
     ];
 
     /// The value of the label in metrics and logs.
@@ -143,6 +149,8 @@ impl Reason {
             Self::Header => "header",
             Self::Handshake => "handshake",
             Self::CertificateName => "certificate_name",
+            Self::NoTokenFile => "no_token_file",
+            Self::NoHello => "no_hello",
         }
     }
 
@@ -156,7 +164,9 @@ impl Reason {
             | Self::Address
             | Self::Header
             | Self::Handshake
-            | Self::CertificateName => ErrorCode::Forbidden,
+            | Self::CertificateName
+            | Self::NoTokenFile
+            | Self::NoHello => ErrorCode::Forbidden,
         }
     }
 
@@ -181,6 +191,12 @@ impl Reason {
             Self::Header => "a change needs the header epicepoch-admin, with any value",
             Self::Handshake => "a peer needs a certificate of an authority that this node trusts",
             Self::CertificateName => "a peer needs the certificate of its own node and cluster",
+            Self::NoTokenFile => {
+                "operators are taken from another machine with a token, and this node knows none: \
+                 set OPS_TOKEN_FILE, ask on the node's own machine, or allow the address by \
+                 OPS_PLAIN_FROM"
+            }
+            Self::NoHello => "a peer says who it is as soon as it is connected",
         }
     }
 }
@@ -195,7 +211,7 @@ pub struct Rights {
     admin_from: AllowedFrom,
     /// Tokens of clients; `None` where nobody needs one.
     pub(crate) clients: Option<Tokens>,
-    /// Tokens of operators; `None` where nobody needs one.
+    /// Tokens of operators; `None` where none opens anything: then the address alone decides.
     pub(crate) operations: Option<Tokens>,
     /// Who was refused.
     pub denials: Denials,
@@ -264,10 +280,10 @@ impl Rights {
         let may_be_plain = || caller.from.is_some_and(|from| self.ops_plain_from.allows(from));
         // TLS says that nobody listens, not who asks: that is for the token, looked at next.
         let is_guarded = caller.is_encrypted && self.operations.is_some();
-        if is_of_operators && !is_guarded && !may_be_plain() {
-            return Err(Reason::Plain);
+        if !is_of_operators || is_guarded || may_be_plain() {
+            return Ok(());
         }
-        Ok(())
+        Err(if caller.is_encrypted { Reason::NoTokenFile } else { Reason::Plain })
     }
 
     fn tokens(&self, right: Right) -> Option<&Tokens> {
@@ -356,7 +372,7 @@ mod tests {
         assert_eq!(check(&rights, far), Err(Reason::Plain));
         assert_eq!(check(&rights, Caller { from: None, ..near }), Err(Reason::Plain));
         let encrypted = Caller { is_encrypted: true, ..far };
-        assert_eq!(check(&rights, encrypted), Err(Reason::Plain), "nobody knows who asks");
+        assert_eq!(check(&rights, encrypted), Err(Reason::NoTokenFile), "nobody knows who asks");
         assert_eq!(check(&rights, Caller { is_encrypted: true, ..near }), Ok(()));
         let dir = tempfile::tempdir().unwrap();
         let guarded = guarded(&dir);

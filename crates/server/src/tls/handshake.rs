@@ -1,8 +1,9 @@
-//! The handshakes of one worker. A step of one costs as much as hundreds of requests, so at most
-//! one is taken in a turn of the event loop: peers and requests have theirs between. At most
-//! [`UNDER_WAY_MAX`] are under way; beyond that one gives way: the oldest of the address that has
-//! the most under way, so that nobody keeps others out by beginning many. How long one may take is
-//! for the sweep of the connections to say.
+//! The handshakes of one thread: those of a worker's clients, or those of peers. A step of one costs
+//! as much as hundreds of requests, so at most one is taken in a turn of the event loop: all else has
+//! its turns between. So many are under way at most ([`UNDER_WAY_MAX`] of a worker); beyond that one
+//! gives way: the oldest of the address that has the most under way, so that nobody keeps others out
+//! by beginning many. Whoever is expected gives way, and waits, behind nobody who is not. How long
+//! one may take is for its caller to say.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -14,10 +15,12 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use epicepoch_certs::rustls::ServerConfig;
 use tokio::net::TcpStream;
 use tokio::task::yield_now;
+use tokio::time::{Instant, sleep_until};
 use tokio_rustls::TlsAcceptor;
 
 use super::socket::Socket;
@@ -32,19 +35,49 @@ pub(crate) const UNDER_WAY_MAX: usize = 512;
 const RECORDS_LEN_MAX: usize = 32 << 10;
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Handshakes {
+    under_way_max: usize,
+    pace: Option<Pace>,
     /// By the order in which they began.
     under_way: RefCell<BTreeMap<u64, Slot>>,
-    waiting: RefCell<VecDeque<Rc<Turn>>>,
+    waiting: RefCell<Waiting>,
     has_waiting: Signal,
     next: Cell<u64>,
+}
+
+/// How many steps are taken in each period at most, however idle the thread is otherwise.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    pub(crate) steps: u32,
+    pub(crate) period: Duration,
+}
+
+/// Who begins a handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Beginner {
+    from: Option<Key>,
+    is_expected: bool,
+}
+
+impl Beginner {
+    /// Somebody at `from`; whether he is expected there.
+    pub(crate) fn at(from: Option<IpAddr>, is_expected: bool) -> Self {
+        Self { from: from.map(Key::of), is_expected }
+    }
+}
+
+/// Those that wait for a turn.
+#[derive(Debug, Default)]
+struct Waiting {
+    expected: VecDeque<Rc<Turn>>,
+    others: VecDeque<Rc<Turn>>,
 }
 
 /// A handshake that is under way.
 #[derive(Debug)]
 struct Slot {
-    from: Option<Key>,
+    who: Beginner,
     gives_way: Rc<Cell<bool>>,
     turn: Rc<Turn>,
 }
@@ -68,8 +101,9 @@ pub(crate) enum Shaken {
 }
 
 /// A handshake's next step, that waits for its turn.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Turn {
+    is_expected: bool,
     stage: Cell<Stage>,
     waker: RefCell<Option<Waker>>,
 }
@@ -85,7 +119,44 @@ enum Stage {
     Granted,
 }
 
+impl Default for Handshakes {
+    /// Those of a worker's clients.
+    fn default() -> Self {
+        Self::new(UNDER_WAY_MAX, None)
+    }
+}
+
 impl Handshakes {
+    /// So many under way at most, at such a pace.
+    pub(crate) fn new(under_way_max: usize, pace: Option<Pace>) -> Self {
+        Self {
+            under_way_max,
+            pace,
+            under_way: RefCell::default(),
+            waiting: RefCell::default(),
+            has_waiting: Signal::default(),
+            next: Cell::default(),
+        }
+    }
+
+    /// Takes what `who` has begun to its end, a step in each turn; `None` if it had to give way.
+    pub(crate) async fn advance<T>(
+        &self,
+        who: Beginner,
+        begun: impl Future<Output = T>,
+    ) -> Option<T> {
+        let under_way = self.begin(who);
+        let mut begun = pin!(begun);
+        poll_fn(|context| {
+            if under_way.gives_way.get() {
+                return Poll::Ready(None);
+            }
+            ready!(self.poll_turn(&under_way.turn, context));
+            begun.as_mut().poll(context).map(Some)
+        })
+        .await
+    }
+
     /// Shakes hands with a client at `from`. `is_over` tells, whenever the task is woken, that it is
     /// not to go on.
     pub(crate) async fn shake(
@@ -95,8 +166,7 @@ impl Handshakes {
         stream: TcpStream,
         mut is_over: impl FnMut(&mut Context<'_>) -> bool,
     ) -> Shaken {
-        let turn = Rc::new(Turn::default());
-        let under_way = self.begin(from.map(Key::of), &turn);
+        let under_way = self.begin(Beginner::at(from, false));
         let acceptor = TlsAcceptor::from(config.clone());
         let accept = acceptor.accept_with(stream, |session| {
             session.set_buffer_limit(Some(RECORDS_LEN_MAX));
@@ -106,7 +176,7 @@ impl Handshakes {
             if under_way.gives_way.get() || is_over(context) {
                 return Poll::Ready(Shaken::Dropped);
             }
-            ready!(self.poll_turn(&turn, context));
+            ready!(self.poll_turn(&under_way.turn, context));
             let shaken = ready!(accept.as_mut().poll(context));
             Poll::Ready(match shaken {
                 Ok(stream) => Shaken::Secured(Socket::secured(stream)),
@@ -118,13 +188,23 @@ impl Handshakes {
 
     /// Lets those that wait take their steps, one in each turn of the event loop, for ever.
     pub(crate) async fn hand_out_turns(&self) {
+        let (mut began, mut taken) = (Instant::now(), 0);
         loop {
             self.has_waiting.wait().await;
             loop {
-                let next = self.waiting.borrow_mut().pop_front();
+                if let Some(Pace { steps, period }) = self.pace {
+                    if taken >= steps {
+                        sleep_until(began + period).await;
+                    }
+                    if began.elapsed() >= period {
+                        (began, taken) = (Instant::now(), 0);
+                    }
+                }
+                let next = self.waiting.borrow_mut().next();
                 let Some(turn) = next else { break };
                 // What is over waits no more.
                 if turn.stage.get() == Stage::Waiting {
+                    taken += 1;
                     turn.stage.set(Stage::Granted);
                     turn.wake();
                     yield_now().await;
@@ -133,19 +213,24 @@ impl Handshakes {
         }
     }
 
-    fn begin(&self, from: Option<Key>, turn: &Rc<Turn>) -> UnderWay<'_> {
+    fn begin(&self, who: Beginner) -> UnderWay<'_> {
+        let turn = Rc::new(Turn {
+            is_expected: who.is_expected,
+            stage: Cell::default(),
+            waker: RefCell::default(),
+        });
         let id = self.next.replace(self.next.get() + 1);
         let gives_way = Rc::new(Cell::new(false));
         let mut under_way = self.under_way.borrow_mut();
-        if under_way.len() >= UNDER_WAY_MAX
+        if under_way.len() >= self.under_way_max
             && let Some(slot) = one_too_many(&under_way).and_then(|id| under_way.remove(&id))
         {
             slot.gives_way.set(true);
             slot.turn.stage.set(Stage::Idle);
             slot.turn.wake();
         }
-        under_way.insert(id, Slot { from, gives_way: gives_way.clone(), turn: turn.clone() });
-        UnderWay { handshakes: self, id, gives_way, turn: turn.clone() }
+        under_way.insert(id, Slot { who, gives_way: gives_way.clone(), turn: turn.clone() });
+        UnderWay { handshakes: self, id, gives_way, turn }
     }
 
     fn poll_turn(&self, turn: &Rc<Turn>, context: &Context<'_>) -> Poll<()> {
@@ -158,7 +243,7 @@ impl Handshakes {
             Stage::Waiting => {}
             Stage::Idle => {
                 turn.stage.set(Stage::Waiting);
-                self.waiting.borrow_mut().push_back(turn.clone());
+                self.waiting.borrow_mut().add(turn.clone());
                 self.has_waiting.set();
             }
         }
@@ -167,13 +252,28 @@ impl Handshakes {
 }
 
 /// The oldest of the address that has the most, and of such addresses of the one whose oldest began
-/// first.
+/// first; of those that are not expected, if there are such.
 fn one_too_many(under_way: &BTreeMap<u64, Slot>) -> Option<u64> {
-    let mut of_address: HashMap<Option<Key>, (usize, Reverse<u64>)> = HashMap::new();
+    let mut of_address: HashMap<Option<Key>, (bool, usize, Reverse<u64>)> = HashMap::new();
     for (id, slot) in under_way {
-        of_address.entry(slot.from).or_insert((0, Reverse(*id))).0 += 1;
+        let Beginner { from, is_expected } = slot.who;
+        of_address.entry(from).or_insert((!is_expected, 0, Reverse(*id))).1 += 1;
     }
-    of_address.into_values().max().map(|(_, Reverse(oldest))| oldest)
+    of_address.into_values().max().map(|(_, _, Reverse(oldest))| oldest)
+}
+
+impl Waiting {
+    fn add(&mut self, turn: Rc<Turn>) {
+        if turn.is_expected {
+            self.expected.push_back(turn);
+        } else {
+            self.others.push_back(turn);
+        }
+    }
+
+    fn next(&mut self) -> Option<Rc<Turn>> {
+        self.expected.pop_front().or_else(|| self.others.pop_front())
+    }
 }
 
 impl Turn {
@@ -207,14 +307,75 @@ mod tests {
         future.poll(&mut Context::from_waker(Waker::noop()))
     }
 
-    fn key(last: u8) -> Key {
-        Key::of([192, 0, 2, last].into())
+    fn stranger(last: u8) -> Beginner {
+        Beginner::at(Some([192, 0, 2, last].into()), false)
+    }
+
+    fn expected(last: u8) -> Beginner {
+        Beginner { is_expected: true, ..stranger(last) }
+    }
+
+    #[test]
+    fn who_is_expected_gives_way_to_nobody_who_is_not_and_waits_behind_none() {
+        let handshakes = Handshakes::new(4, None);
+        let context = Context::from_waker(Waker::noop());
+        let begin = |who| {
+            let under_way = handshakes.begin(who);
+            assert!(handshakes.poll_turn(&under_way.turn, &context).is_pending());
+            under_way
+        };
+        // Many addresses with one each, and a peer with three.
+        let first = begin(stranger(1));
+        let peer = [(); 3].map(|()| begin(expected(9)));
+        let others: Vec<_> = (2..100).map(|last| begin(stranger(last))).collect();
+        assert!(first.gives_way.get());
+        assert!(peer.iter().all(|it| !it.gives_way.get()));
+        let left: Vec<_> = others.iter().map(|it| it.gives_way.get()).collect();
+        assert!(left[..97].iter().all(|gives_way| *gives_way) && !left[97], "{left:?}");
+        // Peers alone: the oldest of them.
+        let more = begin(expected(9));
+        assert!(others[97].gives_way.get() && !peer[0].gives_way.get());
+        let fifth = begin(expected(9));
+        assert!(peer[0].gives_way.get() && !more.gives_way.get() && !fifth.gives_way.get());
+        drop(others);
+        drop((first, fifth));
+        let unknown = begin(stranger(3));
+        let late = begin(expected(8));
+        let mut handing_out = pin!(handshakes.hand_out_turns());
+        for expected in [&peer[1], &peer[2], &more] {
+            assert!(poll(handing_out.as_mut()).is_pending());
+            assert_eq!(expected.turn.stage.get(), Stage::Granted);
+        }
+        assert_eq!(late.turn.stage.get(), Stage::Waiting);
+        assert!(poll(handing_out.as_mut()).is_pending());
+        assert_eq!(late.turn.stage.get(), Stage::Granted);
+        assert_eq!(unknown.turn.stage.get(), Stage::Idle, "it gave way");
+    }
+
+    #[test]
+    fn no_more_steps_than_its_pace_are_taken_in_a_period() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let period = Duration::from_hours(1);
+            let handshakes = Handshakes::new(8, Some(Pace { steps: 2, period }));
+            let context = Context::from_waker(Waker::noop());
+            let all: Vec<_> = (0..4).map(|_| handshakes.begin(stranger(1))).collect();
+            for it in &all {
+                assert!(handshakes.poll_turn(&it.turn, &context).is_pending());
+            }
+            let mut handing_out = pin!(handshakes.hand_out_turns());
+            for _ in 0..10 {
+                assert!(poll(handing_out.as_mut()).is_pending());
+            }
+            let granted = all.iter().filter(|it| it.turn.stage.get() == Stage::Granted).count();
+            assert_eq!(granted, 2);
+        });
     }
 
     #[test]
     fn the_oldest_of_the_address_with_the_most_gives_way() {
         let handshakes = Handshakes::default();
-        let begin = |last| handshakes.begin(Some(key(last)), &Rc::new(Turn::default()));
+        let begin = |last| handshakes.begin(stranger(last));
         let good = begin(1);
         let mut flood: Vec<_> = (1..UNDER_WAY_MAX).map(|_| begin(2)).collect();
         assert!(flood.iter().chain([&good]).all(|it| !it.gives_way.get()));
@@ -239,9 +400,9 @@ mod tests {
         let handshakes = Handshakes::default();
         let context = Context::from_waker(Waker::noop());
         let begin = |last| {
-            let turn = Rc::new(Turn::default());
-            let under_way = handshakes.begin(Some(key(last)), &turn);
-            assert!(handshakes.poll_turn(&turn, &context).is_pending());
+            let under_way = handshakes.begin(stranger(last));
+            assert!(handshakes.poll_turn(&under_way.turn, &context).is_pending());
+            let turn = under_way.turn.clone();
             (under_way, turn)
         };
         let (first, gone) = begin(1);
@@ -260,7 +421,8 @@ mod tests {
         runtime.block_on(poll_fn(|_| {
             let handshakes = Handshakes::default();
             let mut handing_out = pin!(handshakes.hand_out_turns());
-            let turns: Vec<_> = (0..3).map(|_| Rc::new(Turn::default())).collect();
+            let begun: Vec<_> = (0..3).map(|_| handshakes.begin(stranger(1))).collect();
+            let turns: Vec<_> = begun.iter().map(|it| it.turn.clone()).collect();
             let context = Context::from_waker(Waker::noop());
             let is_granted = |turn| handshakes.poll_turn(turn, &context).is_ready();
             assert!(turns.iter().all(|turn| !is_granted(turn)), "none before its turn");

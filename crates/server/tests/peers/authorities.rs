@@ -77,7 +77,7 @@ impl Fixture {
     pub(crate) fn start_as(&self, node: u64, mode: Option<PeerTlsMode>) -> Running {
         let mut config = self.config(node);
         config.links.tls = mode;
-        Running(Some(Node::start(config).unwrap()))
+        Running::of(Node::start(config).unwrap())
     }
 }
 

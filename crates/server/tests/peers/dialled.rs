@@ -5,11 +5,22 @@ use std::net::TcpListener;
 use std::sync::Arc;
 
 use epicepoch_certs::authority::{Authority, Issued, Validity};
-use epicepoch_certs::rustls::{ServerConnection, StreamOwned};
-use epicepoch_certs::{LivePair, LiveRoots, Pair, PemFile, peer_server_config};
+use epicepoch_certs::name::SUFFIX;
+use epicepoch_certs::rustls::client::WebPkiServerVerifier;
+use epicepoch_certs::rustls::client::danger::ServerCertVerifier as _;
+use epicepoch_certs::rustls::crypto::ring::default_provider;
+use epicepoch_certs::rustls::pki_types::pem::PemObject as _;
+use epicepoch_certs::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use epicepoch_certs::rustls::{RootCertStore, ServerConnection, StreamOwned};
+use epicepoch_certs::{LivePair, LiveRoots, Pair, PemFile, node_name, peer_server_config};
+use epicepoch_server::Node;
 use epicepoch_wire::NodeId;
+use rcgen::{
+    CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
 
-use crate::authorities::{Fixture, PATIENCE, write};
+use crate::authorities::{CLUSTER, Fixture, PATIENCE, Running, write};
 
 /// What node 1 says, behind the handshake, to who answers at node 2's address with `issued`.
 fn said_to(fixture: &Fixture, port: &TcpListener, issued: &Issued) -> Vec<u8> {
@@ -31,6 +42,38 @@ fn said_to(fixture: &Fixture, port: &TcpListener, issued: &Issued) -> Vec<u8> {
     said
 }
 
+/// What our authority never signs: a name that stands for every node of the cluster.
+fn wildcard(authority: &Authority) -> Issued {
+    let mut own = CertificateParams::default();
+    own.distinguished_name = DistinguishedName::new();
+    own.distinguished_name.push(DnType::OrganizationName, CLUSTER);
+    own.distinguished_name.push(DnType::CommonName, "EpicEpoch authority");
+    own.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let issuer = Issuer::new(own, KeyPair::from_pem(&authority.key()).unwrap());
+    let mut params = CertificateParams::new([format!("*.{CLUSTER}.{SUFFIX}")]).unwrap();
+    params.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    params.use_authority_key_identifier_extension = true;
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.signed_by(&key, &issuer).unwrap();
+    // It would be taken elsewhere: it is signed by whom the nodes trust, and for such a name.
+    let der = CertificateDer::from_pem_slice(authority.certificate().as_bytes()).unwrap();
+    let mut roots = RootCertStore::empty();
+    roots.add(der).unwrap();
+    let provider = default_provider().into();
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
+    let name = ServerName::try_from(node_name(CLUSTER, NodeId(2))).unwrap();
+    let verified = verifier.build().unwrap().verify_server_cert(
+        certificate.der(),
+        &[],
+        &name,
+        &[],
+        UnixTime::now(),
+    );
+    verified.unwrap();
+    Issued { certificate: certificate.pem(), key: key.serialize_pem() }
+}
+
 #[test]
 fn nothing_is_said_to_who_answers_in_the_place_of_a_peer() {
     let fixture = Fixture::new();
@@ -41,15 +84,30 @@ fn nothing_is_said_to_who_answers_in_the_place_of_a_peer() {
     let other = Authority::new("secured").unwrap();
     let forged = other.node(NodeId(2), &[], Validity::days(30)).unwrap();
     assert_eq!(said_to(&fixture, &port, &forged), b"", "another authority");
-    let wild = fixture.authority.node(
-        NodeId(9),
-        &["*.secured.epicepoch.internal".to_owned()],
-        Validity::days(1),
-    );
-    if let Ok(wild) = wild {
-        assert_eq!(said_to(&fixture, &port, &wild), b"", "a wildcard");
-    }
+    let wild = wildcard(&fixture.authority);
+    assert_eq!(said_to(&fixture, &port, &wild), b"", "a wildcard");
     // And it does speak to who is node 2.
     let second = fixture.issued(2, 30);
     assert!(!said_to(&fixture, &port, &second).is_empty());
+}
+
+#[test]
+fn who_joins_says_hello_to_nodes_of_its_cluster_alone() {
+    let fixture = Fixture::new();
+    let other = Authority::new("other").unwrap();
+    let both = format!("{}{}", fixture.authority.certificate(), other.certificate());
+    write(&fixture.path("ca.pem"), &both);
+    let port = TcpListener::bind(fixture.raft[1]).unwrap();
+    let mut config = fixture.config(1);
+    config.bootstrap = false;
+    config.peers.clear();
+    config.join = vec![fixture.raft[1].to_string()];
+    let _joining = Running::of(Node::start(config).unwrap());
+    let client = fixture.authority.client("somebody", Validity::days(1)).unwrap();
+    assert_eq!(said_to(&fixture, &port, &client), b"", "a client of the authority");
+    let foreign = other.node(NodeId(2), &[], Validity::days(1)).unwrap();
+    assert_eq!(said_to(&fixture, &port, &foreign), b"", "a node of another cluster");
+    // Whichever node it is.
+    assert!(!said_to(&fixture, &port, &fixture.issued(2, 30)).is_empty());
+    assert!(!said_to(&fixture, &port, &fixture.issued(3, 30)).is_empty());
 }

@@ -153,7 +153,7 @@ fn a_peer_with_the_certificate_of_another_node_cluster_or_time_is_refused_and_co
     // The certificate of node 3, by who says that he is node 2.
     let third = fixture.issued(3, 30);
     target.refuses(|| target.as_peer(&third), 2, "certificate_name");
-    // That of node 2 of another cluster, by an authority that is trusted beside the own one.
+    // That of node 2 of another cluster, by that cluster's authority, which nobody here trusts.
     let other = Authority::new("other").unwrap();
     let foreign = other.node(NodeId(2), &[], Validity::days(30)).unwrap();
     target.refuses(|| target.as_peer(&foreign), 2, "handshake");

@@ -2,6 +2,7 @@
 //! end of a connection, and who is not.
 
 mod authorities;
+mod crowd;
 mod dialled;
 mod intruders;
 mod old_members;

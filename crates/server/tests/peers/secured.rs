@@ -1,6 +1,7 @@
 //! What nodes with certificates do.
 
 use epicepoch_server::config::PeerTlsMode;
+use epicepoch_server::reload::RELOAD_INTERVAL;
 use epicepoch_server::{Node, StartError};
 
 use crate::authorities::{CLUSTER, Fixture, Running, stamp, write};
@@ -39,6 +40,21 @@ fn a_node_does_not_start_with_what_is_not_its_own_certificate() {
     let text = refused(&|| write(&fixture.path("ca.pem"), "nothing"));
     assert!(text.contains("PEER_CA_FILE"), "{text}");
     write(&fixture.path("ca.pem"), &ca);
+}
+
+#[test]
+fn a_running_node_takes_nobody_elses_certificate_in_place_of_its_own() {
+    let fixture = Fixture::new();
+    let nodes = [1, 2, 3].map(|node| fixture.start(node));
+    stamp(&nodes);
+    let expiry = "epicepoch_certificate_expiry_timestamp_seconds{setting=\"PEER_CERT_FILE\"}";
+    let before = nodes[0].metric(expiry);
+    // Of the same authority, and with its key: it would be refused by everybody who knows node 1.
+    fixture.hand_out(1, &fixture.issued(2, 300));
+    std::thread::sleep(4 * RELOAD_INTERVAL);
+    assert_eq!(nodes[0].metric(expiry), before);
+    fixture.hand_out(1, &fixture.issued(1, 300));
+    nodes[0].await_metric(expiry, before + 1);
 }
 
 #[test]

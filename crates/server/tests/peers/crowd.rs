@@ -1,0 +1,71 @@
+//! Who connects to the peer port and never says who he is: he keeps no member out, and is counted.
+
+use std::io::Read as _;
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use epicepoch_attack::peers::{Opening, besiege, client_hello};
+
+use crate::authorities::{Fixture, PATIENCE, Running, stamp, wait_until};
+
+/// Loopback has many addresses; members are at the first.
+const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
+/// Twice as many as have a place.
+const CROWD: usize = 256;
+/// What a node that comes back needs at most to be met, on a busy machine.
+const BACK_MAX: Duration = Duration::from_secs(15);
+
+fn no_hello(node: &Running) -> u64 {
+    node.metric("epicepoch_denied_total{right=\"peer\",reason=\"no_hello\"}")
+}
+
+#[test]
+fn a_crowd_that_never_says_who_it_is_keeps_no_member_out() {
+    let fixture = Fixture::new();
+    let mut nodes: Vec<_> = [1, 2, 3].map(|node| fixture.start(node)).into_iter().collect();
+    stamp(&nodes);
+    for opening in [Opening::Silent, Opening::Hello] {
+        drop(nodes.remove(2));
+        let before = no_hello(&nodes[0]);
+        let is_over = AtomicBool::new(false);
+        let path = (ELSEWHERE, fixture.raft[0]);
+        thread::scope(|scope| {
+            let crowd =
+                scope.spawn(|| besiege(path, opening, CROWD, || is_over.load(Ordering::Relaxed)));
+            wait_until("a crowd", || no_hello(&nodes[0]) > before);
+            let start = Instant::now();
+            nodes.push(fixture.start(3));
+            let is_back = || nodes[2].metric("epicepoch_confirm_links") >= 2;
+            while !is_back() && start.elapsed() < PATIENCE {
+                thread::sleep(Duration::from_millis(20));
+            }
+            let took = start.elapsed();
+            is_over.store(true, Ordering::Relaxed);
+            let siege = crowd.join().unwrap().unwrap();
+            assert!(took < BACK_MAX, "{opening:?}: {took:?}, {siege:?}");
+        });
+        stamp(&nodes);
+    }
+}
+
+#[test]
+fn who_says_nothing_or_half_a_handshake_is_counted_when_his_time_is_over() {
+    let fixture = Fixture::new();
+    let nodes = [1, 2, 3].map(|node| fixture.start(node));
+    stamp(&nodes);
+    let connect = || {
+        let stream = TcpStream::connect(fixture.raft[0]).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    };
+    let silent = connect();
+    let mut half = connect();
+    std::io::Write::write_all(&mut half, &client_hello(1)).unwrap();
+    let mut first = [0];
+    half.read_exact(&mut first).unwrap();
+    assert_eq!(first, [0x16], "a handshake, no alert: it was a greeting that costs something");
+    nodes[0].await_metric("epicepoch_denied_total{right=\"peer\",reason=\"no_hello\"}", 2);
+    drop((silent, half));
+}
