@@ -139,8 +139,9 @@ fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
         file.write_all(bytes)?;
         file.sync_all()?;
         std::fs::hard_link(&beside, path)?;
-        // Its name is durable with its directory.
-        File::open(directory_of(path))?.sync_all()
+        // Its name is durable with its directory, or it is not there.
+        let durable = File::open(directory_of(path)).and_then(|directory| directory.sync_all());
+        durable.inspect_err(|_| drop(std::fs::remove_file(path)))
     };
     let written = match write() {
         // Of a process with the same id that was killed here.

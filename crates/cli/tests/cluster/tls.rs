@@ -409,3 +409,21 @@ fn a_secured_cluster_outlives_kills_restarts_and_a_rotation_under_load() {
         assert!(![CLIENT, SECOND, THIRD, OPERATOR].iter().any(|token| log.contains(token)));
     }
 }
+
+#[test]
+fn half_a_pair_that_nobody_has_named_costs_http3_and_nothing_else() {
+    let mut cluster = Cluster::down(&[]);
+    for node in &cluster.nodes {
+        // As a process leaves it that ends between the two files of a new pair.
+        std::fs::write(node.home.join("key.pem"), "of a pair that is lost").expect("written");
+    }
+    cluster.start_all();
+    let home = tempfile::tempdir().expect("a directory");
+    let addrs: Vec<_> = cluster.nodes.iter().map(|node| node.http().to_string()).collect();
+    let shell = Shell { directory: home.path(), addrs: addrs.join(",") };
+    wait_until("the cluster serves", PATIENCE, || shell.output("get").status.success());
+    for node in &cluster.nodes {
+        let log = node.log();
+        assert!(log.contains("HTTP/3 is off") && log.contains("cert.pem"), "node {}", node.id);
+    }
+}
