@@ -54,7 +54,7 @@ pub(crate) struct Pace {
 }
 
 /// Who begins a handshake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Beginner {
     from: Option<Key>,
     is_expected: bool,
@@ -254,10 +254,10 @@ impl Handshakes {
 /// The oldest of the address that has the most, and of such addresses of the one whose oldest began
 /// first; of those that are not expected, if there are such.
 fn one_too_many(under_way: &BTreeMap<u64, Slot>) -> Option<u64> {
-    let mut of_address: HashMap<Option<Key>, (bool, usize, Reverse<u64>)> = HashMap::new();
+    let mut of_address: HashMap<Beginner, (bool, usize, Reverse<u64>)> = HashMap::new();
     for (id, slot) in under_way {
-        let Beginner { from, is_expected } = slot.who;
-        of_address.entry(from).or_insert((!is_expected, 0, Reverse(*id))).1 += 1;
+        let first = (!slot.who.is_expected, 0, Reverse(*id));
+        of_address.entry(slot.who).or_insert(first).1 += 1;
     }
     of_address.into_values().max().map(|(_, _, Reverse(oldest))| oldest)
 }
@@ -324,7 +324,8 @@ mod tests {
             assert!(handshakes.poll_turn(&under_way.turn, &context).is_pending());
             under_way
         };
-        // Many addresses with one each, and a peer with three.
+        // Many addresses with one each, that of the peer among them before it was known, and a peer
+        // with three.
         let first = begin(stranger(1));
         let peer = [(); 3].map(|()| begin(expected(9)));
         let others: Vec<_> = (2..100).map(|last| begin(stranger(last))).collect();
