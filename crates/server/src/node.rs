@@ -237,12 +237,7 @@ impl Node {
         let consensus = Consensus::spawn(parts, move || ending.end())?;
         let hiccups = HiccupMeter::spawn(metrics.clone())?;
         let acceptors = open_ports((clients, operations), &workers, accept, &metrics)?;
-        let again = shared.clone();
-        let mut upkeep = Upkeep::new(&shared.certificates);
-        let reloader = Reloader::spawn(move || {
-            again.rights.reload();
-            upkeep.look();
-        })?;
+        let reloader = read_again(shared.clone())?;
         let http3 = serve_http3(&workers, sockets, http3, &shared)?;
         tracing::info!(
             node = identity.node.0,
@@ -432,6 +427,15 @@ fn check_beginning(config: &Config, has_data: bool) -> Result<(), StartError> {
         tracing::info!("{ignored} ignored: data exists");
     }
     Ok(())
+}
+
+/// Has tokens and certificates read again while the node runs.
+fn read_again(shared: Arc<NodeShared>) -> io::Result<Reloader> {
+    let mut upkeep = Upkeep::new(&shared.certificates);
+    Reloader::spawn(move || {
+        shared.rights.reload();
+        upkeep.look();
+    })
 }
 
 /// Lets clients in, and operators, if they have a port of their own.

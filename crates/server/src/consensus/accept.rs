@@ -30,7 +30,7 @@ use crate::framed::{FrameReader, write_frames};
 use crate::origins::Key;
 use crate::peers;
 use crate::peers::stream::PeerStream;
-use crate::peers::{Greeted, greetings};
+use crate::peers::{greeted, greetings};
 use crate::shared::NodeShared;
 use crate::tls::handshake::{Beginner, Handshakes};
 use crate::worker::Workers;
@@ -122,14 +122,14 @@ impl Accepted {
     async fn serve(self: Rc<Self>, stream: TcpStream, from: SocketAddr, link: u64) {
         let _abort = AbortOnPanic("link from a peer");
         let who = Beginner::at(Some(from.ip()), self.is_member_at(from.ip()));
-        let greeted = async {
+        let greeting = async {
             let mut reader = FrameReader::new(peers::accept(&self.shared, stream).await?);
             let hello = read_hello(&mut reader).await?;
             Some((hello, reader.into_stream()))
         };
-        let greeted = timeout(HELLO_TIMEOUT, self.greetings.advance(who, greeted)).await;
-        let greeted = Greeted::of(greeted).or_denied(&self.shared, from.ip());
-        let Some(((cluster, node, hello), mut stream)) = greeted else {
+        let ended = timeout(HELLO_TIMEOUT, self.greetings.advance(who, greeting)).await;
+        let said = greeted(ended, &self.shared, from.ip()).flatten();
+        let Some(((cluster, node, hello), mut stream)) = said else {
             tracing::debug!(%from, "a connection on the peer port said no hello");
             return;
         };

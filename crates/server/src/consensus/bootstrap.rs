@@ -29,7 +29,7 @@ use super::link::CONNECT_TIMEOUT;
 use super::restore::{Answered, Restore, is_passing};
 use crate::framed::{FrameReader, write_frames};
 use crate::peers::stream::PeerStream;
-use crate::peers::{self, Greeted, greetings};
+use crate::peers::{self, greeted, greetings};
 use crate::shared::NodeShared;
 use crate::storage::Storage;
 use crate::tls::handshake::Beginner;
@@ -274,7 +274,7 @@ async fn answer(shared: Arc<NodeShared>, listener: Rc<TcpListener>, restore: Rc<
             let answered = greetings.advance(who, answer_one(&shared, &restore, stream));
             // A connection that goes wrong is asked again by its other end.
             let answered = timeout(CONNECT_TIMEOUT, answered).await;
-            let _again = Greeted::of(answered).or_denied(&shared, from.ip());
+            let _again = greeted(answered, &shared, from.ip());
         });
         yield_now().await;
     }

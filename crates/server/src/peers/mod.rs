@@ -254,36 +254,20 @@ pub(crate) fn greetings() -> Handshakes {
     Handshakes::new(GREETINGS_MAX, Some(GREETING_PACE))
 }
 
-/// How a greeting ended.
-pub(crate) enum Greeted<T> {
-    /// With this; `None` if it was no greeting, or broke off.
-    With(Option<T>),
-    /// Others came, and it was one too many.
-    GaveWay,
-    /// Its time was over.
-    TooSlow,
-}
-
-impl<T> Greeted<T> {
-    /// Of what [`Handshakes::advance`] under a timeout returns.
-    pub(crate) fn of<E>(ended: Result<Option<Option<T>>, E>) -> Self {
-        match ended {
-            Ok(Some(greeted)) => Self::With(greeted),
-            Ok(None) => Self::GaveWay,
-            Err(_) => Self::TooSlow,
-        }
-    }
-
-    /// What it ended with; where its end is this node's doing that is counted and logged.
-    pub(crate) fn or_denied(self, shared: &NodeShared, from: IpAddr) -> Option<T> {
-        let detail = match self {
-            Self::With(greeted) => return greeted,
-            Self::GaveWay => "too many were connecting, most of them from there",
-            Self::TooSlow => "it did not say in time who it is",
-        };
-        shared.note_denial_of(Right::Peer, Reason::NoHello, &caller_at(Some(from)), detail);
-        None
-    }
+/// What a greeting ended with: that of [`Handshakes::advance`] under a timeout. Where its end is this
+/// node's doing, that is counted and logged.
+pub(crate) fn greeted<T, E>(
+    ended: Result<Option<T>, E>,
+    shared: &NodeShared,
+    from: IpAddr,
+) -> Option<T> {
+    let detail = match ended {
+        Ok(Some(greeted)) => return Some(greeted),
+        Ok(None) => "too many were connecting, most of them from there",
+        Err(_) => "it did not say in time who it is",
+    };
+    shared.note_denial_of(Right::Peer, Reason::NoHello, &caller_at(Some(from)), detail);
+    None
 }
 
 /// Whether one of these addresses, `host:port`, is that of `from`. Names are not looked up.

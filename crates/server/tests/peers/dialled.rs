@@ -63,14 +63,14 @@ fn wildcard(authority: &Authority) -> Issued {
     let provider = default_provider().into();
     let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
     let name = ServerName::try_from(node_name(CLUSTER, NodeId(2))).unwrap();
-    let verified = verifier.build().unwrap().verify_server_cert(
+    let taken = verifier.build().unwrap().verify_server_cert(
         certificate.der(),
         &[],
         &name,
         &[],
         UnixTime::now(),
     );
-    verified.unwrap();
+    taken.unwrap();
     Issued { certificate: certificate.pem(), key: key.serialize_pem() }
 }
 
