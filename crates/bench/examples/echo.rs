@@ -1,0 +1,111 @@
+//! A bare echo that whoever measures takes for a node: it answers `GET /timestamp` over HTTP/1.1 with
+//! as many bytes as a node does, one read and one write for each request, and nothing between. What
+//! a node costs or takes beyond that is its own. It gives the same timestamp for ever, so its
+//! answers cannot be checked (`--verify off`), and a connection has one request at a time.
+//!
+//! ```sh
+//! cargo run --release -p epicepoch-bench --example echo -- PORT ANSWER_BYTES [BEHIND]
+//! ```
+//! With `BEHIND`, a port at which another one runs, each connection has one of its own to there, and
+//! every request is asked there before it is answered: the bare pair of echoes that a round to the
+//! nearest follower is. Only loopback is served.
+
+use std::error::Error;
+use std::io;
+use std::net::Ipv4Addr;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// Longest request, bytes: what a generator sends fits many times.
+const REQUEST_LEN_MAX: usize = 4096;
+/// Answers are longer than this head, and no longer than this.
+const ANSWER_LEN_MAX: usize = 4096;
+const USAGE: &str = "usage: echo PORT ANSWER_BYTES [BEHIND]";
+/// What one echo asks the other: as many bytes as a confirm, behind the same marks as a request.
+const QUESTION: &[u8; 84] =
+    b"GET /timestamp .................................................................\r\n\r\n";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (port, len, behind) = match arguments.as_slice() {
+        [port, len] => (port.parse()?, len.parse()?, None),
+        [port, len, behind] => (port.parse()?, len.parse()?, Some(behind.parse()?)),
+        _ => return Err(USAGE.into()),
+    };
+    let timestamp = timestamp(len).ok_or("ANSWER_BYTES has no room for a head, or is too long")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    runtime.block_on(async move {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
+        let members = members(port);
+        loop {
+            let (stream, _) = listener.accept().await?;
+            let (timestamp, members) = (timestamp.clone(), members.clone());
+            // What ends a connection is the client's to notice.
+            tokio::spawn(async move { serve(stream, behind, &timestamp, &members).await.ok() });
+        }
+    })
+}
+
+async fn serve(
+    mut stream: TcpStream,
+    behind: Option<u16>,
+    timestamp: &[u8],
+    members: &[u8],
+) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut behind = match behind {
+        Some(port) => Some(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?),
+        None => None,
+    };
+    if let Some(behind) = &behind {
+        behind.set_nodelay(true)?;
+    }
+    let (mut request, mut answer) = ([0; REQUEST_LEN_MAX], [0; ANSWER_LEN_MAX]);
+    let mut len = 0;
+    loop {
+        let read = stream.read(&mut request[len..]).await?;
+        if read == 0 {
+            return Ok(());
+        }
+        len += read;
+        if !request[..len].ends_with(b"\r\n\r\n") {
+            continue;
+        }
+        let is_hot = request[..len].starts_with(b"GET /timestamp ");
+        len = 0;
+        if !is_hot {
+            stream.write_all(members).await?;
+            continue;
+        }
+        if let Some(behind) = &mut behind {
+            behind.write_all(QUESTION).await?;
+            let mut received = 0;
+            while received < timestamp.len() {
+                match behind.read(&mut answer[received..]).await? {
+                    0 => return Ok(()),
+                    read => received += read,
+                }
+            }
+        }
+        stream.write_all(timestamp).await?;
+    }
+}
+
+/// An answer of `len` bytes; `None` where that is not possible.
+fn timestamp(len: usize) -> Option<Vec<u8>> {
+    let head =
+        "HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ncontent-length: 16\r\n";
+    let rest = "epicepoch-echo: ";
+    let padding = len.checked_sub(head.len() + rest.len() + 4 + 16)?;
+    let answer = format!("{head}{rest}{}\r\n\r\n", "x".repeat(padding)).into_bytes();
+    (len <= ANSWER_LEN_MAX).then(|| [answer, vec![7; 16]].concat())
+}
+
+/// A cluster of this one.
+fn members(port: u16) -> Vec<u8> {
+    let me = format!(r#"{{"nodeID":1,"addr":"127.0.0.1:{port}"}}"#);
+    let body = format!(r#"{{"leader":{me},"members":[{me}]}}"#);
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: ";
+    format!("{head}{}\r\n\r\n{body}", body.len()).into_bytes()
+}

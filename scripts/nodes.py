@@ -1,0 +1,269 @@
+"""Nodes, bare echoes and generators on this machine, for the scripts beside it that measure. Nothing here leaves
+loopback, and every process that is started is stopped when its block ends."""
+import base64
+import collections
+import json
+import os
+import pathlib
+import re
+import resource
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+import zlib
+
+BIN = os.environ.get("BIN", "target/release/epicepoch")
+ECHO = os.environ.get("ECHO", "target/release/examples/echo")
+HTTP, RAFT, ECHOES = 24300, 24400, 24500
+READY_SECONDS = 30
+# Open files that the most connections of any script need, at both ends.
+FILES = 22000
+# How a script ends that saw leadership move, so that requests were refused rightly: it may be tried again.
+MOVED = 75
+# What the shell that runs a script has set for nodes of its own is not meant for these.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "TMPDIR", "LANG")}
+
+
+def allow_files():
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(FILES, hard), hard))
+
+
+def cpu(pid):
+    """Nanoseconds that all threads of a process have run, those that have ended left out."""
+    total = 0
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        try:
+            total += int((task / "schedstat").read_text().split()[0])
+        except FileNotFoundError:
+            pass
+    return total
+
+
+def memory(pid, field="VmHWM"):
+    """Bytes in memory: the most there ever were, or with `VmRSS` those of now."""
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def stop(processes):
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+class Cluster:
+    """Nodes of this machine, stopped when the block ends."""
+
+    def __init__(self, nodes=3, **settings):
+        self.count, self.settings, self.processes = nodes, settings, []
+
+    def __enter__(self):
+        self.directory = pathlib.Path(tempfile.mkdtemp())
+        peers = ",".join(f"{i}=127.0.0.1:{RAFT + i}" for i in range(1, self.count + 1))
+        for i in range(1, self.count + 1):
+            settings = {
+                "NODE_ID": i, "RAFT_ADDR": f"127.0.0.1:{RAFT + i}", "HTTP_PORT": HTTP + i,
+                "DATA_DIR": self.directory / str(i), "BOOTSTRAP": 1, "PEERS": peers, **self.settings,
+            }
+            environment = {**ENVIRONMENT, **{name: str(value) for name, value in settings.items()}}
+            with open(self.directory / f"{i}.log", "wb") as log:
+                self.processes.append(subprocess.Popen([BIN, "serve"], env=environment, stdout=log, stderr=log))
+        self.addrs = ",".join(f"127.0.0.1:{HTTP + i}" for i in range(1, self.count + 1))
+        self.pids = [process.pid for process in self.processes]
+        deadline = time.monotonic() + READY_SECONDS
+        while subprocess.run([BIN, "get", "--addr", self.addrs], capture_output=True, check=False).returncode != 0:
+            if time.monotonic() > deadline or any(process.poll() is not None for process in self.processes):
+                logs = self.logs()
+                self.__exit__()
+                sys.exit(f"the nodes did not get ready: {logs}")
+            time.sleep(0.1)
+        return self
+
+    def __exit__(self, *_):
+        stop(self.processes)
+        shutil.rmtree(self.directory)
+
+    def logs(self):
+        """The end of what every node has said."""
+        return "".join((self.directory / f"{i}.log").read_text()[-500:] for i in range(1, self.count + 1))
+
+    def bench(self, seconds, *args):
+        """One run of `bench run`; the report."""
+        return bench(self.addrs, self.pids, seconds, *args)
+
+    def leader(self):
+        """Position of the node that leads, or None."""
+        for at in range(self.count):
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{HTTP + 1 + at}/leader", timeout=2) as answer:
+                    if answer.status == 200:
+                        return at
+            except OSError:
+                pass
+        return None
+
+    def url(self):
+        """Where the leader answers."""
+        leader = self.leader()
+        if leader is None:
+            sys.exit(f"nobody leads: {self.logs()}")
+        return f"http://127.0.0.1:{HTTP + 1 + leader}/timestamp"
+
+    def moves(self):
+        """How often leadership has changed."""
+        return self.metric("epicepoch_leader_changes_total") or 0
+
+    def metric(self, name):
+        """The sum of a counter over all nodes; what is labelled is added up. None where a node does not answer."""
+        total = 0
+        for at in range(self.count):
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{HTTP + 1 + at}/metrics", timeout=5) as answer:
+                    text = answer.read().decode()
+            except OSError:
+                return None
+            found = re.findall(rf"^{name}(?:\{{[^}}]*\}})? ([0-9.e+-]+)$", text, re.M)
+            if not found:
+                sys.exit(f"no metric {name}")
+            total += sum(map(float, found))
+        return total
+
+    def memory_max(self):
+        """The most that a node has had in memory, bytes."""
+        return max(memory(pid) for pid in self.pids)
+
+
+class Echoes:
+    """A bare echo, or with `pair` one that asks another one first. It answers as many bytes as `like` does."""
+
+    def __init__(self, like, pair=False):
+        self.like, self.pair, self.processes = like, pair, []
+
+    def __enter__(self):
+        head = subprocess.run(["curl", "-s", "-i", self.like], capture_output=True, check=True, timeout=10).stdout
+        behind = [str(ECHOES + 1)] if self.pair else []
+        for port, last in ((ECHOES + 1, []), (ECHOES, behind))[0 if self.pair else 1:]:
+            self.processes.append(subprocess.Popen([ECHO, str(port), str(len(head)), *last]))
+        self.url, self.addrs = f"http://127.0.0.1:{ECHOES}/timestamp", f"127.0.0.1:{ECHOES}"
+        # The one that is asked first.
+        self.pids = [process.pid for process in reversed(self.processes)]
+        deadline = time.monotonic() + READY_SECONDS
+        while subprocess.run(["curl", "-sf", "-o", "/dev/null", self.url], check=False).returncode != 0:
+            if time.monotonic() > deadline:
+                self.__exit__()
+                sys.exit("the echo does not answer")
+            time.sleep(0.05)
+        return self
+
+    def __exit__(self, *_):
+        stop(self.processes)
+
+
+def bench(addrs, pids, seconds, *args, before=()):
+    """One run of `bench run`, below the command `before`; the report."""
+    with tempfile.NamedTemporaryFile() as file:
+        command = [*before, BIN, "bench", "run", "--addr", addrs, "--duration", f"{seconds}s", "--json", file.name]
+        if pids:
+            command += ["--pid", ",".join(map(str, pids))]
+        command += map(str, args)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT)
+        if done.returncode != 0:
+            sys.exit(f"{' '.join(command)}: {done.stderr or done.stdout}")
+        report = json.loads(pathlib.Path(file.name).read_text())
+    if report["verify"] and report["verify"]["violations"]:
+        sys.exit(f"{' '.join(command)}: violations of order or uniqueness: {report['verify']['stories']}")
+    return report
+
+
+def failed(report):
+    """Requests of a run that brought nothing."""
+    return sum(report["failures"].values()) + report["unsent"]
+
+
+def histogram(text):
+    """Values in nanoseconds and their counts, of a histogram of a report: HdrHistogram V2, compressed, in base64."""
+    data = zlib.decompress(base64.b64decode(text)[8:])
+    digits, low = struct.unpack(">i", data[12:16])[0], struct.unpack(">q", data[16:24])[0]
+    half = (2 * 10**digits - 1).bit_length() - 1
+    unit, at, index, counts = low.bit_length() - 1, 40, 0, {}
+    while at < len(data):
+        number = shift = 0
+        for byte in data[at:at + 9]:
+            at += 1
+            # The ninth byte has no mark that another one follows.
+            number |= (byte if shift == 56 else byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        count = (number >> 1) ^ -(number & 1)
+        if count < 0:
+            index -= count
+            continue
+        bucket, within = (index >> half) - 1, index & ((1 << half) - 1)
+        value = within << unit if bucket < 0 else (within + (1 << half)) << (bucket + unit)
+        counts[value] = counts.get(value, 0) + count
+        index += 1
+    return counts
+
+
+def percentile(reports, share):
+    """The latency, in nanoseconds, that this share of all requests of these runs did not exceed."""
+    counts = collections.Counter()
+    for report in reports:
+        counts.update(histogram(report["latency_ns"]["histogram"]))
+    rank, seen = share * sum(counts.values()), 0
+    for value in sorted(counts):
+        seen += counts[value]
+        if seen >= rank:
+            return value
+    return 0
+
+
+def echo_p50(seconds=0.3, spinning=False):
+    """Median of a bare echo whose ends sleep, or spin, in microseconds."""
+    command = [BIN, "bench", "floor", "--duration", f"{int(seconds * 1000)}ms", "--json"]
+    floor = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return floor["echo_spinning_ns" if spinning else "echo_sleeping_ns"]["p50"] / 1000
+
+
+UNITS = {"us": 1, "ms": 1e3, "s": 1e6}
+
+
+def wrk(url, connections, seconds):
+    """One run of wrk on a thread: requests per second, answers, p50 and p99 in microseconds, failed requests."""
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", url]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    times = {share: float(value) * UNITS[unit] for share, value, unit in
+             re.findall(r"^ +(50|99)% +([0-9.]+)(us|ms|s)$", text, re.M)}
+    errors = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", text)
+    refused = re.search(r"Non-2xx or 3xx responses: (\d+)", text)
+    return {
+        "rate": float(re.search(r"Requests/sec: +([0-9.]+)", text)[1]),
+        "answers": int(re.search(r"(\d+) requests in", text)[1]),
+        "p50_us": times["50"], "p99_us": times["99"],
+        "failed": (sum(map(int, errors.groups())) if errors else 0) + (int(refused[1]) if refused else 0),
+    }
+
+
+def h2load(url, connections, streams, seconds):
+    """One run of h2load on a thread: requests per second and failed requests."""
+    command = ["h2load", "-t1", f"-c{connections}", f"-m{streams}", f"-D{seconds}", url]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    lost = re.search(r"(\d+) failed, (\d+) errored, (\d+) timeout", text)
+    answered = re.search(r"status codes: (\d+) 2xx, (\d+) 3xx, (\d+) 4xx, (\d+) 5xx", text)
+    return {
+        "rate": float(re.search(r"finished in .*?, ([0-9.]+) req/s", text)[1]),
+        "failed": sum(map(int, lost.groups())) + sum(map(int, answered.groups()[1:])),
+    }
