@@ -141,6 +141,9 @@ pub struct Config {
     pub threads: u64,
     /// Timestamps per request.
     pub n: u64,
+    /// Whether they were asked for as `format=range`.
+    #[serde(default)]
+    pub range: bool,
     /// Requests per second of an open loop; none in a closed one.
     pub rate: Option<f64>,
     /// How they are spread: `constant` or `poisson`.
@@ -433,6 +436,7 @@ impl Config {
             connections: config.connections as u64,
             threads: config.threads.min(config.connections) as u64,
             n: config.count,
+            range: config.range,
             rate,
             arrivals: arrivals.map(str::to_owned),
             warmup_ns: nanos(config.warmup),
@@ -455,6 +459,7 @@ impl Config {
             ("in_flight", shown(&self.in_flight), shown(&other.in_flight)),
             ("connections", shown(&self.connections), shown(&other.connections)),
             ("n", shown(&self.n), shown(&other.n)),
+            ("range", shown(&self.range), shown(&other.range)),
             ("rate", shown(&self.rate), shown(&other.rate)),
             ("arrivals", shown(&self.arrivals), shown(&other.arrivals)),
             ("threads", shown(&self.threads), shown(&other.threads)),

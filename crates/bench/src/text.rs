@@ -93,12 +93,13 @@ fn headline(run: &Measurement) -> String {
         }
     };
     format!(
-        "connections {} over {}, in flight {}, threads {}, n {}, {pace}, {} after {} of warm-up\n",
+        "connections {} over {}, in flight {}, threads {}, n {}{}, {pace}, {} after {} of warm-up\n",
         config.connections,
         config.transport.name(),
         config.transport.in_flight(),
         config.threads.min(config.connections),
         config.count,
+        if config.range { " as a range" } else { "" },
         shown(config.duration),
         shown(config.warmup),
     )

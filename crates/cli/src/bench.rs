@@ -210,7 +210,7 @@ pub(crate) fn config(matches: &ArgMatches) -> Result<RunConfig, Failure> {
     }
     let run = duration(matches, "duration", DURATION_MAX)?;
     let defaults = RunConfig::new(Vec::new());
-    Ok(RunConfig {
+    let config = RunConfig {
         transport,
         pace,
         connections: count("connections").map_or(defaults.connections, |it| it as usize),
@@ -223,8 +223,19 @@ pub(crate) fn config(matches: &ArgMatches) -> Result<RunConfig, Failure> {
         verify: text_of(matches, "verify") == "on",
         pids,
         spin: matches.try_get_one::<bool>("spin").is_ok_and(|it| it == Some(&true)),
+        range: matches.get_flag("range"),
         ..defaults
-    })
+    };
+    if config.count > config.count_max() {
+        let max = config.count_max();
+        let text = format!(
+            "-n is {}; over {} at most {max}, or more with --range",
+            config.count,
+            config.transport.name()
+        );
+        return Err(Failure::usage(anyhow!(text)));
+    }
+    Ok(config)
 }
 
 /// A warm-up may be nothing.

@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 
 use clap::{Arg, ArgAction, Command, value_parser};
 use epicepoch_bench::run::config::{CONNECTIONS_MAX, COUNT_MAX, IN_FLIGHT_MAX, THREADS_MAX};
+use epicepoch_wire::http::RANGE_COUNT_MAX;
 
 use crate::settings::{Group, Kind, Setting, TABLE};
 use crate::sources::CONFIG;
@@ -355,7 +356,8 @@ pub(crate) fn load_arguments(
             "h2c, http3, native: requests open on one connection; client: callers of one [default: 1]",
         ))
         .arg(number("threads", 1..=THREADS_MAX as u64, "Threads that send [default: 1]"))
-        .arg(number("count", 1..=COUNT_MAX, "Timestamps per request [default: 1]").short('n'))
+        .arg(number("count", 1..=RANGE_COUNT_MAX, "Timestamps per request [default: 1]").short('n'))
+        .arg(switch("range", "Ask for format=range over HTTP: 24 bytes for any number of timestamps"))
         .arg(text("rate", "R", "Requests per second: an open loop"))
         .arg(
             text("arrivals", "HOW", "How the requests of --rate are spread")

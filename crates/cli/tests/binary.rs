@@ -22,7 +22,7 @@ fn text(bytes: &[u8]) -> &str {
 #[test]
 fn wrong_usage_and_wrong_settings_exit_with_2_and_say_why_on_standard_error() {
     type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static str);
-    let cases: [Case; 20] = [
+    let cases: [Case; 21] = [
         (&[], &[], "Usage"),
         (&["serve", "--no-such-flag"], &[], "--no-such-flag"),
         (&["serve"], &[], "NODE_ID is required"),
@@ -39,6 +39,7 @@ fn wrong_usage_and_wrong_settings_exit_with_2_and_say_why_on_standard_error() {
         (&["bench", "run", "--in-flight", "4"], &[], "--pipeline"),
         (&["bench", "run", "--duration", "0s"], &[], "--duration"),
         (&["bench", "run", "--interval", "1ms"], &[], "--interval"),
+        (&["bench", "run", "-n", "65537"], &[], "--range"),
         (&["bench", "knee", "--factor", "1"], &[], "--factor"),
         (&["bench", "history", "/nonexistent"], &[], "/nonexistent"),
         (&["bench", "compare", "/dev/null", "--", "--html"], &[], "before --"),

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use epicepoch_client::{Tls, Token};
-use epicepoch_wire::http::PATH_TIMESTAMP;
+use epicepoch_wire::http::{PATH_TIMESTAMP, RANGE_COUNT_MAX};
 
 /// A node that may be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,8 +118,12 @@ pub struct RunConfig {
     /// Generator threads, each with connections and a histogram of its own, `1..=THREADS_MAX`.
     /// Default 1: the generator should not crowd out what it measures on a small machine.
     pub threads: usize,
-    /// Timestamps per request, `1..=65536`. Default 1.
+    /// Timestamps per request, `1..=65536`, or up to 2^32 where [`Self::range`] is set or the
+    /// transport answers with ranges. Default 1.
     pub count: u64,
+    /// Ask for `format=range` over HTTP: 24 bytes, whatever the count. The native protocol and the
+    /// client answer so always. Default off.
+    pub range: bool,
     /// Load before the measurement, not counted. Default 1 s.
     pub warmup: Duration,
     /// How long requests are sent and counted. Default 10 s.
@@ -166,6 +170,7 @@ impl RunConfig {
             connections: 8,
             threads: 1,
             count: 1,
+            range: false,
             warmup: Duration::from_secs(1),
             duration: Duration::from_secs(10),
             interval: Duration::from_secs(1),
@@ -197,15 +202,25 @@ impl RunConfig {
 
     /// Path and query of every request.
     pub(super) fn path(&self) -> String {
-        match self.count {
-            1 => PATH_TIMESTAMP.to_owned(),
-            count => format!("{PATH_TIMESTAMP}?n={count}"),
+        match (self.count, self.range) {
+            (1, false) => PATH_TIMESTAMP.to_owned(),
+            (count, false) => format!("{PATH_TIMESTAMP}?n={count}"),
+            (count, true) => format!("{PATH_TIMESTAMP}?n={count}&format=range"),
         }
     }
 
     /// The value of the header `authorization`, if there is a token.
     pub(super) fn authorization(&self) -> Option<String> {
         self.token.as_ref().map(|token| format!("Bearer {}", token.reveal()))
+    }
+
+    /// The most timestamps that a request may ask for.
+    #[must_use]
+    pub fn count_max(&self) -> u64 {
+        let are_ranges =
+            |it: &Transport| matches!(it, Transport::Native { .. } | Transport::Client { .. });
+        let are_all = self.others.iter().chain([&self.transport]).all(are_ranges);
+        if self.range || are_all { RANGE_COUNT_MAX } else { COUNT_MAX }
     }
 
     /// # Panics
@@ -217,7 +232,7 @@ impl RunConfig {
         for transport in self.others.iter().chain([&self.transport]) {
             assert!((1..=IN_FLIGHT_MAX).contains(&transport.in_flight()), "in flight");
         }
-        assert!((1..=COUNT_MAX).contains(&self.count), "timestamps per request");
+        assert!((1..=self.count_max()).contains(&self.count), "timestamps per request");
         assert!(!self.duration.is_zero() && self.duration <= DURATION_MAX, "duration");
         assert!(self.interval >= INTERVAL_MIN, "interval");
         assert!(self.duration.div_duration_f64(self.interval) <= INTERVALS_MAX, "intervals");
@@ -234,7 +249,7 @@ pub const CONNECTIONS_MAX: usize = 10_000;
 pub const THREADS_MAX: usize = 256;
 /// Requests open at once on one connection.
 pub const IN_FLIGHT_MAX: usize = 4096;
-/// Timestamps per request in the binary format.
+/// Timestamps per request where an answer lists them.
 pub const COUNT_MAX: u64 = 65_536;
 /// Requests per second at least.
 pub const RATE_MIN: f64 = 0.01;
@@ -248,3 +263,22 @@ pub const INTERVAL_MIN: Duration = Duration::from_millis(100);
 pub const INTERVALS_MAX: f64 = 3600.0;
 /// Server processes whose CPU time is counted.
 pub const PIDS_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_has_its_limit_and_a_range_another() {
+        let list = RunConfig { count: 9, ..RunConfig::new(Vec::new()) };
+        assert_eq!((list.path().as_str(), list.count_max()), ("/timestamp?n=9", COUNT_MAX));
+        let range = RunConfig { range: true, ..list.clone() };
+        assert_eq!(range.path(), "/timestamp?n=9&format=range");
+        assert_eq!(range.count_max(), RANGE_COUNT_MAX);
+        let native = RunConfig { transport: Transport::Native { in_flight: 1 }, ..list.clone() };
+        assert_eq!(native.count_max(), RANGE_COUNT_MAX);
+        // One of the transports answers with lists.
+        let mixed = RunConfig { others: vec![native.transport], ..list };
+        assert_eq!(mixed.count_max(), COUNT_MAX);
+    }
+}

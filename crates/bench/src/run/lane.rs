@@ -14,7 +14,7 @@ use super::config::{RunConfig, Target};
 use super::ledger::{Ledger, Sent, Shared, failure};
 use super::pacer::{Pacer, Ticket};
 use super::pipe::Useless;
-use crate::history::read_timestamps;
+use crate::history::{read_range, read_timestamps};
 
 /// One connection's place in the measurement.
 pub(super) struct Lane {
@@ -201,7 +201,8 @@ impl Lane {
         if answer.status == 200 {
             let node = self.target().id;
             let mut ledger = self.ledger.borrow_mut();
-            match read_timestamps(answer.body, self.config.count) {
+            let read = if self.config.range { read_range } else { read_timestamps };
+            match read(answer.body, self.config.count) {
                 Ok(range) => ledger.answered_at(sent, node, range, now),
                 Err(why) => ledger.broken(sent, node, why),
             }

@@ -83,6 +83,7 @@ fn config(elapsed_ns: u64) -> Config {
         connections: 8,
         threads: 1,
         n: 1,
+        range: false,
         rate: None,
         arrivals: None,
         warmup_ns: 0,

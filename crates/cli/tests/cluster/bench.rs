@@ -59,6 +59,19 @@ fn transports(shell: &Shell<'_>) {
     }
 }
 
+/// A million timestamps for each request, as ranges, checked like any others.
+fn ranges(shell: &Shell<'_>) {
+    for via in ["http1 --range", "h2c --range", "native"] {
+        let load = "-n 1000000 --duration 300ms --warmup 0 --connections 2 --json ranges.json";
+        let told = shell.run(&format!("run --via {via} {load}"), &[0]);
+        let report = shell.report("ranges.json");
+        assert_eq!((report.config.n, report.timestamps / report.answers), (1_000_000, 1_000_000));
+        assert!(report.failures.is_empty(), "{told}");
+        assert_eq!(report.verify.expect("on by default").violations, 0, "{told}");
+    }
+    shell.run("run -n 65537", &[2]);
+}
+
 /// All that a run writes.
 fn files(shell: &Shell<'_>) {
     let files = "--json all.json --html all.html --hlog all.hlog --hgrm all.hgrm";
@@ -109,6 +122,7 @@ fn every_bench_command_works_against_real_nodes() {
     let addr = cluster.nodes[follower].http().to_string();
     let shell = Shell { directory: directory.path(), addr };
     transports(&shell);
+    ranges(&shell);
     files(&shell);
     sets(&shell);
     // What is found on a busy machine is not judged here, but that something is.
