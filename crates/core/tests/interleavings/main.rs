@@ -8,4 +8,5 @@ mod allocator;
 mod promise;
 mod publication;
 mod rounds;
+mod shared_round;
 mod stage;
