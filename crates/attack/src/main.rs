@@ -1,6 +1,7 @@
 //! The command line of the attacks, for `scripts/attack`. Every command ends by itself, but `echo`,
 //! and prints one line of `name=value`.
 
+use std::io;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -26,17 +27,26 @@ OPENING: silent hello";
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let Some(line) = run(&words) else {
-        eprintln!("{USAGE}");
-        return ExitCode::from(2);
-    };
-    println!("{line}");
-    ExitCode::SUCCESS
+    match run(&words) {
+        None => {
+            eprintln!("{USAGE}");
+            ExitCode::from(2)
+        }
+        Some(Err(error)) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+        Some(Ok(line)) => {
+            println!("{line}");
+            ExitCode::SUCCESS
+        }
+    }
 }
 
-/// What was done, in a line; `None` when it was not understood.
-fn run(words: &[&str]) -> Option<String> {
-    Some(match *words {
+/// What was done, in a line, or why it could not be; `None` when it was not understood.
+fn run(words: &[&str]) -> Option<io::Result<String>> {
+    let packets = |sent: io::Result<u64>| sent.map(|packets| format!("packets={packets}"));
+    Some(Ok(match *words {
         ["flood", kind, addr, limit] => {
             flood(Flood::named(kind)?, addr.parse().ok()?, seconds(limit)?)
         }
@@ -62,13 +72,12 @@ fn run(words: &[&str]) -> Option<String> {
             format!("{came:?}")
         }
         ["quic", addr, limit] => {
-            let packets = quic::flood(addr.parse().ok()?, seconds(limit)?, quic::initial);
-            format!("packets={packets:?}")
+            return Some(packets(quic::flood(addr.parse().ok()?, seconds(limit)?, quic::initial)));
         }
         ["quic-hello", addr, limit] => {
             let hello = quic::Hello::new().ok()?;
             let next = |seed| hello.packet(seed);
-            format!("packets={:?}", quic::flood(addr.parse().ok()?, seconds(limit)?, next))
+            return Some(packets(quic::flood(addr.parse().ok()?, seconds(limit)?, next)));
         }
         ["good", addrs, rate, limit] => {
             let addrs: Option<Vec<SocketAddr>> =
@@ -89,7 +98,7 @@ fn run(words: &[&str]) -> Option<String> {
             format!("{:?}", echo::serve(&listener))
         }
         _ => return None,
-    })
+    }))
 }
 
 fn seconds(text: &str) -> Option<Duration> {
