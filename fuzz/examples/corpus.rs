@@ -8,7 +8,7 @@ use std::path::Path;
 
 use epicepoch_bench::http2::frame::{self, flag, kind, setting};
 use epicepoch_core::publication::EpochRange;
-use epicepoch_core::state::{Command, MembershipChange, MembershipStep, Owner, State};
+use epicepoch_core::state::{Command, FORMATS, MembershipChange, MembershipStep, Owner, State};
 use epicepoch_wire::bootstrap::{Claim, Empty, Genesis, Member};
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::frame::{FrameKind, write_frame};
@@ -99,6 +99,8 @@ fn frames_and_payloads() -> io::Result<()> {
             client_addr: "[::1]:8080".into(),
             workers: 4,
             settings,
+            formats: FORMATS,
+            version: "0.1.0".into(),
         };
         payload(FrameKind::Hello, 0, name, &encoded(|out| hello.encode(out)))?;
     }

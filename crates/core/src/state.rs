@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use epicepoch_wire::bootstrap::{Genesis, MEMBERS_MAX, Member};
 use epicepoch_wire::cursor::{Reader, Writer};
-use epicepoch_wire::hello::ADDR_LEN_MAX;
+use epicepoch_wire::hello::{ADDR_LEN_MAX, Formats};
 use epicepoch_wire::raft_message::Configuration;
 use epicepoch_wire::{BootId, ClusterId, DecodeError, Epoch, HistoryId, NodeId, StoreId, Term};
 
@@ -287,7 +287,7 @@ impl State {
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         let format = reader.u8("state format")?;
-        if format != STATE_FORMAT {
+        if !(FORMATS.oldest..=FORMATS.newest).contains(&u32::from(format)) {
             let value = u64::from(format);
             return Err(DecodeError::BadValue { field: "state format", value });
         }
@@ -315,7 +315,10 @@ impl State {
     }
 }
 
+/// The format in which the state and the entries of the log are written.
 const STATE_FORMAT: u8 = 1;
+/// The formats of the state and of the log's entries that this version reads; it writes the newest.
+pub const FORMATS: Formats = Formats { oldest: 1, newest: STATE_FORMAT as u32 };
 
 impl Owner {
     fn encode(&self, out: &mut Vec<u8>) {

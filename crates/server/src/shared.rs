@@ -8,6 +8,7 @@ use std::time::Instant;
 use epicepoch_core::allocator::{Allocator, Now};
 use epicepoch_core::clock::trusted_ns;
 use epicepoch_core::publication::{Identity, Shared};
+use epicepoch_core::state::FORMATS;
 use epicepoch_wire::hello::{Hello, LinkKind, SharedSettings};
 use epicepoch_wire::{NodeId, StorePosition};
 
@@ -105,6 +106,8 @@ impl NodeShared {
                 election_timeout_ms: ms(config.election_timeout),
                 max_n: config.max_n,
             },
+            formats: FORMATS,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }
 }

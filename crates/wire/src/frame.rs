@@ -14,8 +14,9 @@ use crate::id::{ClusterId, NodeId};
 
 /// The first two bytes of every frame. No HTTP request and no TLS record begins so.
 pub const MAGIC: u16 = 0xE5C0;
-/// The version of this protocol. Raised when a frame changes its meaning.
-pub const VERSION: u8 = 1;
+/// The version of this protocol. Raised when a frame changes its meaning; what is only added goes into
+/// the fields of a [`crate::hello::Hello`].
+pub const VERSION: u8 = 2;
 /// Bytes of the header.
 pub const HEADER_LEN: usize = 40;
 /// Longest payload, bytes. A Raft append is limited to a quarter of it, a snapshot is a few KiB.
@@ -93,9 +94,25 @@ pub fn write_frame(
     from: NodeId,
     payload: impl FnOnce(&mut Vec<u8>),
 ) {
+    write_frame_of(VERSION, out, kind, cluster, from, payload);
+}
+
+/// The same as a peer of another version reads it: to refuse it in words that it understands. Frame
+/// and refusal are the same in all versions.
+///
+/// # Panics
+/// As [`write_frame`].
+pub fn write_frame_of(
+    version: u8,
+    out: &mut Vec<u8>,
+    kind: FrameKind,
+    cluster: ClusterId,
+    from: NodeId,
+    payload: impl FnOnce(&mut Vec<u8>),
+) {
     let start = out.len();
     out.put_u16(MAGIC);
-    out.put_u8(VERSION);
+    out.put_u8(version);
     out.put_u8(kind as u8);
     out.put_u32(0);
     out.put_u128(cluster.0);
@@ -212,6 +229,20 @@ mod tests {
         fn garbage_is_never_taken(bytes: Vec<u8>) {
             prop_assert!(!matches!(split_frame(&bytes), Ok(Some(_))));
         }
+    }
+
+    #[test]
+    fn a_frame_of_another_version_is_refused_by_its_version() {
+        let mut bytes = Vec::new();
+        let (cluster, node) = (ClusterId(9), NodeId(2));
+        write_frame_of(VERSION - 1, &mut bytes, FrameKind::Refused, cluster, node, |_| ());
+        assert_eq!(split_frame(&bytes), Err(DecodeError::Version(VERSION - 1)));
+        // But for its version, it is whole.
+        let mut head: [u8; HEADER_LEN] = *bytes.first_chunk().unwrap();
+        let checksum = CHECKSUM_AT..CHECKSUM_AT + 4;
+        let sent = u32::from_le_bytes(head[checksum.clone()].try_into().unwrap());
+        head[checksum].fill(0);
+        assert_eq!(crc32fast::hash(&head), sent);
     }
 
     #[test]

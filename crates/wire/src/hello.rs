@@ -39,6 +39,25 @@ pub struct SharedSettings {
     pub max_n: u64,
 }
 
+/// Formats of the replicated state, and of the log's entries, that a node reads; it writes the newest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Formats {
+    /// The oldest.
+    pub oldest: u32,
+    /// The newest.
+    pub newest: u32,
+}
+
+/// Longest text of a version, bytes.
+pub const VERSION_LEN_MAX: usize = 64;
+/// Most fields of a hello, and the longest one, bytes.
+const FIELDS_MAX: usize = 32;
+const FIELD_LEN_MAX: usize = 1_024;
+const FIELD_WORKERS: u16 = 1;
+const FIELD_SETTINGS: u16 = 2;
+const FIELD_FORMATS: u16 = 3;
+const FIELD_VERSION: u16 = 4;
+
 /// How a node introduces itself, as [`Hello`](crate::frame::FrameKind::Hello) and as
 /// [`Welcome`](crate::frame::FrameKind::Welcome). Its node id and cluster id are in the header.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +86,10 @@ pub struct Hello {
     pub workers: u32,
     /// The sender's settings.
     pub settings: SharedSettings,
+    /// What the sender reads and writes.
+    pub formats: Formats,
+    /// The sender's version, for people; at most [`VERSION_LEN_MAX`] bytes.
+    pub version: String,
 }
 
 impl Hello {
@@ -87,13 +110,26 @@ impl Hello {
         out.put_bytes(self.cluster_name.as_bytes());
         out.put_bytes(self.raft_addr.as_bytes());
         out.put_bytes(self.client_addr.as_bytes());
-        out.put_u32(self.workers);
-        let settings = &self.settings;
-        out.put_u64(settings.epoch_interval_ms);
-        out.put_u64(settings.reservation_ms);
-        out.put_u64(settings.clock_offset_max_ms);
-        out.put_u64(settings.election_timeout_ms);
-        out.put_u64(settings.max_n);
+        let field = |out: &mut Vec<u8>, tag: u16, value: &[u8]| {
+            out.put_u16(tag);
+            out.put_bytes(value);
+        };
+        out.put_count(4);
+        field(out, FIELD_WORKERS, &self.workers.to_le_bytes());
+        let SharedSettings { epoch_interval_ms, reservation_ms, .. } = self.settings;
+        let SharedSettings { clock_offset_max_ms, election_timeout_ms, max_n, .. } = self.settings;
+        let mut settings = Vec::new();
+        settings.put_u64(epoch_interval_ms);
+        settings.put_u64(reservation_ms);
+        settings.put_u64(clock_offset_max_ms);
+        settings.put_u64(election_timeout_ms);
+        settings.put_u64(max_n);
+        field(out, FIELD_SETTINGS, &settings);
+        let mut formats = Vec::new();
+        formats.put_u32(self.formats.oldest);
+        formats.put_u32(self.formats.newest);
+        field(out, FIELD_FORMATS, &formats);
+        field(out, FIELD_VERSION, self.version.as_bytes());
     }
 
     /// Reads a payload.
@@ -110,7 +146,7 @@ impl Hello {
             2 => LinkKind::Bootstrap,
             value => return Err(DecodeError::BadValue { field: "link", value: u64::from(value) }),
         };
-        let hello = Self {
+        let mut hello = Self {
             link,
             to: NodeId(reader.u64("to")?),
             store: StoreId(reader.u128("store")?),
@@ -120,17 +156,50 @@ impl Hello {
             cluster_name: reader.text("cluster name", CLUSTER_NAME_LEN_MAX)?,
             raft_addr: reader.text("Raft address", ADDR_LEN_MAX)?,
             client_addr: reader.text("client address", ADDR_LEN_MAX)?,
-            workers: reader.u32("workers")?,
-            settings: SharedSettings {
-                epoch_interval_ms: reader.u64("settings")?,
-                reservation_ms: reader.u64("settings")?,
-                clock_offset_max_ms: reader.u64("settings")?,
-                election_timeout_ms: reader.u64("settings")?,
-                max_n: reader.u64("settings")?,
-            },
+            workers: 1,
+            settings: SharedSettings::default(),
+            formats: Formats { oldest: 1, newest: 1 },
+            version: String::new(),
         };
+        let mut last = None;
+        for _ in 0..reader.count("fields", FIELDS_MAX)? {
+            let tag = reader.u16("tag")?;
+            let value = reader.bytes("field", FIELD_LEN_MAX)?;
+            if last.replace(tag) >= Some(tag) {
+                return Err(DecodeError::BadValue { field: "tag", value: u64::from(tag) });
+            }
+            hello.take_field(tag, value)?;
+        }
         reader.finish()?;
         Ok(hello)
+    }
+
+    /// Takes in a field; one of a later version says nothing here. A field may grow at its end.
+    fn take_field(&mut self, tag: u16, value: &[u8]) -> Result<(), DecodeError> {
+        let mut reader = Reader::new(value);
+        match tag {
+            FIELD_WORKERS => self.workers = reader.u32("workers")?,
+            FIELD_SETTINGS => {
+                self.settings = SharedSettings {
+                    epoch_interval_ms: reader.u64("settings")?,
+                    reservation_ms: reader.u64("settings")?,
+                    clock_offset_max_ms: reader.u64("settings")?,
+                    election_timeout_ms: reader.u64("settings")?,
+                    max_n: reader.u64("settings")?,
+                }
+            }
+            FIELD_FORMATS => {
+                self.formats =
+                    Formats { oldest: reader.u32("formats")?, newest: reader.u32("formats")? }
+            }
+            FIELD_VERSION => {
+                let text =
+                    std::str::from_utf8(value).map_err(|_| DecodeError::BadText("version"))?;
+                text[..text.floor_char_boundary(VERSION_LEN_MAX)].clone_into(&mut self.version);
+            }
+            _ => {}
+        }
+        Ok(())
     }
 }
 
@@ -160,12 +229,14 @@ pub enum RefusalCode {
     SetBack = 9,
     /// The certificate that was shown is not that of the node which it says it is.
     WrongCertificate = 10,
+    /// The nodes read no format in common: one of the two is too old, or too new.
+    Format = 12,
     /// The cluster was restored from a backup, and the node belongs to the history that has ended.
     EndedHistory = 11,
 }
 
 impl RefusalCode {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::WrongCluster,
         Self::WrongClusterName,
         Self::WrongNode,
@@ -177,6 +248,7 @@ impl RefusalCode {
         Self::SetBack,
         Self::WrongCertificate,
         Self::EndedHistory,
+        Self::Format,
     ];
 
     /// Whether the refused node can do nothing but stop: retrying cannot help while the members
@@ -194,7 +266,8 @@ impl RefusalCode {
             | Self::WrongCertificate
             | Self::WrongNode
             | Self::UnknownNode
-            | Self::NotBootstrapped => false,
+            | Self::NotBootstrapped
+            | Self::Format => false,
         }
     }
 }
@@ -263,6 +336,8 @@ mod tests {
             client_addr: "a:2".into(),
             workers: 2,
             settings: SharedSettings { max_n: 5, ..SharedSettings::default() },
+            formats: Formats { oldest: 1, newest: 2 },
+            version: "0.1.0".into(),
         }
     }
 
@@ -282,6 +357,23 @@ mod tests {
             let _ = Hello::decode(&bytes);
             let _ = Refusal::decode(&bytes);
         }
+    }
+
+    /// What a later version adds is skipped: whole fields, and what follows in a field.
+    #[test]
+    fn fields_of_a_later_version_are_skipped() {
+        let known = hello(LinkKind::Raft, "epicepoch".into(), 1);
+        let mut bytes = Vec::new();
+        known.encode(&mut bytes);
+        let at = bytes.windows(6).position(|window| window == [4, 0, 0, 0, 1, 0]).expect("fields");
+        let mut longer = bytes[..at].to_vec();
+        longer.put_count(5);
+        longer.extend_from_slice(&bytes[at + 4..]);
+        longer.put_u16(4_711);
+        longer.put_bytes(b"of a later version");
+        assert_eq!(Hello::decode(&longer), Ok(known));
+        let twice = [&longer[..], &longer[longer.len() - 24..]].concat();
+        assert!(Hello::decode(&twice).is_err(), "more than was counted");
     }
 
     #[test]

@@ -5,8 +5,14 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
+use epicepoch_wire::frame::{
+    FrameKind, HEADER_LEN, VERSION, split_frame, write_frame, write_frame_of,
+};
+use epicepoch_wire::hello::{Formats, Hello, LinkKind, Refusal, RefusalCode, SharedSettings};
+use epicepoch_wire::{BootId, ClusterId, HistoryId, NodeId, StoreId, StorePosition};
+
 use crate::support::process::resident_bytes;
-use crate::support::{Cluster, Node, Watch, holds_for, let_pass, say};
+use crate::support::{Cluster, Node, PATIENCE, Watch, holds_for, let_pass, say};
 
 /// Memory that a barrage of garbage may leave behind, bytes.
 const GROWTH_MAX: u64 = 64 << 20;
@@ -102,4 +108,66 @@ fn a_node_of_another_cluster_is_refused_and_both_sides_say_so() {
     });
     assert!(told, "no member says that a node of cluster \"other\" was refused");
     watch.finish();
+}
+
+/// What a node answers to one frame, until it closes the connection or has said a whole frame.
+fn answered(node: &Node, frame: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(node.raft_addr()).expect("the peer port accepts");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+    stream.write_all(frame).expect("a frame fits the socket buffer");
+    let mut bytes = Vec::new();
+    // It closes what it has refused.
+    let _whole = stream.read_to_end(&mut bytes);
+    bytes
+}
+
+fn hello(to: u64, formats: Formats) -> Hello {
+    Hello {
+        link: LinkKind::Raft,
+        to: NodeId(to),
+        store: StoreId(1),
+        position: StorePosition(0),
+        boot: BootId(1),
+        history: HistoryId(0),
+        cluster_name: "epicepoch".into(),
+        raft_addr: "127.0.0.1:1".into(),
+        client_addr: "127.0.0.1:2".into(),
+        workers: 1,
+        settings: SharedSettings::default(),
+        formats,
+        version: "99.0.0".into(),
+    }
+}
+
+#[test]
+fn a_node_of_another_version_is_refused_in_words_that_it_understands() {
+    let mut cluster = Cluster::start();
+    let node = &cluster.nodes[0];
+    // Each another node: what is said of one again is not logged again.
+    let (stranger, no_cluster) = (NodeId(2), ClusterId(0));
+    // Of a version of the protocol before this one: in its own frames, whatever its hello was.
+    let mut frame = Vec::new();
+    write_frame_of(VERSION - 1, &mut frame, FrameKind::Hello, no_cluster, stranger, |_| ());
+    let mut bytes = answered(node, &frame);
+    let theirs = bytes.get(2).copied();
+    assert_eq!(theirs, Some(VERSION - 1), "{bytes:?}");
+    let text = String::from_utf8_lossy(&bytes.split_off(HEADER_LEN)).into_owned();
+    assert!(text.contains("update the older one of the two"), "{text}");
+    // Of this protocol, and with formats that nobody here writes.
+    for (stranger, formats, words) in [
+        (NodeId(2), Formats { oldest: 98, newest: 99 }, "node 2 is too new"),
+        (NodeId(3), Formats { oldest: 0, newest: 0 }, "node 3 is too old"),
+    ] {
+        let mut frame = Vec::new();
+        let said = hello(node.id, formats);
+        write_frame(&mut frame, FrameKind::Hello, no_cluster, stranger, |out| said.encode(out));
+        let bytes = answered(node, &frame);
+        let (header, payload, _) = split_frame(&bytes).expect("a frame").expect("a whole one");
+        assert_eq!(header.kind, FrameKind::Refused);
+        let refusal = Refusal::decode(payload).expect("a refusal");
+        assert_eq!(refusal.code, RefusalCode::Format, "{refusal}");
+        assert!(refusal.text.contains(words) && refusal.text.contains("99.0.0"), "{refusal}");
+        assert!(node.log().contains(words), "{}", node.log());
+    }
+    cluster.assert_well();
 }

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use epicepoch_core::durable::Record;
 use epicepoch_wire::bootstrap::Member;
-use epicepoch_wire::frame::{FrameKind, write_frame};
+use epicepoch_wire::frame::{FrameKind, VERSION, write_frame, write_frame_of};
 use epicepoch_wire::gossip::{Ping, Pong};
 use epicepoch_wire::hello::{Hello, LinkKind, Refusal, RefusalCode};
 use epicepoch_wire::raft_message::RaftMessage;
-use epicepoch_wire::{BootId, ClusterId, NodeId};
+use epicepoch_wire::{BootId, ClusterId, DecodeError, NodeId};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
@@ -26,7 +26,7 @@ use super::plane::{Event, Inbox};
 use super::wall::wall_ns;
 use crate::abort::AbortOnPanic;
 use crate::faults::Faults;
-use crate::framed::{FrameReader, write_frames};
+use crate::framed::{FrameError, FrameReader, write_frames};
 use crate::origins::Key;
 use crate::peers;
 use crate::peers::stream::PeerStream;
@@ -124,7 +124,16 @@ impl Accepted {
         let who = Beginner::at(Some(from.ip()), self.is_member_at(from.ip()));
         let greeting = async {
             let mut reader = FrameReader::new(peers::accept(&self.shared, stream).await?);
-            let hello = read_hello(&mut reader).await?;
+            let hello = match read_hello(&mut reader).await {
+                Ok(hello) => hello,
+                Err(NoHello::Version(version)) => {
+                    let refusal = other_version(self.shared.identity.node, version);
+                    self.tell_refused(from, NodeId(0), &refusal);
+                    self.say_to(version, &mut reader.into_stream(), &refusal).await;
+                    return None;
+                }
+                Err(NoHello::Other) => return None,
+            };
             Some((hello, reader.into_stream()))
         };
         let ended = timeout(HELLO_TIMEOUT, self.greetings.advance(who, greeting)).await;
@@ -275,6 +284,17 @@ impl Accepted {
         timeout(HELLO_TIMEOUT, write_frames(stream, &mut frames)).await.is_ok_and(|w| w.is_ok())
     }
 
+    /// Refuses a peer of another version, in frames of that version.
+    async fn say_to(&self, version: u8, stream: &mut PeerStream, refusal: &Refusal) {
+        let mut frames = Vec::new();
+        let cluster = self.shared.core.published().cluster;
+        let me = self.shared.identity.node;
+        let refused = FrameKind::Refused;
+        write_frame_of(version, &mut frames, refused, cluster, me, |out| refusal.encode(out));
+        // It may be gone.
+        let _unheard = timeout(HELLO_TIMEOUT, write_frames(stream, &mut frames)).await;
+    }
+
     fn hand_to_worker(&self, node: NodeId, hello: Hello, stream: PeerStream) {
         match stream.pack() {
             Ok(stream) => self.workers.adopt_packed_link(node, hello, stream),
@@ -355,14 +375,38 @@ enum Answer {
     Refused(Refusal),
 }
 
+/// Why the first frame of a connection is no hello.
+pub(super) enum NoHello {
+    /// It is of another version of the protocol.
+    Version(u8),
+    /// It is something else, or nothing.
+    Other,
+}
+
 /// The first frame of a connection, if it is a hello.
 pub(super) async fn read_hello(
     reader: &mut FrameReader<PeerStream>,
-) -> Option<(ClusterId, NodeId, Hello)> {
-    let (header, payload) = reader.next().await.ok()??;
+) -> Result<(ClusterId, NodeId, Hello), NoHello> {
+    let (header, payload) = match reader.next().await {
+        Ok(Some(frame)) => frame,
+        Err(FrameError::Malformed(DecodeError::Version(version))) => {
+            return Err(NoHello::Version(version));
+        }
+        Ok(None) | Err(_) => return Err(NoHello::Other),
+    };
     if header.kind != FrameKind::Hello {
-        return None;
+        return Err(NoHello::Other);
     }
-    let hello = Hello::decode(payload).ok()?;
-    Some((header.cluster, header.from, hello))
+    let hello = Hello::decode(payload).map_err(|_| NoHello::Other)?;
+    Ok((header.cluster, header.from, hello))
+}
+
+/// What a peer of another version of the protocol is told. It knows the codes of its own version, so
+/// the code is an old one, after which it tries again.
+fn other_version(me: NodeId, version: u8) -> Refusal {
+    let text = format!(
+        "node {me} speaks version {VERSION} of the peer protocol, and this peer version {version}: \
+         update the older one of the two"
+    );
+    Refusal::new(RefusalCode::NotBootstrapped, text)
 }

@@ -282,7 +282,7 @@ async fn answer(shared: Arc<NodeShared>, listener: Rc<TcpListener>, restore: Rc<
 
 async fn answer_one(shared: &NodeShared, restore: &Restore, stream: TcpStream) -> Option<()> {
     let mut reader = FrameReader::new(peers::accept(shared, stream).await?);
-    let (_, from, hello) = read_hello(&mut reader).await?;
+    let (_, from, hello) = read_hello(&mut reader).await.ok()?;
     let mut stream = reader.into_stream();
     let me = shared.identity.node;
     let mut frames = Vec::new();

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use epicepoch_core::positions::SetBack;
+use epicepoch_core::state::FORMATS;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::hello::{Hello, LinkKind, Refusal, RefusalCode};
 use epicepoch_wire::{ClusterId, HistoryId, NodeId};
@@ -106,6 +107,7 @@ pub(crate) fn check_name(shared: &NodeShared, from: NodeId, hello: &Hello) -> Re
         );
         return Err(Refusal::new(RefusalCode::WrongClusterName, text));
     }
+    check_formats(me, from, hello)?;
     // An empty directory that joins knows an address, and not whose it is.
     let is_anybody = hello.link == LinkKind::Bootstrap && hello.to == NodeId(0);
     if hello.to != me && !is_anybody || from == NodeId(0) {
@@ -115,6 +117,28 @@ pub(crate) fn check_name(shared: &NodeShared, from: NodeId, hello: &Hello) -> Re
     if from == me {
         let text = format!("node id {me} is this node's own: give every node its own NODE_ID");
         return Err(Refusal::new(RefusalCode::WrongStore, text));
+    }
+    Ok(())
+}
+
+/// Checks that a peer reads what this node writes: the replicated state, and the entries of the log.
+fn check_formats(me: NodeId, from: NodeId, hello: &Hello) -> Result<(), Refusal> {
+    let (theirs, ours) = (hello.formats, FORMATS.newest);
+    let version = &hello.version;
+    let refused = |text: String| Err(Refusal::new(RefusalCode::Format, text));
+    if theirs.newest < ours {
+        return refused(format!(
+            "node {from} is too old: it runs version {version:?} and reads formats up to {}, node {me} \
+             writes {ours}; update node {from}",
+            theirs.newest
+        ));
+    }
+    if theirs.oldest > ours {
+        return refused(format!(
+            "node {from} is too new: it runs version {version:?} and reads formats from {} on, node {me} \
+             writes {ours}; run a version between on node {from}, and update the others first",
+            theirs.oldest
+        ));
     }
     Ok(())
 }
@@ -134,6 +158,7 @@ pub(crate) fn check_welcome(
     if its_cluster != cluster {
         return Err(format!("{} belongs to another cluster, {its_cluster}", peer.raft_addr));
     }
+    check_formats(shared.identity.node, node, welcome).map_err(|refusal| refusal.text)?;
     let ours = shared.core.published().history;
     check_history(shared.identity.node, ours, welcome.history).map_err(|refusal| refusal.text)?;
     if welcome.store != peer.store {
@@ -179,4 +204,47 @@ pub(crate) fn differing_settings(shared: &NodeShared, hello: &Hello) -> Vec<Stri
     ];
     let differing = pairs.iter().filter(|(_, ours, theirs)| ours != theirs);
     differing.map(|(name, ours, theirs)| format!("{name} is {ours} here, {theirs} there")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_wire::hello::{Formats, SharedSettings};
+    use epicepoch_wire::{BootId, StoreId, StorePosition};
+
+    use super::*;
+
+    fn checked(oldest: u32, newest: u32) -> Result<(), Refusal> {
+        let hello = Hello {
+            link: LinkKind::Raft,
+            to: NodeId(1),
+            store: StoreId(2),
+            position: StorePosition(0),
+            boot: BootId(1),
+            history: HistoryId(1),
+            cluster_name: "test".into(),
+            raft_addr: "n2:1".into(),
+            client_addr: "n2:2".into(),
+            workers: 1,
+            settings: SharedSettings::default(),
+            formats: Formats { oldest, newest },
+            version: "9.9.9".into(),
+        };
+        check_formats(NodeId(1), NodeId(2), &hello)
+    }
+
+    #[test]
+    fn a_node_that_is_too_old_or_too_new_is_refused_in_words() {
+        let ours = FORMATS.newest;
+        for (oldest, newest) in [(1, ours), (ours, ours), (ours, ours + 5), (FORMATS.oldest, ours)]
+        {
+            assert_eq!(checked(oldest, newest), Ok(()), "{oldest} to {newest}");
+        }
+        for (oldest, newest, words) in
+            [(0, ours - 1, "update node 2"), (ours + 1, ours + 2, "node 2 is too new")]
+        {
+            let refusal = checked(oldest, newest).expect_err(words);
+            assert_eq!(refusal.code, RefusalCode::Format);
+            assert!(refusal.text.contains(words) && refusal.text.contains("9.9.9"), "{refusal}");
+        }
+    }
 }

@@ -13,6 +13,7 @@ use epicepoch_certs::rustls::{ClientConfig, ClientConnection, StreamOwned};
 use epicepoch_certs::{
     LivePair, LiveRoots, Pair, PemFile, client_config, node_name, peer_client_config,
 };
+use epicepoch_core::state::FORMATS;
 use epicepoch_server::config::PeerTlsMode;
 use epicepoch_wire::frame::{FrameKind, split_frame, write_frame};
 use epicepoch_wire::hello::{Hello, LinkKind, Refusal, RefusalCode, SharedSettings};
@@ -40,6 +41,8 @@ fn hello(link: LinkKind, to: u64) -> Hello {
             election_timeout_ms: 1000,
             max_n: 65_536,
         },
+        formats: FORMATS,
+        version: String::new(),
     }
 }
 
