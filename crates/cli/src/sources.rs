@@ -279,6 +279,7 @@ mod tests {
             "PEER_CERT_FILE" => &["PEER_KEY_FILE=x", "PEER_CA_FILE=x"],
             "PEER_KEY_FILE" => &["PEER_CERT_FILE=x", "PEER_CA_FILE=x"],
             "PEER_CA_FILE" => &["PEER_CERT_FILE=x", "PEER_KEY_FILE=x"],
+            "LEADER_ZONES" => &["ZONE=x"],
             _ => &[],
         };
         if setting.name != "JOIN" {
@@ -377,6 +378,8 @@ mod tests {
                 }
                 (Kind::Switch(_), _) => &["", "yes", "2", "TRUE"],
                 (_, "CLUSTER") => &["", "a b", "ä"],
+                (_, "ZONE") => &["", "a b", "a,b", "ä"],
+                (_, "LEADER_ZONES") => &["", "a,", "a,a", "a b", "ä"],
                 (_, name) if matches!(name, "DATA_DIR" | "RESTORE") || name.ends_with("_FILE") => {
                     &[""]
                 }
