@@ -12,7 +12,7 @@ use loom::sync::atomic::AtomicBool;
 use loom::sync::mpsc::{Receiver, Sender, channel};
 use loom::thread;
 
-use crate::stage::{FAR, INTERVAL_NS, NEW, identity, leader, now, published};
+use crate::stage::{FAR, INTERVAL_NS, NEW, as_read_now, identity, leader, now, published};
 
 mod atomics {
     pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -73,9 +73,14 @@ impl Leader {
 
     /// Closes the open round, confirms it, and grants it. Returns how many requests it had.
     fn turn(&mut self, wake: impl FnMut(usize)) -> usize {
+        self.turn_under(None, wake)
+    }
+
+    /// The same, with what was read too early if something was.
+    fn turn_under(&mut self, early: Option<&Shared>, wake: impl FnMut(usize)) -> usize {
         let mut rounds = Rounds::new(identity(1), WorkerId(0));
         let shared = self.shared.clone();
-        let begun = rounds.begin(|| self.close(), &shared, FAR);
+        let begun = rounds.begin(|| self.close(), early.unwrap_or(&shared), FAR);
         let (closed, confirmed) = match begun {
             Ok(_) => match rounds.poll_confirmed() {
                 Some((closed, confirmed)) => (closed, Some(confirmed)),
@@ -203,6 +208,39 @@ fn deposed() {
 #[test]
 fn a_request_that_joins_a_deposed_leaders_shared_round_is_refused() {
     loom::model(deposed);
+}
+
+/// The same, and the request joins on the thread that closes.
+fn deposed_meanwhile(is_planted: bool) {
+    let (joiners, consumer) = rounds::<SLOTS, RING>();
+    let joiners = Arc::new(joiners);
+    let mut leader = Leader::new(joiners.clone(), consumer, Plant::Nothing);
+    let has_answered = Arc::new(AtomicBool::new(false));
+    let (own, answered) = (leader.shared.clone(), has_answered.clone());
+    let voting = thread::spawn(move || {
+        own.promise.raise(NEW);
+        answered.store(true, Ordering::Release);
+        own.publish(Arc::new(published(NEW, &[1], None)));
+    });
+    let early = is_planted.then(|| as_read_now(&leader.shared));
+    let is_late = has_answered.load(Ordering::Acquire);
+    let ticket = joiners.join(1).expect("room");
+    leader.turn_under(early.as_ref(), |_| ());
+    let got = ticket.outcome().expect("told");
+    assert!(ticket.leave());
+    assert!(!(is_late && got.is_some()), "S2: a deposed leader answered");
+    voting.join().unwrap();
+}
+
+#[test]
+fn a_shared_round_is_closed_before_anything_is_read() {
+    loom::model(|| deposed_meanwhile(false));
+}
+
+#[test]
+#[should_panic(expected = "S2: a deposed leader answered")]
+fn planted_a_shared_round_that_is_closed_after_reading() {
+    loom::model(|| deposed_meanwhile(true));
 }
 
 /// One worker reads slowly while others ask again and again: its cell is not taken from it.
