@@ -6,7 +6,6 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use epicepoch_bench::http2::frame::{self, flag, kind, setting};
 use epicepoch_core::publication::EpochRange;
 use epicepoch_core::state::{Command, FORMATS, MembershipChange, MembershipStep, Owner, State};
 use epicepoch_wire::bootstrap::{Claim, Empty, Genesis, Member};
@@ -14,6 +13,7 @@ use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::frame::{FrameKind, write_frame};
 use epicepoch_wire::gossip::{Ping, Pong};
 use epicepoch_wire::hello::{Hello, LinkKind, Refusal, RefusalCode, SharedSettings};
+use epicepoch_wire::http2::frame::{self, flag, kind, setting};
 use epicepoch_wire::raft_message::{
     Configuration, EntryKind, LogEntry, MessageKind, RaftMessage, Snapshot,
 };
@@ -323,7 +323,49 @@ fn http2() -> io::Result<()> {
     frame::put(&mut bytes, kind::RST_STREAM, 0, 7, &[0, 0, 0, 7]);
     frame::put(&mut bytes, kind::WINDOW_UPDATE, 0, 0, &[0, 1, 0, 0]);
     frame::put(&mut bytes, kind::GOAWAY, 0, 0, &[0, 0, 0, 9, 0, 0, 0, 0]);
-    put("http2_answer", "farewell", &bytes)
+    put("http2_answer", "farewell", &bytes)?;
+    http2_requests()
+}
+
+/// Requests over HTTP/2: the hot one, again from the table, with a request id; others with bodies, in
+/// parts, taken back; what windows and settings say.
+fn http2_requests() -> io::Result<()> {
+    const WHOLE: u8 = flag::END_HEADERS | flag::END_STREAM;
+    let mut bytes = vec![2 | 6 << 2];
+    frame::put_settings(&mut bytes, &[(setting::INITIAL_WINDOW_SIZE, 20)]);
+    let hot = b"\x82\x86\x44\x0e/timestamp?n=2\x41\x01a";
+    frame::put(&mut bytes, kind::HEADERS, WHOLE, 1, hot);
+    frame::put(&mut bytes, kind::HEADERS, WHOLE, 3, b"\x82\x86\xbf\xbe");
+    frame::put(&mut bytes, kind::HEADERS, WHOLE, 5, b"\x82\x86\xbf\xbe");
+    let told = b"\x82\x86\xbf\xbe\0\x14epicepoch-request-id\x0242";
+    frame::put(&mut bytes, kind::HEADERS, WHOLE, 7, told);
+    put("http2_request", "hot", &bytes)?;
+    // `/timestamp` and `a:8080` in the Huffman code, a dependency, padding.
+    let coded = b"\x02\0\0\0\x05\x10\x83\x86\x04\x88\x62\x7b\x6b\x69\x1d\x48\x5a\xdf\0\0";
+    let flags = flag::END_HEADERS | flag::PADDED | flag::PRIORITY;
+    frame::put(&mut bytes, kind::HEADERS, flags, 9, coded);
+    frame::put(&mut bytes, kind::DATA, flag::PADDED, 9, b"\x02body\0\0");
+    frame::put(&mut bytes, kind::DATA, flag::END_STREAM, 9, b"body");
+    frame::put(&mut bytes, kind::HEADERS, 0, 11, b"\x83\x86\xbf\x0f\x0d");
+    frame::put(&mut bytes, kind::CONTINUATION, flag::END_HEADERS, 11, b"\x019");
+    frame::put(&mut bytes, kind::DATA, 0, 11, b"012");
+    frame::put(&mut bytes, kind::RST_STREAM, 0, 11, &[0, 0, 0, 8]);
+    frame::put(&mut bytes, kind::WINDOW_UPDATE, 0, 9, &[0, 0, 1, 0]);
+    frame::put_settings(&mut bytes, &[(setting::HEADER_TABLE_SIZE, 0)]);
+    frame::put(&mut bytes, kind::PRIORITY, 0, 13, &[0, 0, 0, 1, 16]);
+    frame::put(&mut bytes, kind::PING, 0, 0, b"12345678");
+    frame::put(&mut bytes, kind::HEADERS, WHOLE, 13, b"\x3f\x81\x1f\x82\x86\x84\x40\x01x\x01y");
+    frame::put(&mut bytes, kind::GOAWAY, 0, 0, &[0; 8]);
+    put("http2_request", "others", &bytes)?;
+    // A head that says more than it may by naming an entry again and again; then no request at all.
+    let mut long = b"\x82\x86\x84\x40\x01x\x7f\x01".to_vec();
+    long.resize(long.len() + 0x80, b'v');
+    long.resize(long.len() + 0x80, 0xbe);
+    frame::put(&mut bytes, kind::HEADERS, WHOLE, 15, &long);
+    frame::put(&mut bytes, kind::HEADERS, WHOLE, 17, b"\x82\x86");
+    frame::put(&mut bytes, kind::DATA, 0, 17, b"x");
+    frame::put(&mut bytes, kind::HEADERS, WHOLE, 17, b"\x80");
+    put("http2_request", "malformed", &bytes)
 }
 
 /// Random events to begin with: the engine finds out which of them lead somewhere.

@@ -1,6 +1,7 @@
 //! What people and other programs write: queries, settings, JSON, answers, promises. Whatever it
 //! is, it is understood or refused with a word, and what is understood is within its bounds.
 
+use std::collections::VecDeque;
 use std::path::Path;
 
 use epicepoch_bench::http1::{BODY_LEN_MAX, parse_response};
@@ -11,8 +12,10 @@ use epicepoch_client::Members;
 use epicepoch_server::config::MAX_N;
 use epicepoch_server::http::frames::FrameMeter;
 use epicepoch_server::http::hot::scan::{HotRequest, LIST_COUNT_MAX, REQUEST_LEN_MAX, Scan, scan};
+use epicepoch_server::http::http2::session::{Event as Asked, STREAMS_MAX, Session as Server};
 use epicepoch_server::http::query::{Ask, Format};
 use epicepoch_wire::http::RANGE_COUNT_MAX;
+use epicepoch_wire::http2::frame::Frame;
 
 use crate::config_file::ConfigFile;
 use crate::logging::Logging;
@@ -63,6 +66,72 @@ pub(crate) fn http2_frames(data: &[u8]) {
     for (sweep, part) in stream.chunks(FRAME_HEAD_LEN * 1_000).enumerate() {
         assert_eq!(patient.handle_read(part, sweep as u64), None, "a thousand frames a second");
     }
+}
+
+/// What a client of HTTP/2 sends behind its preface, as a node understands it. The first byte says
+/// where it is cut, which changes nothing, and how soon requests are answered. What the node says are
+/// frames, and nothing is open that was not asked for.
+pub(crate) fn http2_request(data: &[u8]) {
+    let Some(([first], bytes)) = data.split_first_chunk::<1>() else { return };
+    let (part, patience) = (usize::from(first / 4) + 1, usize::from(first % 4));
+    let whole = http2_asked(bytes, bytes.len().max(1), patience);
+    assert_eq!(whole, http2_asked(bytes, part, patience), "in parts as in one");
+    let mut said = &whole.1[..];
+    while let Ok(Some(frame)) = Frame::split(said) {
+        said = &said[frame.len()..];
+    }
+    assert!(said.is_empty(), "whole frames that a client takes");
+}
+
+/// What was asked, and what was said, of bytes that come in parts. Requests are answered when so many
+/// others wait.
+fn http2_asked(bytes: &[u8], part: usize, patience: usize) -> (Vec<String>, Vec<u8>) {
+    let mut out = Vec::new();
+    let mut server = Server::new(MAX_N.max, true, &mut out);
+    let (mut asked, mut open, mut at) = (Vec::new(), VecDeque::new(), 0);
+    for end in (0..bytes.len()).step_by(part).map(|from| (from + part).min(bytes.len())) {
+        loop {
+            let (len, event) = match server.receive(&bytes[at..end], &mut out) {
+                Ok(Some(received)) => received,
+                Ok(None) => break,
+                Err(fault) => {
+                    server.end(fault, &mut out);
+                    asked.push(format!("{fault:?}"));
+                    return (asked, out);
+                }
+            };
+            at += len;
+            match &event {
+                Asked::Hot { id } => {
+                    let hot = server.hot().expect("what is hot was decoded");
+                    let Ask { count, format } = hot.ask;
+                    let is_within = match format {
+                        Format::Binary => count <= LIST_COUNT_MAX,
+                        Format::Range => count <= RANGE_COUNT_MAX,
+                        Format::Json => false,
+                    };
+                    assert!(count >= 1 && is_within && hot.request_id.len() <= 128);
+                    asked.push(format!("{hot:?}"));
+                    open.push_back(*id);
+                }
+                Asked::Request { id, .. } | Asked::TooLong { id } => open.push_back(*id),
+                Asked::Reset { id } => open.retain(|other| other != id),
+                Asked::Data { id, .. } => assert!(open.contains(id), "a part of what is open"),
+                Asked::Nothing | Asked::Window | Asked::Table(_) => {}
+            }
+            asked.push(format!("{event:?}"));
+            assert_eq!(server.open(), open.len(), "{asked:?}");
+            assert!(open.len() <= STREAMS_MAX, "streams within their limit");
+            if open.len() > patience
+                && let Some(id) = open.pop_front()
+                && server.spend_all(id, 16) != Some(true)
+            {
+                assert!(server.spend(id, 1 << 20).expect("it is open") <= 1 << 20);
+                server.finish(id, &mut out);
+            }
+        }
+    }
+    (asked, out)
 }
 
 /// Bytes that are counted for each input, so that most of them are floods.

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use epicepoch_bench::http2::frame::{self, flag, kind};
 use epicepoch_bench::http2::session::STREAM_WINDOW;
 use epicepoch_bench::run::{self, Arrivals, Pace, RunConfig, Target, Transport};
 use epicepoch_bench::text;
+use epicepoch_wire::http2::frame::{self, flag, kind};
 use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
 use http::Response;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -1,9 +1,9 @@
 //! The client's half of HTTP/2, fed with scripted bytes: what it makes of them, what it sends, and
 //! how it ends when the peer does not do as it must.
 
-use epicepoch_bench::http2::frame::{self, Frame, ID_MAX, code, flag, kind, setting};
 use epicepoch_bench::http2::session::{CONNECTION_WINDOW, SPAN_MAX, STREAM_WINDOW};
 use epicepoch_bench::http2::{Event, Request, Session, SessionError};
+use epicepoch_wire::http2::frame::{self, Frame, ID_MAX, code, flag, kind, setting};
 
 /// A session and what the peer writes to it.
 struct Script {

@@ -4,6 +4,7 @@
 //! - [`timestamp`]: the 16-byte hybrid timestamp, ranges of it, and its relation to wall time.
 //! - [`id`]: newtypes for every number that has a meaning.
 //! - [`http`]: paths, header names and error codes of the HTTP interface.
+//! - [`http2`]: frames and header blocks of HTTP/2.
 //! - [`frame`]: the frame that peers speak: header, limits, checksum.
 //! - [`hello`]: who is at the other end of a peer connection, and why it may be refused.
 //! - [`native`]: the protocol of clients that want more than HTTP gives.
@@ -22,6 +23,7 @@ pub mod frame;
 pub mod gossip;
 pub mod hello;
 pub mod http;
+pub mod http2;
 pub mod id;
 pub mod native;
 pub mod raft_message;

@@ -3,15 +3,12 @@
 //! looked at in the buffer they were read into, and nothing is allocated for either.
 //!
 //! - [`session`]: the connection and its streams: bytes in, answers out. No socket, no clock.
-//! - [`frame`]: what a connection consists of.
-//! - [`hpack`]: header blocks (RFC 7541); `huffman`: the strings in them.
+//! - `request`: the header block of the request.
 //!
 //! It never retries and never sends a body.
 
-pub mod frame;
-pub mod hpack;
-mod huffman;
+mod request;
 pub mod session;
 
-pub use hpack::Request;
+pub use request::Request;
 pub use session::{Answer, Event, Session, SessionError};

@@ -7,10 +7,11 @@
 use std::collections::VecDeque;
 
 use epicepoch_wire::http::{HEADER_ERROR, HEADER_LEADER};
+use epicepoch_wire::http2::frame::{self, Frame, ID_MAX, TooLong, code, flag, kind, setting};
+use epicepoch_wire::http2::hpack::{Decoder, HpackError};
 use thiserror::Error;
 
-use super::frame::{self, Frame, ID_MAX, TooLong, code, flag, kind, setting};
-use super::hpack::{Decoder, HpackError, Request};
+use super::request::Request;
 
 /// Bytes of one answer that may come: the largest `n` fits, so that a stream needs no update.
 pub const STREAM_WINDOW: u32 = 2 << 20;

@@ -3,7 +3,7 @@
 
 use thiserror::Error;
 
-use crate::http2::hpack::{self, HpackError};
+use epicepoch_wire::http2::hpack::{self, HpackError};
 
 /// Why a header section cannot be decoded.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -35,12 +35,12 @@ pub fn request(path: &str, authority: &str, authorization: Option<&str>) -> Vec<
     let mut section = vec![0, 0, INDEXED | METHOD_GET, INDEXED | SCHEME_HTTPS];
     for (name, value) in [(AUTHORITY, authority), (PATH, path)] {
         section.push(NAMED | name);
-        hpack::put_string(&mut section, value);
+        hpack::put_string(&mut section, value.as_bytes());
     }
     if let Some(value) = authorization {
         // Its index is larger than the prefix of the name.
         section.extend([NAMED | NAMED_MAX, AUTHORIZATION - NAMED_MAX]);
-        hpack::put_string(&mut section, value);
+        hpack::put_string(&mut section, value.as_bytes());
     }
     section
 }

@@ -4,12 +4,12 @@ use std::io;
 use std::time::Instant;
 
 use epicepoch_client::dial::Alpn;
+use epicepoch_wire::http2::frame::{HEAD_LEN, PAYLOAD_LEN_MAX};
 
 use super::channel::Channel;
 use super::lane::{Answer, Lane, Next};
 use super::ledger::Sent;
 use super::pipe::{Protocol, Useless};
-use crate::http2::frame::{HEAD_LEN, PAYLOAD_LEN_MAX};
 use crate::http2::{Event, Request, Session, SessionError};
 
 /// A connection with its streams.

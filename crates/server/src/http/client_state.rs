@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use super::frames::{Abuse, FrameMeter, PREFACE};
 use crate::config::Limits;
 use crate::origins::ConnectionPermit;
 use crate::rights::{Caller, Port};
@@ -16,8 +15,7 @@ use crate::shared::NodeClock;
 /// Sweeps of silence after which a connection gives back the memory that it grew to: a busy one
 /// would ask for it again.
 const GIVE_BACK_AFTER: u64 = 2;
-/// Streams at once beyond which a connection of HTTP/2 has grown: it keeps some 50 KiB, and 360 after
-/// as many as it may have.
+/// Streams at once beyond which a connection of HTTP/3 has grown, and keeps what they took.
 const GROWN_STREAMS: u32 = 16;
 /// Time between two looks at all connections.
 pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -48,11 +46,10 @@ pub(crate) struct ClientState {
     /// Whether what its address asks is limited.
     is_rated: bool,
     sweeps: Rc<Cell<u64>>,
-    /// Requests that are being answered.
+    /// Requests that the service is answering.
     in_flight: Cell<u32>,
-    speaks: Cell<Speaks>,
-    /// For HTTP/2.
-    frames: RefCell<Option<Box<FrameMeter>>>,
+    /// Requests that are being answered beside it.
+    hot_in_flight: Cell<u32>,
     pub(super) is_native: Cell<bool>,
     /// When a request last came or was answered, or the socket last took bytes.
     active_at: Cell<u64>,
@@ -60,6 +57,8 @@ pub(crate) struct ClientState {
     head_at: Cell<Option<u64>>,
     /// The client has closed its side, or the connection broke.
     pub(super) has_ended: Cell<bool>,
+    /// Whatever many requests take is given back.
+    pub(super) keeps_little: Cell<bool>,
     /// Most requests that were answered at once.
     in_flight_peak: Cell<u32>,
     /// The sweep found that it holds much for nothing: it is to end as if the node stopped.
@@ -81,13 +80,13 @@ impl ClientState {
             is_rated: permit.has_rate(),
             permit,
             in_flight: Cell::default(),
-            speaks: Cell::default(),
-            frames: RefCell::default(),
+            hot_in_flight: Cell::default(),
             is_native: Cell::default(),
             active_at: Cell::new(sweeps.get()),
             // The first byte belongs to the first head.
             head_at: Cell::new(Some(sweeps.get())),
             has_ended: Cell::default(),
+            keeps_little: Cell::default(),
             in_flight_peak: Cell::default(),
             is_retired: Cell::default(),
             gives_back: Cell::default(),
@@ -124,7 +123,8 @@ impl ClientState {
         self.head_at.set(Some(self.sweeps.get()));
     }
 
-    /// Notes that the hello of a native client has come whole.
+    /// Notes that the hello of a native client has come whole, or the head of the first frame of one
+    /// of HTTP/2. From here on it may be silent.
     pub(crate) fn end_hello(&self) {
         self.head_at.set(None);
         self.active_at.set(self.sweeps.get());
@@ -134,8 +134,6 @@ impl ClientState {
     /// whether what is left is the beginning of another.
     pub(crate) fn note_requests(&self, has_taken: bool, is_in_head: bool) {
         if has_taken {
-            // From here on it is HTTP/1.1, whatever comes.
-            self.speaks.set(Speaks::Http1);
             self.active_at.set(self.sweeps.get());
             self.head_at.set(None);
         }
@@ -144,9 +142,9 @@ impl ClientState {
         }
     }
 
-    /// Notes how many requests of a native client, or on the hot path, are being answered.
-    pub(crate) fn set_in_flight(&self, requests: u32) {
-        if self.in_flight.replace(requests) != requests {
+    /// Notes how many requests of a native client, or on a hot path, are being answered.
+    pub(crate) fn set_hot_in_flight(&self, requests: u32) {
+        if self.hot_in_flight.replace(requests) != requests {
             self.active_at.set(self.sweeps.get());
         }
     }
@@ -156,53 +154,17 @@ impl ClientState {
         self.has_ended.set(true);
     }
 
-    /// Notes bytes that were read; none at the end. Says how a client of HTTP/2 has gone too far.
-    pub(super) fn handle_read(&self, bytes: &[u8]) -> Option<Abuse> {
+    /// Notes bytes that were read for hyper; none at the end.
+    pub(super) fn handle_read(&self, bytes: &[u8]) {
         if bytes.is_empty() {
             self.has_ended.set(true);
-            return None;
+            return;
         }
-        let rest = self.recognize(bytes);
-        if self.speaks.get() == Speaks::Http2 {
-            let mut frames = self.frames.borrow_mut();
-            let frames = frames
-                .get_or_insert_with(|| Box::new(FrameMeter::new(PREFACE.len(), self.sweeps.get())));
-            if frames.has_begun() {
-                return frames.handle_read(rest, self.sweeps.get());
-            }
-            let abuse = frames.handle_read(rest, self.sweeps.get());
-            if frames.has_begun() {
-                // What is like a head has come. From here on it may be silent.
-                self.head_at.set(None);
-                self.active_at.set(self.sweeps.get());
-            }
-            return abuse;
-        }
-        // Reading alone is no activity: a client that sends frames and takes nothing off its socket
-        // would never be idle. A ping counts by the answer to it, once the socket took that.
-        if self.in_flight.get() == 0 && self.head_at.get().is_none() {
+        // Reading alone is no activity: a client that sends and takes nothing off its socket would
+        // never be idle. A ping counts by the answer to it, once the socket took that.
+        if self.in_flight() == 0 && self.head_at.get().is_none() {
             self.head_at.set(Some(self.sweeps.get()));
         }
-        None
-    }
-
-    /// Tells HTTP/2 by its whole preface, as hyper does, wherever it is cut; returns what is behind.
-    fn recognize<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
-        let mut rest = bytes;
-        while let Speaks::Unknown { matched } = self.speaks.get()
-            && let Some((first, behind)) = rest.split_first()
-        {
-            let matched = matched + 1;
-            self.speaks.set(if PREFACE.get(matched - 1) != Some(first) {
-                Speaks::Http1
-            } else if matched == PREFACE.len() {
-                Speaks::Http2
-            } else {
-                Speaks::Unknown { matched }
-            });
-            rest = behind;
-        }
-        rest
     }
 
     /// Notes that the socket took bytes: the client reads, or its window still has room.
@@ -210,36 +172,29 @@ impl ClientState {
         self.active_at.set(self.sweeps.get());
     }
 
-    /// The same, for what hyper writes: how many.
-    pub(super) fn handle_written(&self, bytes: usize) {
-        self.handle_write();
-        if let Some(frames) = self.frames.borrow().as_ref() {
-            frames.note_written(bytes);
-        }
-    }
-
     /// Whether the client has been silent, or in the middle of a request's head, for too long. A
     /// request that is being answered has a deadline of its own.
     pub(super) fn is_overdue(&self, patience: Patience) -> bool {
         let is_past = |since: u64, limit: u64| self.sweeps.get() - since > limit;
         let is_slow = self.head_at.get().is_some_and(|since| is_past(since, patience.head));
-        self.in_flight.get() == 0 && (is_slow || is_past(self.active_at.get(), patience.idle))
+        self.in_flight() == 0 && (is_slow || is_past(self.active_at.get(), patience.idle))
     }
 
     /// Has the connection give back the memory that it grew to, once it has begun to be silent.
     pub(super) fn note_sweep(&self) {
         let silence = self.sweeps.get() - self.active_at.get();
-        if silence == GIVE_BACK_AFTER && self.in_flight.get() == 0 {
+        if silence == GIVE_BACK_AFTER && self.in_flight() == 0 {
             self.gives_back.set(true);
             self.wake();
         }
     }
 
-    /// Whether it is silent, and holds memory for many streams of HTTP/2, which nothing but its end
+    /// Whether it is silent, and holds memory for many streams of HTTP/3, which nothing but its end
     /// gives back.
     pub(super) fn is_grown(&self) -> bool {
         let is_silent = self.sweeps.get() - self.active_at.get() >= GIVE_BACK_AFTER;
-        is_silent && self.in_flight.get() == 0 && self.in_flight_peak.get() > GROWN_STREAMS
+        let has_grown = !self.keeps_little.get() && self.in_flight_peak.get() > GROWN_STREAMS;
+        is_silent && self.in_flight() == 0 && has_grown
     }
 
     /// Ends it as if the node stopped, and at once where its client has not taken that to heart.
@@ -269,7 +224,12 @@ impl ClientState {
 
     /// How many requests are being answered.
     pub(super) fn in_flight(&self) -> u32 {
-        self.in_flight.get()
+        self.in_flight.get() + self.hot_in_flight.get()
+    }
+
+    /// The time, in sweeps.
+    pub(super) fn sweeps(&self) -> u64 {
+        self.sweeps.get()
     }
 
     /// Notes who is to be woken.
@@ -285,23 +245,6 @@ impl ClientState {
         if let Some(waker) = self.waker.borrow().as_ref() {
             waker.wake_by_ref();
         }
-    }
-}
-
-/// What a connection that is not native has been found to speak.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Speaks {
-    /// So many bytes have come, all of them of the preface of HTTP/2.
-    Unknown {
-        matched: usize,
-    },
-    Http1,
-    Http2,
-}
-
-impl Default for Speaks {
-    fn default() -> Self {
-        Self::Unknown { matched: 0 }
     }
 }
 
@@ -403,45 +346,48 @@ mod tests {
     }
 
     #[test]
-    fn an_http2_client_that_only_pings_is_kept() {
+    fn an_http2_client_that_only_pings_is_kept_while_it_takes_the_answers() {
+        let silent = Fixture::new();
+        assert!(silent.is_overdue_after(11), "SETTINGS belong to the beginning");
         let pinging = Fixture::new();
-        pinging.state.handle_read(PREFACE);
-        assert!(pinging.is_overdue_after(11), "SETTINGS belong to the beginning");
-        let pinging = Fixture::new();
-        pinging.state.handle_read(PREFACE);
-        pinging.state.handle_read(&[0; 9]);
+        pinging.state.end_hello();
         for _ in 0..10 {
             assert!(!pinging.is_overdue_after(100));
-            pinging.state.handle_read(b"a ping");
             pinging.state.handle_write();
         }
         assert!(pinging.is_overdue_after(121));
     }
 
     #[test]
-    fn http2_is_told_wherever_its_preface_is_cut() {
-        let ping = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
-        for cut in 1..PREFACE.len() {
-            let flooding = Fixture::new();
-            let parts = [&PREFACE[..cut], &PREFACE[cut..], &ping.repeat(20_000)];
-            let found: Vec<_> = parts.iter().map(|it| flooding.state.handle_read(it)).collect();
-            assert_eq!(found, [None, None, Some(Abuse::Pings)], "{cut}");
-        }
-        let other = Fixture::new();
-        for bytes in [&b"P"[..], b"R", b"O", &ping.repeat(20_000)] {
-            assert_eq!(other.state.handle_read(bytes), None);
-        }
+    fn a_connection_that_had_many_requests_at_once_has_grown_once_it_is_silent() {
+        let grown = |requests: u32, keeps_little: bool| {
+            let busy = Fixture::new();
+            busy.state.keeps_little.set(keeps_little);
+            let begun: Vec<_> = (0..requests).map(|_| ClientState::begin(&busy.state)).collect();
+            assert!(!busy.is_overdue_after(GIVE_BACK_AFTER) && !busy.state.is_grown());
+            drop(begun);
+            assert!(!busy.state.is_grown(), "it was busy a moment ago");
+            assert!(!busy.is_overdue_after(GIVE_BACK_AFTER));
+            busy.state.is_grown()
+        };
+        assert_eq!([grown(17, false), grown(16, false), grown(17, true)], [true, false, false]);
+        let asked = Fixture::new();
+        asked.state.retire();
+        assert!(asked.state.is_retired.get() && !asked.state.is_cut.get());
+        asked.state.retire();
+        assert!(asked.state.is_cut.get(), "it was asked, and has stayed");
     }
 
     #[test]
-    fn an_http2_client_that_sends_frames_but_reads_none_is_overdue() {
-        let deaf = Fixture::new();
-        deaf.state.handle_read(PREFACE);
-        deaf.state.handle_read(&[0; 9]);
-        drop(ClientState::begin(&deaf.state));
-        assert!(!deaf.is_overdue_after(100));
-        deaf.state.handle_read(b"a frame");
-        assert!(deaf.is_overdue_after(21));
+    fn a_request_of_either_kind_is_in_flight() {
+        let busy = Fixture::new();
+        busy.state.set_hot_in_flight(3);
+        let other = ClientState::begin(&busy.state);
+        assert_eq!(busy.state.in_flight(), 4);
+        busy.state.set_hot_in_flight(0);
+        assert!(!busy.is_overdue_after(1000));
+        drop(other);
+        assert_eq!(busy.state.in_flight(), 0);
     }
 
     #[test]

@@ -1,11 +1,10 @@
 //! Clients' connections: limits, idle time, and how they end. HTTP and the native protocol are told
-//! apart by the first bytes. HTTP begins on the hot path, and hyper goes on with what that does not
-//! know, which is h2c and everything of HTTP/1.1 but one request. One sweep per worker looks for
+//! apart by the first bytes. HTTP/1.1 begins on the hot path, and hyper goes on with what that does
+//! not know, which is everything but one request. One sweep per worker looks for
 //! connections that are idle or stuck, so that a request costs no timer.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
@@ -16,17 +15,16 @@ use std::time::Duration;
 
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::{self, ErrorFrame};
-use hyper::rt::Executor;
+use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
-use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
 use super::client_state::{ClientState, Patience, SWEEP_INTERVAL};
-use super::frames::Abuse;
 use super::hot;
+use super::http2;
 use super::opening::{OPENING_LEN, Opening, is_tls};
 use super::service::NodeService;
 use crate::native::connection::{Common, Connection};
@@ -43,18 +41,8 @@ const HEADERS_MAX: usize = 100;
 /// Bytes of a request's head at most, and of answers that wait to be written. A request here is
 /// a few hundred bytes; proxies add some.
 const HEAD_LEN_MAX: usize = 16 << 10;
-/// Requests of one HTTP/2 connection that may be open at once.
-const STREAMS_MAX: u32 = 256;
-/// Bytes of answers that one HTTP/2 stream may buffer for a client that does not read.
-const STREAM_BUFFER_LEN_MAX: usize = 32 << 10;
-/// Silent connections of HTTP/2 of one worker that have grown and are kept: 90 MB at most.
+/// Silent connections of HTTP/3 of one worker that have grown and are kept.
 const GROWN_MAX: usize = 256;
-/// Streams that a client may reset before they were looked at, after which it is sent away
-/// (CVE-2023-44487).
-const RESETS_PENDING_MAX: usize = 64;
-/// Streams that this node may reset for a client's errors, after which it is sent away
-/// (CVE-2025-8671).
-const RESETS_LOCAL_MAX: usize = 64;
 /// Time for which what a refused client still sends is read and dropped, so that it can read why
 /// it was refused instead of a reset.
 const LINGER_TIME_MAX: Duration = Duration::from_secs(1);
@@ -69,13 +57,12 @@ const LINGER_LEN_MAX: u64 = 4 << 20;
 pub(crate) struct Clients {
     sequencer: Rc<Sequencer>,
     turns: Arc<Turns>,
-    /// HTTP from the first byte of a connection on.
-    protocol: auto::Builder<LocalExecutor>,
-    /// HTTP/1.1 behind requests that were answered already.
-    protocol_http1: auto::Builder<LocalExecutor>,
+    /// HTTP/1.1 as hyper is to speak it.
+    protocol: http1::Builder,
     native: Rc<Common>,
     handshakes: Handshakes,
     hot: Rc<hot::connection::Common>,
+    http2: Rc<http2::connection::Common>,
     connections: RefCell<BTreeMap<u64, Rc<ClientState>>>,
     next: Cell<u64>,
     /// Sweeps so far: time, as connections count it.
@@ -93,10 +80,10 @@ impl Clients {
             native: Common::new(sequencer.clone()),
             handshakes: Handshakes::default(),
             hot: hot::connection::Common::new(sequencer.clone()),
+            http2: http2::connection::Common::new(sequencer.clone()),
             patience: Patience::new(&sequencer.shared.config.limits),
             sequencer,
             protocol: protocol(),
-            protocol_http1: protocol().http1_only(),
             connections: RefCell::default(),
             next: Cell::default(),
             sweeps: Rc::default(),
@@ -133,7 +120,10 @@ impl Clients {
                 Some(Opening::Native) => clients.serve_native(&state, &stream).await,
                 // Operators ask for nothing that is hot.
                 Some(Opening::Http) if caller.port == Port::Operations => {
-                    Box::pin(clients.serve(&state, stream.clone(), Vec::new(), true)).await;
+                    Box::pin(clients.serve(&state, stream.clone(), Vec::new())).await;
+                }
+                Some(Opening::Http2) => {
+                    Box::pin(clients.serve_http2(&state, stream.clone())).await;
                 }
                 Some(Opening::Http) => clients.serve_hot(&state, stream.clone()).await,
                 Some(Opening::Foreign) | None => {}
@@ -336,9 +326,9 @@ impl Clients {
             .await
         {
             Ok(End::Over) => {}
-            Ok(End::HandOver { unread, is_beginning }) => {
+            Ok(End::HandOver(unread)) => {
                 // Apart, since hyper's part of a connection is large and most need none.
-                Box::pin(self.serve(state, stream, unread, is_beginning)).await;
+                Box::pin(self.serve(state, stream, unread)).await;
             }
             Err(error) => {
                 state.has_ended.set(true);
@@ -347,32 +337,40 @@ impl Clients {
         }
     }
 
-    /// Serves what is not hot, from the bytes on that were read and not answered.
-    async fn serve(
-        &self,
-        state: &Rc<ClientState>,
-        stream: Rc<RefCell<Socket>>,
-        unread: Vec<u8>,
-        is_beginning: bool,
-    ) {
-        // Behind a request of HTTP/1.1 there is no preface of HTTP/2.
-        let protocol = if is_beginning { &self.protocol } else { &self.protocol_http1 };
-        let sequencer = self.sequencer.clone();
-        let stream = ClientStream { stream, unread, state: state.clone(), sequencer };
+    async fn serve_http2(&self, state: &Rc<ClientState>, stream: Rc<RefCell<Socket>>) {
+        use http2::connection::{Connection, End};
+        let connection = Connection::new(self.http2.clone(), state.clone());
+        let poll = |connection: &mut Connection, context: &mut Context<'_>| {
+            connection.poll(context, &mut stream.borrow_mut())
+        };
+        match self
+            .until_over(state, connection, Connection::close, Connection::give_back, poll)
+            .await
+        {
+            Ok(End::Over) => {}
+            // It began like HTTP/2, as `POST` does.
+            Ok(End::Foreign(unread)) => Box::pin(self.serve(state, stream, unread)).await,
+            Err(error) => {
+                state.has_ended.set(true);
+                tracing::debug!(%error, "a client's connection ended with an error");
+            }
+        }
+    }
+
+    /// Serves what is not hot of HTTP/1.1, from the bytes on that were read and not answered.
+    async fn serve(&self, state: &Rc<ClientState>, stream: Rc<RefCell<Socket>>, unread: Vec<u8>) {
+        type Served<'a> = Pin<&'a mut http1::Connection<TokioIo<ClientStream>, NodeService>>;
+        let stream = ClientStream { stream, unread, state: state.clone() };
         let io = TokioIo::new(stream);
         let service = NodeService::new(self.sequencer.clone(), state.clone());
-        let connection = pin!(protocol.serve_connection(io, service));
-        let close = |connection: &mut Pin<&mut auto::Connection<'_, _, _, _>>| {
-            connection.as_mut().graceful_shutdown();
+        let connection = pin!(self.protocol.serve_connection(io, service));
+        let close = |connection: &mut Served<'_>| connection.as_mut().graceful_shutdown();
+        let poll = |connection: &mut Served<'_>, context: &mut Context<'_>| {
+            connection.as_mut().poll(context)
         };
-        let poll = |connection: &mut Pin<&mut auto::Connection<'_, _, _, _>>,
-                    context: &mut Context<'_>| connection.as_mut().poll(context);
         // What hyper has grown to it keeps.
         let result = self.until_over(state, connection, close, |_| {}, poll).await;
         if let Err(error) = result {
-            if let Some(abuse) = abuse_of(&*error) {
-                self.sequencer.metrics().count_abuse(abuse);
-            }
             tracing::debug!(%error, "a client's connection ended with an error");
         }
     }
@@ -423,13 +421,12 @@ impl Clients {
     }
 }
 
-/// HTTP as hyper is to speak it.
-fn protocol() -> auto::Builder<LocalExecutor> {
-    let mut protocol = auto::Builder::new(LocalExecutor);
+/// HTTP/1.1 as hyper is to speak it.
+fn protocol() -> http1::Builder {
+    let mut protocol = http1::Builder::new();
     // Not `pipeline_flush`: with it hyper buffers answers without a limit, and keeps an answer,
     // or the reason of a refusal, back while the start of another request waits behind it.
     protocol
-        .http1()
         // A client may say that it sends no more and still wait for its answers. So one that
         // vanishes is noticed at the next write only: until then, at most until the request's
         // deadline, it keeps its place.
@@ -439,13 +436,6 @@ fn protocol() -> auto::Builder<LocalExecutor> {
         .max_buf_size(HEAD_LEN_MAX)
         // The sweep does it, without a timer for every request.
         .header_read_timeout(None);
-    protocol
-        .http2()
-        .max_concurrent_streams(STREAMS_MAX)
-        .max_header_list_size(HEAD_LEN_MAX as u32)
-        .max_send_buf_size(STREAM_BUFFER_LEN_MAX)
-        .max_pending_accept_reset_streams(RESETS_PENDING_MAX)
-        .max_local_error_reset_streams(RESETS_LOCAL_MAX);
     protocol
 }
 
@@ -491,35 +481,6 @@ struct ClientStream {
     /// What was read before, and comes first.
     unread: Vec<u8>,
     state: Rc<ClientState>,
-    sequencer: Rc<Sequencer>,
-}
-
-impl ClientStream {
-    /// Notes bytes that were read.
-    ///
-    /// # Errors
-    /// When the client has gone too far: its connection ends.
-    fn note_read(&self, bytes: &[u8]) -> io::Result<()> {
-        let Some(abuse) = self.state.handle_read(bytes) else { return Ok(()) };
-        self.state.has_ended.set(true);
-        self.sequencer.metrics().count_abuse(abuse);
-        Err(io::Error::new(io::ErrorKind::ConnectionAborted, "too many frames of HTTP/2"))
-    }
-}
-
-/// Why h2 has sent a client away, if it has.
-fn abuse_of(error: &(dyn Error + 'static)) -> Option<Abuse> {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        if let Some(error) = error.downcast_ref::<h2::Error>() {
-            return match error.reason()? {
-                h2::Reason::ENHANCE_YOUR_CALM => Some(Abuse::Calm),
-                _ => error.is_library().then_some(Abuse::Protocol),
-            };
-        }
-        cause = error.source();
-    }
-    None
 }
 
 impl AsyncRead for ClientStream {
@@ -533,16 +494,15 @@ impl AsyncRead for ClientStream {
             let length = self.unread.len().min(buffer.remaining());
             buffer.put_slice(&self.unread[..length]);
             self.unread.drain(..length);
-            return Poll::Ready(self.note_read(&buffer.filled()[before..]));
+            self.state.handle_read(&buffer.filled()[before..]);
+            return Poll::Ready(Ok(()));
         }
         let result = ready!(Pin::new(&mut *self.stream.borrow_mut()).poll_read(context, buffer));
-        Poll::Ready(match result {
-            Ok(()) => self.note_read(&buffer.filled()[before..]),
-            Err(error) => {
-                self.state.has_ended.set(true);
-                Err(error)
-            }
-        })
+        match &result {
+            Ok(()) => self.state.handle_read(&buffer.filled()[before..]),
+            Err(_) => self.state.has_ended.set(true),
+        }
+        Poll::Ready(result)
     }
 }
 
@@ -553,8 +513,8 @@ impl AsyncWrite for ClientStream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut *self.stream.borrow_mut()).poll_write(context, bytes);
-        if let Poll::Ready(Ok(length)) = written {
-            self.state.handle_written(length);
+        if let Poll::Ready(Ok(_)) = written {
+            self.state.handle_write();
         }
         written
     }
@@ -565,8 +525,8 @@ impl AsyncWrite for ClientStream {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut *self.stream.borrow_mut()).poll_write_vectored(context, slices);
-        if let Poll::Ready(Ok(length)) = written {
-            self.state.handle_written(length);
+        if let Poll::Ready(Ok(_)) = written {
+            self.state.handle_write();
         }
         written
     }
@@ -581,15 +541,5 @@ impl AsyncWrite for ClientStream {
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut *self.stream.borrow_mut()).poll_shutdown(context)
-    }
-}
-
-/// Runs the streams of an HTTP/2 connection on the worker that accepted it.
-#[derive(Clone, Copy, Debug)]
-struct LocalExecutor;
-
-impl<F: Future<Output: 'static> + 'static> Executor<F> for LocalExecutor {
-    fn execute(&self, future: F) {
-        spawn_local(future);
     }
 }

@@ -1,18 +1,16 @@
 //! What an HTTP/2 client makes its node do beside answering, counted frame by frame as it is read.
 //! Floods of frames that cost the sender little (RFC 9113, 10.5; CVE-2019-9511 to 9518,
 //! CVE-2023-44487, CVE-2024-27316) all look the same from here: many frames, and few bytes that
-//! the client takes for them. h2 bounds some of them, and what each may hold in memory; this bounds
-//! what all of them may cost in time. It holds back nothing, and reads heads of frames only.
+//! the client takes for them. The protocol itself bounds some of them, and what each may hold in
+//! memory ([`super::http2::session`]); this bounds what all of them may cost in time. It holds back nothing, and reads heads of frames only.
 //!
 //! Every frame is a debt, every byte that the client takes pays some of it back, and so does time.
 //! A client that asks and reads its answers never owes anything.
 
 use std::cell::Cell;
 
-/// Bytes in front of a frame's payload.
-const HEAD_LEN: usize = 9;
-/// What comes in front of the first frame, section 3.4.
-pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+use epicepoch_wire::http2::frame::{HEAD_LEN, PREFACE, flag::END_STREAM, kind};
+
 /// What the head of a request, or of its trailers, costs; a part of its body; more of a window.
 const COST_REQUEST: u32 = 1;
 /// What any other frame costs, and a part of a body that is empty and not the last.
@@ -24,20 +22,6 @@ const BYTES_PER_CREDIT: u32 = 16;
 const DEBT_MAX: u32 = 20_000;
 /// What a second pays back: less than 1 % of a processor.
 const CREDIT_PER_SWEEP: u32 = 5_000;
-
-/// Kinds of frames, section 6.
-mod kind {
-    pub(super) const DATA: u8 = 0;
-    pub(super) const HEADERS: u8 = 1;
-    pub(super) const RST_STREAM: u8 = 3;
-    pub(super) const SETTINGS: u8 = 4;
-    pub(super) const PING: u8 = 6;
-    pub(super) const WINDOW_UPDATE: u8 = 8;
-    pub(super) const CONTINUATION: u8 = 9;
-}
-
-/// DATA: the last of its stream.
-const END_STREAM: u8 = 1;
 
 /// What a client that was sent away had sent last, or how else it went too far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +43,7 @@ pub enum Abuse {
     Continuations,
     /// Frames that mean nothing here.
     Other,
-    /// One of the bounds of h2, which has told the client to be calm.
+    /// Beyond one of the bounds of a session, which has told it to be calm.
     Calm,
     /// A frame that the protocol forbids, or none at all.
     Protocol,

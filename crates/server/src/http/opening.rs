@@ -1,6 +1,7 @@
 //! What a connection begins with: the native protocol, HTTP, or neither. It looks at bytes that
 //! stay where they are, and never reads one.
 
+use epicepoch_wire::http2::frame::PREFACE;
 use epicepoch_wire::native;
 
 use crate::tls::socket::AHEAD_LEN_MAX;
@@ -20,6 +21,8 @@ pub(super) enum Opening {
     Native,
     /// HTTP of some version, or what hyper refuses with a 400.
     Http,
+    /// HTTP/2, as far as its bytes have come.
+    Http2,
     /// A line of text that names no version of HTTP. It is no request of HTTP/1.1, and an invalid
     /// preface of HTTP/2, after which the connection must end (RFC 9113, 3.4).
     Foreign,
@@ -37,6 +40,9 @@ impl Opening {
         let first = *bytes.first()?;
         if first == native::FIRST_BYTE {
             return Some(Self::Native);
+        }
+        if PREFACE.starts_with(bytes) || bytes.starts_with(PREFACE) {
+            return Some(Self::Http2);
         }
         let line = bytes.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default();
         let text = line.strip_suffix(b"\r\n").unwrap_or_default();
@@ -61,7 +67,11 @@ mod tests {
             (b"GET /timestamp HTTP/1.1\r\n", Some(Opening::Http)),
             (b"GET /timestamp HTTP/9\r\n", Some(Opening::Http)),
             (b"\r\nGET /timestamp HTTP/1.1\r\n", Some(Opening::Http)),
-            (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Some(Opening::Http)),
+            (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Some(Opening::Http2)),
+            (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0", Some(Opening::Http2)),
+            (b"P", Some(Opening::Http2)),
+            (b"POST", Some(Opening::Http)),
+            (b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n", Some(Opening::Http)),
             (b"\x16\x03\x01 hello\r\n", Some(Opening::Http)),
             (b"INVALID CONNECTION PREF", Some(Opening::Http)),
             (b"INVALID CONNECTION PREFACE\r\n\r\n", Some(Opening::Foreign)),

@@ -417,7 +417,7 @@ impl Connection {
     }
 
     fn note_in_flight(&self) {
-        self.state.set_in_flight(self.waiting.len() as u32);
+        self.state.set_hot_in_flight(self.waiting.len() as u32);
     }
 }
 

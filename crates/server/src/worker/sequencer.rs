@@ -386,6 +386,19 @@ impl Ticket {
     pub(crate) fn requests(&self) -> u32 {
         self.requests
     }
+
+    /// Gives the place of one request back, whose client has gone. Returns whether it was the last:
+    /// then the ticket is to be dropped.
+    ///
+    /// # Panics
+    /// When none is left.
+    pub(crate) fn give_one_back(&mut self) -> bool {
+        assert!(self.requests > 0, "a place was given back twice");
+        self.requests -= 1;
+        self.sequencer.places.give_back(1);
+        self.sequencer.count_waiting(|own| own - 1);
+        self.requests == 0
+    }
 }
 
 impl Future for Ticket {

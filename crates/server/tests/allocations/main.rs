@@ -1,6 +1,6 @@
 //! What a request costs in memory once everything has grown, on the leader and on the voters that
-//! confirm: over the native protocol and on the hot path of HTTP/1.1 nothing, through hyper a map
-//! of headers and no more. Every thread of this process is counted, so the client here takes nothing
+//! confirm: over the native protocol, over HTTP/2 and on the hot path of HTTP/1.1 nothing, through
+//! hyper a map of headers and no more. Every thread of this process is counted, so the client here takes nothing
 //! while it is counted, and there is one test at a time.
 
 #[path = "../data_plane/node.rs"]
@@ -12,6 +12,8 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use epicepoch_attack::http2::get;
+use epicepoch_wire::http2::frame::{self, Frame, PREFACE, flag, kind};
 use epicepoch_wire::native::frame::{ANSWER_LEN, REQUEST_LEN};
 use epicepoch_wire::native::{ClientHello, Request, TO_CLIENT_TAIL_LEN_MAX, split};
 use node::{Cluster, PATIENCE, TestNode};
@@ -142,6 +144,71 @@ fn a_hot_request_over_http_takes_no_memory() {
         for depth in [1, 64] {
             let taken = taken_by_http(&nodes[0], request.as_bytes(), depth);
             assert!(taken <= BACKGROUND_MAX, "{taken}, {depth} at once of {request}");
+        }
+    }
+}
+
+/// A client of HTTP/2 that takes no memory: one block of requests whose stream ids are changed, and
+/// one buffer.
+struct Http2 {
+    stream: TcpStream,
+    requests: Vec<u8>,
+    next: u32,
+    input: Vec<u8>,
+}
+
+impl Http2 {
+    fn new(node: &TestNode, block: &[u8], depth: usize) -> Self {
+        let mut stream = connect(node);
+        let mut hello = PREFACE.to_vec();
+        frame::put_settings(&mut hello, &[]);
+        let window = (1_u32 << 30).to_be_bytes();
+        frame::put(&mut hello, kind::WINDOW_UPDATE, 0, 0, &window);
+        stream.write_all(&hello).unwrap();
+        let mut requests = Vec::new();
+        for _ in 0..depth {
+            let flags = flag::END_HEADERS | flag::END_STREAM;
+            frame::put(&mut requests, kind::HEADERS, flags, 0, block);
+        }
+        Self { stream, requests, next: 1, input: Vec::with_capacity(1 << 20) }
+    }
+
+    /// Asks on every stream, and reads until as many answers have ended.
+    fn round(&mut self, depth: usize) {
+        let len = self.requests.len() / depth;
+        for request in self.requests.chunks_mut(len) {
+            request[5..9].copy_from_slice(&self.next.to_be_bytes());
+            self.next += 2;
+        }
+        self.stream.write_all(&self.requests).unwrap();
+        let (mut ended, mut at, mut chunk) = (0, 0, [0; 16 << 10]);
+        while ended < depth {
+            let read = self.stream.read(&mut chunk).unwrap();
+            assert!(read > 0, "the node has closed");
+            self.input.extend_from_slice(&chunk[..read]);
+            while let Some(frame) = Frame::split(&self.input[at..]).unwrap() {
+                assert_ne!(frame.kind, kind::GOAWAY);
+                ended += usize::from(frame.kind == kind::DATA && frame.has(flag::END_STREAM));
+                at += frame.len();
+            }
+        }
+        assert_eq!(at, self.input.len(), "an answer for each request");
+        self.input.clear();
+    }
+}
+
+#[test]
+fn a_hot_request_over_http2_takes_no_memory() {
+    let _alone = alone();
+    let (_cluster, nodes) = serving();
+    let mut told = get("/timestamp?n=3");
+    told.extend([&b"\0\x14epicepoch-request-id\x02"[..], b"42"].concat());
+    for block in [get("/timestamp"), get("/timestamp?n=100"), told] {
+        for depth in [1, 64, 200] {
+            let mut client = Http2::new(&nodes[0], &block, depth);
+            let taken = taken(REQUESTS / depth, || client.round(depth));
+            println!("HTTP/2, {depth} at once: {taken} allocations for {REQUESTS} requests");
+            assert!(taken <= BACKGROUND_MAX, "{taken}, {depth} at once");
         }
     }
 }

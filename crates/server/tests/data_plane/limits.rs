@@ -4,7 +4,6 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use epicepoch_attack::http2::{frame, get, kind};
 use epicepoch_server::Config;
 use epicepoch_server::rights::Port;
 use epicepoch_wire::native;
@@ -145,36 +144,6 @@ fn a_client_that_has_asked_and_falls_silent_is_closed_after_the_idle_time() {
         assert_eq!(client.request(request).status, 200);
         assert!(client.is_closed(), "{request}");
     }
-}
-
-/// A connection of HTTP/2 that had many streams at once and is silent now.
-fn grown(node: &TestNode) -> Client {
-    const STREAMS: u32 = 30;
-    let mut words = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-    words.extend(frame(kind::SETTINGS, 0, 0, b""));
-    for stream in 0..STREAMS {
-        words.extend(frame(kind::HEADERS, 5, 1 + 2 * stream, &get("/timestamp")));
-    }
-    let mut client = node.connect();
-    client.send_raw(&words);
-    client
-}
-
-#[test]
-fn of_connections_that_hold_much_for_nothing_only_so_many_are_kept() {
-    const KEPT: usize = 256;
-    const MORE: usize = 10;
-    let node = serving(|_| {});
-    let held: Vec<_> = (0..KEPT + MORE).map(|_| grown(&node)).collect();
-    let small = node.connect();
-    let start = std::time::Instant::now();
-    // Of what asks for the count one connection may still be there.
-    while node.metric("epicepoch_connections_open") > KEPT as u64 + 2 {
-        assert!(start.elapsed() < PATIENCE, "{} are held", node.workers.connections(Port::Shared));
-        std::thread::yield_now();
-    }
-    assert!(node.metric("epicepoch_connections_open") > KEPT as u64, "no more than needed");
-    drop((held, small));
 }
 
 /// Bytes that the kernel holds for a client of `node`, sent and not sent.

@@ -5,6 +5,7 @@ mod bad_input;
 mod floods;
 mod hot_path;
 mod http2;
+mod http2_frames;
 mod http3;
 mod limits;
 mod malformed;

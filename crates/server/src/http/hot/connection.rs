@@ -81,13 +81,8 @@ pub(crate) enum End {
     /// Nothing is left to do but to close it.
     #[default]
     Over,
-    /// Hyper goes on.
-    HandOver {
-        /// What was read and is not answered. What was before it is, wholly.
-        unread: Vec<u8>,
-        /// Whether that is where the connection begins.
-        is_beginning: bool,
-    },
+    /// Hyper goes on, with what was read and is not answered. What was before it is, wholly.
+    HandOver(Vec<u8>),
 }
 
 /// See the module.
@@ -95,7 +90,6 @@ pub(crate) struct Connection {
     common: Rc<Common>,
     state: Rc<ClientState>,
     stage: Stage,
-    is_beginning: bool,
     /// Bytes that were read and not taken in.
     held: Vec<u8>,
     /// There may be a whole request in `held` that there was no room for.
@@ -139,7 +133,6 @@ impl Connection {
             common,
             state,
             stage: Stage::Open,
-            is_beginning: true,
             held: Vec::new(),
             is_full: false,
             waiting: VecDeque::new(),
@@ -218,10 +211,7 @@ impl Connection {
     fn end(&mut self) -> End {
         match self.stage {
             Stage::Open | Stage::Ending => End::Over,
-            Stage::Leaving => End::HandOver {
-                unread: std::mem::take(&mut self.held),
-                is_beginning: self.is_beginning,
-            },
+            Stage::Leaving => End::HandOver(std::mem::take(&mut self.held)),
         }
     }
 
@@ -382,7 +372,6 @@ impl Connection {
         self.owed_len += owed_len(ask);
         let request_id_len = request_id.len() as u8;
         self.waiting.push_back(Waiting { ask, request_id_len, closes });
-        self.is_beginning = false;
         if closes {
             // What a client sends behind its last request is no request.
             self.stage = Stage::Ending;
@@ -425,7 +414,7 @@ impl Connection {
     }
 
     fn note_in_flight(&self) {
-        self.state.set_in_flight(self.waiting.len() as u32);
+        self.state.set_hot_in_flight(self.waiting.len() as u32);
     }
 }
 

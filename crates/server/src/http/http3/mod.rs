@@ -8,12 +8,10 @@
 //! - `serving`: one connection, its requests, and how it ends.
 //! - `streams`: QUIC's streams as HTTP/3 sees them, with limits on what they bring.
 //! - `control`: how long control frames say that they are.
-//! - `date`: the `Date` of answers.
 //! - `limits`: what a client may hold and how long.
 //! - `runtime`: QUIC's own tasks, paced so that peers come first.
 
 mod control;
-mod date;
 pub mod endpoint;
 pub mod limits;
 mod runtime;

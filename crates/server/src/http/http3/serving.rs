@@ -20,13 +20,13 @@ use http_body::{Body as HttpBody, Frame};
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-use super::date::Date;
 use super::limits::{HEAD_LEN_MAX, STREAMS_MAX};
 use super::streams::{self, Conduct};
 use crate::http::answer::Answer;
 use crate::http::body::Chunk;
 use crate::http::client_state::ClientState;
 use crate::http::connection::Clients;
+use crate::http::date::Date;
 use crate::http::service::NodeService;
 use crate::origins::ConnectionPermit;
 use crate::rights::{Caller, Port};

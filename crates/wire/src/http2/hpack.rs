@@ -1,6 +1,5 @@
-//! Header blocks (HPACK, RFC 7541): the decoder with its dynamic table, and the one request that is
-//! sent here. A table rather than none, because with one an answer that is like the last is a few
-//! bytes to write and to read, and the server is what is measured.
+//! Header blocks (HPACK, RFC 7541): the decoder with its dynamic table, and what both ends write
+//! blocks with.
 
 use std::collections::VecDeque;
 
@@ -28,15 +27,15 @@ pub enum HpackError {
     #[error("a header block changes its table in a way that is not allowed")]
     TableSize,
     /// More than [`LIST_LEN_MAX`].
-    #[error("a header block says more than any answer does")]
+    #[error("a header block says more than any is meant to")]
     TooLong,
 }
 
 /// Bytes of the dynamic table: the default of the protocol, which is not changed here.
 pub const TABLE_LEN_MAX: usize = 4096;
 /// What an entry takes beyond its name and value, section 4.1.
-const ENTRY_OVERHEAD: usize = 32;
-/// Bytes of all headers of an answer, counted as in the table. A few bytes can name an entry of
+pub const ENTRY_OVERHEAD: usize = 32;
+/// Bytes of all headers of a block, counted as in the table. A few bytes can name an entry of
 /// [`TABLE_LEN_MAX`] many times.
 pub const LIST_LEN_MAX: usize = 64 << 10;
 /// Bytes of a block that is recognised when it comes again.
@@ -98,6 +97,19 @@ impl Decoder {
     #[must_use]
     pub fn is_repeated(&self, block: &[u8]) -> bool {
         !self.last.is_empty() && self.last == block
+    }
+
+    /// Bytes that the dynamic table takes now.
+    #[must_use]
+    pub fn table_len(&self) -> usize {
+        self.len
+    }
+
+    /// Gives back memory that only a long header needs.
+    pub fn give_back(&mut self) {
+        self.name = Vec::new();
+        self.value = Vec::new();
+        self.table.shrink_to_fit();
     }
 
     /// Decodes a block, and hands each header to `field`: its name and its value.
@@ -189,7 +201,10 @@ impl Decoder {
 }
 
 /// A number whose first byte has a prefix of so many bits, section 5.1.
-pub(crate) fn number(block: &mut &[u8], prefix: u32) -> Result<usize, HpackError> {
+///
+/// # Errors
+/// When it is cut off, or beyond any that is meant.
+pub fn number(block: &mut &[u8], prefix: u32) -> Result<usize, HpackError> {
     let (first, rest) = block.split_first().ok_or(HpackError::Cut)?;
     *block = rest;
     let most = (1_usize << prefix) - 1;
@@ -209,7 +224,10 @@ pub(crate) fn number(block: &mut &[u8], prefix: u32) -> Result<usize, HpackError
 }
 
 /// Appends a string, section 5.2, whose length has a prefix of so many bits.
-pub(crate) fn string(block: &mut &[u8], prefix: u32, text: &mut Vec<u8>) -> Result<(), HpackError> {
+///
+/// # Errors
+/// When it is cut off, or not in the Huffman code.
+pub fn string(block: &mut &[u8], prefix: u32, text: &mut Vec<u8>) -> Result<(), HpackError> {
     let is_coded = block.first().ok_or(HpackError::Cut)? & 1 << prefix != 0;
     let len = number(block, prefix)?;
     let (bytes, rest) = block.split_at_checked(len).ok_or(HpackError::Cut)?;
@@ -221,95 +239,8 @@ pub(crate) fn string(block: &mut &[u8], prefix: u32, text: &mut Vec<u8>) -> Resu
     Ok(())
 }
 
-/// The header block of a `GET`, as often as it is asked for on one connection.
-#[derive(Debug)]
-pub struct Request {
-    /// The first time: the peer puts what differs from its own table into it.
-    first: Vec<u8>,
-    /// Without the table.
-    plain: Vec<u8>,
-    /// From then on: entries of the peer's table.
-    again: Vec<u8>,
-    /// What the peer's table must hold for that.
-    table_len: usize,
-    state: Table,
-}
-
-/// The peer's table, as far as it is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Table {
-    Empty,
-    Filled,
-    /// To be given up before the next block.
-    Revoked,
-    Unused,
-}
-
-impl Request {
-    /// For one path and one authority, with a header `authorization` if there is a value for it.
-    #[must_use]
-    pub fn new(path: &str, authority: &str, authorization: Option<&str>) -> Self {
-        let mut fields = vec![(PATH, ":path", path), (AUTHORITY, ":authority", authority)];
-        fields.extend(authorization.map(|value| (AUTHORIZATION, "authorization", value)));
-        let block = |literal: u8, prefix: u8| {
-            let mut block = vec![METHOD_GET, SCHEME_HTTP];
-            for (index, _, value) in &fields {
-                let most = (1 << prefix) - 1;
-                block.push(literal | *index.min(&most));
-                if *index >= most {
-                    block.push(index - most);
-                }
-                put_string(&mut block, value);
-            }
-            block
-        };
-        let mut again = vec![METHOD_GET, SCHEME_HTTP];
-        again.extend((0..fields.len() as u8).rev().map(|older| NEWEST + older));
-        let lens = fields.iter().map(|(_, name, value)| name.len() + value.len() + ENTRY_OVERHEAD);
-        let table_len = lens.sum();
-        Self { first: block(KEPT, 6), plain: block(0, 4), again, table_len, state: Table::Empty }
-    }
-
-    /// The peer says how large its table may be; 4096 unless it does.
-    pub fn limit_table(&mut self, len: usize) {
-        if len < TABLE_LEN_MAX && self.state != Table::Unused {
-            self.state = Table::Revoked;
-        }
-    }
-
-    /// Appends the next block.
-    pub fn put(&mut self, out: &mut Vec<u8>) {
-        match self.state {
-            Table::Filled => out.extend_from_slice(&self.again),
-            Table::Empty if self.table_len <= TABLE_LEN_MAX => {
-                out.extend_from_slice(&self.first);
-                self.state = Table::Filled;
-            }
-            Table::Empty | Table::Unused => out.extend_from_slice(&self.plain),
-            Table::Revoked => {
-                // An encoder says at once that it follows a smaller limit, section 4.2.
-                out.push(SIZE_UPDATE);
-                out.extend_from_slice(&self.plain);
-                self.state = Table::Unused;
-            }
-        }
-    }
-
-    /// Bytes of the next block.
-    #[must_use]
-    #[allow(clippy::len_without_is_empty, reason = "a block is never empty")]
-    pub fn len(&self) -> usize {
-        match self.state {
-            Table::Filled => self.again.len(),
-            Table::Empty if self.table_len <= TABLE_LEN_MAX => self.first.len(),
-            Table::Empty | Table::Unused => self.plain.len(),
-            Table::Revoked => 1 + self.plain.len(),
-        }
-    }
-}
-
 /// Appends a string as it is.
-pub(crate) fn put_string(out: &mut Vec<u8>, text: &str) {
+pub fn put_string(out: &mut Vec<u8>, text: &[u8]) {
     let mut len = text.len();
     if len < 0x7f {
         out.push(len as u8);
@@ -322,23 +253,17 @@ pub(crate) fn put_string(out: &mut Vec<u8>, text: &str) {
         }
         out.push(len as u8);
     }
-    out.extend_from_slice(text.as_bytes());
+    out.extend_from_slice(text);
 }
 
 /// An entry of the tables, section 6.1.
-const INDEXED: u8 = 0x80;
+pub const INDEXED: u8 = 0x80;
 /// A literal that goes into the table, section 6.2.1.
-const KEPT: u8 = 0x40;
+pub const KEPT: u8 = 0x40;
 /// A change of the table's size, section 6.3.
-const SIZE_UPDATE: u8 = 0x20;
-/// Indexes of the static table.
-const AUTHORITY: u8 = 1;
-const PATH: u8 = 4;
-const AUTHORIZATION: u8 = 23;
-const METHOD_GET: u8 = INDEXED | 2;
-const SCHEME_HTTP: u8 = INDEXED | 6;
+pub const SIZE_UPDATE: u8 = 0x20;
 /// The newest entry of a dynamic table, which comes behind the static one.
-const NEWEST: u8 = INDEXED | (STATIC.len() as u8 + 1);
+pub const NEWEST: u8 = INDEXED | (STATIC.len() as u8 + 1);
 
 /// Appendix A.
 const STATIC: [(&str, &str); 61] = [
@@ -502,57 +427,5 @@ mod tests {
         bomb.resize(bomb.len() + 0x7f + 0xb81, b'x');
         bomb.resize(bomb.len() + 100, 0xbe);
         assert_eq!(decode(&mut Decoder::default(), &bomb), Err(HpackError::TooLong));
-    }
-
-    #[test]
-    fn a_request_is_four_bytes_once_the_peer_knows_it() {
-        let mut request = Request::new("/timestamp?n=10", &"h".repeat(200), None);
-        let mut decoder = Decoder::default();
-        let mut lists = Vec::new();
-        let mut lens = Vec::new();
-        for turn in 0..6 {
-            // The peer gives up its table after the third; the size changes at once.
-            if turn == 3 {
-                request.limit_table(100);
-                request.limit_table(0);
-            }
-            let mut block = Vec::new();
-            let announced = request.len();
-            request.put(&mut block);
-            assert_eq!(block.len(), announced);
-            lens.push(block.len());
-            lists.push(decode(&mut decoder, &block).unwrap());
-        }
-        assert_eq!(lists[0].len(), 4);
-        assert_eq!(lists[0][2], (":path".into(), "/timestamp?n=10".into()));
-        assert_eq!(lists[0][3], (":authority".into(), "h".repeat(200)));
-        assert!(lists.iter().all(|list| *list == lists[0]));
-        let long = lens[0];
-        assert_eq!(lens, [long, 4, 4, long + 1, long, long]);
-        assert_eq!(decoder.len, 0);
-    }
-
-    #[test]
-    fn a_token_is_in_every_request_and_takes_a_byte_of_all_but_the_first() {
-        let mut decoder = Decoder::default();
-        for table in [TABLE_LEN_MAX, 0] {
-            let mut request = Request::new("/timestamp", "n:1", Some("Bearer 0123456789abcdef"));
-            if table == 0 {
-                request.limit_table(table);
-            }
-            let mut lens = Vec::new();
-            for _ in 0..3 {
-                let mut block = Vec::new();
-                let announced = request.len();
-                request.put(&mut block);
-                assert_eq!(block.len(), announced);
-                let list = decode(&mut decoder, &block).unwrap();
-                let token = ("authorization".into(), "Bearer 0123456789abcdef".into());
-                assert_eq!((list.len(), &list[4]), (5, &token));
-                assert_eq!(list[2], (":path".into(), "/timestamp".into()));
-                lens.push(block.len());
-            }
-            assert_eq!(lens[2] == 5, table > 0, "{lens:?}");
-        }
     }
 }

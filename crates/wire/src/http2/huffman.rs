@@ -1,32 +1,74 @@
 //! The Huffman code of HPACK (RFC 7541, section 5.2 and appendix B). The code is canonical, so the
 //! lengths are all there is to know: codes of one length follow each other in order of symbols.
-//! Decoding goes bit by bit: only what is new to a connection comes this way, not every answer.
+//! Only what is new to a connection comes this way, not every header.
 
 use super::hpack::HpackError;
 
 /// Appends what `coded` says to `text`.
 pub(super) fn decode(coded: &[u8], text: &mut Vec<u8>) -> Result<(), HpackError> {
-    let (mut code, mut len) = (0_u32, 0_usize);
-    for byte in coded {
-        for bit in (0..8).rev() {
-            code = code << 1 | u32::from(byte >> bit & 1);
-            len += 1;
-            // The code is complete: 30 bits are always a symbol.
-            let Some(nth) = code.checked_sub(CODES.first[len]).filter(|it| *it < CODES.count[len])
-            else {
-                continue;
-            };
-            match CODES.symbols[(CODES.offset[len] + nth) as usize] {
-                END => return Err(HpackError::Huffman),
-                symbol => text.push(symbol as u8),
-            }
-            (code, len) = (0, 0);
+    // The low `have` bits of `bits` are what was taken of `rest` and is no symbol yet.
+    let (mut bits, mut have, mut rest) = (0_u64, 0_usize, coded);
+    loop {
+        while have <= 56
+            && let Some((byte, behind)) = rest.split_first()
+        {
+            (bits, have, rest) = (bits << 8 | u64::from(*byte), have + 8, behind);
         }
+        // What is missing behind the end are ones: the beginning of no short symbol.
+        let next = if have >= 8 { bits >> (have - 8) } else { !(!bits << (8 - have)) };
+        let (symbol, len) = SHORT[usize::from(next as u8)];
+        if len > 0 && usize::from(len) <= have {
+            have -= usize::from(len);
+            text.push(symbol);
+        } else if let Some((symbol, len)) = long(bits, have) {
+            have -= len;
+            text.push(symbol);
+        } else {
+            // What fills the last byte is the beginning of the symbol that ends a string: ones.
+            let is_padding = have < 8 && bits == (1 << have) - 1;
+            return if is_padding { Ok(()) } else { Err(HpackError::Huffman) };
+        }
+        bits &= (1 << have) - 1;
     }
-    // What fills the last byte is the beginning of the symbol that ends a string: ones.
-    let is_padding = len < 8 && code == (1 << len) - 1;
-    if is_padding { Ok(()) } else { Err(HpackError::Huffman) }
 }
+
+/// The symbol of more than eight bits at the front, and how many. The one that ends a string is none:
+/// it must not be in one.
+fn long(bits: u64, have: usize) -> Option<(u8, usize)> {
+    for len in SHORT_LEN_MAX + 1..=LEN_MAX.min(have) {
+        let code = (bits >> (have - len)) as u32;
+        let nth = code.checked_sub(CODES.first[len]).filter(|it| *it < CODES.count[len]);
+        let Some(nth) = nth else { continue };
+        let symbol = CODES.symbols[(CODES.offset[len] + nth) as usize];
+        return u8::try_from(symbol).ok().map(|symbol| (symbol, len));
+    }
+    None
+}
+
+/// Bits that are looked at first, at once: nearly all of what is in headers has no more.
+const SHORT_LEN_MAX: usize = 8;
+
+/// The symbol that eight bits begin with, and its bits; 0 where it has more.
+static SHORT: [(u8, u8); 1 << SHORT_LEN_MAX] = {
+    let mut table = [(0, 0); 1 << SHORT_LEN_MAX];
+    let mut len = 1;
+    while len <= SHORT_LEN_MAX {
+        let mut nth = 0;
+        while nth < CODES.count[len] {
+            let symbol = CODES.symbols[(CODES.offset[len] + nth) as usize] as u8;
+            let spare = SHORT_LEN_MAX - len;
+            let start = ((CODES.first[len] + nth) as usize) << spare;
+            let mut at = 0;
+            while at < 1 << spare {
+                table[start + at] = (symbol, len as u8);
+                at += 1;
+            }
+            nth += 1;
+        }
+        len += 1;
+    }
+    table
+};
 
 /// Codes by length.
 struct Codes {
@@ -37,7 +79,7 @@ struct Codes {
     symbols: [u16; SYMBOLS],
 }
 
-const CODES: Codes = codes();
+static CODES: Codes = codes();
 
 const fn codes() -> Codes {
     let mut codes = Codes {
@@ -68,8 +110,6 @@ const fn codes() -> Codes {
 
 /// Bytes, and the symbol that ends a string.
 const SYMBOLS: usize = 257;
-/// The symbol that ends a string; it must not be in one.
-const END: u16 = 256;
 const LEN_MAX: usize = 30;
 
 /// Bits of each symbol's code.
@@ -120,7 +160,7 @@ mod tests {
             let at = CODES.symbols.iter().position(|it| *it == symbol).unwrap() as u32;
             CODES.first[len] + at - CODES.offset[len]
         };
-        assert_eq!([code(42), code(126), code(END)], [0xf9, 0x1ffd, 0x3fff_ffff]);
+        assert_eq!([code(42), code(126), code(256)], [0xf9, 0x1ffd, 0x3fff_ffff]);
     }
 
     #[test]

@@ -60,14 +60,30 @@ pub mod setting {
     pub const INITIAL_WINDOW_SIZE: u16 = 4;
     /// The longest payload that is taken.
     pub const MAX_FRAME_SIZE: u16 = 5;
+    /// What the headers of one message may take, as in a table.
+    pub const MAX_HEADER_LIST_SIZE: u16 = 6;
 }
 
 /// Why a stream ends, section 7.
 pub mod code {
+    /// For none of the reasons below.
+    pub const NO_ERROR: u32 = 0;
+    /// What was sent is forbidden.
+    pub const PROTOCOL_ERROR: u32 = 1;
+    /// More was sent, or allowed, than windows hold.
+    pub const FLOW_CONTROL_ERROR: u32 = 3;
+    /// The sender had ended the stream before.
+    pub const STREAM_CLOSED: u32 = 5;
+    /// A frame has not the length of its kind.
+    pub const FRAME_SIZE_ERROR: u32 = 6;
     /// The stream was not looked at.
     pub const REFUSED_STREAM: u32 = 7;
     /// Nobody waits any more.
     pub const CANCEL: u32 = 8;
+    /// A header block means nothing, so that none behind it does.
+    pub const COMPRESSION_ERROR: u32 = 9;
+    /// It is too much.
+    pub const ENHANCE_YOUR_CALM: u32 = 11;
 }
 
 /// A frame, as a view into what was read.

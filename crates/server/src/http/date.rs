@@ -9,7 +9,7 @@ const NANOS_OF_A_SECOND: u64 = 1_000_000_000;
 
 /// The date of this second.
 #[derive(Debug, Default)]
-pub(super) struct Date {
+pub(in crate::http) struct Date {
     /// The second ends at this time, monotonic nanoseconds.
     until_ns: u64,
     value: Option<HeaderValue>,
@@ -18,7 +18,7 @@ pub(super) struct Date {
 impl Date {
     /// The date at `now_ns`, monotonic nanoseconds; none where the clock says what no date is made
     /// of.
-    pub(super) fn at(&mut self, now_ns: u64) -> Option<HeaderValue> {
+    pub(in crate::http) fn at(&mut self, now_ns: u64) -> Option<HeaderValue> {
         if now_ns >= self.until_ns {
             let now = SystemTime::now();
             let past = now.duration_since(UNIX_EPOCH).unwrap_or_default().subsec_nanos();

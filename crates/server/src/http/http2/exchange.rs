@@ -1,0 +1,214 @@
+//! What of a connection takes more than a turn: requests that are not hot, until they are answered,
+//! and bodies that a client does not take at once. Of what a client sends behind its head only the
+//! length is kept, since it means nothing.
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Buf as _;
+use epicepoch_wire::http2::frame::{self, PAYLOAD_LEN_MAX, flag, kind};
+use http::{Method, Request};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+
+use super::super::answer::Answer;
+use super::super::body::{Body, Chunk};
+use super::super::service::{Answering, NodeService};
+use super::session::Session;
+
+/// The exchanges of one connection.
+#[derive(Default)]
+pub(super) struct Exchanges {
+    list: Vec<Exchange>,
+}
+
+struct Exchange {
+    id: u32,
+    step: Step,
+}
+
+enum Step {
+    Answering { answering: Pin<Box<Answering>>, incoming: Rc<Incoming>, is_head: bool },
+    Sending { body: Body, chunk: Option<Chunk> },
+    Done,
+}
+
+/// What there is to do with an answer.
+pub(super) struct Ready {
+    pub(super) id: u32,
+    pub(super) answer: Answer,
+    /// Whether the client wants no body.
+    pub(super) is_head: bool,
+}
+
+impl Exchanges {
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Begins to answer a request.
+    pub(super) fn begin(
+        &mut self,
+        service: &NodeService,
+        id: u32,
+        request: Request<()>,
+        body_len: Option<u64>,
+    ) {
+        let is_head = *request.method() == Method::HEAD;
+        let incoming = Rc::new(Incoming {
+            waiting: Cell::new(0),
+            has_ended: Cell::new(body_len == Some(0)),
+            announced: body_len,
+        });
+        let request = request.map(|()| RequestBody(incoming.clone()));
+        let answering = Box::pin(service.answer(request));
+        self.list.push(Exchange { id, step: Step::Answering { answering, incoming, is_head } });
+    }
+
+    /// Sends a body whose head was sent, as its client takes it.
+    pub(super) fn send(&mut self, id: u32, body: Body) {
+        self.list.push(Exchange { id, step: Step::Sending { body, chunk: None } });
+    }
+
+    /// Notes a part of a request's body.
+    pub(super) fn handle_data(&mut self, id: u32, len: usize, ends: bool) {
+        if let Some(exchange) = self.list.iter().find(|exchange| exchange.id == id)
+            && let Step::Answering { incoming, .. } = &exchange.step
+        {
+            incoming.waiting.set(incoming.waiting.get() + len);
+            incoming.has_ended.set(ends);
+        }
+    }
+
+    /// Forgets what a stream was for.
+    pub(super) fn drop_stream(&mut self, id: u32) {
+        if let Some(at) = self.list.iter().position(|exchange| exchange.id == id) {
+            self.list.swap_remove(at);
+        }
+    }
+
+    /// The next request that has its answer.
+    pub(super) fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Ready> {
+        for (at, exchange) in self.list.iter_mut().enumerate() {
+            let Step::Answering { answering, is_head, .. } = &mut exchange.step else { continue };
+            let (id, is_head) = (exchange.id, *is_head);
+            if let Poll::Ready(Ok(answer)) = answering.as_mut().poll(context) {
+                self.list.swap_remove(at);
+                return Poll::Ready(Ready { id, answer, is_head });
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Appends what may be sent of bodies, a frame of each in turn, while `out` is shorter than
+    /// `len_max`. Returns whether it is that which stops it.
+    pub(super) fn pump(
+        &mut self,
+        session: &mut Session,
+        out: &mut Vec<u8>,
+        len_max: usize,
+    ) -> bool {
+        let mut is_moving = true;
+        while is_moving {
+            is_moving = false;
+            for Exchange { id, step } in &mut self.list {
+                if out.len() >= len_max {
+                    return true;
+                }
+                is_moving |= step.send(*id, session, out);
+            }
+            self.list.retain(|exchange| !matches!(exchange.step, Step::Done));
+        }
+        false
+    }
+
+    /// Drops everything.
+    pub(super) fn clear(&mut self) {
+        self.list = Vec::new();
+    }
+
+    /// Gives back memory that nothing needs now.
+    pub(super) fn give_back(&mut self) {
+        self.list.shrink_to_fit();
+    }
+}
+
+impl Step {
+    /// Appends the next frame of a body, if one may be sent. Returns whether one was.
+    fn send(&mut self, id: u32, session: &mut Session, out: &mut Vec<u8>) -> bool {
+        let Self::Sending { body, chunk } = self else { return false };
+        if chunk.is_none() {
+            *chunk = body.next_chunk();
+        }
+        let Some(rest) = chunk else {
+            // That there is no more was not known before.
+            frame::put(out, kind::DATA, flag::END_STREAM, id, &[]);
+            session.finish(id, out);
+            *self = Self::Done;
+            return true;
+        };
+        let Some(len) = session.spend(id, rest.remaining().min(PAYLOAD_LEN_MAX)) else {
+            *self = Self::Done;
+            return false;
+        };
+        if len == 0 {
+            return false;
+        }
+        let has_rest = len < rest.remaining();
+        let at = out.len();
+        frame::put(out, kind::DATA, 0, id, &rest.chunk()[..len]);
+        rest.advance(len);
+        if !has_rest {
+            *chunk = body.next_chunk();
+            if chunk.is_none() && body.len() == Some(0) {
+                out[at + FLAGS_AT] = flag::END_STREAM;
+                session.finish(id, out);
+                *self = Self::Done;
+            }
+        }
+        true
+    }
+}
+
+/// Where the flags of a frame are.
+const FLAGS_AT: usize = 4;
+
+/// The length of what came of a body and was not looked at.
+struct Incoming {
+    waiting: Cell<usize>,
+    has_ended: Cell<bool>,
+    announced: Option<u64>,
+}
+
+/// The body of a request: nothing, so many times. It is looked at whenever its connection is.
+pub(super) struct RequestBody(Rc<Incoming>);
+
+static NOTHING: [u8; PAYLOAD_LEN_MAX] = [0; PAYLOAD_LEN_MAX];
+
+impl HttpBody for RequestBody {
+    type Data = &'static [u8];
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<&'static [u8]>, Infallible>>> {
+        let waiting = self.0.waiting.get();
+        if waiting == 0 {
+            return if self.0.has_ended.get() { Poll::Ready(None) } else { Poll::Pending };
+        }
+        let len = waiting.min(NOTHING.len());
+        self.0.waiting.set(waiting - len);
+        Poll::Ready(Some(Ok(Frame::data(&NOTHING[..len]))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.waiting.get() == 0 && self.0.has_ended.get()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.announced.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}

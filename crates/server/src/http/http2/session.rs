@@ -1,0 +1,651 @@
+//! One connection of HTTP/2 as its server sees it (RFC 9113, sections 3 to 6): which streams are
+//! open, what may be sent, and what the client's frames mean. Bytes in, requests out; it has no
+//! socket and no clock, and does not know what becomes of a request.
+//!
+//! A client that breaks a rule of the connection is told which, and nothing that it sends afterwards
+//! means anything. One that breaks a rule of a stream loses the stream; who goes on is sent away.
+
+use std::collections::VecDeque;
+
+use epicepoch_wire::http2::frame::{self, Frame, HEAD_LEN, PREFACE, code, flag, kind, setting};
+use epicepoch_wire::http2::hpack::{Decoder, HpackError};
+use http::Request;
+
+use super::super::frames::Abuse;
+use super::super::query::Ask;
+use super::head::Head;
+use super::streams::{Streams, WINDOW_MAX};
+
+/// Requests of one connection that may be open at once.
+pub const STREAMS_MAX: usize = 256;
+/// Bytes of a request's head at most, as HTTP/2 counts them: names, values, and 32 for each.
+pub const HEAD_LEN_MAX: usize = 16 << 10;
+/// Streams that may end for a client's errors, after which it is sent away (CVE-2025-8671).
+const FAULTS_MAX: usize = 64;
+/// Bytes of a header block that comes in parts; a head that is not too long is shorter.
+const BLOCK_LEN_MAX: usize = 2 * HEAD_LEN_MAX;
+/// CONTINUATION frames of one header block: they may be empty, and would never end
+/// (CVE-2024-27316).
+const CONTINUATIONS_MAX: usize = 16;
+/// What a window is before anybody changes it. The node does not change its own: a body here is
+/// small.
+const WINDOW_AT_FIRST: i64 = 65_535;
+/// Bytes that may come before the window of the connection is given back.
+const OWED_MAX: u32 = 32 << 10;
+/// What a PING carries whose answer says that the client knows of the end.
+const END_PING: [u8; 8] = *b"epicend\n";
+/// No stream is beyond this one.
+const ID_MAX: u32 = frame::ID_MAX;
+
+/// Why a connection is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// What the client is told, of [`code`].
+    pub code: u32,
+    /// How it is counted.
+    pub abuse: Abuse,
+}
+
+impl Fault {
+    const PROTOCOL: Self = Self::new(code::PROTOCOL_ERROR);
+    const CLOSED: Self = Self::new(code::STREAM_CLOSED);
+    const SIZE: Self = Self::new(code::FRAME_SIZE_ERROR);
+    const WINDOW: Self = Self::new(code::FLOW_CONTROL_ERROR);
+    const CALM: Self = Self { code: code::ENHANCE_YOUR_CALM, abuse: Abuse::Calm };
+
+    const fn new(code: u32) -> Self {
+        Self { code, abuse: Abuse::Protocol }
+    }
+}
+
+/// What a frame meant. A stream that is named is open, but for the one of a reset.
+#[derive(Debug)]
+pub enum Event {
+    /// Nothing to the caller.
+    Nothing,
+    /// A hot request has come whole: [`Session::hot`] says what it asks for.
+    Hot {
+        /// Its stream.
+        id: u32,
+    },
+    /// The head of another request.
+    Request {
+        /// Its stream.
+        id: u32,
+        /// What it says.
+        request: Box<Request<()>>,
+        /// Bytes of the body that comes, if it says so; nothing comes where it is 0.
+        body_len: Option<u64>,
+    },
+    /// The head of a request that is longer than [`HEAD_LEN_MAX`].
+    TooLong {
+        /// Its stream.
+        id: u32,
+    },
+    /// A part of a body.
+    Data {
+        /// Its stream.
+        id: u32,
+        /// Bytes.
+        len: usize,
+        /// Whether it was the last part.
+        ends: bool,
+    },
+    /// A stream has ended before its answer: by the client's wish, or by its fault.
+    Reset {
+        /// The stream.
+        id: u32,
+    },
+    /// More may be sent.
+    Window,
+    /// The client may keep a table of another size, bytes.
+    Table(usize),
+}
+
+/// The hot request that came last. One that is like it, byte for byte, is not decoded.
+#[derive(Debug)]
+pub struct Hot {
+    /// What it asks for.
+    pub ask: Ask,
+    /// What comes back in `epicepoch-request-id`; empty where none was given.
+    pub request_id: Vec<u8>,
+    /// What stands in `authorization`; empty where that is not given.
+    pub authorization: Vec<u8>,
+}
+
+/// A header block whose end has not come.
+#[derive(Clone, Copy, Debug)]
+struct Unfinished {
+    id: u32,
+    ends: bool,
+    depends_on_itself: bool,
+    parts: usize,
+}
+
+/// How far the end of the connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Closing {
+    No,
+    /// The client was told that it comes; what it sent before it knew is answered.
+    Announced,
+    /// Nothing new is taken.
+    Told,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Session {
+    max_n: u64,
+    takes_hot: bool,
+    decoder: Decoder,
+    head: Head,
+    hot: Option<Hot>,
+    /// The part of a header block that has come.
+    block: Vec<u8>,
+    unfinished: Option<Unfinished>,
+    streams: Streams,
+    /// The highest stream that the client has begun.
+    last_id: u32,
+    /// Streams that this node has ended, and whose client may not know it yet.
+    ended: VecDeque<u32>,
+    faults: usize,
+    has_settings: bool,
+    /// Bytes that may be sent on all streams together.
+    window: i64,
+    /// Bytes that may be sent on a new stream.
+    stream_window: i64,
+    /// Bytes that came and were not given back.
+    owed: u32,
+    closing: Closing,
+}
+
+impl Session {
+    /// A connection whose preface has come. Where `takes_hot`, hot requests of at most `max_n`
+    /// timestamps are told apart. Appends what a server begins with.
+    #[must_use]
+    pub fn new(max_n: u64, takes_hot: bool, out: &mut Vec<u8>) -> Self {
+        let settings = [
+            (setting::MAX_CONCURRENT_STREAMS, STREAMS_MAX as u32),
+            (setting::MAX_HEADER_LIST_SIZE, HEAD_LEN_MAX as u32),
+        ];
+        frame::put_settings(out, &settings);
+        Self {
+            max_n,
+            takes_hot,
+            decoder: Decoder::default(),
+            head: Head::default(),
+            hot: None,
+            block: Vec::new(),
+            unfinished: None,
+            streams: Streams::default(),
+            last_id: 0,
+            ended: VecDeque::new(),
+            faults: 0,
+            has_settings: false,
+            window: WINDOW_AT_FIRST,
+            stream_window: WINDOW_AT_FIRST,
+            owed: 0,
+            closing: Closing::No,
+        }
+    }
+
+    /// Whether `bytes` are, or begin like, what a client begins with; `None` where they differ.
+    #[must_use]
+    pub fn preface(bytes: &[u8]) -> Option<bool> {
+        if bytes.starts_with(PREFACE) {
+            return Some(true);
+        }
+        PREFACE.starts_with(bytes).then_some(false)
+    }
+
+    /// What the first frame of `bytes` means, and how long it is; `None` as long as it is not whole.
+    /// Appends what it has to be answered with at once.
+    ///
+    /// # Errors
+    /// When the connection is over; see [`Session::end`].
+    pub fn receive(
+        &mut self,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<(usize, Event)>, Fault> {
+        let Some(frame) = Frame::split(bytes).map_err(|_| Fault::SIZE)? else { return Ok(None) };
+        if self.unfinished.is_some() && frame.kind != kind::CONTINUATION {
+            return Err(Fault::PROTOCOL);
+        }
+        if !self.has_settings {
+            if frame.kind != kind::SETTINGS || frame.has(flag::ACK) {
+                return Err(Fault::PROTOCOL);
+            }
+            self.has_settings = true;
+        }
+        let event = match frame.kind {
+            kind::HEADERS => self.handle_headers(&frame, out)?,
+            kind::DATA => self.handle_data(&frame, out)?,
+            kind::RST_STREAM => self.handle_reset(&frame)?,
+            kind::WINDOW_UPDATE => self.handle_window(&frame, out)?,
+            kind::SETTINGS => self.handle_settings(&frame, out)?,
+            kind::PING => self.handle_ping(&frame, out)?,
+            kind::CONTINUATION => self.handle_continuation(&frame, out)?,
+            kind::PRIORITY => handle_priority(&frame)?,
+            kind::GOAWAY => handle_goaway(&frame)?,
+            kind::PUSH_PROMISE => return Err(Fault::PROTOCOL),
+            _ => Event::Nothing,
+        };
+        Ok(Some((HEAD_LEN + frame.payload.len(), event)))
+    }
+
+    /// The hot request that came last.
+    #[must_use]
+    pub fn hot(&self) -> Option<&Hot> {
+        self.hot.as_ref()
+    }
+
+    /// Streams that are open.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        self.streams.open()
+    }
+
+    /// Spends the windows on the whole body of an answer and closes its stream, if they are large
+    /// enough; `None` if the stream is not open.
+    pub fn spend_all(&mut self, id: u32, len: usize) -> Option<bool> {
+        let len = len as i64;
+        let stream = self.streams.get(id)?;
+        if stream.is_sending || self.window < len || stream.window < len {
+            return Some(false);
+        }
+        self.window -= len;
+        self.streams.close(id);
+        Some(true)
+    }
+
+    /// Bytes of a body that may be sent on a stream now, of `wanted`; `None` if it is not open. They
+    /// are spent.
+    pub fn spend(&mut self, id: u32, wanted: usize) -> Option<usize> {
+        let stream = self.streams.get(id)?;
+        let len = (wanted as i64).min(self.window).min(stream.window).max(0);
+        self.window -= len;
+        stream.window -= len;
+        Some(len as usize)
+    }
+
+    /// Closes a stream whose answer has ended. A client that still sends its body is told to stop
+    /// (section 8.1).
+    pub fn finish(&mut self, id: u32, out: &mut Vec<u8>) {
+        if self.streams.get(id).is_some_and(|stream| stream.is_sending) {
+            self.reset(id, code::NO_ERROR, out);
+        } else {
+            self.streams.close(id);
+        }
+    }
+
+    /// Announces the end of the connection, once.
+    pub fn close(&mut self, out: &mut Vec<u8>) {
+        if self.closing == Closing::No {
+            self.closing = Closing::Announced;
+            put_goaway(ID_MAX, code::NO_ERROR, out);
+            frame::put(out, kind::PING, 0, 0, &END_PING);
+        }
+    }
+
+    /// Whether nothing new is taken, and nothing is open.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.closing == Closing::Told && self.streams.open() == 0
+    }
+
+    /// Says why the connection ends now.
+    pub fn end(&self, fault: Fault, out: &mut Vec<u8>) {
+        put_goaway(self.last_id, fault.code, out);
+    }
+
+    /// Gives back memory that nothing needs now.
+    pub fn give_back(&mut self) {
+        self.decoder.give_back();
+        self.head.give_back();
+        self.streams.give_back();
+        self.ended.shrink_to_fit();
+        if self.unfinished.is_none() {
+            self.block = Vec::new();
+        }
+    }
+
+    fn handle_headers(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<Event, Fault> {
+        if frame.stream == 0 {
+            return Err(Fault::PROTOCOL);
+        }
+        let mut fragment = frame.unpadded().ok_or(Fault::PROTOCOL)?;
+        let mut depends_on_itself = false;
+        if frame.has(flag::PRIORITY) {
+            let (priority, rest) = fragment.split_first_chunk().ok_or(Fault::SIZE)?;
+            depends_on_itself = depends_on(*priority) == frame.stream;
+            fragment = rest;
+        }
+        let (id, ends) = (frame.stream, frame.has(flag::END_STREAM));
+        if frame.has(flag::END_HEADERS) {
+            return self.handle_block(id, ends, depends_on_itself, fragment, out);
+        }
+        self.unfinished = Some(Unfinished { id, ends, depends_on_itself, parts: 0 });
+        self.block.clear();
+        self.block.extend_from_slice(fragment);
+        Ok(Event::Nothing)
+    }
+
+    fn handle_continuation(
+        &mut self,
+        frame: &Frame<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Event, Fault> {
+        let unfinished = self.unfinished.as_mut().filter(|it| it.id == frame.stream);
+        let unfinished = unfinished.ok_or(Fault::PROTOCOL)?;
+        unfinished.parts += 1;
+        if unfinished.parts > CONTINUATIONS_MAX
+            || self.block.len() + frame.payload.len() > BLOCK_LEN_MAX
+        {
+            return Err(Fault::CALM);
+        }
+        self.block.extend_from_slice(frame.payload);
+        if !frame.has(flag::END_HEADERS) {
+            return Ok(Event::Nothing);
+        }
+        let Unfinished { id, ends, depends_on_itself, .. } = *unfinished;
+        self.unfinished = None;
+        let mut block = std::mem::take(&mut self.block);
+        let event = self.handle_block(id, ends, depends_on_itself, &block, out);
+        block.clear();
+        self.block = block;
+        event
+    }
+
+    /// A header block that is whole. It is decoded also where nobody wants to know: what comes
+    /// behind it says how it differs.
+    fn handle_block(
+        &mut self,
+        id: u32,
+        ends: bool,
+        depends_on_itself: bool,
+        block: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Event, Fault> {
+        if id.is_multiple_of(2) {
+            return Err(Fault::PROTOCOL);
+        }
+        if id <= self.last_id {
+            return self.handle_trailer(id, ends, block, out);
+        }
+        let is_hot_again = ends && self.hot.is_some() && self.decoder.is_repeated(block);
+        if !is_hot_again {
+            self.decode(block)?;
+        }
+        if self.closing == Closing::Told {
+            return Ok(Event::Nothing);
+        }
+        self.last_id = id;
+        if self.streams.open() == STREAMS_MAX {
+            self.reset(id, code::REFUSED_STREAM, out);
+            return Ok(Event::Nothing);
+        }
+        if is_hot_again && !depends_on_itself {
+            self.streams.push(id, false, None, self.stream_window);
+            return Ok(Event::Hot { id });
+        }
+        let announced = if ends { None } else { self.head.content_length() };
+        self.streams.push(id, !ends, announced, self.stream_window);
+        if self.head.is_too_long() {
+            return Ok(Event::TooLong { id });
+        }
+        let is_short = ends && self.head.content_length().is_some_and(|length| length > 0);
+        if depends_on_itself || is_short || !self.head.is_request() {
+            return self.fault(id, code::PROTOCOL_ERROR, out);
+        }
+        if ends
+            && self.takes_hot
+            && let Some(ask) = self.head.hot(self.max_n)
+        {
+            self.keep_hot(ask);
+            return Ok(Event::Hot { id });
+        }
+        let Some(request) = self.head.request() else {
+            return self.fault(id, code::PROTOCOL_ERROR, out);
+        };
+        let body_len = if ends { Some(0) } else { announced };
+        Ok(Event::Request { id, request: Box::new(request), body_len })
+    }
+
+    /// A block on a stream that has begun: what may stand behind a body.
+    fn handle_trailer(
+        &mut self,
+        id: u32,
+        ends: bool,
+        block: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Event, Fault> {
+        match self.streams.get(id) {
+            Some(stream) if stream.is_sending => {}
+            Some(_) => return Err(Fault::CLOSED),
+            None if self.ended.contains(&id) => {
+                self.decode(block)?;
+                return Ok(Event::Nothing);
+            }
+            // Of the others only the newest has surely begun.
+            None if id == self.last_id => return Err(Fault::CLOSED),
+            None => return Err(Fault::PROTOCOL),
+        }
+        self.decode(block)?;
+        if !ends || !self.head.is_trailer() {
+            return self.fault(id, code::PROTOCOL_ERROR, out);
+        }
+        self.take_body(id, 0, true, out)
+    }
+
+    fn handle_data(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<Event, Fault> {
+        let id = frame.stream;
+        if id == 0 || self.is_idle(id) {
+            return Err(Fault::PROTOCOL);
+        }
+        let length = frame.unpadded().ok_or(Fault::PROTOCOL)?.len();
+        let counted = frame.payload.len() as u32;
+        self.owed += counted;
+        if self.owed >= OWED_MAX {
+            let owed = std::mem::take(&mut self.owed);
+            frame::put(out, kind::WINDOW_UPDATE, 0, 0, &owed.to_be_bytes());
+        }
+        match self.streams.get(id) {
+            Some(stream) if stream.is_sending => stream.received += counted,
+            None if self.ended.contains(&id) || id > self.last_id => return Ok(Event::Nothing),
+            Some(_) | None => return Err(Fault::CLOSED),
+        }
+        self.take_body(id, length, frame.has(flag::END_STREAM), out)
+    }
+
+    /// Takes a part of a body into account.
+    fn take_body(
+        &mut self,
+        id: u32,
+        len: usize,
+        ends: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<Event, Fault> {
+        let Some(stream) = self.streams.get(id) else { return Ok(Event::Nothing) };
+        if i64::from(stream.received) > WINDOW_AT_FIRST {
+            return self.fault(id, code::FLOW_CONTROL_ERROR, out);
+        }
+        if let Some(left) = stream.announced {
+            match left.checked_sub(len as u64) {
+                Some(left) if left == 0 || !ends => stream.announced = Some(left),
+                _ => return self.fault(id, code::PROTOCOL_ERROR, out),
+            }
+        }
+        stream.is_sending = !ends;
+        Ok(Event::Data { id, len, ends })
+    }
+
+    fn handle_reset(&mut self, frame: &Frame<'_>) -> Result<Event, Fault> {
+        if frame.payload.len() != 4 {
+            return Err(Fault::SIZE);
+        }
+        let id = frame.stream;
+        if id == 0 || self.is_idle(id) {
+            return Err(Fault::PROTOCOL);
+        }
+        Ok(if self.streams.close(id) { Event::Reset { id } } else { Event::Nothing })
+    }
+
+    fn handle_window(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<Event, Fault> {
+        let more: [u8; 4] = frame.payload.try_into().map_err(|_| Fault::SIZE)?;
+        let more = i64::from(u32::from_be_bytes(more) & ID_MAX);
+        let id = frame.stream;
+        if id == 0 {
+            if more == 0 {
+                return Err(Fault::PROTOCOL);
+            }
+            self.window += more;
+            return if self.window > WINDOW_MAX { Err(Fault::WINDOW) } else { Ok(Event::Window) };
+        }
+        if self.is_idle(id) {
+            return Err(Fault::PROTOCOL);
+        }
+        let Some(stream) = self.streams.get(id) else { return Ok(Event::Nothing) };
+        if more == 0 {
+            return self.fault(id, code::PROTOCOL_ERROR, out);
+        }
+        if stream.window + more > WINDOW_MAX {
+            return self.fault(id, code::FLOW_CONTROL_ERROR, out);
+        }
+        stream.window += more;
+        Ok(Event::Window)
+    }
+
+    fn handle_settings(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<Event, Fault> {
+        if frame.stream != 0 {
+            return Err(Fault::PROTOCOL);
+        }
+        if frame.has(flag::ACK) {
+            return if frame.payload.is_empty() { Ok(Event::Nothing) } else { Err(Fault::SIZE) };
+        }
+        let (settings, rest) = frame.payload.as_chunks::<{ frame::SETTING_LEN }>();
+        if !rest.is_empty() {
+            return Err(Fault::SIZE);
+        }
+        let mut event = Event::Window;
+        for [high, low, value @ ..] in settings {
+            let value = u32::from_be_bytes(*value);
+            match u16::from_be_bytes([*high, *low]) {
+                setting::HEADER_TABLE_SIZE => event = Event::Table(value as usize),
+                setting::ENABLE_PUSH if value > 1 => return Err(Fault::PROTOCOL),
+                setting::INITIAL_WINDOW_SIZE => self.change_stream_window(i64::from(value))?,
+                setting::MAX_FRAME_SIZE => {
+                    // What is sent here is never longer than the least.
+                    let allowed = frame::PAYLOAD_LEN_MAX as u32..1 << 24;
+                    if !allowed.contains(&value) {
+                        return Err(Fault::PROTOCOL);
+                    }
+                }
+                _ => {}
+            }
+        }
+        frame::put(out, kind::SETTINGS, flag::ACK, 0, &[]);
+        Ok(event)
+    }
+
+    fn change_stream_window(&mut self, window: i64) -> Result<(), Fault> {
+        let change = window - self.stream_window;
+        if window > WINDOW_MAX || !self.streams.change_windows(change) {
+            return Err(Fault::WINDOW);
+        }
+        self.stream_window = window;
+        Ok(())
+    }
+
+    fn handle_ping(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<Event, Fault> {
+        if frame.stream != 0 {
+            return Err(Fault::PROTOCOL);
+        }
+        if frame.payload.len() != END_PING.len() {
+            return Err(Fault::SIZE);
+        }
+        if !frame.has(flag::ACK) {
+            frame::put(out, kind::PING, flag::ACK, 0, frame.payload);
+        } else if self.closing == Closing::Announced && frame.payload == END_PING {
+            self.closing = Closing::Told;
+            put_goaway(self.last_id, code::NO_ERROR, out);
+        }
+        Ok(Event::Nothing)
+    }
+
+    /// Whether a stream has not begun. One that began behind the last that is taken is not looked at.
+    fn is_idle(&self, id: u32) -> bool {
+        id > self.last_id && self.closing != Closing::Told
+    }
+
+    fn decode(&mut self, block: &[u8]) -> Result<(), Fault> {
+        self.hot = None;
+        let Self { decoder, head, .. } = self;
+        head.clear();
+        decoder.decode(block, |name, value| head.take(name, value)).map_err(|error| match error {
+            HpackError::TooLong => Fault::CALM,
+            _ => Fault::new(code::COMPRESSION_ERROR),
+        })
+    }
+
+    fn keep_hot(&mut self, ask: Ask) {
+        self.hot = Some(Hot {
+            ask,
+            request_id: self.head.request_id().to_vec(),
+            authorization: self.head.authorization().to_vec(),
+        });
+    }
+
+    /// Ends a stream for a fault of the client.
+    fn fault(&mut self, id: u32, code: u32, out: &mut Vec<u8>) -> Result<Event, Fault> {
+        self.faults += 1;
+        if self.faults > FAULTS_MAX {
+            return Err(Fault::CALM);
+        }
+        self.reset(id, code, out);
+        Ok(Event::Reset { id })
+    }
+
+    /// Ends a stream. What its client sends before it knows that is no fault: it has begun as many
+    /// streams meanwhile as may be open, at most.
+    fn reset(&mut self, id: u32, code: u32, out: &mut Vec<u8>) {
+        self.streams.close(id);
+        if self.ended.len() == STREAMS_MAX {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(id);
+        frame::put(out, kind::RST_STREAM, 0, id, &code.to_be_bytes());
+    }
+}
+
+fn handle_priority(frame: &Frame<'_>) -> Result<Event, Fault> {
+    let priority = frame.payload.try_into().map_err(|_| Fault::SIZE)?;
+    if frame.stream == 0 || depends_on(priority) == frame.stream {
+        return Err(Fault::PROTOCOL);
+    }
+    Ok(Event::Nothing)
+}
+
+/// A client that goes away says so, and closes when it has its answers.
+fn handle_goaway(frame: &Frame<'_>) -> Result<Event, Fault> {
+    match frame {
+        Frame { stream: 0, payload: [_, _, _, _, _, _, _, _, ..], .. } => Ok(Event::Nothing),
+        Frame { stream: 0, .. } => Err(Fault::SIZE),
+        _ => Err(Fault::PROTOCOL),
+    }
+}
+
+/// The stream that a priority names; RFC 9113 gave up the rest of it.
+fn depends_on([a, b, c, d, _]: [u8; 5]) -> u32 {
+    u32::from_be_bytes([a, b, c, d]) & ID_MAX
+}
+
+fn put_goaway(last: u32, code: u32, out: &mut Vec<u8>) {
+    let mut payload = [0; 8];
+    payload[..4].copy_from_slice(&last.to_be_bytes());
+    payload[4..].copy_from_slice(&code.to_be_bytes());
+    frame::put(out, kind::GOAWAY, 0, 0, &payload);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,339 @@
+//! HTTP/2 frame by frame: what shares a round, what is taken back, what waits for a window, and that
+//! nobody can tell from an answer which version of HTTP it came over.
+
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+use epicepoch_attack::http2::get;
+use epicepoch_wire::http2::frame::{self, Frame, PREFACE, flag, kind, setting};
+use epicepoch_wire::http2::hpack::Decoder;
+use epicepoch_wire::{NodeId, Timestamp};
+
+use crate::node::{Cluster, PATIENCE, TestNode};
+
+const WHOLE: u8 = flag::END_HEADERS | flag::END_STREAM;
+
+/// A client that says every frame by itself.
+struct Raw {
+    stream: TcpStream,
+    decoder: Decoder,
+    input: Vec<u8>,
+    /// Answers that have not ended.
+    open: BTreeMap<u32, Answer>,
+    /// Bytes that were read.
+    taken: usize,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Answer {
+    headers: BTreeMap<String, String>,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    fn status(&self) -> &str {
+        self.headers.get(":status").map_or("", String::as_str)
+    }
+
+    fn timestamps(&self) -> Vec<Timestamp> {
+        assert_eq!((self.status(), self.body.len() % Timestamp::LEN), ("200", 0), "{self:?}");
+        assert_eq!(self.headers["content-length"], self.body.len().to_string());
+        let (stamps, _) = self.body.as_chunks();
+        stamps.iter().map(|bytes| Timestamp::from_bytes(*bytes)).collect()
+    }
+}
+
+impl Raw {
+    fn new(node: &TestNode, settings: &[(u16, u32)]) -> Self {
+        let stream = TcpStream::connect(node.addr).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let table = settings.iter().find(|(name, _)| *name == setting::HEADER_TABLE_SIZE);
+        let decoder = Decoder::new(table.map_or(4096, |(_, len)| *len as usize));
+        let (input, open) = (Vec::new(), BTreeMap::new());
+        let mut raw = Self { stream, decoder, input, open, taken: 0 };
+        let mut hello = PREFACE.to_vec();
+        frame::put_settings(&mut hello, settings);
+        raw.send(&hello);
+        raw
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// Asks on streams in one write.
+    fn ask(&mut self, asks: &[(u32, Vec<u8>)]) {
+        let mut bytes = Vec::new();
+        for (stream, block) in asks {
+            frame::put(&mut bytes, kind::HEADERS, WHOLE, *stream, block);
+        }
+        self.send(&bytes);
+    }
+
+    /// The next `count` answers that are whole, by their streams.
+    fn answers(&mut self, count: usize) -> BTreeMap<u32, Answer> {
+        let mut whole = BTreeMap::new();
+        while whole.len() < count {
+            while let Some(frame) = Frame::split(&self.input).unwrap() {
+                let (id, len) = (frame.stream, frame.len());
+                match frame.kind {
+                    kind::HEADERS => {
+                        let answer = self.open.entry(id).or_default();
+                        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+                        let take = |name: &[u8], value: &[u8]| {
+                            answer.headers.insert(text(name), text(value));
+                        };
+                        self.decoder.decode(frame.payload, take).unwrap();
+                    }
+                    kind::DATA => {
+                        self.open.get_mut(&id).unwrap().body.extend_from_slice(frame.payload);
+                    }
+                    kind::GOAWAY => panic!("sent away: {:?}", frame.payload),
+                    _ => {}
+                }
+                if matches!(frame.kind, kind::HEADERS | kind::DATA) && frame.has(flag::END_STREAM) {
+                    whole.insert(id, self.open.remove(&id).unwrap());
+                }
+                self.input.drain(..len);
+            }
+            if whole.len() < count {
+                let mut chunk = [0; 16 << 10];
+                let len = self.stream.read(&mut chunk).unwrap();
+                assert!(len > 0, "the node has closed");
+                self.input.extend_from_slice(&chunk[..len]);
+                self.taken += len;
+            }
+        }
+        whole
+    }
+}
+
+fn serving() -> TestNode {
+    let mut cluster = Cluster::new(1);
+    let node = cluster.start_with(1, |config| config.workers = 1);
+    node.publish(cluster.leading(1, 3, true));
+    node.await_metric("epicepoch_has_grant", 1);
+    node
+}
+
+/// A `GET` with a request id, without the table.
+fn told(path: &str, id: &str) -> Vec<u8> {
+    let name = "epicepoch-request-id";
+    let mut block = get(path);
+    block.extend(
+        [&[0, name.len() as u8], name.as_bytes(), &[id.len() as u8], id.as_bytes()].concat(),
+    );
+    block
+}
+
+#[test]
+fn requests_of_one_write_share_a_round_and_later_answers_are_short() {
+    const STREAMS: u32 = 100;
+    let node = serving();
+    let mut client = Raw::new(&node, &[]);
+    client.ask(&[(1, get("/timestamp"))]);
+    let mut last = client.answers(1)[&1].timestamps()[0];
+    let mut shortest = usize::MAX;
+    for turn in 0..5 {
+        let first = 3 + 2 * STREAMS * turn;
+        let ids = (0..STREAMS).map(|nth| first + 2 * nth);
+        let before = (node.metric("epicepoch_rounds_begun_total"), client.taken);
+        client.ask(&ids.map(|id| (id, get("/timestamp"))).collect::<Vec<_>>());
+        let answers = client.answers(STREAMS as usize);
+        shortest = shortest.min((client.taken - before.1) / STREAMS as usize);
+        // Of the metrics themselves no round is begun, of a probe one may be.
+        assert!(node.metric("epicepoch_rounds_begun_total") - before.0 <= 3);
+        // Streams of one run get their parts in order.
+        for (id, answer) in answers {
+            assert!(answer.timestamps()[0] > last, "stream {id}");
+            last = answer.timestamps()[0];
+        }
+    }
+    assert!(shortest <= 45, "{shortest} bytes for an answer");
+}
+
+#[test]
+fn every_kind_of_hot_answer_follows_any_other() {
+    let node = serving();
+    for table in [4096, 1024, 1023, 0] {
+        let mut client = Raw::new(&node, &[(setting::HEADER_TABLE_SIZE, table)]);
+        let mut id = 1;
+        for (path, count) in
+            ["/timestamp", "/timestamp?n=3", "/timestamp?n=1000"].into_iter().zip([1, 3, 1000])
+        {
+            for (other, length) in
+                [("/timestamp", 16), ("/timestamp?n=2", 32), ("/timestamp?n=4&format=range", 24)]
+            {
+                client.ask(&[
+                    (id, get(path)),
+                    (id + 2, told(other, "a b")),
+                    (id + 4, get("/up")),
+                    (id + 6, get(other)),
+                ]);
+                let answers = client.answers(4);
+                assert_eq!(answers[&id].timestamps().len(), count);
+                for (answer, request_id) in
+                    [(&answers[&(id + 2)], Some("a b")), (&answers[&(id + 6)], None)]
+                {
+                    assert_eq!((answer.status(), answer.body.len()), ("200", length));
+                    let given = answer.headers.get("epicepoch-request-id").map(String::as_str);
+                    assert_eq!(given, request_id);
+                    assert!(answer.headers.contains_key("date"));
+                }
+                assert_eq!(answers[&(id + 4)].body, b"ok");
+                id += 8;
+            }
+        }
+    }
+}
+
+#[test]
+fn an_answer_waits_for_its_windows_and_loses_nothing() {
+    let node = serving();
+    let mut client = Raw::new(&node, &[(setting::INITIAL_WINDOW_SIZE, 0)]);
+    client.ask(&[(1, get("/timestamp")), (3, get("/timestamp?n=2")), (5, get("/nope"))]);
+    // Heads come at once, bodies as they are let.
+    let more = |stream: u32, by: u32| {
+        let mut bytes = Vec::new();
+        frame::put(&mut bytes, kind::WINDOW_UPDATE, 0, stream, &by.to_be_bytes());
+        bytes
+    };
+    for _ in 0..16 {
+        client.send(&more(1, 1));
+    }
+    assert_eq!(client.answers(1)[&1].timestamps().len(), 1);
+    let mut settings = Vec::new();
+    frame::put_settings(&mut settings, &[(setting::INITIAL_WINDOW_SIZE, 30)]);
+    client.send(&settings);
+    client.send(&more(5, 1000));
+    assert_eq!(client.answers(1)[&5].status(), "404");
+    client.send(&more(3, 2));
+    assert_eq!(client.answers(1)[&3].timestamps().len(), 2);
+    // The window of the connection: lists of 65 kB, of which the second has to wait.
+    frame::put_settings(&mut settings, &[(setting::INITIAL_WINDOW_SIZE, 1 << 20)]);
+    client.send(&settings);
+    client.ask(&[(7, get("/timestamp?n=1000")), (9, get("/timestamp?n=4000"))]);
+    assert_eq!(client.answers(1)[&7].timestamps().len(), 1000);
+    client.send(&more(0, 100_000));
+    let listed = client.answers(1)[&9].timestamps();
+    assert!(listed.len() == 4000 && listed.is_sorted());
+}
+
+#[test]
+fn requests_of_a_run_that_are_taken_back_give_their_places_back() {
+    let mut cluster = Cluster::new(1);
+    let node = cluster.start_with(1, |config| {
+        config.workers = 1;
+        config.election_timeout = PATIENCE / 4;
+        config.request_buffer = 4;
+    });
+    node.publish(cluster.leading(1, 3, false));
+    node.await_metric("epicepoch_is_leader", 1);
+    let mut client = Raw::new(&node, &[]);
+    let ask = |ids: &[u32]| ids.iter().map(|id| (*id, get("/timestamp?n=2"))).collect::<Vec<_>>();
+    client.ask(&ask(&[1, 3, 5, 7]));
+    node.await_metric("epicepoch_waiting_requests", 4);
+    let take_back = |ids: &[u32]| {
+        let mut bytes = Vec::new();
+        for id in ids {
+            frame::put(&mut bytes, kind::RST_STREAM, 0, *id, &8_u32.to_be_bytes());
+        }
+        bytes
+    };
+    client.send(&take_back(&[3, 7]));
+    node.await_metric("epicepoch_waiting_requests", 2);
+    client.ask(&ask(&[9, 11]));
+    node.await_metric("epicepoch_waiting_requests", 4);
+    // A whole run, and one that waits behind those that have a place.
+    client.send(&take_back(&[9, 11]));
+    node.await_metric("epicepoch_waiting_requests", 2);
+    client.ask(&ask(&[13, 15, 17]));
+    node.await_metric("epicepoch_waiting_requests", 4);
+    client.send(&take_back(&[17]));
+    node.publish(cluster.leading(1, 3, true));
+    let answers = client.answers(4);
+    assert_eq!(answers.keys().copied().collect::<Vec<_>>(), [1, 5, 13, 15]);
+    let stamps: Vec<_> = answers.values().flat_map(Answer::timestamps).collect();
+    assert!(stamps.is_sorted() && stamps.windows(2).all(|pair| pair[0] != pair[1]));
+    assert_eq!(node.metric("epicepoch_waiting_requests"), 0);
+}
+
+#[test]
+fn a_head_that_is_too_long_is_refused_and_the_connection_serves_on() {
+    let node = serving();
+    let mut client = Raw::new(&node, &[]);
+    let mut block = get("/timestamp");
+    // Kept in the table, and named again and again: some hundred bytes that say 20 kB.
+    block.extend([&b"\x40\x01x\x7f\x01"[..], &[b'v'; 128]].concat());
+    block.extend([0xbe; 128]);
+    client.ask(&[(1, block), (3, get("/timestamp"))]);
+    let answers = client.answers(2);
+    assert_eq!((answers[&1].status(), answers[&3].status()), ("431", "200"));
+}
+
+/// An answer without what differs from one to the next.
+fn comparable(mut headers: BTreeMap<String, String>, body: Vec<u8>, is_stamps: bool) -> String {
+    for name in ["date", "connection", "transfer-encoding"] {
+        headers.remove(name);
+    }
+    let len = body.len();
+    let body = if is_stamps { format!("{len} bytes") } else { String::from_utf8(body).unwrap() };
+    format!("{headers:?} {body}")
+}
+
+#[test]
+fn answers_are_those_of_http1() {
+    let mut cluster = Cluster::new(2);
+    let mut start = |node: u64| cluster.start_with(node, |config| config.workers = 1);
+    let (follower, candidate) = (start(1), start(2));
+    let mut published = cluster.nothing(1);
+    published.leader = Some(NodeId(2));
+    follower.publish(published);
+    let leader = serving();
+    while follower.request("GET /leader").header("epicepoch-error") != "NOT_LEADER" {
+        std::thread::yield_now();
+    }
+    for node in [&leader, &follower, &candidate] {
+        let mut client = Raw::new(node, &[]);
+        let mut other = node.connect();
+        for (nth, path) in [
+            "/timestamp",
+            "/timestamp?n=3",
+            "/timestamp?n=1001",
+            "/timestamp?n=5&format=range",
+            "/timestamp?n=0",
+            "/timestamp?n=99999999",
+            "/timestamp?m=1",
+            "/timestamp?format=xml",
+            "/timestamp/",
+            "/nope",
+            "/members",
+            "/ready",
+            "/leader",
+            "/up",
+            "/admin/add",
+            "/admin/members?x=1",
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let id = 2 * nth as u32 + 1;
+            let request_id = format!("id {nth}");
+            client.ask(&[(id, told(path, &request_id))]);
+            let Answer { mut headers, body } = client.answers(1).remove(&id).unwrap();
+            let line = format!(
+                "GET {path} HTTP/1.1\r\nhost: t\r\nepicepoch-request-id: {request_id}\r\n\r\n"
+            );
+            other.send_raw(line.as_bytes());
+            let reply = other.reply().unwrap();
+            let status = headers.remove(":status").unwrap();
+            assert_eq!(status, reply.status.to_string(), "{path}");
+            let is_stamps = path.starts_with("/timestamp") && status == "200";
+            let ours = comparable(headers, body, is_stamps);
+            let theirs = comparable(reply.headers.clone(), reply.body.clone(), is_stamps);
+            assert_eq!(ours, theirs, "{path}");
+        }
+    }
+}
