@@ -19,16 +19,16 @@ mod atomics {
 }
 
 #[path = "../../../server/examples/collapse/shared_round.rs"]
-mod shared_round;
+mod collapse;
 
 use atomics::Ordering;
-use shared_round::{Closed, Consumer, Grant, rounds};
+use collapse::{Closed, Consumer, Grant, rounds};
 
 /// Requests of one round, and rounds that may be about.
 const SLOTS: usize = 2;
 const RING: usize = 2;
 
-type Joiners = shared_round::Rounds<SLOTS, RING>;
+type Joiners = collapse::Rounds<SLOTS, RING>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Plant {
