@@ -169,6 +169,11 @@ impl Replica {
         self.duties.led += 1;
         let election = self.config.election_ticks;
         self.duties.unheard = if self.is_quorum_heard() { 0 } else { self.duties.unheard + 1 };
+        if self.duties.unheard == 1 {
+            // It may be this process, or all of them, that stood still: the next heartbeat's answer
+            // could come too late, that of one sent now has all the time that is left.
+            self.step(|raw| raw.raft.ping());
+        }
         if self.duties.unheard > election / UNHEARD_PARTS {
             return self.give_up_unheard();
         }

@@ -3,7 +3,8 @@ use epicepoch_core::replica::{Fatal, HandOver, Report};
 use epicepoch_wire::NodeId;
 use epicepoch_wire::raft_message::MessageKind;
 
-use crate::support::bench::{Bench, append, message};
+use crate::support::bench::{Bench, append, genesis, message};
+use crate::support::disk::Disk;
 use crate::support::node::{ELECTION_TICKS, RESERVATION_NS, TICK_NS};
 use crate::support::world::START_NS;
 
@@ -225,4 +226,30 @@ fn a_leader_that_hears_a_quorum_leads_on() {
         bench.persist();
     }
     assert!(bench.is_leader());
+}
+
+/// Whoever stood still has heard nobody for long. It asks at once, since the answer to its next
+/// heartbeat may come after it has given up, and leads on when they answer.
+#[test]
+fn a_leader_that_stood_still_asks_before_it_gives_up() {
+    let mut bench = Bench::beating(Disk::genesis(&genesis(&[1, 2, 3])), 5, ELECTION_TICKS - 1);
+    bench.elect(&[2, 3]);
+    bench.persist();
+    bench.ack_all(2);
+    bench.ack_all(3);
+    for ticks in 0.. {
+        assert!(ticks < ELECTION_TICKS, "it sends no heartbeat");
+        bench.sent();
+        bench.tick();
+        if bench.kinds_to(2).contains(&MessageKind::Heartbeat) {
+            break;
+        }
+    }
+    bench.now_ns += 10 * ELECTION_TICKS as u64 * TICK_NS;
+    bench.tick();
+    assert!(bench.kinds_to(2).contains(&MessageKind::Heartbeat), "nobody is asked");
+    let term = bench.status().term.0;
+    bench.take(2, &message(MessageKind::HeartbeatResponse, term)).expect("an answer is taken");
+    bench.tick();
+    assert!(bench.is_leader(), "it was answered");
 }

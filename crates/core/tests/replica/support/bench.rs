@@ -108,13 +108,18 @@ impl Bench {
 
     /// A replica of a disk that draws from a seed.
     pub(crate) fn drawing(disk: Disk, seed: u64) -> Self {
+        Self::beating(disk, seed, 1)
+    }
+
+    /// The same, with as many ticks between two heartbeats.
+    pub(crate) fn beating(disk: Disk, seed: u64, heartbeat_ticks: usize) -> Self {
         let identity = Identity { node: NodeId(1), store: store(1), boot: BootId(7) };
         let shared = Arc::new(Shared::new(Term(0), Published::nothing(identity)));
         let config = ReplicaConfig {
             identity,
             seed,
             election_ticks: ELECTION_TICKS,
-            heartbeat_ticks: 1,
+            heartbeat_ticks,
             tick_ns: TICK_NS,
             reservation_ns: RESERVATION_NS,
             deadline_limit: 100,
