@@ -13,7 +13,7 @@ use epicepoch_wire::hello::{Hello, LinkKind, Refusal, RefusalCode};
 use epicepoch_wire::raft_message::RaftMessage;
 use epicepoch_wire::{BootId, ClusterId, StorePosition};
 use thiserror::Error;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
@@ -42,6 +42,7 @@ pub(super) struct Link {
     pub(super) peer: Member,
     queue: mpsc::Sender<RaftMessage>,
     task: AbortHandle,
+    is_up: Rc<Notify>,
 }
 
 impl Link {
@@ -56,9 +57,17 @@ impl Link {
         let mut addrs = vec![peer.raft_addr.clone()];
         addrs
             .extend(shared.config.peers.get(&peer.node).filter(|addr| **addr != addrs[0]).cloned());
-        let dialler = Dialler { shared, cluster, peer: peer.clone(), addrs, inbox };
+        let is_up = Rc::new(Notify::new());
+        let dialler =
+            Dialler { shared, cluster, peer: peer.clone(), addrs, inbox, is_up: is_up.clone() };
         let task = tokio::task::spawn_local(dialler.run(queued)).abort_handle();
-        Self { peer, queue, task }
+        Self { peer, queue, task, is_up }
+    }
+
+    /// The peer has just been heard to be up: a wait for the next attempt ends now. Otherwise its
+    /// votes would reach nobody here, nor ours it, for up to the longest wait after it starts.
+    pub(super) fn note_up(&self) {
+        self.is_up.notify_waiters();
     }
 
     /// Queues a message; `false` when it was dropped.
@@ -80,6 +89,8 @@ struct Dialler {
     /// Where the peer may be: where it was last, and what `PEERS` says now. Tried in turn.
     addrs: Vec<String>,
     inbox: Rc<Inbox>,
+    /// Wakes a wait between two attempts.
+    is_up: Rc<Notify>,
 }
 
 /// Why a connection did not come about, or ended.
@@ -126,7 +137,7 @@ impl Dialler {
             self.tell(addr, &error, &mut told).await;
             // The jitter keeps two nodes from dialling each other in step.
             let jitter = Duration::from_micros(jitter_us(&self.shared, backoff));
-            self.drain(&mut queued, backoff + jitter).await;
+            drain(&mut queued, backoff + jitter, &self.is_up).await;
             backoff = (backoff * 2).min(backoff_max);
         }
     }
@@ -162,18 +173,6 @@ impl Dialler {
             _ => Event::Unreachable { node },
         };
         self.inbox.send(event).await;
-    }
-
-    /// Waits, and drops what is queued meanwhile.
-    async fn drain(&self, queued: &mut mpsc::Receiver<RaftMessage>, wait: Duration) {
-        let until = sleep(wait);
-        tokio::pin!(until);
-        loop {
-            tokio::select! {
-                () = &mut until => return,
-                message = queued.recv() => if message.is_none() { return },
-            }
-        }
     }
 
     async fn connect(
@@ -286,6 +285,20 @@ const TOLD_LEN_MAX: usize = 2_048;
 /// Bytes of frames that wait to be written before no more messages are taken from the queue.
 const FRAMES_LEN_MAX: usize = 256 << 10;
 
+/// Waits, for no longer than until the peer is known to be up, and drops what is queued meanwhile.
+async fn drain(queued: &mut mpsc::Receiver<RaftMessage>, wait: Duration, is_up: &Notify) {
+    let until = sleep(wait);
+    let woken = is_up.notified();
+    tokio::pin!(until, woken);
+    loop {
+        tokio::select! {
+            () = &mut until => return,
+            () = &mut woken => return,
+            message = queued.recv() => if message.is_none() { return },
+        }
+    }
+}
+
 /// Up to a quarter of `backoff`, microseconds; drawn from the clock, since nothing depends on it.
 fn jitter_us(shared: &NodeShared, backoff: Duration) -> u64 {
     let quarter = backoff.as_micros() as u64 / 4;
@@ -307,3 +320,23 @@ pub(super) fn is_fatal(code: RefusalCode, times: u32) -> bool {
 
 /// Refusals as a duplicate that are waited out, a few seconds in all.
 const DUPLICATE_REFUSALS_MAX: u32 = 12;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_wait_for_the_next_attempt_ends_when_the_peer_is_up() {
+        let (_queue, mut queued) = mpsc::channel(1);
+        let is_up = Notify::new();
+        let wait = Duration::from_secs(60);
+        let waited = async {
+            tokio::join!(drain(&mut queued, wait, &is_up), async { is_up.notify_waiters() });
+        };
+        timeout(wait / 2, waited).await.expect("it does not wait to its end");
+        // What was heard while nobody waited shortens no later wait.
+        is_up.notify_waiters();
+        let later = drain(&mut queued, Duration::from_secs(60), &is_up);
+        assert!(timeout(Duration::from_millis(20), later).await.is_err());
+    }
+}

@@ -407,6 +407,9 @@ impl Plane {
                     tracing::warn!(peer = member.node.0, "a setting differs: {text}");
                 }
                 let node = member.node;
+                if let Some(link) = self.links.get(&node) {
+                    link.note_up();
+                }
                 let heard = self.replica.handle_greeting(node, hello.boot, hello.position);
                 tell_set_back(node, heard);
                 self.replica.handle_introduction(member);
