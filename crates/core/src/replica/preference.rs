@@ -91,8 +91,9 @@ impl Replica {
         placed.collect()
     }
 
-    /// Zones that leaders should be in and no voter is: a slip in a name, or nobody is left there.
-    /// Empty unless this node leads and has been calm for long enough to have heard from everybody.
+    /// Zones that leaders should be in and no voter is: a slip in a name, or no voter was left there.
+    /// Empty unless this node leads and has been calm for long enough to have heard from everybody,
+    /// and while a voter that has not said where it is is not heard: it may be there.
     #[must_use]
     pub fn empty_zones(&self) -> Vec<Zone> {
         let is_leader = self.raw.raft.state == StateRole::Leader;
@@ -103,6 +104,11 @@ impl Replica {
         let incoming = self.incoming_voters();
         let places: Vec<_> =
             self.placed().into_iter().filter(|it| incoming.contains(&it.node)).collect();
+        let me = self.config.identity.node;
+        let is_known = |it: &Placed| it.zone.is_some() || it.node == me || self.is_heard(it.node);
+        if !places.iter().all(is_known) {
+            return Vec::new();
+        }
         let is_empty = |zone: &&Zone| !places.iter().any(|it| it.zone.as_ref() == Some(*zone));
         self.preference.placement.leaders.iter().filter(is_empty).cloned().collect()
     }
