@@ -62,7 +62,8 @@ impl Replica {
                 StateRole::PreCandidate | StateRole::Candidate if self.outbox.outstanding() > 0 => {
                     self.campaigns.again_ns = Some(self.now_ns + self.turn_ns());
                 }
-                // Nothing is lost: answers to the first question count for the second.
+                // Grants that were counted are dropped, and have to come again; those that are on
+                // their way count for the second question as well.
                 StateRole::PreCandidate => self.campaign(),
                 // Votes that are on their way would not count any more.
                 StateRole::Candidate if self.is_vote_split() => self.campaign(),

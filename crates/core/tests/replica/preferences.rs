@@ -1,7 +1,7 @@
 //! Leadership goes to better places, once, when all is calm, and to nobody who could not lead there.
 
 use epicepoch_core::placement::Placement;
-use epicepoch_core::replica::{HandOver, Report};
+use epicepoch_core::replica::{HandOver, LAG_MAX, Report};
 use epicepoch_wire::NodeId;
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
 use epicepoch_wire::standing::{Standing, Zone, preference_of};
@@ -122,24 +122,23 @@ fn a_voter_that_lacks_entries_is_not_preferred_until_it_has_them() {
         let said = RaftMessage { context, ..message(MessageKind::HeartbeatResponse, term) };
         bench.take(2, &said).expect("an answer is taken");
     };
-    let is_offered = |bench: &Bench| {
-        let why = HandOver::Preferred;
-        bench.reports.contains(&Report::HandingOver { to: NodeId(2), why })
-    };
-    // Long enough to lack more than it may; then long enough to be offered, did it not.
+    let lag = |bench: &Bench| bench.replica.entries_behind(NodeId(2));
+    // Silent for long enough to lack more than it may; then there for long enough to be offered
+    // leadership, did it not.
     for _ in 0..40 * CALM_TICKS {
-        say(&mut bench);
-        if bench.replica.entries_behind(NodeId(2)) > epicepoch_core::replica::LAG_MAX {
+        beat(&mut bench, &[(3, &other)]);
+        if lag(&bench) > LAG_MAX {
             break;
         }
     }
+    assert!(lag(&bench) > LAG_MAX, "it lacks {}", lag(&bench));
     bench.reports.clear();
     (0..2 * CALM_TICKS).for_each(|_| say(&mut bench));
-    assert!(!is_offered(&bench));
-    offered(&mut bench, CALM_TICKS + 2, &[(2, &good), (3, &other)]);
-    (0..2).for_each(|_| say(&mut bench));
-    let offers = offered(&mut bench, 2 * CALM_TICKS, &[(2, &good), (3, &other)]);
-    assert!(bench.is_leader() || !offers.is_empty(), "{offers:?}");
+    let why = HandOver::Preferred;
+    assert!(!bench.reports.contains(&Report::HandingOver { to: NodeId(2), why }));
+    let offers = offered(&mut bench, CALM_TICKS + 2, &[(2, &good), (3, &other)]);
+    assert_eq!(offers.iter().map(|it| it.1).collect::<Vec<_>>(), [2]);
+    assert!(offers[0].0 + 2 >= CALM_TICKS, "{offers:?}");
 }
 
 /// A voter that never takes over: it is asked after 1, 2, 4, … of the first wait, and not more
@@ -191,6 +190,25 @@ fn a_follower_says_whether_it_reaches_a_majority() {
     bench.now_ns += 1_100 * MS;
     bench.now_ns -= bench.now_ns % TICK_NS;
     assert!(!standing(&mut bench).is_fit, "that was long ago");
+}
+
+/// The voter of a preferred zone is lost: that is no slip in a name. One that is heard and says no
+/// zone is in none.
+#[test]
+fn no_zone_is_told_while_a_voter_that_may_be_there_is_silent() {
+    let leaders = &["b", "a"][..];
+    let mut bench = led("a", leaders);
+    let near = fit("a", leaders);
+    offered(&mut bench, 2 * CALM_TICKS, &[(2, &near)]);
+    assert!(bench.is_leader());
+    assert_eq!(bench.replica.empty_zones(), []);
+    bench.ack(3, bench.status().last);
+    assert_eq!(bench.replica.empty_zones(), zones(&["b"]));
+    // It has said once where it is, and is lost.
+    let far = fit("b", leaders);
+    offered(&mut bench, 2, &[(2, &near), (3, &far)]);
+    offered(&mut bench, CALM_TICKS, &[(2, &near)]);
+    assert_eq!(bench.replica.empty_zones(), []);
 }
 
 #[test]
