@@ -182,6 +182,7 @@ impl Connection {
                 return Poll::Pending;
             }
             if self.is_full && self.has_room() {
+                turns += 1;
                 continue;
             }
             if self.is_pumping && self.outbox.len() < ANSWERS_LEN_MAX {

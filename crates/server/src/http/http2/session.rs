@@ -528,12 +528,17 @@ impl Session {
             return Err(Fault::SIZE);
         }
         let mut event = Event::Window;
+        let mut stream_window = self.stream_window;
         for [high, low, value @ ..] in settings {
             let value = u32::from_be_bytes(*value);
             match u16::from_be_bytes([*high, *low]) {
                 setting::HEADER_TABLE_SIZE => event = Event::Table(value as usize),
                 setting::ENABLE_PUSH if value > 1 => return Err(Fault::PROTOCOL),
-                setting::INITIAL_WINDOW_SIZE => self.change_stream_window(i64::from(value))?,
+                setting::INITIAL_WINDOW_SIZE if i64::from(value) > WINDOW_MAX => {
+                    return Err(Fault::WINDOW);
+                }
+                // One frame may name thousands, and all streams are gone through for the last.
+                setting::INITIAL_WINDOW_SIZE => stream_window = i64::from(value),
                 setting::MAX_FRAME_SIZE => {
                     // What is sent here is never longer than the least.
                     let allowed = frame::PAYLOAD_LEN_MAX as u32..1 << 24;
@@ -544,17 +549,15 @@ impl Session {
                 _ => {}
             }
         }
+        self.change_stream_window(stream_window)?;
         frame::put(out, kind::SETTINGS, flag::ACK, 0, &[]);
         Ok(event)
     }
 
     fn change_stream_window(&mut self, window: i64) -> Result<(), Fault> {
         let change = window - self.stream_window;
-        if window > WINDOW_MAX || !self.streams.change_windows(change) {
-            return Err(Fault::WINDOW);
-        }
         self.stream_window = window;
-        Ok(())
+        if change == 0 || self.streams.change_windows(change) { Ok(()) } else { Err(Fault::WINDOW) }
     }
 
     fn handle_ping(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<Event, Fault> {

@@ -80,10 +80,15 @@ impl Streams {
         true
     }
 
-    /// Changes the window of each by `change`. Returns whether each is within its bounds.
+    /// Changes the window of each that is open by `change`. Returns whether each is within its
+    /// bounds.
     pub(super) fn change_windows(&mut self, change: i64) -> bool {
-        self.list.iter_mut().for_each(|stream| stream.window += change);
-        self.list.iter().all(|stream| stream.window <= WINDOW_MAX)
+        let mut are_within = true;
+        for stream in self.list.iter_mut().filter(|stream| stream.is_open) {
+            stream.window += change;
+            are_within &= stream.window <= WINDOW_MAX;
+        }
+        are_within
     }
 
     /// Gives back memory that nothing needs now.
@@ -119,6 +124,15 @@ mod tests {
         assert!(streams.change_windows(-20));
         assert_eq!(streams.get(9).map(|it| it.window), Some(-10));
         assert!(!streams.change_windows(WINDOW_MAX + 11));
+    }
+
+    #[test]
+    fn a_closed_stream_has_no_window_that_could_be_too_large() {
+        let mut streams = Streams::default();
+        streams.push(1, false, None, 10);
+        streams.push(3, false, None, WINDOW_MAX);
+        assert!(streams.close(3) && streams.change_windows(1));
+        assert_eq!(streams.get(1).map(|it| it.window), Some(11));
     }
 
     #[test]

@@ -218,6 +218,30 @@ fn windows_hold_what_may_be_sent() {
 }
 
 #[test]
+fn of_the_windows_that_one_frame_names_the_last_is_meant() {
+    let settings = |windows: &[u32]| {
+        let named = |window: &u32| [&[0, 4][..], &window.to_be_bytes()].concat();
+        framed(kind::SETTINGS, 0, 0, &windows.iter().flat_map(named).collect::<Vec<_>>())
+    };
+    let mut fixture = Fixture::new();
+    fixture.say(&headers(1, WHOLE, FIRST));
+    fixture.say(&framed(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 9]));
+    // The largest window alone would be too much for this stream; it is not what is meant.
+    assert_eq!(fixture.say(&settings(&[frame::ID_MAX, 0, 7])), ["window"]);
+    assert_eq!(fixture.session.spend(1, 100), Some(16));
+    assert_eq!(fixture.say(&headers(3, WHOLE, AGAIN)), ["hot 3"]);
+    assert_eq!(fixture.session.spend(3, 100), Some(7));
+    // The same again changes nothing, and each of them is a window.
+    assert_eq!(fixture.say(&settings(&[7; 2_730])), ["window"]);
+    assert_eq!(fixture.session.spend(3, 100), Some(0));
+    assert_eq!(fixture.say(&settings(&[1 << 31, 7])), ["over 3 protocol"]);
+    let mut fixture = Fixture::new();
+    fixture.say(&headers(1, WHOLE, FIRST));
+    fixture.say(&framed(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 9]));
+    assert_eq!(fixture.say(&settings(&[7, frame::ID_MAX])), ["over 3 protocol"]);
+}
+
+#[test]
 fn an_end_that_was_announced_loses_nothing_that_was_under_way() {
     let mut fixture = Fixture::new();
     fixture.say(&headers(1, WHOLE, FIRST));
