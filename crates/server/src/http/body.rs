@@ -68,7 +68,7 @@ impl Body {
         let time = time.map(|time| time.to_string()).unwrap_or_default();
         let mut list = JsonList { rest: Some(range), is_begun: false, time };
         // What fits one chunk is whole: its length is known then.
-        match list.next_chunk() {
+        match list.next_chunk_for(usize::MAX) {
             Some(text) if list.rest.is_none() => Self::Whole(text.into()),
             _ => Self::Json(JsonList { rest: Some(range), is_begun: false, ..list }),
         }
@@ -85,22 +85,39 @@ impl Body {
         }
     }
 
+    /// Whether nothing is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Json(list) => list.rest.is_none(),
+            Self::Whole(bytes) => bytes.is_empty(),
+            Self::Short(_) | Self::List(_) => false,
+        }
+    }
+
     /// The next part of it.
     pub(crate) fn next_chunk(&mut self) -> Option<Chunk> {
+        self.next_chunk_for(usize::MAX)
+    }
+
+    /// The next part of it for a client that takes `room` bytes now: of a list what fits is
+    /// made, and at least one timestamp.
+    pub(crate) fn next_chunk_for(&mut self, room: usize) -> Option<Chunk> {
         match std::mem::replace(self, Self::Empty) {
             Self::Empty => None,
             Self::Short(short) => Some(Chunk::Short(short)),
             Self::Whole(bytes) if bytes.is_empty() => None,
             Self::Whole(bytes) => Some(Chunk::Bytes(bytes)),
             Self::List(range) => {
-                let (head, rest) = split(range, CHUNK_TIMESTAMPS_MAX);
+                let fitting = (room / Timestamp::LEN) as u64;
+                let (head, rest) = split(range, fitting.clamp(1, CHUNK_TIMESTAMPS_MAX));
                 *self = rest.map_or(Self::Empty, Self::List);
                 let mut bytes = Vec::with_capacity(head.count() as usize * Timestamp::LEN);
                 head.iter().for_each(|timestamp| bytes.extend_from_slice(&timestamp.to_bytes()));
                 Some(Chunk::Bytes(bytes.into()))
             }
             Self::Json(mut list) => {
-                let text = list.next_chunk()?;
+                let text = list.next_chunk_for(room)?;
                 *self = Self::Json(list);
                 Some(Chunk::Bytes(text.into()))
             }
@@ -109,8 +126,9 @@ impl Body {
 }
 
 impl JsonList {
-    fn next_chunk(&mut self) -> Option<String> {
-        let (head, rest) = split(self.rest?, CHUNK_JSON_MAX);
+    fn next_chunk_for(&mut self, room: usize) -> Option<String> {
+        let fitting = (room / JSON_ITEM_LEN) as u64;
+        let (head, rest) = split(self.rest?, fitting.clamp(1, CHUNK_JSON_MAX));
         let mut text = String::with_capacity(head.count() as usize * JSON_ITEM_LEN);
         let mut separator = if self.is_begun { ",\n" } else { "{\"timestamps\":[\n" };
         for timestamp in head.iter() {
@@ -204,12 +222,7 @@ impl http_body::Body for Body {
     }
 
     fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Empty => true,
-            Self::Json(list) => list.rest.is_none(),
-            Self::Whole(bytes) => bytes.is_empty(),
-            Self::Short(_) | Self::List(_) => false,
-        }
+        self.is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -245,6 +258,21 @@ mod tests {
             assert_eq!(body.len(), Some(count * 16));
             let expected: Vec<u8> = range(count).iter().flat_map(Timestamp::to_bytes).collect();
             assert_eq!(all(body), expected);
+        }
+    }
+
+    #[test]
+    fn of_a_list_what_fits_is_made_and_at_least_one_timestamp() {
+        for (room, len) in
+            [(0, 16), (1, 16), (16, 16), (47, 32), (16_383, 16_368), (1 << 20, 16_384)]
+        {
+            let mut body = Body::list(range(65_536));
+            assert_eq!(body.next_chunk_for(room).map(|chunk| chunk.remaining()), Some(len));
+            assert_eq!(body.len(), Some(65_536 * 16 - len as u64));
+        }
+        for room in [0, 1, 1_000, 1 << 14] {
+            let chunk = Body::json(range(1_000)).next_chunk_for(room).unwrap();
+            assert!(chunk.remaining() <= room.max(200), "{room}: {}", chunk.remaining());
         }
     }
 

@@ -29,6 +29,7 @@ struct Exchange {
     step: Step,
 }
 
+/// The chunk of a body is what its client has not taken of it.
 enum Step {
     Answering { answering: Pin<Box<Answering>>, incoming: Rc<Incoming>, is_head: bool },
     Sending { body: Body, chunk: Option<Chunk> },
@@ -139,41 +140,33 @@ impl Step {
     /// Appends the next frame of a body, if one may be sent. Returns whether one was.
     fn send(&mut self, id: u32, session: &mut Session, out: &mut Vec<u8>) -> bool {
         let Self::Sending { body, chunk } = self else { return false };
-        if chunk.is_none() {
-            *chunk = body.next_chunk();
+        let Some(room) = session.allowed(id) else {
+            *self = Self::Done;
+            return false;
+        };
+        // Until its client takes more, a body is what it is made from.
+        if room == 0 {
+            return false;
         }
-        let Some(rest) = chunk else {
-            // That there is no more was not known before.
-            frame::put(out, kind::DATA, flag::END_STREAM, id, &[]);
+        let Some(mut rest) = chunk.take().or_else(|| body.next_chunk_for(room)) else {
+            unreachable!("a body that has ended is sent on");
+        };
+        let wanted = rest.remaining().min(PAYLOAD_LEN_MAX);
+        let len = session.spend(id, wanted).unwrap_or_default();
+        let has_rest = len < rest.remaining();
+        let ends = !has_rest && body.is_empty();
+        let flags = if ends { flag::END_STREAM } else { 0 };
+        frame::put(out, kind::DATA, flags, id, &rest.chunk()[..len]);
+        if ends {
             session.finish(id, out);
             *self = Self::Done;
-            return true;
-        };
-        let Some(len) = session.spend(id, rest.remaining().min(PAYLOAD_LEN_MAX)) else {
-            *self = Self::Done;
-            return false;
-        };
-        if len == 0 {
-            return false;
-        }
-        let has_rest = len < rest.remaining();
-        let at = out.len();
-        frame::put(out, kind::DATA, 0, id, &rest.chunk()[..len]);
-        rest.advance(len);
-        if !has_rest {
-            *chunk = body.next_chunk();
-            if chunk.is_none() && body.len() == Some(0) {
-                out[at + FLAGS_AT] = flag::END_STREAM;
-                session.finish(id, out);
-                *self = Self::Done;
-            }
+        } else if has_rest {
+            rest.advance(len);
+            *chunk = Some(rest);
         }
         true
     }
 }
-
-/// Where the flags of a frame are.
-const FLAGS_AT: usize = 4;
 
 /// The length of what came of a body and was not looked at.
 struct Incoming {
@@ -210,5 +203,71 @@ impl HttpBody for RequestBody {
 
     fn size_hint(&self) -> SizeHint {
         self.0.announced.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_wire::http2::frame::{HEAD_LEN, put, put_settings, setting};
+    use epicepoch_wire::{Epoch, EpochIndex, Timestamp, TimestampRange};
+
+    use super::*;
+
+    const COUNT: u64 = 1_000;
+
+    fn range() -> TimestampRange {
+        TimestampRange::new(Timestamp::new(Epoch(1), EpochIndex(7)), COUNT).unwrap()
+    }
+
+    /// A session with one open stream of that window.
+    fn session(window: u32) -> Session {
+        let (mut session, mut bytes) = (Session::new(65_536, true, &mut Vec::new()), Vec::new());
+        put_settings(&mut bytes, &[(setting::INITIAL_WINDOW_SIZE, window)]);
+        let block = b"\x82\x86\x44\x0a/timestamp\x41\x01a";
+        put(&mut bytes, kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 1, block);
+        while let Some((len, _)) = session.receive(&bytes, &mut Vec::new()).unwrap() {
+            bytes.drain(..len);
+        }
+        session
+    }
+
+    fn give(session: &mut Session, more: u32) {
+        let mut frame = Vec::new();
+        put(&mut frame, kind::WINDOW_UPDATE, 0, 1, &more.to_be_bytes());
+        session.receive(&frame, &mut Vec::new()).unwrap();
+    }
+
+    /// What is made and was not taken, and how many bytes are not made yet.
+    fn held(exchanges: &Exchanges) -> (usize, Option<u64>) {
+        match &exchanges.list[0].step {
+            Step::Sending { body, chunk } => {
+                (chunk.as_ref().map_or(0, |chunk| chunk.remaining()), body.len())
+            }
+            _ => unreachable!("a body is sent"),
+        }
+    }
+
+    #[test]
+    fn a_body_that_its_client_does_not_take_is_not_made() {
+        let (mut session, mut exchanges, mut out) = (session(0), Exchanges::default(), Vec::new());
+        exchanges.send(1, Body::list(range()));
+        assert!(!exchanges.pump(&mut session, &mut out, 1 << 20));
+        assert_eq!((held(&exchanges), out.len()), ((0, Some(COUNT * 16)), 0));
+        give(&mut session, 33);
+        exchanges.pump(&mut session, &mut out, 1 << 20);
+        assert_eq!(held(&exchanges), (15, Some((COUNT - 3) * 16)));
+        exchanges.pump(&mut session, &mut out, 1 << 20);
+        assert_eq!(held(&exchanges), (15, Some((COUNT - 3) * 16)));
+        give(&mut session, 1 << 14);
+        exchanges.pump(&mut session, &mut out, 1 << 20);
+        assert!(exchanges.is_empty() && session.open() == 0);
+        let (mut rest, mut sent, mut flags) = (&out[..], Vec::new(), Vec::new());
+        while let Some(frame) = frame::Frame::split(rest).unwrap() {
+            sent.extend_from_slice(frame.payload);
+            flags.push(frame.has(flag::END_STREAM));
+            rest = &rest[HEAD_LEN + frame.payload.len()..];
+        }
+        assert_eq!(sent, range().iter().flat_map(Timestamp::to_bytes).collect::<Vec<_>>());
+        assert_eq!(flags.iter().position(|ends| *ends), Some(flags.len() - 1));
     }
 }

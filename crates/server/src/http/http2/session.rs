@@ -262,11 +262,16 @@ impl Session {
     /// Bytes of a body that may be sent on a stream now, of `wanted`; `None` if it is not open. They
     /// are spent.
     pub fn spend(&mut self, id: u32, wanted: usize) -> Option<usize> {
+        let len = wanted.min(self.allowed(id)?);
+        self.window -= len as i64;
+        self.streams.get(id)?.window -= len as i64;
+        Some(len)
+    }
+
+    /// Bytes of a body that may be sent on a stream now; `None` if it is not open.
+    pub fn allowed(&mut self, id: u32) -> Option<usize> {
         let stream = self.streams.get(id)?;
-        let len = (wanted as i64).min(self.window).min(stream.window).max(0);
-        self.window -= len;
-        stream.window -= len;
-        Some(len as usize)
+        Some(self.window.min(stream.window).max(0) as usize)
     }
 
     /// Closes a stream whose answer has ended. A client that still sends its body is told to stop
