@@ -1,8 +1,9 @@
 //! What a header block says, in memory that is used again, and whether that is a request (RFC 9113,
 //! section 8). What is not is malformed, and nobody guesses what it was meant to be.
 
+use epicepoch_wire::http::{HEADER_ADMIN, HEADER_REQUEST_ID};
 use epicepoch_wire::http2::hpack::ENTRY_OVERHEAD;
-use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{PathAndQuery, Uri};
 use http::{Method, Request, Version};
 
@@ -61,13 +62,22 @@ impl Once {
     }
 }
 
-/// The pseudo-headers of a request, section 8.3.1, and the one of RFC 8441, which is for those who
-/// were invited to send it.
+/// The pseudo-headers of a request, section 8.3.1. That of RFC 8441 is for those who were invited to
+/// send it.
 const PSEUDO: [&[u8]; 4] = [b":method", b":scheme", b":authority", b":path"];
 const METHOD: usize = 0;
 const SCHEME: usize = 1;
 const AUTHORITY: usize = 2;
 const PATH: usize = 3;
+
+/// The fields that the service reads. A request whose body has not come keeps no others.
+static READ_BY_SERVICE: [HeaderName; 3] = [
+    AUTHORIZATION,
+    HeaderName::from_static(HEADER_REQUEST_ID),
+    HeaderName::from_static(HEADER_ADMIN),
+];
+/// How often a field is kept: nobody tells more than one from many.
+const KEPT_OF_ONE_NAME: usize = 2;
 
 impl Head {
     /// Forgets what the last block said.
@@ -93,7 +103,9 @@ impl Head {
         if self.is_too_long() || self.is_malformed {
             return;
         }
-        if !value.iter().all(|byte| IS_OF_VALUE[usize::from(*byte)]) {
+        let is_padded =
+            [value.first(), value.last()].iter().any(|end| matches!(end, Some(b' ' | b'\t')));
+        if is_padded || !value.iter().all(|byte| IS_OF_VALUE[usize::from(*byte)]) {
             self.is_malformed = true;
             return;
         }
@@ -202,18 +214,23 @@ impl Head {
         self.once(self.authorization)
     }
 
-    /// The request; `None` where its method or its path is none.
+    /// The request, with what the service reads of its fields; `None` where its method or its path
+    /// is none.
     pub(super) fn request(&self) -> Option<Request<()>> {
         let method = Method::from_bytes(self.value(METHOD)).ok()?;
         let path = match method {
             Method::CONNECT => PathAndQuery::from_static("/"),
             _ => PathAndQuery::try_from(self.value(PATH)).ok()?,
         };
-        let mut headers = HeaderMap::with_capacity(self.fields.len());
-        for Field { name, value } in &self.fields {
-            let name = HeaderName::from_lowercase(&self.text[name.start..name.end]).ok()?;
-            let value = HeaderValue::from_bytes(&self.text[value.start..value.end]).ok()?;
-            headers.append(name, value);
+        let mut headers = HeaderMap::new();
+        for name in &READ_BY_SERVICE {
+            let is_it = |field: &&Field| {
+                self.text[field.name.start..field.name.end] == *name.as_str().as_bytes()
+            };
+            for Field { value, .. } in self.fields.iter().filter(is_it).take(KEPT_OF_ONE_NAME) {
+                let value = HeaderValue::from_bytes(&self.text[value.start..value.end]).ok()?;
+                headers.append(name, value);
+            }
         }
         let mut request = Request::new(());
         *request.method_mut() = method;
@@ -241,7 +258,7 @@ impl Head {
     }
 }
 
-const REQUEST_ID: &[u8] = epicepoch_wire::http::HEADER_REQUEST_ID.as_bytes();
+const REQUEST_ID: &[u8] = HEADER_REQUEST_ID.as_bytes();
 
 /// A number of decimal digits only.
 fn decimal(text: &[u8]) -> Option<u64> {
@@ -358,13 +375,35 @@ mod tests {
             let path = request.uri().path_and_query().expect("a path").as_str();
             assert!(name != ":path" || path == value);
             assert!(name != ":method" || request.method().as_str() == value);
-            assert!(name.starts_with(':') || request.headers()[name] == value);
+            let kept = request.headers().get(name).map(HeaderValue::as_bytes);
+            assert_eq!(kept, (name == HEADER_REQUEST_ID).then_some(value.as_bytes()));
         }
         let id = ("epicepoch-request-id", "1");
         let twice = head(&[&BASE[..], &[id, id]].concat());
         assert!(twice.hot(9).is_none() && twice.is_request());
         let token = ("authorization", "Bearer x");
         assert!(head(&[&BASE[..], &[token, token]].concat()).hot(9).is_none());
+    }
+
+    #[test]
+    fn a_request_keeps_what_the_service_reads_and_nothing_else() {
+        let fields = [
+            ("user-agent", "a"),
+            ("authorization", "Bearer x"),
+            ("epicepoch-admin", "1"),
+            ("cookie", "b"),
+            ("authorization", "Bearer y"),
+            ("epicepoch-request-id", "7"),
+            ("authorization", "Bearer z"),
+            ("authorizatio", "c"),
+        ];
+        let head = head(&[&BASE[..], &fields].concat());
+        let request = head.request().expect("a request");
+        let headers = request.headers();
+        let given: Vec<_> = headers.get_all(AUTHORIZATION).iter().collect();
+        assert_eq!(given, ["Bearer x", "Bearer y"], "that there are several is seen");
+        assert!(headers[HEADER_ADMIN] == "1" && headers[HEADER_REQUEST_ID] == "7");
+        assert_eq!(headers.len(), 4);
     }
 
     #[test]
@@ -380,6 +419,10 @@ mod tests {
             ("", "z"),
             ("x", "a\nb"),
             ("x", "a\0b"),
+            ("x", " a"),
+            ("x", "a\t"),
+            ("x", " "),
+            (":path", "/timestamp "),
             ("connection", "close"),
             ("keep-alive", "timeout=5"),
             ("proxy-connection", "close"),
