@@ -557,7 +557,7 @@ impl Connection {
         }
         // Who is refused for what he may not do is refused, counted and logged where all are.
         let mut request = http::Request::new(());
-        *request.uri_mut() = http::Uri::from_static(epicepoch_wire::http::PATH_TIMESTAMP);
+        *request.uri_mut() = uri_of(hot.ask);
         *request.version_mut() = http::Version::HTTP_2;
         *request.headers_mut() = headers_of(hot);
         self.exchanges.begin(&self.service, id, request, Some(0));
@@ -587,6 +587,17 @@ impl Connection {
     }
 }
 
+/// What asks for that.
+fn uri_of(Ask { count, format }: Ask) -> http::Uri {
+    let format = match format {
+        Format::Binary => "binary",
+        Format::Range => "range",
+        Format::Json => "json",
+    };
+    let text = format!("{}?n={count}&format={format}", epicepoch_wire::http::PATH_TIMESTAMP);
+    text.try_into().unwrap_or_else(|_| unreachable!("a path of letters and digits"))
+}
+
 /// The headers of a hot request that mean something.
 fn headers_of(hot: &Hot) -> HeaderMap {
     let mut headers = HeaderMap::new();
@@ -609,4 +620,19 @@ const OK: u16 = 200;
 /// Bytes of an answer, about.
 fn owed_by(ask: Ask) -> usize {
     ANSWER_HEAD_LEN + answers::body_len(ask)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_hot_request_asks_for_is_asked_of_the_service() {
+        let range = Ask { count: 1 << 32, format: Format::Range };
+        for ask in [Ask { count: 1, format: Format::Binary }, range] {
+            let uri = uri_of(ask);
+            assert_eq!(uri.path(), epicepoch_wire::http::PATH_TIMESTAMP);
+            assert_eq!(Ask::parse(uri.query(), 9).ok(), Some(ask));
+        }
+    }
 }
