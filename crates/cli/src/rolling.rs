@@ -113,41 +113,58 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     if let Some(trouble) = rolling.trouble(&seen)? {
         return Err(anyhow!("{trouble}; nothing was restarted").into());
     }
-    let names = |nodes: &[u64]| nodes.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
     tell(&format!("all is well; in this order: {}", names(&order)))?;
     if matches.get_flag("dry-run") {
         return Ok(ExitCode::SUCCESS);
     }
     let command = matches.get_one::<String>("restart").map_or("", String::as_str);
     for (at, node) in order.iter().enumerate() {
-        rolling.restart(*node, command).map_err(|error| {
-            let mut text = format!("stopped at node {node}");
-            let (done, left) = (&order[..at], &order[at + 1..]);
-            if !done.is_empty() {
-                let _infallible = write!(text, "; restarted were {}", names(done));
-            }
-            let _infallible = match left {
-                [] => write!(text, "; it was the last one"),
-                _ => write!(
-                    text,
-                    "; go on, once it is well, with --nodes {}",
-                    left.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
-                ),
-            };
-            error.context(text)
+        let before = rolling.run_of(*node);
+        let done = before.as_ref().map_err(|error| anyhow!("{error:#}"));
+        let done = done.and_then(|before| rolling.restart(*node, command, before.as_deref()));
+        done.map_err(|error| {
+            let is_another =
+                before.is_ok_and(|before| rolling.is_another(*node, before.as_deref()));
+            error.context(where_it_stopped(&order, at, is_another))
         })?;
     }
-    let leader = rolling.look().map_err(|failure| failure.error)?;
-    let leader = leader.iter().find(|it| it.is_leader).map_or(0, |it| it.node);
-    tell(&format!("restarted: {}; node {leader} leads", names(&order)))?;
+    let leader = match rolling.look() {
+        Ok(seen) => match seen.iter().find(|it| it.is_leader) {
+            Some(leader) => format!("node {} leads", leader.node),
+            None => "nobody leads now".to_owned(),
+        },
+        Err(failure) => format!("who leads is not known: {:#}", failure.error),
+    };
+    tell(&format!("all were restarted: {}; {leader}", names(&order)))?;
     Ok(ExitCode::SUCCESS)
 }
 
+fn names(nodes: &[u64]) -> String {
+    nodes.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Where it has stopped and how to go on: with that node, unless it runs as another process.
+fn where_it_stopped(order: &[u64], at: usize, is_another: bool) -> String {
+    let (done, left) = order.split_at(if is_another { at + 1 } else { at });
+    let mut text = format!("stopped at node {}", order[at]);
+    if !done.is_empty() {
+        let _infallible = write!(text, "; restarted were {}", names(done));
+    }
+    let _infallible = match left {
+        [] => write!(text, "; it was the last one"),
+        _ => write!(
+            text,
+            "; go on, once it is well, with --nodes {}",
+            left.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
+        ),
+    };
+    text
+}
+
 impl Rolling<'_> {
-    /// Restarts one node, and returns when all is well again.
-    fn restart(&self, node: u64, command: &str) -> Result<(), anyhow::Error> {
+    /// Restarts one node, and returns when all is well again. `before` is the run that it is in.
+    fn restart(&self, node: u64, command: &str, before: Option<&str>) -> Result<(), anyhow::Error> {
         self.hand_over_from(node)?;
-        let before = self.run_of(node)?;
         let seen = self.look().map_err(|failure| failure.error)?;
         let addr = seen.iter().find(|it| it.node == node).map(|it| it.addr.clone());
         let addr = addr.ok_or_else(|| anyhow!("node {node} is no member any more"))?;
@@ -165,10 +182,21 @@ impl Rolling<'_> {
         if !status.success() {
             bail!("its command ended with {status}: see what it did, and the log of the node");
         }
-        self.wait_until_well(node, before.as_deref())?;
+        self.wait_until_well(node, before)?;
         let took = from.elapsed().as_secs_f64();
         tell(&format!("node {node}: ready after {took:.1} s, all is well"))?;
+        if before.is_none() && matches!(self.run_of(node), Ok(None)) {
+            tell(&format!(
+                "node {node}: its version does not say in which run it is, so whether it was \
+                 restarted could not be looked at"
+            ))?;
+        }
         Ok(())
+    }
+
+    /// Whether a node is known to run as another process than before.
+    fn is_another(&self, node: u64, before: Option<&str>) -> bool {
+        self.run_of(node).is_ok_and(|now| now.is_some() && now.as_deref() != before)
     }
 
     /// Leadership goes elsewhere, if this node has it.
@@ -352,6 +380,21 @@ mod tests {
         assert_eq!(order(&seen, Some(&[1, 3])).expect("an order"), [3, 1]);
         let error = order(&seen, Some(&[9])).expect_err("no member").to_string();
         assert!(error.contains("node 9"), "{error}");
+    }
+
+    #[test]
+    fn it_goes_on_with_the_node_that_it_stopped_at_unless_that_was_restarted() {
+        let order = [4, 2, 1];
+        let at_first = "stopped at node 4; go on, once it is well, with --nodes 4,2,1";
+        assert_eq!(where_it_stopped(&order, 0, false), at_first);
+        let restarted =
+            "stopped at node 4; restarted were 4; go on, once it is well, with --nodes 2,1";
+        assert_eq!(where_it_stopped(&order, 0, true), restarted);
+        let at_last =
+            "stopped at node 1; restarted were 4, 2; go on, once it is well, with --nodes 1";
+        assert_eq!(where_it_stopped(&order, 2, false), at_last);
+        let all = "stopped at node 1; restarted were 4, 2, 1; it was the last one";
+        assert_eq!(where_it_stopped(&order, 2, true), all);
     }
 
     #[test]

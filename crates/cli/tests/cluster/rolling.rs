@@ -98,7 +98,7 @@ fn a_rolling_restart_stops_at_the_first_trouble_and_says_where() {
     let mut cluster = Cluster::start();
     let leader = cluster.wait_for_leader();
     let others: Vec<u64> = cluster.others(leader).iter().map(|at| cluster.nodes[*at].id).collect();
-    let left = format!("--nodes {},{}", others[1], cluster.nodes[leader].id);
+    let all = format!("--nodes {},{},{}", others[0], others[1], cluster.nodes[leader].id);
     let first = format!("stopped at node {}", others[0]);
     let roll = |cluster: &Cluster| {
         cluster.operator(&["rolling", "--wait", "3s", "--settle", "100ms", "--restart", RESTART])
@@ -108,7 +108,7 @@ fn a_rolling_restart_stops_at_the_first_trouble_and_says_where() {
     let (output, restarted) = rolled(&mut cluster, command, |_, _| {});
     let error = text(&output.stderr);
     assert_eq!((output.status.code(), &restarted[..]), (Some(1), &others[..1]), "{error}");
-    for words in [&first, &left, "the same process as before"] {
+    for words in [&first, &all, "the same process as before"] {
         assert!(error.contains(words), "{words:?} in {error}");
     }
     // Its command fails.
@@ -116,7 +116,9 @@ fn a_rolling_restart_stops_at_the_first_trouble_and_says_where() {
     let command = roll(&cluster);
     let (output, _) = rolled(&mut cluster, command, |_, _| {});
     let error = text(&output.stderr);
-    assert!(error.contains(&first) && error.contains("its command ended with"), "{error}");
+    for words in [&first, &all, "its command ended with"] {
+        assert!(error.contains(words), "{words:?} in {error}");
+    }
     // It does not come back.
     fs::remove_file(cluster.dir.path().join("failed")).expect("the file");
     let command = roll(&cluster);
@@ -125,7 +127,7 @@ fn a_rolling_restart_stops_at_the_first_trouble_and_says_where() {
     });
     let error = text(&output.stderr);
     assert_eq!((output.status.code(), restarted.len()), (Some(1), 1), "{error}");
-    assert!(error.contains("3 s after its command"), "{error}");
+    assert!(error.contains("3 s after its command") && error.contains(&all), "{error}");
     // And before anything is restarted, all have to be well.
     let words = ["nothing was restarted"];
     cluster.assert_refused(&["rolling", "--restart", "true"], &words);
