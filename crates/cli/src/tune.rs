@@ -31,8 +31,8 @@ pub(crate) fn command() -> Command {
         .after_help(
             "Example:\n  epicepoch tune --addr n1:8080,n2:8080,n3:8080\n\n\
              With OPS_ADDR give that of every node.\n\n\
-             Exit codes: 0 the settings suit the links; 1 they are too tight, or a node does not \
-             answer; 2 wrong usage.",
+             Exit codes: 0 the settings suit the links; 1 they are too tight, a node does not \
+             answer, or a way was not measured lately; 2 wrong usage.",
         )
         .args(client_arguments())
         .arg(json_switch())
@@ -60,29 +60,58 @@ struct Present {
     election: u64,
     heartbeat: u64,
     reservation: u64,
+    /// `None` of a version that does not say.
+    request_timeout: Option<u64>,
+    clock_offset_max: Option<u64>,
+}
+
+/// What a node says.
+struct Said {
+    present: Present,
+    links: Vec<Link>,
+    /// Who has a vote; `None` of a version that does not say.
+    voters: Option<Vec<u64>>,
+}
+
+/// What is advised where a present setting is too small, ms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Raised {
+    request_timeout: Option<u64>,
+    clock_offset_max: Option<u64>,
 }
 
 #[derive(Debug)]
 struct Report {
     links: Vec<Link>,
     present: BTreeMap<u64, Present>,
+    /// From whom to whom no round trip of the last seconds is known, of those that answer.
+    unmeasured: Vec<(u64, u64)>,
     /// Who does not answer, or says nothing of it, and why.
     silent: Vec<(u64, String)>,
 }
 
 impl Report {
     fn of(rows: &[Row]) -> Self {
-        let mut report = Self { links: vec![], present: BTreeMap::new(), silent: vec![] };
+        let mut report =
+            Self { links: vec![], present: BTreeMap::new(), unmeasured: vec![], silent: vec![] };
+        let mut voters = BTreeMap::new();
         for row in rows {
             let node = row.member.node_id.0;
             let said = row.clock.as_ref().map_err(Clone::clone);
             match said.and_then(|said| read(node, said).ok_or_else(|| OTHER_VERSION.to_owned())) {
-                Ok((present, links)) => {
-                    report.present.insert(node, present);
-                    report.links.extend(links);
+                Ok(said) => {
+                    report.present.insert(node, said.present);
+                    report.links.extend(said.links);
+                    voters.insert(node, said.voters);
                 }
                 Err(why) => report.silent.push((node, why)),
             }
+        }
+        for (from, voters) in &voters {
+            let is_voter = |to: u64| voters.as_ref().is_none_or(|voters| voters.contains(&to));
+            let is_measured = |to| report.links.iter().any(|it| (it.from, it.to) == (*from, to));
+            let others = report.present.keys().copied().filter(|to| to != from && is_voter(*to));
+            report.unmeasured.extend(others.filter(|to| !is_measured(*to)).map(|to| (*from, to)));
         }
         report
     }
@@ -103,7 +132,22 @@ impl Report {
     }
 
     fn is_well(&self) -> bool {
-        self.silent.is_empty() && !self.is_tight()
+        self.silent.is_empty() && self.unmeasured.is_empty() && !self.is_tight()
+    }
+
+    /// What other settings have to be more than, where they are not.
+    fn raised(&self, advised: Duration) -> Raised {
+        let election = advised.as_millis() as u64;
+        let longest = self.links.iter().map(|it| it.max_ms).max_by(f64::total_cmp).unwrap_or(0.0);
+        let is_too_small = |present: Option<u64>, least: u64| present.is_some_and(|it| it <= least);
+        let needed = |least: u64, of: fn(&Present) -> Option<u64>| {
+            let more = (least + 1).next_multiple_of(STEP_MS);
+            self.present.values().any(|it| is_too_small(of(it), least)).then_some(more)
+        };
+        Raised {
+            request_timeout: needed(2 * election, |it| it.request_timeout),
+            clock_offset_max: needed(longest.max(0.0).ceil() as u64, |it| it.clock_offset_max),
+        }
     }
 
     fn document(&self) -> Value {
@@ -116,14 +160,23 @@ impl Report {
             "nodes": self.present.iter().map(|(node, present)| json!({
                 "nodeID": node, "electionTimeoutMs": present.election,
                 "heartbeatMs": present.heartbeat, "reservationMs": present.reservation,
+                "requestTimeoutMs": present.request_timeout,
+                "clockOffsetMaxMs": present.clock_offset_max,
             })).collect::<Vec<_>>(),
+            "unmeasured": self.unmeasured.iter().map(|(from, to)| json!({"from": from, "to": to}))
+                .collect::<Vec<_>>(),
             "silent": self.silent.iter().map(|(node, why)| json!({"nodeID": node, "error": why}))
                 .collect::<Vec<_>>(),
             "tooTight": self.is_tight(),
-            "advised": advised.map(|it| json!({
-                "electionTimeoutMs": ms(it.election_timeout), "heartbeatMs": ms(it.heartbeat),
-                "reservationMs": ms(it.reservation),
-            })),
+            "advised": advised.map(|it| {
+                let raised = self.raised(it.election_timeout);
+                json!({
+                    "electionTimeoutMs": ms(it.election_timeout), "heartbeatMs": ms(it.heartbeat),
+                    "reservationMs": ms(it.reservation),
+                    "requestTimeoutMs": raised.request_timeout,
+                    "clockOffsetMaxMs": raised.clock_offset_max,
+                })
+            }),
         })
     }
 
@@ -132,6 +185,9 @@ impl Report {
         let mut line = |line: String| text += &(line + "\n");
         for Link { from, to, usual_ms, max_ms } in &self.links {
             line(format!("{from:<4} {to:<4} {usual_ms:>8.2} ms {max_ms:>8.2} ms"));
+        }
+        for (from, to) in &self.unmeasured {
+            line(format!("{from:<4} {to:<4} not measured in the last seconds"));
         }
         for (node, why) in &self.silent {
             line(format!("{node:<4} {why}"));
@@ -148,10 +204,13 @@ impl Report {
             line("no settings suit links of more than a second: put the voters nearer".into());
             return text;
         };
+        let raised = self.raised(advised.election_timeout);
         let advised = Present {
             election: advised.election_timeout.as_millis() as u64,
             heartbeat: advised.heartbeat.as_millis() as u64,
             reservation: advised.reservation.as_millis() as u64,
+            request_timeout: None,
+            clock_offset_max: None,
         };
         let of = |it: &Present| {
             format!(
@@ -163,8 +222,20 @@ impl Report {
         for (node, present) in &self.present {
             let _infallible = writeln!(text, "node {node:<6} {}", of(present));
         }
+        if let Some(ms) = raised.request_timeout {
+            let why = "more than two election timeouts, or requests are refused during an election";
+            let _infallible = writeln!(text, "advised     REQUEST_TIMEOUT_MS={ms}: {why}");
+        }
+        if let Some(ms) = raised.clock_offset_max {
+            let why = "more than the longest round trip, or clocks are not known";
+            let _infallible = writeln!(text, "advised     CLOCK_OFFSET_MAX_MS={ms}: {why}");
+        }
         text += if self.is_tight() {
             "TOO TIGHT: an election does not fit into its turn; set what is advised, on all nodes\n"
+        } else if !self.is_well() {
+            "not all was measured: ask again when all nodes have run for some seconds\n"
+        } else if raised != Raised::default() {
+            "the election settings suit; set what else is advised, on all nodes\n"
         } else if self.present.values().any(|it| it.election < advised.election) {
             "they suit, with little to spare\n"
         } else {
@@ -175,12 +246,14 @@ impl Report {
 }
 
 /// What a node says of its settings and its links.
-fn read(node: u64, said: &Value) -> Option<(Present, Vec<Link>)> {
+fn read(node: u64, said: &Value) -> Option<Said> {
     let number = |name: &str| said[name].as_u64();
     let present = Present {
         election: number("electionTimeoutMs")?,
         heartbeat: number("heartbeatMs")?,
         reservation: number("reservationMs")?,
+        request_timeout: number("requestTimeoutMs"),
+        clock_offset_max: number("clockOffsetMaxMs"),
     };
     let links = said["roundTrips"].as_array()?.iter().map(|link| {
         Some(Link {
@@ -190,7 +263,9 @@ fn read(node: u64, said: &Value) -> Option<(Present, Vec<Link>)> {
             max_ms: link["maxMs"].as_f64()?,
         })
     });
-    Some((present, links.collect::<Option<_>>()?))
+    let voters = said["voters"].as_array();
+    let voters = voters.map(|ids| ids.iter().filter_map(Value::as_u64).collect());
+    Some(Said { present, links: links.collect::<Option<_>>()?, voters })
 }
 
 /// What links of this length are like.
@@ -202,6 +277,8 @@ fn kind(round_trip: Duration) -> &'static str {
     }
 }
 
+/// Steps in which times are advised, ms.
+const STEP_MS: u64 = 50;
 const OTHER_VERSION: &str = "says nothing of its links: it runs another version";
 
 #[cfg(test)]
@@ -262,5 +339,48 @@ they suit
             report.text().contains("2    says nothing") && report.text().contains("3    no answer")
         );
         assert!(Report::of(&[row(1, 200, &[])]).text().contains("no round trip is known"));
+    }
+
+    /// A way that nobody has measured may be the longest one.
+    #[test]
+    fn a_way_that_was_not_measured_is_named_and_nothing_is_said_to_suit() {
+        let rows = [row(1, 200, &[(2, 1.0), (3, 1.0)]), row(2, 200, &[(1, 1.0)]), row(3, 200, &[])];
+        let report = Report::of(&rows);
+        assert_eq!(report.unmeasured, [(2, 3), (3, 1), (3, 2)]);
+        let text = report.text();
+        assert!(!report.is_well() && !text.contains("suit\n"), "{text}");
+        assert!(text.contains("2    3    not measured") && text.contains("not all was measured"));
+        assert_eq!(report.document()["unmeasured"][0], json!({"from": 2, "to": 3}));
+        let none = Report::of(&[row(1, 200, &[]), row(2, 200, &[])]);
+        assert!(!none.is_well() && none.text().contains("2    1    not measured"));
+        // Nobody waits for one that has no vote.
+        let voting = |mut row: Row| {
+            row.clock.as_mut().expect("said")["voters"] = json!([1, 2]);
+            row
+        };
+        let rows = [row(1, 200, &[(2, 1.0)]), row(2, 200, &[(1, 1.0)])].map(voting);
+        let learner = voting(row(3, 200, &[(1, 1.0), (2, 1.0)]));
+        let report = Report::of(&rows.into_iter().chain([learner]).collect::<Vec<_>>());
+        assert!(report.is_well(), "{}", report.text());
+    }
+
+    #[test]
+    fn other_times_that_the_links_need_are_advised_where_they_are_too_small() {
+        let with = |request: u64, offset: u64| {
+            let mut row = row(1, 800, &[(2, 80.0)]);
+            let said = row.clock.as_mut().expect("said");
+            said["requestTimeoutMs"] = json!(request);
+            said["clockOffsetMaxMs"] = json!(offset);
+            Report::of(&[row])
+        };
+        let report = with(1_600, 160);
+        let text = report.text();
+        assert!(report.is_well() && text.contains("advised     REQUEST_TIMEOUT_MS=1650: "));
+        assert!(text.contains("advised     CLOCK_OFFSET_MAX_MS=200: "), "{text}");
+        assert!(text.ends_with("set what else is advised, on all nodes\n"), "{text}");
+        assert_eq!(report.document()["advised"]["clockOffsetMaxMs"], 200);
+        let report = with(1_601, 161);
+        assert!(report.text().ends_with("they suit\n"));
+        assert_eq!(report.document()["advised"]["requestTimeoutMs"], Value::Null);
     }
 }

@@ -420,8 +420,8 @@ impl Plane {
                 self.refusals.remove(&node);
                 self.replica.handle_reached(now_ns, node);
                 let round_trip_ns = received_ns.saturating_sub(pong.sent_ns);
-                let usual_ns = self.round_trips.note(node, round_trip_ns);
-                self.round_trips.warn(node, self.shared.config.election_timeout);
+                let usual_ns = self.round_trips.note(now_ns, node, round_trip_ns);
+                self.round_trips.warn(now_ns, node, self.shared.config.election_timeout);
                 self.metrics.consensus.set_round_trip(node, usual_ns);
                 self.clock.handle_sample(node, pong.wall_ns, pong.sent_ns, received_ns);
                 for (node, offset_ns) in self.clock.peer_offsets() {

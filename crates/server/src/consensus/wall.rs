@@ -41,8 +41,9 @@ pub(super) fn document(
     let peers = clock.peer_offsets().into_iter();
     let peers = peers.map(|(node, ns)| json!({"nodeID": node.0, "offsetMs": ns as f64 / 1e6}));
     let of_ms = |ns: u64| ns as f64 / 1e6;
-    let voters = published.voters.iter().map(|(node, _)| node);
-    let trips = voters.filter_map(|node| Some((node, round_trips.of(node)?)));
+    let voters = || published.voters.iter().map(|(node, _)| node);
+    let fresh = |node| Some((node, round_trips.of(reading.monotonic_ns, node)?));
+    let trips = voters().filter_map(fresh);
     let trips = trips.map(|(node, (usual_ns, max_ns))| {
         json!({"nodeID": node.0, "usualMs": of_ms(usual_ns), "maxMs": of_ms(max_ns)})
     });
@@ -67,6 +68,8 @@ pub(super) fn document(
         "electionTimeoutMs": ms(config.election_timeout),
         "heartbeatMs": ms(config.heartbeat),
         "clockOffsetMaxMs": ms(config.clock_offset_max),
+        "requestTimeoutMs": ms(config.request_timeout),
+        "voters": voters().map(|node| node.0).collect::<Vec<_>>(),
         "peers": peers.collect::<Vec<_>>(),
         "roundTrips": trips.collect::<Vec<_>>(),
     })
