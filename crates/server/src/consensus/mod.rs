@@ -110,6 +110,19 @@ pub enum ConsensusError {
         /// What it said, or what it did instead.
         said: String,
     },
+    /// This machine has no way to any member of the history that is to be restored.
+    #[error(
+        "this machine has no way to any member of the old history, such as {addr} ({why}), so it \
+         cannot see whether one still runs: mend its network or its resolver, and start again. If \
+         the machines are gone for good with their names or networks, say so to this one: names in \
+         /etc/hosts with an address where nobody listens, or ip route add unreachable <network>"
+    )]
+    CutOff {
+        /// Where it was asked.
+        addr: String,
+        /// What the system said.
+        why: String,
+    },
     /// Most members say that this node was removed. Its data directory is of no use any more.
     #[error(
         "node {node} was removed from the cluster: its id is never used again, and its data \

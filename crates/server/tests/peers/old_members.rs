@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::slice::from_ref;
 use std::sync::mpsc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::thread::{sleep, spawn};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use epicepoch_server::config::PeerTlsMode;
 use epicepoch_server::consensus::ConsensusError;
@@ -51,13 +52,21 @@ fn founder(fixture: &Fixture, addrs: &[String]) -> Config {
     config
 }
 
-/// Where it was asked whether the old history runs, and what was said.
-fn refused(config: Config) -> (String, String) {
+/// With what the founder ends.
+fn ended(config: Config) -> ConsensusError {
     let node = Node::start(config).unwrap();
     let (ended, end) = mpsc::channel();
-    std::thread::spawn(move || ended.send(node.wait()));
+    spawn(move || ended.send(node.wait()));
     match end.recv_timeout(PATIENCE).expect("the founder ends") {
-        Err(RunError::Consensus(ConsensusError::OldHistoryRuns { addr, said })) => (addr, said),
+        Err(RunError::Consensus(error)) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Where it was asked whether the old history runs, and what was said.
+fn refused(config: Config) -> (String, String) {
+    match ended(config) {
+        ConsensusError::OldHistoryRuns { addr, said } => (addr, said),
         other => panic!("{other:?}"),
     }
 }
@@ -104,6 +113,37 @@ fn a_node_that_speaks_another_kind_of_connection_runs_all_the_same() {
     let _unsecured = serves(plain(old));
     let (addr, said) = refused(founder(&fixture, from_ref(&there)));
     assert_eq!(addr, there, "{said}");
+}
+
+#[test]
+fn who_is_between_two_runs_of_its_unit_is_not_gone() {
+    let fixture = Fixture::new();
+    let freed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    let started = spawn(move || {
+        sleep(Duration::from_millis(1_500));
+        TcpListener::bind(freed).unwrap()
+    });
+    let there = freed.to_string();
+    let (addr, said) = refused(plain(founder(&fixture, from_ref(&there))));
+    assert_eq!(addr, there, "{said}");
+    drop(started.join().unwrap());
+}
+
+/// No name is found: more likely the founder's resolver is gone than every old member's name. One
+/// that is found proves the opposite.
+#[test]
+fn a_founder_that_is_cut_off_from_all_old_members_founds_nothing() {
+    let fixture = Fixture::new();
+    let nowhere = ["a.invalid:1".to_owned(), "b.invalid:1".to_owned()];
+    let asked = Instant::now();
+    match ended(plain(founder(&fixture, &nowhere))) {
+        ConsensusError::CutOff { addr, .. } => assert!(nowhere.contains(&addr), "{addr}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(asked.elapsed() >= Duration::from_secs(3), "{:?}", asked.elapsed());
+    let freed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    let [one, _] = nowhere;
+    let _running = serves(plain(founder(&fixture, &[one, freed.to_string()])));
 }
 
 #[test]
