@@ -329,14 +329,14 @@ mod tests {
     async fn a_wait_for_the_next_attempt_ends_when_the_peer_is_up() {
         let (_queue, mut queued) = mpsc::channel(1);
         let is_up = Notify::new();
-        let wait = Duration::from_secs(60);
+        let wait = Duration::from_mins(1);
         let waited = async {
             tokio::join!(drain(&mut queued, wait, &is_up), async { is_up.notify_waiters() });
         };
         timeout(wait / 2, waited).await.expect("it does not wait to its end");
         // What was heard while nobody waited shortens no later wait.
         is_up.notify_waiters();
-        let later = drain(&mut queued, Duration::from_secs(60), &is_up);
+        let later = drain(&mut queued, Duration::from_mins(1), &is_up);
         assert!(timeout(Duration::from_millis(20), later).await.is_err());
     }
 }

@@ -241,7 +241,7 @@ mod tests {
     fn held(exchanges: &Exchanges) -> (usize, Option<u64>) {
         match &exchanges.list[0].step {
             Step::Sending { body, chunk } => {
-                (chunk.as_ref().map_or(0, |chunk| chunk.remaining()), body.len())
+                (chunk.as_ref().map_or(0, bytes::Buf::remaining), body.len())
             }
             _ => unreachable!("a body is sent"),
         }
