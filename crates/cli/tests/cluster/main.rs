@@ -40,3 +40,4 @@ mod support;
 mod tls;
 mod transfers;
 mod tune;
+mod upgrades;

@@ -14,13 +14,13 @@ const EXIT_REMOVED: i32 = 3;
 const NOT_SERVING: Duration = Duration::from_secs(2);
 
 /// Everything that `member list` tells.
-fn list(cluster: &Cluster) -> Value {
+pub(crate) fn list(cluster: &Cluster) -> Value {
     let text = cluster.order(&["member", "list", "--json"]);
     serde_json::from_str(&text).expect("JSON")
 }
 
 /// Ids and roles, such as `1 voter`.
-fn roles(cluster: &Cluster) -> Vec<String> {
+pub(crate) fn roles(cluster: &Cluster) -> Vec<String> {
     let listed = list(cluster);
     let members = listed["members"].as_array().expect("members").clone();
     let role = |member: &Value| match member["role"].as_str().expect("a role") {
@@ -31,12 +31,12 @@ fn roles(cluster: &Cluster) -> Vec<String> {
 }
 
 /// What `member add` is told of a node.
-fn named(node: &Node) -> String {
+pub(crate) fn named(node: &Node) -> String {
     format!("{}={}", node.id, node.raft_addr())
 }
 
 /// Starts a node and makes it a voter.
-fn admit(cluster: &mut Cluster, index: usize) {
+pub(crate) fn admit(cluster: &mut Cluster, index: usize) {
     cluster.nodes[index].start();
     let (name, id) = (named(&cluster.nodes[index]), cluster.nodes[index].id.to_string());
     let said = cluster.order(&["member", "add", &name]);
@@ -46,7 +46,7 @@ fn admit(cluster: &mut Cluster, index: usize) {
 }
 
 /// Removes a member that runs, and sees it end.
-fn remove(cluster: &mut Cluster, index: usize) -> Node {
+pub(crate) fn remove(cluster: &mut Cluster, index: usize) -> Node {
     let id = cluster.nodes[index].id.to_string();
     let said = cluster.order(&["member", "remove", &id]);
     assert_eq!(said, format!("node {id} is removed for ever\n"));

@@ -1,16 +1,13 @@
 //! All nodes restarted by one command, under load, with another program: no call fails for it, and
-//! it stops where there is trouble.
-//!
-//! `EPICEPOCH_OLD_BIN=path` is the program that is replaced; without it a copy of the one under test.
+//! it stops where there is trouble. The program that is replaced is [`old_program`].
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::clients::Calling;
-use crate::support::node::binary;
+use crate::support::node::{binary, old_program};
 use crate::support::{Cluster, Node, PATIENCE, Watch, wait_until};
 
 /// What three restarts may take on a machine under load.
@@ -19,16 +16,6 @@ const ROLLING_MAX: Duration = Duration::from_mins(2);
 /// looks after the process does it, which here is this test.
 const RESTART: &str = "echo $EPICEPOCH_NODE_ID > wanted.new && mv wanted.new wanted && while test -e wanted; do \
      sleep 0.02; done; test ! -e failed";
-
-/// The program that the nodes are started with.
-fn old_program(cluster: &Cluster) -> PathBuf {
-    if let Some(path) = std::env::var_os("EPICEPOCH_OLD_BIN") {
-        return path.into();
-    }
-    let path = cluster.dir.path().join("epicepoch-old");
-    fs::copy(binary(), &path).expect("a copy of the program");
-    path
-}
 
 /// Runs the command, and restarts the nodes that it wants restarted; returns what it said and which
 /// these were.
@@ -62,7 +49,7 @@ fn text(bytes: &[u8]) -> String {
 #[test]
 fn a_rolling_restart_with_another_program_under_load_fails_no_call() {
     let mut cluster = Cluster::down(&[]);
-    let old = old_program(&cluster);
+    let old = old_program(cluster.dir.path());
     for node in &mut cluster.nodes {
         node.install(old.clone());
     }

@@ -12,7 +12,7 @@ const TRANSFERRED_MS: (u64, u64) = (10, 40);
 
 /// Has leadership handed over, and says when that was asked for. A voter whose disk does not answer
 /// just now is refused, or declines; then it is asked again.
-fn transferred(cluster: &Cluster, order: &[&str]) -> (Instant, String) {
+pub(crate) fn transferred(cluster: &Cluster, order: &[&str]) -> (Instant, String) {
     let mut taken = None;
     wait_until("a handover is taken", PATIENCE, || {
         let from = Instant::now();

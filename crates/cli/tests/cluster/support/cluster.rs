@@ -1,13 +1,14 @@
 //! Three nodes that form a cluster, in a temporary directory, gone when the test is over.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use epicepoch_bench::load;
 use tempfile::TempDir;
 
-use super::node::command;
+use super::node::{binary, command, command_of};
 use super::{Node, PATIENCE, Turn, wait_until};
 
 /// Members of a cluster under test.
@@ -121,8 +122,13 @@ impl Cluster {
 
     /// The same, not started yet.
     pub(crate) fn operator(&self, args: &[&str]) -> Command {
+        self.operator_with(binary(), args)
+    }
+
+    /// The same with this program.
+    pub(crate) fn operator_with(&self, program: PathBuf, args: &[&str]) -> Command {
         let addrs: Vec<_> = self.nodes.iter().map(|node| node.http().to_string()).collect();
-        let mut command = command(&BTreeMap::new(), self.dir.path());
+        let mut command = command_of(program, &BTreeMap::new(), self.dir.path());
         command.args(args).args(["--addr", &addrs.join(",")]);
         command
     }

@@ -24,6 +24,20 @@ pub(crate) fn binary() -> PathBuf {
     other.map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_epicepoch")), PathBuf::from)
 }
 
+/// The program that is replaced by the one under test: `EPICEPOCH_OLD_BIN`, or a copy in this
+/// directory of the one under test, which is another file, but not another version.
+pub(crate) fn old_program(dir: &Path) -> PathBuf {
+    let Some(given) = std::env::var_os("EPICEPOCH_OLD_BIN") else {
+        let path = dir.join("epicepoch-old");
+        fs::copy(binary(), &path).expect("a copy of the program");
+        return path;
+    };
+    let read = |path: &Path| fs::read(path).expect("a program that can be read");
+    let old = fs::canonicalize(given).expect("EPICEPOCH_OLD_BIN is a program");
+    assert!(read(&old) != read(&binary()), "EPICEPOCH_OLD_BIN is the program under test");
+    old
+}
+
 /// Whether the binary under test can break its clock and its disk: a release build refuses to.
 fn is_test_build() -> bool {
     !binary().components().any(|part| part.as_os_str() == "release")
@@ -37,7 +51,8 @@ pub(crate) fn command<'a>(
     command_of(binary(), settings, home)
 }
 
-fn command_of<'a>(
+/// The same for another binary.
+pub(crate) fn command_of<'a>(
     program: PathBuf,
     settings: impl IntoIterator<Item = (&'a String, &'a String)>,
     home: &Path,
@@ -99,6 +114,11 @@ impl Node {
     /// From the next start on this binary runs.
     pub(crate) fn install(&mut self, program: PathBuf) {
         self.program = Some(program);
+    }
+
+    /// The program that the process runs, as the kernel names it.
+    pub(crate) fn runs(&self) -> PathBuf {
+        fs::read_link(format!("/proc/{}/exe", self.pid())).expect("our own child can be looked at")
     }
 
     pub(crate) fn unset(&mut self, name: &str) {

@@ -1,0 +1,193 @@
+//! Two versions of the program in one cluster, under load: upgraded node by node, taken back and
+//! forth, members admitted and removed across versions, leadership moved between them in both
+//! directions. No call fails, no answer is wrong, and after each step all nodes hold the same.
+//!
+//! [`old_program`] is the other version; `scripts/upgrade` builds the oldest one that is supported. What
+//! stands in for it otherwise shows that the story holds, and nothing of versions.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use epicepoch_wire::backup::Backup;
+use serde_json::Value;
+
+use crate::clients::Calling;
+use crate::members::{admit, remove, roles};
+use crate::support::node::{binary, old_program};
+use crate::support::{Cluster, Node, PATIENCE, Watch, say, wait_until};
+use crate::transfers::transferred;
+
+/// Keeps the format of the state at the oldest, also where all nodes are of the new version. A version
+/// that has no such setting reads no other format.
+const HELD: (&str, &str) = ("FORMAT_MAX", "1");
+/// How often leadership goes to the other version and back.
+const TRANSFERS: usize = 3;
+/// How often leadership is handed to a version: on a busy machine it may move on.
+const TRANSFER_TRIES: usize = 5;
+/// Entries that are applied by all before the next step: reservations of whoever leads then.
+const ENTRIES: u64 = 2;
+
+/// What a node has applied, as its backup says it.
+fn held(node: &Node) -> Option<Backup> {
+    let document: Value = serde_json::from_str(&node.ask("/admin/backup")?.text()).ok()?;
+    let backup = Backup::parse(document["backup"].as_str()?).expect("a backup");
+    // Not of the state: when it was taken, and what the node has heard of the settings of others.
+    Some(Backup { taken_ns: 0, reservation_ms: 0, clock_offset_max_ms: 0, ..backup })
+}
+
+/// Every node is ready, takes in what is written from now on, and holds what every other one does.
+#[track_caller]
+fn assert_equal(cluster: &mut Cluster) {
+    cluster.wait_until_ready();
+    let mut from = None;
+    wait_until("all nodes hold the same", PATIENCE, || {
+        let all: Option<Vec<Backup>> = cluster.nodes.iter().map(held).collect();
+        let Some(all) = all else { return false };
+        let index = all[0].index;
+        if all.iter().any(|it| it.index != index) {
+            return false;
+        }
+        assert!(all.iter().all(|it| *it == all[0]), "different states at one index: {all:#?}");
+        index.0 >= from.get_or_insert(index.0).saturating_add(ENTRIES)
+    });
+}
+
+/// Whether the process of this node is of this program.
+fn is_of(node: &Node, program: &Path) -> bool {
+    node.runs() == program.canonicalize().expect("the program is there")
+}
+
+/// A member of this program, which is not the leader.
+fn follower_of(cluster: &Cluster, program: &Path) -> usize {
+    let leader = cluster.wait_for_leader();
+    let others = cluster.others(leader);
+    let found = others.into_iter().find(|index| is_of(&cluster.nodes[*index], program));
+    found.expect("a follower of that version")
+}
+
+/// Has another program run on a node.
+#[track_caller]
+fn replace(cluster: &mut Cluster, index: usize, program: &Path) {
+    let node = &mut cluster.nodes[index];
+    assert_eq!(node.terminate().code(), Some(0));
+    node.install(program.to_owned());
+    node.start();
+    assert!(is_of(node, program));
+    assert_equal(cluster);
+}
+
+/// Has a node of this program lead, and says which.
+#[track_caller]
+fn lead_with(cluster: &mut Cluster, program: &Path) -> usize {
+    for _ in 0..TRANSFER_TRIES {
+        let leader = cluster.wait_for_leader();
+        if is_of(&cluster.nodes[leader], program) {
+            return leader;
+        }
+        let id = cluster.nodes[follower_of(cluster, program)].id.to_string();
+        transferred(cluster, &["leader", "transfer", "--to", &id]);
+        assert_equal(cluster);
+    }
+    panic!("{TRANSFER_TRIES} times leadership did not stay where it was handed to");
+}
+
+/// Has this program run on every node, the leader last and after it has handed over.
+#[track_caller]
+fn roll(cluster: &mut Cluster, program: &Path) {
+    loop {
+        let leader = cluster.wait_for_leader();
+        let behind = |index: &usize| !is_of(&cluster.nodes[*index], program);
+        match cluster.others(leader).into_iter().find(behind) {
+            Some(index) => replace(cluster, index, program),
+            None if behind(&leader) => {
+                lead_with(cluster, program);
+            }
+            None => return,
+        }
+    }
+}
+
+/// What an operator with this program is told of the members.
+fn members_told_by(cluster: &Cluster, program: PathBuf) -> String {
+    let output = cluster.operator_with(program, &["member", "list"]).output();
+    let output = output.expect("the program can be started");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+#[test]
+fn two_versions_in_one_cluster_under_load_fail_no_call_and_hold_the_same_after_each_step() {
+    let mut cluster = Cluster::down(&[HELD]);
+    let (old, new) = (old_program(cluster.dir.path()), binary());
+    for node in &mut cluster.nodes {
+        node.install(old.clone());
+    }
+    cluster.start_all();
+    cluster.wait_until_ready();
+    let watch = Watch::start_with(&cluster, 1);
+    let calling = Calling::start(&cluster);
+
+    // The first one. Then the leader is lost, and whoever is elected has a vote of each version.
+    let first = follower_of(&cluster, &old);
+    replace(&mut cluster, first, &new);
+    let leader = cluster.wait_for_leader();
+    cluster.nodes[leader].kill();
+    watch.wait_for_service_since(Instant::now());
+    cluster.nodes[leader].start();
+    assert_equal(&mut cluster);
+
+    // The second one, while an old one leads, which admits a new member of the new version, too.
+    lead_with(&mut cluster, &old);
+    let second = follower_of(&cluster, &old);
+    replace(&mut cluster, second, &new);
+    let leader = lead_with(&mut cluster, &old);
+    let fourth = cluster.add_joining(4, "node-4");
+    cluster.nodes[fourth].set(HELD.0, HELD.1);
+    admit(&mut cluster, fourth);
+    assert_eq!(cluster.wait_for_leader(), leader, "the old one has admitted it");
+    assert_equal(&mut cluster);
+    for _ in 0..TRANSFERS {
+        lead_with(&mut cluster, &new);
+        lead_with(&mut cluster, &old);
+    }
+
+    // The leader last, after it has handed over. An old operator's program understands new nodes.
+    roll(&mut cluster, &new);
+    let told = members_told_by(&cluster, old.clone());
+    assert!(cluster.nodes.iter().all(|it| told.contains(&it.raft_addr().to_string())), "{told}");
+    // What both have written is read at a start.
+    let leader = cluster.wait_for_leader();
+    cluster.nodes[leader].kill();
+    watch.wait_for_service_since(Instant::now());
+    cluster.nodes[leader].start();
+    assert_equal(&mut cluster);
+
+    // One goes back. A new one admits a new member of the old version. An old one leads over what new
+    // ones have written, and removes one of them.
+    let back = follower_of(&cluster, &new);
+    replace(&mut cluster, back, &old);
+    let leader = lead_with(&mut cluster, &new);
+    let fifth = cluster.add_joining(5, "node-5");
+    cluster.nodes[fifth].set(HELD.0, HELD.1);
+    cluster.nodes[fifth].install(old.clone());
+    admit(&mut cluster, fifth);
+    assert_eq!(cluster.wait_for_leader(), leader, "the new one has admitted it");
+    assert_equal(&mut cluster);
+    lead_with(&mut cluster, &old);
+    let fourth = cluster.nodes.iter().position(|node| node.id == 4).expect("a member");
+    assert!(is_of(&cluster.nodes[fourth], &new));
+    remove(&mut cluster, fourth);
+    assert_equal(&mut cluster);
+
+    // All the way back, and forth.
+    roll(&mut cluster, &old);
+    roll(&mut cluster, &new);
+    assert_eq!(roles(&cluster), ["1 voter", "2 voter", "3 voter", "5 voter"]);
+    cluster.assert_well();
+    watch.wait_for_service_since(Instant::now());
+    let operations = calling.finish();
+    assert!(operations.len() > 500, "{} calls", operations.len());
+    let calls = operations.len();
+    watch.finish_with(&operations);
+    say(&format!("{} upgraded and taken back under {calls} calls of the client", old.display()));
+}
