@@ -25,6 +25,8 @@ use crate::sources::Environment;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Committed entries that a node may lack before the next one is restarted.
 const LAG_MAX: u64 = 16;
+/// Voters of whom one may be down while the others serve.
+const SERVING_VOTERS: usize = 3;
 /// How often leadership is asked for before it counts as stuck: a voter may decline once.
 const TRANSFERS_MAX: usize = 5;
 
@@ -37,6 +39,9 @@ pub(crate) fn command() -> Command {
              restarted runs as another process, is ready, is heard by the leader and lacks nothing. \
              At the first trouble it stops, and says where and what is left to do. Before the first \
              one it looks whether all nodes are well.\n\n\
+             With one voter or two, nobody answers while one of them is restarted: a majority of two \
+             is both. Nothing is lost by that, clients wait or are told to ask again, and it is said \
+             beforehand. With three or more, leadership moves and the cluster serves.\n\n\
              The command given with --restart is run by sh -c for each node, with these variables: \
              EPICEPOCH_NODE_ID, EPICEPOCH_NODE_ADDR (its client address), EPICEPOCH_NODE_HOST (the \
              host of that). It has to end the process with SIGTERM and start it again, and may \
@@ -114,6 +119,9 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         return Err(anyhow!("{trouble}; nothing was restarted").into());
     }
     tell(&format!("all is well; in this order: {}", names(&order)))?;
+    if let Some(silence) = silence(&seen, &order) {
+        tell(&silence)?;
+    }
     if matches.get_flag("dry-run") {
         return Ok(ExitCode::SUCCESS);
     }
@@ -332,6 +340,19 @@ fn order(seen: &[Seen], wanted: Option<&[u64]>) -> Result<Vec<u64>, anyhow::Erro
     Ok(meant.into_iter().map(|it| it.node).collect())
 }
 
+/// What is to be said where a voter is restarted that the others are no majority without.
+fn silence(seen: &[Seen], order: &[u64]) -> Option<String> {
+    let voters: Vec<u64> = seen.iter().filter(|it| it.is_voter).map(|it| it.node).collect();
+    let is_needed = voters.len() < SERVING_VOTERS && voters.iter().any(|id| order.contains(id));
+    is_needed.then(|| {
+        format!(
+            "of {} voter{} none can be missed: while one is down, nobody answers",
+            voters.len(),
+            if voters.len() == 1 { "" } else { "s" }
+        )
+    })
+}
+
 /// `2,3`; a node given twice is a slip.
 fn ids(text: &str) -> Result<Vec<u64>, Failure> {
     let mut ids = Vec::new();
@@ -380,6 +401,17 @@ mod tests {
         assert_eq!(order(&seen, Some(&[1, 3])).expect("an order"), [3, 1]);
         let error = order(&seen, Some(&[9])).expect_err("no member").to_string();
         assert!(error.contains("node 9"), "{error}");
+    }
+
+    #[test]
+    fn it_is_said_beforehand_that_nobody_answers_while_one_of_two_voters_is_down() {
+        let two = seen(&[(1, "leader"), (2, "voter"), (3, "learner")]);
+        let said = silence(&two, &[3, 2, 1]).expect("a word");
+        assert_eq!(said, "of 2 voters none can be missed: while one is down, nobody answers");
+        assert_eq!(silence(&two, &[3]), None, "a learner can be missed");
+        let said = silence(&seen(&[(1, "leader")]), &[1]).expect("a word");
+        assert!(said.starts_with("of 1 voter none"), "{said}");
+        assert_eq!(silence(&seen(&[(1, "leader"), (2, "voter"), (3, "voter")]), &[1, 2, 3]), None);
     }
 
     #[test]
