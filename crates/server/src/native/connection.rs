@@ -11,7 +11,7 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::message::{goodbye, pong};
@@ -19,7 +19,6 @@ use epicepoch_wire::native::{
     ErrorFrame, Frame, HEADER_LEN, HelloError, LeaderNotice, Request, TO_SERVER_TAIL_LEN_MAX,
     ToServer, Token, split,
 };
-use tokio::io::{AsyncRead as _, ReadBuf};
 
 use super::answers;
 use super::greeting::{self, Refusal};
@@ -248,16 +247,9 @@ impl Connection {
         }
         let common = self.common.clone();
         let mut scratch = common.scratch.borrow_mut();
-        let begun = self.begun.len();
-        scratch[..begun].copy_from_slice(&self.begun);
-        let mut buffer = ReadBuf::new(&mut scratch[begun..length_max]);
-        match Pin::new(stream).poll_read(context, &mut buffer) {
-            Poll::Pending => return Poll::Pending,
-            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-            Poll::Ready(Ok(())) => {}
-        }
-        let length = begun + buffer.filled().len();
-        if length == begun {
+        let room = &mut scratch[..length_max];
+        let length = ready!(stream.poll_read_behind(context, &self.begun, room))?;
+        if length == self.begun.len() {
             // The client sends no more, and may still read.
             self.state.note_end();
             self.stage = Stage::Ending;

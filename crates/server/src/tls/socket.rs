@@ -58,6 +58,25 @@ impl Socket {
             }
         }
     }
+
+    /// Reads once, to behind what was read before and is not understood yet: `held` is copied to the
+    /// beginning of `scratch`, which is longer. Returns how long both together are: as long as `held`
+    /// at the end.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    #[inline]
+    pub(crate) fn poll_read_behind(
+        &mut self,
+        context: &mut Context<'_>,
+        held: &[u8],
+        scratch: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        scratch[..held.len()].copy_from_slice(held);
+        let mut buffer = ReadBuf::new(&mut scratch[held.len()..]);
+        ready!(Pin::new(self).poll_read(context, &mut buffer))?;
+        Poll::Ready(Ok(held.len() + buffer.filled().len()))
+    }
 }
 
 impl AsyncRead for Socket {

@@ -11,11 +11,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::{Timestamp, TimestampRange};
-use tokio::io::{AsyncRead as _, ReadBuf};
 
 use super::super::client_state::ClientState;
 use super::super::query::{Ask, Format};
@@ -304,14 +303,7 @@ impl Connection {
         let common = self.common.clone();
         let mut scratch = common.scratch.borrow_mut();
         let held = self.held.len();
-        scratch[..held].copy_from_slice(&self.held);
-        let mut buffer = ReadBuf::new(&mut scratch[held..]);
-        match Pin::new(stream).poll_read(context, &mut buffer) {
-            Poll::Pending => return Poll::Pending,
-            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-            Poll::Ready(Ok(())) => {}
-        }
-        let length = held + buffer.filled().len();
+        let length = ready!(stream.poll_read_behind(context, &self.held, &mut scratch))?;
         if length > held {
             self.take_in(&scratch[..length]);
         } else if held > 0 {

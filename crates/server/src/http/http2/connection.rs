@@ -7,15 +7,13 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use epicepoch_wire::TimestampRange;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::http2::frame::{self, HEAD_LEN, PAYLOAD_LEN_MAX, PREFACE, flag, kind};
 use http::header::HeaderMap;
-use tokio::io::{AsyncRead as _, ReadBuf};
 
 use super::super::answer::Answer;
 use super::super::body::Body;
@@ -436,14 +434,7 @@ impl Connection {
         let common = self.common.clone();
         let mut scratch = common.scratch.borrow_mut();
         let held = self.held.len();
-        scratch[..held].copy_from_slice(&self.held);
-        let mut buffer = ReadBuf::new(&mut scratch[held..]);
-        match Pin::new(stream).poll_read(context, &mut buffer) {
-            Poll::Pending => return Poll::Pending,
-            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-            Poll::Ready(Ok(())) => {}
-        }
-        let length = held + buffer.filled().len();
+        let length = ready!(stream.poll_read_behind(context, &self.held, &mut scratch))?;
         if length == held {
             // A client that sends no more takes no more, either.
             self.state.note_end();
