@@ -6,7 +6,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
-use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,12 +16,13 @@ use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::{self, ErrorFrame};
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
 use super::client_state::{ClientState, Patience, SWEEP_INTERVAL};
+use super::client_stream::ClientStream;
 use super::hot;
 use super::http2;
 use super::opening::{OPENING_LEN, Opening, is_tls};
@@ -360,8 +360,7 @@ impl Clients {
     /// Serves what is not hot of HTTP/1.1, from the bytes on that were read and not answered.
     async fn serve(&self, state: &Rc<ClientState>, stream: Rc<RefCell<Socket>>, unread: Vec<u8>) {
         type Served<'a> = Pin<&'a mut http1::Connection<TokioIo<ClientStream>, NodeService>>;
-        let stream = ClientStream { stream, unread, state: state.clone() };
-        let io = TokioIo::new(stream);
+        let io = TokioIo::new(ClientStream::new(stream, unread, state.clone()));
         let service = NodeService::new(self.sequencer.clone(), state.clone());
         let connection = pin!(self.protocol.serve_connection(io, service));
         let close = |connection: &mut Served<'_>| connection.as_mut().graceful_shutdown();
@@ -472,74 +471,4 @@ async fn linger(mut stream: Socket, limit: Duration) {
     };
     // However it ends, the connection is dropped now.
     let _ = timeout(limit, reading).await;
-}
-
-/// A client's stream that tells its state what happens. Shared with the task of the connection,
-/// which ends it when the protocol is through with it.
-struct ClientStream {
-    stream: Rc<RefCell<Socket>>,
-    /// What was read before, and comes first.
-    unread: Vec<u8>,
-    state: Rc<ClientState>,
-}
-
-impl AsyncRead for ClientStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        if !self.unread.is_empty() {
-            let length = self.unread.len().min(buffer.remaining());
-            buffer.put_slice(&self.unread[..length]);
-            self.unread.drain(..length);
-            self.state.handle_read(&buffer.filled()[before..]);
-            return Poll::Ready(Ok(()));
-        }
-        let result = ready!(Pin::new(&mut *self.stream.borrow_mut()).poll_read(context, buffer));
-        match &result {
-            Ok(()) => self.state.handle_read(&buffer.filled()[before..]),
-            Err(_) => self.state.has_ended.set(true),
-        }
-        Poll::Ready(result)
-    }
-}
-
-impl AsyncWrite for ClientStream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut *self.stream.borrow_mut()).poll_write(context, bytes);
-        if let Poll::Ready(Ok(_)) = written {
-            self.state.handle_write();
-        }
-        written
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut *self.stream.borrow_mut()).poll_write_vectored(context, slices);
-        if let Poll::Ready(Ok(_)) = written {
-            self.state.handle_write();
-        }
-        written
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.borrow().is_write_vectored()
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.stream.borrow_mut()).poll_flush(context)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.stream.borrow_mut()).poll_shutdown(context)
-    }
 }

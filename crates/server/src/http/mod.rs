@@ -3,6 +3,7 @@
 //!
 //! - `connection`: a client's connection: limits, idle time, how it ends.
 //! - `client_state`: since when a connection is silent.
+//! - `client_stream`: a client's stream as hyper has it.
 //! - [`frames`]: what an HTTP/2 client sends beside requests, and how much of it is too much.
 //! - `date`: the `Date` of answers.
 //! - `opening`: what a connection begins with.
@@ -21,6 +22,7 @@ mod admin;
 mod answer;
 mod body;
 pub(crate) mod client_state;
+mod client_stream;
 pub(crate) mod connection;
 mod date;
 pub mod frames;
