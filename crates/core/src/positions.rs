@@ -141,6 +141,7 @@ mod tests {
         positions.hear(PEER, OLD, at(9), at(5)).unwrap();
         assert_eq!(positions.greet(PEER, OLD, at(5)), Ok(false), "another connection");
         assert_eq!(positions.hear(PEER, OLD, at(7), at(5)), Ok(false), "asked before 9 was heard");
+        assert_eq!(positions.hear(PEER, OLD, at(9), at(9)), Ok(false), "nothing was written since");
         assert_eq!(positions.of(PEER), at(9));
     }
 

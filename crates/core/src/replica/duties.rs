@@ -188,6 +188,7 @@ impl Replica {
             self.duties.is_giving_up = false;
             return self.look_after_preference();
         };
+        self.forget_preferred();
         if self.voters.len() > 1 {
             self.give_up(why);
         }

@@ -139,6 +139,11 @@ impl Replica {
         }
     }
 
+    /// Something has to be seen to before places: what comes after it is another calm.
+    pub(super) fn forget_preferred(&mut self) {
+        self.preference.candidate = None;
+    }
+
     /// Offers leadership to a voter in a better place, once that has been possible for long enough.
     pub(super) fn look_after_preference(&mut self) {
         let before = self.preference.candidate;

@@ -4,7 +4,9 @@
 use epicepoch_core::replica::{ADVANCE_AHEAD_MAX_NS, AdvanceError, Report};
 use epicepoch_wire::Epoch;
 
+use crate::support::TICK_NS;
 use crate::support::bench::Bench;
+use crate::support::world::START_NS;
 
 const HOUR_NS: u64 = 3_600_000_000_000;
 
@@ -74,6 +76,33 @@ fn an_advance_too_far_ahead_is_refused_and_changes_nothing() {
     assert_eq!((range(&bench), bench.replica.ceiling(), bench.status().last), before);
     let mut follower = Bench::new(&[1, 2, 3]);
     assert_eq!(advance(&mut follower, Epoch(1), HOUR_NS), Err(AdvanceError::NotLeader));
+}
+
+/// What a plan says, at the bounds of each of its words.
+#[test]
+fn a_plan_says_what_an_advance_would_come_to() {
+    let mut bench = Bench::led(&[1, 2, 3]);
+    let (low, high) = range(&bench);
+    let ceiling = bench.replica.ceiling();
+    let plan =
+        |bench: &Bench, to: u64, allowed: u64| bench.replica.plan_advance(Epoch(to), allowed);
+    let after =
+        |bench: &Bench, to: u64| plan(bench, to, HOUR_NS).expect("it can be had").ceiling_after;
+    assert_eq!(after(&bench, high.0 - 1), ceiling, "it is owned");
+    assert_eq!(after(&bench, high.0), Epoch(high.0 + 1_000), "it is not");
+    let is_done = |bench: &Bench, to: u64| plan(bench, to, HOUR_NS).expect("it can be had").is_done;
+    assert!(is_done(&bench, low.0) && !is_done(&bench, low.0 + 1));
+    let trusted_ns = START_NS + bench.now_ns;
+    assert_eq!(plan(&bench, trusted_ns + 5, 5).map(|it| it.ahead_ns), Ok(5));
+    let too_far = AdvanceError::TooFarAhead { ahead_ns: 6, allowed_ns: 5 };
+    assert_eq!(plan(&bench, trusted_ns + 6, 5), Err(too_far));
+    // The last epochs of all, for a clock that is near them.
+    bench.now_ns += TICK_NS;
+    bench.replica.handle_tick(bench.now_ns, u64::MAX - HOUR_NS).expect("no reason to stop");
+    assert!(plan(&bench, u64::MAX - 1_001, HOUR_NS).is_ok());
+    for to in [u64::MAX - 1_000, u64::MAX - 999, u64::MAX] {
+        assert_eq!(plan(&bench, to, HOUR_NS), Err(AdvanceError::Exhausted), "{to}");
+    }
 }
 
 #[test]

@@ -4,8 +4,10 @@
 mod support;
 
 mod advance;
+mod campaigns;
 mod chaos;
 mod disks;
+mod duties;
 mod election;
 mod garbage;
 mod leadership;

@@ -1,7 +1,7 @@
 //! Members come and go: what is acknowledged, what is refused, and who decides meanwhile.
 
 use epicepoch_core::publication::Role;
-use epicepoch_core::replica::{ChangeError, Replica, Report};
+use epicepoch_core::replica::{ChangeError, HandOver, Replica, Report};
 use epicepoch_core::state::{MembershipChange, MembershipStep, Outcome};
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::raft_message::MessageKind;
@@ -270,6 +270,19 @@ fn what_a_configuration_does_not_allow_is_refused_when_it_is_applied() {
     assert_eq!(propose(&mut bench, &change(7, &[learner(4)])), Ok(()));
 }
 
+/// While a joint configuration is not left, and while leadership is handed over.
+#[test]
+fn a_change_waits_for_what_is_under_way() {
+    let mut bench = Bench::led(&[1, 2, 3]);
+    bench.replica.hand_over(bench.now_ns, Some(NodeId(2)), HandOver::Asked);
+    assert_eq!(propose(&mut bench, &change(1, &[learner(4)])), Err(ChangeError::Busy));
+    let mut bench = Bench::led(&[1]);
+    propose(&mut bench, &change(1, &[learner(4), learner(5)])).unwrap();
+    bench.persist();
+    assert!(bench.shared.published().voters.is_joint());
+    assert_eq!(propose(&mut bench, &change(2, &[learner(6)])), Err(ChangeError::Busy));
+}
+
 #[test]
 fn a_follower_proposes_no_change() {
     let mut bench = Bench::new(&[1, 2, 3]);
@@ -330,11 +343,7 @@ fn a_new_address_is_recorded_although_a_handover_is_under_way() {
     let moved = Member { client_addr: "new:1".into(), ..member(NodeId(3), StoreId(103)) };
     let last = bench.status().last;
     bench.replica.handle_introduction(moved);
-    bench.replica.hand_over(
-        bench.now_ns,
-        Some(NodeId(2)),
-        epicepoch_core::replica::HandOver::Asked,
-    );
+    bench.replica.hand_over(bench.now_ns, Some(NodeId(2)), HandOver::Asked);
     for _ in 0..3 * ELECTION_TICKS {
         bench.tick();
         bench.persist();

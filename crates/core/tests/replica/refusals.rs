@@ -3,10 +3,10 @@
 
 use epicepoch_core::publication::Role;
 use epicepoch_core::replica::MessageError;
-use epicepoch_core::state::State;
+use epicepoch_core::state::{Command, Owner, State};
 use epicepoch_wire::bootstrap::Genesis;
-use epicepoch_wire::raft_message::{Configuration, MessageKind, RaftMessage, Snapshot};
-use epicepoch_wire::{ClusterId, LogIndex, NodeId, StoreId, Term};
+use epicepoch_wire::raft_message::{Configuration, MessageKind, RaftMessage, Snapshot, TERM_MAX};
+use epicepoch_wire::{BootId, ClusterId, Epoch, LogIndex, NodeId, StoreId, Term};
 
 use crate::support::ELECTION_TICKS;
 use crate::support::bench::{Bench, append, genesis, message, store};
@@ -140,6 +140,13 @@ fn snapshots_that_cannot_be_are_refused() {
     later.snapshot.as_mut().unwrap().term = Term(3);
     let mut twice = good.clone();
     twice.snapshot.as_mut().unwrap().configuration.voters.push(NodeId(2));
+    let doubled = snapshot(2, 50, &[1, 2, 2, 3]);
+    let mut leaving = good.clone();
+    leaving.snapshot.as_mut().unwrap().configuration.auto_leave = true;
+    let mut next = good.clone();
+    next.snapshot.as_mut().unwrap().configuration.learners_next.push(NodeId(3));
+    let mut nothing = snapshot(2, 0, &[1, 2, 3]);
+    nothing.snapshot.as_mut().unwrap().term = Term(1);
     let mut both = good.clone();
     both.snapshot.as_mut().unwrap().configuration.learners.push(NodeId(2));
     let mut stranger = good.clone();
@@ -147,7 +154,8 @@ fn snapshots_that_cannot_be_are_refused() {
     let mut rewritten = snapshot(2, 4, &[1, 2, 3]);
     rewritten.snapshot.as_mut().unwrap().term = Term(1);
     let nobody = snapshot(2, 50, &[]);
-    for bad in [foreign, damaged, later, twice, both, stranger, rewritten, nobody] {
+    let bad = [foreign, damaged, later, twice, doubled, both, stranger, rewritten, nobody];
+    for bad in bad.into_iter().chain([leaving, next, nothing]) {
         refused(&mut bench, 2, &bad, MessageError::Impossible);
     }
     let many: Vec<u64> = (1..=64).collect();
@@ -158,6 +166,84 @@ fn snapshots_that_cannot_be_are_refused() {
     assert_eq!(bench.take(2, &good), Ok(()));
     bench.persist();
     assert_eq!(bench.status().applied, LogIndex(50));
+}
+
+/// A follower of node 2 that has applied a reservation, at index 2.
+fn follower_with_a_ceiling() -> Bench {
+    let mut bench = Bench::new(&[1, 2, 3]);
+    let owner = Owner { term: Term(2), node: NodeId(2), boot: BootId(3) };
+    let mut reservation = append(2, (1, 1), 1, 2);
+    reservation.entries[0].data = Command::Reserve { owner, until: Epoch(1_000_000) }.encode();
+    bench.take(2, &reservation).unwrap();
+    bench.persist();
+    assert_eq!(bench.replica.ceiling(), Epoch(1_000_000));
+    bench
+}
+
+/// It would make the replica panic (S5). One that is older than what is applied here says nothing.
+#[test]
+fn a_snapshot_that_would_lower_the_ceiling_is_refused() {
+    let mut bench = follower_with_a_ceiling();
+    refused(&mut bench, 2, &snapshot(2, 3, &[1, 2, 3]), MessageError::Impossible);
+    let mut old = snapshot(2, 1, &[1, 2, 3]);
+    old.snapshot.as_mut().unwrap().term = Term(1);
+    assert_eq!(bench.take(2, &old), Ok(()));
+    bench.persist();
+    assert_eq!((bench.replica.ceiling(), bench.status().applied), (Epoch(1_000_000), LogIndex(2)));
+}
+
+/// A snapshot that was sent twice comes a second time when all of it is applied.
+#[test]
+fn a_snapshot_of_what_is_committed_here_already_is_no_offence() {
+    let mut bench = follower();
+    assert_eq!(bench.take(2, &snapshot(2, 4, &[1, 2, 3])), Ok(()));
+    bench.persist();
+    assert_eq!((bench.status().last, bench.status().applied), (LogIndex(6), LogIndex(4)));
+}
+
+#[test]
+fn terms_are_believed_up_to_the_limit() {
+    let mut bench = follower();
+    let beat = |term: u64| message(MessageKind::Heartbeat, term);
+    refused(&mut bench, 2, &beat(TERM_MAX.0 + 1), MessageError::Impossible);
+    assert_eq!(bench.take(2, &beat(TERM_MAX.0)), Ok(()));
+    assert_eq!(bench.status().term, TERM_MAX);
+}
+
+/// On most of these the library would append across a gap, or panic later.
+#[test]
+fn appends_whose_entries_do_not_follow_each_other_are_refused() {
+    let mut bench = follower();
+    let two = append(2, (6, 2), 2, 4);
+    let mut gap = two.clone();
+    gap.entries[1].index = LogIndex(9);
+    let mut back = two.clone();
+    back.entries[1].index = LogIndex(7);
+    let mut late = two.clone();
+    late.entries[0].index = LogIndex(8);
+    late.entries[1].index = LogIndex(9);
+    let mut ahead = two.clone();
+    ahead.entries[1].term = Term(3);
+    let mut falling = append(3, (6, 2), 2, 4);
+    falling.entries[1].term = Term(2);
+    let mut of_no_term = append(2, (0, 0), 1, 0);
+    of_no_term.entries[0].term = Term(0);
+    let without_term = append(2, (6, 0), 1, 4);
+    let without_index = append(2, (0, 2), 1, 0);
+    let bad = [gap, back, late, ahead, falling, of_no_term, without_term, without_index];
+    for bad in bad {
+        refused(&mut bench, 2, &bad, MessageError::Impossible);
+    }
+    assert_eq!(bench.take(2, &two), Ok(()));
+    assert_eq!(bench.status().last, LogIndex(8));
+}
+
+/// What an earlier leader sent comes late: it claims nothing any more.
+#[test]
+fn an_append_of_a_term_that_has_passed_is_no_offence() {
+    let mut bench = follower();
+    assert_eq!(bench.take(3, &append(1, (2, 1), 1, 1)), Ok(()));
+    assert_eq!(bench.status().last, LogIndex(6));
 }
 
 #[test]

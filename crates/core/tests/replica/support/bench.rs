@@ -113,17 +113,30 @@ impl Bench {
 
     /// The same, with as many ticks between two heartbeats.
     pub(crate) fn beating(disk: Disk, seed: u64, heartbeat_ticks: usize) -> Self {
-        let identity = Identity { node: NodeId(1), store: store(1), boot: BootId(7) };
-        let shared = Arc::new(Shared::new(Term(0), Published::nothing(identity)));
-        let config = ReplicaConfig {
-            identity,
-            seed,
+        Self::made(disk, |config| (config.seed, config.heartbeat_ticks) = (seed, heartbeat_ticks))
+    }
+
+    /// A replica of node `node`: the bench of another one than node 1. Messages have to say so.
+    pub(crate) fn being(node: u64, disk: Disk, seed: u64) -> Self {
+        Self::made(disk, |config| {
+            config.seed = seed;
+            (config.identity.node, config.identity.store) = (NodeId(node), store(node));
+        })
+    }
+
+    /// A replica of node 1 that behaves as usual, but for what `differ` changes.
+    pub(crate) fn made(disk: Disk, differ: impl FnOnce(&mut ReplicaConfig)) -> Self {
+        let mut config = ReplicaConfig {
+            identity: Identity { node: NodeId(1), store: store(1), boot: BootId(7) },
+            seed: 5,
             election_ticks: ELECTION_TICKS,
-            heartbeat_ticks,
+            heartbeat_ticks: 1,
             tick_ns: TICK_NS,
             reservation_ns: RESERVATION_NS,
             deadline_limit: 100,
         };
+        differ(&mut config);
+        let shared = Arc::new(Shared::new(Term(0), Published::nothing(config.identity)));
         let mut replica =
             Replica::new(config, disk.durable(), shared.clone()).expect("a sound disk");
         replica.handle_compared(true);

@@ -1,0 +1,171 @@
+//! When a node campaigns besides the library's own timeout, to the nanosecond: in its turn when its
+//! leader is gone, once more when that comes to nothing, and at no other time.
+
+use epicepoch_core::publication::Role;
+use epicepoch_wire::NodeId;
+use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
+
+use crate::support::bench::{Bench, append, genesis, message};
+use crate::support::disk::Disk;
+use crate::support::{ELECTION_TICKS, TICK_NS};
+
+/// Between the turns of two voters: a quarter of an election timeout.
+const TURN_NS: u64 = ELECTION_TICKS as u64 * TICK_NS / 4;
+/// By how much a turn is late at most.
+const JITTER_NS: u64 = TURN_NS / 8;
+/// Seeds of a draw.
+const SEEDS: u64 = 20;
+
+/// Node `me` of so many voters, whose leader is `leader`, in term 2.
+fn led_by(leader: u64, me: u64, voters: u64, seed: u64) -> Bench {
+    let ids: Vec<u64> = (1..=voters).collect();
+    let mut bench = Bench::being(me, Disk::genesis(&genesis(&ids)), seed);
+    tell(&mut bench, leader, message(MessageKind::Heartbeat, 2));
+    bench.persist();
+    bench.sent();
+    bench
+}
+
+fn tell(bench: &mut Bench, from: u64, message: RaftMessage) {
+    let to = bench.shared.published().identity.node;
+    bench.take(from, &RaftMessage { to, ..message }).expect("it is taken");
+}
+
+/// The same, and the connection from that leader has closed just now.
+fn left_by(leader: u64, me: u64, voters: u64, seed: u64) -> Bench {
+    let mut bench = led_by(leader, me, voters, seed);
+    bench.replica.handle_closed(bench.now_ns, NodeId(leader));
+    bench
+}
+
+/// Whether a tick that comes `after_ns` makes the node ask whether it may campaign.
+fn asks(bench: &mut Bench, after_ns: u64) -> bool {
+    bench.now_ns += after_ns;
+    bench.replica.handle_tick(bench.now_ns, bench.now_ns).expect("no reason to stop");
+    bench.drain();
+    bench.sent().iter().any(|out| out.message.kind == MessageKind::RequestPreVote)
+}
+
+/// Those of a lower id have their turn before, but for the one that is gone.
+#[test]
+fn voters_campaign_one_after_the_other_when_their_leader_is_gone() {
+    let ranks =
+        [(2, 1, 3, 0), (1, 2, 3, 0), (2, 3, 3, 1), (1, 3, 3, 1), (2, 5, 5, 3), (5, 4, 5, 3)];
+    for (leader, me, voters, rank) in ranks {
+        let turn_ns = rank * TURN_NS;
+        let asking = |after_ns: u64| {
+            (0..SEEDS)
+                .filter(|seed| asks(&mut left_by(leader, me, voters, *seed), after_ns))
+                .count()
+        };
+        assert_eq!(asking(turn_ns), 0, "node {me} of {voters} asks before its turn");
+        assert_eq!(asking(turn_ns + JITTER_NS), SEEDS as usize, "node {me} of {voters} waits");
+        // Their clocks differ by nothing, their draws do.
+        let half = asking(turn_ns + JITTER_NS / 2);
+        assert!((1..SEEDS as usize).contains(&half), "{half} of {SEEDS}");
+    }
+}
+
+#[test]
+fn nobody_campaigns_because_another_one_than_its_leader_is_gone() {
+    let mut bench = led_by(2, 1, 3, 5);
+    bench.replica.handle_closed(bench.now_ns, NodeId(3));
+    assert_eq!(bench.status().leader, Some(NodeId(2)));
+    assert!(!asks(&mut bench, JITTER_NS));
+}
+
+/// The turn of a node whose disk has not finished is lost: its vote for itself would come too late.
+#[test]
+fn a_node_with_a_write_outstanding_lets_its_turn_pass() {
+    let mut bench = led_by(2, 1, 3, 5);
+    tell(&mut bench, 2, append(2, (1, 1), 1, 1));
+    bench.replica.handle_closed(bench.now_ns, NodeId(2));
+    assert!(!asks(&mut bench, JITTER_NS));
+    bench.persist();
+    assert!(!asks(&mut bench, JITTER_NS));
+}
+
+/// A leader that is gone has offered leadership before: who has taken the offer does not begin anew
+/// when its turn comes.
+#[test]
+fn a_candidate_does_not_campaign_again_in_its_turn() {
+    let mut bench = left_by(2, 3, 3, 5);
+    tell(&mut bench, 2, message(MessageKind::TimeoutNow, 2));
+    bench.persist();
+    bench.sent();
+    assert_eq!(bench.status().role, Role::Candidate);
+    assert!(!asks(&mut bench, TURN_NS + JITTER_NS));
+}
+
+/// Half a turn after everybody's turn has come, the leader's included: it may be back.
+#[test]
+fn a_campaign_that_came_to_nothing_is_repeated_half_a_turn_after_its_turn() {
+    for (me, voters, rank) in [(1, 3, 0), (3, 3, 2), (5, 5, 4)] {
+        let after_ns = (1 + rank) * TURN_NS + TURN_NS / 2;
+        let asking = |after_ns: u64| {
+            let asked = |seed: &u64| {
+                let mut bench = left_by(2, me, voters, *seed);
+                assert!(asks(&mut bench, rank * TURN_NS + JITTER_NS));
+                asks(&mut bench, after_ns)
+            };
+            (0..SEEDS).filter(asked).count()
+        };
+        assert_eq!(asking(after_ns), 0, "node {me} of {voters} repeats too early");
+        assert_eq!(asking(after_ns + JITTER_NS), SEEDS as usize, "node {me} of {voters} does not");
+    }
+}
+
+/// Node 1 of three, a candidate in term 3, its write not finished.
+fn candidate() -> Bench {
+    let mut bench = left_by(2, 1, 3, 5);
+    assert!(asks(&mut bench, JITTER_NS));
+    tell(&mut bench, 3, message(MessageKind::RequestPreVoteResponse, 3));
+    assert_eq!((bench.status().role, bench.status().term.0), (Role::Candidate, 3));
+    bench
+}
+
+fn refuse(bench: &mut Bench) {
+    let no = RaftMessage { reject: true, ..message(MessageKind::RequestVoteResponse, 3) };
+    tell(bench, 3, no);
+    assert_eq!(bench.status().role, Role::Candidate, "one of three has refused");
+}
+
+/// When the repeat is due, at the latest.
+const REPEAT_NS: u64 = TURN_NS + TURN_NS / 2 + JITTER_NS;
+
+/// Votes that are on their way would not count any more.
+#[test]
+fn a_candidate_asks_again_only_when_a_vote_was_refused() {
+    let mut bench = candidate();
+    bench.persist();
+    assert!(!asks(&mut bench, REPEAT_NS));
+    let mut bench = candidate();
+    bench.persist();
+    refuse(&mut bench);
+    assert!(asks(&mut bench, REPEAT_NS));
+}
+
+/// What it has asked for has not even left.
+#[test]
+fn a_candidate_whose_disk_has_not_finished_waits_for_another_turn() {
+    let mut bench = candidate();
+    assert!(!asks(&mut bench, REPEAT_NS));
+    bench.persist();
+    refuse(&mut bench);
+    assert!(!asks(&mut bench, TURN_NS - 1));
+    assert!(asks(&mut bench, 1));
+}
+
+/// A leader that came back, and is gone again: whose turn it was before says nothing.
+#[test]
+fn a_turn_is_forgotten_when_there_is_a_leader() {
+    let mut bench = left_by(2, 3, 3, 5);
+    tell(&mut bench, 2, message(MessageKind::Heartbeat, 2));
+    bench.persist();
+    assert!(!asks(&mut bench, TURN_NS + JITTER_NS));
+    assert_eq!(bench.status().leader, Some(NodeId(2)));
+    // Gone once more, it has a turn of its own.
+    bench.replica.handle_closed(bench.now_ns, NodeId(2));
+    assert!(!asks(&mut bench, TURN_NS));
+    assert!(asks(&mut bench, JITTER_NS));
+}
