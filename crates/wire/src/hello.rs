@@ -359,21 +359,77 @@ mod tests {
         }
     }
 
+    /// A hello's payload up to its fields, and they.
+    fn taken_apart(hello: &Hello) -> (Vec<u8>, Vec<(u16, Vec<u8>)>) {
+        let mut bytes = Vec::new();
+        hello.encode(&mut bytes);
+        let at = bytes.windows(6).position(|window| window == [4, 0, 0, 0, 1, 0]).expect("fields");
+        let mut reader = Reader::new(&bytes[at..]);
+        let count = reader.count("fields", FIELDS_MAX).expect("a count");
+        let field = |_| {
+            let tag = reader.u16("tag").expect("a tag");
+            (tag, reader.bytes("field", FIELD_LEN_MAX).expect("a value").to_vec())
+        };
+        let fields = (0..count).map(field).collect();
+        (bytes[..at].to_vec(), fields)
+    }
+
+    fn put_together(head: &[u8], fields: &[(u16, Vec<u8>)]) -> Vec<u8> {
+        let mut bytes = head.to_vec();
+        bytes.put_count(fields.len());
+        for (tag, value) in fields {
+            bytes.put_u16(*tag);
+            bytes.put_bytes(value);
+        }
+        bytes
+    }
+
     /// What a later version adds is skipped: whole fields, and what follows in a field.
     #[test]
     fn fields_of_a_later_version_are_skipped() {
         let known = hello(LinkKind::Raft, "epicepoch".into(), 1);
-        let mut bytes = Vec::new();
-        known.encode(&mut bytes);
-        let at = bytes.windows(6).position(|window| window == [4, 0, 0, 0, 1, 0]).expect("fields");
-        let mut longer = bytes[..at].to_vec();
-        longer.put_count(5);
-        longer.extend_from_slice(&bytes[at + 4..]);
-        longer.put_u16(4_711);
-        longer.put_bytes(b"of a later version");
-        assert_eq!(Hello::decode(&longer), Ok(known));
-        let twice = [&longer[..], &longer[longer.len() - 24..]].concat();
-        assert!(Hello::decode(&twice).is_err(), "more than was counted");
+        let (head, fields) = taken_apart(&known);
+        assert_eq!(Hello::decode(&put_together(&head, &fields)), Ok(known.clone()));
+        let more = [&fields[..], &[(4_711, b"of a later version".to_vec())]].concat();
+        assert_eq!(Hello::decode(&put_together(&head, &more)), Ok(known.clone()));
+        // The version is a text, all of it.
+        for grown in 0..fields.len() - 1 {
+            let mut fields = fields.clone();
+            fields[grown].1.extend_from_slice(b"of a later version");
+            let read = Hello::decode(&put_together(&head, &fields));
+            assert_eq!(read, Ok(known.clone()), "field {}", fields[grown].0);
+        }
+    }
+
+    #[test]
+    fn fields_of_an_earlier_version_are_not_missed() {
+        let known = hello(LinkKind::Raft, "epicepoch".into(), 1);
+        let (head, _) = taken_apart(&known);
+        let expected = Hello {
+            workers: 1,
+            settings: SharedSettings::default(),
+            formats: Formats { oldest: 1, newest: 1 },
+            version: String::new(),
+            ..known
+        };
+        assert_eq!(Hello::decode(&put_together(&head, &[])), Ok(expected));
+    }
+
+    #[test]
+    fn fields_that_come_twice_or_out_of_order_or_too_short_are_refused() {
+        let (head, fields) = taken_apart(&hello(LinkKind::Raft, "epicepoch".into(), 1));
+        let again = put_together(&head, &[&fields[..], &fields[fields.len() - 1..]].concat());
+        assert!(Hello::decode(&again).is_err());
+        let swapped: Vec<_> = fields.iter().rev().cloned().collect();
+        assert!(Hello::decode(&put_together(&head, &swapped)).is_err());
+        let all = put_together(&head, &fields);
+        let more = [&all[..], &all[all.len() - 11..]].concat();
+        assert!(Hello::decode(&more).is_err(), "more than was counted");
+        for shorter in 0..fields.len() - 1 {
+            let mut fields = fields.clone();
+            fields[shorter].1.pop();
+            assert!(Hello::decode(&put_together(&head, &fields)).is_err());
+        }
     }
 
     #[test]
