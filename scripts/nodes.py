@@ -8,6 +8,7 @@ import pathlib
 import re
 import resource
 import shutil
+import socket
 import struct
 import subprocess
 import sys
@@ -63,6 +64,17 @@ def stop(processes):
             process.wait()
 
 
+def assert_unused(ports):
+    """Ends the script where somebody listens: what answers there would be measured in place of what is started."""
+    for port in ports:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                sys.exit(f"port {port} cannot be used ({error}): wait for the script that has nodes there")
+
+
 class Cluster:
     """Nodes of this machine, stopped when the block ends."""
 
@@ -70,6 +82,7 @@ class Cluster:
         self.count, self.settings, self.processes = nodes, settings, []
 
     def __enter__(self):
+        assert_unused(base + i for base in (HTTP, RAFT) for i in range(1, self.count + 1))
         self.directory = pathlib.Path(tempfile.mkdtemp())
         peers = ",".join(f"{i}=127.0.0.1:{RAFT + i}" for i in range(1, self.count + 1))
         for i in range(1, self.count + 1):
