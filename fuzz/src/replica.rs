@@ -12,7 +12,7 @@ use epicepoch_core::durable::{HardState, Record, Restored, Write};
 use epicepoch_core::positions::Positions;
 use epicepoch_core::publication::{Identity, Published, Role, Shared};
 use epicepoch_core::replica::{HandOver, Outgoing, Replica, ReplicaConfig};
-use epicepoch_core::state::{Command, MembershipChange, MembershipStep, Owner, State};
+use epicepoch_core::state::{Command, FORMATS, MembershipChange, MembershipStep, Owner, State};
 use epicepoch_wire::bootstrap::{Genesis, Member};
 use epicepoch_wire::confirm::ConfirmReply;
 use epicepoch_wire::raft_message::{
@@ -396,6 +396,7 @@ fn boot(durable: &Restored, boots: u64) -> (Replica, Arc<Shared>, Allocator, Rou
         tick_ns: TICK_NS,
         reservation_ns: RESERVATION_NS,
         deadline_limit: 100,
+        format_max: FORMATS.newest,
     };
     let mut replica = Replica::new(config, durable, shared.clone()).expect("a sound disk");
     replica.handle_compared(true);

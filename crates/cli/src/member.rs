@@ -163,6 +163,16 @@ fn table(document: &Value) -> Option<String> {
         let _infallible =
             writeln!(text, "LEADER_ZONES names {zone:?}, and no voter is in that zone");
     }
+    let (format, waits_for) = (document["format"].as_u64(), document["formatWaitsFor"].as_array());
+    if let (Some(format), Some(waits_for)) = (format, waits_for.filter(|nodes| !nodes.is_empty())) {
+        let nodes: Vec<_> = waits_for.iter().map(Value::to_string).collect();
+        let _infallible = writeln!(
+            text,
+            "the state is of format {format}; the next one waits for node {}: update it, start it, or \
+             take its FORMAT_MAX away",
+            nodes.join(", ")
+        );
+    }
     let removed: Vec<_> = document["removed"].as_array()?.iter().map(Value::to_string).collect();
     if !removed.is_empty() {
         let _infallible = writeln!(text, "removed for ever: {}", removed.join(", "));
@@ -200,6 +210,15 @@ ID   ADDR    RAFT ADDR ROLE     BEHIND HEARD
 removed for ever: 2, 3
 ";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn who_holds_the_next_format_back_is_named() {
+        let document = |waits_for: &[u64]| json!({"members": [], "removed": [], "format": 1, "formatWaitsFor": waits_for});
+        let text = table(&document(&[2, 3])).expect("a table");
+        assert!(text.contains("of format 1; the next one waits for node 2, 3: update"), "{text}");
+        let text = table(&document(&[])).expect("a table");
+        assert!(!text.contains("format"), "{text}");
     }
 
     #[test]

@@ -390,6 +390,15 @@ pub(crate) const TABLE: &[Setting] = &[
         }),
     },
     Setting {
+        name: "FORMAT_MAX",
+        group: Group::Identity,
+        value: "FORMAT",
+        default: "the newest that this version reads",
+        help: "Newest format of the replicated state that this node reads: one node with less than \
+               the others holds back the next format, and with it what only a newer version reads",
+        kind: Kind::Number(config::FORMAT_MAX, |d, n| d.config.format_max = n as u32),
+    },
+    Setting {
         name: "CLOCK_OFFSET_MAX_MS",
         group: Group::Time,
         value: "MS",

@@ -97,6 +97,10 @@ bugs! {
     SnapshotForgetsOwner "snapshot-forgets-owner",
     /// A snapshot and a compacted log forget the ceiling.
     SnapshotForgetsCeiling "snapshot-forgets-ceiling",
+    /// A snapshot and a compacted log forget the format that the state was raised to.
+    SnapshotForgetsFormat "snapshot-forgets-format",
+    /// The format is raised without a word of the members.
+    RaisedUnread "raised-unread",
     // Time that an operator moves.
     /// What is owned below an advance is kept, and stamped in, once the ceiling is above it.
     AdvanceKeepsRange "advance-keeps-range",

@@ -13,6 +13,7 @@ use epicepoch_wire::{BootId, ClusterId, Epoch, HistoryId, NodeId, StoreId, Term}
 use crate::positions::Positions;
 use crate::promise::Promise;
 use crate::quorum::Voters;
+use crate::state::FORMATS;
 use crate::sync::SwapPointer;
 
 /// Who this node is, in this run.
@@ -89,6 +90,8 @@ pub struct Published {
     pub grant: Option<Grant>,
     /// The members, voters or not.
     pub members: Arc<BTreeMap<NodeId, Member>>,
+    /// The format that whoever is sent entries of the log, or the state, must read (S15).
+    pub format: u32,
 }
 
 impl Published {
@@ -105,6 +108,7 @@ impl Published {
             voters: Voters::default(),
             grant: None,
             members: Arc::new(BTreeMap::new()),
+            format: FORMATS.oldest,
         }
     }
 

@@ -286,7 +286,7 @@ pub fn newest(one: Backup, other: Backup) -> Backup {
 /// committed or not: it may have been committed without this node knowing, and too high is safe.
 ///
 /// # Errors
-/// When its record is not one of this version.
+/// When its record, or an entry of its log, is of a version that this one does not read.
 pub fn backup_of_directory(
     restored: &Restored,
     around: Surroundings,
@@ -298,14 +298,16 @@ pub fn backup_of_directory(
         index = entry.index;
         match entry.kind {
             EntryKind::Normal => {
-                // One that cannot be read does nothing when it is applied, either.
-                if let Ok(command) = Command::decode(&entry.data) {
+                // One that cannot be read may have raised the ceiling: then nothing is known.
+                if !entry.data.is_empty() {
+                    let command = Command::decode(&entry.data)?;
                     let _raises_the_ceiling = state.apply(entry.term, &command);
                 }
             }
             EntryKind::Membership if entry.index <= restored.hard_state.commit => {
-                if let Ok(change) = MembershipChange::decode(&entry.context) {
-                    for step in change.steps {
+                // Empty: the end of a joint configuration.
+                if !entry.context.is_empty() {
+                    for step in MembershipChange::decode(&entry.context)?.steps {
                         take_in_step(&mut state, step);
                     }
                 }

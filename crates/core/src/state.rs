@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use epicepoch_wire::bootstrap::{Genesis, MEMBERS_MAX, Member};
 use epicepoch_wire::cursor::{Reader, Writer};
 use epicepoch_wire::hello::{ADDR_LEN_MAX, Formats};
-use epicepoch_wire::raft_message::Configuration;
+use epicepoch_wire::raft_message::{Configuration, EntryKind, LogEntry};
 use epicepoch_wire::{BootId, ClusterId, DecodeError, Epoch, HistoryId, NodeId, StoreId, Term};
 
 use crate::planted::{self, Bug, safety_assert};
@@ -46,6 +46,9 @@ pub enum Command {
     },
     /// A member is reached elsewhere from now on.
     Readdress(Member),
+    /// State and log are of this format from now on; in the log since format 2. Applied to a state
+    /// of any other format than the one before, it does nothing.
+    Raise(u32),
 }
 
 /// A change of the members, carried as our own encoding in a membership entry of the log.
@@ -79,6 +82,8 @@ pub enum Outcome {
     Exhausted,
     /// A member's addresses were changed.
     Readdressed(NodeId),
+    /// State and log are of this format from now on.
+    Raised(u32),
     /// The membership change can never be made; the reason is for people.
     Refused(&'static str),
     /// The members changed as asked.
@@ -89,9 +94,13 @@ pub enum Outcome {
 
 /// The replicated state at one applied index.
 ///
-/// Invariant: the ceiling never goes back (S5); every node id is bound to one store id for ever.
+/// Invariant: neither the ceiling (S5) nor the format (S15) goes back; every node id is bound to one
+/// store id for ever.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
+    /// The format that it, and the entries of the log behind it, may be written in: every member reads
+    /// it (S15).
+    pub format: u32,
     /// The cluster.
     pub cluster: ClusterId,
     /// Its history.
@@ -112,6 +121,8 @@ impl State {
     pub fn new(genesis: &Genesis) -> Self {
         let members = genesis.members.iter().map(|member| (member.node, member.clone()));
         Self {
+            // What every version reads: who founds a cluster does not know yet what others do.
+            format: FORMATS.oldest,
             cluster: genesis.cluster,
             history: genesis.history,
             // S13: the first range begins above everything that an earlier history can have given.
@@ -136,6 +147,12 @@ impl State {
                 }
                 _ => Outcome::Refused("no such member with this data directory"),
             },
+            // S15: by one at a time, and never back.
+            Command::Raise(to) if *to == self.format + 1 => {
+                self.format = *to;
+                Outcome::Raised(*to)
+            }
+            Command::Raise(_) => Outcome::Stale,
         }
     }
 
@@ -259,7 +276,7 @@ impl State {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        out.put_u8(STATE_FORMAT);
+        out.put_u8(u8::try_from(self.format).expect("a format that is read"));
         out.put_u128(self.cluster.0);
         out.put_u64(self.history.0);
         out.put_u64(self.ceiling.0);
@@ -285,12 +302,17 @@ impl State {
     /// # Errors
     /// When it is not a state, or one of a newer format.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        Self::decode_up_to(bytes, FORMATS.newest)
+    }
+
+    /// [`State::decode`] for a node that is told to read no format above `newest`.
+    ///
+    /// # Errors
+    /// When it is not a state, or one of a newer format.
+    pub fn decode_up_to(bytes: &[u8], newest: u32) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
-        let format = reader.u8("state format")?;
-        if !(FORMATS.oldest..=FORMATS.newest).contains(&u32::from(format)) {
-            let value = u64::from(format);
-            return Err(DecodeError::BadValue { field: "state format", value });
-        }
+        let format = u32::from(reader.u8("state format")?);
+        check_format("the state", format, newest)?;
         let cluster = ClusterId(reader.u128("cluster")?);
         let history = HistoryId(reader.u64("history")?);
         let ceiling = Epoch(reader.u64("ceiling")?);
@@ -311,14 +333,43 @@ impl State {
             removed.insert(NodeId(reader.u64("removed")?));
         }
         reader.finish()?;
-        Ok(Self { cluster, history, ceiling, owner, members, removed })
+        Ok(Self { format, cluster, history, ceiling, owner, members, removed })
     }
 }
 
-/// The format in which the state and the entries of the log are written.
-const STATE_FORMAT: u8 = 1;
-/// The formats of the state and of the log's entries that this version reads; it writes the newest.
-pub const FORMATS: Formats = Formats { oldest: 1, newest: STATE_FORMAT as u32 };
+/// The formats of the state and of the log's entries that this version reads. It writes the one that
+/// the state is of: a cluster begins with the oldest, and raises it by one when all its members read
+/// the next (S15).
+///
+/// - 1: the first.
+/// - 2: the format can be raised: [`Command::Raise`].
+pub const FORMATS: Formats = Formats { oldest: 1, newest: 2 };
+
+/// Whether a format is read by a node that is told to read none above `newest`.
+fn check_format(field: &'static str, found: u32, newest: u32) -> Result<(), DecodeError> {
+    let (oldest, newest) = (FORMATS.oldest, newest.min(FORMATS.newest));
+    if (oldest..=newest).contains(&found) {
+        return Ok(());
+    }
+    Err(DecodeError::Format { field, found: u64::from(found), oldest, newest })
+}
+
+/// Whether an entry of the log can be read, and so applied, by a node that is told to read no format
+/// above `newest`.
+///
+/// # Errors
+/// Why not. An entry that was proposed in a format which every member reads (S15) is never refused.
+pub fn check_readable(entry: &LogEntry, newest: u32) -> Result<(), DecodeError> {
+    match entry.kind {
+        EntryKind::Normal if entry.data.is_empty() => Ok(()),
+        EntryKind::Normal => {
+            let format = Command::decode(&entry.data)?.format();
+            check_format("an entry of the log", format, newest)
+        }
+        EntryKind::Membership if entry.context.is_empty() => Ok(()),
+        EntryKind::Membership => MembershipChange::decode(&entry.context).map(drop),
+    }
+}
 
 impl Owner {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -351,14 +402,27 @@ impl Command {
                 out.put_u8(2);
                 member.encode(&mut out);
             }
+            Self::Raise(to) => {
+                out.put_u8(3);
+                out.put_u32(*to);
+            }
         }
         out
+    }
+
+    /// The format of the state that whoever applies it must be able to hold.
+    #[must_use]
+    pub const fn format(&self) -> u32 {
+        match self {
+            Self::Reserve { .. } | Self::Readdress(_) => 1,
+            Self::Raise(to) => *to,
+        }
     }
 
     /// Reads what [`Command::encode`] wrote.
     ///
     /// # Errors
-    /// When it is no command.
+    /// When it is no command, or one of a newer format.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         let command = match reader.u8("command")? {
@@ -367,6 +431,11 @@ impl Command {
                 until: Epoch(reader.u64("until")?),
             },
             2 => Self::Readdress(Member::read(&mut reader)?),
+            3 => {
+                let to = reader.u32("format")?;
+                check_format("an entry of the log", to, FORMATS.newest)?;
+                Self::Raise(to)
+            }
             value => {
                 let value = u64::from(value);
                 return Err(DecodeError::BadValue { field: "command", value });

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use epicepoch_core::placement::Placement;
+use epicepoch_core::state::FORMATS;
 use epicepoch_wire::{Epoch, NodeId};
 
 mod addresses;
@@ -28,8 +29,8 @@ pub use addresses::{host_and_port, is_loopback};
 pub use allowed_from::{AllowedFrom, NETWORKS_MAX};
 pub use bounds::{
     Bounds, CLOCK_OFFSET_MAX_MS, CLUSTER_NAME_DEFAULT, CLUSTER_NAME_LEN_MAX, CONNECTIONS_MAX,
-    ELECTION_TIMEOUT_MS, EPOCH_DEADLINE_LIMIT, EPOCH_INTERVAL_MS, HEARTBEAT_MS, HEARTBEATS_MIN,
-    HTTP_PORT, HTTP_PORT_DEFAULT, MAX_N, NODE_ID, PEERS_MAX, REQUEST_TIMEOUT_MS,
+    ELECTION_TIMEOUT_MS, EPOCH_DEADLINE_LIMIT, EPOCH_INTERVAL_MS, FORMAT_MAX, HEARTBEAT_MS,
+    HEARTBEATS_MIN, HTTP_PORT, HTTP_PORT_DEFAULT, MAX_N, NODE_ID, PEERS_MAX, REQUEST_TIMEOUT_MS,
     RESERVATION_ELECTIONS_MIN, RESERVATION_MS, SHUTDOWN_TIMEOUT_MS, TIMESTAMP_REQUEST_BUFFER,
     WORKER_CPUS, WORKERS,
 };
@@ -112,6 +113,10 @@ pub struct Config {
     /// a quorum, before it exits with an error (`EPOCH_DEADLINE_LIMIT`). Default 100: tens of
     /// seconds, longer than any hiccup that heals by itself.
     pub epoch_deadline_limit: u32,
+    /// The newest format of the replicated state that this node reads (`FORMAT_MAX`): while one member
+    /// has less than the others' version knows, the format is not raised. Default the newest that this
+    /// version knows, so that an upgrade is whole when its last node is.
+    pub format_max: u32,
     /// Requests that may wait for the next round (`TIMESTAMP_REQUEST_BUFFER`); beyond it they
     /// are refused with 503 at once. Default 10000: one round serves them all, so a longer queue
     /// is a sign of trouble, not of load.
@@ -191,6 +196,7 @@ impl Config {
             placement: Placement::default(),
             epoch_interval: default_of(EPOCH_INTERVAL_MS),
             epoch_deadline_limit: EPOCH_DEADLINE_LIMIT.default.unwrap_or(1) as u32,
+            format_max: FORMATS.newest,
             request_buffer: TIMESTAMP_REQUEST_BUFFER.default.unwrap_or(1) as usize,
             reservation: default_reservation(election_timeout),
             clock_offset_max: default_of(CLOCK_OFFSET_MAX_MS),
@@ -359,6 +365,7 @@ impl Config {
     fn check_numbers(&self) -> Result<(), ConfigError> {
         EPOCH_INTERVAL_MS.check_duration(self.epoch_interval)?;
         EPOCH_DEADLINE_LIMIT.check(u64::from(self.epoch_deadline_limit))?;
+        FORMAT_MAX.check(u64::from(self.format_max))?;
         TIMESTAMP_REQUEST_BUFFER.check(self.request_buffer as u64)?;
         RESERVATION_MS.check_duration(self.reservation)?;
         CLOCK_OFFSET_MAX_MS.check_duration(self.clock_offset_max)?;

@@ -9,7 +9,7 @@ use epicepoch_core::allocator::{Allocator, Now};
 use epicepoch_core::clock::trusted_ns;
 use epicepoch_core::publication::{Identity, Shared};
 use epicepoch_core::state::FORMATS;
-use epicepoch_wire::hello::{Hello, LinkKind, SharedSettings};
+use epicepoch_wire::hello::{Formats, Hello, LinkKind, SharedSettings};
 use epicepoch_wire::{NodeId, StorePosition};
 
 use crate::config::Config;
@@ -83,6 +83,12 @@ impl NodeShared {
         self.rights.denials.note((right, reason), caller.from, detail, now_ns);
     }
 
+    /// The formats of the replicated state that this node reads.
+    #[must_use]
+    pub fn formats(&self) -> Formats {
+        Formats { newest: self.config.format_max.min(FORMATS.newest), ..FORMATS }
+    }
+
     /// How this node introduces itself on a connection to `to`.
     #[must_use]
     pub fn hello(&self, link: LinkKind, to: NodeId) -> Hello {
@@ -106,7 +112,7 @@ impl NodeShared {
                 election_timeout_ms: ms(config.election_timeout),
                 max_n: config.max_n,
             },
-            formats: FORMATS,
+            formats: self.formats(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }

@@ -9,7 +9,7 @@ use epicepoch_core::durable::{HardState, Record, Restored};
 use epicepoch_core::positions::Positions;
 use epicepoch_core::publication::{Identity, Published, Shared};
 use epicepoch_core::replica::{Replica, ReplicaConfig, Report};
-use epicepoch_core::state::State;
+use epicepoch_core::state::{FORMATS, State};
 use epicepoch_server::faults::Faults;
 use epicepoch_server::storage::{Completion, Opened, Storage, WriterHandle};
 use epicepoch_wire::bootstrap::{Genesis, Member};
@@ -58,6 +58,7 @@ fn replica(identity: Identity, restored: &Restored) -> Replica {
         tick_ns: TICK_NS,
         reservation_ns: WINDOW_NS,
         deadline_limit: 100,
+        format_max: FORMATS.newest,
     };
     let mut replica = Replica::new(config, restored, Arc::new(shared)).unwrap();
     // A single voter has no other clock to compare its own with.

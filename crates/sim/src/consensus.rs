@@ -5,8 +5,10 @@ use std::rc::Rc;
 
 use epicepoch_core::clock::{ClockStatus, clocks_of};
 use epicepoch_core::publication::{Published, Role};
-use epicepoch_core::replica::{HandOver, MessageError, Report};
+use epicepoch_core::replica::{Fatal, HandOver, MessageError, Report};
+use epicepoch_core::state::FORMATS;
 use epicepoch_wire::gossip::{Ping, Pong};
+use epicepoch_wire::hello::Formats;
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
 use epicepoch_wire::{BootId, NodeId, StorePosition};
 
@@ -65,6 +67,13 @@ impl World {
         }
         self.trusts(trusted_ns);
         self.pump(id);
+        if let Err(fatal @ Fatal::Unreadable { .. }) = result {
+            self.note(|| format!("{id} must stop: {fatal}"));
+            self.crash(id);
+            self.close(id);
+            self.holds_unreadable(id, || format!("node {id}: {fatal}"));
+            return;
+        }
         if let Err(fatal) = result {
             self.note(|| format!("{id} must stop: {fatal}"));
             self.count(GAVE_UP);
@@ -171,6 +180,9 @@ impl World {
 
     /// A connection of a run of a peer that this process has not met yet. Says whether it is let in.
     fn greet(&mut self, id: NodeId, from: NodeId, run: Run) -> bool {
+        if !self.can_speak(id, from, run) {
+            return false;
+        }
         let running = self.node(id).running_mut();
         let is_known = running.greeted.get(&from) == Some(&run.boot);
         let positions = running.shared.positions();
@@ -180,6 +192,8 @@ impl World {
             let greeted =
                 self.with(id, |replica, _| replica.handle_greeting(from, run.boot, run.began));
             greeted.expect("it was checked");
+            let formats = Formats { oldest: FORMATS.oldest, newest: run.reads };
+            self.with(id, |replica, _| replica.handle_formats(from, formats));
         }
         if known.is_err() && self.checks_positions() {
             self.refuse_run(id, from, run);
@@ -237,6 +251,10 @@ impl World {
                     self.history.violate(Invariant::Possible, what);
                 }
                 self.fall(to);
+            }
+            MessageError::Unreadable { .. } => {
+                let what = || format!("{from} sent to {to}: {error}");
+                self.history.violate(Invariant::Readable, what);
             }
             MessageError::Impossible if !is_expected => {
                 let what = || format!("{from} sent {message:?} to {to}");

@@ -11,7 +11,7 @@ use epicepoch_core::state::State;
 use epicepoch_storage::DatabaseError;
 use epicepoch_wire::bootstrap::Genesis;
 use epicepoch_wire::raft_message::{Configuration, EntryKind, LogEntry};
-use epicepoch_wire::{LogIndex, NodeId, StoreId, StorePosition, Term};
+use epicepoch_wire::{DecodeError, LogIndex, NodeId, StoreId, StorePosition, Term};
 
 use crate::database::DataDirectory;
 use crate::plant::Plant;
@@ -75,6 +75,8 @@ pub(crate) enum Unreadable {
     Damaged,
     /// There is no room to recover.
     Full,
+    /// It holds what this version of the node does not read.
+    Newer(DecodeError),
     /// Something else is read than what must be there; what.
     Wrong(String),
 }

@@ -23,6 +23,7 @@ pub(crate) enum End {
     Disk(NodeId),
     SetBack(NodeId),
     Clock(NodeId),
+    Update(NodeId),
 }
 
 impl End {
@@ -32,6 +33,7 @@ impl End {
             | Self::Pause(node, _)
             | Self::Disk(node)
             | Self::SetBack(node)
+            | Self::Update(node)
             | Self::Clock(node) => Some(node),
             Self::Links | Self::Slow => None,
         }
@@ -462,6 +464,7 @@ impl World {
                 }
                 self.start_if_down(node);
             }
+            End::Update(node) => self.update(node),
             End::Clock(node) => {
                 let sampled_ns = self.now_ns + TrustedClock::SAMPLE_AGE_MAX_NS + SECOND;
                 let now_ns = self.now_ns;
@@ -479,6 +482,7 @@ impl World {
         self.weather = Weather::FAIR;
         self.links = Links::default();
         self.join_links();
+        self.restore_versions();
         for id in self.ids() {
             self.end(End::Disk(id));
             self.end(End::SetBack(id));

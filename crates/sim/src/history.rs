@@ -51,6 +51,8 @@ pub enum Invariant {
     CaughtUp,
     /// S9: correct peers send nothing that has to be refused as impossible, and lose nothing.
     Possible,
+    /// S15: nobody is handed, or holds, what it cannot read.
+    Readable,
     /// S13: a history that is restored begins above all that the one before can have given.
     Restored,
     /// S14: what arrives after an operator's advance is done is answered above it.

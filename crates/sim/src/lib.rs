@@ -16,7 +16,7 @@
 //!
 //! Inside: `world` (queue, links, the way of events), `event`, `queue`; `node`, `disk`, `database`,
 //! `clock` (machines); `consensus`, `workers`, `stamper` (what runs on them); `clients`; `faults`,
-//! `links`, `operators`, `restore`.
+//! `links`, `operators`, `restore`, `versions`.
 
 mod clients;
 mod clock;
@@ -37,5 +37,6 @@ pub mod run;
 pub mod script;
 mod stamper;
 pub mod summary;
+mod versions;
 mod workers;
 mod world;

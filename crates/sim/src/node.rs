@@ -9,10 +9,11 @@ use std::sync::Arc;
 use epicepoch_core::clock::TrustedClock;
 use epicepoch_core::confirm::{Confirmed, Rounds};
 use epicepoch_core::publication::{Identity, Published, Shared};
-use epicepoch_core::replica::{Replica, ReplicaConfig};
+use epicepoch_core::replica::{Replica, ReplicaConfig, RestoreError};
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::{
-    BootId, Epoch, LogIndex, NodeId, Round, StoreId, StorePosition, Term, Timestamp, WorkerId,
+    BootId, DecodeError, Epoch, LogIndex, NodeId, Round, StoreId, StorePosition, Term, Timestamp,
+    WorkerId,
 };
 
 use crate::clock::MachineClock;
@@ -20,6 +21,7 @@ use crate::disk::{Disk, Unreadable};
 use crate::event::Event;
 use crate::plant::Plant;
 use crate::stamper::Stamper;
+use crate::versions::Version;
 
 /// Length of a tick, nanoseconds.
 pub(crate) const TICK_NS: u64 = 10_000_000;
@@ -86,6 +88,10 @@ pub(crate) struct Run {
     pub(crate) boot: BootId,
     /// How far the data directory had come when it began.
     pub(crate) began: StorePosition,
+    /// The newest format that it reads.
+    pub(crate) reads: u32,
+    /// The format that whoever it speaks to must read, when it last spoke.
+    pub(crate) needs: u32,
 }
 
 /// A step of the consensus plane after a call of the replica, in the order in which the core takes
@@ -142,6 +148,7 @@ pub(crate) struct Node {
     pub(crate) boots: u64,
     /// How often it was given other addresses.
     pub(crate) moves: u64,
+    pub(crate) version: Version,
     /// By plane; 0 of one that is not paused.
     pub(crate) paused_until_ns: [u64; 2],
     /// What came during a pause, and for which run, by plane.
@@ -158,6 +165,7 @@ impl Node {
             clock: MachineClock::default(),
             boots: 0,
             moves: 0,
+            version: Version::default(),
             paused_until_ns: [0; 2],
             held: [vec![], vec![]],
             running: None,
@@ -190,8 +198,15 @@ impl Node {
             tick_ns: TICK_NS,
             reservation_ns: RESERVATION_NS,
             deadline_limit: 100,
+            format_max: self.version.reads,
         };
-        let replica = Replica::new(config, &restored, shared.clone()).expect("a sound disk");
+        let replica = match Replica::new(config, &restored, shared.clone()) {
+            Ok(replica) => replica,
+            Err(RestoreError::Record(error @ DecodeError::Format { .. })) => {
+                return Err(Unreadable::Newer(error));
+            }
+            Err(error) => panic!("a sound disk: {error}"),
+        };
         let clock = TrustedClock::new(CLOCK_OFFSET_MAX_NS, self.clock.read(now_ns));
         let worker = |id| Worker {
             rounds: Rounds::new(identity, WorkerId(id)),
@@ -222,7 +237,12 @@ impl Node {
     /// How the process that runs introduces itself.
     pub(crate) fn run(&self) -> Run {
         let running = self.running();
-        Run { boot: running.identity.boot, began: running.replica.began() }
+        Run {
+            boot: running.identity.boot,
+            began: running.replica.began(),
+            reads: self.version.reads,
+            needs: running.replica.format_needed(),
+        }
     }
 
     /// How it introduces itself to peers: with the addresses that it has now.

@@ -20,10 +20,10 @@ use crate::plant::Plant;
 use crate::world::{MS, SECOND, World};
 
 impl World {
-    /// In some runs operators move the epoch now and then, in others they restore. Not drawn, so that other runs are what they
-    /// would be without.
+    /// In some runs operators move the epoch now and then, in others they restore, or change versions.
+    /// Not drawn, so that other runs are what they would be without.
     pub(crate) fn operate_later(&mut self) {
-        if self.seed() % OPERATED_SEEDS == 2 || self.is_restored() {
+        if self.seed() % OPERATED_SEEDS == 2 || self.is_restored() || self.is_versioned() {
             let after_ns = self.random.u64(200..4_000) * MS;
             self.schedule_world(after_ns, Event::Operate);
         }
@@ -36,6 +36,9 @@ impl World {
         self.operate_later();
         if self.is_restored() {
             return self.back_up_or_restore();
+        }
+        if self.is_versioned() {
+            return self.change_version();
         }
         let node = self.any_leading();
         if self.at(node).running.is_some() {
@@ -196,6 +199,12 @@ impl World {
         };
         let answering: Vec<NodeId> = self.nodes.iter().filter(answers).map(|it| it.id).collect();
         if answering.is_empty() {
+            return false;
+        }
+        let reads = self.at(id).version.reads;
+        let needed = |node: &NodeId| self.at(*node).running().replica.format_needed();
+        if answering.iter().map(needed).any(|needed| needed > reads) {
+            self.refuse_joining(id);
             return false;
         }
         let from = answering[self.random.usize(..answering.len())];

@@ -64,6 +64,8 @@ plants! {
     Unremembered "unremembered",
     /// Storage does not notice a bit that has turned over.
     NoChecksum "no-checksum",
+    /// Nobody asks a peer which formats it reads.
+    UncheckedFormat "unchecked-format",
     /// Every worker is handed a part of the indexes to stamp alone, so that none waits for another.
     WorkerIndexes "worker-indexes",
     /// A batch's range is split one too long: the next request begins with the last one's end.
@@ -143,6 +145,7 @@ impl Plant {
                 | Self::UnheardRefusal
                 | Self::Core(
                     Bug::LostReservation
+                        | Bug::RaisedUnread
                         | Bug::SnapshotNeverFailed
                         | Bug::JointNeverLeft
                         | Bug::RestlessHandover

@@ -137,6 +137,7 @@ impl World {
                 node.disk.make_real(node.id, node.store);
             }
         }
+        world.draw_versions();
         world.unleash(voters, options.seconds * SECOND);
         world.operate_later();
         for id in world.ids() {

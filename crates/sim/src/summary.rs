@@ -121,6 +121,7 @@ impl Summary {
             Report::Compacted { .. } => "log compacted",
             Report::Changed { .. } => "membership change applied",
             Report::Advanced { .. } => "epoch advanced by an operator",
+            Report::FormatRaised { .. } => "format raised",
             Report::Removed => "removal seen",
             Report::HandingOver { .. } => "handover",
             Report::SteppedDown { .. } => "stepped down",

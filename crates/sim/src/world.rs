@@ -187,6 +187,9 @@ impl World {
                 self.count("start refused: full disk");
                 return self.start_later(id);
             }
+            Err(Unreadable::Newer(error)) => {
+                return self.holds_unreadable(id, || format!("node {id} does not start: {error}"));
+            }
             Err(Unreadable::Wrong(what)) => {
                 let what = || format!("node {id}: {what}");
                 return self.history.violate(Invariant::DurableFirst, what);

@@ -24,6 +24,7 @@ const fn seeds(plant: Plant) -> u64 {
         | Plant::LyingDisk
         | Plant::TermFromLog
         | Plant::Unremembered
+        | Plant::UncheckedFormat
         | Plant::OwnClock
         | Plant::Core(
             Bug::RestartTrustsWall | Bug::JumpFollowed | Bug::PromotesBehind | Bug::ForgottenVote,

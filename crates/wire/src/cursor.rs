@@ -31,6 +31,21 @@ pub enum DecodeError {
         /// Its value.
         value: u64,
     },
+    /// It is written in a format that is not read here: update what is older, or raise `FORMAT_MAX`.
+    #[error(
+        "{field} is of format {found}, and this node reads {oldest} to {newest}: run a version that \
+         reads it, and no FORMAT_MAX below it"
+    )]
+    Format {
+        /// What is.
+        field: &'static str,
+        /// Its format.
+        found: u64,
+        /// The oldest that is read here.
+        oldest: u32,
+        /// The newest.
+        newest: u32,
+    },
     /// A text is not UTF-8.
     #[error("{0} is not UTF-8")]
     BadText(&'static str),

@@ -20,6 +20,7 @@ mod clock;
 mod disk;
 mod faults;
 mod footprint;
+mod formats;
 mod full_disk;
 mod hiccups;
 mod http;

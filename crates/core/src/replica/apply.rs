@@ -16,12 +16,16 @@ use crate::durable::Record;
 use crate::planted::{self, Bug, safety_assert};
 use crate::publication::{EpochRange, Grant};
 use crate::quorum::Voters;
-use crate::state::{Command, MembershipChange, MembershipStep, Outcome, Owner, State};
+use crate::state::{Command, FORMATS, MembershipChange, MembershipStep, Outcome, Owner, State};
 use crate::translate;
 
 impl Replica {
     pub(super) fn apply_entry(&mut self, entry: &Entry) {
         let entry = translate::entry(entry);
+        // S15: what cannot be read is not passed over, nor anything behind it.
+        if !self.may_apply(&entry) {
+            return;
+        }
         // S5: entries are applied once, in order.
         safety_assert!(
             entry.index.0 == self.applied.0.0 + 1,
@@ -42,7 +46,7 @@ impl Replica {
         }
         let outcome = match Command::decode(&entry.data) {
             Ok(command) => self.state.apply(entry.term, &command),
-            Err(_) => Outcome::Refused("a command that this version cannot read"),
+            Err(_) => unreachable!("S15: an entry is read before it is applied"),
         };
         match outcome {
             Outcome::Assigned(owner, range) => self.assign(owner, range),
@@ -53,6 +57,7 @@ impl Replica {
                 }
                 self.take_in_members();
             }
+            Outcome::Raised(to) => self.reports.push_back(Report::FormatRaised { to }),
             Outcome::Exhausted => self.reports.push_back(Report::Exhausted),
             Outcome::Stale | Outcome::Refused(_) | Outcome::Changed | Outcome::Nothing => {}
         }
@@ -116,7 +121,7 @@ impl Replica {
             return;
         }
         let (nonce, outcome) = match MembershipChange::decode(&entry.context) {
-            Err(_) => (0, Outcome::Refused("a change that this version cannot read")),
+            Err(_) => unreachable!("S15: an entry is read before it is applied"),
             Ok(change) => (change.nonce, self.apply_change(&change)),
         };
         self.reports.push_back(Report::Changed { nonce, outcome });
@@ -209,6 +214,7 @@ impl Replica {
             "S5: a snapshot would lower the ceiling"
         );
         safety_assert!(record.index >= self.applied.0, "S5: a snapshot would go back");
+        safety_assert!(state.format >= self.state.format, "S15: the format would go back");
         self.state = state;
         self.applied = (record.index, record.term);
         self.snapshot_to_apply = Some(record.index);
@@ -231,10 +237,12 @@ impl Replica {
     pub(super) fn remembered(&self) -> Vec<u8> {
         let forgets_owner = planted::is(Bug::SnapshotForgetsOwner);
         let forgets_ceiling = planted::is(Bug::SnapshotForgetsCeiling);
-        if !forgets_owner && !forgets_ceiling {
+        let forgets_format = planted::is(Bug::SnapshotForgetsFormat);
+        if !forgets_owner && !forgets_ceiling && !forgets_format {
             return self.state.encode();
         }
         let mut state = self.state.clone();
+        state.format = if forgets_format { FORMATS.oldest } else { state.format };
         state.owner = state.owner.filter(|_| !forgets_owner);
         state.ceiling = if forgets_ceiling { Epoch(0) } else { state.ceiling };
         state.encode()

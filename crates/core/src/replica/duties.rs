@@ -161,6 +161,7 @@ impl Replica {
         self.fail_late_snapshots();
         self.leave_joint();
         self.readdress();
+        self.raise_format();
         self.duties.since_hand_over += 1;
         // Without a grant there is nothing to confirm: no round can be missed.
         let is_serving = self.grant.is_some();

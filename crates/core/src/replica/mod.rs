@@ -13,6 +13,7 @@ mod advance;
 mod apply;
 mod campaign;
 mod duties;
+mod format;
 mod operator;
 mod outbox;
 mod position;
@@ -43,6 +44,7 @@ use crate::translate;
 pub use advance::{ADVANCE_AHEAD_MAX_NS, ADVANCE_AHEAD_NS, Advance, AdvanceError};
 use campaign::Campaigns;
 use duties::Duties;
+use format::Gate;
 pub use operator::{LAG_MAX, NotCaughtUp, TransferError};
 use outbox::Outbox;
 use position::Places;
@@ -68,6 +70,8 @@ pub struct ReplicaConfig {
     pub reservation_ns: u64,
     /// Consecutive reservations that may be late before this replica gives up.
     pub deadline_limit: u32,
+    /// The newest format that this node reads, as its hello says: what this version reads, or less.
+    pub format_max: u32,
 }
 
 /// A message that may leave now.
@@ -110,6 +114,14 @@ pub enum MessageError {
          and has named {}", .0.named, .0.remembered
     )]
     SetBack(SetBack),
+    /// The message carries what this node cannot read: run a version that does.
+    #[error("the message carries what cannot be read here, at index {index}: {error}")]
+    Unreadable {
+        /// Of the entry, or of the snapshot.
+        index: LogIndex,
+        /// Why not.
+        error: DecodeError,
+    },
     /// The message claims what no correct peer claims: close the connection.
     #[error("the message claims what no correct peer claims")]
     Impossible,
@@ -187,6 +199,7 @@ pub struct Replica {
     duties: Duties,
     campaigns: Campaigns,
     preference: Preference,
+    gate: Gate,
     reports: VecDeque<Report>,
 }
 
@@ -204,7 +217,7 @@ impl Replica {
         restored: &Restored,
         shared: Arc<Shared>,
     ) -> Result<Self, RestoreError> {
-        let state = State::decode(&restored.record.data)?;
+        let state = State::decode_up_to(&restored.record.data, config.format_max)?;
         let log = Log::new(restored);
         let applied = (restored.record.index, restored.record.term);
         let library = raft::Config {
@@ -239,6 +252,7 @@ impl Replica {
             duties: Duties::default(),
             campaigns: Campaigns::default(),
             preference: Preference::default(),
+            gate: Gate::default(),
             reports: VecDeque::new(),
             raw,
             shared,
@@ -248,6 +262,7 @@ impl Replica {
         };
         replica.shared.promise.raise(Term(replica.raw.raft.term));
         replica.publish_positions();
+        replica.note_formats(&restored.entries);
         replica.take_in_configuration();
         replica.settle();
         Ok(replica)
@@ -290,6 +305,7 @@ impl Replica {
     pub fn handle_tick(&mut self, now_ns: u64, trusted_ns: u64) -> Result<(), Fatal> {
         self.now_ns = now_ns;
         self.trusted_ns = trusted_ns;
+        self.check_gate()?;
         if planted::is(Bug::LatePromise) {
             self.shared.promise.raise(Term(self.raw.raft.term));
         }
@@ -468,6 +484,7 @@ impl Replica {
             voters,
             grant: self.grant,
             members: self.members.clone(),
+            format: self.format_needed(),
         }));
     }
 }

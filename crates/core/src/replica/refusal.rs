@@ -5,13 +5,13 @@
 use std::collections::BTreeSet;
 
 use epicepoch_wire::raft_message::{Configuration, MessageKind, RaftMessage, TERM_MAX};
-use epicepoch_wire::{LogIndex, NodeId, StoreId, Term};
+use epicepoch_wire::{DecodeError, LogIndex, NodeId, StoreId, Term};
 
 use raft::StateRole;
 
 use super::{MessageError, Replica};
 use crate::quorum::Voters;
-use crate::state::State;
+use crate::state::{State, check_readable};
 
 /// Whether an append's entries follow each other, in terms that never go back. The library takes
 /// term 0 for the term of every entry that it does not have, and would append across a gap.
@@ -98,6 +98,9 @@ impl Replica {
                 if is_mine { Err(MessageError::Impossible) } else { Ok(()) }
             }
             MessageKind::Append if !is_consecutive(message) => Err(MessageError::Impossible),
+            MessageKind::Append if is_current && self.unreadable(message).is_some() => {
+                self.unreadable(message).map_or(Ok(()), Err)
+            }
             MessageKind::Append if is_current && self.contradicts_commit(message) => {
                 Err(MessageError::Impossible)
             }
@@ -141,9 +144,23 @@ impl Replica {
         })
     }
 
+    /// The first entry of an append that this node could not apply. It is not taken, so that it is not
+    /// acknowledged, either (S15).
+    fn unreadable(&self, message: &RaftMessage) -> Option<MessageError> {
+        let newest = self.config.format_max;
+        message.entries.iter().find_map(|entry| {
+            let error = check_readable(entry, newest).err()?;
+            Some(MessageError::Unreadable { index: entry.index, error })
+        })
+    }
+
     fn check_snapshot(&self, message: &RaftMessage) -> Result<(), MessageError> {
         let snapshot = message.snapshot.as_ref().ok_or(MessageError::Impossible)?;
-        let state = State::decode(&snapshot.data).map_err(|_| MessageError::Impossible)?;
+        let state = State::decode_up_to(&snapshot.data, self.config.format_max);
+        let state = state.map_err(|error| match error {
+            DecodeError::Format { .. } => MessageError::Unreadable { index: snapshot.index, error },
+            _ => MessageError::Impossible,
+        })?;
         let log = &self.raw.raft.raft_log;
         let contradicts_commit = snapshot.index.0 <= log.committed
             && log.term(snapshot.index.0).is_ok_and(|term| term != 0 && term != snapshot.term.0);

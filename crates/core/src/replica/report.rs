@@ -1,7 +1,7 @@
 //! What a replica tells its surroundings: reports for logs, metrics and acknowledgements, what is
 //! fatal, and where it stands. No decision reads any of it back.
 
-use epicepoch_wire::{Epoch, LogIndex, NodeId, Term};
+use epicepoch_wire::{DecodeError, Epoch, LogIndex, NodeId, Term};
 use thiserror::Error;
 
 use crate::publication::{EpochRange, Role};
@@ -57,6 +57,11 @@ pub enum Report {
         /// It.
         to: Epoch,
     },
+    /// State and log are of this format from now on; an older version cannot come back.
+    FormatRaised {
+        /// It.
+        to: u32,
+    },
     /// This node is no member any more.
     Removed,
     /// Leadership is being handed over.
@@ -102,6 +107,18 @@ pub enum Fatal {
     DeadlineLimit {
         /// How many in a row.
         missed: u32,
+    },
+    /// A committed entry cannot be read here: run a version that reads it.
+    #[error(
+        "the committed entry {index} cannot be read here: {error}. It was written by a newer version; \
+         run that one or a later one on this node. Nothing was lost, and nothing from that entry on was \
+         applied"
+    )]
+    Unreadable {
+        /// Where it stands.
+        index: LogIndex,
+        /// Why it cannot be read.
+        error: DecodeError,
     },
     /// The disk does not answer any more.
     #[error("the disk does not answer: {outstanding} writes are outstanding")]

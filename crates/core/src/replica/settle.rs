@@ -138,6 +138,8 @@ impl Replica {
             self.install(&record);
             write.snapshot = Some(record);
         }
+        // S15: published before a message can carry them.
+        self.note_formats(&write.entries);
         self.raw.mut_store().append(ready.entries());
         let early = ready.take_messages();
         let late = ready.take_persisted_messages();

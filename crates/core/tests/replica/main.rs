@@ -9,6 +9,7 @@ mod chaos;
 mod disks;
 mod duties;
 mod election;
+mod format;
 mod garbage;
 mod leadership;
 mod membership;

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use epicepoch_core::state::FORMATS;
+
 use super::ConfigError;
 
 /// What a number may be. Invariant: `min <= default <= max`.
@@ -87,6 +89,9 @@ pub const EPOCH_INTERVAL_MS: Bounds = bounds("EPOCH_INTERVAL_MS", 1, 60_000, Som
 /// Bounds of [`Config::epoch_deadline_limit`](super::Config::epoch_deadline_limit).
 pub const EPOCH_DEADLINE_LIMIT: Bounds =
     bounds("EPOCH_DEADLINE_LIMIT", 1, 1_000_000, Some(100), "");
+/// Bounds of [`Config::format_max`](super::Config::format_max).
+pub const FORMAT_MAX: Bounds =
+    bounds("FORMAT_MAX", FORMATS.oldest as u64, FORMATS.newest as u64, None, "");
 /// Bounds of [`Config::request_buffer`](super::Config::request_buffer).
 pub const TIMESTAMP_REQUEST_BUFFER: Bounds =
     bounds("TIMESTAMP_REQUEST_BUFFER", 1, 10_000_000, Some(10_000), "");

@@ -123,6 +123,7 @@ fn every_number_is_held_to_its_bounds() {
     assert_eq!(of(|c| c.node_id = NodeId(0)), "NODE_ID");
     assert_eq!(of(|c| c.epoch_interval = Duration::ZERO), "EPOCH_INTERVAL_MS");
     assert_eq!(of(|c| c.epoch_deadline_limit = 0), "EPOCH_DEADLINE_LIMIT");
+    assert_eq!(of(|c| c.format_max = 0), "FORMAT_MAX");
     assert_eq!(of(|c| c.request_buffer = 0), "TIMESTAMP_REQUEST_BUFFER");
     assert_eq!(of(|c| c.reservation = Duration::MAX), "RESERVATION_MS");
     assert_eq!(of(|c| c.clock_offset_max = Duration::ZERO), "CLOCK_OFFSET_MAX_MS");

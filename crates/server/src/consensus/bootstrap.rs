@@ -54,7 +54,8 @@ pub(super) async fn run(
     let found = if is_joining { join(shared).await } else { find(shared, restore).await };
     answering.abort();
     let record = found?;
-    let state = State::decode(&record.data).map_err(RestoreError::from)?;
+    let newest = shared.formats().newest;
+    let state = State::decode_up_to(&record.data, newest).map_err(RestoreError::from)?;
     storage.found(&record)?;
     tracing::info!(
         cluster = %state.cluster,
@@ -194,7 +195,8 @@ async fn found(
 
 fn adopt(shared: &NodeShared, addr: &str, record: Record) -> Result<Record, ConsensusError> {
     let me = shared.identity;
-    let state = State::decode(&record.data).map_err(RestoreError::from)?;
+    let newest = shared.formats().newest;
+    let state = State::decode_up_to(&record.data, newest).map_err(RestoreError::from)?;
     if state.store_of(me.node) == me.store {
         Ok(record)
     } else {

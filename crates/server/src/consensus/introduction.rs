@@ -5,7 +5,6 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use epicepoch_core::positions::SetBack;
-use epicepoch_core::state::FORMATS;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::hello::{Hello, LinkKind, Refusal, RefusalCode};
 use epicepoch_wire::{ClusterId, HistoryId, NodeId};
@@ -107,7 +106,7 @@ pub(crate) fn check_name(shared: &NodeShared, from: NodeId, hello: &Hello) -> Re
         );
         return Err(Refusal::new(RefusalCode::WrongClusterName, text));
     }
-    check_formats(me, from, hello)?;
+    check_formats(me, from, hello, needed_of(shared, hello))?;
     // An empty directory that joins knows an address, and not whose it is.
     let is_anybody = hello.link == LinkKind::Bootstrap && hello.to == NodeId(0);
     if hello.to != me && !is_anybody || from == NodeId(0) {
@@ -121,22 +120,35 @@ pub(crate) fn check_name(shared: &NodeShared, from: NodeId, hello: &Hello) -> Re
     Ok(())
 }
 
-/// Checks that a peer reads what this node writes: the replicated state, and the entries of the log.
-fn check_formats(me: NodeId, from: NodeId, hello: &Hello) -> Result<(), Refusal> {
-    let (theirs, ours) = (hello.formats, FORMATS.newest);
+/// The format that a peer must read: that of the replicated state and of the log here, or one that they
+/// are about to be raised to (S15). An empty node gets what it can read from whoever can write it.
+fn needed_of(shared: &NodeShared, hello: &Hello) -> u32 {
+    let published = shared.core.published();
+    if published.cluster == ClusterId(0) {
+        let ours = shared.formats();
+        return hello.formats.oldest.clamp(ours.oldest, ours.newest);
+    }
+    published.format
+}
+
+/// Checks that a peer reads what it will be sent: the replicated state, and the entries of the log.
+fn check_formats(me: NodeId, from: NodeId, hello: &Hello, needed: u32) -> Result<(), Refusal> {
+    let theirs = hello.formats;
     let version = &hello.version;
     let refused = |text: String| Err(Refusal::new(RefusalCode::Format, text));
-    if theirs.newest < ours {
+    if theirs.newest < needed {
         return refused(format!(
-            "node {from} is too old: it runs version {version:?} and reads formats up to {}, node {me} \
-             writes {ours}; update node {from}",
+            "node {from} is too old: it runs version {version:?} and reads formats up to {}, and the \
+             state that node {me} holds is of format {needed}; update node {from}, or take its \
+             FORMAT_MAX away",
             theirs.newest
         ));
     }
-    if theirs.oldest > ours {
+    if theirs.oldest > needed {
         return refused(format!(
-            "node {from} is too new: it runs version {version:?} and reads formats from {} on, node {me} \
-             writes {ours}; run a version between on node {from}, and update the others first",
+            "node {from} is too new: it runs version {version:?} and reads formats from {} on, and the \
+             state that node {me} holds is of format {needed}; run a version between on node {from}, \
+             and update the others first",
             theirs.oldest
         ));
     }
@@ -158,7 +170,8 @@ pub(crate) fn check_welcome(
     if its_cluster != cluster {
         return Err(format!("{} belongs to another cluster, {its_cluster}", peer.raft_addr));
     }
-    check_formats(shared.identity.node, node, welcome).map_err(|refusal| refusal.text)?;
+    check_formats(shared.identity.node, node, welcome, needed_of(shared, welcome))
+        .map_err(|refusal| refusal.text)?;
     let ours = shared.core.published().history;
     check_history(shared.identity.node, ours, welcome.history).map_err(|refusal| refusal.text)?;
     if welcome.store != peer.store {
@@ -213,6 +226,8 @@ mod tests {
 
     use super::*;
 
+    const NEEDED: u32 = 2;
+
     fn checked(oldest: u32, newest: u32) -> Result<(), Refusal> {
         let hello = Hello {
             link: LinkKind::Raft,
@@ -229,19 +244,15 @@ mod tests {
             formats: Formats { oldest, newest },
             version: "9.9.9".into(),
         };
-        check_formats(NodeId(1), NodeId(2), &hello)
+        check_formats(NodeId(1), NodeId(2), &hello, NEEDED)
     }
 
     #[test]
     fn a_node_that_is_too_old_or_too_new_is_refused_in_words() {
-        let ours = FORMATS.newest;
-        for (oldest, newest) in [(1, ours), (ours, ours), (ours, ours + 5), (FORMATS.oldest, ours)]
-        {
+        for (oldest, newest) in [(1, 2), (2, 2), (2, 7), (1, 7)] {
             assert_eq!(checked(oldest, newest), Ok(()), "{oldest} to {newest}");
         }
-        for (oldest, newest, words) in
-            [(0, ours - 1, "update node 2"), (ours + 1, ours + 2, "node 2 is too new")]
-        {
+        for (oldest, newest, words) in [(1, 1, "update node 2"), (3, 4, "node 2 is too new")] {
             let refusal = checked(oldest, newest).expect_err(words);
             assert_eq!(refusal.code, RefusalCode::Format);
             assert!(refusal.text.contains(words) && refusal.text.contains("9.9.9"), "{refusal}");

@@ -1,6 +1,7 @@
 //! The connection to a peer: Raft messages out, clock samples both ways. It is dialled for ever,
 //! and it never queues more than it is worth: Raft sends again what a broken link has lost.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -43,6 +44,8 @@ pub(super) struct Link {
     queue: mpsc::Sender<RaftMessage>,
     task: AbortHandle,
     is_up: Rc<Notify>,
+    /// The newest format that the other end of the connection reads; none while there is no connection.
+    reads: Rc<Cell<Option<u32>>>,
 }
 
 impl Link {
@@ -58,10 +61,24 @@ impl Link {
         addrs
             .extend(shared.config.peers.get(&peer.node).filter(|addr| **addr != addrs[0]).cloned());
         let is_up = Rc::new(Notify::new());
-        let dialler =
-            Dialler { shared, cluster, peer: peer.clone(), addrs, inbox, is_up: is_up.clone() };
+        let reads = Rc::new(Cell::new(None));
+        let dialler = Dialler {
+            shared,
+            cluster,
+            peer: peer.clone(),
+            addrs,
+            inbox,
+            is_up: is_up.clone(),
+            reads: reads.clone(),
+        };
         let task = tokio::task::spawn_local(dialler.run(queued)).abort_handle();
-        Self { peer, queue, task, is_up }
+        Self { peer, queue, task, is_up, reads }
+    }
+
+    /// Whether what is connected may be sent entries and states of `format` (S15). Whoever connects
+    /// later is asked then.
+    pub(super) fn may_carry(&self, format: u32) -> bool {
+        self.reads.get().is_none_or(|newest| newest >= format)
     }
 
     /// The peer has just been heard to be up: a wait for the next attempt ends now. Otherwise its
@@ -91,6 +108,8 @@ struct Dialler {
     inbox: Rc<Inbox>,
     /// Wakes a wait between two attempts.
     is_up: Rc<Notify>,
+    /// See [`Link::reads`].
+    reads: Rc<Cell<Option<u32>>>,
 }
 
 /// Why a connection did not come about, or ended.
@@ -131,6 +150,7 @@ impl Dialler {
                 }
                 Err(error) => error,
             };
+            self.reads.set(None);
             if matches!(error, LinkError::Ended) {
                 return;
             }
@@ -195,6 +215,8 @@ impl Dialler {
                     let from = (header.cluster, header.from);
                     check_welcome(&self.shared, self.cluster, &self.peer, from, &welcome)
                         .map_err(LinkError::WrongPeer)?;
+                    // In the same step as the check: nothing is raised in between.
+                    self.reads.set(Some(welcome.formats.newest));
                     let member = Member {
                         raft_addr: welcome.raft_addr.clone(),
                         client_addr: welcome.client_addr.clone(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use epicepoch_core::publication::{Published, Role};
 use epicepoch_core::replica::{Advance, AdvanceError, ChangeError, Replica, TransferError};
-use epicepoch_core::state::{MembershipChange, MembershipStep, Outcome};
+use epicepoch_core::state::{FORMATS, MembershipChange, MembershipStep, Outcome};
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::{Epoch, NodeId};
 use serde::Serialize;
@@ -351,6 +351,9 @@ struct Row<'a> {
     /// Whether it prefers leaders in the same zones as this leader.
     #[serde(rename = "agreesOnZones")]
     agrees: bool,
+    /// The newest format of the state that it reads, if it has said so.
+    #[serde(rename = "formatMax")]
+    format_max: Option<u32>,
 }
 
 /// The members as a leader knows them.
@@ -377,6 +380,7 @@ fn members(replica: &Replica, published: &Published) -> Value {
             heard: node == me || peer.is_some_and(|peer| peer.is_heard),
             store: format!("{:032x}", member.store.0),
             agrees: place.as_ref().is_none_or(|it| it.agrees),
+            format_max: replica.format_of(node),
             zone: place.and_then(|it| it.zone).map(|zone| zone.to_string()),
         }
     });
@@ -387,8 +391,19 @@ fn members(replica: &Replica, published: &Published) -> Value {
         "committed": status.committed.0,
         "members": rows.collect::<Vec<_>>(),
         "emptyZones": replica.empty_zones().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "format": replica.state().format,
+        "formatWaitsFor": waits_for(replica),
         "removed": replica.state().removed.iter().map(|node| node.0).collect::<Vec<_>>(),
     })
+}
+
+/// Members of which the leader waits to hear that they read the next format, if it reads that itself.
+fn waits_for(replica: &Replica) -> Vec<u64> {
+    let next = replica.state().format + 1;
+    if next > FORMATS.newest {
+        return Vec::new();
+    }
+    replica.not_reading(next).iter().map(|node| node.0).collect()
 }
 
 const VOTER: &str = "voter";

@@ -236,6 +236,7 @@ fn replica(shared: &NodeShared, restored: &Restored, seed: u64) -> Result<Replic
         tick_ns: TICK.as_nanos() as u64,
         reservation_ns: config.reservation.as_nanos() as u64,
         deadline_limit: config.epoch_deadline_limit,
+        format_max: shared.formats().newest,
     };
     Ok(Replica::new(config, restored, shared.core.clone())?)
 }
@@ -412,6 +413,7 @@ impl Plane {
                 }
                 let heard = self.replica.handle_greeting(node, hello.boot, hello.position);
                 tell_set_back(node, heard);
+                self.replica.handle_formats(node, hello.formats);
                 self.replica.handle_introduction(member);
             }
             Event::Pong { node, boot, since, pong, received_ns } => {
@@ -506,9 +508,11 @@ impl Plane {
         let me = self.shared.identity.node;
         let is_wanted = |link: &Link| {
             let member = published.members.get(&link.peer.node);
-            member.is_some_and(|member| {
-                (member.store, &member.raft_addr) == (link.peer.store, &link.peer.raft_addr)
-            })
+            // S15: a link to who does not read what is sent from now on ends before it is sent.
+            link.may_carry(published.format)
+                && member.is_some_and(|member| {
+                    (member.store, &member.raft_addr) == (link.peer.store, &link.peer.raft_addr)
+                })
         };
         self.links.retain(|_, link| is_wanted(link));
         for member in published.members.values().filter(|member| member.node != me) {
@@ -558,6 +562,11 @@ impl Plane {
             Report::Advanced { to } => {
                 tracing::warn!(to = to.0, "an operator has moved the epoch: answers are above it");
             }
+            Report::FormatRaised { to } => tracing::warn!(
+                to,
+                "the replicated state is of another format from now on: a version that does not read \
+                 it cannot come back"
+            ),
             Report::Removed => {
                 self.shared.health.is_removed.store(true, Ordering::Relaxed);
                 tracing::warn!(

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use epicepoch_core::durable::Restored;
 use epicepoch_core::publication::{Identity, Published, Role, Shared};
 use epicepoch_core::replica::{MessageError, Outgoing, Replica, ReplicaConfig, Report, Status};
+use epicepoch_core::state::FORMATS;
 use epicepoch_wire::bootstrap::Genesis;
 use epicepoch_wire::raft_message::{EntryKind, LogEntry, MessageKind, RaftMessage};
 use epicepoch_wire::{BootId, ClusterId, Epoch, HistoryId, LogIndex, NodeId, StoreId, Term};
@@ -124,6 +125,11 @@ impl Bench {
         })
     }
 
+    /// One that reads formats up to `format_max`; the others read the oldest alone.
+    pub(crate) fn reading(disk: Disk, format_max: u32) -> Self {
+        Self::made(disk, |config| config.format_max = format_max)
+    }
+
     /// A replica of node 1 that behaves as usual, but for what `differ` changes.
     pub(crate) fn made(disk: Disk, differ: impl FnOnce(&mut ReplicaConfig)) -> Self {
         let mut config = ReplicaConfig {
@@ -134,6 +140,7 @@ impl Bench {
             tick_ns: TICK_NS,
             reservation_ns: RESERVATION_NS,
             deadline_limit: 100,
+            format_max: FORMATS.oldest,
         };
         differ(&mut config);
         let shared = Arc::new(Shared::new(Term(0), Published::nothing(config.identity)));

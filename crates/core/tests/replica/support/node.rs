@@ -10,6 +10,7 @@ use epicepoch_core::confirm::{Confirmed, Rounds};
 use epicepoch_core::promise::Promise;
 use epicepoch_core::publication::{Identity, Published, Shared};
 use epicepoch_core::replica::{Replica, ReplicaConfig, Report};
+use epicepoch_core::state::FORMATS;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::{BootId, LogIndex, NodeId, StoreId, Term, Timestamp, WorkerId};
 
@@ -113,6 +114,7 @@ impl Node {
             tick_ns: TICK_NS,
             reservation_ns: RESERVATION_NS,
             deadline_limit: 100,
+            format_max: FORMATS.newest,
         };
         let mut replica = Replica::new(config, &restored, shared.clone()).expect("a sound disk");
         replica.handle_compared(true);

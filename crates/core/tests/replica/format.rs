@@ -1,0 +1,168 @@
+//! The gate of formats: it opens when all can go through it, nobody is sent what he cannot read, and
+//! what cannot be read is never passed over (S15).
+
+use epicepoch_core::replica::{Fatal, MessageError, Replica, ReplicaConfig, RestoreError};
+use epicepoch_core::state::{Command, FORMATS, State};
+use epicepoch_wire::hello::Formats;
+use epicepoch_wire::raft_message::{LogEntry, MessageKind, RaftMessage, Snapshot};
+use epicepoch_wire::{DecodeError, LogIndex, NodeId, Term};
+
+use crate::support::ELECTION_TICKS;
+use crate::support::bench::{Bench, append, genesis, message};
+use crate::support::disk::Disk;
+
+const NEXT: u32 = FORMATS.oldest + 1;
+
+fn says(bench: &mut Bench, node: u64, newest: u32) {
+    bench.replica.handle_formats(NodeId(node), Formats { oldest: FORMATS.oldest, newest });
+}
+
+/// Node 1 as a leader that reads up to the second format, of voters that it hears.
+fn led(voters: &[u64]) -> Bench {
+    let mut bench = Bench::reading(Disk::genesis(&genesis(voters)), NEXT);
+    bench.elect(&voters[1..]);
+    bench.persist();
+    for other in &voters[1..] {
+        bench.ack_all(*other);
+    }
+    bench
+}
+
+fn raises(bench: &Bench) -> usize {
+    let entries = &bench.durable().entries;
+    let raise = |entry: &&LogEntry| matches!(Command::decode(&entry.data), Ok(Command::Raise(_)));
+    entries.iter().filter(raise).count()
+}
+
+/// An append of one entry with this command.
+fn carrying(data: Vec<u8>) -> RaftMessage {
+    let mut message = append(2, (1, 1), 1, 2);
+    message.entries[0].data = data;
+    message
+}
+
+#[test]
+fn the_format_is_raised_once_every_member_has_said_that_it_reads_the_next_and_is_heard() {
+    let mut bench = led(&[1, 2, 3]);
+    bench.beats(ELECTION_TICKS, &[2, 3]);
+    assert_eq!(bench.replica.not_reading(NEXT), [NodeId(2), NodeId(3)], "nobody has said anything");
+    says(&mut bench, 2, NEXT);
+    says(&mut bench, 3, FORMATS.oldest);
+    bench.beats(ELECTION_TICKS, &[2, 3]);
+    bench.persist();
+    assert_eq!((bench.replica.not_reading(NEXT), raises(&bench)), (vec![NodeId(3)], 0));
+    // A member that is not there may come back as an older version, whatever it has said.
+    bench.beats(2 * ELECTION_TICKS, &[2]);
+    says(&mut bench, 3, NEXT + 1);
+    bench.beats(2 * ELECTION_TICKS, &[2]);
+    bench.persist();
+    assert_eq!((bench.replica.not_reading(NEXT), raises(&bench)), (vec![NodeId(3)], 0));
+    assert_eq!(bench.shared.published().format, FORMATS.oldest);
+    bench.beats(2, &[2, 3]);
+    assert_eq!(
+        (bench.replica.state().format, bench.shared.published().format),
+        (FORMATS.oldest, NEXT),
+        "nobody has acknowledged it, and who is sent it must read it already"
+    );
+    bench.ack_all(2);
+    assert_eq!((bench.replica.state().format, raises(&bench)), (NEXT, 1));
+    bench.beats(2 * ELECTION_TICKS, &[2, 3]);
+    bench.persist();
+    assert_eq!(raises(&bench), 1, "it reads no later one itself");
+}
+
+#[test]
+fn a_member_that_says_less_again_holds_the_format_back() {
+    let mut bench = led(&[1, 2]);
+    says(&mut bench, 2, NEXT);
+    says(&mut bench, 2, FORMATS.oldest);
+    bench.beats(2 * ELECTION_TICKS, &[2]);
+    assert_eq!(bench.replica.not_reading(NEXT), [NodeId(2)]);
+    bench.persist();
+    assert_eq!(raises(&bench), 0);
+}
+
+#[test]
+fn a_node_that_may_not_read_the_next_format_never_raises_it() {
+    let mut bench = Bench::led(&[1, 2]);
+    says(&mut bench, 2, NEXT);
+    bench.beats(2 * ELECTION_TICKS, &[2]);
+    bench.persist();
+    assert_eq!(raises(&bench), 0);
+}
+
+#[test]
+fn what_a_node_cannot_read_it_neither_takes_nor_acknowledges() {
+    let mut bench = Bench::new(&[1, 2, 3]);
+    for data in [Command::Raise(NEXT).encode(), vec![9], vec![3, 99, 0, 0, 0]] {
+        let taken = bench.take(2, &carrying(data.clone()));
+        let Err(MessageError::Unreadable { index, .. }) = taken else {
+            panic!("{data:?}: {taken:?}");
+        };
+        assert_eq!((index, bench.status().last), (LogIndex(2), LogIndex(1)));
+        assert!(!bench.kinds_to(2).contains(&MessageKind::AppendResponse));
+    }
+    bench.take(2, &append(2, (1, 1), 1, 2)).expect("an entry that it reads");
+    let state = State { format: NEXT, ..State::new(&genesis(&[1, 2, 3])) };
+    let snapshot = Snapshot {
+        index: LogIndex(9),
+        term: Term(2),
+        configuration: bench.durable().record.configuration.clone(),
+        data: state.encode(),
+    };
+    let sent = RaftMessage { snapshot: Some(snapshot), ..message(MessageKind::Snapshot, 2) };
+    let Err(MessageError::Unreadable { index: LogIndex(9), error }) = bench.take(2, &sent) else {
+        panic!("a snapshot that it does not read");
+    };
+    let text = error.to_string();
+    assert!(text.contains("of format 2") && text.contains("reads 1 to 1"), "{text}");
+}
+
+/// As an older version that is started on the directory of a newer one.
+#[test]
+fn a_committed_entry_that_cannot_be_read_stops_the_node_and_nothing_is_lost() {
+    let mut bench = Bench::reading(Disk::genesis(&genesis(&[1, 2, 3])), NEXT);
+    let mut appended = append(2, (1, 1), 3, 1);
+    appended.entries[1].data = Command::Raise(NEXT).encode();
+    bench.take(2, &appended).expect("it reads that");
+    bench.persist();
+    let held = bench.durable().clone();
+    let mut older = Bench::of(bench.disk);
+    assert_eq!(older.status().applied, LogIndex(1), "nothing is known to be committed");
+    older.take(2, &append(2, (4, 2), 0, 4)).expect("a word of what is committed");
+    assert_eq!(older.status().applied, LogIndex(2), "up to what it cannot read");
+    let fatal = older.replica.handle_tick(1, 1).expect_err("it must stop");
+    assert!(matches!(fatal, Fatal::Unreadable { index: LogIndex(3), .. }), "{fatal}");
+    older.persist();
+    assert_eq!(older.durable().entries, held.entries);
+    // The version that wrote it goes on where it was.
+    let mut newer = Bench::reading(older.disk, NEXT);
+    newer.take(2, &append(2, (4, 2), 0, 4)).expect("a word of what is committed");
+    assert_eq!((newer.status().applied, newer.replica.state().format), (LogIndex(4), NEXT));
+}
+
+#[test]
+fn a_node_does_not_start_on_a_state_that_it_cannot_read() {
+    let mut bench = led(&[1]);
+    bench.ticks(2 * ELECTION_TICKS);
+    bench.persist();
+    assert_eq!(bench.replica.state().format, NEXT, "alone, it has nobody to wait for");
+    let mut restored = bench.durable().clone();
+    restored.record.data = bench.replica.state().encode();
+    let config = ReplicaConfig {
+        identity: bench.shared.published().identity,
+        seed: 1,
+        election_ticks: ELECTION_TICKS,
+        heartbeat_ticks: 1,
+        tick_ns: 1_000_000,
+        reservation_ns: 1_000_000_000,
+        deadline_limit: 100,
+        format_max: FORMATS.oldest,
+    };
+    let shared = bench.shared.clone();
+    let Err(RestoreError::Record(error)) = Replica::new(config, &restored, shared) else {
+        panic!("it starts");
+    };
+    let newer = DecodeError::Format { field: "the state", found: 2, oldest: 1, newest: 1 };
+    assert_eq!(error, newer);
+}
