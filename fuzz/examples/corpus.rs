@@ -17,6 +17,8 @@ use epicepoch_wire::http2::frame::{self, flag, kind, setting};
 use epicepoch_wire::raft_message::{
     Configuration, EntryKind, LogEntry, MessageKind, RaftMessage, Snapshot,
 };
+use epicepoch_wire::settings::ClusterSettings;
+use epicepoch_wire::standing::Zone;
 use epicepoch_wire::{
     BootId, ClusterId, Epoch, EpochIndex, HistoryId, LogIndex, NodeId, Round, StoreId,
     StorePosition, Term, Timestamp, TimestampRange, WorkerId,
@@ -227,6 +229,16 @@ fn records() -> io::Result<()> {
     put("record", "state-empty", &chosen(0, State::new(&genesis()).encode()))?;
     let readdress = Command::Readdress(member(2));
     put("record", "readdress", &chosen(1, readdress.encode()))?;
+    put("record", "raise", &chosen(1, Command::Raise(2).encode()))?;
+    let settings = ClusterSettings {
+        epoch_interval_ms: 100,
+        reservation_ms: 1_000,
+        clock_offset_max_ms: 500,
+        max_n: 65_536,
+        leader_zones: Zone::new("near").into_iter().collect(),
+    };
+    let set = Command::Settings { nonce: 0xFEED, is_seed: false, settings };
+    put("record", "settings", &chosen(1, set.encode()))?;
     put("record", "reserve", &chosen(1, entries()[1].data.clone()))?;
     put("record", "change", &chosen(2, change().encode()))?;
     put("record", "entry", &chosen(3, encoded(|out| entries()[2].encode(out))))?;

@@ -8,7 +8,9 @@ use epicepoch_wire::http::RANGE_COUNT_MAX;
 
 use crate::settings::{Group, Kind, Setting, TABLE};
 use crate::sources::CONFIG;
-use crate::{backup, bench, certs, clock, knee, leader, member, reports, rolling, tune};
+use crate::{
+    backup, bench, certs, clock, cluster_settings, knee, leader, member, reports, rolling, tune,
+};
 
 /// The whole command line.
 pub(crate) fn tree() -> Command {
@@ -26,6 +28,7 @@ pub(crate) fn tree() -> Command {
             member::command(),
             leader::command(),
             clock::command(),
+            cluster_settings::command(),
             tune::command(),
             rolling::command(),
             backup::command(),
@@ -470,6 +473,7 @@ Try it:
   epicepoch status                             who leads
   epicepoch member list                        who belongs to it, and how far each is
   epicepoch leader transfer                    let another node lead
+  epicepoch settings list                      what all nodes are set to
   epicepoch backup --out epicepoch.backup      what a restore needs, as a small file
   epicepoch certs --help                       certificates, for TLS
   epicepoch bench run --rate 1000              how fast it is

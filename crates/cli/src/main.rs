@@ -9,7 +9,8 @@
 //! - [`page`]: shows reports.
 //! - [`probe`]: goes on measuring, for a monitoring system.
 //! - [`get`], [`status`]: ask a cluster; [`addresses`] says which.
-//! - [`member`], [`leader`], [`clock`]: what operators change and look at; [`operator`] asks.
+//! - [`member`], [`leader`], [`clock`], [`cluster_settings`]: what operators change and look at;
+//!   [`operator`] asks.
 //! - [`rolling`]: restarts all nodes, one after the other; [`tune`]: what the links call for.
 //! - [`backup`]: what a restore needs, as a file.
 //! - [`certs`]: an authority, and certificates.
@@ -22,6 +23,7 @@ mod backup;
 mod bench;
 mod certs;
 mod clock;
+mod cluster_settings;
 mod commands;
 mod config_file;
 mod decode;
@@ -93,6 +95,7 @@ fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Fail
         Some(("status", matches)) => status::run(matches, environment),
         Some(("member", matches)) => member::run(matches, environment),
         Some(("clock", matches)) => clock::run(matches, environment),
+        Some(("settings", matches)) => cluster_settings::run(matches, environment),
         Some(("tune", matches)) => tune::run(matches, environment),
         Some(("rolling", matches)) => rolling::run(matches, environment),
         Some(("backup", matches)) => backup::run(matches, environment),

@@ -62,7 +62,8 @@ struct Position {
 }
 
 impl Allocator {
-    /// An allocator that has stamped nothing. One per node and boot.
+    /// An allocator that has stamped nothing. One per node and boot. The interval is that of this node,
+    /// where the settings of the cluster say none.
     #[must_use]
     pub fn new(shared: Arc<Shared>, epoch_interval_ns: u64) -> Self {
         Self { shared, epoch_interval_ns, position: Mutex::new(Position::default()) }
@@ -91,7 +92,8 @@ impl Allocator {
         if grant.term != round.term() || grant.boot != round.boot() {
             return Err(AllocateError::OtherTerm);
         }
-        let next = position.advanced(grant, self.epoch_interval_ns, count, now)?;
+        let interval_ns = published.epoch_interval_ns.unwrap_or(self.epoch_interval_ns);
+        let next = position.advanced(grant, interval_ns, count, now)?;
         let first = Timestamp::new(next.epoch, EpochIndex(next.next_index));
         let range = TimestampRange::new(first, count).ok_or(AllocateError::Exhausted)?;
         // S1: never the same timestamp twice, never one below an earlier one.
@@ -104,7 +106,7 @@ impl Allocator {
             position.moved_at_ns = now.monotonic_ns;
         }
         if planted::is(Bug::ClockReadTwice) {
-            return Ok(read_again(range, *position, grant, self.epoch_interval_ns, now));
+            return Ok(read_again(range, *position, grant, interval_ns, now));
         }
         Ok(range)
     }

@@ -111,6 +111,12 @@ impl TrustedClock {
         }
     }
 
+    /// Another bound counts from now on: `CLOCK_OFFSET_MAX_MS` in nanoseconds. What was believed before
+    /// is believed no longer where it is not within it.
+    pub const fn set_bound_ns(&mut self, bound_ns: u64) {
+        self.bound_ns = bound_ns;
+    }
+
     /// Takes in a peer's clock: it answered `wall_ns` to a ping sent at `sent_ns` and received back
     /// at `received_ns`, both on this node's monotonic clock. A round trip longer than the bound
     /// says nothing and is dropped; returns whether the sample was taken.

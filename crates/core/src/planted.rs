@@ -99,6 +99,10 @@ bugs! {
     SnapshotForgetsCeiling "snapshot-forgets-ceiling",
     /// A snapshot and a compacted log forget the format that the state was raised to.
     SnapshotForgetsFormat "snapshot-forgets-format",
+    /// A snapshot and a compacted log forget the settings of the cluster.
+    SnapshotForgetsSettings "snapshot-forgets-settings",
+    /// A leader goes by other settings as soon as it proposes them.
+    SettingsAtProposal "settings-at-proposal",
     /// The format is raised without a word of the members.
     RaisedUnread "raised-unread",
     // Time that an operator moves.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use epicepoch_wire::bootstrap::Member;
+use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::{BootId, ClusterId, Epoch, HistoryId, NodeId, StoreId, Term};
 
 use crate::positions::Positions;
@@ -92,6 +93,10 @@ pub struct Published {
     pub members: Arc<BTreeMap<NodeId, Member>>,
     /// The format that whoever is sent entries of the log, or the state, must read (S15).
     pub format: u32,
+    /// The settings of the cluster, as they are applied here; none before there are any in the state.
+    pub settings: Option<Arc<ClusterSettings>>,
+    /// How often the epoch advances, nanoseconds, where the settings of the cluster say so.
+    pub epoch_interval_ns: Option<u64>,
 }
 
 impl Published {
@@ -109,6 +114,8 @@ impl Published {
             grant: None,
             members: Arc::new(BTreeMap::new()),
             format: FORMATS.oldest,
+            settings: None,
+            epoch_interval_ns: None,
         }
     }
 

@@ -8,6 +8,7 @@ use epicepoch_wire::bootstrap::{Genesis, MEMBERS_MAX, Member};
 use epicepoch_wire::cursor::{Reader, Writer};
 use epicepoch_wire::hello::{ADDR_LEN_MAX, Formats};
 use epicepoch_wire::raft_message::{Configuration, EntryKind, LogEntry};
+use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::{BootId, ClusterId, DecodeError, Epoch, HistoryId, NodeId, StoreId, Term};
 
 use crate::planted::{self, Bug, safety_assert};
@@ -49,6 +50,15 @@ pub enum Command {
     /// State and log are of this format from now on; in the log since format 2. Applied to a state
     /// of any other format than the one before, it does nothing.
     Raise(u32),
+    /// The settings of the cluster from now on; in the log since format 3.
+    Settings {
+        /// Drawn at random by whoever asks, so that exactly this change is acknowledged.
+        nonce: u64,
+        /// Only where there are none yet.
+        is_seed: bool,
+        /// All of them.
+        settings: ClusterSettings,
+    },
 }
 
 /// A change of the members, carried as our own encoding in a membership entry of the log.
@@ -84,6 +94,8 @@ pub enum Outcome {
     Readdressed(NodeId),
     /// State and log are of this format from now on.
     Raised(u32),
+    /// The settings are as asked from now on.
+    Set,
     /// The membership change can never be made; the reason is for people.
     Refused(&'static str),
     /// The members changed as asked.
@@ -113,6 +125,11 @@ pub struct State {
     pub members: BTreeMap<NodeId, Member>,
     /// Ids that were removed.
     pub removed: BTreeSet<NodeId>,
+    /// The settings of the cluster; none below format 3, nor before a leader has seeded them.
+    pub settings: Option<ClusterSettings>,
+    /// The longest `RESERVATION_MS` that was ever among them, milliseconds: the ceiling may be that far
+    /// ahead of what anybody has trusted (S11).
+    pub reservation_longest_ms: u64,
 }
 
 impl State {
@@ -130,6 +147,8 @@ impl State {
             owner: None,
             members: members.collect(),
             removed: genesis.removed.iter().copied().collect(),
+            settings: None,
+            reservation_longest_ms: 0,
         }
     }
 
@@ -153,7 +172,22 @@ impl State {
                 Outcome::Raised(*to)
             }
             Command::Raise(_) => Outcome::Stale,
+            Command::Settings { is_seed: true, .. } if self.settings.is_some() => Outcome::Stale,
+            Command::Settings { settings, .. } => self.set(settings),
         }
+    }
+
+    /// Judged alike by every version that reads it: what may be is fixed with the format.
+    fn set(&mut self, settings: &ClusterSettings) -> Outcome {
+        if self.format < FORMAT_OF_SETTINGS {
+            return Outcome::Refused("the state has no room for settings yet");
+        }
+        if settings.check().is_err() {
+            return Outcome::Refused("settings that may not be");
+        }
+        self.reservation_longest_ms = self.reservation_longest_ms.max(settings.reservation_ms);
+        self.settings = Some(settings.clone());
+        Outcome::Set
     }
 
     fn reserve(&mut self, term: Term, owner: Owner, until: Epoch) -> Outcome {
@@ -294,6 +328,13 @@ impl State {
         for node in &self.removed {
             out.put_u64(node.0);
         }
+        if self.format >= FORMAT_OF_SETTINGS {
+            out.put_u64(self.reservation_longest_ms);
+            out.put_bool(self.settings.is_some());
+            if let Some(settings) = &self.settings {
+                settings.encode(&mut out);
+            }
+        }
         out
     }
 
@@ -332,8 +373,25 @@ impl State {
         for _ in 0..reader.count("removed", REMOVED_MAX)? {
             removed.insert(NodeId(reader.u64("removed")?));
         }
+        let (mut settings, mut reservation_longest_ms) = (None, 0);
+        if format >= FORMAT_OF_SETTINGS {
+            reservation_longest_ms = reader.u64("longest reservation")?;
+            if reader.bool("has settings")? {
+                settings = Some(ClusterSettings::read(&mut reader)?);
+            }
+        }
         reader.finish()?;
-        Ok(Self { format, cluster, history, ceiling, owner, members, removed })
+        Ok(Self {
+            format,
+            cluster,
+            history,
+            ceiling,
+            owner,
+            members,
+            removed,
+            settings,
+            reservation_longest_ms,
+        })
     }
 }
 
@@ -343,7 +401,10 @@ impl State {
 ///
 /// - 1: the first.
 /// - 2: the format can be raised: [`Command::Raise`].
-pub const FORMATS: Formats = Formats { oldest: 1, newest: 2 };
+/// - 3: there are settings: [`Command::Settings`].
+pub const FORMATS: Formats = Formats { oldest: 1, newest: FORMAT_OF_SETTINGS };
+/// The first format with settings in it.
+pub const FORMAT_OF_SETTINGS: u32 = 3;
 
 /// Whether a format is read by a node that is told to read none above `newest`.
 fn check_format(field: &'static str, found: u32, newest: u32) -> Result<(), DecodeError> {
@@ -406,6 +467,12 @@ impl Command {
                 out.put_u8(3);
                 out.put_u32(*to);
             }
+            Self::Settings { nonce, is_seed, settings } => {
+                out.put_u8(4);
+                out.put_u64(*nonce);
+                out.put_bool(*is_seed);
+                settings.encode(&mut out);
+            }
         }
         out
     }
@@ -416,6 +483,7 @@ impl Command {
         match self {
             Self::Reserve { .. } | Self::Readdress(_) => 1,
             Self::Raise(to) => *to,
+            Self::Settings { .. } => FORMAT_OF_SETTINGS,
         }
     }
 
@@ -436,6 +504,11 @@ impl Command {
                 check_format("an entry of the log", to, FORMATS.newest)?;
                 Self::Raise(to)
             }
+            4 => Self::Settings {
+                nonce: reader.u64("nonce")?,
+                is_seed: reader.bool("is seed")?,
+                settings: ClusterSettings::read(&mut reader)?,
+            },
             value => {
                 let value = u64::from(value);
                 return Err(DecodeError::BadValue { field: "command", value });

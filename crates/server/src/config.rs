@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use epicepoch_core::placement::Placement;
 use epicepoch_core::state::FORMATS;
+use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::{Epoch, NodeId};
 
 mod addresses;
@@ -169,6 +170,19 @@ pub struct Config {
 }
 
 impl Config {
+    /// The settings that all nodes share, as this one was told: they seed a cluster that has none in
+    /// its state, and count for nothing where it has.
+    #[must_use]
+    pub fn shared(&self) -> ClusterSettings {
+        ClusterSettings {
+            epoch_interval_ms: millis(self.epoch_interval),
+            reservation_ms: millis(self.reservation),
+            clock_offset_max_ms: millis(self.clock_offset_max),
+            max_n: self.max_n,
+            leader_zones: self.placement.leaders.clone(),
+        }
+    }
+
     /// The configuration of node `node_id`, reached by its peers at `raft_addr`, with every
     /// default. `peers` is empty: add the members, this node included, or call
     /// [`Config::into_single`].

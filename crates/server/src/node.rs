@@ -215,6 +215,7 @@ impl Node {
             tls,
             certificates,
             alt_svc: http3.is_some().then(|| alt_svc(http_addr.port())),
+            max_n: config.max_n.into(),
             core,
             config,
         });

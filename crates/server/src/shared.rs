@@ -10,6 +10,7 @@ use epicepoch_core::clock::trusted_ns;
 use epicepoch_core::publication::{Identity, Shared};
 use epicepoch_core::state::FORMATS;
 use epicepoch_wire::hello::{Formats, Hello, LinkKind, SharedSettings};
+use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::{NodeId, StorePosition};
 
 use crate::config::Config;
@@ -50,6 +51,8 @@ pub struct NodeShared {
     pub rights: Rights,
     /// What mutual TLS between nodes needs, if they speak it.
     pub peer_tls: Option<PeerTls>,
+    /// Most timestamps of one answer: `MAX_N` of this node, until the cluster's settings are known.
+    pub max_n: AtomicU64,
 }
 
 impl NodeShared {
@@ -83,6 +86,19 @@ impl NodeShared {
         self.rights.denials.note((right, reason), caller.from, detail, now_ns);
     }
 
+    /// Most timestamps of one answer, now.
+    #[must_use]
+    pub fn max_n(&self) -> u64 {
+        self.max_n.load(Ordering::Relaxed)
+    }
+
+    /// The settings that all nodes share, as they count here: those of the replicated state, or this
+    /// node's own before there are any in it.
+    #[must_use]
+    pub fn settings(&self) -> Arc<ClusterSettings> {
+        self.core.published().settings.clone().unwrap_or_else(|| self.config.shared().into())
+    }
+
     /// The formats of the replicated state that this node reads.
     #[must_use]
     pub fn formats(&self) -> Formats {
@@ -93,7 +109,7 @@ impl NodeShared {
     #[must_use]
     pub fn hello(&self, link: LinkKind, to: NodeId) -> Hello {
         let config = &self.config;
-        let ms = |duration: std::time::Duration| duration.as_millis() as u64;
+        let settings = self.settings();
         Hello {
             link,
             to,
@@ -106,11 +122,11 @@ impl NodeShared {
             client_addr: self.client_addr.clone(),
             workers: config.workers as u32,
             settings: SharedSettings {
-                epoch_interval_ms: ms(config.epoch_interval),
-                reservation_ms: ms(config.reservation),
-                clock_offset_max_ms: ms(config.clock_offset_max),
-                election_timeout_ms: ms(config.election_timeout),
-                max_n: config.max_n,
+                epoch_interval_ms: settings.epoch_interval_ms,
+                reservation_ms: settings.reservation_ms,
+                clock_offset_max_ms: settings.clock_offset_max_ms,
+                election_timeout_ms: config.election_timeout.as_millis() as u64,
+                max_n: settings.max_n,
             },
             formats: self.formats(),
             version: env!("CARGO_PKG_VERSION").to_owned(),

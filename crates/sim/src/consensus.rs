@@ -6,7 +6,7 @@ use std::rc::Rc;
 use epicepoch_core::clock::{ClockStatus, clocks_of};
 use epicepoch_core::publication::{Published, Role};
 use epicepoch_core::replica::{Fatal, HandOver, MessageError, Report};
-use epicepoch_core::state::FORMATS;
+use epicepoch_core::state::{FORMATS, Outcome};
 use epicepoch_wire::gossip::{Ping, Pong};
 use epicepoch_wire::hello::Formats;
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
@@ -325,6 +325,9 @@ impl World {
         let (identity, applied) = (running.identity, running.replica.applied());
         if applied != running.applied {
             running.applied = applied;
+            if let Some(settings) = running.replica.settings() {
+                running.clock.set_bound_ns(settings.clock_offset_max_ms * MS);
+            }
             let published = running.shared.published();
             self.history.applied(identity, applied, running.replica.state(), &published);
         }
@@ -361,6 +364,9 @@ impl World {
             }
             if let Report::HandingOver { to, why: HandOver::Preferred } = report {
                 self.prefers(id, to);
+            }
+            if let Report::SettingsChanged { outcome: Outcome::Set, .. } = report {
+                self.count("settings taken in");
             }
             if matches!(report, Report::Removed) {
                 self.count("member removed");

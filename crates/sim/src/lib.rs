@@ -16,7 +16,8 @@
 //!
 //! Inside: `world` (queue, links, the way of events), `event`, `queue`; `node`, `disk`, `database`,
 //! `clock` (machines); `consensus`, `workers`, `stamper` (what runs on them); `clients`; `faults`,
-//! `links`, `operators`, `restore`, `versions`.
+//! `links`, `operators`, `restore`, `versions`,
+//! `settings`.
 
 mod clients;
 mod clock;
@@ -35,6 +36,7 @@ mod quorums;
 mod restore;
 pub mod run;
 pub mod script;
+mod settings;
 mod stamper;
 pub mod summary;
 mod versions;

@@ -37,6 +37,10 @@ impl World {
         if self.is_restored() {
             return self.back_up_or_restore();
         }
+        let is_of_settings = self.random.bool();
+        if is_of_settings {
+            return self.change_settings();
+        }
         if self.is_versioned() {
             return self.change_version();
         }

@@ -122,6 +122,7 @@ impl Summary {
             Report::Changed { .. } => "membership change applied",
             Report::Advanced { .. } => "epoch advanced by an operator",
             Report::FormatRaised { .. } => "format raised",
+            Report::SettingsChanged { .. } => "settings",
             Report::Removed => "removal seen",
             Report::HandingOver { .. } => "handover",
             Report::SteppedDown { .. } => "stepped down",

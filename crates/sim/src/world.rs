@@ -17,6 +17,7 @@ use crate::node::{Node, Plane, TICK_NS, member, store_in};
 use crate::plant::Plant;
 use crate::queue::Queue;
 use crate::restore::Restores;
+use crate::settings::told;
 use crate::summary::Summary;
 
 /// A millisecond.
@@ -195,8 +196,11 @@ impl World {
                 return self.history.violate(Invariant::DurableFirst, what);
             }
         }
-        if let Some(placement) = self.placement(id) {
-            self.node(id).running_mut().replica.place(placement);
+        let placement = self.placement(id).unwrap_or_default();
+        let replica = &mut self.node(id).running_mut().replica;
+        replica.seed_settings(told(&placement));
+        if placement.zone.is_some() {
+            replica.place(placement);
         }
         let offset_ns = self.random.u64(0..TICK_NS);
         self.schedule_own(id, offset_ns, Event::Tick);

@@ -39,6 +39,8 @@ const fn seeds(plant: Plant) -> u64 {
             | Bug::SnapshotForgetsOwner
             | Bug::RestoreForgetsRemoved
             | Bug::SnapshotForgetsCeiling
+            | Bug::RaisedUnread
+            | Bug::SettingsAtProposal
             | Bug::IndexReset
             | Bug::IntervalRestarts
             | Bug::BeyondRange,

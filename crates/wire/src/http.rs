@@ -36,6 +36,10 @@ pub const PATH_ADMIN_ADVANCE_PLAN: &str = "/admin/clock/plan";
 pub const PATH_ADMIN_ADVANCE: &str = "/admin/clock/advance";
 /// A backup of what the node that is asked has applied.
 pub const PATH_ADMIN_BACKUP: &str = "/admin/backup";
+/// The settings of the cluster, for operators.
+pub const PATH_ADMIN_SETTINGS: &str = "/admin/settings";
+/// Changes settings of the cluster.
+pub const PATH_ADMIN_SET: &str = "/admin/settings/set";
 /// Hands leadership to another voter.
 pub const PATH_ADMIN_TRANSFER: &str = "/admin/leader/transfer";
 

@@ -11,6 +11,7 @@
 //! - [`confirm`]: the two small frames of a confirm round.
 //! - [`raft_message`]: the only Raft messages a peer may send, in a codec of our own.
 //! - [`standing`]: what a voter tells its leader of itself, so that leadership goes to good places.
+//! - [`settings`]: settings that are part of the replicated state.
 //! - [`gossip`]: clock samples between peers.
 //! - [`bootstrap`]: how first members find each other empty, and the genesis that binds them.
 //! - [`backup`]: what a restore needs to know of an earlier history, as a file.
@@ -27,6 +28,7 @@ pub mod http2;
 pub mod id;
 pub mod native;
 pub mod raft_message;
+pub mod settings;
 pub mod standing;
 pub mod timestamp;
 

@@ -17,6 +17,7 @@ mod bad_settings;
 mod bench;
 mod clients;
 mod clock;
+mod cluster_settings;
 mod disk;
 mod faults;
 mod footprint;

@@ -145,7 +145,7 @@ impl Replica {
     /// A planted bug: the leader stamps above what was asked for, before that is reserved.
     fn take_advance_unreserved(&mut self, to: Epoch) {
         if planted::is(Bug::AdvanceUnreserved) {
-            let high = Epoch(to.0 + self.config.reservation_ns);
+            let high = Epoch(to.0 + self.reservation.window_ns());
             self.grant = self.grant.map(|grant| {
                 let range = EpochRange { high: high.max(grant.range.high), ..grant.range };
                 Grant { range, ..grant }

@@ -44,10 +44,13 @@ impl Replica {
         if entry.data.is_empty() {
             return;
         }
-        let outcome = match Command::decode(&entry.data) {
-            Ok(command) => self.state.apply(entry.term, &command),
-            Err(_) => unreachable!("S15: an entry is read before it is applied"),
+        let Ok(command) = Command::decode(&entry.data) else {
+            unreachable!("S15: an entry is read before it is applied")
         };
+        let outcome = self.state.apply(entry.term, &command);
+        if let Command::Settings { nonce, .. } = command {
+            return self.note_settings(nonce, outcome);
+        }
         match outcome {
             Outcome::Assigned(owner, range) => self.assign(owner, range),
             Outcome::Readdressed(node) => {
@@ -59,7 +62,11 @@ impl Replica {
             }
             Outcome::Raised(to) => self.reports.push_back(Report::FormatRaised { to }),
             Outcome::Exhausted => self.reports.push_back(Report::Exhausted),
-            Outcome::Stale | Outcome::Refused(_) | Outcome::Changed | Outcome::Nothing => {}
+            Outcome::Stale
+            | Outcome::Refused(_)
+            | Outcome::Changed
+            | Outcome::Set
+            | Outcome::Nothing => {}
         }
     }
 
@@ -120,11 +127,11 @@ impl Replica {
             }
             return;
         }
-        let (nonce, outcome) = match MembershipChange::decode(&entry.context) {
-            Err(_) => unreachable!("S15: an entry is read before it is applied"),
-            Ok(change) => (change.nonce, self.apply_change(&change)),
+        let Ok(change) = MembershipChange::decode(&entry.context) else {
+            unreachable!("S15: an entry is read before it is applied")
         };
-        self.reports.push_back(Report::Changed { nonce, outcome });
+        let outcome = self.apply_change(&change);
+        self.reports.push_back(Report::Changed { nonce: change.nonce, outcome });
     }
 
     fn apply_change(&mut self, change: &MembershipChange) -> Outcome {
@@ -220,6 +227,7 @@ impl Replica {
         self.snapshot_to_apply = Some(record.index);
         self.raw.mut_store().install(record.clone());
         self.take_in_configuration();
+        self.take_in_settings();
         self.reports.push_back(Report::Installed { index: record.index });
     }
 
@@ -238,10 +246,12 @@ impl Replica {
         let forgets_owner = planted::is(Bug::SnapshotForgetsOwner);
         let forgets_ceiling = planted::is(Bug::SnapshotForgetsCeiling);
         let forgets_format = planted::is(Bug::SnapshotForgetsFormat);
-        if !forgets_owner && !forgets_ceiling && !forgets_format {
+        let forgets_settings = planted::is(Bug::SnapshotForgetsSettings);
+        if !forgets_owner && !forgets_ceiling && !forgets_format && !forgets_settings {
             return self.state.encode();
         }
         let mut state = self.state.clone();
+        state.settings = state.settings.filter(|_| !forgets_settings);
         state.format = if forgets_format { FORMATS.oldest } else { state.format };
         state.owner = state.owner.filter(|_| !forgets_owner);
         state.ceiling = if forgets_ceiling { Epoch(0) } else { state.ceiling };
@@ -255,10 +265,11 @@ impl Replica {
     }
 
     /// The latest time that somebody is sure to have trusted, Unix nanoseconds: the ceiling runs a
-    /// reservation ahead of it. A clock far below this is behind.
+    /// reservation ahead of it, the longest that there was. A clock far below this is behind.
     #[must_use]
     pub fn trusted_before_ns(&self) -> u64 {
-        self.state.ceiling.0.saturating_sub(self.config.reservation_ns)
+        let longest_ns = self.state.reservation_longest_ms * 1_000_000;
+        self.state.ceiling.0.saturating_sub(longest_ns.max(self.reservation.window_ns()))
     }
 
     /// The last applied entry.

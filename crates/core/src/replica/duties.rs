@@ -162,6 +162,7 @@ impl Replica {
         self.leave_joint();
         self.readdress();
         self.raise_format();
+        self.seed_settings_if_due();
         self.duties.since_hand_over += 1;
         // Without a grant there is nothing to confirm: no round can be missed.
         let is_serving = self.grant.is_some();

@@ -21,6 +21,7 @@ mod preference;
 mod refusal;
 mod report;
 mod reservation;
+mod settings;
 mod settle;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -52,6 +53,8 @@ pub use preference::Placed;
 use preference::Preference;
 pub use report::{Fatal, HandOver, PeerProgress, Report, Status};
 use reservation::Reservation;
+use settings::Settings;
+pub use settings::SettingsError;
 
 /// How a replica behaves. All durations in its own ticks or in nanoseconds of the caller's clock.
 #[derive(Clone, Copy, Debug)]
@@ -200,6 +203,7 @@ pub struct Replica {
     campaigns: Campaigns,
     preference: Preference,
     gate: Gate,
+    settings: Settings,
     reports: VecDeque<Report>,
 }
 
@@ -253,6 +257,7 @@ impl Replica {
             campaigns: Campaigns::default(),
             preference: Preference::default(),
             gate: Gate::default(),
+            settings: Settings::default(),
             reports: VecDeque::new(),
             raw,
             shared,
@@ -264,6 +269,7 @@ impl Replica {
         replica.publish_positions();
         replica.note_formats(&restored.entries);
         replica.take_in_configuration();
+        replica.take_in_settings();
         replica.settle();
         Ok(replica)
     }
@@ -485,6 +491,12 @@ impl Replica {
             grant: self.grant,
             members: self.members.clone(),
             format: self.format_needed(),
+            settings: self.published_settings(),
+            epoch_interval_ns: self
+                .state
+                .settings
+                .as_ref()
+                .map(|it| it.epoch_interval_ms * 1_000_000),
         }));
     }
 }

@@ -34,6 +34,13 @@ pub(super) struct Preference {
     ticks: u64,
 }
 
+impl Preference {
+    /// Where leaders should be from now on.
+    pub(super) fn prefer(&mut self, zones: Vec<Zone>) {
+        self.placement.leaders = zones;
+    }
+}
+
 /// Leadership was offered because of a place.
 #[derive(Clone, Copy, Debug)]
 struct Offer {
@@ -55,9 +62,13 @@ pub struct Placed {
 }
 
 impl Replica {
-    /// Where this node is, and where leaders should be. Before it is told, nothing is preferred.
+    /// Where this node is, and where leaders should be, unless the settings of the cluster say where.
+    /// Before it is told, nothing is preferred.
     pub fn place(&mut self, placement: Placement) {
         self.preference.placement = placement;
+        if let Some(settings) = &self.state.settings {
+            self.preference.prefer(settings.leader_zones.clone());
+        }
     }
 
     /// The voters whose clocks are not off: leadership is handed to others only in need. Has to be
@@ -96,6 +107,9 @@ impl Replica {
     /// and while a voter that has not said where it is is not heard: it may be there.
     #[must_use]
     pub fn empty_zones(&self) -> Vec<Zone> {
+        if self.preference.placement.leaders.is_empty() {
+            return Vec::new();
+        }
         let is_leader = self.raw.raft.state == StateRole::Leader;
         let calm = CALM_ELECTIONS * self.config.election_ticks;
         if !is_leader || self.grant.is_none() || self.led_ticks() < calm {

@@ -62,6 +62,13 @@ pub enum Report {
         /// It.
         to: u32,
     },
+    /// Exactly this change of the settings was applied or refused; 0 is their seeding.
+    SettingsChanged {
+        /// The change's nonce.
+        nonce: u64,
+        /// What became of it.
+        outcome: Outcome,
+    },
     /// This node is no member any more.
     Removed,
     /// Leadership is being handed over.

@@ -32,9 +32,21 @@ struct Pending {
 
 impl Reservation {
     pub(super) fn new(config: &ReplicaConfig) -> Self {
-        let window_ns = config.reservation_ns;
-        let deadline_ticks = (window_ns / 2 / config.tick_ns).max(1) as usize;
-        Self { window_ns, deadline_ticks, pending: None, missed: 0, advance: None }
+        let mut reservation =
+            Self { window_ns: 0, deadline_ticks: 1, pending: None, missed: 0, advance: None };
+        reservation.set_window(config.reservation_ns, config.tick_ns);
+        reservation
+    }
+
+    /// How far ahead the next range is asked for, nanoseconds.
+    pub(super) const fn set_window(&mut self, window_ns: u64, tick_ns: u64) {
+        self.window_ns = window_ns;
+        let ticks = (window_ns / 2 / tick_ns) as usize;
+        self.deadline_ticks = if ticks == 0 { 1 } else { ticks };
+    }
+
+    pub(super) const fn window_ns(&self) -> u64 {
+        self.window_ns
     }
 
     /// Leadership ended: nothing is under way any more. Misses are counted per leadership.
@@ -108,7 +120,7 @@ impl Replica {
         }
         let me = self.config.identity;
         let owner = Owner { term: Term(raft.term), node: me.node, boot: me.boot };
-        let window_ns = self.config.reservation_ns;
+        let window_ns = self.reservation.window_ns();
         let until = Epoch(self.trusted_ns.saturating_add(window_ns));
         let beyond = self.reservation.advance.map(|to| Epoch(to.0.saturating_add(WIDTH_MIN_NS)));
         let until = beyond.map_or(until, |beyond| until.max(beyond));

@@ -84,7 +84,8 @@ impl Replica {
     /// A planted bug: a new leader takes what lies above the ceiling that it knows.
     fn take_unapplied(&mut self) {
         let low = self.state.ceiling;
-        let high = Epoch(self.trusted_ns.max(low.0).saturating_add(self.config.reservation_ns));
+        let window_ns = self.reservation.window_ns();
+        let high = Epoch(self.trusted_ns.max(low.0).saturating_add(window_ns));
         let range = EpochRange { low, high };
         let boot = self.config.identity.boot;
         self.grant = Some(Grant { term: Term(self.raw.raft.term), boot, range });

@@ -18,3 +18,4 @@ mod planted;
 mod positions;
 mod preferences;
 mod refusals;
+mod settings;

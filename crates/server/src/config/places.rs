@@ -1,12 +1,10 @@
 //! Where a node is, and where leaders should be.
 
 use epicepoch_core::placement::Placement;
+pub use epicepoch_wire::settings::LEADER_ZONES_MAX;
 use epicepoch_wire::standing::Zone;
 
 use super::ConfigError;
-
-/// Most zones that leaders should be in.
-pub const LEADER_ZONES_MAX: usize = 9;
 
 /// The zones of a list such as `a,b`, in its order, each once; `None` where it is no such list.
 #[must_use]

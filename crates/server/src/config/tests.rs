@@ -2,6 +2,8 @@
 
 use std::num::NonZeroU32;
 
+use epicepoch_wire::settings;
+
 use super::*;
 
 pub(super) fn three() -> Config {
@@ -192,4 +194,19 @@ fn leaders_are_wished_for_in_zones_only_by_nodes_that_are_in_one() {
     config.placement.leaders = leaders;
     config.placement.zone = epicepoch_wire::standing::Zone::new("c");
     assert_eq!(config.check(), Ok(()), "a zone from which leadership goes away");
+}
+
+/// A node's own settings seed those of the cluster, which every version has to judge alike.
+#[test]
+fn what_a_node_may_be_told_is_what_the_replicated_settings_may_be() {
+    let ranges = [
+        (EPOCH_INTERVAL_MS, settings::EPOCH_INTERVAL_MS),
+        (RESERVATION_MS, settings::RESERVATION_MS),
+        (CLOCK_OFFSET_MAX_MS, settings::CLOCK_OFFSET_MAX_MS),
+        (MAX_N, settings::MAX_N),
+    ];
+    for (bounds, range) in ranges {
+        assert_eq!(bounds.min..=bounds.max, range, "{}", bounds.setting);
+    }
+    assert_eq!(three().shared().check(), Ok(()));
 }

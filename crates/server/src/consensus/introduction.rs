@@ -208,14 +208,17 @@ pub(crate) fn wrong_store(member: &Member) -> Refusal {
 pub(crate) fn differing_settings(shared: &NodeShared, hello: &Hello) -> Vec<String> {
     let ours = shared.hello(LinkKind::Raft, hello.to).settings;
     let theirs = &hello.settings;
-    let pairs = [
+    let replicated = [
         ("EPOCH_INTERVAL_MS", ours.epoch_interval_ms, theirs.epoch_interval_ms),
         ("RESERVATION_MS", ours.reservation_ms, theirs.reservation_ms),
         ("CLOCK_OFFSET_MAX_MS", ours.clock_offset_max_ms, theirs.clock_offset_max_ms),
-        ("ELECTION_TIMEOUT_MS", ours.election_timeout_ms, theirs.election_timeout_ms),
         ("MAX_N", ours.max_n, theirs.max_n),
     ];
-    let differing = pairs.iter().filter(|(_, ours, theirs)| ours != theirs);
+    // Where they are part of the replicated state, whoever differs has not applied it yet.
+    let is_replicated = shared.core.published().settings.is_some();
+    let replicated = replicated.iter().filter(|_| !is_replicated);
+    let own = [("ELECTION_TIMEOUT_MS", ours.election_timeout_ms, theirs.election_timeout_ms)];
+    let differing = replicated.chain(&own).filter(|(_, ours, theirs)| ours != theirs);
     differing.map(|(name, ours, theirs)| format!("{name} is {ours} here, {theirs} there")).collect()
 }
 

@@ -6,9 +6,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use epicepoch_core::publication::{Published, Role};
-use epicepoch_core::replica::{Advance, AdvanceError, ChangeError, Replica, TransferError};
-use epicepoch_core::state::{FORMATS, MembershipChange, MembershipStep, Outcome};
+use epicepoch_core::replica::{
+    Advance, AdvanceError, ChangeError, Replica, SettingsError, TransferError,
+};
+use epicepoch_core::state::{
+    FORMAT_OF_SETTINGS, FORMATS, MembershipChange, MembershipStep, Outcome,
+};
 use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::settings::{ClusterSettings, SettingName};
 use epicepoch_wire::{Epoch, NodeId};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -36,6 +41,10 @@ pub(crate) enum Wish {
     Transfer(Option<NodeId>),
     /// Other members.
     Change(Vec<MembershipStep>),
+    /// To see the settings of the cluster.
+    Settings,
+    /// Other values of these.
+    Set(Vec<(SettingName, String)>),
 }
 
 /// Why an operator does not get it.
@@ -120,6 +129,7 @@ enum What {
     Transfer { to: NodeId },
     Advance { advance: Advance, is_done: bool },
     Change { change: MembershipChange, is_applied: bool },
+    Settings { nonce: u64, is_applied: bool },
 }
 
 impl Operators {
@@ -141,6 +151,23 @@ impl Operators {
                 // Whoever asked may have stopped waiting.
                 return drop(answer.send(document));
             }
+            Wish::Settings => {
+                let leads = published.role == Role::Leader;
+                let document = leads.then(|| settings(replica)).ok_or_else(not_leader);
+                return drop(answer.send(document));
+            }
+            Wish::Set(changes) => match changed_settings(replica, &changes) {
+                Ok(None) => return drop(answer.send(Ok(settings(replica)))),
+                Ok(Some(settings)) => {
+                    let nonce = fastrand::u64(1..);
+                    let proposed = replica.change_settings(now_ns, nonce, &settings);
+                    let what = What::Settings { nonce, is_applied: false };
+                    proposed
+                        .map(|()| (what, nanos(CHANGE_TIMEOUT)))
+                        .map_err(|error| settings_denied(&error))
+                }
+                Err(denied) => Err(denied),
+            },
             Wish::Clock => return drop(answer.send(Ok(clock(replica)))),
             Wish::Backup => return drop(answer.send(Ok(backup(replica)))),
             Wish::Advance { to, allowed_ns, is_plan: true } => {
@@ -183,6 +210,7 @@ impl Operators {
     pub(super) fn note_change(&mut self, of: u64, outcome: &Outcome) {
         let is_meant = |pending: &Pending| match &pending.what {
             What::Change { change, .. } => change.nonce == of,
+            What::Settings { nonce, .. } => *nonce == of,
             What::Transfer { .. } | What::Advance { .. } => false,
         };
         let Some(at) = self.pending.iter().position(is_meant) else { return };
@@ -190,7 +218,8 @@ impl Operators {
             let denied = Denied::new(ErrorCode::Refused, *reason);
             return drop(self.pending.swap_remove(at).answer.send(Err(denied)));
         }
-        if let What::Change { is_applied, .. } = &mut self.pending[at].what {
+        let what = &mut self.pending[at].what;
+        if let What::Change { is_applied, .. } | What::Settings { is_applied, .. } = what {
             *is_applied = true;
         }
     }
@@ -246,6 +275,8 @@ impl Pending {
                 Some(Ok(changed(change)))
             }
             What::Change { .. } => is_late.then(|| Err(unsettled())),
+            What::Settings { is_applied: true, .. } => Some(Ok(settings(replica))),
+            What::Settings { .. } => is_late.then(|| Err(unsettled_settings())),
             What::Advance { advance, is_done: true } => {
                 let took_ms = (now_ns - self.since_ns) as f64 / 1e6;
                 let mut document = planned(advance);
@@ -271,6 +302,58 @@ fn unsettled_advance() -> Denied {
     let text = "it was begun, and whether it is done is not known: leadership was lost, or no quorum \
                 answered; give the order again, it does no harm";
     Denied::new(ErrorCode::Unsettled, text)
+}
+
+fn unsettled_settings() -> Denied {
+    let text =
+        "it was begun, and whether it is done is not known; look with: epicepoch settings list";
+    Denied::new(ErrorCode::Unsettled, text)
+}
+
+fn settings_denied(error: &SettingsError) -> Denied {
+    let code = match error {
+        SettingsError::NotLeader => ErrorCode::NotLeader,
+        SettingsError::NotServing | SettingsError::Busy => ErrorCode::Busy,
+        // The others, and those of a later core: as things are, it cannot be done.
+        _ => ErrorCode::Refused,
+    };
+    Denied::new(code, error.to_string())
+}
+
+/// The settings of the cluster with these values; `None` where they have them already.
+fn changed_settings(
+    replica: &Replica,
+    changes: &[(SettingName, String)],
+) -> Result<Option<ClusterSettings>, Denied> {
+    let Some(before) = replica.settings() else {
+        let format = replica.state().format;
+        let denied = if format < FORMAT_OF_SETTINGS {
+            settings_denied(&SettingsError::Format { format })
+        } else {
+            settings_denied(&SettingsError::NotServing)
+        };
+        // Whoever does not lead does not know.
+        let leads = replica.status().role == Role::Leader;
+        return Err(if leads { denied } else { not_leader() });
+    };
+    let mut after = before.clone();
+    for (name, text) in changes {
+        let text = text.as_str();
+        after = after.with(*name, text).ok_or_else(|| {
+            let allowed = name.allowed();
+            Denied::new(ErrorCode::Refused, format!("{name} is {text:?}; allowed is {allowed}"))
+        })?;
+    }
+    Ok((after != *before).then_some(after))
+}
+
+/// The settings as they count here; `null` before there are any in the state.
+fn settings(replica: &Replica) -> Value {
+    let values = replica.settings().map(|settings| {
+        let value = |name: SettingName| (name.text().to_owned(), json!(settings.text(name)));
+        SettingName::ALL.into_iter().map(value).collect::<serde_json::Map<_, _>>()
+    });
+    json!({"format": replica.state().format, "settings": values})
 }
 
 fn advance_denied(error: &AdvanceError) -> Denied {

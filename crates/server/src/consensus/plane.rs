@@ -17,6 +17,7 @@ use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::gossip::Pong;
 use epicepoch_wire::hello::{Hello, Refusal, RefusalCode};
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
+use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::standing::Zone;
 use epicepoch_wire::{BootId, NodeId, StoreId, StorePosition};
 use tokio::net::TcpListener;
@@ -32,7 +33,7 @@ use super::restore::LongestHeard;
 use super::round_trips::RoundTrips;
 use super::wall::{self, reading};
 use super::{Ask, ConsensusError, Parts, bootstrap, restore};
-use crate::config::Config;
+use crate::config::{Config, default_reservation};
 use crate::faults::Faults;
 use crate::metrics::Metrics;
 use crate::shared::NodeShared;
@@ -101,6 +102,8 @@ struct Plane {
     round_trips: RoundTrips,
     /// Zones that leaders should be in and nobody is, as far as was said.
     empty_zones: Vec<Zone>,
+    /// The settings of the cluster that count here, once there are any.
+    settings: Option<Arc<ClusterSettings>>,
 }
 
 /// Runs the plane until it is told to stop, or cannot go on.
@@ -162,7 +165,9 @@ pub(super) async fn run(
         heard: LongestHeard::default(),
         round_trips: RoundTrips::default(),
         empty_zones: Vec::new(),
+        settings: None,
     };
+    plane.replica.seed_settings(plane.shared.config.shared());
     plane.replica.place(plane.shared.config.placement.clone());
     plane.introduce_self();
     plane.flush()?;
@@ -350,9 +355,6 @@ impl Plane {
 
     /// Says which zones of `LEADER_ZONES` no voter is in, whenever that changes.
     fn tell_empty_zones(&mut self) {
-        if self.shared.config.placement.leaders.is_empty() {
-            return;
-        }
         let empty = self.replica.empty_zones();
         if empty == self.empty_zones {
             return;
@@ -489,6 +491,9 @@ impl Plane {
             if let Report::Changed { nonce, outcome } = &report {
                 self.operators.note_change(*nonce, outcome);
             }
+            if let Report::SettingsChanged { nonce, outcome } = &report {
+                self.operators.note_change(*nonce, outcome);
+            }
             if let Report::Advanced { to } = &report {
                 self.operators.note_advance(*to);
             }
@@ -506,6 +511,9 @@ impl Plane {
         self.workers.notify_published();
         let published = self.shared.core.published();
         let me = self.shared.identity.node;
+        if let Some(settings) = &published.settings {
+            self.take_in_settings(settings);
+        }
         let is_wanted = |link: &Link| {
             let member = published.members.get(&link.peer.node);
             // S15: a link to who does not read what is sent from now on ends before it is sent.
@@ -527,6 +535,42 @@ impl Plane {
             let members = published.members.clone();
             self.metrics.consensus.retain_peers(|node| members.contains_key(&node));
             self.round_trips.retain(|node| members.contains_key(&node));
+        }
+    }
+
+    /// The settings of the cluster count from now on, whatever this node was told.
+    fn take_in_settings(&mut self, settings: &Arc<ClusterSettings>) {
+        let before = self.settings.replace(settings.clone());
+        if before.as_ref() == Some(settings) {
+            return;
+        }
+        self.shared.max_n.store(settings.max_n, Ordering::Relaxed);
+        self.clock.set_bound_ns(settings.clock_offset_max_ms * 1_000_000);
+        let own = self.shared.config.shared();
+        if let Some(before) = before {
+            for name in before.differing(settings) {
+                let (from, to) = (before.text(name), settings.text(name));
+                tracing::warn!(
+                    setting = name.text(),
+                    from,
+                    to,
+                    "a setting of the cluster has changed"
+                );
+            }
+            return;
+        }
+        let mut default = Config::new(self.shared.identity.node, String::new());
+        default.reservation = default_reservation(self.shared.config.election_timeout);
+        let default = default.shared();
+        for name in own.differing(settings).filter(|name| own.text(*name) != default.text(*name)) {
+            let (here, counts) = (own.text(name), settings.text(name));
+            tracing::warn!(
+                setting = name.text(),
+                here,
+                counts,
+                "a setting of this node is not that of the cluster, which counts: take it away here, \
+                 or change the cluster's with: epicepoch settings set"
+            );
         }
     }
 
@@ -561,6 +605,10 @@ impl Plane {
             }
             Report::Advanced { to } => {
                 tracing::warn!(to = to.0, "an operator has moved the epoch: answers are above it");
+            }
+            // What changes is said where it is taken in.
+            Report::SettingsChanged { nonce, outcome } => {
+                tracing::debug!(nonce, ?outcome, "settings");
             }
             Report::FormatRaised { to } => tracing::warn!(
                 to,

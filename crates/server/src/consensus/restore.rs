@@ -260,12 +260,12 @@ pub(super) fn document(
     heard: LongestHeard,
     wall_ns: u64,
 ) -> Value {
-    let ms = |duration: Duration| duration.as_millis() as u64;
+    let settings = shared.settings();
     let around = Surroundings {
         name: shared.config.cluster_name.clone(),
         wall_ns,
-        reservation_ms: ms(shared.config.reservation).max(heard.reservation_ms),
-        clock_offset_max_ms: ms(shared.config.clock_offset_max).max(heard.clock_offset_max_ms),
+        reservation_ms: settings.reservation_ms.max(heard.reservation_ms),
+        clock_offset_max_ms: settings.clock_offset_max_ms.max(heard.clock_offset_max_ms),
     };
     let backup = restore::backup(replica.state(), replica.applied(), around);
     json!({

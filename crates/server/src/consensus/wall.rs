@@ -48,6 +48,7 @@ pub(super) fn document(
         json!({"nodeID": node.0, "usualMs": of_ms(usual_ns), "maxMs": of_ms(max_ns)})
     });
     let config = &shared.config;
+    let settings = shared.settings();
     let ms = |duration: Duration| duration.as_millis() as u64;
     json!({
         "nodeID": published.identity.node.0,
@@ -64,10 +65,10 @@ pub(super) fn document(
         "epoch": epoch.map(|epoch| epoch.0.to_string()),
         "lagMs": epoch.map(|epoch| apart_ms(reading.wall_ns, epoch.0)),
         "leadMs": apart_ms(ceiling.0, reading.wall_ns),
-        "reservationMs": ms(config.reservation),
+        "reservationMs": settings.reservation_ms,
         "electionTimeoutMs": ms(config.election_timeout),
         "heartbeatMs": ms(config.heartbeat),
-        "clockOffsetMaxMs": ms(config.clock_offset_max),
+        "clockOffsetMaxMs": settings.clock_offset_max_ms,
         "requestTimeoutMs": ms(config.request_timeout),
         "voters": voters().map(|node| node.0).collect::<Vec<_>>(),
         "peers": peers.collect::<Vec<_>>(),

@@ -11,6 +11,7 @@ use epicepoch_core::state::MembershipStep;
 use epicepoch_core::state::is_recordable;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::settings::SettingName;
 use epicepoch_wire::{Epoch, NodeId};
 use tokio::time::{sleep, timeout};
 
@@ -22,6 +23,15 @@ use crate::shared::NodeShared;
 /// How often a node that is to be added is asked, and the pause between.
 const ASKS_MAX: usize = 10;
 const ASK_PAUSE: Duration = Duration::from_millis(100);
+
+/// The settings of a cluster, by their names.
+const SETTINGS: [&str; 5] = [
+    SettingName::EpochIntervalMs.text(),
+    SettingName::ReservationMs.text(),
+    SettingName::ClockOffsetMaxMs.text(),
+    SettingName::MaxN.text(),
+    SettingName::LeaderZones.text(),
+];
 
 /// What an `/admin` path is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +45,8 @@ pub(crate) enum Admin {
     Transfer,
     AdvancePlan,
     Advance,
+    Settings,
+    Set,
 }
 
 impl Admin {
@@ -42,8 +54,15 @@ impl Admin {
     #[cfg(test)]
     pub(crate) const fn changes(self) -> bool {
         match self {
-            Self::Members | Self::Clock | Self::Backup | Self::AdvancePlan => false,
-            Self::Add | Self::Promote | Self::Remove | Self::Transfer | Self::Advance => true,
+            Self::Members | Self::Clock | Self::Backup | Self::AdvancePlan | Self::Settings => {
+                false
+            }
+            Self::Add
+            | Self::Promote
+            | Self::Remove
+            | Self::Transfer
+            | Self::Advance
+            | Self::Set => true,
         }
     }
 }
@@ -65,7 +84,8 @@ pub(crate) enum Order {
 /// What is wrong with them.
 pub(crate) fn order(admin: Admin, query: Option<&str>) -> Result<Order, Denied> {
     let allowed: &[&str] = match admin {
-        Admin::Members | Admin::Clock | Admin::Backup => &[],
+        Admin::Members | Admin::Clock | Admin::Backup | Admin::Settings => &[],
+        Admin::Set => &SETTINGS,
         Admin::Add => &["id", "raft_addr"],
         Admin::Promote => &["id", "remove"],
         Admin::Remove => &["id"],
@@ -79,6 +99,17 @@ pub(crate) fn order(admin: Admin, query: Option<&str>) -> Result<Order, Denied> 
         Admin::Members => Order::Plain(Wish::Members),
         Admin::Clock => Order::Plain(Wish::Clock),
         Admin::Backup => Order::Plain(Wish::Backup),
+        Admin::Settings => Order::Plain(Wish::Settings),
+        Admin::Set => {
+            let value = |(name, text): (&&str, &&str)| {
+                Some((SettingName::named(name)?, (*text).to_owned()))
+            };
+            let changes: Vec<_> = given.iter().filter_map(value).collect();
+            if changes.is_empty() {
+                return Err(bad("a setting is missing, such as RESERVATION_MS=2000".to_owned()));
+            }
+            Order::Plain(Wish::Set(changes))
+        }
         Admin::Transfer => Order::Plain(Wish::Transfer(node("to")?)),
         Admin::AdvancePlan | Admin::Advance => {
             let to = given.get("to").ok_or_else(|| missing("to"))?;
@@ -265,6 +296,10 @@ mod tests {
         };
         assert_eq!(advance("to=17"), (17, ADVANCE_AHEAD_NS));
         assert_eq!(advance("to=17&ahead_max_ms=31622400000"), (17, ADVANCE_AHEAD_MAX_NS));
+        let set = order(Admin::Set, Some("RESERVATION_MS=2000&LEADER_ZONES=")).expect("an order");
+        let Order::Plain(Wish::Set(changes)) = set else { panic!("{set:?}") };
+        let values = [(SettingName::LeaderZones, ""), (SettingName::ReservationMs, "2000")];
+        assert_eq!(changes, values.map(|(name, text)| (name, text.to_owned())));
         assert!(matches!(order(Admin::Transfer, None), Ok(Order::Plain(Wish::Transfer(None)))));
     }
 
@@ -288,6 +323,10 @@ mod tests {
             (Admin::Advance, "to=1&ahead_max_ms=1h", "ahead_max_ms is"),
             (Admin::Advance, "to=1&ahead_max_ms=31622400001", "ahead_max_ms is"),
             (Admin::AdvancePlan, "to=1&force=1", "no parameter"),
+            (Admin::Set, "", "a setting is missing"),
+            (Admin::Set, "ELECTION_TIMEOUT_MS=200", "no parameter"),
+            (Admin::Set, "MAX_N=1&MAX_N=2", "twice"),
+            (Admin::Settings, "MAX_N=1", "allowed: none"),
         ] {
             assert!(refused(admin, query).contains(part), "{query}: {}", refused(admin, query));
         }

@@ -4,9 +4,9 @@
 
 use epicepoch_wire::http::{
     PATH_ADMIN_ADD, PATH_ADMIN_ADVANCE, PATH_ADMIN_ADVANCE_PLAN, PATH_ADMIN_BACKUP,
-    PATH_ADMIN_CLOCK, PATH_ADMIN_MEMBERS, PATH_ADMIN_PROMOTE, PATH_ADMIN_REMOVE,
-    PATH_ADMIN_TRANSFER, PATH_LEADER, PATH_MEMBERS, PATH_MEMBERSHIP, PATH_METRICS, PATH_READY,
-    PATH_TIMESTAMP, PATH_UP,
+    PATH_ADMIN_CLOCK, PATH_ADMIN_MEMBERS, PATH_ADMIN_PROMOTE, PATH_ADMIN_REMOVE, PATH_ADMIN_SET,
+    PATH_ADMIN_SETTINGS, PATH_ADMIN_TRANSFER, PATH_LEADER, PATH_MEMBERS, PATH_MEMBERSHIP,
+    PATH_METRICS, PATH_READY, PATH_TIMESTAMP, PATH_UP,
 };
 use http::Method;
 
@@ -27,7 +27,7 @@ pub struct Row {
 }
 
 /// Everything that is answered over HTTP, the most wanted first.
-pub const TABLE: [Row; 16] = [
+pub const TABLE: [Row; 18] = [
     row(PATH_TIMESTAMP, Methods::GetPost, Right::Timestamps, Route::Timestamp),
     row(PATH_MEMBERS, Methods::GetHead, Right::Timestamps, Route::Members),
     row(PATH_MEMBERSHIP, Methods::GetHead, Right::Timestamps, Route::Members),
@@ -39,11 +39,13 @@ pub const TABLE: [Row; 16] = [
     row(PATH_ADMIN_CLOCK, Methods::Get, Right::Operations, Route::Admin(Admin::Clock)),
     row(PATH_ADMIN_ADVANCE_PLAN, Methods::Get, Right::Operations, Route::Admin(Admin::AdvancePlan)),
     row(PATH_ADMIN_BACKUP, Methods::Get, Right::Operations, Route::Admin(Admin::Backup)),
+    row(PATH_ADMIN_SETTINGS, Methods::Get, Right::Operations, Route::Admin(Admin::Settings)),
     row(PATH_ADMIN_ADD, Methods::Post, Right::Change, Route::Admin(Admin::Add)),
     row(PATH_ADMIN_PROMOTE, Methods::Post, Right::Change, Route::Admin(Admin::Promote)),
     row(PATH_ADMIN_REMOVE, Methods::Post, Right::Change, Route::Admin(Admin::Remove)),
     row(PATH_ADMIN_TRANSFER, Methods::Post, Right::Change, Route::Admin(Admin::Transfer)),
     row(PATH_ADMIN_ADVANCE, Methods::Post, Right::Change, Route::Admin(Admin::Advance)),
+    row(PATH_ADMIN_SET, Methods::Post, Right::Change, Route::Admin(Admin::Set)),
 ];
 
 /// What a connection of the native protocol needs: it carries nothing but timestamps, and who leads.

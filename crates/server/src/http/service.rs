@@ -175,7 +175,7 @@ impl NodeService {
     }
 
     fn wait_for_timestamps(&self, view: &View, query: Option<&str>) -> Step {
-        let max_n = self.sequencer.shared.config.max_n;
+        let max_n = self.sequencer.shared.max_n();
         let ask = match Ask::parse(query, max_n) {
             Ok(ask) => ask,
             Err(BadQuery { code, mut text }) => {

@@ -127,6 +127,7 @@ impl Cluster {
             rights: Rights::load(&config.rights).unwrap(),
             alt_svc: None,
             peer_tls: None,
+            max_n: config.max_n.into(),
             config,
             core,
         });

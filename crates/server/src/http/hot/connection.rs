@@ -328,7 +328,7 @@ impl Connection {
 
     /// Takes every whole request in that there is room for, and holds what is left.
     fn take_in(&mut self, bytes: &[u8]) {
-        let max_n = self.common.sequencer.shared.config.max_n;
+        let max_n = self.common.sequencer.shared.max_n();
         let before = self.waiting.len();
         let mut rest = bytes;
         self.is_full = false;

@@ -455,7 +455,7 @@ impl Connection {
     fn take_preface(&mut self, bytes: &[u8]) {
         match Session::preface(bytes) {
             Some(true) => {
-                let max_n = self.common.sequencer.shared.config.max_n;
+                let max_n = self.common.sequencer.shared.max_n();
                 // Operators ask for nothing that is hot.
                 let takes_hot = self.state.caller().port != Port::Operations;
                 self.session = Some(Session::new(max_n, takes_hot, self.outbox.bytes()));
@@ -496,6 +496,9 @@ impl Connection {
     fn take_in(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
         self.is_full = false;
+        if let Some(session) = &mut self.session {
+            session.set_max_n(self.common.sequencer.shared.max_n());
+        }
         while self.stage == Stage::Open {
             if !self.has_room() {
                 self.is_full = !rest.is_empty();

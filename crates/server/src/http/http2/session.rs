@@ -85,6 +85,11 @@ pub struct Session {
 }
 
 impl Session {
+    /// The most timestamps of a hot request from now on.
+    pub const fn set_max_n(&mut self, max_n: u64) {
+        self.max_n = max_n;
+    }
+
     /// A connection whose preface has come. Where `takes_hot`, hot requests of at most `max_n`
     /// timestamps are told apart. Appends what a server begins with.
     #[must_use]

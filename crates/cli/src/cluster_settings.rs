@@ -1,0 +1,133 @@
+//! `epicepoch settings`: the settings that all nodes of a cluster share are looked at, and changed by
+//! hand. What a node is told ([`crate::settings`]) seeds them once.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use anyhow::anyhow;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use epicepoch_wire::http::{PATH_ADMIN_SET, PATH_ADMIN_SETTINGS};
+use epicepoch_wire::settings::SettingName;
+use serde_json::Value;
+
+use crate::commands::{client_arguments, json};
+use crate::failure::Failure;
+use crate::operator::{self, Order};
+use crate::sources::Environment;
+
+pub(crate) fn command() -> Command {
+    let asks = |command: Command| command.args(client_arguments()).arg(json());
+    let list = Command::new("list")
+        .about("Show the settings of the cluster")
+        .after_help("Example:\n  epicepoch settings list --addr n1:8080,n2:8080,n3:8080");
+    let set = Command::new("set")
+        .about("Change settings of the cluster, on all nodes at once")
+        .long_about(
+            "Change settings of the cluster, on all nodes at once and without a restart. It is done \
+             when the command returns with 0, or nothing has changed. Several are changed together.",
+        )
+        .after_help(
+            "Examples:\n  epicepoch settings set RESERVATION_MS=2000\n  \
+             epicepoch settings set LEADER_ZONES=near,far EPOCH_INTERVAL_MS=50\n  \
+             epicepoch settings set LEADER_ZONES=",
+        )
+        .arg(
+            Arg::new("changes")
+                .value_name("NAME=VALUE")
+                .required(true)
+                .action(ArgAction::Append)
+                .num_args(1..)
+                .help("A setting and its value"),
+        );
+    let names: Vec<_> = SettingName::ALL.into_iter().map(SettingName::text).collect();
+    Command::new("settings")
+        .about("Show and change the settings that all nodes of a cluster share")
+        .long_about(format!(
+            "Show and change the settings that all nodes of a cluster share: {}. They are part of the \
+             replicated state. What a node is told by its environment, flags or file seeds them when a \
+             cluster begins, and counts for nothing afterwards: a node says so when it starts. Orders \
+             are taken from the leader's own machine, or from where ADMIN_FROM of the nodes allows.",
+            names.join(", ")
+        ))
+        .after_help("Exit codes: 0 done; 1 refused, with the reason; 2 wrong usage.")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .subcommands([list, set].map(asks))
+}
+
+pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
+    let Some((name, matches)) = matches.subcommand() else {
+        return Err(Failure::usage(anyhow!("no command given; see epicepoch settings --help")));
+    };
+    let order = if name == "list" {
+        Order::look(PATH_ADMIN_SETTINGS)
+    } else {
+        let given = matches.get_many::<String>("changes").into_iter().flatten();
+        let changes: Result<Vec<_>, _> = given.map(|text| change(text)).collect();
+        let changes = changes.map_err(Failure::usage)?;
+        let parameters: Vec<_> =
+            changes.into_iter().map(|(name, value)| (name.text(), Some(value))).collect();
+        Order::change(PATH_ADMIN_SET, &parameters)
+    };
+    let document = order.give(matches, environment)?;
+    operator::print(matches, &document, table)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A setting and its value. Which values may be is said by the leader; here only what could not be sent.
+fn change(text: &str) -> Result<(SettingName, String), anyhow::Error> {
+    let (name, value) = text
+        .split_once('=')
+        .ok_or_else(|| anyhow!("{text:?} is no change; allowed is NAME=VALUE"))?;
+    let name = SettingName::named(name).ok_or_else(|| {
+        let names: Vec<_> = SettingName::ALL.into_iter().map(SettingName::text).collect();
+        anyhow!("{name:?} is no setting of a cluster; allowed are {}", names.join(", "))
+    })?;
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".,_-".contains(&byte);
+    if !value.bytes().all(is_plain) {
+        return Err(anyhow!("{name} is {value:?}; allowed is {}", name.allowed()));
+    }
+    Ok((name, value.to_owned()))
+}
+
+fn table(document: &Value) -> Option<String> {
+    let mut text = String::new();
+    let Some(settings) = document["settings"].as_object() else {
+        let format = document["format"].as_u64()?;
+        return Some(format!(
+            "the cluster has no settings in its state of format {format} yet: every node goes by its \
+             own; see epicepoch member list\n"
+        ));
+    };
+    for (name, value) in settings {
+        let _infallible = writeln!(text, "{name}={}", value.as_str()?);
+    }
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_change_is_a_name_and_a_value_that_can_be_sent() {
+        let read = change("LEADER_ZONES=near,far-1").expect("a change");
+        assert_eq!(read, (SettingName::LeaderZones, "near,far-1".into()));
+        assert_eq!(change("LEADER_ZONES=").expect("none").1, "");
+        for bad in ["MAX_N", "HTTP_PORT=1", "MAX_N=1&x=2", "MAX_N=1 2", "max_n=5"] {
+            assert!(change(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn settings_are_shown_as_they_are_set() {
+        let document = json!({"format": 3, "settings": {"MAX_N": "7", "LEADER_ZONES": ""}});
+        let text = table(&document).expect("a table");
+        assert!(text.contains("MAX_N=7\n") && text.contains("LEADER_ZONES=\n"), "{text}");
+        let text = table(&json!({"format": 2, "settings": null})).expect("a table");
+        assert!(text.contains("of format 2 yet"), "{text}");
+    }
+}

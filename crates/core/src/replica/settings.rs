@@ -1,0 +1,174 @@
+//! Settings in the replicated state: seeded once by a leader, from what its node was told, and changed
+//! by operators since. They count from the entry that sets them on, on every node: what was asked for
+//! and not applied is nothing yet. They need a format of their own (S15).
+
+use std::sync::Arc;
+
+use epicepoch_wire::Term;
+use epicepoch_wire::settings::{ClusterSettings, SettingName};
+use raft::StateRole;
+use thiserror::Error;
+
+use super::{Replica, Report};
+use crate::planted::{self, Bug};
+use crate::state::{Command, FORMAT_OF_SETTINGS, Outcome};
+
+/// What a replica remembers about settings.
+#[derive(Debug, Default)]
+pub(super) struct Settings {
+    /// What this node was told.
+    seed: Option<ClusterSettings>,
+    /// Ticks until they may be proposed again.
+    pause: usize,
+    /// The change that was proposed in a term, if it is not applied yet.
+    pending: Option<(Term, u64)>,
+    /// Those of the state, as they were published.
+    published: Option<Arc<ClusterSettings>>,
+}
+
+/// Why settings are not changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SettingsError {
+    /// Ask the leader.
+    #[error("this node does not lead")]
+    NotLeader,
+    /// Ask again in a moment.
+    #[error("the leader has no range yet, or hands leadership over; ask again")]
+    NotServing,
+    /// Ask again in a moment.
+    #[error("settings are being changed already; ask again")]
+    Busy,
+    /// Update all members first.
+    #[error(
+        "the replicated state is of format {format}, and settings are in it from format \
+         {FORMAT_OF_SETTINGS} on: update the nodes that epicepoch member list names"
+    )]
+    Format {
+        /// Its format.
+        format: u32,
+    },
+    /// Correct the value.
+    #[error("{0} may not be that")]
+    NotAllowed(SettingName),
+    /// Ask for more.
+    #[error(
+        "RESERVATION_MS would be {reservation_ms} with ELECTION_TIMEOUT_MS {election_ms}; allowed is at \
+         least {}", 4 * election_ms
+    )]
+    ReservationTooShort {
+        /// What was asked for, milliseconds.
+        reservation_ms: u64,
+        /// The election timeout of the leader, milliseconds.
+        election_ms: u64,
+    },
+}
+
+impl Replica {
+    /// What this node was told to be set, for a cluster that has no settings yet.
+    pub fn seed_settings(&mut self, settings: ClusterSettings) {
+        self.settings.seed = Some(settings);
+    }
+
+    /// The settings of the cluster; `None` before there are any in the state.
+    #[must_use]
+    pub const fn settings(&self) -> Option<&ClusterSettings> {
+        self.state.settings.as_ref()
+    }
+
+    /// Proposes other settings. They count once [`Report::SettingsChanged`] says so, with the nonce.
+    ///
+    /// # Errors
+    /// Why they were not proposed.
+    pub fn change_settings(
+        &mut self,
+        now_ns: u64,
+        nonce: u64,
+        settings: &ClusterSettings,
+    ) -> Result<(), SettingsError> {
+        self.now_ns = now_ns;
+        let term = Term(self.raw.raft.term);
+        if self.raw.raft.state != StateRole::Leader {
+            return Err(SettingsError::NotLeader);
+        }
+        settings.check().map_err(SettingsError::NotAllowed)?;
+        let election_ms = self.election_ns() / 1_000_000;
+        let reservation_ms = settings.reservation_ms;
+        if reservation_ms < ELECTIONS_MIN * election_ms {
+            return Err(SettingsError::ReservationTooShort { reservation_ms, election_ms });
+        }
+        if self.state.format < FORMAT_OF_SETTINGS {
+            return Err(SettingsError::Format { format: self.state.format });
+        }
+        if !self.may_settle() || self.state.settings.is_none() {
+            return Err(SettingsError::NotServing);
+        }
+        if self.settings.pending.is_some_and(|(of, _)| of == term) {
+            return Err(SettingsError::Busy);
+        }
+        let command = Command::Settings { nonce, is_seed: false, settings: settings.clone() };
+        let proposed = self.step(|raw| raw.propose(Vec::new(), command.encode()));
+        proposed.map_err(|_| SettingsError::Busy)?;
+        // A single voter may have applied it in this very step.
+        if self.state.settings.as_ref() != Some(settings) {
+            self.settings.pending = Some((term, nonce));
+        }
+        if planted::is(Bug::SettingsAtProposal) {
+            self.state.settings = Some(settings.clone());
+        }
+        Ok(())
+    }
+
+    /// Whether this leader has applied all that was in its log when it came to lead.
+    fn may_settle(&self) -> bool {
+        let raft = &self.raw.raft;
+        raft.state == StateRole::Leader
+            && raft.lead_transferee.is_none()
+            && self.grant.is_some_and(|grant| grant.term == Term(raft.term))
+    }
+
+    /// Proposes the first settings, once the format has room for them.
+    pub(super) fn seed_settings_if_due(&mut self) {
+        if self.settings.pause > 0 {
+            self.settings.pause -= 1;
+            return;
+        }
+        let is_due = self.state.format >= FORMAT_OF_SETTINGS && self.state.settings.is_none();
+        let Some(seed) = self.settings.seed.as_ref().filter(|_| is_due) else { return };
+        if self.may_settle() {
+            self.settings.pause = self.config.election_ticks;
+            let command = Command::Settings { nonce: 0, is_seed: true, settings: seed.clone() };
+            // A proposal that is dropped is made again after the pause.
+            let _again = self.step(|raw| raw.propose(Vec::new(), command.encode()));
+        }
+    }
+
+    /// An entry of settings was applied.
+    pub(super) fn note_settings(&mut self, nonce: u64, outcome: Outcome) {
+        if self.settings.pending.is_some_and(|(_, of)| of == nonce) {
+            self.settings.pending = None;
+        }
+        self.take_in_settings();
+        self.reports.push_back(Report::SettingsChanged { nonce, outcome });
+    }
+
+    /// What the state says counts from now on.
+    pub(super) fn take_in_settings(&mut self) {
+        let Some(settings) = &self.state.settings else { return };
+        if self.settings.published.as_deref() == Some(settings) {
+            return;
+        }
+        let settings = Arc::new(settings.clone());
+        self.reservation.set_window(settings.reservation_ms * 1_000_000, self.config.tick_ns);
+        self.preference.prefer(settings.leader_zones.clone());
+        self.settings.published = Some(settings);
+        self.publish();
+    }
+
+    pub(super) fn published_settings(&self) -> Option<Arc<ClusterSettings>> {
+        self.settings.published.clone()
+    }
+}
+
+/// Election timeouts that a reservation must cover, as in the settings of a node.
+const ELECTIONS_MIN: u64 = 4;

@@ -1,0 +1,132 @@
+//! Settings in the replicated state: seeded once, changed by command, and of account from the entry
+//! that sets them on.
+
+use epicepoch_core::replica::{Report, SettingsError};
+use epicepoch_core::state::{Command, FORMAT_OF_SETTINGS, FORMATS, Outcome, State};
+use epicepoch_wire::hello::Formats;
+use epicepoch_wire::settings::{ClusterSettings, SettingName};
+use epicepoch_wire::{LogIndex, NodeId, Term};
+
+use crate::support::ELECTION_TICKS;
+use crate::support::bench::{Bench, genesis};
+use crate::support::disk::Disk;
+
+fn told(reservation_ms: u64) -> ClusterSettings {
+    ClusterSettings {
+        epoch_interval_ms: 100,
+        reservation_ms,
+        clock_offset_max_ms: 500,
+        max_n: 65_536,
+        leader_zones: vec![],
+    }
+}
+
+/// Node 1 as a leader of three that read this format, and says so.
+fn led(format: u32) -> Bench {
+    let mut bench = Bench::reading(Disk::genesis(&genesis(&[1, 2, 3])), format);
+    bench.replica.seed_settings(told(2_000));
+    bench.elect(&[2, 3]);
+    bench.persist();
+    for node in [2, 3] {
+        bench.ack_all(node);
+        let formats = Formats { oldest: FORMATS.oldest, newest: format };
+        bench.replica.handle_formats(NodeId(node), formats);
+    }
+    for _ in 0..4 * ELECTION_TICKS {
+        bench.beats(1, &[2, 3]);
+        bench.ack_all(2);
+    }
+    bench
+}
+
+fn change(bench: &mut Bench, nonce: u64, settings: &ClusterSettings) -> Result<(), SettingsError> {
+    let asked = bench.replica.change_settings(bench.now_ns, nonce, settings);
+    bench.drain();
+    asked
+}
+
+fn is_told(bench: &Bench, nonce: u64, outcome: &Outcome) -> bool {
+    bench.reports.contains(&Report::SettingsChanged { nonce, outcome: outcome.clone() })
+}
+
+#[test]
+fn settings_are_seeded_once_the_format_has_room_for_them() {
+    let bench = led(FORMAT_OF_SETTINGS - 1);
+    assert_eq!((bench.replica.state().format, bench.replica.settings()), (2, None));
+    assert_eq!(bench.shared.published().settings, None);
+    let bench = led(FORMAT_OF_SETTINGS);
+    assert_eq!(bench.replica.settings(), Some(&told(2_000)));
+    assert_eq!(bench.shared.published().epoch_interval_ns, Some(100_000_000));
+    let seeds = bench.durable().entries.iter();
+    let seeds = seeds.filter(|entry| {
+        matches!(Command::decode(&entry.data), Ok(Command::Settings { is_seed: true, .. }))
+    });
+    assert_eq!(seeds.count(), 1);
+}
+
+#[test]
+fn a_change_counts_once_it_is_applied_and_not_when_it_is_proposed() {
+    let mut bench = led(FORMAT_OF_SETTINGS);
+    let high = |bench: &Bench| bench.shared.published().grant.expect("it serves").range.high;
+    assert_eq!(change(&mut bench, 7, &told(5_000)), Ok(()));
+    assert_eq!(bench.replica.settings(), Some(&told(2_000)), "nobody has acknowledged it");
+    assert_eq!(change(&mut bench, 8, &told(3_000)), Err(SettingsError::Busy));
+    let before = high(&bench);
+    bench.ack_all(2);
+    assert!(is_told(&bench, 7, &Outcome::Set));
+    assert_eq!(bench.replica.settings(), Some(&told(5_000)));
+    // The next range is as wide as they say, and is asked for at once: the one held is short of it.
+    bench.beats(2, &[2, 3]);
+    bench.ack_all(2);
+    assert!(high(&bench).0 > before.0 + 2_000_000_000, "{before:?} and {:?}", high(&bench));
+    assert_eq!(change(&mut bench, 9, &told(3_000)), Ok(()));
+}
+
+#[test]
+fn a_ceiling_of_a_longer_window_says_no_more_of_clocks_when_the_window_is_shorter() {
+    let mut bench = led(FORMAT_OF_SETTINGS);
+    let before_ns = bench.replica.trusted_before_ns();
+    assert_eq!(change(&mut bench, 7, &told(1_000)), Ok(()));
+    bench.ack_all(2);
+    assert_eq!(bench.replica.settings(), Some(&told(1_000)));
+    assert_eq!(bench.replica.trusted_before_ns(), before_ns, "the ceiling is as far ahead as ever");
+    assert_eq!(bench.replica.state().reservation_longest_ms, 2_000);
+}
+
+#[test]
+fn what_may_not_be_is_refused_before_it_is_proposed_and_does_nothing_where_it_was() {
+    let mut bench = led(FORMAT_OF_SETTINGS);
+    let none = ClusterSettings { max_n: 0, ..told(2_000) };
+    let refused = Err(SettingsError::NotAllowed(SettingName::MaxN));
+    assert_eq!(change(&mut bench, 7, &none), refused);
+    assert_eq!(bench.replica.settings(), Some(&told(2_000)));
+    // A state judges what is in the log once more, everywhere alike.
+    let mut state = State { format: FORMAT_OF_SETTINGS, ..State::new(&genesis(&[1])) };
+    let command = |is_seed, settings| Command::Settings { nonce: 1, is_seed, settings };
+    assert!(matches!(state.apply(Term(1), &command(false, none)), Outcome::Refused(_)));
+    assert_eq!(state.settings, None);
+    assert_eq!(state.apply(Term(1), &command(true, told(900))), Outcome::Set);
+    assert_eq!(state.apply(Term(1), &command(true, told(800))), Outcome::Stale);
+    assert_eq!(state.settings, Some(told(900)));
+    assert_eq!(State::decode(&state.encode()), Ok(state));
+    let mut old = State { format: FORMAT_OF_SETTINGS - 1, ..State::new(&genesis(&[1])) };
+    let early = old.apply(Term(1), &command(true, told(900)));
+    assert!(matches!(early, Outcome::Refused(_)), "{early:?}");
+}
+
+#[test]
+fn settings_outlive_a_restart_and_come_with_the_state() {
+    let mut bench = led(FORMAT_OF_SETTINGS);
+    change(&mut bench, 7, &told(5_000)).expect("it is proposed");
+    bench.ack_all(2);
+    bench.beats(1, &[2, 3]);
+    bench.persist();
+    let record = bench.replica.record();
+    assert_eq!(State::decode(&record.data).expect("a state").settings, Some(told(5_000)));
+    bench.disk.crash();
+    let restarted = Bench::reading(bench.disk, FORMAT_OF_SETTINGS);
+    assert!(restarted.status().applied > LogIndex(2));
+    assert_eq!(restarted.replica.settings(), Some(&told(5_000)));
+    let published = restarted.shared.published();
+    assert_eq!(published.settings.as_deref(), Some(&told(5_000)));
+}

@@ -1,0 +1,278 @@
+//! Settings that are the same on every node, because they are part of the replicated state: their
+//! names, what they may be, and how they stand in the log. What may be is fixed with the format of the
+//! state: every version that reads an entry has to judge it alike.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use crate::cursor::{DecodeError, Reader, Writer};
+use crate::standing::{ZONE_LEN_MAX, Zone};
+
+/// What `EPOCH_INTERVAL_MS` may be.
+pub const EPOCH_INTERVAL_MS: RangeInclusive<u64> = 1..=60_000;
+/// What `RESERVATION_MS` may be.
+pub const RESERVATION_MS: RangeInclusive<u64> = 200..=60_000;
+/// What `CLOCK_OFFSET_MAX_MS` may be.
+pub const CLOCK_OFFSET_MAX_MS: RangeInclusive<u64> = 1..=60_000;
+/// What `MAX_N` may be.
+pub const MAX_N: RangeInclusive<u64> = 1..=1 << 20;
+/// Most zones of `LEADER_ZONES`.
+pub const LEADER_ZONES_MAX: usize = 9;
+
+/// One of the settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SettingName {
+    /// How often the epoch advances, milliseconds.
+    EpochIntervalMs,
+    /// How far ahead of the clock a leader reserves, milliseconds.
+    ReservationMs,
+    /// How far a clock may be from the others and still be believed, milliseconds.
+    ClockOffsetMaxMs,
+    /// Most timestamps of one answer.
+    MaxN,
+    /// Zones that leaders should be in, the best first.
+    LeaderZones,
+}
+
+impl SettingName {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::EpochIntervalMs,
+        Self::ReservationMs,
+        Self::ClockOffsetMaxMs,
+        Self::MaxN,
+        Self::LeaderZones,
+    ];
+
+    /// The name, as the variable of a node's settings.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::EpochIntervalMs => "EPOCH_INTERVAL_MS",
+            Self::ReservationMs => "RESERVATION_MS",
+            Self::ClockOffsetMaxMs => "CLOCK_OFFSET_MAX_MS",
+            Self::MaxN => "MAX_N",
+            Self::LeaderZones => "LEADER_ZONES",
+        }
+    }
+
+    /// The setting of that name.
+    #[must_use]
+    pub fn named(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|name| name.text() == text)
+    }
+
+    /// What it may be, in words.
+    #[must_use]
+    pub fn allowed(self) -> String {
+        let number = |range: RangeInclusive<u64>| {
+            format!("a whole number from {} to {}", range.start(), range.end())
+        };
+        match self {
+            Self::EpochIntervalMs => number(EPOCH_INTERVAL_MS),
+            Self::ReservationMs => number(RESERVATION_MS),
+            Self::ClockOffsetMaxMs => number(CLOCK_OFFSET_MAX_MS),
+            Self::MaxN => number(MAX_N),
+            Self::LeaderZones => {
+                format!(
+                    "up to {LEADER_ZONES_MAX} zones such as a,b, each once, or nothing for none"
+                )
+            }
+        }
+    }
+}
+
+impl fmt::Display for SettingName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterSettings {
+    /// `EPOCH_INTERVAL_MS`, milliseconds.
+    pub epoch_interval_ms: u64,
+    /// `RESERVATION_MS`, milliseconds.
+    pub reservation_ms: u64,
+    /// `CLOCK_OFFSET_MAX_MS`, milliseconds.
+    pub clock_offset_max_ms: u64,
+    /// `MAX_N`, timestamps.
+    pub max_n: u64,
+    /// `LEADER_ZONES`, the best first.
+    pub leader_zones: Vec<Zone>,
+}
+
+impl ClusterSettings {
+    /// Whether each is what it may be.
+    ///
+    /// # Errors
+    /// Which is not.
+    pub fn check(&self) -> Result<(), SettingName> {
+        let number = |range: RangeInclusive<u64>, value: u64, name| {
+            if range.contains(&value) { Ok(()) } else { Err(name) }
+        };
+        number(EPOCH_INTERVAL_MS, self.epoch_interval_ms, SettingName::EpochIntervalMs)?;
+        number(RESERVATION_MS, self.reservation_ms, SettingName::ReservationMs)?;
+        number(CLOCK_OFFSET_MAX_MS, self.clock_offset_max_ms, SettingName::ClockOffsetMaxMs)?;
+        number(MAX_N, self.max_n, SettingName::MaxN)?;
+        let zones = &self.leader_zones;
+        let is_twice = zones.iter().enumerate().any(|(at, zone)| zones[..at].contains(zone));
+        if is_twice || zones.len() > LEADER_ZONES_MAX {
+            return Err(SettingName::LeaderZones);
+        }
+        Ok(())
+    }
+
+    /// The value of one, as text.
+    #[must_use]
+    pub fn text(&self, name: SettingName) -> String {
+        match name {
+            SettingName::EpochIntervalMs => self.epoch_interval_ms.to_string(),
+            SettingName::ReservationMs => self.reservation_ms.to_string(),
+            SettingName::ClockOffsetMaxMs => self.clock_offset_max_ms.to_string(),
+            SettingName::MaxN => self.max_n.to_string(),
+            SettingName::LeaderZones => {
+                let names: Vec<_> = self.leader_zones.iter().map(Zone::name).collect();
+                names.join(",")
+            }
+        }
+    }
+
+    /// The same with another value of one; `None` for one that may not be.
+    #[must_use]
+    pub fn with(&self, name: SettingName, text: &str) -> Option<Self> {
+        let mut settings = self.clone();
+        let number = || {
+            let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            is_plain.then(|| text.parse().ok()).flatten()
+        };
+        match name {
+            SettingName::EpochIntervalMs => settings.epoch_interval_ms = number()?,
+            SettingName::ReservationMs => settings.reservation_ms = number()?,
+            SettingName::ClockOffsetMaxMs => settings.clock_offset_max_ms = number()?,
+            SettingName::MaxN => settings.max_n = number()?,
+            SettingName::LeaderZones if text.is_empty() => settings.leader_zones.clear(),
+            SettingName::LeaderZones => {
+                settings.leader_zones = text.split(',').map(Zone::new).collect::<Option<_>>()?;
+            }
+        }
+        settings.check().ok().map(|()| settings)
+    }
+
+    /// Those that differ in `other`.
+    pub fn differing(&self, other: &Self) -> impl Iterator<Item = SettingName> {
+        SettingName::ALL.into_iter().filter(move |name| self.text(*name) != other.text(*name))
+    }
+
+    /// Appends the fields.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.epoch_interval_ms);
+        out.put_u64(self.reservation_ms);
+        out.put_u64(self.clock_offset_max_ms);
+        out.put_u64(self.max_n);
+        out.put_count(self.leader_zones.len());
+        for zone in &self.leader_zones {
+            out.put_bytes(zone.name().as_bytes());
+        }
+    }
+
+    /// Reads the fields. They may be none that may be: [`ClusterSettings::check`] says so.
+    ///
+    /// # Errors
+    /// When they are not settings.
+    pub fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let mut settings = Self {
+            epoch_interval_ms: reader.u64("epoch interval")?,
+            reservation_ms: reader.u64("reservation")?,
+            clock_offset_max_ms: reader.u64("clock offset")?,
+            max_n: reader.u64("max n")?,
+            leader_zones: Vec::new(),
+        };
+        for _ in 0..reader.count("leader zones", LEADER_ZONES_MAX)? {
+            let name = reader.text("zone", ZONE_LEN_MAX)?;
+            let zone = Zone::new(&name);
+            let value = name.len() as u64;
+            settings.leader_zones.push(zone.ok_or(DecodeError::BadValue { field: "zone", value })?);
+        }
+        Ok(settings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn settings() -> ClusterSettings {
+        ClusterSettings {
+            epoch_interval_ms: 100,
+            reservation_ms: 1_000,
+            clock_offset_max_ms: 500,
+            max_n: 65_536,
+            leader_zones: vec![],
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn settings_round_trip(numbers: [u64; 4], zones in prop::collection::vec("[a-z]{1,32}", 0..9)) {
+            let [epoch_interval_ms, reservation_ms, clock_offset_max_ms, max_n] = numbers;
+            let zone = |name: &String| Zone::new(name).expect("a name");
+            let leader_zones = zones.iter().map(zone).collect();
+            let settings = ClusterSettings {
+                epoch_interval_ms, reservation_ms, clock_offset_max_ms, max_n, leader_zones,
+            };
+            let mut bytes = Vec::new();
+            settings.encode(&mut bytes);
+            let mut reader = Reader::new(&bytes);
+            prop_assert_eq!(ClusterSettings::read(&mut reader), Ok(settings));
+            prop_assert_eq!(reader.finish(), Ok(()));
+        }
+
+        #[test]
+        fn garbage_never_panics(bytes: Vec<u8>) {
+            let _ = ClusterSettings::read(&mut Reader::new(&bytes));
+        }
+    }
+
+    #[test]
+    fn a_value_is_set_by_its_name_and_shown_as_it_was_set() {
+        let mut all = settings();
+        for (name, text) in [
+            (SettingName::EpochIntervalMs, "50"),
+            (SettingName::ReservationMs, "2000"),
+            (SettingName::ClockOffsetMaxMs, "250"),
+            (SettingName::MaxN, "1"),
+            (SettingName::LeaderZones, "near,far"),
+        ] {
+            let before = all.clone();
+            all = all.with(name, text).expect("it may be");
+            assert_eq!(
+                (all.text(name), SettingName::named(name.text())),
+                (text.into(), Some(name))
+            );
+            assert_eq!(all.differing(&before).collect::<Vec<_>>(), [name]);
+        }
+        assert_eq!(all.with(SettingName::LeaderZones, "").expect("none").leader_zones, []);
+        assert_eq!(SettingName::named("reservation_ms"), None);
+    }
+
+    #[test]
+    fn what_may_not_be_is_refused() {
+        for (name, texts) in [
+            (SettingName::EpochIntervalMs, ["0", "60001", "+5", ""]),
+            (SettingName::ReservationMs, ["199", "60001", "1s", "-1"]),
+            (SettingName::ClockOffsetMaxMs, ["0", "60001", " 5", "5.0"]),
+            (SettingName::MaxN, ["0", "1048577", "99999999999999999999", "x"]),
+            (SettingName::LeaderZones, ["a,a", ",", "a b", "1,2,3,4,5,6,7,8,9,10"]),
+        ] {
+            for text in texts {
+                assert_eq!(settings().with(name, text), None, "{name}={text}");
+            }
+        }
+        let wrong = ClusterSettings { max_n: 0, ..settings() };
+        assert_eq!(wrong.check(), Err(SettingName::MaxN));
+    }
+}
