@@ -206,17 +206,24 @@ fn sim() -> Command {
     Command::new("sim")
         .about("Run whole clusters of the core in a simulator, under every fault at once")
         .long_about(
-            "Run whole clusters of the core in one thread, with simulated links, disks, clocks, \
+            "Run whole clusters of the core, each in one thread, with simulated links, disks, clocks, \
              processes and clients, under every fault at once, and check every step. Everything \
              of a run comes from its seed: the same seed gives the same run.",
         )
         .after_help(
             "Exit codes: 0 no violation, 3 an invariant was broken, 4 a healed cluster did not \
              answer, 5 code under test panicked.\n\n\
-             Examples:\n  epicepoch sim --seeds 1000\n  epicepoch sim --seed 7 --trace",
+             Examples:\n  epicepoch sim --seeds 1000 --jobs 2\n  epicepoch sim --seed 7 --trace",
         )
-        .arg(number("seeds", "N", "How many seeds [default: 100; 1 with --seed]"))
+        .arg(
+            number("seeds", "N", "How many seeds [default: 100; 1 with --seed]")
+                .value_parser(value_parser!(u64).range(1..)),
+        )
         .arg(number("seed", "S", "The first seed [default: drawn, and printed]"))
+        .arg(
+            number("jobs", "K", "Threads, each with seeds of its own, 1 to 256 [default: 1]")
+                .value_parser(value_parser!(u64).range(1..=256)),
+        )
         .arg(number("seconds", "T", "Simulated seconds with faults, per seed [default: 60]"))
         .arg(
             number("nodes", "COUNT", "First voters, 1 to 7 [default: drawn per seed]")

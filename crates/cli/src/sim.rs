@@ -1,14 +1,16 @@
 //! `epicepoch sim`: the simulator on the command line. It runs seeds, tells what was exercised,
 //! and for the first failure its seed, the invariant and the story of the last events.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::panic;
 use std::process::ExitCode;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::ArgMatches;
 use epicepoch_sim::plant::Plant;
-use epicepoch_sim::run::{Failure as RunFailure, Options, run as run_seed};
+use epicepoch_sim::run::{Failure as RunFailure, Options, Outcome, run as run_seed};
 use epicepoch_sim::summary::Summary;
 
 use crate::failure::Failure;
@@ -17,6 +19,10 @@ use crate::failure::Failure;
 const STORY_LEN: usize = 200;
 /// Events that `--trace` keeps: more than a run of an hour has.
 const TRACE_LEN: usize = 100_000_000;
+/// Outcomes that a thread may be ahead of the others by: then it waits for them.
+const AHEAD_MAX: usize = 64;
+/// How often a terminal is told how far it is.
+const PROGRESS: Duration = Duration::from_secs(1);
 /// Exit codes: an invariant was broken; a healed cluster did not answer; code under test panicked.
 const SAFETY: u8 = 3;
 const LIVENESS: u8 = 4;
@@ -27,6 +33,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let (seed, is_traced) = (number("seed"), matches.get_flag("trace"));
     let first = seed.unwrap_or_else(fresh_seed);
     let count = number("seeds").unwrap_or(if seed.is_some() { 1 } else { 100 });
+    let count = count.min((u64::MAX - first).max(1));
     let options = Options {
         seed: first,
         seconds: number("seconds").unwrap_or(60),
@@ -37,29 +44,103 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     };
     // A panic of the code under test is a result here, and told below.
     panic::set_hook(Box::new(|_| {}));
-    let mut out = std::io::stdout().lock();
+    let jobs = number("jobs").unwrap_or(1).min(count);
     let started = Instant::now();
-    let mut summary = Summary::default();
-    let mut hash = 0_u64;
-    for seed in first..first.saturating_add(count) {
-        let outcome = run_seed(Options { seed, ..options });
-        summary.add(&outcome.summary);
-        hash = hash.rotate_left(1) ^ outcome.hash;
-        if is_traced {
+    let sum = thread::scope(|scope| {
+        // Each thread has every so many-th seed, so that asking them in turn gives all in their order.
+        let outcomes = |job| {
+            let (tell, told) = sync_channel(if is_traced { 0 } else { AHEAD_MAX });
+            scope.spawn(move || run_every(job, jobs, count, options, &tell));
+            told
+        };
+        let told: Vec<Receiver<Outcome>> = (0..jobs).map(outcomes).collect();
+        add_up(&told, count, options)
+    })?;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{}", sum.summary)?;
+    if let Some(Failed { seed, failure, hash }) = sum.failed {
+        return tell(&mut out, Options { seed, ..options }, &failure, hash);
+    }
+    let elapsed = started.elapsed().as_secs_f64();
+    writeln!(out, "seeds {first} to {}, trace hash {:016x}", first + (count - 1), sum.hash)?;
+    writeln!(out, "no violation; {elapsed:.1} s, {:.1} seeds/s", count as f64 / elapsed)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the `job`-th seed and every `jobs`-th after it, until nobody listens any more.
+fn run_every(job: u64, jobs: u64, count: u64, options: Options, tell: &SyncSender<Outcome>) {
+    for at in (job..count).step_by(jobs as usize) {
+        let outcome = run_seed(Options { seed: options.seed + at, ..options });
+        if tell.send(outcome).is_err() {
+            return;
+        }
+    }
+}
+
+/// What came of all seeds, or of those up to the first that failed.
+#[derive(Default)]
+struct Sum {
+    summary: Summary,
+    hash: u64,
+    failed: Option<Failed>,
+}
+
+struct Failed {
+    seed: u64,
+    failure: RunFailure,
+    hash: u64,
+}
+
+fn add_up(told: &[Receiver<Outcome>], count: u64, options: Options) -> Result<Sum, Failure> {
+    let mut out = std::io::stdout().lock();
+    let mut progress = Progress::new(count);
+    let mut sum = Sum::default();
+    for (at, told) in (0..count).zip(told.iter().cycle()) {
+        let outcome =
+            told.recv().map_err(|_| anyhow::anyhow!("a thread of the simulator ended"))?;
+        sum.summary.add(&outcome.summary);
+        sum.hash = sum.hash.rotate_left(1) ^ outcome.hash;
+        if options.story_len > 0 {
             for line in &outcome.story {
                 writeln!(out, "{line}")?;
             }
         }
         if let Some(failure) = outcome.failure {
-            writeln!(out, "{summary}")?;
-            return tell(&mut out, Options { seed, ..options }, &failure, outcome.hash);
+            sum.failed = Some(Failed { seed: options.seed + at, failure, hash: outcome.hash });
+            break;
+        }
+        progress.tell(at + 1);
+    }
+    Ok(sum)
+}
+
+/// Tells whoever looks at a terminal how far it is; nothing else.
+struct Progress {
+    count: u64,
+    started: Instant,
+    told: Option<Instant>,
+}
+
+impl Progress {
+    fn new(count: u64) -> Self {
+        let now = Instant::now();
+        Self { count, started: now, told: std::io::stderr().is_terminal().then_some(now) }
+    }
+
+    fn tell(&mut self, done: u64) {
+        let Some(told) = self.told.filter(|told| told.elapsed() >= PROGRESS) else { return };
+        let rate = done as f64 / self.started.elapsed().as_secs_f64();
+        eprint!("\r{done} of {} seeds, {rate:.1} per second\x1b[K", self.count);
+        self.told = Some(told + PROGRESS);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.told.is_some_and(|told| told > self.started) {
+            eprint!("\r\x1b[K");
         }
     }
-    writeln!(out, "{summary}")?;
-    let elapsed = started.elapsed().as_secs_f64();
-    writeln!(out, "seeds {first} to {}, trace hash {hash:016x}", first + count - 1)?;
-    writeln!(out, "no violation; {elapsed:.1} s, {:.1} seeds/s", count as f64 / elapsed)?;
-    Ok(ExitCode::SUCCESS)
 }
 
 fn tell(

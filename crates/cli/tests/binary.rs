@@ -108,16 +108,38 @@ fn the_simulator_says_what_it_exercised_and_the_same_seed_gives_the_same_trace()
     let arguments = ["sim", "--seed", "3", "--seconds", "5", "--trace"];
     let (first, again) = (output(&arguments, &[]), output(&arguments, &[]));
     assert_eq!(first.status.code(), Some(0), "{}", text(&first.stderr));
-    let lines = |output: &Output| -> Vec<String> {
-        // All but the last line, which says how long it took.
-        let lines = text(&output.stdout).lines().map(str::to_owned);
-        lines.filter(|line| !line.contains("seeds/s")).collect()
-    };
-    let told = lines(&first);
-    assert_eq!(told, lines(&again));
+    let told = timeless(&first);
+    assert_eq!(told, timeless(&again));
     for says in ["requests: ", " refused", "leaders: ", "faults: ", "trace hash "] {
         assert!(told.iter().any(|line| line.contains(says)), "{says}");
     }
+}
+
+/// What the simulator prints, but for the line that says how long it took.
+fn timeless(output: &Output) -> Vec<String> {
+    let lines = text(&output.stdout).lines().map(str::to_owned);
+    lines.filter(|line| !line.contains("seeds/s")).collect()
+}
+
+#[test]
+fn seeds_on_several_threads_are_told_as_those_of_one() {
+    let arguments = ["sim", "--seed", "40", "--seeds", "7", "--seconds", "2"];
+    let [one, three] =
+        ["1", "3"].map(|jobs| output(&[&arguments[..], &["--jobs", jobs]].concat(), &[]));
+    assert_eq!(one.status.code(), Some(0), "{}", text(&one.stderr));
+    assert_eq!(three.status.code(), Some(0), "{}", text(&three.stderr));
+    assert!(text(&one.stdout).contains("seeds 40 to 46, trace hash "));
+    assert_eq!(timeless(&one), timeless(&three));
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn seeds_on_several_threads_stop_at_the_first_that_fails() {
+    let arguments = ["sim", "--seed", "0", "--seeds", "20", "--plant", "split-off-by-one"];
+    let [one, three] =
+        ["1", "3"].map(|jobs| output(&[&arguments[..], &["--jobs", jobs]].concat(), &[]));
+    assert_eq!(one.status.code(), Some(3), "{}", text(&one.stderr));
+    assert_eq!(timeless(&one), timeless(&three));
 }
 
 #[test]

@@ -45,7 +45,7 @@ impl End {
 enum Wrong {
     Stepped { ms: i64 },
     Frozen,
-    Creeping { ppm: i64 },
+    Creeping { ppm: i64, after_ns: u64 },
 }
 
 /// A kind of fault.
@@ -93,6 +93,8 @@ pub(crate) struct Nemesis {
     /// From then on no fault begins, though links are as bad as ever: whatever a leader that nobody
     /// disturbs any more does not put right by itself stays wrong.
     calm_at_ns: u64,
+    /// Until then no fault begins either: some need that nothing else happens for a while.
+    lull_until_ns: u64,
     /// Longest time that one lasts.
     pub(crate) lasts_ns: u64,
     /// How often a pause lasts up to a minute, per thousand.
@@ -126,6 +128,9 @@ const SLOW_BESIDE: u32 = 500;
 const STEPS_MS: [i64; 8] = [-3_600_000, -60_000, -400, -20, 20, 400, 10_000, 3_600_000];
 /// By how much a clock that creeps runs too fast: half its speed to twice.
 const CREEPS_PPM: [i64; 6] = [-500_000, -200_000, -50_000, 50_000, 300_000, 1_000_000];
+/// Of a thousand clocks that go wrong, how many do so while a minority of the voters stands still.
+const UNSEEN: u32 = 400;
+const UNSEEN_NS: (u64, u64) = (10 * SECOND, 25 * SECOND);
 /// How far a clock that nobody broke is off, and how much too fast or too slow it runs.
 pub(crate) const OFFSET_MS: i64 = 20;
 pub(crate) const RATE_PPM: i64 = 200;
@@ -173,8 +178,8 @@ impl World {
 
     /// One fault, of a kind that the run's mix allows.
     pub(crate) fn strike(&mut self, node: NodeId) {
-        let Nemesis { pause_ns, calm_at_ns, lasts_ns, mix, .. } = self.nemesis;
-        if pause_ns == 0 || self.now_ns >= calm_at_ns {
+        let Nemesis { pause_ns, calm_at_ns, lull_until_ns, lasts_ns, mix, .. } = self.nemesis;
+        if pause_ns == 0 || self.now_ns >= calm_at_ns || self.now_ns < lull_until_ns {
             return;
         }
         let lasts_ns = self.random.u64(20 * MS..=lasts_ns);
@@ -387,15 +392,46 @@ impl World {
     /// A clock goes wrong; sometimes another one in the same way, as of two machines that follow the
     /// same wrong source.
     fn break_clock(&mut self, node: NodeId, lasts_ns: u64) {
+        let is_unseen = self.chance(UNSEEN);
         let wrong = match self.random.u32(0..10) {
             0..2 => Wrong::Frozen,
-            2..5 => Wrong::Creeping { ppm: CREEPS_PPM[self.random.usize(0..CREEPS_PPM.len())] },
+            2..5 => Wrong::Creeping {
+                ppm: CREEPS_PPM[self.random.usize(0..CREEPS_PPM.len())],
+                after_ns: if is_unseen { TrustedClock::SAMPLE_AGE_MAX_NS } else { 0 },
+            },
             _ => Wrong::Stepped { ms: STEPS_MS[self.random.usize(0..STEPS_MS.len())] },
         };
+        if is_unseen {
+            return self.break_unseen(wrong);
+        }
         self.break_one_clock(node, wrong, lasts_ns);
         if self.chance(400) {
             let other = self.any();
             self.break_one_clock(other, wrong, lasts_ns);
+        }
+    }
+
+    /// As many voters stand still as a cluster can spare, for so long that the leader does not know
+    /// their clocks any more, and others are wrong: its own when it creeps, else all that it hears. No
+    /// majority is left to tell which is right. Nothing else goes wrong meanwhile, or somebody else
+    /// would lead before it matters.
+    fn break_unseen(&mut self, wrong: Wrong) {
+        let (leader, voters) = (self.any_leading(), self.nemesis.voters);
+        let others = self.ids().filter(|other| other.0 <= voters && *other != leader);
+        let mut others: Vec<NodeId> = others.collect();
+        self.random.shuffle(&mut others);
+        let heard = others.split_off((voters as usize - 1) / 2);
+        let lasts_ns = self.random.u64(UNSEEN_NS.0..=UNSEEN_NS.1);
+        self.count("clocks wrong unseen by a majority");
+        self.nemesis.lull_until_ns = self.now_ns + lasts_ns;
+        for other in others {
+            self.note(|| format!("{other}: process paused for {} ms", lasts_ns / MS));
+            self.pause(other, RAFT, lasts_ns);
+            self.pause(other, WORKERS, lasts_ns);
+        }
+        let is_creeping = matches!(wrong, Wrong::Creeping { .. });
+        for broken in if is_creeping { vec![leader] } else { heard } {
+            self.break_one_clock(broken, wrong, lasts_ns / 3);
         }
     }
 
@@ -422,8 +458,8 @@ impl World {
             }
             // One that creeps already goes on.
             Wrong::Creeping { .. } if clock.creep.is_some() => return,
-            Wrong::Creeping { ppm } => {
-                clock.creep = Some(Creep { since_ns: now_ns, ppm, is_machine });
+            Wrong::Creeping { ppm, after_ns } => {
+                clock.creep = Some(Creep { since_ns: now_ns + after_ns, ppm, is_machine });
                 if is_machine { "clocks of a machine creeping" } else { "clock creeping" }
             }
         };
@@ -513,6 +549,7 @@ impl World {
             } else {
                 u64::MAX
             },
+            lull_until_ns: 0,
             lasts_ns: self.random.u64(300..6_000) * MS,
             long: if self.chance(300) { self.random.u32(10..60) } else { 0 },
             mix,

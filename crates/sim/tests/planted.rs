@@ -16,9 +16,8 @@ use epicepoch_sim::run::{Failure, Options, run};
 /// Seeds within which a planted bug must be found, counted from 0: several times what it took.
 const fn seeds(plant: Plant) -> u64 {
     match plant {
-        Plant::Core(Bug::MedianOfKnown) => 2_000,
+        Plant::Core(Bug::MedianOfKnown | Bug::SnapshotNeverFailed | Bug::UnfitPreferred) => 1_000,
         Plant::Core(Bug::HalfOfJoint | Bug::CreepFollowed) => 800,
-        Plant::Core(Bug::SnapshotNeverFailed | Bug::UnfitPreferred) => 1_000,
         Plant::LateJoin
         | Plant::JoinAtCompletion
         | Plant::LyingDisk
