@@ -128,7 +128,10 @@ const SLOW_BESIDE: u32 = 500;
 const STEPS_MS: [i64; 8] = [-3_600_000, -60_000, -400, -20, 20, 400, 10_000, 3_600_000];
 /// By how much a clock that creeps runs too fast: half its speed to twice.
 const CREEPS_PPM: [i64; 6] = [-500_000, -200_000, -50_000, 50_000, 300_000, 1_000_000];
-/// Of a thousand clocks that go wrong, how many do so while a minority of the voters stands still.
+/// Of a thousand clocks that go wrong, how many are so when their machine starts, and by how much.
+const BOOTS_WRONG: u32 = 200;
+const BOOTS_MS: [i64; 4] = [-3_600_000, 10_000, 60_000, 3_600_000];
+/// Of a thousand others, how many do so while a minority of the voters stands still.
 const UNSEEN: u32 = 400;
 const UNSEEN_NS: (u64, u64) = (10 * SECOND, 25 * SECOND);
 /// How far a clock that nobody broke is off, and how much too fast or too slow it runs.
@@ -392,6 +395,9 @@ impl World {
     /// A clock goes wrong; sometimes another one in the same way, as of two machines that follow the
     /// same wrong source.
     fn break_clock(&mut self, node: NodeId, lasts_ns: u64) {
+        if self.chance(BOOTS_WRONG) {
+            return self.boot_wrong(node, lasts_ns);
+        }
         let is_unseen = self.chance(UNSEEN);
         let wrong = match self.random.u32(0..10) {
             0..2 => Wrong::Frozen,
@@ -409,6 +415,15 @@ impl World {
             let other = self.any();
             self.break_one_clock(other, wrong, lasts_ns);
         }
+    }
+
+    /// A machine starts with a wrong clock, as one whose battery is empty: alone, or with all others
+    /// after the power has failed.
+    fn boot_wrong(&mut self, node: NodeId, lasts_ns: u64) {
+        self.count("started with a wrong clock");
+        let ms = BOOTS_MS[self.random.usize(0..BOOTS_MS.len())];
+        self.break_one_clock(node, Wrong::Stepped { ms }, lasts_ns);
+        if self.random.bool() { self.stop(node, 0) } else { self.restart_all(lasts_ns) }
     }
 
     /// As many voters stand still as a cluster can spare, for so long that the leader does not know

@@ -16,10 +16,10 @@ use epicepoch_sim::run::{Failure, Options, run};
 /// Seeds within which a planted bug must be found, counted from 0: several times what it took.
 const fn seeds(plant: Plant) -> u64 {
     match plant {
+        Plant::JoinAtCompletion => 1_500,
         Plant::Core(Bug::MedianOfKnown | Bug::SnapshotNeverFailed | Bug::UnfitPreferred) => 1_000,
         Plant::Core(Bug::HalfOfJoint | Bug::CreepFollowed) => 800,
         Plant::LateJoin
-        | Plant::JoinAtCompletion
         | Plant::LyingDisk
         | Plant::TermFromLog
         | Plant::Unremembered
