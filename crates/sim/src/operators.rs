@@ -4,7 +4,7 @@
 use epicepoch_core::durable::Record;
 use epicepoch_core::placement::Placement;
 use epicepoch_core::publication::{Published, Role};
-use epicepoch_core::replica::{ADVANCE_AHEAD_NS, HandOver};
+use epicepoch_core::replica::{ADVANCE_AHEAD_NS, HandOver, Placed};
 use epicepoch_core::state::{MembershipChange, MembershipStep, State};
 use epicepoch_wire::bootstrap::{Genesis, Member};
 use epicepoch_wire::raft_message::Configuration;
@@ -134,7 +134,18 @@ impl World {
         let to = stuck.filter(|_| self.random.bool()).or(to);
         if self.at(node).running.is_some() {
             self.count("handover asked");
-            self.with(node, |replica, now| replica.hand_over(now, to, HandOver::Asked));
+            // As operators ask; what they are refused is done all the same, as a node does that ends.
+            let is_lost = self.with(node, |replica, now| {
+                let is_taken = replica.hand_over_asked(now, to).is_ok();
+                if !is_taken {
+                    replica.hand_over(now, to, HandOver::Asked);
+                }
+                is_taken && !replica.is_handing_over()
+            });
+            if is_lost {
+                let what = || format!("node {node} takes a handover and hands over to nobody");
+                self.history.violate(Invariant::Possible, what);
+            }
         }
     }
 
@@ -282,6 +293,24 @@ impl World {
         let published = leader.running().shared.published();
         let best = published.voters.iter().map(|(node, _)| rank(node)).min()?;
         Some(rank(leader.id) == best)
+    }
+
+    /// What a leader says of places that is not so, if anything: every zone that it knows is its
+    /// member's, all prefer the same, and no voter is in a zone that it says to be empty.
+    pub(crate) fn misplaced(&self) -> Option<String> {
+        let leader = self.nodes.iter().find(|node| node.holds_grant())?;
+        let (id, running) = (leader.id, leader.running());
+        let zone = |node: NodeId| self.placement(node).and_then(|placement| placement.zone);
+        let is_wrong = |it: &Placed| !it.agrees || it.zone.is_some() && it.zone != zone(it.node);
+        if let Some(placed) = running.replica.placed().into_iter().find(is_wrong) {
+            return Some(format!("node {id} leads, and says {placed:?}"));
+        }
+        let published = running.shared.published();
+        let is_voters = |empty: &Zone| {
+            published.voters.iter().any(|(voter, _)| zone(voter).as_ref() == Some(empty))
+        };
+        let empty = running.replica.empty_zones().into_iter().find(is_voters)?;
+        Some(format!("node {id} leads, and says that no voter is in {empty}"))
     }
 
     /// A change of members is about to be proposed: its leader, those that are no voters yet and

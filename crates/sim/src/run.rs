@@ -250,7 +250,7 @@ impl World {
             let what = format!("leadership does not come to rest: {since} leaders after the best");
             return Err(Failure::Liveness(what));
         }
-        Ok(())
+        self.misplaced().map_or(Ok(()), |what| Err(Failure::Liveness(what)))
     }
 
     /// What is not well yet, if anything: nobody answers; nobody is fit to; a member has not applied
