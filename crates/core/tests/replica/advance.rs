@@ -1,7 +1,7 @@
 //! An operator moves the epoch: what is asked for is reserved first, what lies below is given up, and
 //! only then it is said to be done (S14).
 
-use epicepoch_core::replica::{ADVANCE_AHEAD_MAX_NS, AdvanceError, Report};
+use epicepoch_core::replica::{ADVANCE_AHEAD_MAX_NS, ADVANCE_AHEAD_NS, AdvanceError, Report};
 use epicepoch_wire::Epoch;
 
 use crate::support::TICK_NS;
@@ -96,6 +96,8 @@ fn a_plan_says_what_an_advance_would_come_to() {
     assert_eq!(plan(&bench, trusted_ns + 5, 5).map(|it| it.ahead_ns), Ok(5));
     let too_far = AdvanceError::TooFarAhead { ahead_ns: 6, allowed_ns: 5 };
     assert_eq!(plan(&bench, trusted_ns + 6, 5), Err(too_far));
+    // Without leave an hour, and never more than 366 days.
+    assert_eq!((ADVANCE_AHEAD_NS, ADVANCE_AHEAD_MAX_NS), (HOUR_NS, 8_784 * HOUR_NS));
     // The last epochs of all, for a clock that is near them.
     bench.now_ns += TICK_NS;
     bench.replica.handle_tick(bench.now_ns, u64::MAX - HOUR_NS).expect("no reason to stop");

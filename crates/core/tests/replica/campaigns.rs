@@ -164,6 +164,13 @@ fn a_turn_is_forgotten_when_there_is_a_leader() {
     bench.persist();
     assert!(!asks(&mut bench, TURN_NS + JITTER_NS));
     assert_eq!(bench.status().leader, Some(NodeId(2)));
+    // Nor is it its turn when that leader has ended another way meanwhile.
+    let mut voter = left_by(2, 3, 3, 5);
+    tell(&mut voter, 2, message(MessageKind::Heartbeat, 2));
+    tell(&mut voter, 1, message(MessageKind::AppendResponse, 3));
+    voter.persist();
+    assert_eq!((voter.status().term.0, voter.status().leader), (3, None));
+    assert!(!asks(&mut voter, TURN_NS + JITTER_NS));
     // Gone once more, it has a turn of its own.
     bench.replica.handle_closed(bench.now_ns, NodeId(2));
     assert!(!asks(&mut bench, TURN_NS));

@@ -266,6 +266,22 @@ fn every_new_address_is_recorded_one_after_the_other() {
 }
 
 #[test]
+fn a_new_address_that_is_not_committed_yet_is_not_proposed_again() {
+    let mut bench = Bench::led(&[1, 2, 3]);
+    let last = bench.status().last.0;
+    let known = member(NodeId(2), StoreId(102));
+    bench.replica.handle_introduction(Member { client_addr: "a:1".to_owned(), ..known });
+    for _ in 0..=ELECTION_TICKS {
+        bench.beats(1, &[2, 3]);
+        bench.persist();
+        assert_eq!(bench.status().last.0, last + 1);
+    }
+    // After an election timeout it counts as lost.
+    bench.beats(1, &[2, 3]);
+    assert_eq!(bench.status().last.0, last + 2);
+}
+
+#[test]
 fn addresses_that_cannot_be_recorded_are_not_published_either() {
     let mut bench = Bench::led(&[1, 2, 3]);
     let before = bench.shared.published().members.clone();

@@ -343,7 +343,19 @@ fn empty_zones_are_told_after_so_many_ticks_by_the_leader() {
     assert_eq!(bench.replica.empty_zones(), []);
     offered(&mut bench, 1, &both);
     assert_eq!(bench.replica.empty_zones(), zones(leaders));
+    // Node 2 is silent: it has said where it is.
+    offered(&mut bench, 2 * ELECTION_TICKS, &both[1..]);
+    assert_eq!(bench.replica.empty_zones(), zones(leaders));
     let term = bench.status().term.0 + 1;
     bench.take(2, &message(MessageKind::Heartbeat, term)).expect("a heartbeat is taken");
+    assert_eq!(bench.replica.empty_zones(), []);
+    // Whoever leads and owns nothing has other troubles.
+    let mut bench = Bench::new(&[1, 2, 3]);
+    bench.replica.place(Placement { zone: Some(zone("b")), leaders: zones(leaders) });
+    bench.elect(&[2, 3]);
+    for _ in 0..=CALM_TICKS {
+        write_slowly(&mut bench, 0, &both);
+    }
+    assert!(bench.is_leader() && bench.shared.published().grant.is_none());
     assert_eq!(bench.replica.empty_zones(), []);
 }

@@ -236,6 +236,12 @@ fn appends_whose_entries_do_not_follow_each_other_are_refused() {
     }
     assert_eq!(bench.take(2, &two), Ok(()));
     assert_eq!(bench.status().last, LogIndex(8));
+    refused(&mut bench, 2, &append(2, (0, 2), 0, 0), MessageError::Impossible);
+    // An empty log has no term of anything, and takes what begins at its beginning.
+    let mut bench = Bench::of(Disk::joining(&genesis(&[2, 3])));
+    refused(&mut bench, 2, &append(2, (5, 0), 1, 0), MessageError::Impossible);
+    assert_eq!(bench.take(2, &append(2, (0, 0), 1, 0)), Ok(()));
+    assert_eq!(bench.status().last, LogIndex(1));
 }
 
 /// What an earlier leader sent comes late: it claims nothing any more.
