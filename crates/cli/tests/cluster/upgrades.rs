@@ -6,15 +6,15 @@
 //! stands in for it otherwise shows that the story holds, and nothing of versions.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use epicepoch_wire::backup::Backup;
 use serde_json::Value;
 
 use crate::clients::Calling;
-use crate::members::{admit, remove, roles};
+use crate::members::{admit, list, remove, roles};
 use crate::support::node::{binary, old_program};
-use crate::support::{Cluster, Node, PATIENCE, Watch, say, wait_until};
+use crate::support::{Cluster, Node, PATIENCE, Watch, holds_for, say, wait_until};
 use crate::transfers::transferred;
 
 /// Keeps the format of the state at the oldest, also where all nodes are of the new version. A version
@@ -24,6 +24,8 @@ const HELD: (&str, &str) = ("FORMAT_MAX", "1");
 const TRANSFERS: usize = 3;
 /// How often leadership is handed to a version: on a busy machine it may move on.
 const TRANSFER_TRIES: usize = 5;
+/// For how long a node is watched that must not serve.
+const NOT_SERVING: Duration = Duration::from_secs(1);
 /// Entries that are applied by all before the next step: reservations of whoever leads then.
 const ENTRIES: u64 = 2;
 
@@ -107,6 +109,37 @@ fn roll(cluster: &mut Cluster, program: &Path) {
     }
 }
 
+/// The format of the state, as the leader holds it.
+fn format(cluster: &Cluster) -> u64 {
+    list(cluster)["format"].as_u64().expect("a format")
+}
+
+/// Starts the old program on the disk of a member, which the format has left behind: it ends, or it is
+/// refused by all others and serves nobody. Neither harms what is on that disk.
+#[track_caller]
+fn assert_turned_away(cluster: &mut Cluster, old: &Path, new: &Path) {
+    let (index, risen) = (follower_of(cluster, new), format(cluster));
+    let node = &mut cluster.nodes[index];
+    assert_eq!(node.terminate().code(), Some(0));
+    node.install(old.to_owned());
+    // What stands in for an old version reads no more than that would.
+    node.set(HELD.0, HELD.1);
+    let before = node.log().len();
+    node.start();
+    wait_until("it is turned away", PATIENCE, || {
+        node.log()[before..].contains("is too old") || !node.is_running()
+    });
+    holds_for("it serves nobody", NOT_SERVING, || !node.is_ready() && !node.serves());
+    node.kill();
+    node.install(new.to_owned());
+    node.unset(HELD.0);
+    node.start();
+    let id = node.id.to_string();
+    assert_equal(cluster);
+    transferred(cluster, &["leader", "transfer", "--to", &id]);
+    assert_eq!((cluster.wait_for_leader(), format(cluster)), (index, risen), "nothing is lost");
+}
+
 /// What an operator with this program is told of the members.
 fn members_told_by(cluster: &Cluster, program: PathBuf) -> String {
     let output = cluster.operator_with(program, &["member", "list"]).output();
@@ -183,6 +216,18 @@ fn two_versions_in_one_cluster_under_load_fail_no_call_and_hold_the_same_after_e
     roll(&mut cluster, &old);
     roll(&mut cluster, &new);
     assert_eq!(roles(&cluster), ["1 voter", "2 voter", "3 voter", "5 voter"]);
+
+    // Nothing holds the format back any more: it rises.
+    let held = format(&cluster);
+    assert_eq!(held.to_string(), HELD.1);
+    for index in 0..cluster.nodes.len() {
+        cluster.nodes[index].unset(HELD.0);
+        replace(&mut cluster, index, &new);
+    }
+    wait_until("the format rises", PATIENCE, || format(&cluster) > held);
+    assert_equal(&mut cluster);
+    assert_turned_away(&mut cluster, &old, &new);
+
     cluster.assert_well();
     watch.wait_for_service_since(Instant::now());
     let operations = calling.finish();
