@@ -225,6 +225,7 @@ impl Replica {
         self.state = state;
         self.applied = (record.index, record.term);
         self.snapshot_to_apply = Some(record.index);
+        self.gate.note_record(self.state.format);
         self.raw.mut_store().install(record.clone());
         self.take_in_configuration();
         self.take_in_settings();
@@ -239,6 +240,7 @@ impl Replica {
         let record = self.record();
         self.raw.mut_store().record_applied(record);
         self.compact_if_due();
+        self.record_if_raised();
     }
 
     /// The state as a record and a snapshot hold it: all of it, but for planted bugs.

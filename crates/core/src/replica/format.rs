@@ -28,10 +28,24 @@ pub(super) struct Gate {
     needed: u32,
     /// The newest format that each peer reads, as it last said.
     named: BTreeMap<NodeId, u32>,
+    /// The format of the newest record that is written, or is to be with the next write.
+    recorded: u32,
     /// Ticks until a raise may be proposed again.
     pause: usize,
     /// The committed entry that cannot be read here, and why. Nothing is applied from it on.
     unreadable: Option<(LogIndex, DecodeError)>,
+}
+
+impl Gate {
+    /// A record of the state in this format is durable, or will be with the next write.
+    pub(super) const fn note_record(&mut self, format: u32) {
+        self.recorded = format;
+    }
+
+    /// Whether no record of that format has been written yet.
+    pub(super) const fn is_record_older(&self, format: u32) -> bool {
+        self.recorded < format
+    }
 }
 
 impl Replica {

@@ -268,6 +268,7 @@ impl Replica {
         replica.shared.promise.raise(Term(replica.raw.raft.term));
         replica.publish_positions();
         replica.note_formats(&restored.entries);
+        replica.gate.note_record(replica.state.format);
         replica.take_in_configuration();
         replica.take_in_settings();
         replica.settle();

@@ -203,9 +203,21 @@ impl Replica {
         }
         let record = log.record().clone();
         self.raw.mut_store().compact(to);
+        self.gate.note_record(self.state.format);
         self.compaction =
             Some(Write { record: Some(record), compact_to: Some(to), ..Write::default() });
         self.reports.push_back(Report::Compacted { to });
+    }
+
+    /// Has the record written with the next write when the format has risen (S15): a version that does
+    /// not read it ends at the record, when it starts, and might pass over what it cannot read in the
+    /// log. A whole cluster that is set back to such a version is refused by nobody else.
+    pub(super) fn record_if_raised(&mut self) {
+        if self.compaction.is_none() && self.gate.is_record_older(self.state.format) {
+            self.gate.note_record(self.state.format);
+            let record = self.raw.store().record().clone();
+            self.compaction = Some(Write { record: Some(record), ..Write::default() });
+        }
     }
 }
 

@@ -72,6 +72,24 @@ fn the_format_is_raised_once_every_member_has_said_that_it_reads_the_next_and_is
 }
 
 #[test]
+fn the_record_on_disk_is_of_the_format_that_was_raised_with_the_next_write() {
+    let mut bench = led(&[1, 2]);
+    says(&mut bench, 2, NEXT);
+    bench.beats(ELECTION_TICKS, &[2]);
+    bench.persist();
+    bench.ack_all(2);
+    assert_eq!(bench.replica.state().format, NEXT);
+    let recorded = |bench: &Bench| State::decode(&bench.durable().record.data).expect("a state");
+    assert_eq!(recorded(&bench).format, FORMATS.oldest, "nothing was written since");
+    let entries = bench.durable().entries.len();
+    while bench.durable().entries.len() == entries {
+        bench.beats(1, &[2]);
+        bench.persist();
+    }
+    assert_eq!(recorded(&bench).format, NEXT, "an older version ends at it");
+}
+
+#[test]
 fn a_member_that_says_less_again_holds_the_format_back() {
     let mut bench = led(&[1, 2]);
     says(&mut bench, 2, NEXT);
