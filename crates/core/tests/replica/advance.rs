@@ -107,6 +107,27 @@ fn a_plan_says_what_an_advance_would_come_to() {
     }
 }
 
+/// What is under way already is waited for: two reservations would be one too many.
+#[test]
+fn an_advance_while_a_reservation_is_under_way_proposes_nothing_more() {
+    let mut bench = Bench::led(&[1, 2, 3]);
+    let last = bench.status().last;
+    while bench.status().last == last {
+        bench.beats(1, &[2, 3]);
+        bench.persist();
+    }
+    let last = bench.status().last;
+    let to = Epoch(range(&bench).1.0 + HOUR_NS / 2);
+    assert_eq!(advance(&mut bench, to, HOUR_NS), Ok(()));
+    assert_eq!(bench.status().last, last);
+    for _ in 0..3 {
+        bench.ack_all(2);
+        bench.beats(1, &[2]);
+    }
+    bench.ack_all(2);
+    assert!(is_told(&bench, to));
+}
+
 #[test]
 fn an_advance_of_a_leader_that_is_deposed_is_never_said_to_be_done() {
     let mut bench = Bench::led(&[1, 2, 3]);

@@ -157,6 +157,77 @@ fn a_leader_without_a_majoritys_clocks_waits_for_so_long_and_says_that_it_is_unp
     assert!(!bench.replica.is_clock_unproved());
 }
 
+/// Everything that is counted of a leadership begins anew with the next one.
+#[test]
+fn a_leader_again_waits_for_other_clocks_again() {
+    let mut bench = Bench::new(&[1, 2, 3]);
+    bench.replica.handle_compared(false);
+    for _ in 0..2 {
+        bench.elect(&[2, 3]);
+        bench.ack_all(2);
+        for _ in 0..5 * ELECTION_TICKS {
+            beat(&mut bench, &[2, 3], true);
+            assert!(bench.shared.published().grant.is_none());
+        }
+        beat(&mut bench, &[2, 3], true);
+        assert!(bench.is_leader() && bench.shared.published().grant.is_some());
+        depose(&mut bench);
+    }
+}
+
+/// Another node has a higher term, and does not lead.
+fn depose(bench: &mut Bench) {
+    let term = bench.status().term.0 + 1;
+    bench.take(2, &message(MessageKind::AppendResponse, term)).expect("an answer is taken");
+    bench.persist();
+    assert!(!bench.is_leader());
+    bench.reports.clear();
+}
+
+/// A reservation that was under way when leadership ended is not waited for.
+#[test]
+fn a_leader_again_reserves_although_its_last_reservation_was_never_committed() {
+    let mut bench = Bench::new(&[1, 2, 3]);
+    bench.elect(&[2, 3]);
+    depose(&mut bench);
+    bench.elect(&[2, 3]);
+    bench.ack_all(2);
+    assert!(bench.shared.published().grant.is_some());
+}
+
+/// Beats that nobody acknowledges, until a reservation is late. Returns how many in a row were.
+fn late(bench: &mut Bench) -> u32 {
+    bench.reports.clear();
+    for _ in 0..200 {
+        bench.beats(1, &[2, 3]);
+        bench.persist();
+        let missed = bench.reports.iter().find_map(|report| match report {
+            Report::ReservationLate { missed } => Some(*missed),
+            _ => None,
+        });
+        if let Some(missed) = missed {
+            return missed;
+        }
+    }
+    panic!("no reservation is late: {:?}", bench.status());
+}
+
+#[test]
+fn late_reservations_are_counted_until_one_is_in_time_or_leadership_ends() {
+    let mut bench = Bench::led(&[1, 2, 3]);
+    assert_eq!((late(&mut bench), late(&mut bench)), (1, 2));
+    // It is done, too late.
+    bench.ack_all(2);
+    assert_eq!(late(&mut bench), 3);
+    bench.ack_all(2);
+    // This one is in time.
+    (0..100).for_each(|_| beat(&mut bench, &[2, 3], true));
+    assert_eq!(late(&mut bench), 1);
+    depose(&mut bench);
+    bench.elect(&[2, 3]);
+    assert_eq!(late(&mut bench), 1, "of another leadership");
+}
+
 #[test]
 fn a_node_takes_part_while_it_hears_its_leader_or_as_leader_a_quorum() {
     let mut bench = Bench::new(&[1, 2, 3]);
