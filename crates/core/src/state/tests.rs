@@ -32,6 +32,35 @@ fn assigned(outcome: &Outcome) -> (u64, u64) {
     }
 }
 
+/// No leader proposes any of these.
+#[test]
+fn a_format_rises_by_one_and_settings_need_room_and_sense() {
+    let mut state = state();
+    let format = state.format;
+    for to in [0, format, format + 2] {
+        assert_eq!(state.apply(Term(1), &Command::Raise(to)), Outcome::Stale);
+    }
+    let set = |max_n: u64| Command::Settings {
+        is_seed: false,
+        nonce: 1,
+        settings: ClusterSettings {
+            epoch_interval_ms: 100,
+            reservation_ms: 1_000,
+            clock_offset_max_ms: 500,
+            max_n,
+            leader_zones: vec![],
+        },
+    };
+    assert!(matches!(state.apply(Term(1), &set(10)), Outcome::Refused(_)), "no room yet");
+    while state.format < FORMAT_OF_SETTINGS {
+        let to = state.format + 1;
+        assert_eq!(state.apply(Term(1), &Command::Raise(to)), Outcome::Raised(to));
+    }
+    assert!(matches!(state.apply(Term(1), &set(0)), Outcome::Refused(_)), "not what it may be");
+    assert_eq!(state.settings, None);
+    assert_eq!(state.apply(Term(1), &set(10)), Outcome::Set);
+}
+
 #[test]
 fn two_equal_proposals_never_own_the_same_range() {
     let mut state = state();
