@@ -52,7 +52,9 @@ fn serve() -> Command {
     let mut command = Command::new("serve").about("Run one node of a cluster").long_about(
         "Run one node of a cluster.\n\nEvery setting is a flag, an environment variable and a \
          key of the file; a flag beats a variable, which beats the file, which beats the default. \
-         An empty variable is a bad value, not an unset one. SIGTERM, \
+         An empty variable is a bad value, not an unset one. EPOCH_INTERVAL_MS, RESERVATION_MS, \
+         CLOCK_OFFSET_MAX_MS, MAX_N and LEADER_ZONES seed the settings of a new cluster; afterwards \
+         \"epicepoch settings\" changes them, on all nodes at once. SIGTERM, \
          SIGINT and SIGHUP finish open requests, hand leadership over and exit with 0; another \
          one, more than a second later, exits at once.",
     );
