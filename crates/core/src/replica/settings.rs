@@ -107,11 +107,12 @@ impl Replica {
             return Err(SettingsError::Busy);
         }
         let command = Command::Settings { nonce, is_seed: false, settings: settings.clone() };
-        let proposed = self.step(|raw| raw.propose(Vec::new(), command.encode()));
-        proposed.map_err(|_| SettingsError::Busy)?;
-        // A single voter may have applied it in this very step.
-        if self.state.settings.as_ref() != Some(settings) {
-            self.settings.pending = Some((term, nonce));
+        // Before the step, which may apply it: that it is applied is known by its nonce, since what is
+        // asked for may be what counts already.
+        self.settings.pending = Some((term, nonce));
+        if self.step(|raw| raw.propose(Vec::new(), command.encode())).is_err() {
+            self.settings.pending = None;
+            return Err(SettingsError::Busy);
         }
         if planted::is(Bug::SettingsAtProposal) {
             self.state.settings = Some(settings.clone());

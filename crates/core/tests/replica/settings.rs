@@ -83,6 +83,21 @@ fn a_change_counts_once_it_is_applied_and_not_when_it_is_proposed() {
 }
 
 #[test]
+fn what_counts_already_is_proposed_like_any_change_and_waits_for_the_one_that_is_under_way() {
+    let mut bench = led(FORMAT_OF_SETTINGS);
+    assert_eq!(change(&mut bench, 7, &told(5_000)), Ok(()));
+    assert_eq!(bench.replica.settings(), Some(&told(2_000)));
+    assert_eq!(change(&mut bench, 8, &told(2_000)), Err(SettingsError::Busy), "it would undo it");
+    bench.ack_all(2);
+    assert_eq!(change(&mut bench, 9, &told(5_000)), Ok(()));
+    assert!(!is_told(&bench, 9, &Outcome::Set), "nobody has acknowledged it");
+    assert_eq!(change(&mut bench, 10, &told(5_000)), Err(SettingsError::Busy));
+    bench.ack_all(2);
+    assert!(is_told(&bench, 9, &Outcome::Set));
+    assert_eq!(change(&mut bench, 11, &told(1_000)), Ok(()));
+}
+
+#[test]
 fn a_ceiling_of_a_longer_window_says_no_more_of_clocks_when_the_window_is_shorter() {
     let mut bench = led(FORMAT_OF_SETTINGS);
     let before_ns = bench.replica.trusted_before_ns();

@@ -157,8 +157,9 @@ impl Operators {
                 return drop(answer.send(document));
             }
             Wish::Set(changes) => match changed_settings(replica, &changes) {
-                Ok(None) => return drop(answer.send(Ok(settings(replica)))),
-                Ok(Some(settings)) => {
+                // Also what counts already: only that it is committed proves that this node leads, and
+                // that no other change comes after it unseen.
+                Ok(settings) => {
                     let nonce = fastrand::u64(1..);
                     let proposed = replica.change_settings(now_ns, nonce, &settings);
                     let what = What::Settings { nonce, is_applied: false };
@@ -320,21 +321,22 @@ fn settings_denied(error: &SettingsError) -> Denied {
     Denied::new(code, error.to_string())
 }
 
-/// The settings of the cluster with these values; `None` where they have them already.
+/// The settings of the cluster with these values.
 fn changed_settings(
     replica: &Replica,
     changes: &[(SettingName, String)],
-) -> Result<Option<ClusterSettings>, Denied> {
+) -> Result<ClusterSettings, Denied> {
+    // Whoever does not lead does not know what counts.
+    if replica.status().role != Role::Leader {
+        return Err(not_leader());
+    }
     let Some(before) = replica.settings() else {
         let format = replica.state().format;
-        let denied = if format < FORMAT_OF_SETTINGS {
-            settings_denied(&SettingsError::Format { format })
+        return Err(settings_denied(&if format < FORMAT_OF_SETTINGS {
+            SettingsError::Format { format }
         } else {
-            settings_denied(&SettingsError::NotServing)
-        };
-        // Whoever does not lead does not know.
-        let leads = replica.status().role == Role::Leader;
-        return Err(if leads { denied } else { not_leader() });
+            SettingsError::NotServing
+        }));
     };
     let mut after = before.clone();
     for (name, text) in changes {
@@ -344,7 +346,7 @@ fn changed_settings(
             Denied::new(ErrorCode::Refused, format!("{name} is {text:?}; allowed is {allowed}"))
         })?;
     }
-    Ok((after != *before).then_some(after))
+    Ok(after)
 }
 
 /// The settings as they count here; `null` before there are any in the state.
@@ -491,3 +493,6 @@ fn waits_for(replica: &Replica) -> Vec<u64> {
 
 const VOTER: &str = "voter";
 const LEARNER: &str = "learner";
+
+#[cfg(test)]
+mod tests;
