@@ -44,9 +44,9 @@ pub(crate) fn command() -> Command {
              epicepoch backup --data-dir /var/lib/epicepoch --reservation-ms 1000 \
              --clock-offset-max-ms 500 --out survivor.backup\n\n\
              The last one reads the directory of a node that is stopped: what is left when the \
-             majority is lost. The directory does not know the settings: without them the longest \
-             that there are count, and after a restore epochs stand still for two and a half \
-             minutes.\n\n\
+             majority is lost. The directory may be older than the last settings: without them the \
+             longest that there may be count, and after a restore epochs stand still for two and a \
+             half minutes. Where the directory knows longer ones than these, its own count.\n\n\
              Exit codes: 0 done; 1 no node answers, the file is there already, or is damaged; 2 wrong \
              usage.",
         )
@@ -149,7 +149,7 @@ fn taken(document: &Value, addr: &str) -> Result<Backup, Failure> {
 }
 
 fn of_directory(matches: &ArgMatches, path: &Path) -> Result<Backup, Failure> {
-    // The directory does not say what the settings were, of this node or another: too long is safe.
+    // The directory may be older than the last settings of its cluster: too long is safe.
     let given =
         |name: &str, bounds: Bounds| matches.get_one::<u64>(name).copied().unwrap_or(bounds.max);
     let reservation_ms = given("reservation-ms", RESERVATION_MS);

@@ -14,8 +14,8 @@
 //!   first members' clocks, which all agree within the bound, the latest is not behind the right
 //!   ones. [`CLOCK_MARGIN_NS`] is for what two right clocks may differ by.
 //!
-//! The window and the bound are the widest that the backup, the node that gave it and the founder
-//! know of.
+//! The window and the bound are the widest that the backup, its state (of all settings that were ever in
+//! it), the node that gave it and the founder know of.
 //!
 //! What this cannot know: a ceiling that a clock accident carried ahead *after* the backup, and
 //! settings that were raised after it. Somebody who knows the greatest timestamp ever given says so
@@ -242,7 +242,8 @@ pub fn genesis(
 }
 
 /// The settings and the clock that a backup names beside the state. Any node may have led, or may
-/// lead after the backup: what counts of the settings is the longest of all nodes.
+/// lead after the backup: what counts of the settings is the longest of all nodes, and of all that were
+/// ever in the state.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
     /// `CLUSTER`.
@@ -255,9 +256,13 @@ pub struct Surroundings {
     pub clock_offset_max_ms: u64,
 }
 
-/// The backup of a state, applied up to `index`.
+/// The backup of a state, applied up to `index`. Its window and bound are the longest that the state ever
+/// had, or what surrounds it has: a range may have been asked for before they were shortened, and
+/// assigned afterwards, and trusted time may be off by the old bound until a majority agrees again.
 #[must_use]
 pub fn backup(state: &State, index: LogIndex, around: Surroundings) -> Backup {
+    let reservation_ms = around.reservation_ms.max(state.reservation_longest_ms);
+    let clock_offset_max_ms = around.clock_offset_max_ms.max(state.clock_offset_widest_ms);
     Backup {
         name: around.name,
         cluster: state.cluster,
@@ -265,8 +270,8 @@ pub fn backup(state: &State, index: LogIndex, around: Surroundings) -> Backup {
         index,
         ceiling: state.ceiling,
         taken_ns: around.wall_ns,
-        reservation_ms: around.reservation_ms,
-        clock_offset_max_ms: around.clock_offset_max_ms,
+        reservation_ms,
+        clock_offset_max_ms,
         removed: state.removed.iter().copied().collect(),
         members: state.members.values().cloned().collect(),
     }

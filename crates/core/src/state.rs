@@ -8,7 +8,7 @@ use epicepoch_wire::bootstrap::{Genesis, MEMBERS_MAX, Member};
 use epicepoch_wire::cursor::{Reader, Writer};
 use epicepoch_wire::hello::{ADDR_LEN_MAX, Formats};
 use epicepoch_wire::raft_message::{Configuration, EntryKind, LogEntry};
-use epicepoch_wire::settings::ClusterSettings;
+use epicepoch_wire::settings::{CLOCK_OFFSET_MAX_MS, ClusterSettings, RESERVATION_MS};
 use epicepoch_wire::{BootId, ClusterId, DecodeError, Epoch, HistoryId, NodeId, StoreId, Term};
 
 use crate::planted::{self, Bug, safety_assert};
@@ -130,6 +130,9 @@ pub struct State {
     /// The longest `RESERVATION_MS` that was ever among them, milliseconds: the ceiling may be that far
     /// ahead of what anybody has trusted (S11).
     pub reservation_longest_ms: u64,
+    /// The widest `CLOCK_OFFSET_MAX_MS` that was ever among them, milliseconds: what is trusted may be
+    /// that far off still, and so may what is reserved (S13).
+    pub clock_offset_widest_ms: u64,
 }
 
 impl State {
@@ -149,6 +152,7 @@ impl State {
             removed: genesis.removed.iter().copied().collect(),
             settings: None,
             reservation_longest_ms: 0,
+            clock_offset_widest_ms: 0,
         }
     }
 
@@ -186,6 +190,8 @@ impl State {
             return Outcome::Refused("settings that may not be");
         }
         self.reservation_longest_ms = self.reservation_longest_ms.max(settings.reservation_ms);
+        let bound_ms = settings.clock_offset_max_ms;
+        self.clock_offset_widest_ms = self.clock_offset_widest_ms.max(bound_ms);
         self.settings = Some(settings.clone());
         Outcome::Set
     }
@@ -330,6 +336,7 @@ impl State {
         }
         if self.format >= FORMAT_OF_SETTINGS {
             out.put_u64(self.reservation_longest_ms);
+            out.put_u64(self.clock_offset_widest_ms);
             out.put_bool(self.settings.is_some());
             if let Some(settings) = &self.settings {
                 settings.encode(&mut out);
@@ -373,12 +380,14 @@ impl State {
         for _ in 0..reader.count("removed", REMOVED_MAX)? {
             removed.insert(NodeId(reader.u64("removed")?));
         }
-        let (mut settings, mut reservation_longest_ms) = (None, 0);
+        let (mut settings, mut reservation_longest_ms, mut clock_offset_widest_ms) = (None, 0, 0);
         if format >= FORMAT_OF_SETTINGS {
             reservation_longest_ms = reader.u64("longest reservation")?;
+            clock_offset_widest_ms = reader.u64("widest clock offset")?;
             if reader.bool("has settings")? {
                 settings = Some(ClusterSettings::read(&mut reader)?);
             }
+            check_settings(settings.as_ref(), reservation_longest_ms, clock_offset_widest_ms)?;
         }
         reader.finish()?;
         Ok(Self {
@@ -391,6 +400,7 @@ impl State {
             removed,
             settings,
             reservation_longest_ms,
+            clock_offset_widest_ms,
         })
     }
 }
@@ -405,6 +415,28 @@ impl State {
 pub const FORMATS: Formats = Formats { oldest: 1, newest: FORMAT_OF_SETTINGS };
 /// The first format with settings in it.
 pub const FORMAT_OF_SETTINGS: u32 = 3;
+
+/// Whether a state may have these settings, and these longest ones: no state comes to others by
+/// applying, and what reckons with them relies on it.
+fn check_settings(
+    settings: Option<&ClusterSettings>,
+    reservation_longest_ms: u64,
+    clock_offset_widest_ms: u64,
+) -> Result<(), DecodeError> {
+    let bad = |field, value| Err(DecodeError::BadValue { field, value });
+    if let Some(name) = settings.and_then(|settings| settings.check().err()) {
+        return bad(name.text(), 0);
+    }
+    let now = settings.map(|now| (now.reservation_ms, now.clock_offset_max_ms));
+    let (reservation_ms, clock_offset_ms) = now.unwrap_or_default();
+    if !(reservation_ms..=*RESERVATION_MS.end()).contains(&reservation_longest_ms) {
+        return bad("longest reservation", reservation_longest_ms);
+    }
+    if !(clock_offset_ms..=*CLOCK_OFFSET_MAX_MS.end()).contains(&clock_offset_widest_ms) {
+        return bad("widest clock offset", clock_offset_widest_ms);
+    }
+    Ok(())
+}
 
 /// Whether a format is read by a node that is told to read none above `newest`.
 fn check_format(field: &'static str, found: u32, newest: u32) -> Result<(), DecodeError> {

@@ -1,13 +1,14 @@
 //! The floor: what it is above of, and every reason for which there is none.
 
 use epicepoch_wire::raft_message::{Configuration, LogEntry};
+use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::{BootId, ClusterId, StoreId, Term};
 use proptest::prelude::*;
 
 use super::*;
 use crate::durable::{HardState, Record};
 use crate::positions::Positions;
-use crate::state::{Owner, WIDTH_MIN_NS};
+use crate::state::{FORMAT_OF_SETTINGS, Outcome, Owner, WIDTH_MIN_NS};
 
 const MS: u64 = 1_000_000;
 const S: u64 = 1_000 * MS;
@@ -95,6 +96,56 @@ fn the_latest_clock_and_the_wider_settings_count() {
     let both = Backup { clock_offset_max_ms: 900, ..newer.clone() };
     assert_eq!(newest(wide.clone(), newer.clone()), both);
     assert_eq!(newest(newer, wide), both);
+}
+
+#[test]
+fn a_window_or_a_bound_that_was_shortened_counts_for_a_restore_as_long_as_it_was() {
+    let set = |reservation_ms, clock_offset_max_ms| {
+        let (epoch_interval_ms, max_n, leader_zones) = (100, 100, vec![]);
+        let settings = ClusterSettings {
+            epoch_interval_ms,
+            reservation_ms,
+            clock_offset_max_ms,
+            max_n,
+            leader_zones,
+        };
+        Command::Settings { nonce: 1, is_seed: false, settings }
+    };
+    let mut changed = State { format: FORMAT_OF_SETTINGS, ..state(TAKEN + S) };
+    for command in [set(1_000, 500), set(7_000, 900), set(1_000, 500)] {
+        assert_eq!(changed.apply(Term(2), &command), Outcome::Set);
+    }
+    // What was asked for by the longer ones, and came to be assigned after the shorter.
+    let asked = TAKEN + 900 * MS + 450 * MS + 7 * S;
+    let longest = |backup: &Backup| (backup.reservation_ms, backup.clock_offset_max_ms);
+    let of_a_running_node = backup(&changed, LogIndex(43), around(TAKEN));
+    assert_eq!(longest(&of_a_running_node), (7_000, 900));
+    let floor = floor(Some(&of_a_running_node), &grounds(TAKEN, &[])).expect("a proof");
+    assert!(floor.0 > asked, "{floor}");
+    // The same of a directory: what its record says, and what its log does.
+    let mut restored = Restored {
+        hard_state: HardState { term: Term(3), vote: NodeId(0), commit: LogIndex(40) },
+        record: Record {
+            index: LogIndex(40),
+            term: Term(2),
+            configuration: Configuration::default(),
+            data: changed.encode(),
+        },
+        entries: vec![],
+        positions: Positions::default(),
+    };
+    let got = backup_of_directory(&restored, around(TAKEN)).expect("a state");
+    assert_eq!(longest(&got), (7_000, 900));
+    let entries = [set(8_000, 500), set(1_000, 950), set(1_000, 500)].map(|it| it.encode());
+    let entries = entries.into_iter().zip(41..);
+    let entries = entries.map(|(data, index)| entry(index, EntryKind::Normal, data, vec![]));
+    restored.entries = entries.collect();
+    let got = backup_of_directory(&restored, around(TAKEN)).expect("a state");
+    assert_eq!(longest(&got), (8_000, 950));
+    // An operator who knows of longer ones says so.
+    let known = Surroundings { reservation_ms: 9_000, ..around(TAKEN) };
+    let got = backup_of_directory(&restored, known).expect("a state");
+    assert_eq!(longest(&got), (9_000, 950));
 }
 
 #[test]

@@ -282,3 +282,37 @@ proptest! {
         prop_assert!(State::decode(&whole[..cut.index(whole.len())]).is_err());
     }
 }
+
+#[test]
+fn a_state_with_settings_that_may_not_be_is_no_state() {
+    let settings = ClusterSettings {
+        epoch_interval_ms: 100,
+        reservation_ms: 1_000,
+        clock_offset_max_ms: 500,
+        max_n: 100,
+        leader_zones: vec![],
+    };
+    let with = |settings: ClusterSettings, reservation_longest_ms, clock_offset_widest_ms| {
+        let (format, settings) = (FORMAT_OF_SETTINGS, Some(settings));
+        let state =
+            State { format, settings, reservation_longest_ms, clock_offset_widest_ms, ..state() };
+        (State::decode(&state.encode()), state)
+    };
+    for (longest_ms, widest_ms) in [(1_000, 500), (60_000, 60_000)] {
+        let (decoded, state) = with(settings.clone(), longest_ms, widest_ms);
+        assert_eq!(decoded, Ok(state));
+    }
+    let bad =
+        |decoded: &Result<State, DecodeError>| matches!(decoded, Err(DecodeError::BadValue { .. }));
+    for (longest_ms, widest_ms) in [(999, 500), (60_001, 500), (u64::MAX, 500), (1_000, 499)] {
+        let (decoded, _) = with(settings.clone(), longest_ms, widest_ms);
+        assert!(bad(&decoded), "{longest_ms} {widest_ms}: {decoded:?}");
+    }
+    for reservation_ms in [0, 199, 60_001, u64::MAX / 1_000] {
+        let wrong = ClusterSettings { reservation_ms, ..settings.clone() };
+        let (decoded, _) = with(wrong, 60_000, 500);
+        assert!(bad(&decoded), "{decoded:?}");
+    }
+    let none = State { format: FORMAT_OF_SETTINGS, reservation_longest_ms: u64::MAX, ..state() };
+    assert!(bad(&State::decode(&none.encode())));
+}

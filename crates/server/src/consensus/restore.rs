@@ -98,8 +98,9 @@ pub enum StoppedError {
     State(#[from] DecodeError),
 }
 
-/// The backup of what the directory of a stopped node holds; the settings are the longest of any node
-/// of its cluster, milliseconds, and the directory does not know them.
+/// The backup of what the directory of a stopped node holds. The settings are the longest of any node of
+/// its cluster, milliseconds: the directory knows only those that came to be in its state, and longer
+/// ones of those count.
 ///
 /// # Errors
 /// When it cannot be read, or a process uses it.
@@ -260,12 +261,13 @@ pub(super) fn document(
     heard: LongestHeard,
     wall_ns: u64,
 ) -> Value {
-    let settings = shared.settings();
+    // What this node was told counts where it led before it knew the settings of the cluster.
+    let told = shared.config.shared();
     let around = Surroundings {
         name: shared.config.cluster_name.clone(),
         wall_ns,
-        reservation_ms: settings.reservation_ms.max(heard.reservation_ms),
-        clock_offset_max_ms: settings.clock_offset_max_ms.max(heard.clock_offset_max_ms),
+        reservation_ms: told.reservation_ms.max(heard.reservation_ms),
+        clock_offset_max_ms: told.clock_offset_max_ms.max(heard.clock_offset_max_ms),
     };
     let backup = restore::backup(replica.state(), replica.applied(), around);
     json!({
