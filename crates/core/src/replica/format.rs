@@ -23,9 +23,10 @@ use crate::state::{Command, check_readable};
 /// What the gate remembers.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
-    /// The highest format of the state or of anything in the log, applied or not. It never goes back in
-    /// a run.
+    /// The highest format of the state or of anything in the log, applied or not.
     needed: u32,
+    /// Whether entries of the log have made way for others since: what was needed for them may be no more.
+    is_overwritten: bool,
     /// The newest format that each peer reads, as it last said.
     named: BTreeMap<NodeId, u32>,
     /// The format of the newest record that is written, or is to be with the next write.
@@ -40,6 +41,17 @@ impl Gate {
     /// A record of the state in this format is durable, or will be with the next write.
     pub(super) const fn note_record(&mut self, format: u32) {
         self.recorded = format;
+    }
+
+    /// What is needed by the state and the log of a node that starts.
+    pub(super) fn begin(&mut self, format: u32, entries: &[LogEntry]) {
+        self.needed = newest_format(entries).max(format);
+        self.recorded = format;
+    }
+
+    /// Entries of the log have made way for others.
+    pub(super) const fn note_overwritten(&mut self) {
+        self.is_overwritten = true;
     }
 
     /// Whether no record of that format has been written yet.
@@ -113,15 +125,26 @@ impl Replica {
 
     /// Takes in the formats of entries that the log holds from now on, before a message can carry them.
     pub(super) fn note_formats(&mut self, entries: &[LogEntry]) {
-        let entries = entries.iter().filter(|entry| entry.kind == EntryKind::Normal);
-        let of = |entry: &LogEntry| Command::decode(&entry.data).map_or(0, |it| it.format());
-        let newest = entries.map(of).max().unwrap_or(0);
-        self.need_format(newest.max(self.state.format));
+        let needed = newest_format(entries).max(self.state.format);
+        if needed > self.gate.needed {
+            self.gate.needed = needed;
+            self.publish();
+        }
     }
 
-    fn need_format(&mut self, format: u32) {
-        if format > self.gate.needed {
-            self.gate.needed = format;
+    /// Forgets what was needed for entries that are not in the log any more: a raise of a leader that
+    /// was deposed before it was committed. Only while no message waits that may hold one of them.
+    pub(super) fn forget_overwritten_formats(&mut self) {
+        if !self.gate.is_overwritten || self.outbox.held() > 0 {
+            return;
+        }
+        self.gate.is_overwritten = false;
+        let applied = self.applied.0;
+        let unapplied: Vec<_> =
+            self.raw.store().iter().filter(|entry| entry.index > applied).collect();
+        let needed = newest_format(&unapplied).max(self.state.format);
+        if needed != self.gate.needed {
+            self.gate.needed = needed;
             self.publish();
         }
     }
@@ -139,4 +162,11 @@ impl Replica {
         let unreadable = self.gate.unreadable;
         unreadable.map_or(Ok(()), |(index, error)| Err(Fatal::Unreadable { index, error }))
     }
+}
+
+/// The newest format of a command among these entries; 0 for none.
+fn newest_format(entries: &[LogEntry]) -> u32 {
+    let entries = entries.iter().filter(|entry| entry.kind == EntryKind::Normal);
+    let of = |entry: &LogEntry| Command::decode(&entry.data).map_or(0, |it| it.format());
+    entries.map(of).max().unwrap_or(0)
 }

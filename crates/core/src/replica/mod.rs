@@ -267,8 +267,8 @@ impl Replica {
         };
         replica.shared.promise.raise(Term(replica.raw.raft.term));
         replica.publish_positions();
-        replica.note_formats(&restored.entries);
-        replica.gate.note_record(replica.state.format);
+        // Published with the members below, and not before.
+        replica.gate.begin(replica.state.format, &restored.entries);
         replica.take_in_configuration();
         replica.take_in_settings();
         replica.settle();
@@ -313,6 +313,7 @@ impl Replica {
         self.now_ns = now_ns;
         self.trusted_ns = trusted_ns;
         self.check_gate()?;
+        self.forget_overwritten_formats();
         if planted::is(Bug::LatePromise) {
             self.shared.promise.raise(Term(self.raw.raft.term));
         }

@@ -169,7 +169,8 @@ impl Replica {
             && snapshot.index > LogIndex(0)
             && (Term(1)..=message.term).contains(&snapshot.term)
             && !contradicts_commit
-            && (snapshot.index <= self.applied.0 || state.ceiling >= self.state.ceiling);
+            && (snapshot.index <= self.applied.0
+                || state.ceiling >= self.state.ceiling && state.format >= self.state.format);
         if is_ours { Ok(()) } else { Err(MessageError::Impossible) }
     }
 }

@@ -4,7 +4,7 @@
 
 use epicepoch_wire::raft_message::MessageKind;
 use epicepoch_wire::{Epoch, LogIndex, Term};
-use raft::{RawNode, StateRole};
+use raft::{RawNode, StateRole, Storage as _};
 
 use super::{Replica, Report};
 use crate::durable::Write;
@@ -137,10 +137,15 @@ impl Replica {
         if !ready.snapshot().is_empty() {
             let record = translate::snapshot(ready.snapshot());
             self.install(&record);
+            self.gate.note_overwritten();
             write.snapshot = Some(record);
         }
         // S15: published before a message can carry them.
         self.note_formats(&write.entries);
+        let last = self.raw.store().last_index().unwrap_or(0);
+        if write.entries.first().is_some_and(|first| first.index.0 <= last) {
+            self.gate.note_overwritten();
+        }
         self.raw.mut_store().append(ready.entries());
         let early = ready.take_messages();
         let late = ready.take_persisted_messages();

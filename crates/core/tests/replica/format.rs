@@ -136,6 +136,51 @@ fn what_a_node_cannot_read_it_neither_takes_nor_acknowledges() {
     assert!(text.contains("of format 2") && text.contains("reads 1 to 1"), "{text}");
 }
 
+#[test]
+fn a_snapshot_of_an_older_format_than_the_state_is_refused() {
+    let mut bench = Bench::reading(Disk::genesis(&genesis(&[1, 2, 3])), NEXT);
+    bench.take(2, &carrying(Command::Raise(NEXT).encode())).expect("it reads that");
+    bench.persist();
+    assert_eq!(bench.replica.state().format, NEXT);
+    let of = |format| {
+        let snapshot = Snapshot {
+            index: LogIndex(9),
+            term: Term(2),
+            configuration: bench.durable().record.configuration.clone(),
+            data: State { format, ..State::new(&genesis(&[1, 2, 3])) }.encode(),
+        };
+        RaftMessage { snapshot: Some(snapshot), ..message(MessageKind::Snapshot, 2) }
+    };
+    let (older, same) = (of(FORMATS.oldest), of(NEXT));
+    assert_eq!(bench.take(2, &older), Err(MessageError::Impossible));
+    assert_eq!(bench.take(2, &same), Ok(()));
+    assert_eq!(bench.status().applied, LogIndex(9));
+}
+
+#[test]
+fn a_raise_that_was_overwritten_keeps_nobody_away() {
+    let mut bench = Bench::reading(Disk::genesis(&genesis(&[1, 2, 3])), NEXT);
+    let mut raise = carrying(Command::Raise(NEXT).encode());
+    raise.commit = LogIndex(1);
+    bench.take(2, &raise).expect("it reads that");
+    bench.persist();
+    bench.tick();
+    let published = |bench: &Bench| bench.shared.published().format;
+    assert_eq!((published(&bench), bench.replica.state().format), (NEXT, FORMATS.oldest));
+    bench.take(3, &append(3, (1, 1), 1, 1)).expect("of a later leader");
+    assert_eq!(published(&bench), NEXT, "what is under way may hold it yet");
+    bench.persist();
+    bench.tick();
+    assert_eq!(published(&bench), FORMATS.oldest);
+    // One that is overwritten by itself is still there.
+    let mut again = append(4, (1, 1), 1, 1);
+    again.entries[0].data = Command::Raise(NEXT).encode();
+    bench.take(2, &again).expect("of a later leader");
+    bench.persist();
+    bench.tick();
+    assert_eq!((published(&bench), bench.replica.format_needed()), (NEXT, NEXT));
+}
+
 /// As an older version that is started on the directory of a newer one.
 #[test]
 fn a_committed_entry_that_cannot_be_read_stops_the_node_and_nothing_is_lost() {
