@@ -67,10 +67,14 @@ fn the_format_waits_for_the_last_node_and_then_refuses_an_older_one() {
     let words =
         format!("reads formats up to 1, and the state that node 1 holds is of format {newest}");
     wait_until("it is told", PATIENCE, || cluster.nodes[new].log().contains(&words));
+    // Nor is it admitted: it would be refused ever after, and hold the next format back.
+    let name = format!("4={}", cluster.nodes[new].raft_addr());
+    let words = format!("does not read format {newest}");
+    cluster.assert_refused(&["member", "add", &name], &[&words, "FORMAT_MAX"]);
+    assert_eq!(list(&cluster)["members"].as_array().map(Vec::len), Some(3));
     cluster.nodes[new].terminate();
     cluster.nodes[new].unset("FORMAT_MAX");
     cluster.nodes[new].start();
-    let name = format!("4={}", cluster.nodes[new].raft_addr());
     cluster.order(&["member", "add", &name]);
     cluster.order(&["member", "promote", "4", "--wait", "--timeout", "20s"]);
     cluster.assert_well();

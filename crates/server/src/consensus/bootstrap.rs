@@ -15,7 +15,7 @@ use epicepoch_core::replica::RestoreError;
 use epicepoch_core::state::State;
 use epicepoch_wire::bootstrap::{Empty, Genesis, Member};
 use epicepoch_wire::frame::{FrameKind, write_frame};
-use epicepoch_wire::hello::{LinkKind, Refusal, RefusalCode};
+use epicepoch_wire::hello::{Formats, Hello, LinkKind, Refusal, RefusalCode};
 use epicepoch_wire::raft_message::Configuration;
 use epicepoch_wire::{ClusterId, LogIndex, NodeId, Term};
 use tokio::net::{TcpListener, TcpStream};
@@ -74,7 +74,9 @@ async fn join(shared: &NodeShared) -> Result<Record, ConsensusError> {
         let mut waiting_for = Vec::new();
         for addr in &shared.config.join {
             let anybody = NodeId(0);
-            let why = match timeout(CONNECT_TIMEOUT, ask(shared, anybody, addr)).await {
+            let why = match timeout(CONNECT_TIMEOUT, ask(shared, anybody, addr, shared.formats()))
+                .await
+            {
                 Ok(Ok(Found::Admitted(record))) => return adopt(shared, addr, record),
                 Ok(Ok(Found::Refused { by, refusal })) if refusal.code.is_final() => {
                     return Err(ConsensusError::Refused { by, refusal });
@@ -115,7 +117,7 @@ async fn find(shared: &Arc<NodeShared>, restore: &Restore) -> Result<Record, Con
         let mut waiting_for = Vec::new();
         for (node, addr) in &peers {
             let asked = Instant::now();
-            match timeout(CONNECT_TIMEOUT, ask(shared, **node, addr)).await {
+            match timeout(CONNECT_TIMEOUT, ask(shared, **node, addr, shared.formats())).await {
                 Ok(Ok(Found::Admitted(record))) => return adopt(shared, addr, record),
                 Ok(Ok(Found::Empty(answer))) => {
                     let (node, took, at) = (**node, asked.elapsed(), Instant::now());
@@ -215,10 +217,16 @@ pub(crate) enum Found {
     Refused { by: NodeId, refusal: Refusal },
 }
 
-/// Asks the node at `addr` what it is; 0 stands for whoever is there.
-pub(crate) async fn ask(shared: &NodeShared, node: NodeId, addr: &str) -> Result<Found, String> {
+/// Asks the node at `addr` what it is; 0 stands for whoever is there. One that reads none of `formats`
+/// refuses.
+pub(crate) async fn ask(
+    shared: &NodeShared,
+    node: NodeId,
+    addr: &str,
+    formats: Formats,
+) -> Result<Found, String> {
     let stream = peers::connect(shared, addr, node).await.map_err(|error| error.to_string())?;
-    ask_over(shared, node, stream).await
+    ask_over(shared, node, stream, formats).await
 }
 
 /// Asks who is at the other end of `stream` what it is; 0 stands for whoever is there.
@@ -226,9 +234,10 @@ pub(super) async fn ask_over(
     shared: &NodeShared,
     node: NodeId,
     mut stream: PeerStream,
+    formats: Formats,
 ) -> Result<Found, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
-    let hello = shared.hello(LinkKind::Bootstrap, node);
+    let hello = Hello { formats, ..shared.hello(LinkKind::Bootstrap, node) };
     let mut frames = Vec::new();
     write_frame(&mut frames, FrameKind::Hello, ClusterId(0), shared.identity.node, |out| {
         hello.encode(out);

@@ -122,7 +122,8 @@ async fn ask_again(shared: &NodeShared, addr: &str) -> Heard {
         (asks, away_since) = (asks + 1, None);
         let asked = async {
             let stream = peers::begin(shared, stream, NodeId(0)).await;
-            ask_over(shared, NodeId(0), stream.map_err(|error| error.to_string())?).await
+            let stream = stream.map_err(|error| error.to_string())?;
+            ask_over(shared, NodeId(0), stream, shared.formats()).await
         };
         let why = match timeout(ANSWER_TIMEOUT, asked).await {
             Ok(Ok(found)) => return heard_of(found),

@@ -10,6 +10,7 @@ use epicepoch_core::replica::{ADVANCE_AHEAD_MAX_NS, ADVANCE_AHEAD_NS};
 use epicepoch_core::state::MembershipStep;
 use epicepoch_core::state::is_recordable;
 use epicepoch_wire::bootstrap::Member;
+use epicepoch_wire::hello::{Formats, RefusalCode};
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::settings::SettingName;
 use epicepoch_wire::{Epoch, NodeId};
@@ -185,14 +186,17 @@ async fn introduced(
     let start = format!(
         "start it first, with an empty DATA_DIR, NODE_ID={node}, RAFT_ADDR={raft_addr} and JOIN={own}"
     );
-    let mut found = timeout(ASK_TIMEOUT, ask(shared, node, &raft_addr)).await;
+    // It refuses who asks for more than it can read: so it is not admitted to be refused ever after.
+    let formats = Formats { oldest: published.format, ..shared.formats() };
+    let asked = || timeout(ASK_TIMEOUT, ask(shared, node, &raft_addr, formats));
+    let mut found = asked().await;
     // It may have been started a moment ago.
     for _ in 1..ASKS_MAX {
         if !matches!(found, Ok(Err(_))) {
             break;
         }
         sleep(ASK_PAUSE).await;
-        found = timeout(ASK_TIMEOUT, ask(shared, node, &raft_addr)).await;
+        found = asked().await;
     }
     match found {
         Ok(Ok(Found::Empty(empty))) if empty.bootstrapping => refused(format!(
@@ -208,6 +212,14 @@ async fn introduced(
         Ok(Ok(Found::Admitted(_))) => refused(format!(
             "node {node} at {raft_addr} belongs to a cluster already: a new member needs an empty DATA_DIR"
         )),
+        Ok(Ok(Found::Refused { refusal, .. })) if refusal.code == RefusalCode::Format => {
+            refused(format!(
+                "node {node} at {raft_addr} does not read format {}, which the replicated state of this \
+                 cluster is of: start a version that reads it there, without a lower FORMAT_MAX, and give \
+                 the order again",
+                published.format
+            ))
+        }
         Ok(Ok(Found::Refused { refusal, .. })) => {
             refused(format!("node {node} at {raft_addr} refuses: {refusal}; {start}"))
         }
