@@ -68,7 +68,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         let changes = changes.map_err(Failure::usage)?;
         let parameters: Vec<_> =
             changes.into_iter().map(|(name, value)| (name.text(), Some(value))).collect();
-        Order::change(PATH_ADMIN_SET, &parameters)
+        Order::change(PATH_ADMIN_SET, &parameters).shown_by("epicepoch settings list")
     };
     let document = order.give(matches, environment)?;
     operator::print(matches, &document, table)?;

@@ -35,12 +35,14 @@ pub(crate) struct Order {
     target: String,
     /// Whether to wait, until the deadline, for a member that is not caught up.
     waits_for_member: bool,
+    /// The command that shows whether it was done.
+    shown_by: &'static str,
 }
 
 impl Order {
     /// Asks, and changes nothing.
     pub(crate) fn look(path: &str) -> Self {
-        Self { method: "GET", target: path.to_owned(), waits_for_member: false }
+        Self { method: "GET", ..Self::change(path, &[]) }
     }
 
     /// Asks with parameters, and changes nothing.
@@ -54,7 +56,13 @@ impl Order {
         let query: Vec<_> = given.map(|(name, value)| format!("{name}={value}")).collect();
         let query = query.join("&");
         let target = if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") };
-        Self { method: "POST", target, waits_for_member: false }
+        let shown_by = "epicepoch member list";
+        Self { method: "POST", target, waits_for_member: false, shown_by }
+    }
+
+    /// Whether it was done is shown by this command, and not by `epicepoch member list`.
+    pub(crate) fn shown_by(self, command: &'static str) -> Self {
+        Self { shown_by: command, ..self }
     }
 
     /// Waits for a member that is not caught up.
@@ -170,7 +178,8 @@ impl Order {
         receive(&mut stream, deadline).map_err(|error| match self.method {
             "GET" => passing(error),
             _ => Setback::Final(anyhow!(
-                "{addr}: {error}; whether it was done is not known, look with: epicepoch member list"
+                "{addr}: {error}; whether it was done is not known, look with: {}",
+                self.shown_by
             )),
         })
     }
@@ -274,4 +283,33 @@ pub(crate) fn print(
         write!(out, "{text}")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn an_order_that_breaks_off_names_what_shows_whether_it_was_done() {
+        let shown = |order: Order| {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+            let addr = listener.local_addr().expect("an address").to_string();
+            let node = thread::spawn(move || {
+                let (mut stream, _) = listener.accept().expect("a connection");
+                stream.read(&mut [0; 1024]).expect("an order")
+            });
+            let deadline = Instant::now() + Duration::from_secs(30);
+            let asked = order.ask(&Dialer::new(None, Alpn::Http1), &addr, deadline);
+            assert!(node.join().expect("no panic") > 0);
+            asked.expect_err("no answer").into_text()
+        };
+        let said = shown(Order::change("/change", &[]));
+        assert!(said.ends_with("is not known, look with: epicepoch member list"), "{said}");
+        let said = shown(Order::change("/change", &[]).shown_by("epicepoch settings list"));
+        assert!(said.ends_with("is not known, look with: epicepoch settings list"), "{said}");
+        // What changes nothing may be asked again.
+        assert!(!shown(Order::look("/look")).contains("not known"));
+    }
 }

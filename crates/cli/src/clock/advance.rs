@@ -63,7 +63,7 @@ pub(super) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         [("to", Some(to.0.to_string())), ("ahead_max_ms", Some(allowed_ms.to_string()))];
     let is_done = matches.get_flag("yes");
     let order = if is_done {
-        Order::change(PATH_ADMIN_ADVANCE, &parameters)
+        Order::change(PATH_ADMIN_ADVANCE, &parameters).shown_by("epicepoch clock")
     } else {
         Order::look_with(PATH_ADMIN_ADVANCE_PLAN, &parameters)
     };
