@@ -6,7 +6,10 @@ use std::fmt;
 
 use crate::cursor::{DecodeError, Reader, Writer};
 
-/// Longest name of a zone, bytes: with the rest it fits into the context of a message.
+/// Longest name of a zone, bytes: with the rest it fits into the context of a message. With what a name
+/// may be ([`Zone::new`]) it is part of format 3 of the replicated state, whose settings hold zones
+/// ([`ClusterSettings::read`](crate::settings::ClusterSettings::read)): another length, or other letters,
+/// are another format.
 pub const ZONE_LEN_MAX: usize = 32;
 /// What the first byte says. A later version may say more behind what is known here.
 const VERSION: u8 = 1;
