@@ -21,10 +21,12 @@ pub(crate) fn command() -> Command {
         .about("Show the settings of the cluster")
         .after_help("Example:\n  epicepoch settings list --addr n1:8080,n2:8080,n3:8080");
     let set = Command::new("set")
-        .about("Change settings of the cluster, on all nodes at once")
+        .about("Change settings of the cluster, for all nodes and without a restart")
         .long_about(
-            "Change settings of the cluster, on all nodes at once and without a restart. It is done \
-             when the command returns with 0, or nothing has changed. Several are changed together.",
+            "Change settings of the cluster, for all nodes and without a restart. When the command \
+             returns with 0 the leader goes by them and a majority has them on disk; the others go by \
+             them with the next message of the leader, a heartbeat later at most, or when they are \
+             there again. When it is refused nothing has changed. Several are changed together.",
         )
         .after_help(
             "Examples:\n  epicepoch settings set RESERVATION_MS=2000\n  \

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Buf as _;
 use epicepoch_wire::http::{ErrorCode, HEADER_REQUEST_ID, REQUEST_ID_LEN_MAX};
+use epicepoch_wire::settings::MAX_N;
 use http::header::{ALT_SVC, HOST, HeaderName, HeaderValue};
 use http::{Method, Request, StatusCode, Version};
 use http_body::Body as HttpBody;
@@ -175,7 +176,9 @@ impl NodeService {
     }
 
     fn wait_for_timestamps(&self, view: &View, query: Option<&str>) -> Step {
-        let max_n = self.sequencer.shared.max_n();
+        // A change of MAX_N is here a heartbeat later than where the leader has applied it: who does not
+        // lead says who does, and refuses only what no cluster would give.
+        let max_n = if view.is_leading() { self.sequencer.shared.max_n() } else { *MAX_N.end() };
         let ask = match Ask::parse(query, max_n) {
             Ok(ask) => ask,
             Err(BadQuery { code, mut text }) => {
