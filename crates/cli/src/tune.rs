@@ -1,5 +1,5 @@
 //! `epicepoch tune`: how far the nodes are from each other, as they measure it themselves, and which
-//! election settings that calls for. It changes nothing.
+//! settings that calls for: of the nodes, and of the cluster. It changes nothing.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{ArgMatches, Command};
-use epicepoch_server::config::{Timing, is_too_tight};
+use epicepoch_server::config::{
+    RESERVATION_ELECTIONS_MIN, Timing, default_reservation, is_too_tight,
+};
 use serde_json::{Value, json};
 
 use crate::clock::{self, Row};
@@ -18,21 +20,24 @@ use crate::sources::Environment;
 
 pub(crate) fn command() -> Command {
     Command::new("tune")
-        .about("Show the round trips between nodes, and the election settings that they call for")
+        .about("Show the round trips between nodes, and the settings that they call for")
         .long_about(
-            "Show the round trips between nodes, as they measure them themselves, and the election \
-             settings that they call for.\n\n  \
+            "Show the round trips between nodes, as they measure them themselves, and the settings \
+             that they call for.\n\n  \
              USUAL    nine of ten of the last 64 questions, of 13 seconds, took no longer\n  \
              LONGEST  the longest of them\n\n\
              An election is two round trips, and has to fit into a quarter of ELECTION_TIMEOUT_MS, \
              which is one voter's turn: ten of the longest usual round trip are advised, and never \
-             less than the default; eight are the least.",
+             less than the default; eight are the least.\n\n\
+             RESERVATION_MS and CLOCK_OFFSET_MAX_MS are settings of the cluster: what it calls for of \
+             them is a command, to be given before the nodes are restarted with the others.",
         )
         .after_help(
             "Example:\n  epicepoch tune --addr n1:8080,n2:8080,n3:8080\n\n\
              With OPS_ADDR give that of every node.\n\n\
-             Exit codes: 0 the settings suit the links; 1 they are too tight, a node does not \
-             answer, or a way was not measured lately; 2 wrong usage.",
+             Exit codes: 0 the settings suit the links; 1 they are too tight, RESERVATION_MS is \
+             too short for them, a node does not answer, or a way was not measured lately; 2 wrong \
+             usage.",
         )
         .args(client_arguments())
         .arg(json_switch())
@@ -54,7 +59,7 @@ struct Link {
     max_ms: f64,
 }
 
-/// What a node was started with, ms.
+/// What counts at a node, ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Present {
     election: u64,
@@ -76,8 +81,20 @@ struct Said {
 /// What is advised where a present setting is too small, ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Raised {
+    reservation: Option<u64>,
     request_timeout: Option<u64>,
     clock_offset_max: Option<u64>,
+}
+
+impl Raised {
+    /// The command that raises what is the cluster's.
+    fn command(&self) -> Option<String> {
+        let named =
+            [("RESERVATION_MS", self.reservation), ("CLOCK_OFFSET_MAX_MS", self.clock_offset_max)];
+        let changes: String =
+            named.into_iter().filter_map(|(name, ms)| Some(format!(" {name}={}", ms?))).collect();
+        (!changes.is_empty()).then(|| format!("epicepoch settings set{changes}"))
+    }
 }
 
 #[derive(Debug)]
@@ -131,20 +148,34 @@ impl Report {
         known.is_some_and(|(longest, election)| is_too_tight(election, longest))
     }
 
+    /// Whether the cluster's window is too short for the election timeout of a node.
+    fn is_window_short(&self) -> bool {
+        let least = |it: &Present| RESERVATION_ELECTIONS_MIN * it.election;
+        self.present.values().any(|it| it.reservation < least(it))
+    }
+
     fn is_well(&self) -> bool {
-        self.silent.is_empty() && self.unmeasured.is_empty() && !self.is_tight()
+        let is_measured = self.silent.is_empty() && self.unmeasured.is_empty();
+        is_measured && !self.is_tight() && !self.is_window_short()
     }
 
     /// What other settings have to be more than, where they are not.
     fn raised(&self, advised: Duration) -> Raised {
         let election = advised.as_millis() as u64;
+        // A node may have a longer one than is advised, and the window has to suit all.
+        let elections = self.present.values().map(|it| it.election);
+        let slowest = elections.fold(election, u64::max);
+        let window = default_reservation(Duration::from_millis(slowest));
+        let least = RESERVATION_ELECTIONS_MIN * slowest;
         let longest = self.links.iter().map(|it| it.max_ms).max_by(f64::total_cmp).unwrap_or(0.0);
         let is_too_small = |present: Option<u64>, least: u64| present.is_some_and(|it| it <= least);
         let needed = |least: u64, of: fn(&Present) -> Option<u64>| {
             let more = (least + 1).next_multiple_of(STEP_MS);
             self.present.values().any(|it| is_too_small(of(it), least)).then_some(more)
         };
+        let is_short = self.present.values().any(|it| it.reservation < least);
         Raised {
+            reservation: is_short.then_some(window.as_millis() as u64),
             request_timeout: needed(2 * election, |it| it.request_timeout),
             clock_offset_max: needed(longest.max(0.0).ceil() as u64, |it| it.clock_offset_max),
         }
@@ -175,6 +206,7 @@ impl Report {
                     "reservationMs": ms(it.reservation),
                     "requestTimeoutMs": raised.request_timeout,
                     "clockOffsetMaxMs": raised.clock_offset_max,
+                    "clusterCommand": raised.command(),
                 })
             }),
         })
@@ -205,22 +237,15 @@ impl Report {
             return text;
         };
         let raised = self.raised(advised.election_timeout);
-        let advised = Present {
-            election: advised.election_timeout.as_millis() as u64,
-            heartbeat: advised.heartbeat.as_millis() as u64,
-            reservation: advised.reservation.as_millis() as u64,
-            request_timeout: None,
-            clock_offset_max: None,
+        let election = advised.election_timeout.as_millis() as u64;
+        let of_node = |election: u64, heartbeat: u64| {
+            format!("ELECTION_TIMEOUT_MS={election} HEARTBEAT_MS={heartbeat}")
         };
-        let of = |it: &Present| {
-            format!(
-                "ELECTION_TIMEOUT_MS={} HEARTBEAT_MS={} RESERVATION_MS={}",
-                it.election, it.heartbeat, it.reservation
-            )
-        };
-        let _infallible = writeln!(text, "advised     {}", of(&advised));
-        for (node, present) in &self.present {
-            let _infallible = writeln!(text, "node {node:<6} {}", of(present));
+        let heartbeat = advised.heartbeat.as_millis() as u64;
+        let _infallible = writeln!(text, "advised     {}", of_node(election, heartbeat));
+        for (node, it) in &self.present {
+            let (own, shared) = (of_node(it.election, it.heartbeat), it.reservation);
+            let _infallible = writeln!(text, "node {node:<6} {own} RESERVATION_MS={shared}");
         }
         if let Some(ms) = raised.request_timeout {
             let why = "more than two election timeouts, or requests are refused during an election";
@@ -230,13 +255,29 @@ impl Report {
             let why = "more than the longest round trip, or clocks are not known";
             let _infallible = writeln!(text, "advised     CLOCK_OFFSET_MAX_MS={ms}: {why}");
         }
+        if let Some(ms) = raised.reservation {
+            let why = "four election timeouts at least, of each node";
+            let _infallible = writeln!(text, "advised     RESERVATION_MS={ms}: {why}");
+        }
+        if let Some(command) = raised.command() {
+            let _infallible = writeln!(
+                text,
+                "first give  {command}\n\
+                 for these are the cluster's, and what a node is told of them counts for nothing: take \
+                 them away on all nodes"
+            );
+        }
         text += if self.is_tight() {
             "TOO TIGHT: an election does not fit into its turn; set what is advised, on all nodes\n"
+        } else if self.is_window_short() {
+            "TOO SHORT: RESERVATION_MS is below four ELECTION_TIMEOUT_MS; give the command above\n"
         } else if !self.is_well() {
             "not all was measured: ask again when all nodes have run for some seconds\n"
-        } else if raised != Raised::default() {
+        } else if raised.request_timeout.is_some() {
             "the election settings suit; set what else is advised, on all nodes\n"
-        } else if self.present.values().any(|it| it.election < advised.election) {
+        } else if raised != Raised::default() {
+            "the election settings suit; give the command above\n"
+        } else if self.present.values().any(|it| it.election < election) {
             "they suit, with little to spare\n"
         } else {
             "they suit\n"
@@ -306,7 +347,7 @@ FROM TO         USUAL     LONGEST
 1    2        0.25 ms     0.50 ms
 2    1        0.30 ms     0.60 ms
 the longest usual round trip is 0.30 ms: as in one place, or zones close by
-advised     ELECTION_TIMEOUT_MS=200 HEARTBEAT_MS=40 RESERVATION_MS=1000
+advised     ELECTION_TIMEOUT_MS=200 HEARTBEAT_MS=40
 node 1      ELECTION_TIMEOUT_MS=200 HEARTBEAT_MS=40 RESERVATION_MS=1000
 node 2      ELECTION_TIMEOUT_MS=200 HEARTBEAT_MS=40 RESERVATION_MS=1000
 they suit
@@ -323,8 +364,23 @@ they suit
         assert!(text.contains("advised     ELECTION_TIMEOUT_MS=750 HEARTBEAT_MS=150"), "{text}");
         assert!(text.contains("TOO TIGHT") && text.contains("between regions"), "{text}");
         assert_eq!(report.document()["advised"]["reservationMs"], 3_750);
+        // The window is the cluster's: nothing that a node is told changes it.
+        let command = "epicepoch settings set RESERVATION_MS=3750";
+        assert!(text.contains(&format!("first give  {command}\n")), "{text}");
+        assert!(!text.contains("HEARTBEAT_MS=150 RESERVATION_MS"), "{text}");
+        assert_eq!(report.document()["advised"]["clusterCommand"], command);
         let report = Report::of(&[row(1, 200, &[(2, 22.0)])]);
         assert!(report.is_well() && report.text().ends_with("with little to spare\n"));
+    }
+
+    /// As after a restart with longer election timeouts, and without the command.
+    #[test]
+    fn a_window_that_is_too_short_for_a_node_is_told_whatever_the_links_are() {
+        let report = Report::of(&[row(1, 1_800, &[(2, 0.25)]), row(2, 200, &[(1, 0.25)])]);
+        let text = report.text();
+        assert!(!report.is_well() && text.contains("TOO SHORT: RESERVATION_MS"), "{text}");
+        assert!(text.contains("epicepoch settings set RESERVATION_MS=9000\n"), "{text}");
+        assert!(Report::of(&[row(1, 250, &[(2, 0.25)])]).is_well());
     }
 
     #[test]
@@ -369,6 +425,7 @@ they suit
         let with = |request: u64, offset: u64| {
             let mut row = row(1, 800, &[(2, 80.0)]);
             let said = row.clock.as_mut().expect("said");
+            said["reservationMs"] = json!(4_000);
             said["requestTimeoutMs"] = json!(request);
             said["clockOffsetMaxMs"] = json!(offset);
             Report::of(&[row])
@@ -377,6 +434,7 @@ they suit
         let text = report.text();
         assert!(report.is_well() && text.contains("advised     REQUEST_TIMEOUT_MS=1650: "));
         assert!(text.contains("advised     CLOCK_OFFSET_MAX_MS=200: "), "{text}");
+        assert!(text.contains("epicepoch settings set CLOCK_OFFSET_MAX_MS=200\n"), "{text}");
         assert!(text.ends_with("set what else is advised, on all nodes\n"), "{text}");
         assert_eq!(report.document()["advised"]["clockOffsetMaxMs"], 200);
         let report = with(1_601, 161);

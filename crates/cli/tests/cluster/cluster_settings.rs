@@ -6,6 +6,11 @@ use std::time::Instant;
 use crate::clients::Calling;
 use crate::support::{Cluster, Node, PATIENCE, Watch, wait_until};
 
+/// What a follower answers that is asked for so many timestamps.
+fn refuses_with(node: &Node, count: u64) -> Option<u16> {
+    node.ask(&format!("/timestamp?n={count}")).map(|answer| answer.status)
+}
+
 fn shows(cluster: &Cluster, line: &str) -> bool {
     let output = cluster.operate(&["settings", "list"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -34,6 +39,9 @@ fn settings_are_seeded_once_changed_by_command_and_stronger_than_what_a_node_is_
     }
     // It is done when the command says so, without a restart.
     assert!(gives(&cluster.nodes[leader], 300) && !gives(&cluster.nodes[leader], 301));
+    // Who does not lead judges no count by what may have changed where another leads.
+    let follower = &cluster.nodes[cluster.others(leader)[0]];
+    assert_eq!([301, 0].map(|count| refuses_with(follower, count)), [Some(409), Some(400)]);
     // What may not be is refused in words, and changes nothing.
     cluster.assert_refused(&["settings", "set", "MAX_N=0"], &["MAX_N is \"0\"", "from 1 to"]);
     cluster.assert_refused(
@@ -65,6 +73,33 @@ fn settings_are_seeded_once_changed_by_command_and_stronger_than_what_a_node_is_
     watch.wait_for_service_since(Instant::now());
     let operations = calling.finish();
     watch.finish_with(&operations);
+}
+
+/// As after a rolling restart with longer election timeouts and nothing else.
+#[test]
+fn a_window_that_is_too_short_for_the_election_timeouts_is_told_and_blocks_no_other_setting() {
+    let mut cluster = Cluster::start();
+    wait_until("they are seeded", PATIENCE, || shows(&cluster, "RESERVATION_MS=1000"));
+    cluster.kill_all();
+    for node in &mut cluster.nodes {
+        node.set("ELECTION_TIMEOUT_MS", 600);
+    }
+    cluster.start_all();
+    cluster.wait_until_ready();
+    // The default of these nodes, so no word of another setting.
+    for node in &cluster.nodes {
+        let log = node.log();
+        assert!(log.contains("is below four ELECTION_TIMEOUT_MS of this node"), "{log}");
+        assert!(log.contains("epicepoch settings set RESERVATION_MS=3000"), "{log}");
+    }
+    let said = String::from_utf8(cluster.operate(&["tune"]).stdout).expect("UTF-8");
+    assert!(said.contains("epicepoch settings set RESERVATION_MS=3000"), "{said}");
+    cluster.order(&["settings", "set", "MAX_N=300"]);
+    let less = ["settings", "set", "RESERVATION_MS=1001"];
+    cluster.assert_refused(&less, &["RESERVATION_MS would be 1001", "at least 2400"]);
+    cluster.order(&["settings", "set", "RESERVATION_MS=3000"]);
+    assert!(shows(&cluster, "MAX_N=300") && shows(&cluster, "RESERVATION_MS=3000"));
+    cluster.assert_well();
 }
 
 #[test]

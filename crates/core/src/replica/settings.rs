@@ -27,7 +27,7 @@ pub(super) struct Settings {
 }
 
 /// Why settings are not changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SettingsError {
     /// Ask the leader.
@@ -49,9 +49,15 @@ pub enum SettingsError {
         format: u32,
     },
     /// Correct the value.
-    #[error("{0} may not be that")]
-    NotAllowed(SettingName),
-    /// Ask for more.
+    #[error("{name} would be {value:?}; allowed is {}", .name.allowed())]
+    NotAllowed {
+        /// The setting.
+        name: SettingName,
+        /// What was asked for.
+        value: String,
+    },
+    /// Ask for more. It is said of a change of `RESERVATION_MS` only: one that was too short before,
+    /// because an election timeout has grown since, keeps no other setting from being changed.
     #[error(
         "RESERVATION_MS would be {reservation_ms} with ELECTION_TIMEOUT_MS {election_ms}; allowed is at \
          least {}", 4 * election_ms
@@ -91,10 +97,14 @@ impl Replica {
         if self.raw.raft.state != StateRole::Leader {
             return Err(SettingsError::NotLeader);
         }
-        settings.check().map_err(SettingsError::NotAllowed)?;
+        settings.check().map_err(|name| {
+            let value = settings.text(name);
+            SettingsError::NotAllowed { name, value }
+        })?;
         let election_ms = self.election_ns() / 1_000_000;
         let reservation_ms = settings.reservation_ms;
-        if reservation_ms < ELECTIONS_MIN * election_ms {
+        let before = self.state.settings.as_ref().map(|before| before.reservation_ms);
+        if before != Some(reservation_ms) && reservation_ms < ELECTIONS_MIN * election_ms {
             return Err(SettingsError::ReservationTooShort { reservation_ms, election_ms });
         }
         if self.state.format < FORMAT_OF_SETTINGS {

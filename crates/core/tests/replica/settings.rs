@@ -1,15 +1,18 @@
 //! Settings in the replicated state: seeded once, changed by command, and of account from the entry
 //! that sets them on.
 
-use epicepoch_core::replica::{Report, SettingsError};
+use epicepoch_core::replica::{ReplicaConfig, Report, SettingsError};
 use epicepoch_core::state::{Command, FORMAT_OF_SETTINGS, FORMATS, Outcome, State};
 use epicepoch_wire::hello::Formats;
 use epicepoch_wire::settings::{ClusterSettings, SettingName};
 use epicepoch_wire::{LogIndex, NodeId, Term};
 
-use crate::support::ELECTION_TICKS;
 use crate::support::bench::{Bench, genesis};
 use crate::support::disk::Disk;
+use crate::support::{ELECTION_TICKS, TICK_NS};
+
+/// The least that settings allow: four election timeouts of the bench.
+const SHORT_MS: u64 = *epicepoch_wire::settings::RESERVATION_MS.start();
 
 fn told(reservation_ms: u64) -> ClusterSettings {
     ClusterSettings {
@@ -23,8 +26,12 @@ fn told(reservation_ms: u64) -> ClusterSettings {
 
 /// Node 1 as a leader of three that read this format, and says so.
 fn led(format: u32) -> Bench {
-    let mut bench = Bench::reading(Disk::genesis(&genesis(&[1, 2, 3])), format);
-    bench.replica.seed_settings(told(2_000));
+    led_with(2_000, format, |config| config.format_max = format)
+}
+
+fn led_with(reservation_ms: u64, format: u32, differ: impl FnOnce(&mut ReplicaConfig)) -> Bench {
+    let mut bench = Bench::made(Disk::genesis(&genesis(&[1, 2, 3])), differ);
+    bench.replica.seed_settings(told(reservation_ms));
     bench.elect(&[2, 3]);
     bench.persist();
     for node in [2, 3] {
@@ -112,8 +119,11 @@ fn a_ceiling_of_a_longer_window_says_no_more_of_clocks_when_the_window_is_shorte
 fn what_may_not_be_is_refused_before_it_is_proposed_and_does_nothing_where_it_was() {
     let mut bench = led(FORMAT_OF_SETTINGS);
     let none = ClusterSettings { max_n: 0, ..told(2_000) };
-    let refused = Err(SettingsError::NotAllowed(SettingName::MaxN));
-    assert_eq!(change(&mut bench, 7, &none), refused);
+    let refused = change(&mut bench, 7, &none).expect_err("none is no answer");
+    let name = SettingName::MaxN;
+    assert_eq!(refused, SettingsError::NotAllowed { name, value: "0".into() });
+    let words = "MAX_N would be \"0\"; allowed is a whole number from 1 to 1048576";
+    assert_eq!(refused.to_string(), words);
     assert_eq!(bench.replica.settings(), Some(&told(2_000)));
     // A state judges what is in the log once more, everywhere alike.
     let mut state = State { format: FORMAT_OF_SETTINGS, ..State::new(&genesis(&[1])) };
@@ -127,6 +137,22 @@ fn what_may_not_be_is_refused_before_it_is_proposed_and_does_nothing_where_it_wa
     let mut old = State { format: FORMAT_OF_SETTINGS - 1, ..State::new(&genesis(&[1])) };
     let early = old.apply(Term(1), &command(true, told(900)));
     assert!(matches!(early, Outcome::Refused(_)), "{early:?}");
+}
+
+/// Election timeouts are settings of nodes, and may have grown since.
+#[test]
+fn a_window_that_is_too_short_already_keeps_no_other_setting_from_being_changed() {
+    let mut bench = led_with(SHORT_MS, FORMAT_OF_SETTINGS, |config| {
+        config.format_max = FORMAT_OF_SETTINGS;
+        config.tick_ns = 2 * TICK_NS;
+    });
+    let short = change(&mut bench, 7, &told(SHORT_MS + 1)).expect_err("it is asked for");
+    assert!(matches!(short, SettingsError::ReservationTooShort { .. }), "{short}");
+    let other = ClusterSettings { max_n: 7, ..told(SHORT_MS) };
+    assert_eq!(change(&mut bench, 8, &other), Ok(()));
+    bench.ack_all(2);
+    assert!(is_told(&bench, 8, &Outcome::Set));
+    assert_eq!(bench.replica.settings(), Some(&other));
 }
 
 #[test]

@@ -33,7 +33,7 @@ use super::restore::LongestHeard;
 use super::round_trips::RoundTrips;
 use super::wall::{self, reading};
 use super::{Ask, ConsensusError, Parts, bootstrap, restore};
-use crate::config::{Config, default_reservation};
+use crate::config::{Config, RESERVATION_ELECTIONS_MIN, default_reservation};
 use crate::faults::Faults;
 use crate::metrics::Metrics;
 use crate::shared::NodeShared;
@@ -104,6 +104,8 @@ struct Plane {
     empty_zones: Vec<Zone>,
     /// The settings of the cluster that count here, once there are any.
     settings: Option<Arc<ClusterSettings>>,
+    /// What could not be read of what each peer sent, as far as it was said: it is sent again and again.
+    unreadable: BTreeMap<NodeId, MessageError>,
 }
 
 /// Runs the plane until it is told to stop, or cannot go on.
@@ -166,6 +168,7 @@ pub(super) async fn run(
         round_trips: RoundTrips::default(),
         empty_zones: Vec::new(),
         settings: None,
+        unreadable: BTreeMap::new(),
     };
     plane.replica.seed_settings(plane.shared.config.shared());
     plane.replica.place(plane.shared.config.placement.clone());
@@ -244,6 +247,21 @@ fn replica(shared: &NodeShared, restored: &Restored, seed: u64) -> Result<Replic
         format_max: shared.formats().newest,
     };
     Ok(Replica::new(config, restored, shared.core.clone())?)
+}
+
+fn warn_of_short_window(settings: &ClusterSettings, election_timeout: Duration) {
+    let election_timeout_ms = election_timeout.as_millis() as u64;
+    let least_ms = RESERVATION_ELECTIONS_MIN * election_timeout_ms;
+    if settings.reservation_ms < least_ms {
+        let enough_ms = default_reservation(election_timeout).as_millis() as u64;
+        tracing::warn!(
+            reservation_ms = settings.reservation_ms,
+            election_timeout_ms,
+            least_ms,
+            "RESERVATION_MS of the cluster is below four ELECTION_TIMEOUT_MS of this node; give it: \
+             epicepoch settings set RESERVATION_MS={enough_ms}"
+        );
+    }
 }
 
 fn tell_set_back(node: NodeId, heard: Result<(), SetBack>) {
@@ -398,6 +416,15 @@ impl Plane {
                     Err(error @ MessageError::LostEntries { .. }) => {
                         return Err(ConsensusError::LostEntries(error));
                     }
+                    Err(error @ MessageError::Unreadable { .. }) => {
+                        if self.unreadable.insert(from, error) != Some(error) {
+                            tracing::warn!(
+                                peer = from.0,
+                                %error,
+                                "what a peer sends cannot be read here: run its version, or a later one"
+                            );
+                        }
+                    }
                     Err(error) => {
                         let kind = message.kind;
                         tracing::warn!(from = from.0, ?kind, %error, "a message was not taken");
@@ -535,6 +562,7 @@ impl Plane {
             let members = published.members.clone();
             self.metrics.consensus.retain_peers(|node| members.contains_key(&node));
             self.round_trips.retain(|node| members.contains_key(&node));
+            self.unreadable.retain(|node, _| members.contains_key(node));
         }
     }
 
@@ -546,6 +574,7 @@ impl Plane {
         }
         self.shared.max_n.store(settings.max_n, Ordering::Relaxed);
         self.clock.set_bound_ns(settings.clock_offset_max_ms * 1_000_000);
+        warn_of_short_window(settings, self.shared.config.election_timeout);
         let own = self.shared.config.shared();
         if let Some(before) = before {
             for name in before.differing(settings) {
