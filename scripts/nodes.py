@@ -8,6 +8,7 @@ import pathlib
 import re
 import resource
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -16,6 +17,9 @@ import tempfile
 import time
 import urllib.request
 import zlib
+
+# Who tells a script to end means its nodes, too: `with` and `finally` see to that.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 BIN = os.environ.get("BIN", "target/release/epicepoch")
 ECHO = os.environ.get("ECHO", "target/release/examples/echo")
