@@ -84,10 +84,13 @@ impl Anchor {
 
 /// A peer's wall clock as last sampled.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_field_names, reason = "all are times, and the unit is a part of the name")]
 struct PeerClock {
     /// Peer's wall clock minus this node's monotonic time, nanoseconds.
     offset_ns: i128,
     sampled_at_ns: u64,
+    /// How long the answer took: by half of that the offset may be wrong.
+    round_trip_ns: u64,
 }
 
 impl TrustedClock {
@@ -112,9 +115,11 @@ impl TrustedClock {
     }
 
     /// Another bound counts from now on: `CLOCK_OFFSET_MAX_MS` in nanoseconds. What was believed before
-    /// is believed no longer where it is not within it.
-    pub const fn set_bound_ns(&mut self, bound_ns: u64) {
+    /// is believed no longer where it is not within it, and samples whose round trip is longer say
+    /// nothing any more.
+    pub fn set_bound_ns(&mut self, bound_ns: u64) {
         self.bound_ns = bound_ns;
+        self.peers.retain(|_, peer| peer.round_trip_ns <= bound_ns);
     }
 
     /// Takes in a peer's clock: it answered `wall_ns` to a ping sent at `sent_ns` and received back
@@ -135,7 +140,8 @@ impl TrustedClock {
         }
         let wall_now = i128::from(wall_ns) + i128::from(round_trip_ns / 2);
         let offset_ns = wall_now - i128::from(received_ns);
-        self.peers.insert(peer, PeerClock { offset_ns, sampled_at_ns: received_ns });
+        let sampled = PeerClock { offset_ns, sampled_at_ns: received_ns, round_trip_ns };
+        self.peers.insert(peer, sampled);
         true
     }
 

@@ -306,6 +306,22 @@ fn half_of_the_round_trip_is_added_to_a_peers_clock() {
 }
 
 #[test]
+fn a_sample_that_took_longer_than_a_bound_that_shrinks_says_nothing_any_more() {
+    let mut clock = TrustedClock::new(BOUND, healthy(0));
+    assert!(clock.handle_sample(NodeId(2), START + S, S, S + BOUND / 2));
+    assert!(clock.handle_sample(NodeId(3), START + S, S, S + BOUND));
+    let known = |clock: &TrustedClock| {
+        clock.peer_offsets().into_iter().map(|(node, _)| node.0).collect::<Vec<_>>()
+    };
+    clock.set_bound_ns(BOUND);
+    assert_eq!(known(&clock), [2, 3]);
+    clock.set_bound_ns(BOUND / 2);
+    assert_eq!(known(&clock), [2]);
+    clock.set_bound_ns(BOUND / 2 - 1);
+    assert_eq!(known(&clock), [0; 0]);
+}
+
+#[test]
 fn offsets_for_people_are_relative_to_the_wall_clock_and_never_wrap() {
     let mut clock = TrustedClock::new(BOUND, healthy(0));
     sample(&mut clock, 2, S, START + S + 40);
