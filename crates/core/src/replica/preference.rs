@@ -107,24 +107,40 @@ impl Replica {
     /// and while a voter that has not said where it is is not heard: it may be there.
     #[must_use]
     pub fn empty_zones(&self) -> Vec<Zone> {
-        if self.preference.placement.leaders.is_empty() {
-            return Vec::new();
-        }
-        let is_leader = self.raw.raft.state == StateRole::Leader;
-        let calm = CALM_ELECTIONS * self.config.election_ticks;
-        if !is_leader || self.grant.is_none() || self.led_ticks() < calm {
-            return Vec::new();
-        }
-        let incoming = self.incoming_voters();
-        let places: Vec<_> =
-            self.placed().into_iter().filter(|it| incoming.contains(&it.node)).collect();
-        let me = self.config.identity.node;
-        let is_known = |it: &Placed| it.zone.is_some() || it.node == me || self.is_heard(it.node);
-        if !places.iter().all(is_known) {
+        let places = self.places_of_voters();
+        let is_known = |it: &Placed| it.zone.is_some() || self.may_say_its_zone(it.node);
+        if places.is_empty() || !places.iter().all(is_known) {
             return Vec::new();
         }
         let is_empty = |zone: &&Zone| !places.iter().any(|it| it.zone.as_ref() == Some(*zone));
         self.preference.placement.leaders.iter().filter(is_empty).cloned().collect()
+    }
+
+    /// Voters without a zone, as they are heard, while leaders should be in some: leadership never goes
+    /// to them because of a place. Empty where [`Replica::empty_zones`] is too early.
+    #[must_use]
+    pub fn voters_without_zone(&self) -> Vec<NodeId> {
+        let places = self.places_of_voters().into_iter();
+        let nowhere = places.filter(|it| it.zone.is_none() && self.may_say_its_zone(it.node));
+        nowhere.map(|it| it.node).collect()
+    }
+
+    /// The places of all voters, while leaders should be in some; none unless this node leads and has been
+    /// calm for long enough to have heard from everybody.
+    fn places_of_voters(&self) -> Vec<Placed> {
+        let is_leader = self.raw.raft.state == StateRole::Leader;
+        let calm = CALM_ELECTIONS * self.config.election_ticks;
+        let is_any = !self.preference.placement.leaders.is_empty();
+        if !is_any || !is_leader || self.grant.is_none() || self.led_ticks() < calm {
+            return Vec::new();
+        }
+        let incoming = self.incoming_voters();
+        self.placed().into_iter().filter(|it| incoming.contains(&it.node)).collect()
+    }
+
+    /// Whether a node that has said no zone is in none, as far as that can be known.
+    fn may_say_its_zone(&self, node: NodeId) -> bool {
+        node == self.config.identity.node || self.is_heard(node)
     }
 
     /// What this node says of itself to its leader; nothing without a zone.

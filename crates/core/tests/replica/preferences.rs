@@ -332,6 +332,29 @@ fn zones_that_no_voter_is_in_are_told_once_there_was_time_to_hear_of_them() {
     assert!(!agree(&bench), "node 3 would have leaders elsewhere");
 }
 
+/// Leaders are wanted somewhere by the settings of the cluster, and nodes were told no zone of their own.
+#[test]
+fn a_leader_without_a_zone_hands_over_and_says_who_has_none() {
+    let leaders = &["a"][..];
+    let mut bench = led("b", leaders);
+    bench.replica.place(Placement { zone: None, leaders: zones(leaders) });
+    let near = fit("a", leaders);
+    offered(&mut bench, CALM_TICKS - 2, &[(2, &near)]);
+    assert_eq!(bench.replica.voters_without_zone(), [], "too early");
+    bench.ack(3, bench.status().last);
+    let offers = offered(&mut bench, 4, &[(2, &near)]);
+    assert!(matches!(offers[..], [(_, 2)]), "{offers:?}");
+    let mut bench = led("b", leaders);
+    bench.replica.place(Placement { zone: None, leaders: zones(leaders) });
+    let far = fit("b", leaders);
+    offered(&mut bench, CALM_TICKS, &[(2, &far)]);
+    assert_eq!(bench.replica.voters_without_zone(), [NodeId(1)], "node 3 is not heard");
+    bench.ack(3, bench.status().last);
+    assert_eq!(bench.replica.voters_without_zone(), [NodeId(1), NodeId(3)]);
+    bench.replica.place(Placement::default());
+    assert_eq!(bench.replica.voters_without_zone(), [], "no place is better than another");
+}
+
 /// 25 election timeouts after the election, to the tick; and no follower says it.
 #[test]
 fn empty_zones_are_told_after_so_many_ticks_by_the_leader() {

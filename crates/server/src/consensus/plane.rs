@@ -2,7 +2,7 @@
 //! is done. It drains what has arrived before it ticks, so that neither load nor disk makes a
 //! follower believe that its leader is gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -100,12 +100,20 @@ struct Plane {
     farewell: Farewell,
     heard: LongestHeard,
     round_trips: RoundTrips,
-    /// Zones that leaders should be in and nobody is, as far as was said.
-    empty_zones: Vec<Zone>,
+    told_zones: ToldZones,
     /// The settings of the cluster that count here, once there are any.
     settings: Option<Arc<ClusterSettings>>,
     /// What could not be read of what each peer sent, as far as it was said: it is sent again and again.
     unreadable: BTreeMap<NodeId, MessageError>,
+}
+
+/// What was said of zones that leaders should be in.
+#[derive(Debug, Default)]
+struct ToldZones {
+    /// Those that no voter is in.
+    empty: Vec<Zone>,
+    /// Voters that are in none.
+    voters_without: BTreeSet<NodeId>,
 }
 
 /// Runs the plane until it is told to stop, or cannot go on.
@@ -166,7 +174,7 @@ pub(super) async fn run(
         farewell: Farewell::default(),
         heard: LongestHeard::default(),
         round_trips: RoundTrips::default(),
-        empty_zones: Vec::new(),
+        told_zones: ToldZones::default(),
         settings: None,
         unreadable: BTreeMap::new(),
     };
@@ -324,10 +332,8 @@ impl Plane {
         let successors = (status == ClockStatus::Outvoted)
             .then(|| published.voters.iter().map(|(node, _)| node).filter(trusted).collect());
         self.replica.handle_clock(successors);
-        if self.shared.config.placement.zone.is_some() {
-            let sound = published.voters.iter().map(|(node, _)| node).filter(trusted).collect();
-            self.replica.handle_sound_clocks(sound);
-        }
+        let sound = published.voters.iter().map(|(node, _)| node).filter(trusted).collect();
+        self.replica.handle_sound_clocks(sound);
         self.replica.handle_compared(self.clock.is_compared(clocks));
 
         let health = &self.shared.health;
@@ -350,6 +356,7 @@ impl Plane {
         self.metrics.consensus.set_ceiling(self.replica.ceiling());
         self.metrics.consensus.set_clock_status(status);
         self.tell_empty_zones();
+        self.tell_without_zone();
         Ok(())
     }
 
@@ -374,7 +381,7 @@ impl Plane {
     /// Says which zones of `LEADER_ZONES` no voter is in, whenever that changes.
     fn tell_empty_zones(&mut self) {
         let empty = self.replica.empty_zones();
-        if empty == self.empty_zones {
+        if empty == self.told_zones.empty {
             return;
         }
         if !empty.is_empty() {
@@ -392,7 +399,26 @@ impl Plane {
                  that are there"
             );
         }
-        self.empty_zones = empty;
+        self.told_zones.empty = empty;
+    }
+
+    /// Says it once of each voter and leadership: one that is not heard for a while is no news later.
+    fn tell_without_zone(&mut self) {
+        if self.shared.core.published().role != Role::Leader {
+            return self.told_zones.voters_without.clear();
+        }
+        let without = self.replica.voters_without_zone();
+        let is_said = |node: &NodeId| self.told_zones.voters_without.contains(node);
+        if without.iter().all(is_said) {
+            return;
+        }
+        let nodes: Vec<_> = without.iter().map(ToString::to_string).collect();
+        tracing::warn!(
+            nodes = nodes.join(","),
+            "LEADER_ZONES is set and these voters have no ZONE: leadership is never handed to them \
+             because of their place; set ZONE there, and start them again"
+        );
+        self.told_zones.voters_without.extend(without);
     }
 
     fn on_completion(&mut self, completion: Completion) -> Result<(), ConsensusError> {
