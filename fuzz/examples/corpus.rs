@@ -239,6 +239,9 @@ fn records() -> io::Result<()> {
     };
     let set = Command::Settings { nonce: 0xFEED, is_seed: false, settings };
     put("record", "settings", &chosen(1, set.encode()))?;
+    let mut newest = State { format: FORMATS.newest, ..state() };
+    newest.apply(Term(5), &set);
+    put("record", "state-settings", &chosen(0, newest.encode()))?;
     put("record", "reserve", &chosen(1, entries()[1].data.clone()))?;
     put("record", "change", &chosen(2, change().encode()))?;
     put("record", "entry", &chosen(3, encoded(|out| entries()[2].encode(out))))?;

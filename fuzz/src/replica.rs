@@ -18,6 +18,7 @@ use epicepoch_wire::confirm::ConfirmReply;
 use epicepoch_wire::raft_message::{
     Configuration, EntryKind, LogEntry, MessageKind, RaftMessage, Snapshot,
 };
+use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::{
     BootId, ClusterId, Epoch, HistoryId, LogIndex, NodeId, Round, StoreId, Term, Timestamp,
     WorkerId,
@@ -351,6 +352,16 @@ impl Bench {
                 entry(index, term, Command::Reserve { owner, until }.encode())
             }
             5 => entry(index, term, Command::Readdress(member(node)).encode()),
+            6 if script.byte() & 1 == 0 => {
+                // Also one that nobody reads.
+                let to = script.below(u64::from(FORMATS.newest) + 2) as u32;
+                entry(index, term, Command::Raise(to).encode())
+            }
+            6 => {
+                let settings = settings(script);
+                let is_seed = script.byte() & 1 == 0;
+                entry(index, term, Command::Settings { nonce: 1, is_seed, settings }.encode())
+            }
             _ => entry(index, term, vec![]),
         }
     }
@@ -375,11 +386,35 @@ impl Bench {
         let data = match script.below(4) {
             0 => script.bytes(64),
             1 => self.replica.state().encode(),
-            2 => State::new(&genesis(&[1, 2, 3])).encode(),
-            _ => State::new(&genesis(&[1, 2, 3, 4, 5, 6])).encode(),
+            2 => drawn_state(script, &[1, 2, 3]).encode(),
+            _ => drawn_state(script, &[1, 2, 3, 4, 5, 6]).encode(),
         };
         let term = Term(script.near(term));
         Snapshot { index: LogIndex(index), term, configuration, data }
+    }
+}
+
+/// A state of any format, with settings where there is room for them.
+fn drawn_state(script: &mut Script<'_>, voters: &[u64]) -> State {
+    let format = FORMATS.oldest + script.below(u64::from(FORMATS.newest)) as u32;
+    let mut state = State { format, ..State::new(&genesis(voters)) };
+    state.ceiling = Epoch(script.near(0));
+    let command = Command::Settings { nonce: 1, is_seed: true, settings: settings(script) };
+    state.apply(Term(1), &command);
+    if script.byte() == 255 {
+        state.reservation_longest_ms = script.near(state.reservation_longest_ms);
+    }
+    state
+}
+
+/// Settings that may be, as a rule.
+fn settings(script: &mut Script<'_>) -> ClusterSettings {
+    ClusterSettings {
+        epoch_interval_ms: 1 + script.below(60_000),
+        reservation_ms: 200 + script.below(60_000),
+        clock_offset_max_ms: 1 + script.below(60_000),
+        max_n: script.below(1 << 20),
+        leader_zones: vec![],
     }
 }
 
