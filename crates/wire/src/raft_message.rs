@@ -11,6 +11,9 @@ use crate::id::{LogIndex, NodeId, Term};
 /// Highest term that is believed. At a million elections a second it is reached after a hundred
 /// thousand years; above it, a candidate's next term would overflow.
 pub const TERM_MAX: Term = Term(1 << 62);
+/// Highest index of an entry that is believed: out of reach for the same reason, and above it, sums of
+/// the library would overflow.
+pub const INDEX_MAX: LogIndex = LogIndex(1 << 62);
 /// Most entries in one append.
 pub const ENTRIES_MAX: usize = 4096;
 /// Longest data of one entry, bytes: a membership change is the longest.

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use epicepoch_wire::raft_message::{Configuration, MessageKind, RaftMessage, TERM_MAX};
+use epicepoch_wire::raft_message::{Configuration, INDEX_MAX, MessageKind, RaftMessage, TERM_MAX};
 use epicepoch_wire::{DecodeError, LogIndex, NodeId, StoreId, Term};
 
 use raft::StateRole;
@@ -25,6 +25,12 @@ fn is_consecutive(message: &RaftMessage) -> bool {
             entry.index.0 == last.0.0 + 1
                 && (last.1.max(Term(1))..=message.term).contains(&entry.term)
         })
+}
+
+/// The highest index that a message names, but for those of its entries, which follow its own.
+fn highest_index(message: &RaftMessage) -> LogIndex {
+    let snapshot = message.snapshot.as_ref().map_or(LogIndex(0), |snapshot| snapshot.index);
+    message.index.max(message.commit).max(message.reject_hint).max(snapshot)
 }
 
 /// Whether a configuration is one that changes of ours lead to; on many others the library panics.
@@ -56,7 +62,8 @@ impl Replica {
         }
         // The library takes a message of term 0 for its own, and rewrites leader and log; the term
         // after the highest would overflow.
-        if message.term == Term(0) || message.term > TERM_MAX {
+        if message.term == Term(0) || message.term > TERM_MAX || highest_index(message) > INDEX_MAX
+        {
             return Err(MessageError::Impossible);
         }
         let is_answer = match message.kind {

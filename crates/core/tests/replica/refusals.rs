@@ -5,7 +5,9 @@ use epicepoch_core::publication::Role;
 use epicepoch_core::replica::MessageError;
 use epicepoch_core::state::{Command, Owner, State};
 use epicepoch_wire::bootstrap::Genesis;
-use epicepoch_wire::raft_message::{Configuration, MessageKind, RaftMessage, Snapshot, TERM_MAX};
+use epicepoch_wire::raft_message::{
+    Configuration, INDEX_MAX, MessageKind, RaftMessage, Snapshot, TERM_MAX,
+};
 use epicepoch_wire::{BootId, ClusterId, Epoch, LogIndex, NodeId, StoreId, Term};
 
 use crate::support::ELECTION_TICKS;
@@ -208,6 +210,23 @@ fn terms_are_believed_up_to_the_limit() {
     refused(&mut bench, 2, &beat(TERM_MAX.0 + 1), MessageError::Impossible);
     assert_eq!(bench.take(2, &beat(TERM_MAX.0)), Ok(()));
     assert_eq!(bench.status().term, TERM_MAX);
+}
+
+/// Above it the library's sums overflow: that of a hint as it looks for where logs meet, that of a
+/// snapshot's as it is taken for the log's last entry.
+#[test]
+fn indexes_are_believed_up_to_the_limit() {
+    let mut bench = follower();
+    for index in [INDEX_MAX.0 + 1, u64::MAX] {
+        let (mut hint, mut commit) =
+            (message(MessageKind::AppendResponse, 2), append(2, (6, 2), 2, 1));
+        (hint.reject, hint.reject_hint) = (true, LogIndex(index));
+        refused(&mut bench, 2, &hint, MessageError::Impossible);
+        commit.commit = LogIndex(index);
+        refused(&mut bench, 2, &commit, MessageError::Impossible);
+        refused(&mut bench, 2, &snapshot(2, index, &[1, 2, 3]), MessageError::Impossible);
+    }
+    assert_eq!(bench.take(2, &snapshot(2, INDEX_MAX.0, &[1, 2, 3])), Ok(()));
 }
 
 /// On most of these the library would append across a gap, or panic later.
