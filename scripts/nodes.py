@@ -88,6 +88,15 @@ class Cluster:
     def __enter__(self):
         assert_unused(base + i for base in (HTTP, RAFT) for i in range(1, self.count + 1))
         self.directory = pathlib.Path(tempfile.mkdtemp())
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def start(self):
+        """Starts the nodes and waits until they answer."""
         peers = ",".join(f"{i}=127.0.0.1:{RAFT + i}" for i in range(1, self.count + 1))
         for i in range(1, self.count + 1):
             settings = {
@@ -102,11 +111,8 @@ class Cluster:
         deadline = time.monotonic() + READY_SECONDS
         while subprocess.run([BIN, "get", "--addr", self.addrs], capture_output=True, check=False).returncode != 0:
             if time.monotonic() > deadline or any(process.poll() is not None for process in self.processes):
-                logs = self.logs()
-                self.__exit__()
-                sys.exit(f"the nodes did not get ready: {logs}")
+                sys.exit(f"the nodes did not get ready: {self.logs()}")
             time.sleep(0.1)
-        return self
 
     def __exit__(self, *_):
         stop(self.processes)
@@ -169,6 +175,15 @@ class Echoes:
         self.like, self.pair, self.processes = like, pair, []
 
     def __enter__(self):
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def start(self):
+        """Starts the echo and waits until it answers."""
         head = subprocess.run(["curl", "-s", "-i", self.like], capture_output=True, check=True, timeout=10).stdout
         behind = [str(ECHOES + 1)] if self.pair else []
         for port, last in ((ECHOES + 1, []), (ECHOES, behind))[0 if self.pair else 1:]:
@@ -177,12 +192,10 @@ class Echoes:
         # The one that is asked first.
         self.pids = [process.pid for process in reversed(self.processes)]
         deadline = time.monotonic() + READY_SECONDS
-        while subprocess.run(["curl", "-sf", "-o", "/dev/null", self.url], check=False).returncode != 0:
+        while subprocess.run(["curl", "-sf", "--max-time", "2", "-o", "/dev/null", self.url], check=False).returncode != 0:
             if time.monotonic() > deadline:
-                self.__exit__()
                 sys.exit("the echo does not answer")
             time.sleep(0.05)
-        return self
 
     def __exit__(self, *_):
         stop(self.processes)

@@ -44,7 +44,8 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     };
     // A panic of the code under test is a result here, and told below.
     panic::set_hook(Box::new(|_| {}));
-    let jobs = number("jobs").unwrap_or(1).min(count);
+    // A trace is long: one at a time.
+    let jobs = if is_traced { 1 } else { number("jobs").unwrap_or(1).min(count) };
     let started = Instant::now();
     let sum = thread::scope(|scope| {
         // Each thread has every so many-th seed, so that asking them in turn gives all in their order.

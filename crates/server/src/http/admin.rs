@@ -206,6 +206,9 @@ async fn introduced(
         Ok(Ok(Found::Empty(empty))) if !is_recordable(&empty.client_addr) => {
             refused(format!("node {node} names no client address"))
         }
+        Ok(Ok(Found::Empty(_))) if shared.core.published().format != published.format => refused(
+            "the format of the replicated state has risen meanwhile: give the order again".into(),
+        ),
         Ok(Ok(Found::Empty(empty))) => {
             Ok(Member { node, store: empty.store, raft_addr, client_addr: empty.client_addr })
         }
