@@ -27,6 +27,10 @@ fn is_consecutive(message: &RaftMessage) -> bool {
         })
 }
 
+/// Highest term that a peer is believed. A node that took it over can still campaign four billion
+/// times in terms that have an encoding.
+const TERM_BELIEVED_MAX: Term = Term(TERM_MAX.0 - (1 << 32));
+
 /// The highest index that a message names, but for those of its entries, which follow its own.
 fn highest_index(message: &RaftMessage) -> LogIndex {
     let snapshot = message.snapshot.as_ref().map_or(LogIndex(0), |snapshot| snapshot.index);
@@ -60,10 +64,10 @@ impl Replica {
         if message.to != me || from == me {
             return Err(MessageError::WrongReceiver);
         }
-        // The library takes a message of term 0 for its own, and rewrites leader and log; the term
-        // after the highest would overflow.
-        if message.term == Term(0) || message.term > TERM_MAX || highest_index(message) > INDEX_MAX
-        {
+        // The library takes a message of term 0 for its own, and rewrites leader and log.
+        let is_believable = (Term(1)..=TERM_BELIEVED_MAX).contains(&message.term)
+            && highest_index(message) <= INDEX_MAX;
+        if !is_believable {
             return Err(MessageError::Impossible);
         }
         let is_answer = match message.kind {

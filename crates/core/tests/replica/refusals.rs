@@ -207,9 +207,12 @@ fn a_snapshot_of_what_is_committed_here_already_is_no_offence() {
 fn terms_are_believed_up_to_the_limit() {
     let mut bench = follower();
     let beat = |term: u64| message(MessageKind::Heartbeat, term);
-    refused(&mut bench, 2, &beat(TERM_MAX.0 + 1), MessageError::Impossible);
-    assert_eq!(bench.take(2, &beat(TERM_MAX.0)), Ok(()));
-    assert_eq!(bench.status().term, TERM_MAX);
+    let highest = TERM_MAX.0 - (1 << 32);
+    for term in [highest + 1, TERM_MAX.0, TERM_MAX.0 + 1, u64::MAX] {
+        refused(&mut bench, 2, &beat(term), MessageError::Impossible);
+    }
+    assert_eq!(bench.take(2, &beat(highest)), Ok(()));
+    assert_eq!(bench.status().term, Term(highest));
 }
 
 /// Above it the library's sums overflow: that of a hint as it looks for where logs meet, that of a
