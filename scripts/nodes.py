@@ -79,6 +79,16 @@ def assert_unused(ports):
                 sys.exit(f"port {port} cannot be used ({error}): wait for the script that has nodes there")
 
 
+def started(block):
+    """What a `with` begins. What fails, or is told to end, before it has begun leaves nothing behind."""
+    try:
+        block.start()
+    except BaseException:
+        block.__exit__()
+        raise
+    return block
+
+
 class Cluster:
     """Nodes of this machine, stopped when the block ends."""
 
@@ -88,12 +98,7 @@ class Cluster:
     def __enter__(self):
         assert_unused(base + i for base in (HTTP, RAFT) for i in range(1, self.count + 1))
         self.directory = pathlib.Path(tempfile.mkdtemp())
-        try:
-            self.start()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
+        return started(self)
 
     def start(self):
         """Starts the nodes and waits until they answer."""
@@ -175,12 +180,7 @@ class Echoes:
         self.like, self.pair, self.processes = like, pair, []
 
     def __enter__(self):
-        try:
-            self.start()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
+        return started(self)
 
     def start(self):
         """Starts the echo and waits until it answers."""
