@@ -181,24 +181,22 @@ impl Link {
     /// Keeps the link connected until it is removed.
     pub(crate) async fn run(self: Rc<Self>, sequencer: Rc<Sequencer>) {
         let node = self.member.node;
-        let mut backoff = BACKOFF_MIN;
+        let mut backoff = Backoff::default();
         let mut is_known_down = false;
         while !self.is_removed.get() {
-            let connected_at = Instant::now();
             let result = match self.connect(&sequencer).await {
                 Ok((reader, stream)) => {
                     tracing::debug!(%node, worker = %sequencer.worker, "confirm link connected");
                     is_known_down = false;
+                    let welcomed_at = Instant::now();
                     let ended = self.converse(&sequencer, reader, stream).await;
+                    backoff.served(welcomed_at.elapsed());
                     self.pipe.replace(None);
                     sequencer.links.count();
                     ended
                 }
                 Err(error) => Err(error),
             };
-            if connected_at.elapsed() > BACKOFF_MAX {
-                backoff = BACKOFF_MIN;
-            }
             if let Err(error) = result
                 && !std::mem::replace(&mut is_known_down, true)
             {
@@ -206,8 +204,7 @@ impl Link {
                 tracing::info!(%node, %raft_addr, worker = %sequencer.worker, %error,
                     "confirm link down; trying again");
             }
-            self.pause(backoff).await;
-            backoff = (backoff * 2).min(BACKOFF_MAX);
+            self.pause(backoff.next()).await;
         }
     }
 
@@ -372,6 +369,37 @@ impl Link {
     }
 }
 
+/// The pauses between attempts: each twice the one before it. A connection that lasted longer than
+/// the pause that comes next begins anew, however many were cut before it: a link that is cut again
+/// and again must be back before the node that needs it leads, and a peer that ends every
+/// connection at once is still dialled ever more seldom.
+#[derive(Debug)]
+struct Backoff {
+    next: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { next: BACKOFF_MIN }
+    }
+}
+
+impl Backoff {
+    /// A connection has ended that was served for so long after its welcome.
+    fn served(&mut self, lasted: Duration) {
+        if lasted > self.next {
+            *self = Self::default();
+        }
+    }
+
+    /// The pause before the next attempt.
+    fn next(&mut self) -> Duration {
+        let pause = self.next;
+        self.next = (pause * 2).min(BACKOFF_MAX);
+        pause
+    }
+}
+
 /// Sets a peer connection up: frames leave at once, and a peer that vanished without a word is
 /// noticed within seconds even where nothing is asked.
 pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
@@ -448,6 +476,24 @@ mod tests {
         positions.hear(node, BOOT, StorePosition(6), StorePosition(9)).unwrap_err();
         link.close_if_set_back(&positions);
         assert!(link.hang_up.is_set());
+    }
+
+    #[test]
+    fn pauses_grow_while_nothing_lasts_and_begin_anew_after_what_did() {
+        let ms = Duration::from_millis;
+        let mut backoff = Backoff::default();
+        let grown: Vec<Duration> = (0..9).map(|_| backoff.next()).collect();
+        assert_eq!(grown, [10, 20, 40, 80, 160, 320, 640, 1000, 1000].map(ms));
+        // Welcomed, and ended at once, again and again.
+        backoff.served(ms(1));
+        assert_eq!(backoff.next(), BACKOFF_MAX);
+        backoff.served(ms(1001));
+        assert_eq!(backoff.next(), BACKOFF_MIN);
+        // Cut every 300 ms: never more than the shortest pause, though none lasts a second.
+        for _ in 0..20 {
+            backoff.served(ms(300));
+            assert_eq!(backoff.next(), BACKOFF_MIN);
+        }
     }
 
     #[test]

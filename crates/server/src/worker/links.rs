@@ -136,6 +136,13 @@ impl Links {
         }
     }
 
+    /// Connects to every member that is not connected: this node leads from now on, and needs them.
+    pub(crate) fn nudge_down(&self) {
+        for link in self.own.borrow().iter().filter(|link| !link.is_up()) {
+            link.nudge();
+        }
+    }
+
     /// Closes links that have left a confirm unanswered for too long.
     pub(crate) fn close_silent(&self, now_ns: u64) {
         for link in self.own.borrow().iter() {

@@ -158,7 +158,10 @@ impl Sequencer {
     /// Takes in what the consensus plane has published. Returns it as this worker now sees it.
     pub(crate) fn handle_publication(&self) -> Rc<View> {
         let view = Rc::new(View::new(self.shared.core.published(), self.shared.alt_svc.clone()));
-        *self.view.borrow_mut() = view.clone();
+        let before = self.view.replace(view.clone());
+        if view.is_leading() && !before.is_leading() {
+            self.links.nudge_down();
+        }
         let now_ns = self.shared.clock.monotonic_ns();
         self.fail_rounds(now_ns);
         if view.is_leading() {
