@@ -23,6 +23,8 @@ const TRACE_LEN: usize = 100_000_000;
 const AHEAD_MAX: usize = 64;
 /// How often a terminal is told how far it is.
 const PROGRESS: Duration = Duration::from_secs(1);
+/// Of which kind of build this is. A seed is a run of one kind: debug assertions compact logs sooner.
+const BUILD: &str = if cfg!(debug_assertions) { "debug build" } else { "release build" };
 /// Exit codes: an invariant was broken; a healed cluster did not answer; code under test panicked.
 const SAFETY: u8 = 3;
 const LIVENESS: u8 = 4;
@@ -163,7 +165,7 @@ fn tell(
     let plant = plant.map(|plant| format!(" --plant {}", plant.name())).unwrap_or_default();
     writeln!(
         out,
-        "replay: epicepoch sim --seed {seed} --seconds {seconds}{nodes}{real}{plant} --trace"
+        "replay ({BUILD}): epicepoch sim --seed {seed} --seconds {seconds}{nodes}{real}{plant} --trace"
     )?;
     Ok(ExitCode::from(exit_code(failure)))
 }

@@ -156,8 +156,9 @@ fn a_failure_tells_seed_invariant_and_story_and_is_replayed_by_the_command_that_
     let (seed, hash) = (find(told, "seed "), find(told, "trace hash "));
     assert!(seed.contains("SAFETY Unique: node "), "{seed}");
     assert!(told.lines().filter(|line| line.contains(" ms  ")).count() >= 100, "a story");
-    let replay = find(told, "replay: epicepoch ");
-    let arguments: Vec<&str> = replay.split(' ').skip(2).collect();
+    let replay = find(told, "replay (debug build): epicepoch sim ");
+    let (_, arguments) = replay.split_once(": epicepoch ").expect("it was found by that");
+    let arguments: Vec<&str> = arguments.split(' ').collect();
     let replayed = output(&arguments, &[]);
     assert_eq!(replayed.status.code(), Some(3));
     assert_eq!(find(text(&replayed.stdout), "seed "), seed);

@@ -57,7 +57,8 @@ pub struct Summary {
     pub reports: BTreeMap<&'static str, u64>,
     /// Faults, by kind.
     pub faults: BTreeMap<&'static str, u64>,
-    /// Longest time from healing to an answer, nanoseconds.
+    /// Longest time from healing until all was whole again, nanoseconds; where leadership comes to rest
+    /// is not in it.
     pub healed_ns_max: u64,
 }
 
@@ -178,6 +179,6 @@ impl fmt::Display for Summary {
                 counts.iter().map(|(what, times)| format!("{what} {times}")).collect();
             writeln!(f, "{title}: {}", counts.join(", "))?;
         }
-        write!(f, "after healing: an answer within {} ms", self.healed_ns_max / 1_000_000)
+        write!(f, "after healing: all whole within {} ms", self.healed_ns_max / 1_000_000)
     }
 }
