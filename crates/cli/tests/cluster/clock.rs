@@ -39,7 +39,7 @@ fn live_through_a_jump(hours: i64, who: &Who) {
     wait_until("epochs are at wall time", PATIENCE, || is_at_wall_time(&cluster));
     let seen = watch.finish();
     seen.assert_epochs_at_wall_time();
-    Silence::of("clock an hour off", &seen, &[(from, to)]).assert_within(SILENCE_MS, SILENCE_MS);
+    Silence::of("clock an hour off", &seen, &[(from, to)]).assert_within(SILENCE_MS);
 }
 
 #[test]
@@ -113,8 +113,7 @@ fn a_next_leader_whose_clock_is_an_hour_behind_never_stops_or_repeats() {
     cluster.assert_well();
     let seen = watch.finish();
     seen.assert_epochs_not_ahead();
-    Silence::of("next leader an hour behind", &seen, &[(from, to)])
-        .assert_within(SILENCE_MS, SILENCE_MS);
+    Silence::of("next leader an hour behind", &seen, &[(from, to)]).assert_within(SILENCE_MS);
 }
 
 #[test]

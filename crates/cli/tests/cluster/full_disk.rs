@@ -53,8 +53,7 @@ fn a_leader_whose_disk_is_full_exits_with_an_error_and_comes_back_when_there_is_
     cluster.nodes[leader].start();
     cluster.assert_well();
     let seen = watch.finish();
-    Silence::of("leader's disk is full", &seen, &[(from, to)])
-        .assert_within(SILENCE_MS, SILENCE_MS);
+    Silence::of("leader's disk is full", &seen, &[(from, to)]).assert_within(SILENCE_MS);
 }
 
 #[test]
