@@ -8,6 +8,8 @@ use std::path::Path;
 
 use epicepoch_core::publication::EpochRange;
 use epicepoch_core::state::{Command, FORMATS, MembershipChange, MembershipStep, Owner, State};
+use epicepoch_storage::Identity;
+use epicepoch_wire::backup::Backup;
 use epicepoch_wire::bootstrap::{Claim, Empty, Genesis, Member};
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::frame::{FrameKind, write_frame};
@@ -256,6 +258,32 @@ fn timestamps() -> io::Result<()> {
     put("timestamp", "range", &[&range.to_bytes()[..], &7_u64.to_be_bytes()].concat())
 }
 
+/// Backups, identities and tokens. The first byte is described at the target.
+fn files() -> io::Result<()> {
+    let backup = Backup {
+        name: "orders".into(),
+        cluster: ClusterId(0xC1),
+        history: HistoryId(3),
+        index: LogIndex(4711),
+        ceiling: Epoch(1_795_000_000_000_000_000),
+        taken_ns: 1_794_999_999_000_000_000,
+        reservation_ms: 1_000,
+        clock_offset_max_ms: 500,
+        removed: vec![NodeId(4), NodeId(9)],
+        members: (1..=3).map(member).collect(),
+    };
+    let identity = Identity::new(NodeId(2), StoreId(7), "orders \u{e9}");
+    for (name, which, text) in [("backup", 1, backup.text()), ("identity", 2, identity.text())] {
+        put("files", name, &[&[which], text.as_bytes()].concat())?;
+        // Without its last line, which the target adds.
+        let (body, _) = text.split_at(text.rfind("crc32").expect("a checksum"));
+        let unsealed: u8 = 0x80 | if which == 1 { 2 } else { 0 };
+        assert_eq!(unsealed % 3, which, "the same kind");
+        put("files", &format!("{name}_unsealed"), &[&[unsealed], body.as_bytes()].concat())?;
+    }
+    put("files", "tokens", b"\0# of the team\n\nold-token-0123456789\r\n  new-token-0123456789\n")
+}
+
 fn texts() -> io::Result<()> {
     let max_n = 65_536_u32.to_le_bytes();
     for (name, query) in [
@@ -293,6 +321,15 @@ fn texts() -> io::Result<()> {
     ] {
         put("http2_frames", name, &[&[6], frames].concat())?;
     }
+    for (name, stream) in [
+        ("settings", &[9, 0, 4, 4, 1, 0x40, 0x64, 6, 0x80, 0, 0x10, 0][..]),
+        ("long", &[0, 0, 0x21, 0x50, 1]),
+        ("grease", &[2, 0, 0x40, 0x5f, 3, 1, 2, 3, 7, 1, 0]),
+        ("other", &[0, 2, 0x3f, 0xe1, 0x1f]),
+    ] {
+        put("http3_control", name, stream)?;
+    }
+    files()?;
     let deployed = include_str!("../../deploy/epicepoch.toml");
     put("settings", "deployed", deployed.as_bytes())?;
     let least = "node_id = 1\nraft_addr = 'a:1'\nsingle = true\nworkers = 2\nmax_n = 10\n";

@@ -3,7 +3,7 @@
 //! opens a socket, and nothing that ships depends on it.
 //!
 //! - `wire`: frames, payloads, Raft messages, the native protocol, records, timestamps.
-//! - `text`: queries, requests, settings, members, HTTP answers, promises.
+//! - `text`: queries, requests, settings and other files, members, HTTP answers, promises.
 //! - `storage`: a database file with any damage.
 //! - `replica`: one replica, fed with messages, ticks, crashes.
 //! - `script`: bytes as a script of events; [`epicepoch_sim::script`] runs a cluster of it.
@@ -48,7 +48,7 @@ pub struct Target {
 }
 
 /// Every target that must hold. `planted` is not among them: it must not.
-pub const TARGETS: [Target; 18] = [
+pub const TARGETS: [Target; 20] = [
     Target { name: "frame", run: targets::frame },
     Target { name: "payload", run: targets::payload },
     Target { name: "raft_message", run: targets::raft_message },
@@ -59,7 +59,9 @@ pub const TARGETS: [Target; 18] = [
     Target { name: "http_request", run: targets::http_request },
     Target { name: "http2_frames", run: targets::http2_frames },
     Target { name: "http2_request", run: targets::http2_request },
+    Target { name: "http3_control", run: targets::http3_control },
     Target { name: "settings", run: targets::settings },
+    Target { name: "files", run: targets::files },
     Target { name: "members", run: targets::members },
     Target { name: "http_answer", run: targets::http_answer },
     Target { name: "http2_answer", run: targets::http2_answer },
@@ -98,6 +100,10 @@ pub mod targets {
         text::http2_frames;
         /// What a client of HTTP/2 sends, as a node understands it.
         text::http2_request;
+        /// The control stream of a client of HTTP/3.
+        text::http3_control;
+        /// Backups, identities, tokens.
+        text::files;
         /// Files of settings.
         text::settings;
         /// Bodies of `/members`.

@@ -13,7 +13,12 @@ use epicepoch_server::config::MAX_N;
 use epicepoch_server::http::frames::FrameMeter;
 use epicepoch_server::http::hot::scan::{HotRequest, LIST_COUNT_MAX, REQUEST_LEN_MAX, Scan, scan};
 use epicepoch_server::http::http2::session::{Event as Asked, STREAMS_MAX, Session as Server};
+use epicepoch_server::http::http3::control::Frames;
+use epicepoch_server::http::http3::limits::CONTROL_FRAME_LEN_MAX;
 use epicepoch_server::http::query::{Ask, Format};
+use epicepoch_server::rights::tokens;
+use epicepoch_storage::Identity;
+use epicepoch_wire::backup::Backup;
 use epicepoch_wire::http::RANGE_COUNT_MAX;
 use epicepoch_wire::http2::frame::Frame;
 
@@ -65,6 +70,49 @@ pub(crate) fn http2_frames(data: &[u8]) {
     let mut patient = FrameMeter::new(PREFACE_LEN, 0);
     for (sweep, part) in stream.chunks(FRAME_HEAD_LEN * 1_000).enumerate() {
         assert_eq!(patient.handle_read(part, sweep as u64), None, "a thousand frames a second");
+    }
+}
+
+/// The control stream of a client of HTTP/3. The first byte says where it is cut, which changes
+/// nothing; whoever names no length above the limit is never sent away.
+pub(crate) fn http3_control(data: &[u8]) {
+    let Some(([cut], stream)) = data.split_first_chunk::<1>() else { return };
+    let whole = Frames::new().pass(stream);
+    let mut frames = Frames::new();
+    let parts = stream.chunks(usize::from(*cut) + 1);
+    assert_eq!(parts.map(|part| frames.pass(part)).find(Result::is_err).unwrap_or(Ok(())), whole);
+    // A number above the limit has two bytes with one of these beginnings, or more.
+    let names_more = stream.windows(2).any(|pair| {
+        let least = u64::from(pair[0] & 0x3f) << 8 | u64::from(pair[1]);
+        pair[0] >> 6 > 1 || pair[0] >> 6 == 1 && least > CONTROL_FRAME_LEN_MAX
+    });
+    assert!(whole.is_ok() || names_more, "sent away for a frame of a length that is allowed");
+}
+
+/// Files that people carry and that are read once, at a start: a backup, an identity, tokens. The
+/// first byte says which, and whether it gets the checksum that it should have, so that what
+/// stands behind the checksum is reached.
+pub(crate) fn files(data: &[u8]) {
+    let Some(([which], bytes)) = data.split_first_chunk::<1>() else { return };
+    if which % 3 == 0 {
+        let Ok(read) = tokens::parse(bytes) else { return };
+        assert!(!read.is_empty(), "a file without a token would admit anybody or nobody");
+        for token in read {
+            assert!(token.iter().all(u8::is_ascii_graphic), "what a header can hold");
+            assert!(bytes.windows(token.len()).any(|part| *part == *token), "as it was written");
+        }
+        return;
+    }
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let checksum = crc32fast::hash(bytes);
+    let sealed = which & 0x80 != 0;
+    let text = if sealed { format!("{text}crc32 {checksum:08x}\n") } else { text.to_owned() };
+    if which % 3 == 1 {
+        if let Ok(backup) = Backup::parse(&text) {
+            assert_eq!(backup.text(), text, "one spelling");
+        }
+    } else if let Ok(identity) = Identity::parse(&text) {
+        assert_eq!(identity.text(), text, "one spelling");
     }
 }
 

@@ -158,7 +158,11 @@ fn read(setting: &'static str, path: &Path) -> Result<Vec<Box<[u8]>>, TokenFileE
     parse(&text).map_err(|complaint| TokenFileError::Content { setting, path, complaint })
 }
 
-fn parse(text: &[u8]) -> Result<Vec<Box<[u8]>>, String> {
+/// The tokens in the text of a file: one on each line, beside comments and empty lines.
+///
+/// # Errors
+/// What is wrong with it, without any of its text: it might be a token.
+pub fn parse(text: &[u8]) -> Result<Vec<Box<[u8]>>, String> {
     if text.len() as u64 > FILE_LEN_MAX {
         return Err(format!("it is longer than {FILE_LEN_MAX} bytes"));
     }

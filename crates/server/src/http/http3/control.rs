@@ -9,11 +9,11 @@ const CONTROL_STREAM: u64 = 0;
 
 /// A frame is longer than any that a client has a reason to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TooLong;
+pub struct TooLong;
 
 /// Where in a stream the next byte is.
 #[derive(Debug)]
-pub(super) struct Frames {
+pub struct Frames {
     at: At,
     number: Number,
 }
@@ -51,14 +51,25 @@ impl Number {
     }
 }
 
+impl Default for Frames {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Frames {
     /// A stream of which nothing has come.
-    pub(super) fn new() -> Self {
+    #[must_use]
+    pub fn new() -> Self {
         Self { at: At::StreamType, number: Number::default() }
     }
 
     /// Goes over what came next.
-    pub(super) fn pass(&mut self, mut bytes: &[u8]) -> Result<(), TooLong> {
+    ///
+    /// # Errors
+    /// When a frame says that it is longer than [`CONTROL_FRAME_LEN_MAX`]; the stream is not to be
+    /// gone on with.
+    pub fn pass(&mut self, mut bytes: &[u8]) -> Result<(), TooLong> {
         while let Some((first, rest)) = bytes.split_first() {
             match self.at {
                 At::Elsewhere => return Ok(()),

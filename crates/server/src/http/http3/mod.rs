@@ -11,7 +11,7 @@
 //! - `limits`: what a client may hold and how long.
 //! - `runtime`: QUIC's own tasks, paced so that peers come first.
 
-mod control;
+pub mod control;
 pub mod endpoint;
 pub mod limits;
 mod runtime;
