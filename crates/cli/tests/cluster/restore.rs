@@ -158,6 +158,46 @@ fn a_backup_has_the_longest_settings_of_all_nodes_also_of_those_that_are_not_ask
 }
 
 #[test]
+fn a_restore_goes_by_the_longest_window_that_there_was_and_not_by_the_one_of_the_backup() {
+    const LONG_MS: u64 = 30_000;
+    let mut cluster = Cluster::start();
+    wait_until("there are settings", PATIENCE, || {
+        let output = cluster.operate(&["settings", "list"]);
+        String::from_utf8_lossy(&output.stdout).contains("RESERVATION_MS=1000\n")
+    });
+    let long = format!("RESERVATION_MS={LONG_MS}");
+    cluster.order(&["settings", "set", &long]);
+    // Somebody has led by it, and the ceiling is that far ahead.
+    let is_far_ahead = |cluster: &Cluster| {
+        let output = cluster.operate(&["clock", "--json"]);
+        let shown: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let nodes = shown["nodes"].as_array().expect("nodes");
+        nodes.iter().any(|node| node["leadMs"].as_f64() > Some(LONG_MS as f64 / 2.0))
+    };
+    wait_until("the ceiling follows", PATIENCE, || is_far_ahead(&cluster));
+    cluster.order(&["settings", "set", "RESERVATION_MS=1000"]);
+    let backup = back_up(&cluster, "short.backup");
+    let text = fs::read_to_string(&backup).expect("a backup");
+    assert!(text.contains(&format!("reservation_ms {LONG_MS}\n")), "{text}");
+    let watch = Watch::start(&cluster);
+    let_pass(Duration::from_millis(500));
+    let given = greatest(&watch.finish().report.operations);
+    let destroyed = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is past 1970");
+    destroy(&mut cluster);
+    restore_from(&mut cluster, &backup);
+    cluster.start_all();
+    cluster.wait_until_ready();
+    let watch = Watch::start(&cluster);
+    let_pass(Duration::from_millis(200));
+    let first = least(&watch.finish().report.operations);
+    assert!(first > given, "above all that was given");
+    // Whatever a leader may have given by the long window, until the moment of the loss.
+    let floor_ns = destroyed.as_nanos() as u64 + LONG_MS * 1_000_000;
+    assert!(first.epoch.0 > floor_ns, "{first} is not above {floor_ns}");
+    cluster.assert_well();
+}
+
+#[test]
 fn a_lost_majority_is_restored_from_the_directory_of_the_survivor() {
     let mut cluster = Cluster::start();
     let watch = Watch::start(&cluster);

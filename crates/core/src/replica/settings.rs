@@ -42,7 +42,8 @@ pub enum SettingsError {
     /// Update all members first.
     #[error(
         "the replicated state is of format {format}, and settings are in it from format \
-         {FORMAT_OF_SETTINGS} on: update the nodes that epicepoch member list names"
+         {FORMAT_OF_SETTINGS} on: update the nodes that epicepoch member list names; if it names none, \
+         ask again in a moment"
     )]
     Format {
         /// Its format.
