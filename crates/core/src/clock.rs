@@ -180,6 +180,8 @@ impl TrustedClock {
         }
         let (status, offset) = if let Some(believed) = self.planted(own, &clocks, voters) {
             believed
+        } else if planted::is(Bug::NeverBelievesAgain) && self.status != ClockStatus::Followed {
+            (self.status, self.offset_ns)
         } else if let Some(proved) = proof {
             let is_followed = is_near(own, proved);
             (if is_followed { ClockStatus::Followed } else { ClockStatus::Outvoted }, proved)

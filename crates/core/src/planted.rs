@@ -146,6 +146,8 @@ bugs! {
     JumpFollowed "jump-followed",
     /// A wall clock that runs wrong is followed: it is only ever held against a moment ago.
     CreepFollowed "creep-followed",
+    /// A wall clock that was not followed once is never followed again.
+    NeverBelievesAgain "never-believes-again",
     /// The earliest of the known clocks is believed, always.
     EarliestBelieved "earliest-believed",
     // Nothing wrong is ever answered, but in the end nothing is.

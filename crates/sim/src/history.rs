@@ -178,6 +178,17 @@ impl History {
         };
     }
 
+    /// From now on all clocks are right, as far as `believable` says, and have been for so long that
+    /// nobody has a reason to go by another: promise 3 holds whatever clocks were before, but for a ceiling
+    /// that is ahead already.
+    pub(crate) fn settle(&mut self, believable: (u64, u64)) {
+        let ceiling = self.ceilings.values().copied().max().unwrap_or(Epoch(0));
+        self.advance_asked_max = ceiling;
+        self.trusted_max_ns = believable.1;
+        self.believable = Some(believable);
+        (self.is_healthy, self.is_clock_unproved) = (true, false);
+    }
+
     /// S13: whatever was given, and whatever anybody owned and could have given, is below.
     fn check_floor(&mut self, floor: Epoch) {
         let given = self.given_max.map_or(Epoch(0), |given| given.epoch);

@@ -5,11 +5,12 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use epicepoch_core::clock::{TrustedClock, trusted_ns};
 use epicepoch_wire::{LogIndex, NodeId};
 
 use crate::clock::START_NS;
 use crate::faults::{Nemesis, OFFSET_MS, RATE_PPM};
-use crate::history::Violation;
+use crate::history::{Invariant, Violation};
 use crate::node::{CLOCK_OFFSET_MAX_NS, Node};
 use crate::plant::Plant;
 use crate::summary::Summary;
@@ -170,64 +171,117 @@ impl World {
         self.history.is_healthy = !is_clock;
         let is_believable = !is_clock || is_clock_minority;
         // A clock that is off by less than the bound is believed, and that of a leader is followed.
-        let off_ns = if is_clock { CLOCK_OFFSET_MAX_NS } else { 0 };
-        self.live_until(seconds * SECOND, is_believable.then_some(off_ns))?;
-        self.recover()
+        let off_ns = if is_clock { CLOCK_OFFSET_MAX_NS } else { 0 } + SAMPLE_ERROR_MAX_NS;
+        let off_ns = is_believable.then_some(off_ns);
+        self.live_until(seconds * SECOND, off_ns)?;
+        let healed_ns = self.now_ns;
+        self.recover(off_ns)?;
+        self.believe_again(healed_ns)
     }
 
-    /// Lives until then, every step checked; where a clock of a healthy majority may be off by no
-    /// more than `off_ns` and its error, against true time, too.
+    /// Lives until then, every step checked; where a clock of a healthy majority, as nodes see it, may
+    /// be off by no more than `off_ns` and its error, against true time, too.
     pub(crate) fn live_until(&mut self, end_ns: u64, off_ns: Option<u64>) -> Result<(), Failure> {
         while self.step(end_ns) {
-            let true_ns = START_NS + self.now_ns;
-            self.history.believable = off_ns.map(|off_ns| {
-                let off_ns = off_ns + clock_error_max_ns(self.now_ns);
-                // A sample that was half of the longest round trip too early or too late, too.
-                let off_ns = off_ns + SAMPLE_ERROR_MAX_NS;
-                (true_ns - off_ns, true_ns + off_ns)
-            });
+            self.history.believable = off_ns.map(|off_ns| self.around_true_time(off_ns));
             self.check()?;
         }
         self.now_ns = end_ns;
         Ok(())
     }
 
+    /// True time less and plus `off_ns` and the error of a clock that nobody broke.
+    const fn around_true_time(&self, off_ns: u64) -> (u64, u64) {
+        let true_ns = START_NS + self.now_ns;
+        let off_ns = off_ns + clock_error_max_ns(self.now_ns);
+        (true_ns - off_ns, true_ns + off_ns)
+    }
+
     /// Everything heals, and within a bound the cluster must answer and be whole again.
-    pub(crate) fn recover(&mut self) -> Result<(), Failure> {
-        let end_ns = self.now_ns;
-        self.history.believable = None;
-        self.history.is_healthy = false;
+    pub(crate) fn recover(&mut self, off_ns: Option<u64>) -> Result<(), Failure> {
         self.heal();
+        self.summary.healed_ns_max = self.be_whole(HEALED_NS_MAX, off_ns)?;
+        self.come_to_rest(off_ns)
+    }
+
+    /// Lives on until all is well that has healed, and returns how long that took.
+    fn be_whole(&mut self, bound_ns: u64, off_ns: Option<u64>) -> Result<u64, Failure> {
         let healed = Healed {
-            at_ns: end_ns,
+            at_ns: self.now_ns,
             answered: self.summary.answered,
             committed: self.committed(),
             gave_up: self.gave_up(),
         };
-        let bound_ns = end_ns + HEALED_NS_MAX;
-        while self.now_ns < bound_ns {
-            let tick_ns = self.now_ns + 50 * MS;
-            while self.step(tick_ns) {
-                self.check()?;
-            }
-            self.now_ns = tick_ns;
+        while self.now_ns < healed.at_ns + bound_ns {
+            self.live_until(self.now_ns + 50 * MS, off_ns)?;
             if self.unwell(healed).is_none() {
-                self.summary.healed_ns_max = self.now_ns - end_ns;
-                return self.come_to_rest();
+                return Ok(self.now_ns - healed.at_ns);
             }
             for id in self.ids().collect::<Vec<NodeId>>() {
                 self.start_if_down(id);
             }
         }
         let what = self.unwell(healed).unwrap_or_default();
-        let seconds = HEALED_NS_MAX / SECOND;
+        let seconds = bound_ns / SECOND;
         let standing = self.standing();
         Err(Failure::Liveness(format!("{seconds} s after everything had healed {what}{standing}")))
     }
 
+    /// In some of the runs with wrong clocks: once no sample is left of the time before they were set
+    /// right, every voter goes by its own clock again, and so do epochs, but for a ceiling that is ahead
+    /// already.
+    fn believe_again(&mut self, healed_ns: u64) -> Result<(), Failure> {
+        if !self.nemesis.is_clock || !self.is_in(BELIEVED_SALT, BELIEVED_RUNS) {
+            return Ok(());
+        }
+        // A single voter has no clock to hold its own against.
+        let voters = |node: &Node| node.published().map_or(0, |published| published.voters.len());
+        if self.nodes.iter().find(|node| node.holds_grant()).map_or(0, voters) < 2 {
+            return Ok(());
+        }
+        let settled_ns = (healed_ns + TrustedClock::SAMPLE_AGE_MAX_NS + SECOND).max(self.now_ns);
+        self.live_until(settled_ns, None)?;
+        self.count("clocks believed again");
+        let believable = self.around_true_time(0);
+        self.history.settle(believable);
+        while self.now_ns < settled_ns + BELIEVED_NS {
+            self.live_until(self.now_ns + 50 * MS, Some(0))?;
+            self.check_trusted_time();
+            self.check()?;
+        }
+        Ok(())
+    }
+
+    /// Every voter's trusted time, as its workers read it, is no further from true time than its own
+    /// clock.
+    fn check_trusted_time(&mut self) {
+        let Some(leader) = self.nodes.iter().find(|node| node.holds_grant()) else { return };
+        let (earliest_ns, latest_ns) = self.around_true_time(0);
+        let voters = leader.running().shared.published().voters.clone();
+        for (voter, _) in voters.iter() {
+            let Some(running) = &self.at(voter).running else { continue };
+            let trusted_ns = trusted_ns(self.monotonic_ns(voter), running.trusted_offset_ns);
+            if trusted_ns < earliest_ns || trusted_ns > latest_ns {
+                let what = format!(
+                    "all clocks are right, and voter {voter} trusts {trusted_ns}, which is not from \
+                     {earliest_ns} to {latest_ns}: {:?}",
+                    running.clock
+                );
+                return self.history.violate(Invariant::Bound, || what);
+            }
+        }
+    }
+
+    /// Whether this is one of the runs, one of so many, that have something. Not drawn, so that other
+    /// runs are what they would be without; and of no pattern, so that whatever is chosen like this
+    /// meets everything else.
+    pub(crate) fn is_in(&self, salt: u64, one_in: u64) -> bool {
+        fastrand::Rng::with_seed(self.seed() ^ salt.wrapping_mul(SALT)).u64(0..one_in) == 0
+    }
+
     /// Where leaders have places, leadership comes to the best of them, and stays there: nobody hands
     /// it on any more.
-    fn come_to_rest(&mut self) -> Result<(), Failure> {
+    fn come_to_rest(&mut self, off_ns: Option<u64>) -> Result<(), Failure> {
         let bound_ns = self.now_ns + PLACED_NS_MAX;
         while self.is_well_placed() == Some(false) {
             if self.now_ns >= bound_ns {
@@ -237,14 +291,14 @@ impl World {
                 return Err(Failure::Liveness(format!("{what}{standing}")));
             }
             let next_ns = self.now_ns + 250 * MS;
-            self.live_until(next_ns, None)?;
+            self.live_until(next_ns, off_ns)?;
         }
         if self.is_well_placed().is_none() {
             return Ok(());
         }
         let before = self.history.leaderships();
         let end_ns = self.now_ns + RESTING_NS;
-        self.live_until(end_ns, None)?;
+        self.live_until(end_ns, off_ns)?;
         let since = self.history.leaderships() - before;
         if since > 0 {
             let what = format!("leadership does not come to rest: {since} leaders after the best");
@@ -350,11 +404,17 @@ const HEALED_NS_MAX: u64 = 10 * SECOND;
 const PLACED_NS_MAX: u64 = 100 * SECOND;
 /// For how long it then has to stay: more than the shortest wait, twice.
 const RESTING_NS: u64 = 12 * SECOND;
+/// Of so many runs with wrong clocks, one lives on until their samples have expired, and then so long.
+const BELIEVED_RUNS: u64 = 2;
+const BELIEVED_SALT: u64 = 1;
+const BELIEVED_NS: u64 = SECOND;
+/// Of numbers in a row, makes numbers of no pattern: 2^64 by the golden ratio.
+const SALT: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Answers that prove it.
 const ANSWERS_HEALED: u64 = 5;
 
 /// How far a sample may be off: half of a round trip that took all of its time one way.
-const SAMPLE_ERROR_MAX_NS: u64 = CLOCK_OFFSET_MAX_NS / 2;
+pub(crate) const SAMPLE_ERROR_MAX_NS: u64 = CLOCK_OFFSET_MAX_NS / 2;
 
 /// How far a clock that nobody broke is from true time: its offset, and its rate until now. Trusted
 /// time may be of a sample of another such clock, so that both count twice.

@@ -12,7 +12,7 @@ use epicepoch_wire::NodeId;
 
 use crate::faults::End;
 use crate::node::Plane;
-use crate::run::Failure;
+use crate::run::{Failure, SAMPLE_ERROR_MAX_NS};
 use crate::world::{MS, Weather, World};
 
 /// Events of one script; what follows is not read.
@@ -29,7 +29,7 @@ pub fn run(script: &[u8]) -> Result<u64, Failure> {
     let mut bytes = script.iter().copied();
     let mut world = World::scripted(bytes.next().unwrap_or(0), bytes.next().unwrap_or(0));
     world.history.is_healthy = true;
-    let mut off_ns = Some(0);
+    let mut off_ns = Some(SAMPLE_ERROR_MAX_NS);
     for _ in 0..EVENTS_MAX {
         let Some(event) = bytes.next() else { break };
         let end_ns = world.now_ns + PAUSES_MS[usize::from(event >> 5)] * MS;
@@ -41,12 +41,13 @@ pub fn run(script: &[u8]) -> Result<u64, Failure> {
                 off_ns = None;
                 world.history.is_healthy = false;
                 world.history.believable = None;
+                world.nemesis.is_clock = true;
                 world.clock_event(event & 31, next(), next());
             }
             event => world.scripted_event(event, next(), next()),
         }
     }
-    world.recover()?;
+    world.recover(off_ns)?;
     Ok(world.summary.answered)
 }
 

@@ -27,7 +27,11 @@ const fn seeds(plant: Plant) -> u64 {
         | Plant::UncheckedFormat
         | Plant::OwnClock
         | Plant::Core(
-            Bug::RestartTrustsWall | Bug::JumpFollowed | Bug::PromotesBehind | Bug::ForgottenVote,
+            Bug::RestartTrustsWall
+            | Bug::JumpFollowed
+            | Bug::NeverBelievesAgain
+            | Bug::PromotesBehind
+            | Bug::ForgottenVote,
         ) => 300,
         Plant::WipedDisk
         | Plant::GenesisOfToday
@@ -143,6 +147,7 @@ const fn checker(plant: Plant) -> Option<Invariant> {
             | Bug::RestartTrustsWall
             | Bug::JumpFollowed
             | Bug::CreepFollowed
+            | Bug::NeverBelievesAgain
             | Bug::AdvanceUnbounded
             | Bug::EarliestBelieved,
         ) => Invariant::Bound,
