@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 use clap::{ArgMatches, Command};
 use epicepoch_client::Member;
 use epicepoch_client::dial::{Alpn, Dialer};
-use epicepoch_wire::NodeId;
 use epicepoch_wire::http::PATH_ADMIN_CLOCK;
+use epicepoch_wire::{Epoch, NodeId};
 use serde_json::{Value, json};
 
 use crate::addresses;
 use crate::commands::{client_arguments, json as json_switch};
 use crate::failure::Failure;
+use crate::moment;
 use crate::operator::{self, Order, Setback};
 use crate::sources::Environment;
 
@@ -31,7 +32,10 @@ pub(crate) fn command() -> Command {
              OFFSET  the node's wall clock minus the time that it trusts\n  \
              LAG     the leader's wall clock minus the epoch of its last answer: below \
              EPOCH_INTERVAL_MS while requests come\n  \
-             LEAD    the ceiling minus the node's wall clock: about RESERVATION_MS while all is well\n\n\
+             LEAD    the ceiling minus the node's wall clock: about RESERVATION_MS while all is well\n  \
+             CEILING the lowest epoch that no leader owns yet, as this node has applied it\n\n\
+             Where epochs are ahead of the clocks it says when time has caught up, as recoversInMs does: \
+             the leader's last epoch minus the time that it trusts, or without a leader the lead.\n\n\
              Order and uniqueness depend on no clock; only how close epochs are to wall time does.",
         )
         .after_help(
@@ -58,7 +62,8 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         return advance::run(matches, environment);
     }
     let rows = rows(matches, environment)?;
-    let document = json!({"nodes": rows.iter().map(object).collect::<Vec<_>>()});
+    let nodes: Vec<_> = rows.iter().map(object).collect();
+    let document = json!({"nodes": nodes, "recoversInMs": recovers_in_ms(&rows)});
     operator::print(matches, &document, |_| table(&rows))?;
     let is_followed = |row: &Row| row.clock.as_ref().is_ok_and(|clock| clock["status"] == FOLLOWED);
     Ok(if rows.iter().all(is_followed) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -111,10 +116,9 @@ fn object(row: &Row) -> Value {
 fn table(rows: &[Row]) -> Option<String> {
     let width = rows.iter().map(|row| row.member.addr.len()).max().unwrap_or(0).max(4);
     let mut text = format!(
-        "{:<4} {:<width$} {:<8} {:>14} {:>14} {:>14}\n",
+        "{:<4} {:<width$} {:<8} {:>14} {:>14} {:>14} CEILING\n",
         "ID", "ADDR", "STATUS", "OFFSET", "LAG", "LEAD"
     );
-    let mut ahead: Option<f64> = None;
     for Row { member, clock } in rows {
         let (id, addr) = (member.node_id.to_string(), &member.addr);
         let _infallible = match clock {
@@ -122,34 +126,46 @@ fn table(rows: &[Row]) -> Option<String> {
                 let number = |name: &str| clock[name].as_f64();
                 let (offset, lead) = (number("offsetMs")?, number("leadMs")?);
                 let status = clock["status"].as_str()?;
-                if status == FOLLOWED && lead > LEADS_USUAL * number("reservationMs")? {
-                    ahead = Some(ahead.unwrap_or(0.0).max(lead - number("reservationMs")?));
-                }
+                let ceiling = moment::time(Epoch(clock["ceiling"].as_str()?.parse().ok()?));
                 let lag = number("lagMs").map_or("-".to_owned(), |lag| format!("{lag:.1} ms"));
                 writeln!(
                     text,
-                    "{id:<4} {addr:<width$} {status:<8} {offset:>11.1} ms {lag:>14} {lead:>11.1} ms"
+                    "{id:<4} {addr:<width$} {status:<8} {offset:>11.1} ms {lag:>14} {lead:>11.1} ms \
+                     {ceiling}"
                 )
             }
             Err(error) => writeln!(text, "{id:<4} {addr:<width$} {error}"),
         };
     }
-    if let Some(ahead_ms) = ahead {
+    if let Some(ahead_ms) = recovers_in_ms(rows).filter(|ms| *ms > AHEAD_TOLD_MS) {
         let _infallible = writeln!(
             text,
-            "the ceiling is ahead of the clocks: epochs move by the least step, or stand still while \
-             the index goes on, until time has caught up in {:.0} s",
+            "epochs are ahead of the clocks: they move by the least step, or stand still while the \
+             index goes on, until time has caught up in {:.1} s",
             ahead_ms / 1e3
         );
     }
     Some(text)
 }
 
+/// How long it takes until time has reached the epochs that are given; `None` where nobody knows. The
+/// leader does; without one, the next begins at the ceiling, which is usual for as much as a window.
+fn recovers_in_ms(rows: &[Row]) -> Option<f64> {
+    let clocks = || rows.iter().filter_map(|row| row.clock.as_ref().ok());
+    // Of two that serve as far as they know, one is deposed: the new one began above all of the other's.
+    let of_leader = clocks().filter_map(|clock| clock["recoversInMs"].as_f64());
+    let begun = |clock: &Value| {
+        let (lead, window) = (clock["leadMs"].as_f64()?, clock["reservationMs"].as_f64()?);
+        (clock["status"] == FOLLOWED && lead > window + AHEAD_TOLD_MS).then_some(lead)
+    };
+    of_leader.reduce(f64::max).or_else(|| clocks().filter_map(begun).reduce(f64::max))
+}
+
 /// How long it is asked who the members are, when clocks are known already.
 const MEMBERS_TIMEOUT: Duration = Duration::from_millis(500);
 const FOLLOWED: &str = "followed";
-/// Reservations that the ceiling may be ahead of a right clock before it is said.
-const LEADS_USUAL: f64 = 2.0;
+/// How far epochs may be ahead before people are told, milliseconds: a default window.
+const AHEAD_TOLD_MS: f64 = 1_000.0;
 
 #[cfg(test)]
 mod tests {
@@ -160,12 +176,21 @@ mod tests {
     }
 
     fn clock(status: &str, offset_ms: f64, lead_ms: f64) -> Value {
-        json!({"status": status, "offsetMs": offset_ms, "leadMs": lead_ms, "reservationMs": 1000})
+        json!({
+            "status": status, "offsetMs": offset_ms, "leadMs": lead_ms, "reservationMs": 1000,
+            "ceiling": "1700000000000000001"
+        })
+    }
+
+    fn leading(lead_ms: f64, recovers_in_ms: f64) -> Value {
+        let mut clock = clock("followed", 0.0, lead_ms);
+        clock["recoversInMs"] = json!(recovers_in_ms);
+        clock
     }
 
     #[test]
     fn a_table_of_clocks_says_who_is_off_and_who_does_not_answer() {
-        let mut leading = clock("followed", 0.0, 912.25);
+        let mut leading = leading(912.25, 0.0);
         leading["lagMs"] = json!(71.5);
         let rows = [
             row(1, Ok(leading)),
@@ -173,19 +198,31 @@ mod tests {
             row(3, Err("no answer".into())),
         ];
         let expected = "\
-ID   ADDR    STATUS           OFFSET            LAG           LEAD
-1    n1:8080 followed         0.0 ms        71.5 ms       912.2 ms
-2    n2:8080 outvoted  -3600000.5 ms              -   3600912.0 ms
+ID   ADDR    STATUS           OFFSET            LAG           LEAD CEILING
+1    n1:8080 followed         0.0 ms        71.5 ms       912.2 ms 2023-11-14T22:13:20.000000001Z
+2    n2:8080 outvoted  -3600000.5 ms              -   3600912.0 ms 2023-11-14T22:13:20.000000001Z
 3    n3:8080 no answer
 ";
         assert_eq!(table(&rows).as_deref(), Some(expected));
     }
 
     #[test]
-    fn a_ceiling_that_is_ahead_is_told_with_the_time_of_recovery() {
-        let text = table(&[row(1, Ok(clock("followed", 0.0, 61_000.0)))]).expect("a table");
-        assert!(text.ends_with("caught up in 60 s\n"), "{text}");
-        let text = table(&[row(1, Ok(clock("followed", 0.0, 1_200.0)))]).expect("a table");
-        assert!(!text.contains("ceiling"), "{text}");
+    fn epochs_that_are_ahead_are_told_with_the_time_of_recovery() {
+        // The leader's word counts, and not how far it may go.
+        let rows =
+            [row(1, Ok(clock("followed", 0.0, 61_000.0))), row(2, Ok(leading(61_000.0, 60_250.0)))];
+        assert_eq!(recovers_in_ms(&rows), Some(60_250.0));
+        let text = table(&rows).expect("a table");
+        assert!(text.ends_with("caught up in 60.2 s\n"), "{text}");
+        // A minute's window: where the leader is, is said all the same.
+        let text = table(&[row(1, Ok(leading(90_000.0, 59_000.0)))]).expect("a table");
+        assert!(text.ends_with("caught up in 59.0 s\n"), "{text}");
+        let text = table(&[row(1, Ok(leading(1_900.0, 900.0)))]).expect("a table");
+        assert!(!text.contains("caught up"), "{text}");
+        // Nobody leads: the next one begins at the ceiling.
+        let rows = [row(1, Ok(clock("followed", 0.0, 61_000.0))), row(2, Err("gone".into()))];
+        assert_eq!(recovers_in_ms(&rows), Some(61_000.0));
+        assert_eq!(recovers_in_ms(&[row(1, Ok(clock("followed", 0.0, 1_200.0)))]), None);
+        assert_eq!(recovers_in_ms(&[row(1, Ok(clock("outvoted", 0.0, 61_000.0)))]), None);
     }
 }

@@ -7,6 +7,10 @@ use epicepoch_wire::Timestamp;
 use crate::clients::Calling;
 use crate::support::{Cluster, PATIENCE, Watch, wait_until};
 
+/// A reservation, by default.
+const WINDOW_MS: f64 = 1_000.0;
+/// Trusted time is the median of clocks that are one, read a moment apart.
+const CLOCKS_APART_MS: f64 = 100.0;
 const MINUTE_NS: u64 = 60_000_000_000;
 
 fn ahead(ns: u64) -> u64 {
@@ -27,6 +31,19 @@ fn ceiling(cluster: &Cluster) -> u64 {
     let nodes = document["nodes"].as_array().expect("nodes").iter();
     let ceilings = nodes.filter_map(|node| node["ceiling"].as_str()?.parse().ok());
     ceilings.max().expect("a ceiling")
+}
+
+/// What `epicepoch clock` says of when time has caught up, against what is known of the epochs that are
+/// given: they are `to` and the little that was stamped or reserved above it.
+fn assert_recovers_at(cluster: &Cluster, to: u64) {
+    let before = ahead(0);
+    let output = cluster.operate(&["clock", "--json"]);
+    let after = ahead(0);
+    let document: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let recovers_in_ms = document["recoversInMs"].as_f64().expect("when time has caught up");
+    let least_ms = to.saturating_sub(after) as f64 / 1e6 - CLOCKS_APART_MS;
+    let most_ms = (to - before) as f64 / 1e6 + WINDOW_MS + CLOCKS_APART_MS;
+    assert!((least_ms..most_ms).contains(&recovers_in_ms), "{least_ms} to {most_ms}: {document}");
 }
 
 #[test]
@@ -61,6 +78,7 @@ fn an_epoch_moved_ahead_under_load_costs_no_call_and_every_later_answer_is_above
     assert!(said.contains("already"), "{said}");
     let table = cluster.operate(&["clock"]).stdout;
     assert!(String::from_utf8_lossy(&table).contains("until time has caught up in"));
+    assert_recovers_at(&cluster, to);
 
     // Whoever leads next begins above it, too.
     let from = Instant::now();
@@ -68,6 +86,11 @@ fn an_epoch_moved_ahead_under_load_costs_no_call_and_every_later_answer_is_above
     watch.wait_for_service_since(Instant::now());
     calling.wait_for_service_since(from);
     assert!(taken(&cluster) > first);
+    let begins_ahead = "\"message\":\"this leader begins ahead of its clock";
+    let next = cluster.wait_for_leader_other_than(Some(leader), PATIENCE);
+    assert_eq!(cluster.nodes[next].log().matches(begins_ahead).count(), 1);
+    assert!(!cluster.nodes[leader].log().contains(begins_ahead), "an operator has said so there");
+    assert_recovers_at(&cluster, to);
     cluster.nodes[leader].start();
     cluster.wait_until_ready();
     assert!(taken(&cluster).epoch.0 > to);

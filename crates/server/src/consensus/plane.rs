@@ -31,7 +31,7 @@ use super::link::{Link, is_fatal};
 use super::operators::{Asked, Operators};
 use super::restore::LongestHeard;
 use super::round_trips::RoundTrips;
-use super::wall::{self, reading};
+use super::wall::{self, ToldAhead, reading};
 use super::{Ask, ConsensusError, Parts, bootstrap, restore};
 use crate::config::{Config, RESERVATION_ELECTIONS_MIN, default_reservation};
 use crate::faults::Faults;
@@ -100,20 +100,21 @@ struct Plane {
     farewell: Farewell,
     heard: LongestHeard,
     round_trips: RoundTrips,
-    told_zones: ToldZones,
+    told: Told,
     /// The settings of the cluster that count here, once there are any.
     settings: Option<Arc<ClusterSettings>>,
     /// What could not be read of what each peer sent, as far as it was said: it is sent again and again.
     unreadable: BTreeMap<NodeId, MessageError>,
 }
 
-/// What was said of zones that leaders should be in.
+/// What was said already.
 #[derive(Debug, Default)]
-struct ToldZones {
-    /// Those that no voter is in.
-    empty: Vec<Zone>,
-    /// Voters that are in none.
-    voters_without: BTreeSet<NodeId>,
+struct Told {
+    /// Zones that leaders should be in, and no voter is.
+    empty_zones: Vec<Zone>,
+    /// Voters that are in no zone.
+    without_zone: BTreeSet<NodeId>,
+    ahead: ToldAhead,
 }
 
 /// Runs the plane until it is told to stop, or cannot go on.
@@ -174,7 +175,7 @@ pub(super) async fn run(
         farewell: Farewell::default(),
         heard: LongestHeard::default(),
         round_trips: RoundTrips::default(),
-        told_zones: ToldZones::default(),
+        told: Told::default(),
         settings: None,
         unreadable: BTreeMap::new(),
     };
@@ -381,7 +382,7 @@ impl Plane {
     /// Says which zones of `LEADER_ZONES` no voter is in, whenever that changes.
     fn tell_empty_zones(&mut self) {
         let empty = self.replica.empty_zones();
-        if empty == self.told_zones.empty {
+        if empty == self.told.empty_zones {
             return;
         }
         if !empty.is_empty() {
@@ -399,16 +400,16 @@ impl Plane {
                  that are there"
             );
         }
-        self.told_zones.empty = empty;
+        self.told.empty_zones = empty;
     }
 
     /// Says it once of each voter and leadership: one that is not heard for a while is no news later.
     fn tell_without_zone(&mut self) {
         if self.shared.core.published().role != Role::Leader {
-            return self.told_zones.voters_without.clear();
+            return self.told.without_zone.clear();
         }
         let without = self.replica.voters_without_zone();
-        let is_said = |node: &NodeId| self.told_zones.voters_without.contains(node);
+        let is_said = |node: &NodeId| self.told.without_zone.contains(node);
         if without.iter().all(is_said) {
             return;
         }
@@ -418,7 +419,7 @@ impl Plane {
             "LEADER_ZONES is set and these voters have no ZONE: leadership is never handed to them \
              because of their place; set ZONE there, and start them again"
         );
-        self.told_zones.voters_without.extend(without);
+        self.told.without_zone.extend(without);
     }
 
     fn on_completion(&mut self, completion: Completion) -> Result<(), ConsensusError> {
@@ -629,7 +630,7 @@ impl Plane {
         }
     }
 
-    fn tell(&self, report: Report) {
+    fn tell(&mut self, report: Report) {
         let metrics = &self.metrics.consensus;
         match report {
             Report::Leadership { term, role, leader } => {
@@ -647,6 +648,9 @@ impl Plane {
                 metrics.reservations.add(1);
                 metrics.reservation_ns.observe(took_ns);
                 tracing::debug!(term = term.0, high = range.high.0, took_ns, "granted");
+                let trusted_ns = self.clock.trusted_ns(self.shared.clock.monotonic_ns());
+                let window_ms = self.shared.settings().reservation_ms;
+                self.told.ahead.note(term, range.low, trusted_ns, window_ms);
             }
             Report::ReservationLate { missed } => {
                 metrics.reservation_deadlines_missed.add(1);

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use epicepoch_core::clock::{ClockReading, ClockStatus, TrustedClock};
 use epicepoch_core::publication::Published;
-use epicepoch_wire::Epoch;
+use epicepoch_wire::{Epoch, Term};
 use serde_json::{Value, json};
 
 use super::round_trips::RoundTrips;
@@ -24,6 +24,49 @@ pub(crate) fn reading(clock: &NodeClock, faults: &Faults) -> ClockReading {
     ClockReading { monotonic_ns: clock.monotonic_ns(), wall_ns: wall_ns(faults) }
 }
 
+/// How far the epochs of a node that serves are ahead of trusted time, nanoseconds: it stamps above
+/// where its range begins, and never below what it stamped last. `None` for another.
+fn ahead_ns(published: &Published, stamped: Epoch, trusted_ns: u64) -> Option<u64> {
+    let low = published.grant?.range.low;
+    Some(low.max(stamped).0.saturating_sub(trusted_ns))
+}
+
+/// Of which leadership it was said, or needs not be, that it begins ahead of the clock.
+#[derive(Debug, Default)]
+pub(super) struct ToldAhead(Term);
+
+impl ToldAhead {
+    /// This leader owns epochs above `low`: says so once in a leadership, when that is further ahead than
+    /// the window of whoever led before explains.
+    pub(super) fn note(&mut self, term: Term, low: Epoch, trusted_ns: u64, window_ms: u64) {
+        if let Some(ahead_ns) = self.begins_ahead(term, low, trusted_ns, window_ms) {
+            tracing::warn!(
+                recovers_in_ms = ahead_ns / 1_000_000,
+                "this leader begins ahead of its clock, since the ceiling is: epochs move by the least \
+                 step, or stand still while the index goes on, until time has caught up; nothing is \
+                 refused for it"
+            );
+        }
+    }
+
+    fn begins_ahead(
+        &mut self,
+        term: Term,
+        low: Epoch,
+        trusted_ns: u64,
+        window_ms: u64,
+    ) -> Option<u64> {
+        if std::mem::replace(&mut self.0, term) == term {
+            return None;
+        }
+        let ahead_ns = low.0.saturating_sub(trusted_ns);
+        (ahead_ns > window_ms * 1_000_000 + AHEAD_TOLD_NS).then_some(ahead_ns)
+    }
+}
+
+/// How far beyond a window a leader may begin ahead of its clock before it says so, nanoseconds.
+const AHEAD_TOLD_NS: u64 = 2_000_000_000;
+
 /// What operators are told of this node's clock; times are milliseconds, or Unix nanoseconds as text.
 pub(super) fn document(
     shared: &NodeShared,
@@ -36,8 +79,10 @@ pub(super) fn document(
         |of_ns: u64, from_ns: u64| (i128::from(of_ns) - i128::from(from_ns)) as f64 / 1e6;
     let trusted_ns = clock.trusted_ns(reading.monotonic_ns);
     let is_leader = published.leader == Some(published.identity.node);
+    let stamped = shared.allocator.epoch();
+    let recovers_ns = ahead_ns(published, stamped, trusted_ns);
     // Of a leader that has stamped anything: how far its last answer is behind.
-    let epoch = Some(shared.allocator.epoch()).filter(|epoch| is_leader && *epoch > Epoch(0));
+    let epoch = Some(stamped).filter(|epoch| is_leader && *epoch > Epoch(0));
     let peers = clock.peer_offsets().into_iter();
     let peers = peers.map(|(node, ns)| json!({"nodeID": node.0, "offsetMs": ns as f64 / 1e6}));
     let of_ms = |ns: u64| ns as f64 / 1e6;
@@ -65,6 +110,7 @@ pub(super) fn document(
         "epoch": epoch.map(|epoch| epoch.0.to_string()),
         "lagMs": epoch.map(|epoch| apart_ms(reading.wall_ns, epoch.0)),
         "leadMs": apart_ms(ceiling.0, reading.wall_ns),
+        "recoversInMs": recovers_ns.map(of_ms),
         "reservationMs": settings.reservation_ms,
         "electionTimeoutMs": ms(config.election_timeout),
         "heartbeatMs": ms(config.heartbeat),
@@ -74,4 +120,48 @@ pub(super) fn document(
         "peers": peers.collect::<Vec<_>>(),
         "roundTrips": trips.collect::<Vec<_>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_core::publication::{EpochRange, Grant, Identity};
+    use epicepoch_wire::{BootId, NodeId, StoreId};
+
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_leader_recovers_when_time_reaches_what_it_stamps_and_not_where_it_may() {
+        let me = Identity { node: NodeId(1), store: StoreId(1), boot: BootId(7) };
+        let mut published = Published::nothing(me);
+        assert_eq!(ahead_ns(&published, Epoch(90 * S), 5 * S), None, "it owns nothing");
+        let range = EpochRange { low: Epoch(60 * S), high: Epoch(61 * S) };
+        published.grant = Some(Grant { term: Term(2), boot: me.boot, range });
+        let of = |stamped, trusted_ns| ahead_ns(&published, Epoch(stamped), trusted_ns);
+        assert_eq!(of(0, 5 * S), Some(55 * S), "it has stamped nothing yet");
+        assert_eq!(of(60 * S + 7, 5 * S), Some(55 * S + 7));
+        assert_eq!(of(50 * S, 5 * S), Some(55 * S), "that was another leadership");
+        assert_eq!(of(60 * S + 7, 60 * S + 8), Some(0));
+    }
+
+    #[test]
+    fn it_is_said_once_in_a_leadership_that_it_begins_ahead_and_not_of_a_usual_window() {
+        let mut told = ToldAhead::default();
+        let window_ms = 1_000;
+        assert_eq!(told.begins_ahead(Term(2), Epoch(8 * S), 5 * S, window_ms), None, "usual");
+        assert_eq!(
+            told.begins_ahead(Term(2), Epoch(60 * S), 5 * S, window_ms),
+            None,
+            "moved by hand"
+        );
+        assert_eq!(told.begins_ahead(Term(3), Epoch(60 * S), 5 * S, window_ms), Some(55 * S));
+        assert_eq!(
+            told.begins_ahead(Term(3), Epoch(60 * S), 6 * S, window_ms),
+            None,
+            "said already"
+        );
+        assert_eq!(told.begins_ahead(Term(4), Epoch(60 * S), 6 * S, 60_000), None, "a long window");
+        assert_eq!(told.begins_ahead(Term(5), Epoch(60 * S), 70 * S, window_ms), None);
+    }
 }
