@@ -2,6 +2,7 @@
 //! hand. What a node is told ([`crate::settings`]) seeds them once.
 
 use std::fmt::Write as _;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use anyhow::anyhow;
@@ -26,7 +27,9 @@ pub(crate) fn command() -> Command {
             "Change settings of the cluster, for all nodes and without a restart. When the command \
              returns with 0 the leader goes by them and a majority has them on disk; the others go by \
              them with the next message of the leader, a heartbeat later at most, or when they are \
-             there again. When it is refused nothing has changed. Several are changed together.",
+             there again. When it is refused nothing has changed. Several are changed together.\n\nA zone that no voter is \
+             in is refused: LEADER_ZONES would go by a slip in a name. While a voter that has not \
+             said where it is may be there, it is set, with a warning.",
         )
         .after_help(
             "Examples:\n  epicepoch settings set RESERVATION_MS=2000\n  \
@@ -40,7 +43,10 @@ pub(crate) fn command() -> Command {
                 .action(ArgAction::Append)
                 .num_args(1..)
                 .help("A setting and its value"),
-        );
+        )
+        .arg(Arg::new("force").long("force").action(ArgAction::SetTrue).help(
+            "Also name zones in LEADER_ZONES that no voter is in yet; it lifts no other limit",
+        ));
     let names: Vec<_> = SettingName::ALL.into_iter().map(SettingName::text).collect();
     Command::new("settings")
         .about("Show and change the settings that all nodes of a cluster share")
@@ -68,11 +74,18 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         let given = matches.get_many::<String>("changes").into_iter().flatten();
         let changes: Result<Vec<_>, _> = given.map(|text| change(text)).collect();
         let changes = changes.map_err(Failure::usage)?;
-        let parameters: Vec<_> =
+        let mut parameters: Vec<_> =
             changes.into_iter().map(|(name, value)| (name.text(), Some(value))).collect();
+        if matches.get_flag("force") {
+            parameters.push(("force", Some("1".to_owned())));
+        }
         Order::change(PATH_ADMIN_SET, &parameters).shown_by("epicepoch settings list")
     };
     let document = order.give(matches, environment)?;
+    if let Some(doubt) = doubt(&document) {
+        // The order is done, whoever reads this or not.
+        let _unread = writeln!(io::stderr(), "warning: {doubt}");
+    }
     operator::print(matches, &document, table)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -91,6 +104,29 @@ fn change(text: &str) -> Result<(SettingName, String), anyhow::Error> {
         return Err(anyhow!("{name} is {value:?}; allowed is {}", name.allowed()));
     }
     Ok((name, value.to_owned()))
+}
+
+/// What was set and may be a slip.
+fn doubt(document: &Value) -> Option<String> {
+    let texts = |name: &str| {
+        let items = document[name].as_array().into_iter().flatten();
+        let text = |item: &Value| item.as_str().map_or_else(|| item.to_string(), str::to_owned);
+        items.map(text).collect::<Vec<_>>().join(",")
+    };
+    let (empty, unplaced) = (texts("emptyZones"), texts("unplacedVoters"));
+    if empty.is_empty() {
+        return None;
+    }
+    let mut text =
+        format!("LEADER_ZONES names {empty:?}, and no voter is known to be in that zone");
+    if !unplaced.is_empty() {
+        let _infallible = write!(
+            text,
+            "; where these are is not known, since they have not been heard or have just been met: {unplaced}"
+        );
+    }
+    text.push_str("; look again later with: epicepoch member list");
+    Some(text)
 }
 
 fn table(document: &Value) -> Option<String> {
@@ -122,6 +158,16 @@ mod tests {
         for bad in ["MAX_N", "HTTP_PORT=1", "MAX_N=1&x=2", "MAX_N=1 2", "max_n=5"] {
             assert!(change(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn zones_in_doubt_are_named_with_who_may_be_there() {
+        assert_eq!(doubt(&json!({"format": 3, "settings": {"MAX_N": "7"}})), None);
+        let silent = doubt(&json!({"emptyZones": ["c", "d"], "unplacedVoters": [3]}));
+        let silent = silent.expect("a doubt");
+        assert!(silent.contains("\"c,d\"") && silent.contains("just been met: 3;"), "{silent}");
+        let forced = doubt(&json!({"emptyZones": ["c"], "unplacedVoters": []}));
+        assert!(!forced.expect("a doubt").contains("heard"));
     }
 
     #[test]

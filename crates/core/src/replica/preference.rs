@@ -61,6 +61,18 @@ pub struct Placed {
     pub agrees: bool,
 }
 
+/// Zones that leaders should be in, and no voter is known to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ZonesInDoubt {
+    /// The zones, in the order in which they were named.
+    pub empty: Vec<Zone>,
+    /// The zones that voters are known to be in, sorted.
+    pub known: Vec<Zone>,
+    /// Voters that have not said where they are, and may be there: they are not heard, or this leader
+    /// has not led for long enough to have heard from everybody. Without any the zones are unknown.
+    pub unplaced: Vec<NodeId>,
+}
+
 impl Replica {
     /// Where this node is, and where leaders should be, unless the settings of the cluster say where.
     /// Before it is told, nothing is preferred.
@@ -107,40 +119,53 @@ impl Replica {
     /// and while a voter that has not said where it is is not heard: it may be there.
     #[must_use]
     pub fn empty_zones(&self) -> Vec<Zone> {
-        let places = self.places_of_voters();
-        let is_known = |it: &Placed| it.zone.is_some() || self.may_say_its_zone(it.node);
-        if places.is_empty() || !places.iter().all(is_known) {
+        if !self.has_listened_long_enough() {
             return Vec::new();
         }
-        let is_empty = |zone: &&Zone| !places.iter().any(|it| it.zone.as_ref() == Some(*zone));
-        self.preference.placement.leaders.iter().filter(is_empty).cloned().collect()
+        let doubt = self.doubt_of(&self.preference.placement.leaders);
+        if doubt.unplaced.is_empty() { doubt.empty } else { Vec::new() }
+    }
+
+    /// Which of these zones no voter is known to be in, and who may be there unheard.
+    pub(super) fn doubt_of(&self, zones: &[Zone]) -> ZonesInDoubt {
+        let places = self.places_of_voters();
+        let me = self.config.identity.node;
+        let may_speak_yet =
+            |node: NodeId| node != me && !(self.has_listened_long_enough() && self.is_heard(node));
+        let unplaced = places.iter().filter(|it| it.zone.is_none() && may_speak_yet(it.node));
+        let unplaced = unplaced.map(|it| it.node).collect();
+        let mut known: Vec<_> = places.iter().filter_map(|it| it.zone.clone()).collect();
+        known.sort_unstable();
+        known.dedup();
+        let empty = zones.iter().filter(|zone| !known.contains(zone)).cloned().collect();
+        ZonesInDoubt { empty, known, unplaced }
     }
 
     /// Voters without a zone, as they are heard, while leaders should be in some: leadership never goes
     /// to them because of a place. Empty where [`Replica::empty_zones`] is too early.
     #[must_use]
     pub fn voters_without_zone(&self) -> Vec<NodeId> {
+        if self.preference.placement.leaders.is_empty() || !self.has_listened_long_enough() {
+            return Vec::new();
+        }
+        let is_speaking = |node| node == self.config.identity.node || self.is_heard(node);
         let places = self.places_of_voters().into_iter();
-        let nowhere = places.filter(|it| it.zone.is_none() && self.may_say_its_zone(it.node));
+        let nowhere = places.filter(|it| it.zone.is_none() && is_speaking(it.node));
         nowhere.map(|it| it.node).collect()
     }
 
-    /// The places of all voters, while leaders should be in some; none unless this node leads and has been
-    /// calm for long enough to have heard from everybody.
+    /// The places of all voters.
     fn places_of_voters(&self) -> Vec<Placed> {
-        let is_leader = self.raw.raft.state == StateRole::Leader;
-        let calm = CALM_ELECTIONS * self.config.election_ticks;
-        let is_any = !self.preference.placement.leaders.is_empty();
-        if !is_any || !is_leader || self.grant.is_none() || self.led_ticks() < calm {
-            return Vec::new();
-        }
         let incoming = self.incoming_voters();
         self.placed().into_iter().filter(|it| incoming.contains(&it.node)).collect()
     }
 
-    /// Whether a node that has said no zone is in none, as far as that can be known.
-    fn may_say_its_zone(&self, node: NodeId) -> bool {
-        node == self.config.identity.node || self.is_heard(node)
+    /// Whether this node leads and has been calm for long enough to have heard from everybody: a voter
+    /// that is heard and has said no zone is in none.
+    fn has_listened_long_enough(&self) -> bool {
+        let is_leader = self.raw.raft.state == StateRole::Leader;
+        let calm = CALM_ELECTIONS * self.config.election_ticks;
+        is_leader && self.grant.is_some() && self.led_ticks() >= calm
     }
 
     /// What this node says of itself to its leader; nothing without a zone.

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use epicepoch_wire::Term;
 use epicepoch_wire::settings::{ClusterSettings, SettingName};
+use epicepoch_wire::standing::Zone;
 use raft::StateRole;
 use thiserror::Error;
 
-use super::{Replica, Report};
+use super::{Replica, Report, ZonesInDoubt};
 use crate::planted::{self, Bug};
 use crate::state::{Command, FORMAT_OF_SETTINGS, Outcome};
 
@@ -69,6 +70,30 @@ pub enum SettingsError {
         /// The election timeout of the leader, milliseconds.
         election_ms: u64,
     },
+    /// Correct the name, admit the zone's first voter before it is named, or force it.
+    #[error(
+        "LEADER_ZONES would name {:?}, and no voter is in that zone; {}: correct the name; for a zone \
+         to come, add and promote a member there first, or set it with --force",
+        joined(unknown),
+        said_of(known)
+    )]
+    UnknownZones {
+        /// The zones that no voter is in.
+        unknown: Vec<Zone>,
+        /// The zones that voters are in.
+        known: Vec<Zone>,
+    },
+}
+
+fn joined(zones: &[Zone]) -> String {
+    zones.iter().map(Zone::name).collect::<Vec<_>>().join(",")
+}
+
+fn said_of(known: &[Zone]) -> String {
+    if known.is_empty() {
+        return "none has a ZONE".to_owned();
+    }
+    format!("the voters are in {}", joined(known))
 }
 
 impl Replica {
@@ -81,6 +106,34 @@ impl Replica {
     #[must_use]
     pub const fn settings(&self) -> Option<&ClusterSettings> {
         self.state.settings.as_ref()
+    }
+
+    /// Whether voters are in the zones that these settings name, as far as this leader knows; asked
+    /// before [`Replica::change_settings`], in the same turn. Zones that count already are not judged:
+    /// they keep no other setting from being changed. `is_forced` lets unknown zones pass.
+    ///
+    /// Returns what is in doubt: zones that no voter is known to be in.
+    ///
+    /// # Errors
+    /// [`SettingsError::UnknownZones`] when it is known of every voter that it is in none of them.
+    pub fn judge_zones(
+        &self,
+        settings: &ClusterSettings,
+        is_forced: bool,
+    ) -> Result<Option<ZonesInDoubt>, SettingsError> {
+        let before = self.state.settings.as_ref().map(|before| &before.leader_zones);
+        if before == Some(&settings.leader_zones) {
+            return Ok(None);
+        }
+        let doubt = self.doubt_of(&settings.leader_zones);
+        if doubt.empty.is_empty() {
+            return Ok(None);
+        }
+        if doubt.unplaced.is_empty() && !is_forced {
+            let ZonesInDoubt { empty, known, .. } = doubt;
+            return Err(SettingsError::UnknownZones { unknown: empty, known });
+        }
+        Ok(Some(doubt))
     }
 
     /// Proposes other settings. They count once [`Report::SettingsChanged`] says so, with the nonce.

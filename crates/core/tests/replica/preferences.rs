@@ -1,10 +1,11 @@
 //! Leadership goes to better places, once, when all is calm, and to nobody who could not lead there.
 
 use epicepoch_core::placement::Placement;
-use epicepoch_core::replica::{HandOver, LAG_MAX, Report};
+use epicepoch_core::replica::{HandOver, LAG_MAX, Report, SettingsError, ZonesInDoubt};
 use epicepoch_core::state::{MembershipChange, MembershipStep};
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
+use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::standing::{Standing, Zone, preference_of};
 use epicepoch_wire::{NodeId, StoreId};
 
@@ -381,4 +382,65 @@ fn empty_zones_are_told_after_so_many_ticks_by_the_leader() {
     }
     assert!(bench.is_leader() && bench.shared.published().grant.is_none());
     assert_eq!(bench.replica.empty_zones(), []);
+}
+
+type Judged = Result<Option<ZonesInDoubt>, SettingsError>;
+
+fn judged(bench: &Bench, leaders: &[&str], is_forced: bool) -> Judged {
+    let settings = ClusterSettings {
+        epoch_interval_ms: 100,
+        reservation_ms: 1_000,
+        clock_offset_max_ms: 500,
+        max_n: 1,
+        leader_zones: zones(leaders),
+    };
+    bench.replica.judge_zones(&settings, is_forced)
+}
+
+/// Where leaders are wanted nowhere yet: an operator is about to say so for the first time.
+#[test]
+fn an_unknown_zone_is_refused_as_soon_as_every_voter_has_said_where_it_is() {
+    let mut bench = led("a", &[]);
+    assert_eq!(judged(&bench, &[], false), Ok(None));
+    assert_eq!(judged(&bench, &["a"], false), Ok(None), "this node is there");
+    let unplaced = |nodes: &[u64]| nodes.iter().copied().map(NodeId).collect::<Vec<_>>();
+    let doubt = judged(&bench, &["b", "a"], false).expect("nobody has said anything");
+    let known =
+        ZonesInDoubt { empty: zones(&["b"]), known: zones(&["a"]), unplaced: unplaced(&[2, 3]) };
+    assert_eq!(doubt, Some(known.clone()));
+    let (near, far) = (fit("b", &[]), fit("c", &[]));
+    offered(&mut bench, 1, &[(2, &near)]);
+    let doubt = judged(&bench, &["a", "b", "c"], false).expect("node 3 may be there");
+    let known = ZonesInDoubt { empty: zones(&["c"]), known: zones(&["a", "b"]), ..known };
+    assert_eq!(doubt, Some(ZonesInDoubt { unplaced: unplaced(&[3]), ..known.clone() }));
+    // It need not be calm for as long as a leader waits who has to believe in silence.
+    offered(&mut bench, 1, &[(3, &far)]);
+    assert_eq!(judged(&bench, &["c", "a", "b"], false), Ok(None));
+    let refused = judged(&bench, &["c", "typo"], false).expect_err("nobody is there");
+    let known = zones(&["a", "b", "c"]);
+    let unknown = zones(&["typo"]);
+    assert_eq!(refused, SettingsError::UnknownZones { unknown, known: known.clone() });
+    let words = "LEADER_ZONES would name \"typo\", and no voter is in that zone; the voters are in a,b,c: \
+                 correct the name; for a zone to come, add and promote a member there first, or set it \
+                 with --force";
+    assert_eq!(refused.to_string(), words);
+    let forced = judged(&bench, &["c", "typo"], true).expect("it is to come");
+    assert_eq!(forced, Some(ZonesInDoubt { empty: zones(&["typo"]), known, unplaced: vec![] }));
+}
+
+/// It is heard and says no zone: once there was time to say one it is in none.
+#[test]
+fn a_voter_without_a_zone_is_in_none_once_there_was_time_to_say_one() {
+    let mut bench = led("a", &[]);
+    let near = fit("b", &[]);
+    offered(&mut bench, CALM_TICKS - 1, &[(2, &near)]);
+    bench.ack(3, bench.status().last);
+    assert!(judged(&bench, &["c"], false).is_ok(), "too early");
+    offered(&mut bench, 1, &[(2, &near)]);
+    bench.ack(3, bench.status().last);
+    assert!(judged(&bench, &["c"], false).is_err());
+    assert_eq!(judged(&bench, &["b"], false), Ok(None));
+    // Silent, it may have begun to be somewhere.
+    offered(&mut bench, 2 * ELECTION_TICKS, &[(2, &near)]);
+    assert!(judged(&bench, &["c"], false).is_ok());
 }

@@ -5,6 +5,7 @@ use epicepoch_core::replica::{ReplicaConfig, Report, SettingsError};
 use epicepoch_core::state::{Command, FORMAT_OF_SETTINGS, FORMATS, Outcome, State};
 use epicepoch_wire::hello::Formats;
 use epicepoch_wire::settings::{ClusterSettings, SettingName};
+use epicepoch_wire::standing::Zone;
 use epicepoch_wire::{LogIndex, NodeId, Term};
 
 use crate::support::bench::{Bench, genesis};
@@ -13,6 +14,10 @@ use crate::support::{ELECTION_TICKS, TICK_NS};
 
 /// The least that settings allow: four election timeouts of the bench.
 const SHORT_MS: u64 = *epicepoch_wire::settings::RESERVATION_MS.start();
+
+fn zone(name: &str) -> Zone {
+    Zone::new(name).expect("a name")
+}
 
 fn told(reservation_ms: u64) -> ClusterSettings {
     ClusterSettings {
@@ -137,6 +142,19 @@ fn what_may_not_be_is_refused_before_it_is_proposed_and_does_nothing_where_it_wa
     let mut old = State { format: FORMAT_OF_SETTINGS - 1, ..State::new(&genesis(&[1])) };
     let early = old.apply(Term(1), &command(true, told(900)));
     assert!(matches!(early, Outcome::Refused(_)), "{early:?}");
+}
+
+#[test]
+fn zones_that_count_already_keep_no_other_setting_from_being_changed() {
+    let mut bench = led(FORMAT_OF_SETTINGS);
+    let gone = ClusterSettings { leader_zones: vec![zone("gone")], ..told(2_000) };
+    assert_eq!(change(&mut bench, 7, &gone), Ok(()));
+    bench.ack_all(2);
+    let other = ClusterSettings { max_n: 7, ..gone.clone() };
+    assert_eq!(bench.replica.judge_zones(&other, false), Ok(None));
+    let worse = ClusterSettings { leader_zones: vec![zone("typo"), zone("gone")], ..gone };
+    let doubt = bench.replica.judge_zones(&worse, false).expect("nobody has said a zone");
+    assert_eq!(doubt.expect("a doubt").empty, worse.leader_zones);
 }
 
 /// Election timeouts are settings of nodes, and may have grown since.

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use epicepoch_core::publication::{Published, Role};
 use epicepoch_core::replica::{
-    Advance, AdvanceError, ChangeError, Replica, SettingsError, TransferError,
+    Advance, AdvanceError, ChangeError, Replica, SettingsError, TransferError, ZonesInDoubt,
 };
 use epicepoch_core::state::{
     FORMAT_OF_SETTINGS, FORMATS, MembershipChange, MembershipStep, Outcome,
 };
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::settings::{ClusterSettings, SettingName};
+use epicepoch_wire::standing::Zone;
 use epicepoch_wire::{Epoch, NodeId};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -43,8 +44,8 @@ pub(crate) enum Wish {
     Change(Vec<MembershipStep>),
     /// To see the settings of the cluster.
     Settings,
-    /// Other values of these.
-    Set(Vec<(SettingName, String)>),
+    /// Other values of these; forced, also zones that no voter is in.
+    Set { changes: Vec<(SettingName, String)>, is_forced: bool },
 }
 
 /// Why an operator does not get it.
@@ -129,7 +130,7 @@ enum What {
     Transfer { to: NodeId },
     Advance { advance: Advance, is_done: bool },
     Change { change: MembershipChange, is_applied: bool },
-    Settings { nonce: u64, is_applied: bool },
+    Settings { nonce: u64, doubt: Option<ZonesInDoubt>, is_applied: bool },
 }
 
 impl Operators {
@@ -156,19 +157,9 @@ impl Operators {
                 let document = leads.then(|| settings(replica)).ok_or_else(not_leader);
                 return drop(answer.send(document));
             }
-            Wish::Set(changes) => match changed_settings(replica, &changes) {
-                // Also what counts already: only that it is committed proves that this node leads, and
-                // that no other change comes after it unseen.
-                Ok(settings) => {
-                    let nonce = fastrand::u64(1..);
-                    let proposed = replica.change_settings(now_ns, nonce, &settings);
-                    let what = What::Settings { nonce, is_applied: false };
-                    proposed
-                        .map(|()| (what, nanos(CHANGE_TIMEOUT)))
-                        .map_err(|error| settings_denied(&error))
-                }
-                Err(denied) => Err(denied),
-            },
+            Wish::Set { changes, is_forced } => {
+                set(replica, now_ns, &changes, is_forced).map(|what| (what, nanos(CHANGE_TIMEOUT)))
+            }
             Wish::Clock => return drop(answer.send(Ok(clock(replica)))),
             Wish::Backup => return drop(answer.send(Ok(backup(replica)))),
             Wish::Advance { to, allowed_ns, is_plan: true } => {
@@ -276,7 +267,15 @@ impl Pending {
                 Some(Ok(changed(change)))
             }
             What::Change { .. } => is_late.then(|| Err(unsettled())),
-            What::Settings { is_applied: true, .. } => Some(Ok(settings(replica))),
+            What::Settings { is_applied: true, doubt, .. } => {
+                let mut document = settings(replica);
+                if let Some(doubt) = doubt {
+                    document["emptyZones"] = zones(&doubt.empty);
+                    document["unplacedVoters"] =
+                        doubt.unplaced.iter().map(|node| node.0).collect::<Vec<_>>().into();
+                }
+                Some(Ok(document))
+            }
             What::Settings { .. } => is_late.then(|| Err(unsettled_settings())),
             What::Advance { advance, is_done: true } => {
                 let took_ms = (now_ns - self.since_ns) as f64 / 1e6;
@@ -319,6 +318,26 @@ fn settings_denied(error: &SettingsError) -> Denied {
         _ => ErrorCode::Refused,
     };
     Denied::new(code, error.to_string())
+}
+
+/// Proposes these values. Also what counts already: only that it is committed proves that this node
+/// leads, and that no other change comes after it unseen.
+fn set(
+    replica: &mut Replica,
+    now_ns: u64,
+    changes: &[(SettingName, String)],
+    is_forced: bool,
+) -> Result<What, Denied> {
+    let settings = changed_settings(replica, changes)?;
+    let denied = |error| settings_denied(&error);
+    let doubt = replica.judge_zones(&settings, is_forced).map_err(denied)?;
+    let nonce = fastrand::u64(1..);
+    replica.change_settings(now_ns, nonce, &settings).map_err(denied)?;
+    Ok(What::Settings { nonce, doubt, is_applied: false })
+}
+
+fn zones(zones: &[Zone]) -> Value {
+    zones.iter().map(Zone::name).collect::<Vec<_>>().into()
 }
 
 /// The settings of the cluster with these values.
@@ -475,7 +494,7 @@ fn members(replica: &Replica, published: &Published) -> Value {
         "joint": published.voters.is_joint(),
         "committed": status.committed.0,
         "members": rows.collect::<Vec<_>>(),
-        "emptyZones": replica.empty_zones().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "emptyZones": zones(&replica.empty_zones()),
         "format": replica.state().format,
         "formatWaitsFor": waits_for(replica),
         "removed": replica.state().removed.iter().map(|node| node.0).collect::<Vec<_>>(),

@@ -25,14 +25,16 @@ use crate::shared::NodeShared;
 const ASKS_MAX: usize = 10;
 const ASK_PAUSE: Duration = Duration::from_millis(100);
 
-/// The settings of a cluster, by their names.
-const SETTINGS: [&str; 5] = [
+/// The settings of a cluster, by their names, and whether zones that no voter is in may be named.
+const SETTINGS: [&str; 6] = [
     SettingName::EpochIntervalMs.text(),
     SettingName::ReservationMs.text(),
     SettingName::ClockOffsetMaxMs.text(),
     SettingName::MaxN.text(),
     SettingName::LeaderZones.text(),
+    FORCE,
 ];
+const FORCE: &str = "force";
 
 /// What an `/admin` path is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +111,12 @@ pub(crate) fn order(admin: Admin, query: Option<&str>) -> Result<Order, Denied> 
             if changes.is_empty() {
                 return Err(bad("a setting is missing, such as RESERVATION_MS=2000".to_owned()));
             }
-            Order::Plain(Wish::Set(changes))
+            let is_forced = match given.get(FORCE) {
+                None => false,
+                Some(&"1") => true,
+                Some(text) => return Err(bad(format!("force is {text:?}; allowed is 1"))),
+            };
+            Order::Plain(Wish::Set { changes, is_forced })
         }
         Admin::Transfer => Order::Plain(Wish::Transfer(node("to")?)),
         Admin::AdvancePlan | Admin::Advance => {
@@ -312,9 +319,11 @@ mod tests {
         assert_eq!(advance("to=17"), (17, ADVANCE_AHEAD_NS));
         assert_eq!(advance("to=17&ahead_max_ms=31622400000"), (17, ADVANCE_AHEAD_MAX_NS));
         let set = order(Admin::Set, Some("RESERVATION_MS=2000&LEADER_ZONES=")).expect("an order");
-        let Order::Plain(Wish::Set(changes)) = set else { panic!("{set:?}") };
+        let Order::Plain(Wish::Set { changes, is_forced: false }) = set else { panic!("{set:?}") };
         let values = [(SettingName::LeaderZones, ""), (SettingName::ReservationMs, "2000")];
         assert_eq!(changes, values.map(|(name, text)| (name, text.to_owned())));
+        let forced = order(Admin::Set, Some("LEADER_ZONES=a&force=1")).expect("an order");
+        assert!(matches!(forced, Order::Plain(Wish::Set { is_forced: true, .. })), "{forced:?}");
         assert!(matches!(order(Admin::Transfer, None), Ok(Order::Plain(Wish::Transfer(None)))));
     }
 
@@ -339,6 +348,8 @@ mod tests {
             (Admin::Advance, "to=1&ahead_max_ms=31622400001", "ahead_max_ms is"),
             (Admin::AdvancePlan, "to=1&force=1", "no parameter"),
             (Admin::Set, "", "a setting is missing"),
+            (Admin::Set, "force=1", "a setting is missing"),
+            (Admin::Set, "MAX_N=1&force=yes", "force is"),
             (Admin::Set, "ELECTION_TIMEOUT_MS=200", "no parameter"),
             (Admin::Set, "MAX_N=1&MAX_N=2", "twice"),
             (Admin::Settings, "MAX_N=1", "allowed: none"),

@@ -98,7 +98,10 @@ impl Stage {
 
     fn set(&mut self, name: SettingName, text: &str) -> oneshot::Receiver<Answer> {
         let (answer, answered) = oneshot::channel();
-        let asked = Asked { wish: Wish::Set(vec![(name, text.to_owned())]), answer };
+        let asked = Asked {
+            wish: Wish::Set { changes: vec![(name, text.to_owned())], is_forced: false },
+            answer,
+        };
         let published = self.shared.published();
         let nothing = |_: &Replica| Value::Null;
         let at = (self.now_ns, Duration::from_millis(200));
