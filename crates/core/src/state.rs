@@ -247,17 +247,29 @@ impl State {
     }
 
     fn check_admission(&self, member: &Member) -> Result<(), &'static str> {
-        if member.node == NodeId(0) {
-            return Err("0 names no node");
-        }
-        if self.removed.contains(&member.node) && !planted::is(Bug::ReusedId) {
-            return Err("the node id was removed, and ids are never used again");
-        }
-        if self.members.contains_key(&member.node) {
-            return Err("the node id is a member already");
-        }
+        self.check_vacancy(member.node)?;
         if self.members.values().any(|known| known.store == member.store) {
             return Err("the data directory belongs to another member");
+        }
+        Ok(())
+    }
+
+    /// Whether a new member may have this id, whoever it is.
+    ///
+    /// # Errors
+    /// Why not, for people.
+    pub fn check_vacancy(&self, node: NodeId) -> Result<(), &'static str> {
+        if node == NodeId(0) {
+            return Err("0 names no node");
+        }
+        if self.removed.contains(&node) && !planted::is(Bug::ReusedId) {
+            return Err(
+                "the id was removed, and ids are never used again: give the new node another \
+                        NODE_ID",
+            );
+        }
+        if self.members.contains_key(&node) {
+            return Err("the id is that of a member already: give the new node another NODE_ID");
         }
         // Whoever is a member may have to be remembered as removed.
         let remembered = self.members.len() + self.removed.len();

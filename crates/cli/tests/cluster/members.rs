@@ -154,7 +154,11 @@ fn a_dead_node_is_replaced_in_three_commands_and_its_id_is_never_used_again() {
     other.set("RAFT_ADDR", dead.raft_addr());
     other.start();
     wait_until("its id is refused", PATIENCE, || !other.is_running());
-    cluster.assert_refused(&["member", "add", &name], &[]);
+    // Nobody is there to answer, and nobody needs to be.
+    let words =
+        format!("node {id} cannot be added: the id was removed, and ids are never used again");
+    cluster
+        .assert_refused(&["member", "add", &name], &[&words, "give the new node another NODE_ID"]);
     watch.finish();
 }
 
@@ -171,7 +175,7 @@ fn a_learner_that_is_behind_is_not_promoted_and_it_is_said_how_far() {
     let name = named(&cluster.nodes[new]);
     cluster.order(&["member", "add", &name]);
     cluster.assert_refused(&["leader", "transfer", "--to", "4"], &["node 4 is a learner"]);
-    cluster.assert_refused(&["member", "add", &name], &["member already"]);
+    cluster.assert_refused(&["member", "add", &name], &["node 4 cannot", "member already"]);
     wait_until("it has the log", PATIENCE, || cluster.nodes[new].is_ready());
     // It is heard, and acknowledges nothing.
     cluster.nodes[new].break_with(Faults { fsync_hang: true, ..Faults::NONE });

@@ -40,6 +40,8 @@ pub(crate) enum Wish {
     Advance { to: Epoch, allowed_ns: u64, is_plan: bool },
     /// Another leader: this one, or the most up-to-date voter.
     Transfer(Option<NodeId>),
+    /// To know whether a new member may have this id.
+    Vacancy(NodeId),
     /// Other members.
     Change(Vec<MembershipStep>),
     /// To see the settings of the cluster.
@@ -156,6 +158,15 @@ impl Operators {
                 let leads = published.role == Role::Leader;
                 let document = leads.then(|| settings(replica)).ok_or_else(not_leader);
                 return drop(answer.send(document));
+            }
+            Wish::Vacancy(node) => {
+                let leads = published.role == Role::Leader;
+                let vacancy = replica.state().check_vacancy(node).map_err(|reason| {
+                    let text = format!("node {node} cannot be added: {reason}");
+                    Denied::new(ErrorCode::Refused, text)
+                });
+                let known = if leads { vacancy } else { Err(not_leader()) };
+                return drop(answer.send(known.map(|()| Value::Null)));
             }
             Wish::Set { changes, is_forced } => {
                 set(replica, now_ns, &changes, is_forced).map(|what| (what, nanos(CHANGE_TIMEOUT)))

@@ -176,12 +176,8 @@ async fn introduced(
         return Err(Denied::new(ErrorCode::NotLeader, "this node does not lead"));
     }
     let refused = |text: String| Err(Denied::new(ErrorCode::Refused, text));
-    // Known without asking, and a clearer word than that of whoever is there.
-    if published.members.contains_key(&node) {
-        return refused(format!(
-            "node {node} is a member already; a new node needs an id of its own"
-        ));
-    }
+    // Known without asking it, and a clearer word than that of whoever is there, or of nobody.
+    shared.desk.ask(Wish::Vacancy(node)).await?;
     let own = &shared.config.raft_addr;
     if is_loopback(own) != is_loopback(&raft_addr) {
         return refused(format!(
