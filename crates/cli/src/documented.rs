@@ -1,7 +1,10 @@
-//! Holds what is written about settings to the settings: the table of `docs/operations.md`, and every
-//! `epicepoch serve` that documents and help texts show. Tests alone; they run no node.
+//! Holds what is written to the code: the table of settings in `docs/operations.md`, every `epicepoch
+//! serve` that documents and help texts show, and the messages of `docs/alerts.md`, which are all that
+//! there are. Tests alone; they run no node.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use crate::commands;
 use crate::logging::Logging;
@@ -9,6 +12,7 @@ use crate::settings::{Kind, TABLE};
 use crate::sources::{Environment, Given};
 
 const OPERATIONS: &str = include_str!("../../../docs/operations.md");
+const ALERTS: &str = include_str!("../../../docs/alerts.md");
 const README: &str = include_str!("../../../README.md");
 
 /// What the table of the documents says of a setting.
@@ -130,4 +134,111 @@ fn every_node_that_documents_and_help_start_has_a_valid_configuration() {
             assert_eq!(configuration(&command), Ok(()), "{text}: {command}");
         }
     }
+}
+
+/// Sources whose warnings and errors an operator may read.
+const SPEAKING: [&str; 3] = ["cli", "client", "server"];
+
+fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).expect("a directory of sources") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|it| it == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// The string literals of a macro's arguments that are no value of a field, of the text behind its
+/// opening parenthesis; up to the closing one.
+fn literals(arguments: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let (mut depth, mut is_first_of_argument) = (0, true);
+    let mut rest = arguments.chars();
+    while let Some(next) = rest.next() {
+        match next {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' if depth == 0 => break,
+            ')' | ']' | '}' => depth -= 1,
+            ',' if depth == 0 => {
+                is_first_of_argument = true;
+                continue;
+            }
+            '"' => {
+                let mut text = String::new();
+                while let Some(inside) = rest.next().filter(|inside| *inside != '"') {
+                    match inside {
+                        '\\' => match rest.next().expect("what is escaped") {
+                            // The line goes on behind its indentation.
+                            '\n' => {
+                                let behind = rest.as_str().trim_start();
+                                rest = behind.chars();
+                            }
+                            escaped => text.push(escaped),
+                        },
+                        inside => text.push(inside),
+                    }
+                }
+                if depth == 0 && is_first_of_argument {
+                    found.push(text);
+                }
+            }
+            next if next.is_whitespace() => continue,
+            _ => {}
+        }
+        is_first_of_argument = false;
+    }
+    found
+}
+
+/// What a file says as a warning or an error.
+fn said(source: &str) -> Vec<String> {
+    let code = source.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let of = |name: &str, position: usize| -> Vec<String> {
+        let behind = |part| literals(part).into_iter().nth(position);
+        code.split(name).skip(1).filter_map(behind).collect()
+    };
+    let mut said = [of("tracing::warn!(", 0), of("tracing::error!(", 0)].concat();
+    if said.iter().any(|message| message == "{self}") {
+        said.retain(|message| message != "{self}");
+        said.extend(of("write!(out, ", 0));
+        said.extend(of("write!(\n", 0));
+    }
+    said
+}
+
+#[test]
+fn every_warning_and_every_error_stands_in_the_alerts_or_is_for_the_record() {
+    let (_, messages) = ALERTS.split_once("\n## Messages\n").expect("a heading");
+    let rows = messages.lines().filter(|line| line.starts_with("| `"));
+    let cells = rows.filter_map(|line| line.split('|').nth(1));
+    let known: Vec<String> =
+        cells.flat_map(|cell| cell.split("`, `").map(plain).collect::<Vec<_>>()).collect();
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crates");
+    let mut files = Vec::new();
+    for name in SPEAKING {
+        sources(&crates.join(name).join("src"), &mut files);
+    }
+    let mut count = 0;
+    let mut missing = Vec::new();
+    // This one speaks of the macros.
+    files.retain(|file| !file.ends_with("src/documented.rs"));
+    for file in files {
+        for message in said(&fs::read_to_string(&file).expect("a source")) {
+            count += 1;
+            if !known.iter().any(|it| message.starts_with(it.as_str())) {
+                missing.push(format!("{}: {message}", file.display()));
+            }
+        }
+    }
+    assert!(count >= 60, "only {count} messages were found in the sources");
+    assert!(missing.is_empty(), "no row of docs/alerts.md for:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn a_message_is_the_first_text_that_is_no_field() {
+    let code = "tracing::warn!(%from, why = \"slow\", list = many.join(\",\"), \"a \\\n    row: {x}\", y);";
+    assert_eq!(said(code), ["a row: {x}"]);
+    assert_eq!(said("tracing::info!(\"told\")"), [""; 0]);
 }
