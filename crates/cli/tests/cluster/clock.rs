@@ -1,9 +1,11 @@
-//! Wall clocks that are wrong by an hour, on real processes. Needs a test build.
+//! Wall clocks that are wrong by hours, on real processes. Needs a test build.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::support::watch::is_at_wall_time;
-use crate::support::{Cluster, Faults, PATIENCE, Silence, Watch, let_pass, wait_until};
+use serde_json::Value;
+
+use crate::support::watch::{Seen, is_at_wall_time};
+use crate::support::{Cluster, Faults, PATIENCE, Silence, Watch, let_pass, say, wait_until};
 
 /// How long a broken clock is watched.
 const BROKEN: Duration = Duration::from_secs(3);
@@ -17,21 +19,29 @@ enum Who {
 
 /// One node's clock jumps and later jumps back; the service goes on at true wall time.
 fn live_through_a_jump(hours: i64, who: &Who) {
+    live_through_jumps(&[hours], who);
+}
+
+/// Clocks jump one after the other, to so many hours off, and back together: that of one follower
+/// each time, or of whoever leads then.
+fn live_through_jumps(hours: &[i64], who: &Who) {
     let mut cluster = Cluster::start();
     let watch = Watch::start(&cluster);
-    let leader = cluster.wait_for_leader();
-    let broken = match who {
-        Who::Leader => leader,
-        Who::Follower => cluster.others(leader)[0],
-    };
+    let follower = cluster.others(cluster.wait_for_leader())[0];
     let from = Instant::now();
-    cluster.nodes[broken].break_with(Faults::wall_offset_hours(hours));
-    let_pass(BROKEN);
-    watch.wait_for_service_since(Instant::now());
-    if matches!(who, Who::Leader) {
-        cluster.wait_for_leader_other_than(Some(broken), PATIENCE);
+    for hours in hours {
+        let broken = match who {
+            Who::Leader => cluster.wait_for_leader(),
+            Who::Follower => follower,
+        };
+        cluster.nodes[broken].break_with(Faults::wall_offset_hours(*hours));
+        let_pass(BROKEN);
+        watch.wait_for_service_since(Instant::now());
+        if matches!(who, Who::Leader) {
+            cluster.wait_for_leader_other_than(Some(broken), PATIENCE);
+        }
     }
-    cluster.nodes[broken].break_with(Faults::NONE);
+    cluster.nodes.iter().for_each(|node| node.break_with(Faults::NONE));
     let_pass(BROKEN / 2);
     watch.wait_for_service_since(Instant::now());
     let to = Instant::now();
@@ -39,7 +49,7 @@ fn live_through_a_jump(hours: i64, who: &Who) {
     wait_until("epochs are at wall time", PATIENCE, || is_at_wall_time(&cluster));
     let seen = watch.finish();
     seen.assert_epochs_at_wall_time();
-    Silence::of("clock an hour off", &seen, &[(from, to)]).assert_within(SILENCE_MS);
+    Silence::of("clock hours off", &seen, &[(from, to)]).assert_within(SILENCE_MS);
 }
 
 #[test]
@@ -58,11 +68,23 @@ fn a_follower_whose_clock_is_set_ahead_an_hour_is_not_followed() {
 }
 
 #[test]
+fn a_follower_whose_clock_is_set_back_hours_and_then_ahead_is_not_followed() {
+    live_through_jumps(&[-5, 5], &Who::Follower);
+}
+
+/// The second meets a cluster whose first leader is as far off the other way: one clock is right, and
+/// it is the median.
+#[test]
+fn leaders_whose_clocks_step_five_hours_back_and_ahead_are_not_followed() {
+    live_through_jumps(&[-5, 5], &Who::Leader);
+}
+
+#[test]
 fn an_operator_sees_whose_clock_is_off_and_how_far_the_ceiling_is_ahead() {
     let mut cluster = Cluster::start();
     let clocks = |cluster: &Cluster| {
         let output = cluster.operate(&["clock", "--json"]);
-        let document: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         (output.status.code(), document["nodes"].as_array().expect("nodes").clone())
     };
     wait_until("all clocks are followed", PATIENCE, || clocks(&cluster).0 == Some(0));
@@ -138,26 +160,133 @@ fn clocks_set_back_an_hour_across_a_restart_never_stop_or_repeat() {
     seen.assert_epochs_not_ahead();
 }
 
-#[test]
-fn a_leader_restarted_with_a_clock_an_hour_behind_never_repeats() {
+/// One node is restarted with a clock so many hours off, and may lead again: the others go one after
+/// the other.
+fn live_through_a_restart(hours: i64, who: &Who) -> Seen {
     let mut cluster = Cluster::start();
     let watch = Watch::start(&cluster);
     let leader = cluster.wait_for_leader();
-    cluster.nodes[leader].kill();
+    let broken = match who {
+        Who::Leader => leader,
+        Who::Follower => cluster.others(leader)[0],
+    };
+    cluster.nodes[broken].kill();
     watch.wait_for_service_since(Instant::now());
-    cluster.nodes[leader].break_with(Faults::wall_offset_hours(-1));
-    cluster.nodes[leader].start();
+    cluster.nodes[broken].break_with(Faults::wall_offset_hours(hours));
+    cluster.nodes[broken].start();
     cluster.wait_until_ready();
-    // It may lead again: the others go one after the other.
-    for other in cluster.others(leader) {
+    for other in cluster.others(broken) {
         cluster.nodes[other].kill();
         watch.wait_for_service_since(Instant::now());
         cluster.nodes[other].start();
         cluster.wait_until_ready();
     }
-    cluster.nodes[leader].break_with(Faults::NONE);
+    cluster.nodes[broken].break_with(Faults::NONE);
     wait_until("epochs are at wall time again", PATIENCE, || is_at_wall_time(&cluster));
     cluster.assert_well();
-    let seen = watch.finish();
-    seen.assert_epochs_not_ahead();
+    watch.finish()
+}
+
+#[test]
+fn a_leader_restarted_with_a_clock_an_hour_behind_never_repeats() {
+    live_through_a_restart(-1, &Who::Leader).assert_epochs_not_ahead();
+}
+
+#[test]
+fn a_leader_restarted_with_a_clock_hours_ahead_is_not_followed() {
+    live_through_a_restart(5, &Who::Leader).assert_epochs_not_ahead();
+}
+
+#[test]
+fn a_follower_restarted_with_a_clock_hours_ahead_is_not_followed() {
+    live_through_a_restart(5, &Who::Follower).assert_epochs_not_ahead();
+}
+
+/// All clocks are ahead and agree, so everybody follows them, and then they are right again: the
+/// ceiling is poisoned. With a restart both times, as of machines whose clocks were set while they
+/// were off.
+fn poison(cluster: &mut Cluster, watch: &Watch, ahead_ms: i64) {
+    cluster.kill_all();
+    for node in &cluster.nodes {
+        node.break_with(Faults { wall_offset_ms: ahead_ms, ..Faults::NONE });
+    }
+    cluster.start_all();
+    watch.wait_for_service_since(Instant::now());
+    cluster.wait_until_ready();
+    let_pass(Duration::from_secs(1));
+    cluster.kill_all();
+    cluster.nodes.iter().for_each(|node| node.break_with(Faults::NONE));
+    cluster.start_all();
+    watch.wait_for_service_since(Instant::now());
+    cluster.wait_until_ready();
+}
+
+/// How far the epoch of a fresh timestamp is ahead of true time, ms.
+fn ahead_ms(cluster: &Cluster) -> i128 {
+    let answer = cluster.order(&["get", "--format", "json"]);
+    let answer: Value = serde_json::from_str(answer.lines().next().expect("a line")).expect("JSON");
+    let epoch: i128 = answer["epoch"].as_str().expect("an epoch").parse().expect("a number");
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is past 1970");
+    (epoch - now.as_nanos() as i128) / 1_000_000
+}
+
+const AHEAD_WORDS: &str = "the ceiling is ahead of the clocks";
+
+/// `epicepoch clock`, which everybody answers with a clock that is followed: how far the ceiling is
+/// ahead of it, ms, and what is said.
+fn ceiling_ahead_ms(cluster: &Cluster) -> (f64, String) {
+    let mut document = Value::Null;
+    wait_until("all clocks are followed", PATIENCE, || {
+        let output = cluster.operate(&["clock", "--json"]);
+        document = serde_json::from_slice(&output.stdout).expect("JSON");
+        output.status.success()
+    });
+    let nodes = document["nodes"].as_array().expect("nodes");
+    let leads = nodes.iter().map(|node| node["leadMs"].as_f64().expect("a number"));
+    let text = cluster.operate(&["clock"]).stdout;
+    (leads.fold(0.0, f64::max), String::from_utf8(text).expect("UTF-8"))
+}
+
+#[test]
+fn a_ceiling_that_all_clocks_have_carried_hours_ahead_is_told_and_served_on_above() {
+    let mut cluster = Cluster::start();
+    let watch = Watch::start(&cluster);
+    poison(&mut cluster, &watch, 2 * 3_600_000);
+    let ahead = ahead_ms(&cluster);
+    assert!((7_100_000..7_300_000).contains(&ahead), "epochs are {ahead} ms ahead");
+    let (lead_ms, said) = ceiling_ahead_ms(&cluster);
+    assert!((7_100_000.0..7_300_000.0).contains(&lead_ms), "{said}");
+    assert!(said.contains(AHEAD_WORDS), "{said}");
+    // Whoever leads next is as far ahead, and above.
+    let leader = cluster.wait_for_leader();
+    cluster.nodes[leader].kill();
+    watch.wait_for_service_since(Instant::now());
+    assert!(ahead_ms(&cluster) > 7_000_000);
+    cluster.nodes[leader].start();
+    cluster.assert_well();
+    watch.finish();
+}
+
+#[test]
+fn a_ceiling_that_all_clocks_have_carried_seconds_ahead_heals_when_time_has_caught_up() {
+    const AHEAD_MS: i64 = 12_000;
+    let mut cluster = Cluster::start();
+    let watch = Watch::start(&cluster);
+    poison(&mut cluster, &watch, AHEAD_MS);
+    let (lead_ms, said) = ceiling_ahead_ms(&cluster);
+    assert!((2_500.0..AHEAD_MS as f64 + 2_500.0).contains(&lead_ms), "{said}");
+    assert!(said.contains(AHEAD_WORDS), "{said}");
+    let from = Instant::now();
+    wait_until("epochs are at wall time again", PATIENCE, || ahead_ms(&cluster) <= 0);
+    // No later than the ceiling was ahead, and an epoch.
+    let healed = from.elapsed().as_secs_f64() * 1e3;
+    say(&format!("a ceiling {lead_ms:.0} ms ahead: epochs follow the clock after {healed:.0} ms"));
+    assert!(healed < lead_ms + 1_000.0, "{healed} ms for {lead_ms} ms");
+    wait_until("nothing is said of it any more", PATIENCE, || {
+        let (lead_ms, said) = ceiling_ahead_ms(&cluster);
+        lead_ms < 2_000.0 && !said.contains(AHEAD_WORDS)
+    });
+    wait_until("epochs are at wall time", PATIENCE, || is_at_wall_time(&cluster));
+    cluster.assert_well();
+    watch.finish();
 }

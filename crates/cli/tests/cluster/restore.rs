@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use epicepoch_bench::{Operation, Outcome};
 use epicepoch_client::{Client, Options, TimestampsError};
-use epicepoch_wire::Timestamp;
+use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
 
 use crate::support::cluster::peers;
 use crate::support::{Cluster, Faults, Node, PATIENCE, Watch, holds_for, let_pass, wait_until};
@@ -350,4 +350,36 @@ fn a_cluster_begins_above_a_floor_that_is_given_by_hand() {
     }
     cluster.start_all();
     assert_not_founded(&mut cluster, &["RESTORE_FLOOR", "more than 366 days"]);
+}
+
+/// The recipes of `docs/operations.md`, "Move here from another oracle", with the units that they use.
+#[test]
+fn a_cluster_begins_above_what_another_oracle_gave_in_milliseconds_or_nanoseconds() {
+    let ahead = SystemTime::now() + Duration::from_mins(10);
+    let since = ahead.duration_since(UNIX_EPOCH).expect("after 1970");
+    // A timestamp of PD, the last that it can give in its millisecond; a counter that has passed 10^18.
+    let tso = (since.as_millis() as u64) << 18 | 0x3_ffff;
+    let counter = since.as_nanos() as u64;
+    let moved = [
+        (format!("{}ms", tso >> 18), (tso >> 18) * 1_000_000, tso & 0x3_ffff),
+        (format!("{counter}ns"), counter, 0),
+    ];
+    let mut cluster = Cluster::down(&[]);
+    for (floor, epoch, index) in moved {
+        for node in &mut cluster.nodes {
+            node.set("RESTORE_FLOOR", &floor);
+        }
+        cluster.start_all();
+        cluster.wait_until_ready();
+        let seen = Watch::start(&cluster).finish();
+        let (first, last_there) = (least(&seen.report.operations), moved_here(epoch, index));
+        assert!(first > last_there, "{floor}: {first} and {last_there}");
+        assert!(first.to_bytes() > last_there.to_bytes(), "as keys, too");
+        destroy(&mut cluster);
+    }
+}
+
+/// An old value, as it is stored from now on.
+fn moved_here(epoch: u64, index: u64) -> Timestamp {
+    Timestamp { epoch: Epoch(epoch), index: EpochIndex(index) }
 }
