@@ -9,7 +9,7 @@ use crate::clients::Calling;
 use crate::support::{Cluster, Faults, Node, PATIENCE, Watch, holds_for, say, wait_until};
 
 /// The exit code of a node that was removed.
-const EXIT_REMOVED: i32 = 3;
+pub(crate) const EXIT_REMOVED: i32 = 3;
 /// How long a node is watched that must not serve.
 const NOT_SERVING: Duration = Duration::from_secs(2);
 

@@ -1,19 +1,26 @@
-//! Everything at once: a random sequence of faults on links, processes, clocks and disks, while all
-//! nodes are driven and every answer is checked. From time to time everything is mended, and the
-//! cluster must serve again.
+//! Everything at once: a random sequence of faults on links, processes, clocks and disks, and of an
+//! operator's orders between them, while all nodes are driven and every answer is checked. From time to
+//! time everything is mended, and the cluster must serve again.
+//!
+//! The orders move leadership, add, promote and remove a fourth node (and then a fifth, as ids are never
+//! used again), change settings of the cluster, and move the epoch ahead. Each is done or refused: which,
+//! is for chance.
 //!
 //! `EPICEPOCH_NEMESIS_SECONDS` says how long (a night: 28800), `EPICEPOCH_NEMESIS_SEED` which
 //! sequence; it is drawn and printed otherwise. The sequence is the seed's; when exactly each fault
 //! meets which message is not, and cannot be replayed.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use epicepoch_bench::Operation;
 use epicepoch_link::{Cut, Fault, Party};
+use serde_json::Value;
 
+use crate::members::{EXIT_REMOVED, named};
+use crate::support::cluster::MEMBERS;
 use crate::support::late::Late;
 use crate::support::wire::Wire;
-use crate::support::{Faults, LinkedCluster, Node, Watch, let_pass, say};
+use crate::support::{Faults, LinkedCluster, Node, PATIENCE, Watch, let_pass, say, wait_until};
 
 /// How long without a setting.
 const SECONDS: u64 = 20;
@@ -29,12 +36,22 @@ fn setting(name: &str) -> Option<u64> {
     Some(value.parse().unwrap_or_else(|_| panic!("{name} is a number, not {value:?}")))
 }
 
+/// Of a hundred things that happen, how many an operator does.
+const ORDERS_OF_100: u32 = 20;
+/// How long an operator waits for an order to be done.
+const ORDER_LIMIT: &str = "1s";
+/// Where the spare node is among the nodes: behind the first members.
+const SPARE: usize = MEMBERS;
+/// Spares of one run: each leaves two listeners of the proxy behind, which has room for 256.
+const SPARES_MAX: u64 = 100;
+
 /// Connections to a node that is paused, over which it is asked just before it goes on.
 const LATE_CONNECTIONS: usize = 4;
 /// How long an answer to those is waited for.
 const LATE_LIMIT: Duration = Duration::from_secs(2);
 
 /// What is wrong with a node now.
+#[expect(clippy::struct_excessive_bools, reason = "one does not follow from another")]
 #[derive(Clone, Copy, Debug, Default)]
 struct Patient {
     is_down: bool,
@@ -42,6 +59,10 @@ struct Patient {
     faults: Faults,
     /// Its disk has failed since it was started: it may end by itself.
     may_exit: bool,
+    /// Its removal was ordered: it may be removed, now or later, and then ends by itself.
+    may_be_removed: bool,
+    /// It was removed, and has ended.
+    is_removed: bool,
 }
 
 struct Nemesis {
@@ -50,6 +71,11 @@ struct Nemesis {
     random: fastrand::Rng,
     began: Instant,
     faults: u64,
+    /// Orders of an operator, and those of them that were done.
+    orders: u64,
+    orders_done: u64,
+    /// Nodes that were the spare one so far.
+    spares: u64,
     /// Open to nodes that are paused.
     known: Vec<Vec<Wire>>,
     /// What was asked of nodes while they were paused.
@@ -65,9 +91,16 @@ impl Nemesis {
     /// One more fault, or one less.
     fn strike(&mut self) {
         self.collect();
+        if self.random.u32(..100) < ORDERS_OF_100 {
+            self.order();
+            return;
+        }
         let index = self.pick();
         let id = self.cluster.nodes[index].id;
         let patient = self.patients[index];
+        if patient.is_removed {
+            return;
+        }
         match self.random.u32(..100) {
             0..10 => {
                 self.cluster.set_outgoing(index, Fault::blackhole());
@@ -83,7 +116,7 @@ impl Nemesis {
             50..60 => {
                 self.cluster.nodes[index].kill();
                 self.patients[index] =
-                    Patient { is_down: true, faults: patient.faults, ..Patient::default() };
+                    Patient { is_down: true, is_paused: false, may_exit: false, ..patient };
                 self.tell(&format!("node {id} killed"));
             }
             60..75 if patient.is_paused => self.resume(index),
@@ -121,6 +154,80 @@ impl Nemesis {
                 self.tell(&format!("node {id}: all connections reset"));
             }
         }
+    }
+
+    /// An operator's order, whatever is broken just now: it is done, or refused with a reason.
+    fn order(&mut self) {
+        let random = &mut self.random;
+        let mut drawn = |range: std::ops::Range<u64>| random.u64(range);
+        let spare = &self.cluster.nodes[SPARE];
+        let id = spare.id.to_string();
+        let order = match drawn(0..8) {
+            0 => order(&["leader", "transfer"]),
+            1 => order(&["leader", "transfer", "--to", &drawn(1..4).to_string()]),
+            2 => order(&["member", "add", &named(spare)]),
+            3 | 4 => order(&["member", "promote", &id]),
+            5 if self.spares < SPARES_MAX => {
+                self.patients[SPARE].may_be_removed = true;
+                order(&["member", "remove", &id])
+            }
+            6 => {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is past 1970");
+                let to = now + Duration::from_millis(drawn(0..3_000));
+                order(&["clock", "advance-to", &format!("{}ns", to.as_nanos()), "--yes"])
+            }
+            _ => {
+                let mut set = |name, range| format!("{name}={}", drawn(range));
+                let window = set("RESERVATION_MS", 800..3_000);
+                let interval = set("EPOCH_INTERVAL_MS", 10..200);
+                let bound = set("CLOCK_OFFSET_MAX_MS", 300..1_000);
+                order(&["settings", "set", &window, &interval, &bound])
+            }
+        };
+        self.give(&order);
+    }
+
+    /// What comes next for the spare node, with nothing in its way: it is added, promoted, removed.
+    fn advance_spare(&mut self) {
+        let spare = &self.cluster.nodes[SPARE];
+        let (name, number, id) = (named(spare), spare.id, spare.id.to_string());
+        let Some(listed) = self.listed() else { return };
+        let members = listed["members"].as_array().expect("members");
+        let own = members.iter().find(|member| member["nodeID"] == number);
+        let order = match own.and_then(|member| member["role"].as_str()) {
+            None => order(&["member", "add", &name]),
+            Some("learner") => order(&["member", "promote", &id, "--wait"]),
+            Some("leader") => order(&["leader", "transfer"]),
+            Some(_) if self.spares >= SPARES_MAX => return,
+            Some(_) => {
+                self.patients[SPARE].may_be_removed = true;
+                order(&["member", "remove", &id])
+            }
+        };
+        self.give(&order);
+    }
+
+    /// What `member list` says, if anybody says it.
+    fn listed(&self) -> Option<Value> {
+        let output = self.cluster.operate(&["member", "list", "--json"]);
+        serde_json::from_slice(&output.stdout).ok()
+    }
+
+    fn give(&mut self, order: &[String]) {
+        let mut words: Vec<&str> = order.iter().map(String::as_str).collect();
+        words.extend(["--timeout", ORDER_LIMIT]);
+        let output = self.cluster.operate(&words);
+        let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        let is_done = match output.status.code() {
+            Some(0) => true,
+            Some(1) => false,
+            other => panic!("{order:?} ends with {other:?}: {why}"),
+        };
+        assert!(is_done || !why.is_empty(), "{order:?} is refused without a reason");
+        self.orders += 1;
+        self.orders_done += u64::from(is_done);
+        let outcome = if is_done { "done" } else { why.lines().next().unwrap_or_default() };
+        self.tell(&format!("{}: {outcome}", order.join(" ")));
     }
 
     fn strike_a_link(&mut self, index: usize) {
@@ -194,6 +301,13 @@ impl Nemesis {
         for index in 0..self.patients.len() {
             let Some(status) = self.cluster.nodes[index].exit_status() else { continue };
             let (id, patient) = (self.cluster.nodes[index].id, self.patients[index]);
+            if status.code() == Some(EXIT_REMOVED) && patient.may_be_removed {
+                self.cluster.nodes[index].wait_for_exit(Duration::from_secs(1));
+                self.patients[index] = Patient { is_removed: true, ..Patient::default() };
+                self.known[index].clear();
+                self.tell(&format!("node {id} ended: it was removed"));
+                continue;
+            }
             assert!(patient.may_exit, "node {id} ended by itself, {status}, with {patient:?}");
             assert_eq!(status.code(), Some(1), "node {id}, whose disk failed");
             self.cluster.nodes[index].wait_for_exit(Duration::from_secs(1));
@@ -202,8 +316,8 @@ impl Nemesis {
         }
     }
 
-    /// Mends everything; then the cluster must serve.
-    fn mend(&mut self, watch: &Watch) {
+    /// Mends everything; then the cluster must serve. Whether there is another spare node now.
+    fn mend(&mut self, watch: &Watch) -> bool {
         self.cluster.links.heal();
         for index in 0..self.patients.len() {
             self.cluster.nodes[index].break_with(Faults::NONE);
@@ -216,6 +330,9 @@ impl Nemesis {
         let_pass(Duration::from_millis(50));
         self.collect();
         for index in 0..self.patients.len() {
+            if self.patients[index].is_removed {
+                continue;
+            }
             if self.patients[index].is_down {
                 self.start(index);
             } else if self.patients[index].may_exit {
@@ -226,10 +343,53 @@ impl Nemesis {
             self.patients[index].may_exit = false;
         }
         let mended = Instant::now();
-        self.cluster.wait_until_ready();
+        wait_until("every member is ready", PATIENCE, || {
+            self.collect();
+            self.cluster.nodes[..MEMBERS].iter().all(Node::is_ready) && self.is_spare_settled()
+        });
         watch.wait_for_service_since(mended);
         self.tell(&format!("all mended: serves within {:.2} s", mended.elapsed().as_secs_f64()));
+        self.advance_spare();
+        if !self.patients[SPARE].is_removed {
+            return false;
+        }
+        self.cluster.drop_last();
+        self.add_spare();
+        true
     }
+
+    /// Whether the spare node is what it can be: ready, or no member; or removed, and ended.
+    fn is_spare_settled(&self) -> bool {
+        if self.patients[SPARE].is_removed || self.cluster.nodes[SPARE].is_ready() {
+            return true;
+        }
+        let id = self.cluster.nodes[SPARE].id;
+        let Some(listed) = self.listed() else { return false };
+        let is_of = |name: &str, key: fn(&Value) -> Option<u64>| {
+            let nodes = listed[name].as_array().expect("a list");
+            nodes.iter().any(|node| key(node) == Some(id))
+        };
+        let is_removed = is_of("removed", Value::as_u64);
+        !is_removed && !is_of("members", |member| member["nodeID"].as_u64())
+    }
+
+    /// A node with an id and links of its own, which waits to be added.
+    fn add_spare(&mut self) {
+        let id = (MEMBERS as u64) + 1 + self.spares;
+        self.spares += 1;
+        let index = self.cluster.add_joining(id);
+        assert_eq!(index, SPARE, "behind the first members");
+        self.patients.truncate(SPARE);
+        self.known.truncate(SPARE);
+        self.patients.push(Patient::default());
+        self.known.push(Vec::new());
+        self.start(SPARE);
+    }
+}
+
+/// An operator's words.
+fn order(words: &[&str]) -> Vec<String> {
+    words.iter().map(|it| (*it).to_owned()).collect()
 }
 
 #[test]
@@ -246,7 +406,11 @@ fn any_sequence_of_faults_costs_answers_and_never_order() {
         random: fastrand::Rng::with_seed(seed),
         began: Instant::now(),
         faults: 0,
+        orders: 0,
+        orders_done: 0,
+        spares: 0,
     };
+    nemesis.add_spare();
     let mut answers = 0;
     while nemesis.began.elapsed() < time {
         // Directly, so that who is cut off from its peers is asked; and through bad links.
@@ -261,19 +425,30 @@ fn any_sequence_of_faults_costs_answers_and_never_order() {
                 let pause = nemesis.random.u64(PAUSE_MS);
                 let_pass(Duration::from_millis(pause));
             }
-            nemesis.mend(&watch);
+            if nemesis.mend(&watch) {
+                // The next watch knows the new node, too.
+                break;
+            }
         }
         let late = std::mem::take(&mut nemesis.late);
         answers += watch.finish_with(&late).report.answers;
     }
+    if nemesis.patients[SPARE].may_be_removed || !nemesis.cluster.nodes[SPARE].is_ready() {
+        // Nobody has added it, or its removal may be on the way.
+        nemesis.cluster.drop_last();
+    }
     nemesis.cluster.assert_well();
     let links = &nemesis.cluster;
     say(&format!(
-        "nemesis: seed {seed}, {} faults and repairs, {} connections reset, {} bytes lost, \
-         {answers} answers",
+        "nemesis: seed {seed}, {} faults and repairs, {} of {} orders done, {} spare nodes, \
+         {} connections reset, {} bytes lost, {answers} answers",
         nemesis.faults,
+        nemesis.orders_done,
+        nemesis.orders,
+        nemesis.spares,
         links.resets(),
         links.bytes_lost(),
     ));
     assert!(links.bytes_lost() > 0 && nemesis.faults > 10 && answers > 0, "a tame sequence");
+    assert!(nemesis.orders_done > 0, "no order was done");
 }

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use epicepoch_bench::load;
 use epicepoch_link::{Diallers, Fault, Links, Party};
 
-use super::{Cluster, unused_port};
+use super::{Cluster, Node, unused_port};
 
 pub(crate) struct LinkedCluster {
     /// Dropped first: its nodes should end before their links do.
@@ -23,19 +23,28 @@ impl LinkedCluster {
         let links = Links::start(seed).expect("a proxy can be started");
         let mut client_addrs = Vec::new();
         for node in &mut cluster.nodes {
-            let party = Party::node(node.id);
-            // Peers dial the proxy, at the address that the node names; it listens elsewhere.
-            let bind = SocketAddr::from((Ipv4Addr::LOCALHOST, unused_port()));
-            node.set("RAFT_BIND", bind);
-            let front = links.stand_before(party, Diallers::Peers, node.raft_addr(), bind);
-            front.expect("the port is unused");
-            let any_port = (Ipv4Addr::LOCALHOST, 0).into();
-            let front = links.stand_before(party, Diallers::Clients, any_port, node.http());
-            client_addrs.push(front.expect("some port is unused"));
+            client_addrs.push(stand_before(&links, node));
         }
         cluster.start_all();
         cluster.wait_until_ready();
         Self { cluster, links, client_addrs }
+    }
+
+    /// A node that is down and shall join the cluster, behind links of its own; it knows the addresses
+    /// of all that are there.
+    pub(crate) fn add_joining(&mut self, id: u64) -> usize {
+        let known: Vec<_> = self.nodes.iter().map(|node| node.raft_addr().to_string()).collect();
+        let index = self.cluster.add_joining(id, &format!("node-{id}"));
+        let node = &mut self.cluster.nodes[index];
+        node.set("JOIN", known.join(","));
+        self.client_addrs.push(stand_before(&self.links, node));
+        index
+    }
+
+    /// Takes the last node out of the test; if it runs, it ends.
+    pub(crate) fn drop_last(&mut self) {
+        self.cluster.nodes.pop();
+        self.client_addrs.pop();
     }
 
     /// The node of this index, as an end of a link.
@@ -84,6 +93,19 @@ impl LinkedCluster {
         let pairs = self.nodes.iter().zip(&self.client_addrs);
         pairs.map(|(node, addr)| load::Node { id: node.id, addr: *addr }).collect()
     }
+}
+
+/// Puts the proxy before a node that is down; gives where clients reach it.
+fn stand_before(links: &Links, node: &mut Node) -> SocketAddr {
+    let party = Party::node(node.id);
+    // Peers dial the proxy, at the address that the node names; it listens elsewhere.
+    let bind = SocketAddr::from((Ipv4Addr::LOCALHOST, unused_port()));
+    node.set("RAFT_BIND", bind);
+    let front = links.stand_before(party, Diallers::Peers, node.raft_addr(), bind);
+    front.expect("the port is unused");
+    let any_port = (Ipv4Addr::LOCALHOST, 0).into();
+    let front = links.stand_before(party, Diallers::Clients, any_port, node.http());
+    front.expect("some port is unused")
 }
 
 impl Deref for LinkedCluster {
