@@ -154,6 +154,8 @@ bugs! {
     /// A reservation that was under way when leadership ended still counts as under way when it is
     /// regained, so that no other is ever proposed.
     LostReservation "lost-reservation",
+    /// A leader waits with its reservations until it hears every voter.
+    EveryVoterAwaited "every-voter-awaited",
     /// A snapshot that was lost on the way is waited for, for ever.
     SnapshotNeverFailed "snapshot-never-failed",
     /// A joint configuration is never left.

@@ -11,7 +11,7 @@ use crate::event::Event;
 use crate::links::Links;
 use crate::node::{Node, Plane};
 use crate::plant::Plant;
-use crate::world::{MS, SECOND, Weather, World};
+use crate::world::{MS, NODES_MAX, SECOND, Weather, World};
 
 /// A fault that ends.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +38,19 @@ impl End {
             Self::Links | Self::Slow => None,
         }
     }
+}
+
+/// What is wrong with a voter for good, while all others have healed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lasting {
+    /// Its process does not start.
+    Down,
+    /// Its disk finishes nothing.
+    Stuck,
+    /// It hears nobody, and is heard.
+    Deaf,
+    /// It neither hears anybody nor is heard.
+    CutOff,
 }
 
 /// What goes wrong with a clock.
@@ -115,6 +128,8 @@ pub(crate) struct Nemesis {
     /// The first members; nodes above are spare.
     pub(crate) voters: u64,
     pub(crate) nonce: u64,
+    /// What does not heal with the rest, by node.
+    lasting: [Option<Lasting>; NODES_MAX],
 }
 
 /// By how much a run that is drawn wildly multiplies how often a kind comes.
@@ -140,6 +155,13 @@ pub(crate) const RATE_PPM: i64 = 200;
 /// Of a thousand runs, how many are calm before all heals, and for how long.
 const CALM_RUNS: u32 = 300;
 const CALM_NS: (u64, u64) = (2 * SECOND, 10 * SECOND);
+/// What may be wrong with a voter for good.
+const LASTING: [(Lasting, &str); 4] = [
+    (Lasting::Down, "down for good"),
+    (Lasting::Stuck, "disk stuck for good"),
+    (Lasting::Deaf, "deaf for good"),
+    (Lasting::CutOff, "cut off for good"),
+];
 /// How long a long pause lasts: most end before all heals, the others with it.
 const LONG_NS: (u64, u64) = (6 * SECOND, 60 * SECOND);
 pub(crate) const RAFT: Plane = Plane::Raft;
@@ -492,9 +514,16 @@ impl World {
     }
 
     pub(crate) fn end(&mut self, end: End) {
+        // Whatever began before is over, but not where it is for good.
+        if end.node().is_some_and(|node| self.lasting(node).is_some()) {
+            return;
+        }
         match end {
             End::Start(node) => self.start_if_down(node),
-            End::Links => self.join_links(),
+            End::Links => {
+                self.join_links();
+                self.cut_lasting();
+            }
             End::Slow => self.links.hasten(),
             // Another pause may have begun meanwhile, which ends later.
             End::Pause(node, plane) => {
@@ -547,6 +576,61 @@ impl World {
         }
     }
 
+    /// What does not heal with the rest.
+    pub(crate) const fn lasting(&self, node: NodeId) -> Option<Lasting> {
+        self.nemesis.lasting[node.0 as usize - 1]
+    }
+
+    /// Ends every fault, but leaves as many voters as a cluster can spare, or fewer, broken for good. Only
+    /// where the voters are those of the beginning: else a change may be under way, for which others
+    /// count.
+    pub(crate) fn heal_but_some(&mut self) {
+        let voters = self.nemesis.voters;
+        let mut broken: Vec<NodeId> = self.ids().filter(|id| id.0 <= voters).collect();
+        self.random.shuffle(&mut broken);
+        broken.truncate(self.random.usize(1..=(voters as usize - 1) / 2));
+        let mut lasting = [None; NODES_MAX];
+        for node in broken {
+            let (kind, what) = LASTING[self.random.usize(0..LASTING.len())];
+            lasting[node.0 as usize - 1] = Some(kind);
+            self.count(what);
+            self.note(|| format!("{node}: {what}"));
+        }
+        // A process that is down stays down; of another that alone lasts which is drawn here.
+        self.nemesis.lasting = lasting.map(|kind| kind.filter(|kind| *kind == Lasting::Down));
+        self.heal();
+        self.nemesis.lasting = lasting;
+        for id in self.ids() {
+            match self.lasting(id) {
+                Some(Lasting::Down) => {
+                    self.crash(id);
+                    self.close(id);
+                }
+                Some(Lasting::Stuck) => self.node(id).disk.is_stuck = true,
+                Some(Lasting::Deaf | Lasting::CutOff) | None => {}
+            }
+        }
+        self.cut_lasting();
+    }
+
+    /// Now these heal, too.
+    pub(crate) fn heal_the_rest(&mut self) {
+        self.nemesis.lasting = [None; NODES_MAX];
+        self.heal();
+    }
+
+    fn cut_lasting(&mut self) {
+        for node in self.ids() {
+            let is_both = match self.lasting(node) {
+                Some(Lasting::Deaf) => false,
+                Some(Lasting::CutOff) => true,
+                Some(Lasting::Down | Lasting::Stuck) | None => continue,
+            };
+            let others: Vec<NodeId> = self.ids().filter(|other| *other != node).collect();
+            self.cut_all(&others, &[node], &[RAFT, WORKERS], is_both);
+        }
+    }
+
     /// Draws what the run will be like until `end_ns`, and begins it.
     pub(crate) fn unleash(&mut self, voters: u64, end_ns: u64) {
         // What S13 assumes of clocks is not broken where it is relied on.
@@ -578,6 +662,7 @@ impl World {
             is_clock_minority: voters >= 3 && self.nodes.len() as u64 == voters && self.chance(700),
             voters,
             nonce: 0,
+            lasting: [None; NODES_MAX],
         };
         let is_rough = self.random.bool();
         let is_old = self.chance(300);

@@ -145,6 +145,7 @@ impl Plant {
                 | Self::UnheardRefusal
                 | Self::Core(
                     Bug::LostReservation
+                        | Bug::EveryVoterAwaited
                         | Bug::RaisedUnread
                         | Bug::SnapshotNeverFailed
                         | Bug::JointNeverLeft

@@ -60,6 +60,10 @@ pub struct Summary {
     /// Longest time from healing until all was whole again, nanoseconds; where leadership comes to rest
     /// is not in it.
     pub healed_ns_max: u64,
+    /// Runs in which a minority of the voters stayed broken for good when the rest healed.
+    pub spared: u64,
+    /// Longest time until the rest was whole then, nanoseconds.
+    pub spared_ns_max: u64,
 }
 
 impl Summary {
@@ -93,6 +97,8 @@ impl Summary {
             }
         }
         self.healed_ns_max = self.healed_ns_max.max(other.healed_ns_max);
+        self.spared += other.spared;
+        self.spared_ns_max = self.spared_ns_max.max(other.spared_ns_max);
     }
 
     /// Leader changes of the median run.
@@ -179,6 +185,13 @@ impl fmt::Display for Summary {
                 counts.iter().map(|(what, times)| format!("{what} {times}")).collect();
             writeln!(f, "{title}: {}", counts.join(", "))?;
         }
-        write!(f, "after healing: all whole within {} ms", self.healed_ns_max / 1_000_000)
+        write!(
+            f,
+            "after healing: all whole within {} ms; in {} runs first without a minority of the voters, \
+             the others whole within {} ms",
+            self.healed_ns_max / 1_000_000,
+            self.spared,
+            self.spared_ns_max / 1_000_000
+        )
     }
 }

@@ -44,6 +44,7 @@ const fn seeds(plant: Plant) -> u64 {
             | Bug::RestoreForgetsRemoved
             | Bug::SnapshotForgetsCeiling
             | Bug::RaisedUnread
+            | Bug::EveryVoterAwaited
             | Bug::SettingsAtProposal
             | Bug::IndexReset
             | Bug::IntervalRestarts
@@ -163,6 +164,7 @@ const fn checker(plant: Plant) -> Option<Invariant> {
         | Plant::UnheardRefusal
         | Plant::Core(
             Bug::LostReservation
+            | Bug::EveryVoterAwaited
             | Bug::RaisedUnread
             | Bug::SnapshotNeverFailed
             | Bug::JointNeverLeft

@@ -92,7 +92,16 @@ impl Replica {
 
     /// Whether a leader may reserve: its clock was compared, or it has waited long enough.
     pub(super) fn may_reserve(&self) -> bool {
+        if planted::is(Bug::EveryVoterAwaited) && !self.is_everybody_heard() {
+            return false;
+        }
         self.duties.clock_compared.0 || self.has_waited_for_clocks()
+    }
+
+    /// What a planted bug waits for.
+    fn is_everybody_heard(&self) -> bool {
+        let me = self.config.identity.node;
+        self.voters.iter().all(|(node, _)| node == me || self.is_heard(node))
     }
 
     /// Whether this leader has waited long enough for other clocks, and goes by those that it knows,
