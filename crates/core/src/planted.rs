@@ -53,6 +53,9 @@ bugs! {
     ReusedId "reused-id",
     /// A learner is promoted however much it lacks, and whether or not it is there.
     PromotesBehind "promotes-behind",
+    /// Leadership is handed to whom an operator names, however much it lacks, and whether or not it is
+    /// there.
+    HandsOverBehind "hands-over-behind",
     /// Leadership is handed to a voter in a better place however much it lacks, and whether or not it
     /// is there.
     UnfitPreferred "unfit-preferred",
@@ -160,6 +163,8 @@ bugs! {
     SnapshotNeverFailed "snapshot-never-failed",
     /// A joint configuration is never left.
     JointNeverLeft "joint-never-left",
+    /// A handover that nobody has taken is under way for ever, so that nothing more is reserved.
+    TransfereeKept "transferee-kept",
     /// Leadership is handed to whoever is placed as well as the leader, again and again.
     RestlessHandover "restless-handover",
     // Made harmless by the design: the simulator's list says why.
@@ -240,10 +245,22 @@ pub(crate) struct Memory {
     look: (u64, bool),
     #[cfg(debug_assertions)]
     hidden: Option<Grant>,
+    #[cfg(debug_assertions)]
+    transferee: Option<u64>,
 }
 
 #[cfg(debug_assertions)]
 impl Memory {
+    /// A leader's tick begins, while it hands over to `transferee`.
+    pub(crate) fn hand_over(&mut self, transferee: Option<u64>) {
+        self.transferee = transferee;
+    }
+
+    /// To whom it did at the beginning of this tick.
+    pub(crate) fn transferee(&self) -> Option<u64> {
+        self.transferee
+    }
+
     /// A reservation is proposed by a replica that knows this ceiling.
     pub(crate) fn propose_above(&mut self, ceiling: Epoch) {
         self.proposed_above = ceiling;
@@ -278,6 +295,14 @@ impl Memory {
 
 #[cfg(not(debug_assertions))]
 impl Memory {
+    #[inline]
+    pub(crate) fn hand_over(&mut self, _transferee: Option<u64>) {}
+
+    #[inline]
+    pub(crate) fn transferee(&self) -> Option<u64> {
+        None
+    }
+
     #[inline]
     pub(crate) fn propose_above(&mut self, _ceiling: Epoch) {}
 

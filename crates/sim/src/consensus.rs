@@ -37,6 +37,7 @@ impl World {
         let is_naive = self.is_planted(Plant::OwnClock);
         let running = self.node(id).running_mut();
         running.ticks += 1;
+        running.ticked_ns = reading.monotonic_ns;
         let published = running.shared.published();
         let is_voter = |node| published.voters.iter().any(|(voter, _)| voter == node);
         running.clock.retain_peers(is_voter);
@@ -235,6 +236,8 @@ impl World {
         let taken =
             self.with(to, |replica, now| replica.handle_message(now, from, store, &message));
         let Err(error) = taken else {
+            let boot = self.at(to).run().boot;
+            self.history.heard(boot, from, self.monotonic_ns(to));
             self.history.taken(to, (from, run.boot), &message);
             return;
         };

@@ -95,6 +95,11 @@ impl DataDirectory {
         self.disk.fail_syncs(is_failing);
     }
 
+    /// A planted bug: what is synced is not durable.
+    pub(crate) fn lie(&self, is_lying: bool) {
+        self.disk.lie(is_lying);
+    }
+
     /// A copy of what is on the disk, and the other way round.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         self.disk.bytes()

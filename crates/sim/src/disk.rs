@@ -317,6 +317,7 @@ impl Disk {
         }
         if let Some(directory) = &mut self.directory {
             directory.fill_up(self.is_full);
+            directory.lie(plant == Some(Plant::RealLyingDisk));
             let found = directory.open();
             return self.compare(found);
         }

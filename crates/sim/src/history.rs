@@ -4,7 +4,7 @@
 //! of itself where the history knows better.
 
 mod messages;
-mod prudence;
+pub(crate) mod prudence;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -46,8 +46,9 @@ pub enum Invariant {
     OneLeader,
     /// S8: an id that was removed is never a member again.
     Ids,
-    /// S12: whoever is promoted as operators ask for it, or preferred as a leader because of its
-    /// place, has what was committed.
+    /// S12: whoever is promoted, or handed leadership to, as operators ask for it, or preferred as a
+    /// leader because of its place, is there and has what was committed; a majority is there after a
+    /// change, and whoever leads is not removed.
     CaughtUp,
     /// S9: correct peers send nothing that has to be refused as impossible, and lose nothing.
     Possible,
@@ -108,6 +109,8 @@ pub(crate) struct History {
     votes: BTreeMap<(StoreId, Term), NodeId>,
     /// Terms of the entries that the leader of a term has sent, by that term and their index.
     sent: BTreeMap<(Term, LogIndex), Term>,
+    /// When each run has last taken a message of each node, on its own clock.
+    heard_ns: BTreeMap<BootId, BTreeMap<NodeId, u64>>,
     /// The highest term of a message of each node that anybody took, and the run that sent it.
     taken: BTreeMap<NodeId, (Term, BootId)>,
     /// Every range that was assigned, by where it ends.
@@ -311,6 +314,7 @@ impl History {
     /// A run has ended; nobody waits for it any more.
     pub(crate) fn ended(&mut self, boot: BootId) {
         self.waiting.remove(&boot);
+        self.heard_ns.remove(&boot);
         self.quorums.end(boot);
     }
 

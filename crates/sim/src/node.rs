@@ -125,6 +125,8 @@ pub(crate) struct Running {
     /// Runs of peers that have introduced themselves.
     pub(crate) greeted: BTreeMap<NodeId, BootId>,
     pub(crate) ticks: u64,
+    /// When the last one was, on this process's clock.
+    pub(crate) ticked_ns: u64,
     /// What voters with a planted bug answer from: the Promise as a worker loaded it some time ago,
     /// and that of the start.
     pub(crate) stale: (Term, Term),
@@ -225,6 +227,7 @@ impl Node {
             applied: replica.applied(),
             greeted: BTreeMap::new(),
             ticks: 0,
+            ticked_ns: 0,
             stale: (Term(0), shared.promise.load()),
             replica,
             shared,
@@ -265,6 +268,14 @@ impl Node {
     /// What the workers of a running process see published.
     pub(crate) fn published(&self) -> Option<Arc<Published>> {
         self.running.as_ref().map(|running| running.seen.published())
+    }
+
+    /// Whether the process leads with a range that ends before the time that it trusts: the epoch stands
+    /// still.
+    pub(crate) fn is_used_up(&self, now_ns: u64) -> bool {
+        let trusted_ns = self.running().clock.trusted_ns(self.clock.monotonic_ns(now_ns));
+        let grant = self.published().and_then(|published| published.grant);
+        grant.is_some_and(|grant| grant.range.high.0 < trusted_ns)
     }
 
     /// Whether the process believes to lead, rightly or not.

@@ -15,6 +15,7 @@ use crate::clock::START_NS;
 use crate::event::Event;
 use crate::faults::{End, RAFT, WORKERS};
 use crate::history::Invariant;
+use crate::history::prudence::Deciding;
 use crate::node::{Node, Plane, RESERVATION_NS};
 use crate::plant::Plant;
 use crate::world::{MS, SECOND, World};
@@ -134,15 +135,20 @@ impl World {
         let to = stuck.filter(|_| self.random.bool()).or(to);
         if self.at(node).running.is_some() {
             self.count("handover asked");
+            let leader = self.deciding(node);
             // As operators ask; what they are refused is done all the same, as a node does that ends.
-            let is_lost = self.with(node, |replica, now| {
-                let is_taken = replica.hand_over_asked(now, to).is_ok();
-                if !is_taken {
+            let (taken, is_under_way) = self.with(node, |replica, now| {
+                let taken = replica.hand_over_asked(now, to).ok();
+                if taken.is_none() {
                     replica.hand_over(now, to, HandOver::Asked);
                 }
-                is_taken && !replica.is_handing_over()
+                (taken, replica.is_handing_over())
             });
-            if is_lost {
+            let Some(to) = taken else { return };
+            self.count("handover asked and taken");
+            let last = self.durable_last(to);
+            self.history.hands_over(&leader, to, last);
+            if !is_under_way {
                 let what = || format!("node {node} takes a handover and hands over to nobody");
                 self.history.violate(Invariant::Possible, what);
             }
@@ -240,36 +246,49 @@ impl World {
 
     /// Asks as operators do. What is taken must leave voters that are there.
     fn propose_prudently(&mut self, leader: NodeId, change: &MembershipChange) -> bool {
-        let committed = self.at(leader).running().replica.status().committed;
+        let deciding = self.deciding(leader);
         let taken = self.with(leader, |replica, now| replica.propose_prudent_change(now, change));
         if taken.is_err() {
             return false;
         }
         self.count("prudent change");
+        self.history.changes(&deciding, change);
         for step in &change.steps {
-            if let MembershipStep::Promote(node) = step
-                && !self.at(*node).disk.is_set_back()
-            {
+            if let MembershipStep::Promote(node) = step {
                 let last = self.durable_last(*node);
-                self.history.promotes(*node, last, committed);
+                self.history.trusts_with(&deciding, "a vote", *node, last);
             }
         }
         true
     }
 
-    /// A leader hands over to a better place: to who has what was committed.
-    pub(crate) fn prefers(&mut self, leader: NodeId, to: NodeId) {
-        self.count("handover to a better place");
-        let committed = self.at(leader).running().replica.status().committed;
-        if !self.at(to).disk.is_set_back() {
-            let last = self.durable_last(to);
-            self.history.prefers(to, last, committed);
+    /// A leader as it is now.
+    fn deciding(&self, leader: NodeId) -> Deciding {
+        let running = self.at(leader).running();
+        Deciding {
+            who: running.identity,
+            monotonic_ns: self.monotonic_ns(leader),
+            committed: running.replica.status().committed,
+            voters: running.shared.published().voters.incoming().map(|(node, _)| node).collect(),
         }
     }
 
-    fn durable_last(&self, node: NodeId) -> LogIndex {
-        let durable = self.at(node).disk.durable();
-        durable.entries.last().map_or(durable.record.index, |entry| entry.index)
+    /// A leader hands over to a better place: to who has what was committed.
+    pub(crate) fn prefers(&mut self, leader: NodeId, to: NodeId) {
+        self.count("handover to a better place");
+        // It was decided at the last tick, and may be seen later.
+        let ticked_ns = self.at(leader).running().ticked_ns;
+        let deciding = Deciding { monotonic_ns: ticked_ns, ..self.deciding(leader) };
+        let last = self.durable_last(to);
+        self.history.trusts_with(&deciding, "leadership", to, last);
+    }
+
+    /// What a node's disk holds, unless it was set back.
+    fn durable_last(&self, node: NodeId) -> Option<LogIndex> {
+        let disk = &self.at(node).disk;
+        let durable = disk.durable();
+        let last = durable.entries.last().map_or(durable.record.index, |entry| entry.index);
+        (!disk.is_set_back()).then_some(last)
     }
 
     /// Where a node is and where leaders should be, in the runs in which that is said at all: not

@@ -56,6 +56,8 @@ plants! {
     GenesisOfToday "genesis-of-today",
     /// A disk says that a write is durable before it is.
     LyingDisk "lying-disk",
+    /// The disk under the real database says that a sync is done, and nothing of it is durable.
+    RealLyingDisk "real-lying-disk",
     /// The term is not on disk: a restart takes that of its last entry.
     TermFromLog "term-from-log",
     /// A node believes its own wall clock, whatever others say.
@@ -150,6 +152,7 @@ impl Plant {
                         | Bug::SnapshotNeverFailed
                         | Bug::JointNeverLeft
                         | Bug::RestlessHandover
+                        | Bug::TransfereeKept
                 )
         )
     }

@@ -131,7 +131,8 @@ impl World {
         world.empty(voters);
         let is_real = random.u32(0..100) < REAL_PERCENT;
         let is_model = options.plant.is_some_and(Plant::is_in_disk);
-        if options.is_real.unwrap_or(is_real) && !is_model {
+        let is_lying = world.is_planted(Plant::RealLyingDisk);
+        if is_lying || options.is_real.unwrap_or(is_real) && !is_model {
             world.summary.real = 1;
             let founded = |node: &&mut Node| !node.disk.is_empty();
             for node in world.nodes.iter_mut().take(voters as usize).filter(founded) {
@@ -343,6 +344,12 @@ impl World {
         let Some(leader) = healthy.find(|node| node.holds_grant()) else {
             return Some("nobody holds a range".into());
         };
+        if leader.running().replica.is_handing_over() {
+            return Some(format!("{} waits for another one to take over", leader.id));
+        }
+        if leader.is_used_up(self.now_ns) {
+            return Some(format!("the range of {} is used up, and no other comes", leader.id));
+        }
         let members = leader.running().replica.state().members.keys();
         for member in members.filter(|member| self.lasting(**member).is_none()) {
             let Some(running) = &self.at(*member).running else {

@@ -328,7 +328,11 @@ impl Replica {
             if fires {
                 self.drawn_for = (0, StateRole::Leader);
             }
+            self.memory.hand_over(self.raw.raft.lead_transferee);
             self.step(RawNode::tick);
+            if planted::is(Bug::TransfereeKept) && self.role() == Role::Leader {
+                self.raw.raft.lead_transferee = self.memory.transferee();
+            }
             if fires && self.role() == Role::Candidate {
                 self.campaign_again_later();
             }

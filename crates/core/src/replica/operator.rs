@@ -88,7 +88,9 @@ impl Replica {
         let to = match to {
             Some(node) if node == me => return Err(TransferError::LeadsAlready(me)),
             Some(node) if incoming.contains(&node) => {
-                self.check_caught_up(node)?;
+                if !planted::is(Bug::HandsOverBehind) {
+                    self.check_caught_up(node)?;
+                }
                 node
             }
             Some(node) if self.state.members.contains_key(&node) => {
