@@ -49,6 +49,8 @@ bugs! {
     OldVoters "old-voters",
     /// The workers' voters are published some time after the change is applied.
     LateVoters "late-voters",
+    /// A change of members that can never be made is proposed all the same.
+    MistakesProposed "mistakes-proposed",
     /// An id that was removed is admitted again.
     ReusedId "reused-id",
     /// A learner is promoted however much it lacks, and whether or not it is there.
@@ -60,6 +62,9 @@ bugs! {
     /// is there.
     UnfitPreferred "unfit-preferred",
     // Promise, disk and votes.
+    /// An answer that was overtaken by a later one of the same run accuses its node of having been set
+    /// back.
+    OvertakenAccuses "overtaken-accuses",
     /// The Promise is raised at the next tick, when the vote may have left.
     LatePromise "late-promise",
     /// A vote, or a request for votes, leaves before it is on disk.
@@ -90,7 +95,8 @@ bugs! {
     /// A new leader stamps above the ceiling that it has applied so far, before its own
     /// reservation is.
     LaggingCeiling "lagging-ceiling",
-    /// A reservation names a bound only: whoever finds the ceiling there believes that it is its.
+    /// A reservation names a bound only, in whole seconds: whoever finds the ceiling there believes that it
+    /// is its.
     EqualProposals "equal-proposals",
     /// A reservation of an older term that completes late is taken for the current term's.
     LateCompletion "late-completion",
@@ -104,6 +110,8 @@ bugs! {
     SnapshotForgetsFormat "snapshot-forgets-format",
     /// A snapshot and a compacted log forget the settings of the cluster.
     SnapshotForgetsSettings "snapshot-forgets-settings",
+    /// Settings of the cluster are in the state, and nobody goes by them: all go on by what they were told.
+    SettingsIgnored "settings-ignored",
     /// A leader goes by other settings as soon as it proposes them.
     SettingsAtProposal "settings-at-proposal",
     /// The format is raised without a word of the members.
@@ -123,6 +131,8 @@ bugs! {
     /// A restored history begins at the first members' clocks: without the window, that the old one
     /// may have reserved ahead of them.
     RestoreWithoutWindow "restore-without-window",
+    /// The latest of the first members' clocks proves a floor, also where they disagree.
+    AnyClockProves "any-clock-proves",
     /// A restored history forgets which ids were removed.
     RestoreForgetsRemoved "restore-forgets-removed",
     // The allocator.
@@ -245,22 +255,10 @@ pub(crate) struct Memory {
     look: (u64, bool),
     #[cfg(debug_assertions)]
     hidden: Option<Grant>,
-    #[cfg(debug_assertions)]
-    transferee: Option<u64>,
 }
 
 #[cfg(debug_assertions)]
 impl Memory {
-    /// A leader's tick begins, while it hands over to `transferee`.
-    pub(crate) fn hand_over(&mut self, transferee: Option<u64>) {
-        self.transferee = transferee;
-    }
-
-    /// To whom it did at the beginning of this tick.
-    pub(crate) fn transferee(&self) -> Option<u64> {
-        self.transferee
-    }
-
     /// A reservation is proposed by a replica that knows this ceiling.
     pub(crate) fn propose_above(&mut self, ceiling: Epoch) {
         self.proposed_above = ceiling;
@@ -296,14 +294,6 @@ impl Memory {
 #[cfg(not(debug_assertions))]
 impl Memory {
     #[inline]
-    pub(crate) fn hand_over(&mut self, _transferee: Option<u64>) {}
-
-    #[inline]
-    pub(crate) fn transferee(&self) -> Option<u64> {
-        None
-    }
-
-    #[inline]
     pub(crate) fn propose_above(&mut self, _ceiling: Epoch) {}
 
     #[inline]
@@ -335,7 +325,7 @@ const LOOK_NS: u64 = 500_000_000;
 /// Whether a proposal of a bound that stands already is believed, whoever made it stand: never, but
 /// for a planted bug.
 pub(crate) fn is_believed(until: Epoch, ceiling: Epoch) -> bool {
-    is(Bug::EqualProposals) && until == ceiling
+    is(Bug::EqualProposals) && until.0 / 1_000_000_000 == ceiling.0 / 1_000_000_000
 }
 
 /// Where a range begins: at `low`, but for a bug at its proposer's clock, a second below what it asks

@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 
 use epicepoch_wire::{BootId, NodeId, StorePosition};
 
+use crate::planted::{self, Bug};
+
 /// What a data directory knows of writes: its own, and its peers' as they named them.
 ///
 /// Invariant: no position in it ever goes back.
@@ -99,7 +101,8 @@ impl Positions {
         named: StorePosition,
         since: StorePosition,
     ) -> Result<bool, SetBack> {
-        if named < since {
+        let known = self.of(node);
+        if named < since || planted::is(Bug::OvertakenAccuses) && named < known {
             let set_back = SetBack { named, remembered: self.of(node) };
             self.set_back.insert(node, set_back);
             return Err(set_back);

@@ -200,7 +200,7 @@ fn latest_clock(grounds: &Grounds) -> Result<(NodeId, u64), FloorError> {
     let late = clocks.iter().max_by_key(|(_, now_ns, _)| *now_ns).expect("its own is one");
     let early = clocks.iter().min_by_key(|(_, now_ns, _)| *now_ns).expect("its own is one");
     let apart_ns = (late.1 - early.1).saturating_sub(late.2);
-    if apart_ns > grounds.bound_ns {
+    if apart_ns > grounds.bound_ns && !planted::is(Bug::AnyClockProves) {
         return Err(FloorError::ClocksDisagree { early: early.0, late: late.0, apart_ns });
     }
     Ok((late.0, late.1))

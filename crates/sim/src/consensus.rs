@@ -4,9 +4,10 @@
 use std::rc::Rc;
 
 use epicepoch_core::clock::{ClockStatus, clocks_of};
+use epicepoch_core::durable::Write;
 use epicepoch_core::publication::{Published, Role};
 use epicepoch_core::replica::{Fatal, HandOver, MessageError, Report};
-use epicepoch_core::state::{FORMATS, Outcome};
+use epicepoch_core::state::{Command, FORMATS, Outcome};
 use epicepoch_wire::gossip::{Ping, Pong};
 use epicepoch_wire::hello::Formats;
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
@@ -58,6 +59,7 @@ impl World {
         } else {
             running.clock.trusted_ns(reading.monotonic_ns)
         };
+        running.trusted_ns = trusted_ns;
         let is_ping_due = running.ticks.is_multiple_of(PING_TICKS);
         let boot = running.identity.boot;
         let result = running.replica.handle_tick(reading.monotonic_ns, trusted_ns);
@@ -342,6 +344,7 @@ impl World {
         while let Some(write) = self.node(id).running_mut().replica.poll_write() {
             let number = write.number;
             self.note(|| format!("{id} writes {write:?}"));
+            self.see_reserved(id, &write);
             let disk = &mut self.node(id).disk;
             disk.submit(write);
             let write_ns = disk.write_ns;
@@ -373,6 +376,20 @@ impl World {
             }
             if matches!(report, Report::Removed) {
                 self.count("member removed");
+            }
+        }
+    }
+
+    /// Shows the history what a leader proposes to reserve.
+    fn see_reserved(&mut self, id: NodeId, write: &Write) {
+        let running = self.at(id).running();
+        let (identity, trusted_ns) = (running.identity, running.trusted_ns);
+        let status = running.replica.status();
+        for entry in &write.entries {
+            // Its own, of the term that it leads: others come from whoever led before.
+            let is_own = status.role == Role::Leader && status.term == entry.term;
+            if is_own && let Ok(Command::Reserve { until, .. }) = Command::decode(&entry.data) {
+                self.history.reserves(identity, until, trusted_ns);
             }
         }
     }

@@ -5,6 +5,9 @@
 
 mod messages;
 pub(crate) mod prudence;
+mod settings;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -58,6 +61,8 @@ pub enum Invariant {
     Restored,
     /// S14: what arrives after an operator's advance is done is answered above it.
     Advanced,
+    /// S16: whoever leads goes by the settings that count where it has applied the log.
+    Settings,
     /// S10: a request that arrived is told once: refused, or given as many as it asked for.
     ToldOnce,
 }
@@ -91,6 +96,8 @@ pub(crate) struct Trusted {
     pub(crate) ns: u64,
     /// Whether a majority's clocks have agreed since the node started.
     pub(crate) is_proved: bool,
+    /// Its monotonic clock.
+    pub(crate) monotonic_ns: u64,
 }
 
 /// Everything that was seen.
@@ -116,6 +123,11 @@ pub(crate) struct History {
     /// Every range that was assigned, by where it ends.
     owned: BTreeMap<Epoch, (EpochRange, Owner)>,
     states: BTreeMap<LogIndex, (Vec<u8>, Voters)>,
+    /// Settings by applied index, as whoever came there first had them, and what counts for each run.
+    settings: BTreeMap<LogIndex, Option<settings::Counting>>,
+    goes_by: BTreeMap<BootId, settings::GoesBy>,
+    /// The last epoch of each run, and when it moved there, on its own clock.
+    moved: BTreeMap<BootId, (Epoch, u64)>,
     pub(crate) quorums: Quorums,
     ceilings: BTreeMap<BootId, Epoch>,
     /// Every id that was removed, and the lowest index at which a node was seen to know it.
@@ -210,13 +222,15 @@ impl History {
         who: Identity,
         term: Term,
         range: TimestampRange,
-        Trusted { ns: trusted_ns, is_proved }: Trusted,
+        Trusted { ns: trusted_ns, is_proved, monotonic_ns }: Trusted,
     ) {
         self.check_allocator_rises(who, range);
         self.check_inside_owned_range(who, term, range);
         self.check_ahead(who, range);
         self.check_behind(who, range, trusted_ns);
         self.check_behind_true_time(who, range, is_proved);
+        self.check_interval(who, range, monotonic_ns);
+        self.check_late(who, range, trusted_ns);
     }
 
     /// An answer leaves: from now on it may be known to anybody.
@@ -315,6 +329,8 @@ impl History {
     pub(crate) fn ended(&mut self, boot: BootId) {
         self.waiting.remove(&boot);
         self.heard_ns.remove(&boot);
+        self.goes_by.remove(&boot);
+        self.moved.remove(&boot);
         self.quorums.end(boot);
     }
 
@@ -423,6 +439,7 @@ impl History {
             self.check_owned_once(*owner, *range);
         }
         self.check_ids(index, state);
+        self.take_in_settings(who.boot, index, state);
         self.check_equal_state(who, index, state, now);
     }
 

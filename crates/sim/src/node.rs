@@ -127,6 +127,8 @@ pub(crate) struct Running {
     pub(crate) ticks: u64,
     /// When the last one was, on this process's clock.
     pub(crate) ticked_ns: u64,
+    /// What was trusted then.
+    pub(crate) trusted_ns: u64,
     /// What voters with a planted bug answer from: the Promise as a worker loaded it some time ago,
     /// and that of the start.
     pub(crate) stale: (Term, Term),
@@ -228,6 +230,7 @@ impl Node {
             greeted: BTreeMap::new(),
             ticks: 0,
             ticked_ns: 0,
+            trusted_ns: 0,
             stale: (Term(0), shared.promise.load()),
             replica,
             shared,

@@ -217,7 +217,8 @@ impl World {
             return;
         };
         let is_proved = self.at(id).running().clock.is_proved();
-        self.history.stamped(identity, key.term(), range, Trusted { ns: trusted_ns, is_proved });
+        let trusted = Trusted { ns: trusted_ns, is_proved, monotonic_ns };
+        self.history.stamped(identity, key.term(), range, trusted);
         let mut rest = Some(range);
         for request in requests {
             let split = rest.and_then(|rest| rest.split_first(request.count));

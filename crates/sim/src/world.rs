@@ -196,6 +196,10 @@ impl World {
                 return self.history.violate(Invariant::DurableFirst, what);
             }
         }
+        let replica = &self.node(id).running().replica;
+        let (index, state) = (replica.applied(), replica.state().clone());
+        let boot = self.at(id).running().identity.boot;
+        self.history.began(boot, index, &state);
         let placement = self.placement(id).unwrap_or_default();
         let replica = &mut self.node(id).running_mut().replica;
         replica.seed_settings(told(&placement));

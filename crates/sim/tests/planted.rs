@@ -39,6 +39,7 @@ const fn seeds(plant: Plant) -> u64 {
             Bug::IncomingHalf
             | Bug::HandsOverBehind
             | Bug::TransfereeKept
+            | Bug::AnyClockProves
             | Bug::EarlyOverwrite
             | Bug::OldVoters
             | Bug::LateVoters
@@ -125,7 +126,9 @@ const fn checker(plant: Plant) -> Option<Invariant> {
             | Bug::SnapshotForgetsSettings
             | Bug::SettingsAtProposal,
         ) => Invariant::Ranges,
-        Plant::Unremembered => Invariant::Possible,
+        Plant::Unremembered | Plant::Core(Bug::MistakesProposed | Bug::OvertakenAccuses) => {
+            Invariant::Possible
+        }
         Plant::Core(
             Bug::KeptRange
             | Bug::HiddenRange
@@ -137,6 +140,7 @@ const fn checker(plant: Plant) -> Option<Invariant> {
             | Bug::AdvanceUnreserved,
         ) => Invariant::InsideOwnedRange,
         Plant::UncheckedFormat => Invariant::Readable,
+        Plant::Core(Bug::SettingsIgnored) => Invariant::Settings,
         Plant::WorkerIndexes
         | Plant::Core(
             Bug::IndexReset
@@ -159,7 +163,9 @@ const fn checker(plant: Plant) -> Option<Invariant> {
             | Bug::EarliestBelieved,
         ) => Invariant::Bound,
         Plant::Core(Bug::AdvanceKeepsRange | Bug::AdvanceEarlyAck) => Invariant::Advanced,
-        Plant::Core(Bug::RestoreFloorOfBackup | Bug::RestoreWithoutWindow) => Invariant::Restored,
+        Plant::Core(
+            Bug::AnyClockProves | Bug::RestoreFloorOfBackup | Bug::RestoreWithoutWindow,
+        ) => Invariant::Restored,
         Plant::PublishedFirst
         | Plant::ReleasedFirst
         | Plant::RevokedLate
@@ -202,6 +208,7 @@ const fn name_of(checker: Option<Invariant>) -> &'static str {
         Some(Invariant::Restored) => "S13",
         Some(Invariant::Advanced) => "S14",
         Some(Invariant::Readable) => "S15",
+        Some(Invariant::Settings) => "S16",
     }
 }
 

@@ -328,10 +328,10 @@ impl Replica {
             if fires {
                 self.drawn_for = (0, StateRole::Leader);
             }
-            self.memory.hand_over(self.raw.raft.lead_transferee);
+            let hands_over = self.raw.raft.lead_transferee.is_some();
             self.step(RawNode::tick);
-            if planted::is(Bug::TransfereeKept) && self.role() == Role::Leader {
-                self.raw.raft.lead_transferee = self.memory.transferee();
+            if planted::is(Bug::TransfereeKept) && hands_over && self.role() == Role::Leader {
+                self.raw.raft.lead_transferee.get_or_insert(u64::MAX);
             }
             if fires && self.role() == Role::Candidate {
                 self.campaign_again_later();
@@ -398,7 +398,9 @@ impl Replica {
 
     /// Whether this node leads, and the change is one that could be made, and made now.
     fn check_proposal(&self, change: &MembershipChange) -> Result<(), ChangeError> {
-        self.state.check_change(change).map_err(ChangeError::Refused)?;
+        if !planted::is(Bug::MistakesProposed) {
+            self.state.check_change(change).map_err(ChangeError::Refused)?;
+        }
         let raft = &self.raw.raft;
         if raft.state != StateRole::Leader {
             return Err(ChangeError::NotLeader);

@@ -124,12 +124,6 @@ impl Replica {
         let until = Epoch(self.trusted_ns.saturating_add(window_ns));
         let beyond = self.reservation.advance.map(|to| Epoch(to.0.saturating_add(WIDTH_MIN_NS)));
         let until = beyond.map_or(until, |beyond| until.max(beyond));
-        // Equal proposals need equal bounds: a bug that has them rounds to whole windows.
-        let until = if planted::is(Bug::EqualProposals) {
-            Epoch(until.0.next_multiple_of(window_ns))
-        } else {
-            until
-        };
         let command = Command::Reserve { owner, until };
         // A dropped proposal (too much uncommitted) is tried again at the next tick.
         if self.call(|raw| raw.propose(Vec::new(), command.encode())).is_ok() {

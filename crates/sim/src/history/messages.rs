@@ -86,7 +86,7 @@ impl History {
     }
 
     /// A leader sends entries; the first follows one of `log_term` at `index`.
-    fn note_sent(&mut self, message: &RaftMessage) {
+    pub(super) fn note_sent(&mut self, message: &RaftMessage) {
         let RaftMessage { term, log_term, index, .. } = *message;
         self.sent.insert((term, index), log_term);
         for entry in &message.entries {
