@@ -68,6 +68,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     let Some((name, matches)) = matches.subcommand() else {
         return Err(Failure::usage(anyhow!("no command given; see epicepoch settings --help")));
     };
+    let mut advice = "";
     let order = if name == "list" {
         Order::look(PATH_ADMIN_SETTINGS)
     } else {
@@ -76,6 +77,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         let changes = changes.map_err(Failure::usage)?;
         let mut parameters: Vec<_> =
             changes.into_iter().map(|(name, value)| (name.text(), Some(value))).collect();
+        advice = after_change(parameters.iter().map(|(name, _)| *name));
         if matches.get_flag("force") {
             parameters.push(("force", Some("1".to_owned())));
         }
@@ -86,7 +88,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         // The order is done, whoever reads this or not.
         let _unread = writeln!(io::stderr(), "warning: {doubt}");
     }
-    operator::print(matches, &document, table)?;
+    operator::print(matches, &document, |document| Some(table(document)? + advice))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -104,6 +106,18 @@ fn change(text: &str) -> Result<(SettingName, String), anyhow::Error> {
         return Err(anyhow!("{name} is {value:?}; allowed is {}", name.allowed()));
     }
     Ok((name, value.to_owned()))
+}
+
+/// What has to be done after these were set: a restore proves its floor by the longest of them.
+fn after_change<'a>(mut names: impl Iterator<Item = &'a str>) -> &'static str {
+    let is_proved_by = [SettingName::ReservationMs, SettingName::ClockOffsetMaxMs];
+    let is_named = names.any(|name| is_proved_by.iter().any(|it| it.text() == name));
+    if is_named {
+        "take a new backup, if one of RESERVATION_MS and CLOCK_OFFSET_MAX_MS is longer now: an older \
+         one does not know it, and a restore goes by it\n"
+    } else {
+        ""
+    }
 }
 
 /// What was set and may be a slip.
@@ -168,6 +182,13 @@ mod tests {
         assert!(silent.contains("\"c,d\"") && silent.contains("just been met: 3;"), "{silent}");
         let forced = doubt(&json!({"emptyZones": ["c"], "unplacedVoters": []}));
         assert!(!forced.expect("a doubt").contains("heard"));
+    }
+
+    #[test]
+    fn a_backup_is_advised_when_a_restore_would_go_by_what_was_set() {
+        assert!(after_change(["MAX_N", "RESERVATION_MS"].into_iter()).contains("new backup"));
+        assert!(after_change(["CLOCK_OFFSET_MAX_MS"].into_iter()).contains("new backup"));
+        assert_eq!(after_change(["MAX_N", "EPOCH_INTERVAL_MS", "LEADER_ZONES"].into_iter()), "");
     }
 
     #[test]

@@ -110,6 +110,9 @@ fn said(document: &Value, is_done: bool) -> Option<String> {
             ahead_ms / 1e3
         );
     }
+    if is_done && !document["isDone"].as_bool()? {
+        text += "take a new backup: an older one does not know how far the epoch was moved\n";
+    }
     if !is_done {
         text += "nothing was changed; with --yes it is\n";
     }
@@ -155,5 +158,10 @@ mod tests {
         }
         let text = said(&plan, true).expect("an answer");
         assert!(text.contains("from now on") && !text.contains("nothing"), "{text}");
+        assert!(text.contains("take a new backup"), "{text}");
+        let again = json!({"to": "1700000060000000000", "ceiling": "1700000060000001000",
+                           "ceilingAfter": "1700000060000001000", "aheadMs": 0.0, "isDone": true});
+        let text = said(&again, true).expect("an answer");
+        assert!(text.contains("already") && !text.contains("backup"), "{text}");
     }
 }

@@ -47,8 +47,8 @@ fn a_leader_killed_and_restarted_20_times_never_repeats_or_reorders() {
     }
     cluster.assert_well();
     let seen = watch.finish();
-    Silence::of("a node comes back", &seen, &returned).assert_promised(RETURN_MS);
     Silence::of("leader killed", &seen, &killed).assert_promised(KILLED_MS);
+    Silence::of("a node comes back", &seen, &returned).assert_promised(RETURN_MS);
 }
 
 #[test]
