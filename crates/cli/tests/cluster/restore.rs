@@ -341,7 +341,7 @@ fn a_cluster_begins_above_a_floor_that_is_given_by_hand() {
     assert!(first > greatest, "{first} and {greatest}");
     let clocks = cluster.operate(&["clock"]);
     let text = String::from_utf8_lossy(&clocks.stdout).into_owned();
-    assert!(text.contains("the ceiling is ahead of the clocks"), "{text}");
+    assert!(text.contains("epochs are ahead of the clocks"), "{text}");
     cluster.assert_well();
     // A slip of a digit is refused.
     destroy(&mut cluster);
