@@ -133,6 +133,8 @@ bugs! {
     RestoreWithoutWindow "restore-without-window",
     /// The latest of the first members' clocks proves a floor, also where they disagree.
     AnyClockProves "any-clock-proves",
+    /// A backup names the window that its node was told, not the longest that the state ever had.
+    LongestWindowForgotten "longest-window-forgotten",
     /// A restored history forgets which ids were removed.
     RestoreForgetsRemoved "restore-forgets-removed",
     // The allocator.

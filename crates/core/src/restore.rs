@@ -261,7 +261,9 @@ pub struct Surroundings {
 /// assigned afterwards, and trusted time may be off by the old bound until a majority agrees again.
 #[must_use]
 pub fn backup(state: &State, index: LogIndex, around: Surroundings) -> Backup {
-    let reservation_ms = around.reservation_ms.max(state.reservation_longest_ms);
+    let is_forgotten = planted::is(Bug::LongestWindowForgotten);
+    let longest_ms = if is_forgotten { 0 } else { state.reservation_longest_ms };
+    let reservation_ms = around.reservation_ms.max(longest_ms);
     let clock_offset_max_ms = around.clock_offset_max_ms.max(state.clock_offset_widest_ms);
     Backup {
         name: around.name,

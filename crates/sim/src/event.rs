@@ -162,7 +162,7 @@ impl Event {
         match self {
             Self::Tick => (1, 0),
             Self::Written => (2, 0),
-            Self::Raft { from, bytes, .. } => (3, from.0 << 32 | bytes.len() as u64),
+            Self::Raft { from, bytes, .. } => (3, from.0 << 32 ^ hashed(bytes)),
             Self::Closed { peer } => (4, peer.0),
             Self::Ping { from, ping, .. } => (5, from.0 ^ ping.sent_ns),
             Self::Pong { from, pong, .. } => (6, from.0 ^ pong.wall_ns),
@@ -187,6 +187,14 @@ impl Event {
             Self::End { end } => (20, end.node().map_or(0, |node| node.0)),
         }
     }
+}
+
+/// Every bit of `bytes` counts, eight of them at a time: FNV-1a's steps over words.
+fn hashed(bytes: &[u8]) -> u64 {
+    let step = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(23);
+    let (words, rest) = bytes.as_chunks::<8>();
+    let hash = words.iter().map(|word| u64::from_le_bytes(*word)).fold(bytes.len() as u64, step);
+    rest.iter().map(|byte| u64::from(*byte)).fold(hash, step)
 }
 
 impl Told {

@@ -8,6 +8,7 @@ use epicepoch_wire::NodeId;
 use crate::clock::Creep;
 use crate::disk::Disk;
 use crate::event::Event;
+use crate::features::Feature;
 use crate::links::Links;
 use crate::node::{Node, Plane};
 use crate::plant::Plant;
@@ -24,6 +25,7 @@ pub(crate) enum End {
     SetBack(NodeId),
     Clock(NodeId),
     Update(NodeId),
+    BackUp,
 }
 
 impl End {
@@ -35,7 +37,7 @@ impl End {
             | Self::SetBack(node)
             | Self::Update(node)
             | Self::Clock(node) => Some(node),
-            Self::Links | Self::Slow => None,
+            Self::Links | Self::Slow | Self::BackUp => None,
         }
     }
 }
@@ -417,6 +419,11 @@ impl World {
     /// A clock goes wrong; sometimes another one in the same way, as of two machines that follow the
     /// same wrong source.
     fn break_clock(&mut self, node: NodeId, lasts_ns: u64) {
+        // A history that was restored begins ahead of all clocks, which then prove nothing: a known gap
+        // of S11.
+        if self.restores.era > 0 {
+            return;
+        }
         if self.chance(BOOTS_WRONG) {
             return self.boot_wrong(node, lasts_ns);
         }
@@ -427,6 +434,7 @@ impl World {
                 ppm: CREEPS_PPM[self.random.usize(0..CREEPS_PPM.len())],
                 after_ns: if is_unseen { TrustedClock::SAMPLE_AGE_MAX_NS } else { 0 },
             },
+            5..7 => Wrong::Stepped { ms: self.nearly_too_far_ms() },
             _ => Wrong::Stepped { ms: STEPS_MS[self.random.usize(0..STEPS_MS.len())] },
         };
         if is_unseen {
@@ -437,6 +445,14 @@ impl World {
             let other = self.any();
             self.break_one_clock(other, wrong, lasts_ns);
         }
+    }
+
+    /// A step, either way, after which a clock is believed by the widest bound that was ever gone by, if
+    /// hardly.
+    fn nearly_too_far_ms(&mut self) -> i64 {
+        let bound_ms = (self.history.longest.bound_ns() / MS) as i64;
+        let ms = self.random.i64(bound_ms / 2..bound_ms - OFFSET_MS);
+        if self.random.bool() { ms } else { -ms }
     }
 
     /// A machine starts with a wrong clock, as one whose battery is empty: alone, or with all others
@@ -545,14 +561,16 @@ impl World {
                 self.start_if_down(node);
             }
             End::Update(node) => self.update(node),
-            End::Clock(node) => {
-                let sampled_ns = self.now_ns + TrustedClock::SAMPLE_AGE_MAX_NS + SECOND;
-                let now_ns = self.now_ns;
-                let clock = &mut self.node(node).clock;
-                clock.set_right(now_ns);
-                clock.broken_until_ns = sampled_ns;
-            }
+            End::BackUp => self.back_up(),
+            End::Clock(node) => self.set_clock_right(node),
         }
+    }
+
+    pub(crate) fn set_clock_right(&mut self, node: NodeId) {
+        let now_ns = self.now_ns;
+        let clock = &mut self.node(node).clock;
+        clock.set_right(now_ns);
+        clock.broken_until_ns = now_ns + TrustedClock::SAMPLE_AGE_MAX_NS + SECOND;
     }
 
     /// Ends every fault.
@@ -633,8 +651,10 @@ impl World {
 
     /// Draws what the run will be like until `end_ns`, and begins it.
     pub(crate) fn unleash(&mut self, voters: u64, end_ns: u64) {
+        let is_clock_minority =
+            voters >= 3 && self.nodes.len() as u64 == voters && self.chance(700);
         // What S13 assumes of clocks is not broken where it is relied on.
-        let is_clock = self.random.bool() && !self.is_restored();
+        let is_clock = self.random.bool() && (is_clock_minority || !self.has(Feature::Restores));
         let is_membership = self.nodes.len() as u64 > voters;
         let plain = KINDS.map(|(kind, weight)| match kind {
             Kind::Clock if !is_clock => 0,
@@ -659,7 +679,7 @@ impl World {
             provoked_at_ns: 0,
             divided: if self.random.bool() { self.random.u32(100..700) } else { 0 },
             is_clock,
-            is_clock_minority: voters >= 3 && self.nodes.len() as u64 == voters && self.chance(700),
+            is_clock_minority,
             voters,
             nonce: 0,
             lasting: [None; NODES_MAX],

@@ -17,9 +17,9 @@ use epicepoch_core::quorum::Voters;
 use epicepoch_core::state::{Owner, State};
 use epicepoch_wire::{BootId, Epoch, LogIndex, NodeId, StoreId, Term, Timestamp, TimestampRange};
 
-use crate::node::{Asker, RESERVATION_NS, Request};
+use crate::node::{Asker, Request};
 use crate::quorums::Quorums;
-use crate::stamper::EPOCH_INTERVAL_NS;
+use crate::settings::Longest;
 
 /// What a checker holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,6 +149,8 @@ pub(crate) struct History {
     /// What operators have moved the epoch to, and what they have at most asked for.
     advanced: Epoch,
     advance_asked_max: Epoch,
+    /// The longest settings that anybody has gone by.
+    pub(crate) longest: Longest,
     pub(crate) violation: Option<Violation>,
 }
 
@@ -380,7 +382,7 @@ impl History {
         // Or ahead of what operators have asked for.
         let asked_ns = clocks_ns.max(self.advance_asked_max.0);
         let ahead_ns = range.first().epoch.0.saturating_sub(asked_ns);
-        if ahead_ns > RESERVATION_NS + WIDTHS_NS {
+        if ahead_ns > self.longest.window_ns() + WIDTHS_NS {
             self.violate(Invariant::Bound, || {
                 format!("node {} stamped {:?}, {ahead_ns} ns ahead", who.node, range.first())
             });
@@ -392,7 +394,8 @@ impl History {
     fn check_behind(&mut self, who: Identity, range: TimestampRange, trusted_ns: u64) {
         let epoch = range.first().epoch;
         let behind_ns = trusted_ns.saturating_sub(epoch.0);
-        let is_late = behind_ns > EPOCH_INTERVAL_NS + BEHIND_NS && !self.owned.contains_key(&epoch);
+        let interval_ns = self.longest.interval_ns() + BEHIND_NS;
+        let is_late = behind_ns > interval_ns && !self.owned.contains_key(&epoch);
         if is_late && self.is_healthy {
             self.violate(Invariant::Bound, || {
                 format!("node {} stamped {epoch}, {behind_ns} ns behind its clock", who.node)
@@ -414,7 +417,8 @@ impl History {
             self.guessed.insert(who.boot, epoch);
         }
         let behind_ns = earliest_ns.saturating_sub(epoch.0);
-        if behind_ns <= EPOCH_INTERVAL_NS + BEHIND_NS || self.owned.contains_key(&epoch) {
+        let interval_ns = self.longest.interval_ns() + BEHIND_NS;
+        if behind_ns <= interval_ns || self.owned.contains_key(&epoch) {
             return;
         }
         if is_guessed {
@@ -434,6 +438,9 @@ impl History {
         state: &State,
         now: &Published,
     ) {
+        if let Some(settings) = &state.settings {
+            self.longest.take_in(index, settings);
+        }
         self.check_ceiling(who, state);
         if let Some((owner, range)) = &state.owner {
             self.check_owned_once(*owner, *range);
@@ -463,7 +470,7 @@ impl History {
         // S11: it rises with trusted time, and beyond it only as far as operators have asked.
         let reached_ns = self.trusted_max_ns.max(self.advance_asked_max.0);
         let ahead_ns = state.ceiling.0.saturating_sub(reached_ns);
-        if ahead_ns > 2 * RESERVATION_NS + WIDTHS_NS {
+        if ahead_ns > 2 * self.longest.window_ns() + WIDTHS_NS {
             self.violate(Invariant::Bound, || {
                 format!(
                     "the ceiling of {} is {ahead_ns} ns ahead of all that was trusted",

@@ -26,6 +26,7 @@ mod database;
 mod disk;
 mod event;
 mod faults;
+mod features;
 pub mod history;
 mod links;
 mod node;

@@ -211,7 +211,10 @@ impl Node {
             }
             Err(error) => panic!("a sound disk: {error}"),
         };
-        let clock = TrustedClock::new(CLOCK_OFFSET_MAX_NS, self.clock.read(now_ns));
+        let mut clock = TrustedClock::new(CLOCK_OFFSET_MAX_NS, self.clock.read(now_ns));
+        if let Some(settings) = replica.settings() {
+            clock.set_bound_ns(settings.clock_offset_max_ms * 1_000_000);
+        }
         let worker = |id| Worker {
             rounds: Rounds::new(identity, WorkerId(id)),
             open: vec![],

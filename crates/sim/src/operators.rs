@@ -14,6 +14,7 @@ use epicepoch_wire::{Epoch, LogIndex, NodeId, Term};
 use crate::clock::START_NS;
 use crate::event::Event;
 use crate::faults::{End, RAFT, WORKERS};
+use crate::features::{Feature, ZONES};
 use crate::history::Invariant;
 use crate::history::prudence::Deciding;
 use crate::node::{Node, Plane, RESERVATION_NS};
@@ -21,10 +22,9 @@ use crate::plant::Plant;
 use crate::world::{MS, SECOND, World};
 
 impl World {
-    /// In some runs operators move the epoch now and then, in others they restore, or change versions.
-    /// Not drawn, so that other runs are what they would be without.
+    /// In most runs operators do something now and then: whatever of [`OPERATED`] the run has.
     pub(crate) fn operate_later(&mut self) {
-        if self.seed() % OPERATED_SEEDS == 2 || self.is_restored() || self.is_versioned() {
+        if OPERATED.iter().any(|feature| self.has(*feature)) {
             let after_ns = self.random.u64(200..4_000) * MS;
             self.schedule_world(after_ns, Event::Operate);
         }
@@ -35,19 +35,17 @@ impl World {
             return;
         }
         self.operate_later();
-        if self.is_restored() {
-            return self.back_up_or_restore();
-        }
-        let is_of_settings = self.random.bool();
-        if is_of_settings {
-            return self.change_settings();
-        }
-        if self.is_versioned() {
-            return self.change_version();
-        }
-        let node = self.any_leading();
-        if self.at(node).running.is_some() {
-            self.advance(node);
+        let operated: Vec<Feature> = OPERATED.into_iter().filter(|it| self.has(*it)).collect();
+        match operated[self.random.usize(0..operated.len())] {
+            Feature::Restores => self.back_up_or_restore(),
+            Feature::Settings => self.change_settings(),
+            Feature::Versions => self.change_version(),
+            _ => {
+                let node = self.any_leading();
+                if self.at(node).running.is_some() {
+                    self.advance(node);
+                }
+            }
         }
     }
 
@@ -76,6 +74,7 @@ impl World {
         let taken = self.with(node, |replica, now| replica.advance(now, Epoch(to), ALLOWED_NS));
         if taken.is_ok() {
             self.history.advance_taken(node, Epoch(to), ALLOWED_NS);
+            self.restores.advanced(Epoch(to));
             self.provoke(node);
         } else {
             self.history.advance_refused(asked_before);
@@ -291,24 +290,35 @@ impl World {
         (!disk.is_set_back()).then_some(last)
     }
 
-    /// Where a node is and where leaders should be, in the runs in which that is said at all: not
-    /// drawn, so that other runs are what they would be without.
+    /// Where a node is and where it was told that leaders should be, in the runs in which that is said
+    /// at all.
     pub(crate) fn placement(&self, node: NodeId) -> Option<Placement> {
-        if self.seed() % PLACED_SEEDS != 3 {
+        if !self.has(Feature::Zones) {
             return None;
         }
-        let zone = |number: u64| Zone::new(["a", "b", "c"][number as usize % 3]).expect("a name");
-        let turned = self.seed() / PLACED_SEEDS;
+        let turned = self.hashed(ZONES);
         let leaders = if turned.is_multiple_of(2) { vec![zone(0)] } else { vec![zone(0), zone(1)] };
-        Some(Placement { zone: Some(zone(node.0 + turned / 2)), leaders })
+        Some(Placement { zone: Some(zone((node.0 + turned / 2) % (ZONES_KNOWN - 1))), leaders })
     }
 
-    /// Whether leadership is where it should be, as far as there are voters; `None` where that is
-    /// nowhere.
+    /// Whose grant is of the highest term: a planted bug keeps those of others.
+    fn serving(&self) -> Option<&Node> {
+        let term = |node: &Node| node.published()?.grant.map(|grant| grant.term);
+        self.nodes.iter().filter(|node| node.holds_grant()).max_by_key(|node| term(node))
+    }
+
+    /// Whether leadership is where it should be, by the settings of the cluster or what all were told,
+    /// as far as there are voters; `None` where that is nowhere.
     pub(crate) fn is_well_placed(&self) -> Option<bool> {
-        self.placement(NodeId(1))?;
-        let leader = self.nodes.iter().find(|node| node.holds_grant())?;
-        let rank = |node: NodeId| self.placement(node).map_or(0, |placement| placement.own_rank());
+        let told = self.placement(NodeId(1))?;
+        let leader = self.serving()?;
+        let settings = leader.running().replica.settings();
+        let leaders = settings.map_or(told.leaders, |settings| settings.leader_zones.clone());
+        let wanted = Placement { zone: None, leaders };
+        let rank = |node: NodeId| {
+            let placement = self.placement(node);
+            wanted.rank(placement.and_then(|placement| placement.zone).as_ref())
+        };
         let published = leader.running().shared.published();
         let best = published.voters.iter().map(|(node, _)| rank(node)).min()?;
         Some(rank(leader.id) == best)
@@ -317,7 +327,7 @@ impl World {
     /// What a leader says of places that is not so, if anything: every zone that it knows is its
     /// member's, all prefer the same, and no voter is in a zone that it says to be empty.
     pub(crate) fn misplaced(&self) -> Option<String> {
-        let leader = self.nodes.iter().find(|node| node.holds_grant())?;
+        let leader = self.serving()?;
         let (id, running) = (leader.id, leader.running());
         let zone = |node: NodeId| self.placement(node).and_then(|placement| placement.zone);
         let is_wrong = |it: &Placed| !it.agrees || it.zone.is_some() && it.zone != zone(it.node);
@@ -387,11 +397,16 @@ fn genesis_of_today(record: &Record) -> Record {
     }
 }
 
-/// Of so many seeds, operators move the epoch in one.
-const OPERATED_SEEDS: u64 = 4;
+/// What operators do beside handing over and changing members.
+const OPERATED: [Feature; 4] =
+    [Feature::Restores, Feature::Settings, Feature::Versions, Feature::Advances];
 /// How far ahead of the clock they allow it to be: ten minutes, which most runs do not see the end of.
 const ALLOWED_NS: u64 = 600 * SECOND;
-/// Of so many runs, one has zones.
-const PLACED_SEEDS: u64 = 4;
+/// A zone by its number. Nodes are in the first three of [`ZONES_KNOWN`].
+pub(crate) fn zone(number: u64) -> Zone {
+    Zone::new(["a", "b", "c", "d"][(number % ZONES_KNOWN) as usize]).expect("a name")
+}
+/// Zones that are named, in the last of which nobody is.
+pub(crate) const ZONES_KNOWN: u64 = 4;
 /// A node that is none.
 const STRANGER: u64 = 99;

@@ -11,14 +11,16 @@ use epicepoch_wire::{Epoch, NodeId};
 use crate::disk::Disk;
 use crate::history::Invariant;
 use crate::node::{CLOCK_OFFSET_MAX_NS, RESERVATION_NS, store_in};
+use crate::versions::Version;
 use crate::world::{MS, SECOND, World};
 
-/// Of so many seeds, operators restore in one.
-const RESTORED_SEEDS: u64 = 8;
 /// Histories that one run may begin.
 const RESTORES_MAX: u32 = 4;
 /// Longest time that a first member takes to say what its clock is.
 const SAMPLE_NS_MAX: u64 = 200 * MS;
+/// How far above what operators have moved the epoch to a floor is that they give by hand: each leader
+/// after it has raised the ceiling by a little.
+const BY_HAND_NS: u64 = SECOND;
 /// By how much a clock is wrong that must be noticed.
 const WRONG_NS: u64 = 10 * SECOND;
 
@@ -29,18 +31,25 @@ pub(crate) struct Restores {
     backups: Vec<Backup>,
     /// Histories that were begun after the first one.
     pub(crate) era: u32,
+    /// What operators have moved the epoch to in the history that goes on; 0 when they have not.
+    advanced: Epoch,
+}
+
+impl Restores {
+    /// An order to move the epoch to `to` was taken, whether or not it was carried out.
+    pub(crate) fn advanced(&mut self, to: Epoch) {
+        self.advanced = self.advanced.max(to);
+    }
 }
 
 impl World {
-    /// Whether operators restore in this run. Not drawn, so that other runs are what they would be
-    /// without.
-    pub(crate) const fn is_restored(&self) -> bool {
-        self.seed() % RESTORED_SEEDS == 5
-    }
-
-    /// Takes a backup, or loses everything and goes on from one that was taken.
+    /// Takes a backup, or loses everything and goes on from one that was taken. What S13 cannot know is
+    /// left out: a window or bound that was raised after the backup, and trusted time that no majority's
+    /// clocks have proved, which is a known gap of S11.
     pub(crate) fn back_up_or_restore(&mut self) {
-        let is_over = self.restores.era >= RESTORES_MAX;
+        let known_from = self.history.longest.known_from();
+        self.restores.backups.retain(|backup| backup.index >= known_from);
+        let is_over = self.restores.era >= RESTORES_MAX || self.history.is_clock_unproved;
         if self.restores.backups.is_empty() || is_over || self.random.u32(0..10) < 7 {
             self.back_up();
         } else {
@@ -48,9 +57,13 @@ impl World {
         }
     }
 
-    /// Any node that runs says what it has applied, however far that is behind.
-    fn back_up(&mut self) {
+    /// Any node that runs says what it has applied, however far that is behind, unless its clock is wrong:
+    /// nothing is founded before the time that a backup names.
+    pub(crate) fn back_up(&mut self) {
         let node = self.any();
+        if self.at(node).clock.broken_until_ns > self.now_ns {
+            return;
+        }
         let wall_ns = self.at(node).clock.wall_ns(self.now_ns);
         let Some(running) = &self.at(node).running else { return };
         let around = Surroundings {
@@ -70,6 +83,10 @@ impl World {
         let backup = self.restores.backups[at].clone();
         for id in self.ids() {
             self.crash(id);
+            // As operators are told to, or no floor can be proved.
+            if self.at(id).clock.broken_until_ns > self.now_ns {
+                self.set_clock_right(id);
+            }
         }
         let first = self.first_members(&backup);
         self.refuse_wrong_clock(&backup, &first);
@@ -90,6 +107,7 @@ impl World {
         self.history.restored(genesis.floor, &backup.removed);
         // As operators are told to: the next backup is one of the history that has begun.
         self.restores.backups.clear();
+        self.restores.advanced = Epoch(0);
         self.restores.era += 1;
         let era = self.restores.era;
         self.genesis = genesis;
@@ -106,6 +124,8 @@ impl World {
             }
             let node = self.node(id);
             (node.disk, node.store) = (disk, store);
+            // What it read of the old history is gone.
+            node.version = Version::of(node.version.reads);
             self.start_later(id);
         }
     }
@@ -124,7 +144,8 @@ impl World {
     }
 
     /// What the founder, the first of them, knows of the clocks: each answer took a while to come, and
-    /// may have been on its way for all of that or none.
+    /// may have been on its way for all of that or none. An operator who has moved the epoch says so by
+    /// hand: no backup need know of it.
     fn grounds(&mut self, first: &[Member]) -> Grounds {
         let now_ns = self.now_ns;
         let founder = first[0].node;
@@ -135,8 +156,9 @@ impl World {
             let wall_ns = self.at(member.node).clock.wall_ns(now_ns) - before_ns - age_ns;
             others.push(WallSample { node: member.node, wall_ns, took_ns, age_ns });
         }
+        let advanced = self.restores.advanced;
         Grounds {
-            by_hand: None,
+            by_hand: (advanced > Epoch(0)).then_some(Epoch(advanced.0 + BY_HAND_NS)),
             own: (founder, self.at(founder).clock.wall_ns(now_ns)),
             others,
             reservation_ns: RESERVATION_NS,

@@ -10,8 +10,9 @@ use epicepoch_wire::LogIndex;
 
 use crate::clock::START_NS;
 use crate::faults::{End, Nemesis, OFFSET_MS, RATE_PPM};
+use crate::features::{BELIEVED, Feature, SPARED};
 use crate::history::{Invariant, Violation};
-use crate::node::{CLOCK_OFFSET_MAX_NS, Node};
+use crate::node::Node;
 use crate::plant::Plant;
 use crate::summary::Summary;
 use crate::world::{MS, SECOND, Trace, World};
@@ -150,20 +151,22 @@ impl World {
         world
     }
 
-    /// In some runs spare nodes have empty directories until they are added, and in some of these
-    /// the last of the first members has missed the founding. Not drawn, so that other runs are what
-    /// they would be without.
+    /// In some runs spare nodes have empty directories until they are added, and in some the last of
+    /// the first members has missed the founding.
     fn empty(&mut self, voters: u64) {
-        if self.seed() % EMPTY_SEEDS != 1 {
-            return;
-        }
-        let misses = voters >= 3 && self.seed() / EMPTY_SEEDS % 2 == 1;
+        let misses = voters >= 3 && self.has(Feature::MissedFounding);
+        let are_spares_empty = self.has(Feature::EmptyDirectories);
+        let mut missed = false;
         for node in &mut self.nodes {
             let has_missed =
                 misses && node.id.0 == voters && node.disk.durable().entries.is_empty();
-            if node.id.0 > voters || has_missed {
+            if node.id.0 > voters && are_spares_empty || has_missed {
                 node.disk.make_empty();
             }
+            missed |= has_missed;
+        }
+        if missed {
+            self.count("founding missed");
         }
     }
 
@@ -172,20 +175,22 @@ impl World {
         self.history.is_healthy = !is_clock;
         let is_believable = !is_clock || is_clock_minority;
         // A clock that is off by less than the bound is believed, and that of a leader is followed.
-        let off_ns = if is_clock { CLOCK_OFFSET_MAX_NS } else { 0 } + SAMPLE_ERROR_MAX_NS;
-        let off_ns = is_believable.then_some(off_ns);
-        self.live_until(seconds * SECOND, off_ns)?;
-        self.recover_without_some(off_ns)?;
+        let halves = if is_clock { 2 + SAMPLE_HALVES } else { SAMPLE_HALVES };
+        let halves = is_believable.then_some(halves);
+        self.live_until(seconds * SECOND, halves)?;
+        self.recover_without_some(halves)?;
         let healed_ns = self.now_ns;
-        self.recover(off_ns)?;
+        self.recover(halves)?;
         self.believe_again(healed_ns)
     }
 
     /// Lives until then, every step checked; where a clock of a healthy majority, as nodes see it, may
-    /// be off by no more than `off_ns` and its error, against true time, too.
-    pub(crate) fn live_until(&mut self, end_ns: u64, off_ns: Option<u64>) -> Result<(), Failure> {
+    /// be off by no more than its error and so many halves of the widest bound that was ever gone by,
+    /// against true time, too.
+    pub(crate) fn live_until(&mut self, end_ns: u64, halves: Option<u64>) -> Result<(), Failure> {
         while self.step(end_ns) {
-            self.history.believable = off_ns.map(|off_ns| self.around_true_time(off_ns));
+            let half_ns = self.history.longest.bound_ns() / 2;
+            self.history.believable = halves.map(|halves| self.around_true_time(halves * half_ns));
             self.check()?;
         }
         self.now_ns = end_ns;
@@ -200,27 +205,27 @@ impl World {
     }
 
     /// Everything heals, and within a bound the cluster must answer and be whole again.
-    pub(crate) fn recover(&mut self, off_ns: Option<u64>) -> Result<(), Failure> {
+    pub(crate) fn recover(&mut self, halves: Option<u64>) -> Result<(), Failure> {
         self.heal_the_rest();
-        self.summary.healed_ns_max = self.be_whole(HEALED_NS_MAX, off_ns)?;
-        self.come_to_rest(off_ns)
+        self.summary.healed_ns_max = self.be_whole(HEALED_NS_MAX, halves)?;
+        self.come_to_rest(halves)
     }
 
     /// In some runs a minority of the voters does not heal with the rest, and must not be needed: the
     /// others answer, and are whole, within a bound that is larger.
-    fn recover_without_some(&mut self, off_ns: Option<u64>) -> Result<(), Failure> {
+    fn recover_without_some(&mut self, halves: Option<u64>) -> Result<(), Failure> {
         let voters = self.nemesis.voters;
         let are_fixed = self.nodes.len() as u64 == voters && voters >= 3;
-        if are_fixed && self.is_in(SPARED_SALT, SPARED_RUNS) {
+        if are_fixed && self.is_in(SPARED, SPARED_RUNS) {
             self.heal_but_some();
             self.summary.spared = 1;
-            self.summary.spared_ns_max = self.be_whole(SPARED_NS_MAX, off_ns)?;
+            self.summary.spared_ns_max = self.be_whole(SPARED_NS_MAX, halves)?;
         }
         Ok(())
     }
 
     /// Lives on until all is well that has healed, and returns how long that took.
-    fn be_whole(&mut self, bound_ns: u64, off_ns: Option<u64>) -> Result<u64, Failure> {
+    fn be_whole(&mut self, bound_ns: u64, halves: Option<u64>) -> Result<u64, Failure> {
         let healed = Healed {
             at_ns: self.now_ns,
             answered: self.summary.answered,
@@ -228,7 +233,7 @@ impl World {
             gave_up: self.gave_up(),
         };
         while self.now_ns < healed.at_ns + bound_ns {
-            self.live_until(self.now_ns + 50 * MS, off_ns)?;
+            self.live_until(self.now_ns + 50 * MS, halves)?;
             if self.unwell(healed).is_none() {
                 return Ok(self.now_ns - healed.at_ns);
             }
@@ -248,7 +253,7 @@ impl World {
     /// right, every voter goes by its own clock again, and so do epochs, but for a ceiling that is ahead
     /// already.
     fn believe_again(&mut self, healed_ns: u64) -> Result<(), Failure> {
-        if !self.nemesis.is_clock || !self.is_in(BELIEVED_SALT, BELIEVED_RUNS) {
+        if !self.nemesis.is_clock || !self.is_in(BELIEVED, BELIEVED_RUNS) {
             return Ok(());
         }
         // A single voter has no clock to hold its own against.
@@ -289,16 +294,9 @@ impl World {
         }
     }
 
-    /// Whether this is one of the runs, one of so many, that have something. Not drawn, so that other
-    /// runs are what they would be without; and of no pattern, so that whatever is chosen like this
-    /// meets everything else.
-    pub(crate) fn is_in(&self, salt: u64, one_in: u64) -> bool {
-        fastrand::Rng::with_seed(self.seed() ^ salt.wrapping_mul(SALT)).u64(0..one_in) == 0
-    }
-
     /// Where leaders have places, leadership comes to the best of them, and stays there: nobody hands
     /// it on any more.
-    fn come_to_rest(&mut self, off_ns: Option<u64>) -> Result<(), Failure> {
+    fn come_to_rest(&mut self, halves: Option<u64>) -> Result<(), Failure> {
         let bound_ns = self.now_ns + PLACED_NS_MAX;
         while self.is_well_placed() == Some(false) {
             if self.now_ns >= bound_ns {
@@ -308,14 +306,14 @@ impl World {
                 return Err(Failure::Liveness(format!("{what}{standing}")));
             }
             let next_ns = self.now_ns + 250 * MS;
-            self.live_until(next_ns, off_ns)?;
+            self.live_until(next_ns, halves)?;
         }
         if self.is_well_placed().is_none() {
             return Ok(());
         }
         let before = self.history.leaderships();
         let end_ns = self.now_ns + RESTING_NS;
-        self.live_until(end_ns, off_ns)?;
+        self.live_until(end_ns, halves)?;
         let since = self.history.leaderships() - before;
         if since > 0 {
             let what = format!("leadership does not come to rest: {since} leaders after the best");
@@ -418,8 +416,6 @@ struct Healed {
 
 /// What is counted when a replica ends its process.
 pub(crate) const GAVE_UP: &str = "replica gave up";
-/// Of so many runs, one has empty directories.
-const EMPTY_SEEDS: u64 = 4;
 /// Of a hundred runs, how many have the real database on the members' disks.
 const REAL_PERCENT: u32 = 5;
 /// Within which a healed cluster answers again. An election takes less than a second; a replica
@@ -428,7 +424,6 @@ const HEALED_NS_MAX: u64 = 10 * SECOND;
 /// Of so many runs, in one a minority of the voters does not heal with the rest; within which the others
 /// must answer.
 const SPARED_RUNS: u64 = 4;
-const SPARED_SALT: u64 = 2;
 const SPARED_NS_MAX: u64 = 20 * SECOND;
 /// Within which leadership is where it should be: the longest wait between two offers is 80 s, with
 /// the election timeout of production.
@@ -437,15 +432,12 @@ const PLACED_NS_MAX: u64 = 100 * SECOND;
 const RESTING_NS: u64 = 12 * SECOND;
 /// Of so many runs with wrong clocks, one lives on until their samples have expired, and then so long.
 const BELIEVED_RUNS: u64 = 2;
-const BELIEVED_SALT: u64 = 1;
 const BELIEVED_NS: u64 = SECOND;
-/// Of numbers in a row, makes numbers of no pattern: 2^64 by the golden ratio.
-const SALT: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Answers that prove it.
 const ANSWERS_HEALED: u64 = 5;
 
-/// How far a sample may be off: half of a round trip that took all of its time one way.
-pub(crate) const SAMPLE_ERROR_MAX_NS: u64 = CLOCK_OFFSET_MAX_NS / 2;
+/// How far a sample may be off, halves of the bound: a round trip that took all of its time one way.
+pub(crate) const SAMPLE_HALVES: u64 = 1;
 
 /// How far a clock that nobody broke is from true time: its offset, and its rate until now. Trusted
 /// time may be of a sample of another such clock, so that both count twice.

@@ -12,7 +12,7 @@ use epicepoch_wire::NodeId;
 
 use crate::faults::End;
 use crate::node::Plane;
-use crate::run::{Failure, SAMPLE_ERROR_MAX_NS};
+use crate::run::{Failure, SAMPLE_HALVES};
 use crate::world::{MS, Weather, World};
 
 /// Events of one script; what follows is not read.
@@ -29,16 +29,16 @@ pub fn run(script: &[u8]) -> Result<u64, Failure> {
     let mut bytes = script.iter().copied();
     let mut world = World::scripted(bytes.next().unwrap_or(0), bytes.next().unwrap_or(0));
     world.history.is_healthy = true;
-    let mut off_ns = Some(SAMPLE_ERROR_MAX_NS);
+    let mut halves = Some(SAMPLE_HALVES);
     for _ in 0..EVENTS_MAX {
         let Some(event) = bytes.next() else { break };
         let end_ns = world.now_ns + PAUSES_MS[usize::from(event >> 5)] * MS;
-        world.live_until(end_ns, off_ns)?;
+        world.live_until(end_ns, halves)?;
         let mut next = || bytes.next().unwrap_or(0);
         match event & 31 {
             // A clock that was broken once is not believed to be healthy again.
             16..=18 => {
-                off_ns = None;
+                halves = None;
                 world.history.is_healthy = false;
                 world.history.believable = None;
                 world.nemesis.is_clock = true;
@@ -47,7 +47,7 @@ pub fn run(script: &[u8]) -> Result<u64, Failure> {
             event => world.scripted_event(event, next(), next()),
         }
     }
-    world.recover(off_ns)?;
+    world.recover(halves)?;
     Ok(world.summary.answered)
 }
 

@@ -1,14 +1,23 @@
-//! Settings of simulated clusters: seeded by their first leader, changed by operators at any moment,
-//! also where they may not be, or the format has no room for them. The checkers of equal states see
-//! them; those of the clocks hold for the longest that there may be, which nodes are told at first.
+//! Settings of simulated clusters: seeded by their first leader, raised and lowered by operators at any
+//! moment, also where they may not be, or the format has no room for them. The checkers of equal states
+//! see them; those of the clocks hold for the longest that anybody has gone by in the history ([`Longest`]).
+
+use std::cmp::Ordering;
+use std::ops::RangeInclusive;
 
 use epicepoch_core::placement::Placement;
 use epicepoch_core::replica::SettingsError;
 use epicepoch_core::state::FORMAT_OF_SETTINGS;
+use epicepoch_wire::LogIndex;
 use epicepoch_wire::settings::ClusterSettings;
+use epicepoch_wire::standing::Zone;
 
+use crate::event::Event;
+use crate::faults::End;
+use crate::features::Feature;
 use crate::history::Invariant;
 use crate::node::{CLOCK_OFFSET_MAX_NS, ELECTION_TICKS, RESERVATION_NS, TICK_NS};
+use crate::operators::{ZONES_KNOWN, zone};
 use crate::stamper::EPOCH_INTERVAL_NS;
 use crate::world::{MS, World};
 
@@ -23,6 +32,59 @@ pub(crate) fn told(placement: &Placement) -> ClusterSettings {
     }
 }
 
+/// The longest settings that anybody has gone by in a history of a cluster, nanoseconds, and the lowest
+/// index at which each was seen: 0 for what nodes are told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Longest {
+    window: (u64, LogIndex),
+    bound: (u64, LogIndex),
+    interval: (u64, LogIndex),
+}
+
+impl Default for Longest {
+    fn default() -> Self {
+        let told = |ns| (ns, LogIndex(0));
+        Self {
+            window: told(RESERVATION_NS),
+            bound: told(CLOCK_OFFSET_MAX_NS),
+            interval: told(EPOCH_INTERVAL_NS),
+        }
+    }
+}
+
+impl Longest {
+    /// A node has applied everything up to `index`, and goes by these now.
+    pub(crate) fn take_in(&mut self, index: LogIndex, settings: &ClusterSettings) {
+        for (longest, ms) in [
+            (&mut self.window, settings.reservation_ms),
+            (&mut self.bound, settings.clock_offset_max_ms),
+            (&mut self.interval, settings.epoch_interval_ms),
+        ] {
+            let ns = ms * MS;
+            if ns > longest.0 || ns == longest.0 && index < longest.1 {
+                *longest = (ns, index);
+            }
+        }
+    }
+
+    pub(crate) const fn window_ns(&self) -> u64 {
+        self.window.0
+    }
+
+    pub(crate) const fn bound_ns(&self) -> u64 {
+        self.bound.0
+    }
+
+    pub(crate) const fn interval_ns(&self) -> u64 {
+        self.interval.0
+    }
+
+    /// From which index on a state knows of the longest window and the widest bound.
+    pub(crate) fn known_from(&self) -> LogIndex {
+        self.window.1.max(self.bound.1)
+    }
+}
+
 impl World {
     /// Somebody changes settings: mostly to something that they may be.
     pub(crate) fn change_settings(&mut self) {
@@ -30,8 +92,9 @@ impl World {
         let Some(running) = &self.at(node).running else { return };
         let replica = &running.replica;
         let (format, before) = (replica.state().format, replica.settings().cloned());
-        let mut settings = before.unwrap_or_else(|| told(&Placement::default()));
-        let is_wrong = match self.random.u32(0..10) {
+        let before = before.unwrap_or_else(|| told(&self.placement(node).unwrap_or_default()));
+        let mut settings = before.clone();
+        let is_wrong = match self.random.u32(0..12) {
             0 => {
                 settings.max_n = 0;
                 true
@@ -41,15 +104,28 @@ impl World {
                 true
             }
             2..5 => {
-                settings.reservation_ms = self.random.u64(ELECTIONS_MS..=RESERVATION_NS / MS);
+                let told_ms = RESERVATION_NS / MS;
+                let drawn_ms = [ELECTIONS_MS..=told_ms, told_ms..=4_000, LONG_MS];
+                settings.reservation_ms = self.one_of(drawn_ms);
                 false
             }
             5..7 => {
-                settings.epoch_interval_ms = self.random.u64(50..=EPOCH_INTERVAL_NS / MS);
+                let told_ms = EPOCH_INTERVAL_NS / MS;
+                settings.epoch_interval_ms =
+                    self.one_of([50..=told_ms, 50..=told_ms, told_ms..=300]);
                 false
             }
-            7 => {
-                settings.clock_offset_max_ms = self.random.u64(400..=CLOCK_OFFSET_MAX_NS / MS);
+            7..9 => {
+                let told_ms = CLOCK_OFFSET_MAX_NS / MS;
+                settings.clock_offset_max_ms =
+                    self.one_of([400..=told_ms, told_ms..=2_000, LONG_MS]);
+                false
+            }
+            9..11 if self.has(Feature::Zones) => {
+                let mut zones: Vec<Zone> = (0..ZONES_KNOWN).map(zone).collect();
+                self.random.shuffle(&mut zones);
+                zones.truncate(self.random.usize(0..=zones.len()));
+                settings.leader_zones = zones;
                 false
             }
             _ => {
@@ -68,13 +144,40 @@ impl World {
             }
             Ok(()) => {
                 self.count("settings changed");
+                let raised = |ms: fn(&ClusterSettings) -> u64| ms(&settings).cmp(&ms(&before));
+                for (what, raised_what, how) in [
+                    ("window shortened", "window raised", raised(|it| it.reservation_ms)),
+                    ("bound lowered", "bound raised", raised(|it| it.clock_offset_max_ms)),
+                    ("interval shortened", "interval raised", raised(|it| it.epoch_interval_ms)),
+                ] {
+                    match how {
+                        Ordering::Less => self.count(what),
+                        Ordering::Greater => self.count(raised_what),
+                        Ordering::Equal => {}
+                    }
+                }
+                if settings.leader_zones != before.leader_zones {
+                    self.count("leader zones changed");
+                }
                 self.provoke(node);
+                // As operators are told to, who have raised a window or a bound.
+                if self.has(Feature::Restores) && self.random.bool() {
+                    let after_ns = self.random.u64(0..500 * MS);
+                    self.schedule_world(after_ns, Event::End { end: End::BackUp });
+                }
             }
             Err(SettingsError::Format { .. }) => self.count("settings refused: old format"),
             Err(_) => {}
         }
     }
+
+    fn one_of(&mut self, ranges: [RangeInclusive<u64>; 3]) -> u64 {
+        let range = ranges[self.random.usize(0..3)].clone();
+        self.random.u64(range)
+    }
 }
 
+/// Windows and bounds that are long, milliseconds: longer than a restore's margins beside them.
+const LONG_MS: RangeInclusive<u64> = 10_000..=30_000;
 /// The shortest reservation that election timeouts leave room for, milliseconds.
 const ELECTIONS_MS: u64 = 4 * ELECTION_TICKS as u64 * TICK_NS / MS;

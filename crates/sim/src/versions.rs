@@ -7,13 +7,11 @@ use epicepoch_wire::NodeId;
 
 use crate::event::Event;
 use crate::faults::End;
+use crate::features::{Feature, SALTS, VERSIONS};
 use crate::history::Invariant;
 use crate::node::Run;
 use crate::plant::Plant;
 use crate::world::{MS, World};
-
-/// Of so many seeds, nodes are of several versions in one.
-const VERSIONED_SEEDS: u64 = 4;
 
 /// Which formats a node reads.
 #[derive(Clone, Copy, Debug)]
@@ -46,22 +44,15 @@ impl Version {
 }
 
 impl World {
-    /// Whether nodes are of several versions in this run. Not drawn, so that other runs are what they
-    /// would be without.
-    pub(crate) const fn is_versioned(&self) -> bool {
-        self.seed().is_multiple_of(VERSIONED_SEEDS)
-    }
-
     /// Gives every node its first version.
     pub(crate) fn draw_versions(&mut self) {
-        if !self.is_versioned() {
+        if !self.has(Feature::Versions) {
             return;
         }
         let formats = u64::from(FORMATS.newest - FORMATS.oldest + 1);
-        let turned = self.seed() / VERSIONED_SEEDS;
-        for node in &mut self.nodes {
-            let step = (turned >> (node.id.0 % 32)) % formats;
-            node.version = Version::of(FORMATS.oldest + step as u32);
+        for id in self.ids() {
+            let step = self.hashed(VERSIONS + id.0 * SALTS) % formats;
+            self.node(id).version = Version::of(FORMATS.oldest + step as u32);
         }
     }
 

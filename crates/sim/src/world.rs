@@ -11,6 +11,7 @@ use crate::clients::Client;
 use crate::disk::{Disk, Unreadable};
 use crate::event::Event;
 use crate::faults::{End, Nemesis};
+use crate::features::Feature;
 use crate::history::{History, Invariant};
 use crate::links::Links;
 use crate::node::{Node, Plane, TICK_NS, member, store_in};
@@ -26,8 +27,6 @@ pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1_000 * MS;
 /// Nodes of a world, members or not.
 pub(crate) const NODES_MAX: usize = 16;
-/// Of so many seeds, nodes move in one.
-const MOVING_SEEDS: u64 = 16;
 
 /// What links and steps do. Chances are per thousand.
 #[derive(Clone, Copy, Debug)]
@@ -245,8 +244,7 @@ impl World {
     /// A process that has started and those that run introduce themselves to each other, as they do
     /// on every new connection. In some runs a start is often one at other addresses.
     fn introduce(&mut self, id: NodeId) {
-        let is_moving = self.seed % MOVING_SEEDS == MOVING_SEEDS / 2;
-        if is_moving && self.at(id).boots > 1 {
+        if self.has(Feature::Moves) && self.at(id).boots > 1 {
             self.node(id).moves += 1;
             self.count("node moved");
         }

@@ -18,7 +18,12 @@ use epicepoch_sim::run::{Failure, Options, run};
 const fn seeds(plant: Plant) -> u64 {
     match plant {
         Plant::JoinAtCompletion => 1_500,
-        Plant::Core(Bug::MedianOfKnown | Bug::SnapshotNeverFailed | Bug::UnfitPreferred) => 1_000,
+        Plant::Core(
+            Bug::MedianOfKnown
+            | Bug::SnapshotNeverFailed
+            | Bug::UnfitPreferred
+            | Bug::LongestWindowForgotten,
+        ) => 1_000,
         Plant::Core(Bug::HalfOfJoint | Bug::CreepFollowed) => 800,
         Plant::LateJoin
         | Plant::LyingDisk
@@ -165,7 +170,10 @@ const fn checker(plant: Plant) -> Option<Invariant> {
         ) => Invariant::Bound,
         Plant::Core(Bug::AdvanceKeepsRange | Bug::AdvanceEarlyAck) => Invariant::Advanced,
         Plant::Core(
-            Bug::AnyClockProves | Bug::RestoreFloorOfBackup | Bug::RestoreWithoutWindow,
+            Bug::AnyClockProves
+            | Bug::RestoreFloorOfBackup
+            | Bug::RestoreWithoutWindow
+            | Bug::LongestWindowForgotten,
         ) => Invariant::Restored,
         Plant::PublishedFirst
         | Plant::ReleasedFirst
