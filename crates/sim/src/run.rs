@@ -156,16 +156,16 @@ impl World {
     fn empty(&mut self, voters: u64) {
         let misses = voters >= 3 && self.has(Feature::MissedFounding);
         let are_spares_empty = self.has(Feature::EmptyDirectories);
-        let mut missed = false;
+        let mut is_any_without = false;
         for node in &mut self.nodes {
             let has_missed =
                 misses && node.id.0 == voters && node.disk.durable().entries.is_empty();
             if node.id.0 > voters && are_spares_empty || has_missed {
                 node.disk.make_empty();
             }
-            missed |= has_missed;
+            is_any_without |= has_missed;
         }
-        if missed {
+        if is_any_without {
             self.count("founding missed");
         }
     }

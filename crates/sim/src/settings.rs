@@ -106,19 +106,19 @@ impl World {
             2..5 => {
                 let told_ms = RESERVATION_NS / MS;
                 let drawn_ms = [ELECTIONS_MS..=told_ms, told_ms..=4_000, LONG_MS];
-                settings.reservation_ms = self.one_of(drawn_ms);
+                settings.reservation_ms = self.one_of(&drawn_ms);
                 false
             }
             5..7 => {
                 let told_ms = EPOCH_INTERVAL_NS / MS;
                 settings.epoch_interval_ms =
-                    self.one_of([50..=told_ms, 50..=told_ms, told_ms..=300]);
+                    self.one_of(&[50..=told_ms, 50..=told_ms, told_ms..=300]);
                 false
             }
             7..9 => {
                 let told_ms = CLOCK_OFFSET_MAX_NS / MS;
                 settings.clock_offset_max_ms =
-                    self.one_of([400..=told_ms, told_ms..=2_000, LONG_MS]);
+                    self.one_of(&[400..=told_ms, told_ms..=2_000, LONG_MS]);
                 false
             }
             9..11 if self.has(Feature::Zones) => {
@@ -171,7 +171,7 @@ impl World {
         }
     }
 
-    fn one_of(&mut self, ranges: [RangeInclusive<u64>; 3]) -> u64 {
+    fn one_of(&mut self, ranges: &[RangeInclusive<u64>; 3]) -> u64 {
         let range = ranges[self.random.usize(0..3)].clone();
         self.random.u64(range)
     }
