@@ -1,6 +1,6 @@
-//! The documented test switch: a file that makes this node's clock wrong or its disk slow, so that
-//! tests against real processes can do what only hardware does otherwise. It exists in debug builds
-//! only; a release build refuses to start with it.
+//! The documented test switch: a file that makes this node's clock wrong, its disk slow or its client
+//! port deaf, so that tests against real processes can do what only hardware does otherwise. It exists
+//! in debug builds only; a release build refuses to start with it.
 //!
 //! The file named by [`TEST_FAULTS_FILE`] is read again at most every 10 ms. One fault per line:
 //! ```text
@@ -8,6 +8,7 @@
 //! fsync_delay_ms=50           every sync takes 50 ms longer
 //! fsync_hang=1                no sync returns, until this line goes or says 0
 //! fsync_fail=1                every sync fails
+//! accept_fail=1               no client is accepted, as if no descriptor were left
 //! ```
 //! A missing file, or a missing line, is no fault. Blank lines and lines that begin with `#` mean
 //! nothing; any other line is reported once and means nothing either. Replace the file by renaming
@@ -89,6 +90,21 @@ impl Faults {
         }
         Ok(())
     }
+
+    /// Asked before a client is accepted.
+    ///
+    /// # Errors
+    /// When none can be.
+    #[inline]
+    pub fn before_accept(&self) -> io::Result<()> {
+        #[cfg(debug_assertions)]
+        if let Some(active) = &self.active
+            && active.now().accept_fail
+        {
+            return Err(rustix::io::Errno::MFILE.into());
+        }
+        Ok(())
+    }
 }
 
 #[cfg(debug_assertions)]
@@ -108,6 +124,7 @@ mod active {
         pub(super) fsync_delay_ms: u64,
         pub(super) fsync_hang: bool,
         pub(super) fsync_fail: bool,
+        pub(super) accept_fail: bool,
     }
 
     /// A file that is read again and again.
@@ -168,6 +185,7 @@ mod active {
                 Some(("fsync_delay_ms", value)) => set(&mut switches.fsync_delay_ms, value),
                 Some(("fsync_hang", value)) => set_bool(&mut switches.fsync_hang, value),
                 Some(("fsync_fail", value)) => set_bool(&mut switches.fsync_fail, value),
+                Some(("accept_fail", value)) => set_bool(&mut switches.accept_fail, value),
                 _ => None,
             };
             if meant.is_none() {
@@ -219,13 +237,13 @@ mod tests {
 
     #[test]
     fn every_switch_is_read_and_nothing_else() {
-        let text =
-            "# a test\nwall_offset_ms=-3600000\n fsync_delay_ms=7\n\nfsync_hang=1\nfsync_fail=0";
+        let text = "# a test\nwall_offset_ms=-3600000\n fsync_delay_ms=7\n\nfsync_hang=1\nfsync_fail=0\naccept_fail=1";
         let switches = Switches {
             wall_offset_ms: -3_600_000,
             fsync_delay_ms: 7,
             fsync_hang: true,
             fsync_fail: false,
+            accept_fail: true,
         };
         assert_eq!(parse(text), (switches, None));
         for malformed in ["fsync_hang=yes", "fsync_delay_ms=-1", "power=0", "fsync_fail"] {
@@ -246,19 +264,21 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("faults");
         let faults = Faults::from_path(Some(path.clone())).unwrap();
-        fs::write(&path, "wall_offset_ms=-2\nfsync_fail=1").unwrap();
+        fs::write(&path, "wall_offset_ms=-2\nfsync_fail=1\naccept_fail=1").unwrap();
         let start = Instant::now();
         while faults.wall_offset_ns() != -2_000_000 {
             assert!(start.elapsed() < PATIENCE);
             thread::yield_now();
         }
         faults.before_sync().unwrap_err();
+        faults.before_accept().unwrap_err();
         fs::remove_file(&path).unwrap();
         while faults.wall_offset_ns() != 0 {
             assert!(start.elapsed() < PATIENCE);
             thread::yield_now();
         }
         faults.before_sync().unwrap();
+        faults.before_accept().unwrap();
     }
 
     #[test]

@@ -4,20 +4,24 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::AsRawFd as _;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
+use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use crate::abort::AbortOnPanic;
 use crate::config::{Config, PEERS_MAX};
+use crate::faults::Faults;
 use crate::metrics::{ConnectionRefusal, Metrics};
 use crate::origins::ConnectionPermit;
 use crate::rights::Port;
+use crate::shared::NodeShared;
 use crate::worker::Workers;
 
 /// Connections that the kernel completes and keeps until they are accepted; it takes the lesser
@@ -72,26 +76,40 @@ impl ClientListener {
 
     /// Starts to accept, on a thread of its own, and deals connections to the workers in turn; what
     /// they may ask for depends on `port`. Beyond the `limits`, new ones are closed at once and
-    /// counted; each port has its own connections.
+    /// counted; each port has its own connections. While none can be accepted for want of descriptors or
+    /// memory it says so in the [`Health`](crate::shared::Health) of the node, unless it is the port of
+    /// operators.
     ///
     /// # Errors
-    /// When the system has no thread or no event queue to give.
+    /// When the system has no thread or no event queue to give, or cannot watch the port.
     pub fn spawn(
         self,
         workers: Workers,
         port: Port,
         limits: AcceptLimits,
         metrics: Arc<Metrics>,
+        shared: Arc<NodeShared>,
+        faults: Faults,
     ) -> io::Result<Acceptor> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (runtime, listener) = watched(self.listener)?;
         let stop = Arc::new(Notify::new());
-        let accepting = Accepting { workers, port, limits, metrics, stop: stop.clone() };
+        let accepting =
+            Accepting { workers, port, limits, metrics, shared, faults, stop: stop.clone() };
         let thread = std::thread::Builder::new().name("acceptor".to_owned()).spawn(move || {
             let _abort = AbortOnPanic("client listener");
-            runtime.block_on(accepting.run(self.listener));
+            runtime.block_on(accepting.run(listener));
         })?;
         Ok(Acceptor { stop, thread: Mutex::new(Some(thread)) })
     }
+}
+
+/// A port with what tells of its clients. Whoever cannot have that must not begin to lead.
+fn watched(listener: TcpListener) -> io::Result<(Runtime, tokio::net::TcpListener)> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let context = runtime.enter();
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    drop(context);
+    Ok((runtime, listener))
 }
 
 /// The accepting thread. Dropped, it stops.
@@ -165,32 +183,29 @@ struct Accepting {
     port: Port,
     limits: AcceptLimits,
     metrics: Arc<Metrics>,
+    shared: Arc<NodeShared>,
+    faults: Faults,
     stop: Arc<Notify>,
 }
 
 impl Accepting {
-    async fn run(self, listener: TcpListener) {
-        let listener = match tokio::net::TcpListener::from_std(listener) {
-            Ok(listener) => listener,
-            Err(error) => {
-                tracing::error!(%error, "the client port cannot be watched; no client is served");
-                return;
-            }
-        };
+    async fn run(self, listener: tokio::net::TcpListener) {
         let mut is_exhausted = false;
         loop {
             let accepted = tokio::select! {
                 biased;
                 () = self.stop.notified() => return,
-                accepted = listener.accept() => accepted,
+                accepted = self.accept(&listener) => accepted,
             };
             match accepted {
                 Ok((stream, addr)) => {
                     is_exhausted = false;
+                    self.note_accept(true);
                     self.deal(stream, addr);
                 }
-                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) if is_of_one_connection(&error) => self.note_accept(true),
                 Err(error) => {
+                    self.note_accept(false);
                     self.metrics.accept_failures.add(1);
                     if !std::mem::replace(&mut is_exhausted, true) {
                         tracing::warn!(%error, "cannot accept clients; raise the descriptor limit \
@@ -198,6 +213,29 @@ impl Accepting {
                     }
                     sleep(EXHAUSTED_PAUSE).await;
                 }
+            }
+        }
+    }
+
+    /// The next client, unless the test switch says that there can be none.
+    async fn accept(
+        &self,
+        listener: &tokio::net::TcpListener,
+    ) -> io::Result<(tokio::net::TcpStream, SocketAddr)> {
+        self.faults.before_accept()?;
+        let accepted = listener.accept().await?;
+        // It may say so only since this began to wait.
+        self.faults.before_accept()?;
+        Ok(accepted)
+    }
+
+    /// A client could be accepted, or could not. Operators are none.
+    fn note_accept(&self, is_able: bool) {
+        match self.port {
+            Port::Operations | Port::Peers => {}
+            Port::Clients | Port::Shared => {
+                let failed_ns = if is_able { 0 } else { self.shared.clock.monotonic_ns().max(1) };
+                self.shared.health.accept_failed_ns.store(failed_ns, Ordering::Relaxed);
             }
         }
     }
@@ -314,6 +352,16 @@ mod tests {
         }
         drop(first);
         ClientListener::bind(any, port).unwrap();
+    }
+
+    /// The kernel tells of no events of a plain file.
+    #[test]
+    fn a_port_that_cannot_be_watched_is_an_error_before_anything_begins() {
+        let file = tempfile::tempfile().unwrap();
+        let deaf = TcpListener::from(std::os::fd::OwnedFd::from(file));
+        assert_eq!(watched(deaf).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        watched(ClientListener::bind(any, 0).unwrap().listener).unwrap();
     }
 
     #[test]

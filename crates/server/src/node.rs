@@ -112,6 +112,17 @@ pub enum StartError {
         /// What the system says.
         source: io::Error,
     },
+    /// Raise the limits of descriptors or threads.
+    #[error(
+        "{addr} cannot be watched for clients, and a node that serves nobody must not lead: the system has \
+         no descriptor, event queue or thread to give; raise the limits (LimitNOFILE=, TasksMax=)"
+    )]
+    Watch {
+        /// The client port, or that of operators.
+        addr: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
     /// The system refuses a thread or randomness.
     #[error("the node cannot run")]
     Io(#[from] io::Error),
@@ -229,7 +240,7 @@ impl Node {
             restored,
             listener: peers,
             restore,
-            faults,
+            faults: faults.clone(),
             seed: getrandom::u64().map_err(io::Error::from)?,
             metrics: metrics.clone(),
             asks,
@@ -237,7 +248,8 @@ impl Node {
         let ending = fate.clone();
         let consensus = Consensus::spawn(parts, move || ending.end())?;
         let hiccups = HiccupMeter::spawn(metrics.clone())?;
-        let acceptors = open_ports((clients, operations), &workers, accept, &metrics)?;
+        let planes = (&workers, &metrics, &shared);
+        let acceptors = open_ports((clients, operations), accept, planes, &faults)?;
         let reloader = read_again(shared.clone())?;
         let http3 = serve_http3(&workers, sockets, http3, &shared)?;
         tracing::info!(
@@ -442,17 +454,23 @@ fn read_again(shared: Arc<NodeShared>) -> io::Result<Reloader> {
 /// Lets clients in, and operators, if they have a port of their own.
 fn open_ports(
     (clients, operations): (ClientListener, Option<ClientListener>),
-    workers: &Workers,
     limits: AcceptLimits,
-    metrics: &Arc<Metrics>,
-) -> io::Result<Vec<Acceptor>> {
+    (workers, metrics, shared): (&Workers, &Arc<Metrics>, &Arc<NodeShared>),
+    faults: &Faults,
+) -> Result<Vec<Acceptor>, StartError> {
     let port = if operations.is_some() { Port::Clients } else { Port::Shared };
-    let operators = limits.of_operators();
-    let ports = [(port, limits, Some(clients)), (Port::Operations, operators, operations)];
-    let open = |(port, limits, listener): (_, _, Option<ClientListener>)| {
-        listener.map(|it| it.spawn(workers.clone(), port, limits, metrics.clone()))
+    let open = |listener: ClientListener, port, limits, faults: &Faults| {
+        let addr = listener.local_addr();
+        let (metrics, shared) = (metrics.clone(), shared.clone());
+        let opened = listener.spawn(workers.clone(), port, limits, metrics, shared, faults.clone());
+        opened.map_err(|source| StartError::Watch { addr, source })
     };
-    ports.into_iter().filter_map(open).collect()
+    let mut acceptors = vec![open(clients, port, limits, faults)?];
+    if let Some(operations) = operations {
+        let limits = limits.of_operators();
+        acceptors.push(open(operations, Port::Operations, limits, &Faults::none())?);
+    }
+    Ok(acceptors)
 }
 
 fn bind_operations(config: &Config) -> Result<Option<ClientListener>, StartError> {

@@ -187,4 +187,19 @@ pub struct Health {
     pub ticked_ns: AtomicU64,
     /// When a worker last completed a confirm round, monotonic nanoseconds.
     pub round_completed_ns: AtomicU64,
+    /// When a client could last not be accepted, monotonic nanoseconds; 0 once another one was.
+    pub accept_failed_ns: AtomicU64,
+}
+
+/// For how long a failed accept says that accepts fail, nanoseconds: whoever cannot accept tries again
+/// every 50 ms, and waits for the next client otherwise.
+const ACCEPT_FAILURE_NS: u64 = 200_000_000;
+
+impl Health {
+    /// Whether clients cannot be accepted now, and have not been since the last that was.
+    #[must_use]
+    pub fn are_clients_cut_off(&self, now_ns: u64) -> bool {
+        let failed_ns = self.accept_failed_ns.load(Ordering::Relaxed);
+        failed_ns > 0 && now_ns.saturating_sub(failed_ns) <= ACCEPT_FAILURE_NS
+    }
 }

@@ -11,6 +11,7 @@
 //! The tests that break clocks and disks need a test build, the only one that reads
 //! `TEST_FAULTS_FILE`, and fail with another.
 
+mod accepts;
 mod advance;
 mod bad_input;
 mod bad_settings;

@@ -141,10 +141,13 @@ impl Replica {
 
     /// Whether leadership that is offered can be taken: not while a snapshot is not durable (see
     /// [`Replica::may_tick`]), and not while a write has waited so long that the vote for itself
-    /// would, too: this node would refuse the old leader's rounds and not become the new one.
+    /// would, too: this node would refuse the old leader's rounds and not become the new one. Nor
+    /// while clients cannot come here: who offers it may do so for that very reason.
     pub(super) fn may_take_over(&self) -> bool {
         let patience = (self.config.election_ticks / 2).max(1);
-        self.snapshot_to_apply.is_none() && self.outbox.oldest_ticks() <= patience
+        self.snapshot_to_apply.is_none()
+            && self.outbox.oldest_ticks() <= patience
+            && self.are_clients_let_in()
     }
 
     pub(super) fn note_message(&mut self, message: &RaftMessage) {
@@ -197,6 +200,9 @@ impl Replica {
         } else {
             // Whatever was tried before, this leader is well again.
             self.duties.is_giving_up = false;
+            if self.look_after_clients() {
+                return self.forget_preferred();
+            }
             return self.look_after_preference();
         };
         self.forget_preferred();

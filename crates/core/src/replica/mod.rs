@@ -12,6 +12,7 @@
 mod advance;
 mod apply;
 mod campaign;
+mod clients;
 mod duties;
 mod format;
 mod operator;
@@ -44,6 +45,7 @@ use crate::translate;
 
 pub use advance::{ADVANCE_AHEAD_MAX_NS, ADVANCE_AHEAD_NS, Advance, AdvanceError};
 use campaign::Campaigns;
+use clients::Clients;
 use duties::Duties;
 use format::Gate;
 pub use operator::{LAG_MAX, NotCaughtUp, TransferError};
@@ -202,6 +204,7 @@ pub struct Replica {
     duties: Duties,
     campaigns: Campaigns,
     preference: Preference,
+    clients: Clients,
     gate: Gate,
     settings: Settings,
     reports: VecDeque<Report>,
@@ -256,6 +259,7 @@ impl Replica {
             duties: Duties::default(),
             campaigns: Campaigns::default(),
             preference: Preference::default(),
+            clients: Clients::default(),
             gate: Gate::default(),
             settings: Settings::default(),
             reports: VecDeque::new(),
@@ -339,6 +343,7 @@ impl Replica {
         }
         self.campaign_if_due();
         self.tick_preference();
+        self.tick_clients();
         self.look_after_leadership();
         self.reserve_if_due();
         self.check_limits()

@@ -237,7 +237,7 @@ impl Replica {
     }
 
     /// Whether nothing else is going on.
-    fn is_calm(&self) -> bool {
+    pub(super) fn is_calm(&self) -> bool {
         let raft = &self.raw.raft;
         let patience = (self.config.election_ticks / 2).max(1);
         self.grant.is_some_and(|grant| grant.term == Term(raft.term))
@@ -271,6 +271,15 @@ impl Replica {
         standing.is_fit
             && standing.preference == self.preference.placement.preference()
             && self.now_ns.saturating_sub(said_ns) <= self.election_ns()
+            && self.preference.sound.contains(&node)
+            && self.check_caught_up(node).is_ok()
+    }
+
+    /// Whether a voter could lead, as far as it is known: one without a zone says nothing of itself.
+    pub(super) fn is_fit_for_clients(&self, node: NodeId) -> bool {
+        let is_recent = |at_ns: u64| self.now_ns.saturating_sub(at_ns) <= self.election_ns();
+        let said = self.preference.standings.get(&node).filter(|(at_ns, _)| is_recent(*at_ns));
+        said.is_none_or(|(_, standing)| standing.is_fit)
             && self.preference.sound.contains(&node)
             && self.check_caught_up(node).is_ok()
     }

@@ -100,6 +100,8 @@ pub enum HandOver {
     ClockOff,
     /// A voter in a better place has been fit to lead for long.
     Preferred,
+    /// Accepts of clients have failed without a break for two election timeouts.
+    ClientsCut,
 }
 
 /// Why this node must stop.

@@ -105,6 +105,7 @@ impl Replica {
         let led = before.is_some_and(|(_, role, _)| role == super::Role::Leader);
         if role == super::Role::Leader && !led {
             self.duties.begin_term();
+            self.clients.begin_term();
             // In the same step, so that the first entry and the reservation share a round trip.
             self.reserve();
             if planted::is(Bug::LaggingCeiling) {

@@ -6,6 +6,7 @@ mod support;
 mod advance;
 mod campaigns;
 mod chaos;
+mod clients;
 mod disks;
 mod duties;
 mod election;

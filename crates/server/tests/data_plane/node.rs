@@ -13,6 +13,7 @@ use epicepoch_core::publication::{EpochRange, Grant, Identity, Published, Role, 
 use epicepoch_core::quorum::Voters;
 use epicepoch_server::Config;
 use epicepoch_server::consensus::operators::Desk;
+use epicepoch_server::faults::Faults;
 use epicepoch_server::listener::{AcceptLimits, Acceptor, ClientListener, DescriptorLimit};
 use epicepoch_server::metrics::Metrics;
 use epicepoch_server::rights::{Port, Rights};
@@ -141,7 +142,8 @@ impl Cluster {
         let open = |port| {
             let listener = ClientListener::bind(IpAddr::V4(Ipv4Addr::LOCALHOST), 0).unwrap();
             let addr = listener.local_addr();
-            (addr, listener.spawn(workers.clone(), port, limits, metrics.clone()).unwrap())
+            let (metrics, shared, faults) = (metrics.clone(), shared.clone(), Faults::none());
+            (addr, listener.spawn(workers.clone(), port, limits, metrics, shared, faults).unwrap())
         };
         let (addr, clients) = open(if has_ops_port { Port::Clients } else { Port::Shared });
         let (ops_addr, operations) = has_ops_port.then(|| open(Port::Operations)).unzip();

@@ -337,10 +337,13 @@ pub(crate) struct Faults {
     pub(crate) fsync_fail: bool,
     /// Every fsync waits until this is off again.
     pub(crate) fsync_hang: bool,
+    /// No client is accepted.
+    pub(crate) accept_fail: bool,
 }
 
 impl Faults {
-    pub(crate) const NONE: Self = Self { wall_offset_ms: 0, fsync_fail: false, fsync_hang: false };
+    pub(crate) const NONE: Self =
+        Self { wall_offset_ms: 0, fsync_fail: false, fsync_hang: false, accept_fail: false };
 
     pub(crate) fn wall_offset_hours(hours: i64) -> Self {
         Self { wall_offset_ms: hours * 3_600_000, ..Self::NONE }
@@ -351,6 +354,7 @@ impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "wall_offset_ms={}", self.wall_offset_ms)?;
         writeln!(f, "fsync_fail={}", u8::from(self.fsync_fail))?;
-        writeln!(f, "fsync_hang={}", u8::from(self.fsync_hang))
+        writeln!(f, "fsync_hang={}", u8::from(self.fsync_hang))?;
+        writeln!(f, "accept_fail={}", u8::from(self.accept_fail))
     }
 }
