@@ -9,7 +9,7 @@ use epicepoch_core::clock::{TrustedClock, trusted_ns};
 use epicepoch_wire::LogIndex;
 
 use crate::clock::START_NS;
-use crate::faults::{End, Nemesis, OFFSET_MS, RATE_PPM};
+use crate::faults::{End, Lasting, Nemesis, OFFSET_MS, RATE_PPM};
 use crate::features::{BELIEVED, Feature, SPARED};
 use crate::history::{Invariant, Violation};
 use crate::node::Node;
@@ -338,7 +338,7 @@ impl World {
         if !self.is_ready() {
             return Some("no leader and follower say that they are well".into());
         }
-        let mut healthy = self.nodes.iter().filter(|node| self.lasting(node.id).is_none());
+        let mut healthy = self.nodes.iter().filter(|node| self.is_fit(node));
         let Some(leader) = healthy.find(|node| node.holds_grant()) else {
             return Some("nobody holds a range".into());
         };
@@ -376,10 +376,20 @@ impl World {
         self.summary.faults.get(GAVE_UP).copied().unwrap_or(0)
     }
 
+    /// Whether a node is not broken for good, or may lead all the same: nobody notices a disk that is stuck
+    /// as long as there is nothing to write, as where operators have moved the epoch far ahead.
+    fn is_fit(&self, node: &Node) -> bool {
+        match self.lasting(node.id) {
+            None => true,
+            Some(Lasting::Stuck) => node.holds_grant(),
+            Some(Lasting::Down | Lasting::Deaf | Lasting::CutOff) => false,
+        }
+    }
+
     /// Whether a leader says of itself what operators would want to read: that it leads, reaches a
     /// quorum and is fit to lead; and a follower of it that it is reached.
     fn is_ready(&self) -> bool {
-        let healthy = self.nodes.iter().filter(|node| self.lasting(node.id).is_none());
+        let healthy = self.nodes.iter().filter(|node| self.is_fit(node));
         let running = healthy.filter_map(|node| node.running.as_ref());
         let (mut leads, mut follows) = (false, false);
         for running in running {

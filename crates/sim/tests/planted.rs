@@ -19,7 +19,8 @@ const fn seeds(plant: Plant) -> u64 {
     match plant {
         Plant::JoinAtCompletion => 1_500,
         Plant::Core(
-            Bug::MedianOfKnown
+            Bug::TransfereeKept
+            | Bug::MedianOfKnown
             | Bug::SnapshotNeverFailed
             | Bug::UnfitPreferred
             | Bug::LongestWindowForgotten,
@@ -43,7 +44,6 @@ const fn seeds(plant: Plant) -> u64 {
         | Plant::Core(
             Bug::IncomingHalf
             | Bug::HandsOverBehind
-            | Bug::TransfereeKept
             | Bug::AnyClockProves
             | Bug::EarlyOverwrite
             | Bug::OldVoters

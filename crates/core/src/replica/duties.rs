@@ -270,6 +270,9 @@ impl Replica {
     }
 
     pub(super) fn transfer(&mut self, to: NodeId, why: HandOver) {
+        if planted::is(Bug::TransfereeKept) && self.is_handing_over() {
+            return;
+        }
         self.reports.push_back(Report::HandingOver { to, why });
         self.step(|raw| raw.transfer_leader(to.0));
     }
