@@ -359,6 +359,7 @@ mod tests {
     fn a_port_that_cannot_be_watched_is_an_error_before_anything_begins() {
         let file = tempfile::tempfile().unwrap();
         let deaf = TcpListener::from(std::os::fd::OwnedFd::from(file));
+        deaf.set_nonblocking(true).unwrap();
         assert_eq!(watched(deaf).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
         let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         watched(ClientListener::bind(any, 0).unwrap().listener).unwrap();
