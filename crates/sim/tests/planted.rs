@@ -52,6 +52,7 @@ const fn seeds(plant: Plant) -> u64 {
             | Bug::RestoreForgetsRemoved
             | Bug::SnapshotForgetsCeiling
             | Bug::RaisedUnread
+            | Bug::RestlessHandover
             | Bug::EveryVoterAwaited
             | Bug::SettingsAtProposal
             | Bug::IndexReset
