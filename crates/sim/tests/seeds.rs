@@ -9,7 +9,7 @@ const SEEDS: u64 = 100;
 
 /// What a hundred runs must have seen: every kind of fault, and everything that operators do. Left out is
 /// what so few runs may be without, and what `disks.rs` asks for.
-const KINDS: [&str; 67] = [
+const KINDS: [&str; 72] = [
     // Processes.
     "consensus paused",
     "crash",
@@ -86,6 +86,12 @@ const KINDS: [&str; 67] = [
     "message of an ended history",
     "restore refused: wrong clock",
     "restored from a backup",
+    // What is asked when all, or all but a minority, has healed.
+    "clocks believed again",
+    "cut off for good",
+    "deaf for good",
+    "disk stuck for good",
+    "down for good",
 ];
 
 #[test]
