@@ -27,6 +27,7 @@ const fn seeds(plant: Plant) -> u64 {
         ) => 1_000,
         Plant::Core(Bug::HalfOfJoint | Bug::CreepFollowed) => 800,
         Plant::LateJoin
+        | Plant::WipedDisk
         | Plant::LyingDisk
         | Plant::TermFromLog
         | Plant::Unremembered
@@ -39,7 +40,7 @@ const fn seeds(plant: Plant) -> u64 {
             | Bug::PromotesBehind
             | Bug::ForgottenVote,
         ) => 300,
-        Plant::WipedDisk
+        Plant::RestartPromise
         | Plant::GenesisOfToday
         | Plant::Core(
             Bug::IncomingHalf
@@ -62,7 +63,6 @@ const fn seeds(plant: Plant) -> u64 {
         Plant::Unconfirmed
         | Plant::CheckedAtArrival
         | Plant::PromiseBeforeFrame
-        | Plant::RestartPromise
         | Plant::RecentRound
         | Plant::RealLyingDisk
         | Plant::NoChecksum
