@@ -302,7 +302,7 @@ impl World {
     }
 
     /// Whose grant is of the highest term: a planted bug keeps those of others.
-    fn serving(&self) -> Option<&Node> {
+    pub(crate) fn serving(&self) -> Option<&Node> {
         let term = |node: &Node| node.published()?.grant.map(|grant| grant.term);
         self.nodes.iter().filter(|node| node.holds_grant()).max_by_key(|node| term(node))
     }

@@ -348,8 +348,7 @@ impl World {
         if !self.is_ready() {
             return Some("no leader and follower say that they are well".into());
         }
-        let mut healthy = self.nodes.iter().filter(|node| self.is_fit(node));
-        let Some(leader) = healthy.find(|node| node.holds_grant()) else {
+        let Some(leader) = self.serving().filter(|node| self.is_fit(node)) else {
             return Some("nobody holds a range".into());
         };
         if leader.running().replica.is_handing_over() {
