@@ -99,6 +99,13 @@ fn the_latest_clock_and_the_wider_settings_count() {
 }
 
 #[test]
+fn of_two_backups_of_one_index_the_first_stays() {
+    let later = Backup { taken_ns: TAKEN + S, ..taken() };
+    assert_eq!(newest(taken(), later.clone()), taken());
+    assert_eq!(newest(later.clone(), taken()), later);
+}
+
+#[test]
 fn a_window_or_a_bound_that_was_shortened_counts_for_a_restore_as_long_as_it_was() {
     let set = |reservation_ms, clock_offset_max_ms| {
         let (epoch_interval_ms, max_n, leader_zones) = (100, 100, vec![]);
@@ -155,6 +162,9 @@ fn an_answer_that_was_under_way_and_has_waited_is_taken_for_the_latest_that_it_c
     (grounds.others[0].took_ns, grounds.others[0].age_ns) = (100 * MS, 450 * MS);
     let late = now + 50 * MS;
     assert_eq!(latest_clock(&grounds), Ok((NodeId(2), late)));
+    // It may take as long as the bound, and no longer.
+    grounds.others[0].took_ns = 500 * MS;
+    assert_eq!(latest_clock(&grounds), Ok((NodeId(2), now + 450 * MS)));
     grounds.others[0].took_ns = 501 * MS;
     let slow = FloorError::SlowAnswer { node: NodeId(2), took_ns: 501 * MS };
     assert_eq!(floor(Some(&taken()), &grounds), Err(slow.clone()));
@@ -196,6 +206,7 @@ fn what_is_given_by_hand_only_raises_the_floor_and_has_a_bound() {
         floor(None, &by_hand(now + BY_HAND_AHEAD_MAX_NS)).map(|floor| floor.0 > now),
         Ok(true)
     );
+    assert_eq!(BY_HAND_AHEAD_MAX_NS, 8_784 * 3_600 * S, "366 days");
     for backup in [None, Some(&taken())] {
         let error = floor(backup, &by_hand(now + BY_HAND_AHEAD_MAX_NS + 1)).expect_err("a slip");
         assert!(matches!(error, FloorError::TooFarAhead { .. }), "{error}");
@@ -206,6 +217,10 @@ fn what_is_given_by_hand_only_raises_the_floor_and_has_a_bound() {
 fn at_the_end_of_time_nothing_is_proved() {
     let last = backup(&state(u64::MAX - 5), LogIndex(40), around(TAKEN));
     assert_eq!(floor(Some(&last), &grounds(TAKEN, &[])), Err(FloorError::Exhausted));
+    // The last floor leaves one epoch above it.
+    let below = |ns| backup(&state(u64::MAX - CEILING_MARGIN_NS - ns), LogIndex(40), around(TAKEN));
+    assert_eq!(floor(Some(&below(1)), &grounds(TAKEN, &[])), Ok(Epoch(u64::MAX - 1)));
+    assert_eq!(floor(Some(&below(0)), &grounds(TAKEN, &[])), Err(FloorError::Exhausted));
 }
 
 #[test]
@@ -241,7 +256,7 @@ fn a_stopped_nodes_log_counts_committed_or_not_and_removals_once_committed() {
         let steps = vec![MembershipStep::Remove(NodeId(node))];
         MembershipChange { nonce: 1, steps }.encode()
     };
-    let restored = Restored {
+    let mut restored = Restored {
         hard_state: HardState { term: Term(3), vote: NodeId(0), commit: LogIndex(42) },
         record: Record {
             index: LogIndex(40),
@@ -264,6 +279,9 @@ fn a_stopped_nodes_log_counts_committed_or_not_and_removals_once_committed() {
     assert_eq!(got.removed, [NodeId(2), NodeId(9)]);
     let members: Vec<_> = got.members.iter().map(|member| member.node.0).collect();
     assert_eq!(members, [1, 3]);
+    restored.entries.truncate(1);
+    let got = backup_of_directory(&restored, around(TAKEN)).expect("a state");
+    assert_eq!((got.ceiling, got.index), (Epoch(TAKEN), LogIndex(40)), "nothing is taken in twice");
 }
 
 proptest! {

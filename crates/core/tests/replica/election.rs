@@ -14,6 +14,35 @@ use crate::support::{
 /// Ticks within which three healthy nodes elect a leader that may stamp.
 const ELECTED_TICKS: u64 = 6 * ELECTION_TICKS as u64;
 
+/// Not for a moment: workers read what is published while an entry is applied.
+#[test]
+fn nobody_is_granted_what_another_or_an_earlier_run_was_assigned() {
+    let grants = |bench: &Bench| {
+        let granted = |report: &&Report| matches!(report, Report::Granted { .. });
+        bench.reports.iter().filter(granted).count()
+    };
+    // A follower in its leader's term.
+    let mut bench = Bench::new(&[1, 2, 3]);
+    let owner = Owner { term: Term(2), node: NodeId(2), boot: BootId(9) };
+    let mut assigned = append(2, (1, 1), 1, 2);
+    assigned.entries[0].data = Command::Reserve { owner, until: Epoch(1_000_000) }.encode();
+    bench.take(2, &assigned).unwrap();
+    bench.persist();
+    assert_eq!(bench.replica.state().owner.map(|(owner, _)| owner), Some(owner));
+    assert_eq!(grants(&bench), 0);
+    // A node that starts in the term that it led, with the number of that run.
+    let mut bench = Bench::led(&[1]);
+    bench.ticks(1);
+    bench.persist();
+    let term = bench.status().term;
+    assert_eq!(grants(&bench), 1);
+    let mut bench = bench.restarted();
+    bench.drain();
+    assert_eq!(bench.status().term, term);
+    assert_eq!(bench.replica.state().owner.map(|(owner, _)| owner.term), Some(term));
+    assert_eq!(grants(&bench), 0);
+}
+
 #[test]
 fn a_leader_waits_for_another_clock_before_it_moves_the_ceiling_but_not_for_ever() {
     let granted =

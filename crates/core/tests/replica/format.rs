@@ -87,6 +87,77 @@ fn the_record_on_disk_is_of_the_format_that_was_raised_with_the_next_write() {
         bench.persist();
     }
     assert_eq!(recorded(&bench).format, NEXT, "an older version ends at it");
+    // Once is enough.
+    let at = bench.durable().record.index;
+    for _ in 0..3 {
+        bench.ack_all(2);
+        let entries = bench.durable().entries.len();
+        while bench.durable().entries.len() == entries {
+            bench.beats(1, &[2]);
+            bench.persist();
+        }
+    }
+    assert!(bench.status().applied > at);
+    assert_eq!(bench.durable().record.index, at);
+}
+
+#[test]
+fn a_leader_that_owns_nothing_yet_raises_no_format() {
+    let mut bench = Bench::reading(Disk::genesis(&genesis(&[1, 2])), NEXT);
+    bench.elect(&[2]);
+    says(&mut bench, 2, NEXT);
+    let beat = |bench: &mut Bench| {
+        bench.beats(1, &[2]);
+        bench.persist();
+    };
+    for _ in 0..2 * ELECTION_TICKS {
+        beat(&mut bench);
+    }
+    assert!(bench.is_leader() && bench.shared.published().grant.is_none());
+    assert_eq!((bench.replica.not_reading(NEXT), raises(&bench)), (vec![], 0));
+    bench.ack_all(2);
+    beat(&mut bench);
+    assert_eq!(raises(&bench), 1);
+}
+
+#[test]
+fn a_raise_that_nobody_acknowledges_is_proposed_again_after_an_election_timeout() {
+    let mut bench = led(&[1, 2]);
+    says(&mut bench, 2, NEXT);
+    let raises_of: Vec<usize> = (0..ELECTION_TICKS + 2)
+        .map(|_| {
+            bench.beats(1, &[2]);
+            bench.persist();
+            raises(&bench)
+        })
+        .collect();
+    let (once, again) = raises_of.split_at(ELECTION_TICKS + 1);
+    assert_eq!((once, again), ([1; ELECTION_TICKS + 1].as_slice(), [2].as_slice()));
+}
+
+#[test]
+fn what_a_stranger_reads_is_remembered_until_another_speaks() {
+    let mut bench = Bench::reading(Disk::genesis(&genesis(&[1, 2])), NEXT);
+    let known = |bench: &Bench| [1, 2, 8, 9].map(|node| bench.replica.format_of(NodeId(node)));
+    assert_eq!(known(&bench), [Some(NEXT), None, None, None], "what it reads itself it knows");
+    says(&mut bench, 2, FORMATS.newest);
+    says(&mut bench, 9, NEXT);
+    assert_eq!(known(&bench), [Some(NEXT), Some(FORMATS.newest), None, Some(NEXT)]);
+    says(&mut bench, 8, NEXT);
+    assert_eq!(known(&bench), [Some(NEXT), Some(FORMATS.newest), Some(NEXT), None]);
+}
+
+#[test]
+fn a_node_that_starts_says_at_once_what_its_log_needs() {
+    let mut bench = Bench::reading(Disk::genesis(&genesis(&[1, 2, 3])), NEXT);
+    let mut raise = carrying(Command::Raise(NEXT).encode());
+    raise.commit = LogIndex(1);
+    bench.take(2, &raise).expect("it reads that");
+    bench.persist();
+    bench.disk.crash();
+    let bench = Bench::reading(bench.disk, NEXT);
+    let published = bench.shared.published().format;
+    assert_eq!((published, bench.replica.state().format), (NEXT, FORMATS.oldest));
 }
 
 #[test]
@@ -168,6 +239,7 @@ fn a_raise_that_was_overwritten_keeps_nobody_away() {
     let published = |bench: &Bench| bench.shared.published().format;
     assert_eq!((published(&bench), bench.replica.state().format), (NEXT, FORMATS.oldest));
     bench.take(3, &append(3, (1, 1), 1, 1)).expect("of a later leader");
+    bench.tick();
     assert_eq!(published(&bench), NEXT, "what is under way may hold it yet");
     bench.persist();
     bench.tick();

@@ -2,12 +2,12 @@
 
 use epicepoch_core::publication::Role;
 use epicepoch_core::replica::{ChangeError, HandOver, Replica, Report};
-use epicepoch_core::state::{MembershipChange, MembershipStep, Outcome};
+use epicepoch_core::state::{Command, MembershipChange, MembershipStep, Outcome};
 use epicepoch_wire::bootstrap::Member;
-use epicepoch_wire::raft_message::MessageKind;
+use epicepoch_wire::raft_message::{EntryKind, MessageKind};
 use epicepoch_wire::{LogIndex, NodeId, StoreId};
 
-use crate::support::bench::{Bench, message};
+use crate::support::bench::{Bench, append, message, store};
 use crate::support::{ELECTION_TICKS, MS, Plane, World, member};
 
 fn learner(node: u64) -> MembershipStep {
@@ -115,8 +115,7 @@ fn voters_are_published_in_the_step_that_applies_them() {
     let mut ack = message(MessageKind::AppendResponse, term);
     ack.index = at;
     // Nothing is polled, nothing else is called.
-    let store = crate::support::bench::store(2);
-    bench.replica.handle_message(bench.now_ns, NodeId(2), store, &ack).unwrap();
+    bench.replica.handle_message(bench.now_ns, NodeId(2), store(2), &ack).unwrap();
     assert_eq!(bench.status().applied, at);
     assert_eq!(bench.shared.published().voters.len(), 2);
 }
@@ -334,6 +333,55 @@ fn a_member_that_moved_is_recorded_under_its_new_address_and_an_impostor_is_not(
     let last = world.nodes[&leader].running().replica.status().last;
     world.run(200 * MS);
     assert!(world.nodes[&leader].running().replica.status().last.0 <= last.0 + 1);
+}
+
+/// Has a follower apply a change: the entry behind the last one, of a leader in term 2.
+fn follow(bench: &mut Bench, change: &MembershipChange) {
+    let last = bench.status().last.0;
+    let mut appended = append(2, (last, if last == 1 { 1 } else { 2 }), 1, last + 1);
+    let entry = &mut appended.entries[0];
+    (entry.kind, entry.context) = (EntryKind::Membership, change.encode());
+    bench.take(2, &appended).unwrap();
+    bench.persist();
+    assert_eq!(bench.status().applied, LogIndex(last + 1));
+}
+
+/// Every step counts as one more: which nodes are in both halves is not looked at.
+#[test]
+fn a_change_that_may_exceed_the_limit_of_voters_is_refused_where_it_is_applied() {
+    let limit = "the limit of voters is reached";
+    for (voters, outcome) in [(62, Outcome::Changed), (63, Outcome::Refused(limit))] {
+        let mut bench = Bench::new(&(1..=voters).collect::<Vec<_>>());
+        follow(&mut bench, &change(1, &[remove(voters), remove(voters - 1)]));
+        let is_changed = outcome == Outcome::Changed;
+        assert_eq!(bench.shared.published().voters.is_joint(), is_changed, "{voters} voters");
+        assert!(bench.reports.contains(&Report::Changed { nonce: 1, outcome }), "{voters} voters");
+    }
+}
+
+#[test]
+fn an_address_that_was_heard_stays_while_others_come_and_goes_with_its_member() {
+    let mut bench = Bench::new(&[1, 2, 3]);
+    let moved = Member { client_addr: "new:1".into(), ..member(NodeId(3), store(3)) };
+    bench.replica.handle_introduction(moved.clone());
+    follow(&mut bench, &change(1, &[learner(4)]));
+    assert!(bench.shared.published().members.contains_key(&NodeId(4)));
+    assert_eq!(bench.shared.published().members[&NodeId(3)], moved);
+    follow(&mut bench, &change(2, &[remove(3)]));
+    assert!(!bench.shared.published().members.contains_key(&NodeId(3)));
+}
+
+#[test]
+fn an_address_that_was_heard_since_is_newer_than_the_one_that_comes_to_be_recorded() {
+    let mut bench = Bench::new(&[1, 2, 3]);
+    let at = |addr: &str| Member { client_addr: addr.into(), ..member(NodeId(3), store(3)) };
+    bench.replica.handle_introduction(at("new:1"));
+    let mut recorded = append(2, (1, 1), 1, 2);
+    recorded.entries[0].data = Command::Readdress(at("old:1")).encode();
+    bench.take(2, &recorded).unwrap();
+    bench.persist();
+    assert_eq!(bench.replica.state().members[&NodeId(3)], at("old:1"));
+    assert_eq!(bench.shared.published().members[&NodeId(3)], at("new:1"));
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! Settings in the replicated state: seeded once, changed by command, and of account from the entry
 //! that sets them on.
 
-use epicepoch_core::replica::{ReplicaConfig, Report, SettingsError};
+use std::sync::Arc;
+
+use epicepoch_core::replica::{HandOver, ReplicaConfig, Report, SettingsError};
 use epicepoch_core::state::{Command, FORMAT_OF_SETTINGS, FORMATS, Outcome, State};
 use epicepoch_wire::hello::Formats;
+use epicepoch_wire::raft_message::LogEntry;
 use epicepoch_wire::settings::{ClusterSettings, SettingName};
 use epicepoch_wire::standing::Zone;
 use epicepoch_wire::{LogIndex, NodeId, Term};
@@ -171,6 +174,73 @@ fn a_window_that_is_too_short_already_keeps_no_other_setting_from_being_changed(
     bench.ack_all(2);
     assert!(is_told(&bench, 8, &Outcome::Set));
     assert_eq!(bench.replica.settings(), Some(&other));
+}
+
+#[test]
+fn a_window_of_four_election_timeouts_is_long_enough() {
+    let mut bench = led(FORMAT_OF_SETTINGS);
+    assert_eq!(change(&mut bench, 7, &told(SHORT_MS)), Ok(()));
+}
+
+#[test]
+fn a_change_that_the_format_has_no_room_for_is_refused_for_that_reason() {
+    let mut bench = led(FORMAT_OF_SETTINGS - 1);
+    let format = FORMAT_OF_SETTINGS - 1;
+    assert_eq!(change(&mut bench, 7, &told(3_000)), Err(SettingsError::Format { format }));
+}
+
+#[test]
+fn a_leader_that_owns_nothing_yet_or_hands_over_changes_no_settings() {
+    let mut bench = led(FORMAT_OF_SETTINGS);
+    bench.replica.hand_over(bench.now_ns, Some(NodeId(2)), HandOver::Asked);
+    assert_eq!(change(&mut bench, 7, &told(3_000)), Err(SettingsError::NotServing));
+    bench.disk.crash();
+    let mut bench = Bench::reading(bench.disk, FORMAT_OF_SETTINGS);
+    bench.elect(&[2, 3]);
+    bench.persist();
+    assert_eq!((bench.replica.settings(), bench.is_leader()), (Some(&told(2_000)), true));
+    assert_eq!(change(&mut bench, 8, &told(3_000)), Err(SettingsError::NotServing));
+    bench.ack_all(2);
+    assert_eq!(change(&mut bench, 9, &told(3_000)), Ok(()));
+}
+
+#[test]
+fn settings_that_are_set_again_are_not_published_again() {
+    let mut bench = led(FORMAT_OF_SETTINGS);
+    let before = bench.shared.published().settings.clone().expect("they are seeded");
+    assert_eq!(change(&mut bench, 7, &told(2_000)), Ok(()));
+    bench.ack_all(2);
+    assert!(is_told(&bench, 7, &Outcome::Set));
+    let after = bench.shared.published().settings.clone().expect("they stay");
+    assert!(Arc::ptr_eq(&before, &after));
+}
+
+#[test]
+fn a_seed_that_nobody_acknowledges_is_proposed_again_after_an_election_timeout() {
+    let mut bench = Bench::reading(Disk::genesis(&genesis(&[1, 2])), FORMAT_OF_SETTINGS);
+    bench.elect(&[2]);
+    bench.persist();
+    bench.ack_all(2);
+    let formats = Formats { oldest: FORMATS.oldest, newest: FORMAT_OF_SETTINGS };
+    bench.replica.handle_formats(NodeId(2), formats);
+    for _ in 0..4 * ELECTION_TICKS {
+        bench.beats(1, &[2]);
+        bench.ack_all(2);
+    }
+    assert_eq!(bench.replica.state().format, FORMAT_OF_SETTINGS);
+    bench.replica.seed_settings(told(2_000));
+    let is_seed = |entry: &&LogEntry| {
+        matches!(Command::decode(&entry.data), Ok(Command::Settings { is_seed: true, .. }))
+    };
+    let seeds: Vec<usize> = (0..ELECTION_TICKS + 2)
+        .map(|_| {
+            bench.beats(1, &[2]);
+            bench.persist();
+            bench.durable().entries.iter().filter(is_seed).count()
+        })
+        .collect();
+    let (once, again) = seeds.split_at(ELECTION_TICKS + 1);
+    assert_eq!((once, again), ([1; ELECTION_TICKS + 1].as_slice(), [2].as_slice()));
 }
 
 #[test]
