@@ -27,9 +27,10 @@ pub(crate) fn command() -> Command {
             "Change settings of the cluster, for all nodes and without a restart. When the command \
              returns with 0 the leader goes by them and a majority has them on disk; the others go by \
              them with the next message of the leader, a heartbeat later at most, or when they are \
-             there again. When it is refused nothing has changed. Several are changed together.\n\nA zone that no voter is \
-             in is refused: LEADER_ZONES would go by a slip in a name. While a voter that has not \
-             said where it is may be there, it is set, with a warning.",
+             there again. When it is refused nothing has changed. Several are changed \
+             together.\n\nA zone that no voter is in is refused: LEADER_ZONES would go by a slip in \
+             a name. While a voter that has not said where it is may be there, it is set, with a \
+             warning.",
         )
         .after_help(
             "Examples:\n  epicepoch settings set RESERVATION_MS=2000\n  \

@@ -266,12 +266,17 @@ impl Replica {
         self.state.ceiling
     }
 
-    /// The latest time that somebody is sure to have trusted, Unix nanoseconds: the ceiling runs a
-    /// reservation ahead of it, the longest that there was. A clock far below this is behind.
+    /// A time that no right clock is further behind than the bound that counts now, Unix nanoseconds:
+    /// somebody has trusted it, and may have been off by the widest bound that there was. The ceiling
+    /// runs a reservation ahead of what is trusted, the longest that there was.
     #[must_use]
     pub fn trusted_before_ns(&self) -> u64 {
-        let longest_ns = self.state.reservation_longest_ms * 1_000_000;
-        self.state.ceiling.0.saturating_sub(longest_ns.max(self.reservation.window_ns()))
+        let State { reservation_longest_ms, clock_offset_widest_ms, settings, .. } = &self.state;
+        let window_ns = (reservation_longest_ms * 1_000_000).max(self.reservation.window_ns());
+        let bound_ms =
+            settings.as_ref().map_or(*clock_offset_widest_ms, |it| it.clock_offset_max_ms);
+        let wider_ns = clock_offset_widest_ms.saturating_sub(bound_ms) * 1_000_000;
+        self.state.ceiling.0.saturating_sub(window_ns).saturating_sub(wider_ns)
     }
 
     /// The last applied entry.

@@ -232,9 +232,8 @@ impl Replica {
     }
 
     /// Hands over. The library gives up a transfer after an election timeout, and takes no proposal
-    /// meanwhile: between two attempts there is time for a reservation. Whoever did not take over
-    /// is asked again only after all others. A leader whose disk or data plane is stuck steps down
-    /// when nobody has taken over.
+    /// meanwhile: between two attempts there is time for a reservation. A leader whose disk or data
+    /// plane is stuck steps down when nobody has taken over.
     fn give_up(&mut self, why: HandOver) {
         let election = self.config.election_ticks;
         let is_stuck = why != HandOver::ClockOff;
@@ -258,15 +257,21 @@ impl Replica {
             (Some(allowed), false) => allowed.contains(&node),
             _ => true,
         };
-        let asked = self.duties.asked.clone();
-        let fresh = self.successor(|node| may(node) && !asked.contains(&node));
+        if let Some(to) = self.next_successor(may) {
+            self.transfer(to, why);
+        }
+    }
+
+    /// The [`successor`](Self::successor) of those that this leader has not asked yet; whoever did not
+    /// take over is asked again only after all others.
+    pub(super) fn next_successor(&mut self, may: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+        let fresh = self.successor(|node| may(node) && !self.duties.asked.contains(&node));
         if fresh.is_none() {
             self.duties.asked.clear();
         }
-        if let Some(to) = fresh.or_else(|| self.successor(may)) {
-            self.duties.asked.insert(to);
-            self.transfer(to, why);
-        }
+        let to = fresh.or_else(|| self.successor(may))?;
+        self.duties.asked.insert(to);
+        Some(to)
     }
 
     pub(super) fn transfer(&mut self, to: NodeId, why: HandOver) {

@@ -381,7 +381,7 @@ impl Replica {
         let to = match to {
             Some(node) if node != me && self.voters.iter().any(|(voter, _)| voter == node) => node,
             Some(_) => return None,
-            None => self.successor(|_| true)?,
+            None => self.next_successor(|_| true)?,
         };
         self.transfer(to, why);
         Some(to)

@@ -115,17 +115,15 @@ impl Replica {
     /// Returns what is in doubt: zones that no voter is known to be in.
     ///
     /// # Errors
-    /// [`SettingsError::UnknownZones`] when it is known of every voter that it is in none of them.
+    /// [`SettingsError::UnknownZones`] when no voter can be in one of them.
     pub fn judge_zones(
         &self,
         settings: &ClusterSettings,
         is_forced: bool,
     ) -> Result<Option<ZonesInDoubt>, SettingsError> {
-        let before = self.state.settings.as_ref().map(|before| &before.leader_zones);
-        if before == Some(&settings.leader_zones) {
-            return Ok(None);
-        }
-        let doubt = self.doubt_of(&settings.leader_zones);
+        let before = self.state.settings.as_ref().map_or(&[][..], |before| &before.leader_zones);
+        let new = settings.leader_zones.iter().filter(|zone| !before.contains(zone));
+        let doubt = self.doubt_of(&new.cloned().collect::<Vec<_>>());
         if doubt.empty.is_empty() {
             return Ok(None);
         }

@@ -37,6 +37,8 @@ const BACKOFF_MIN: Duration = Duration::from_millis(10);
 /// Longest pause before another attempt. A peer that comes back also opens links of its own, and
 /// each cuts the pause short.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
+/// A connection that ended sooner has shown nothing: a round trip between far places takes 80 ms.
+const LASTED_MIN: Duration = Duration::from_millis(100);
 /// Bytes that may wait to be sent on a link, three thousand questions: more is a link that hangs.
 const OUT_LEN_MAX: usize = 256 << 10;
 /// Answers taken in before other links and clients get their turn.
@@ -371,8 +373,8 @@ impl Link {
 
 /// The pauses between attempts: each twice the one before it. A connection that lasted longer than
 /// the pause that comes next begins anew, however many were cut before it: a link that is cut again
-/// and again must be back before the node that needs it leads, and a peer that ends every
-/// connection at once is still dialled ever more seldom.
+/// and again must be back before the node that needs it leads. A peer that ends every connection
+/// within [`LASTED_MIN`] is dialled ever more seldom.
 #[derive(Debug)]
 struct Backoff {
     next: Duration,
@@ -387,7 +389,7 @@ impl Default for Backoff {
 impl Backoff {
     /// A connection has ended that was served for so long after its welcome.
     fn served(&mut self, lasted: Duration) {
-        if lasted > self.next {
+        if lasted > self.next.max(LASTED_MIN) {
             *self = Self::default();
         }
     }
@@ -489,6 +491,9 @@ mod tests {
         assert_eq!(backoff.next(), BACKOFF_MAX);
         backoff.served(ms(1001));
         assert_eq!(backoff.next(), BACKOFF_MIN);
+        // A round trip of 80 ms, and ended by the first answer.
+        backoff.served(ms(80));
+        assert_eq!(backoff.next(), 2 * BACKOFF_MIN);
         // Cut every 300 ms: never more than the shortest pause, though none lasts a second.
         for _ in 0..20 {
             backoff.served(ms(300));
