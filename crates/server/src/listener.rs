@@ -4,7 +4,6 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::AsRawFd as _;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -21,7 +20,7 @@ use crate::faults::Faults;
 use crate::metrics::{ConnectionRefusal, Metrics};
 use crate::origins::ConnectionPermit;
 use crate::rights::Port;
-use crate::shared::NodeShared;
+use crate::shared::{Health, NodeShared};
 use crate::worker::Workers;
 
 /// Connections that the kernel completes and keeps until they are accepted; it takes the lesser
@@ -234,8 +233,12 @@ impl Accepting {
         match self.port {
             Port::Operations | Port::Peers => {}
             Port::Clients | Port::Shared => {
-                let failed_ns = if is_able { 0 } else { self.shared.clock.monotonic_ns().max(1) };
-                self.shared.health.accept_failed_ns.store(failed_ns, Ordering::Relaxed);
+                let Health { accepts, .. } = &self.shared.health;
+                if is_able {
+                    accepts.succeeded();
+                } else {
+                    accepts.failed(self.shared.clock.monotonic_ns());
+                }
             }
         }
     }

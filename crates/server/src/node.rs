@@ -114,7 +114,7 @@ pub enum StartError {
     },
     /// Raise the limits of descriptors or threads.
     #[error(
-        "{addr} cannot be watched for clients, and a node that serves nobody must not lead: the system has \
+        "{addr} cannot be watched, and a node that nobody can reach must not lead: the system has \
          no descriptor, event queue or thread to give; raise the limits (LimitNOFILE=, TasksMax=)"
     )]
     Watch {

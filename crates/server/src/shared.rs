@@ -187,19 +187,73 @@ pub struct Health {
     pub ticked_ns: AtomicU64,
     /// When a worker last completed a confirm round, monotonic nanoseconds.
     pub round_completed_ns: AtomicU64,
-    /// When a client could last not be accepted, monotonic nanoseconds; 0 once another one was.
-    pub accept_failed_ns: AtomicU64,
+    /// Whether clients can be accepted.
+    pub accepts: Accepts,
 }
 
-/// For how long a failed accept says that accepts fail, nanoseconds: whoever cannot accept tries again
-/// every 50 ms, and waits for the next client otherwise.
-const ACCEPT_FAILURE_NS: u64 = 200_000_000;
+/// How accepts of clients fail: written by the thread that accepts, read by the consensus plane.
+#[derive(Debug, Default)]
+pub struct Accepts {
+    /// Since when each has failed, monotonic nanoseconds; 0 while the last one did not.
+    failing_since_ns: AtomicU64,
+    /// When the last one failed, monotonic nanoseconds.
+    failed_ns: AtomicU64,
+}
 
-impl Health {
-    /// Whether clients cannot be accepted now, and have not been since the last that was.
+/// How long after a failed accept the next one must have been tried for both to be of one row,
+/// nanoseconds: whoever cannot accept tries again every 50 ms, and waits for the next client otherwise.
+const ONE_ROW_NS: u64 = 200_000_000;
+/// How long a row must be, nanoseconds: three in a row. One that failed says nothing of the next.
+const ROW_MIN_NS: u64 = 100_000_000;
+
+impl Accepts {
+    /// A client was accepted.
+    pub fn succeeded(&self) {
+        self.failing_since_ns.store(0, Ordering::Relaxed);
+    }
+
+    /// None could be.
+    pub fn failed(&self, now_ns: u64) {
+        let since_ns = self.failing_since_ns.load(Ordering::Relaxed);
+        let failed_ns = self.failed_ns.swap(now_ns, Ordering::Relaxed);
+        if since_ns == 0 || now_ns.saturating_sub(failed_ns) > ONE_ROW_NS {
+            self.failing_since_ns.store(now_ns.max(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether no client can be accepted now, nor could since the last that was.
     #[must_use]
-    pub fn are_clients_cut_off(&self, now_ns: u64) -> bool {
-        let failed_ns = self.accept_failed_ns.load(Ordering::Relaxed);
-        failed_ns > 0 && now_ns.saturating_sub(failed_ns) <= ACCEPT_FAILURE_NS
+    pub fn are_failing(&self, now_ns: u64) -> bool {
+        let since_ns = self.failing_since_ns.load(Ordering::Relaxed);
+        let failed_ns = self.failed_ns.load(Ordering::Relaxed);
+        since_ns > 0
+            && failed_ns.saturating_sub(since_ns) >= ROW_MIN_NS
+            && now_ns.saturating_sub(failed_ns) <= ONE_ROW_NS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn accepts_fail_when_three_in_a_row_have_and_until_one_has_not_or_none_is_tried() {
+        let accepts = Accepts::default();
+        assert!(!accepts.are_failing(0));
+        accepts.failed(1_000 * MS);
+        accepts.failed(1_050 * MS);
+        assert!(!accepts.are_failing(1_050 * MS), "two");
+        accepts.failed(1_100 * MS);
+        assert!(accepts.are_failing(1_100 * MS) && accepts.are_failing(1_300 * MS));
+        assert!(!accepts.are_failing(1_301 * MS), "nobody has tried since");
+        // An hour later one fails: that is no row of an hour.
+        accepts.failed(3_600_000 * MS);
+        assert!(!accepts.are_failing(3_600_000 * MS));
+        accepts.failed(3_600_100 * MS);
+        assert!(accepts.are_failing(3_600_100 * MS));
+        accepts.succeeded();
+        assert!(!accepts.are_failing(3_600_100 * MS));
     }
 }

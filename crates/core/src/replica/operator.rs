@@ -97,9 +97,12 @@ impl Replica {
                 return Err(TransferError::Learner(node));
             }
             Some(node) => return Err(TransferError::Unknown(node)),
-            None => self
-                .successor(|node| self.check_caught_up(node).is_ok())
-                .ok_or(TransferError::Nobody)?,
+            None => {
+                let voters = self.voters.iter().map(|(node, _)| node);
+                let fit = voters.filter(|node| self.check_caught_up(*node).is_ok());
+                let fit: BTreeSet<NodeId> = fit.collect();
+                self.next_successor(|node| fit.contains(&node)).ok_or(TransferError::Nobody)?
+            }
         };
         self.transfer(to, HandOver::Asked);
         Ok(to)

@@ -16,9 +16,8 @@ fn beat(bench: &mut Bench, rounds: Option<u64>, ackers: &[u64]) {
     bench.replica.handle_tick(bench.now_ns, START_NS + bench.now_ns).expect("no reason to stop");
     bench.drain();
     bench.persist();
-    let answer = message(MessageKind::HeartbeatResponse, bench.status().term.0);
     for other in [2, 3] {
-        bench.take(other, &answer).expect("an answer is taken");
+        bench.hear(other);
     }
     for acker in ackers {
         let last = bench.status().last;

@@ -1,11 +1,12 @@
 //! What operators ask of a leader: what is refused because nobody would be left to answer, and why.
 
-use epicepoch_core::replica::{ChangeError, LAG_MAX, NotCaughtUp, Replica, Report, TransferError};
+use epicepoch_core::replica::{
+    ChangeError, HandOver, LAG_MAX, NotCaughtUp, Replica, Report, TransferError,
+};
 use epicepoch_core::state::{MembershipChange, MembershipStep, Outcome};
-use epicepoch_wire::raft_message::MessageKind;
 use epicepoch_wire::{NodeId, StoreId};
 
-use crate::support::bench::{Bench, message};
+use crate::support::bench::Bench;
 use crate::support::{ELECTION_TICKS, member};
 
 fn learner(node: u64) -> MembershipStep {
@@ -19,16 +20,31 @@ fn ask(bench: &mut Bench, steps: &[MembershipStep]) -> Result<(), ChangeError> {
     result
 }
 
+/// A node that is out of descriptors declines, and has to be the second choice then, not each time the
+/// first.
+#[test]
+fn who_did_not_take_over_is_asked_again_only_after_all_others() {
+    for asked_by_operator in [false, true] {
+        let mut bench = Bench::led(&[1, 2, 3]);
+        let mut asked = vec![];
+        for _ in 0..3 {
+            let to = if asked_by_operator {
+                hand_over(&mut bench, None).ok()
+            } else {
+                let now_ns = bench.now_ns;
+                bench.replica.hand_over(now_ns, None, HandOver::Asked)
+            };
+            asked.push(to.map(|node| node.0));
+            bench.beats(2 * ELECTION_TICKS, &[2, 3]);
+        }
+        assert_eq!(asked, [Some(2), Some(3), Some(2)], "{asked_by_operator}");
+    }
+}
+
 fn hand_over(bench: &mut Bench, to: Option<u64>) -> Result<NodeId, TransferError> {
     let result = bench.replica.hand_over_asked(bench.now_ns, to.map(NodeId));
     bench.drain();
     result
-}
-
-/// `node` says that it is there, and nothing of what it has.
-fn hear(bench: &mut Bench, node: u64) {
-    let beat = message(MessageKind::HeartbeatResponse, bench.status().term.0);
-    bench.take(node, &beat).expect("an answer is taken");
 }
 
 /// A cluster of one with node 4 as a learner that has nothing, long ago.
@@ -52,7 +68,7 @@ fn a_learner_is_promoted_once_it_is_heard_and_lacks_little() {
     let promote = [MembershipStep::Promote(NodeId(4))];
     let silent = ChangeError::NotCaughtUp(NotCaughtUp::Silent(NodeId(4)));
     assert_eq!(ask(&mut bench, &promote), Err(silent));
-    hear(&mut bench, 4);
+    bench.hear(4);
     let entries = bench.status().committed.0;
     let behind = ChangeError::NotCaughtUp(NotCaughtUp::Behind { node: NodeId(4), entries });
     assert_eq!(ask(&mut bench, &promote), Err(behind));

@@ -339,7 +339,7 @@ impl Plane {
 
         let health = &self.shared.health;
         self.replica.handle_rounds(health.round_completed_ns.load(Ordering::Relaxed));
-        self.replica.handle_clients(health.are_clients_cut_off(reading.monotonic_ns));
+        self.replica.handle_clients(health.accepts.are_failing(reading.monotonic_ns));
         let trusted_ns = self.clock.trusted_ns(reading.monotonic_ns);
         self.replica.handle_tick(reading.monotonic_ns, trusted_ns)?;
         let is_unproved = self.replica.is_clock_unproved();

@@ -189,11 +189,16 @@ impl Bench {
     pub(crate) fn beats(&mut self, count: usize, others: &[u64]) {
         for _ in 0..count {
             self.tick();
-            let beat = message(MessageKind::HeartbeatResponse, self.status().term.0);
             for other in others {
-                self.take(*other, &beat).expect("an answer is taken");
+                self.hear(*other);
             }
         }
+    }
+
+    /// A follower says that it is there, and nothing of what it has.
+    pub(crate) fn hear(&mut self, from: u64) {
+        let beat = message(MessageKind::HeartbeatResponse, self.status().term.0);
+        self.take(from, &beat).expect("an answer is taken");
     }
 
     /// Takes in a message from a node with its right store.
