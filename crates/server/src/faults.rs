@@ -2,7 +2,8 @@
 //! port deaf, so that tests against real processes can do what only hardware does otherwise. It exists
 //! in debug builds only; a release build refuses to start with it.
 //!
-//! The file named by [`TEST_FAULTS_FILE`] is read again at most every 10 ms. One fault per line:
+//! The file named by [`TEST_FAULTS_FILE`] is read again at most every [`READ_INTERVAL`]: whatever is asked
+//! that long after a change, or later, goes by the new one. One fault per line:
 //! ```text
 //! wall_offset_ms=-3600000     the wall clock is an hour behind
 //! fsync_delay_ms=50           every sync takes 50 ms longer
@@ -16,6 +17,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -24,6 +26,9 @@ use active::Active;
 
 /// The environment variable that names the file.
 pub const TEST_FAULTS_FILE: &str = "TEST_FAULTS_FILE";
+
+/// How old what was read from the file may be, and how often a sync that hangs looks again.
+pub const READ_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The faults that are switched on now. Clones share one file.
 #[derive(Clone, Debug, Default)]
@@ -114,8 +119,7 @@ mod active {
     use std::time::{Duration, Instant};
     use std::{fs, io, thread};
 
-    /// How old what was read from the file may be, and how often a hanging sync looks again.
-    const READ_INTERVAL: Duration = Duration::from_millis(10);
+    use super::READ_INTERVAL;
 
     /// What one reading of the file said.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -150,6 +154,8 @@ mod active {
         pub(super) fn now(&self) -> Switches {
             let mut reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
             if reading.read_at.is_none_or(|at| at.elapsed() >= READ_INTERVAL) {
+                // Before the file is read: who waits for an interval after a change is sure of it.
+                reading.read_at = Some(Instant::now());
                 let text = fs::read_to_string(&self.path).unwrap_or_default();
                 let (switches, malformed) = parse(&text);
                 if let Some(line) = malformed.filter(|_| !reading.complained) {
@@ -157,7 +163,6 @@ mod active {
                     reading.complained = true;
                 }
                 reading.switches = switches;
-                reading.read_at = Some(Instant::now());
             }
             reading.switches
         }
@@ -228,7 +233,7 @@ mod tests {
     use std::fs;
     use std::sync::mpsc;
     use std::thread;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use super::active::{Switches, parse};
     use super::*;
@@ -260,23 +265,20 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_comes_and_goes_with_its_line() {
+    fn a_fault_comes_and_goes_with_its_line_within_the_interval() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("faults");
         let faults = Faults::from_path(Some(path.clone())).unwrap();
+        // What is known now is that there are none, and it is an interval old when the file is asked again.
+        assert_eq!(faults.wall_offset_ns(), 0);
         fs::write(&path, "wall_offset_ms=-2\nfsync_fail=1\naccept_fail=1").unwrap();
-        let start = Instant::now();
-        while faults.wall_offset_ns() != -2_000_000 {
-            assert!(start.elapsed() < PATIENCE);
-            thread::yield_now();
-        }
+        thread::sleep(READ_INTERVAL);
+        assert_eq!(faults.wall_offset_ns(), -2_000_000);
         faults.before_sync().unwrap_err();
         faults.before_accept().unwrap_err();
         fs::remove_file(&path).unwrap();
-        while faults.wall_offset_ns() != 0 {
-            assert!(start.elapsed() < PATIENCE);
-            thread::yield_now();
-        }
+        thread::sleep(READ_INTERVAL);
+        assert_eq!(faults.wall_offset_ns(), 0);
         faults.before_sync().unwrap();
         faults.before_accept().unwrap();
     }

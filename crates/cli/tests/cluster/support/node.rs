@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use epicepoch_server::faults;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::wire::{Answer, Wire, request};
-use super::{PATIENCE, unused_port, wait_until};
+use super::{PATIENCE, let_pass, unused_port, wait_until};
 
 /// How long a question to a node may take before it counts as no answer.
 const ASK_LIMIT: Duration = Duration::from_millis(1500);
@@ -282,13 +283,16 @@ impl Node {
         self.says_yes("/timestamp")
     }
 
-    /// Breaks the clock or the disk of a test build, from now on.
+    /// Breaks the clock or the disk of a test build: when this returns, a running node goes by it.
     pub(crate) fn break_with(&self, faults: Faults) {
         assert!(is_test_build(), "a release build cannot break its clock or its disk");
         // Written aside and moved, so that the node never reads half a file.
         let aside = self.home.join("faults.new");
         fs::write(&aside, faults.to_string()).expect("the faults can be written");
         fs::rename(&aside, self.faults_file()).expect("the faults can be moved");
+        if self.child.is_some() {
+            let_pass(faults::READ_INTERVAL);
+        }
     }
 
     /// Loses the disk. The node must be down.
