@@ -45,6 +45,11 @@ impl DataDirectory {
         Ok(restored.expect("a member's directory is founded"))
     }
 
+    /// The process ends by itself, and ends well.
+    pub(crate) fn close(&mut self) {
+        self.database = None;
+    }
+
     /// Commits writes in one transaction. After an error nothing more can be written until it was
     /// opened again.
     pub(crate) fn write(&mut self, writes: &[Write]) -> Result<(), redb::Error> {

@@ -324,6 +324,13 @@ impl Disk {
         if self.is_damaged { Err(Unreadable::Damaged) } else { Ok(self.durable.clone()) }
     }
 
+    /// The process that has read it ends by itself, and has written nothing.
+    pub(crate) fn close(&mut self) {
+        if let Some(directory) = &mut self.directory {
+            directory.close();
+        }
+    }
+
     /// What the real database has found against what must be there.
     fn compare(&mut self, found: Result<Restored, DatabaseError>) -> Result<Restored, Unreadable> {
         let alternative = self.alternative.take();

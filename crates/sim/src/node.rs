@@ -207,6 +207,7 @@ impl Node {
         let replica = match Replica::new(config, &restored, shared.clone()) {
             Ok(replica) => replica,
             Err(RestoreError::Record(error @ DecodeError::Format { .. })) => {
+                self.disk.close();
                 return Err(Unreadable::Newer(error));
             }
             Err(error) => panic!("a sound disk: {error}"),
