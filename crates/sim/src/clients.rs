@@ -19,6 +19,8 @@ pub(crate) struct Client {
     pub(crate) think_ns: u64,
     /// After how long without an answer it asks elsewhere.
     pub(crate) patience_ns: u64,
+    /// Who told it something last: it comes there also where nobody new does.
+    pub(crate) connected: Option<NodeId>,
     /// Asks whoever believes to lead.
     pub(crate) is_blind: bool,
 }
@@ -33,6 +35,7 @@ impl World {
                 is_waiting: false,
                 think_ns: self.random.u64(10..50) * MS,
                 patience_ns: self.random.u64(50..600) * MS,
+                connected: None,
                 is_blind: client % 2 == 0,
             });
             let after_ns = self.random.u64(0..100 * MS);
@@ -56,7 +59,9 @@ impl World {
         let count = self.random.u64(1..if is_large { 1_000 } else { 20 });
         let worker = self.random.usize(0..WORKERS);
         let after_ns = self.link_ns();
-        self.schedule(own.target, None, after_ns, Event::Arrive { worker, asker, count });
+        if own.connected == Some(own.target) || !self.at(own.target).do_accepts_fail {
+            self.schedule(own.target, None, after_ns, Event::Arrive { worker, asker, count });
+        }
         self.schedule_world(own.patience_ns, Event::GiveUp { asker });
     }
 
@@ -83,6 +88,7 @@ impl World {
             return;
         }
         self.clients[asker.client].is_waiting = false;
+        self.clients[asker.client].connected = self.at(by).running.as_ref().map(|_| by);
         let after_ns = match told {
             Told::Given(_) => {
                 self.clients[asker.client].target = by;

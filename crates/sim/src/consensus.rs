@@ -36,6 +36,7 @@ impl World {
         self.settle(id);
         let reading = self.at(id).clock.read(self.now_ns);
         let is_naive = self.is_planted(Plant::OwnClock);
+        let do_accepts_fail = self.at(id).do_accepts_fail;
         let running = self.node(id).running_mut();
         running.ticks += 1;
         running.ticked_ns = reading.monotonic_ns;
@@ -53,6 +54,7 @@ impl World {
         running.replica.handle_sound_clocks(sound);
         running.replica.handle_compared(running.clock.is_compared(voters));
         running.replica.handle_rounds(running.completed_ns);
+        running.replica.handle_clients(do_accepts_fail);
         let trusted_ns = if is_naive {
             running.trusted_offset_ns = reading.wall_ns as i64 - reading.monotonic_ns as i64;
             reading.wall_ns
@@ -314,10 +316,20 @@ impl World {
         let running = self.nodes[id.0 as usize - 1].running_mut();
         let Some(share) = running.shares.pop_front() else { return false };
         match share {
-            Share::Raise(promise) => running.seen.promise.raise(promise),
+            Share::Raise(promise) => {
+                let before = running.seen.promise.load();
+                running.seen.promise.raise(promise);
+                if promise > before {
+                    self.note(|| format!("{id} promises term {promise}"));
+                }
+            }
             Share::Publish(published) => {
                 self.history.published(&published);
-                running.seen.publish(published);
+                running.seen.publish(published.clone());
+                self.note(|| {
+                    let Published { term, role, leader, grant, .. } = &*published;
+                    format!("{id} publishes term {term}, {role:?}, leader {leader:?}, {grant:?}")
+                });
             }
             Share::Release => self.release(id),
         }
@@ -370,6 +382,9 @@ impl World {
             }
             if let Report::HandingOver { to, why: HandOver::Preferred } = report {
                 self.prefers(id, to);
+            }
+            if let Report::HandingOver { why: HandOver::ClientsCut, .. } = report {
+                self.count("handover where accepts fail");
             }
             if let Report::SettingsChanged { outcome: Outcome::Set, .. } = report {
                 self.count("settings taken in");

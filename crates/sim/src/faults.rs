@@ -26,6 +26,7 @@ pub(crate) enum End {
     Disk(NodeId),
     SetBack(NodeId),
     Clock(NodeId),
+    Accepts(NodeId),
     Update(NodeId),
     BackUp,
 }
@@ -38,6 +39,7 @@ impl End {
             | Self::Disk(node)
             | Self::SetBack(node)
             | Self::Update(node)
+            | Self::Accepts(node)
             | Self::Clock(node) => Some(node),
             Self::Links | Self::Slow | Self::BackUp => None,
         }
@@ -122,6 +124,11 @@ const SWARM: [u32; 6] = [0, 1, 1, 2, 4, 8];
 const PROVOKED_PAUSE_NS: u64 = 100 * MS;
 /// Of a thousand partitions of the Raft links, beside how many the node's links are slow.
 const SLOW_BESIDE: u32 = 500;
+/// In runs where accepts fail, beside how many of a thousand faults they do, of those how many times at
+/// all nodes, and for how long.
+const FAILING_ACCEPTS: u32 = 150;
+const FAILING_EVERYWHERE: u32 = 200;
+const FAILING_NS: (u64, u64) = (100 * MS, 10 * SECOND);
 /// Of a thousand runs, how many are calm before all heals, and for how long.
 const CALM_RUNS: u32 = 300;
 const CALM_NS: (u64, u64) = (2 * SECOND, 10 * SECOND);
@@ -148,6 +155,9 @@ impl World {
             self.node(copied).disk.copy();
         }
         let node = if self.random.bool() { self.any_leading() } else { self.any() };
+        if self.has(Feature::FailingAccepts) && self.chance(FAILING_ACCEPTS) {
+            self.fail_accepts(node);
+        }
         self.strike(node);
     }
 
@@ -377,6 +387,21 @@ impl World {
         self.schedule_world(lasts_ns * 3, Event::End { end: End::SetBack(node) });
     }
 
+    /// No client that is new comes to a node, or to any, for longer than a leader needs to notice.
+    fn fail_accepts(&mut self, node: NodeId) {
+        if self.now_ns >= self.nemesis.calm_at_ns {
+            return;
+        }
+        self.count("accepts failing");
+        let are_all = self.chance(FAILING_EVERYWHERE);
+        for id in self.ids().filter(|id| are_all || *id == node) {
+            let lasts_ns = self.random.u64(FAILING_NS.0..=FAILING_NS.1);
+            self.note(|| format!("{id}: accepts fail for {} ms", lasts_ns / MS));
+            self.node(id).do_accepts_fail = true;
+            self.schedule_world(lasts_ns, Event::End { end: End::Accepts(id) });
+        }
+    }
+
     fn close_links(&mut self, node: NodeId) {
         let peer = self.any();
         if peer != node && self.at(peer).running.is_some() {
@@ -417,6 +442,7 @@ impl World {
                 self.start_if_down(node);
             }
             End::Update(node) => self.update(node),
+            End::Accepts(node) => self.node(node).do_accepts_fail = false,
             End::BackUp => self.back_up(),
             End::Clock(node) => self.set_clock_right(node),
         }

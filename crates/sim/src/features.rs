@@ -23,6 +23,8 @@ pub(crate) enum Feature {
     MissedFounding,
     /// A start is often one at other addresses.
     Moves,
+    /// Nodes accept no client for a while, for want of descriptors.
+    FailingAccepts,
 }
 
 impl Feature {
@@ -31,7 +33,7 @@ impl Feature {
         match self {
             Self::Settings => 2,
             Self::Versions | Self::Advances | Self::Zones | Self::EmptyDirectories => 4,
-            Self::Restores | Self::MissedFounding => 8,
+            Self::Restores | Self::MissedFounding | Self::FailingAccepts => 8,
             Self::Moves => 16,
         }
     }
@@ -74,7 +76,7 @@ const fn mixed(number: u64) -> u64 {
 mod tests {
     use super::*;
 
-    const ALL: [Feature; 8] = [
+    const ALL: [Feature; 9] = [
         Feature::Restores,
         Feature::Versions,
         Feature::Settings,
@@ -83,6 +85,7 @@ mod tests {
         Feature::EmptyDirectories,
         Feature::MissedFounding,
         Feature::Moves,
+        Feature::FailingAccepts,
     ];
 
     #[test]

@@ -40,6 +40,7 @@ pub mod script;
 mod settings;
 mod stamper;
 pub mod summary;
+mod trace;
 mod versions;
 mod workers;
 mod world;

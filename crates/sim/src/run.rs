@@ -15,7 +15,8 @@ use crate::history::{Invariant, Violation};
 use crate::node::Node;
 use crate::plant::Plant;
 use crate::summary::Summary;
-use crate::world::{MS, SECOND, Trace, World};
+use crate::trace::Trace;
+use crate::world::{MS, SECOND, World};
 #[cfg(debug_assertions)]
 use epicepoch_core::planted;
 
@@ -32,7 +33,8 @@ pub struct Options {
     pub is_real: Option<bool>,
     /// A bug to plant; a release build ignores it.
     pub plant: Option<Plant>,
-    /// How many of the last events are told; 0 for none, which is faster.
+    /// How many of the last events are told, and how many of the last that are no part of a request; 0 for
+    /// none, which is faster.
     pub story_len: usize,
 }
 
@@ -102,7 +104,7 @@ pub fn run(options: Options) -> Outcome {
     if world.history.is_guessed_behind {
         summary.faults.insert("clock guessed at a start, behind", 1);
     }
-    let story = world.trace.map(|trace| trace.lines).unwrap_or_default();
+    let story = world.trace.map(Trace::into_lines).unwrap_or_default();
     Outcome { hash: world.hash, summary, failure, story }
 }
 
@@ -119,7 +121,7 @@ impl World {
         let spare = if random.u32(0..100) < 35 { 9 } else { 0 };
         let mut world = Self::new(options.seed, voters, spare, options.plant);
         if options.story_len > 0 {
-            world.trace = Some(Trace { lines: VecDeque::new(), kept: options.story_len });
+            world.trace = Some(Trace::keeping(options.story_len));
         }
         // Some logs begin long, on a majority, so that they are compacted and others need a
         // snapshot.
@@ -439,11 +441,11 @@ pub(crate) const GAVE_UP: &str = "replica gave up";
 const REAL_PERCENT: u32 = 5;
 /// Within which a healed cluster answers again. An election takes less than a second; a replica
 /// that has to give up first, and a client that waits for a node that was down, take theirs.
-const HEALED_NS_MAX: u64 = 10 * SECOND;
+const HEALED_NS_MAX: u64 = 5 * SECOND;
 /// Of so many runs, in one a minority of the voters does not heal with the rest; within which the others
 /// must answer.
 const SPARED_RUNS: u64 = 4;
-const SPARED_NS_MAX: u64 = 20 * SECOND;
+const SPARED_NS_MAX: u64 = 10 * SECOND;
 /// Within which leadership is where it should be: the longest wait between two offers is 80 s, with
 /// the election timeout of production.
 const PLACED_NS_MAX: u64 = 100 * SECOND;

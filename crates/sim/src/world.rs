@@ -1,7 +1,7 @@
 //! The world: one queue, one thread, one seed. Links that delay, reorder, repeat and lose, nodes
 //! that stop, start and pause, and the way of every event to whom it is for.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use epicepoch_core::replica::Replica;
 use epicepoch_wire::bootstrap::{Genesis, Member};
@@ -20,6 +20,7 @@ use crate::queue::Queue;
 use crate::restore::Restores;
 use crate::settings::told;
 use crate::summary::Summary;
+use crate::trace::{Kind, Trace};
 
 /// A millisecond.
 pub(crate) const MS: u64 = 1_000_000;
@@ -71,12 +72,6 @@ struct Addressed {
     late_ns: u64,
     /// Of which history of the cluster it is.
     era: u32,
-}
-
-/// Lines of a trace that are kept, and how many at most.
-pub(crate) struct Trace {
-    pub(crate) lines: VecDeque<String>,
-    pub(crate) kept: usize,
 }
 
 /// Everything.
@@ -236,6 +231,9 @@ impl World {
         if let Some(boot) = ended {
             self.history.ended(boot);
         }
+        for client in self.clients.iter_mut().filter(|client| client.connected == Some(id)) {
+            client.connected = None;
+        }
         if is_torn {
             self.count("commit torn");
         }
@@ -306,13 +304,13 @@ impl World {
     }
 
     pub(crate) fn note(&mut self, line: impl FnOnce() -> String) {
-        let Some(trace) = &mut self.trace else { return };
-        if trace.lines.len() == trace.kept {
-            trace.lines.pop_front();
+        self.note_of(Kind::Other, line);
+    }
+
+    pub(crate) fn note_of(&mut self, kind: Kind, line: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            trace.tell(self.now_ns, kind, &line());
         }
-        let ms = self.now_ns / MS;
-        let ns = self.now_ns % MS;
-        trace.lines.push_back(format!("{ms:>6}.{ns:06} ms  {}", line()));
     }
 
     /// Something that a node does itself, some time later, if its process still runs then.
@@ -352,12 +350,15 @@ impl World {
     /// still comes.
     pub(crate) fn send(&mut self, from: NodeId, to: NodeId, event: &Event) {
         let plane = event.plane().expect("a message is for a node");
-        if to.0 == 0 || to.0 > self.nodes.len() as u64 || self.links.is_cut(from, to, plane) {
+        if to.0 == 0 || to.0 > self.nodes.len() as u64 {
             return;
+        }
+        if self.links.is_cut(from, to, plane) {
+            return self.note_of(event.kind(), || format!("{from} to {to}, {plane:?}: cut"));
         }
         if self.chance(self.weather.lost) {
             self.summary.messages_lost += 1;
-            return;
+            return self.note_of(event.kind(), || format!("{from} to {to}, {plane:?}: lost"));
         }
         let copies = 1 + u32::from(self.chance(self.weather.doubled));
         self.summary.messages_doubled += u64::from(copies - 1);
@@ -455,10 +456,13 @@ impl World {
                 self.note(|| format!("{to} receives from {from}: {message:?}"));
             }
             Event::Ask { confirm, .. } => {
-                self.note(|| format!("{to} asks for term {}: {confirm:?}", confirm.term));
+                let line = || format!("{to} asks for term {}: {confirm:?}", confirm.term);
+                self.note_of(event.kind(), line);
             }
-            event if event.plane().is_none() => self.note(|| format!("world: {event:?}")),
-            event => self.note(|| format!("{to} {event:?}")),
+            event if event.plane().is_none() => {
+                self.note_of(event.kind(), || format!("world: {event:?}"));
+            }
+            event => self.note_of(event.kind(), || format!("{to} {event:?}")),
         }
     }
 

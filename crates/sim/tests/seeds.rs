@@ -9,7 +9,7 @@ const SEEDS: u64 = 100;
 
 /// What a hundred runs must have seen: every kind of fault, and everything that operators do. Left out is
 /// what so few runs may be without, and what `disks.rs` asks for.
-const KINDS: [&str; 72] = [
+const KINDS: [&str; 74] = [
     // Processes.
     "consensus paused",
     "crash",
@@ -58,6 +58,8 @@ const KINDS: [&str; 72] = [
     "mistaken change",
     "node moved",
     "prudent change",
+    "accepts failing",
+    "handover where accepts fail",
     // Versions.
     "message of another version",
     "node set back to a version",

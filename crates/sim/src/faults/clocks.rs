@@ -19,7 +19,7 @@ enum Wrong {
 }
 
 /// Steps of a clock.
-const STEPS_MS: [i64; 8] = [-3_600_000, -60_000, -400, -20, 20, 400, 10_000, 3_600_000];
+const STEPS_MS: [i64; 8] = [-18_000_000, -60_000, -400, -20, 20, 400, 10_000, 18_000_000];
 /// By how much a clock that creeps runs too fast: half its speed to twice.
 const CREEPS_PPM: [i64; 6] = [-500_000, -200_000, -50_000, 50_000, 300_000, 1_000_000];
 /// Of a thousand clocks that go wrong, how many are so when their machine starts, and by how much.
