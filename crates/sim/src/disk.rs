@@ -366,3 +366,97 @@ impl Disk {
 
 /// How long a healthy disk takes for a write.
 pub(crate) const WRITE_NS: u64 = MS;
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_wire::bootstrap::Member;
+    use epicepoch_wire::{ClusterId, Epoch, HistoryId};
+    use fastrand::Rng;
+
+    use super::*;
+
+    /// Places at which a disk is damaged.
+    const DAMAGES: u64 = 8;
+
+    /// The disk of a cluster's only member, whose process runs.
+    fn started(is_real: bool) -> Disk {
+        let (node, store) = (NodeId(1), StoreId(7));
+        let (raft_addr, client_addr) = ("a:1".to_owned(), "a:2".to_owned());
+        let genesis = Genesis {
+            cluster: ClusterId(1),
+            history: HistoryId(1),
+            members: vec![Member { node, store, raft_addr, client_addr }],
+            floor: Epoch(0),
+            removed: vec![],
+        };
+        let mut disk = Disk::founded(&genesis, true);
+        if is_real {
+            disk.make_real(node, store);
+        }
+        disk.restore(None).expect("a sound disk");
+        disk
+    }
+
+    /// Appends an entry.
+    fn write(disk: &mut Disk, number: u64) {
+        let entry = LogEntry {
+            kind: EntryKind::Normal,
+            term: Term(1),
+            index: LogIndex(disk.durable().record.index.0 + number),
+            data: vec![number as u8; 8],
+            context: vec![],
+        };
+        let position = StorePosition(number);
+        disk.submit(Write { number, position, entries: vec![entry], ..Write::default() });
+        assert_eq!(disk.finish(false), Finished::Written(number));
+    }
+
+    /// A disk that was set back and has rotted since, and what it held before it was set back.
+    fn set_back_and_rotten(is_real: bool, random: &mut Rng) -> (Disk, Restored) {
+        let mut disk = started(is_real);
+        write(&mut disk, 1);
+        disk.copy();
+        write(&mut disk, 2);
+        disk.close();
+        let newest = disk.durable().clone();
+        disk.set_back();
+        assert_eq!(disk.durable().entries[..], newest.entries[..1]);
+        disk.rot(random);
+        (disk, newest)
+    }
+
+    #[test]
+    fn what_is_put_back_is_whole_whatever_was_damaged_meanwhile() {
+        for (seed, is_real) in (0..DAMAGES).flat_map(|seed| [(seed, false), (seed, true)]) {
+            let (mut disk, newest) = set_back_and_rotten(is_real, &mut Rng::with_seed(seed));
+            disk.put_back();
+            assert!(!disk.repair(), "what was damaged is gone; seed {seed}, real: {is_real}");
+            assert_eq!(disk.restore(None), Ok(newest), "seed {seed}, real: {is_real}");
+        }
+    }
+
+    #[test]
+    fn what_is_put_back_and_damaged_is_repaired_to_what_was_put_back() {
+        for (seed, is_real) in (0..DAMAGES).flat_map(|seed| [(seed, false), (seed, true)]) {
+            let mut random = Rng::with_seed(seed);
+            let (mut disk, newest) = set_back_and_rotten(is_real, &mut random);
+            disk.put_back();
+            disk.rot(&mut random);
+            assert!(disk.repair(), "it is damaged; seed {seed}, real: {is_real}");
+            assert_eq!(disk.restore(None), Ok(newest), "seed {seed}, real: {is_real}");
+        }
+    }
+
+    #[test]
+    fn a_disk_whose_process_has_ended_by_itself_is_set_back_and_put_back() {
+        let mut disk = started(true);
+        disk.copy();
+        disk.close();
+        disk.set_back();
+        disk.restore(None).expect("a sound copy");
+        disk.close();
+        let newest = disk.durable().clone();
+        disk.put_back();
+        assert_eq!(disk.restore(None), Ok(newest));
+    }
+}

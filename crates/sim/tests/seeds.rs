@@ -171,10 +171,3 @@ fn runs_of_ten_minutes_have_messages_that_are_minutes_old() {
     }
     assert!(old > 0);
 }
-
-/// The simulator's own mistake: a set-back disk was damaged, the newest directory put in its place,
-/// and then "repaired" to what the set-back one had been.
-#[test]
-fn a_disk_that_is_put_back_is_whole_whatever_was_damaged_meanwhile() {
-    assert_eq!(run(Options::new(6_040_687)).failure, None);
-}
