@@ -21,8 +21,11 @@ use crate::operator::Order;
 use crate::settings::whole_number;
 use crate::sources::Environment;
 
-/// Between two looks at a node that comes back.
+/// Between two looks at a node that comes back, or at what is not well before the first restart.
 const PAUSE: Duration = Duration::from_millis(100);
+/// What is not well for so long before the first restart is trouble: a single look may fall into a
+/// machine's standstill, and a node counts as not heard after one election timeout.
+const TROUBLE_LASTS: Duration = Duration::from_secs(2);
 /// Committed entries that a node may lack before the next one is restarted.
 const LAG_MAX: u64 = 16;
 /// Voters of whom one may be down while the others serve.
@@ -114,10 +117,10 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     };
     let wanted = matches.get_one::<String>("nodes").map(|text| ids(text)).transpose()?;
     let seen = rolling.look().map_err(|failure| failure.error)?;
+    // Wrong usage is told at once; the order is that of when all was well.
+    order(&seen, wanted.as_deref()).map_err(Failure::usage)?;
+    let seen = rolling.look_until_well(seen)?;
     let order = order(&seen, wanted.as_deref()).map_err(Failure::usage)?;
-    if let Some(trouble) = rolling.trouble(&seen)? {
-        return Err(anyhow!("{trouble}; nothing was restarted").into());
-    }
     tell(&format!("all is well; in this order: {}", names(&order)))?;
     if let Some(silence) = silence(&seen, &order) {
         tell(&silence)?;
@@ -256,6 +259,20 @@ impl Rolling<'_> {
             }
             thread::sleep(PAUSE);
         }
+    }
+
+    /// Looks again for as long as something is not well, up to [`TROUBLE_LASTS`]; the members, as
+    /// they were when all was.
+    fn look_until_well(&self, mut seen: Vec<Seen>) -> Result<Vec<Seen>, Failure> {
+        let deadline = Instant::now() + TROUBLE_LASTS;
+        while let Some(trouble) = self.trouble(&seen)? {
+            if Instant::now() >= deadline {
+                return Err(anyhow!("{trouble}; nothing was restarted").into());
+            }
+            thread::sleep(PAUSE);
+            seen = self.look().map_err(|failure| failure.error)?;
+        }
+        Ok(seen)
     }
 
     /// What is not well after a restart; a question that fails is such a thing.
