@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::clients::Calling;
 use crate::support::{Cluster, Faults, Node, PATIENCE, Watch, holds_for, say, wait_until};
+use crate::transfers::transferred;
 
 /// The exit code of a node that was removed.
 pub(crate) const EXIT_REMOVED: i32 = 3;
@@ -93,7 +94,7 @@ fn a_cluster_grows_to_five_and_shrinks_back_under_load_without_a_failed_call() {
             let text = id.to_string();
             cluster
                 .assert_refused(&["member", "remove", &text], &["leads", "hand leadership over"]);
-            cluster.order(&["leader", "transfer"]);
+            transferred(&cluster, &["leader", "transfer"]);
         }
         let index = cluster.nodes.iter().position(|node| node.id == id).expect("a member");
         remove(&mut cluster, index);
@@ -296,8 +297,8 @@ fn a_first_member_that_missed_the_founding_gets_the_members_of_today() {
     watch.wait_for_service_since(Instant::now());
     let others = cluster.others(victim);
     let id = cluster.nodes[late].id.to_string();
-    if leader != late {
-        cluster.order(&["leader", "transfer", "--to", &id]);
+    if cluster.wait_for_leader() != late {
+        transferred(&cluster, &["leader", "transfer", "--to", &id]);
     }
     assert!(others.contains(&cluster.wait_for_leader()));
     watch.wait_for_service_since(Instant::now());

@@ -21,7 +21,12 @@ pub(crate) fn transferred(cluster: &Cluster, order: &[&str]) -> (Instant, String
             taken = Some((from, said));
             return true;
         }
-        let declined = ["did not take over", "was not heard", "is not caught up"];
+        let declined = [
+            "did not take over",
+            "was not heard",
+            "is not caught up",
+            "no other voter is caught up",
+        ];
         assert!(declined.iter().any(|words| why.contains(words)), "{why}");
         say(&format!("not yet: {}", why.trim()));
         false
