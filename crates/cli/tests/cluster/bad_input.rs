@@ -45,7 +45,7 @@ fn assert_serves(node: &Node) {
 
 #[test]
 fn a_bad_count_or_format_is_a_400_with_its_code() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::start_calm();
     let node = leader(&cluster);
     for count in ["0", "-1", "1e30", "abc", "", "65537", "18446744073709551616", "1.0", "+1", "%00"]
     {
@@ -71,7 +71,7 @@ fn a_bad_count_or_format_is_a_400_with_its_code() {
 
 #[test]
 fn a_wrong_method_is_a_405_that_names_the_right_one() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::start_calm();
     let node = leader(&cluster);
     for (method, path) in [
         ("PUT", "/timestamp"),
@@ -94,7 +94,7 @@ fn a_wrong_method_is_a_405_that_names_the_right_one() {
 
 #[test]
 fn a_megabyte_of_header_is_refused_and_not_kept() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::start_calm();
     let node = leader(&cluster);
     let before = resident_bytes(node.pid());
     let long = "x".repeat(1 << 20);
@@ -120,7 +120,7 @@ fn a_megabyte_of_header_is_refused_and_not_kept() {
 
 #[test]
 fn a_request_id_too_long_is_refused() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::start_calm();
     let node = leader(&cluster);
     let id = "i".repeat(129);
     let answer = ask(node, &request("GET", "/timestamp", &[("epicepoch-request-id", &id)], b""));
@@ -130,7 +130,7 @@ fn a_request_id_too_long_is_refused() {
 
 #[test]
 fn a_body_on_a_get_changes_nothing_and_is_not_kept() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::start_calm();
     let node = leader(&cluster);
     let before = resident_bytes(node.pid());
     for len in [1, 1000, 1 << 20] {
@@ -152,7 +152,7 @@ fn a_body_on_a_get_changes_nothing_and_is_not_kept() {
 
 #[test]
 fn half_a_request_and_then_silence_is_ended_by_the_node() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::start_calm();
     let node = leader(&cluster);
     let mut halves: Vec<Wire> = (0..50)
         .map(|_| {
@@ -170,7 +170,7 @@ fn half_a_request_and_then_silence_is_ended_by_the_node() {
 
 #[test]
 fn what_is_no_request_at_all_ends_only_its_own_connection() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::start_calm();
     let node = leader(&cluster);
     let mut random = fastrand::Rng::with_seed(11);
     for len in [1, 10, 100, 10_000] {
@@ -189,7 +189,7 @@ fn what_is_no_request_at_all_ends_only_its_own_connection() {
 fn five_thousand_idle_connections_cost_bounded_memory() {
     const CONNECTIONS: usize = 5000;
     raise_descriptor_limit(CONNECTIONS as u64 + 1000);
-    let cluster = Cluster::start();
+    let cluster = Cluster::start_calm();
     let node = leader(&cluster);
     let before = resident_bytes(node.pid());
     let open = |at: usize| {

@@ -115,7 +115,7 @@ fn sets(shell: &Shell<'_>) {
 
 #[test]
 fn every_bench_command_works_against_real_nodes() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::start_calm();
     let leader = cluster.wait_for_leader();
     let follower = cluster.others(leader)[0];
     let directory = tempfile::tempdir().expect("a directory");

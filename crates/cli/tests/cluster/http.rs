@@ -43,7 +43,7 @@ fn is_cluster_header(value: &str) -> bool {
 
 #[test]
 fn timestamps_come_in_three_formats() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::start_calm();
     let node = &cluster.nodes[cluster.wait_for_leader()];
     let origin = Instant::now();
     let mut history = History::new(origin);
@@ -123,7 +123,7 @@ fn every_answer_names_the_cluster_and_gives_the_request_id_back() {
 
 #[test]
 fn a_follower_answers_409_and_names_the_leader_a_client_can_dial() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::start_calm();
     let leader = cluster.wait_for_leader();
     let addr = cluster.nodes[leader].http().to_string();
     for follower in cluster.others(leader) {
@@ -141,7 +141,7 @@ fn a_follower_answers_409_and_names_the_leader_a_client_can_dial() {
 
 #[test]
 fn up_ready_and_metrics_say_what_they_promise() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::start_calm();
     let leader = cluster.nodes[cluster.wait_for_leader()].id;
     for node in &cluster.nodes {
         let up = get(node, "/up");
@@ -159,7 +159,7 @@ fn up_ready_and_metrics_say_what_they_promise() {
 
 #[test]
 fn members_lists_every_node_at_the_address_a_client_dials() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::start_calm();
     let leader = &cluster.nodes[cluster.wait_for_leader()];
     for node in &cluster.nodes {
         // Client addresses travel with peers' messages; give them a moment after the start.
@@ -216,7 +216,7 @@ fn without_a_quorum_the_answer_is_503_with_retry_after() {
 #[test]
 fn pipelined_requests_are_all_answered_in_turn() {
     const COUNT: usize = 200;
-    let cluster = Cluster::start();
+    let cluster = Cluster::start_calm();
     let node = &cluster.nodes[cluster.wait_for_leader()];
     let origin = Instant::now();
     let mut history = History::new(origin);
@@ -290,7 +290,7 @@ fn on_a_runtime(story: impl Future<Output = ()>) {
 
 #[test]
 fn h2c_with_prior_knowledge_speaks_the_same_contract() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::start_calm();
     let leader = cluster.wait_for_leader();
     on_a_runtime(async {
         let h2 = H2c::open(&cluster.nodes[leader]).await;
@@ -331,7 +331,7 @@ fn h2c_with_prior_knowledge_speaks_the_same_contract() {
 #[test]
 fn streams_of_one_h2c_connection_are_unique_and_in_order() {
     const STREAMS: usize = 50;
-    let cluster = Cluster::start();
+    let cluster = Cluster::start_calm();
     let node = &cluster.nodes[cluster.wait_for_leader()];
     let origin = Instant::now();
     let mut history = History::new(origin);

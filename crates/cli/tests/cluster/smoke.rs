@@ -10,7 +10,7 @@ use crate::support::{Cluster, say};
 
 #[test]
 fn not_one_request_fails_under_load_that_follows_the_leader() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::start_calm();
     let mut history = History::new(std::time::Instant::now());
     for connections in [1, 32, 256] {
         let report = load::run(LoadConfig {

@@ -68,7 +68,7 @@ fn a_leader_asked_to_hand_over_10_times_costs_no_more_than_sigterm_and_no_call()
 
 #[test]
 fn a_handover_that_cannot_be_is_refused_in_words_and_the_leader_leads_on() {
-    let mut cluster = Cluster::start();
+    let mut cluster = Cluster::start_calm();
     let leader = cluster.wait_for_leader();
     let others = cluster.others(leader);
     let id = |index: usize| cluster.nodes[index].id.to_string();
@@ -91,7 +91,7 @@ fn a_handover_that_cannot_be_is_refused_in_words_and_the_leader_leads_on() {
 
 #[test]
 fn only_a_post_with_the_header_changes_anything_and_a_follower_names_the_leader() {
-    let cluster = Cluster::start();
+    let cluster = Cluster::start_calm();
     let leader = cluster.wait_for_leader();
     let follower = &cluster.nodes[cluster.others(leader)[0]];
     let addr = cluster.nodes[leader].http().to_string();
