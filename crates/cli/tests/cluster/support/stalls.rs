@@ -1,5 +1,5 @@
-//! What the machine itself held up while a test ran: how late a sleeping thread woke, and how long
-//! the disk took to make one small write durable. Nodes on the same machine wait as long, so a
+//! What the machine itself held up while a test ran: how late a sleeping thread woke on each of its
+//! processors, and how long the disk took to make one small write durable. Nodes on the same machine wait as long, so a
 //! bound on their silence holds beside it; without it a test would judge the machine.
 
 use std::fs::File;
@@ -9,9 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
 /// How long the thread sleeps between two looks.
 const PAUSE: Duration = Duration::from_millis(1);
-/// One durable write for so many sleeps: enough to meet a disk that is held up for 10 ms, and no
+/// Processors that are watched at most: where there are more, one that stands still stops nobody.
+const PROCESSORS_MAX: usize = 16;
+/// One durable write after so many sleeps: enough to meet a disk that is held up for 10 ms, and no
 /// load to speak of.
 const SLEEPS_PER_WRITE: u32 = 5;
 /// Each write makes the file longer, so that it waits for the file system's journal as well, as
@@ -43,7 +47,9 @@ struct Stall {
 /// Watches the machine until it is told to stop.
 pub(crate) struct StallMeter {
     is_over: Arc<AtomicBool>,
-    thread: JoinHandle<Stalls>,
+    /// One for each processor, which it never leaves, and one for the disk. A thread that may go
+    /// anywhere sees nothing of a processor that is taken away while it sleeps beside another one.
+    threads: Vec<JoinHandle<Stalls>>,
 }
 
 impl StallMeter {
@@ -52,25 +58,45 @@ impl StallMeter {
         let is_over = Arc::new(AtomicBool::new(false));
         let over = is_over.clone();
         let file = tempfile::tempfile().expect("a temporary file");
-        let thread = std::thread::spawn(move || watch(&file, &over));
-        Self { is_over, thread }
+        let mut threads = vec![std::thread::spawn(move || watch_disk(&file, &over))];
+        for processor in processors() {
+            let over = is_over.clone();
+            threads.push(std::thread::spawn(move || watch_processor(processor, &over)));
+        }
+        Self { is_over, threads }
     }
 
     pub(crate) fn stop(self) -> Stalls {
         self.is_over.store(true, Ordering::SeqCst);
-        self.thread.join().expect("the disk takes a byte")
+        let seen = self.threads.into_iter().flat_map(|it| it.join().expect("it could watch").0);
+        Stalls(seen.collect())
     }
 }
 
-fn watch(file: &File, is_over: &AtomicBool) -> Stalls {
+/// Those that this process, and so the nodes that it starts, may run on.
+fn processors() -> Vec<usize> {
+    let allowed = sched_getaffinity(None).expect("our own processors are told");
+    (0..CpuSet::MAX_CPU).filter(|it| allowed.is_set(*it)).take(PROCESSORS_MAX).collect()
+}
+
+fn watch_processor(processor: usize, is_over: &AtomicBool) -> Stalls {
+    let mut only = CpuSet::new();
+    only.set(processor);
+    sched_setaffinity(None, &only).expect("one of our own processors can be chosen");
+    let mut stalls = Stalls::default();
+    while !is_over.load(Ordering::SeqCst) {
+        let due = Instant::now() + PAUSE;
+        std::thread::sleep(PAUSE);
+        stalls.note(Cause::Wake, due, Instant::now());
+    }
+    stalls
+}
+
+fn watch_disk(file: &File, is_over: &AtomicBool) -> Stalls {
     let mut stalls = Stalls::default();
     let mut length = 0;
     while !is_over.load(Ordering::SeqCst) {
-        for _ in 0..SLEEPS_PER_WRITE {
-            let due = Instant::now() + PAUSE;
-            std::thread::sleep(PAUSE);
-            stalls.note(Cause::Wake, due, Instant::now());
-        }
+        std::thread::sleep(PAUSE * SLEEPS_PER_WRITE);
         let from = Instant::now();
         file.write_all_at(&[0; WRITE_LEN], length)
             .and_then(|()| file.sync_data())
@@ -106,6 +132,19 @@ impl Stalls {
         };
         longest(Cause::Wake) + longest(Cause::Write) * WRITES_IN_A_ROW
     }
+}
+
+#[test]
+fn every_processor_is_watched_by_a_thread_that_stays_there() {
+    let meter = StallMeter::start();
+    assert_eq!(meter.threads.len(), 1 + processors().len());
+    drop(meter.stop());
+    let chosen: Vec<usize> = processors();
+    let alone = std::thread::spawn(move || {
+        watch_processor(chosen[0], &AtomicBool::new(true));
+        processors()
+    });
+    assert_eq!(alone.join().expect("it could watch").len(), 1, "it may go nowhere else");
 }
 
 #[test]
