@@ -4,7 +4,10 @@
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::support::{Cluster, Faults, Node, PATIENCE, Watch, holds_for, let_pass, wait_until};
+use crate::support::{
+    Campaigns, Cluster, Disturbed, Faults, Node, PATIENCE, Watch, has_held_for, let_pass,
+    undisturbed, wait_until,
+};
 
 const DEAF: Faults = Faults { accept_fail: true, ..Faults::NONE };
 /// Longer than the first pause between two offers, and shorter than the second.
@@ -34,8 +37,13 @@ fn leaderships(cluster: &Cluster) -> usize {
 
 #[test]
 fn a_leader_that_cannot_accept_clients_hands_over_once_and_serves_those_that_it_has() {
+    undisturbed(hand_over_once);
+}
+
+fn hand_over_once() -> Result<(), Disturbed> {
     let mut cluster = Cluster::start();
     let watch = Watch::start(&cluster);
+    let campaigns = Campaigns::so_far(&cluster);
     let leader = cluster.wait_for_leader();
     let before = leaderships(&cluster);
     deafen(&cluster.nodes[leader]);
@@ -44,20 +52,28 @@ fn a_leader_that_cannot_accept_clients_hands_over_once_and_serves_those_that_it_
         others.iter().any(|other| cluster.nodes[*other].is_leader())
     });
     watch.wait_for_service_since(Instant::now());
-    holds_for("leadership stays there", Duration::from_secs(3), || {
+    let stayed = has_held_for(Duration::from_secs(3), || {
         others.iter().any(|other| cluster.nodes[*other].is_leader())
     });
-    assert_eq!((offers(&cluster.nodes[leader]), leaderships(&cluster)), (1, before + 1));
+    let (offers, moves) = (offers(&cluster.nodes[leader]), leaderships(&cluster) - before);
+    let what = format!("one offer, one handover, it stays: {offers}, {moves}, {stayed}");
+    let told = campaigns.judge(&cluster, 1, (offers, moves, stayed) == (1, 1, true), &what);
     cluster.nodes[leader].break_with(Faults::NONE);
     cluster.wait_until_ready();
     cluster.assert_well();
     watch.finish();
+    told
 }
 
 #[test]
 fn leadership_stays_where_it_is_when_no_node_can_accept_clients() {
+    undisturbed(stay_when_all_are_deaf);
+}
+
+fn stay_when_all_are_deaf() -> Result<(), Disturbed> {
     let mut cluster = Cluster::start();
     let watch = Watch::start(&cluster);
+    let campaigns = Campaigns::so_far(&cluster);
     let leader = cluster.wait_for_leader();
     let before = leaderships(&cluster);
     for other in cluster.others(leader) {
@@ -67,13 +83,16 @@ fn leadership_stays_where_it_is_when_no_node_can_accept_clients() {
     let_pass(STAYS);
     // Whoever was connected is served.
     watch.wait_for_service_since(Instant::now());
-    assert_eq!(leaderships(&cluster), before);
-    assert_eq!(offers(&cluster.nodes[leader]), 2, "the first, and one after a pause");
+    let (offers, moves) = (offers(&cluster.nodes[leader]), leaderships(&cluster) - before);
+    let what = format!("no move, an offer and one more after a pause: {moves}, {offers}");
+    let stayed = campaigns.judge(&cluster, 0, (moves, offers) == (0, 2), &what);
     for node in &cluster.nodes {
         node.break_with(Faults::NONE);
     }
     cluster.wait_until_ready();
-    assert!(cluster.nodes[leader].is_leader());
+    let leads_on = cluster.nodes[leader].is_leader();
+    let told = stayed.and(campaigns.judge(&cluster, 0, leads_on, "it leads on"));
     cluster.assert_well();
     watch.finish();
+    told
 }

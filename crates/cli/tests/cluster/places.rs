@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use crate::clients::Calling;
 use crate::members::list;
-use crate::support::{Cluster, Node, PATIENCE, Watch, holds_for, wait_until};
+use crate::support::{
+    Campaigns, Cluster, Node, PATIENCE, Watch, has_held_for, undisturbed, wait_until,
+};
 
 /// Five seconds of calm, a handover, and a machine under load.
 const PREFERRED_MAX: Duration = Duration::from_secs(40);
@@ -34,11 +36,15 @@ fn leadership_goes_to_its_zone_comes_back_after_a_crash_and_stays() {
     watch.wait_for_service_since(Instant::now());
     wait_until("the next best leads", PREFERRED_MAX, || leads(&cluster, 1));
     cluster.nodes[2].start();
-    wait_until("the near one leads again", PREFERRED_MAX, || leads(&cluster, 2));
-    cluster.wait_until_ready();
-    let term = cluster.nodes[2].metric("epicepoch_term");
-    holds_for("leadership stays", STAYS, || {
-        leads(&cluster, 2) && cluster.nodes[2].metric("epicepoch_term") == term
+    undisturbed(|| {
+        wait_until("the near one leads again", PREFERRED_MAX, || leads(&cluster, 2));
+        cluster.wait_until_ready();
+        let campaigns = Campaigns::so_far(&cluster);
+        let term = cluster.nodes[2].metric("epicepoch_term");
+        let stays = has_held_for(STAYS, || {
+            leads(&cluster, 2) && cluster.nodes[2].metric("epicepoch_term") == term
+        });
+        campaigns.judge(&cluster, 0, stays, "leadership stays")
     });
     let listed = cluster.order(&["member", "list"]);
     assert!(["far", "middle", "near"].iter().all(|zone| listed.contains(zone)), "{listed}");

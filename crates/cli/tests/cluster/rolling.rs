@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use crate::clients::Calling;
 use crate::support::node::{binary, old_program};
-use crate::support::{Cluster, Node, PATIENCE, Watch, wait_until};
+use crate::support::{
+    Campaigns, Cluster, Disturbed, Node, PATIENCE, Watch, undisturbed, wait_until,
+};
 
 /// What three restarts may take on a machine under load.
 const ROLLING_MAX: Duration = Duration::from_mins(2);
@@ -48,6 +50,10 @@ fn text(bytes: &[u8]) -> String {
 
 #[test]
 fn a_rolling_restart_with_another_program_under_load_fails_no_call() {
+    undisturbed(roll_under_load);
+}
+
+fn roll_under_load() -> Result<(), Disturbed> {
     let mut cluster = Cluster::down(&[]);
     let old = old_program(cluster.dir.path());
     for node in &mut cluster.nodes {
@@ -57,32 +63,40 @@ fn a_rolling_restart_with_another_program_under_load_fails_no_call() {
     cluster.wait_until_ready();
     let watch = Watch::start(&cluster);
     let calling = Calling::start(&cluster);
+    let campaigns = Campaigns::so_far(&cluster);
     let leader = cluster.wait_for_leader();
     let last = cluster.nodes[leader].id;
     let looked = cluster.order(&["rolling", "--dry-run"]);
-    assert!(looked.contains("all is well") && looked.trim_end().ends_with(&last.to_string()));
+    assert!(looked.contains("all is well"), "{looked}");
+    let is_last = looked.trim_end().ends_with(&last.to_string());
+    let looked = campaigns.judge(&cluster, 0, is_last, "who leads is the last one");
+    let mut led = Vec::new();
     let command = cluster.operator(&["rolling", "--settle", "500ms", "--restart", RESTART]);
     let (output, restarted) = rolled(&mut cluster, command, |cluster, index| {
         let node = &mut cluster.nodes[index];
-        assert!(!node.is_leader(), "it has handed over before");
+        led.push(node.is_leader());
         assert_eq!(node.terminate().code(), Some(0));
         node.install(binary());
         node.start();
     });
     let (said, error) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{said}{error}");
-    assert_eq!((restarted.len(), restarted[2]), (3, last), "{said}");
-    assert!(said.contains("has handed leadership to node"), "{said}");
+    assert_eq!(restarted.len(), 3, "{said}");
+    let handed_over = said.matches("has handed leadership to node").count();
+    let is_in_order = restarted[2] == last && led == [false; 3] && handed_over > 0;
+    let what = format!("node {last} comes last and has handed over; led {led:?}: {said}");
+    let told = looked.and(campaigns.judge(&cluster, handed_over, is_in_order, &what));
     cluster.assert_well();
     watch.wait_for_service_since(Instant::now());
     let operations = calling.finish();
     assert!(operations.len() > 200, "{} calls", operations.len());
     watch.finish_with(&operations);
+    told
 }
 
 #[test]
 fn a_rolling_restart_stops_at_the_first_trouble_and_says_where() {
-    let mut cluster = Cluster::start();
+    let mut cluster = Cluster::start_calm();
     let leader = cluster.wait_for_leader();
     let others: Vec<u64> = cluster.others(leader).iter().map(|at| cluster.nodes[*at].id).collect();
     let all = format!("--nodes {},{},{}", others[0], others[1], cluster.nodes[leader].id);

@@ -9,6 +9,7 @@ pub(crate) mod process;
 pub(crate) mod silence;
 pub(crate) mod small_disk;
 pub(crate) mod stalls;
+pub(crate) mod undisturbed;
 pub(crate) mod watch;
 pub(crate) mod wire;
 
@@ -22,6 +23,7 @@ pub(crate) use cluster::Cluster;
 pub(crate) use linked::LinkedCluster;
 pub(crate) use node::{Faults, Node};
 pub(crate) use silence::Silence;
+pub(crate) use undisturbed::{Campaigns, Disturbed, undisturbed};
 pub(crate) use watch::Watch;
 
 /// How long anything may take that is expected to happen: generous, because it only matters when
@@ -59,12 +61,20 @@ pub(crate) fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut(
 /// # Panics
 /// With `what` should have held, when it does not.
 #[track_caller]
-pub(crate) fn holds_for(what: &str, time: Duration, mut condition: impl FnMut() -> bool) {
+pub(crate) fn holds_for(what: &str, time: Duration, condition: impl FnMut() -> bool) {
+    assert!(has_held_for(time, condition), "no longer: {what}");
+}
+
+/// Whether `condition` has held for `time` whenever it was looked at; ends when it does not.
+pub(crate) fn has_held_for(time: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + time;
     while Instant::now() < end {
-        assert!(condition(), "no longer: {what}");
+        if !condition() {
+            return false;
+        }
         std::thread::sleep(POLL_PAUSE);
     }
+    true
 }
 
 /// Lets a fault last; the length of a fault is no guess about how long something takes.
