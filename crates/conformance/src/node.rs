@@ -57,6 +57,8 @@ pub struct Seen {
     pub hellos: u64,
     /// Requests.
     pub requests: u64,
+    /// When greetings and requests came, the first [`ARRIVALS_MAX`] of them.
+    pub arrivals: Vec<Instant>,
     /// Ids of pongs.
     pub pongs: Vec<u64>,
     /// Connections that the client has closed.
@@ -108,6 +110,16 @@ impl Cast {
     /// Adds a node to what all nodes list.
     pub fn lists(&self, node: &Node) {
         lock(&self.members).push(node.inner.me.clone());
+    }
+}
+
+impl Seen {
+    fn arrives(&mut self) -> Instant {
+        let now = Instant::now();
+        if self.arrivals.len() < ARRIVALS_MAX {
+            self.arrivals.push(now);
+        }
+        now
     }
 }
 
@@ -253,15 +265,17 @@ impl Node {
     fn handle(&self, peer: &Peer, message: ToServer) -> Result<(), String> {
         match message {
             ToServer::Hello(hello) => {
-                lock(&self.inner.seen).hellos += 1;
+                let mut seen = lock(&self.inner.seen);
+                seen.hellos += 1;
+                seen.arrives();
+                drop(seen);
                 lock(&self.inner.greet)(self, peer, &hello);
             }
             ToServer::Request(request) => {
-                let at = Instant::now();
-                let number = {
+                let (number, at) = {
                     let mut seen = lock(&self.inner.seen);
                     seen.requests += 1;
-                    seen.requests
+                    (seen.requests, seen.arrives())
                 };
                 let ask = Ask { peer: peer.clone(), request, number, at };
                 lock(&self.inner.ask)(self, ask);
@@ -388,5 +402,7 @@ impl DeadAddress {
 pub const CLUSTER: ClusterId = ClusterId(0xabc);
 /// Its history.
 pub const HISTORY: HistoryId = HistoryId(1);
+/// Arrivals that a node remembers: several times what a scenario looks at.
+pub const ARRIVALS_MAX: usize = 4096;
 /// Pause between bytes that are sent one at a time: enough for each to be read by itself.
 const BETWEEN_BYTES: Duration = Duration::from_micros(200);

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::{SLACK, hold, scenario};
-use crate::node::Ask;
+use super::{SLACK, hold, one_in_time, scenario};
+use crate::node::{Ask, Node};
 use crate::protocol::Fault;
 use crate::stage::{CALL_MAX, Stage, expect_fault};
 use crate::suite::Scenario;
@@ -27,19 +27,22 @@ fn silent_node(stage: &mut Stage) -> Verdict {
     let leader = stage.leader();
     leader.on_request(|_, _| {});
     stage.open(&[&leader])?;
-    let timeouts = [0, 30, 60, 90, 200, 400].map(Duration::from_millis);
-    let calls = timeouts.map(|timeout| (timeout, stage.begin(1, timeout)));
-    for (timeout, call) in calls {
-        let call = stage.end(call)?;
-        expect_fault(&call, Fault::Deadline)?;
-        let (took, least) = (call.took, timeout.saturating_sub(Duration::from_millis(1)));
-        hold((least..timeout + SLACK).contains(&took), || {
-            format!("a call with {timeout:?} ended after {took:?}")
-        })?;
-        let why = call.outcome.err().map(|refusal| refusal.text).unwrap_or_default();
-        hold(!why.is_empty(), || "the error does not say why".to_owned())?;
-    }
-    Ok(())
+    one_in_time(|| {
+        let timeouts = [0, 30, 60, 90, 200, 400].map(Duration::from_millis);
+        let calls = timeouts.map(|timeout| (timeout, stage.begin(1, timeout)));
+        let mut late = Ok(());
+        for (timeout, call) in calls {
+            let call = stage.end(call)?;
+            expect_fault(&call, Fault::Deadline)?;
+            let (took, least) = (call.took, timeout.saturating_sub(Duration::from_millis(1)));
+            let ended = || format!("a call with {timeout:?} ended after {took:?}");
+            hold(took >= least, ended)?;
+            late = late.and(hold(took < timeout + SLACK, ended));
+            let why = call.outcome.err().map(|refusal| refusal.text).unwrap_or_default();
+            hold(!why.is_empty(), || "the error does not say why".to_owned())?;
+        }
+        Ok(late)
+    })
 }
 
 fn no_time(stage: &mut Stage) -> Verdict {
@@ -77,15 +80,22 @@ fn late_answer(stage: &mut Stage) -> Verdict {
 
 fn gives_up(stage: &mut Stage) -> Verdict {
     let leader = stage.leader();
+    stage.open_with(&[&leader], &patient())?;
+    one_in_time(|| gives_up_once(stage, &leader))?;
+    stage.answered(1).map(drop)
+}
+
+/// Whether it was in time.
+fn gives_up_once(stage: &mut Stage, leader: &Node) -> Result<Verdict, String> {
     let held: Arc<Mutex<Option<Vec<Ask>>>> = Arc::new(Mutex::new(Some(Vec::new())));
     let holding = held.clone();
     leader.on_request(move |_, ask| match &mut *lock(&holding) {
         Some(held) => held.push(ask),
         None => ask.answer(),
     });
-    stage.open_with(&[&leader], &patient())?;
+    let before = leader.seen().requests;
     let first = stage.begin(1, CALL_MAX);
-    wait_until("the client asks", CALL_MAX, || leader.seen().requests > 0)?;
+    wait_until("the client asks", CALL_MAX, || leader.seen().requests > before)?;
     let others = [2, 1, 3].map(|count| stage.begin(count, CALL_MAX));
     let gone = stage.begin(5, CALL_MAX);
     std::thread::sleep(Duration::from_millis(20));
@@ -97,13 +107,12 @@ fn gives_up(stage: &mut Stage) -> Verdict {
         expect_fault(&stage.end(call)?, Fault::Cancelled)?;
     }
     let took = began.elapsed();
-    hold(took < SLACK, || format!("it took {took:?} to give up"))?;
     let late = lock(&held).take().unwrap_or_default();
     late.iter().for_each(Ask::answer);
     for call in others {
         stage.end(call)?.outcome.map_err(|refusal| format!("another call failed: {refusal}"))?;
     }
-    stage.answered(1).map(drop)
+    Ok(hold(took < SLACK, || format!("it took {took:?} to give up")))
 }
 
 fn closes(stage: &mut Stage) -> Verdict {

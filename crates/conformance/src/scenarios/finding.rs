@@ -210,14 +210,12 @@ fn circle(stage: &mut Stage) -> Verdict {
         welcome.leader = welcome.members.iter().find(|it| it.addr == node.addr()).cloned();
         node.on_hello(move |_, peer, _| peer.welcome(&welcome));
     }
-    let asked = |node: &Node| node.seen().requests + node.seen().hellos;
-    let before = asked(&one) + asked(&two);
+    let before = arrivals(&[&one, &two]).len();
     let call = stage.begin(1, CALL_MAX);
-    std::thread::sleep(STORM);
-    let asked = asked(&one) + asked(&two) - before;
+    let came = trouble(&[&one, &two], before);
     is_over.store(true, Ordering::SeqCst);
     stage.end(call)?.outcome.map_err(|refusal| format!("the call failed: {refusal}"))?;
-    calm(asked)
+    calm(&came)
 }
 
 fn storm(stage: &mut Stage) -> Verdict {
@@ -233,23 +231,56 @@ fn storm(stage: &mut Stage) -> Verdict {
             ask.peer.hang_up();
         }
     });
-    let before = leader.seen();
+    let before = arrivals(&[&leader]).len();
     let call = stage.begin(1, CALL_MAX);
-    std::thread::sleep(STORM);
-    let seen = leader.seen();
+    let came = trouble(&[&leader], before);
     is_over.store(true, Ordering::SeqCst);
     stage.end(call)?.outcome.map_err(|refusal| format!("the call failed: {refusal}"))?;
-    calm(seen.requests + seen.hellos - before.requests - before.hellos)
+    calm(&came)
 }
 
-/// From 1 ms to 50 between attempts, half of it chance: some twenty attempts, each of which may
-/// be four hops of two frames.
-fn calm(frames: u64) -> Verdict {
-    let is_calm = (2..=STORM_FRAMES_MAX).contains(&frames);
-    hold(is_calm, || format!("{frames} frames came in {STORM:?}, not 2 to {STORM_FRAMES_MAX}"))
+/// When hellos and requests came to these nodes, in order.
+fn arrivals(nodes: &[&Node]) -> Vec<Instant> {
+    let mut all: Vec<_> = nodes.iter().flat_map(|node| node.seen().arrivals).collect();
+    all.sort_unstable();
+    all
 }
 
-/// How long nothing but trouble is to be had.
+/// Lets trouble last until there is enough to be judged, and says what came after `before`.
+fn trouble(nodes: &[&Node], before: usize) -> Vec<Instant> {
+    std::thread::sleep(STORM);
+    // A client that pauses for longer than it may sends fewer, which is no storm.
+    let _ = wait_until("enough came", STORM, || arrivals(nodes).len() >= before + FRAMES_LEAST);
+    arrivals(nodes).split_off(before)
+}
+
+/// Frames come in bursts, with pauses between that grow. How many come in how much time says
+/// nothing about a machine that stalls; it only makes pauses longer, and never takes one away.
+fn calm(came: &[Instant]) -> Verdict {
+    hold(came.len() >= 2, || format!("only {} frames came", came.len()))?;
+    let (mut row, mut longest) = (1, 1);
+    for pair in came.windows(2).skip(RAMP_FRAMES) {
+        row = if pair[1] - pair[0] < PAUSE_LEAST { row + 1 } else { 1 };
+        longest = longest.max(row);
+    }
+    hold(longest <= BURST_FRAMES_MAX, || {
+        let all = came.len();
+        format!(
+            "{longest} frames came without a pause of {PAUSE_LEAST:?} between any two of them, \
+             not {BURST_FRAMES_MAX} at most ({all} in all)"
+        )
+    })
+}
+
+/// How long nothing but trouble is to be had, and how much longer at most until enough came.
 const STORM: Duration = Duration::from_millis(500);
-/// Hellos and requests in that time at most.
-const STORM_FRAMES_MAX: u64 = 250;
+/// Hellos and requests that are enough to be judged.
+const FRAMES_LEAST: usize = RAMP_FRAMES + 2 * BURST_FRAMES_MAX;
+/// Between attempts, from 1 ms doubling to 50, of which half is chance: from the sixth on it is
+/// more than this.
+const PAUSE_LEAST: Duration = Duration::from_millis(10);
+/// What may come before the sixth pause: attempts of four hops, each of a hello and a request.
+const RAMP_FRAMES: usize = 6 * 4 * 2;
+/// What may come between two pauses after that: one such attempt, and that of a client that asks
+/// twice and pauses for each by itself.
+const BURST_FRAMES_MAX: usize = 2 * 4 * 2;
