@@ -111,10 +111,28 @@ fn with_a_stall(pace: Pace) -> Measurement {
     measured
 }
 
+/// The first of three measurements in which the machine did not stand still for long, or the last:
+/// what stands still is late, whoever is to blame.
+fn undisturbed(measure: impl Fn() -> Measurement) -> Measurement {
+    let is_disturbed = |it: &Measurement| Duration::from_nanos(it.hiccups.max()) >= STANDSTILL;
+    let mut measured = measure();
+    for _ in 1..3 {
+        if !is_disturbed(&measured) {
+            break;
+        }
+        measured = measure();
+    }
+    measured
+}
+
+/// About half of what the lateness of a generator would have to be to show beside a stall of
+/// 200 ms.
+const STANDSTILL: Duration = Duration::from_millis(50);
+
 #[test]
 fn a_stall_of_200_ms_shows_in_the_open_loop_and_hides_in_the_closed_one() {
     let stall = Duration::from_millis(200);
-    let open = with_a_stall(open(1000.0));
+    let open = undisturbed(|| with_a_stall(open(1000.0)));
     let p999 = quantile(&open.counts.latency_ns, 0.999);
     assert!(p999 > stall.mul_f64(0.9), "{}", text::run_table(&open, None, &[]));
     // 200 of 2000 requests were due while nobody was answered: p95 lies in their middle.

@@ -105,6 +105,20 @@ fn config(target: &Target, rate: f64) -> RunConfig {
     }
 }
 
+/// The first of three measurements in which the machine did not stand still for long, or the last:
+/// what stands still is late, whoever is to blame.
+fn undisturbed(measure: impl Fn() -> Measurement) -> Measurement {
+    let is_disturbed = |it: &Measurement| Duration::from_nanos(it.hiccups.max()) >= STANDSTILL;
+    let mut measured = measure();
+    for _ in 1..3 {
+        if !is_disturbed(&measured) {
+            break;
+        }
+        measured = measure();
+    }
+    measured
+}
+
 /// A run in whose middle the server is gone for [`OUTAGE`].
 fn with_an_outage(connections: usize) -> Measurement {
     let (server, target) = Server::start(u64::MAX);
@@ -134,7 +148,7 @@ fn attempts_to_connect_are_counted_and_are_no_requests_that_failed() {
 
 #[test]
 fn who_connects_again_was_not_free_while_nobody_listened() {
-    let measured = with_an_outage(256);
+    let measured = undisturbed(|| with_an_outage(256));
     let (counts, table) = (&measured.counts, text::run_table(&measured, None, &[]));
     // A quarter of all requests had been claimed by connections that were idle.
     assert!(quantile(&counts.lateness_ns, 0.99) < OUTAGE / 3, "{table}");
@@ -200,3 +214,5 @@ fn nothing_is_waited_for_longer_than_one_timeout_after_the_end() {
 
 /// How long it is gone.
 const OUTAGE: Duration = Duration::from_millis(300);
+/// Half of the lateness that would be too much.
+const STANDSTILL: Duration = Duration::from_millis(50);
