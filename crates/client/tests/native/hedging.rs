@@ -97,18 +97,16 @@ async fn a_first_answer_may_lie_below_what_was_returned_before_the_hedge() {
     let (_, node) = leading().await;
     let client = hedging(&[&node]);
     client.timestamp().await.unwrap();
-    // Its timestamp is taken at once, and comes after the hedge was sent, which brings nothing.
-    node.now_plays(Play::Late(5 * AFTER));
+    // Its timestamp is taken at once, and comes when the hedge has come, which brings nothing.
+    node.now_plays(Play::HoldOne);
     let slow = tokio::spawn({
         let client = client.clone();
         async move { client.timestamp().await }
     });
     node.until_asked(2).await;
-    node.now_plays(Play::Lead);
     let quick = client.timestamp().await.unwrap();
-    node.now_plays(Play::Keep);
     assert!(slow.await.unwrap().unwrap() < quick);
-    assert_eq!(node.asked().len(), 4, "it was asked twice");
+    assert!(node.asked().len() >= 4, "it was asked twice");
 }
 
 #[tokio::test]

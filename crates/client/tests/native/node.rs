@@ -61,6 +61,12 @@ pub(crate) enum Play {
     /// Answers on all connections but the first, where it does so after that time. The timestamps
     /// are taken at once.
     Late(Duration),
+    /// Takes the timestamps of one request on the first connection, and goes on as
+    /// [`Play::AnswerAfterHedge`].
+    HoldOne,
+    /// Answers on the first connection. A request on another one is never answered: what was held
+    /// is, when it comes.
+    AnswerAfterHedge,
     /// As [`Play::Late`], with a timestamp that was given long ago.
     LateRepeat(Duration),
     /// Answers after a time by chance, sometimes a long one. The timestamps are taken by chance
@@ -78,6 +84,8 @@ pub(crate) struct Oracle {
     pub(crate) count_max: AtomicU64,
 }
 
+type Held = (Vec<u8>, mpsc::UnboundedSender<Vec<u8>>);
+
 /// A node.
 #[derive(Clone)]
 pub(crate) struct Node {
@@ -88,6 +96,8 @@ pub(crate) struct Node {
     /// Counts of the requests that came.
     asked: Arc<Mutex<Vec<u64>>>,
     pub(crate) connections: Arc<AtomicU64>,
+    /// What [`Play::HoldOne`] holds, and where it is to be said.
+    held: Arc<Mutex<Option<Held>>>,
     peers: Arc<Mutex<Vec<mpsc::UnboundedSender<Vec<u8>>>>>,
 }
 
@@ -105,6 +115,7 @@ impl Node {
             cluster,
             asked: Arc::default(),
             connections: Arc::default(),
+            held: Arc::default(),
             peers: Arc::default(),
         };
         oracle.members.lock().unwrap().push(node.addr);
@@ -239,6 +250,17 @@ impl Node {
             }
             Play::LeadElsewhere if nth == 0 => {}
             Play::Late(after) if nth == 0 => later(self.answer(request).to_vec(), after),
+            Play::HoldOne if nth == 0 => {
+                let answer = self.answer(request).to_vec();
+                *self.held.lock().unwrap() = Some((answer, say.clone()));
+                self.now_plays(Play::AnswerAfterHedge);
+            }
+            Play::AnswerAfterHedge if nth > 0 => {
+                if let Some((answer, say)) = self.held.lock().unwrap().take() {
+                    // The client may have gone.
+                    let _ = say.send(answer);
+                }
+            }
             Play::LateRepeat(after) if nth == 0 => {
                 later(request.answer(Timestamp::new(Epoch(8), EpochIndex(0))).to_vec(), after);
             }
@@ -258,6 +280,7 @@ impl Node {
                 }
             }
             Play::LeadElsewhere
+            | Play::AnswerAfterHedge
             | Play::Late(_)
             | Play::LateRepeat(_)
             | Play::AnyName
@@ -265,7 +288,7 @@ impl Node {
             Play::Refuse(code) => refusal(code, "", out),
             Play::Name(leader) => refusal(ErrorCode::NotLeader, &leader.to_string(), out),
             Play::HangUp => return None,
-            Play::Silence | Play::Mute => {}
+            Play::HoldOne | Play::Silence | Play::Mute => {}
             Play::Repeat => out.extend(request.answer(Timestamp::new(Epoch(8), EpochIndex(0)))),
             Play::Miscount => {
                 let other = Request { more: request.more ^ 1, ..request };
