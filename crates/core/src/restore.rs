@@ -33,7 +33,8 @@ use thiserror::Error;
 
 use crate::durable::Restored;
 use crate::planted::{self, Bug, safety_assert};
-use crate::state::{Command, MembershipChange, MembershipStep, State};
+use crate::replica::stopped::committed;
+use crate::state::{Command, State};
 
 /// Room above the ceiling of the backup, nanoseconds: two million leaderships that each raised it by
 /// the least step while it was ahead of the clock. One a second would take three weeks of it.
@@ -298,46 +299,18 @@ pub fn backup_of_directory(
     restored: &Restored,
     around: Surroundings,
 ) -> Result<Backup, DecodeError> {
-    let mut state = State::decode(&restored.record.data)?;
-    let mut index = restored.record.index;
-    let after = restored.entries.iter().filter(|entry| entry.index > restored.record.index);
-    for entry in after {
-        index = entry.index;
-        match entry.kind {
-            EntryKind::Normal => {
-                // One that cannot be read may have raised the ceiling: then nothing is known.
-                if !entry.data.is_empty() {
-                    let command = Command::decode(&entry.data)?;
-                    let _raises_the_ceiling = state.apply(entry.term, &command);
-                }
-            }
-            EntryKind::Membership if entry.index <= restored.hard_state.commit => {
-                // Empty: the end of a joint configuration.
-                if !entry.context.is_empty() {
-                    for step in MembershipChange::decode(&entry.context)?.steps {
-                        take_in_step(&mut state, step);
-                    }
-                }
-            }
-            EntryKind::Membership => {}
+    let (mut state, mut index) = committed(restored)?;
+    for entry in restored.entries.iter().filter(|entry| entry.index > index) {
+        // One that cannot be read may have raised the ceiling: then nothing is known.
+        if entry.kind == EntryKind::Normal && !entry.data.is_empty() {
+            let command = Command::decode(&entry.data)?;
+            let _raises_the_ceiling = state.apply(entry.term, &command);
         }
+    }
+    if let Some(last) = restored.entries.last() {
+        index = index.max(last.index);
     }
     Ok(backup(&state, index, around))
-}
-
-/// A removed id is never used again; that it may not have been removed yet, while a joint change is
-/// under way, does no harm.
-fn take_in_step(state: &mut State, step: MembershipStep) {
-    match step {
-        MembershipStep::AddLearner(member) => {
-            state.members.insert(member.node, member);
-        }
-        MembershipStep::Promote(_) => {}
-        MembershipStep::Remove(node) => {
-            state.members.remove(&node);
-            state.removed.insert(node);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -3,14 +3,14 @@
 //! history goes on, but messages of it may still be on their way.
 
 use epicepoch_core::restore::{FloorError, Grounds, Surroundings, WallSample};
-use epicepoch_core::restore::{backup, floor, genesis};
+use epicepoch_core::restore::{backup, backup_of_directory, floor, genesis, newest};
 use epicepoch_wire::backup::Backup;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::{Epoch, NodeId};
 
 use crate::disk::Disk;
 use crate::history::Invariant;
-use crate::node::{CLOCK_OFFSET_MAX_NS, RESERVATION_NS, store_in};
+use crate::node::{CLOCK_OFFSET_MAX_NS, Node, RESERVATION_NS, store_in};
 use crate::versions::Version;
 use crate::world::{MS, SECOND, World};
 
@@ -23,6 +23,13 @@ const SAMPLE_NS_MAX: u64 = 200 * MS;
 const BY_HAND_NS: u64 = SECOND;
 /// By how much a clock is wrong that must be noticed.
 const WRONG_NS: u64 = 10 * SECOND;
+/// Of a thousand restores, how many are from the directory of a node that was stopped, and of a thousand
+/// backups, for how many every node is asked.
+const OF_DIRECTORY: u32 = 300;
+const OF_ALL: u32 = 500;
+/// The longest window and the widest bound that there are, milliseconds: what operators who do not know
+/// better say of those of a cluster that is stopped.
+const LONGEST_MS: u64 = 60_000;
 
 /// What operators have, and have done.
 #[derive(Debug, Default)]
@@ -58,35 +65,66 @@ impl World {
     }
 
     /// Any node that runs says what it has applied, however far that is behind, unless its clock is wrong:
-    /// nothing is founded before the time that a backup names.
+    /// nothing is founded before the time that a backup names. Or all of them do.
     pub(crate) fn back_up(&mut self) {
-        let node = self.any();
-        if self.at(node).clock.broken_until_ns > self.now_ns {
-            return;
-        }
-        let wall_ns = self.at(node).clock.wall_ns(self.now_ns);
-        let Some(running) = &self.at(node).running else { return };
-        let around = Surroundings {
-            name: "simulated".into(),
-            wall_ns,
-            reservation_ms: RESERVATION_NS / MS,
-            clock_offset_max_ms: CLOCK_OFFSET_MAX_NS / MS,
-        };
-        let backup = backup(running.replica.state(), running.replica.applied(), around);
+        let any = self.any();
+        let are_all = self.chance(OF_ALL);
+        let asked = self.nodes.iter().filter(|node| are_all || node.id == any);
+        let told = asked.filter_map(|node| self.backup_of(node));
+        let Some(backup) = told.reduce(newest) else { return };
         self.count("backup taken");
         self.restores.backups.push(backup);
     }
 
-    /// Everything is lost at once. The operator gives the first members one of the backups, old or new.
+    fn backup_of(&self, node: &Node) -> Option<Backup> {
+        let running = node.running.as_ref()?;
+        let is_right = node.clock.broken_until_ns <= self.now_ns;
+        let replica = &running.replica;
+        is_right.then(|| backup(replica.state(), replica.applied(), self.around(node)))
+    }
+
+    fn around(&self, node: &Node) -> Surroundings {
+        Surroundings {
+            name: "simulated".into(),
+            wall_ns: node.clock.wall_ns(self.now_ns),
+            reservation_ms: RESERVATION_NS / MS,
+            clock_offset_max_ms: CLOCK_OFFSET_MAX_NS / MS,
+        }
+    }
+
+    /// What the directory of a stopped node says, if that is whole; of settings that it may not know,
+    /// operators say what they know, or the longest.
+    fn backup_of_stopped(&mut self, node: NodeId) -> Option<Backup> {
+        let disk = &self.at(node).disk;
+        if disk.is_empty() || disk.is_damaged() || disk.is_set_back() {
+            return None;
+        }
+        let restored = disk.durable().clone();
+        let is_known = restored.hard_state.commit >= self.history.longest.known_from();
+        let mut around = self.around(self.at(node));
+        if !is_known || self.random.bool() {
+            (around.reservation_ms, around.clock_offset_max_ms) = (LONGEST_MS, LONGEST_MS);
+        }
+        Some(backup_of_directory(&restored, around).expect("a sound directory"))
+    }
+
+    /// Everything is lost at once. The operator gives the first members one of the backups, old or new, or
+    /// what one of the directories still says.
     fn restore(&mut self) {
         let at = self.random.usize(0..self.restores.backups.len());
-        let backup = self.restores.backups[at].clone();
+        let mut backup = self.restores.backups[at].clone();
         for id in self.ids() {
             self.crash(id);
             // As operators are told to, or no floor can be proved.
             if self.at(id).clock.broken_until_ns > self.now_ns {
                 self.set_clock_right(id);
             }
+        }
+        let survivor = self.any();
+        let is_found = self.chance(OF_DIRECTORY);
+        if is_found && let Some(found) = self.backup_of_stopped(survivor) {
+            self.count("backup of a stopped node");
+            backup = found;
         }
         let first = self.first_members(&backup);
         self.refuse_wrong_clock(&backup, &first);

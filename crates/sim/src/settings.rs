@@ -8,9 +8,9 @@ use std::ops::RangeInclusive;
 use epicepoch_core::placement::Placement;
 use epicepoch_core::replica::SettingsError;
 use epicepoch_core::state::FORMAT_OF_SETTINGS;
-use epicepoch_wire::LogIndex;
 use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::standing::Zone;
+use epicepoch_wire::{LogIndex, NodeId};
 
 use crate::event::Event;
 use crate::faults::End;
@@ -136,6 +136,11 @@ impl World {
         self.note(|| format!("{node} is asked to set {settings:?}"));
         self.nemesis.nonce += 1;
         let nonce = self.nemesis.nonce;
+        let is_forced = self.random.bool();
+        let judged = self.at(node).running().replica.judge_zones(&settings, is_forced);
+        if let Err(error) = judged {
+            return self.zones_refused(node, &error);
+        }
         let taken = self.with(node, |replica, now| replica.change_settings(now, nonce, &settings));
         match taken {
             Ok(()) if is_wrong || format < FORMAT_OF_SETTINGS => {
@@ -168,6 +173,21 @@ impl World {
             }
             Err(SettingsError::Format { .. }) => self.count("settings refused: old format"),
             Err(_) => {}
+        }
+    }
+
+    /// Zones are unknown only where all voters have said where they are, and none is there.
+    fn zones_refused(&mut self, leader: NodeId, error: &SettingsError) {
+        self.count("settings refused: unknown zone");
+        self.note(|| format!("{leader} refuses: {error}"));
+        let published = self.at(leader).running().shared.published();
+        let voters = published.voters.iter().map(|(voter, _)| voter);
+        let zones: Vec<Zone> =
+            voters.filter_map(|voter| self.placement(voter).and_then(|it| it.zone)).collect();
+        let SettingsError::UnknownZones { unknown, .. } = error else { return };
+        if let Some(zone) = unknown.iter().find(|zone| zones.contains(zone)) {
+            let what = || format!("{leader} knows of no voter in {zone:?}, and one is there");
+            self.history.violate(Invariant::Possible, what);
         }
     }
 

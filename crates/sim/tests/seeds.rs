@@ -9,7 +9,7 @@ const SEEDS: u64 = 100;
 
 /// What a hundred runs must have seen: every kind of fault, and everything that operators do. Left out is
 /// what so few runs may be without, and what `disks.rs` asks for.
-const KINDS: [&str; 74] = [
+const KINDS: [&str; 76] = [
     // Processes.
     "consensus paused",
     "crash",
@@ -80,10 +80,12 @@ const KINDS: [&str; 74] = [
     "leader zones changed",
     "settings changed",
     "settings refused: old format",
+    "settings refused: unknown zone",
     "settings taken in",
     "window raised",
     "window shortened",
     // Everything lost.
+    "backup of a stopped node",
     "backup taken",
     "message of an ended history",
     "restore refused: wrong clock",

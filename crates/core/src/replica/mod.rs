@@ -24,6 +24,7 @@ mod report;
 mod reservation;
 mod settings;
 mod settle;
+pub(crate) mod stopped;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -8,7 +8,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::durable::{HardState, Record};
 use crate::positions::Positions;
-use crate::state::{FORMAT_OF_SETTINGS, Outcome, Owner, WIDTH_MIN_NS};
+use crate::state::{
+    FORMAT_OF_SETTINGS, MembershipChange, MembershipStep, Outcome, Owner, WIDTH_MIN_NS,
+};
 
 const MS: u64 = 1_000_000;
 const S: u64 = 1_000 * MS;
@@ -248,20 +250,63 @@ fn entry(index: u64, kind: EntryKind, data: Vec<u8>, context: Vec<u8>) -> LogEnt
     LogEntry { kind, term: Term(3), index: LogIndex(index), data, context }
 }
 
+fn of(voters: &[u64]) -> Configuration {
+    let voters = voters.iter().map(|node| NodeId(*node)).collect();
+    Configuration { voters, ..Configuration::default() }
+}
+
+fn removal(nodes: &[u64]) -> Vec<u8> {
+    let steps = nodes.iter().map(|node| MembershipStep::Remove(NodeId(*node))).collect();
+    MembershipChange { nonce: 1, steps }.encode()
+}
+
+/// Found by a seed: a backup said of the only voter, whose removal had been asked for and refused, that it
+/// was removed, and no history could begin with its id.
 #[test]
-fn a_stopped_nodes_log_counts_committed_or_not_and_removals_once_committed() {
-    let owner = Owner { term: Term(3), node: NodeId(1), boot: BootId(1) };
-    let reserve = |until| Command::Reserve { owner, until: Epoch(until) }.encode();
-    let change = |node| {
-        let steps = vec![MembershipStep::Remove(NodeId(node))];
-        MembershipChange { nonce: 1, steps }.encode()
-    };
+fn a_change_that_was_committed_and_refused_is_in_no_backup() {
+    let mut alone = state(TAKEN);
+    alone.members.retain(|node, _| *node == NodeId(1));
     let mut restored = Restored {
         hard_state: HardState { term: Term(3), vote: NodeId(0), commit: LogIndex(42) },
         record: Record {
             index: LogIndex(40),
             term: Term(2),
-            configuration: Configuration::default(),
+            configuration: of(&[1]),
+            data: alone.encode(),
+        },
+        entries: vec![
+            entry(41, EntryKind::Membership, vec![], removal(&[1])),
+            entry(42, EntryKind::Membership, vec![], removal(&[2])),
+        ],
+        positions: Positions::default(),
+    };
+    let got = backup_of_directory(&restored, around(TAKEN)).expect("a state");
+    assert_eq!((got.removed, got.index), (vec![NodeId(9)], LogIndex(42)));
+    assert_eq!(got.members, [member(1)]);
+    // A change of several, which is under way: they may be gone elsewhere.
+    restored.record.configuration = of(&[1, 2, 3]);
+    restored.record.data = state(TAKEN).encode();
+    restored.entries = vec![
+        entry(41, EntryKind::Membership, vec![], removal(&[2, 3])),
+        // Refused: it comes too early.
+        entry(42, EntryKind::Membership, vec![], removal(&[1])),
+    ];
+    let got = backup_of_directory(&restored, around(TAKEN)).expect("a state");
+    assert_eq!(got.removed, [NodeId(2), NodeId(3), NodeId(9)]);
+    assert_eq!(got.members, [member(1)]);
+}
+
+#[test]
+fn a_stopped_nodes_log_counts_committed_or_not_and_removals_once_committed() {
+    let owner = Owner { term: Term(3), node: NodeId(1), boot: BootId(1) };
+    let reserve = |until| Command::Reserve { owner, until: Epoch(until) }.encode();
+    let change = |node| removal(&[node]);
+    let mut restored = Restored {
+        hard_state: HardState { term: Term(3), vote: NodeId(0), commit: LogIndex(42) },
+        record: Record {
+            index: LogIndex(40),
+            term: Term(2),
+            configuration: of(&[1, 2, 3]),
             data: state(TAKEN).encode(),
         },
         entries: vec![
@@ -280,6 +325,7 @@ fn a_stopped_nodes_log_counts_committed_or_not_and_removals_once_committed() {
     let members: Vec<_> = got.members.iter().map(|member| member.node.0).collect();
     assert_eq!(members, [1, 3]);
     restored.entries.truncate(1);
+    restored.hard_state.commit = LogIndex(40);
     let got = backup_of_directory(&restored, around(TAKEN)).expect("a state");
     assert_eq!((got.ceiling, got.index), (Epoch(TAKEN), LogIndex(40)), "nothing is taken in twice");
 }
