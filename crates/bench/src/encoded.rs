@@ -2,8 +2,11 @@
 //! into `.hlog` files. Only histograms with the bounds of [`crate::latency`] come back, so that
 //! whatever was read adds up without loss.
 
+use std::io::Read as _;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use flate2::read::ZlibDecoder;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer};
 use serde::de::Error as _;
@@ -52,13 +55,44 @@ pub fn decode(text: &str) -> Result<Histogram<u64>, EncodedError> {
         return Err(malformed(&"it is longer than any of ours"));
     }
     let bytes = STANDARD.decode(text).map_err(|error| malformed(&error))?;
-    let read: Result<Histogram<u64>, _> = Deserializer::new().deserialize(&mut bytes.as_slice());
-    let histogram = read.map_err(|error| malformed(&error))?;
-    let (low, high, digits) = (histogram.low(), histogram.high(), histogram.sigfig());
-    if (low, high, digits) != (LATENCY_NS_MIN, LATENCY_NS_MAX, DIGITS) {
+    let Some((head, deflated)) = bytes.split_first_chunk::<8>() else {
+        return Err(malformed(&"it is cut"));
+    };
+    if head[..4] != COMPRESSED {
+        return Err(malformed(&"it begins otherwise"));
+    }
+    let mut plain = Vec::new();
+    let mut inflated = ZlibDecoder::new(deflated).take(PLAIN_LEN_MAX as u64 + 1);
+    inflated.read_to_end(&mut plain).map_err(|error| malformed(&error))?;
+    parse(&plain)
+}
+
+/// The histogram of its V2 encoding, neither compressed nor in base64.
+///
+/// # Errors
+/// It is none, or has other bounds.
+pub fn parse(plain: &[u8]) -> Result<Histogram<u64>, EncodedError> {
+    let malformed = |why: &dyn std::fmt::Display| EncodedError::Malformed(why.to_string());
+    // The library makes room for as many counts as the head says, whatever follows: so it is looked
+    // at first. The ratio at its end is looked at there.
+    let Some((head, counts)) = plain.split_first_chunk::<HEAD_LEN>() else {
+        return Err(malformed(&"it is cut"));
+    };
+    let number = |at: usize| u64::from_be_bytes(head[at..at + 8].try_into().expect("eight bytes"));
+    let half = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().expect("four bytes"));
+    if plain.len() > PLAIN_LEN_MAX || half(4) as usize != counts.len() {
+        return Err(malformed(&"its counts are not as long as it says"));
+    }
+    let (digits, low, high) = (half(12), number(16), number(24));
+    if (low, high, digits) != (LATENCY_NS_MIN, LATENCY_NS_MAX, u32::from(DIGITS)) {
+        let digits = u8::try_from(digits).unwrap_or(u8::MAX);
         return Err(EncodedError::OtherBounds { low, high, digits });
     }
-    Ok(histogram)
+    // As many empty buckets as the library cannot negate. No count is so large.
+    if counts.windows(9).any(|number| number == [0xff; 9]) {
+        return Err(malformed(&"it has a number that cannot be"));
+    }
+    Deserializer::new().deserialize(&mut &*plain).map_err(|error| malformed(&error))
 }
 
 /// A histogram of nanoseconds in a report: its percentiles for people and scripts, and all of it
@@ -109,6 +143,12 @@ impl<'de> Deserialize<'de> for Times {
 
 /// Longer than a histogram of ours with every bucket in use.
 const TEXT_LEN_MAX: usize = 1 << 20;
+/// The same before it is compressed: some 21,500 buckets of at most nine bytes.
+const PLAIN_LEN_MAX: usize = 1 << 19;
+/// What the compressed encoding begins with; its length follows.
+const COMPRESSED: [u8; 4] = [0x1c, 0x84, 0x93, 0x14];
+/// Kind, length of the counts, an offset, digits, bounds and a ratio.
+const HEAD_LEN: usize = 40;
 
 #[cfg(test)]
 mod tests {
@@ -157,6 +197,35 @@ mod tests {
         let other = Histogram::new_with_bounds(1, 1 << 20, 2).expect("bounds");
         let error = decode(&encode(&other)).expect_err("other bounds");
         assert_eq!(error, EncodedError::OtherBounds { low: 1, high: 1 << 20, digits: 2 });
+    }
+
+    #[test]
+    fn a_number_that_cannot_be_is_refused_before_anything_is_made_of_it() {
+        let mut plain = Vec::new();
+        hdrhistogram::serialization::V2Serializer::new()
+            .serialize(&samples(4), &mut plain)
+            .expect("memory");
+        assert_eq!(parse(&plain), Ok(samples(4)));
+        assert!(plain.len() < PLAIN_LEN_MAX / 4);
+        // Four gigabytes of counts.
+        let mut long = plain.clone();
+        long[4..8].fill(0xff);
+        // As many empty buckets as cannot be negated.
+        let mut empty = plain.clone();
+        empty[HEAD_LEN..HEAD_LEN + 9].fill(0xff);
+        for wrong in [&long[..], &empty, &plain[..plain.len() - 1], &plain[..HEAD_LEN - 1]] {
+            assert!(matches!(parse(wrong), Err(EncodedError::Malformed(_))));
+        }
+        // The same in a text, and a text that inflates to more than any histogram.
+        for wrong in [long, vec![0; 1 << 26]] {
+            let mut bytes = [&COMPRESSED[..], &[0; 4]].concat();
+            let level = flate2::Compression::best();
+            let mut writer = flate2::write::ZlibEncoder::new(&mut bytes, level);
+            std::io::Write::write_all(&mut writer, &wrong).expect("memory");
+            writer.finish().expect("memory");
+            let refused = decode(&STANDARD.encode(&bytes));
+            assert!(matches!(refused, Err(EncodedError::Malformed(_))), "{refused:?}");
+        }
     }
 
     #[test]

@@ -399,7 +399,8 @@ impl Run {
         if self.interval_ns == 0 || self.elapsed_ns == 0 {
             return wrong("a time of 0 that cannot be".to_owned());
         }
-        let answers: u64 = self.intervals.iter().map(|it| it.answers).sum();
+        let mut answers = self.intervals.iter().map(|it| it.answers);
+        let answers = answers.try_fold(0_u64, u64::checked_add).unwrap_or(u64::MAX);
         if answers != self.answers {
             return wrong(format!("{} answers, {answers} in its intervals", self.answers));
         }
@@ -412,7 +413,7 @@ impl Run {
                     "interval {number}: {answers} answers, {latencies} latencies"
                 ));
             }
-            if interval.start_ns != self.interval_ns * number as u64 {
+            if self.interval_ns.checked_mul(number as u64) != Some(interval.start_ns) {
                 return wrong(format!("interval {number} begins at {} ns", interval.start_ns));
             }
         }

@@ -154,10 +154,17 @@ fn runs_that_do_not_belong_together_are_not_merged() {
 
 #[test]
 fn a_report_that_contradicts_itself_is_refused() {
-    let good = drawn(&mut Rng::with_seed(3), 100.0);
+    let part = drawn(&mut Rng::with_seed(3), 100.0).latency_ns.0;
+    let good = constructed::run(&[part.clone(), part.clone(), part]);
     assert!(Run::parse(&good.to_json()).is_ok());
-    let change: [fn(&mut Run); 5] = [
+    let change: [fn(&mut Run); 7] = [
         |run| run.answers += 1,
+        // Neither sum nor product of these fits a number.
+        |run| run.intervals.iter_mut().for_each(|it| it.answers = u64::MAX),
+        |run| {
+            run.interval_ns = 1 << 63;
+            run.intervals[1].start_ns = 1 << 63;
+        },
         |run| run.kind = "floor".to_owned(),
         |run| run.intervals[0].answers -= 1,
         |run| run.intervals[0].start_ns = 1,
