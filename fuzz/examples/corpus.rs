@@ -5,7 +5,13 @@
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
+use epicepoch_bench::http3;
+use epicepoch_bench::{encoded, latency};
+use epicepoch_certs::expiry::not_after;
+use epicepoch_certs::rustls::pki_types::CertificateDer;
+use epicepoch_certs::{node_name, node_of};
 use epicepoch_core::publication::EpochRange;
 use epicepoch_core::state::{Command, FORMATS, MembershipChange, MembershipStep, Owner, State};
 use epicepoch_storage::Identity;
@@ -26,7 +32,11 @@ use epicepoch_wire::{
     StorePosition, Term, Timestamp, TimestampRange, WorkerId,
 };
 use fastrand::Rng;
+use hdrhistogram::serialization::{Serializer as _, V2Serializer};
 use serde_json::Value;
+
+#[path = "../../crates/bench/tests/constructed/mod.rs"]
+mod constructed;
 
 fn main() -> io::Result<()> {
     frames_and_payloads()?;
@@ -36,6 +46,9 @@ fn main() -> io::Result<()> {
     timestamps()?;
     texts()?;
     http2()?;
+    http3()?;
+    certificates()?;
+    reports()?;
     scripts()
 }
 
@@ -418,6 +431,121 @@ fn http2_requests() -> io::Result<()> {
     frame::put(&mut bytes, kind::DATA, 0, 17, b"x");
     frame::put(&mut bytes, kind::HEADERS, WHOLE, 17, b"\x80");
     put("http2_request", "malformed", &bytes)
+}
+
+/// Answers over HTTP/3: plain, and from who does not lead, in two parts between unknown frames; and what
+/// a server says beside them.
+fn http3() -> io::Result<()> {
+    let frame = |kind: u64, payload: &[u8]| {
+        let mut frame = Vec::new();
+        http3::number::put(&mut frame, kind);
+        http3::number::put(&mut frame, payload.len() as u64);
+        [frame, payload.to_vec()].concat()
+    };
+    let head = frame(http3::kind::HEADERS, &[0, 0, 0xd9]);
+    let plain = [head, frame(http3::kind::DATA, b"0123456789abcdef")].concat();
+    let section =
+        b"\0\0\x5f\x09\x03409\x27\x09epicepoch-leader\x03a:1\x27\x08epicepoch-error\x0aNOT_LEADER";
+    let refused = [
+        frame(0x21, b"unknown"),
+        frame(http3::kind::HEADERS, section),
+        frame(http3::kind::DATA, b"NOT_"),
+        frame(0x4021, b""),
+        frame(http3::kind::DATA, b"LEADER"),
+    ]
+    .concat();
+    let cut = |first: &[u8]| [((first.len() - 1) * 2) as u8];
+    put("http3_answer", "plain", &[&cut(&plain)[..], &plain, &plain].concat())?;
+    put("http3_answer", "refused", &[&cut(&plain)[..], &plain, &refused].concat())?;
+    put("http3_answer", "again", &[&cut(&refused)[..], &refused, &plain].concat())?;
+    let settings = frame(http3::kind::SETTINGS, &[6, 0x40, 0x64]);
+    let farewell = frame(http3::kind::GOAWAY, &[8]);
+    put("http3_answer", "control", &[&[5, 0], &settings[..], &farewell].concat())?;
+    put("http3_answer", "other", &[5, 0x40, 2, 7, 1, 8])
+}
+
+/// A value of ASN.1 in DER.
+fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let content = parts.concat();
+    let len = u8::try_from(content.len()).expect("short");
+    let head = if len < 0x80 { vec![tag, len] } else { vec![tag, 0x81, len] };
+    [head, content].concat()
+}
+
+/// A certificate of a node that nobody has signed, with a time of either form, and one without what the
+/// first version did not have.
+fn certificates() -> io::Result<()> {
+    const SEQUENCE: u8 = 0x30;
+    const OCTETS: u8 = 4;
+    const OBJECT: u8 = 6;
+    const BITS: u8 = 3;
+    let ecdsa = der(SEQUENCE, &[&der(OBJECT, &[&[0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2]])]);
+    let p256 = [
+        der(OBJECT, &[&[0x2a, 0x86, 0x48, 0xce, 0x3d, 2, 1]]),
+        der(OBJECT, &[&[0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 7]]),
+    ]
+    .concat();
+    let key = der(SEQUENCE, &[&der(SEQUENCE, &[&p256]), &der(BITS, &[&[0, 4], &[7; 64]])]);
+    let name = node_name("fuzz", NodeId(3));
+    let names = der(OCTETS, &[&der(SEQUENCE, &[&der(0x82, &[name.as_bytes()])])]);
+    let extension = der(SEQUENCE, &[&der(OBJECT, &[&[0x55, 0x1d, 0x11]]), &names]);
+    let extensions = der(0xa3, &[&der(SEQUENCE, &[&extension])]);
+    let nobody = der(SEQUENCE, &[]);
+    let from = der(0x17, &[b"260101000000Z"]);
+    for (file, until, is_of_a_node) in [
+        ("node", der(0x17, &[b"491231235959Z"]), true),
+        ("long", der(0x18, &[b"20991231235959Z"]), true),
+        ("first-version", der(0x17, &[b"500101000000Z"]), false),
+    ] {
+        let validity = der(SEQUENCE, &[&from, &until]);
+        let number = der(2, &[&[1]]);
+        let version = der(0xa0, &[&der(2, &[&[2]])]);
+        let mut fields = vec![&number, &ecdsa, &nobody, &validity, &nobody, &key];
+        if is_of_a_node {
+            fields.insert(0, &version);
+            fields.push(&extensions);
+        }
+        let body = long_sequence(&fields.into_iter().flatten().copied().collect::<Vec<u8>>());
+        let certificate = long_sequence(&[body, ecdsa.clone(), der(BITS, &[&[0, 1]])].concat());
+        assert!(not_after(&certificate).is_some(), "it has an expiry");
+        let node = node_of(&CertificateDer::from(&certificate[..]), "fuzz");
+        assert_eq!(node, is_of_a_node.then_some(NodeId(3)));
+        put("certificate", file, &certificate)?;
+    }
+    Ok(())
+}
+
+/// A sequence whose length has two bytes, if it needs them.
+fn long_sequence(content: &[u8]) -> Vec<u8> {
+    if content.len() < 0x100 {
+        return der(0x30, &[content]);
+    }
+    let [high, low] = (content.len() as u16).to_be_bytes();
+    [&[0x30, 0x82, high, low], content].concat()
+}
+
+/// Histograms and reports of few samples, so that they are short.
+fn reports() -> io::Result<()> {
+    let histograms = [vec![], vec![150_000], vec![90, 150_000, 150_001, 7_000_000, 70_000_000_000]];
+    let histograms = histograms.map(|samples: Vec<u64>| {
+        let mut histogram = latency::histogram();
+        for nanos in samples {
+            latency::record(&mut histogram, Duration::from_nanos(nanos));
+        }
+        histogram
+    });
+    for (name, histogram) in ["nothing", "one", "some"].into_iter().zip(&histograms) {
+        let mut plain = vec![0];
+        V2Serializer::new().serialize(histogram, &mut plain).expect("memory");
+        put("report", &format!("histogram-{name}"), &plain)?;
+        let text = encoded::encode(histogram);
+        put("report", &format!("text-{name}"), &[&[1], text.as_bytes()].concat())?;
+    }
+    for len in [1, 3] {
+        let run = constructed::run(&histograms[..len]).to_json();
+        put("report", &format!("run-{len}"), &[&[2], run.as_bytes()].concat())?;
+    }
+    Ok(())
 }
 
 /// Random events to begin with: the engine finds out which of them lead somewhere.

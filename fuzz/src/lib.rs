@@ -3,7 +3,9 @@
 //! opens a socket, and nothing that ships depends on it.
 //!
 //! - `wire`: frames, payloads, Raft messages, the native protocol, records, timestamps.
-//! - `text`: queries, requests, settings and other files, members, HTTP answers, promises.
+//! - `text`: queries, requests, settings and other files, members, HTTP answers, certificates,
+//!   promises.
+//! - `report`: reports of measurements.
 //! - `storage`: a database file with any damage.
 //! - `replica`: one replica, fed with messages, ticks, crashes.
 //! - `script`: bytes as a script of events; [`epicepoch_sim::script`] runs a cluster of it.
@@ -30,6 +32,7 @@ mod sources;
 mod cluster;
 mod planted;
 mod replica;
+mod report;
 mod script;
 mod storage;
 mod text;
@@ -48,7 +51,7 @@ pub struct Target {
 }
 
 /// Every target that must hold. `planted` is not among them: it must not.
-pub const TARGETS: [Target; 20] = [
+pub const TARGETS: [Target; 23] = [
     Target { name: "frame", run: targets::frame },
     Target { name: "payload", run: targets::payload },
     Target { name: "raft_message", run: targets::raft_message },
@@ -65,6 +68,9 @@ pub const TARGETS: [Target; 20] = [
     Target { name: "members", run: targets::members },
     Target { name: "http_answer", run: targets::http_answer },
     Target { name: "http2_answer", run: targets::http2_answer },
+    Target { name: "http3_answer", run: targets::http3_answer },
+    Target { name: "certificate", run: targets::certificate },
+    Target { name: "report", run: targets::report },
     Target { name: "slo", run: targets::slo },
     Target { name: "storage", run: targets::storage },
     Target { name: "replica", run: targets::replica },
@@ -112,6 +118,12 @@ pub mod targets {
         text::http_answer;
         /// Answers over HTTP/2, as the load generator reads them.
         text::http2_answer;
+        /// Answers over HTTP/3, as the load generator reads them.
+        text::http3_answer;
+        /// Certificates.
+        text::certificate;
+        /// Reports of measurements, and their histograms.
+        report::report;
         /// Promises about measurements.
         text::slo;
         /// Damaged database files.

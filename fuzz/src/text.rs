@@ -1,13 +1,21 @@
-//! What people and other programs write: queries, settings, JSON, answers, promises. Whatever it
-//! is, it is understood or refused with a word, and what is understood is within its bounds.
+//! What people and other programs write: queries, settings, JSON, answers, certificates, promises.
+//! Whatever it is, it is understood or refused with a word, and what is understood is within its bounds.
 
 use std::collections::VecDeque;
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 use epicepoch_bench::http1::{BODY_LEN_MAX, parse_response};
 use epicepoch_bench::http2::session::STREAM_WINDOW;
 use epicepoch_bench::http2::{Event, Request, Session, SessionError};
+use epicepoch_bench::http3::answer::{AnswerError, Answers};
+use epicepoch_bench::http3::control::{Beside, KEPT_LEN_MAX};
+use epicepoch_bench::http3::number;
+use epicepoch_bench::http3::qpack::Head;
 use epicepoch_bench::slo::Slo;
+use epicepoch_certs::expiry::not_after;
+use epicepoch_certs::rustls::pki_types::CertificateDer;
+use epicepoch_certs::{is_named, node_name, node_of};
 use epicepoch_client::Members;
 use epicepoch_server::config::MAX_N;
 use epicepoch_server::http::frames::FrameMeter;
@@ -336,6 +344,79 @@ fn http2_events(depth: usize, bytes: &[u8], part: usize) -> Http2Events {
     }
     (seen, out, None)
 }
+
+/// What a server sends over HTTP/3, as the load generator reads it. The first byte says whether these
+/// are streams of requests or one of the server's own, and where the bytes are cut: into the streams of
+/// two answers, of which the earlier changes nothing about the later; or into parts.
+pub(crate) fn http3_answer(data: &[u8]) {
+    let Some((first, bytes)) = data.split_first() else { return };
+    let part = usize::from(first / 2) + 1;
+    if first % 2 == 1 {
+        let goes_away = |part| {
+            let mut beside = Beside::default();
+            bytes.chunks(part).fold(false, |goes, part| goes | beside.receive(part))
+        };
+        let is_kept = bytes.len() <= KEPT_LEN_MAX;
+        assert!(!is_kept || goes_away(part) == goes_away(bytes.len().max(1)), "cut or whole");
+        return;
+    }
+    let (earlier, later) = bytes.split_at(part.min(bytes.len()));
+    let alone = http3_read(&mut Answers::default(), later);
+    let mut answers = Answers::default();
+    for stream in [earlier, later, later] {
+        let read = http3_read(&mut answers, stream);
+        assert!(stream != later || read == alone, "what came before changes nothing");
+        if let Ok((head, body)) = &read {
+            assert!(head.status >= 200 && body.len() <= stream.len(), "a final status, no more");
+        }
+    }
+    // The same frames with the shortest numbers.
+    let (mut rest, mut short) = (later, Vec::new());
+    while let Some((kind, payload, behind)) = http3_frame(rest) {
+        number::put(&mut short, kind);
+        number::put(&mut short, payload.len() as u64);
+        short.extend_from_slice(payload);
+        rest = behind;
+    }
+    if rest.is_empty() {
+        assert!(short.len() <= later.len(), "the shortest");
+        assert_eq!(http3_read(&mut Answers::default(), &short), alone);
+    } else {
+        assert!(alone.is_err(), "cut off in a frame");
+    }
+}
+
+/// The type of the first frame, its payload, and what follows.
+fn http3_frame(mut stream: &[u8]) -> Option<(u64, &[u8], &[u8])> {
+    let kind = number::take(&mut stream)?;
+    let len = usize::try_from(number::take(&mut stream)?).ok()?;
+    let (payload, behind) = stream.split_at_checked(len)?;
+    Some((kind, payload, behind))
+}
+
+fn http3_read(answers: &mut Answers, stream: &[u8]) -> Result<(Head, Vec<u8>), AnswerError> {
+    answers.read(stream).map(|answer| (answer.head.clone(), answer.body.into_owned()))
+}
+
+/// A certificate: until when it holds, which is read from files, and of which node it is, which is read
+/// from whoever connects.
+pub(crate) fn certificate(data: &[u8]) {
+    let certificate = CertificateDer::from(data);
+    if let Some(node) = node_of(&certificate, CLUSTER) {
+        assert!(is_named(&certificate, &node_name(CLUSTER, node)), "by its one name");
+    }
+    let Some(at) = not_after(data) else { return };
+    let distance = at.duration_since(UNIX_EPOCH).unwrap_or_else(|before| before.duration());
+    assert!(distance.as_secs() < TEN_THOUSAND_YEARS_S, "four digits of a year");
+    for cut in [data.len() - 1, data.len() / 2, 0] {
+        assert_eq!(not_after(&data[..cut]), None, "cut at {cut}");
+    }
+    assert_eq!(not_after(&[data, b"x"].concat()), None, "it ends where it says");
+}
+
+/// The cluster of the certificates in the corpus.
+const CLUSTER: &str = "fuzz";
+const TEN_THOUSAND_YEARS_S: u64 = 10_000 * 366 * 86_400;
 
 /// Promises about a measurement.
 pub(crate) fn slo(data: &[u8]) {

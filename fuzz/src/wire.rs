@@ -39,7 +39,14 @@ pub(crate) fn frame(data: &[u8]) {
 pub(crate) fn payload(data: &[u8]) {
     let Some((kind, data)) = data.split_first() else { return };
     match kind % 8 {
-        0 => round_trip(data, Hello::decode, Hello::encode),
+        0 => {
+            // A later version's has more fields, and longer ones.
+            if let Ok(hello) = Hello::decode(data) {
+                let mut again = Vec::new();
+                hello.encode(&mut again);
+                assert_eq!(Hello::decode(&again), Ok(hello), "a hello comes back");
+            }
+        }
         1 => round_trip(data, Refusal::decode, Refusal::encode),
         2 => round_trip(data, Confirm::decode, Confirm::encode),
         3 => round_trip(data, ConfirmReply::decode, ConfirmReply::encode),
@@ -152,7 +159,7 @@ fn round_trip<T: Debug + PartialEq>(
     let Ok(value) = decode(data) else { return };
     let mut again = Vec::new();
     encode(&value, &mut again);
-    assert_eq!(decode(&again).as_ref(), Ok(&value), "it comes back");
+    assert_eq!(again, data, "one spelling of {value:?}");
 }
 
 fn whole<'a, T>(

@@ -8,7 +8,8 @@ use yasna::{ASN1Error, ASN1ErrorKind, ASN1Result, BERReaderSeq, Tag};
 
 /// Until when a certificate holds, by its `notAfter` (RFC 5280, section 4.1.2.5), with all that is
 /// before it. `None` if it is no certificate.
-pub(crate) fn not_after(der: &[u8]) -> Option<SystemTime> {
+#[must_use]
+pub fn not_after(der: &[u8]) -> Option<SystemTime> {
     let seconds = yasna::parse_der(der, |certificate| {
         certificate.read_sequence(|certificate| {
             let seconds = certificate.next().read_sequence(read_to_be_signed)?;

@@ -8,6 +8,7 @@
 //! - [`live`]: a pair that is replaced while connections go on.
 //! - [`roots`]: whom to trust, replaced in the same way.
 //! - [`name`]: the name in a node's certificate, which says its cluster and its id.
+//! - [`expiry`]: until when a certificate holds.
 //! - [`authority`]: a small certificate authority for a cluster and its clients.
 //! - [`config`]: rustls with the versions, suites and limits that this project uses.
 //!
@@ -16,7 +17,7 @@
 
 pub mod authority;
 pub mod config;
-mod expiry;
+pub mod expiry;
 pub mod file;
 pub mod live;
 pub mod name;

@@ -5,7 +5,7 @@ use super::answer::frame;
 use super::{kind, number};
 
 /// Bytes of a stream that are kept until a frame is whole; more is passed over.
-const KEPT_LEN_MAX: usize = 16 << 10;
+pub const KEPT_LEN_MAX: usize = 16 << 10;
 
 /// One stream of the server's own.
 #[derive(Debug, Default)]
