@@ -146,7 +146,7 @@ impl History {
 
     /// `me` acts as leader of a term. (To believe it, as a single voter may before its term is
     /// durable, is not to act.)
-    pub(super) fn check_one_leader(&mut self, term: Term, me: (NodeId, BootId)) {
+    fn check_one_leader(&mut self, term: Term, me: (NodeId, BootId)) {
         let leader = *self.leaders.entry(term).or_insert(me);
         if leader != me {
             self.violate(Invariant::OneLeader, || {
