@@ -2,10 +2,11 @@
 //! its peers' links and clocks. Planted bugs of disks and publications sit here.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use epicepoch_core::clock::{ClockStatus, clocks_of};
 use epicepoch_core::durable::Write;
-use epicepoch_core::publication::{Published, Role};
+use epicepoch_core::publication::{Grant, Published, Role};
 use epicepoch_core::replica::{Fatal, HandOver, MessageError, Report};
 use epicepoch_core::state::{Command, FORMATS, Outcome};
 use epicepoch_wire::gossip::{Ping, Pong};
@@ -275,21 +276,17 @@ impl World {
     /// run is of that kind. The next call of the replica comes after all of them.
     pub(crate) fn pump(&mut self, id: NodeId) {
         self.take_applied(id);
-        if self.plant().is_some_and(Plant::is_in_publication) {
-            self.publish_planted(id);
-            return self.release(id);
-        }
+        let published = self.take_published(id);
         let is_apart = self.weather.step_ns > 0;
         let plant = self.plant();
         let running = self.node(id).running_mut();
         let promise = running.shared.promise.load();
         let is_raised = promise > running.seen.promise.load();
-        let is_published = running.replica.take_published();
         if is_raised {
             running.shares.push_back(Share::Raise(promise));
         }
-        if is_published {
-            running.shares.push_back(Share::Publish(running.shared.published()));
+        if let Some(published) = published {
+            running.shares.push_back(Share::Publish(published));
         }
         if plant == Some(Plant::PublishedFirst) && running.shares.len() > 1 {
             running.shares.swap(0, 1);
@@ -446,29 +443,27 @@ impl World {
         }
     }
 
-    /// Publishes to the workers what a planted bug makes of what the replica has published.
-    fn publish_planted(&mut self, id: NodeId) {
-        let plant = self.plant();
-        let running = self.nodes[id.0 as usize - 1].running_mut();
-        let is_look = running.ticks.is_multiple_of(LOOK_TICKS);
-        let (fresh, kept) = (running.shared.published(), running.seen.published());
-        running.replica.take_published();
-        running.seen.promise.raise(running.shared.promise.load());
-        let mut planted = Published::clone(&fresh);
-        let is_handed_over = fresh.leader.is_some_and(|leader| leader != id);
-        let is_coalesced = fresh.role == Role::Leader && !is_look;
-        match plant {
-            Some(Plant::RevokedLate) => planted.grant = fresh.grant.or(kept.grant),
-            Some(Plant::TransferKeepsGrant) if is_handed_over => {
-                planted.grant = fresh.grant.or(kept.grant);
-            }
-            Some(Plant::CoalescedPublication) if is_coalesced => {
-                let is_other =
-                    fresh.grant.map(|grant| grant.term) != kept.grant.map(|grant| grant.term);
-                planted.grant = if is_other { kept.grant.or(fresh.grant) } else { fresh.grant };
-            }
-            _ => {}
+    /// What a replica has published, if that is new, for the workers; or what a planted bug makes of it.
+    fn take_published(&mut self, id: NodeId) -> Option<Arc<Published>> {
+        let plant = self.plant().filter(|plant| plant.is_in_publication());
+        let running = self.node(id).running_mut();
+        let is_fresh = running.replica.take_published();
+        let Some(plant) = plant else { return is_fresh.then(|| running.shared.published()) };
+        let (fresh, seen) = (running.shared.published(), running.seen.published());
+        if fresh.grant.is_some() {
+            running.hands_over = running.replica.is_handing_over();
         }
-        running.seen.publish(planted.into());
+        let is_kept = match plant {
+            Plant::RevokedLate => fresh.grant.is_none(),
+            Plant::TransferKeepsGrant => fresh.grant.is_none() && running.hands_over,
+            Plant::CoalescedPublication => {
+                let term = |grant: Option<Grant>| grant.map(|grant| grant.term);
+                !running.ticks.is_multiple_of(LOOK_TICKS) && term(fresh.grant) != term(seen.grant)
+            }
+            _ => false,
+        };
+        let grant = if is_kept { seen.grant.or(fresh.grant) } else { fresh.grant };
+        let is_new = is_fresh || grant != seen.grant;
+        is_new.then(|| Arc::new(Published { grant, ..Published::clone(&fresh) }))
     }
 }

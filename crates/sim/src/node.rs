@@ -132,6 +132,8 @@ pub(crate) struct Running {
     /// What voters with a planted bug answer from: the Promise as a worker loaded it some time ago,
     /// and that of the start.
     pub(crate) stale: (Term, Term),
+    /// Whether leadership was being handed over when there was last a grant; a planted bug asks.
+    pub(crate) hands_over: bool,
 }
 
 /// The part of a process that a pause or a link is about.
@@ -239,6 +241,7 @@ impl Node {
             ticked_ns: 0,
             trusted_ns: 0,
             stale: (Term(0), shared.promise.load()),
+            hands_over: false,
             replica,
             shared,
             seen: workers_see,

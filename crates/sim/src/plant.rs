@@ -85,9 +85,10 @@ plants! {
     PublishedFirst "published-first",
     /// The grant is not revoked when leadership ends, only replaced. Harmless.
     RevokedLate "revoked-late",
-    /// The grant is not revoked when leadership is handed over. Harmless.
+    /// The grant is not revoked when leadership ends because it was handed over. Harmless.
     TransferKeepsGrant "transfer-keeps-grant",
-    /// Leader, follower, leader between two looks changes no publication. Harmless.
+    /// Leadership is looked at now and then: leader, follower, leader between two looks changes no
+    /// published grant. Harmless.
     CoalescedPublication "coalesced-publication",
 }
 
