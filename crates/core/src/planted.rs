@@ -1,8 +1,8 @@
 //! Bugs inside the core, on purpose: each breaks one rule that the safety argument needs, and the
 //! checkers of the simulator must find it. One is selected per thread, at run time; while a bug is
-//! selected, here or around the core, the core's own asserts are silent, so that it is the checkers
-//! that are proved. A release build has none of it: there [`is`] is a constant, and what it guards
-//! is not compiled.
+//! selected, here or around the core, the core's asserts of S1 to S16 (`safety_assert`) are silent,
+//! so that it is the checkers that are proved. A release build has none of it: there [`is`] is a
+//! constant, and what it guards is not compiled.
 
 use epicepoch_wire::Epoch;
 
