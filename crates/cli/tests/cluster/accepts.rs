@@ -55,9 +55,10 @@ fn hand_over_once() -> Result<(), Disturbed> {
     let stayed = has_held_for(Duration::from_secs(3), || {
         others.iter().any(|other| cluster.nodes[*other].is_leader())
     });
+    let asked = cluster.nodes.iter().map(offers).sum();
     let (offers, moves) = (offers(&cluster.nodes[leader]), leaderships(&cluster) - before);
     let what = format!("one offer, one handover, it stays: {offers}, {moves}, {stayed}");
-    let told = campaigns.judge(&cluster, 1, (offers, moves, stayed) == (1, 1, true), &what);
+    let told = campaigns.judge(&cluster, asked, (offers, moves, stayed) == (1, 1, true), &what);
     cluster.nodes[leader].break_with(Faults::NONE);
     cluster.wait_until_ready();
     cluster.assert_well();
