@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::{client, leading};
+use crate::{leading, patient};
 
 /// Counts the client's spans by name, and those that ended.
 #[derive(Clone, Default)]
@@ -46,7 +46,7 @@ fn a_connection_and_a_request_have_a_span_and_a_call_has_none() {
     let requests = tracing::subscriber::with_default(counts.clone(), || {
         runtime.block_on(async {
             let (_, node) = leading().await;
-            let client = client(&[&node]);
+            let client = patient(&[&node]);
             client.timestamp().await.unwrap();
             let calls: Vec<_> = (0..200)
                 .map(|_| {
