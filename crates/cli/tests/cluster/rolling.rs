@@ -7,13 +7,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::clients::Calling;
+use crate::members::list;
 use crate::support::node::{binary, old_program};
 use crate::support::{
-    Campaigns, Cluster, Disturbed, Node, PATIENCE, Watch, undisturbed, wait_until,
+    Campaigns, Cluster, Disturbed, Node, PATIENCE, Watch, let_pass, undisturbed, wait_until,
 };
 
 /// What three restarts may take on a machine under load.
 const ROLLING_MAX: Duration = Duration::from_mins(2);
+/// How long a node is still not heard when the command begins; it asks for two seconds.
+const MOMENT: Duration = Duration::from_millis(500);
 /// Says which node is to be restarted, and ends when that was done. As on another machine, whoever
 /// looks after the process does it, which here is this test.
 const RESTART: &str = "echo $EPICEPOCH_NODE_ID > wanted.new && mv wanted.new wanted && while test -e wanted; do \
@@ -137,5 +140,22 @@ fn a_rolling_restart_stops_at_the_first_trouble_and_says_where() {
     let index = cluster.nodes.iter().position(|node| node.id == others[0]).expect("a member");
     cluster.nodes[index].start();
     wait_until("it is back", PATIENCE, || cluster.nodes.iter().all(Node::is_ready));
+    cluster.assert_well();
+    // A moment in which one is not heard is no trouble.
+    let missed = cluster.others(cluster.wait_for_leader())[1];
+    cluster.nodes[missed].pause();
+    wait_until("it is missed", PATIENCE, || {
+        let listed = list(&cluster);
+        let members = listed["members"].as_array().expect("members");
+        members.iter().any(|member| member["heard"] == false)
+    });
+    let mut command = cluster.operator(&["rolling", "--dry-run"]);
+    let looking = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let looking = looking.expect("the binary can be started");
+    let_pass(MOMENT);
+    cluster.nodes[missed].resume();
+    let output = looking.wait_with_output().expect("it ends");
+    let (said, error) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success() && said.contains("all is well"), "{said}{error}");
     cluster.assert_well();
 }
