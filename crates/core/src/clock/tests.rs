@@ -163,6 +163,32 @@ fn a_single_voter_does_not_follow_a_jump_but_follows_discipline() {
     assert_eq!(clock.trusted_ns(3 * S), START + 3 * S + BOUND / 2);
 }
 
+/// Each step is within the bound of what was believed before, and all of them are far beyond it: nobody
+/// could tell, and a clock that was wrong at the start has to become right.
+#[test]
+fn a_single_voter_follows_its_clock_as_far_as_it_is_disciplined() {
+    let mut clock = TrustedClock::new(BOUND, healthy(0));
+    for step in 1..=10 {
+        let (now, wall) = (step * S, START + step * (S + BOUND / 2));
+        assert_eq!(clock.observe(at(now, wall), 1, START), ClockStatus::Followed, "{step}");
+        assert_eq!(clock.trusted_ns(now), wall);
+    }
+}
+
+/// Two of three, this node's among them.
+#[test]
+fn a_clock_is_proved_by_a_majority_and_stays_so_when_nobody_is_heard_any_more() {
+    let mut clock = TrustedClock::new(BOUND, healthy(0));
+    clock.observe(healthy(S / 2), 3, START);
+    assert!(!clock.is_proved());
+    sample(&mut clock, 2, S, START + S);
+    clock.observe(healthy(S), 3, START);
+    assert!(clock.is_proved());
+    let late = 2 * S + TrustedClock::SAMPLE_AGE_MAX_NS;
+    clock.observe(healthy(late), 3, START);
+    assert!(clock.is_proved());
+}
+
 #[test]
 fn at_a_restart_the_earlier_of_two_clocks_is_believed_until_a_third_is_known() {
     let mut clock = TrustedClock::new(BOUND, at(0, START + HOUR));
@@ -423,4 +449,16 @@ fn a_clock_of_a_node_that_is_no_voter_proves_nothing() {
     sample(&mut clock, 1, 2 * S, START + 2 * S);
     assert_eq!(clock.observe(ahead(2 * S), 2, START), ClockStatus::Jumped);
     assert_eq!(clock.trusted_ns(2 * S), START + 2 * S);
+}
+
+/// It is a fourth clock beside those of three voters: with one of them that is as wrong it is only half.
+#[test]
+fn a_node_that_is_no_voter_and_one_voter_of_three_are_no_majority() {
+    let clocks = |me| clocks_of([1, 2, 3].map(NodeId).into_iter(), NodeId(me));
+    assert_eq!((clocks(3), clocks(4)), (3, 4));
+    let ahead = |t: u64| at(t, START + t + HOUR);
+    let mut clock = TrustedClock::new(BOUND, ahead(0));
+    sample(&mut clock, 2, S, START + S + HOUR);
+    clock.observe(ahead(S), clocks(4), START);
+    assert!(!clock.is_proved() && !clock.is_compared(clocks(4)));
 }

@@ -3,7 +3,8 @@
 
 use epicepoch_core::replica::{HandOver, Report};
 use epicepoch_wire::NodeId;
-use epicepoch_wire::raft_message::MessageKind;
+use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
+use epicepoch_wire::standing::{Standing, Zone, preference_of};
 
 use crate::support::bench::{Bench, message};
 use crate::support::world::START_NS;
@@ -93,6 +94,48 @@ fn nobody_is_offered_leadership_who_could_not_lead() {
         bench.persist();
     }
     assert!(bench.is_leader());
+}
+
+/// A voter says whether it could lead.
+fn say(bench: &mut Bench, node: u64, is_fit: bool) {
+    let zone = Zone::new("a").expect("a name");
+    let context = Standing { is_fit, preference: preference_of(&[]), zone }.encode();
+    let answer = message(MessageKind::HeartbeatResponse, bench.status().term.0);
+    bench.take(node, &RaftMessage { context, ..answer }).expect("an answer is taken");
+}
+
+/// It counts for an election timeout: one that is heard and says nothing more may have become fit.
+#[test]
+fn who_says_that_it_could_not_lead_is_offered_nothing_as_long_as_it_says_so() {
+    let mut bench = led();
+    for _ in 0..2 * CUT_OFF_TICKS {
+        say(&mut bench, 2, false);
+        say(&mut bench, 3, false);
+        assert_eq!(offers(&mut bench, 1, true), []);
+    }
+    say(&mut bench, 2, false);
+    say(&mut bench, 3, true);
+    assert_eq!(offers(&mut bench, 1, true), [(1, 3)]);
+    let mut bench = led();
+    say(&mut bench, 2, false);
+    say(&mut bench, 3, false);
+    assert_eq!(offers(&mut bench, CUT_OFF_TICKS, true), [(CUT_OFF_TICKS, 2)]);
+}
+
+/// A leader that waits for other clocks has nothing for a client to miss.
+#[test]
+fn the_time_in_which_clients_are_cut_off_begins_when_a_leader_serves() {
+    let mut bench = Bench::new(&[1, 2, 3]);
+    bench.replica.handle_compared(false);
+    bench.replica.handle_sound_clocks(vec![NodeId(2), NodeId(3)]);
+    bench.elect(&[2, 3]);
+    bench.ack_all(2);
+    let waited = (0..10 * CUT_OFF_TICKS).position(|_| {
+        assert_eq!(offers(&mut bench, 1, true), []);
+        bench.shared.published().grant.is_some()
+    });
+    assert!(waited.is_some_and(|ticks| ticks >= CUT_OFF_TICKS), "{waited:?}");
+    assert_eq!(offers(&mut bench, 2 * CUT_OFF_TICKS, true), [(CUT_OFF_TICKS, 2)]);
 }
 
 /// Who offers it may do so because of its own clients.

@@ -3,15 +3,16 @@
 
 use std::sync::Arc;
 
+use epicepoch_core::placement::Placement;
 use epicepoch_core::replica::{HandOver, ReplicaConfig, Report, SettingsError};
 use epicepoch_core::state::{Command, FORMAT_OF_SETTINGS, FORMATS, Outcome, State};
 use epicepoch_wire::hello::Formats;
-use epicepoch_wire::raft_message::LogEntry;
+use epicepoch_wire::raft_message::{LogEntry, MessageKind, RaftMessage};
 use epicepoch_wire::settings::{ClusterSettings, SettingName};
-use epicepoch_wire::standing::Zone;
+use epicepoch_wire::standing::{Standing, Zone, preference_of};
 use epicepoch_wire::{LogIndex, NodeId, Term};
 
-use crate::support::bench::{Bench, genesis};
+use crate::support::bench::{Bench, genesis, message};
 use crate::support::disk::Disk;
 use crate::support::{ELECTION_TICKS, TICK_NS};
 
@@ -274,4 +275,31 @@ fn settings_outlive_a_restart_and_come_with_the_state() {
     assert_eq!(restarted.replica.settings(), Some(&told(5_000)));
     let published = restarted.shared.published();
     assert_eq!(published.settings.as_deref(), Some(&told(5_000)));
+}
+
+/// Whether node 2, which would have leaders in these zones, agrees with the leader.
+fn agrees(bench: &mut Bench, leaders: &[Zone]) -> bool {
+    let said = Standing { is_fit: true, preference: preference_of(leaders), zone: zone("a") };
+    let answer = message(MessageKind::HeartbeatResponse, bench.status().term.0);
+    let answer = RaftMessage { context: said.encode(), ..answer };
+    bench.take(2, &answer).expect("an answer is taken");
+    let placed = bench.replica.placed();
+    placed.iter().find(|it| it.node == NodeId(2)).expect("a member").agrees
+}
+
+/// What a node was told counts only while there are no settings.
+#[test]
+fn leaders_are_wanted_where_the_settings_say_and_not_where_a_node_was_told() {
+    let told_b = || Placement { zone: Some(zone("c")), leaders: vec![zone("b")] };
+    let mut bench = led(FORMAT_OF_SETTINGS - 1);
+    bench.replica.place(told_b());
+    assert!(agrees(&mut bench, &[zone("b")]));
+    let mut bench = led(FORMAT_OF_SETTINGS);
+    bench.replica.place(told_b());
+    assert!(agrees(&mut bench, &[]) && !agrees(&mut bench, &[zone("b")]));
+    let settings = ClusterSettings { leader_zones: vec![zone("a")], ..told(2_000) };
+    assert_eq!(change(&mut bench, 7, &settings), Ok(()));
+    assert!(!agrees(&mut bench, &[zone("a")]), "nobody has acknowledged it");
+    bench.ack_all(2);
+    assert!(agrees(&mut bench, &[zone("a")]) && !agrees(&mut bench, &[]));
 }
