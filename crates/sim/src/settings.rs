@@ -181,7 +181,8 @@ impl World {
         self.count("settings refused: unknown zone");
         self.note(|| format!("{leader} refuses: {error}"));
         let published = self.at(leader).running().shared.published();
-        let voters = published.voters.iter().map(|(voter, _)| voter);
+        // Who is on its way out of a joint configuration is no voter to come.
+        let voters = published.voters.incoming().map(|(voter, _)| voter);
         let zones: Vec<Zone> =
             voters.filter_map(|voter| self.placement(voter).and_then(|it| it.zone)).collect();
         let SettingsError::UnknownZones { unknown, .. } = error else { return };
