@@ -283,9 +283,12 @@ fn a_change_that_was_committed_and_refused_is_in_no_backup() {
     let got = backup_of_directory(&restored, around(TAKEN)).expect("a state");
     assert_eq!((got.removed, got.index), (vec![NodeId(9)], LogIndex(42)));
     assert_eq!(got.members, [member(1)]);
-    // A change of several, which is under way: they may be gone elsewhere.
-    restored.record.configuration = of(&[1, 2, 3]);
-    restored.record.data = state(TAKEN).encode();
+    // A change of several, which is under way: they may be gone elsewhere, and a learner is not.
+    let mut with_learner = state(TAKEN);
+    with_learner.members.insert(NodeId(4), member(4));
+    let learners = vec![NodeId(4)];
+    restored.record.configuration = Configuration { learners, ..of(&[1, 2, 3]) };
+    restored.record.data = with_learner.encode();
     restored.entries = vec![
         entry(41, EntryKind::Membership, vec![], removal(&[2, 3])),
         // Refused: it comes too early.
@@ -293,7 +296,7 @@ fn a_change_that_was_committed_and_refused_is_in_no_backup() {
     ];
     let got = backup_of_directory(&restored, around(TAKEN)).expect("a state");
     assert_eq!(got.removed, [NodeId(2), NodeId(3), NodeId(9)]);
-    assert_eq!(got.members, [member(1)]);
+    assert_eq!(got.members, [member(1), member(4)]);
 }
 
 #[test]
@@ -316,11 +319,13 @@ fn a_stopped_nodes_log_counts_committed_or_not_and_removals_once_committed() {
             entry(42, EntryKind::Membership, vec![], change(2)),
             entry(43, EntryKind::Normal, reserve(TAKEN + 2 * S), vec![]),
             entry(44, EntryKind::Membership, vec![], change(3)),
+            // With which a leader begins its term.
+            entry(45, EntryKind::Normal, vec![], vec![]),
         ],
         positions: Positions::default(),
     };
     let got = backup_of_directory(&restored, around(TAKEN)).expect("a state");
-    assert_eq!((got.ceiling, got.index), (Epoch(TAKEN + 2 * S), LogIndex(44)));
+    assert_eq!((got.ceiling, got.index), (Epoch(TAKEN + 2 * S), LogIndex(45)));
     assert_eq!(got.removed, [NodeId(2), NodeId(9)]);
     let members: Vec<_> = got.members.iter().map(|member| member.node.0).collect();
     assert_eq!(members, [1, 3]);
