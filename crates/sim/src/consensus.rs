@@ -232,7 +232,30 @@ impl World {
         self.schedule_world(after_ns, Event::End { end: End::SetBack(node) });
     }
 
+    /// Whether what `from` has sent in this run comes to a node whose disk is set back. Here what is on its
+    /// way to one run of a process comes to the next, too, which Raft bears; a disk that is set back it
+    /// does not, and there a connection ends with the process at either end, as it does everywhere, and
+    /// whoever opens another looks at what the new run names before he sends anything.
+    fn comes_to_set_back(&mut self, to: NodeId, from: NodeId, run: Run) -> bool {
+        if !self.checks_positions() {
+            return true;
+        }
+        let theirs = self.at(to).run();
+        let sender = self.at(from).running.as_ref();
+        let Some(sender) = sender.filter(|sender| sender.identity.boot == run.boot) else {
+            return false;
+        };
+        let is_known = sender.shared.positions().check(to, theirs.boot, theirs.began).is_ok();
+        if !is_known {
+            self.refuse_run(from, to, theirs);
+        }
+        is_known
+    }
+
     pub(crate) fn receive(&mut self, to: NodeId, from: NodeId, run: Run, bytes: &[u8]) {
+        if self.at(to).disk.is_set_back() && !self.comes_to_set_back(to, from, run) {
+            return;
+        }
         if !self.greet(to, from, run) {
             return;
         }
