@@ -80,6 +80,10 @@ pub fn parse(plain: &[u8]) -> Result<Histogram<u64>, EncodedError> {
     };
     let number = |at: usize| u64::from_be_bytes(head[at..at + 8].try_into().expect("eight bytes"));
     let half = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().expect("four bytes"));
+    // The library would inflate what says that it is compressed, and believe what the head in there says.
+    if head[..4] != PLAIN {
+        return Err(malformed(&"it begins otherwise"));
+    }
     if plain.len() > PLAIN_LEN_MAX || half(4) as usize != counts.len() {
         return Err(malformed(&"its counts are not as long as it says"));
     }
@@ -147,6 +151,7 @@ const TEXT_LEN_MAX: usize = 1 << 20;
 const PLAIN_LEN_MAX: usize = 1 << 19;
 /// What the compressed encoding begins with; its length follows.
 const COMPRESSED: [u8; 4] = [0x1c, 0x84, 0x93, 0x14];
+const PLAIN: [u8; 4] = [0x1c, 0x84, 0x93, 0x13];
 /// Kind, length of the counts, an offset, digits, bounds and a ratio.
 const HEAD_LEN: usize = 40;
 
@@ -213,7 +218,11 @@ mod tests {
         // As many empty buckets as cannot be negated.
         let mut empty = plain.clone();
         empty[HEAD_LEN..HEAD_LEN + 9].fill(0xff);
-        for wrong in [&long[..], &empty, &plain[..plain.len() - 1], &plain[..HEAD_LEN - 1]] {
+        // The library would inflate it, and believe the head in there.
+        let mut within = plain.clone();
+        within[..4].copy_from_slice(&COMPRESSED);
+        for wrong in [&long[..], &empty, &within, &plain[..plain.len() - 1], &plain[..HEAD_LEN - 1]]
+        {
             assert!(matches!(parse(wrong), Err(EncodedError::Malformed(_))));
         }
         // The same in a text, and a text that inflates to more than any histogram.

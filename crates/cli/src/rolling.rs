@@ -261,18 +261,26 @@ impl Rolling<'_> {
         }
     }
 
-    /// Looks again for as long as something is not well, up to [`TROUBLE_LASTS`]; the members, as
-    /// they were when all was.
-    fn look_until_well(&self, mut seen: Vec<Seen>) -> Result<Vec<Seen>, Failure> {
+    /// Looks again for as long as something is not well, up to [`TROUBLE_LASTS`], a question that fails among
+    /// it; the members, as they were when all was.
+    fn look_until_well(&self, seen: Vec<Seen>) -> Result<Vec<Seen>, Failure> {
         let deadline = Instant::now() + TROUBLE_LASTS;
-        while let Some(trouble) = self.trouble(&seen)? {
+        let mut looked = Ok(seen);
+        loop {
+            let trouble = match looked {
+                Ok(seen) => match self.trouble(&seen) {
+                    Ok(None) => return Ok(seen),
+                    Ok(Some(trouble)) => trouble,
+                    Err(Failure { error, .. }) => format!("{error:#}"),
+                },
+                Err(Failure { error, .. }) => format!("{error:#}"),
+            };
             if Instant::now() >= deadline {
                 return Err(anyhow!("{trouble}; nothing was restarted").into());
             }
             thread::sleep(PAUSE);
-            seen = self.look().map_err(|failure| failure.error)?;
+            looked = self.look();
         }
-        Ok(seen)
     }
 
     /// What is not well after a restart; a question that fails is such a thing.

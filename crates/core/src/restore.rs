@@ -28,11 +28,12 @@ use std::collections::BTreeSet;
 use epicepoch_wire::backup::Backup;
 use epicepoch_wire::bootstrap::{Genesis, Member};
 use epicepoch_wire::raft_message::EntryKind;
-use epicepoch_wire::{DecodeError, Epoch, HistoryId, LogIndex, NodeId};
+use epicepoch_wire::{Epoch, HistoryId, LogIndex, NodeId};
 use thiserror::Error;
 
 use crate::durable::Restored;
 use crate::planted::{self, Bug, safety_assert};
+use crate::replica::RestoreError;
 use crate::replica::stopped::committed;
 use crate::state::{Command, State};
 
@@ -294,11 +295,12 @@ pub fn newest(one: Backup, other: Backup) -> Backup {
 /// committed or not: it may have been committed without this node knowing, and too high is safe.
 ///
 /// # Errors
-/// When its record, or an entry of its log, is of a version that this one does not read.
+/// When its record, or an entry of its log, is of a version that this one does not read, or no node could
+/// start from them.
 pub fn backup_of_directory(
     restored: &Restored,
     around: Surroundings,
-) -> Result<Backup, DecodeError> {
+) -> Result<Backup, RestoreError> {
     let (mut state, mut index) = committed(restored)?;
     for entry in restored.entries.iter().filter(|entry| entry.index > index) {
         // One that cannot be read may have raised the ceiling: then nothing is known.

@@ -490,3 +490,30 @@ impl World {
         is_new.then(|| Arc::new(Published { grant, ..Published::clone(&fresh) }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::SECOND;
+
+    #[test]
+    fn to_a_disk_that_is_set_back_comes_nothing_that_an_earlier_run_was_sent() {
+        let mut world = World::new(1, 3, 0, None);
+        for id in world.ids() {
+            world.start(id);
+        }
+        world.live_until(SECOND, None).expect("nothing is wrong");
+        let (other, back) = (NodeId(1), NodeId(3));
+        world.node(back).disk.copy();
+        world.live_until(4 * SECOND, None).expect("nothing is wrong");
+        world.crash(back);
+        world.node(back).disk.set_back();
+        world.start(back);
+        let run = world.at(other).run();
+        let earlier = Run { boot: BootId(run.boot.0 - 1), ..run };
+        assert!(!world.comes_to_set_back(back, other, earlier));
+        assert!(world.at(back).running.is_some(), "that connection has ended: nobody was asked");
+        assert!(!world.comes_to_set_back(back, other, run));
+        assert!(world.at(back).running.is_none(), "who opens another one remembers more");
+    }
+}

@@ -72,7 +72,20 @@ impl Event {
             | Self::GiveUp { .. }
             | Self::Told { .. }
             | Self::Answer { told: Told::Refused(_), .. } => Kind::Request,
-            _ => Kind::Other,
+            Self::Answer { told: Told::Given(_), .. }
+            | Self::Tick
+            | Self::WorkerTick
+            | Self::Written
+            | Self::Raft { .. }
+            | Self::Closed { .. }
+            | Self::Share
+            | Self::Ping { .. }
+            | Self::Pong { .. }
+            | Self::Fault
+            | Self::Strike { .. }
+            | Self::Divide { .. }
+            | Self::Operate
+            | Self::End { .. } => Kind::Other,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The prover is proved: every planted bug is found by the checker that is named here, by the default
 //! generator, within the seeds that are stated here. What another checker finds does not count, nor
-//! does a panic of the core, and nobody looks at what a node publishes to its workers. The table of `docs/testing.md` is this one, and held against it.
+//! does a panic of the core, and nobody looks at what a node publishes to its workers. The table of
+//! `docs/testing.md` is this one, and held against it.
 //!
 //! A release build has no planted bugs, and nothing to test here.
 #![cfg(debug_assertions)]

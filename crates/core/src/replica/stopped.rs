@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use epicepoch_wire::raft_message::Configuration;
-use epicepoch_wire::{BootId, DecodeError, LogIndex, NodeId, StoreId};
+use epicepoch_wire::{BootId, LogIndex, NodeId, StoreId};
 
 use super::{Fatal, Replica, ReplicaConfig, RestoreError};
 use crate::durable::Restored;
@@ -16,8 +16,8 @@ use crate::translate;
 /// removed counts as removed: elsewhere that may be done.
 ///
 /// # Errors
-/// When something in it is of a version that this one does not read.
-pub(crate) fn committed(restored: &Restored) -> Result<(State, LogIndex), DecodeError> {
+/// When something in it is of a version that this one does not read, or no node could start from it.
+pub(crate) fn committed(restored: &Restored) -> Result<(State, LogIndex), RestoreError> {
     // Nobody's: it leads nothing, votes for nobody and sends nothing.
     let identity = Identity { node: NodeId(u64::MAX), store: StoreId(0), boot: BootId(0) };
     let shared = Arc::new(Shared::new(restored.hard_state.term, Published::nothing(identity)));
@@ -31,12 +31,9 @@ pub(crate) fn committed(restored: &Restored) -> Result<(State, LogIndex), Decode
         deadline_limit: 1,
         format_max: FORMATS.newest,
     };
-    let replica = Replica::new(config, restored, shared).map_err(|error| match error {
-        RestoreError::Record(error) => error,
-        RestoreError::Log(error) => unreachable!("storage has read the log: {error}"),
-    })?;
+    let replica = Replica::new(config, restored, shared)?;
     if let Err(Fatal::Unreadable { error, .. }) = replica.check_gate() {
-        return Err(error);
+        return Err(error.into());
     }
     let configuration = translate::configuration(&replica.raw.raft.prs().conf().to_conf_state());
     let mut state = replica.state;

@@ -335,6 +335,35 @@ fn a_stopped_nodes_log_counts_committed_or_not_and_removals_once_committed() {
     assert_eq!((got.ceiling, got.index), (Epoch(TAKEN), LogIndex(40)), "nothing is taken in twice");
 }
 
+/// What it says would be of a state that never was, and might have a higher index than the true one.
+#[test]
+fn a_directory_of_which_something_cannot_be_read_gives_no_backup() {
+    let sound = Restored {
+        hard_state: HardState { term: Term(3), vote: NodeId(0), commit: LogIndex(41) },
+        record: Record {
+            index: LogIndex(40),
+            term: Term(2),
+            configuration: of(&[1, 2, 3]),
+            data: state(TAKEN).encode(),
+        },
+        entries: vec![entry(41, EntryKind::Membership, vec![], removal(&[3]))],
+        positions: Positions::default(),
+    };
+    assert!(backup_of_directory(&sound, around(TAKEN)).is_ok());
+    let unreadable = vec![0xee; 9];
+    let mut record = sound.clone();
+    record.record.data = unreadable.clone();
+    let mut change = sound.clone();
+    change.entries[0].context = unreadable.clone();
+    let normal = |index| entry(index, EntryKind::Normal, unreadable.clone(), vec![]);
+    let committed = Restored { entries: vec![normal(41)], ..sound.clone() };
+    let mut asked_for = sound;
+    asked_for.entries.push(normal(42));
+    for restored in [record, change, committed, asked_for] {
+        assert!(backup_of_directory(&restored, around(TAKEN)).is_err(), "{restored:?}");
+    }
+}
+
 proptest! {
     /// Whatever an old history does after its backup, within what is assumed of it. The backup is
     /// what nodes with different settings say, of which each may lead.

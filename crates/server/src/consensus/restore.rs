@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use epicepoch_core::replica::Replica;
+use epicepoch_core::replica::{Replica, RestoreError};
 use epicepoch_core::restore::{self, FloorError, Grounds, Surroundings, WallSample};
 use epicepoch_wire::backup::{BACKUP_LEN_MAX, Backup, BackupError};
 use epicepoch_wire::bootstrap::{Claim, Empty, Genesis, Member};
 use epicepoch_wire::hello::SharedSettings;
-use epicepoch_wire::{ClusterId, DecodeError, Epoch, HistoryId, NodeId};
+use epicepoch_wire::{ClusterId, Epoch, HistoryId, NodeId};
 use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::time::Instant;
@@ -95,7 +95,7 @@ pub enum StoppedError {
     Open(#[from] OpenError),
     /// Use the version that wrote it.
     #[error("what the data directory holds is not of this version: {0}")]
-    State(#[from] DecodeError),
+    State(#[from] RestoreError),
 }
 
 /// The backup of what the directory of a stopped node holds. The settings are the longest of any node of
