@@ -76,7 +76,7 @@ impl ClientListener {
     /// Starts to accept, on a thread of its own, and deals connections to the workers in turn; what
     /// they may ask for depends on `port`. Beyond the `limits`, new ones are closed at once and
     /// counted; each port has its own connections. While none can be accepted for want of descriptors or
-    /// memory it says so in the [`Health`](crate::shared::Health) of the node, unless it is the port of
+    /// memory it says so in the [`Health`] of the node, unless it is the port of
     /// operators.
     ///
     /// # Errors
