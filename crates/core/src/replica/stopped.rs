@@ -8,6 +8,7 @@ use epicepoch_wire::{BootId, LogIndex, NodeId, StoreId};
 
 use super::{Fatal, Replica, ReplicaConfig, RestoreError};
 use crate::durable::Restored;
+use crate::planted::safety_assert;
 use crate::publication::{Identity, Published, Shared};
 use crate::state::{FORMATS, State};
 use crate::translate;
@@ -35,6 +36,11 @@ pub(crate) fn committed(restored: &Restored) -> Result<(State, LogIndex), Restor
     if let Err(Fatal::Unreadable { error, .. }) = replica.check_gate() {
         return Err(error.into());
     }
+    // A change that was passed over would be in no backup.
+    safety_assert!(
+        replica.applied.0 >= restored.hard_state.commit,
+        "S5: what a directory has committed is not applied"
+    );
     let configuration = translate::configuration(&replica.raw.raft.prs().conf().to_conf_state());
     let mut state = replica.state;
     if !configuration.voters_outgoing.is_empty() {

@@ -93,8 +93,8 @@ pub enum StoppedError {
     /// Do what the text says.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Use the version that wrote it.
-    #[error("what the data directory holds is not of this version: {0}")]
+    /// Use the version that wrote it, or the directory of another node.
+    #[error("no node of this version could start from what the data directory holds")]
     State(#[from] RestoreError),
 }
 
