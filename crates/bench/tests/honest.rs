@@ -1,5 +1,7 @@
 //! The generator against servers that stall, lie or are slower than it: what must show, shows.
 
+mod undisturbed;
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,6 +13,8 @@ use epicepoch_bench::record::{self, Program};
 use epicepoch_bench::run::{self, Bottleneck, Measurement, Pace, RunConfig, Target, Transport};
 use epicepoch_bench::{run::Arrivals, slo::Slo, text};
 use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
+
+use undisturbed::undisturbed;
 
 /// One node of an oracle for tests.
 struct Server {
@@ -110,24 +114,6 @@ fn with_a_stall(pace: Pace) -> Measurement {
     stall.join().unwrap();
     measured
 }
-
-/// The first of three measurements in which the machine did not stand still for long, or the last:
-/// what stands still is late, whoever is to blame.
-fn undisturbed(measure: impl Fn() -> Measurement) -> Measurement {
-    let is_disturbed = |it: &Measurement| Duration::from_nanos(it.hiccups.max()) >= STANDSTILL;
-    let mut measured = measure();
-    for _ in 1..3 {
-        if !is_disturbed(&measured) {
-            break;
-        }
-        measured = measure();
-    }
-    measured
-}
-
-/// About half of what the lateness of a generator would have to be to show beside a stall of
-/// 200 ms.
-const STANDSTILL: Duration = Duration::from_millis(50);
 
 #[test]
 fn a_stall_of_200_ms_shows_in_the_open_loop_and_hides_in_the_closed_one() {

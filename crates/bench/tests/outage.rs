@@ -1,6 +1,8 @@
 //! The generator when a server is gone for a while, holds an answer back, or when the generator
 //! itself stands still: each is put down to whom it belongs to.
 
+mod undisturbed;
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -12,6 +14,8 @@ use epicepoch_bench::run::{self, Arrivals, Bottleneck, Measurement, Pace};
 use epicepoch_bench::run::{RunConfig, Target, Transport};
 use epicepoch_bench::text;
 use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
+
+use undisturbed::undisturbed;
 
 /// One node that can go away and come back.
 struct Server {
@@ -103,20 +107,6 @@ fn config(target: &Target, rate: f64) -> RunConfig {
         interval: Duration::from_millis(250),
         ..RunConfig::new(vec![target.clone()])
     }
-}
-
-/// The first of three measurements in which the machine did not stand still for long, or the last:
-/// what stands still is late, whoever is to blame.
-fn undisturbed(measure: impl Fn() -> Measurement) -> Measurement {
-    let is_disturbed = |it: &Measurement| Duration::from_nanos(it.hiccups.max()) >= STANDSTILL;
-    let mut measured = measure();
-    for _ in 1..3 {
-        if !is_disturbed(&measured) {
-            break;
-        }
-        measured = measure();
-    }
-    measured
 }
 
 /// A run in whose middle the server is gone for [`OUTAGE`].
@@ -214,5 +204,3 @@ fn nothing_is_waited_for_longer_than_one_timeout_after_the_end() {
 
 /// How long it is gone.
 const OUTAGE: Duration = Duration::from_millis(300);
-/// Half of the lateness that would be too much.
-const STANDSTILL: Duration = Duration::from_millis(50);

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::event::{Event, Told};
+use crate::node::Plane;
 use crate::world::MS;
 
 /// The last lines of a run. A second has thousands of the kind that every request has, so as many of
@@ -59,33 +60,11 @@ impl Event {
     /// Of which kind the line is that tells it. An answer that gives something away is what violations are
     /// about.
     pub(crate) const fn kind(&self) -> Kind {
-        match self {
-            Self::Arrive { .. }
-            | Self::Turn { .. }
-            | Self::Ask { .. }
-            | Self::Confirm { .. }
-            | Self::Load { .. }
-            | Self::Send { .. }
-            | Self::Reply { .. }
-            | Self::Allocate { .. }
-            | Self::Client { .. }
-            | Self::GiveUp { .. }
-            | Self::Told { .. }
-            | Self::Answer { told: Told::Refused(_), .. } => Kind::Request,
-            Self::Answer { told: Told::Given(_), .. }
-            | Self::Tick
-            | Self::WorkerTick
-            | Self::Written
-            | Self::Raft { .. }
-            | Self::Closed { .. }
-            | Self::Share
-            | Self::Ping { .. }
-            | Self::Pong { .. }
-            | Self::Fault
-            | Self::Strike { .. }
-            | Self::Divide { .. }
-            | Self::Operate
-            | Self::End { .. } => Kind::Other,
+        match (self, self.plane()) {
+            (Self::Answer { told: Told::Given(_), .. }, _) => Kind::Other,
+            (_, Some(Plane::Workers))
+            | (Self::Client { .. } | Self::GiveUp { .. } | Self::Told { .. }, _) => Kind::Request,
+            (_, Some(Plane::Raft) | None) => Kind::Other,
         }
     }
 }
