@@ -1,9 +1,10 @@
 //! What does not belong on the peer port: garbage, cut frames, other protocols, and nodes of
 //! another cluster. The cluster notices and serves on.
 
+use std::fs;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
 
 use epicepoch_wire::frame::{
     FrameKind, HEADER_LEN, VERSION, split_frame, write_frame, write_frame_of,
@@ -170,4 +171,69 @@ fn a_node_of_another_version_is_refused_in_words_that_it_understands() {
         assert!(node.log().contains(words), "{}", node.log());
     }
     cluster.assert_well();
+}
+
+/// Answers whoever opens a Raft link at this port as node `node` would that began at `position`, and returns
+/// what comes behind that first; nothing, where the connection is closed instead.
+fn sent_behind_welcome(port: &TcpListener, node: (NodeId, StoreId), position: u64) -> Vec<u8> {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        let (mut stream, _) = port.accept().expect("peers dial again and again");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+        // Who has given up waiting has gone.
+        let Some(hello) = first_frame(&mut stream) else { continue };
+        let (header, payload, _) = split_frame(&hello).expect("a frame").expect("a whole one");
+        let theirs = Hello::decode(payload).expect("a hello");
+        if theirs.link != LinkKind::Raft {
+            continue;
+        }
+        let (to, store, position) = (header.from, node.1, StorePosition(position));
+        let raft_addr = port.local_addr().expect("a port").to_string();
+        let welcome = Hello { to, store, position, boot: BootId(77), raft_addr, ..theirs };
+        let mut frame = Vec::new();
+        write_frame(&mut frame, FrameKind::Welcome, header.cluster, node.0, |out| {
+            welcome.encode(out);
+        });
+        stream.write_all(&frame).expect("a frame fits the socket buffer");
+        return first_frame(&mut stream).unwrap_or_default();
+    }
+    panic!("nobody opens a Raft link");
+}
+
+/// The first frame that comes, perhaps with more behind it; `None` where the connection ends before.
+fn first_frame(stream: &mut TcpStream) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    while split_frame(&bytes).expect("frames").is_none() {
+        let mut part = [0; 4096];
+        let read = stream.read(&mut part).ok().filter(|read| *read > 0)?;
+        bytes.extend_from_slice(&part[..read]);
+    }
+    Some(bytes)
+}
+
+/// What the simulator takes for given: nothing comes to a disk that is set back before its sender has looked
+/// at how far it has come.
+#[test]
+fn who_opens_a_connection_says_nothing_to_a_run_that_was_set_back() {
+    let mut cluster = Cluster::start();
+    let index = cluster.others(cluster.wait_for_leader())[0];
+    let identity = fs::read_to_string(cluster.nodes[index].data_dir().join("IDENTITY"));
+    let identity = identity.expect("a data directory");
+    let store = identity.lines().find_map(|line| line.strip_prefix("store ")).expect("a store");
+    let store = StoreId(u128::from_str_radix(store, 16).expect("a number"));
+    let node = (NodeId(cluster.nodes[index].id), store);
+    // A few reservations, and what others hear of them.
+    let_pass(Duration::from_secs(3));
+    cluster.nodes[index].kill();
+    let port = TcpListener::bind(cluster.nodes[index].raft_addr()).expect("its port is free");
+    assert_eq!(sent_behind_welcome(&port, node, 0), [0_u8; 0], "it had come further");
+    // The same node, no further back than it was: they go on.
+    let sent = sent_behind_welcome(&port, node, 1 << 40);
+    let (header, ..) = split_frame(&sent).expect("frames").expect("a whole one");
+    assert!(matches!(header.kind, FrameKind::Raft | FrameKind::Ping), "{:?}", header.kind);
+    let told = cluster
+        .others(index)
+        .into_iter()
+        .any(|other| cluster.nodes[other].log().contains("set back to an older state"));
+    assert!(told, "whoever refused it says so");
 }
