@@ -495,7 +495,7 @@ fn certificates() -> io::Result<()> {
     for (file, until, is_of_a_node) in [
         ("node", der(0x17, &[b"491231235959Z"]), true),
         ("long", der(0x18, &[b"20991231235959Z"]), true),
-        ("first-version", der(0x17, &[b"500101000000Z"]), false),
+        ("first-version", der(0x17, &[b"700101000000Z"]), false),
     ] {
         let validity = der(SEQUENCE, &[&from, &until]);
         let number = der(2, &[&[1]]);
@@ -512,7 +512,11 @@ fn certificates() -> io::Result<()> {
         assert_eq!(node, is_of_a_node.then_some(NodeId(3)));
         put("certificate", file, &certificate)?;
     }
-    Ok(())
+    // A field that says it ends beyond memory, in place of the serial number.
+    let endless = [&[2, 0x88][..], &u64::MAX.to_be_bytes()].concat();
+    let certificate = der(SEQUENCE, &[&der(SEQUENCE, &[&endless]), &ecdsa, &der(BITS, &[&[0, 1]])]);
+    assert_eq!(not_after(&certificate), None, "it has no end");
+    put("certificate", "endless", &certificate)
 }
 
 /// A sequence whose length has two bytes, if it needs them.

@@ -1,62 +1,96 @@
 //! Until when a certificate holds: the one field that its verifier does not tell. Reads what
 //! comes from files of this machine, never from the network.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
-use yasna::models::TaggedDerValue;
-use yasna::{ASN1Error, ASN1ErrorKind, ASN1Result, BERReaderSeq, Tag};
+use der::asn1::{AnyRef, GeneralizedTime, UtcTime};
+use der::{Reader, SliceReader, Tag, TagNumber, Tagged};
+
+/// The tag of a certificate's version (RFC 5280, section 4.1).
+const VERSION: TagNumber = TagNumber(0);
 
 /// Until when a certificate holds, by its `notAfter` (RFC 5280, section 4.1.2.5), with all that is
-/// before it. `None` if it is no certificate.
+/// before it. `None` if it is no certificate, or one that ended before 1970.
 #[must_use]
 pub fn not_after(der: &[u8]) -> Option<SystemTime> {
-    let seconds = yasna::parse_der(der, |certificate| {
-        certificate.read_sequence(|certificate| {
-            let seconds = certificate.next().read_sequence(read_to_be_signed)?;
-            skip(certificate)?;
-            skip(certificate)?;
-            Ok(seconds)
-        })
-    })
-    .ok()?;
-    let since = Duration::from_secs(seconds.unsigned_abs());
-    if seconds < 0 { UNIX_EPOCH.checked_sub(since) } else { UNIX_EPOCH.checked_add(since) }
+    let mut reader = SliceReader::new(der).ok()?;
+    let until = reader.sequence(read_certificate).ok()?;
+    reader.is_finished().then_some(until)
 }
 
-#[expect(clippy::redundant_closure_for_method_calls, reason = "methods are not general enough")]
-fn read_to_be_signed(fields: &mut BERReaderSeq<'_, '_>) -> ASN1Result<i64> {
+fn read_certificate(fields: &mut SliceReader<'_>) -> der::Result<SystemTime> {
+    let until = fields.sequence(read_to_be_signed)?;
+    // Algorithm, signature.
+    skip(fields)?;
+    skip(fields)?;
+    Ok(until)
+}
+
+fn read_to_be_signed(fields: &mut SliceReader<'_>) -> der::Result<SystemTime> {
     // Version, where it is not the first one; serial number; algorithm; issuer.
-    fields.read_optional(|version| {
-        version.read_tagged(Tag::context(0), |version| version.read_u8())
-    })?;
+    if matches!(Tag::peek(fields)?, Tag::ContextSpecific { number: VERSION, .. }) {
+        skip(fields)?;
+    }
     skip(fields)?;
     skip(fields)?;
     skip(fields)?;
-    let seconds = fields.next().read_sequence(|validity| {
+    let until = fields.sequence(|validity| {
         skip(validity)?;
-        let time = validity.next().read_tagged_der()?;
-        seconds(&time)
+        time(validity.decode()?)
     })?;
     // Subject, key, extensions.
-    while fields.read_optional(|field| field.read_tagged_der())?.is_some() {}
-    Ok(seconds)
+    while !fields.is_finished() {
+        skip(fields)?;
+    }
+    Ok(until)
 }
 
-fn skip(fields: &mut BERReaderSeq<'_, '_>) -> ASN1Result<TaggedDerValue> {
-    fields.next().read_tagged_der()
+fn skip(fields: &mut SliceReader<'_>) -> der::Result<()> {
+    fields.decode::<AnyRef<'_>>().map(drop)
 }
 
-/// A time of either form, as seconds of Unix time.
-fn seconds(time: &TaggedDerValue) -> ASN1Result<i64> {
-    let invalid = || ASN1Error::new(ASN1ErrorKind::Invalid);
-    let parsed = match time.tag() {
-        tag if tag == yasna::tags::TAG_UTCTIME => {
-            yasna::models::UTCTime::parse(time.value()).map(|time| *time.datetime())
+/// A time of either form.
+fn time(time: AnyRef<'_>) -> der::Result<SystemTime> {
+    match time.tag() {
+        Tag::UtcTime => Ok(time.decode_as::<UtcTime>()?.to_system_time()),
+        _ => Ok(time.decode_as::<GeneralizedTime>()?.to_system_time()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Times and empty fields, each as tag, length and content.
+    const FIELDS: [&[u8]; 4] = [&[2, 1, 9], &[0x30, 0], &[0x30, 0], VALIDITY];
+    const VALIDITY: &[u8] = b"\x30\x1e\x17\x0d260101000000Z\x17\x0d491231235959Z";
+
+    fn sequence(content: &[u8]) -> Vec<u8> {
+        let length = u8::try_from(content.len()).expect("it is short");
+        assert!(length < 0x80, "a length of one byte");
+        [&[0x30, length], content].concat()
+    }
+
+    fn certificate(fields: &[&[u8]]) -> Vec<u8> {
+        sequence(&[sequence(&fields.concat()), vec![0x30, 0], vec![3, 1, 0]].concat())
+    }
+
+    #[test]
+    fn a_length_beyond_memory_is_none_of_a_certificate() {
+        let whole = certificate(&FIELDS);
+        assert_eq!(
+            not_after(&whole),
+            Some(SystemTime::UNIX_EPOCH + Duration::from_secs(2_524_607_999))
+        );
+        // The end of such a field, counted from where it begins, is before its beginning.
+        let mut endless = vec![0x30, 0x88];
+        endless.extend_from_slice(&u64::MAX.to_be_bytes());
+        for place in 0..FIELDS.len() {
+            let mut fields = FIELDS;
+            fields[place] = &endless;
+            assert_eq!(not_after(&certificate(&fields)), None, "in place {place}");
         }
-        tag if tag == yasna::tags::TAG_GENERALIZEDTIME => {
-            yasna::models::GeneralizedTime::parse(time.value()).map(|time| *time.datetime())
-        }
-        _ => None,
-    };
-    parsed.map(time::OffsetDateTime::unix_timestamp).ok_or_else(invalid)
+    }
 }
