@@ -30,7 +30,7 @@ impl PemFile {
     /// # Errors
     /// When it is missing, unreadable, or longer than [`FILE_LEN_MAX`].
     pub fn read(&self) -> Result<Vec<u8>, FileError> {
-        let failed = |source| FileError::Read { file: self.clone(), source };
+        let failed = |cause| FileError::Read { file: self.clone(), cause };
         let mut bytes = Vec::new();
         let file = File::open(&self.path).map_err(failed)?;
         file.take(FILE_LEN_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
@@ -58,9 +58,9 @@ impl PemFile {
     /// When there is a file already, which stays as it is, or none can be written.
     pub fn write_new(&self, bytes: &[u8], secret: bool) -> Result<(), FileError> {
         let written = write_whole(&self.path, bytes, if secret { 0o600 } else { 0o644 });
-        written.map_err(|source| match source.kind() {
+        written.map_err(|cause| match cause.kind() {
             io::ErrorKind::AlreadyExists => FileError::Exists { file: self.clone() },
-            _ => FileError::Write { file: self.clone(), source },
+            _ => FileError::Write { file: self.clone(), cause },
         })
     }
 
@@ -88,12 +88,12 @@ impl fmt::Display for PemFile {
 #[non_exhaustive]
 pub enum FileError {
     /// Name another file, or let this process read it.
-    #[error("{file} cannot be read: {source}; name a PEM file that this process may read")]
+    #[error("{file} cannot be read: {cause}; name a PEM file that this process may read")]
     Read {
         /// Which file.
         file: PemFile,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// It is something else.
     #[error("{file} is longer than {FILE_LEN_MAX} bytes; name a PEM file")]
@@ -103,13 +103,13 @@ pub enum FileError {
     },
     /// Make its directory writable, or name another.
     #[error(
-        "{file} cannot be written: {source}; name a file in a directory that this process may write to"
+        "{file} cannot be written: {cause}; name a file in a directory that this process may write to"
     )]
     Write {
         /// Which file.
         file: PemFile,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// Nothing is ever overwritten.
     #[error("{file} exists already and is not replaced; move it away first, or name another")]
@@ -122,7 +122,7 @@ pub enum FileError {
 impl FileError {
     /// Whether the file is missing.
     pub fn is_missing(&self) -> bool {
-        matches!(self, Self::Read { source, .. } if source.kind() == io::ErrorKind::NotFound)
+        matches!(self, Self::Read { cause, .. } if cause.kind() == io::ErrorKind::NotFound)
     }
 }
 

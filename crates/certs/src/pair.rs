@@ -56,7 +56,7 @@ impl Pair {
         let absent = |file: &PemFile| !file.exists();
         if absent(&certificate_file) || absent(&key_file) {
             // Whoever else makes this pair holds the same directory, perhaps between the two files.
-            let unlocked = |source| FileError::Write { file: key_file.clone(), source };
+            let unlocked = |cause| FileError::Write { file: key_file.clone(), cause };
             let directory = std::fs::File::open(key_file.directory()).map_err(unlocked)?;
             directory.lock().map_err(unlocked)?;
             if absent(&certificate_file) && absent(&key_file) {

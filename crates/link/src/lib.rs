@@ -72,7 +72,7 @@ pub enum Diallers {
 #[non_exhaustive]
 pub enum StartError {
     /// The system gives no thread or no event queue: free some, and try again.
-    #[error("the proxy cannot be started: {0}")]
+    #[error("the proxy cannot be started")]
     System(#[from] io::Error),
 }
 

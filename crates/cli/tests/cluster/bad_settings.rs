@@ -237,6 +237,26 @@ fn a_processor_that_this_machine_has_not_is_refused_by_its_number() {
 }
 
 #[test]
+fn a_file_that_cannot_be_used_is_refused_with_its_setting_and_the_reason_is_said_once() {
+    let bench = Bench::new();
+    let directory = bench.dir.path().display().to_string();
+    let missing = bench.dir.path().join("missing").display().to_string();
+    for (name, changes, reason) in [
+        ("CERT_FILE", &[("CLIENT_TLS", "on"), ("KEY_FILE", &*directory)][..], "Is a directory"),
+        ("CLIENT_TOKEN_FILE", &[], "Is a directory"),
+        ("RESTORE", &[("BOOTSTRAP", "1")], "No such file"),
+    ] {
+        let path = if name == "RESTORE" { &missing } else { &directory };
+        let ended = bench.serve(&bench.with(&[changes, &[(name, path)]].concat()));
+        assert_ne!(ended.code, Some(0), "{}", ended.output());
+        for word in [name, path] {
+            assert!(ended.stderr.contains(word), "{word}: {}", ended.output());
+        }
+        assert_eq!(ended.stderr.matches(reason).count(), 1, "{name}: {}", ended.stderr);
+    }
+}
+
+#[test]
 fn an_unusable_directory_is_refused_with_its_path() {
     let bench = Bench::new();
     let file = bench.dir.path().join("a-file");

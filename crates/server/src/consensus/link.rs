@@ -115,9 +115,9 @@ struct Dialler {
 /// Why a connection did not come about, or ended.
 #[derive(Debug, Error)]
 enum LinkError {
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] std::io::Error),
-    #[error("{0}")]
+    #[error(transparent)]
     Frame(#[from] FrameError),
     #[error("no answer in time")]
     Timeout,

@@ -98,7 +98,7 @@ pub enum ConsensusError {
     },
     /// A new history cannot begin above everything that the old one can have given.
     #[error("no new history can begin: {0}")]
-    NoFloor(#[from] epicepoch_core::restore::FloorError),
+    NoFloor(epicepoch_core::restore::FloorError),
     /// A node of the history that is to be restored still runs, or it is not clear that none does.
     #[error(
         "a node of the old history still runs at {addr}, or may, and may still give timestamps: stop \

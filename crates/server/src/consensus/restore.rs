@@ -40,12 +40,12 @@ pub struct Restore {
 #[non_exhaustive]
 pub enum RestoreFileError {
     /// Correct the path, or the rights on it.
-    #[error("RESTORE: {path} cannot be read: {source}", path = .path.display())]
+    #[error("RESTORE: {path} cannot be read: {cause}", path = .path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
         /// What the system says.
-        source: io::Error,
+        cause: io::Error,
     },
     /// Get another copy, or a newer version of this program.
     #[error(
@@ -78,7 +78,7 @@ pub enum RestoreFileError {
 /// # Errors
 /// When there is none, or it is damaged.
 pub fn read_backup(path: &Path) -> Result<Backup, RestoreFileError> {
-    let unreadable = |source| RestoreFileError::Unreadable { path: path.into(), source };
+    let unreadable = |cause| RestoreFileError::Unreadable { path: path.into(), cause };
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(unreadable)?;
     file.take(BACKUP_LEN_MAX as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
@@ -201,7 +201,8 @@ impl Restore {
             reservation_ns: nanos(config.reservation),
             bound_ns: nanos(config.clock_offset_max),
         };
-        let floor = restore::floor(self.backup.as_ref(), &grounds)?;
+        let floor =
+            restore::floor(self.backup.as_ref(), &grounds).map_err(ConsensusError::NoFloor)?;
         let mut drawn = [0; 24];
         getrandom::fill(&mut drawn).map_err(io::Error::from)?;
         let (cluster, history) = drawn.split_at(16);
@@ -217,7 +218,8 @@ impl Restore {
             let cluster = ClusterId(cluster);
             return Ok(Genesis { cluster, history, members, floor, removed: Vec::new() });
         };
-        let genesis = restore::genesis(backup, members, floor, wall_ns, history)?;
+        let genesis = restore::genesis(backup, members, floor, wall_ns, history)
+            .map_err(ConsensusError::NoFloor)?;
         tracing::warn!(
             cluster = %genesis.cluster,
             history = format!("{:016x}", genesis.history.0),

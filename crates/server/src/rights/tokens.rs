@@ -29,14 +29,14 @@ const FILE_LEN_MAX: u64 = 64 << 10;
 #[non_exhaustive]
 pub enum TokenFileError {
     /// Make it readable to the user that the node runs as.
-    #[error("{setting}: {path} cannot be read: {source}", path = .path.display())]
+    #[error("{setting}: {path} cannot be read: {cause}", path = .path.display())]
     Read {
         /// The setting that names it.
         setting: &'static str,
         /// The file.
         path: PathBuf,
         /// What the system says.
-        source: io::Error,
+        cause: io::Error,
     },
     /// Write the file as the text says.
     #[error(
@@ -152,8 +152,8 @@ fn read(setting: &'static str, path: &Path) -> Result<Vec<Box<[u8]>>, TokenFileE
     let mut text = Vec::new();
     let whole =
         File::open(&path).and_then(|file| file.take(FILE_LEN_MAX + 1).read_to_end(&mut text));
-    if let Err(source) = whole {
-        return Err(TokenFileError::Read { setting, path, source });
+    if let Err(cause) = whole {
+        return Err(TokenFileError::Read { setting, path, cause });
     }
     parse(&text).map_err(|complaint| TokenFileError::Content { setting, path, complaint })
 }
