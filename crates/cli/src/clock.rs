@@ -40,7 +40,8 @@ pub(crate) fn command() -> Command {
         )
         .after_help(
             "Example:\n  epicepoch clock --addr n1:8080,n2:8080,n3:8080\n\n\
-             With OPS_ADDR give that of every node.\n\n\
+             Every node is asked: OPS_PLAIN_FROM of all has to allow it, or give --ca-file and \
+             --token-file where they speak TLS. With OPS_ADDR give that of every node.\n\n\
              Exit codes: 0 every node's clock is followed; 1 one is not, or a node does not answer; \
              2 wrong usage.",
         )

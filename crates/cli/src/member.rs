@@ -30,7 +30,7 @@ pub(crate) fn command() -> Command {
              leader asks it which data directory it has; the id is bound to that for ever.",
         )
         .after_help(
-            "Example, on the new machine and then anywhere:\n  \
+            "Example, on the new machine and then where orders are taken:\n  \
              epicepoch serve --node-id 4 --raft-addr n4:60001 --join n1:60001 \\\n    \
              --peer-cert-file node-4.pem --peer-key-file node-4.key --peer-ca-file ca.pem\n  \
              epicepoch member add 4=n4:60001 --addr n1:8080\n  \
@@ -64,8 +64,9 @@ pub(crate) fn command() -> Command {
         .about("Show and change who belongs to a cluster")
         .long_about(
             "Show and change who belongs to a cluster, while it serves. A change is done when the \
-             command returns with 0. Orders are taken from the leader's own machine, or from where \
-             ADMIN_FROM of the nodes allows.",
+             command returns with 0. Orders are taken on the leader's own machine with --addr \
+             localhost:PORT, or from where ADMIN_FROM of the nodes allows it and OPS_PLAIN_FROM does, \
+             or over TLS with a token.",
         )
         .after_help("Exit codes: 0 done; 1 refused, with the reason; 2 wrong usage.")
         .subcommand_required(true)

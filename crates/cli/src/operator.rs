@@ -159,6 +159,10 @@ impl Order {
             (ErrorCode::NotFound, _) => {
                 Setback::Final(anyhow!("{addr} knows no such order: it runs another version"))
             }
+            // Which of many nodes has to be told otherwise, by its settings, is half of the advice.
+            (ErrorCode::Forbidden | ErrorCode::Unauthorized, _) => {
+                Setback::Final(anyhow!("{addr}: {text}"))
+            }
             _ => Setback::Final(anyhow!("{text}")),
         })
     }

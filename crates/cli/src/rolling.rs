@@ -55,8 +55,9 @@ pub(crate) fn command() -> Command {
              epicepoch rolling --restart 'ssh $EPICEPOCH_NODE_HOST sudo systemctl restart epicepoch'\n  \
              epicepoch rolling --nodes 2,3 --restart './upgrade.sh'\n  \
              epicepoch rolling --dry-run\n\n\
-             Leadership is moved as by epicepoch leader transfer: from the leader's own machine, or \
-             from where ADMIN_FROM of the nodes allows. With OPS_ADDR give that of every node.\n\n\
+             Every node is asked, and leadership is moved as by epicepoch leader transfer: ADMIN_FROM \
+             of all nodes has to allow it and OPS_PLAIN_FROM, or give --ca-file and --token-file where \
+             they speak TLS. With OPS_ADDR give that of every node.\n\n\
              Exit codes: 0 all were restarted; 1 it has stopped, and says where; 2 wrong usage.",
         )
         .arg(

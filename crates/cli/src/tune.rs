@@ -34,7 +34,8 @@ pub(crate) fn command() -> Command {
         )
         .after_help(
             "Example:\n  epicepoch tune --addr n1:8080,n2:8080,n3:8080\n\n\
-             With OPS_ADDR give that of every node.\n\n\
+             Every node is asked: OPS_PLAIN_FROM of all has to allow it, or give --ca-file and \
+             --token-file where they speak TLS. With OPS_ADDR give that of every node.\n\n\
              Exit codes: 0 the settings suit the links; 1 they are too tight, RESERVATION_MS is \
              too short for them, a node does not answer, or a way was not measured lately; 2 wrong \
              usage.",

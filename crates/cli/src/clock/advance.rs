@@ -35,8 +35,8 @@ pub(super) fn command() -> Command {
              epicepoch clock advance-to 1700000000000ms --ahead-max 2d --yes\n\n\
              TIME is RFC 3339 with an offset, Unix time with its unit, or a timestamp of 32 \
              hexadecimal digits: then every answer is above its epoch.\n\n\
-             The order is taken from the leader's own machine, or from where ADMIN_FROM of the nodes \
-             allows.\n\n\
+             The order is taken on the leader's own machine with --addr localhost:PORT, or from where \
+             ADMIN_FROM of the nodes allows it and OPS_PLAIN_FROM does, or over TLS with a token.\n\n\
              Exit codes: 0 done, or shown without --yes; 1 refused, with the reason; 2 wrong usage.",
         )
         .arg(Arg::new("time").value_name("TIME").required(true).help("What to move the epoch to"))

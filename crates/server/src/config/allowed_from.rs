@@ -41,6 +41,11 @@ impl AllowedFrom {
     }
 
     /// Whether it is taken from `addr`. An IPv4 address may be written as IPv6.
+    ///
+    /// This machine is its loopback addresses alone. A connection whose two ends have one and the same
+    /// other address does not prove it: a port forwarder of rootless containers gives whoever comes
+    /// from outside an address of the container's own (`RootlessKit` in Podman, the usual one:
+    /// <https://github.com/containers/podman/pull/11177>). Whoever knows better names that address.
     #[must_use]
     pub fn allows(&self, addr: IpAddr) -> bool {
         let addr = addr.to_canonical();

@@ -179,22 +179,24 @@ impl Reason {
                  set, timestamps and members at HTTP_PORT"
             }
             Self::Plain => {
-                "operations are taken from another machine over TLS with a token of OPS_TOKEN_FILE: \
-                 ask so or on the node's own machine, or allow the address by OPS_PLAIN_FROM"
+                "operations are not taken from this address in plain text: ask at localhost on the \
+                 node's own machine (another address of it is another machine's), or allow the \
+                 address on every node by OPS_PLAIN_FROM and, for changes, by ADMIN_FROM, too, or ask \
+                 over TLS with a token of OPS_TOKEN_FILE"
             }
             Self::NoToken => "a token is needed: authorization: Bearer TOKEN",
             Self::WrongToken => "the token is none that this node takes",
             Self::Address => {
-                "changes are not taken from this address: ask on the node's own machine, or allow \
-                 the address by ADMIN_FROM on every node"
+                "changes are not taken from this address: ask at localhost on the node's own machine, \
+                 or allow the address by ADMIN_FROM on every node"
             }
             Self::Header => "a change needs the header epicepoch-admin, with any value",
             Self::Handshake => "a peer needs a certificate of an authority that this node trusts",
             Self::CertificateName => "a peer needs the certificate of its own node and cluster",
             Self::NoTokenFile => {
                 "operators are taken from another machine with a token, and this node knows none: \
-                 set OPS_TOKEN_FILE, ask on the node's own machine, or allow the address by \
-                 OPS_PLAIN_FROM"
+                 set OPS_TOKEN_FILE, ask at localhost on the node's own machine, or allow the address \
+                 by OPS_PLAIN_FROM; changes need it in ADMIN_FROM, too"
             }
             Self::NoHello => "a peer says who it is as soon as it is connected",
         }
@@ -433,5 +435,37 @@ mod tests {
         assert_eq!(rights.check(Right::Change, &near, &no_header), Err(Reason::Header));
         let no_token = headers(&[(HEADER_ADMIN, "1")]);
         assert_eq!(rights.check(Right::Change, &near, &no_token), Err(Reason::NoToken));
+    }
+
+    /// Sets what `advice` names, as operators would.
+    fn followed(rights: &mut Rights, advice: &str) {
+        let network = || AllowedFrom::parse("10.0.0.0/8").unwrap();
+        if advice.contains("OPS_PLAIN_FROM") {
+            rights.ops_plain_from = network();
+        }
+        if advice.contains("ADMIN_FROM") {
+            rights.admin_from = network();
+        }
+    }
+
+    #[test]
+    fn who_does_what_a_refusal_says_may_change_members() {
+        let change = headers(&[(HEADER_ADMIN, "1")]);
+        for (is_encrypted, expected) in [(false, Reason::Plain), (true, Reason::NoTokenFile)] {
+            let caller = Caller { is_encrypted, ..caller("10.1.2.3", Port::Shared) };
+            let mut rights = open();
+            let reason = rights.check(Right::Change, &caller, &change).unwrap_err();
+            assert_eq!(reason, expected);
+            followed(&mut rights, reason.advice());
+            assert_eq!(rights.check(Right::Change, &caller, &change), Ok(()), "{reason:?}");
+        }
+        // One setting of the two is not enough: the other one is asked for in its turn.
+        let far = caller("10.1.2.3", Port::Shared);
+        let mut rights = Rights { admin_from: AllowedFrom::Any, ..open() };
+        assert_eq!(rights.check(Right::Change, &far, &change), Err(Reason::Plain));
+        rights = Rights { ops_plain_from: AllowedFrom::Any, ..open() };
+        assert_eq!(rights.check(Right::Change, &far, &change), Err(Reason::Address));
+        followed(&mut rights, Reason::Address.advice());
+        assert_eq!(rights.check(Right::Change, &far, &change), Ok(()));
     }
 }
