@@ -111,7 +111,8 @@ fn of_cluster(
 ) -> Result<(Backup, String), Failure> {
     let (addrs, deadline) = addresses::given(matches, environment)?;
     let tls = addresses::tls(matches, environment)?;
-    let dialer = Dialer::new(tls.as_ref(), Alpn::Http1);
+    let dialer =
+        Dialer::new(tls.as_ref(), Alpn::Http1).with_token(addresses::token(matches, environment)?);
     let mut found: Option<(Backup, String)> = None;
     let mut setbacks = Vec::new();
     for addr in addrs {

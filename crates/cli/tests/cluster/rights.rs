@@ -59,6 +59,31 @@ fn the_command_line_gets_what_its_token_is_for_at_the_port_that_it_is_answered_o
         let (is_done, text) = run(arguments, addr, token.map(String::as_str));
         assert!(!is_done && text.contains(part), "{arguments:?} {addr}: {text}");
     }
+    wait_until("settings in the state", PATIENCE, || {
+        run(&["settings", "list"], &ops, Some(&operator)).1.contains("MAX_N=")
+    });
+    // Every tool that asks operators' questions or gives their orders shows its token.
+    let backup = dir.path().join("a.backup").display().to_string();
+    for (arguments, part) in [
+        (&["member", "list"][..], "leader"),
+        (&["member", "add", "1=n1:60001"], "is"),
+        (&["member", "promote", "1"], "voter already"),
+        (&["member", "remove", "1"], "leads"),
+        (&["leader", "transfer", "--to", "9"], "node 9"),
+        (&["settings", "list"], "MAX_N="),
+        (&["settings", "set", "MAX_N=1000"], "MAX_N=1000"),
+        (&["clock", "advance-to", "1s"], "above"),
+        (&["clock", "advance-to", "1s", "--yes"], "above"),
+        (&["rolling", "--dry-run"], "all is well"),
+        (&["backup", "--out", &backup], "written"),
+    ] {
+        let (_, text) = run(arguments, &ops, Some(&operator));
+        assert!(text.contains(part), "{arguments:?}: {part:?} in {text}");
+        for token in [None, Some(client.as_str())] {
+            let (is_done, text) = run(arguments, &ops, token);
+            assert!(!is_done && text.contains("token"), "{arguments:?} with {token:?}: {text}");
+        }
+    }
     // A leader is named by its client address: the port of operators that was given is asked all the
     // same.
     let both = format!("{clients},{ops}");
