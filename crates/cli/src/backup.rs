@@ -22,6 +22,7 @@ use crate::commands::{client_arguments, json as json_switch, switch, text};
 use crate::failure::Failure;
 use crate::moment;
 use crate::operator::{ATTEMPT_TIMEOUT, Order, Setback};
+use crate::output;
 use crate::sources::Environment;
 
 pub(crate) fn command() -> Command {
@@ -84,7 +85,7 @@ pub(crate) fn command() -> Command {
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
     if let Some(path) = matches.get_one::<PathBuf>("check") {
         let backup = read_backup(path)?;
-        show(matches, &mut io::stdout().lock(), &backup, &format!("{}: whole", path.display()))?;
+        show(matches, &mut output::account(), &backup, &format!("{}: whole", path.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
     let (backup, from) = match matches.get_one::<PathBuf>("data-dir") {
@@ -93,13 +94,15 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     };
     let out = matches.get_one::<String>("out").map_or("", String::as_str);
     if out == "-" {
-        io::stdout().lock().write_all(backup.text().as_bytes())?;
+        // A reader that left has no backup.
+        let written = io::stdout().lock().write_all(backup.text().as_bytes());
+        written.context("standard output did not take the backup")?;
         show(matches, &mut io::stderr().lock(), &backup, &format!("from {from}"))?;
     } else {
         let path = Path::new(out);
         place(path, &backup.text(), matches.get_flag("force"))?;
         let said = format!("{}: written, from {from}", path.display());
-        show(matches, &mut io::stdout().lock(), &backup, &said)?;
+        show(matches, &mut output::account(), &backup, &said)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -26,6 +26,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::addresses;
 use crate::commands::text as text_argument;
 use crate::failure::Failure;
+use crate::output;
 use crate::sources::Environment;
 use crate::{knee, page, reports};
 
@@ -44,7 +45,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
 
 fn run_floor(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let floor = floor_for(matches, duration(matches, "duration", FLOOR_TIME_MAX)?)?;
-    let mut out = io::stdout().lock();
+    let mut out = output::account();
     if matches.get_flag("json") {
         writeln!(out, "{}", json::floor(&floor))?;
     } else {
@@ -109,7 +110,7 @@ fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode,
     let mut report = record::Run::new(&measured, Some(&floor), &judged, program(matches));
     report.floor = whole.as_ref().map(FloorRecord::new);
     let table = text::run_table(&measured, Some(&floor), &judged);
-    write!(io::stdout().lock(), "{table}{}", text::beside_floor(&report))?;
+    write!(output::account(), "{table}{}", text::beside_floor(&report))?;
     if let Some((mut file, path)) = json_file {
         writeln!(file, "{}", report.to_json()).with_context(|| path.display().to_string())?;
     }

@@ -1,7 +1,7 @@
 //! `epicepoch certs`: a small certificate authority in a directory, and what it signs. It talks to
 //! no node and replaces no file.
 
-use std::io::{self, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -14,6 +14,7 @@ use epicepoch_wire::NodeId;
 
 use crate::commands::text;
 use crate::failure::Failure;
+use crate::output;
 use crate::settings::whole_number;
 
 /// Bytes of a client's name at most.
@@ -97,7 +98,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         }
         write(&directory, &issued)?
     };
-    let mut out = io::stdout().lock();
+    let mut out = output::account();
     for path in written {
         writeln!(out, "{}", path.display())?;
     }

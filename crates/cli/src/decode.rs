@@ -9,10 +9,11 @@ use epicepoch_wire::Timestamp;
 
 use crate::failure::Failure;
 use crate::moment;
+use crate::output;
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let json = matches.get_flag("json");
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(output::product());
     let arguments = matches.get_many::<String>("timestamp").unwrap_or_default();
     let arguments: Vec<&str> = arguments.map(String::as_str).collect();
     if arguments.is_empty() || arguments == ["-"] {

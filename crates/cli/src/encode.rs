@@ -1,7 +1,7 @@
 //! `epicepoch encode`: the lowest and the highest timestamp of a wall time. It asks no cluster,
 //! and what it prints is a bound for range queries, not a timestamp that anybody was given.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,6 +12,7 @@ use thiserror::Error;
 
 use crate::failure::Failure;
 use crate::moment;
+use crate::output;
 use crate::settings::whole_number;
 
 /// Why a text is not a wall time that a timestamp can carry.
@@ -30,7 +31,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let text = matches.get_one::<String>("time").map_or("", String::as_str);
     let unix_ns = unix_ns(text, SystemTime::now()).map_err(Failure::usage)?;
     let (lowest, highest) = (Timestamp::lowest_at(unix_ns), Timestamp::highest_at(unix_ns));
-    let mut out = io::stdout().lock();
+    let mut out = output::product();
     if matches.get_flag("json") {
         let object = json!({
             "time": moment::time(Epoch(unix_ns)),

@@ -1,6 +1,6 @@
 //! How a command fails: with a text for people and an exit code for scripts.
 
-use std::io;
+use crate::output;
 
 /// A failed command.
 #[derive(Debug)]
@@ -21,11 +21,10 @@ impl Failure {
         Self { code: REMOVED, error: error.into() }
     }
 
-    /// Whether whoever reads the output has gone, as in `epicepoch get -n 9 | head -1`. That is
-    /// how pipes end, and nothing to report.
-    pub(crate) fn is_broken_pipe(&self) -> bool {
-        let broken = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
-        self.error.chain().any(|cause| cause.downcast_ref().is_some_and(broken))
+    /// Whether whoever reads the product of a command has gone, as in `epicepoch get -n 9 | head -1`.
+    /// That is how pipes end, and nothing to report.
+    pub(crate) fn is_of_reader(&self) -> bool {
+        self.error.chain().any(|cause| cause.downcast_ref().is_some_and(output::is_of_reader))
     }
 }
 

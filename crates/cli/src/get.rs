@@ -8,6 +8,7 @@ use epicepoch_client::TimestampsError;
 use epicepoch_wire::TimestampRange;
 
 use crate::failure::Failure;
+use crate::output;
 use crate::sources::Environment;
 use crate::{addresses, moment};
 
@@ -20,7 +21,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         error => error.into(),
     })?;
     let format = matches.get_one::<String>("format").map_or("hex", String::as_str);
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(output::product());
     print(&range, format, &mut out)?;
     out.flush()?;
     Ok(ExitCode::SUCCESS)

@@ -15,6 +15,7 @@ use crate::addresses;
 use crate::bench;
 use crate::commands::{load_arguments, text};
 use crate::failure::Failure;
+use crate::output;
 use crate::sources::Environment;
 
 pub(crate) fn command() -> Command {
@@ -74,7 +75,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     let found = knee::find(&config, |step| {
         let _unread = write!(io::stderr(), "{}", knee::row(step, Some(&record)));
     });
-    write!(io::stdout().lock(), "{}", knee::table(&found))?;
+    write!(output::account(), "{}", knee::table(&found))?;
     if let Some((mut file, path)) = json_file {
         let text = serde_json::to_string_pretty(&found)?;
         writeln!(file, "{text}").with_context(|| path.display().to_string())?;

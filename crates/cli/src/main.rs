@@ -16,7 +16,7 @@
 //! - [`certs`]: an authority, and certificates.
 //! - [`decode`], [`encode`]: timestamps and wall time; [`moment`] is how both are shown.
 //! - [`sim`]: whole clusters of the core under simulated faults.
-//! - [`failure`]: errors and exit codes.
+//! - [`output`]: standard output, and a reader that leaves; [`failure`]: errors and exit codes.
 
 mod addresses;
 mod backup;
@@ -39,6 +39,7 @@ mod logging;
 mod member;
 mod moment;
 mod operator;
+mod output;
 mod page;
 mod probe;
 mod reports;
@@ -75,7 +76,7 @@ fn main() -> ExitCode {
     };
     match run(&matches, &environment) {
         Ok(code) => code,
-        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(failure) if failure.is_of_reader() => ExitCode::SUCCESS,
         Err(failure) => {
             let _unread = writeln!(std::io::stderr(), "epicepoch: {:#}", failure.error);
             ExitCode::from(failure.code)

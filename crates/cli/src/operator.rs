@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use crate::addresses;
 use crate::failure::Failure;
+use crate::output;
 use crate::sources::Environment;
 
 /// Between two rounds of questions while nobody leads.
@@ -279,7 +280,7 @@ pub(crate) fn print(
     document: &Value,
     text: impl FnOnce(&Value) -> Option<String>,
 ) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
+    let mut out = output::account();
     if matches.get_flag("json") {
         writeln!(out, "{document}")?;
     } else {

@@ -2,7 +2,7 @@
 //! `history`. It measures nothing.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -13,6 +13,7 @@ use epicepoch_bench::record::Run;
 use epicepoch_bench::{merge, trend};
 
 use crate::failure::Failure;
+use crate::output;
 use crate::page;
 
 /// The commands, for `epicepoch bench`.
@@ -120,7 +121,7 @@ fn json() -> Arg {
 pub(crate) fn merge(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let runs = read(matches, "reports")?;
     let merged = merge::merge(&runs).map_err(anyhow::Error::from)?;
-    writeln!(io::stdout().lock(), "{}", merged.to_json())?;
+    writeln!(output::product(), "{}", merged.to_json())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -152,7 +153,7 @@ pub(crate) fn compare(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         let page = page::of_sets(&base, &new, &table);
         fs::write(path, page).with_context(|| path.display().to_string())?;
     }
-    let mut out = io::stdout().lock();
+    let mut out = output::account();
     if matches.get_flag("json") {
         writeln!(out, "{}", serde_json::to_string_pretty(&comparison)?)?;
     } else {
@@ -175,7 +176,7 @@ pub(crate) fn history(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         return Err(Failure::usage(anyhow!("{folder} is no directory; --add FILE begins one")));
     }
     let trends = trend::trends(&trend::load(folder)?);
-    let mut out = io::stdout().lock();
+    let mut out = output::account();
     if matches.get_flag("json") {
         writeln!(out, "{}", serde_json::to_string_pretty(&trends)?)?;
     } else {

@@ -2,6 +2,7 @@
 //! leader last and only after it has handed over. It stops at the first trouble and says where. How a
 //! process is restarted it does not know: a command of the operator's does it.
 
+use std::cell::Cell;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::process::{Command as Process, ExitCode, Stdio};
@@ -107,6 +108,17 @@ struct Rolling<'a> {
     environment: &'a Environment,
     wait: Duration,
     settle: Duration,
+    /// Where it says how far it is.
+    hearing: Cell<Hearing>,
+}
+
+/// Who hears how far it is: a reader may leave, and nodes are restarted all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hearing {
+    Output,
+    /// Standard output did not take a line: standard error gets it, and those that follow.
+    Errors,
+    Nobody,
 }
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
@@ -115,6 +127,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         environment,
         wait: time(matches, "wait")?,
         settle: time(matches, "settle")?,
+        hearing: Cell::new(Hearing::Output),
     };
     let wanted = matches.get_one::<String>("nodes").map(|text| ids(text)).transpose()?;
     let seen = rolling.look().map_err(|failure| failure.error)?;
@@ -122,9 +135,9 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     order(&seen, wanted.as_deref()).map_err(Failure::usage)?;
     let seen = rolling.look_until_well(seen)?;
     let order = order(&seen, wanted.as_deref()).map_err(Failure::usage)?;
-    tell(&format!("all is well; in this order: {}", names(&order)))?;
+    rolling.tell(&format!("all is well; in this order: {}", names(&order)));
     if let Some(silence) = silence(&seen, &order) {
-        tell(&silence)?;
+        rolling.tell(&silence);
     }
     if matches.get_flag("dry-run") {
         return Ok(ExitCode::SUCCESS);
@@ -147,7 +160,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         },
         Err(failure) => format!("who leads is not known: {:#}", failure.error),
     };
-    tell(&format!("all were restarted: {}; {leader}", names(&order)))?;
+    rolling.tell(&format!("all were restarted: {}; {leader}", names(&order)));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -180,15 +193,18 @@ impl Rolling<'_> {
         let seen = self.look().map_err(|failure| failure.error)?;
         let addr = seen.iter().find(|it| it.node == node).map(|it| it.addr.clone());
         let addr = addr.ok_or_else(|| anyhow!("node {node} is no member any more"))?;
-        tell(&format!("node {node}: restarting"))?;
+        self.tell(&format!("node {node}: restarting"));
         let from = Instant::now();
         let host = addr.rsplit_once(':').map_or(addr.as_str(), |(host, _)| host);
+        let (output, errors) = self.streams();
         let status = Process::new("sh")
             .args(["-c", command])
             .env("EPICEPOCH_NODE_ID", node.to_string())
             .env("EPICEPOCH_NODE_ADDR", &addr)
             .env("EPICEPOCH_NODE_HOST", host.trim_matches(['[', ']']))
             .stdin(Stdio::null())
+            .stdout(output)
+            .stderr(errors)
             .status()
             .context("sh cannot be run")?;
         if !status.success() {
@@ -196,14 +212,37 @@ impl Rolling<'_> {
         }
         self.wait_until_well(node, before)?;
         let took = from.elapsed().as_secs_f64();
-        tell(&format!("node {node}: ready after {took:.1} s, all is well"))?;
+        self.tell(&format!("node {node}: ready after {took:.1} s, all is well"));
         if before.is_none() && matches!(self.run_of(node), Ok(None)) {
-            tell(&format!(
+            self.tell(&format!(
                 "node {node}: its version does not say in which run it is, so whether it was \
                  restarted could not be looked at"
-            ))?;
+            ));
         }
         Ok(())
+    }
+
+    /// Says how far it is, to whoever hears it still.
+    fn tell(&self, line: &str) {
+        if self.hearing.get() == Hearing::Output {
+            let Err(error) = writeln!(io::stdout().lock(), "{line}") else { return };
+            self.hearing.set(Hearing::Errors);
+            self.tell(&format!(
+                "standard output takes no more ({error}): it goes on, and says it here"
+            ));
+        }
+        if self.hearing.get() == Hearing::Errors && writeln!(io::stderr(), "{line}").is_err() {
+            self.hearing.set(Hearing::Nobody);
+        }
+    }
+
+    /// Where a command's output and errors go: not to a pipe that would end it, because nobody reads it.
+    fn streams(&self) -> (Stdio, Stdio) {
+        match self.hearing.get() {
+            Hearing::Output => (Stdio::inherit(), Stdio::inherit()),
+            Hearing::Errors => (io::stderr().into(), Stdio::inherit()),
+            Hearing::Nobody => (Stdio::null(), Stdio::null()),
+        }
     }
 
     /// Whether a node is known to run as another process than before.
@@ -222,10 +261,10 @@ impl Rolling<'_> {
             }
             match Order::change(PATH_ADMIN_TRANSFER, &[]).give(self.matches, self.environment) {
                 Ok(done) => {
-                    tell(&format!(
+                    self.tell(&format!(
                         "node {node}: has handed leadership to node {}",
                         done["leader"]
-                    ))?;
+                    ));
                 }
                 Err(failure) => last = failure.error,
             }
@@ -398,10 +437,6 @@ fn time(matches: &ArgMatches, name: &str) -> Result<Duration, Failure> {
             "--{name} is {text:?}; allowed is a whole number with its unit, from 1ms to 3600s"
         ))
     })
-}
-
-fn tell(line: &str) -> io::Result<()> {
-    writeln!(io::stdout().lock(), "{line}")
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use epicepoch_sim::run::{Failure as RunFailure, Options, Outcome, run as run_see
 use epicepoch_sim::summary::Summary;
 
 use crate::failure::Failure;
+use crate::output;
 
 /// Events of the story of a failure.
 const STORY_LEN: usize = 200;
@@ -59,7 +60,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         let told: Vec<Receiver<Outcome>> = (0..jobs).map(outcomes).collect();
         add_up(&told, count, options)
     })?;
-    let mut out = std::io::stdout().lock();
+    let mut out = output::account();
     writeln!(out, "{}", sum.summary)?;
     if let Some(Failed { seed, failure, hash }) = sum.failed {
         return tell(&mut out, Options { seed, ..options }, &failure, hash);
@@ -95,7 +96,7 @@ struct Failed {
 }
 
 fn add_up(told: &[Receiver<Outcome>], count: u64, options: Options) -> Result<Sum, Failure> {
-    let mut out = std::io::stdout().lock();
+    let mut out = output::account();
     let mut progress = Progress::new(count);
     let mut sum = Sum::default();
     for (at, told) in (0..count).zip(told.iter().cycle()) {

@@ -1,7 +1,7 @@
 //! `epicepoch status`: the members of a cluster and how each of them is. It changes nothing.
 
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::addresses;
 use crate::failure::Failure;
+use crate::output;
 use crate::sources::Environment;
 
 /// One member, as it describes itself.
@@ -26,7 +27,7 @@ struct Row {
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
     let (client, deadline) = addresses::client(matches, environment)?;
     let (members, rows) = addresses::block_on(look(client, deadline))??;
-    let mut out = io::stdout().lock();
+    let mut out = output::account();
     if matches.get_flag("json") {
         writeln!(out, "{}", object(&members, &rows))?;
     } else {

@@ -91,6 +91,35 @@ fn a_reader_that_leaves_is_no_error() {
     assert_eq!(decode.wait().expect("ended").code(), Some(0));
 }
 
+/// A pipe that nobody reads.
+fn unread() -> Stdio {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    writer.into()
+}
+
+#[test]
+fn what_is_done_and_found_is_the_same_when_nobody_reads_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path().to_str().expect("text");
+    let made = epicepoch(&["certs", "ca", "--dir", dir], &[]).stdout(unread()).output();
+    let made = made.expect("the binary runs");
+    assert_eq!((made.status.code(), text(&made.stderr)), (Some(0), ""));
+    assert!(std::fs::exists(format!("{dir}/ca.key")).expect("looked"));
+    // Where standard output cannot be written for another reason, that is told.
+    let full = std::fs::File::create("/dev/full").expect("the device");
+    let told = epicepoch(&["encode", "1s"], &[]).stdout(full).output().expect("the binary runs");
+    assert_eq!(told.status.code(), Some(1));
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn a_violation_that_nobody_reads_of_is_one() {
+    let arguments = ["sim", "--seed", "0", "--seeds", "20", "--plant", "split-off-by-one"];
+    let failed = epicepoch(&arguments, &[]).stdout(unread()).output().expect("the binary runs");
+    assert_eq!((failed.status.code(), text(&failed.stderr)), (Some(3), ""));
+}
+
 #[test]
 fn nobody_to_ask_is_a_failure_at_run_time() {
     for command in [["get"].as_slice(), &["status"], &["bench", "run"]] {

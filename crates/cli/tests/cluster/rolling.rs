@@ -27,9 +27,19 @@ const RESTART: &str = "echo $EPICEPOCH_NODE_ID > wanted.new && mv wanted.new wan
 fn rolled(
     cluster: &mut Cluster,
     mut command: Command,
+    restart: impl FnMut(&mut Cluster, usize),
+) -> (Output, Vec<u64>) {
+    command.stdout(Stdio::piped());
+    rolled_into(cluster, command, restart)
+}
+
+/// The same, with the standard output that the command has.
+fn rolled_into(
+    cluster: &mut Cluster,
+    mut command: Command,
     mut restart: impl FnMut(&mut Cluster, usize),
 ) -> (Output, Vec<u64>) {
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stderr(Stdio::piped());
     let child = command.spawn().expect("the binary can be started");
     let ended = thread::spawn(move || child.wait_with_output().expect("it ends"));
     let wanted = cluster.dir.path().join("wanted");
@@ -132,6 +142,11 @@ fn a_rolling_restart_stops_at_the_first_trouble_and_says_where() {
     let error = text(&output.stderr);
     assert_eq!((output.status.code(), restarted.len()), (Some(1), 1), "{error}");
     assert!(error.contains("3 s after its command") && error.contains(&all), "{error}");
+    // What is found counts, whether somebody reads it or not.
+    for (args, code) in [(&["clock"], 1), (&["tune"], 1), (&["status"], 0)] {
+        let ended = cluster.operator(args).stdout(unread()).output().expect("it can be started");
+        assert_eq!(ended.status.code(), Some(code), "{args:?}: {}", text(&ended.stderr));
+    }
     // And before anything is restarted, all have to be well.
     let words = ["nothing was restarted"];
     cluster.assert_refused(&["rolling", "--restart", "true"], &words);
@@ -157,5 +172,33 @@ fn a_rolling_restart_stops_at_the_first_trouble_and_says_where() {
     let output = looking.wait_with_output().expect("it ends");
     let (said, error) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success() && said.contains("all is well"), "{said}{error}");
+    cluster.assert_well();
+}
+
+/// A pipe that nobody reads.
+fn unread() -> Stdio {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    writer.into()
+}
+
+#[test]
+fn a_rolling_restart_goes_on_when_nobody_reads_how_far_it_is() {
+    let mut cluster = Cluster::start_calm();
+    cluster.wait_for_leader();
+    // The command says something, too, and is not ended by that.
+    let restart = format!("echo restarting && {RESTART}");
+    let mut command = cluster.operator(&["rolling", "--settle", "100ms", "--restart", &restart]);
+    command.stdout(unread());
+    let (output, restarted) = rolled_into(&mut cluster, command, |cluster, index| {
+        let node = &mut cluster.nodes[index];
+        assert_eq!(node.terminate().code(), Some(0));
+        node.start();
+    });
+    let error = text(&output.stderr);
+    assert_eq!((output.status.code(), restarted.len()), (Some(0), 3), "{error}");
+    assert_eq!(error.matches("standard output takes no more").count(), 1, "{error}");
+    assert_eq!(error.matches("\nrestarting\n").count(), 3, "{error}");
+    assert!(error.contains("all were restarted"), "{error}");
     cluster.assert_well();
 }
