@@ -1,15 +1,17 @@
 //! `epicepoch clock`: what every node's clock says against the others and against the ceiling. It
 //! reads, and changes nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use anyhow::anyhow;
 use clap::{ArgMatches, Command};
 use epicepoch_client::Member;
 use epicepoch_client::dial::{Alpn, Dialer};
-use epicepoch_wire::http::PATH_ADMIN_CLOCK;
+use epicepoch_wire::http::{PATH_ADMIN_CLOCK, PATH_ADMIN_MEMBERS};
 use epicepoch_wire::{Epoch, NodeId};
 use serde_json::{Value, json};
 
@@ -42,8 +44,8 @@ pub(crate) fn command() -> Command {
             "Example:\n  epicepoch clock --addr n1:8080,n2:8080,n3:8080\n\n\
              Every node is asked: OPS_PLAIN_FROM of all has to allow it, or give --ca-file and \
              --token-file where they speak TLS. With OPS_ADDR give that of every node.\n\n\
-             Exit codes: 0 every node's clock is followed; 1 one is not, or a node does not answer; \
-             2 wrong usage.",
+             Exit codes: 0 every node's clock is followed; 1 one is not, a node does not answer, or \
+             nobody says who the members are; 2 wrong usage.",
         )
         .args(client_arguments())
         .arg(json_switch())
@@ -62,49 +64,130 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     if let Some((_, matches)) = matches.subcommand() {
         return advance::run(matches, environment);
     }
-    let rows = rows(matches, environment)?;
+    let looked = look(matches, environment)?;
+    let rows = &looked.rows;
     let nodes: Vec<_> = rows.iter().map(object).collect();
-    let document = json!({"nodes": nodes, "recoversInMs": recovers_in_ms(&rows)});
-    operator::print(matches, &document, |_| table(&rows))?;
+    let document = json!({"nodes": nodes, "recoversInMs": recovers_in_ms(rows)});
+    warn(&looked);
+    operator::print(matches, &document, |_| table(rows))?;
     let is_followed = |row: &Row| row.clock.as_ref().is_ok_and(|clock| clock["status"] == FOLLOWED);
-    Ok(if rows.iter().all(is_followed) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let is_well = looked.doubt.is_none() && rows.iter().all(is_followed);
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Every member's clock, and what it says with it; each member once.
-pub(crate) fn rows(matches: &ArgMatches, environment: &Environment) -> Result<Vec<Row>, Failure> {
+/// What was looked at.
+pub(crate) struct Looked {
+    /// Each member once, as far as they are known.
+    pub(crate) rows: Vec<Row>,
+    /// Why these may not be all members: nobody said who they are.
+    pub(crate) doubt: Option<String>,
+}
+
+/// Every member's clock, and what it says with it.
+pub(crate) fn look(matches: &ArgMatches, environment: &Environment) -> Result<Looked, Failure> {
     let (client, deadline) = addresses::client(matches, environment)?;
     let (given, _) = addresses::given(matches, environment)?;
     let tls = addresses::tls(matches, environment)?;
     let token = addresses::token(matches, environment)?;
     let dialer = Dialer::new(tls.as_ref(), Alpn::Http1).with_token(token);
+    let attempt = || deadline.min(Instant::now() + operator::ATTEMPT_TIMEOUT);
     let look = |addr: &str| {
-        let attempt = deadline.min(Instant::now() + operator::ATTEMPT_TIMEOUT);
-        Order::look(PATH_ADMIN_CLOCK).ask(&dialer, addr, attempt).map_err(Setback::into_text)
+        let clock = Order::look(PATH_ADMIN_CLOCK).ask(&dialer, addr, attempt());
+        clock.map_err(Setback::into_text)
     };
-    // Members are known by their client addresses; with OPS_ADDR the given ones are what answers,
-    // and tell no members.
-    let answers: Vec<Row> = given
-        .into_iter()
-        .filter_map(|addr| {
-            let clock = look(&addr).ok()?;
-            let node_id = NodeId(clock["nodeID"].as_u64()?);
-            Some(Row { member: Member { node_id, addr }, clock: Ok(clock) })
-        })
-        .collect();
-    let patience = if answers.is_empty() { deadline } else { Instant::now() + MEMBERS_TIMEOUT };
-    let members = match addresses::block_on(client.members(deadline.min(patience)))? {
-        Ok(members) => members.members,
-        Err(error) if answers.is_empty() => return Err(error.into()),
-        Err(_) => answers.iter().map(|row| row.member.clone()).collect(),
+    // Members are known by their client addresses; with OPS_ADDR the given ones are what answers.
+    let (mut answers, mut setbacks) = (Vec::new(), Vec::new());
+    for addr in given {
+        match look(&addr) {
+            Ok(clock) => {
+                let node_id = clock["nodeID"].as_u64().map(NodeId);
+                let row = |node_id| Row { member: Member { node_id, addr }, clock: Ok(clock) };
+                answers.extend(node_id.map(row));
+            }
+            Err(error) => setbacks.push(error),
+        }
+    }
+    let of_leader = |row: &Row| {
+        let asked = Order::look(PATH_ADMIN_MEMBERS);
+        let (_, document) = asked.follow(&dialer, &row.member.addr, attempt()).ok()?;
+        members(&document)
     };
-    let mut answers: BTreeMap<_, _> =
-        answers.into_iter().map(|row| (row.member.node_id, row.clock)).collect();
-    let rows = members.into_iter().map(|member| {
-        let clock = answers.remove(&member.node_id).unwrap_or_else(|| look(&member.addr));
-        (member.node_id, Row { member, clock })
-    });
+    let leads = |row: &&Row| row.clock.as_ref().is_ok_and(|clock| clock["leads"] == true);
+    let of_leader_found = answers.iter().find(leads).and_then(of_leader);
+    let members = if let Some(members) = of_leader_found {
+        Ok(members)
+    } else {
+        let patience = if answers.is_empty() { deadline } else { attempt() };
+        match addresses::block_on(client.members(patience))? {
+            Ok(members) => Ok(members.members),
+            Err(error) if answers.is_empty() => {
+                let setbacks = setbacks.join("; ");
+                return Err(anyhow!("no node says its clock: {setbacks}; {error}").into());
+            }
+            // A token of operations is none for /members, and a port of operations does not
+            // answer it; who does not lead can name the leader.
+            Err(error) => answers.iter().find_map(of_leader).ok_or_else(|| error.to_string()),
+        }
+    };
+    Ok(gathered(answers, members, look))
+}
+
+/// The members of a leader's document.
+fn members(document: &Value) -> Option<Vec<Member>> {
+    let member = |row: &Value| {
+        let (node_id, addr) = (NodeId(row["nodeID"].as_u64()?), row["addr"].as_str()?.to_owned());
+        Some(Member { node_id, addr })
+    };
+    document["members"].as_array()?.iter().map(member).collect()
+}
+
+/// What was answered, and what the other members say when they are asked. Where nobody says who the
+/// members are, those that answered and the voters that they name.
+fn gathered(
+    answers: Vec<Row>,
+    members: Result<Vec<Member>, String>,
+    look: impl Fn(&str) -> Result<Value, String>,
+) -> Looked {
     // One address may be given twice.
-    Ok(rows.collect::<BTreeMap<_, _>>().into_values().collect())
+    let mut rows: BTreeMap<_, _> =
+        answers.into_iter().map(|row| (row.member.node_id, row)).collect();
+    let error = match members {
+        Ok(members) => {
+            let rows = members.into_iter().map(|member| {
+                let clock = rows.remove(&member.node_id).map(|row| row.clock);
+                let clock = clock.unwrap_or_else(|| look(&member.addr));
+                (member.node_id, Row { member, clock })
+            });
+            let rows = rows.collect::<BTreeMap<_, _>>().into_values().collect();
+            return Looked { rows, doubt: None };
+        }
+        Err(error) => error,
+    };
+    let voters: BTreeSet<_> = rows
+        .values()
+        .filter_map(|row| row.clock.as_ref().ok()?["voters"].as_array())
+        .flatten()
+        .filter_map(|node| node.as_u64().map(NodeId))
+        .collect();
+    for node_id in voters {
+        rows.entry(node_id).or_insert_with(|| Row {
+            member: Member { node_id, addr: "-".to_owned() },
+            clock: Err(NOT_GIVEN.to_owned()),
+        });
+    }
+    let doubt = format!(
+        "who the members are was not said, so there may be others than these: name an address of \
+         every node in --addr, that of the leader among them ({error})"
+    );
+    Looked { rows: rows.into_values().collect(), doubt: Some(doubt) }
+}
+
+/// Says what is in doubt, if anything is.
+pub(crate) fn warn(looked: &Looked) {
+    if let Some(doubt) = &looked.doubt {
+        // What was looked at is told, whoever reads this or not.
+        let _unread = writeln!(io::stderr(), "warning: {doubt}");
+    }
 }
 
 fn object(row: &Row) -> Value {
@@ -162,8 +245,8 @@ fn recovers_in_ms(rows: &[Row]) -> Option<f64> {
     of_leader.reduce(f64::max).or_else(|| clocks().filter_map(begun).reduce(f64::max))
 }
 
-/// How long it is asked who the members are, when clocks are known already.
-const MEMBERS_TIMEOUT: Duration = Duration::from_millis(500);
+/// Of a voter that is known by its id alone.
+const NOT_GIVEN: &str = "a voter whose address was not given: name it in --addr";
 const FOLLOWED: &str = "followed";
 /// How far epochs may be ahead before people are told, milliseconds: a default window.
 const AHEAD_TOLD_MS: f64 = 1_000.0;
@@ -205,6 +288,30 @@ ID   ADDR    STATUS           OFFSET            LAG           LEAD CEILING
 3    n3:8080 no answer
 ";
         assert_eq!(table(&rows).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn whoever_is_a_member_is_looked_at_or_that_is_in_doubt() {
+        let answer = |node| {
+            let mut clock = clock("followed", 0.0, 900.0);
+            clock["voters"] = json!([1, 2, 3]);
+            row(node, Ok(clock))
+        };
+        let member = |node| row(node, Err(String::new())).member;
+        let silent = |addr: &str| Err(format!("{addr} is silent"));
+        let gathered = |answers, members| {
+            let looked = gathered(answers, members, silent);
+            let rows = looked.rows.into_iter().map(|it| (it.member.node_id.0, it.clock.err()));
+            (rows.collect::<Vec<_>>(), looked.doubt)
+        };
+        let (rows, doubt) = gathered(vec![answer(1), answer(1)], Ok(vec![member(1), member(4)]));
+        assert_eq!(rows, [(1, None), (4, Some("n4:8080 is silent".to_owned()))]);
+        assert_eq!(doubt, None);
+        let (rows, doubt) = gathered(vec![answer(2)], Err("unauthorized".to_owned()));
+        let not_given = Some(NOT_GIVEN.to_owned());
+        assert_eq!(rows, [(1, not_given.clone()), (2, None), (3, not_given)]);
+        let doubt = doubt.expect("a doubt");
+        assert!(doubt.contains("--addr") && doubt.contains("unauthorized"), "{doubt}");
     }
 
     #[test]

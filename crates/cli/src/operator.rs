@@ -118,7 +118,7 @@ impl Order {
     }
 
     /// Asks `addr`, then whom it names as the leader, and so on; returns who answered, and what.
-    fn follow(
+    pub(crate) fn follow(
         &self,
         dialer: &Dialer,
         addr: &str,

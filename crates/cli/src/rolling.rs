@@ -368,9 +368,13 @@ impl Rolling<'_> {
 
     /// Which run of its process a node is in; `None` of a version that does not say.
     fn run_of(&self, node: u64) -> Result<Option<String>, anyhow::Error> {
-        let rows = clock::rows(self.matches, self.environment).map_err(|failure| failure.error)?;
-        let row = rows.into_iter().find(|row| row.member.node_id.0 == node);
-        let row = row.ok_or_else(|| anyhow!("node {node} is no member any more"))?;
+        let looked =
+            clock::look(self.matches, self.environment).map_err(|failure| failure.error)?;
+        let row = looked.rows.into_iter().find(|row| row.member.node_id.0 == node);
+        let row = row.ok_or_else(|| match looked.doubt {
+            Some(doubt) => anyhow!("node {node} is not known: {doubt}"),
+            None => anyhow!("node {node} is no member any more"),
+        })?;
         let said = row.clock.map_err(|error| anyhow!("node {node}: {error}"))?;
         Ok(said["boot"].as_str().map(str::to_owned))
     }

@@ -37,18 +37,23 @@ pub(crate) fn command() -> Command {
              Every node is asked: OPS_PLAIN_FROM of all has to allow it, or give --ca-file and \
              --token-file where they speak TLS. With OPS_ADDR give that of every node.\n\n\
              Exit codes: 0 the settings suit the links; 1 they are too tight, RESERVATION_MS is \
-             too short for them, a node does not answer, or a way was not measured lately; 2 wrong \
-             usage.",
+             too short for them, a node does not answer, a way was not measured lately, or nobody says \
+             who the members are; 2 wrong usage.",
         )
         .args(client_arguments())
         .arg(json_switch())
 }
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
-    let rows = clock::rows(matches, environment)?;
-    let report = Report::of(&rows);
+    let looked = clock::look(matches, environment)?;
+    let report = Report::of(&looked.rows);
+    clock::warn(&looked);
     operator::print(matches, &report.document(), |_| Some(report.text()))?;
-    Ok(if report.is_well() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report.is_well() && looked.doubt.is_none() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// The way from one node to another and back, ms.

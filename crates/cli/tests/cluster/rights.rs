@@ -6,7 +6,7 @@ use std::fs;
 use tempfile::TempDir;
 
 use crate::support::node::command;
-use crate::support::{Node, PATIENCE, Turn, unused_port, wait_until};
+use crate::support::{Cluster, Node, PATIENCE, Turn, unused_port, wait_until};
 
 const CLIENT: &str = "client-token-0123456789";
 const OPERATOR: &str = "operator-token-0123456789";
@@ -72,8 +72,10 @@ fn the_command_line_gets_what_its_token_is_for_at_the_port_that_it_is_answered_o
         (&["leader", "transfer", "--to", "9"], "node 9"),
         (&["settings", "list"], "MAX_N="),
         (&["settings", "set", "MAX_N=1000"], "MAX_N=1000"),
+        (&["clock"], "followed"),
         (&["clock", "advance-to", "1s"], "above"),
         (&["clock", "advance-to", "1s", "--yes"], "above"),
+        (&["tune"], "no round trip"),
         (&["rolling", "--dry-run"], "all is well"),
         (&["backup", "--out", &backup], "written"),
     ] {
@@ -97,4 +99,58 @@ fn the_command_line_gets_what_its_token_is_for_at_the_port_that_it_is_answered_o
     let log = node.log();
     assert!(log.contains("no_token") && log.contains("wrong_token"), "{log}");
     assert!(!log.contains(CLIENT) && !log.contains(OPERATOR), "a token is logged");
+}
+
+#[test]
+fn clocks_of_members_that_are_not_looked_at_are_missed() {
+    let mut cluster = Cluster::down_calm(&[]);
+    let file = |name: &str, token: &str| {
+        let path = cluster.dir.path().join(name);
+        fs::write(&path, format!("{token}\n")).expect("written");
+        path.display().to_string()
+    };
+    let (client, operator) = (file("clients", CLIENT), file("operators", OPERATOR));
+    for node in &mut cluster.nodes {
+        node.set("CLIENT_TOKEN_FILE", &client);
+        node.set("OPS_TOKEN_FILE", &operator);
+    }
+    // All but the second have a port for operators.
+    let mut addrs: Vec<_> = cluster.nodes.iter().map(|node| node.http().to_string()).collect();
+    for at in [0, 2] {
+        addrs[at] = format!("127.0.0.1:{}", unused_port());
+        cluster.nodes[at].set("OPS_ADDR", &addrs[at]);
+    }
+    cluster.start_all();
+    cluster.wait_until_ready();
+    let run = |arguments: &[&str], addr: &str| {
+        let mut command = command(&BTreeMap::new(), cluster.dir.path());
+        let token = ["--token-file", &operator, "--addr", addr];
+        let output = command.args(arguments).args(token).output().expect("it runs");
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+    };
+    let all = addrs.join(",");
+    let lead = |node: &str| {
+        let (_, said) = run(&["leader", "transfer", "--to", node], &all);
+        assert!(said.contains(&format!("node {node} leads")), "{said}");
+    };
+    let assert_looked_at = |addr: &str, code: i32, parts: &[&str]| {
+        for tool in ["clock", "tune"] {
+            let (ended, text) = run(&[tool], addr);
+            let is_said = parts.iter().all(|part| text.contains(part));
+            assert!(ended == Some(code) && is_said, "{tool} {addr}: {ended:?} {text}");
+        }
+        let (_, text) = run(&["clock"], addr);
+        let rows = text.lines().filter(|line| line.starts_with(['1', '2', '3']));
+        assert_eq!(rows.count(), 3, "{addr}: {text}");
+    };
+    wait_until("the ways are measured", PATIENCE, || run(&["tune"], &all).0 == Some(0));
+    // The token is none for /members: the leader says who they are, whoever was named.
+    lead("2");
+    assert_looked_at(&all, 0, &[]);
+    assert_looked_at(&addrs[2], 1, &["OPS_ADDR"]);
+    // At the address by which it is known the leader says nothing; of himself everybody says it.
+    lead("1");
+    assert_looked_at(&all, 0, &[]);
+    assert_looked_at(&addrs[2], 1, &["warning: ", "name an address of every node in --addr"]);
 }
