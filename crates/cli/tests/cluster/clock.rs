@@ -198,6 +198,11 @@ fn a_leader_restarted_with_a_clock_hours_ahead_is_not_followed() {
 }
 
 #[test]
+fn a_follower_restarted_with_a_clock_an_hour_behind_never_repeats() {
+    live_through_a_restart(-1, &Who::Follower).assert_epochs_not_ahead();
+}
+
+#[test]
 fn a_follower_restarted_with_a_clock_hours_ahead_is_not_followed() {
     live_through_a_restart(5, &Who::Follower).assert_epochs_not_ahead();
 }
