@@ -56,7 +56,10 @@ fn serve() -> Command {
          CLOCK_OFFSET_MAX_MS, MAX_N and LEADER_ZONES seed the settings of a new cluster; afterwards \
          \"epicepoch settings\" changes them, on all nodes at once. SIGTERM, \
          SIGINT and SIGHUP finish open requests, hand leadership over and exit with 0; another \
-         one, more than a second later, exits at once.",
+         one, more than a second later, exits at once.\n\nExit codes: 0 an orderly end; 1 it failed: \
+         start it again; 2 a bad setting; 3 this node was removed from its cluster; 4 this data \
+         directory was set back, is not that of its node id, or is of a history that has ended. After \
+         2, 3 and 4 do not start it again as it is: the last line of the log says what to do.",
     );
     command = command.after_help(
         "First start of a cluster of three, on each node with its own id and address:\n  \

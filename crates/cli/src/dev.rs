@@ -47,6 +47,14 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     if let Some(first) = drafts.first() {
         first.logging.start(colours(environment));
     }
+    serve(&layout, drafts, environment).map_err(Failure::logged)
+}
+
+fn serve(
+    layout: &Layout,
+    drafts: Vec<Draft>,
+    environment: &Environment,
+) -> Result<ExitCode, Failure> {
     let faults = environment.get(OsStr::new(TEST_FAULTS_FILE)).map(PathBuf::from);
     // The nodes share a certificate, which lies in it.
     std::fs::create_dir_all(&layout.data_dir)

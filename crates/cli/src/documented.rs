@@ -7,12 +7,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::commands;
+use crate::failure::{DIRECTORY, REMOVED, USAGE};
 use crate::logging::Logging;
 use crate::settings::{Kind, TABLE};
 use crate::sources::{Environment, Given};
 
 const OPERATIONS: &str = include_str!("../../../docs/operations.md");
 const ALERTS: &str = include_str!("../../../docs/alerts.md");
+const UNIT: &str = include_str!("../../../deploy/epicepoch.service");
 const README: &str = include_str!("../../../README.md");
 
 /// What the table of the documents says of a setting.
@@ -241,4 +243,20 @@ fn a_message_is_the_first_text_that_is_no_field() {
     let code = "tracing::warn!(%from, why = \"slow\", list = many.join(\",\"), \"a \\\n    row: {x}\", y);";
     assert_eq!(said(code), ["a row: {x}"]);
     assert_eq!(said("tracing::info!(\"told\")"), [""; 0]);
+}
+
+#[test]
+fn what_must_not_be_started_again_is_not_by_the_unit_and_stands_in_the_book_and_the_help() {
+    let never = [USAGE, REMOVED, DIRECTORY].map(|code| code.to_string());
+    let line = UNIT.lines().find_map(|line| line.strip_prefix("RestartPreventExitStatus="));
+    let codes: Vec<_> = line.expect("the unit names them").split(' ').collect();
+    assert_eq!(codes, never);
+    let help = commands::tree().find_subcommand_mut("serve").expect("it").render_long_help();
+    let help = help.to_string();
+    let help = help.split_once("Exit codes: ").expect("they stand there").1;
+    for code in never {
+        let row = format!("| {code} | ");
+        assert!(section("Exit codes").lines().any(|line| line.starts_with(&row)), "{row}");
+        assert!(help.contains(&format!("; {code} ")), "{code} in {help}");
+    }
 }

@@ -78,7 +78,9 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) if failure.is_of_reader() => ExitCode::SUCCESS,
         Err(failure) => {
-            let _unread = writeln!(std::io::stderr(), "epicepoch: {:#}", failure.error);
+            if !failure.is_logged {
+                let _unread = writeln!(std::io::stderr(), "epicepoch: {:#}", failure.error);
+            }
             ExitCode::from(failure.code)
         }
     }

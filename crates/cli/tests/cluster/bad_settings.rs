@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
+use crate::members::EXIT_DIRECTORY;
 use crate::support::node::command;
-use crate::support::{Cluster, Node, Turn, holds_for, unused_port, wait_until};
+use crate::support::{Cluster, Node, PATIENCE, Turn, holds_for, unused_port, wait_until};
 
 /// A wrong setting must be noticed at once.
 const REFUSAL_LIMIT: Duration = Duration::from_secs(10);
@@ -207,6 +208,12 @@ fn a_port_in_use_is_refused_with_the_port() {
         }
         let said = ended.stderr.matches("in use").count();
         assert_eq!(said, 1, "the system's words, once: {}", ended.stderr);
+        let lines = ended.stderr.lines().map(serde_json::from_str::<serde_json::Value>);
+        let lines: Vec<_> = lines.map(|line| line.expect("each is one of the log")).collect();
+        let last = lines.last().expect("the reason");
+        assert_eq!((&last["level"], &last["exit_code"]), (&"ERROR".into(), &1.into()), "{last}");
+        let message = last["message"].as_str().expect("a message");
+        assert!(message.starts_with("the process ends: ") && message.contains(&port), "{last}");
         drop(taken);
     }
 }
@@ -345,6 +352,10 @@ fn bootstrap_with_an_emptied_disk_beside_a_live_cluster_is_refused() {
         }
         cluster.nodes[victim].start();
         assert_never_serves(&mut cluster.nodes[victim]);
+        let status = cluster.nodes[victim].wait_for_exit(PATIENCE);
+        // Without BOOTSTRAP it asks nobody: it writes nothing, and starting it again harms nothing.
+        let expected = if bootstrap { EXIT_DIRECTORY } else { 1 };
+        assert_eq!(status.code(), Some(expected), "with BOOTSTRAP: {bootstrap}");
         assert_log_says(&cluster.nodes[victim], &["BOOTSTRAP", "belongs", "empty", "refused"]);
         wait_until("the others serve", Duration::from_secs(10), || {
             cluster.nodes.iter().any(Node::serves)

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::members::EXIT_DIRECTORY;
 use crate::support::{Cluster, Faults, PATIENCE, Silence, Watch, let_pass, outages, wait_until};
 
 /// How long it may take from the moment in which the leader's disk begins to hang or to fail until
@@ -117,7 +118,7 @@ fn a_node_whose_data_directory_was_set_back_is_refused_and_says_what_to_do() {
     cluster.wait_for_leader();
     cluster.nodes[node].start();
     let status = cluster.nodes[node].wait_for_exit(PATIENCE);
-    assert!(!status.success(), "a disk that was set back ends the process: {status}");
+    assert_eq!(status.code(), Some(EXIT_DIRECTORY), "what may not be started again ends: {status}");
     let log = cluster.nodes[node].log();
     for words in ["was set back to an older state", "put the newest directory back"] {
         assert!(log.contains(words), "{words}: {log}");

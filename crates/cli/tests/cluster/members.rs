@@ -11,6 +11,8 @@ use crate::transfers::transferred;
 
 /// The exit code of a node that was removed.
 pub(crate) const EXIT_REMOVED: i32 = 3;
+/// Of a node whose data directory must not be started again as it is.
+pub(crate) const EXIT_DIRECTORY: i32 = 4;
 /// How long a node is watched that must not serve.
 const NOT_SERVING: Duration = Duration::from_secs(2);
 
@@ -142,7 +144,7 @@ fn a_dead_node_is_replaced_in_three_commands_and_its_id_is_never_used_again() {
     dead.set("JOIN", cluster.nodes[0].raft_addr());
     dead.start();
     let status = dead.wait_for_exit(PATIENCE);
-    assert_eq!(status.code(), Some(1), "{}", dead.log());
+    assert_eq!(status.code(), Some(EXIT_REMOVED), "{}", dead.log());
     assert!(dead.log().contains("never used again") || dead.log().contains("was removed"));
     // Also when everybody has restarted since.
     calling.finish();

@@ -9,6 +9,7 @@ use epicepoch_bench::{Operation, Outcome};
 use epicepoch_client::{Client, Options, TimestampsError};
 use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
 
+use crate::members::EXIT_DIRECTORY;
 use crate::support::cluster::peers;
 use crate::support::{Cluster, Faults, Node, PATIENCE, Watch, holds_for, let_pass, wait_until};
 
@@ -124,7 +125,7 @@ fn a_history_restored_from_an_old_backup_begins_above_everything_that_was_given_
     old.set("BOOTSTRAP", 1);
     old.start();
     let status = old.wait_for_exit(PATIENCE);
-    assert_eq!(status.code(), Some(1), "{}", old.log());
+    assert_eq!(status.code(), Some(EXIT_DIRECTORY), "{}", old.log());
     assert!(old.log().contains("has ended"), "{}", old.log());
     // What is set for the first start does nothing at a later one.
     cluster.kill_all();
