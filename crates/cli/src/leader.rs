@@ -22,7 +22,7 @@ pub(crate) fn command() -> Command {
              epicepoch leader transfer --to 2 --addr n1:8080,n2:8080,n3:8080\n\n\
              The order is taken on the leader's own machine with --addr localhost:PORT, or from where \
              ADMIN_FROM of the nodes allows it and OPS_PLAIN_FROM does, or over TLS with a token.\n\n\
-             Exit codes: 0 done; 1 refused, with the reason; 2 wrong usage.",
+             Exit codes: 0 done, or the node leads already; 1 refused, with the reason; 2 wrong usage.",
         )
         .arg(node("to", "The node that shall lead").long("to"))
         .args(client_arguments())
@@ -52,6 +52,9 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     operator::print(matches, &document, |document| {
         let number = |name: &str| document[name].as_u64();
         let (leader, before, term) = (number("leader")?, number("before")?, number("term")?);
+        if document["already"] == true {
+            return Some(format!("node {leader} leads already\n"));
+        }
         let took_ms = document["tookMs"].as_f64()?;
         Some(format!(
             "node {leader} leads in term {term}, {took_ms:.1} ms after node {before} was told\n"

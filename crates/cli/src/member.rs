@@ -64,7 +64,7 @@ pub(crate) fn command() -> Command {
         .about("Show and change who belongs to a cluster")
         .long_about(
             "Show and change who belongs to a cluster, while it serves. A change is done when the \
-             command returns with 0. Orders are taken on the leader's own machine with --addr \
+             command returns with 0; one that was made before is none, and says \"already\". Orders are taken on the leader's own machine with --addr \
              localhost:PORT, or from where ADMIN_FROM of the nodes allows it and OPS_PLAIN_FROM does, \
              or over TLS with a token.",
         )
@@ -112,11 +112,18 @@ fn added(text: &str) -> Result<(u64, &str), anyhow::Error> {
 
 fn changes(document: &Value) -> Option<String> {
     let mut text = String::new();
+    let is_already = document["already"] == true;
     for change in document["changed"].as_array()? {
         let (node, role) = (change["nodeID"].as_u64()?, change["role"].as_str()?);
-        let _infallible = match role {
-            "removed" => writeln!(text, "node {node} is removed for ever"),
-            role => writeln!(text, "node {node} is a {role}"),
+        let _infallible = match (role, is_already) {
+            ("removed", false) => writeln!(text, "node {node} is removed for ever"),
+            ("removed", true) => writeln!(text, "node {node} was removed already"),
+            ("learner", true) => writeln!(
+                text,
+                "node {node} is a learner already; give it a vote with: epicepoch member promote {node}"
+            ),
+            (role, true) => writeln!(text, "node {node} is a {role} already"),
+            (role, false) => writeln!(text, "node {node} is a {role}"),
         };
     }
     Some(text)
@@ -194,6 +201,21 @@ mod tests {
         for bad in ["", "4", "=n4:1", "0=n4:1", "+4=n4:1", "4=n4", "4=n4:99999", "4=a b:1"] {
             assert!(added(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn an_order_that_was_done_before_says_so_and_what_is_next() {
+        let said = |role: &str, already: bool| {
+            let changed = json!([{"nodeID": 4, "role": role}]);
+            changes(&json!({"changed": changed, "already": already})).expect("a text")
+        };
+        assert_eq!(said("removed", true), "node 4 was removed already\n");
+        assert!(
+            said("learner", true)
+                .ends_with("already; give it a vote with: epicepoch member promote 4\n")
+        );
+        assert_eq!(said("voter", true), "node 4 is a voter already\n");
+        assert_eq!(said("voter", false), "node 4 is a voter\n");
     }
 
     #[test]

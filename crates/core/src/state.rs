@@ -237,6 +237,9 @@ impl State {
             match step {
                 MembershipStep::AddLearner(member) => self.check_admission(member)?,
                 MembershipStep::Promote(node) | MembershipStep::Remove(node) => {
+                    if self.removed.contains(node) {
+                        return Err("the node was removed already");
+                    }
                     if !self.members.contains_key(node) {
                         return Err("no such member");
                     }

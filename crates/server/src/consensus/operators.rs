@@ -40,8 +40,8 @@ pub(crate) enum Wish {
     Advance { to: Epoch, allowed_ns: u64, is_plan: bool },
     /// Another leader: this one, or the most up-to-date voter.
     Transfer(Option<NodeId>),
-    /// To know whether a new member may have this id.
-    Vacancy(NodeId),
+    /// To know whether a new member may have this id, or which member at this address has it.
+    Vacancy { node: NodeId, raft_addr: String },
     /// Other members.
     Change(Vec<MembershipStep>),
     /// To see the settings of the cluster.
@@ -159,14 +159,10 @@ impl Operators {
                 let document = leads.then(|| settings(replica)).ok_or_else(not_leader);
                 return drop(answer.send(document));
             }
-            Wish::Vacancy(node) => {
+            Wish::Vacancy { node, raft_addr } => {
                 let leads = published.role == Role::Leader;
-                let vacancy = replica.state().check_vacancy(node).map_err(|reason| {
-                    let text = format!("node {node} cannot be added: {reason}");
-                    Denied::new(ErrorCode::Refused, text)
-                });
-                let known = if leads { vacancy } else { Err(not_leader()) };
-                return drop(answer.send(known.map(|()| Value::Null)));
+                let vacancy = || vacancy(replica, published, node, &raft_addr);
+                return drop(answer.send(if leads { vacancy() } else { Err(not_leader()) }));
             }
             Wish::Set { changes, is_forced } => {
                 set(replica, now_ns, &changes, is_forced).map(|what| (what, nanos(CHANGE_TIMEOUT)))
@@ -187,10 +183,23 @@ impl Operators {
                     })
                     .map_err(|error| advance_denied(&error))
             }
-            Wish::Transfer(to) => replica
-                .hand_over_asked(now_ns, to)
-                .map(|to| (What::Transfer { to }, nanos(election * TRANSFER_ELECTIONS)))
-                .map_err(|error| transfer_denied(&error)),
+            Wish::Transfer(to) => match replica.hand_over_asked(now_ns, to) {
+                Ok(to) => Ok((What::Transfer { to }, nanos(election * TRANSFER_ELECTIONS))),
+                // Who was named leads: what was asked for is so.
+                Err(TransferError::LeadsAlready(node)) => {
+                    let document = json!({
+                        "leader": node.0, "before": node.0, "term": published.term.0,
+                        "tookMs": 0.0, ALREADY: true,
+                    });
+                    return drop(answer.send(Ok(document)));
+                }
+                Err(error) => Err(transfer_denied(&error)),
+            },
+            Wish::Change(steps) if is_so_already(replica, published, &steps) => {
+                let mut document = changed(&steps);
+                document[ALREADY] = true.into();
+                return drop(answer.send(Ok(document)));
+            }
             Wish::Change(steps) => {
                 let change = MembershipChange { nonce: fastrand::u64(1..), steps };
                 tracing::info!(steps = ?change.steps, "a change of the members is asked for");
@@ -275,7 +284,7 @@ impl Pending {
                 _ => is_late.then(|| Err(unsettled())),
             },
             What::Change { change, is_applied: true } if !published.voters.is_joint() => {
-                Some(Ok(changed(change)))
+                Some(Ok(changed(&change.steps)))
             }
             What::Change { .. } => is_late.then(|| Err(unsettled())),
             What::Settings { is_applied: true, doubt, .. } => {
@@ -435,8 +444,47 @@ fn change_denied(error: &ChangeError) -> Denied {
     Denied::new(code, error.to_string())
 }
 
-fn changed(change: &MembershipChange) -> Value {
-    let steps = change.steps.iter().map(|step| {
+/// Whether these steps were made before, as after an order whose answer was lost: by the state that
+/// this leader has applied, as the list of members is. While a change is under way nobody says so.
+fn is_so_already(replica: &Replica, published: &Published, steps: &[MembershipStep]) -> bool {
+    let (voters, removed) = (replica.incoming_voters(), &replica.state().removed);
+    let is_so = |step: &MembershipStep| match step {
+        // What has the id is asked first: see [`Wish::Vacancy`].
+        MembershipStep::AddLearner(_) => false,
+        MembershipStep::Promote(node) => voters.contains(node),
+        MembershipStep::Remove(node) => removed.contains(node),
+    };
+    let is_settled = published.role == Role::Leader && !published.voters.is_joint();
+    is_settled && !steps.is_empty() && steps.iter().all(is_so)
+}
+
+/// `null` where a new member may have the id; the member that has it, if it is reached at `raft_addr`.
+fn vacancy(replica: &Replica, published: &Published, node: NodeId, raft_addr: &str) -> Answer {
+    let denied = |reason: String| {
+        let text = format!("node {node} cannot be added: {reason}");
+        Err(Denied::new(ErrorCode::Refused, text))
+    };
+    match (replica.state().check_vacancy(node), published.members.get(&node)) {
+        (Ok(()), _) => Ok(Value::Null),
+        (Err(_), Some(member)) if member.raft_addr == raft_addr => {
+            let is_voter = replica.incoming_voters().contains(&node);
+            let role = if is_voter { VOTER } else { LEARNER };
+            let changed = json!([{"nodeID": node.0, "role": role}]);
+            Ok(
+                json!({"changed": changed, ALREADY: true, STORE: format!("{:032x}", member.store.0)}),
+            )
+        }
+        (Err(_), Some(member)) => denied(format!(
+            "the id is that of a member already, which is reached at {}: give the new node another \
+             NODE_ID",
+            member.raft_addr
+        )),
+        (Err(reason), None) => denied(reason.to_owned()),
+    }
+}
+
+fn changed(steps: &[MembershipStep]) -> Value {
+    let steps = steps.iter().map(|step| {
         let (node, role) = match step {
             MembershipStep::AddLearner(member) => (member.node, LEARNER),
             MembershipStep::Promote(node) => (*node, VOTER),
@@ -522,6 +570,10 @@ fn waits_for(replica: &Replica) -> Vec<u64> {
 }
 
 const VOTER: &str = "voter";
+/// In a document: nothing was done, for what was asked for is so.
+pub(crate) const ALREADY: &str = "already";
+/// In that of a member: its data directory.
+pub(crate) const STORE: &str = "store";
 const LEARNER: &str = "learner";
 
 #[cfg(test)]

@@ -9,16 +9,17 @@ use std::time::Duration;
 use epicepoch_core::replica::{ADVANCE_AHEAD_MAX_NS, ADVANCE_AHEAD_NS};
 use epicepoch_core::state::MembershipStep;
 use epicepoch_core::state::is_recordable;
-use epicepoch_wire::bootstrap::Member;
+use epicepoch_wire::bootstrap::{Empty, Member};
 use epicepoch_wire::hello::{Formats, RefusalCode};
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::settings::SettingName;
 use epicepoch_wire::{Epoch, NodeId};
+use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
 use crate::config::{host_and_port, is_loopback};
 use crate::consensus::bootstrap::{ASK_TIMEOUT, Found, ask};
-use crate::consensus::operators::{Answer, Denied, Wish};
+use crate::consensus::operators::{Answer, Denied, STORE, Wish};
 use crate::shared::NodeShared;
 
 /// How often a node that is to be added is asked, and the pause between.
@@ -35,6 +36,8 @@ const SETTINGS: [&str; 6] = [
     FORCE,
 ];
 const FORCE: &str = "force";
+/// Of a node that was asked in vain.
+const SILENT: &str = "no answer in time";
 
 /// What an `/admin` path is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,12 +160,19 @@ pub(crate) fn order(admin: Admin, query: Option<&str>) -> Result<Order, Denied> 
 pub(crate) async fn carry_out(shared: Arc<NodeShared>, order: Order) -> Answer {
     let wish = match order {
         Order::Plain(wish) => wish,
-        Order::Add { node, raft_addr } => {
-            let member = introduced(&shared, node, raft_addr).await?;
-            Wish::Change(vec![MembershipStep::AddLearner(member)])
-        }
+        Order::Add { node, raft_addr } => match introduced(&shared, node, raft_addr).await? {
+            Introduced::New(member) => Wish::Change(vec![MembershipStep::AddLearner(member)]),
+            Introduced::Member(document) => return Ok(document),
+        },
     };
     shared.desk.ask(wish).await
+}
+
+/// Who is to be added.
+enum Introduced {
+    New(Member),
+    /// It was added before, as this document says.
+    Member(Value),
 }
 
 /// Asks the node that is to be added for its data directory and its client address.
@@ -170,14 +180,14 @@ async fn introduced(
     shared: &NodeShared,
     node: NodeId,
     raft_addr: String,
-) -> Result<Member, Denied> {
+) -> Result<Introduced, Denied> {
     let published = shared.core.published();
     if published.leader != Some(published.identity.node) {
         return Err(Denied::new(ErrorCode::NotLeader, "this node does not lead"));
     }
     let refused = |text: String| Err(Denied::new(ErrorCode::Refused, text));
     // Known without asking it, and a clearer word than that of whoever is there, or of nobody.
-    shared.desk.ask(Wish::Vacancy(node)).await?;
+    let known = shared.desk.ask(Wish::Vacancy { node, raft_addr: raft_addr.clone() }).await?;
     let own = &shared.config.raft_addr;
     if is_loopback(own) != is_loopback(&raft_addr) {
         return refused(format!(
@@ -201,6 +211,9 @@ async fn introduced(
         sleep(ASK_PAUSE).await;
         found = asked().await;
     }
+    if !known.is_null() {
+        return is_member(node, &raft_addr, known, found.unwrap_or_else(|_| Err(SILENT.into())));
+    }
     match found {
         Ok(Ok(Found::Empty(empty))) if empty.bootstrapping => refused(format!(
             "node {node} at {raft_addr} waits to found a cluster of its own: restart it with JOIN={own} \
@@ -213,7 +226,8 @@ async fn introduced(
             "the format of the replicated state has risen meanwhile: give the order again".into(),
         ),
         Ok(Ok(Found::Empty(empty))) => {
-            Ok(Member { node, store: empty.store, raft_addr, client_addr: empty.client_addr })
+            let (store, client_addr) = (empty.store, empty.client_addr);
+            Ok(Introduced::New(Member { node, store, raft_addr, client_addr }))
         }
         Ok(Ok(Found::Admitted(_))) => refused(format!(
             "node {node} at {raft_addr} belongs to a cluster already: a new member needs an empty DATA_DIR"
@@ -232,6 +246,37 @@ async fn introduced(
         Ok(Err(error)) => refused(format!("node {node} at {raft_addr}: {error}; {start}")),
         Err(_) => refused(format!("node {node} at {raft_addr} does not answer; {start}")),
     }
+}
+
+/// What a repeated order is answered: whether it is the member that is there, which `known` describes,
+/// and not another data directory with its id.
+fn is_member(
+    node: NodeId,
+    raft_addr: &str,
+    mut known: Value,
+    found: Result<Found, String>,
+) -> Result<Introduced, Denied> {
+    let store = known.as_object_mut().and_then(|known| known.remove(STORE));
+    let is_it = |empty: &Empty| store == Some(format!("{:032x}", empty.store.0).into());
+    let said = match found {
+        // It takes members in, or has not begun yet.
+        Ok(Found::Admitted(_)) => return Ok(Introduced::Member(known)),
+        Ok(Found::Empty(empty)) if is_it(&empty) => return Ok(Introduced::Member(known)),
+        Ok(Found::Empty(_)) => {
+            let text = format!(
+                "node {node} cannot be added: the id is that of a member already, and what is at \
+                 {raft_addr} now is another data directory: give the new node another NODE_ID"
+            );
+            return Err(Denied::new(ErrorCode::Refused, text));
+        }
+        Ok(Found::Refused { refusal, .. }) => format!("refuses: {refusal}"),
+        Err(error) => format!("does not answer: {error}"),
+    };
+    let text = format!(
+        "node {node} is a member already, and what is at {raft_addr} {said}; start it with the data \
+         directory that it had, and look with: epicepoch member list"
+    );
+    Err(Denied::new(ErrorCode::Refused, text))
 }
 
 /// The parameters of a query, each given once, and none but the allowed.
