@@ -1,9 +1,11 @@
 //! `epicepoch leader`: who leads is changed by hand.
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{Arg, ArgMatches, Command, value_parser};
 use epicepoch_wire::http::PATH_ADMIN_TRANSFER;
+use serde_json::Value;
 
 use crate::commands::{client_arguments, json};
 use crate::failure::Failure;
@@ -15,7 +17,9 @@ pub(crate) fn command() -> Command {
         .about("Hand leadership to another voter; clients wait for a few milliseconds")
         .long_about(
             "Hand leadership to another voter: before work on the leader's machine, for instance. \
-             Without --to the most up-to-date voter gets it. Returns once the new leader is known.",
+             Without --to the most up-to-date voter gets it. Returns once the new leader is known. \
+             Where LEADER_ZONES prefers another voter, leadership goes there again when all has been \
+             calm for 25 ELECTION_TIMEOUT_MS (5 s): it is said, and so is what keeps it.",
         )
         .after_help(
             "Examples:\n  epicepoch leader transfer --addr n1:8080\n  \
@@ -60,5 +64,25 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
             "node {leader} leads in term {term}, {took_ms:.1} ms after node {before} was told\n"
         ))
     })?;
+    if let Some(warning) = undoing(&document) {
+        // The order was given and carried out, whether or not somebody reads this.
+        let _unread = writeln!(io::stderr(), "warning: {warning}");
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is to be said where the new leader will hand over by itself.
+fn undoing(document: &Value) -> Option<String> {
+    let preferred: Vec<_> =
+        document["preferred"].as_array()?.iter().map(Value::to_string).collect();
+    let leader = document["leader"].as_u64()?;
+    (!preferred.is_empty()).then(|| {
+        format!(
+            "LEADER_ZONES prefers node {} to node {leader}: leadership goes back there by itself when \
+             all has been calm for 25 ELECTION_TIMEOUT_MS, 5 s by default. To keep it here, set zones \
+             that do not (epicepoch settings set LEADER_ZONES=..., empty for none), and then give this \
+             order again",
+            preferred.join(", ")
+        )
+    })
 }

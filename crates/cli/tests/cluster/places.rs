@@ -69,6 +69,31 @@ fn leadership_goes_to_its_zone_comes_back_after_a_crash_and_stays() {
 }
 
 #[test]
+fn a_handover_that_will_be_undone_for_a_better_place_says_so_and_what_keeps_it() {
+    let mut cluster = placed(["far", "middle", "near"], "near,middle");
+    wait_until("the near one leads", PREFERRED_MAX, || cluster.nodes[2].is_leader());
+    let far = ["leader", "transfer", "--to", "1"];
+    let said = |cluster: &Cluster| {
+        let mut said = None;
+        wait_until("node 1 takes over", PATIENCE, || {
+            let output = cluster.operate(&far);
+            said = Some(String::from_utf8_lossy(&output.stderr).into_owned());
+            output.status.success()
+        });
+        said.expect("an order")
+    };
+    let warning = said(&cluster);
+    let words = "warning: LEADER_ZONES prefers node 2, 3 to node 1: ";
+    assert!(warning.starts_with(words) && warning.contains("settings set"), "{warning}");
+    wait_until("it is undone", PREFERRED_MAX, || !cluster.nodes[0].is_leader());
+    cluster.order(&["settings", "set", "LEADER_ZONES="]);
+    if !cluster.nodes[0].is_leader() {
+        assert_eq!(said(&cluster), "", "nobody is preferred any more");
+    }
+    cluster.assert_well();
+}
+
+#[test]
 fn a_zone_that_nobody_is_in_is_an_error_in_words() {
     let mut cluster = placed(["a", "a", "b"], "b,neverland");
     wait_until("the leader says so", PREFERRED_MAX, || {

@@ -114,6 +114,23 @@ impl Replica {
         placed.collect()
     }
 
+    /// The voters in better places than `node`, ascending, as far as a leader, or who led until now, has
+    /// heard where they are: led by `node`, the cluster hands leadership over to one of them when all has
+    /// been calm for long enough. Without `LEADER_ZONES` nobody is.
+    #[must_use]
+    pub fn better_placed_than(&self, node: NodeId) -> Vec<NodeId> {
+        let placement = &self.preference.placement;
+        let placed: BTreeMap<_, _> = self.placed().into_iter().map(|it| (it.node, it)).collect();
+        let rank = |node: NodeId| {
+            let place = placed.get(&node).filter(|place| place.agrees);
+            placement.rank(place.and_then(|place| place.zone.as_ref()))
+        };
+        let mut better: Vec<_> =
+            self.incoming_voters().into_iter().filter(|it| rank(*it) < rank(node)).collect();
+        better.sort_unstable();
+        better
+    }
+
     /// Zones that leaders should be in and no voter is: a slip in a name, or no voter was left there.
     /// Empty unless this node leads and has been calm for long enough to have heard from everybody,
     /// and while a voter that has not said where it is is not heard: it may be there.

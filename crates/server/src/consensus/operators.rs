@@ -272,6 +272,7 @@ impl Pending {
                     "before": me.0,
                     "term": published.term.0,
                     "tookMs": (now_ns - self.since_ns) as f64 / 1e6,
+                    "preferred": replica.better_placed_than(*to).iter().map(|it| it.0).collect::<Vec<_>>(),
                 }))),
                 Some(leader) if leader != me => Some(Err(Denied::new(
                     ErrorCode::Refused,
