@@ -59,7 +59,7 @@ impl World {
         let count = self.random.u64(1..if is_large { 1_000 } else { 20 });
         let worker = self.random.usize(0..WORKERS);
         let after_ns = self.link_ns();
-        if own.connected == Some(own.target) || !self.at(own.target).do_accepts_fail {
+        if own.connected == Some(own.target) || !self.do_accepts_fail(own.target) {
             self.schedule(own.target, None, after_ns, Event::Arrive { worker, asker, count });
         }
         self.schedule_world(own.patience_ns, Event::GiveUp { asker });

@@ -37,7 +37,7 @@ impl World {
         self.settle(id);
         let reading = self.at(id).clock.read(self.now_ns);
         let is_naive = self.is_planted(Plant::OwnClock);
-        let do_accepts_fail = self.at(id).do_accepts_fail;
+        let do_accepts_fail = self.do_accepts_fail(id);
         let running = self.node(id).running_mut();
         running.ticks += 1;
         running.ticked_ns = reading.monotonic_ns;

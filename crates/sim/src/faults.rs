@@ -26,7 +26,6 @@ pub(crate) enum End {
     Disk(NodeId),
     SetBack(NodeId),
     Clock(NodeId),
-    Accepts(NodeId),
     Update(NodeId),
     BackUp,
 }
@@ -39,7 +38,6 @@ impl End {
             | Self::Disk(node)
             | Self::SetBack(node)
             | Self::Update(node)
-            | Self::Accepts(node)
             | Self::Clock(node) => Some(node),
             Self::Links | Self::Slow | Self::BackUp => None,
         }
@@ -397,9 +395,15 @@ impl World {
         for id in self.ids().filter(|id| are_all || *id == node) {
             let lasts_ns = self.random.u64(FAILING_NS.0..=FAILING_NS.1);
             self.note(|| format!("{id}: accepts fail for {} ms", lasts_ns / MS));
-            self.node(id).do_accepts_fail = true;
-            self.schedule_world(lasts_ns, Event::End { end: End::Accepts(id) });
+            self.fail_accepts_of(id, lasts_ns);
         }
+    }
+
+    /// For so long, or as long as they fail already, if that is longer.
+    fn fail_accepts_of(&mut self, id: NodeId, lasts_ns: u64) {
+        let until_ns = self.now_ns + lasts_ns;
+        let node = self.node(id);
+        node.accepts_fail_until_ns = node.accepts_fail_until_ns.max(until_ns);
     }
 
     fn close_links(&mut self, node: NodeId) {
@@ -422,7 +426,7 @@ impl World {
                 self.cut_lasting();
             }
             End::Slow => self.links.hasten(),
-            // Another pause may have begun meanwhile, which ends later.
+            // Another pause may have begun before it or meanwhile, which ends later.
             End::Pause(node, plane) => {
                 if self.at(node).paused_until_ns[plane as usize] <= self.now_ns {
                     self.resume(node, plane);
@@ -442,7 +446,6 @@ impl World {
                 self.start_if_down(node);
             }
             End::Update(node) => self.update(node),
-            End::Accepts(node) => self.node(node).do_accepts_fail = false,
             End::BackUp => self.back_up(),
             End::Clock(node) => self.set_clock_right(node),
         }
@@ -508,5 +511,37 @@ impl World {
         }
         let first_ns = self.random.u64(100..1_000) * MS;
         self.schedule_world(first_ns, Event::Fault);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shorter_pause_ends_no_longer_one() {
+        let mut world = World::new(1, 3, 0, None);
+        let node = NodeId(2);
+        world.start(node);
+        world.pause(node, RAFT, 10 * SECOND);
+        world.live_until(SECOND, None).expect("nothing is wrong");
+        world.pause(node, RAFT, SECOND);
+        let ticks = world.at(node).running().ticks;
+        world.live_until(9 * SECOND, None).expect("nothing is wrong");
+        assert_eq!(world.at(node).running().ticks, ticks, "it stands still");
+        world.live_until(11 * SECOND, None).expect("nothing is wrong");
+        assert!(world.at(node).running().ticks > ticks, "both are over");
+    }
+
+    #[test]
+    fn accepts_that_fail_for_longer_go_on_failing_when_others_have_ended() {
+        let mut world = World::new(1, 3, 0, None);
+        let node = NodeId(2);
+        world.fail_accepts_of(node, 10 * SECOND);
+        world.fail_accepts_of(node, SECOND);
+        world.live_until(9 * SECOND, None).expect("nothing is wrong");
+        assert!(world.do_accepts_fail(node));
+        world.live_until(11 * SECOND, None).expect("nothing is wrong");
+        assert!(!world.do_accepts_fail(node));
     }
 }

@@ -155,8 +155,8 @@ pub(crate) struct Node {
     /// How often it was given other addresses.
     pub(crate) moves: u64,
     pub(crate) version: Version,
-    /// No client that is new can come to it.
-    pub(crate) do_accepts_fail: bool,
+    /// Until then no client that is new can come to it.
+    pub(crate) accepts_fail_until_ns: u64,
     /// By plane; 0 of one that is not paused.
     pub(crate) paused_until_ns: [u64; 2],
     /// What came during a pause, and for which run, by plane.
@@ -174,7 +174,7 @@ impl Node {
             boots: 0,
             moves: 0,
             version: Version::default(),
-            do_accepts_fail: false,
+            accepts_fail_until_ns: 0,
             paused_until_ns: [0; 2],
             held: [vec![], vec![]],
             running: None,

@@ -265,9 +265,11 @@ impl World {
         }
     }
 
+    /// A plane stands still for so long, or as long as it does already, if that is longer.
     pub(crate) fn pause(&mut self, id: NodeId, plane: Plane, ns: u64) {
         let until_ns = self.now_ns + ns;
-        self.node(id).paused_until_ns[plane as usize] = until_ns;
+        let paused_until_ns = &mut self.node(id).paused_until_ns[plane as usize];
+        *paused_until_ns = until_ns.max(*paused_until_ns);
         self.schedule_world(ns, Event::End { end: End::Pause(id, plane) });
     }
 
@@ -288,6 +290,11 @@ impl World {
         let result = call(&mut self.node(id).running_mut().replica, monotonic_ns);
         self.pump(id);
         result
+    }
+
+    /// Whether no client that is new can come to a node.
+    pub(crate) fn do_accepts_fail(&self, id: NodeId) -> bool {
+        self.now_ns < self.at(id).accepts_fail_until_ns
     }
 
     pub(crate) fn monotonic_ns(&self, id: NodeId) -> u64 {

@@ -39,7 +39,7 @@ impl World {
         for id in self.ids() {
             self.end(End::Disk(id));
             self.end(End::SetBack(id));
-            self.node(id).do_accepts_fail = false;
+            self.node(id).accepts_fail_until_ns = 0;
             // Who sets a clock that is right makes it step.
             if self.nemesis.is_clock {
                 self.end(End::Clock(id));
