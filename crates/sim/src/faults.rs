@@ -185,7 +185,14 @@ impl World {
             drawn = drawn.saturating_sub(*weight);
             is_it.then_some(kind)
         });
-        match kind.expect("the draw is below the sum of the weights") {
+        let kind = kind.expect("the draw is below the sum of the weights");
+        // To what is down already these do nothing.
+        let is_of_process = matches!(
+            kind,
+            Kind::Crash | Kind::Restart | Kind::PauseRaft | Kind::PauseWorkers | Kind::PauseAll
+        );
+        let node = if is_of_process { self.running_or_another(node) } else { node };
+        match kind {
             Kind::Crash => self.stop(node, lasts_ns),
             Kind::Restart => self.stop(node, 0),
             Kind::SlowLinks => self.slow_links(node, lasts_ns),
@@ -203,8 +210,21 @@ impl World {
         }
     }
 
+    /// A node whose process runs: this one, or any; this one where none does.
+    fn running_or_another(&mut self, node: NodeId) -> NodeId {
+        let is_running = |id: &NodeId| self.at(*id).running.is_some();
+        if is_running(&node) {
+            return node;
+        }
+        let running: Vec<NodeId> = self.ids().filter(is_running).collect();
+        if running.is_empty() { node } else { running[self.random.usize(0..running.len())] }
+    }
+
     /// Crashes a process, which starts again some time later.
     fn stop(&mut self, node: NodeId, down_ns: u64) {
+        if self.at(node).running.is_none() {
+            return;
+        }
         self.count(if down_ns > 0 { "crash" } else { "restart at once" });
         self.crash(node);
         if self.random.bool() {
@@ -222,9 +242,12 @@ impl World {
         }
     }
 
-    /// The power fails for all nodes at once.
+    /// The power fails for all nodes at once. Whoever is down already starts with the others, unless
+    /// it does before.
     fn restart_all(&mut self, down_ns: u64) {
-        self.count("power failure of all");
+        if self.nodes.iter().any(|node| node.running.is_some()) {
+            self.count("power failure of all");
+        }
         for id in self.ids() {
             self.crash(id);
             self.schedule_world(down_ns, Event::End { end: End::Start(id) });
@@ -234,6 +257,11 @@ impl World {
     fn pause_for(&mut self, what: &'static str, node: NodeId, planes: &[Plane], lasts_ns: u64) {
         let is_long = self.chance(self.nemesis.long);
         let lasts_ns = if is_long { self.random.u64(LONG_NS.0..=LONG_NS.1) } else { lasts_ns };
+        let until_ns = self.now_ns + lasts_ns;
+        let is_longer = |plane: &Plane| self.at(node).paused_until_ns[*plane as usize] < until_ns;
+        if self.at(node).running.is_none() || !planes.iter().any(is_longer) {
+            return;
+        }
         self.count(what);
         if is_long {
             self.count("of these pauses, for up to a minute");
@@ -408,7 +436,8 @@ impl World {
 
     fn close_links(&mut self, node: NodeId) {
         let peer = self.any();
-        if peer != node && self.at(peer).running.is_some() {
+        let is_running = |id: NodeId| self.at(id).running.is_some();
+        if peer != node && is_running(peer) && is_running(node) {
             self.count("link broken");
             self.closed(peer, node);
         }
@@ -531,6 +560,56 @@ mod tests {
         assert_eq!(world.at(node).running().ticks, ticks, "it stands still");
         world.live_until(11 * SECOND, None).expect("nothing is wrong");
         assert!(world.at(node).running().ticks > ticks, "both are over");
+    }
+
+    /// What a fault of one kind, on the first of three nodes, is counted as, and how many run then.
+    fn struck(kind: usize, started: &[u64]) -> (Vec<(&'static str, u64)>, usize) {
+        let mut world = World::new(1, 3, 0, None);
+        for id in started {
+            world.start(NodeId(*id));
+        }
+        world.nemesis = Nemesis {
+            pause_ns: SECOND,
+            calm_at_ns: u64::MAX,
+            lasts_ns: SECOND,
+            mix: std::array::from_fn(|at| u32::from(at == kind)),
+            ..Nemesis::default()
+        };
+        world.strike(NodeId(1));
+        let running = world.nodes.iter().filter(|node| node.running.is_some()).count();
+        (world.summary.faults.into_iter().collect(), running)
+    }
+
+    #[test]
+    fn a_fault_of_processes_is_one_of_a_process_that_runs_or_is_none() {
+        let kinds = KINDS.iter().enumerate().filter(|(_, (kind, _))| {
+            use Kind::{Crash, PauseAll, PauseRaft, PauseWorkers, Restart, RestartAll};
+            matches!(kind, Crash | Restart | PauseRaft | PauseWorkers | PauseAll | RestartAll)
+        });
+        for (at, (kind, _)) in kinds {
+            assert_eq!(struck(at, &[]), (vec![], 0), "{kind:?}");
+            let (counted, running) = struck(at, &[2, 3]);
+            let runs_on = match kind {
+                Kind::Crash => 1,
+                Kind::RestartAll => 0,
+                _ => 2,
+            };
+            assert_eq!(counted.iter().map(|(_, times)| times).sum::<u64>(), 1, "{kind:?}");
+            assert_eq!(running, runs_on, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_pause_within_another_is_not_counted() {
+        let mut world = World::new(1, 3, 0, None);
+        world.start(NodeId(1));
+        world.pause_for("process paused", NodeId(1), &[RAFT, WORKERS], 2 * SECOND);
+        world.pause_for("consensus paused", NodeId(1), &[RAFT], SECOND);
+        world.pause_for("workers paused", NodeId(1), &[WORKERS], 3 * SECOND);
+        assert_eq!(
+            world.summary.faults.into_iter().collect::<Vec<_>>(),
+            [("process paused", 1), ("workers paused", 1)]
+        );
     }
 
     #[test]

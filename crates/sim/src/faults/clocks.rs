@@ -78,7 +78,13 @@ impl World {
         self.count("started with a wrong clock");
         let ms = BOOTS_MS[self.random.usize(0..BOOTS_MS.len())];
         self.break_one_clock(node, Wrong::Stepped { ms }, lasts_ns);
-        if self.random.bool() { self.stop(node, 0) } else { self.restart_all(lasts_ns) }
+        if !self.random.bool() {
+            self.restart_all(lasts_ns);
+        } else if self.at(node).running.is_some() {
+            self.stop(node, 0);
+        } else {
+            self.start(node);
+        }
     }
 
     /// As many voters stand still as a cluster can spare, for so long that the leader does not know
