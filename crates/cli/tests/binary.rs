@@ -158,6 +158,8 @@ fn seeds_on_several_threads_are_told_as_those_of_one() {
     assert_eq!(one.status.code(), Some(0), "{}", text(&one.stderr));
     assert_eq!(three.status.code(), Some(0), "{}", text(&three.stderr));
     assert!(text(&one.stdout).contains("seeds 40 to 46, trace hash "));
+    // Said before anything runs, whatever comes of it.
+    assert!(text(&one.stderr).starts_with("begins with seed 40, ends with 46 ("));
     assert_eq!(timeless(&one), timeless(&three));
 }
 

@@ -86,15 +86,25 @@ pub fn run(options: Options) -> Outcome {
     // The core's own asserts are silent while a bug is planted: the checkers have to find it.
     #[cfg(debug_assertions)]
     let _planted = options.plant.map(|plant| planted::plant(plant.bug()));
-    let mut world = World::drawn(&options);
-    let failure = catch_unwind(AssertUnwindSafe(|| world.live(options.seconds)));
-    let failure = match failure {
+    let mut world = None;
+    // The core runs while a world is set up, too.
+    let lived = catch_unwind(AssertUnwindSafe(|| {
+        let mut random = fastrand::Rng::with_seed(options.seed ^ 0x5eed);
+        let world = world.insert(World::bare(&options, &mut random));
+        world.set_up(&options, random);
+        world.live(options.seconds)
+    }));
+    let failure = match lived {
         Ok(result) => result.err(),
         Err(panic) => {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
             Some(Failure::Crash(text.unwrap_or_default()))
         }
+    };
+    let Some(world) = world else {
+        let summary = Summary { runs: 1, ..Summary::default() };
+        return Outcome { hash: 0, summary, failure, story: VecDeque::new() };
     };
     let mut summary = world.summary;
     summary.runs = 1;
@@ -109,8 +119,8 @@ pub fn run(options: Options) -> Outcome {
 }
 
 impl World {
-    fn drawn(options: &Options) -> Self {
-        let mut random = fastrand::Rng::with_seed(options.seed ^ 0x5eed);
+    /// A cluster of as many nodes as are drawn, of which none is started.
+    fn bare(options: &Options, random: &mut fastrand::Rng) -> Self {
         let drawn = match random.u32(0..100) {
             0..8 => 1,
             8..68 => 3,
@@ -123,34 +133,39 @@ impl World {
         if options.story_len > 0 {
             world.trace = Some(Trace::keeping(options.story_len));
         }
+        world
+    }
+
+    /// Draws what the run is like, and starts everybody.
+    fn set_up(&mut self, options: &Options, mut random: fastrand::Rng) {
+        let voters = self.genesis.members.len() as u64;
         // Some logs begin long, on a majority, so that they are compacted and others need a
         // snapshot.
         if random.u32(0..100) < 20 {
-            for node in world.nodes.iter_mut().take(voters as usize).skip((voters as usize - 1) / 2)
+            for node in self.nodes.iter_mut().take(voters as usize).skip((voters as usize - 1) / 2)
             {
                 node.disk.fill(1_010);
             }
         }
-        world.empty(voters);
+        self.empty(voters);
         let is_real = random.u32(0..100) < REAL_PERCENT;
         let is_model = options.plant.is_some_and(Plant::is_in_disk);
-        let is_lying = world.is_planted(Plant::RealLyingDisk);
+        let is_lying = self.is_planted(Plant::RealLyingDisk);
         if is_lying || options.is_real.unwrap_or(is_real) && !is_model {
-            world.summary.real = 1;
+            self.summary.real = 1;
             let founded = |node: &&mut Node| !node.disk.is_empty();
-            for node in world.nodes.iter_mut().take(voters as usize).filter(founded) {
+            for node in self.nodes.iter_mut().take(voters as usize).filter(founded) {
                 node.disk.make_real(node.id, node.store);
             }
         }
-        world.draw_versions();
-        world.unleash(voters, options.seconds * SECOND);
-        world.operate_later();
-        for id in world.ids() {
-            world.start(id);
+        self.draw_versions();
+        self.unleash(voters, options.seconds * SECOND);
+        self.operate_later();
+        for id in self.ids() {
+            self.start(id);
         }
-        let clients = world.random.usize(4..9);
-        world.add_clients(clients);
-        world
+        let clients = self.random.usize(4..9);
+        self.add_clients(clients);
     }
 
     /// In some runs spare nodes have empty directories until they are added, and in some the last of
@@ -464,4 +479,18 @@ pub(crate) const SAMPLE_HALVES: u64 = 1;
 /// time may be of a sample of another such clock, so that both count twice.
 const fn clock_error_max_ns(now_ns: u64) -> u64 {
     2 * (OFFSET_MS as u64 * MS + now_ns / 1_000_000 * RATE_PPM as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_while_a_run_is_set_up_is_a_crash_with_its_words_and_its_story() {
+        // In a world without a node no client finds one to ask.
+        let outcome = run(Options { nodes: Some(0), story_len: 10, ..Options::new(1) });
+        let Some(Failure::Crash(what)) = outcome.failure else { panic!("{:?}", outcome.failure) };
+        assert!(!what.is_empty());
+        assert_eq!((outcome.summary.runs, outcome.summary.events), (1, 0), "nothing has happened");
+    }
 }
