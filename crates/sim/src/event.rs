@@ -4,12 +4,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use epicepoch_core::publication::Published;
+use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::gossip::{Ping, Pong};
 use epicepoch_wire::{BootId, NodeId, StorePosition, TimestampRange};
 
 use crate::faults::End;
 use crate::node::{Asker, Plane, Request, Run};
+use crate::operators::Order;
 
 /// What a client is told.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +35,17 @@ pub(crate) enum Event {
     },
     Closed {
         peer: NodeId,
+    },
+    /// A run of `from` introduces itself over a new connection; whoever is asked to answers in kind.
+    Introduced {
+        from: NodeId,
+        boot: BootId,
+        member: Rc<Member>,
+        is_answered: bool,
+    },
+    /// Operators ask something of the node, and hear nothing while it stands still.
+    Ordered {
+        order: Order,
     },
     /// The next of what follows a call of the replica: the Promise is raised, what is published is
     /// published, what may leave leaves.
@@ -133,6 +146,8 @@ impl Event {
             | Self::Written
             | Self::Raft { .. }
             | Self::Closed { .. }
+            | Self::Introduced { .. }
+            | Self::Ordered { .. }
             | Self::Share
             | Self::Ping { .. }
             | Self::Pong { .. } => Some(Plane::Raft),
@@ -164,6 +179,8 @@ impl Event {
             Self::Written => (2, 0),
             Self::Raft { from, bytes, .. } => (3, from.0 << 32 ^ hashed(bytes)),
             Self::Closed { peer } => (4, peer.0),
+            Self::Introduced { from, boot, .. } => (26, from.0 << 32 ^ boot.0),
+            Self::Ordered { order } => (27, *order as u64),
             Self::Ping { from, ping, .. } => (5, from.0 ^ ping.sent_ns),
             Self::Pong { from, pong, .. } => (6, from.0 ^ pong.wall_ns),
             Self::Arrive { asker, count, .. } => (7, asker.attempt << 32 ^ count),

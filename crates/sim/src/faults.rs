@@ -13,6 +13,7 @@ use crate::disk::Disk;
 use crate::event::Event;
 use crate::features::Feature;
 use crate::node::Plane;
+use crate::operators::Order;
 use crate::plant::Plant;
 use crate::world::{MS, NODES_MAX, SECOND, Weather, World};
 
@@ -172,10 +173,16 @@ impl World {
         self.schedule_world(after_ns, Event::Strike { node });
     }
 
+    /// Whether no fault begins now.
+    pub(crate) const fn is_quiet(&self) -> bool {
+        let Nemesis { pause_ns, calm_at_ns, lull_until_ns, .. } = self.nemesis;
+        pause_ns == 0 || self.now_ns >= calm_at_ns || self.now_ns < lull_until_ns
+    }
+
     /// One fault, of a kind that the run's mix allows.
     pub(crate) fn strike(&mut self, node: NodeId) {
-        let Nemesis { pause_ns, calm_at_ns, lull_until_ns, lasts_ns, mix, .. } = self.nemesis;
-        if pause_ns == 0 || self.now_ns >= calm_at_ns || self.now_ns < lull_until_ns {
+        let Nemesis { lasts_ns, mix, .. } = self.nemesis;
+        if self.is_quiet() {
             return;
         }
         let lasts_ns = self.random.u64(20 * MS..=lasts_ns);
@@ -202,10 +209,13 @@ impl World {
             Kind::Partition => self.partition(node, lasts_ns),
             Kind::Disk => self.break_disk(node, lasts_ns),
             Kind::Clock => self.break_clock(node, lasts_ns),
-            Kind::HandOver => self.hand_over(node),
+            Kind::HandOver => self.order(node, Order::HandOver),
             Kind::CloseLinks => self.close_links(node),
-            Kind::Members => self.change_members(),
-            Kind::Mistake => self.mistake(node),
+            Kind::Members => {
+                let leader = self.any_leading();
+                self.order(leader, Order::Members);
+            }
+            Kind::Mistake => self.order(node, Order::Mistake),
             Kind::RestartAll => self.restart_all(lasts_ns),
         }
     }
@@ -439,7 +449,7 @@ impl World {
         let is_running = |id: NodeId| self.at(id).running.is_some();
         if peer != node && is_running(peer) && is_running(node) {
             self.count("link broken");
-            self.closed(peer, node);
+            self.schedule_own(peer, 0, Event::Closed { peer: node });
         }
     }
 
@@ -544,6 +554,14 @@ impl World {
 }
 
 #[cfg(test)]
+impl Nemesis {
+    /// Faults may begin, and none is drawn.
+    pub(crate) fn idle() -> Self {
+        Self { pause_ns: SECOND, calm_at_ns: u64::MAX, lasts_ns: SECOND, ..Self::default() }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -568,13 +586,8 @@ mod tests {
         for id in started {
             world.start(NodeId(*id));
         }
-        world.nemesis = Nemesis {
-            pause_ns: SECOND,
-            calm_at_ns: u64::MAX,
-            lasts_ns: SECOND,
-            mix: std::array::from_fn(|at| u32::from(at == kind)),
-            ..Nemesis::default()
-        };
+        let mix = std::array::from_fn(|at| u32::from(at == kind));
+        world.nemesis = Nemesis { mix, ..Nemesis::idle() };
         world.strike(NodeId(1));
         let running = world.nodes.iter().filter(|node| node.running.is_some()).count();
         (world.summary.faults.into_iter().collect(), running)

@@ -21,6 +21,16 @@ use crate::node::{Node, Plane, RESERVATION_NS};
 use crate::plant::Plant;
 use crate::world::{MS, SECOND, World};
 
+/// What operators ask of one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    Advance,
+    HandOver,
+    Members,
+    Mistake,
+    Settings,
+}
+
 impl World {
     /// In most runs operators do something now and then: whatever of [`OPERATED`] the run has.
     pub(crate) fn operate_later(&mut self) {
@@ -38,14 +48,35 @@ impl World {
         let operated: Vec<Feature> = OPERATED.into_iter().filter(|it| self.has(*it)).collect();
         match operated[self.random.usize(0..operated.len())] {
             Feature::Restores => self.back_up_or_restore(),
-            Feature::Settings => self.change_settings(),
+            Feature::Settings => {
+                let node = self.any_leading();
+                self.order(node, Order::Settings);
+            }
             Feature::Versions => self.change_version(),
             _ => {
                 let node = self.any_leading();
-                if self.at(node).running.is_some() {
-                    self.advance(node);
-                }
+                self.order(node, Order::Advance);
             }
+        }
+    }
+
+    /// Operators ask a node, if its process runs; one that stands still reads it when it goes on.
+    pub(crate) fn order(&mut self, node: NodeId, order: Order) {
+        if self.at(node).running.is_some() {
+            self.schedule_own(node, 0, Event::Ordered { order });
+        }
+    }
+
+    /// What a node was asked is decided, unless it was held until nothing is to begin any more.
+    pub(crate) fn ordered(&mut self, node: NodeId, order: Order) {
+        match order {
+            Order::Advance | Order::Settings if self.nemesis.pause_ns == 0 => {}
+            Order::Advance => self.advance(node),
+            Order::Settings => self.change_settings(node),
+            Order::HandOver | Order::Members | Order::Mistake if self.is_quiet() => {}
+            Order::HandOver => self.hand_over(node),
+            Order::Members => self.change_members(node),
+            Order::Mistake => self.mistake(node),
         }
     }
 
@@ -82,9 +113,8 @@ impl World {
     }
 
     /// Somebody asks for a change that can never be made, or asks the wrong node.
-    pub(crate) fn mistake(&mut self, node: NodeId) {
-        let Some(running) = &self.at(node).running else { return };
-        let published = running.shared.published();
+    fn mistake(&mut self, node: NodeId) {
+        let published = self.at(node).running().shared.published();
         let leads = published.role == Role::Leader;
         let known = published.members.keys().next().copied().unwrap_or(node);
         let stranger = NodeId(STRANGER);
@@ -126,38 +156,34 @@ impl World {
         }
     }
 
-    pub(crate) fn hand_over(&mut self, node: NodeId) {
+    fn hand_over(&mut self, node: NodeId) {
         let to = self.random.bool().then(|| self.any());
         // Often to one whose disk could not carry it, which has to decline.
         let is_stuck = |other: &&Node| other.disk.is_stuck && other.id != node;
         let stuck = self.nodes.iter().find(is_stuck).map(|other| other.id);
         let to = stuck.filter(|_| self.random.bool()).or(to);
-        if self.at(node).running.is_some() {
-            self.count("handover asked");
-            let leader = self.deciding(node);
-            // As operators ask; what they are refused is done all the same, as a node does that ends.
-            let (taken, is_under_way) = self.with(node, |replica, now| {
-                let taken = replica.hand_over_asked(now, to).ok();
-                if taken.is_none() {
-                    replica.hand_over(now, to, HandOver::Asked);
-                }
-                (taken, replica.is_handing_over())
-            });
-            let Some(to) = taken else { return };
-            self.count("handover asked and taken");
-            let last = self.durable_last(to);
-            self.history.hands_over(&leader, to, last);
-            if !is_under_way {
-                let what = || format!("node {node} takes a handover and hands over to nobody");
-                self.history.violate(Invariant::Possible, what);
+        self.count("handover asked");
+        let leader = self.deciding(node);
+        // As operators ask; what they are refused is done all the same, as a node does that ends.
+        let (taken, is_under_way) = self.with(node, |replica, now| {
+            let taken = replica.hand_over_asked(now, to).ok();
+            if taken.is_none() {
+                replica.hand_over(now, to, HandOver::Asked);
             }
+            (taken, replica.is_handing_over())
+        });
+        let Some(to) = taken else { return };
+        self.count("handover asked and taken");
+        let last = self.durable_last(to);
+        self.history.hands_over(&leader, to, last);
+        if !is_under_way {
+            let what = || format!("node {node} takes a handover and hands over to nobody");
+            self.history.violate(Invariant::Possible, what);
         }
     }
 
-    pub(crate) fn change_members(&mut self) {
-        let leader = self.any_leading();
-        let Some(running) = &self.at(leader).running else { return };
-        let published = running.shared.published();
+    fn change_members(&mut self, leader: NodeId) {
+        let published = self.at(leader).running().shared.published();
         if published.role != Role::Leader {
             return;
         }
@@ -211,10 +237,8 @@ impl World {
     /// anybody does: a spare that was added, or a first member that missed the founding.
     pub(crate) fn join(&mut self, id: NodeId) -> bool {
         let store = self.at(id).store;
-        let now_ns = self.now_ns;
         let answers = |node: &&Node| {
-            let is_awake = node.paused_until_ns[Plane::Raft as usize] <= now_ns;
-            let running = node.running.as_ref().filter(|_| is_awake);
+            let running = node.running.as_ref().filter(|_| !self.is_paused(node.id, Plane::Raft));
             running.is_some_and(|running| running.replica.state().store_of(id) == store)
         };
         let answering: Vec<NodeId> = self.nodes.iter().filter(answers).map(|it| it.id).collect();

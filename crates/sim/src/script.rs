@@ -10,6 +10,7 @@ use epicepoch_core::replica::HandOver;
 use epicepoch_core::state::{MembershipChange, MembershipStep};
 use epicepoch_wire::NodeId;
 
+use crate::event::Event;
 use crate::faults::End;
 use crate::node::Plane;
 use crate::run::{Failure, SAMPLE_HALVES};
@@ -116,11 +117,13 @@ impl World {
             14 => self.node(node).disk.is_failing = true,
             15 => self.node(node).disk.write_ns = u64::from(how) * 4 * MS + 1,
             19 => self.end(End::Disk(node)),
-            20 | 21 if self.at(node).running.is_some() => {
+            20 | 21 if self.is_asked(node) => {
                 let to = (event == 20).then_some(other);
                 self.with(node, |replica, now| replica.hand_over(now, to, HandOver::Asked));
             }
-            22 if node != other && self.at(node).running.is_some() => self.closed(node, other),
+            22 if node != other && self.at(node).running.is_some() => {
+                self.schedule_own(node, 0, Event::Closed { peer: other });
+            }
             23..=26 => self.scripted_change(node, event, other),
             27 => self.ids().for_each(|id| self.crash(id)),
             28 => self.ids().for_each(|id| self.start_if_down(id)),
@@ -152,9 +155,15 @@ impl World {
         }
     }
 
+    /// Whether a node takes orders: here, whoever asks one that stands still gives up at once.
+    fn is_asked(&self, node: NodeId) -> bool {
+        self.at(node).running.is_some() && !self.is_paused(node, Plane::Raft)
+    }
+
     fn scripted_change(&mut self, leader: NodeId, event: u8, about: NodeId) {
-        let Some(running) = &self.at(leader).running else { return };
-        if running.shared.published().role != Role::Leader {
+        if !self.is_asked(leader)
+            || self.at(leader).running().shared.published().role != Role::Leader
+        {
             return;
         }
         let steps = match event {

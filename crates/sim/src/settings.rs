@@ -87,10 +87,8 @@ impl Longest {
 
 impl World {
     /// Somebody changes settings: mostly to something that they may be.
-    pub(crate) fn change_settings(&mut self) {
-        let node = self.any_leading();
-        let Some(running) = &self.at(node).running else { return };
-        let replica = &running.replica;
+    pub(crate) fn change_settings(&mut self, node: NodeId) {
+        let replica = &self.at(node).running().replica;
         let (format, before) = (replica.state().format, replica.settings().cloned());
         let before = before.unwrap_or_else(|| told(&self.placement(node).unwrap_or_default()));
         let mut settings = before.clone();

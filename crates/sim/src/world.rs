@@ -2,6 +2,7 @@
 //! that stop, start and pause, and the way of every event to whom it is for.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use epicepoch_core::replica::Replica;
 use epicepoch_wire::bootstrap::{Genesis, Member};
@@ -14,7 +15,7 @@ use crate::faults::{End, Nemesis};
 use crate::features::Feature;
 use crate::history::{History, Invariant};
 use crate::links::Links;
-use crate::node::{Node, Plane, TICK_NS, member, store_in};
+use crate::node::{Node, Plane, Running, TICK_NS, member, store_in};
 use crate::plant::Plant;
 use crate::queue::Queue;
 use crate::restore::Restores;
@@ -26,6 +27,8 @@ use crate::trace::{Kind, Trace};
 pub(crate) const MS: u64 = 1_000_000;
 /// A second.
 pub(crate) const SECOND: u64 = 1_000 * MS;
+/// Between two tries to connect over a link that is cut.
+const CONNECT_NS: u64 = 100 * MS;
 /// Nodes of a world, members or not.
 pub(crate) const NODES_MAX: usize = 16;
 
@@ -246,13 +249,36 @@ impl World {
             self.node(id).moves += 1;
             self.count("node moved");
         }
-        let own = self.at(id).introduction();
         for peer in self.ids().filter(|peer| *peer != id) {
             if self.at(peer).running.is_some() {
-                let (own, theirs) = (own.clone(), self.at(peer).introduction());
-                self.with(peer, |replica, _| replica.handle_introduction(own));
-                self.with(id, |replica, _| replica.handle_introduction(theirs));
+                self.introduce_to(peer, id, true);
             }
+        }
+    }
+
+    /// `own` introduces itself to a peer that runs. A connection that has come about loses nothing.
+    fn introduce_to(&mut self, peer: NodeId, own: NodeId, is_answered: bool) {
+        let boot = self.at(own).running().identity.boot;
+        let member = Rc::new(self.at(own).introduction());
+        let after_ns = self.link_ns();
+        let event = Event::Introduced { from: own, boot, member, is_answered };
+        self.schedule_own(peer, after_ns, event);
+    }
+
+    /// An introduction comes, if the connection still stands: it ends with the process at either end.
+    /// Where a link is cut none comes about, and is tried again.
+    fn introduced(&mut self, id: NodeId, from: NodeId, boot: BootId, event: Event) {
+        let is_over = |known: &Running| known.identity.boot != boot;
+        if self.at(from).running.as_ref().is_none_or(is_over) {
+            return;
+        }
+        if self.links.is_cut(from, id, Plane::Raft) || self.links.is_cut(id, from, Plane::Raft) {
+            return self.schedule_own(id, CONNECT_NS, event);
+        }
+        let Event::Introduced { member, is_answered, .. } = event else { return };
+        self.with(id, |replica, _| replica.handle_introduction(Member::clone(&member)));
+        if is_answered {
+            self.introduce_to(from, id, false);
         }
     }
 
@@ -283,8 +309,15 @@ impl World {
         }
     }
 
-    /// Calls the replica of a running node, then does what it wants done.
+    /// Whether a plane of a node stands still.
+    pub(crate) fn is_paused(&self, id: NodeId, plane: Plane) -> bool {
+        self.at(id).paused_until_ns[plane as usize] > 0
+    }
+
+    /// Calls the replica of a running node, then does what it wants done. Whatever comes to a node whose
+    /// consensus plane stands still is held until it goes on: nobody calls that replica.
     pub(crate) fn with<R>(&mut self, id: NodeId, call: impl FnOnce(&mut Replica, u64) -> R) -> R {
+        assert!(!self.is_paused(id, Plane::Raft), "the replica of {id} is called in a pause");
         self.settle(id);
         let monotonic_ns = self.monotonic_ns(id);
         let result = call(&mut self.node(id).running_mut().replica, monotonic_ns);
@@ -484,6 +517,8 @@ impl World {
             Event::Written => self.written(id),
             Event::Raft { from, run, bytes } => self.receive(id, from, run, &bytes),
             Event::Closed { peer } => self.closed(id, peer),
+            Event::Introduced { from, boot, .. } => self.introduced(id, from, boot, event),
+            Event::Ordered { order } => self.ordered(id, order),
             Event::Ping { from, boot, since, ping } => self.ping(id, from, boot, since, ping),
             Event::Pong { from, run, boot, since, pong } => {
                 self.pong(id, (from, run), boot, since, pong);
@@ -547,5 +582,68 @@ impl World {
     pub(crate) fn count(&mut self, what: &'static str) {
         let counts: &mut BTreeMap<&'static str, u64> = &mut self.summary.faults;
         *counts.entry(what).or_default() += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::Share;
+    use crate::operators::Order;
+    use epicepoch_wire::Term;
+
+    /// Three nodes that run under faults, of which none is drawn.
+    fn three() -> World {
+        let mut world = World::new(1, 3, 0, None);
+        world.nemesis = Nemesis::idle();
+        world.ids().for_each(|id| world.start(id));
+        world.live_until(SECOND, None).expect("nothing is wrong");
+        world
+    }
+
+    #[test]
+    fn a_consensus_plane_that_stands_still_does_nothing_whoever_starts_asks_or_hangs_up() {
+        let mut world = three();
+        let (paused, other) = (NodeId(2), NodeId(1));
+        world.node(paused).running_mut().shares.push_back(Share::Raise(Term(99)));
+        world.pause(paused, Plane::Raft, 10 * SECOND);
+        world.crash(other);
+        world.close(other);
+        world.start(other);
+        world.order(paused, Order::HandOver);
+        world.live_until(9 * SECOND, None).expect("nothing is wrong");
+        assert_eq!(world.at(paused).running().shares.len(), 1, "it was in the middle of a call");
+        assert!(!world.summary.faults.contains_key("handover asked"));
+        world.live_until(12 * SECOND, None).expect("nothing is wrong");
+        assert!(world.at(paused).running().shares.is_empty());
+        assert_eq!(world.at(paused).running().seen.promise.load(), Term(99));
+        assert!(world.summary.faults.contains_key("handover asked"), "it is read now");
+    }
+
+    #[test]
+    fn who_starts_elsewhere_is_known_once_the_peer_goes_on_and_a_link_has_come_back() {
+        for is_cut in [false, true] {
+            let mut world = three();
+            let (moved, peer) = (NodeId(1), NodeId(2));
+            let knows = |world: &World, who: NodeId, of: NodeId| {
+                let members = world.at(who).running().shared.published().members.clone();
+                members[&of] == world.at(of).introduction()
+            };
+            world.crash(moved);
+            world.node(moved).moves = 1;
+            if is_cut {
+                world.links.cut(peer, moved, Plane::Raft);
+            } else {
+                world.pause(peer, Plane::Raft, 10 * SECOND);
+            }
+            world.start(moved);
+            world.node(peer).moves = 1;
+            world.live_until(2 * SECOND, None).expect("nothing is wrong");
+            assert!(knows(&world, NodeId(3), moved));
+            assert!(!knows(&world, moved, peer), "cut: {is_cut}");
+            world.join_links();
+            world.live_until(12 * SECOND, None).expect("nothing is wrong");
+            assert!(knows(&world, moved, peer) && knows(&world, peer, moved), "cut: {is_cut}");
+        }
     }
 }
