@@ -95,6 +95,8 @@ bugs! {
     /// A new leader stamps above the ceiling that it has applied so far, before its own
     /// reservation is.
     LaggingCeiling "lagging-ceiling",
+    /// A new leader publishes such a range and takes it back in the same step.
+    MomentaryGrant "momentary-grant",
     /// A reservation names a bound only, in whole seconds: whoever finds the ceiling there believes that it
     /// is its.
     EqualProposals "equal-proposals",

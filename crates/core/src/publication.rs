@@ -15,7 +15,7 @@ use crate::positions::Positions;
 use crate::promise::Promise;
 use crate::quorum::Voters;
 use crate::state::FORMATS;
-use crate::sync::SwapPointer;
+use crate::sync::{Mutex, PoisonError, SwapPointer};
 
 /// Who this node is, in this run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +134,17 @@ pub struct Shared {
     pub promise: Promise,
     published: SwapPointer<Published>,
     positions: SwapPointer<Positions>,
+    /// What the consensus plane did, where somebody asks for it: in the simulator alone.
+    recorder: Option<Box<Mutex<Vec<Step>>>>,
+}
+
+/// What the workers may see of the consensus plane, one after the other.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// The Promise was raised to this term.
+    Raised(Term),
+    /// This was published.
+    Published(Arc<Published>),
 }
 
 impl Shared {
@@ -144,6 +155,31 @@ impl Shared {
             promise: Promise::new(durable_term),
             published: SwapPointer::new(published),
             positions: SwapPointer::new(Positions::default()),
+            recorder: None,
+        }
+    }
+
+    /// The same, and every step of the consensus plane is kept until [`Shared::take_steps`] is called:
+    /// after every call of the replica, so that what is kept is what one call does.
+    #[must_use]
+    pub fn recorded(durable_term: Term, published: Published) -> Self {
+        Self { recorder: Some(Box::new(Mutex::new(vec![]))), ..Self::new(durable_term, published) }
+    }
+
+    /// What the consensus plane has done since this was last asked, in its order; nothing where it is
+    /// not kept.
+    #[must_use]
+    pub fn take_steps(&self) -> Vec<Step> {
+        let Some(recorder) = &self.recorder else { return vec![] };
+        std::mem::take(&mut recorder.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Raises the Promise to `term`, if it is below. Only the consensus plane does.
+    pub fn raise(&self, term: Term) {
+        let is_raised = self.recorder.is_some() && term > self.promise.load();
+        self.promise.raise(term);
+        if is_raised {
+            self.record(Step::Raised(term));
         }
     }
 
@@ -161,7 +197,16 @@ impl Shared {
 
     /// Swaps the published pointer. Only the consensus plane does, and it never waits for it.
     pub fn publish(&self, published: Arc<Published>) {
+        if self.recorder.is_some() {
+            self.record(Step::Published(published.clone()));
+        }
         self.published.store(published);
+    }
+
+    fn record(&self, step: Step) {
+        if let Some(recorder) = &self.recorder {
+            recorder.lock().unwrap_or_else(PoisonError::into_inner).push(step);
+        }
     }
 
     /// What is published now.
@@ -180,6 +225,28 @@ mod tests {
         let range = EpochRange { low: Epoch(10), high: Epoch(12) };
         let inside = (9..14).filter(|epoch| range.contains(Epoch(*epoch))).collect::<Vec<_>>();
         assert_eq!(inside, [11, 12]);
+    }
+
+    #[test]
+    fn steps_are_kept_in_their_order_where_they_are_asked_for_and_nowhere_else() {
+        let me = Identity { node: NodeId(1), store: StoreId(1), boot: BootId(1) };
+        let of = |term| Arc::new(Published { term: Term(term), ..Published::nothing(me) });
+        let steps = |shared: &Shared| {
+            for (raised, published) in [(4, 3), (4, 5), (5, 5)] {
+                shared.raise(Term(raised));
+                shared.publish(of(published));
+            }
+            let said = shared.take_steps().into_iter().map(|step| match step {
+                Step::Raised(term) => ("raised", term.0),
+                Step::Published(published) => ("published", published.term.0),
+            });
+            said.collect::<Vec<_>>()
+        };
+        let recorded = Shared::recorded(Term(2), Published::nothing(me));
+        let said = [("raised", 4), ("published", 3), ("published", 5), ("raised", 5)];
+        assert_eq!(steps(&recorded), [&said[..], &[("published", 5)]].concat());
+        assert!(recorded.take_steps().is_empty(), "each is told once");
+        assert_eq!(steps(&Shared::new(Term(2), Published::nothing(me))), []);
     }
 
     #[test]

@@ -299,27 +299,15 @@ impl World {
     /// run is of that kind. The next call of the replica comes after all of them.
     pub(crate) fn pump(&mut self, id: NodeId) {
         self.take_applied(id);
-        let published = self.take_published(id);
-        let is_apart = self.weather.step_ns > 0;
-        let plant = self.plant();
-        let running = self.node(id).running_mut();
-        let promise = running.shared.promise.load();
-        let is_raised = promise > running.seen.promise.load();
-        if is_raised {
-            running.shares.push_back(Share::Raise(promise));
+        let mut shares = self.take_shares(id);
+        let has_seen = !shares.is_empty();
+        if self.is_planted(Plant::PublishedFirst) {
+            shares.sort_by_key(|share| matches!(share, Share::Raise(_)));
         }
-        if let Some(published) = published {
-            running.shares.push_back(Share::Publish(published));
-        }
-        if plant == Some(Plant::PublishedFirst) && running.shares.len() > 1 {
-            running.shares.swap(0, 1);
-        }
-        let release = running.shares.len();
-        running.shares.push_back(Share::Release);
-        if plant == Some(Plant::ReleasedFirst) {
-            running.shares.swap(0, release);
-        }
-        if is_apart && release > 0 {
+        let release = if self.is_planted(Plant::ReleasedFirst) { 0 } else { shares.len() };
+        shares.insert(release, Share::Release);
+        self.node(id).running_mut().shares.extend(shares);
+        if self.weather.step_ns > 0 && has_seen {
             self.next_step(id, Event::Share);
         } else {
             self.settle(id);
@@ -333,10 +321,15 @@ impl World {
 
     /// Takes the next step after a call of the replica. `false` when there was none.
     pub(crate) fn share(&mut self, id: NodeId) -> bool {
+        let Some(share) = self.node(id).running_mut().shares.pop_front() else { return false };
+        self.take_share(id, share);
+        true
+    }
+
+    fn take_share(&mut self, id: NodeId, share: Share) {
         // A planted bug is found by what comes of it, as everywhere.
         let looks_inside = self.plant().is_none();
         let running = self.nodes[id.0 as usize - 1].running_mut();
-        let Some(share) = running.shares.pop_front() else { return false };
         match share {
             Share::Raise(promise) => {
                 let before = running.seen.promise.load();
@@ -347,7 +340,7 @@ impl World {
             }
             Share::Publish(published) => {
                 if looks_inside {
-                    self.history.check_published(&published);
+                    self.history.check_published(&published, running.seen.promise.load());
                 }
                 running.seen.publish(published.clone());
                 self.note(|| {
@@ -357,7 +350,6 @@ impl World {
             }
             Share::Release => self.release(id),
         }
-        true
     }
 
     /// Shows the history what a replica has applied.
@@ -389,8 +381,9 @@ impl World {
                 let now_ns = self.monotonic_ns(id);
                 let running = self.node(id).running_mut();
                 running.replica.handle_persisted(now_ns, number);
-                running.seen.promise.raise(running.shared.promise.load());
-                running.seen.publish(running.shared.published());
+                for share in self.take_shares(id) {
+                    self.take_share(id, share);
+                }
                 self.take_applied(id);
             }
         }
@@ -466,12 +459,18 @@ impl World {
         }
     }
 
-    /// What a replica has published, if that is new, for the workers; or what a planted bug makes of it.
-    fn take_published(&mut self, id: NodeId) -> Option<Arc<Published>> {
+    /// What the last call of a replica has done towards the workers, each step of it; or what a planted
+    /// bug makes of that, which looks at what is published in the end.
+    fn take_shares(&mut self, id: NodeId) -> Vec<Share> {
         let plant = self.plant().filter(|plant| plant.is_in_publication());
         let running = self.node(id).running_mut();
         let is_fresh = running.replica.take_published();
-        let Some(plant) = plant else { return is_fresh.then(|| running.shared.published()) };
+        let mut shares: Vec<Share> =
+            running.shared.take_steps().into_iter().map(Share::from).collect();
+        let is_published = shares.iter().any(|share| matches!(share, Share::Publish(_)));
+        // In production that is how workers hear of it.
+        assert_eq!(is_fresh, is_published, "what {id} publishes is told to its workers");
+        let Some(plant) = plant else { return shares };
         let (fresh, seen) = (running.shared.published(), running.seen.published());
         if fresh.grant.is_some() {
             running.hands_over = running.replica.is_handing_over();
@@ -486,15 +485,50 @@ impl World {
             _ => false,
         };
         let grant = if is_kept { seen.grant.or(fresh.grant) } else { fresh.grant };
-        let is_new = is_fresh || grant != seen.grant;
-        is_new.then(|| Arc::new(Published { grant, ..Published::clone(&fresh) }))
+        if is_fresh || grant != seen.grant {
+            shares.retain(|share| matches!(share, Share::Raise(_)));
+            let published = Published { grant, ..Published::clone(&fresh) };
+            shares.push(Share::Publish(Arc::new(published)));
+        }
+        shares
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use epicepoch_wire::Term;
+
     use super::*;
     use crate::world::SECOND;
+
+    #[test]
+    fn workers_see_every_step_of_a_call_in_the_order_in_which_the_core_took_it() {
+        let mut world = World::new(1, 3, 0, None);
+        let id = NodeId(1);
+        world.start(id);
+        world.weather.step_ns = MS;
+        let running = world.node(id).running_mut();
+        let of =
+            |term| Published { term: Term(term), ..Published::clone(&running.seen.published()) };
+        for published in [of(0), of(9)] {
+            running.shared.publish(Arc::new(published));
+        }
+        running.shared.raise(Term(9));
+        let shares: Vec<Share> = running.shared.take_steps().into_iter().map(Share::from).collect();
+        let [Share::Publish(_), Share::Publish(_), Share::Raise(Term(9))] = shares[..] else {
+            panic!("{shares:?}")
+        };
+        running.shares.extend(shares);
+        world.share(id);
+        assert_eq!(world.history.violation, None);
+        world.share(id);
+        let violation = world.history.violation.as_ref().map(|violation| violation.invariant);
+        assert_eq!(
+            violation,
+            Some(Invariant::PromiseFirst),
+            "it is published before it is promised"
+        );
+    }
 
     #[test]
     fn to_a_disk_that_is_set_back_comes_nothing_that_an_earlier_run_was_sent() {

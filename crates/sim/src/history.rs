@@ -521,10 +521,18 @@ impl History {
         }
     }
 
-    /// A node has published. Only here counts what it believes of its own grant; while a bug is planted
-    /// nobody asks this.
-    pub(crate) fn check_published(&mut self, published: &Published) {
+    /// A node has published, and promised so much before. Only here counts what it believes of its own
+    /// grant; while a bug is planted nobody asks this.
+    pub(crate) fn check_published(&mut self, published: &Published, promise: Term) {
         let me = published.identity;
+        if published.term > promise {
+            self.violate(Invariant::PromiseFirst, || {
+                format!(
+                    "node {} publishes term {}, and has promised {promise}",
+                    me.node, published.term
+                )
+            });
+        }
         let Some(grant) = published.grant else { return };
         let leader = *self.leaders.entry(grant.term).or_insert((me.node, me.boot));
         let is_own = grant.boot == me.boot && grant.term == published.term;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use epicepoch_core::clock::TrustedClock;
 use epicepoch_core::confirm::{Confirmed, Rounds};
-use epicepoch_core::publication::{Identity, Published, Shared};
+use epicepoch_core::publication::{Identity, Published, Shared, Step};
 use epicepoch_core::replica::{Replica, ReplicaConfig, RestoreError};
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::{
@@ -94,8 +94,8 @@ pub(crate) struct Run {
     pub(crate) needs: u32,
 }
 
-/// A step of the consensus plane after a call of the replica, in the order in which the core takes
-/// them: anything of the workers may come between two.
+/// A step of the consensus plane in a call of the replica or after it, in the order in which the core
+/// has taken them: anything of the workers may come between two.
 #[derive(Debug)]
 pub(crate) enum Share {
     /// The Promise.
@@ -103,6 +103,15 @@ pub(crate) enum Share {
     Publish(Arc<Published>),
     /// Writes go to the disk, messages leave, reports are read.
     Release,
+}
+
+impl From<Step> for Share {
+    fn from(step: Step) -> Self {
+        match step {
+            Step::Raised(term) => Self::Raise(term),
+            Step::Published(published) => Self::Publish(published),
+        }
+    }
 }
 
 /// What runs between two boots.
@@ -197,8 +206,8 @@ impl Node {
         let boot = BootId(self.id.0 * 1_000_000 + self.boots);
         let identity = Identity { node: self.id, store: self.store, boot };
         let term = restored.hard_state.term;
-        let fresh = || Arc::new(Shared::new(term, Published::nothing(identity)));
-        let (shared, workers_see) = (fresh(), fresh());
+        let shared = Arc::new(Shared::recorded(term, Published::nothing(identity)));
+        let workers_see = Arc::new(Shared::new(term, Published::nothing(identity)));
         let config = ReplicaConfig {
             identity,
             seed,

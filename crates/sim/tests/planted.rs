@@ -24,6 +24,7 @@ const fn seeds(plant: Plant) -> u64 {
             | Bug::MedianOfKnown
             | Bug::SnapshotNeverFailed
             | Bug::UnfitPreferred
+            | Bug::MomentaryGrant
             | Bug::LongestWindowForgotten,
         ) => 1_000,
         Plant::Core(Bug::HalfOfJoint | Bug::CreepFollowed) => 800,
@@ -140,6 +141,7 @@ const fn checker(plant: Plant) -> Option<Invariant> {
             | Bug::CoalescedRoles
             | Bug::ProposerRange
             | Bug::LaggingCeiling
+            | Bug::MomentaryGrant
             | Bug::LateCompletion
             | Bug::RestartedRange
             | Bug::FollowerAnswers

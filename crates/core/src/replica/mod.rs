@@ -270,7 +270,7 @@ impl Replica {
             state,
             applied,
         };
-        replica.shared.promise.raise(Term(replica.raw.raft.term));
+        replica.shared.raise(Term(replica.raw.raft.term));
         replica.publish_positions();
         // Published with the members below, and not before.
         replica.gate.begin(replica.state.format, &restored.entries);
@@ -320,7 +320,7 @@ impl Replica {
         self.check_gate()?;
         self.forget_overwritten_formats();
         if planted::is(Bug::LatePromise) {
-            self.shared.promise.raise(Term(self.raw.raft.term));
+            self.shared.raise(Term(self.raw.raft.term));
         }
         self.memory.tick(now_ns);
         if planted::is(Bug::LateVoters) && self.memory.is_look() {

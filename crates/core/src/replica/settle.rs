@@ -43,7 +43,7 @@ impl Replica {
         let raft = &mut self.raw.raft;
         let term = Term(raft.term);
         if !planted::is(Bug::LatePromise) {
-            self.shared.promise.raise(term);
+            self.shared.raise(term);
         }
         // The library draws from a generator of its thread whenever it resets; ours replaces it
         // after every call, so that a run can be replayed from its seed.
@@ -110,6 +110,11 @@ impl Replica {
             self.reserve();
             if planted::is(Bug::LaggingCeiling) {
                 self.take_unapplied();
+            }
+            if planted::is(Bug::MomentaryGrant) {
+                self.take_unapplied();
+                self.grant = None;
+                self.publish();
             }
             if planted::is(Bug::HiddenRange) {
                 self.grant = self.memory.hidden().map(|grant| Grant { term, ..grant });

@@ -234,16 +234,16 @@ fn what_is_applied_is_the_same_everywhere_and_no_id_comes_back() {
 fn a_grant_is_published_by_who_leads_its_term() {
     let grant = Some(Grant { term: TERM, boot: ME.boot, range: span(1, 9) });
     let leads = Published { role: Role::Leader, term: TERM, grant, ..published() };
-    let with = |now: Published| of(|history| history.check_published(&now));
+    let with = |now: Published| of(|history| history.check_published(&now, now.term));
     assert_eq!(with(leads.clone()), None);
     let follows = Published { role: Role::Follower, ..leads.clone() };
     assert_eq!(with(follows), Some(Invariant::Publication));
     let later = Published { term: Term(6), ..leads.clone() };
     assert_eq!(with(later), Some(Invariant::Publication));
     let both = of(|history| {
-        history.check_published(&leads);
+        history.check_published(&leads, leads.term);
         let grant = Some(Grant { term: TERM, boot: OTHER.boot, range: span(1, 9) });
-        history.check_published(&Published { identity: OTHER, grant, ..leads.clone() });
+        history.check_published(&Published { identity: OTHER, grant, ..leads.clone() }, leads.term);
     });
     assert_eq!(both, Some(Invariant::Publication));
 }
