@@ -48,6 +48,8 @@ pub(crate) fn command() -> Command {
              majority is lost. The directory may be older than the last settings: without them the \
              longest that there may be count, and after a restore epochs stand still for two and a \
              half minutes. Where the directory knows longer ones than these, its own count.\n\n\
+             Every node that is named is asked: OPS_PLAIN_FROM of each has to allow it, or give \
+             --ca-file and --token-file where they speak TLS. With OPS_ADDR give that of every node.\n\n\
              Exit codes: 0 done; 1 no node answers, the file is there already, or is damaged; 2 wrong \
              usage.",
         )

@@ -58,6 +58,7 @@ fn the_command_line_gets_what_its_token_is_for_at_the_port_that_it_is_answered_o
     ] {
         let (is_done, text) = run(arguments, addr, token.map(String::as_str));
         assert!(!is_done && text.contains(part), "{arguments:?} {addr}: {text}");
+        assert!(text.contains(addr), "which node says so: {arguments:?} {addr}: {text}");
     }
     wait_until("settings in the state", PATIENCE, || {
         run(&["settings", "list"], &ops, Some(&operator)).1.contains("MAX_N=")

@@ -180,7 +180,7 @@ impl Reason {
             }
             Self::Plain => {
                 "operations are not taken from this address in plain text: ask at localhost on the \
-                 node's own machine (another address of it is another machine's), or allow the \
+                 node's own machine (its other addresses count as another machine's), or allow the \
                  address on every node by OPS_PLAIN_FROM and, for changes, by ADMIN_FROM, too, or ask \
                  over TLS with a token of OPS_TOKEN_FILE"
             }
