@@ -50,6 +50,24 @@ pub(crate) enum Wish {
     Set { changes: Vec<(SettingName, String)>, is_forced: bool },
 }
 
+impl Wish {
+    /// What is said of it when the plane ends before it has answered: what only looks can be asked
+    /// again, of another member; a change must not be.
+    fn cut_off(&self) -> Denied {
+        match self {
+            Self::Members
+            | Self::Clock
+            | Self::Backup
+            | Self::Advance { is_plan: true, .. }
+            | Self::Vacancy { .. }
+            | Self::Settings => stopping(),
+            Self::Advance { is_plan: false, .. } => unsettled_advance(),
+            Self::Transfer(_) | Self::Change(_) => unsettled(),
+            Self::Set { .. } => unsettled_settings(),
+        }
+    }
+}
+
 /// Why an operator does not get it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Denied {
@@ -89,9 +107,11 @@ impl Desk {
         (Self(sender), Asks(receiver))
     }
 
-    /// Asks the consensus plane, and waits for what becomes of it.
+    /// Asks the consensus plane, and waits for what becomes of it. What the plane had taken when it
+    /// ended may have been done: whether it was is not known then.
     pub(crate) async fn ask(&self, wish: Wish) -> Answer {
         let (answer, answered) = oneshot::channel();
+        let cut_off = wish.cut_off();
         match self.0.try_send(Asked { wish, answer }) {
             Ok(()) => {}
             Err(mpsc::error::TrySendError::Full(_)) => {
@@ -99,7 +119,7 @@ impl Desk {
             }
             Err(mpsc::error::TrySendError::Closed(_)) => return Err(stopping()),
         }
-        answered.await.unwrap_or_else(|_| Err(stopping()))
+        answered.await.unwrap_or(Err(cut_off))
     }
 }
 
@@ -320,8 +340,8 @@ fn unsettled() -> Denied {
 }
 
 fn unsettled_advance() -> Denied {
-    let text = "it was begun, and whether it is done is not known: leadership was lost, or no quorum \
-                answered; give the order again, it does no harm";
+    let text = "it was begun, and whether it is done is not known: leadership was lost, no quorum \
+                answered, or the node ended; give the order again, it does no harm";
     Denied::new(ErrorCode::Unsettled, text)
 }
 

@@ -139,3 +139,32 @@ fn settings_that_count_already_are_done_only_once_they_are_committed() {
     stage.persist();
     assert_eq!(counts(same.try_recv().expect("it is done")), Ok(json!("300")));
 }
+
+/// Whoever is told to ask another member would have it done twice.
+#[test]
+fn what_changes_something_is_not_known_to_be_undone_when_the_plane_ends_with_it() {
+    let told = |wish: Wish| {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let (desk, mut asks) = Desk::open();
+        runtime.block_on(async {
+            let ended = async { drop(asks.next().await) };
+            let (answer, ()) = tokio::join!(desk.ask(wish.clone()), ended);
+            let before = answer.expect_err("nobody answers").code;
+            // The plane is gone, and takes nothing.
+            drop(asks);
+            (before, desk.ask(wish).await.expect_err("nobody answers").code)
+        })
+    };
+    let taken = (ErrorCode::Unsettled, ErrorCode::ShuttingDown);
+    let advance = |is_plan| Wish::Advance { to: Epoch(1), allowed_ns: 0, is_plan };
+    assert_eq!(told(Wish::Change(vec![MembershipStep::Promote(NodeId(4))])), taken);
+    assert_eq!(told(Wish::Transfer(None)), taken);
+    assert_eq!(told(Wish::Set { changes: vec![], is_forced: false }), taken);
+    assert_eq!(told(advance(false)), taken);
+    let looked = (ErrorCode::ShuttingDown, ErrorCode::ShuttingDown);
+    for wish in [Wish::Members, Wish::Clock, Wish::Backup, Wish::Settings, advance(true)] {
+        assert_eq!(told(wish), looked);
+    }
+    let vacancy = Wish::Vacancy { node: NodeId(4), raft_addr: "n4:1".into() };
+    assert_eq!(told(vacancy), looked);
+}
