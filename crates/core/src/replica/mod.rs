@@ -151,7 +151,8 @@ pub enum ChangeError {
     /// Ask the leader.
     #[error("this node does not lead")]
     NotLeader,
-    /// Wait until the change that is under way is done.
+    /// Wait until the change that is under way is done, or until this leader has applied those that it
+    /// found in its log.
     #[error("another membership change is under way")]
     Busy,
     /// The change can never be made.
@@ -404,15 +405,16 @@ impl Replica {
 
     /// Whether this node leads, and the change is one that could be made, and made now.
     fn check_proposal(&self, change: &MembershipChange) -> Result<(), ChangeError> {
-        if !planted::is(Bug::MistakesProposed) {
-            self.state.check_change(change).map_err(ChangeError::Refused)?;
-        }
         let raft = &self.raw.raft;
         if raft.state != StateRole::Leader {
             return Err(ChangeError::NotLeader);
         }
         if raft.has_pending_conf() || self.voters.is_joint() || raft.lead_transferee.is_some() {
             return Err(ChangeError::Busy);
+        }
+        // Only now: the state has all changes that were in the log when this node came to lead.
+        if !planted::is(Bug::MistakesProposed) {
+            self.state.check_change(change).map_err(ChangeError::Refused)?;
         }
         Ok(())
     }

@@ -44,6 +44,10 @@ pub enum TransferError {
     /// Wait until the handover that is under way has ended.
     #[error("leadership is being handed over already")]
     Busy,
+    /// Wait until this leader has applied the changes of members that it found in its log, or has made
+    /// itself: it does not know yet whether the node is a voter.
+    #[error("node {0} is no voter yet, and a membership change is under way")]
+    Changing(NodeId),
 }
 
 /// Why a member can neither lead nor vote for now.
@@ -92,6 +96,9 @@ impl Replica {
                     self.check_caught_up(node)?;
                 }
                 node
+            }
+            Some(node) if self.raw.raft.has_pending_conf() => {
+                return Err(TransferError::Changing(node));
             }
             Some(node) if self.state.members.contains_key(&node) => {
                 return Err(TransferError::Learner(node));

@@ -4,9 +4,10 @@ use epicepoch_core::replica::{
     ChangeError, HandOver, LAG_MAX, NotCaughtUp, Replica, Report, TransferError,
 };
 use epicepoch_core::state::{MembershipChange, MembershipStep, Outcome};
+use epicepoch_wire::raft_message::MessageKind;
 use epicepoch_wire::{NodeId, StoreId};
 
-use crate::support::bench::Bench;
+use crate::support::bench::{Bench, message};
 use crate::support::{ELECTION_TICKS, member};
 
 fn learner(node: u64) -> MembershipStep {
@@ -166,4 +167,27 @@ fn the_record_of_a_member_is_its_applied_state() {
     assert_eq!(record.configuration.voters, [NodeId(1)]);
     assert_eq!(record.configuration.learners, [NodeId(4)]);
     assert_eq!(record.data, bench.replica.state().encode());
+}
+
+/// A change that waits in a new leader's log may be the one that what is asked needs.
+#[test]
+fn nothing_is_refused_for_good_by_a_state_that_is_not_known_yet() {
+    let mut bench = Bench::led(&[1, 2, 3]);
+    assert_eq!(ask(&mut bench, &[learner(4)]), Ok(()));
+    let term = bench.status().term.0 + 1;
+    bench.take(2, &message(MessageKind::Heartbeat, term)).expect("a heartbeat is taken");
+    bench.persist();
+    let promote = [MembershipStep::Promote(NodeId(4))];
+    assert_eq!(ask(&mut bench, &promote), Err(ChangeError::NotLeader));
+    bench.elect(&[2, 3]);
+    assert!(!bench.replica.state().members.contains_key(&NodeId(4)), "it is not committed");
+    assert_eq!(ask(&mut bench, &promote), Err(ChangeError::Busy));
+    let changing = TransferError::Changing(NodeId(4));
+    assert_eq!(hand_over(&mut bench, Some(4)), Err(changing));
+    bench.ack_all(2);
+    let silent = ChangeError::NotCaughtUp(NotCaughtUp::Silent(NodeId(4)));
+    assert_eq!(ask(&mut bench, &promote), Err(silent));
+    assert_eq!(hand_over(&mut bench, Some(4)), Err(TransferError::Learner(NodeId(4))));
+    let remove = [MembershipStep::Remove(NodeId(9))];
+    assert_eq!(ask(&mut bench, &remove), Err(ChangeError::Refused("no such member")));
 }

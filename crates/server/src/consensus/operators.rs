@@ -447,7 +447,7 @@ fn transfer_denied(error: &TransferError) -> Denied {
     let code = match error {
         TransferError::NotLeader => ErrorCode::NotLeader,
         TransferError::NotCaughtUp(_) | TransferError::Nobody => ErrorCode::NotCaughtUp,
-        TransferError::Busy => ErrorCode::Busy,
+        TransferError::Busy | TransferError::Changing(_) => ErrorCode::Busy,
         // The others, and those of a later core: as things are, it cannot be done.
         _ => ErrorCode::Refused,
     };
