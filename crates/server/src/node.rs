@@ -300,34 +300,36 @@ impl Node {
         let Some(consensus) = consensus else { return Ok(()) };
         let timeout = self.shared.config.shutdown_timeout;
         let deadline = Instant::now() + timeout;
+        consensus.depart();
         // Half of the time is the workers', whatever becomes of the handover.
-        self.leave(&consensus, Instant::now() + timeout / 2);
+        self.wait_for_successor(&consensus, Instant::now() + timeout / 2);
         self.shared.health.is_shutting_down.store(true, Ordering::SeqCst);
         self.acceptors.iter().for_each(Acceptor::stop);
         if !self.workers.shutdown(deadline.saturating_duration_since(Instant::now())) {
             tracing::warn!("a worker did not end in time: what it had begun is cut off");
         }
+        // A vote that was under way may have been won meanwhile. Nobody is served here any more: whom
+        // the others choose when this node is gone comes sooner than a second refusal.
+        let patience = Instant::now() + self.shared.config.election_timeout;
+        self.wait_for_successor(&consensus, patience.min(deadline));
         consensus.stop()?;
         tracing::info!(node = self.shared.identity.node.0, "stopped");
         Ok(())
     }
 
-    /// Hands leadership over and waits until it is gone, while the node still serves.
-    fn leave(&self, consensus: &Consensus, deadline: Instant) {
-        while self.leads() && Instant::now() < deadline {
-            if consensus.hand_over(None).is_none() {
-                // Nobody can take over, or the plane has ended.
-                return;
-            }
-            let patience = Instant::now() + self.shared.config.election_timeout;
-            while self.leads() && Instant::now() < patience.min(deadline) {
-                thread::sleep(HAND_OVER_POLL);
-            }
+    /// Waits until leadership is gone, while there are others to take it. Those that are not heard just
+    /// now may be so a moment later.
+    fn wait_for_successor(&self, consensus: &Consensus, deadline: Instant) {
+        while self.leads_others() && !consensus.has_ended() && Instant::now() < deadline {
+            thread::sleep(HAND_OVER_POLL);
         }
     }
 
-    fn leads(&self) -> bool {
-        self.shared.core.published().role == Role::Leader
+    /// Whether this node leads, and is not the only voter.
+    fn leads_others(&self) -> bool {
+        let published = self.shared.core.published();
+        let me = published.identity.node;
+        published.role == Role::Leader && published.voters.iter().any(|(node, _)| node != me)
     }
 
     /// Whether this node leads and may serve.
@@ -339,7 +341,7 @@ impl Node {
     pub fn transfer_leader_to(&self, target: NodeId) {
         let consensus = self.consensus.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(consensus) = consensus.as_ref() {
-            consensus.hand_over(Some(target));
+            consensus.hand_over(target);
         }
     }
 }

@@ -12,7 +12,7 @@ use epicepoch_core::state::{Command, FORMATS, Outcome};
 use epicepoch_wire::gossip::{Ping, Pong};
 use epicepoch_wire::hello::Formats;
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
-use epicepoch_wire::{BootId, NodeId, StorePosition};
+use epicepoch_wire::{BootId, NodeId, StorePosition, Term};
 
 use crate::disk::Finished;
 use crate::event::Event;
@@ -394,6 +394,9 @@ impl World {
             if matches!(report, Report::Leadership { .. } | Report::Changed { .. }) {
                 self.provoke(id);
             }
+            if let Report::Leadership { term, role: Role::Leader, .. } = report {
+                self.leads_until_it_stops(id, term);
+            }
             if let Report::Advanced { to } = report {
                 self.history.advanced(to);
             }
@@ -409,6 +412,15 @@ impl World {
             if matches!(report, Report::Removed) {
                 self.count("member removed");
             }
+        }
+    }
+
+    /// Who was told to stop leads at most in the term that it was told in, which others may have voted in.
+    fn leads_until_it_stops(&mut self, id: NodeId, term: Term) {
+        let told = self.at(id).running().departed_in;
+        if let Some(told) = told.filter(|told| term > *told) {
+            let what = || format!("node {id} was told to stop in term {told} and leads in {term}");
+            self.history.violate(Invariant::Possible, what);
         }
     }
 

@@ -47,6 +47,8 @@ pub(crate) enum Event {
     Ordered {
         order: Order,
     },
+    /// The process is going to stop.
+    Depart,
     /// The next of what follows a call of the replica: the Promise is raised, what is published is
     /// published, what may leave leaves.
     Share,
@@ -148,6 +150,7 @@ impl Event {
             | Self::Closed { .. }
             | Self::Introduced { .. }
             | Self::Ordered { .. }
+            | Self::Depart
             | Self::Share
             | Self::Ping { .. }
             | Self::Pong { .. } => Some(Plane::Raft),
@@ -181,6 +184,7 @@ impl Event {
             Self::Closed { peer } => (4, peer.0),
             Self::Introduced { from, boot, .. } => (26, from.0 << 32 ^ boot.0),
             Self::Ordered { order } => (27, *order as u64),
+            Self::Depart => (28, 0),
             Self::Ping { from, ping, .. } => (5, from.0 ^ ping.sent_ns),
             Self::Pong { from, pong, .. } => (6, from.0 ^ pong.wall_ns),
             Self::Arrive { asker, count, .. } => (7, asker.attempt << 32 ^ count),

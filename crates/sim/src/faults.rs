@@ -6,6 +6,7 @@ mod clocks;
 mod healing;
 
 pub(crate) use clocks::{OFFSET_MS, RATE_PPM};
+use epicepoch_core::replica::Replica;
 use epicepoch_wire::NodeId;
 pub(crate) use healing::Lasting;
 
@@ -21,6 +22,8 @@ use crate::world::{MS, NODES_MAX, SECOND, Weather, World};
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum End {
     Start(NodeId),
+    /// A process that was told to stop does, and is down for so long.
+    Stop(NodeId, u64),
     Links,
     Slow,
     Pause(NodeId, Plane),
@@ -35,6 +38,7 @@ impl End {
     pub(crate) const fn node(self) -> Option<NodeId> {
         match self {
             Self::Start(node)
+            | Self::Stop(node, _)
             | Self::Pause(node, _)
             | Self::Disk(node)
             | Self::SetBack(node)
@@ -128,6 +132,8 @@ const SLOW_BESIDE: u32 = 500;
 const FAILING_ACCEPTS: u32 = 150;
 const FAILING_EVERYWHERE: u32 = 200;
 const FAILING_NS: (u64, u64) = (100 * MS, 10 * SECOND);
+/// How long a process goes on that was told to stop: as its clients have it.
+const DEPARTING_NS: (u64, u64) = (MS, 3 * SECOND);
 /// Of a thousand runs, how many are calm before all heals, and for how long.
 const CALM_RUNS: u32 = 300;
 const CALM_NS: (u64, u64) = (2 * SECOND, 10 * SECOND);
@@ -230,11 +236,28 @@ impl World {
         if running.is_empty() { node } else { running[self.random.usize(0..running.len())] }
     }
 
-    /// Crashes a process, which starts again some time later.
+    /// Stops a process, which starts again some time later. It may be told so some time before.
     fn stop(&mut self, node: NodeId, down_ns: u64) {
-        if self.at(node).running.is_none() {
-            return;
+        let Some(running) = &self.at(node).running else { return };
+        if running.is_told_to_stop || !self.has(Feature::Departures) || self.random.bool() {
+            return self.stop_at_once(node, down_ns);
         }
+        self.count("told to stop");
+        self.node(node).running_mut().is_told_to_stop = true;
+        self.schedule_own(node, 0, Event::Depart);
+        let lasts_ns = self.random.u64(DEPARTING_NS.0..=DEPARTING_NS.1);
+        self.schedule_world(lasts_ns, Event::End { end: End::Stop(node, down_ns) });
+    }
+
+    /// The consensus plane is told so.
+    pub(crate) fn depart(&mut self, node: NodeId) {
+        self.note(|| format!("{node} is told to stop"));
+        let running = self.node(node).running_mut();
+        running.departed_in = Some(running.replica.status().term);
+        self.with(node, Replica::handle_departure);
+    }
+
+    fn stop_at_once(&mut self, node: NodeId, down_ns: u64) {
         self.count(if down_ns > 0 { "crash" } else { "restart at once" });
         self.crash(node);
         if self.random.bool() {
@@ -444,6 +467,11 @@ impl World {
         node.accepts_fail_until_ns = node.accepts_fail_until_ns.max(until_ns);
     }
 
+    /// Whether the process runs and was told to stop.
+    fn is_departing(&self, node: NodeId) -> bool {
+        self.at(node).running.as_ref().is_some_and(|running| running.is_told_to_stop)
+    }
+
     fn close_links(&mut self, node: NodeId) {
         let peer = self.any();
         let is_running = |id: NodeId| self.at(id).running.is_some();
@@ -460,6 +488,9 @@ impl World {
         }
         match end {
             End::Start(node) => self.start_if_down(node),
+            // Unless it has ended by itself meanwhile.
+            End::Stop(node, down_ns) if self.is_departing(node) => self.stop_at_once(node, down_ns),
+            End::Stop(..) => {}
             End::Links => {
                 self.join_links();
                 self.cut_lasting();

@@ -25,6 +25,8 @@ pub(crate) enum Feature {
     Moves,
     /// Nodes accept no client for a while, for want of descriptors.
     FailingAccepts,
+    /// Nodes are told to stop before they do.
+    Departures,
 }
 
 impl Feature {
@@ -32,7 +34,11 @@ impl Feature {
     const fn one_in(self) -> u64 {
         match self {
             Self::Settings => 2,
-            Self::Versions | Self::Advances | Self::Zones | Self::EmptyDirectories => 4,
+            Self::Versions
+            | Self::Advances
+            | Self::Zones
+            | Self::EmptyDirectories
+            | Self::Departures => 4,
             Self::Restores | Self::MissedFounding | Self::FailingAccepts => 8,
             Self::Moves => 16,
         }
@@ -76,7 +82,7 @@ const fn mixed(number: u64) -> u64 {
 mod tests {
     use super::*;
 
-    const ALL: [Feature; 9] = [
+    const ALL: [Feature; 10] = [
         Feature::Restores,
         Feature::Versions,
         Feature::Settings,
@@ -86,6 +92,7 @@ mod tests {
         Feature::MissedFounding,
         Feature::Moves,
         Feature::FailingAccepts,
+        Feature::Departures,
     ];
 
     #[test]

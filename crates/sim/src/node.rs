@@ -143,6 +143,10 @@ pub(crate) struct Running {
     pub(crate) stale: (Term, Term),
     /// Whether leadership was being handed over when there was last a grant; a planted bug asks.
     pub(crate) hands_over: bool,
+    /// Whether the process was told to stop.
+    pub(crate) is_told_to_stop: bool,
+    /// The term in which its consensus plane was.
+    pub(crate) departed_in: Option<Term>,
 }
 
 /// The part of a process that a pause or a link is about.
@@ -251,6 +255,8 @@ impl Node {
             trusted_ns: 0,
             stale: (Term(0), shared.promise.load()),
             hands_over: false,
+            is_told_to_stop: false,
+            departed_in: None,
             replica,
             shared,
             seen: workers_see,

@@ -519,6 +519,7 @@ impl World {
             Event::Closed { peer } => self.closed(id, peer),
             Event::Introduced { from, boot, .. } => self.introduced(id, from, boot, event),
             Event::Ordered { order } => self.ordered(id, order),
+            Event::Depart => self.depart(id),
             Event::Ping { from, boot, since, ping } => self.ping(id, from, boot, since, ping),
             Event::Pong { from, run, boot, since, pong } => {
                 self.pong(id, (from, run), boot, since, pong);

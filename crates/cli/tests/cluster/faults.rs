@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use crate::clients::Calling;
 use crate::support::late::Late;
 use crate::support::process::is_hangup_ignored;
-use crate::support::wire::Wire;
+use crate::support::wire::{Wire, request};
 use crate::support::{
     Cluster, PATIENCE, Silence, Watch, holds_for, let_pass, outages, say, wait_until,
 };
@@ -77,6 +77,54 @@ fn a_leader_told_to_stop_hands_over_10_times_and_never_repeats_or_reorders() {
     silence.assert_promised(HANDED_OVER_MS);
     silence.assert_each_promised(HANDED_OVER_MS.1);
 }
+
+/// A client that reads no answer holds a node that is told to stop for as long as that may take. Then its
+/// leader is told to stop, too: of the two that could take over one is going to stop itself, and lets
+/// nobody in. It votes and acknowledges, though: without it there would be no quorum.
+#[test]
+fn leadership_never_goes_to_a_node_that_was_told_to_stop_and_that_node_votes() {
+    let mut cluster = Cluster::down_calm(&[("SHUTDOWN_TIMEOUT_MS", "20000")]);
+    cluster.start_all();
+    cluster.wait_until_ready();
+    let calling = Calling::start(&cluster);
+    let mut held = 0;
+    for _ in 0..outages(3) {
+        let leader = cluster.wait_for_leader();
+        let others = cluster.others(leader);
+        let (leaving, third) = (others[0], others[1]);
+        let mut idler = Wire::open(cluster.nodes[leaving].http(), PATIENCE).expect("a connection");
+        let unread = request("GET", "/metrics", &[], b"").repeat(UNREAD);
+        idler.send(&unread).expect("they are taken");
+        assert_eq!(idler.receive().expect("an answer").status, 200);
+        let led = |cluster: &Cluster| cluster.nodes[leaving].log().matches(LEADS).count();
+        let before = led(&cluster);
+        cluster.nodes[leaving].tell_to_stop();
+        wait_until("it lets nobody in", PATIENCE, || {
+            Wire::open(cluster.nodes[leaving].http(), PATIENCE).is_err()
+        });
+        let status = cluster.nodes[leader].terminate();
+        assert_eq!(status.code(), Some(0), "SIGTERM ends with 0");
+        wait_until("the third serves", PATIENCE, || cluster.nodes[third].serves());
+        held += usize::from(cluster.nodes[leaving].is_running());
+        assert_eq!(led(&cluster), before, "who is going to stop came to lead");
+        cluster.nodes[leader].start();
+        wait_until("the old leader is back", PATIENCE, || cluster.nodes[leader].is_ready());
+        drop(idler);
+        let status = cluster.nodes[leaving].wait_for_exit(PATIENCE);
+        assert_eq!(status.code(), Some(0), "it was a stop in order");
+        assert_eq!(led(&cluster), before, "who is going to stop came to lead");
+        cluster.nodes[leaving].start();
+        cluster.wait_until_ready();
+    }
+    assert!(held > 0, "no node was held: nothing was shown");
+    cluster.assert_well();
+    calling.finish();
+}
+
+/// Answers of a few KiB each that no buffers hold together.
+const UNREAD: usize = 2_000;
+/// What a node logs when it comes to lead.
+const LEADS: &str = "this node leads\"";
 
 #[test]
 fn a_signal_sent_twice_still_hands_over() {

@@ -44,6 +44,9 @@ impl Replica {
 
     /// Campaigns when this node's turn has come.
     pub(super) fn campaign_if_due(&mut self) {
+        if self.is_departing() {
+            return self.campaigns.forget();
+        }
         let is_due = |at: Option<u64>, now_ns| at.is_some_and(|at| at <= now_ns);
         if is_due(self.campaigns.due_ns, self.now_ns) {
             self.campaigns.due_ns = None;

@@ -142,12 +142,14 @@ impl Replica {
     /// Whether leadership that is offered can be taken: not while a snapshot is not durable (see
     /// [`Replica::may_tick`]), and not while a write has waited so long that the vote for itself
     /// would, too: this node would refuse the old leader's rounds and not become the new one. Nor
-    /// while clients cannot come here: who offers it may do so for that very reason.
+    /// while clients cannot come here: who offers it may do so for that very reason. Nor when this node
+    /// is going to stop.
     pub(super) fn may_take_over(&self) -> bool {
         let patience = (self.config.election_ticks / 2).max(1);
         self.snapshot_to_apply.is_none()
             && self.outbox.oldest_ticks() <= patience
             && self.are_clients_let_in()
+            && !self.is_departing()
     }
 
     pub(super) fn note_message(&mut self, message: &RaftMessage) {
@@ -190,6 +192,10 @@ impl Replica {
         }
         if self.duties.unheard > election / UNHEARD_PARTS {
             return self.give_up_unheard();
+        }
+        if self.is_departing() {
+            self.forget_preferred();
+            return self.give_away_again();
         }
         let why = if self.outbox.oldest_ticks() >= election {
             HandOver::DiskStuck

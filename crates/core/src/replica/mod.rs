@@ -13,6 +13,7 @@ mod advance;
 mod apply;
 mod campaign;
 mod clients;
+mod departure;
 mod duties;
 mod format;
 mod operator;
@@ -47,6 +48,7 @@ use crate::translate;
 pub use advance::{ADVANCE_AHEAD_MAX_NS, ADVANCE_AHEAD_NS, Advance, AdvanceError};
 use campaign::Campaigns;
 use clients::Clients;
+use departure::Departure;
 use duties::Duties;
 use format::Gate;
 pub use operator::{LAG_MAX, NotCaughtUp, TransferError};
@@ -207,6 +209,7 @@ pub struct Replica {
     campaigns: Campaigns,
     preference: Preference,
     clients: Clients,
+    departure: Departure,
     gate: Gate,
     settings: Settings,
     reports: VecDeque<Report>,
@@ -262,6 +265,7 @@ impl Replica {
             campaigns: Campaigns::default(),
             preference: Preference::default(),
             clients: Clients::default(),
+            departure: Departure::default(),
             gate: Gate::default(),
             settings: Settings::default(),
             reports: VecDeque::new(),
@@ -335,7 +339,11 @@ impl Replica {
                 self.drawn_for = (0, StateRole::Leader);
             }
             let hands_over = self.raw.raft.lead_transferee.is_some();
-            self.step(RawNode::tick);
+            if fires && self.is_departing() {
+                self.let_others_campaign();
+            } else {
+                self.step(RawNode::tick);
+            }
             if planted::is(Bug::TransfereeKept) && hands_over && self.role() == Role::Leader {
                 self.raw.raft.lead_transferee.get_or_insert(u64::MAX);
             }

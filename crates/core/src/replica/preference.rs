@@ -294,11 +294,16 @@ impl Replica {
 
     /// Whether a voter could lead, as far as it is known: one without a zone says nothing of itself.
     pub(super) fn is_fit_for_clients(&self, node: NodeId) -> bool {
-        let is_recent = |at_ns: u64| self.now_ns.saturating_sub(at_ns) <= self.election_ns();
-        let said = self.preference.standings.get(&node).filter(|(at_ns, _)| is_recent(*at_ns));
-        said.is_none_or(|(_, standing)| standing.is_fit)
+        !self.is_declining(node)
             && self.preference.sound.contains(&node)
             && self.check_caught_up(node).is_ok()
+    }
+
+    /// Whether a voter said within an election timeout that it could not lead.
+    pub(super) fn is_declining(&self, node: NodeId) -> bool {
+        let is_recent = |at_ns: u64| self.now_ns.saturating_sub(at_ns) <= self.election_ns();
+        let said = self.preference.standings.get(&node);
+        said.is_some_and(|(at_ns, standing)| is_recent(*at_ns) && !standing.is_fit)
     }
 
     /// Whether a majority of the voters, this node included, has answered it lately.

@@ -88,8 +88,10 @@ pub enum Report {
 /// Why a leader gives leadership away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandOver {
-    /// An operator or a shutdown asked for it.
+    /// An operator asked for it.
     Asked,
+    /// This node was told to stop.
+    Stopping,
     /// No quorum was heard for an election timeout and a quarter.
     Unheard,
     /// A write has been outstanding for an election timeout.

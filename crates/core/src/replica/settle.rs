@@ -106,6 +106,7 @@ impl Replica {
         if role == super::Role::Leader && !led {
             self.duties.begin_term();
             self.clients.begin_term();
+            self.departure.begin_term();
             // In the same step, so that the first entry and the reservation share a round trip.
             self.reserve();
             if planted::is(Bug::LaggingCeiling) {

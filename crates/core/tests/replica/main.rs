@@ -7,6 +7,7 @@ mod advance;
 mod campaigns;
 mod chaos;
 mod clients;
+mod departure;
 mod disks;
 mod duties;
 mod election;

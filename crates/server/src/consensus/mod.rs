@@ -29,7 +29,6 @@ mod wall;
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -153,10 +152,12 @@ pub enum ConsensusError {
 }
 
 /// What other threads ask of the consensus plane.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Ask {
-    /// Hand leadership over; answers to whom, or `None`.
-    HandOver { to: Option<NodeId>, answer: SyncSender<Option<NodeId>> },
+    /// Hand leadership to this voter, if this node leads.
+    HandOver { to: NodeId },
+    /// Give leadership away and take none: the node is going to stop.
+    Depart,
     /// End the plane.
     Stop,
 }
@@ -183,12 +184,23 @@ impl Consensus {
         Ok(Self { asks, thread: Some(thread) })
     }
 
-    /// Asks this node to hand leadership to `to`, or to the most up-to-date follower. `None` when
-    /// it does not lead, when nobody can take over, or when the plane has ended.
-    pub fn hand_over(&self, to: Option<NodeId>) -> Option<NodeId> {
-        let (answer, answered) = sync_channel(1);
-        self.asks.send(Ask::HandOver { to, answer }).ok()?;
-        answered.recv_timeout(ANSWER_TIMEOUT).ok().flatten()
+    /// Asks this node to hand leadership to `to`, once. Nothing happens unless it leads and `to` is a
+    /// voter.
+    pub fn hand_over(&self, to: NodeId) {
+        // Fails when the plane has ended.
+        let _ended = self.asks.send(Ask::HandOver { to });
+    }
+
+    /// Tells this node that it is going to stop: it gives leadership away as soon as somebody takes it,
+    /// and takes none any more.
+    pub fn depart(&self) {
+        // Fails when the plane has ended.
+        let _ended = self.asks.send(Ask::Depart);
+    }
+
+    /// Whether the plane has ended by itself, or ends now.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.asks.is_closed()
     }
 
     /// Ends the plane and waits for it, for [`STOP_TIMEOUT`] at most: a thread that hangs (on a disk
@@ -215,8 +227,6 @@ impl Consensus {
     }
 }
 
-/// How long whoever asks waits for the plane's answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the end of the plane may take; its storage thread takes up to two seconds of it.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 /// Between two looks at whether it has ended.

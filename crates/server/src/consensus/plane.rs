@@ -189,24 +189,21 @@ pub(super) async fn run(
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let mut is_tick = false;
+        let mut wanted = None;
         tokio::select! {
             biased;
             Some(completion) = completions.recv() => plane.on_completion(completion)?,
             ask = asked.recv() => match ask {
-                Some(Ask::HandOver { to, answer }) => {
-                    let now_ns = plane.shared.clock.monotonic_ns();
-                    let successor = plane.replica.hand_over(now_ns, to, HandOver::Asked);
-                    // Whoever asked may have stopped waiting.
-                    let _ignored = answer.try_send(successor);
-                }
                 Some(Ask::Stop) | None => break,
+                // Once it is known who is heard: see below.
+                ask => wanted = ask,
             },
             Some(asked) = asks.next() => plane.on_asked(asked),
             // Before events: a peer that never stops sending must not stop the clock.
             _ = ticks.tick() => is_tick = true,
             Some(event) = events.recv() => plane.on_event(event)?,
         }
-        if is_tick {
+        if is_tick || wanted.is_some() {
             // After a pause, the links' tasks read what waited in their sockets first.
             tokio::task::yield_now().await;
         }
@@ -218,6 +215,7 @@ pub(super) async fn run(
             let Ok(event) = events.try_recv() else { break };
             plane.on_event(event)?;
         }
+        plane.on_wanted(wanted);
         if is_tick {
             plane.tick()?;
         }
@@ -234,8 +232,7 @@ async fn until_stopped(asked: &mut mpsc::UnboundedReceiver<Ask>) {
     while let Some(ask) = asked.recv().await {
         match ask {
             Ask::Stop => return,
-            // Whoever asked may have stopped waiting.
-            Ask::HandOver { answer, .. } => drop(answer.try_send(None)),
+            Ask::HandOver { .. } | Ask::Depart => {}
         }
     }
 }
@@ -294,6 +291,19 @@ impl Plane {
             raft_addr: shared.config.raft_addr.clone(),
             client_addr: shared.client_addr.clone(),
         });
+    }
+
+    /// What another thread of this node wants, if anything.
+    fn on_wanted(&mut self, wanted: Option<Ask>) {
+        let now_ns = self.shared.clock.monotonic_ns();
+        match wanted {
+            Some(Ask::HandOver { to }) => {
+                let _ignored = self.replica.hand_over(now_ns, Some(to), HandOver::Asked);
+            }
+            Some(Ask::Depart) => self.replica.handle_departure(now_ns),
+            // The loop has ended by then.
+            Some(Ask::Stop) | None => {}
+        }
     }
 
     fn on_asked(&mut self, asked: Asked) {

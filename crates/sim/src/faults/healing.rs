@@ -44,6 +44,10 @@ impl World {
             if self.nemesis.is_clock {
                 self.end(End::Clock(id));
             }
+            if self.is_departing(id) {
+                self.crash(id);
+                self.close(id);
+            }
             self.end(End::Start(id));
             self.resume(id, RAFT);
             self.resume(id, WORKERS);

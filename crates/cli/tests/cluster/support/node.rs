@@ -196,8 +196,13 @@ impl Node {
 
     /// SIGTERM, then waits for the exit.
     pub(crate) fn terminate(&mut self) -> ExitStatus {
-        self.signal(Signal::TERM);
+        self.tell_to_stop();
         self.wait_for_exit(PATIENCE)
+    }
+
+    /// SIGTERM.
+    pub(crate) fn tell_to_stop(&self) {
+        self.signal(Signal::TERM);
     }
 
     /// Two signals back to back, as from a supervisor that signals the process and then its
