@@ -57,7 +57,8 @@ pub struct WallSample {
     pub node: NodeId,
     /// What it said, Unix nanoseconds.
     pub wall_ns: u64,
-    /// How long the answer took by the monotonic clock, nanoseconds.
+    /// How long the answer took by the monotonic clock, from the question that made the node read its
+    /// clock, nanoseconds.
     pub took_ns: u64,
     /// How long ago the answer came, by the monotonic clock, nanoseconds.
     pub age_ns: u64,
@@ -110,14 +111,17 @@ pub enum FloorError {
     },
     /// The network was slow: asking again may do.
     #[error(
-        "node {node} took {} ms to say what its clock is, longer than CLOCK_OFFSET_MAX_MS: asked again",
-        took_ns / 1_000_000
+        "node {node} took {} ms to say what its clock is, longer than CLOCK_OFFSET_MAX_MS, which is {}: \
+         asked again; if the link is as long as that, raise it on all first members",
+        took_ns / 1_000_000, bound_ns / 1_000_000
     )]
     SlowAnswer {
         /// Whose answer.
         node: NodeId,
         /// How long it took.
         took_ns: u64,
+        /// How long it may take.
+        bound_ns: u64,
     },
     /// Correct `RESTORE_FLOOR`.
     #[error(
@@ -191,7 +195,8 @@ pub fn floor(backup: Option<&Backup>, grounds: &Grounds) -> Result<Epoch, FloorE
 fn latest_clock(grounds: &Grounds) -> Result<(NodeId, u64), FloorError> {
     let slow = |sample: &&WallSample| sample.took_ns > grounds.bound_ns;
     if let Some(WallSample { node, took_ns, .. }) = grounds.others.iter().find(slow) {
-        return Err(FloorError::SlowAnswer { node: *node, took_ns: *took_ns });
+        let bound_ns = grounds.bound_ns;
+        return Err(FloorError::SlowAnswer { node: *node, took_ns: *took_ns, bound_ns });
     }
     // Each clock as it is now at the latest: an answer may have been on its way all the time.
     let others = grounds.others.iter().map(|sample| {

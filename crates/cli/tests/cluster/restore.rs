@@ -7,11 +7,15 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use epicepoch_bench::{Operation, Outcome};
 use epicepoch_client::{Client, Options, TimestampsError};
+use epicepoch_link::Fault;
 use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
 
 use crate::members::EXIT_DIRECTORY;
 use crate::support::cluster::peers;
-use crate::support::{Cluster, Faults, Node, PATIENCE, Watch, holds_for, let_pass, wait_until};
+use crate::support::{
+    Cluster, Faults, LinkedCluster, Node, PATIENCE, Watch, holds_for, let_pass, wait_until,
+};
+use crate::tls::secure_peers;
 
 /// How long the old cluster goes on after its backup.
 const AFTER: Duration = Duration::from_secs(2);
@@ -299,6 +303,26 @@ fn a_backup_that_is_not_the_same_everywhere_or_not_this_clusters_is_refused() {
             assert!(log.contains(word), "{word:?} in {log}");
         }
     }
+}
+
+/// A connection of TLS takes more than one round trip before a question can be asked; the answer takes one.
+#[test]
+fn a_restore_begins_over_links_whose_round_trip_is_within_the_bound_however_long_a_connection_takes()
+ {
+    let home = tempfile::tempdir().expect("a directory");
+    let mut cluster = Cluster::down_calm(&[("CLOCK_OFFSET_MAX_MS", "450")]);
+    secure_peers(&mut cluster, home.path());
+    let mut cluster = LinkedCluster::start_of(cluster, 7);
+    let backup = back_up(&cluster, "far.backup");
+    destroy(&mut cluster);
+    restore_from(&mut cluster, &backup);
+    // 300 ms there and back.
+    cluster.set_all(Fault::delay(Duration::from_millis(150)));
+    cluster.start_all();
+    cluster.wait_until_ready();
+    let begun = "a new history of the cluster begins";
+    assert!(cluster.nodes[0].log().contains(begun), "by proof");
+    cluster.links.heal();
 }
 
 #[test]

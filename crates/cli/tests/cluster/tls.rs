@@ -88,6 +88,20 @@ fn flags(directory: &str, client: &str) -> String {
 
 const NODES: &str = "1=127.0.0.1 2=127.0.0.1 3=localhost,127.0.0.1";
 
+/// An authority in `home`, and certificates by which these nodes, which are down, know each other and
+/// nobody else; what clients say stays in plain text.
+pub(crate) fn secure_peers(cluster: &mut Cluster, home: &Path) {
+    let shell = Shell { directory: home, addrs: String::new() };
+    shell.run("certs ca --dir peers");
+    shell.run(&format!("certs node --dir peers {NODES}"));
+    for node in &mut cluster.nodes {
+        let file = |name: &str| home.join("peers").join(name).display().to_string();
+        node.set("PEER_CERT_FILE", file(&format!("node-{}.pem", node.id)));
+        node.set("PEER_KEY_FILE", file(&format!("node-{}.key", node.id)));
+        node.set("PEER_CA_FILE", file("ca.pem"));
+    }
+}
+
 /// Has the clients of these nodes, which are down, show certificates.
 fn secure(cluster: &mut Cluster, home: &Path) {
     for node in &mut cluster.nodes {

@@ -168,7 +168,7 @@ fn an_answer_that_was_under_way_and_has_waited_is_taken_for_the_latest_that_it_c
     grounds.others[0].took_ns = 500 * MS;
     assert_eq!(latest_clock(&grounds), Ok((NodeId(2), now + 450 * MS)));
     grounds.others[0].took_ns = 501 * MS;
-    let slow = FloorError::SlowAnswer { node: NodeId(2), took_ns: 501 * MS };
+    let slow = FloorError::SlowAnswer { node: NodeId(2), took_ns: 501 * MS, bound_ns: 500 * MS };
     assert_eq!(floor(Some(&taken()), &grounds), Err(slow.clone()));
     assert!(slow.is_passing());
 }

@@ -116,17 +116,15 @@ async fn find(shared: &Arc<NodeShared>, restore: &Restore) -> Result<Record, Con
         let mut empty = Vec::new();
         let mut waiting_for = Vec::new();
         for (node, addr) in &peers {
-            let asked = Instant::now();
-            match timeout(CONNECT_TIMEOUT, ask(shared, **node, addr, shared.formats())).await {
-                Ok(Ok(Found::Admitted(record))) => return adopt(shared, addr, record),
-                Ok(Ok(Found::Empty(answer))) => {
-                    let (node, took, at) = (**node, asked.elapsed(), Instant::now());
-                    empty.push(Answered { node, answer, took, at });
+            match timeout(CONNECT_TIMEOUT, ask_timed(shared, **node, addr)).await {
+                Ok(Ok((Found::Admitted(record), _))) => return adopt(shared, addr, record),
+                Ok(Ok((Found::Empty(answer), Timing { took, at }))) => {
+                    empty.push(Answered { node: **node, answer, took, at });
                 }
-                Ok(Ok(Found::Refused { by, refusal })) if ends(refusal.code) => {
+                Ok(Ok((Found::Refused { by, refusal }, _))) if ends(refusal.code) => {
                     return Err(ConsensusError::Refused { by, refusal });
                 }
-                Ok(Ok(Found::Refused { refusal, .. })) => {
+                Ok(Ok((Found::Refused { refusal, .. }, _))) => {
                     waiting_for.push(format!("{node}: {refusal}"));
                 }
                 Ok(Err(error)) => waiting_for.push(format!("{node} at {addr}: {error}")),
@@ -217,6 +215,22 @@ pub(crate) enum Found {
     Refused { by: NodeId, refusal: Refusal },
 }
 
+/// When an answer came, and how long it took from the hello on: a clock that it names was read meanwhile.
+/// Names, connections and handshakes before it have no part in that.
+struct Timing {
+    took: Duration,
+    at: Instant,
+}
+
+async fn ask_timed(
+    shared: &NodeShared,
+    node: NodeId,
+    addr: &str,
+) -> Result<(Found, Timing), String> {
+    let stream = peers::connect(shared, addr, node).await.map_err(|error| error.to_string())?;
+    exchange(shared, node, stream, shared.formats()).await
+}
+
 /// Asks the node at `addr` what it is; 0 stands for whoever is there. One that reads none of `formats`
 /// refuses.
 pub(crate) async fn ask(
@@ -233,18 +247,30 @@ pub(crate) async fn ask(
 pub(super) async fn ask_over(
     shared: &NodeShared,
     node: NodeId,
-    mut stream: PeerStream,
+    stream: PeerStream,
     formats: Formats,
 ) -> Result<Found, String> {
+    exchange(shared, node, stream, formats).await.map(|(found, _)| found)
+}
+
+async fn exchange(
+    shared: &NodeShared,
+    node: NodeId,
+    mut stream: PeerStream,
+    formats: Formats,
+) -> Result<(Found, Timing), String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let hello = Hello { formats, ..shared.hello(LinkKind::Bootstrap, node) };
     let mut frames = Vec::new();
     write_frame(&mut frames, FrameKind::Hello, ClusterId(0), shared.identity.node, |out| {
         hello.encode(out);
     });
+    let asked = Instant::now();
     write_frames(&mut stream, &mut frames).await.map_err(|error| text(&error))?;
     let mut reader = FrameReader::new(stream);
     let read = reader.next().await.map_err(|error| text(&error))?;
+    let at = Instant::now();
+    let timing = Timing { took: at - asked, at };
     let (header, payload) = read.ok_or("the connection was closed")?;
     let found = match header.kind {
         FrameKind::Empty => Empty::decode(payload).map(Found::Empty),
@@ -260,7 +286,7 @@ pub(super) async fn ask_over(
         return Err(format!("node {by} answers there: correct PEERS"));
     }
     peers::check_node(shared, &reader.into_stream(), by).map_err(|refusal| text(&refusal))?;
-    Ok(found)
+    Ok((found, timing))
 }
 
 /// Answers the others while this node is empty itself.

@@ -19,7 +19,11 @@ pub(crate) struct LinkedCluster {
 impl LinkedCluster {
     /// Three nodes with the defaults behind links that are good, ready.
     pub(crate) fn start(seed: u64) -> Self {
-        let mut cluster = Cluster::down(&[]);
+        Self::start_of(Cluster::down(&[]), seed)
+    }
+
+    /// The same of nodes that were not started yet.
+    pub(crate) fn start_of(mut cluster: Cluster, seed: u64) -> Self {
         let links = Links::start(seed).expect("a proxy can be started");
         let mut client_addrs = Vec::new();
         for node in &mut cluster.nodes {
