@@ -85,8 +85,9 @@ pub enum FloorError {
     /// A clock is wrong: at least one of those that the proof needs.
     #[error(
         "the wall clock of node {node} says {wall_ns} ns after 1970, which is {} ms before the backup \
-         was taken: set the clocks right, then start again; what was given since the backup is not \
-         known otherwise", behind_ns / 1_000_000
+         was taken: set the clocks right, then start again; if they are right, the clock was wrong where \
+         the backup was taken: use another one, or make one from a stopped node's directory; what was \
+         given since the backup is not known otherwise", behind_ns / 1_000_000
     )]
     BeforeBackup {
         /// The node with the latest clock.
@@ -255,8 +256,10 @@ pub fn genesis(
 pub struct Surroundings {
     /// `CLUSTER`.
     pub name: String,
-    /// The wall clock now, Unix nanoseconds.
-    pub wall_ns: u64,
+    /// The time now, Unix nanoseconds: what the node trusts, and not its wall clock, which others may have
+    /// outvoted. A backup that is stamped too late is refused for as long; one too early only proves
+    /// less of the clocks that it is held against.
+    pub taken_ns: u64,
     /// The longest `RESERVATION_MS` that is known of any node.
     pub reservation_ms: u64,
     /// The longest `CLOCK_OFFSET_MAX_MS` that is known of any node.
@@ -278,7 +281,7 @@ pub fn backup(state: &State, index: LogIndex, around: Surroundings) -> Backup {
         history: state.history,
         index,
         ceiling: state.ceiling,
-        taken_ns: around.wall_ns,
+        taken_ns: around.taken_ns,
         reservation_ms,
         clock_offset_max_ms,
         removed: state.removed.iter().copied().collect(),
@@ -286,14 +289,23 @@ pub fn backup(state: &State, index: LogIndex, around: Surroundings) -> Backup {
     }
 }
 
-/// The newest of two backups of one history, with the longer of both settings: either may come from a
-/// node that others have overtaken, and any node may lead.
+/// The newest of two backups of one history that were taken together, with the longer of both settings:
+/// either may come from a node that others have overtaken, and any node may lead. Of the two times the
+/// earlier counts, as the clock of a node that hears nobody may be ahead; unless it is so far below the
+/// ceiling that no leader whose clock is right can have reserved that by then, and the later is not.
 #[must_use]
 pub fn newest(one: Backup, other: Backup) -> Backup {
     let reservation_ms = one.reservation_ms.max(other.reservation_ms);
     let clock_offset_max_ms = one.clock_offset_max_ms.max(other.clock_offset_max_ms);
+    let early_ns = one.taken_ns.min(other.taken_ns);
+    let late_ns = one.taken_ns.max(other.taken_ns);
     let newest = if other.index > one.index { other } else { one };
-    Backup { reservation_ms, clock_offset_max_ms, ..newest }
+    let margins = [nanos(reservation_ms), nanos(clock_offset_max_ms), CLOCK_MARGIN_NS];
+    let is_plausible =
+        |taken_ns| margins.into_iter().fold(taken_ns, u64::saturating_add) >= newest.ceiling.0;
+    let is_early_wrong = !is_plausible(early_ns) && is_plausible(late_ns);
+    let taken_ns = if is_early_wrong { late_ns } else { early_ns };
+    Backup { reservation_ms, clock_offset_max_ms, taken_ns, ..newest }
 }
 
 /// The backup of what the directory of a stopped node holds. Every reservation in its log counts,

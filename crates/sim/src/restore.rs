@@ -86,7 +86,7 @@ impl World {
     fn around(&self, node: &Node) -> Surroundings {
         Surroundings {
             name: "simulated".into(),
-            wall_ns: node.clock.wall_ns(self.now_ns),
+            taken_ns: node.clock.wall_ns(self.now_ns),
             reservation_ms: RESERVATION_NS / MS,
             clock_offset_max_ms: CLOCK_OFFSET_MAX_NS / MS,
         }

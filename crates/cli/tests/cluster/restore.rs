@@ -305,6 +305,32 @@ fn a_backup_that_is_not_the_same_everywhere_or_not_this_clusters_is_refused() {
     }
 }
 
+/// Its own clock is outvoted, and what it says of the time is what it goes by.
+#[test]
+fn a_backup_through_a_node_whose_clock_is_ahead_can_be_restored() {
+    let mut cluster = Cluster::start();
+    let watch = Watch::start(&cluster);
+    let ahead = cluster.others(cluster.wait_for_leader())[0];
+    cluster.nodes[ahead].break_with(Faults::wall_offset_hours(1));
+    wait_until("its clock is outvoted", PATIENCE, || {
+        cluster.nodes[ahead].log().contains("the wall clock is off")
+    });
+    let path = cluster.dir.path().join("ahead.backup");
+    let out = path.to_str().expect("plain path");
+    let addr = cluster.nodes[ahead].http().to_string();
+    let taken = cluster.run(&["backup", "--out", out, "--addr", &addr]);
+    assert!(taken.status.success(), "{taken:?}");
+    let given = greatest(&watch.finish().report.operations);
+    destroy(&mut cluster);
+    cluster.nodes[ahead].break_with(Faults::NONE);
+    restore_from(&mut cluster, &path);
+    cluster.start_all();
+    cluster.wait_until_ready();
+    let watch = Watch::start(&cluster);
+    watch.wait_for_service_since(Instant::now());
+    assert!(least(&watch.finish().report.operations) > given);
+}
+
 /// A connection of TLS takes more than one round trip before a question can be asked; the answer takes one.
 #[test]
 fn a_restore_begins_over_links_whose_round_trip_is_within_the_bound_however_long_a_connection_takes()

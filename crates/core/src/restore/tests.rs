@@ -23,9 +23,9 @@ fn member(node: u64) -> Member {
     Member { node: NodeId(node), store, raft_addr: addr.clone(), client_addr: addr }
 }
 
-fn around(wall_ns: u64) -> Surroundings {
+fn around(taken_ns: u64) -> Surroundings {
     let name = "epicepoch".to_owned();
-    Surroundings { name, wall_ns, reservation_ms: 1_000, clock_offset_max_ms: 500 }
+    Surroundings { name, taken_ns, reservation_ms: 1_000, clock_offset_max_ms: 500 }
 }
 
 fn state(ceiling: u64) -> State {
@@ -101,10 +101,26 @@ fn the_latest_clock_and_the_wider_settings_count() {
 }
 
 #[test]
-fn of_two_backups_of_one_index_the_first_stays() {
-    let later = Backup { taken_ns: TAKEN + S, ..taken() };
-    assert_eq!(newest(taken(), later.clone()), taken());
-    assert_eq!(newest(later.clone(), taken()), later);
+fn of_two_backups_that_are_taken_together_the_earlier_time_counts() {
+    let newest_of = |one: &Backup, other: &Backup| {
+        let got = newest(one.clone(), other.clone());
+        assert_eq!(newest(other.clone(), one.clone()), got, "whoever is asked first");
+        got
+    };
+    let ahead = Backup { taken_ns: TAKEN + 3600 * S, ..taken() };
+    assert_eq!(newest_of(&taken(), &ahead), taken());
+    // Also if it is the newer one: neither was taken long after the other.
+    let newer = Backup { index: LogIndex(41), ..ahead.clone() };
+    assert_eq!(newest_of(&taken(), &newer), Backup { taken_ns: TAKEN, ..newer });
+    // By no right clock was a ceiling of so much later reserved before.
+    let (window, bound) = (S, 500 * MS);
+    let earliest = taken().ceiling.0 - window - bound - CLOCK_MARGIN_NS;
+    let at = |taken_ns| Backup { taken_ns, ..taken() };
+    assert_eq!(newest_of(&at(earliest), &taken()), at(earliest));
+    assert_eq!(newest_of(&at(earliest - 1), &taken()), taken());
+    // A ceiling far ahead of all clocks says nothing of them.
+    let far = |taken_ns| Backup { ceiling: Epoch(TAKEN + 24 * 3600 * S), ..at(taken_ns) };
+    assert_eq!(newest_of(&far(TAKEN), &far(TAKEN + S)), far(TAKEN));
 }
 
 #[test]

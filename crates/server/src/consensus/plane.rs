@@ -316,7 +316,8 @@ impl Plane {
             wall::document(&self.shared, &published, clock, reading, replica.ceiling())
         };
         let backup = |replica: &Replica| {
-            restore::document(&self.shared, replica, self.heard, wall::wall_ns(&self.faults))
+            let taken_ns = self.clock.trusted_ns(now_ns);
+            restore::document(&self.shared, replica, self.heard, taken_ns)
         };
         let seen = (clock, backup);
         self.operators.take(asked, &mut self.replica, &published, (now_ns, election), seen);

@@ -110,9 +110,9 @@ pub fn backup_of_stopped(
     clock_offset_max_ms: u64,
 ) -> Result<Backup, StoppedError> {
     let (identity, restored) = Storage::read_stopped(path)?;
-    let wall_ns = wall_ns(&Faults::none());
+    let taken_ns = wall_ns(&Faults::none());
     let name = identity.cluster;
-    let around = Surroundings { name, wall_ns, reservation_ms, clock_offset_max_ms };
+    let around = Surroundings { name, taken_ns, reservation_ms, clock_offset_max_ms };
     Ok(restore::backup_of_directory(&restored, around)?)
 }
 
@@ -256,18 +256,18 @@ impl LongestHeard {
     }
 }
 
-/// A backup of what this node has applied, for operators.
+/// A backup of what this node has applied, for operators, taken at the time that it trusts.
 pub(super) fn document(
     shared: &NodeShared,
     replica: &Replica,
     heard: LongestHeard,
-    wall_ns: u64,
+    taken_ns: u64,
 ) -> Value {
     // What this node was told counts where it led before it knew the settings of the cluster.
     let told = shared.config.shared();
     let around = Surroundings {
         name: shared.config.cluster_name.clone(),
-        wall_ns,
+        taken_ns,
         reservation_ms: told.reservation_ms.max(heard.reservation_ms),
         clock_offset_max_ms: told.clock_offset_max_ms.max(heard.clock_offset_max_ms),
     };
