@@ -33,7 +33,7 @@ use epicepoch_wire::{
 };
 use fastrand::Rng;
 use hdrhistogram::serialization::{Serializer as _, V2Serializer};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 #[path = "../../crates/bench/tests/constructed/mod.rs"]
 mod constructed;
@@ -49,6 +49,7 @@ fn main() -> io::Result<()> {
     http3()?;
     certificates()?;
     reports()?;
+    links()?;
     scripts()
 }
 
@@ -550,6 +551,33 @@ fn reports() -> io::Result<()> {
         put("report", &format!("run-{len}"), &[&[2], run.as_bytes()].concat())?;
     }
     Ok(())
+}
+
+/// Answers of nodes about their links: near each other, and far with a window that is too short; of an
+/// earlier version, with numbers that cannot be, and none.
+fn links() -> io::Result<()> {
+    let said = |election: u64, trips: &[(u64, f64)]| {
+        let trip = |(to, ms): &(u64, f64)| json!({"nodeID": to, "usualMs": ms, "maxMs": ms * 2.0});
+        json!({
+            "electionTimeoutMs": election, "heartbeatMs": election / 5, "reservationMs": 1_000,
+            "requestTimeoutMs": 500, "clockOffsetMaxMs": 100, "voters": [1, 2, 3],
+            "roundTrips": trips.iter().map(trip).collect::<Vec<_>>(),
+        })
+    };
+    let near = [(1, 0.25), (2, 0.3), (3, 0.5)];
+    let others = |own: u64, all: [(u64, f64); 3]| all.into_iter().filter(move |it| it.0 != own);
+    let of = |own, all| said(200, &others(own, all).collect::<Vec<_>>());
+    let put = |name: &str, answers: Value| put("tune", name, answers.to_string().as_bytes());
+    put("near", json!([of(1, near), of(2, near), of(3, near)]))?;
+    let far = near.map(|(node, _)| (node, 70.5));
+    put("far", json!([of(1, far), said(1_800, &[(1, 70.5), (3, 1_000.0)]), of(3, far)]))?;
+    let earlier = json!({
+        "electionTimeoutMs": 200, "heartbeatMs": 40, "reservationMs": 1_000,
+        "roundTrips": [{"nodeID": 1, "usualMs": 1e300, "maxMs": 2e15}],
+    });
+    let endless = said(u64::MAX, &[(1, -1.0)]);
+    put("endless", json!([said(u64::MAX, &near[1..2]), of(2, near)]))?;
+    put("nonsense", json!([of(1, near), earlier, {"status": "followed"}, null, endless]))
 }
 
 /// Random events to begin with: the engine finds out which of them lead somewhere.

@@ -6,11 +6,12 @@
 //! - `text`: queries, requests, settings and other files, members, HTTP answers, certificates,
 //!   promises.
 //! - `report`: reports of measurements.
+//! - `tune`: what nodes say of their links, as the binary's `tune_report` reads it.
 //! - `storage`: a database file with any damage.
 //! - `replica`: one replica, fed with messages, ticks, crashes.
 //! - `script`: bytes as a script of events; [`epicepoch_sim::script`] runs a cluster of it.
 //! - `planted`: a bug that must be found.
-//! - `config_file`, `settings`, `sources`, `logging`: those of the binary, which is no library.
+//! - `config_file`, `settings`, `sources`, `logging`, `tune_report`: those of the binary, which is no library.
 
 // The modules of the binary bring their unit tests along, which need the rest of the binary and run
 // there: this crate has none of its own, and is empty where tests are compiled in.
@@ -28,6 +29,8 @@ mod settings;
 #[allow(dead_code, reason = "what only the commands use is not used here")]
 #[path = "../../crates/cli/src/sources.rs"]
 mod sources;
+#[path = "../../crates/cli/src/tune/report.rs"]
+mod tune_report;
 
 mod cluster;
 mod planted;
@@ -36,6 +39,7 @@ mod report;
 mod script;
 mod storage;
 mod text;
+mod tune;
 mod wire;
 
 /// A target: its name, which is also the name of its corpus, and what takes the bytes.
@@ -51,7 +55,7 @@ pub struct Target {
 }
 
 /// Every target that must hold. `planted` is not among them: it must not.
-pub const TARGETS: [Target; 23] = [
+pub const TARGETS: [Target; 24] = [
     Target { name: "frame", run: targets::frame },
     Target { name: "payload", run: targets::payload },
     Target { name: "raft_message", run: targets::raft_message },
@@ -71,6 +75,7 @@ pub const TARGETS: [Target; 23] = [
     Target { name: "http3_answer", run: targets::http3_answer },
     Target { name: "certificate", run: targets::certificate },
     Target { name: "report", run: targets::report },
+    Target { name: "tune", run: targets::tune },
     Target { name: "slo", run: targets::slo },
     Target { name: "storage", run: targets::storage },
     Target { name: "replica", run: targets::replica },
@@ -124,6 +129,8 @@ pub mod targets {
         text::certificate;
         /// Reports of measurements, and their histograms.
         report::report;
+        /// Answers of nodes about their links.
+        tune::tune;
         /// Promises about measurements.
         text::slo;
         /// Damaged database files.

@@ -34,7 +34,8 @@ impl Timing {
     /// round trips of up to 20 ms. `None` where no setting suits: they are longer than a second.
     #[must_use]
     pub fn advised(round_trip: Duration) -> Option<Self> {
-        let least = (round_trip * ROUND_TRIPS_ADVISED).max(default_of(ELECTION_TIMEOUT_MS));
+        let least =
+            round_trip.saturating_mul(ROUND_TRIPS_ADVISED).max(default_of(ELECTION_TIMEOUT_MS));
         let steps = least.as_nanos().div_ceil(STEP.as_nanos());
         let election_timeout = STEP * u32::try_from(steps).ok()?;
         if millis(election_timeout) > ELECTION_TIMEOUT_MS.max {
@@ -51,7 +52,7 @@ impl Timing {
 /// Whether an election does not fit into its turn on links of this usual round trip.
 #[must_use]
 pub fn is_too_tight(election_timeout: Duration, round_trip: Duration) -> bool {
-    election_timeout < round_trip * ROUND_TRIPS_MIN
+    election_timeout < round_trip.saturating_mul(ROUND_TRIPS_MIN)
 }
 
 #[cfg(test)]
@@ -93,5 +94,13 @@ mod tests {
     fn settings_are_too_tight_where_an_election_does_not_fit_into_a_turn() {
         assert!(!is_too_tight(ms(200), ms(25)));
         assert!(is_too_tight(ms(200), ms(26)));
+    }
+
+    #[test]
+    fn a_round_trip_of_any_length_is_judged() {
+        for round_trip in [Duration::from_secs(u64::MAX / 10), Duration::MAX] {
+            assert_eq!(Timing::advised(round_trip), None);
+            assert!(is_too_tight(ms(10_000), round_trip));
+        }
     }
 }
