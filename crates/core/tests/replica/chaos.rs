@@ -53,6 +53,8 @@ impl Exercised {
     }
 }
 
+/// How a violation begins that the core itself has found, by an assertion.
+pub(crate) const PANIC: &str = "PANIC: ";
 /// How long the faults of a run last.
 const FAULTS_NS: u64 = 1_500 * MS;
 /// Within how many ticks a healed cluster answers.
@@ -94,7 +96,7 @@ pub(crate) fn run(seed: u64, plant: Option<Plant>, is_traced: bool) -> Result<Ex
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-        Err(format!("PANIC: {}", text.unwrap_or_default()))
+        Err(format!("{PANIC}{}", text.unwrap_or_default()))
     })
 }
 

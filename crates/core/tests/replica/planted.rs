@@ -1,5 +1,6 @@
 //! The checker finds bugs: every planted bug is caught within the seeds that it is given here, by
-//! what an observer outside sees or by an assertion of the core. A checker that has never caught
+//! what is checked from outside; an assertion of the core that fires says nothing about the checks. A
+//! checker that has never caught
 //! anything proves nothing.
 
 use crate::chaos;
@@ -22,7 +23,7 @@ fn every_planted_bug_is_caught() {
     for plant in Plant::ALL {
         let caught = (0..seeds(plant)).find_map(|seed| {
             let what = chaos::run(seed, Some(plant), false).err()?;
-            Some((seed, what))
+            (!what.starts_with(chaos::PANIC)).then_some((seed, what))
         });
         #[expect(clippy::disallowed_macros, reason = "what was caught, and how soon")]
         match caught {
