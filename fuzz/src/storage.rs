@@ -1,9 +1,10 @@
 //! A database file with any damage. It opens to a state that was written, or is refused; never to
-//! anything else, and never with a panic. A disk that went back to an older sound state shows an
+//! anything else, and never with a panic. Without damage it opens to the last one. A disk that went back to an older sound state shows an
 //! older state: peers, not the disk, find that out.
 
+use std::cell::Cell;
 use std::panic;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Once};
 
 use epicepoch_core::durable::Restored;
 use epicepoch_storage::model::Model;
@@ -27,6 +28,15 @@ pub(crate) fn storage(data: &[u8]) {
         damage(&mut bytes, &mut script, lives);
     }
     let opened = quietly(|| Database::open(SimulatedDisk::with_bytes(bytes.clone())));
+    if let Some(life) = lives.iter().find(|life| life.bytes == bytes) {
+        let (_, identity, restored) = opened.as_ref().expect("an undamaged file opens");
+        assert_eq!(*identity, life.identity, "an undamaged file is its node's");
+        assert_eq!(
+            Some(restored),
+            life.states.last(),
+            "an undamaged file has what was written last"
+        );
+    }
     // What is refused is left to people.
     let Ok((database, identity, restored)) = opened else { return };
     drop(database);
@@ -66,11 +76,22 @@ fn damage(bytes: &mut Vec<u8>, script: &mut Script<'_>, lives: &[Life]) {
 
 /// Some damage trips an assertion of the database library, which the opening catches. Nobody needs
 /// to read of it, and the engine takes the first word of a panic for the end.
+/// The hook is the process's, and other threads may panic for a reason: it is set once, and silent on
+/// this thread only.
 fn quietly<T>(open: impl FnOnce() -> T) -> T {
-    let hook = panic::take_hook();
-    panic::set_hook(Box::new(|_| {}));
+    thread_local! { static IS_QUIET: Cell<bool> = const { Cell::new(false) } }
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let loud = panic::take_hook();
+        panic::set_hook(Box::new(move |why| {
+            if !IS_QUIET.get() {
+                loud(why);
+            }
+        }));
+    });
+    IS_QUIET.set(true);
     let opened = panic::catch_unwind(panic::AssertUnwindSafe(open));
-    panic::set_hook(hook);
+    IS_QUIET.set(false);
     opened.unwrap_or_else(|_| panic!("an opening panics"))
 }
 

@@ -82,19 +82,31 @@ pub(crate) fn http2_frames(data: &[u8]) {
 }
 
 /// The control stream of a client of HTTP/3. The first byte says where it is cut, which changes
-/// nothing; whoever names no length above the limit is never sent away.
+/// nothing; who names a length above the limit is sent away, and nobody else.
 pub(crate) fn http3_control(data: &[u8]) {
     let Some(([cut], stream)) = data.split_first_chunk::<1>() else { return };
     let whole = Frames::new().pass(stream);
     let mut frames = Frames::new();
     let parts = stream.chunks(usize::from(*cut) + 1);
     assert_eq!(parts.map(|part| frames.pass(part)).find(Result::is_err).unwrap_or(Ok(())), whole);
-    // A number above the limit has two bytes with one of these beginnings, or more.
-    let names_more = stream.windows(2).any(|pair| {
-        let least = u64::from(pair[0] & 0x3f) << 8 | u64::from(pair[1]);
-        pair[0] >> 6 > 1 || pair[0] >> 6 == 1 && least > CONTROL_FRAME_LEN_MAX
-    });
-    assert!(whole.is_ok() || names_more, "sent away for a frame of a length that is allowed");
+    assert_eq!(
+        whole.is_err(),
+        names_too_long(stream),
+        "sent away for a length, and for nothing else"
+    );
+}
+
+/// Whether a frame of a control stream says that it is longer than it may be.
+fn names_too_long(mut stream: &[u8]) -> bool {
+    let is_control = number::take(&mut stream) == Some(0);
+    while is_control && number::take(&mut stream).is_some() {
+        match number::take(&mut stream) {
+            Some(len) if len > CONTROL_FRAME_LEN_MAX => return true,
+            Some(len) => stream = stream.get(len as usize..).unwrap_or_default(),
+            None => return false,
+        }
+    }
+    false
 }
 
 /// Files that people carry and that are read once, at a start: a backup, an identity, tokens. The
