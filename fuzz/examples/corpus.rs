@@ -598,6 +598,16 @@ fn scripts() -> io::Result<()> {
         bytes.extend((0..random.usize(20..SCRIPT_LEN_MAX)).map(|_| random.u8(..)));
         put("replica", &format!("leader-{script}"), &bytes)?;
     }
+    // The same, and then whatever else the network and operators can say.
+    for script in 0..SCRIPTS {
+        let mut bytes = vec![3, 0, 5, 0, 0, 6, 0, 0, 0, 6, 0, 0, 1, 12, 1, 1, 40, 40, 40];
+        for code in [215, 216, 217, 218, 219, 235, 236, 237, 238, 239] {
+            bytes.push(code);
+            bytes.extend((0..random.usize(2..8)).map(|_| random.u8(..)));
+            bytes.extend([3, 6, 0, 0, 0, 3]);
+        }
+        put("replica", &format!("wider-{script}"), &bytes)?;
+    }
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! One replica, fed with whatever the bytes say: messages of members and strangers, ticks, writes
-//! that become durable late, crashes, closed links, changes, rounds and their answers. Whatever
-//! comes, it does not panic; what leaves is promised and durable first (S4, S6); what it stamps
+//! that become durable late, crashes, closed links, changes, rounds and their answers, greetings and
+//! positions, formats, places, settings, an epoch that is moved. Whatever comes, it does not panic; what leaves is promised and durable first (S4, S6); what it stamps
 //! rises and lies in its grant (S1, S3); and what is durable is always something it starts from.
 
 use std::collections::VecDeque;
@@ -9,19 +9,22 @@ use std::sync::Arc;
 use epicepoch_core::allocator::{Allocator, Now};
 use epicepoch_core::confirm::Rounds;
 use epicepoch_core::durable::{HardState, Record, Restored, Write};
+use epicepoch_core::placement::Placement;
 use epicepoch_core::positions::Positions;
 use epicepoch_core::publication::{Identity, Published, Role, Shared};
-use epicepoch_core::replica::{HandOver, Outgoing, Replica, ReplicaConfig};
+use epicepoch_core::replica::{HandOver, Outgoing, Replica, ReplicaConfig, Report};
 use epicepoch_core::state::{Command, FORMATS, MembershipChange, MembershipStep, Owner, State};
 use epicepoch_wire::bootstrap::{Genesis, Member};
 use epicepoch_wire::confirm::ConfirmReply;
+use epicepoch_wire::hello::Formats;
 use epicepoch_wire::raft_message::{
     Configuration, EntryKind, LogEntry, MessageKind, RaftMessage, Snapshot,
 };
 use epicepoch_wire::settings::ClusterSettings;
+use epicepoch_wire::standing::{Standing, Zone};
 use epicepoch_wire::{
-    BootId, ClusterId, Epoch, HistoryId, LogIndex, NodeId, Round, StoreId, Term, Timestamp,
-    WorkerId,
+    BootId, ClusterId, Epoch, HistoryId, LogIndex, NodeId, Round, StoreId, StorePosition, Term,
+    Timestamp, WorkerId,
 };
 
 use crate::script::Script;
@@ -52,6 +55,9 @@ struct Bench {
     boots: u64,
     nonce: u64,
     stamped: Option<Timestamp>,
+    /// Every answer of a term is above an epoch, as its leader was told. What others have of later
+    /// terms may be lies, and with them the ceiling.
+    advanced: Option<(Term, Epoch)>,
 }
 
 impl Bench {
@@ -93,13 +99,19 @@ impl Bench {
             boots: 1,
             nonce: 0,
             stamped: None,
+            advanced: None,
         };
         bench.drain();
         bench
     }
 
     fn happen(&mut self, script: &mut Script<'_>) {
-        match script.below(20) {
+        let code = script.byte();
+        if WIDER.contains(&code) {
+            self.happen_wider(code, script);
+            return self.drain();
+        }
+        match code % 20 {
             0 => self.tick(1),
             1 => self.tick(1 + script.below(32)),
             2 => self.persist(1),
@@ -138,6 +150,78 @@ impl Bench {
         self.drain();
     }
 
+    /// What came to the scripts later. Its codes were messages before, as are many others.
+    fn happen_wider(&mut self, code: u8, script: &mut Script<'_>) {
+        // Nobody is connected to itself.
+        let peer = NodeId(2 + script.below(5));
+        let status = self.replica.status();
+        match code {
+            215 => {
+                let (boot, began) = (BootId(script.below(4)), StorePosition(script.near(8)));
+                let _ = self.replica.handle_greeting(peer, boot, began);
+            }
+            216 => {
+                let (boot, named) = (BootId(script.below(4)), StorePosition(script.near(8)));
+                let since = StorePosition(script.near(named.0));
+                let _ = self.replica.handle_position(peer, boot, named, since);
+            }
+            217 => {
+                let newest = script.below(u64::from(FORMATS.newest) + 2) as u32;
+                let oldest = FORMATS.oldest.min(newest);
+                self.replica.handle_formats(peer, Formats { oldest, newest });
+            }
+            218 => {
+                let (is_fit, preference) = (script.byte() & 1 == 0, u32::from(script.byte() & 3));
+                let standing = zone(script).map(|zone| Standing { is_fit, preference, zone });
+                let context = standing.map_or_else(|| script.bytes(24), |it| it.encode());
+                let empty = empty(MessageKind::HeartbeatResponse, script.near(status.term.0));
+                self.receive(peer.0, &RaftMessage { context, ..empty });
+            }
+            219 => {
+                let change = self.drawn_change(script);
+                let _ = self.replica.propose_prudent_change(self.now_ns, &change);
+            }
+            235 => {
+                let leader_zones = zone(script).into_iter().collect();
+                let settings = ClusterSettings { leader_zones, ..settings(script) };
+                if script.below(4) == 0 {
+                    return self.replica.seed_settings(settings);
+                }
+                self.nonce += 1;
+                let _ = self.replica.judge_zones(&settings, script.byte() & 1 == 0);
+                let _ = self.replica.change_settings(self.now_ns, self.nonce, &settings);
+            }
+            236 => {
+                let at = START_NS + self.now_ns;
+                // Within what is owned, and beyond.
+                let step_ns = script.below(8) * RESERVATION_NS / 4;
+                let to = Epoch(script.near(at + step_ns));
+                let allowed_ns = script.near(10 * RESERVATION_NS);
+                let planned = self.replica.plan_advance(to, allowed_ns);
+                let taken = self.replica.advance(self.now_ns, to, allowed_ns);
+                assert_eq!(planned, taken, "it is taken as it was planned");
+            }
+            237 => {
+                let own = zone(script);
+                let leaders = zone(script).into_iter().collect();
+                self.replica.place(Placement { zone: own, leaders });
+            }
+            238 => {
+                let bits = script.byte();
+                let sound = (1..6).filter(|node| bits >> node & 1 == 1).map(NodeId).collect();
+                self.replica.handle_sound_clocks(sound);
+                self.replica.handle_reached(self.now_ns, peer);
+                self.replica.handle_clients(bits & 1 == 1);
+            }
+            _ => {
+                let to = Some(NodeId(script.below(6))).filter(|node| *node != NodeId(0));
+                if let Ok(to) = self.replica.hand_over_asked(self.now_ns, to) {
+                    assert_ne!(to, NodeId(1), "to somebody else");
+                }
+            }
+        }
+    }
+
     fn tick(&mut self, count: u64) {
         for _ in 0..count {
             self.now_ns += TICK_NS;
@@ -161,7 +245,7 @@ impl Bench {
         self.boots += 1;
         // A later run stamps above it only if no peer lies about what was committed, and here they
         // do: that is the simulator's to check.
-        self.stamped = None;
+        (self.stamped, self.advanced) = (None, None);
         let parts = boot(&self.durable, self.boots);
         (self.replica, self.shared, self.allocator, self.rounds) = parts;
         self.drain();
@@ -175,7 +259,12 @@ impl Bench {
         while let Some(out) = self.replica.poll_message() {
             self.check(&out);
         }
-        while self.replica.poll_report().is_some() {}
+        while let Some(report) = self.replica.poll_report() {
+            if let Report::Advanced { to } = report {
+                let term = self.replica.status().term;
+                self.advanced = self.advanced.max(Some((term, to)));
+            }
+        }
         self.replica.take_published();
         let published = self.shared.published();
         if let Some(grant) = published.grant {
@@ -252,6 +341,11 @@ impl Bench {
     }
 
     fn change(&mut self, script: &mut Script<'_>) {
+        let change = self.drawn_change(script);
+        let _ = self.replica.propose_change(self.now_ns, &change);
+    }
+
+    fn drawn_change(&mut self, script: &mut Script<'_>) -> MembershipChange {
         let steps = (0..=script.below(3)).map(|_| {
             let node = NodeId(1 + script.below(7));
             match script.below(3) {
@@ -261,8 +355,7 @@ impl Bench {
             }
         });
         self.nonce += 1;
-        let change = MembershipChange { nonce: self.nonce, steps: steps.collect() };
-        let _ = self.replica.propose_change(self.now_ns, &change);
+        MembershipChange { nonce: self.nonce, steps: steps.collect() }
     }
 
     /// Begins a round, has some say yes or no, and allocates what it confirms.
@@ -291,6 +384,11 @@ impl Bench {
             assert!(self.stamped < Some(range.first()), "S1: {range:?} after {:?}", self.stamped);
             self.stamped = Some(range.last());
             let grant = self.shared.published().grant;
+            if let Some((term, to)) = self.advanced
+                && grant.is_some_and(|grant| grant.term == term)
+            {
+                assert!(to < range.first().epoch, "{range:?} is not above {to:?}");
+            }
             let is_inside = grant.is_some_and(|grant| grant.range.contains(range.first().epoch));
             assert!(is_inside, "S3: {range:?} is not in {grant:?}");
         }
@@ -418,6 +516,10 @@ fn settings(script: &mut Script<'_>) -> ClusterSettings {
     }
 }
 
+fn zone(script: &mut Script<'_>) -> Option<Zone> {
+    Zone::new(["", "near", "far", "else"][script.below(4) as usize])
+}
+
 fn boot(durable: &Restored, boots: u64) -> (Replica, Arc<Shared>, Allocator, Rounds<()>) {
     let identity =
         Identity { node: NodeId(1), store: member(NodeId(1)).store, boot: BootId(boots) };
@@ -486,6 +588,8 @@ fn empty(kind: MessageKind, term: u64) -> RaftMessage {
 
 /// Events of one script; what follows is not read.
 const EVENTS_MAX: usize = 128;
+/// Codes of events that came later.
+const WIDER: [u8; 10] = [215, 216, 217, 218, 219, 235, 236, 237, 238, 239];
 const ELECTION_TICKS: u64 = 5;
 const TICK_NS: u64 = 10_000_000;
 const RESERVATION_NS: u64 = 1_000_000_000;
