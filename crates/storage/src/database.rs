@@ -538,4 +538,58 @@ mod tests {
         let (_, _, restored) = Database::open(disk).unwrap();
         assert_eq!(restored.unwrap().entries.len() as u64, TRAILING);
     }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        /// The checksums below let nothing else come here: this is for what they do not see.
+        #[test]
+        fn a_value_of_any_bytes_is_what_it_was_written_from_or_is_refused(
+            bytes in prop_oneof![
+                proptest::collection::vec(any::<u8>(), 0..80),
+                proptest::collection::vec(0_u64..3, 1..10).prop_map(|it| {
+                    it.into_iter().flat_map(u64::to_le_bytes).collect::<Vec<_>>()
+                }),
+            ],
+        ) {
+            let disk = SimulatedDisk::default();
+            drop(founded(&disk));
+            let put = |key: &str, bytes: &[u8]| {
+                let redb = open_redb(disk.clone()).unwrap();
+                let transaction = redb.begin_write().unwrap();
+                transaction.open_table(STATE).unwrap().insert(key, bytes).unwrap();
+                transaction.commit().unwrap();
+            };
+            let read = || Database::open(disk.clone()).map(|(_, _, restored)| restored.unwrap());
+            let number = |at: usize| u64::from_le_bytes(bytes[at * 8..][..8].try_into().unwrap());
+            let before = read().unwrap();
+            put(PEERS_KEY, &bytes);
+            prop_assert_eq!(read().is_ok(), bytes.len().is_multiple_of(PEER_LEN));
+            if let Ok(Restored { positions, .. }) = read() {
+                for row in 0..bytes.len() / PEER_LEN {
+                    // Of two of one node the last counts.
+                    let heard = positions.peers[&NodeId(number(row * 3))];
+                    let is_last = (row + 1..bytes.len() / PEER_LEN).all(|it| number(it * 3) != number(row * 3));
+                    let written = Heard {
+                        boot: BootId(number(row * 3 + 1)),
+                        position: StorePosition(number(row * 3 + 2)),
+                    };
+                    prop_assert!(!is_last || heard == written);
+                }
+            }
+            put(PEERS_KEY, &[]);
+            put(POSITION_KEY, &bytes);
+            prop_assert_eq!(read().is_ok(), bytes.len() == 8);
+            if let Ok(Restored { positions, .. }) = read() {
+                prop_assert_eq!(positions.own, StorePosition(number(0)));
+            }
+            put(POSITION_KEY, &before.positions.own.0.to_le_bytes());
+            put(HARD_STATE_KEY, &bytes);
+            prop_assert!(read().is_err() || bytes.len() == 24);
+            if let Ok(Restored { hard_state, .. }) = read() {
+                let (term, vote) = (Term(number(0)), NodeId(number(1)));
+                prop_assert_eq!(hard_state, HardState { term, vote, commit: LogIndex(number(2)) });
+            }
+        }
+    }
 }
