@@ -20,6 +20,7 @@ pub(crate) fn client(
     let mut options = Options::default();
     options.tls = tls(matches, environment)?;
     options.token = token(matches, environment)?;
+    options.attempt_timeout = attempt_timeout(matches)?;
     let client = Client::new(addresses(&text), options)
         .with_context(|| format!("{text:?} (from {origin})"))
         .map_err(Failure::usage)?;
@@ -104,14 +105,28 @@ fn named(
 }
 
 fn deadline(matches: &ArgMatches) -> Result<Instant, Failure> {
+    Ok(Instant::now() + patience(matches)?)
+}
+
+/// How long one node may take, before another one is asked: a quarter of `--timeout`, so that one which
+/// hangs leaves the others time to answer, and a longer `--timeout` is one for longer ways, too.
+pub(crate) fn attempt_timeout(matches: &ArgMatches) -> Result<Duration, Failure> {
+    Ok(attempt_of(patience(matches)?))
+}
+
+fn attempt_of(patience: Duration) -> Duration {
+    (patience / 4).clamp(ATTEMPT_TIMEOUT_MIN, ATTEMPT_TIMEOUT_MAX)
+}
+
+/// What `--timeout` says.
+fn patience(matches: &ArgMatches) -> Result<Duration, Failure> {
     let timeout = matches.get_one::<String>("timeout").map_or("", String::as_str);
-    let patience = duration(timeout, TIMEOUT_MAX).ok_or_else(|| {
+    duration(timeout, TIMEOUT_MAX).ok_or_else(|| {
         Failure::usage(anyhow!(
             "--timeout is {timeout:?}; allowed is a whole number with its unit, from 1ms to \
              3600s, such as 5s or 500ms"
         ))
-    })?;
-    Ok(Instant::now() + patience)
+    })
 }
 
 /// Runs a question to a cluster to its end.
@@ -149,6 +164,10 @@ const TOKEN_VARIABLE: &str = "EPICEPOCH_TOKEN_FILE";
 const VARIABLE: &str = "EPICEPOCH_ADDRS";
 /// The client ports of `epicepoch dev`, then the default port of a node.
 const DEFAULT: &str = "8881,8882,8883,8080";
+/// The least that one node gets: the default of the client.
+const ATTEMPT_TIMEOUT_MIN: Duration = Duration::from_millis(500);
+/// The most: no way is so long that an answer, with a connection and TLS before it, takes more.
+const ATTEMPT_TIMEOUT_MAX: Duration = Duration::from_secs(5);
 /// The longest that one question may take.
 pub(crate) const TIMEOUT_MAX: Duration = Duration::from_hours(1);
 
@@ -160,6 +179,19 @@ mod tests {
     fn a_port_alone_is_on_localhost() {
         let got: Vec<_> = addresses("8881, n1:8080,[::1]:1").collect();
         assert_eq!(got, ["localhost:8881", "n1:8080", "[::1]:1"]);
+    }
+
+    #[test]
+    fn one_node_gets_a_quarter_of_the_time() {
+        let ms = |ms| attempt_of(Duration::from_millis(ms)).as_millis();
+        assert_eq!([100, 2_000, 5_000, 12_000].map(ms), [500, 500, 1_250, 3_000]);
+        assert_eq!([20_000, 3_600_000].map(ms), [5_000, 5_000]);
+        let given = |timeout: &str| {
+            let matches = clap::Command::new("x").args(crate::commands::client_arguments());
+            let matches = matches.get_matches_from(["x", "--timeout", timeout]);
+            attempt_timeout(&matches).expect("a time").as_millis()
+        };
+        assert_eq!(["8s", "2s"].map(given), [2_000, 500]);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::addresses;
 use crate::commands::{client_arguments, json as json_switch, switch, text};
 use crate::failure::Failure;
 use crate::moment;
-use crate::operator::{ATTEMPT_TIMEOUT, Order, Setback};
+use crate::operator::{self, Order, Setback};
 use crate::output;
 use crate::sources::Environment;
 
@@ -120,13 +120,16 @@ fn of_cluster(
         Dialer::new(tls.as_ref(), Alpn::Http1).with_token(addresses::token(matches, environment)?);
     let mut found: Option<(Backup, String)> = None;
     let mut setbacks = Vec::new();
+    let patience = operator::attempt_timeout(matches)?;
     for addr in addrs {
         // One that hangs leaves the others time to answer.
-        let attempt = deadline.min(Instant::now() + ATTEMPT_TIMEOUT);
+        let attempt = deadline.min(Instant::now() + patience);
         let backup = match Order::look(PATH_ADMIN_BACKUP).ask(&dialer, &addr, attempt) {
             Ok(document) => taken(&document, &addr)?,
             Err(setback) => {
-                setbacks.push(Setback::into_text(setback));
+                let text = Setback::into_text(setback);
+                let is_named = text.starts_with(&addr);
+                setbacks.push(if is_named { text } else { format!("{addr}: {text}") });
                 continue;
             }
         };
@@ -144,7 +147,12 @@ fn of_cluster(
         let from = if backup.index > known.index { addr } else { from };
         found = Some((newest(known, backup), from));
     }
-    found.ok_or_else(|| anyhow!("no node answered: {}", setbacks.join("; ")).into())
+    let found = found.ok_or_else(|| anyhow!("no node answered: {}", setbacks.join("; ")))?;
+    for setback in setbacks {
+        // A backup of the others is one all the same.
+        let _unread = writeln!(io::stderr(), "warning: not in this backup: {setback}");
+    }
+    Ok(found)
 }
 
 fn taken(document: &Value, addr: &str) -> Result<Backup, Failure> {
@@ -165,6 +173,17 @@ fn of_directory(matches: &ArgMatches, path: &Path) -> Result<Backup, Failure> {
 
 /// Writes a file that is whole or not there, and never over another one without being told to.
 fn place(path: &Path, text: &str, is_forced: bool) -> Result<(), Failure> {
+    place_by(path, text, is_forced, |aside, path| fs::hard_link(aside, path))
+}
+
+/// The same with this way to give a file a name that nobody has. Where a file system has none, the file
+/// is written at its place: cut short by a failure of power, it is damaged, and `--check` says so.
+fn place_by(
+    path: &Path,
+    text: &str,
+    is_forced: bool,
+    link: impl Fn(&Path, &Path) -> io::Result<()>,
+) -> Result<(), Failure> {
     let refused = || {
         let path = path.display();
         anyhow!("{path} is there already: name another file, or replace it with --force")
@@ -178,14 +197,15 @@ fn place(path: &Path, text: &str, is_forced: bool) -> Result<(), Failure> {
     };
     let aside = aside(path)?;
     let write = || -> io::Result<()> {
-        let mut file = File::create_new(&aside)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
+        write_new(&aside, text)?;
         if is_forced {
             return fs::rename(&aside, path);
         }
         // Fails where a rename would replace what has come meanwhile.
-        fs::hard_link(&aside, path)
+        match link(&aside, path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => write_new(path, text),
+            linked => linked,
+        }
     };
     let written = write();
     // Gone already, if it was renamed.
@@ -195,8 +215,32 @@ fn place(path: &Path, text: &str, is_forced: bool) -> Result<(), Failure> {
         Err(error) => {
             Err(anyhow!(error).context(format!("{} is not written", path.display())).into())
         }
-        Ok(()) => Ok(File::open(directory)?.sync_all()?),
+        Ok(()) => {
+            let synced = File::open(directory).and_then(|directory| directory.sync_all());
+            let is_lasting = judge_sync(synced).with_context(|| {
+                let (path, directory) = (path.display(), directory.display());
+                format!("{path} is written, and may be gone after a failure of power: {directory} cannot be synced")
+            });
+            Ok(is_lasting?)
+        }
     }
+}
+
+/// Writes a file that was not there, and takes it away where it is not whole.
+fn write_new(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = File::create_new(path)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    if written.is_err() {
+        // What it is not written for is told.
+        let _left = fs::remove_file(path);
+    }
+    written
+}
+
+/// File systems that cannot sync a directory say so, and have nothing to sync.
+fn judge_sync(synced: io::Result<()>) -> io::Result<()> {
+    let cannot = [io::ErrorKind::InvalidInput, io::ErrorKind::Unsupported];
+    synced.or_else(|error| if cannot.contains(&error.kind()) { Ok(()) } else { Err(error) })
 }
 
 /// A name beside the file's that nobody else has.
@@ -277,6 +321,34 @@ mod tests {
         // Nothing else is left behind, also by what fails.
         place(&dir.path().join("none").join("b"), "x", false).expect_err("no directory");
         assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 1);
+    }
+
+    #[test]
+    fn a_file_system_without_links_gets_the_file_all_the_same_and_keeps_what_it_has() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("a.backup");
+        let unlinked = |text| {
+            let link = |_: &Path, _: &Path| Err(io::ErrorKind::PermissionDenied.into());
+            place_by(&path, text, false, link)
+        };
+        unlinked("one").expect("written");
+        assert_eq!(fs::read_to_string(&path).expect("read"), "one");
+        unlinked("two").expect_err("there already");
+        // Also what has come after it was looked for.
+        let comes = |_: &Path, path: &Path| {
+            fs::write(path, "three").expect("written");
+            Err(io::ErrorKind::Unsupported.into())
+        };
+        let other = dir.path().join("b.backup");
+        let error = place_by(&other, "four", false, comes).expect_err("there already").error;
+        assert!(error.to_string().contains("--force"), "{error}");
+        assert_eq!(fs::read_to_string(&other).expect("read"), "three");
+        assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 2);
+        // EINVAL and ENOTSUP, EIO.
+        for (code, is_whole) in [(22, true), (95, true), (5, false)] {
+            let synced = judge_sync(Err(io::Error::from_raw_os_error(code)));
+            assert_eq!(synced.is_ok(), is_whole, "{code}");
+        }
     }
 
     #[test]

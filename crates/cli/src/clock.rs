@@ -90,7 +90,8 @@ pub(crate) fn look(matches: &ArgMatches, environment: &Environment) -> Result<Lo
     let tls = addresses::tls(matches, environment)?;
     let token = addresses::token(matches, environment)?;
     let dialer = Dialer::new(tls.as_ref(), Alpn::Http1).with_token(token);
-    let attempt = || deadline.min(Instant::now() + operator::ATTEMPT_TIMEOUT);
+    let patience = operator::attempt_timeout(matches)?;
+    let attempt = || deadline.min(Instant::now() + patience);
     let look = |addr: &str| {
         let clock = Order::look(PATH_ADMIN_CLOCK).ask(&dialer, addr, attempt());
         clock.map_err(Setback::into_text)

@@ -24,10 +24,15 @@ use crate::sources::Environment;
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long one node may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long one node may take to say whether it leads, before another one is asked.
-pub(crate) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long one node may take at least to say whether it leads, before another one is asked.
+const ATTEMPT_TIMEOUT_MIN: Duration = Duration::from_secs(1);
 /// Leaders that are followed in a row before all addresses are asked again.
 const HOPS_MAX: usize = 4;
+
+/// How long one node may take to answer a question, before another one is asked.
+pub(crate) fn attempt_timeout(matches: &ArgMatches) -> Result<Duration, Failure> {
+    Ok(addresses::attempt_timeout(matches)?.max(ATTEMPT_TIMEOUT_MIN))
+}
 
 /// An order, and how long it may take.
 pub(crate) struct Order {
@@ -84,12 +89,13 @@ impl Order {
             .with_token(addresses::token(matches, environment)?);
         let question =
             Self::look(if self.method == "GET" { &self.target } else { PATH_ADMIN_MEMBERS });
+        let patience = attempt_timeout(matches)?;
         let mut last = anyhow!("nobody was asked");
         loop {
             // Said by a node that may not be the one to ask: it counts if no other says better.
             let mut refused = None;
             for addr in &addrs {
-                let attempt = deadline.min(Instant::now() + ATTEMPT_TIMEOUT);
+                let attempt = deadline.min(Instant::now() + patience);
                 let taken = match question.follow(&dialer, addr, attempt) {
                     Ok((_, document)) if self.method == "GET" => Ok(document),
                     Ok((leader, _)) => self.ask(&dialer, &leader, deadline),
