@@ -165,16 +165,19 @@ fn a_generator_that_stood_still_was_late_for_all_that_was_due_meanwhile() {
 
 #[test]
 fn only_what_is_past_its_time_has_timed_out() {
-    // The request after the 20th gets no answer, and so does nothing behind it.
-    let (_server, target) = Server::start(20);
-    let config = RunConfig {
-        transport: Transport::Http1 { pipeline: 64 },
-        connections: 1,
-        warmup: Duration::ZERO,
-        request_timeout: Duration::from_millis(200),
-        ..config(&target, 100.0)
-    };
-    let measured = run::run(config, |_, _| {});
+    // A generator that stands still sends more at once, which are past their time together.
+    let measured = undisturbed(|| {
+        // The request after the 20th gets no answer, and so does nothing behind it.
+        let (_server, target) = Server::start(20);
+        let config = RunConfig {
+            transport: Transport::Http1 { pipeline: 64 },
+            connections: 1,
+            warmup: Duration::ZERO,
+            request_timeout: Duration::from_millis(200),
+            ..config(&target, 100.0)
+        };
+        run::run(config, |_, _| {})
+    });
     let table = text::run_table(&measured, None, &[]);
     let failures = &measured.counts.failures;
     let count = |name| failures.get(name).copied().unwrap_or(0);
