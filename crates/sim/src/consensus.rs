@@ -165,7 +165,9 @@ impl World {
             return;
         }
         let is_full = disk.is_full;
-        match disk.finish(is_together) {
+        let finished = disk.finish(is_together);
+        self.begin_write(id);
+        match finished {
             Finished::Written(number) if !is_lying => {
                 self.with(id, |replica, now_ns| replica.handle_persisted(now_ns, number));
             }
@@ -175,6 +177,15 @@ impl World {
                 self.count(if is_full { "no room for a write" } else { "sync failed" });
                 self.fall(id);
             }
+        }
+    }
+
+    /// The disk begins to write what waits, unless it writes already.
+    fn begin_write(&mut self, id: NodeId) {
+        let disk = &mut self.node(id).disk;
+        if disk.begin() {
+            let write_ns = disk.write_ns;
+            self.schedule_own(id, write_ns, Event::Written);
         }
     }
 
@@ -375,8 +386,7 @@ impl World {
             self.see_reserved(id, &write);
             let disk = &mut self.node(id).disk;
             disk.submit(write);
-            let write_ns = disk.write_ns;
-            self.schedule_own(id, write_ns, Event::Written);
+            self.begin_write(id);
             if is_lying {
                 let now_ns = self.monotonic_ns(id);
                 let running = self.node(id).running_mut();

@@ -26,6 +26,8 @@ pub(crate) struct Disk {
     /// What a restart must read.
     durable: Restored,
     pending: VecDeque<Write>,
+    /// How many of these, from the oldest on, are in the transaction that is under way; 0 when none is.
+    under_way: usize,
     /// The storage engine of production, where the run has it.
     directory: Option<DataDirectory>,
     /// What a restart may read instead of `durable`: a transaction that failed, or that the power
@@ -103,6 +105,7 @@ impl Disk {
                 positions: Positions::default(),
             },
             pending: VecDeque::new(),
+            under_way: 0,
             directory: None,
             alternative: None,
             is_damaged: false,
@@ -175,9 +178,20 @@ impl Disk {
         self.pending.len()
     }
 
-    /// Finishes the oldest write, or all of them in one transaction.
+    /// Begins a transaction of all that waits. `false` where nothing does, or one is under way: a disk
+    /// writes one at a time, as in production.
+    pub(crate) fn begin(&mut self) -> bool {
+        let may = self.under_way == 0 && !self.pending.is_empty();
+        if may {
+            self.under_way = self.pending.len();
+        }
+        may
+    }
+
+    /// Finishes the transaction that is under way, perhaps with all that has come since.
     pub(crate) fn finish(&mut self, is_all: bool) -> Finished {
-        let count = if is_all { self.pending.len() } else { 1 }.min(self.pending.len());
+        let count = if is_all { self.pending.len() } else { self.under_way };
+        self.under_way = 0;
         let writes: Vec<Write> = self.pending.drain(..count).collect();
         let Some(last) = writes.last() else { return Finished::None };
         let mut after = self.durable.clone();
@@ -208,6 +222,7 @@ impl Disk {
     /// although nobody was told; or the power goes while the real database writes them. Says
     /// whether that tore a write.
     pub(crate) fn crash(&mut self, kept: usize, random: &mut fastrand::Rng) -> bool {
+        self.under_way = 0;
         let kept: Vec<Write> = self.pending.drain(..).take(kept).collect();
         let mut after = self.durable.clone();
         for write in &kept {
@@ -408,6 +423,7 @@ mod tests {
         };
         let position = StorePosition(number);
         disk.submit(Write { number, position, entries: vec![entry], ..Write::default() });
+        assert!(disk.begin());
         assert_eq!(disk.finish(false), Finished::Written(number));
     }
 
@@ -458,5 +474,25 @@ mod tests {
         let newest = disk.durable().clone();
         disk.put_back();
         assert_eq!(disk.restore(None), Ok(newest));
+    }
+
+    #[test]
+    fn a_disk_writes_one_transaction_at_a_time_and_the_next_is_all_that_waits() {
+        let mut disk = started(false);
+        let write = |number| Write { number, ..Write::default() };
+        assert!(!disk.begin(), "nothing waits");
+        disk.submit(write(1));
+        assert!(disk.begin());
+        disk.submit(write(2));
+        disk.submit(write(3));
+        assert!(!disk.begin(), "one is under way");
+        assert_eq!(disk.finish(false), Finished::Written(1));
+        assert!(disk.begin());
+        disk.submit(write(4));
+        assert_eq!(disk.finish(false), Finished::Written(3), "both that had waited");
+        assert!(disk.begin());
+        disk.submit(write(5));
+        assert_eq!(disk.finish(true), Finished::Written(5), "and what came in time");
+        assert!(!disk.begin());
     }
 }

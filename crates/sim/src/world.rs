@@ -43,7 +43,7 @@ pub(crate) struct Weather {
     /// Messages that come much later than others, by up to `late_ns`.
     pub(crate) late: u32,
     pub(crate) late_ns: u64,
-    /// A write that is finished takes those behind it with it.
+    /// A transaction that is finished takes what has come since with it.
     pub(crate) together: u32,
     /// Most time between two steps of a worker on the same request.
     pub(crate) step_ns: u64,
