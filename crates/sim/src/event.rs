@@ -109,7 +109,9 @@ pub(crate) enum Event {
         told: Told,
     },
     /// Deadlines, and the probe of an idle leader.
-    WorkerTick,
+    WorkerTick {
+        worker: usize,
+    },
     // The world's.
     Client {
         client: usize,
@@ -163,8 +165,47 @@ impl Event {
             | Self::Reply { .. }
             | Self::Allocate { .. }
             | Self::Answer { .. }
-            | Self::WorkerTick => Some(Plane::Workers),
+            | Self::WorkerTick { .. } => Some(Plane::Workers),
             Self::Client { .. }
+            | Self::GiveUp { .. }
+            | Self::Told { .. }
+            | Self::Fault
+            | Self::Strike { .. }
+            | Self::Divide { .. }
+            | Self::Operate
+            | Self::End { .. } => None,
+        }
+    }
+
+    /// Which thread of a node it needs, by [`Plane::threads`]; `None` for what is not a node's. A round is
+    /// answered by the worker with the number of the one that asks.
+    pub(crate) fn thread(&self) -> Option<usize> {
+        let first = self.plane()?.threads().start;
+        let of_worker = self.worker().unwrap_or(0);
+        Some(first + of_worker)
+    }
+
+    const fn worker(&self) -> Option<usize> {
+        match self {
+            Self::Arrive { worker, .. }
+            | Self::Turn { worker }
+            | Self::Allocate { worker }
+            | Self::WorkerTick { worker } => Some(*worker),
+            Self::Ask { confirm, .. }
+            | Self::Confirm { confirm, .. }
+            | Self::Load { confirm, .. } => Some(confirm.worker.0 as usize),
+            Self::Send { reply, .. } | Self::Reply { reply, .. } => Some(reply.worker.0 as usize),
+            Self::Answer { request, .. } => Some(request.worker),
+            Self::Tick
+            | Self::Written
+            | Self::Raft { .. }
+            | Self::Closed { .. }
+            | Self::Introduced { .. }
+            | Self::Ordered { .. }
+            | Self::Share
+            | Self::Ping { .. }
+            | Self::Pong { .. }
+            | Self::Client { .. }
             | Self::GiveUp { .. }
             | Self::Told { .. }
             | Self::Fault
@@ -203,7 +244,7 @@ impl Event {
             Self::Operate => (25, 0),
             Self::Strike { node } => (22, node.0),
             Self::Divide { node, from, .. } => (23, node.0 << 32 | u64::from(*from)),
-            Self::WorkerTick => (21, 0),
+            Self::WorkerTick { worker } => (21, *worker as u64),
             Self::Share => (24, 0),
             Self::End { end } => (20, end.node().map_or(0, |node| node.0)),
         }

@@ -2,6 +2,8 @@
 //! How many and which is drawn per run; in the end everything heals. It never touches the core,
 //! only what is around it.
 
+use std::ops::Range;
+
 mod clocks;
 mod healing;
 
@@ -13,7 +15,7 @@ pub(crate) use healing::Lasting;
 use crate::disk::Disk;
 use crate::event::Event;
 use crate::features::Feature;
-use crate::node::Plane;
+use crate::node::{Plane, THREADS};
 use crate::operators::Order;
 use crate::plant::Plant;
 use crate::world::{MS, NODES_MAX, SECOND, Weather, World};
@@ -26,7 +28,8 @@ pub(crate) enum End {
     Stop(NodeId, u64),
     Links,
     Slow,
-    Pause(NodeId, Plane),
+    /// Of a thread, by its number.
+    Pause(NodeId, usize),
     Disk(NodeId),
     SetBack(NodeId),
     Clock(NodeId),
@@ -209,9 +212,9 @@ impl World {
             Kind::Crash => self.stop(node, lasts_ns),
             Kind::Restart => self.stop(node, 0),
             Kind::SlowLinks => self.slow_links(node, lasts_ns),
-            Kind::PauseRaft => self.pause_for("consensus paused", node, &[RAFT], lasts_ns),
-            Kind::PauseWorkers => self.pause_for("workers paused", node, &[WORKERS], lasts_ns),
-            Kind::PauseAll => self.pause_for("process paused", node, &[RAFT, WORKERS], lasts_ns),
+            Kind::PauseRaft => self.pause_for("consensus paused", node, RAFT.threads(), lasts_ns),
+            Kind::PauseWorkers => self.pause_workers(node, lasts_ns),
+            Kind::PauseAll => self.pause_for("process paused", node, 0..THREADS, lasts_ns),
             Kind::Partition => self.partition(node, lasts_ns),
             Kind::Disk => self.break_disk(node, lasts_ns),
             Kind::Clock => self.break_clock(node, lasts_ns),
@@ -287,12 +290,29 @@ impl World {
         }
     }
 
-    fn pause_for(&mut self, what: &'static str, node: NodeId, planes: &[Plane], lasts_ns: u64) {
+    /// All workers of a node, or one of them.
+    fn pause_workers(&mut self, node: NodeId, lasts_ns: u64) {
+        let threads = WORKERS.threads();
+        if self.random.bool() {
+            return self.pause_for("workers paused", node, threads, lasts_ns);
+        }
+        let one = self.random.usize(threads);
+        self.pause_for("one worker paused", node, one..one + 1, lasts_ns);
+    }
+
+    fn pause_for(
+        &mut self,
+        what: &'static str,
+        node: NodeId,
+        mut threads: Range<usize>,
+        lasts_ns: u64,
+    ) {
         let is_long = self.chance(self.nemesis.long);
         let lasts_ns = if is_long { self.random.u64(LONG_NS.0..=LONG_NS.1) } else { lasts_ns };
         let until_ns = self.now_ns + lasts_ns;
-        let is_longer = |plane: &Plane| self.at(node).paused_until_ns[*plane as usize] < until_ns;
-        if self.at(node).running.is_none() || !planes.iter().any(is_longer) {
+        let all = threads.clone();
+        let is_longer = |thread| self.at(node).paused_until_ns[thread] < until_ns;
+        if self.at(node).running.is_none() || !threads.any(is_longer) {
             return;
         }
         self.count(what);
@@ -300,9 +320,7 @@ impl World {
             self.count("of these pauses, for up to a minute");
         }
         self.note(|| format!("{node}: {what} for {} ms", lasts_ns / MS));
-        for plane in planes {
-            self.pause(node, *plane, lasts_ns);
-        }
+        self.pause(node, all, lasts_ns);
     }
 
     fn partition(&mut self, node: NodeId, lasts_ns: u64) {
@@ -497,9 +515,9 @@ impl World {
             }
             End::Slow => self.links.hasten(),
             // Another pause may have begun before it or meanwhile, which ends later.
-            End::Pause(node, plane) => {
-                if self.at(node).paused_until_ns[plane as usize] <= self.now_ns {
-                    self.resume(node, plane);
+            End::Pause(node, thread) => {
+                if self.at(node).paused_until_ns[thread] <= self.now_ns {
+                    self.resume(node, thread);
                 }
             }
             End::Disk(node) => {
@@ -595,15 +613,16 @@ impl Nemesis {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::Asker;
 
     #[test]
     fn a_shorter_pause_ends_no_longer_one() {
         let mut world = World::new(1, 3, 0, None);
         let node = NodeId(2);
         world.start(node);
-        world.pause(node, RAFT, 10 * SECOND);
+        world.pause(node, RAFT.threads(), 10 * SECOND);
         world.live_until(SECOND, None).expect("nothing is wrong");
-        world.pause(node, RAFT, SECOND);
+        world.pause(node, RAFT.threads(), SECOND);
         let ticks = world.at(node).running().ticks;
         world.live_until(9 * SECOND, None).expect("nothing is wrong");
         assert_eq!(world.at(node).running().ticks, ticks, "it stands still");
@@ -644,12 +663,31 @@ mod tests {
     }
 
     #[test]
+    fn one_worker_stands_still_and_the_other_answers() {
+        let mut world = World::new(1, 1, 0, None);
+        let node = NodeId(1);
+        world.start(node);
+        world.live_until(SECOND, None).expect("nothing is wrong");
+        world.add_clients(1);
+        world.clients[0].is_waiting = true;
+        world.pause(node, 1..2, 10 * SECOND);
+        for worker in 0..2 {
+            let asker = Asker { client: 0, attempt: 10 + worker as u64 };
+            world.schedule(node, None, MS, Event::Arrive { worker, asker, count: 1 });
+        }
+        world.live_until(9 * SECOND, None).expect("nothing is wrong");
+        assert_eq!((world.summary.requests, world.summary.answered), (1, 1), "of the other");
+        world.live_until(12 * SECOND, None).expect("nothing is wrong");
+        assert_eq!((world.summary.requests, world.summary.answered), (2, 2));
+    }
+
+    #[test]
     fn a_pause_within_another_is_not_counted() {
         let mut world = World::new(1, 3, 0, None);
         world.start(NodeId(1));
-        world.pause_for("process paused", NodeId(1), &[RAFT, WORKERS], 2 * SECOND);
-        world.pause_for("consensus paused", NodeId(1), &[RAFT], SECOND);
-        world.pause_for("workers paused", NodeId(1), &[WORKERS], 3 * SECOND);
+        world.pause_for("process paused", NodeId(1), 0..THREADS, 2 * SECOND);
+        world.pause_for("consensus paused", NodeId(1), RAFT.threads(), SECOND);
+        world.pause_for("workers paused", NodeId(1), WORKERS.threads(), 3 * SECOND);
         assert_eq!(
             world.summary.faults.into_iter().collect::<Vec<_>>(),
             [("process paused", 1), ("workers paused", 1)]

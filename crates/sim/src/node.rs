@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -35,6 +36,8 @@ pub(crate) const RESERVATION_NS: u64 = 1_000_000_000;
 pub(crate) const CLOCK_OFFSET_MAX_NS: u64 = 500_000_000;
 /// Workers of a node.
 pub(crate) const WORKERS: usize = 2;
+/// Threads of a node that can stand still, each by itself.
+pub(crate) const THREADS: usize = 1 + WORKERS;
 
 /// Who asked: a client, and which of its attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,6 +50,8 @@ pub(crate) struct Asker {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) asker: Asker,
+    /// Which worker it came to.
+    pub(crate) worker: usize,
     pub(crate) count: u64,
     /// The highest timestamp that was given before it arrived.
     pub(crate) floor: Option<Timestamp>,
@@ -158,6 +163,16 @@ pub(crate) enum Plane {
     Workers = 1,
 }
 
+impl Plane {
+    /// Its threads, by their numbers: the consensus plane's is 0, a worker's its own and 1.
+    pub(crate) const fn threads(self) -> Range<usize> {
+        match self {
+            Self::Raft => 0..1,
+            Self::Workers => 1..THREADS,
+        }
+    }
+}
+
 /// A machine, its process running or not.
 pub(crate) struct Node {
     pub(crate) id: NodeId,
@@ -170,10 +185,10 @@ pub(crate) struct Node {
     pub(crate) version: Version,
     /// Until then no client that is new can come to it.
     pub(crate) accepts_fail_until_ns: u64,
-    /// By plane; 0 of one that is not paused.
-    pub(crate) paused_until_ns: [u64; 2],
-    /// What came during a pause, and for which run, by plane.
-    pub(crate) held: [Vec<(Option<BootId>, Event)>; 2],
+    /// By thread; 0 of one that is not paused.
+    pub(crate) paused_until_ns: [u64; THREADS],
+    /// What came during a pause, and for which run, by thread.
+    pub(crate) held: [Vec<(Option<BootId>, Event)>; THREADS],
     pub(crate) running: Option<Running>,
 }
 
@@ -188,8 +203,8 @@ impl Node {
             moves: 0,
             version: Version::default(),
             accepts_fail_until_ns: 0,
-            paused_until_ns: [0; 2],
-            held: [vec![], vec![]],
+            paused_until_ns: [0; THREADS],
+            held: Default::default(),
             running: None,
         }
     }

@@ -238,7 +238,7 @@ impl World {
     pub(crate) fn join(&mut self, id: NodeId) -> bool {
         let store = self.at(id).store;
         let answers = |node: &&Node| {
-            let running = node.running.as_ref().filter(|_| !self.is_paused(node.id, Plane::Raft));
+            let running = node.running.as_ref().filter(|_| !self.is_paused(node.id));
             running.is_some_and(|running| running.replica.state().store_of(id) == store)
         };
         let answering: Vec<NodeId> = self.nodes.iter().filter(answers).map(|it| it.id).collect();

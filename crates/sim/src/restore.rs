@@ -10,7 +10,7 @@ use epicepoch_wire::{Epoch, NodeId};
 
 use crate::disk::Disk;
 use crate::history::Invariant;
-use crate::node::{CLOCK_OFFSET_MAX_NS, Node, Plane, RESERVATION_NS, store_in};
+use crate::node::{CLOCK_OFFSET_MAX_NS, Node, RESERVATION_NS, store_in};
 use crate::versions::Version;
 use crate::world::{MS, SECOND, World};
 
@@ -77,7 +77,7 @@ impl World {
     }
 
     fn backup_of(&self, node: &Node) -> Option<Backup> {
-        let running = node.running.as_ref().filter(|_| !self.is_paused(node.id, Plane::Raft))?;
+        let running = node.running.as_ref().filter(|_| !self.is_paused(node.id))?;
         let is_right = node.clock.broken_until_ns <= self.now_ns;
         let replica = &running.replica;
         is_right.then(|| backup(replica.state(), replica.applied(), self.around(node)))

@@ -12,7 +12,7 @@ use epicepoch_wire::NodeId;
 
 use crate::event::Event;
 use crate::faults::End;
-use crate::node::Plane;
+use crate::node::{Plane, THREADS};
 use crate::run::{Failure, SAMPLE_HALVES};
 use crate::world::{MS, Weather, World};
 
@@ -103,12 +103,9 @@ impl World {
                 self.start(node);
             }
             5 => self.close(node),
-            6 => self.pause(node, Plane::Raft, lasts_ns),
-            7 => self.pause(node, Plane::Workers, lasts_ns),
-            8 => {
-                self.pause(node, Plane::Raft, lasts_ns);
-                self.pause(node, Plane::Workers, lasts_ns);
-            }
+            6 => self.pause(node, Plane::Raft.threads(), lasts_ns),
+            7 => self.pause(node, Plane::Workers.threads(), lasts_ns),
+            8 => self.pause(node, 0..THREADS, lasts_ns),
             9 => self.cut_off(node, how),
             10 => self.links.cut(node, other, Plane::Raft),
             11 => self.links.cut(node, other, Plane::Workers),
@@ -157,7 +154,7 @@ impl World {
 
     /// Whether a node takes orders: here, whoever asks one that stands still gives up at once.
     fn is_asked(&self, node: NodeId) -> bool {
-        self.at(node).running.is_some() && !self.is_paused(node, Plane::Raft)
+        self.at(node).running.is_some() && !self.is_paused(node)
     }
 
     fn scripted_change(&mut self, leader: NodeId, event: u8, about: NodeId) {

@@ -15,7 +15,7 @@ use epicepoch_wire::{NodeId, Term, TimestampRange, WorkerId};
 
 use crate::event::{Event, Told};
 use crate::history::{Given, Trusted};
-use crate::node::{Asked, Asker, Request, WORKERS};
+use crate::node::{Asked, Asker, Request};
 use crate::plant::{Plant, forged};
 use crate::world::{MS, World};
 
@@ -33,7 +33,7 @@ const RECENT_NS: u64 = 500 * MS;
 impl World {
     pub(crate) fn arrive(&mut self, id: NodeId, worker: usize, asker: Asker, count: u64) {
         let (floor, above) = (self.history.floor(), self.history.above());
-        let request = Request { asker, count, floor, above, arrived_ns: self.now_ns };
+        let request = Request { asker, worker, count, floor, above, arrived_ns: self.now_ns };
         self.summary.requests += 1;
         let identity = self.at(id).running().identity;
         self.history.arrived(identity, asker, self.now_ns);
@@ -272,27 +272,25 @@ impl World {
         }
     }
 
-    pub(crate) fn worker_tick(&mut self, id: NodeId) {
+    pub(crate) fn worker_tick(&mut self, id: NodeId, worker: usize) {
         let now_ns = self.monotonic_ns(id);
         let running = self.node(id).running_mut();
         running.stale.0 = running.seen.promise.load();
-        for worker in 0..WORKERS {
-            self.fail_rounds(id, worker);
-            let running = self.node(id).running_mut();
-            let published = running.seen.published();
-            let is_idle = now_ns.saturating_sub(running.completed_ns) >= PROBE_NS && worker == 0;
-            let own = &mut running.workers[worker];
-            let is_leading = published.role == Role::Leader || published.grant.is_some();
-            if !is_leading && !own.open.is_empty() {
-                let open = std::mem::take(&mut own.open);
-                self.refuse(id, &open, &published);
-            } else if is_idle && own.rounds.is_empty() && own.open.is_empty() {
-                // A round of nobody, so that an idle leader knows that it leads.
-                self.begin(id, worker);
-            } else {
-                self.want_turn(id, worker);
-            }
+        self.fail_rounds(id, worker);
+        let running = self.node(id).running_mut();
+        let published = running.seen.published();
+        let is_idle = now_ns.saturating_sub(running.completed_ns) >= PROBE_NS && worker == 0;
+        let own = &mut running.workers[worker];
+        let is_leading = published.role == Role::Leader || published.grant.is_some();
+        if !is_leading && !own.open.is_empty() {
+            let open = std::mem::take(&mut own.open);
+            self.refuse(id, &open, &published);
+        } else if is_idle && own.rounds.is_empty() && own.open.is_empty() {
+            // A round of nobody, so that an idle leader knows that it leads.
+            self.begin(id, worker);
+        } else {
+            self.want_turn(id, worker);
         }
-        self.schedule_own(id, WORKER_TICK_NS, Event::WorkerTick);
+        self.schedule_own(id, WORKER_TICK_NS, Event::WorkerTick { worker });
     }
 }

@@ -2,6 +2,7 @@
 //! that stop, start and pause, and the way of every event to whom it is for.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 use epicepoch_core::replica::Replica;
@@ -15,7 +16,7 @@ use crate::faults::{End, Nemesis};
 use crate::features::Feature;
 use crate::history::{History, Invariant};
 use crate::links::Links;
-use crate::node::{Node, Plane, Running, TICK_NS, member, store_in};
+use crate::node::{Node, Plane, Running, THREADS, TICK_NS, WORKERS, member, store_in};
 use crate::plant::Plant;
 use crate::queue::Queue;
 use crate::restore::Restores;
@@ -205,7 +206,9 @@ impl World {
         }
         let offset_ns = self.random.u64(0..TICK_NS);
         self.schedule_own(id, offset_ns, Event::Tick);
-        self.schedule_own(id, 2 * offset_ns, Event::WorkerTick);
+        for worker in 0..WORKERS {
+            self.schedule_own(id, 2 * offset_ns, Event::WorkerTick { worker });
+        }
         self.note(|| format!("{id} starts"));
         self.pump(id);
         self.introduce(id);
@@ -227,9 +230,9 @@ impl World {
         let mut random = self.random.fork();
         let node = self.node(id);
         let is_torn = node.disk.crash(kept, &mut random);
-        node.paused_until_ns = [0; 2];
+        node.paused_until_ns = [0; THREADS];
         // What nobody has read is gone with the sockets.
-        node.held = [vec![], vec![]];
+        node.held = Default::default();
         let ended = node.running.take().map(|running| running.identity.boot);
         if let Some(boot) = ended {
             self.history.ended(boot);
@@ -291,33 +294,35 @@ impl World {
         }
     }
 
-    /// A plane stands still for so long, or as long as it does already, if that is longer.
-    pub(crate) fn pause(&mut self, id: NodeId, plane: Plane, ns: u64) {
+    /// Threads stand still for so long, or as long as each does already, if that is longer.
+    pub(crate) fn pause(&mut self, id: NodeId, threads: Range<usize>, ns: u64) {
         let until_ns = self.now_ns + ns;
-        let paused_until_ns = &mut self.node(id).paused_until_ns[plane as usize];
-        *paused_until_ns = until_ns.max(*paused_until_ns);
-        self.schedule_world(ns, Event::End { end: End::Pause(id, plane) });
+        for thread in threads {
+            let paused_until_ns = &mut self.node(id).paused_until_ns[thread];
+            *paused_until_ns = until_ns.max(*paused_until_ns);
+            self.schedule_world(ns, Event::End { end: End::Pause(id, thread) });
+        }
     }
 
-    /// Goes on after a pause: with everything that came meanwhile, in its order, then the ticks.
-    pub(crate) fn resume(&mut self, id: NodeId, plane: Plane) {
+    /// A thread goes on after a pause: with everything that came meanwhile, in its order, then the ticks.
+    pub(crate) fn resume(&mut self, id: NodeId, thread: usize) {
         let node = self.node(id);
-        node.paused_until_ns[plane as usize] = 0;
-        for (boot, event) in std::mem::take(&mut node.held[plane as usize]) {
-            let is_tick = matches!(event, Event::Tick | Event::WorkerTick);
+        node.paused_until_ns[thread] = 0;
+        for (boot, event) in std::mem::take(&mut node.held[thread]) {
+            let is_tick = matches!(event, Event::Tick | Event::WorkerTick { .. });
             self.schedule(id, boot, u64::from(is_tick), event);
         }
     }
 
-    /// Whether a plane of a node stands still.
-    pub(crate) fn is_paused(&self, id: NodeId, plane: Plane) -> bool {
-        self.at(id).paused_until_ns[plane as usize] > 0
+    /// Whether the consensus plane of a node stands still.
+    pub(crate) fn is_paused(&self, id: NodeId) -> bool {
+        self.at(id).paused_until_ns[0] > 0
     }
 
     /// Calls the replica of a running node, then does what it wants done. Whatever comes to a node whose
     /// consensus plane stands still is held until it goes on: nobody calls that replica.
     pub(crate) fn with<R>(&mut self, id: NodeId, call: impl FnOnce(&mut Replica, u64) -> R) -> R {
-        assert!(!self.is_paused(id, Plane::Raft), "the replica of {id} is called in a pause");
+        assert!(!self.is_paused(id), "the replica of {id} is called in a pause");
         self.settle(id);
         let monotonic_ns = self.monotonic_ns(id);
         let result = call(&mut self.node(id).running_mut().replica, monotonic_ns);
@@ -441,7 +446,7 @@ impl World {
         let Some((at_ns, addressed)) = self.queue.pop_until(end_ns) else { return false };
         let Addressed { to, boot, event, late_ns, era } = addressed;
         self.now_ns = at_ns;
-        let Some(plane) = event.plane() else {
+        let Some(thread) = event.thread() else {
             self.digest(to, &event);
             self.happen_outside(event);
             return true;
@@ -463,8 +468,8 @@ impl World {
         }
         self.summary.count_late(late_ns);
         let node = self.node(to);
-        if node.paused_until_ns[plane as usize] > 0 {
-            node.held[plane as usize].push((boot, event));
+        if node.paused_until_ns[thread] > 0 {
+            node.held[thread].push((boot, event));
             return true;
         }
         self.digest(to, &event);
@@ -487,7 +492,7 @@ impl World {
         match event {
             // Too many, and what follows from them is told.
             Event::Tick
-            | Event::WorkerTick
+            | Event::WorkerTick { .. }
             | Event::Share
             | Event::Ping { .. }
             | Event::Pong { .. } => {}
@@ -544,7 +549,7 @@ impl World {
             }
             Event::Allocate { worker } => self.allocate(id, worker),
             Event::Answer { request, told } => self.answer(id, request, told),
-            Event::WorkerTick => self.worker_tick(id),
+            Event::WorkerTick { worker } => self.worker_tick(id, worker),
             Event::Client { .. }
             | Event::GiveUp { .. }
             | Event::Told { .. }
@@ -607,7 +612,7 @@ mod tests {
         let mut world = three();
         let (paused, other) = (NodeId(2), NodeId(1));
         world.node(paused).running_mut().shares.push_back(Share::Raise(Term(99)));
-        world.pause(paused, Plane::Raft, 10 * SECOND);
+        world.pause(paused, Plane::Raft.threads(), 10 * SECOND);
         world.crash(other);
         world.close(other);
         world.start(other);
@@ -635,7 +640,7 @@ mod tests {
             if is_cut {
                 world.links.cut(peer, moved, Plane::Raft);
             } else {
-                world.pause(peer, Plane::Raft, 10 * SECOND);
+                world.pause(peer, Plane::Raft.threads(), 10 * SECOND);
             }
             world.start(moved);
             world.node(peer).moves = 1;

@@ -9,11 +9,12 @@ const SEEDS: u64 = 100;
 
 /// What a hundred runs must have seen: every kind of fault, and everything that operators do. Left out is
 /// what so few runs may be without, and what `disks.rs` asks for.
-const KINDS: [&str; 76] = [
+const KINDS: [&str; 77] = [
     // Processes.
     "consensus paused",
     "crash",
     "of these pauses, for up to a minute",
+    "one worker paused",
     "power failure of all",
     "process paused",
     "restart at once",

@@ -4,10 +4,11 @@
 use epicepoch_core::clock::TrustedClock;
 use epicepoch_wire::NodeId;
 
-use super::{End, RAFT, WORKERS};
+use super::End;
 use crate::clock::Creep;
 use crate::event::Event;
 use crate::node::Node;
+use crate::node::THREADS;
 use crate::world::{MS, SECOND, World};
 
 /// What goes wrong with a clock.
@@ -102,8 +103,7 @@ impl World {
         self.nemesis.lull_until_ns = self.now_ns + lasts_ns;
         for other in others {
             self.note(|| format!("{other}: process paused for {} ms", lasts_ns / MS));
-            self.pause(other, RAFT, lasts_ns);
-            self.pause(other, WORKERS, lasts_ns);
+            self.pause(other, 0..THREADS, lasts_ns);
         }
         let is_creeping = matches!(wrong, Wrong::Creeping { .. });
         for broken in if is_creeping { vec![leader] } else { heard } {

@@ -4,6 +4,7 @@ use epicepoch_wire::NodeId;
 
 use super::{End, RAFT, WORKERS};
 use crate::links::Links;
+use crate::node::THREADS;
 use crate::world::{NODES_MAX, Weather, World};
 
 /// What is wrong with a voter for good, while all others have healed.
@@ -49,8 +50,9 @@ impl World {
                 self.close(id);
             }
             self.end(End::Start(id));
-            self.resume(id, RAFT);
-            self.resume(id, WORKERS);
+            for thread in 0..THREADS {
+                self.resume(id, thread);
+            }
         }
     }
 

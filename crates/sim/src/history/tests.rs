@@ -49,7 +49,7 @@ fn give(history: &mut History, request: Request, range: TimestampRange) {
 }
 
 const fn request(count: u64) -> Request {
-    Request { asker: ASKER, count, floor: None, above: Epoch(0), arrived_ns: 0 }
+    Request { asker: ASKER, worker: 0, count, floor: None, above: Epoch(0), arrived_ns: 0 }
 }
 
 fn state() -> State {
