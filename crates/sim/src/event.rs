@@ -203,6 +203,7 @@ impl Event {
             | Self::Introduced { .. }
             | Self::Ordered { .. }
             | Self::Share
+            | Self::Depart
             | Self::Ping { .. }
             | Self::Pong { .. }
             | Self::Client { .. }

@@ -61,6 +61,7 @@ const fn seeds(plant: Plant) -> u64 {
             | Bug::IndexReset
             | Bug::IntervalRestarts
             | Bug::CoalescedRoles
+            | Bug::AdvanceEarlyAck
             | Bug::BeyondRange,
         ) => 100,
         Plant::Unconfirmed
