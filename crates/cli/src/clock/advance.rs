@@ -110,7 +110,7 @@ fn said(document: &Value, is_done: bool) -> Option<String> {
             ahead_ms / 1e3
         );
     }
-    if is_done && !document["isDone"].as_bool()? {
+    if is_done && !document["isDone"].as_bool()? && (after > ceiling || ahead_ms > 0.0) {
         text += "take a new backup: an older one does not know how far the epoch was moved\n";
     }
     if !is_done {
@@ -159,6 +159,11 @@ mod tests {
         let text = said(&plan, true).expect("an answer");
         assert!(text.contains("from now on") && !text.contains("nothing"), "{text}");
         assert!(text.contains("take a new backup"), "{text}");
+        // Behind the clock, and nobody has asked for long: it is done, and no backup is worth less.
+        let past = json!({"to": "1700000000000000000", "ceiling": "1700000001000000000",
+                          "ceilingAfter": "1700000001000000000", "aheadMs": 0.0, "isDone": false});
+        let text = said(&past, true).expect("an answer");
+        assert!(text.contains("from now on") && !text.contains("backup"), "{text}");
         let again = json!({"to": "1700000060000000000", "ceiling": "1700000060000001000",
                            "ceilingAfter": "1700000060000001000", "aheadMs": 0.0, "isDone": true});
         let text = said(&again, true).expect("an answer");

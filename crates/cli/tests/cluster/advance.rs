@@ -58,9 +58,17 @@ fn advance_under_load() -> Result<(), Disturbed> {
 
     // Too far ahead, and only looked at: nothing changes.
     let far = format!("{}ns", ahead(120 * MINUTE_NS));
-    let words = ["ahead of the clock", "3600 s are allowed"];
+    let words = ["ahead of the clock", "3600 s are allowed", "allow more with --ahead-max"];
     cluster.assert_refused(&["clock", "advance-to", &far], &words);
     cluster.assert_refused(&["clock", "advance-to", &far, "--yes"], &words);
+    // What has passed is below every answer: nothing is done, and nobody is told that it was.
+    let past = format!("{}ns", taken(&cluster).epoch.0 - MINUTE_NS);
+    for order in [&["clock", "advance-to", &past][..], &["clock", "advance-to", &past, "--yes"]] {
+        let said = cluster.order(order);
+        assert!(said.contains("already: nothing has to be done"), "{said}");
+    }
+    let moved = |node: &crate::support::Node| node.log().contains("an operator has moved");
+    assert!(!cluster.nodes.iter().any(moved), "it says that the epoch was moved");
     let to = ahead(30 * MINUTE_NS);
     let time = format!("{to}ns");
     for order in [&["clock", "advance-to", &time][..], &["clock", "advance-to", &time, "--dry-run"]]

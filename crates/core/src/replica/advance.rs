@@ -34,7 +34,8 @@ pub struct Advance {
     /// How far `to` is ahead of trusted time, nanoseconds: for so long epochs move by the least step
     /// or stand still. 0 when it is not ahead.
     pub ahead_ns: u64,
-    /// Whether every answer is above `to` already, so that nothing has to be done.
+    /// Whether every answer is above `to` already, by what this leader owns, so that nothing has to be
+    /// done. What was stamped from it is above more: only the plane knows that.
     pub is_done: bool,
 }
 
@@ -53,7 +54,8 @@ pub enum AdvanceError {
     Busy,
     /// Correct the time, or allow more.
     #[error(
-        "it is {} s ahead of the clock, and {} s are allowed: correct it, or allow more",
+        "it is {} s ahead of the clock, and {} s are allowed: correct it, or allow more with \
+         --ahead-max, up to 366d",
         ahead_ns / 1_000_000_000, allowed_ns / 1_000_000_000
     )]
     TooFarAhead {

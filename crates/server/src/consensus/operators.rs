@@ -163,7 +163,11 @@ impl Operators {
         replica: &mut Replica,
         published: &Published,
         (now_ns, election): (u64, Duration),
-        (clock, backup): (impl FnOnce(&Replica) -> Value, impl FnOnce(&Replica) -> Value),
+        (clock, backup, stamped): (
+            impl FnOnce(&Replica) -> Value,
+            impl FnOnce(&Replica) -> Value,
+            Epoch,
+        ),
     ) {
         let Asked { wish, answer } = asked;
         let nanos = |duration: Duration| duration.as_nanos() as u64;
@@ -189,19 +193,25 @@ impl Operators {
             }
             Wish::Clock => return drop(answer.send(Ok(clock(replica)))),
             Wish::Backup => return drop(answer.send(Ok(backup(replica)))),
-            Wish::Advance { to, allowed_ns, is_plan: true } => {
-                let plan = replica.plan_advance(to, allowed_ns);
-                let plan = plan.map(|plan| planned(&plan)).map_err(|it| advance_denied(&it));
-                return drop(answer.send(plan));
-            }
-            Wish::Advance { to, allowed_ns, is_plan: false } => {
-                tracing::warn!(to = to.0, allowed_ns, "the epoch is to be moved");
-                replica
-                    .advance(now_ns, to, allowed_ns)
-                    .map(|advance| {
-                        (What::Advance { advance, is_done: false }, nanos(CHANGE_TIMEOUT))
-                    })
-                    .map_err(|error| advance_denied(&error))
+            Wish::Advance { to, allowed_ns, is_plan } => {
+                match plan_advance(replica, stamped, to, allowed_ns) {
+                    Ok(plan) if is_plan => return drop(answer.send(Ok(planned(&plan)))),
+                    Ok(plan) if plan.is_done => {
+                        let mut document = planned(&plan);
+                        document["tookMs"] = json!(0.0);
+                        return drop(answer.send(Ok(document)));
+                    }
+                    Ok(plan) => {
+                        if plan.ahead_ns > 0 {
+                            tracing::warn!(to = to.0, allowed_ns, "the epoch is to be moved");
+                        }
+                        let begun = replica.advance(now_ns, to, allowed_ns);
+                        let what = |advance| What::Advance { advance, is_done: false };
+                        begun.map(|advance| (what(advance), nanos(CHANGE_TIMEOUT)))
+                    }
+                    Err(error) => Err(error),
+                }
+                .map_err(|error| advance_denied(&error))
             }
             Wish::Transfer(to) => match replica.hand_over_asked(now_ns, to) {
                 Ok(to) => Ok((What::Transfer { to }, nanos(election * TRANSFER_ELECTIONS))),
@@ -416,6 +426,17 @@ fn settings(replica: &Replica) -> Value {
         SettingName::ALL.into_iter().map(value).collect::<serde_json::Map<_, _>>()
     });
     json!({"format": replica.state().format, "settings": values})
+}
+
+/// What it would come to, with what this node has `stamped`: whoever stamps after that, stamps above it.
+fn plan_advance(
+    replica: &Replica,
+    stamped: Epoch,
+    to: Epoch,
+    allowed_ns: u64,
+) -> Result<Advance, AdvanceError> {
+    let plan = replica.plan_advance(to, allowed_ns)?;
+    Ok(Advance { is_done: plan.is_done || to < stamped, ..plan })
 }
 
 fn advance_denied(error: &AdvanceError) -> Denied {

@@ -319,7 +319,7 @@ impl Plane {
             let taken_ns = self.clock.trusted_ns(now_ns);
             restore::document(&self.shared, replica, self.heard, taken_ns)
         };
-        let seen = (clock, backup);
+        let seen = (clock, backup, self.shared.allocator.epoch());
         self.operators.take(asked, &mut self.replica, &published, (now_ns, election), seen);
     }
 
@@ -675,7 +675,15 @@ impl Plane {
                 tracing::info!(nonce, ?outcome, "membership change");
             }
             Report::Advanced { to } => {
-                tracing::warn!(to = to.0, "an operator has moved the epoch: answers are above it");
+                let trusted_ns = self.clock.trusted_ns(self.shared.clock.monotonic_ns());
+                if to.0 > trusted_ns {
+                    tracing::warn!(
+                        to = to.0,
+                        "an operator has moved the epoch: answers are above it"
+                    );
+                } else {
+                    tracing::info!(to = to.0, "answers are above a time that has passed");
+                }
             }
             // What changes is said where it is taken in.
             Report::SettingsChanged { nonce, outcome } => {

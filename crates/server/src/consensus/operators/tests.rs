@@ -105,7 +105,7 @@ impl Stage {
         let published = self.shared.published();
         let nothing = |_: &Replica| Value::Null;
         let at = (self.now_ns, Duration::from_millis(200));
-        self.operators.take(asked, &mut self.replica, &published, at, (nothing, nothing));
+        self.operators.take(asked, &mut self.replica, &published, at, (nothing, nothing, Epoch(0)));
         answered
     }
 }
