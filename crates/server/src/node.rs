@@ -89,8 +89,8 @@ pub enum StartError {
         path: PathBuf,
     },
     /// Correct `RESTORE`, or get another copy of the backup.
-    #[error(transparent)]
-    Restore(#[from] RestoreFileError),
+    #[error("RESTORE: {0}")]
+    Restore(RestoreFileError),
     /// Free the port, or choose another.
     #[error("{setting}: {addr} cannot be used; {advice}", advice = bind_advice(.source))]
     Bind {
@@ -199,7 +199,7 @@ impl Node {
         let Opened { storage, store, restored } = opened;
         check_beginning(&config, restored.is_some())?;
         let restore = match restored {
-            None => Restore::read(&config, &faults)?,
+            None => Restore::read(&config, &faults).map_err(StartError::Restore)?,
             Some(_) => Restore::none(&config, &faults),
         };
         let boot = BootId(getrandom::u64().map_err(io::Error::from)?);

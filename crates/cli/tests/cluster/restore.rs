@@ -287,9 +287,13 @@ fn a_backup_that_is_not_the_same_everywhere_or_not_this_clusters_is_refused() {
     let text = fs::read_to_string(&backup).expect("read");
     let rotten = cluster.dir.path().join("rotten.backup");
     fs::write(&rotten, text.replace("index ", "index 1")).expect("written");
+    let checked = cluster.run(&["backup", "--check", &rotten.display().to_string()]);
+    let said = String::from_utf8_lossy(&checked.stderr).into_owned();
+    assert_eq!(checked.status.code(), Some(1), "{said}");
+    assert!(said.contains("damaged one; get another copy") && !said.contains("RESTORE"), "{said}");
     // With quotes as JSON has them: why a node ends is a line of its log.
     for (path, name, words) in [
-        (&rotten, "epicepoch", ["damaged", "get another copy"]),
+        (&rotten, "epicepoch", ["RESTORE: ", "damaged one; get another copy"]),
         (&backup, "another", ["named \\\"epicepoch\\\"", "correct one of the two"]),
     ] {
         fs::remove_dir_all(cluster.nodes[0].data_dir()).ok();

@@ -35,12 +35,12 @@ pub struct Restore {
     faults: Faults,
 }
 
-/// Why a backup cannot be restored from; what to do.
+/// Why a backup cannot be used; what to do. Which setting or flag names the file is known to the caller.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RestoreFileError {
     /// Correct the path, or the rights on it.
-    #[error("RESTORE: {path} cannot be read: {cause}", path = .path.display())]
+    #[error("{path} cannot be read: {cause}", path = .path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -48,10 +48,7 @@ pub enum RestoreFileError {
         cause: io::Error,
     },
     /// Get another copy, or a newer version of this program.
-    #[error(
-        "RESTORE: {path} cannot be used: {error}; get another copy, and look at it with: epicepoch \
-         backup --check", path = .path.display()
-    )]
+    #[error("{path} cannot be used: {error}; get another copy", path = .path.display())]
     Unusable {
         /// The file.
         path: PathBuf,
@@ -60,7 +57,7 @@ pub enum RestoreFileError {
     },
     /// Correct `CLUSTER` or `RESTORE`.
     #[error(
-        "RESTORE: {path} is a backup of the cluster named {found:?}, and CLUSTER is {name:?}: correct \
+        "{path} is a backup of the cluster named {found:?}, and CLUSTER is {name:?}: correct \
          one of the two", path = .path.display()
     )]
     WrongName {
