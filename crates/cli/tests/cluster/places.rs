@@ -72,6 +72,11 @@ fn leadership_goes_to_its_zone_comes_back_after_a_crash_and_stays() {
 fn a_handover_that_will_be_undone_for_a_better_place_says_so_and_what_keeps_it() {
     let mut cluster = placed(["far", "middle", "near"], "near,middle");
     wait_until("the near one leads", PREFERRED_MAX, || cluster.nodes[2].is_leader());
+    // A leader learns where the others are from what they answer.
+    wait_until("it knows all places", PATIENCE, || {
+        let listed = cluster.order(&["member", "list"]);
+        ["far", "middle", "near"].iter().all(|zone| listed.contains(zone))
+    });
     let far = ["leader", "transfer", "--to", "1"];
     let said = |cluster: &Cluster| {
         let mut said = None;
