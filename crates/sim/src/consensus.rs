@@ -405,7 +405,7 @@ impl World {
                 self.provoke(id);
             }
             if let Report::Leadership { term, role: Role::Leader, .. } = report {
-                self.leads_until_it_stops(id, term);
+                self.check_departed(id, term);
             }
             if let Report::Advanced { to } = report {
                 self.history.advanced(to);
@@ -426,7 +426,7 @@ impl World {
     }
 
     /// Who was told to stop leads at most in the term that it was told in, which others may have voted in.
-    fn leads_until_it_stops(&mut self, id: NodeId, term: Term) {
+    fn check_departed(&mut self, id: NodeId, term: Term) {
         let told = self.at(id).running().departed_in;
         if let Some(told) = told.filter(|told| term > *told) {
             let what = || format!("node {id} was told to stop in term {told} and leads in {term}");
@@ -550,6 +550,20 @@ mod tests {
             Some(Invariant::PromiseFirst),
             "it is published before it is promised"
         );
+    }
+
+    #[test]
+    fn who_was_told_to_stop_and_leads_in_a_later_term_is_found() {
+        let mut world = World::new(1, 3, 0, None);
+        let id = NodeId(1);
+        world.start(id);
+        world.check_departed(id, Term(9));
+        world.node(id).running_mut().departed_in = Some(Term(8));
+        world.check_departed(id, Term(8));
+        assert_eq!(world.history.violation, None, "others may have voted in that term");
+        world.check_departed(id, Term(9));
+        let violation = world.history.violation.as_ref().map(|violation| violation.invariant);
+        assert_eq!(violation, Some(Invariant::Possible));
     }
 
     #[test]

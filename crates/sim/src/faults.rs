@@ -245,7 +245,6 @@ impl World {
         if running.is_told_to_stop || !self.has(Feature::Departures) || self.random.bool() {
             return self.stop_at_once(node, down_ns);
         }
-        self.count("told to stop");
         self.node(node).running_mut().is_told_to_stop = true;
         self.schedule_own(node, 0, Event::Depart);
         let lasts_ns = self.random.u64(DEPARTING_NS.0..=DEPARTING_NS.1);
@@ -254,6 +253,7 @@ impl World {
 
     /// The consensus plane is told so.
     pub(crate) fn depart(&mut self, node: NodeId) {
+        self.count("told to stop");
         self.note(|| format!("{node} is told to stop"));
         let running = self.node(node).running_mut();
         running.departed_in = Some(running.replica.status().term);

@@ -164,7 +164,7 @@ impl World {
         let to = stuck.filter(|_| self.random.bool()).or(to);
         self.count("handover asked");
         let leader = self.deciding(node);
-        // As operators ask; what they are refused is done all the same, as a node does that ends.
+        // As operators ask; what they are refused is done all the same.
         let (taken, is_under_way) = self.with(node, |replica, now| {
             let taken = replica.hand_over_asked(now, to).ok();
             if taken.is_none() {

@@ -9,7 +9,7 @@ const SEEDS: u64 = 100;
 
 /// What a hundred runs must have seen: every kind of fault, and everything that operators do. Left out is
 /// what so few runs may be without, and what `disks.rs` asks for.
-const KINDS: [&str; 77] = [
+const KINDS: [&str; 78] = [
     // Processes.
     "consensus paused",
     "crash",
@@ -18,6 +18,7 @@ const KINDS: [&str; 77] = [
     "power failure of all",
     "process paused",
     "restart at once",
+    "told to stop",
     "workers paused",
     // Links.
     "bridge partition",

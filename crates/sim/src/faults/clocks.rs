@@ -82,7 +82,7 @@ impl World {
         if !self.random.bool() {
             self.restart_all(lasts_ns);
         } else if self.at(node).running.is_some() {
-            self.stop(node, 0);
+            self.stop_at_once(node, 0);
         } else {
             self.start(node);
         }
@@ -93,6 +93,10 @@ impl World {
     /// majority is left to tell which is right. Nothing else goes wrong meanwhile, or somebody else
     /// would lead before it matters.
     fn break_unseen(&mut self, wrong: Wrong) {
+        // Who was told to stop would end and come back meanwhile.
+        if self.ids().any(|node| self.is_departing(node)) {
+            return;
+        }
         let (leader, voters) = (self.any_leading(), self.nemesis.voters);
         let others = self.ids().filter(|other| other.0 <= voters && *other != leader);
         let mut others: Vec<NodeId> = others.collect();
