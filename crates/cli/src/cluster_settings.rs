@@ -55,8 +55,9 @@ pub(crate) fn command() -> Command {
             "Show and change the settings that all nodes of a cluster share: {}. They are part of the \
              replicated state. What a node is told by its environment, flags or file seeds them when a \
              cluster begins, and counts for nothing afterwards: a node says so when it starts. Orders \
-             are taken on the leader's own machine with --addr localhost:PORT, or from where ADMIN_FROM \
-             of the nodes allows it and OPS_PLAIN_FROM does, or over TLS with a token.",
+             are taken on the leader's own machine with --addr localhost:PORT, or from where \
+             ADMIN_FROM of the nodes allows it: in plain text if OPS_PLAIN_FROM does, too, else \
+             over TLS with a token.",
             names.join(", ")
         ))
         .after_help("Exit codes: 0 done; 1 refused, with the reason; 2 wrong usage.")

@@ -59,7 +59,7 @@ fn serve() -> Command {
          one, more than a second later, exits at once.\n\nExit codes: 0 an orderly end; 1 it failed: \
          start it again; 2 a bad setting; 3 this node was removed from its cluster; 4 this data \
          directory was set back, is not that of its node id, or is of a history that has ended. After \
-         2, 3 and 4 do not start it again as it is: the last line of the log says what to do.",
+         2, 3 and 4 do not start it again as it is: the last line that it wrote says what to do.",
     );
     command = command.after_help(
         "First start of a cluster of three, on each node with its own id and address:\n  \

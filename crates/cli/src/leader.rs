@@ -25,7 +25,8 @@ pub(crate) fn command() -> Command {
             "Examples:\n  epicepoch leader transfer --addr n1:8080\n  \
              epicepoch leader transfer --to 2 --addr n1:8080,n2:8080,n3:8080\n\n\
              The order is taken on the leader's own machine with --addr localhost:PORT, or from where \
-             ADMIN_FROM of the nodes allows it and OPS_PLAIN_FROM does, or over TLS with a token.\n\n\
+             ADMIN_FROM of the nodes allows it: in plain text if OPS_PLAIN_FROM does, too, else \
+             over TLS with a token.\n\n\
              Exit codes: 0 done, or the node leads already; 1 refused, with the reason; 2 wrong usage.",
         )
         .arg(node("to", "The node that shall lead").long("to"))

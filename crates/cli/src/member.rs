@@ -64,9 +64,10 @@ pub(crate) fn command() -> Command {
         .about("Show and change who belongs to a cluster")
         .long_about(
             "Show and change who belongs to a cluster, while it serves. A change is done when the \
-             command returns with 0; one that was made before is none, and says \"already\". Orders are taken on the leader's own machine with --addr \
-             localhost:PORT, or from where ADMIN_FROM of the nodes allows it and OPS_PLAIN_FROM does, \
-             or over TLS with a token.",
+             command returns with 0; one that was made before is none, and says \"already\". \
+             Orders are taken on the leader's own machine with --addr \
+             localhost:PORT, or from where ADMIN_FROM of the nodes allows it: in plain text if \
+             OPS_PLAIN_FROM does, too, else over TLS with a token.",
         )
         .after_help("Exit codes: 0 done; 1 refused, with the reason; 2 wrong usage.")
         .subcommand_required(true)

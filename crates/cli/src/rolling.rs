@@ -236,11 +236,11 @@ impl Rolling<'_> {
         }
     }
 
-    /// Where a command's output and errors go: not to a pipe that would end it, because nobody reads it.
+    /// Where a command's output and errors go: never to standard output, whose reader may leave while it
+    /// runs and so end it halfway.
     fn streams(&self) -> (Stdio, Stdio) {
         match self.hearing.get() {
-            Hearing::Output => (Stdio::inherit(), Stdio::inherit()),
-            Hearing::Errors => (io::stderr().into(), Stdio::inherit()),
+            Hearing::Output | Hearing::Errors => (io::stderr().into(), Stdio::inherit()),
             Hearing::Nobody => (Stdio::null(), Stdio::null()),
         }
     }

@@ -47,7 +47,8 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     };
     // Whatever comes of it, even of a run that never ends: the seed is known.
     let last = first + (count - 1);
-    eprintln!("begins with seed {first}, ends with {last} ({BUILD})");
+    let _unread =
+        writeln!(std::io::stderr(), "begins with seed {first}, ends with {last} ({BUILD})");
     // A panic of the code under test is a result here, and told below.
     panic::set_hook(Box::new(|_| {}));
     // A trace is long: one at a time.

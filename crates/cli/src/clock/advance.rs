@@ -36,7 +36,8 @@ pub(super) fn command() -> Command {
              TIME is RFC 3339 with an offset, Unix time with its unit, or a timestamp of 32 \
              hexadecimal digits: then every answer is above its epoch.\n\n\
              The order is taken on the leader's own machine with --addr localhost:PORT, or from where \
-             ADMIN_FROM of the nodes allows it and OPS_PLAIN_FROM does, or over TLS with a token.\n\n\
+             ADMIN_FROM of the nodes allows it: in plain text if OPS_PLAIN_FROM does, too, else \
+             over TLS with a token.\n\n\
              Exit codes: 0 done, or shown without --yes; 1 refused, with the reason; 2 wrong usage.",
         )
         .arg(Arg::new("time").value_name("TIME").required(true).help("What to move the epoch to"))
@@ -110,7 +111,7 @@ fn said(document: &Value, is_done: bool) -> Option<String> {
             ahead_ms / 1e3
         );
     }
-    if is_done && !document["isDone"].as_bool()? && (after > ceiling || ahead_ms > 0.0) {
+    if is_done && (ahead_ms > 0.0 || (!document["isDone"].as_bool()? && after > ceiling)) {
         text += "take a new backup: an older one does not know how far the epoch was moved\n";
     }
     if !is_done {

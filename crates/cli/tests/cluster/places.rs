@@ -90,6 +90,7 @@ fn a_handover_that_will_be_undone_for_a_better_place_says_so_and_what_keeps_it()
     let warning = said(&cluster);
     let words = "warning: LEADER_ZONES prefers node 2, 3 to node 1: ";
     assert!(warning.starts_with(words) && warning.contains("settings set"), "{warning}");
+    wait_until("node 1 leads", PATIENCE, || cluster.nodes[0].is_leader());
     wait_until("it is undone", PREFERRED_MAX, || !cluster.nodes[0].is_leader());
     cluster.order(&["settings", "set", "LEADER_ZONES="]);
     if !cluster.nodes[0].is_leader() {

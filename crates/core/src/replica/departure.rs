@@ -6,6 +6,7 @@
 //! voted in already goes on, and what comes of it is given away at once. Where no other voter is there, it
 //! leads on: a cluster of one answers until it ends.
 
+use epicepoch_wire::NodeId;
 use raft::StateRole;
 
 use super::{HandOver, Replica};
@@ -63,7 +64,8 @@ impl Replica {
         self.give_away();
     }
 
-    /// Offers leadership to the next voter that is heard. Who says that it could not lead is asked last.
+    /// Offers leadership to the next voter that is heard. Who says that it could not lead is asked after the
+    /// others, and who was asked already after all.
     fn give_away(&mut self) {
         if self.departure.pause > 0 || self.is_handing_over() {
             return;
@@ -71,8 +73,10 @@ impl Replica {
         let incoming = self.incoming_voters();
         let declining: Vec<_> =
             incoming.into_iter().filter(|node| self.is_declining(*node)).collect();
-        let willing = self.next_successor(|node| !declining.contains(&node));
-        if let Some(to) = willing.or_else(|| self.next_successor(|_| true)) {
+        let willing = |node: NodeId| !declining.contains(&node);
+        let fresh = self.fresh_successor(willing).or_else(|| self.fresh_successor(|_| true));
+        let next = fresh.or_else(|| self.next_successor(willing));
+        if let Some(to) = next.or_else(|| self.next_successor(|_| true)) {
             let election = self.config.election_ticks;
             // The library waits for an election timeout and takes no proposal meanwhile: what is left of
             // the pause is for a reservation.

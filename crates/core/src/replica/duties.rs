@@ -271,11 +271,15 @@ impl Replica {
     /// The [`successor`](Self::successor) of those that this leader has not asked yet; whoever did not
     /// take over is asked again only after all others.
     pub(super) fn next_successor(&mut self, may: impl Fn(NodeId) -> bool) -> Option<NodeId> {
-        let fresh = self.successor(|node| may(node) && !self.duties.asked.contains(&node));
-        if fresh.is_none() {
+        self.fresh_successor(&may).or_else(|| {
             self.duties.asked.clear();
-        }
-        let to = fresh.or_else(|| self.successor(may))?;
+            self.fresh_successor(may)
+        })
+    }
+
+    /// The [`successor`](Self::successor) of those that this leader has not asked yet, if there is one.
+    pub(super) fn fresh_successor(&mut self, may: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+        let to = self.successor(|node| may(node) && !self.duties.asked.contains(&node))?;
         self.duties.asked.insert(to);
         Some(to)
     }

@@ -411,13 +411,20 @@ impl Replica {
         self.propose_checked(change)
     }
 
+    /// Whether a change of members is under way, or may wait in the log that this leader came to: what
+    /// it has applied does not say yet who the members are.
+    #[must_use]
+    pub fn is_changing_members(&self) -> bool {
+        self.raw.raft.has_pending_conf() || self.voters.is_joint()
+    }
+
     /// Whether this node leads, and the change is one that could be made, and made now.
     fn check_proposal(&self, change: &MembershipChange) -> Result<(), ChangeError> {
         let raft = &self.raw.raft;
         if raft.state != StateRole::Leader {
             return Err(ChangeError::NotLeader);
         }
-        if raft.has_pending_conf() || self.voters.is_joint() || raft.lead_transferee.is_some() {
+        if self.is_changing_members() || raft.lead_transferee.is_some() {
             return Err(ChangeError::Busy);
         }
         // Only now: the state has all changes that were in the log when this node came to lead.

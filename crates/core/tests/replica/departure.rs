@@ -46,6 +46,14 @@ fn offers(bench: &mut Bench, ticks: usize, others: &[u64]) -> Vec<(usize, u64)> 
     offers
 }
 
+/// A voter says that it could not lead.
+fn decline(bench: &mut Bench, node: u64) {
+    let zone = Zone::new("a").expect("a name");
+    let context = Standing { is_fit: false, preference: preference_of(&[]), zone }.encode();
+    let answer = message(MessageKind::HeartbeatResponse, bench.status().term.0);
+    bench.take(node, &RaftMessage { context, ..answer }).expect("an answer is taken");
+}
+
 /// A follower of node 2 in term 1, which draws from a seed.
 fn follower(seed: u64) -> Bench {
     let mut bench = Bench::drawing(Disk::genesis(&genesis(&[1, 2, 3])), seed);
@@ -93,15 +101,33 @@ fn a_leader_that_hears_nobody_when_it_is_told_to_stop_offers_leadership_to_the_f
 #[test]
 fn who_says_that_it_could_not_lead_is_offered_leadership_last() {
     let mut bench = Bench::led(&[1, 2, 3]);
-    let zone = Zone::new("a").expect("a name");
-    let context = Standing { is_fit: false, preference: preference_of(&[]), zone }.encode();
-    let answer = message(MessageKind::HeartbeatResponse, bench.status().term.0);
-    bench.take(2, &RaftMessage { context, ..answer }).expect("an answer is taken");
+    decline(&mut bench, 2);
     offered(&mut bench);
     depart(&mut bench);
     assert_eq!(offered(&mut bench), [3]);
     // It says nothing more, and may be able to by now.
     assert_eq!(offers(&mut bench, PAUSE_TICKS, &[2, 3]), [(PAUSE_TICKS, 2)]);
+}
+
+/// 2 does not take over, and 3 says that it could not; or both do.
+#[test]
+fn who_goes_on_saying_that_it_could_not_lead_is_asked_in_its_turn() {
+    for declining in [&[3][..], &[2, 3]] {
+        let mut bench = Bench::led(&[1, 2, 3]);
+        for node in declining {
+            decline(&mut bench, *node);
+        }
+        offered(&mut bench);
+        depart(&mut bench);
+        let mut asked = offered(&mut bench);
+        for _ in 0..2 * PAUSE_TICKS {
+            for node in declining {
+                decline(&mut bench, *node);
+            }
+            asked.extend(offers(&mut bench, 1, &[2, 3]).into_iter().map(|(_, to)| to));
+        }
+        assert_eq!(asked, [2, 3, 2], "{declining:?}");
+    }
 }
 
 #[test]

@@ -219,7 +219,7 @@ impl Operators {
                 Err(TransferError::LeadsAlready(node)) => {
                     let document = json!({
                         "leader": node.0, "before": node.0, "term": published.term.0,
-                        "tookMs": 0.0, ALREADY: true,
+                        "tookMs": 0.0, ALREADY: true, "preferred": preferred(replica, node),
                     });
                     return drop(answer.send(Ok(document)));
                 }
@@ -302,7 +302,7 @@ impl Pending {
                     "before": me.0,
                     "term": published.term.0,
                     "tookMs": (now_ns - self.since_ns) as f64 / 1e6,
-                    "preferred": replica.better_placed_than(*to).iter().map(|it| it.0).collect::<Vec<_>>(),
+                    "preferred": preferred(replica, *to),
                 }))),
                 Some(leader) if leader != me => Some(Err(Denied::new(
                     ErrorCode::Refused,
@@ -487,7 +487,8 @@ fn change_denied(error: &ChangeError) -> Denied {
 }
 
 /// Whether these steps were made before, as after an order whose answer was lost: by the state that
-/// this leader has applied, as the list of members is. While a change is under way nobody says so.
+/// this leader has applied, as the list of members is. While a change is under way, or may wait in
+/// its log, nobody says so.
 fn is_so_already(replica: &Replica, published: &Published, steps: &[MembershipStep]) -> bool {
     let (voters, removed) = (replica.incoming_voters(), &replica.state().removed);
     let is_so = |step: &MembershipStep| match step {
@@ -496,7 +497,7 @@ fn is_so_already(replica: &Replica, published: &Published, steps: &[MembershipSt
         MembershipStep::Promote(node) => voters.contains(node),
         MembershipStep::Remove(node) => removed.contains(node),
     };
-    let is_settled = published.role == Role::Leader && !published.voters.is_joint();
+    let is_settled = published.role == Role::Leader && !replica.is_changing_members();
     is_settled && !steps.is_empty() && steps.iter().all(is_so)
 }
 
@@ -508,6 +509,10 @@ fn vacancy(replica: &Replica, published: &Published, node: NodeId, raft_addr: &s
     };
     match (replica.state().check_vacancy(node), published.members.get(&node)) {
         (Ok(()), _) => Ok(Value::Null),
+        // It may be removed by what is not applied yet.
+        (Err(_), Some(_)) if replica.is_changing_members() => {
+            Err(change_denied(&ChangeError::Busy))
+        }
         (Err(_), Some(member)) if member.raft_addr == raft_addr => {
             let is_voter = replica.incoming_voters().contains(&node);
             let role = if is_voter { VOTER } else { LEARNER };
@@ -523,6 +528,11 @@ fn vacancy(replica: &Replica, published: &Published, node: NodeId, raft_addr: &s
         )),
         (Err(reason), None) => denied(reason.to_owned()),
     }
+}
+
+/// Who is better placed to lead than `node`.
+fn preferred(replica: &Replica, node: NodeId) -> Vec<u64> {
+    replica.better_placed_than(node).iter().map(|it| it.0).collect()
 }
 
 fn changed(steps: &[MembershipStep]) -> Value {

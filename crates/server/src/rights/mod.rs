@@ -181,8 +181,8 @@ impl Reason {
             Self::Plain => {
                 "operations are not taken from this address in plain text: ask at localhost on the \
                  node's own machine (its other addresses count as another machine's), or allow the \
-                 address on every node by OPS_PLAIN_FROM and, for changes, by ADMIN_FROM, too, or ask \
-                 over TLS with a token of OPS_TOKEN_FILE"
+                 address on every node by OPS_PLAIN_FROM, or ask over TLS with a token of \
+                 OPS_TOKEN_FILE; either way changes need the address in ADMIN_FROM, too"
             }
             Self::NoToken => "a token is needed: authorization: Bearer TOKEN",
             Self::WrongToken => "the token is none that this node takes",
@@ -196,7 +196,7 @@ impl Reason {
             Self::NoTokenFile => {
                 "operators are taken from another machine with a token, and this node knows none: \
                  set OPS_TOKEN_FILE, ask at localhost on the node's own machine, or allow the address \
-                 by OPS_PLAIN_FROM; changes need it in ADMIN_FROM, too"
+                 by OPS_PLAIN_FROM; from another machine changes need it in ADMIN_FROM, too"
             }
             Self::NoHello => "a peer says who it is as soon as it is connected",
         }
