@@ -55,8 +55,7 @@ impl History {
         let last = disk.entries.last().map_or(disk.record.index, |entry| entry.index);
         let is_later = stored.term > term;
         let is_durable = match kind {
-            // The log that it names has to be there, too, or who answers votes for what may be lost.
-            MessageKind::RequestVote => is_later || stored.vote == me.node && last >= index,
+            MessageKind::RequestVote => is_later || stored.vote == me.node,
             MessageKind::RequestVoteResponse => reject || is_later || stored.vote == out.to,
             MessageKind::AppendResponse => {
                 reject || is_later || last >= index && self.is_as_sent(term, index, disk)

@@ -298,11 +298,6 @@ fn what_leaves_was_promised_and_is_durable() {
     let mut shorter = voted;
     shorter.entries.truncate(1);
     assert_eq!(released(&ack, TERM, &shorter), Some(Invariant::DurableFirst));
-    let question = out(MessageKind::RequestVote);
-    let mut asking = disk(TERM, ME.node, TERM);
-    assert_eq!(released(&question, TERM, &asking), None);
-    asking.entries.truncate(1);
-    assert_eq!(released(&question, TERM, &asking), Some(Invariant::DurableFirst));
 }
 
 #[test]
