@@ -145,7 +145,21 @@ pub(crate) enum Event {
 impl Event {
     /// Which threads of a node it needs; `None` for what is not a node's.
     pub(crate) const fn plane(&self) -> Option<Plane> {
-        match self {
+        match self.place() {
+            Some((plane, _)) => Some(plane),
+            None => None,
+        }
+    }
+
+    /// Which thread of a node it needs, by [`Plane::threads`]; `None` for what is not a node's.
+    pub(crate) fn thread(&self) -> Option<usize> {
+        self.place().map(|(plane, at)| plane.threads().start + at)
+    }
+
+    /// The plane, and which of its threads. A round is answered by the worker with the number of the one
+    /// that asks.
+    const fn place(&self) -> Option<(Plane, usize)> {
+        let worker = match self {
             Self::Tick
             | Self::Written
             | Self::Raft { .. }
@@ -155,17 +169,16 @@ impl Event {
             | Self::Depart
             | Self::Share
             | Self::Ping { .. }
-            | Self::Pong { .. } => Some(Plane::Raft),
-            Self::Arrive { .. }
-            | Self::Turn { .. }
-            | Self::Ask { .. }
-            | Self::Confirm { .. }
-            | Self::Load { .. }
-            | Self::Send { .. }
-            | Self::Reply { .. }
-            | Self::Allocate { .. }
-            | Self::Answer { .. }
-            | Self::WorkerTick { .. } => Some(Plane::Workers),
+            | Self::Pong { .. } => return Some((Plane::Raft, 0)),
+            Self::Arrive { worker, .. }
+            | Self::Turn { worker }
+            | Self::Allocate { worker }
+            | Self::WorkerTick { worker } => *worker,
+            Self::Ask { confirm, .. }
+            | Self::Confirm { confirm, .. }
+            | Self::Load { confirm, .. } => confirm.worker.0 as usize,
+            Self::Send { reply, .. } | Self::Reply { reply, .. } => reply.worker.0 as usize,
+            Self::Answer { request, .. } => request.worker,
             Self::Client { .. }
             | Self::GiveUp { .. }
             | Self::Told { .. }
@@ -173,48 +186,9 @@ impl Event {
             | Self::Strike { .. }
             | Self::Divide { .. }
             | Self::Operate
-            | Self::End { .. } => None,
-        }
-    }
-
-    /// Which thread of a node it needs, by [`Plane::threads`]; `None` for what is not a node's. A round is
-    /// answered by the worker with the number of the one that asks.
-    pub(crate) fn thread(&self) -> Option<usize> {
-        let first = self.plane()?.threads().start;
-        let of_worker = self.worker().unwrap_or(0);
-        Some(first + of_worker)
-    }
-
-    const fn worker(&self) -> Option<usize> {
-        match self {
-            Self::Arrive { worker, .. }
-            | Self::Turn { worker }
-            | Self::Allocate { worker }
-            | Self::WorkerTick { worker } => Some(*worker),
-            Self::Ask { confirm, .. }
-            | Self::Confirm { confirm, .. }
-            | Self::Load { confirm, .. } => Some(confirm.worker.0 as usize),
-            Self::Send { reply, .. } | Self::Reply { reply, .. } => Some(reply.worker.0 as usize),
-            Self::Answer { request, .. } => Some(request.worker),
-            Self::Tick
-            | Self::Written
-            | Self::Raft { .. }
-            | Self::Closed { .. }
-            | Self::Introduced { .. }
-            | Self::Ordered { .. }
-            | Self::Share
-            | Self::Depart
-            | Self::Ping { .. }
-            | Self::Pong { .. }
-            | Self::Client { .. }
-            | Self::GiveUp { .. }
-            | Self::Told { .. }
-            | Self::Fault
-            | Self::Strike { .. }
-            | Self::Divide { .. }
-            | Self::Operate
-            | Self::End { .. } => None,
-        }
+            | Self::End { .. } => return None,
+        };
+        Some((Plane::Workers, worker))
     }
 
     /// A number for its kind, and one for what is in it: what the hash of a run is made of.
