@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// serveWithoutMemory answers requests on a connection and takes no memory for it, so that what a
-// call takes can be counted in the same process.
+// serveWithoutMemory answers requests on a connection and does not allocate while it runs. So a
+// test can count the client's allocations in the same process.
 func serveWithoutMemory(stream net.Conn, greeting []byte) {
 	defer stream.Close()
 	var request [headSize]byte
@@ -35,7 +35,7 @@ func serveWithoutMemory(stream net.Conn, greeting []byte) {
 	}
 }
 
-// One channel for a request, which callers share.
+// The one allocation is a channel for a request; callers share it.
 func TestACallAllocatesAtMostOnce(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -8,25 +8,26 @@ import (
 	"time"
 )
 
-// errOversize parts callers who together want more than a leader gives; they ask again at once.
+// errOversize ends a batch that is larger than the leader accepts. Its callers ask again at once,
+// in separate batches.
 var errOversize = fmt.Errorf("%w: the request is larger than the leader takes", ErrUnreachable)
 
-// batch is what callers share: one request. They join it while it is open, under the client's lock;
-// it is sealed when it is sent, and nobody joins it after that. So every timestamp in its answer is
-// allocated after all of them asked.
+// batch is a request shared by callers. They join it while it is open, under the client's lock. It
+// is sealed when it is sent, and then no caller can join. So every timestamp in its answer is
+// allocated after all of its callers asked.
 type batch struct {
 	// done is closed when answer or err is set.
 	done chan struct{}
-	// count is what all callers want together. Guarded by the client's lock until it is sealed.
+	// count is the sum of the callers' counts. Guarded by the client's lock until it is sealed.
 	count uint64
-	// holders are the callers that have not left yet, and the client until the batch is done. The last
-	// one puts the batch back, so that nobody reads or writes it afterwards.
+	// holders counts the callers that have not left, plus one for the client until the batch is done.
+	// The last one to leave returns the batch to the pool, and nothing uses the batch after that.
 	holders atomic.Int64
-	// id is the request's, once sent.
+	// id is the request's id, once sent.
 	id uint64
-	// sent is when the request left.
+	// sent is when the request was sent.
 	sent time.Time
-	// floor is the highest timestamp that was returned before the request left.
+	// floor is the highest timestamp returned before the request was sent.
 	floor  Timestamp
 	answer Range
 	err    error
@@ -34,7 +35,7 @@ type batch struct {
 
 var batches = sync.Pool{New: func() any { return new(batch) }}
 
-// newBatch allocates one channel; the batch itself is used again.
+// newBatch takes a batch from the pool, and allocates only its channel.
 func newBatch() *batch {
 	b := batches.Get().(*batch)
 	*b = batch{done: make(chan struct{})}
@@ -42,7 +43,7 @@ func newBatch() *batch {
 	return b
 }
 
-// join takes part in an open batch; the caller's timestamps begin at the offset.
+// join adds a caller to an open batch. The caller's timestamps begin at the returned offset.
 func (b *batch) join(count uint64) (offset uint64) {
 	offset = b.count
 	b.count += count
@@ -50,8 +51,8 @@ func (b *batch) join(count uint64) (offset uint64) {
 	return offset
 }
 
-// wait returns when the batch is done, or false when the context has ended by then; then the caller
-// has left.
+// wait returns true when the batch is done. It returns false if the context ends first; the caller
+// has then left the batch.
 func (b *batch) wait(ctx context.Context) bool {
 	end := ctx.Done()
 	if end == nil {
@@ -60,7 +61,8 @@ func (b *batch) wait(ctx context.Context) bool {
 	}
 	select {
 	case <-b.done:
-		// Both may be there: what comes late goes to nobody.
+		// The answer and the end of the context may both be ready: the end counts, and the answer is
+		// dropped.
 		if ctx.Err() == nil {
 			return true
 		}
@@ -70,17 +72,17 @@ func (b *batch) wait(ctx context.Context) bool {
 	return false
 }
 
-// leave is called once by everybody who joined, and by finish.
+// leave is called once by every caller that joined, and once by finish.
 func (b *batch) leave() {
 	if b.holders.Add(-1) == 0 {
 		batches.Put(b)
 	}
 }
 
-// waiting is how many callers have not left.
+// waiting returns how many callers have not left.
 func (b *batch) waiting() int { return int(b.holders.Load()) - 1 }
 
-// finish hands everybody what came of it. The client has no part in the batch afterwards.
+// finish gives the result to all callers. The client does not use the batch afterwards.
 func (b *batch) finish(answer Range, err error) {
 	b.answer, b.err = answer, err
 	close(b.done)

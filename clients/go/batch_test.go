@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Whoever leaves early leaves a batch to the client, which holds it until it is done: only then, and
-// when the last caller has read its answer, may it be used again.
+// If a caller leaves early, the client still holds the batch until it is done. The batch is used
+// again only after that, and after the last caller has read its answer.
 func TestABatchIsHeldUntilItIsDoneAndAllHaveLeft(t *testing.T) {
 	b := newBatch()
 	b.join(1)
@@ -32,7 +32,7 @@ func TestABatchIsHeldUntilItIsDoneAndAllHaveLeft(t *testing.T) {
 	}
 }
 
-// Whoever finds both an answer and its own end takes the end.
+// If the answer and the end of the context come together, the caller gets the end.
 func TestAnAnswerAfterTheEndOfTheContextGoesToNobody(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -11,52 +11,53 @@ import (
 	"time"
 )
 
-// Client asks one cluster. It is safe for goroutines, and cheapest when all of them share one:
-// those that ask at the same time share a request.
+// Client asks one cluster for timestamps. It is safe for concurrent use. It is cheapest when
+// goroutines share one client, because calls at the same time share a request.
 type Client struct {
 	o      options
 	ctx    context.Context
 	cancel context.CancelFunc
 	ended  sync.WaitGroup
 
-	// dirMu guards dir and cluster; it is never held across IO, nor together with mu.
+	// dirMu guards dir and cluster. It is never held during IO or together with mu.
 	dirMu   sync.Mutex
 	dir     *directory
 	cluster *Cluster
 
-	// mu guards everything below; it is never held across IO.
+	// mu guards everything below. It is never held during IO.
 	mu sync.Mutex
-	// conn is the connection to the leader, nil while there is none.
+	// conn is the connection to the leader, or nil if there is none.
 	conn *connection
-	// pending are batches that are not sent yet; the last one is open to callers.
+	// pending are the batches that are not sent yet; callers may join the last one.
 	pending []*batch
-	// slots hold the batches under way, by the low bits of the request's id.
+	// slots hold the batches in flight, by the low bits of the request's id.
 	slots    [inFlightMax]*batch
 	inFlight int
 	lastID   uint64
-	// countLimit and inFlightLimit are what the last leader allows, and this client.
+	// countLimit and inFlightLimit are the smaller of the last leader's limits and this client's.
 	countLimit    uint64
 	inFlightLimit int
-	// wanted is told when somebody asks while there is no connection.
+	// wanted is signalled by a call that finds no connection.
 	wanted chan struct{}
-	// quietUntil is when an overloaded leader is asked again; zero if it is not overloaded.
+	// quietUntil is when the client asks an overloaded leader again; zero if the leader is not
+	// overloaded.
 	quietUntil time.Time
-	// highest was returned to somebody.
+	// highest is the highest timestamp returned.
 	highest Timestamp
-	// lastErr is what went wrong since the last answer or the last new connection.
+	// lastErr is the last error since the last answer or new connection.
 	lastErr error
 	closed  bool
-	// ready is closed when the first connection to a leader stands, or nothing can help.
+	// ready is closed at the first connection to a leader, or when no retry helps.
 	ready     chan struct{}
 	readyOnce sync.Once
 	readyErr  error
-	// hedge asks twice; nil unless asked for.
+	// hedge sends hedged requests; nil without [WithHedgeAfter].
 	hedge *hedger
 }
 
-// Dial finds the cluster through any of its members' client addresses (host:port) and returns when
-// its leader is found, an address is refused for good, or the context ends. The context bounds
-// nothing after that. Close the client when it is not needed any more.
+// Dial finds the cluster through the client address (host:port) of any member. It returns when it
+// has found the leader, when no retry helps, or when the context ends. The context has no effect
+// after Dial has returned. Close a client that is no longer needed.
 func Dial(ctx context.Context, addrs []string, opts ...Option) (*Client, error) {
 	if len(addrs) == 0 {
 		return nil, errors.New("epicepoch: no address to dial")
@@ -103,17 +104,17 @@ func Dial(ctx context.Context, addrs []string, opts ...Option) (*Client, error) 
 	return nil, err
 }
 
-// Timestamp returns one timestamp. It is above everything that any client of the cluster was given
+// Timestamp returns one timestamp. It is above every timestamp that any client of the cluster got
 // before this call began. See [Client.Timestamps] for errors.
 func (c *Client) Timestamp(ctx context.Context) (Timestamp, error) {
 	answer, err := c.Timestamps(ctx, 1)
 	return answer.First, err
 }
 
-// Timestamps returns count timestamps of one epoch with consecutive indexes, 1 to 2^32 of them. The
-// loss of a leader costs a longer call and no error, as long as the context lasts. When it ends, the
-// error matches the context's and, with [errors.Is], also why it took so long, such as
-// [ErrNoQuorum] or [ErrUnreachable].
+// Timestamps returns count timestamps of one epoch with consecutive indexes, 1 to 2^32 of them. If
+// the leader fails, the call takes longer; it fails only when the context ends. The error then
+// matches the context's and, with [errors.Is], also the reason for the delay, such as [ErrNoQuorum]
+// or [ErrUnreachable].
 func (c *Client) Timestamps(ctx context.Context, count uint64) (Range, error) {
 	if count == 0 || count > countMax {
 		return Range{}, ErrCount
@@ -122,7 +123,7 @@ func (c *Client) Timestamps(ctx context.Context, count uint64) (Range, error) {
 		return Range{}, err
 	}
 	var since time.Time
-	// What this call met last.
+	// last is the last error of this call.
 	var last error
 	for {
 		b, offset, err := c.join(count)
@@ -151,15 +152,15 @@ func (c *Client) Timestamps(ctx context.Context, count uint64) (Range, error) {
 	}
 }
 
-// Members returns the members of the cluster as last heard of, at most [WithRefresh] ago while the
-// cluster can be reached.
+// Members returns the members of the cluster as last learned. While the cluster is reachable, that
+// is at most [WithRefresh] ago.
 func (c *Client) Members() []string {
 	c.dirMu.Lock()
 	defer c.dirMu.Unlock()
 	return slices.Clone(c.dir.members)
 }
 
-// Leader returns the address that requests go to, or "" while there is none.
+// Leader returns the address of the leader, or "" if none is known.
 func (c *Client) Leader() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -169,7 +170,7 @@ func (c *Client) Leader() string {
 	return c.conn.addr
 }
 
-// Cluster returns the cluster that this client belongs to since its first answer.
+// Cluster returns the cluster of this client. It is known after the first answer of a node.
 func (c *Client) Cluster() (cluster Cluster, known bool) {
 	if expected := c.expected(); expected != nil {
 		return *expected, true
@@ -177,7 +178,7 @@ func (c *Client) Cluster() (cluster Cluster, known bool) {
 	return Cluster{}, false
 }
 
-// Close ends all calls with [ErrClosed] and returns when nothing of the client runs any more.
+// Close ends all calls with [ErrClosed] and returns when the client's goroutines have ended.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -191,7 +192,8 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// join takes part in the open batch, or opens one and sends it if there is room.
+// join adds a caller to the open batch, or opens a new batch. It sends the batch if the limit of
+// requests in flight allows.
 func (c *Client) join(count uint64) (b *batch, offset uint64, err error) {
 	c.mu.Lock()
 	if c.closed {
@@ -222,7 +224,7 @@ func (c *Client) join(count uint64) (b *batch, offset uint64, err error) {
 	c.mu.Unlock()
 	if send {
 		if busy {
-			// Others who were woken by the last answer are about to ask as well.
+			// The last answer woke other callers too, and they are about to ask: let them join.
 			runtime.Gosched()
 		}
 		c.pump()
@@ -230,7 +232,7 @@ func (c *Client) join(count uint64) (b *batch, offset uint64, err error) {
 	return b, offset, nil
 }
 
-// pump sends what waits, as far as there is room.
+// pump sends waiting batches, up to the limit of requests in flight.
 func (c *Client) pump() {
 	c.mu.Lock()
 	conn, frames := c.conn, c.seal()
@@ -238,7 +240,7 @@ func (c *Client) pump() {
 	c.send(conn, frames)
 }
 
-// requests are frames that were sealed and not written yet.
+// requests holds encoded request frames that are to be written.
 type requests struct {
 	frames []byte
 }
@@ -247,10 +249,11 @@ var requestsPool = sync.Pool{New: func() any {
 	return &requests{frames: make([]byte, 0, requestsRoom)}
 }}
 
-// requestsRoom is what most requests of one write need.
+// requestsRoom is the capacity, in bytes, of a new buffer: enough for most writes.
 const requestsRoom = 16 * headSize
 
-// seal takes waiting batches under way and returns their frames; nil if there are none. Under mu.
+// seal moves waiting batches in flight and returns their frames, or nil if there are none. Under
+// mu.
 func (c *Client) seal() *requests {
 	if c.conn == nil || len(c.pending) == 0 || c.inFlight >= c.inFlightLimit {
 		return nil
@@ -266,7 +269,7 @@ func (c *Client) seal() *requests {
 	for len(c.pending) > 0 && c.inFlight < c.inFlightLimit {
 		b := c.pending[0]
 		c.pending = slices.Delete(c.pending, 0, 1)
-		// Ids of slots that are still in use are passed over.
+		// Take the next id whose slot is free.
 		for c.lastID++; c.slots[c.lastID%inFlightMax] != nil; c.lastID++ {
 		}
 		c.slots[c.lastID%inFlightMax] = b
@@ -277,7 +280,7 @@ func (c *Client) seal() *requests {
 	return out
 }
 
-// send writes what was sealed.
+// send writes sealed frames.
 func (c *Client) send(conn *connection, out *requests) {
 	if out != nil {
 		conn.out.write(out.frames)
@@ -285,7 +288,8 @@ func (c *Client) send(conn *connection, out *requests) {
 	}
 }
 
-// take removes the batch of an answer; nil if nobody waits for it. Under mu.
+// take removes and returns the batch that an answer belongs to, or nil if no batch waits for it.
+// Under mu.
 func (c *Client) take(id uint64) *batch {
 	b := c.slots[id%inFlightMax]
 	if b == nil || b.id != id {
@@ -296,7 +300,7 @@ func (c *Client) take(id uint64) *batch {
 	return b
 }
 
-// answered hands an answer to its callers and sends what waited for the room.
+// answered gives an answer to its callers and sends waiting batches.
 func (c *Client) answered(conn *connection, id uint64, answer Range) error {
 	c.mu.Lock()
 	if c.conn != conn {
@@ -340,7 +344,7 @@ func (c *Client) answered(conn *connection, id uint64, answer Range) error {
 	return err
 }
 
-// rose takes note of an answer that is given out. Under mu.
+// rose records the highest returned timestamp. Under mu.
 func (c *Client) rose(answer Range) {
 	c.lastErr = nil
 	if last := answer.Last(); c.highest.Before(last) {
@@ -348,8 +352,8 @@ func (c *Client) rose(answer Range) {
 	}
 }
 
-// refused hands an error to the callers of one request. If it returns one, the connection is of no
-// more use.
+// refused gives an error to the callers of one request. If it returns an error, the connection
+// cannot be used any more.
 func (c *Client) refused(conn *connection, id uint64, refusal *Error) error {
 	c.mu.Lock()
 	if c.conn != conn {
@@ -382,8 +386,8 @@ func (c *Client) refused(conn *connection, id uint64, refusal *Error) error {
 	return nil
 }
 
-// abide keeps to what a leader allows from now on, and returns the waiting batches that do not: their
-// callers have to part. Under mu.
+// abide applies a leader's limits. It returns the waiting batches that exceed them, whose callers
+// must ask separately. Under mu.
 func (c *Client) abide(said *welcome) (oversize []*batch) {
 	c.countLimit = min(said.countMax, countMax)
 	c.inFlightLimit = int(min(uint64(said.inFlightMax), uint64(c.o.inFlight)))
@@ -397,7 +401,8 @@ func (c *Client) abide(said *welcome) (oversize []*batch) {
 	return oversize
 }
 
-// failAll ends every batch that there is, sent or not. Their callers decide whether to join again.
+// failAll ends every batch with an error, sent or not. Its callers decide whether to join another
+// one.
 func (c *Client) failAll(err error) {
 	c.mu.Lock()
 	all := c.pending
@@ -422,8 +427,8 @@ func (c *Client) failed(err error) {
 	}
 }
 
-// because adds to a context's end why it took so long: what the client met since its last success,
-// or what the call itself has met.
+// because adds to the end of a context why the call took so long: the client's last error since its
+// last success, or else the call's own last error.
 func (c *Client) because(ended, mine error) error {
 	c.mu.Lock()
 	last := c.lastErr
@@ -437,8 +442,8 @@ func (c *Client) because(ended, mine error) error {
 	return &interrupted{context: ended, last: last}
 }
 
-// rest keeps everything back from an overloaded leader for a while, unless it has its pause already.
-// Whoever asks meanwhile shares what is sent then. Under mu.
+// rest pauses requests to an overloaded leader, unless a pause has begun already. Calls during the
+// pause share the next requests. Under mu.
 func (c *Client) rest() {
 	now := time.Now()
 	if now.Before(c.quietUntil) {
@@ -446,7 +451,8 @@ func (c *Client) rest() {
 	}
 	pause := overloadPause()
 	c.quietUntil = now.Add(pause)
-	// Called by whoever reads the connection, who is waited for as well.
+	// This runs on the goroutine that reads the connection. Close waits for that one too, so Add is
+	// not too late.
 	c.ended.Add(1)
 	go func() {
 		defer c.ended.Done()

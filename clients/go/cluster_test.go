@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// cluster is three real nodes on loopback.
+// cluster is a cluster of three real nodes on loopback.
 type cluster struct {
 	t     testing.TB
 	bin   string
@@ -27,8 +27,8 @@ type cluster struct {
 	nodes []*exec.Cmd
 }
 
-// oracleBinary is what EPICEPOCH_BIN names, or else a development build of this tree, made now. It is built
-// once: what is under test must not be skipped because nobody has built it.
+// oracleBinary returns the path in EPICEPOCH_BIN, or builds this tree for development, once. It
+// builds because a test must not be skipped only because no binary is there.
 var oracleBinary = sync.OnceValues(func() (string, error) {
 	if bin := os.Getenv("EPICEPOCH_BIN"); bin != "" {
 		return bin, nil
@@ -66,8 +66,8 @@ func startCluster(t testing.TB) *cluster {
 	return c
 }
 
-// freeAddress is one that nobody listens at, below the ports that connections leave from: one of
-// those may be taken by any connection before the node listens there.
+// freeAddress returns an address at which nothing listens. Its port is below the ports of outgoing
+// connections, because any connection could take one of those before the node listens there.
 func freeAddress(t testing.TB) string {
 	t.Helper()
 	for range 100 {
@@ -84,7 +84,7 @@ func freeAddress(t testing.TB) string {
 	return ""
 }
 
-// givenPorts are those that freeAddress has given.
+// givenPorts are the ports that freeAddress has returned.
 var givenPorts sync.Map
 
 func (c *cluster) start(at int) {
@@ -133,7 +133,7 @@ func (c *cluster) await(at int) {
 	}
 }
 
-// leader waits until a node leads.
+// leader waits until a node leads, and returns which one.
 func (c *cluster) leader() int {
 	c.t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
@@ -150,8 +150,8 @@ func (c *cluster) leader() int {
 	return 0
 }
 
-// Every caller's answers rise, no timestamp is given twice, and what was complete before another
-// call of any caller began is below its answer; while leaders are killed and told to stop.
+// Leaders are killed or stopped. Meanwhile every caller's answers rise, and no timestamp is given
+// twice. If a call ends before another call begins, its answer is below the other's.
 func TestACallOutlivesItsLeader(t *testing.T) {
 	c := startCluster(t)
 	client, err := Dial(within(t, 30*time.Second), c.http)
@@ -209,7 +209,7 @@ func TestACallOutlivesItsLeader(t *testing.T) {
 		longest.Store(0)
 		c.stop(at, how)
 		c.leader()
-		// Somebody is answered by the new leader.
+		// Wait until the new leader has answered a call.
 		mu.Lock()
 		before := highest
 		mu.Unlock()
@@ -225,8 +225,8 @@ func TestACallOutlivesItsLeader(t *testing.T) {
 			}
 		}
 		t.Logf("%v: the longest call took %v", how, time.Duration(longest.Load()))
-		// Far above what a call costs (docs/operations.md), and far below the caller's deadline. What the
-		// machine stood still is not the client's.
+		// The limit is far above the cost of a call (docs/operations/outages.md) and far below the
+		// caller's deadline. The time for which the machine stood still is not counted.
 		stood := standstill()
 		if took := time.Duration(longest.Load()); took-min(stallsPerCall*stood, stallsMax) > time.Second {
 			t.Errorf("%v: a call took %v, and the machine stood still for %v at most", how, took, stood)
@@ -238,16 +238,16 @@ func TestACallOutlivesItsLeader(t *testing.T) {
 	all.Wait()
 }
 
-// stallsPerCall is how many standstills of the machine one call may meet one after another: of the old
-// leader, of the new one, of the node that votes for it, and of the client.
+// stallsPerCall is how many standstills of the machine can delay one call, one after another: those
+// of the old leader, the new leader, the node that votes for it, and the client.
 const stallsPerCall = 4
 
-// stallsMax is what is allowed for them at most: a client that starves itself is measured as a machine
-// that stands still, too.
+// stallsMax is the most time that is allowed for them: a client that blocks its own CPU also looks
+// like a machine that stands still.
 const stallsMax = time.Second
 
-// standstills measures how long the machine stands still, until what it returns is called, which says
-// the longest time.
+// standstills measures how long the machine stands still. The returned function ends the
+// measurement and returns the longest standstill.
 func standstills(t *testing.T) func() time.Duration {
 	const pause = time.Millisecond
 	var stop atomic.Bool
@@ -268,7 +268,7 @@ func standstills(t *testing.T) func() time.Duration {
 	}
 }
 
-// One caller waits for one answer at a time.
+// A single caller waits for one answer at a time.
 func BenchmarkOneCaller(b *testing.B) {
 	client := benchClient(b)
 	b.ReportAllocs()

@@ -10,27 +10,27 @@ import (
 	"time"
 )
 
-// agent is how this client names itself to nodes.
+// agent is this client's name in the client hello.
 const agent = "epicepoch-go/0.1"
 
-// readBuffer holds some hundred answers.
+// readBuffer is the size of the read buffer, in bytes: enough for several hundred answers.
 const readBuffer = 16 << 10
 
-// errLeft is why nothing that comes over a connection counts any more.
+// errLeft ends a connection that this client has closed. Later frames of it are ignored.
 var errLeft = errors.New("it was left")
 
-// connection is one TCP connection whose hello is over.
+// connection is one TCP connection after its handshake.
 type connection struct {
 	addr    string
 	net     net.Conn
 	out     *outbox
 	frames  frames
 	welcome *welcome
-	// answered is set by the first answer. Only whoever reads the connection uses it.
+	// answered is set by the first answer. Only the goroutine that reads the connection uses it.
 	answered bool
 }
 
-// connect dials and greets; the context bounds both.
+// connect dials and does the handshake. The context limits both.
 func connect(ctx context.Context, o *options, addr string, expected *Cluster) (*connection, error) {
 	stream, err := o.connect(ctx, addr)
 	if err != nil {
@@ -60,7 +60,7 @@ func (c *connection) greet(ctx context.Context, o *options, reader *bufio.Reader
 	if _, err := c.net.Write(greeting.appendTo(nil)); err != nil {
 		return unreachable(c.addr, err)
 	}
-	// What is no oracle may say less than a frame, and then wait.
+	// A server of another protocol may send less than a frame and then wait, so check the first byte.
 	if kind, err := reader.Peek(1); err == nil && kind[0] != kindWelcome && kind[0] != kindError {
 		return protocolError("%s answered a hello with a byte of %#x", c.addr, kind[0])
 	}
@@ -74,7 +74,7 @@ func (c *connection) greet(ctx context.Context, o *options, reader *bufio.Reader
 			return c.broken(err)
 		}
 		if name := o.clusterName; name != "" && c.welcome.clusterName != name {
-			// A node that does not look at the name that was asked for.
+			// This node has ignored the cluster name that the client requested.
 			text := fmt.Sprintf("a cluster named %q, not %q", c.welcome.clusterName, name)
 			return &Error{Addr: c.addr, Code: 64, Text: text}
 		}
@@ -98,17 +98,17 @@ func (c *connection) greet(ctx context.Context, o *options, reader *bufio.Reader
 	}
 }
 
-// homeless is what a node gets that leads and names no cluster: its timestamps may have any order.
+// homeless returns the error for a leader without a cluster, whose timestamps may have any order.
 func (c *connection) homeless() error {
 	return &Error{Addr: c.addr, Code: 11, Text: "it leads and names no cluster"}
 }
 
-// leads says whether the node called itself the leader.
+// leads returns whether the node has called itself the leader.
 func (c *connection) leads() bool {
 	return c.welcome.leader != nil && c.welcome.leader.Node == c.welcome.node
 }
 
-// ended says why nothing more can be read: whoever left the connection knows best.
+// ended returns why reading failed. A reason that was given to leave comes first.
 func (c *connection) ended(err error) error {
 	if why := c.out.left(); why != nil {
 		err = why
@@ -116,8 +116,8 @@ func (c *connection) ended(err error) error {
 	return c.broken(err)
 }
 
-// broken names the node. What breaks the protocol is not cured by another attempt; everything else
-// is.
+// broken adds the node's address to an error. A protocol error stays one, because no retry helps.
+// Every other error becomes [ErrUnreachable], which a retry may cure.
 func (c *connection) broken(err error) error {
 	if errors.Is(err, ErrProtocol) {
 		return fmt.Errorf("%w (%s)", err, c.addr)

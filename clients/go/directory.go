@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// directory decides whom to ask next and how long to wait before. It does no IO and reads no clock.
+// directory decides which node the client asks next, and after what pause. It does no IO and reads
+// no clock.
 type directory struct {
 	seeds   []string
 	members []string
-	// leader is who is believed to lead, or "".
+	// leader is the address at which the leader probably is, or "".
 	leader string
-	// suspects failed lately: a hint that names one is not followed at once, because others may not
-	// know yet what this client knows.
+	// suspects are nodes that failed a short time ago. The client does not follow hints to them at
+	// once, because other nodes may not have noticed the failure.
 	suspects map[string]time.Time
 	turn     int
 	setbacks int
@@ -22,11 +23,11 @@ type directory struct {
 const (
 	backoffMin = time.Millisecond
 	backoffMax = 50 * time.Millisecond
-	// idleMax is the longest pause of a client whose callers want nothing: whoever comes ends it.
+	// idleMax is the longest pause of a client without callers. A new call ends the pause.
 	idleMax          = 5 * time.Second
 	backoffDoublings = 13
-	// suspicion is how long a node that failed is not believed to lead, unless it says so itself:
-	// longer than an election takes.
+	// suspicion is how long hints to a failed node are ignored: longer than an election takes. The
+	// node's own claim to lead still counts.
 	suspicion = time.Second
 )
 
@@ -34,8 +35,8 @@ func newDirectory(seeds []string) *directory {
 	return &directory{seeds: slices.Clone(seeds), suspects: make(map[string]time.Time)}
 }
 
-// next returns the leader if one is known, else one address after another: members first, then
-// seeds that are no members.
+// next returns the leader if one is known. Otherwise it returns one address after another: the
+// members first, then the other seeds.
 func (d *directory) next() string {
 	if d.leader != "" {
 		return d.leader
@@ -51,7 +52,7 @@ func (d *directory) next() string {
 	return addr
 }
 
-// other returns the next address that is not this one, or this one if there is no other.
+// other returns the next address that differs from this one, or this one if no other is known.
 func (d *directory) other(than string) string {
 	leader := d.leader
 	d.leader = ""
@@ -63,7 +64,7 @@ func (d *directory) other(than string) string {
 	return addr
 }
 
-// learn takes in what a node said of the cluster.
+// learn applies a node's report of the cluster.
 func (d *directory) learn(members []Member) {
 	if len(members) == 0 {
 		return
@@ -74,7 +75,7 @@ func (d *directory) learn(members []Member) {
 	}
 }
 
-// follow believes a hint, if it is not about a node that has just failed; it says whether it did.
+// follow follows a hint unless that node has failed a short time ago. It returns whether it did.
 func (d *directory) follow(addr string, now time.Time) bool {
 	if failed, ok := d.suspects[addr]; ok && now.Sub(failed) < suspicion {
 		return false
@@ -83,7 +84,7 @@ func (d *directory) follow(addr string, now time.Time) bool {
 	return true
 }
 
-// fail forgets the leader if it was this one.
+// fail records a failed node. It forgets the leader if that was this node.
 func (d *directory) fail(addr string, now time.Time) {
 	if d.leader == addr {
 		d.leader = ""
@@ -94,16 +95,15 @@ func (d *directory) fail(addr string, now time.Time) {
 	d.suspects[addr] = now
 }
 
-// succeed believes a node that says of itself that it leads. The count of setbacks ends only with
-// an answer.
+// succeed records a node that says that it leads. Only an answer resets the count of failures.
 func (d *directory) succeed(addr string) {
 	d.leader = addr
 	delete(d.suspects, addr)
 }
 
-// backoff doubles from setback to setback, up to a limit for clients whose callers wait and up to
-// another one for idle ones. Up to half of it is chance, so that clients that lost the same leader
-// do not come back in step.
+// backoff returns the pauses with and without callers. Both double with each failure, each up to
+// its own limit. Up to half of a pause is random, so that clients that lost the same leader do not
+// return at the same moment.
 func (d *directory) backoff() (pause, idle time.Duration) {
 	grown := backoffMin << min(d.setbacks, backoffDoublings)
 	d.setbacks++
@@ -114,7 +114,7 @@ func jitter(most time.Duration) time.Duration {
 	return most - time.Duration(rand.Int64N(int64(most)/2+1))
 }
 
-// overloadPause is how long an overloaded leader is left alone; half of it is chance, for the same
+// overloadPause returns the pause after a leader's overload. Half of it is random for the same
 // reason.
 func overloadPause() time.Duration {
 	return jitter(backoffMax)

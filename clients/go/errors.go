@@ -8,21 +8,20 @@ import (
 // Code is the number of an error on the wire.
 type Code uint16
 
-// What a node answers instead of timestamps. Match them with [errors.Is]. The client itself retries
-// those that another attempt can cure; a caller sees them only as the reason why its context ended
-// first, or as the reason why nothing can help.
+// Errors that a node answers. Match them with [errors.Is]. The client retries those that a retry
+// may cure. A caller sees an error only as the reason why its context ended, or if no retry helps.
 var (
 	// ErrNotLeader: another node leads.
 	ErrNotLeader = errors.New("NOT_LEADER")
 	// ErrNoQuorum: the leader cannot reach a majority.
 	ErrNoQuorum = errors.New("NO_QUORUM")
-	// ErrNoLeader: an election is under way, or no majority is up.
+	// ErrNoLeader: an election is in progress, or no majority is up.
 	ErrNoLeader = errors.New("NO_LEADER")
-	// ErrOverloaded: more requests wait than the node takes.
+	// ErrOverloaded: more requests wait than the node accepts.
 	ErrOverloaded = errors.New("OVERLOADED")
 	// ErrBadRequest: this client broke the protocol; please report it.
 	ErrBadRequest = errors.New("BAD_REQUEST")
-	// ErrShuttingDown: the node stops.
+	// ErrShuttingDown: the node is shutting down.
 	ErrShuttingDown = errors.New("SHUTTING_DOWN")
 	// ErrNotReady: the node has not joined its cluster yet.
 	ErrNotReady = errors.New("NOT_READY")
@@ -30,30 +29,30 @@ var (
 	ErrInternal = errors.New("INTERNAL")
 	// ErrForbidden: the node does not give timestamps over this port.
 	ErrForbidden = errors.New("FORBIDDEN")
-	// ErrUnauthorized: the node takes only clients with a token of its file; see [WithToken].
+	// ErrUnauthorized: the node accepts only clients with a token of its token file; see [WithToken].
 	ErrUnauthorized = errors.New("UNAUTHORIZED")
 	// ErrWrongCluster: the address belongs to another cluster, or to another history of it.
 	ErrWrongCluster = errors.New("WRONG_CLUSTER")
 	// ErrUnsupportedVersion: client and node have no protocol version in common.
 	ErrUnsupportedVersion = errors.New("UNSUPPORTED_VERSION")
-	// ErrUnsupported: the node does not know what was asked.
+	// ErrUnsupported: the node does not know the request.
 	ErrUnsupported = errors.New("UNSUPPORTED")
 )
 
-// What the client itself says.
+// Errors that the client itself reports.
 var (
 	// ErrClosed: [Client.Close] was called.
 	ErrClosed = errors.New("epicepoch: the client is closed")
-	// ErrCount: a count outside 1 to 2^32.
+	// ErrCount: the count is not within 1 to 2^32.
 	ErrCount = errors.New("epicepoch: the count must be 1 to 4294967296")
-	// ErrToken: what [WithToken] was given is longer than 256 bytes or not visible ASCII.
+	// ErrToken: the token of [WithToken] is longer than 256 bytes or not visible ASCII.
 	ErrToken = errors.New("epicepoch: a token is at most 256 visible ASCII characters")
-	// ErrUnreachable: a node accepts no connection, lost one, or did not answer in time.
+	// ErrUnreachable: a node accepted no connection, closed one, or did not answer in time.
 	ErrUnreachable = errors.New("epicepoch: a node cannot be reached")
-	// ErrProtocol: an answer that no oracle gives; the address is probably wrong.
+	// ErrProtocol: the answer is invalid. The address is probably wrong.
 	ErrProtocol = errors.New("epicepoch: not an answer of an oracle")
-	// ErrWentBackwards: a timestamp was not above one that this client had returned before. Never
-	// use it. Two clusters behind one address, or a cluster restored without a new history, do this.
+	// ErrWentBackwards: a timestamp was not above one that this client had returned before. Never use
+	// it. The cause is two clusters behind one address, or a cluster restored without a new history.
 	ErrWentBackwards = errors.New("epicepoch: timestamps went backwards")
 )
 
@@ -63,13 +62,13 @@ var sentinels = map[Code]error{
 	65: ErrUnsupportedVersion, 66: ErrUnsupported,
 }
 
-// Error is what a node answered instead of timestamps.
+// Error is an error that a node answered.
 type Error struct {
-	// Addr is the node that was asked.
+	// Addr is the address of the node.
 	Addr string
 	// Code is the number on the wire.
 	Code Code
-	// Text is the node's advice to people; with [ErrNotLeader] it is the leader's address.
+	// Text is the node's advice. With [ErrNotLeader] it is the leader's address.
 	Text string
 }
 
@@ -89,7 +88,7 @@ func (e *Error) Unwrap() error {
 	return ErrInternal
 }
 
-// isCurable says whether another attempt, here or elsewhere, can end better.
+// isCurable returns whether a retry, at this node or another, may succeed.
 func isCurable(err error) bool {
 	for _, curable := range [...]error{
 		ErrNotLeader, ErrNoQuorum, ErrNoLeader, ErrOverloaded, ErrShuttingDown, ErrNotReady,
@@ -102,7 +101,7 @@ func isCurable(err error) bool {
 	return false
 }
 
-// interrupted is a context's end together with why it took so long.
+// interrupted is the error of a context that ended, with the reason for the delay.
 type interrupted struct {
 	context error
 	last    error

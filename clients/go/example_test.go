@@ -39,7 +39,7 @@ func ExampleTimestamp_Time() {
 	// Output: 2023-11-14T22:13:20.123456789Z 7
 }
 
-// All rows of an hour are between the lowest timestamp of its beginning and that of its end.
+// All rows of an hour lie between the lowest timestamp of its beginning and the highest of its end.
 func ExampleLowest() {
 	from := time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)
 	fmt.Println(epicepoch.Lowest(from))

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// flooder is a node that welcomes, pings without end and reads nothing.
+// flooder is a node that sends a welcome, then pings without end, and reads nothing.
 type flooder struct {
 	addr string
 	met  atomic.Int64
-	// full is told when the client reads no more, because nobody takes its pongs.
+	// full is signalled when the client reads no more because its pongs are not read.
 	full chan struct{}
 }
 
@@ -62,7 +62,7 @@ func (f *flooder) flood(stream net.Conn, pings []byte) {
 	}
 }
 
-// narrow makes connections that send little ahead.
+// narrow makes connections with a small send buffer.
 func narrow(ctx context.Context, addr string) (net.Conn, error) {
 	stream, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err == nil {

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// hopsMax bounds how many leaders are followed one after another without a pause.
+// hopsMax limits how many leader hints are followed in a row without a pause.
 const hopsMax = 3
 
-// run keeps a connection to the leader and reads it, until the client is closed.
+// run keeps a connection to the leader, and reads it until the client is closed.
 func (c *Client) run() {
 	defer c.ended.Done()
-	// In a row, connections that brought no answer.
+	// Consecutive connections that brought no answer.
 	fruitless := 0
 	for {
 		conn := c.establish()
@@ -31,8 +31,7 @@ func (c *Client) run() {
 		if conn.answered {
 			fruitless = 0
 		}
-		// Whoever is named by a node that does not lead is asked at once, but not for ever: two nodes
-		// may name each other.
+		// A hinted leader is asked at once, but only a few times in a row: two nodes may name each other.
 		if errors.Is(err, ErrOverloaded) {
 			c.sleep(overloadPause())
 		} else if fruitless > 0 && (!errors.Is(err, ErrNotLeader) || fruitless > hopsMax) {
@@ -41,8 +40,7 @@ func (c *Client) run() {
 	}
 }
 
-// pauseBeforeNext waits longer from setback to setback, and much longer while nobody waits for a
-// leader.
+// pauseBeforeNext waits. The pause grows with each failure, and is much longer without callers.
 func (c *Client) pauseBeforeNext() {
 	c.dirMu.Lock()
 	pause, idle := c.dir.backoff()
@@ -61,7 +59,7 @@ func (c *Client) pauseBeforeNext() {
 	}
 }
 
-// isAwaited says whether somebody waits for a leader.
+// isAwaited returns whether calls wait for a leader.
 func (c *Client) isAwaited() bool {
 	select {
 	case <-c.ready:
@@ -80,7 +78,7 @@ func (c *Client) sleep(pause time.Duration) {
 	}
 }
 
-// establish returns a connection to a node that leads; nil when the client is closed.
+// establish returns a connection to a node that leads, or nil when the client is closed.
 func (c *Client) establish() *connection {
 	hops := 0
 	for c.ctx.Err() == nil {
@@ -107,7 +105,8 @@ func (c *Client) establish() *connection {
 	return nil
 }
 
-// try asks one node whether it leads. If it names another one that can be believed, again is true.
+// try asks one node whether it leads. again is true if the node names another one that can be
+// trusted.
 func (c *Client) try(addr string, mayFollow bool) (conn *connection, again bool, err error) {
 	ctx, cancel := context.WithTimeout(c.ctx, c.o.attemptTimeout)
 	defer cancel()
@@ -148,7 +147,7 @@ func (c *Client) try(addr string, mayFollow bool) (conn *connection, again bool,
 	return nil, false, err
 }
 
-// meet takes in what a node said of its cluster. Under dirMu.
+// meet applies a node's report of the cluster. Under dirMu.
 func (c *Client) meet(said *welcome) {
 	if c.cluster == nil {
 		c.cluster = said.cluster
@@ -156,13 +155,13 @@ func (c *Client) meet(said *welcome) {
 	c.dir.learn(said.members)
 }
 
-// awaitLeader listens on a connection to a node that does not know who leads, for a while: nodes
-// tell when they learn it. Nothing else can be done with the connection afterwards, unless the node
-// itself is the leader.
-func (c *connection) awaitLeader(ctx context.Context, patience time.Duration) (*Member, error) {
+// awaitLeader listens for a while on a connection to a node that knows no leader, because nodes
+// send a notice when they learn of one. Afterwards the connection is of no use, unless the node
+// itself leads.
+func (c *connection) awaitLeader(ctx context.Context, timeout time.Duration) (*Member, error) {
 	stop := context.AfterFunc(ctx, func() { c.net.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	c.net.SetDeadline(time.Now().Add(patience))
+	c.net.SetDeadline(time.Now().Add(timeout))
 	for {
 		h, tail, err := c.frames.next()
 		if err != nil {
@@ -185,8 +184,8 @@ func (c *connection) awaitLeader(ctx context.Context, patience time.Duration) (*
 	}
 }
 
-// serve lets callers use the connection and reads it until it ends, or the node does not lead any
-// more; it says why.
+// serve lets callers use the connection. It reads the connection until it ends or the node stops
+// leading, and returns why.
 func (c *Client) serve(conn *connection) error {
 	c.mu.Lock()
 	if c.closed {
@@ -227,7 +226,8 @@ func (c *Client) serve(conn *connection) error {
 	}
 	var refusal *Error
 	if errors.As(err, &refusal) && refusal.Code == 1 && refusal.Text != conn.addr {
-		// What it says of itself is not suspicious; whom it names may be.
+		// The node says that it does not lead, and that is trusted. The leader that it names may be
+		// suspect.
 		if c.dir.follow(refusal.Text, time.Now()) {
 			return err
 		}
@@ -238,7 +238,7 @@ func (c *Client) serve(conn *connection) error {
 	return err
 }
 
-// read hands out answers until the connection is of no more use.
+// read passes answers to callers until the connection cannot be used any more.
 func (c *Client) read(conn *connection) error {
 	for {
 		h, tail, err := conn.frames.next()
@@ -292,7 +292,7 @@ func (c *Client) read(conn *connection) error {
 				return conn.broken(err)
 			}
 			if leader != nil && leader.Node != conn.welcome.node {
-				// Only a hint, but a node does not name another one while it leads.
+				// This is only a hint, but a node names another leader only when it does not lead.
 				return &Error{Addr: conn.addr, Code: 1, Text: leader.Addr}
 			}
 		case kindRequest, kindHello, kindWelcome:
@@ -301,8 +301,8 @@ func (c *Client) read(conn *connection) error {
 	}
 }
 
-// watch notices requests without an answer, keeps an idle connection alive, and keeps the list of
-// members fresh.
+// watch finds requests without an answer, keeps an idle connection alive, and refreshes the
+// members.
 func (c *Client) watch() {
 	defer c.ended.Done()
 	ticker := time.NewTicker(c.o.attemptTimeout / 5)
@@ -325,7 +325,7 @@ func (c *Client) watch() {
 			conn.out.leave(errSilent)
 		case now.Sub(refreshed) > c.o.refresh:
 			refreshed = now
-			// Beside this, because a leader that goes silent has to be noticed meanwhile.
+			// This runs in its own goroutine, because a silent leader must be noticed meanwhile.
 			c.ended.Add(1)
 			go c.refresh(conn.addr)
 		case now.Sub(pinged) > conn.welcome.pingEvery():
@@ -335,7 +335,7 @@ func (c *Client) watch() {
 	}
 }
 
-// oldest says how long the oldest request is under way. Under mu.
+// oldest returns the age of the oldest request in flight. Under mu.
 func (c *Client) oldest(now time.Time) (age time.Duration) {
 	if c.inFlight == 0 {
 		return 0
@@ -348,7 +348,7 @@ func (c *Client) oldest(now time.Time) (age time.Duration) {
 	return age
 }
 
-// refresh reads the list of members anew: greeting is how one asks for it.
+// refresh learns the members from a new handshake.
 func (c *Client) refresh(addr string) {
 	defer c.ended.Done()
 	ctx, cancel := context.WithTimeout(c.ctx, c.o.attemptTimeout)

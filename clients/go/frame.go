@@ -10,8 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// The frames of docs/protocol.md. Everything that is read has a limit, and what breaks the protocol
-// is an error, never a guess.
+// The frames of docs/protocol.md. Everything that is read has a limit, and a violation is an error.
 
 const (
 	headSize       = 16
@@ -53,16 +52,16 @@ const (
 )
 
 const (
-	// idleDefault is the idle limit of a node that names none.
+	// idleDefault is the idle limit of a node whose welcome names none.
 	idleDefault = 120 * time.Second
-	// idleMin is the shortest idle limit of a node that is believed.
+	// idleMin is the shortest idle limit that the client accepts from a node.
 	idleMin = 300 * time.Millisecond
 )
 
 // countMax is the largest count of a request in version 1.
 const countMax = uint64(1) << 32
 
-// head is what every frame begins with.
+// head is the first 16 bytes of every frame.
 type head struct {
 	kind     byte
 	flags    byte
@@ -79,7 +78,7 @@ type Cluster struct {
 	History uint64
 }
 
-// Member is a node and the address that clients reach it at.
+// Member is a node and its client address.
 type Member struct {
 	// Node is the node's id, never 0.
 	Node uint64
@@ -87,7 +86,7 @@ type Member struct {
 	Addr string
 }
 
-// welcome is what a node says of itself.
+// welcome is the node's part of the handshake.
 type welcome struct {
 	features    uint64
 	clusterName string
@@ -100,7 +99,7 @@ type welcome struct {
 	members     []Member
 }
 
-// hello is what a client says of itself.
+// hello is the client's part of the handshake.
 type hello struct {
 	features    uint64
 	clusterName string
@@ -127,7 +126,7 @@ func (h head) appendTo(to []byte) []byte {
 	return binary.BigEndian.AppendUint64(to, h.id)
 }
 
-// tailSize says how many bytes follow the head.
+// tailSize returns how many bytes follow the head.
 func (h head) tailSize() (int, error) {
 	switch h.kind >> 6 {
 	case 0:
@@ -144,7 +143,7 @@ func (h head) tailSize() (int, error) {
 	}
 }
 
-// requestFrame is a request for count timestamps, 1 <= count <= 2^32.
+// requestFrame returns a request for count timestamps, 1 <= count <= 2^32.
 func requestFrame(id, count uint64) head {
 	return head{kind: kindRequest, argument: uint32(count - 1), id: id}
 }
@@ -161,7 +160,7 @@ func readRange(h head, tail []byte) (Range, error) {
 	return answer, nil
 }
 
-// readError reads an Error, and whether the node closes the connection behind it.
+// readError reads an Error. It also returns whether the node closes the connection afterwards.
 func readError(h head, tail []byte, addr string) (*Error, bool, error) {
 	if h.flags&^errorCloses != 0 {
 		return nil, false, protocolError("an error with unknown flags")
@@ -172,7 +171,7 @@ func readError(h head, tail []byte, addr string) (*Error, bool, error) {
 	return &Error{Addr: addr, Code: Code(h.code), Text: string(tail)}, h.flags&errorCloses != 0, nil
 }
 
-// readLeader reads a Leader notice; nil if nobody is known to lead.
+// readLeader reads a Leader notice. It returns nil if no node leads.
 func readLeader(h head, tail []byte) (*Member, error) {
 	if h.flags != 0 || h.code != 0 {
 		return nil, protocolError("a leader with reserved bits")
@@ -186,7 +185,7 @@ func readLeader(h head, tail []byte) (*Member, error) {
 	return &Member{Node: h.id, Addr: string(tail)}, nil
 }
 
-// checkPlain holds a Ping, Pong or Goodbye to what it may hold.
+// checkPlain checks a Ping, Pong or Goodbye.
 func checkPlain(h head) error {
 	if h.flags != 0 || h.code != 0 || h.argument != 0 || (h.kind == kindGoodbye && h.id != 0) {
 		return protocolError("a frame of kind %#x with reserved bits", h.kind)
@@ -247,7 +246,7 @@ func readWelcome(h head, tail []byte) (*welcome, error) {
 		}
 		value := tail[:length]
 		tail = tail[length:]
-		// The last one that is known may, and of others nobody here knows how often they may.
+		// Only the last known field and unknown fields may repeat.
 		if seen[tag] && tag < tagMember {
 			return nil, protocolError("field %#x twice", tag)
 		}
@@ -262,7 +261,7 @@ func readWelcome(h head, tail []byte) (*welcome, error) {
 	return &w, nil
 }
 
-// pingEvery says how often an idle connection needs a sign of life.
+// pingEvery returns the time between pings on an idle connection.
 func (w *welcome) pingEvery() time.Duration {
 	limit := time.Duration(w.idleMillis) * time.Millisecond
 	if limit == 0 {
@@ -345,14 +344,14 @@ func member(tag uint16, value []byte) (*Member, error) {
 	return &Member{Node: node, Addr: addr}, err
 }
 
-// frames reads one frame after another into a buffer of its own.
+// frames reads one frame after another into its own buffer.
 type frames struct {
 	from io.Reader
 	tail [welcomeTailMax]byte
 	head [headSize]byte
 }
 
-// next returns the next frame; its tail is valid until the next call.
+// next returns the next frame. The tail is valid until the next call.
 func (f *frames) next() (head, []byte, error) {
 	if _, err := io.ReadFull(f.from, f.head[:]); err != nil {
 		return head{}, nil, unexpected(err)
@@ -376,7 +375,7 @@ func unexpected(err error) error {
 	return err
 }
 
-// isToken says whether a text may be sent as a token; nothing is none, and may be.
+// isToken returns whether a text is a valid token. The empty text is one.
 func isToken(text string) bool {
 	for _, char := range []byte(text) {
 		if char <= ' ' || char > '~' {

@@ -8,22 +8,22 @@ import (
 )
 
 const (
-	// copiesMax bounds what is asked a second time and not answered there.
+	// copiesMax limits the hedged requests that wait for an answer on the second connection.
 	copiesMax = 64
-	// burntMax bounds requests whose callers have their answer and whose first one is still to come:
-	// a node reads as many ahead.
+	// burntMax limits the requests that were answered over the second connection and not yet over the
+	// first. A node reads as many requests ahead.
 	burntMax = 1024
 )
 
-// asked is what an answer is held to, whichever connection it comes over.
+// asked describes a sent request, to check its answer.
 type asked struct {
 	count uint64
-	// floor was returned before the request was sent there: the answer from there lies above.
+	// floor is the highest timestamp returned before this sending: the answer must be above it.
 	floor Timestamp
 	at    time.Time
 }
 
-// check says whether this can be the answer of the node at that address.
+// check returns an error if this cannot be the answer of the node at that address.
 func (a asked) check(addr string, answer Range) error {
 	if answer.Count != a.count {
 		return protocolError("%s gave %d timestamps, not %d", addr, answer.Count, a.count)
@@ -34,40 +34,41 @@ func (a asked) check(addr string, answer Range) error {
 	return nil
 }
 
-// hedger asks once more, over a second connection, for what waits too long. A batch is given out
-// once, by the answer that comes first; the other one is checked and burnt. Why the order stands is
-// decision 14 in docs/decisions.
+// hedger repeats slow requests over a second connection. The callers get the first answer. The
+// other one is checked and dropped. Decision 14 in docs/decisions says why the order holds.
 type hedger struct {
 	c     *Client
 	after time.Duration
-	// patience is how long one node is tried before the next one is.
-	patience time.Duration
+	// timeout is how long the client waits for one node before it tries the next one.
+	timeout time.Duration
 
 	// Everything below is guarded by the client's mu.
 
-	// conn is the second connection, nil while there is none; opening while one is made.
+	// conn is the second connection, or nil if there is none. opening is true while one is being
+	// opened.
 	conn    *connection
 	opening bool
-	// next is whom to try, "" for the leader first and then one after another.
+	// next is the address to try next. If it is "", the leader comes first and then one address after
+	// another.
 	next        string
 	triedLeader bool
 	notBefore   time.Time
-	// copies were asked over conn and not answered there.
+	// copies are the requests that were sent over conn and have no answer there yet.
 	copies map[uint64]asked
-	// burnt were answered by the second connection and not yet by the first.
+	// burnt are the requests that were answered over the second connection and not yet over the first.
 	burnt map[uint64]asked
-	// answered is when the second connection brought something.
+	// answered is when the second connection last brought an answer.
 	answered time.Time
 }
 
 func newHedger(c *Client) *hedger {
 	return &hedger{
-		c: c, after: c.o.hedgeAfter, patience: max(c.o.hedgeAfter, c.o.attemptTimeout/8),
+		c: c, after: c.o.hedgeAfter, timeout: max(c.o.hedgeAfter, c.o.attemptTimeout/8),
 		copies: make(map[uint64]asked), burnt: make(map[uint64]asked),
 	}
 }
 
-// run looks for what waits too long, until the client is closed.
+// run repeats slow requests until the client is closed.
 func (h *hedger) run() {
 	defer h.c.ended.Done()
 	ticker := time.NewTicker(min(max(h.after, time.Millisecond), 5*time.Millisecond))
@@ -82,12 +83,12 @@ func (h *hedger) run() {
 	}
 }
 
-// turn asks for what waits too long, and sees to the second connection.
+// turn repeats the requests that are slow now, and opens the second connection if necessary.
 func (h *hedger) turn(now time.Time) {
 	c := h.c
 	c.mu.Lock()
 	for _, copied := range h.copies {
-		if now.Sub(copied.at) > h.patience {
+		if now.Sub(copied.at) > h.timeout {
 			h.leave(0)
 			break
 		}
@@ -104,7 +105,7 @@ func (h *hedger) turn(now time.Time) {
 		if _, again := h.copies[b.id]; again {
 			continue
 		}
-		// What was returned since the first sending lies below what is asked for now.
+		// The answer to the copy must also lie above timestamps returned since the first sending.
 		h.copies[b.id] = asked{count: b.count, floor: c.highest, at: now}
 		out.frames = requestFrame(b.id, b.count).appendTo(out.frames)
 	}
@@ -124,7 +125,7 @@ func (h *hedger) turn(now time.Time) {
 	requestsPool.Put(out)
 }
 
-// leave gives the second connection up; what was asked there is burnt, or never taken. Under mu.
+// leave closes the second connection and forgets its copies. Under mu.
 func (h *hedger) leave(pause time.Duration) {
 	if h.conn != nil {
 		h.conn.out.leave(errLeft)
@@ -134,8 +135,8 @@ func (h *hedger) leave(pause time.Duration) {
 	h.notBefore = time.Now().Add(pause)
 }
 
-// open makes the second connection, to an address or the next one that is not the leader's, and
-// reads it until it ends.
+// open opens the second connection and reads it until it ends. It dials the given address, or else
+// the next one that is not the leader's.
 func (h *hedger) open(addr, leader string) {
 	c := h.c
 	defer c.ended.Done()
@@ -144,7 +145,7 @@ func (h *hedger) open(addr, leader string) {
 		addr = c.dir.other(leader)
 		c.dirMu.Unlock()
 	}
-	until := time.Now().Add(h.patience)
+	until := time.Now().Add(h.timeout)
 	ctx, cancel := context.WithDeadline(c.ctx, until)
 	conn, err := connect(ctx, &c.o, addr, c.expected())
 	cancel()
@@ -190,9 +191,9 @@ func (h *hedger) open(addr, leader string) {
 	conn.out.leave(errLeft)
 	c.mu.Lock()
 	if h.conn == conn {
-		// Idle connections are closed: that says nothing against the leader.
+		// Nodes close idle connections, so the leader may be healthy.
 		h.triedLeader = false
-		h.leave(h.patience)
+		h.leave(h.timeout)
 	}
 	c.mu.Unlock()
 	if errors.Is(err, ErrProtocol) || errors.Is(err, ErrWentBackwards) {
@@ -200,14 +201,15 @@ func (h *hedger) open(addr, leader string) {
 	}
 }
 
-// fail tells every caller what no retry heals, and leaves the leader, too.
+// fail gives callers an error that no retry cures, and closes the leader's connection, too.
 func (h *hedger) fail(err error) {
 	c := h.c
 	if errors.Is(err, ErrWentBackwards) {
 		c.o.log.Error("timestamps went backwards", "error", err)
 	}
 	c.failed(err)
-	// First, so that no answer of the leader is taken for one to nothing.
+	// The connection is closed before the requests fail. So an answer of the leader never finds its
+	// request missing.
 	c.mu.Lock()
 	if c.conn != nil {
 		c.conn.out.leave(errLeft)
@@ -217,7 +219,7 @@ func (h *hedger) fail(err error) {
 	c.failAll(err)
 }
 
-// read hands out answers until the connection is of no more use.
+// read passes answers to callers until the connection cannot be used any more.
 func (h *hedger) read(conn *connection) error {
 	for {
 		head, tail, err := conn.frames.next()
@@ -266,12 +268,12 @@ func (h *hedger) read(conn *connection) error {
 	}
 }
 
-// take gives a batch out that was answered here first.
+// take passes an answer of the second connection to its callers, unless they have one already.
 func (h *hedger) take(conn *connection, id uint64, answer Range) error {
 	c := h.c
 	c.mu.Lock()
 	if h.conn != conn {
-		// The copies are those of another connection.
+		// The answer came over an older connection; the copies belong to the new one.
 		c.mu.Unlock()
 		return unreachable(conn.addr, errLeft)
 	}
@@ -292,13 +294,13 @@ func (h *hedger) take(conn *connection, id uint64, answer Range) error {
 		return nil
 	}
 	if c.conn != nil {
-		// A connection that has ended owes nothing, and neither does the one that will follow it.
+		// The first connection still owes its answer. If it has ended, no answer is owed.
 		h.burnt[id] = asked{count: b.count, floor: b.floor, at: b.sent}
 	}
 	c.rose(answer)
 	main, frames := c.conn, c.seal()
 	if main != nil && main.welcome.node != conn.welcome.node {
-		// Only a leader answers, and this is not the one that is talked to.
+		// Only a leader answers, so the node of the first connection does not lead any more.
 		main.out.leave(errors.New("another node answers"))
 	}
 	c.mu.Unlock()
@@ -310,8 +312,8 @@ func (h *hedger) take(conn *connection, id uint64, answer Range) error {
 	return nil
 }
 
-// isBurnt says whether that answer of the first connection is one whose callers have theirs, and
-// checks it. Under mu.
+// isBurnt returns whether this answer of the first connection belongs to a burnt request. If so, it
+// removes the request and checks the answer. Under mu.
 func (h *hedger) isBurnt(addr string, id uint64, answer Range) (burnt bool, err error) {
 	if h == nil {
 		return false, nil
@@ -324,8 +326,8 @@ func (h *hedger) isBurnt(addr string, id uint64, answer Range) (burnt bool, err 
 	return true, first.check(addr, answer)
 }
 
-// forgive says whether the first connection owed an answer to that request whose callers have theirs,
-// and waits for it no more. Under mu.
+// forgive removes a burnt request. It returns whether the first connection owed its answer. Under
+// mu.
 func (h *hedger) forgive(id uint64) (burnt bool) {
 	if h == nil {
 		return false
@@ -335,7 +337,7 @@ func (h *hedger) forgive(id uint64) (burnt bool) {
 	return burnt
 }
 
-// oldest says since when the first connection owes an answer whose callers have theirs. Under mu.
+// oldest returns the age of the oldest burnt request, or 0 if there is none. Under mu.
 func (h *hedger) oldest(now time.Time) (age time.Duration) {
 	if h == nil {
 		return 0
@@ -346,8 +348,8 @@ func (h *hedger) oldest(now time.Time) (age time.Duration) {
 	return age
 }
 
-// succeed returns who answers over the second connection, "" for nobody, and forgets what the first
-// one owes, which has ended. Under mu.
+// succeed is called when the first connection has ended, and forgets the answers that it owed. It
+// returns the address that answers over the second connection, or "". Under mu.
 func (h *hedger) succeed() string {
 	if h == nil {
 		return ""

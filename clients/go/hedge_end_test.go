@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// owed is how many answers the first connection owes whose callers have theirs.
+// owed returns how many answers the first connection owes to callers that were answered already.
 func (c *Client) owed() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -51,7 +51,7 @@ func TestARefusalOfWhatTheHedgeAnsweredIsNoDebtOfTheLeader(t *testing.T) {
 	}
 }
 
-// between is a client without goroutines, in a state between two steps of them.
+// between returns a client without goroutines, so that a test can set any state.
 func between(t *testing.T) *Client {
 	t.Helper()
 	c := &Client{o: defaults(), dir: newDirectory([]string{"here:1"}), ready: make(chan struct{})}
@@ -59,7 +59,7 @@ func between(t *testing.T) *Client {
 	return c
 }
 
-// standing is a connection that nobody reads.
+// standing returns a connection that no goroutine reads.
 func standing(t *testing.T, addr string) *connection {
 	t.Helper()
 	near, far := net.Pipe()
@@ -70,7 +70,7 @@ func standing(t *testing.T, addr string) *connection {
 	return &connection{addr: addr, net: near, out: newOutbox(near, time.Second), welcome: &welcome{node: 1}}
 }
 
-// underWayAs puts a batch of one caller under way.
+// underWayAs puts a batch of one caller in flight with this id.
 func (c *Client) underWayAs(id uint64) *batch {
 	b := newBatch()
 	b.join(1)
@@ -86,7 +86,8 @@ func TestALateAnswerOfALeftConnectionIsNotTakenForThatOfItsSuccessor(t *testing.
 	c := between(t)
 	left, successor := standing(t, "left:1"), standing(t, "next:1")
 	c.hedge.conn = successor
-	// The copy on the new connection was sent after 9 was returned, that on the old one before.
+	// Timestamp 9 was returned before the copy went over the new connection, and after the copy went
+	// over the old one.
 	c.hedge.copies[7] = asked{count: 1, floor: Timestamp{Epoch: 1, Index: 9}}
 	if err := c.hedge.take(left, 7, oneAt(5)); !errors.Is(err, ErrUnreachable) {
 		t.Error(err)
@@ -126,7 +127,7 @@ func TestAnAnswerThatComesWhileTheHedgeFailsAccusesNobody(t *testing.T) {
 	}
 }
 
-// What breaks the protocol over the second connection breaks it.
+// Frames that break the protocol on the first connection break it on the second one, too.
 func TestReservedBitsAreRefusedFromTheHedgeToo(t *testing.T) {
 	for name, bad := range map[string]head{
 		"ping":    {kind: kindPing, flags: 1},

@@ -12,7 +12,7 @@ import (
 
 const (
 	hedgeAfter = 20 * time.Millisecond
-	// The hedge comes long before a silent node is left.
+	// The hedge comes long before the client leaves a silent node.
 	hedgeAttempt = 8 * time.Second
 )
 
@@ -20,7 +20,7 @@ func hedging(t *testing.T, addrs ...string) *Client {
 	return dial(t, addrs, WithHedgeAfter(hedgeAfter), WithAttemptTimeout(hedgeAttempt))
 }
 
-// first remembers the first connection that asked.
+// first remembers the first connection over which a request came.
 type first struct{ peer atomic.Pointer[peer] }
 
 func (f *first) is(to *peer) bool {
@@ -49,7 +49,7 @@ func TestAStalledConnectionCostsLittleMoreThanTheDelayOfTheHedge(t *testing.T) {
 	client := hedging(t, leader.addr())
 	last := get(t, client)
 	stalled.Store(true)
-	// More than may be in flight.
+	// There are more calls than requests may be in flight.
 	for range 12 {
 		begin := time.Now()
 		got := get(t, client)
@@ -142,7 +142,7 @@ func TestABurntAnswerThatGoesBackwardsIsRefusedLoudly(t *testing.T) {
 	get(t, client)
 	slow.Store(true)
 	get(t, client)
-	// Whoever waits when the bad answer comes is told, whatever it waits for.
+	// A bad answer fails every caller that waits at that moment, whatever its request is.
 	kept.Store(true)
 	if got, err := client.Timestamp(within(t, 10*time.Second)); !errors.Is(err, ErrWentBackwards) {
 		t.Fatal(got, err)
@@ -154,8 +154,8 @@ func TestAFirstAnswerMayLieBelowWhatWasReturnedBeforeTheHedge(t *testing.T) {
 	var main first
 	var holds atomic.Bool
 	held := make(chan func(), 1)
-	// One question is answered with what was taken at once, but only when its hedge has come, which is
-	// never answered; the others at once.
+	// The node takes the timestamp for one request at once and answers when the hedge of that request
+	// has come. The hedge gets no answer. All other requests are answered at once.
 	leader.ask = func(to *peer, id, count uint64) {
 		switch {
 		case !main.is(to):
@@ -191,8 +191,8 @@ func TestAFirstAnswerMayLieBelowWhatWasReturnedBeforeTheHedge(t *testing.T) {
 	}
 }
 
-// Whatever was returned before a call began lies below what the call gets, and nothing is given
-// twice, however the two answers overtake each other.
+// A call's timestamps lie above all that were returned before it began, and no timestamp is given
+// twice. This holds in whichever order the two answers come.
 func TestAnswersThatOvertakeEachOtherLeaveTheOrderOfCallsAsItIs(t *testing.T) {
 	leader, source := startNode(t, 1), &oracle{next: 1}
 	leader.ask = func(to *peer, id, count uint64) {

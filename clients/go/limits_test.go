@@ -42,7 +42,7 @@ func TestTheLimitsOfAWelcomeAreKept(t *testing.T) {
 	}
 }
 
-// fours is that many callers of four timestamps each.
+// fours starts so many callers of four timestamps each.
 func fours(t *testing.T, client *Client, callers int) *sync.WaitGroup {
 	var all sync.WaitGroup
 	for range callers {
@@ -133,7 +133,7 @@ func TestAnIdleClientSeldomLooksForALeader(t *testing.T) {
 	get(t, client)
 	down.Store(true)
 	client.dirMu.Lock()
-	// As after a minute.
+	// The state after a minute of failures.
 	client.dir.setbacks = 100
 	client.dirMu.Unlock()
 	dials.Store(0)
@@ -142,7 +142,7 @@ func TestAnIdleClientSeldomLooksForALeader(t *testing.T) {
 	if count := dials.Load(); count == 0 || count > 4 {
 		t.Errorf("%d dials in a second", count)
 	}
-	// Whoever asks does not wait for the end of a long pause.
+	// A new call does not wait for the end of a long pause.
 	down.Store(false)
 	began := time.Now()
 	get(t, client)

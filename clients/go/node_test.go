@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// node is a server that says what a test tells it.
+// node is a server whose behaviour a test decides.
 type node struct {
 	t        *testing.T
 	listener net.Listener
 	id       uint64
-	// greet returns the welcome's leader and members, nil for a node that accepts and says nothing.
+	// greet returns the welcome. If it returns nil, the node accepts the connection and sends nothing.
 	greet func() *welcome
-	// behind is said behind the welcome.
+	// behind returns bytes that the node sends after the welcome.
 	behind func() []byte
-	// ask is called for every request; it may write to the connection, now or later.
+	// ask is called for every request. It may write to the connection, now or later.
 	ask   func(to *peer, id, count uint64)
 	asked atomic.Int64
 	met   atomic.Int64
@@ -28,7 +28,7 @@ type node struct {
 	peers []*peer
 }
 
-// peer is a connection, as the node sees it.
+// peer is a client's connection, on the node's side.
 type peer struct {
 	net.Conn
 	mu sync.Mutex
@@ -77,7 +77,7 @@ func (n *node) hangUp() {
 	n.peers = nil
 }
 
-// welcome names a leader; nil for none.
+// welcome returns a welcome that names this leader, or none if it is nil.
 func (n *node) welcome(leader *node) *welcome {
 	w := &welcome{cluster: &testCluster, node: n.id, inFlightMax: 1024, idleMillis: 60000, countMax: countMax}
 	w.members = []Member{{Node: n.id, Addr: n.addr()}}
@@ -149,7 +149,7 @@ func (p *peer) refuse(id uint64, code Code, text string) {
 	p.say(append(h.appendTo(nil), text...))
 }
 
-// oracle gives rising timestamps.
+// oracle allocates rising timestamps.
 type oracle struct {
 	mu   sync.Mutex
 	next uint64
@@ -175,9 +175,9 @@ func dial(t *testing.T, addrs []string, opts ...Option) *Client {
 	return client
 }
 
-func within(t *testing.T, patience time.Duration) context.Context {
+func within(t *testing.T, timeout time.Duration) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	t.Cleanup(cancel)
 	return ctx
 }

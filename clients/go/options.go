@@ -27,17 +27,16 @@ type options struct {
 	hooks          Hooks
 }
 
-// Hooks are called as things happen, for metrics. They must return quickly: some are called where
-// answers are read. Each may be nil.
+// Hooks are functions that the client calls, for metrics. They must return quickly, because some
+// are called where answers are read. Each may be nil.
 type Hooks struct {
-	// Answered is called once per request that brought timestamps: how many callers shared it, how
-	// many timestamps they got, and how long it took from sending to answer.
+	// Answered is called for each answered request. Its arguments are the number of callers that
+	// shared the request, the number of timestamps, and the time from sending to answer.
 	Answered func(callers int, timestamps uint64, took time.Duration)
-	// Failed is called once per refused request, once per connection that ends, whether or not
-	// anybody waits for it, and once per attempt to find a leader that found none. Of an idle client
-	// it tells of outages all the same.
+	// Failed is called for each refused request, for each connection that ends, and for each failed
+	// attempt to find a leader. It is called also while no call waits.
 	Failed func(err error)
-	// LeaderChanged is called when requests go to another address than before.
+	// LeaderChanged is called when the client sends requests to another address than before.
 	LeaderChanged func(addr string)
 }
 
@@ -56,7 +55,7 @@ func defaults() options {
 	}
 }
 
-// check refuses what cannot be meant.
+// check rejects invalid options.
 func (o *options) check() error {
 	switch {
 	case len(o.clusterName) > nameMax:
@@ -75,59 +74,60 @@ func (o *options) check() error {
 	return nil
 }
 
-// WithClusterName refuses nodes of another cluster name, 1 to 64 bytes. Default: any, and from then on the cluster
-// of the first node that answers.
+// WithClusterName rejects nodes of a cluster with another name. A name has 1 to 64 bytes. By
+// default any name is accepted, and the first node that answers decides which cluster it is.
 func WithClusterName(name string) Option { return func(o *options) { o.clusterName = name } }
 
-// WithAttemptTimeout says how long one node may take to accept a connection, to read or to answer before
-// another one is asked. Default 250 ms: longer than a loaded node needs, and short enough to find
-// the new leader at the time when it is elected. At least 10 ms.
+// WithAttemptTimeout sets how long one node may take to accept a connection, to read or to answer
+// before the client asks another one. Default 250 ms: longer than a loaded node needs, and short
+// enough to find a new leader when it is elected. At least 10 ms.
 func WithAttemptTimeout(timeout time.Duration) Option {
 	return func(o *options) { o.attemptTimeout = max(timeout, 10*time.Millisecond) }
 }
 
-// WithCallTimeout bounds [Dial], and calls whose context has no deadline. Default 30 s; above 0.
+// WithCallTimeout limits [Dial], and calls whose context has no deadline. Default 30 s; above 0.
 func WithCallTimeout(timeout time.Duration) Option {
 	return func(o *options) { o.callTimeout = timeout }
 }
 
-// WithInFlight says how many requests may be under way at once, 1 to 256. Default 4: callers that
-// come while as many are under way share the next one. More lowers the latency under light load
-// and costs more requests under heavy load.
+// WithInFlight sets how many requests may be in flight at once, 1 to 256. Default 4. When that many
+// are in flight, new callers share the next request. A higher value lowers the latency under light
+// load and costs more requests under heavy load.
 func WithInFlight(requests int) Option {
 	return func(o *options) { o.inFlight = min(max(requests, 1), inFlightMax) }
 }
 
-// WithRefresh says how often the list of members is read anew. Default 30 s, at least 100 ms.
+// WithRefresh sets how often the client learns the members again. Default 30 s, at least 100 ms.
 func WithRefresh(every time.Duration) Option {
 	return func(o *options) { o.refresh = max(every, 100*time.Millisecond) }
 }
 
-// WithHedgeAfter asks a second time for a request that has no answer after that long, over another
-// connection to the leader, or where that one gives nothing, of the next known node. The first answer
-// wins, the timestamps of the other are skipped. It is looked for every 5 ms, or every after if that
-// is shorter, but for 1 ms. Default: 0, never. It costs a connection and, where the whole cluster is
-// slow, up to twice the requests.
+// WithHedgeAfter repeats a request that has had no answer for that time. The copy goes over another
+// connection, to the leader or, if that fails, to the next known node. The first answer counts; the
+// timestamps of the other one are skipped. The client checks every 5 ms, or every after if that is
+// shorter, but at most every 1 ms. Default 0: never, because hedging costs a connection and, if the
+// whole cluster is slow, up to twice the requests.
 func WithHedgeAfter(after time.Duration) Option { return func(o *options) { o.hedgeAfter = after } }
 
-// WithToken sends a token to every node: one of its CLIENT_TOKEN_FILE, at most 256 visible ASCII characters.
-// Default: none. It is not for anybody else on the way: use it over TLS.
+// WithToken sends a token to every node. It must be in the node's CLIENT_TOKEN_FILE, and has at
+// most 256 visible ASCII characters. Default: none. Use it only over TLS; otherwise anyone on the
+// network path can read it.
 func WithToken(token string) Option { return WithTokenSource(func() string { return token }) }
 
-// WithTokenSource asks for the token of [WithToken] whenever a connection begins, so that it can change under a
-// running client. Empty is none. It must return quickly.
+// WithTokenSource calls a function for the token of [WithToken] at each connection, so that the
+// token can change. An empty text is no token. The function must return quickly.
 func WithTokenSource(token func() string) Option { return func(o *options) { o.token = token } }
 
-// WithDialer replaces how connections are made.
+// WithDialer sets the function that makes connections.
 func WithDialer(dial func(ctx context.Context, addr string) (net.Conn, error)) Option {
 	return func(o *options) { o.dial = dial }
 }
 
-// WithLogger tells of leader changes and failures. Default: nothing is logged.
+// WithLogger logs leader changes and failures. Default: nothing is logged.
 func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log } }
 
-// WithHooks observes requests, for metrics.
+// WithHooks sets functions that observe requests, for metrics.
 func WithHooks(hooks Hooks) Option { return func(o *options) { o.hooks = hooks } }
 
-// inFlightMax is the most that [WithInFlight] takes; a node reads at most 1024 ahead.
+// inFlightMax is the limit of [WithInFlight]. A node reads at most 1024 requests before it answers.
 const inFlightMax = 256

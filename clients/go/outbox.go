@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// outboxMax bounds what waits behind a write that takes long: some thousand pongs, since of requests
-// only few are under way.
+// outboxMax limits the bytes that wait for a slow write. It holds some thousand pongs, because few
+// requests are in flight.
 const outboxMax = 64 << 10
 
 var (
@@ -16,29 +16,30 @@ var (
 	errSilent      = errors.New("it did not answer in time")
 )
 
-// outbox writes to a connection for callers that have no time to wait until the node reads: whoever
-// finds a write under way leaves its frames behind it. It never decides what is sent.
+// outbox writes for callers that must not wait until the node reads. Frames that come during a
+// write are written after it.
 type outbox struct {
 	to net.Conn
-	// patience is how long a write may take before the connection is left.
-	patience time.Duration
-	// wake tells drain that frames wait; gone is closed when the connection is left.
+	// timeout is the longest time that a write may take. After it the connection is closed.
+	timeout time.Duration
+	// wake tells drain that frames wait. gone is closed when the connection is.
 	wake chan struct{}
 	gone chan struct{}
 
 	mu sync.Mutex
-	// busy while somebody writes, or drain is about to.
+	// busy is true during a write, and when drain is about to write.
 	busy    bool
 	waiting []byte
-	// why the connection was left, nil before.
+	// why is the reason why this client closed the connection, or nil.
 	why error
 }
 
-func newOutbox(to net.Conn, patience time.Duration) *outbox {
-	return &outbox{to: to, patience: patience, wake: make(chan struct{}, 1), gone: make(chan struct{})}
+func newOutbox(to net.Conn, timeout time.Duration) *outbox {
+	return &outbox{to: to, timeout: timeout, wake: make(chan struct{}, 1), gone: make(chan struct{})}
 }
 
-// write sends frames, now or behind what is being written. If that fails, the connection is left.
+// write sends frames, either now or after the write in progress. If that fails, it closes the
+// connection.
 func (o *outbox) write(frames []byte) {
 	o.mu.Lock()
 	if o.busy {
@@ -56,13 +57,13 @@ func (o *outbox) write(frames []byte) {
 	o.put(frames)
 	o.mu.Lock()
 	if o.busy = len(o.waiting) > 0; o.busy {
-		// Room for one is enough: there is one at most who is busy.
+		// The channel holds one signal, which is enough: only one writer exists at a time.
 		o.wake <- struct{}{}
 	}
 	o.mu.Unlock()
 }
 
-// drain writes what others have left, until the connection is left.
+// drain writes the frames that wait, until the connection is closed.
 func (o *outbox) drain() {
 	var out []byte
 	for {
@@ -85,7 +86,7 @@ func (o *outbox) drain() {
 }
 
 func (o *outbox) put(frames []byte) {
-	o.to.SetWriteDeadline(time.Now().Add(o.patience))
+	o.to.SetWriteDeadline(time.Now().Add(o.timeout))
 	if _, err := o.to.Write(frames); err != nil {
 		var timeout net.Error
 		if errors.As(err, &timeout) && timeout.Timeout() {
@@ -95,7 +96,7 @@ func (o *outbox) put(frames []byte) {
 	}
 }
 
-// leave closes the connection; the first reason is the one that is told.
+// leave closes the connection. The first reason counts.
 func (o *outbox) leave(why error) {
 	o.mu.Lock()
 	if o.why == nil {
@@ -106,7 +107,7 @@ func (o *outbox) leave(why error) {
 	o.to.Close()
 }
 
-// left returns why the connection was left from this side, nil if it was not.
+// left returns why this client closed the connection, or nil if it did not.
 func (o *outbox) left() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

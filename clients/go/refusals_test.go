@@ -76,7 +76,7 @@ func TestALeaderWithoutAClusterIsNotAsked(t *testing.T) {
 		}
 		source.serve(to, id, count)
 	}
-	// It says so in its welcome, or in a notice behind it.
+	// The node names a leader without a cluster in its welcome, or in a notice after it.
 	for _, later := range []bool{false, true} {
 		homeless.Store(false)
 		client := dial(t, []string{leader.addr()})
@@ -126,7 +126,7 @@ func TestAnOverloadedLeaderHasAPauseFromAllCallers(t *testing.T) {
 	}
 	began := time.Now()
 	refused()
-	// Half of the longest pause is chance.
+	// Half of the longest pause is random.
 	if pause := (<-again).Sub(began); pause < backoffMax/2 {
 		t.Errorf("asked again after %v", pause)
 	}

@@ -33,7 +33,7 @@ func TestACallerNeverJoinsARequestThatWasSent(t *testing.T) {
 	leader.ask = func(to *peer, id, count uint64) {
 		mu.Lock()
 		defer mu.Unlock()
-		// Allocated now, answered later.
+		// The timestamps are allocated now and sent later.
 		first := source.take(count)
 		held = append(held, func() { to.answer(id, count, first) })
 		seen <- struct{}{}
@@ -45,7 +45,7 @@ func TestACallerNeverJoinsARequestThatWasSent(t *testing.T) {
 		first <- got
 	}()
 	<-seen
-	// The first request has its timestamp by now. These ask afterwards.
+	// The first request has its timestamp by now. The next calls begin after that.
 	var later sync.WaitGroup
 	got := make([]Timestamp, 3)
 	for at := range got {
@@ -179,7 +179,7 @@ func TestAnswersMayComeInAnotherOrder(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		// One request each.
+		// Each call makes one request.
 		for client.underWay() < (at+1)%len(counts) {
 			time.Sleep(time.Millisecond)
 		}
@@ -366,8 +366,8 @@ func TestMembersAreKeptFresh(t *testing.T) {
 	}
 }
 
-// Callers leave batches that others join, while batches wait for a leader and while they are under
-// way: nobody may get somebody else's timestamps, or none.
+// Callers leave batches that others join, while the batches wait for a leader and while they are in
+// flight. No caller may get timestamps of another one, and none may stay without an answer.
 func TestCallersThatLeaveDoNotDisturbThoseWhoJoin(t *testing.T) {
 	leader, source := startNode(t, 1), &oracle{next: 1}
 	leader.ask = func(to *peer, id, count uint64) {
@@ -387,11 +387,11 @@ func TestCallersThatLeaveDoNotDisturbThoseWhoJoin(t *testing.T) {
 		go func() {
 			defer all.Done()
 			for round := range each {
-				patience := 5 * time.Second
+				timeout := 5 * time.Second
 				if at%2 == 0 {
-					patience = time.Duration(round%7) * 20 * time.Microsecond
+					timeout = time.Duration(round%7) * 20 * time.Microsecond
 				}
-				ctx, cancel := context.WithTimeout(context.Background(), patience)
+				ctx, cancel := context.WithTimeout(context.Background(), timeout)
 				got, err := client.Timestamp(ctx)
 				cancel()
 				if err != nil {
@@ -420,7 +420,7 @@ func TestALeaderThatRefusesEverythingIsNotAskedWithoutPause(t *testing.T) {
 	if _, err := client.Timestamp(within(t, 500*time.Millisecond)); !errors.Is(err, ErrInternal) {
 		t.Fatal(err)
 	}
-	// From 1 ms to 50 ms between attempts: some 25 in half a second.
+	// The pause between attempts grows from 1 ms to 50 ms: some 25 attempts in half a second.
 	if met := leader.met.Load(); met > 60 {
 		t.Errorf("%d connections in half a second", met)
 	}

@@ -13,25 +13,25 @@ import (
 // TimestampSize is the length of a timestamp in bytes.
 const TimestampSize = 16
 
-// Timestamp is a moment that the oracle gave to exactly one caller. Timestamps order as their bytes
-// do: by epoch, then by index.
+// Timestamp is a moment that the oracle gave to exactly one caller. Timestamps have the same order
+// as their bytes: first by epoch, then by index.
 type Timestamp struct {
 	// Epoch is Unix time in nanoseconds.
 	Epoch uint64
-	// Index counts within the epoch, from 0.
+	// Index is the position within the epoch, from 0.
 	Index uint64
 }
 
-// Range is a run of timestamps of one epoch with consecutive indexes.
+// Range is a sequence of timestamps of one epoch with consecutive indexes.
 type Range struct {
-	// First is the lowest of them.
+	// First is the lowest timestamp.
 	First Timestamp
-	// Count says how many there are, at least 1.
+	// Count is the number of timestamps, at least 1.
 	Count uint64
 }
 
-// Lowest returns the lowest timestamp of a wall time, for queries that begin there. Times before
-// 1970 give the zero timestamp, times after 2554 the highest epoch.
+// Lowest returns the lowest timestamp of a wall time, for queries that begin there. For a time
+// before 1970 it is the zero timestamp. For a time after 2554 it has the highest epoch.
 func Lowest(at time.Time) Timestamp { return Timestamp{Epoch: epochOf(at)} }
 
 // Highest returns the highest timestamp of a wall time, for queries that end there.
@@ -39,7 +39,7 @@ func Highest(at time.Time) Timestamp {
 	return Timestamp{Epoch: epochOf(at), Index: math.MaxUint64}
 }
 
-// epochOf goes beyond [time.Time.UnixNano], which ends in 2262.
+// epochOf converts a wall time up to 2554; [time.Time.UnixNano] ends in 2262.
 func epochOf(at time.Time) uint64 {
 	seconds := at.Unix()
 	if seconds < 0 {
@@ -76,7 +76,7 @@ func Parse(text string) (Timestamp, error) {
 	return FromBytes(bytes), nil
 }
 
-// Bytes returns the timestamp as a key: byte order is time order.
+// Bytes returns the timestamp as a key. The order of the bytes is the order of the timestamps.
 func (t Timestamp) Bytes() [TimestampSize]byte {
 	var bytes [TimestampSize]byte
 	binary.BigEndian.PutUint64(bytes[:8], t.Epoch)
@@ -90,7 +90,8 @@ func (t Timestamp) Append(to []byte) []byte {
 	return binary.BigEndian.AppendUint64(to, t.Index)
 }
 
-// String returns the bytes as 32 lower-case hexadecimal digits; their order is time order as well.
+// String returns the bytes as 32 lower-case hexadecimal digits. Their order is the order of the
+// timestamps as well.
 func (t Timestamp) String() string {
 	bytes := t.Bytes()
 	return hex.EncodeToString(bytes[:])
@@ -122,13 +123,13 @@ func (t Timestamp) Compare(other Timestamp) int {
 	return cmp.Compare(t.Index, other.Index)
 }
 
-// Before says whether t is lower than other.
+// Before returns whether t is lower than other.
 func (t Timestamp) Before(other Timestamp) bool { return t.Compare(other) < 0 }
 
-// IsZero says whether t is the zero timestamp, which the oracle never gives.
+// IsZero returns whether t is the zero timestamp, which the oracle never gives.
 func (t Timestamp) IsZero() bool { return t == Timestamp{} }
 
-// At returns the timestamp at an offset, 0 <= offset < r.Count; it panics outside.
+// At returns the timestamp at an offset. It panics unless 0 <= offset < r.Count.
 func (r Range) At(offset uint64) Timestamp {
 	if offset >= r.Count {
 		panic(fmt.Sprintf("epicepoch: offset %d of a range of %d", offset, r.Count))
@@ -139,7 +140,7 @@ func (r Range) At(offset uint64) Timestamp {
 // Last returns the highest timestamp.
 func (r Range) Last() Timestamp { return r.At(r.Count - 1) }
 
-// All goes over the timestamps, lowest first.
+// All iterates over the timestamps, lowest first.
 func (r Range) All() iter.Seq[Timestamp] {
 	return func(yield func(Timestamp) bool) {
 		for offset := range r.Count {

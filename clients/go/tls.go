@@ -7,14 +7,15 @@ import (
 	"net"
 )
 
-// nativeALPN names the native protocol in the handshake.
+// nativeALPN names the native protocol in the TLS handshake.
 const nativeALPN = "epicepoch/1"
 
-// WithTLS speaks TLS to the nodes, over whatever [WithDialer] connects. A node's certificate must hold for the
-// host by which it is dialled, unless config names another one. Set RootCAs to the cluster's authority (ca.pem),
-// and Certificates, or GetClientCertificate, where the nodes ask for one (CLIENT_CA_FILE). The config is copied, so
-// what it holds stays what it is; for authorities that change under a running client there is [WithTLSSource]. At
-// least TLS 1.3 is spoken, unless it asks for 1.2. Default: plain TCP.
+// WithTLS uses TLS on every connection, also on those of [WithDialer]. A node's certificate must be
+// valid for the host that was dialled, unless config sets another ServerName. Set RootCAs to the
+// cluster's authority (ca.pem). If the nodes ask for a client certificate (CLIENT_CA_FILE), set
+// Certificates or GetClientCertificate. The config is copied, so later changes to it have no
+// effect; use [WithTLSSource] to change authorities while the client runs. The client uses TLS 1.3
+// or newer, unless the config allows 1.2. Default: plain TCP.
 func WithTLS(config *tls.Config) Option {
 	if config == nil {
 		return func(o *options) { o.tls = nil }
@@ -23,9 +24,9 @@ func WithTLS(config *tls.Config) Option {
 	return WithTLSSource(func() *tls.Config { return own })
 }
 
-// WithTLSSource asks for the config of [WithTLS] whenever a connection begins, so that whom the client trusts, and
-// what it shows, can change under a running client. Nothing in a config changes after it was returned. It must
-// return quickly, and never nil: then nothing is connected, nor without a source.
+// WithTLSSource calls a function for the config of [WithTLS] at each connection, so that roots and
+// certificates can change. Do not change a config after the function has returned it. The function
+// must return quickly. If it returns nil, no connection is made.
 func WithTLSSource(source func() *tls.Config) Option {
 	if source == nil {
 		source = func() *tls.Config { return nil }
@@ -33,7 +34,7 @@ func WithTLSSource(source func() *tls.Config) Option {
 	return func(o *options) { o.tls = source }
 }
 
-// connect makes a connection, behind TLS where that is asked for.
+// connect makes a connection, with TLS if configured.
 func (o *options) connect(ctx context.Context, addr string) (net.Conn, error) {
 	if o.tls == nil {
 		return o.dial(ctx, addr)

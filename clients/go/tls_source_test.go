@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// signedByItself is a certificate for loopback, and the trust in it.
+// signedByItself returns a self-signed certificate for loopback, and a pool that trusts it.
 func signedByItself(t *testing.T) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -88,7 +88,7 @@ func TestEachConnectionTrustsWhomItsSourceNamesThen(t *testing.T) {
 			t.Error("the source's own config was changed")
 		}
 	}
-	// A config that is given once stays what it was.
+	// Later changes to a config given to WithTLS have no effect.
 	config := &tls.Config{RootCAs: trusted}
 	WithTLS(config)(&o)
 	config.RootCAs = other

@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// certificates has the binary make an authority, a node's pair and a client's, in a directory of their own.
+// certificates lets the binary make an authority, and certificates for a node and a client, in a
+// new directory.
 func certificates(t *testing.T, bin string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -29,7 +30,8 @@ func certificates(t *testing.T, bin string) string {
 	return dir
 }
 
-// trusting is a config that trusts the authority of a directory, and shows its client's certificate.
+// trusting returns a config that trusts the authority of a directory. If shows is set, it also has
+// the client's certificate.
 func trusting(t *testing.T, dir string, shows bool) *tls.Config {
 	t.Helper()
 	bundle, err := os.ReadFile(filepath.Join(dir, "ca.pem"))
@@ -90,7 +92,8 @@ func TestASecuredNodeServesItsOwnClientsAlone(t *testing.T) {
 		}
 		last = timestamp
 	}
-	// What a stranger of the same name has signed, shown to a node that is trusted: the signature is not the authority's.
+	// The client certificate was signed by another authority with the same name, so its signature is
+	// wrong.
 	mixed := trusting(t, dir, false)
 	mixed.Certificates = trusting(t, foreign, true).Certificates
 	elsewhere := trusting(t, dir, true)
@@ -116,7 +119,7 @@ func TestASecuredNodeServesItsOwnClientsAlone(t *testing.T) {
 			t.Errorf("%s: refused for another reason than %q: %v", name, it.why, err)
 		}
 	}
-	// It is those that were refused, and not the node that has ended.
+	// The node still answers: it refused those clients and has not ended.
 	if _, err := client.Timestamp(ctx); err != nil {
 		t.Error(err)
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// vectors reads golden vectors that every implementation shares.
+// vectors reads the golden vectors that all implementations share.
 func vectors(t *testing.T, name string, into any) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "crates", "wire", "vectors", name))
@@ -75,7 +75,7 @@ func optionalCluster(t *testing.T, means map[string]any) *Cluster {
 	return &Cluster{ID: [16]byte(id), History: u64(t, means, "history")}
 }
 
-// written encodes what a client sends.
+// written encodes a frame that a client sends.
 func written(t *testing.T, means map[string]any) []byte {
 	t.Helper()
 	switch kind := means["kind"]; kind {
@@ -99,7 +99,8 @@ func written(t *testing.T, means map[string]any) []byte {
 	}
 }
 
-// read decodes what a node sends, as the client does, into the words of the vectors.
+// read decodes a frame that a node sends, as the client does, and returns it in the names of the
+// vectors.
 func read(bytes []byte) (map[string]any, error) {
 	h := readHead(bytes)
 	size, err := h.tailSize()
@@ -262,7 +263,7 @@ func TestErrorsHaveTheirNumbers(t *testing.T) {
 		} `json:"errors"`
 	}
 	vectors(t, "errors.json", &all)
-	// What only HTTP says.
+	// These errors exist only over HTTP.
 	others := map[string]bool{
 		"BAD_COUNT": true, "BAD_FORMAT": true, "NOT_FOUND": true, "METHOD_NOT_ALLOWED": true,
 		"FORBIDDEN": true, "REFUSED": true, "BUSY": true, "NOT_CAUGHT_UP": true, "UNSETTLED": true,
@@ -275,7 +276,7 @@ func TestErrorsHaveTheirNumbers(t *testing.T) {
 		if !known || sentinel.Error() != one.Name {
 			t.Errorf("%d is %v, not %s", one.Number, sentinel, one.Name)
 		}
-		// INTERNAL condemns that node, not the cluster.
+		// INTERNAL means that this node is broken; another one may answer.
 		if cured := isCurable(&Error{Code: one.Number}); cured != (one.Retryable || one.Name == "INTERNAL") {
 			t.Errorf("%s: another attempt: %v", one.Name, cured)
 		}

@@ -1,5 +1,5 @@
-// Command conformance is the driver of the Go client: it reads commands, a JSON object a line, and
-// writes what the client answers. See clients/README.md.
+// Command conformance is the conformance driver of the Go client. It reads commands, one JSON
+// object a line, and writes the client's answers. See clients/README.md.
 package main
 
 import (
@@ -37,7 +37,7 @@ type reply struct {
 	Text  string `json:"text,omitempty"`
 }
 
-// driver holds the client and the calls under way.
+// driver holds the client and its calls in progress.
 type driver struct {
 	origin time.Time
 
@@ -95,7 +95,7 @@ func (d *driver) carryOut(c command) {
 	}
 }
 
-// open returns when the client has found its leader.
+// open dials the cluster, and returns when the client has found its leader.
 func (d *driver) open(c command) {
 	start := d.reading()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(c.TimeoutMS)*time.Millisecond)
@@ -112,7 +112,7 @@ func (d *driver) open(c command) {
 
 func (d *driver) call(ctx context.Context, client *epicepoch.Client, c command) {
 	start := d.reading()
-	// The time of a call begins with the call, not with the command.
+	// The timeout of a call begins with the call, not with the command.
 	ctx, end := context.WithTimeout(ctx, time.Duration(c.TimeoutMS)*time.Millisecond)
 	defer end()
 	answer, err := client.Timestamps(ctx, c.Count)
@@ -142,9 +142,9 @@ func (d *driver) reply(r reply, err error) {
 	}
 }
 
-// fault says what an error is in the words of no language.
+// fault returns the name of an error that the drivers of all languages share.
 func fault(err error) string {
-	// A context's end comes first: its error also matches why it took so long.
+	// The end of a context comes first, because its error also matches the reason for the delay.
 	for _, known := range []struct {
 		is   error
 		name string

@@ -1,6 +1,6 @@
-//! A small certificate authority: one key that signs a cluster's nodes and its clients, and
-//! nothing else. It holds for one cluster; its own name says which. It writes no file and
-//! remembers nothing: what it has signed is wherever its caller puts it.
+//! A small certificate authority: one key that signs the certificates of one cluster's nodes and
+//! clients, and nothing else. The authority's own name contains the cluster's name. It writes no
+//! file and remembers nothing: the caller stores what it signs.
 
 use std::time::SystemTime;
 
@@ -11,18 +11,17 @@ use rcgen::{
 };
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, UnixTime};
-use time::{Duration, OffsetDateTime};
+use time::OffsetDateTime;
 
 use crate::expiry::not_after;
-use crate::name::{SUFFIX, is_reserved, node_name};
-use crate::pair::alternative_names;
+use crate::name::{SUFFIX, alternative_names, is_reserved, node_name};
 
-/// For how many days an authority holds: nobody likes to replace one.
+pub use crate::expiry::Validity;
+
+/// How many days an authority is valid: long, because replacing one is laborious.
 pub const AUTHORITY_DAYS: u32 = 3650;
-/// For how many days a node's or a client's certificate holds, if nothing else is asked for.
+/// How many days a node's or a client's certificate is valid by default.
 pub const DAYS_DEFAULT: u32 = 365;
-/// What a clock may be behind that of the machine which made a certificate.
-const BACKDATED: Duration = Duration::DAY;
 
 /// An authority with its key.
 pub struct Authority {
@@ -33,17 +32,17 @@ pub struct Authority {
 
 /// A certificate and its key, as PEM.
 pub struct Issued {
-    /// For everybody to see.
+    /// The certificate, which is public.
     pub certificate: String,
-    /// For its owner alone.
+    /// The key, which is secret.
     pub key: String,
 }
 
 impl Authority {
-    /// A new one for a cluster.
+    /// Makes a new authority for a cluster.
     ///
     /// # Errors
-    /// When the system has no random bytes to give.
+    /// When the system provides no random bytes.
     pub fn new(cluster_name: &str) -> Result<Self, AuthorityError> {
         let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?;
         let mut params = authority_params(cluster_name);
@@ -53,35 +52,37 @@ impl Authority {
         Ok(Self { cluster_name: cluster_name.to_owned(), certificate, key })
     }
 
-    /// The authority that was made before for the same cluster.
+    /// The authority with this certificate and key, which was made before for the same cluster.
     ///
     /// # Errors
-    /// When these are not its certificate and key, or it is of another cluster, or has expired.
+    /// When certificate and key do not belong together, or the authority is of another cluster, or
+    /// it has expired.
     pub fn of(cluster_name: &str, certificate: &str, key: &str) -> Result<Self, AuthorityError> {
         let key = KeyPair::from_pem(key).map_err(|error| AuthorityError::Key(error.to_string()))?;
         let certificate = certificate.to_owned();
         let authority = Self { cluster_name: cluster_name.to_owned(), certificate, key };
-        // What it signs has to hold. That is the proof that certificate, key and name are one.
+        // A certificate that it signs must verify. That proves that certificate, key and name
+        // belong together.
         authority.client("proof", Validity::days(1))?;
         Ok(authority)
     }
 
-    /// Its certificate as PEM.
+    /// The authority's certificate as PEM.
     pub fn certificate(&self) -> &str {
         &self.certificate
     }
 
-    /// Its key as PEM.
+    /// The authority's key as PEM.
     pub fn key(&self) -> String {
         self.key.serialize_pem()
     }
 
-    /// A certificate for a node of the cluster, which may use it towards clients, peers it
-    /// connects to and peers that connect to it. `names` are the DNS names and addresses that
-    /// clients reach it at.
+    /// Signs a certificate for a node of the cluster. The node may use it towards clients, peers it
+    /// connects to and peers that connect to it. `names` are the DNS names and addresses at which
+    /// clients reach it.
     ///
     /// # Errors
-    /// When a name is neither.
+    /// When a name is neither a DNS name nor an address.
     pub fn node(
         &self,
         node: NodeId,
@@ -101,10 +102,10 @@ impl Authority {
         self.issue(&format!("node-{node}"), names, usages.to_vec(), validity)
     }
 
-    /// A certificate for a client. It has no DNS name, so no peer ever takes it for a node.
+    /// Signs a certificate for a client. It has no DNS name, so no peer ever takes it for a node.
     ///
     /// # Errors
-    /// When the system has no random bytes to give.
+    /// When the system provides no random bytes.
     pub fn client(&self, name: &str, validity: Validity) -> Result<Issued, AuthorityError> {
         self.issue(name, Vec::new(), vec![ExtendedKeyUsagePurpose::ClientAuth], validity)
     }
@@ -118,7 +119,7 @@ impl Authority {
     ) -> Result<Issued, AuthorityError> {
         let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?;
         let mut params = CertificateParams::default();
-        // Nothing outlives who vouches for it.
+        // A certificate never outlives the authority that signed it.
         let until = validity.until.min(self.expires_at()?);
         (params.not_before, params.not_after) = (validity.from, until);
         params.distinguished_name = DistinguishedName::new();
@@ -134,7 +135,7 @@ impl Authority {
         Ok(Issued { certificate: certificate.pem(), key: key.serialize_pem() })
     }
 
-    /// Verifies what was signed as its readers will: now, or at its end if that is past.
+    /// Verifies a signed certificate as its readers will: now, or at its end if that is past.
     fn check(
         &self,
         issued: &CertificateDer<'_>,
@@ -176,7 +177,7 @@ impl Authority {
 }
 
 impl std::fmt::Debug for Authority {
-    /// Without the key.
+    /// Never shows the key.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut out = out.debug_struct("Authority");
         out.field("cluster_name", &self.cluster_name).finish_non_exhaustive()
@@ -184,14 +185,14 @@ impl std::fmt::Debug for Authority {
 }
 
 impl std::fmt::Debug for Issued {
-    /// Without the key.
+    /// Never shows the key.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut out = out.debug_struct("Issued");
         out.field("certificate", &self.certificate).finish_non_exhaustive()
     }
 }
 
-/// Why nothing was made or signed.
+/// Why no authority was made, or no certificate signed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthorityError {
@@ -212,7 +213,7 @@ pub enum AuthorityError {
         the cluster that it was made for, and the two files that were made together"
     )]
     Foreign {
-        /// The cluster that was named.
+        /// The cluster that was requested.
         cluster_name: String,
     },
     /// Give a DNS name or an address.
@@ -220,12 +221,12 @@ pub enum AuthorityError {
         "no certificate can be made for the name {name:?}: {why}; use a DNS name or an address"
     )]
     Name {
-        /// The name.
+        /// The invalid name.
         name: String,
-        /// What is wrong with it.
+        /// Why it is invalid.
         why: String,
     },
-    /// The system gave no random bytes, or the like.
+    /// The certificate library failed; for example, the system provided no random bytes.
     #[error("no certificate can be made: {0}")]
     Make(String),
 }
@@ -236,34 +237,14 @@ impl From<rcgen::Error> for AuthorityError {
     }
 }
 
-/// All that makes an authority of this cluster what it is, except its key.
+/// The fields of the certificate of this cluster's authority. The key is not among them.
 fn authority_params(cluster_name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
-    // Neither is longer than the 64 characters that X.520 allows.
+    // Both names are within the 64 characters that X.520 allows.
     params.distinguished_name.push(DnType::OrganizationName, cluster_name);
     params.distinguished_name.push(DnType::CommonName, "EpicEpoch authority");
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     params
-}
-
-/// From when until when a certificate holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Validity {
-    pub(crate) from: OffsetDateTime,
-    pub(crate) until: OffsetDateTime,
-}
-
-impl Validity {
-    /// From a day ago, for clocks that are behind, until `days` from now.
-    pub fn days(days: u32) -> Self {
-        let now = OffsetDateTime::now_utc();
-        Self { from: now - BACKDATED, until: now + Duration::days(i64::from(days)) }
-    }
-
-    /// From a day ago until `end`, which may be past: for tests of what has expired.
-    pub fn until(end: SystemTime) -> Self {
-        Self { from: OffsetDateTime::now_utc() - BACKDATED, until: end.into() }
-    }
 }

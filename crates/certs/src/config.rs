@@ -1,7 +1,7 @@
-//! rustls with what this project uses: TLS 1.2 and 1.3 towards clients, 1.3 alone between nodes,
-//! ring's suites, all of them with forward secrecy and authenticated encryption. A session is
-//! never resumed: its certificates are checked in each handshake, against the trust of that
-//! moment. Nothing is taken before the handshake is over (no 0-RTT).
+//! rustls as this project uses it: TLS 1.2 and 1.3 towards clients, only 1.3 between nodes, and
+//! ring's suites, all of them with forward secrecy and authenticated encryption. A session is never
+//! resumed: each handshake checks the certificates against the trust of that moment. No data is
+//! accepted before the handshake is over (no 0-RTT).
 
 use std::sync::Arc;
 
@@ -23,16 +23,16 @@ pub const ALPN_HTTP1: &[u8] = b"http/1.1";
 pub const ALPN_H3: &[u8] = b"h3";
 /// The native protocol in ALPN.
 pub const ALPN_NATIVE: &[u8] = b"epicepoch/1";
-/// What nodes say to each other, in ALPN: no client's port takes it, and no peer's port another.
+/// The peer protocol in ALPN. The client port refuses it, and the peer port refuses all others.
 pub const ALPN_PEER: &[u8] = b"epicepoch-peer/1";
 
-/// Versions of TLS for clients.
+/// Versions of TLS that clients may use.
 const CLIENTS: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
-/// Versions of TLS between what is ours.
+/// Versions of TLS between programs of this project.
 const OURS: &[&SupportedProtocolVersion] = &[&TLS13];
 
-/// A server that shows `pair`, and takes only who shows a certificate of `clients`, if that is
-/// given. For QUIC: it offers TLS 1.3, too.
+/// The configuration of a server that shows `pair`. If `clients` is given, it accepts only clients
+/// with a certificate of these authorities. It also offers TLS 1.3, for QUIC.
 pub fn server_config(
     pair: Arc<LivePair>,
     clients: Option<Arc<LiveRoots>>,
@@ -41,7 +41,7 @@ pub fn server_config(
     server(CLIENTS, pair, clients, alpn)
 }
 
-/// A client that trusts `roots`, and shows `pair`, if that is given.
+/// The configuration of a client that trusts `roots`, and shows `pair` if that is given.
 pub fn client_config(
     roots: Arc<LiveRoots>,
     pair: Option<Arc<LivePair>>,
@@ -50,15 +50,16 @@ pub fn client_config(
     client(roots, pair, alpn)
 }
 
-/// A node towards nodes that connect to it. Who connects shows a certificate of `roots`; whose it
-/// is, is for the caller to check, against what the greeting claims
+/// The configuration of a node for peers that connect to it. A peer must show a certificate of
+/// `roots`. The caller must check whose certificate it is, against the node that the hello claims
 /// ([`is_named`](crate::is_named)).
 pub fn peer_server_config(pair: Arc<LivePair>, roots: Arc<LiveRoots>) -> ServerConfig {
     server(OURS, pair, Some(roots), &[ALPN_PEER])
 }
 
-/// A node towards nodes that it connects to. It shows `pair`, and takes the server's certificate
-/// if it is one of `roots` for the name that is dialled ([`node_name`](crate::node_name)).
+/// The configuration of a node for peers that it connects to. It shows `pair`. It accepts the
+/// server's certificate if one of `roots` signed it for the dialled name
+/// ([`node_name`](crate::node_name)).
 pub fn peer_client_config(pair: Arc<LivePair>, roots: Arc<LiveRoots>) -> ClientConfig {
     client(roots, Some(pair), &[ALPN_PEER])
 }
@@ -84,7 +85,7 @@ fn server(
     config
 }
 
-/// Servers of ours speak TLS 1.3, and so do all in front of them that are kept up.
+/// Our servers speak TLS 1.3, and so do well-maintained proxies in front of them.
 fn client(roots: Arc<LiveRoots>, pair: Option<Arc<LivePair>>, alpn: &[&[u8]]) -> ClientConfig {
     let builder = ClientConfig::builder_with_provider(provider());
     let Ok(builder) = builder.with_protocol_versions(OURS) else {
@@ -101,6 +102,6 @@ fn client(roots: Arc<LiveRoots>, pair: Option<Arc<LivePair>>, alpn: &[&[u8]]) ->
 }
 
 /// ring's suites and curves.
-pub(crate) fn provider() -> Arc<CryptoProvider> {
+fn provider() -> Arc<CryptoProvider> {
     Arc::new(default_provider())
 }

@@ -1,16 +1,17 @@
-//! Until when a certificate holds: the one field that its verifier does not tell. Reads what
-//! comes from files of this machine, never from the network.
+//! The expiry of a certificate: the one field that its verifier does not return. Reads only
+//! certificates from files of this machine, never from the network.
 
 use std::time::SystemTime;
 
 use der::asn1::{AnyRef, GeneralizedTime, UtcTime};
 use der::{Reader, SliceReader, Tag, TagNumber, Tagged};
+use time::{Duration, OffsetDateTime};
 
 /// The tag of a certificate's version (RFC 5280, section 4.1).
 const VERSION: TagNumber = TagNumber(0);
 
-/// Until when a certificate holds, by its `notAfter` (RFC 5280, section 4.1.2.5), with all that is
-/// before it. `None` if it is no certificate, or one that ended before 1970.
+/// The end of a certificate's validity, from its `notAfter` (RFC 5280, section 4.1.2.5) and the
+/// fields before it. `None` if the bytes are no certificate, or the end is before 1970.
 #[must_use]
 pub fn not_after(der: &[u8]) -> Option<SystemTime> {
     let mut reader = SliceReader::new(der).ok()?;
@@ -20,14 +21,15 @@ pub fn not_after(der: &[u8]) -> Option<SystemTime> {
 
 fn read_certificate(fields: &mut SliceReader<'_>) -> der::Result<SystemTime> {
     let until = fields.sequence(read_to_be_signed)?;
-    // Algorithm, signature.
+    // Skips algorithm and signature.
     skip(fields)?;
     skip(fields)?;
     Ok(until)
 }
 
 fn read_to_be_signed(fields: &mut SliceReader<'_>) -> der::Result<SystemTime> {
-    // Version, where it is not the first one; serial number; algorithm; issuer.
+    // Skips version (unless it is the first one, which is not written), serial number, algorithm
+    // and issuer.
     if matches!(Tag::peek(fields)?, Tag::ContextSpecific { number: VERSION, .. }) {
         skip(fields)?;
     }
@@ -38,7 +40,7 @@ fn read_to_be_signed(fields: &mut SliceReader<'_>) -> der::Result<SystemTime> {
         skip(validity)?;
         time(validity.decode()?)
     })?;
-    // Subject, key, extensions.
+    // Skips subject, key and extensions.
     while !fields.is_finished() {
         skip(fields)?;
     }
@@ -49,11 +51,34 @@ fn skip(fields: &mut SliceReader<'_>) -> der::Result<()> {
     fields.decode::<AnyRef<'_>>().map(drop)
 }
 
-/// A time of either form.
+/// Reads a time in either of its two forms.
 fn time(time: AnyRef<'_>) -> der::Result<SystemTime> {
     match time.tag() {
         Tag::UtcTime => Ok(time.decode_as::<UtcTime>()?.to_system_time()),
         _ => Ok(time.decode_as::<GeneralizedTime>()?.to_system_time()),
+    }
+}
+
+/// How far a clock may be behind that of the machine that made a certificate.
+const BACKDATED: Duration = Duration::DAY;
+
+/// The period in which a certificate is valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    pub(crate) from: OffsetDateTime,
+    pub(crate) until: OffsetDateTime,
+}
+
+impl Validity {
+    /// A validity from a day ago, for clocks that are behind, until `days` from now.
+    pub fn days(days: u32) -> Self {
+        let now = OffsetDateTime::now_utc();
+        Self { from: now - BACKDATED, until: now + Duration::days(i64::from(days)) }
+    }
+
+    /// From a day ago until `end`, which may be past. For tests of expired certificates.
+    pub fn until(end: SystemTime) -> Self {
+        Self { from: OffsetDateTime::now_utc() - BACKDATED, until: end.into() }
     }
 }
 
@@ -63,7 +88,7 @@ mod tests {
 
     use super::*;
 
-    /// Times and empty fields, each as tag, length and content.
+    /// The fields before the end of the validity, each as tag, length and content.
     const FIELDS: [&[u8]; 4] = [&[2, 1, 9], &[0x30, 0], &[0x30, 0], VALIDITY];
     const VALIDITY: &[u8] = b"\x30\x1e\x17\x0d260101000000Z\x17\x0d491231235959Z";
 
@@ -84,7 +109,7 @@ mod tests {
             not_after(&whole),
             Some(SystemTime::UNIX_EPOCH + Duration::from_secs(2_524_607_999))
         );
-        // The end of such a field, counted from where it begins, is before its beginning.
+        // The length of this field is so large that its end overflows.
         let mut endless = vec![0x30, 0x88];
         endless.extend_from_slice(&u64::MAX.to_be_bytes());
         for place in 0..FIELDS.len() {

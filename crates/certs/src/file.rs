@@ -1,5 +1,5 @@
-//! A PEM file, and the setting that names it, so that an error can name both. Reading is bounded;
-//! writing never replaces a file, and never shows half of one.
+//! A PEM file, and the setting that names it, so that an error can name both. Reading is bounded.
+//! Writing never replaces a file, and never leaves a partial one.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -7,15 +7,15 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Bytes of a PEM file at most. A bundle of all public authorities has a quarter of it.
+/// Longest PEM file, bytes. A bundle of all public authorities has a quarter of it.
 pub const FILE_LEN_MAX: u64 = 1 << 20;
 
 /// A file of certificates or a key, as a setting names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PemFile {
-    /// The setting, as its user knows it: `CERT_FILE`, or `--ca-file`.
+    /// The setting as a user knows it: `CERT_FILE`, or `--ca-file`.
     pub setting: &'static str,
-    /// Where the file is.
+    /// The path of the file.
     pub path: PathBuf,
 }
 
@@ -25,7 +25,7 @@ impl PemFile {
         Self { setting, path: path.into() }
     }
 
-    /// Reads it.
+    /// Reads the file.
     ///
     /// # Errors
     /// When it is missing, unreadable, or longer than [`FILE_LEN_MAX`].
@@ -40,22 +40,22 @@ impl PemFile {
         Ok(bytes)
     }
 
-    /// Whether there is something at its path, readable or not.
+    /// Whether anything exists at the path, readable or not.
     pub fn exists(&self) -> bool {
         self.path.symlink_metadata().is_ok()
     }
 
-    /// Whether others than its owner may read it. A file that cannot be looked at is not said to
-    /// be.
+    /// Whether others than the file's owner may read it. `false` if its permissions cannot be read.
     pub fn is_exposed(&self) -> bool {
         let mode = self.path.metadata().map(|data| data.permissions().mode());
         mode.is_ok_and(|mode| mode & 0o077 != 0)
     }
 
-    /// Writes it anew, for its owner alone if it is `secret`. It appears whole, and durable.
+    /// Creates the file, readable only by its owner if it is `secret`. It appears as a whole, and
+    /// durable.
     ///
     /// # Errors
-    /// When there is a file already, which stays as it is, or none can be written.
+    /// When the file exists already (it stays as it is), or cannot be written.
     pub fn write_new(&self, bytes: &[u8], secret: bool) -> Result<(), FileError> {
         let written = write_whole(&self.path, bytes, if secret { 0o600 } else { 0o644 });
         written.map_err(|cause| match cause.kind() {
@@ -64,7 +64,7 @@ impl PemFile {
         })
     }
 
-    /// The directory that it is in.
+    /// The directory of the file.
     pub(crate) fn directory(&self) -> &Path {
         directory_of(&self.path)
     }
@@ -90,31 +90,31 @@ pub enum FileError {
     /// Name another file, or let this process read it.
     #[error("{file} cannot be read: {cause}; name a PEM file that this process may read")]
     Read {
-        /// Which file.
+        /// The file.
         file: PemFile,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
-    /// It is something else.
+    /// The file is too long for a PEM file: name another one.
     #[error("{file} is longer than {FILE_LEN_MAX} bytes; name a PEM file")]
     TooLong {
-        /// Which file.
+        /// The file.
         file: PemFile,
     },
-    /// Make its directory writable, or name another.
+    /// Make the file's directory writable, or name another file.
     #[error(
         "{file} cannot be written: {cause}; name a file in a directory that this process may write to"
     )]
     Write {
-        /// Which file.
+        /// The file.
         file: PemFile,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
-    /// Nothing is ever overwritten.
+    /// A file is never overwritten: move it away, or name another one.
     #[error("{file} exists already and is not replaced; move it away first, or name another")]
     Exists {
-        /// Which file.
+        /// The file.
         file: PemFile,
     },
 }
@@ -126,25 +126,25 @@ impl FileError {
     }
 }
 
-/// A file that appears at `path` at once and wholly, or not at all: written beside it, made
-/// durable, then linked, which fails where there is one already.
+/// Creates the file at `path` as a whole, or not at all. It is written under another name, made
+/// durable, and then linked; the link fails if `path` exists.
 fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{}.new", std::process::id()));
     let beside = PathBuf::from(beside);
     let write = || {
-        // Its mode is set with its creation: there is no moment in which others can open it.
+        // The mode is set at creation, so that others can never open the file.
         let options = OpenOptions::new().write(true).create_new(true).mode(mode).clone();
         let mut file = options.open(&beside)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         std::fs::hard_link(&beside, path)?;
-        // Its name is durable with its directory, or it is not there.
+        // If the directory cannot be made durable, the file is removed again.
         let durable = File::open(directory_of(path)).and_then(|directory| directory.sync_all());
         durable.inspect_err(|_| drop(std::fs::remove_file(path)))
     };
     let written = match write() {
-        // Of a process with the same id that was killed here.
+        // A process with the same id was killed here, and has left its file.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !path.exists() => {
             std::fs::remove_file(&beside)?;
             write()

@@ -1,19 +1,18 @@
-//! Certificates, and the trust in them: what TLS on every port of a node, and of its clients, is
-//! made of. It reads and writes PEM files and checks what is in them. It opens no socket, starts
-//! no thread and logs nothing: who holds a [`LivePair`] or [`LiveRoots`] calls `reload` when it
-//! wants to, and says what came of it.
+//! Certificates and trust, as TLS uses them on every port of a node, and in its clients. This crate
+//! reads, checks and writes PEM files. It opens no socket, starts no thread and logs nothing: the
+//! holder of a [`LivePair`] or [`LiveRoots`] calls `reload` and reports the result.
 //!
 //! - [`mod@file`]: a PEM file, and the setting that names it.
-//! - [`pair`]: a certificate with its key; one is made where both are missing.
+//! - [`pair`]: a certificate with its key; a new pair is made if both are missing.
 //! - [`live`]: a pair that is replaced while connections go on.
-//! - [`roots`]: whom to trust, replaced in the same way.
-//! - [`name`]: the name in a node's certificate, which says its cluster and its id.
-//! - [`expiry`]: until when a certificate holds.
+//! - [`roots`]: the trusted authorities, replaced in the same way.
+//! - [`name`]: the name in a node's certificate, with its cluster and its id.
+//! - [`expiry`]: the expiry of a certificate.
 //! - [`authority`]: a small certificate authority for a cluster and its clients.
 //! - [`config`]: rustls with the versions, suites and limits that this project uses.
 //!
-//! Keys that are made here are ECDSA on P-256: a handshake with one costs a server a tenth of what
-//! RSA costs, and everything that speaks TLS 1.2 knows them.
+//! Keys that are made here are ECDSA on P-256. A handshake with one costs a server a tenth of one
+//! with RSA, and every program with TLS 1.2 supports them.
 
 pub mod authority;
 pub mod config;

@@ -1,6 +1,6 @@
-//! A pair that is replaced while connections go on: those that exist keep what they have, each
-//! new handshake takes the newest. A pair that cannot be used never replaces one that can, nor does
-//! another's where a name is required.
+//! A pair that is replaced while connections go on: existing connections keep the old pair, and
+//! each new handshake uses the newest. An unusable pair never replaces a usable one. If a name is
+//! required, neither does a pair without that name.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -14,12 +14,12 @@ use rustls::sign::CertifiedKey;
 use crate::name::is_named;
 use crate::pair::{Pair, PairError};
 
-/// See the module. rustls asks it for the certificate of each handshake, as a server and as a
+/// A replaceable pair. rustls asks it for the certificate of each handshake, as a server and as a
 /// client.
 #[derive(Debug)]
 pub struct LivePair {
     pair: ArcSwap<Pair>,
-    /// What each certificate has to carry among its DNS names.
+    /// The DNS name that each certificate must carry, if any.
     name: Option<String>,
 }
 
@@ -29,23 +29,22 @@ impl LivePair {
         Arc::new(Self { pair: ArcSwap::from_pointee(pair), name: None })
     }
 
-    /// The same for who is known by his certificate: this one, and each that replaces it, has to
-    /// carry `name` as [`is_named`] tells it.
+    /// A replaceable pair of an owner that is known by its certificate. This pair and each later
+    /// one must carry `name`, as [`is_named`] checks.
     ///
     /// # Errors
-    /// When it does not.
+    /// When the pair does not carry `name`.
     pub fn named(pair: Pair, name: String) -> Result<Arc<Self>, PairError> {
         check_name(&pair, &name)?;
         Ok(Arc::new(Self { pair: ArcSwap::from_pointee(pair), name: Some(name) }))
     }
 
-    /// Takes what the files hold now. Returns whether that is another pair than before. Two small
-    /// files are read, so it may be called every few seconds, on a thread that may wait for a disk.
+    /// Reads the files again. Returns whether they hold another pair than before. This reads two
+    /// small files, so it may be called every few seconds, on a thread that may wait for a disk.
     ///
     /// # Errors
-    /// When they hold no pair that can be used, for a moment perhaps, since two files are not
-    /// replaced at once; when the certificate lacks the name that is required. What was used is
-    /// used on.
+    /// When the files hold no usable pair, perhaps only for a moment, because two files are not
+    /// replaced at once. When the certificate lacks the required name. The old pair stays in use.
     pub fn reload(&self) -> Result<bool, PairError> {
         let Some(pair) = self.pair.load().read_again()? else { return Ok(false) };
         if let Some(name) = &self.name {
@@ -55,7 +54,7 @@ impl LivePair {
         Ok(true)
     }
 
-    /// Until when the certificate in use holds.
+    /// When the certificate in use expires.
     pub fn expires_at(&self) -> SystemTime {
         self.pair.load().expires_at()
     }

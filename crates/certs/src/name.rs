@@ -1,29 +1,31 @@
-//! The name in a node's certificate, which says its cluster and its id:
-//! `node-3.payments.epicepoch.internal`. No two nodes of any clusters have the same one. Names
-//! below `internal` are nobody's in the public DNS.
+//! The name in a node's certificate, with its cluster and its id:
+//! `node-3.payments.epicepoch.internal`. No two nodes of any clusters have the same name. Names
+//! below `internal` belong to no owner in the public DNS.
 
 use std::fmt::Write as _;
+use std::net::IpAddr;
 
 use epicepoch_wire::NodeId;
+use rcgen::SanType;
 use rustls::pki_types::CertificateDer;
 
-/// What every name of a node ends with.
+/// The end of every name of a node.
 pub const SUFFIX: &str = "epicepoch.internal";
-/// Bytes of a label at most (RFC 1035, section 2.3.4).
+/// Longest label, bytes (RFC 1035, section 2.3.4).
 const LABEL_LEN_MAX: usize = 63;
-/// What a cluster's name begins with if it is written in hexadecimal digits.
+/// The beginning of a cluster's name that is written in hexadecimal digits.
 const ESCAPE: &str = "x-";
 
-/// The DNS name that the certificate of a cluster's node carries.
+/// The DNS name in the certificate of a cluster's node.
 ///
-/// A cluster's name of small letters, digits and inner hyphens stands in it as it is. Any other
-/// is written in hexadecimal digits, because DNS names do not tell case, and end at dots.
+/// A cluster's name of lower-case letters, digits and inner hyphens is used as it is. Any other
+/// name is written in hexadecimal digits, because DNS names ignore case and are split at dots.
 pub fn node_name(cluster_name: &str, node: NodeId) -> String {
     format!("node-{node}.{}.{SUFFIX}", cluster_labels(cluster_name))
 }
 
-/// Whether a host's name is one that only [`node_name`] may give, or below which those are, in
-/// whatever case and with whatever dot at its end.
+/// Whether a host's name is reserved for nodes: [`node_name`] may give it, or names below it. Case
+/// and dots at the end are ignored.
 pub fn is_reserved(host: &str) -> bool {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
     host.strip_suffix(SUFFIX).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
@@ -51,27 +53,50 @@ fn cluster_labels(name: &str) -> String {
     labels.join(".")
 }
 
-/// Whether a certificate carries `name` among its DNS names, letter for letter: unlike in a
-/// server's certificate elsewhere, a wildcard is nobody's name here.
+/// Whether a certificate carries exactly `name` among its DNS names. Unlike in other server
+/// certificates, a wildcard matches no name here.
 ///
-/// It says nothing about who signed it: that is for [`LiveRoots`](crate::LiveRoots), before.
+/// This does not check the signature: [`LiveRoots`](crate::LiveRoots) does that first.
 pub fn is_named(certificate: &CertificateDer<'_>, name: &str) -> bool {
     let Ok(certificate) = webpki::EndEntityCert::try_from(certificate) else { return false };
     certificate.valid_dns_names().any(|own| own == name)
 }
 
-/// Which node of a cluster a certificate is of: the first, if it names more than one. `None` if it is
-/// of none, as a client's, or of another cluster's.
+/// The node of a cluster that a certificate belongs to; the first if it names several. `None` for a
+/// client's certificate, and for one of another cluster.
 ///
-/// It says nothing about who signed it, either.
+/// This does not check the signature, either.
 pub fn node_of(certificate: &CertificateDer<'_>, cluster_name: &str) -> Option<NodeId> {
     let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
     let behind = format!(".{}.{SUFFIX}", cluster_labels(cluster_name));
     certificate.valid_dns_names().find_map(|name| {
         let id: u64 = name.strip_prefix("node-")?.strip_suffix(&*behind)?.parse().ok()?;
-        // As it is written, and in no other way.
+        // Only the exact spelling counts.
         (node_name(cluster_name, NodeId(id)) == name).then_some(NodeId(id))
     })
+}
+
+/// DNS names and addresses in the form of a certificate, without duplicates. An address may be in
+/// brackets.
+///
+/// # Errors
+/// The name that is neither a DNS name nor an address, and why.
+pub(crate) fn alternative_names(names: &[String]) -> Result<Vec<SanType>, (String, String)> {
+    let mut all = Vec::new();
+    for name in names {
+        let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+        let own = if let Ok(address) = bare.parse::<IpAddr>() {
+            SanType::IpAddress(address)
+        } else {
+            let why = |why: &dyn std::fmt::Display| (name.clone(), why.to_string());
+            rustls::pki_types::DnsName::try_from(bare).map_err(|error| why(&error))?;
+            SanType::DnsName(bare.try_into().map_err(|error: rcgen::Error| why(&error))?)
+        };
+        if !all.contains(&own) {
+            all.push(own);
+        }
+    }
+    Ok(all)
 }
 
 #[cfg(test)]

@@ -1,38 +1,35 @@
-//! A certificate with its key, read from two files and checked: the key is the certificate's own.
-//! Where both files are missing a pair can be made, signed by itself.
+//! A certificate with its key, read from two files and checked: the key must belong to the
+//! certificate. If both files are missing, a self-signed pair can be made.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use rcgen::{
-    CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose, SanType,
-};
+use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-use crate::authority::Validity;
-use crate::expiry::not_after;
+use crate::expiry::{Validity, not_after};
 use crate::file::{FileError, PemFile};
+use crate::name::alternative_names;
 
-/// For how many days a pair holds that is made where none is. Some clients refuse more.
+/// How many days a self-signed pair is valid. Some clients refuse a longer time.
 pub const SELF_SIGNED_DAYS: u32 = 825;
 
-/// A certificate, those that vouch for it, and its key.
+/// A certificate, its chain, and its key.
 #[derive(Clone)]
 pub struct Pair {
     certificate_file: PemFile,
     key_file: PemFile,
-    /// What the files held: [`Pair::read_again`] compares it.
+    /// The content of the two files. [`Pair::read_again`] compares it.
     bytes: (Vec<u8>, Vec<u8>),
     key: Arc<CertifiedKey>,
     expires_at: SystemTime,
 }
 
 impl Pair {
-    /// Reads a pair and checks it. An expired one is taken: its expiry says so.
+    /// Reads a pair and checks it. An expired pair is accepted; [`Pair::expires_at`] shows it.
     ///
     /// # Errors
     /// When a file cannot be read, holds something else, or the two do not belong together.
@@ -41,13 +38,13 @@ impl Pair {
         Self::of(certificate_file, key_file, bytes)
     }
 
-    /// Reads a pair. If both files are missing, it makes a pair before: signed by itself, for
-    /// `names`, which are DNS names and addresses. Processes that do this at once for the same
-    /// files get the same pair.
+    /// Reads a pair. If both files are missing, makes a self-signed pair first, for `names`, which
+    /// are DNS names and addresses. Processes that do this at the same time for the same files get
+    /// the same pair.
     ///
     /// # Errors
-    /// As [`Pair::load`]; when only one file is there; when a name cannot stand in a certificate,
-    /// or the files cannot be written.
+    /// As [`Pair::load`]; when only one of the files exists; when a name cannot stand in a
+    /// certificate; or when the files cannot be written.
     pub fn load_or_make(
         certificate_file: PemFile,
         key_file: PemFile,
@@ -55,7 +52,8 @@ impl Pair {
     ) -> Result<Self, PairError> {
         let absent = |file: &PemFile| !file.exists();
         if absent(&certificate_file) || absent(&key_file) {
-            // Whoever else makes this pair holds the same directory, perhaps between the two files.
+            // Locks the directory. Another process may be making this pair now, and may have
+            // written only one of the files.
             let unlocked = |cause| FileError::Write { file: key_file.clone(), cause };
             let directory = std::fs::File::open(key_file.directory()).map_err(unlocked)?;
             directory.lock().map_err(unlocked)?;
@@ -63,7 +61,8 @@ impl Pair {
                 let (certificate, key) = self_signed(names)?;
                 key_file.write_new(key.as_bytes(), true)?;
                 certificate_file.write_new(certificate.as_bytes(), false).inspect_err(|_| {
-                    // Or no later start would make a pair: there would be half of one.
+                    // Removes the key again. With only one of the files, no later start would make
+                    // a pair.
                     let _ = std::fs::remove_file(&key_file.path);
                 })?;
             }
@@ -109,7 +108,7 @@ impl Pair {
         Ok(Self { certificate_file, key_file, bytes, key: Arc::new(key), expires_at })
     }
 
-    /// The pair that its files hold now; `None` if they hold this one.
+    /// Reads the files again. Returns their pair if it differs from this one.
     ///
     /// # Errors
     /// As [`Pair::load`].
@@ -121,12 +120,12 @@ impl Pair {
         Self::of(self.certificate_file.clone(), self.key_file.clone(), bytes).map(Some)
     }
 
-    /// Until when its certificate holds.
+    /// When the certificate expires.
     pub fn expires_at(&self) -> SystemTime {
         self.expires_at
     }
 
-    /// The certificate itself, first of its chain.
+    /// The certificate itself, the first of its chain.
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.key.cert[0]
     }
@@ -141,14 +140,14 @@ impl Pair {
         &self.key_file
     }
 
-    /// As rustls takes it.
+    /// The pair in the type that rustls uses.
     pub fn certified_key(&self) -> Arc<CertifiedKey> {
         self.key.clone()
     }
 }
 
 impl std::fmt::Debug for Pair {
-    /// Without the key.
+    /// Never shows the key.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut out = out.debug_struct("Pair");
         out.field("certificate", &self.certificate_file).field("key", &self.key_file);
@@ -156,36 +155,36 @@ impl std::fmt::Debug for Pair {
     }
 }
 
-/// Why there is no pair.
+/// Why a pair cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PairError {
     /// A file could not be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Neither half is made for the other, which would not fit.
+    /// Only one of the two files exists. The missing one is not made, because it would not match.
     #[error(
         "{missing} is missing, but {present} is there; name a certificate and its own key, or move \
         {present} away to have a new pair made"
     )]
     Half {
-        /// The file that is not there.
+        /// The missing file.
         missing: PemFile,
-        /// The file that is.
+        /// The existing file.
         present: PemFile,
     },
     /// Name the file with the certificate.
     #[error("{file} holds no certificate; a PEM file with -----BEGIN CERTIFICATE----- is needed")]
     NoCertificate {
-        /// Which file.
+        /// The file.
         file: PemFile,
     },
-    /// Have it made anew.
+    /// Have the certificate made anew.
     #[error("{file} holds a certificate that cannot be used: {why}; have it made anew")]
     Certificate {
-        /// Which file.
+        /// The file.
         file: PemFile,
-        /// What is wrong with it.
+        /// What is wrong with the certificate.
         why: String,
     },
     /// Name the file with the key.
@@ -194,12 +193,12 @@ pub enum PairError {
         (ECDSA P-256 or P-384, Ed25519, or RSA) is needed"
     )]
     Key {
-        /// Which file.
+        /// The file.
         file: PemFile,
-        /// What is wrong with it.
+        /// What is wrong with the key.
         why: String,
     },
-    /// One of the two is of another pair.
+    /// The certificate and the key belong to different pairs: name two files of one pair.
     #[error(
         "{key} is not the key of the certificate in {certificate}; name the two files of one pair \
         (the node's own certificate comes first in its file)"
@@ -210,7 +209,7 @@ pub enum PairError {
         /// The file of the key.
         key: PemFile,
     },
-    /// Give each node its own.
+    /// The certificate lacks the required name: give each node its own certificate.
     #[error(
         "{certificate} is another's certificate: its DNS names lack {name}; make one with: \
         epicepoch certs"
@@ -218,20 +217,20 @@ pub enum PairError {
     Unnamed {
         /// The file of the certificate.
         certificate: PemFile,
-        /// The name that it has to carry.
+        /// The required name.
         name: String,
     },
-    /// A name of the node cannot stand in a certificate.
+    /// One of the node's names cannot stand in a certificate.
     #[error(
         "no certificate can be made for the name {name:?}: {why}; use a DNS name or an address"
     )]
     Name {
-        /// The name.
+        /// The invalid name.
         name: String,
-        /// What is wrong with it.
+        /// Why it is invalid.
         why: String,
     },
-    /// The system gave no chance, or the like.
+    /// The certificate library failed; for example, the system provided no random bytes.
     #[error("no certificate can be made: {why}")]
     Make {
         /// What failed.
@@ -239,7 +238,7 @@ pub enum PairError {
     },
 }
 
-/// A new pair for `names`, as PEM: a certificate, and its key.
+/// A new self-signed pair for `names`, as PEM: the certificate, then the key.
 fn self_signed(names: &[String]) -> Result<(String, String), PairError> {
     let failed = |error: rcgen::Error| PairError::Make { why: error.to_string() };
     let mut params = CertificateParams::default();
@@ -254,26 +253,4 @@ fn self_signed(names: &[String]) -> Result<(String, String), PairError> {
     let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).map_err(failed)?;
     let certificate = params.self_signed(&key).map_err(failed)?;
     Ok((certificate.pem(), key.serialize_pem()))
-}
-
-/// DNS names and addresses as a certificate holds them, each once. An address may be in brackets.
-///
-/// # Errors
-/// The name that is neither, and why.
-pub(crate) fn alternative_names(names: &[String]) -> Result<Vec<SanType>, (String, String)> {
-    let mut all = Vec::new();
-    for name in names {
-        let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
-        let own = if let Ok(address) = bare.parse::<IpAddr>() {
-            SanType::IpAddress(address)
-        } else {
-            let why = |why: &dyn std::fmt::Display| (name.clone(), why.to_string());
-            rustls::pki_types::DnsName::try_from(bare).map_err(|error| why(&error))?;
-            SanType::DnsName(bare.try_into().map_err(|error: rcgen::Error| why(&error))?)
-        };
-        if !all.contains(&own) {
-            all.push(own);
-        }
-    }
-    Ok(all)
 }

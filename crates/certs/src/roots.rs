@@ -1,6 +1,6 @@
-//! Whom to trust: a bundle of authorities, replaced while connections go on, and the verifiers of
-//! the other end's certificate. A bundle that cannot be used never replaces one that can. A
-//! connection that exists outlives the trust it was made on; a new one does not.
+//! Trust: a bundle of authorities, replaced while connections go on, and the verifiers of the other
+//! end's certificate. An unusable bundle never replaces a usable one. An existing connection stays
+//! open when its authority is no longer trusted; a new one is refused.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -8,18 +8,18 @@ use std::time::SystemTime;
 use arc_swap::ArcSwap;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 
-use crate::config::provider;
 use crate::expiry::not_after;
 use crate::file::{FileError, PemFile};
 
-/// See the module. It verifies a server's certificate for a client, and a client's, which has to
-/// show one, for a server.
+/// A replaceable bundle. For a client it verifies the server's certificate. For a server it
+/// verifies the client's certificate, which is required.
 #[derive(Debug)]
 pub struct LiveRoots {
     file: PemFile,
@@ -38,16 +38,16 @@ impl LiveRoots {
     /// Reads a bundle of one or more certificates.
     ///
     /// # Errors
-    /// When the file cannot be read, or holds none, or one that cannot be used.
+    /// When the file cannot be read, holds no certificate, or holds one that cannot be used.
     pub fn load(file: PemFile) -> Result<Arc<Self>, RootsError> {
         let trust = Trust::of(&file, file.read()?)?;
         Ok(Arc::new(Self { file, trust: ArcSwap::from_pointee(trust) }))
     }
 
-    /// Takes what the file holds now. Returns whether that is another bundle than before.
+    /// Reads the file again. Returns whether it holds another bundle than before.
     ///
     /// # Errors
-    /// When it holds none that can be used. What was trusted is trusted on.
+    /// When the file holds no usable bundle. The old one stays trusted.
     pub fn reload(&self) -> Result<bool, RootsError> {
         let bytes = self.file.read()?;
         if bytes == self.trust.load().bytes {
@@ -57,7 +57,7 @@ impl LiveRoots {
         Ok(true)
     }
 
-    /// Until when the first of its certificates to expire holds.
+    /// When the first of the certificates expires.
     pub fn expires_at(&self) -> SystemTime {
         self.trust.load().expires_at
     }
@@ -83,10 +83,10 @@ impl Trust {
         let Some(expires_at) = first else {
             return Err(RootsError::NoCertificate { file: file.clone() });
         };
-        let roots = Arc::new(roots);
-        let servers = WebPkiServerVerifier::builder_with_provider(roots.clone(), provider());
-        let clients = WebPkiClientVerifier::builder_with_provider(roots, provider())
-            // Clients are not told whom this node trusts.
+        let (roots, provider) = (Arc::new(roots), Arc::new(default_provider()));
+        let servers = WebPkiServerVerifier::builder_with_provider(roots.clone(), provider.clone());
+        let clients = WebPkiClientVerifier::builder_with_provider(roots, provider)
+            // The server does not send clients the names of its trusted authorities.
             .clear_root_hint_subjects();
         Ok(Self {
             bytes,
@@ -170,7 +170,7 @@ impl ClientCertVerifier for LiveRoots {
     }
 }
 
-/// Why there is no trust.
+/// Why a bundle cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RootsError {
@@ -180,15 +180,15 @@ pub enum RootsError {
     /// Name the file with the authorities' certificates.
     #[error("{file} holds no certificate; a PEM file with -----BEGIN CERTIFICATE----- is needed")]
     NoCertificate {
-        /// Which file.
+        /// The file.
         file: PemFile,
     },
-    /// Take it out of the bundle.
+    /// Remove the certificate from the bundle.
     #[error("{file} holds a certificate that cannot be used: {why}; name those of the authority")]
     Certificate {
-        /// Which file.
+        /// The file.
         file: PemFile,
-        /// What is wrong with it.
+        /// What is wrong with the certificate.
         why: String,
     },
 }

@@ -1,44 +1,45 @@
-//! Which cluster the tools ask, and for how long. It never resolves a name.
+//! The addresses, deadline, TLS files and token with which a command asks a cluster. This module
+//! never resolves a name.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use clap::ArgMatches;
 use epicepoch_client::{Client, Options, Tls, Token};
+use epicepoch_config::whole_number;
+use epicepoch_config::{Environment, variable};
 
 use crate::failure::Failure;
-use crate::settings::whole_number;
-use crate::sources::{Environment, variable};
 
-/// The client that `--addr`, `EPICEPOCH_ADDRS` or the defaults describe, and the deadline that
-/// `--timeout` sets.
+/// Returns the client that `--addr`, `EPICEPOCH_ADDRS` or the defaults describe, and the deadline
+/// that `--timeout` sets.
 pub(crate) fn client(
     matches: &ArgMatches,
     environment: &Environment,
 ) -> Result<(Client, Instant), Failure> {
-    let (text, origin) = named(matches, environment)?;
+    let (text, source) = named(matches, environment)?;
     let mut options = Options::default();
     options.tls = tls(matches, environment)?;
     options.token = token(matches, environment)?;
     options.attempt_timeout = attempt_timeout(matches)?;
     let client = Client::new(addresses(&text), options)
-        .with_context(|| format!("{text:?} (from {origin})"))
+        .with_context(|| format!("{text:?} (from {source})"))
         .map_err(Failure::usage)?;
     Ok((client, deadline(matches)?))
 }
 
-/// The addresses themselves, and the deadline.
+/// Returns the addresses and the deadline, without a client.
 pub(crate) fn given(
     matches: &ArgMatches,
     environment: &Environment,
 ) -> Result<(Vec<String>, Instant), Failure> {
-    // A client holds them to what an address is.
+    // Making a client checks the addresses.
     let (_, deadline) = client(matches, environment)?;
     let (text, _) = named(matches, environment)?;
     Ok((addresses(&text).collect(), deadline))
 }
 
-/// What `--ca-file` and its companions, or their variables, say about TLS.
+/// The TLS settings that `--ca-file`, `--cert-file` and `--key-file` or their variables give.
 pub(crate) fn tls(matches: &ArgMatches, environment: &Environment) -> Result<Option<Tls>, Failure> {
     let file = |flag: &str, name: &'static str| -> Result<Option<String>, Failure> {
         match matches.get_one::<String>(flag) {
@@ -50,21 +51,21 @@ pub(crate) fn tls(matches: &ArgMatches, environment: &Environment) -> Result<Opt
     let tls = match (file("ca-file", CA_VARIABLE)?, pair) {
         (None, (None, None)) => return Ok(None),
         (None, _) => Err(anyhow!(
-            "a certificate is given (--cert-file, --key-file) and no authority of the nodes: give \
-             --ca-file, too"
+            "--cert-file or --key-file is given without the authority of the nodes: give --ca-file, \
+             too"
         )),
         (Some(ca), (None, None)) => Tls::trusting(ca).map_err(Into::into),
         (Some(ca), (Some(cert), Some(key))) => {
             Tls::trusting(ca).and_then(|tls| tls.showing(cert, key)).map_err(Into::into)
         }
         (Some(_), (Some(_), None) | (None, Some(_))) => {
-            Err(anyhow!("--cert-file and --key-file belong together: give both, or none"))
+            Err(anyhow!("--cert-file and --key-file belong together: give both or none"))
         }
     };
     tls.map(Some).map_err(Failure::usage)
 }
 
-/// The first token of the file that `--token-file` or its variable names.
+/// Returns the first token of the file that `--token-file` or its variable names.
 pub(crate) fn token(
     matches: &ArgMatches,
     environment: &Environment,
@@ -79,17 +80,17 @@ pub(crate) fn token(
         .map_err(Failure::usage)?;
     let lines = text.lines().map(str::trim);
     let first = lines.into_iter().find(|line| !line.is_empty() && !line.starts_with('#'));
-    // The text of the file is not for the screen.
+    // The error never shows the content of the file.
     let token = first.and_then(Token::new);
     token.map(Some).ok_or_else(|| {
         Failure::usage(anyhow!(
-            "the token file {path:?} holds no token: its first line that does not begin with # has \
-             to be 1 to 256 visible ASCII characters"
+            "the token file {path:?} holds no token: its first line that does not begin with # must \
+             be 1 to 256 visible ASCII characters"
         ))
     })
 }
 
-/// The list of addresses as text, and where it came from.
+/// Returns the list of addresses as text, and where it came from.
 fn named(
     matches: &ArgMatches,
     environment: &Environment,
@@ -105,21 +106,21 @@ fn named(
 }
 
 fn deadline(matches: &ArgMatches) -> Result<Instant, Failure> {
-    Ok(Instant::now() + patience(matches)?)
+    Ok(Instant::now() + timeout(matches)?)
 }
 
-/// How long one node may take, before another one is asked: a quarter of `--timeout`, so that one which
-/// hangs leaves the others time to answer, and a longer `--timeout` is one for longer ways, too.
+/// How long one node may take before another one is asked: a quarter of `--timeout`. So a node that
+/// hangs leaves time for the others, and a longer `--timeout` gives slow links more time.
 pub(crate) fn attempt_timeout(matches: &ArgMatches) -> Result<Duration, Failure> {
-    Ok(attempt_of(patience(matches)?))
+    Ok(attempt_of(timeout(matches)?))
 }
 
-fn attempt_of(patience: Duration) -> Duration {
-    (patience / 4).clamp(ATTEMPT_TIMEOUT_MIN, ATTEMPT_TIMEOUT_MAX)
+fn attempt_of(timeout: Duration) -> Duration {
+    (timeout / 4).clamp(ATTEMPT_TIMEOUT_MIN, ATTEMPT_TIMEOUT_MAX)
 }
 
-/// What `--timeout` says.
-fn patience(matches: &ArgMatches) -> Result<Duration, Failure> {
+/// Reads the value of `--timeout`.
+fn timeout(matches: &ArgMatches) -> Result<Duration, Failure> {
     let timeout = matches.get_one::<String>("timeout").map_or("", String::as_str);
     duration(timeout, TIMEOUT_MAX).ok_or_else(|| {
         Failure::usage(anyhow!(
@@ -129,13 +130,13 @@ fn patience(matches: &ArgMatches) -> Result<Duration, Failure> {
     })
 }
 
-/// Runs a question to a cluster to its end.
+/// Runs a future to its end on a new runtime.
 pub(crate) fn block_on<T>(question: impl Future<Output = T>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(runtime.block_on(question))
 }
 
-/// Addresses of a list; a port alone is on localhost.
+/// Splits a list into addresses. An item that is only a port means that port on localhost.
 fn addresses(text: &str) -> impl Iterator<Item = String> {
     text.split(',').map(str::trim).map(|item| match whole_number(item) {
         Some(port) => format!("localhost:{port}"),
@@ -143,7 +144,7 @@ fn addresses(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// A whole number of seconds or milliseconds with its unit, from 1 ms to `max`.
+/// Parses a whole number of seconds or milliseconds with its unit, from 1 ms to `max`.
 pub(crate) fn duration(text: &str, max: Duration) -> Option<Duration> {
     let duration = match text.strip_suffix("ms") {
         Some(number) => Duration::from_millis(whole_number(number)?),
@@ -152,23 +153,24 @@ pub(crate) fn duration(text: &str, max: Duration) -> Option<Duration> {
     (Duration::from_millis(1)..=max).contains(&duration).then_some(duration)
 }
 
-/// Names the file of authorities as a variable.
+/// The variable that names the file of authorities.
 const CA_VARIABLE: &str = "EPICEPOCH_CA_FILE";
-/// Names the file of the client's certificate as a variable.
+/// The variable that names the file of the client's certificate.
 const CERT_VARIABLE: &str = "EPICEPOCH_CERT_FILE";
-/// Names the file of its key as a variable.
+/// The variable that names the file of the client's key.
 const KEY_VARIABLE: &str = "EPICEPOCH_KEY_FILE";
-/// Names the file of the token as a variable.
+/// The variable that names the file of the token.
 const TOKEN_VARIABLE: &str = "EPICEPOCH_TOKEN_FILE";
-/// Names the addresses as a variable.
+/// The variable that holds the addresses.
 const VARIABLE: &str = "EPICEPOCH_ADDRS";
-/// The client ports of `epicepoch dev`, then the default port of a node.
+/// The default ports: the client ports of `epicepoch dev`, then the default client port of a node.
 const DEFAULT: &str = "8881,8882,8883,8080";
-/// The least that one node gets: the default of the client.
+/// Shortest time that one node gets: the default of the client.
 const ATTEMPT_TIMEOUT_MIN: Duration = Duration::from_millis(500);
-/// The most: no way is so long that an answer, with a connection and TLS before it, takes more.
+/// Longest time that one node gets: enough for a connection, TLS and an answer over the slowest
+/// links.
 const ATTEMPT_TIMEOUT_MAX: Duration = Duration::from_secs(5);
-/// The longest that one question may take.
+/// Greatest `--timeout`.
 pub(crate) const TIMEOUT_MAX: Duration = Duration::from_hours(1);
 
 #[cfg(test)]
@@ -187,7 +189,7 @@ mod tests {
         assert_eq!([100, 2_000, 5_000, 12_000].map(ms), [500, 500, 1_250, 3_000]);
         assert_eq!([20_000, 3_600_000].map(ms), [5_000, 5_000]);
         let given = |timeout: &str| {
-            let matches = clap::Command::new("x").args(crate::commands::client_arguments());
+            let matches = clap::Command::new("x").args(crate::arguments::client_arguments());
             let matches = matches.get_matches_from(["x", "--timeout", timeout]);
             attempt_timeout(&matches).expect("a time").as_millis()
         };

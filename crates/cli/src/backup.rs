@@ -1,8 +1,9 @@
-//! `epicepoch backup`: what a restore needs to know of a cluster, as a small file. It changes nothing
-//! in the cluster, and no file that is there.
+//! `epicepoch backup`: writes a small file with everything that a restore needs. It changes nothing
+//! in the cluster, and replaces an existing file only with `--force`.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -10,61 +11,59 @@ use std::time::Instant;
 use anyhow::{Context as _, anyhow};
 use clap::{ArgMatches, Command, value_parser};
 use epicepoch_client::dial::{Alpn, Dialer};
-use epicepoch_server::config::{Bounds, CLOCK_OFFSET_MAX_MS, RESERVATION_MS};
+use epicepoch_config::Environment;
 use epicepoch_server::consensus::restore::{backup_of_stopped, newest, read_backup};
 use epicepoch_wire::Epoch;
 use epicepoch_wire::backup::Backup;
 use epicepoch_wire::http::PATH_ADMIN_BACKUP;
+use epicepoch_wire::settings::{CLOCK_OFFSET_MAX_MS, RESERVATION_MS};
 use serde_json::{Value, json};
 
 use crate::addresses;
-use crate::commands::{client_arguments, json as json_switch, switch, text};
+use crate::arguments::{EVERY_NODE_IS_ASKED, client_arguments, json as json_switch, switch, text};
 use crate::failure::Failure;
 use crate::moment;
 use crate::operator::{self, Order, Setback};
 use crate::output;
-use crate::sources::Environment;
 
 pub(crate) fn command() -> Command {
-    let of_stopped = |name: &'static str, bounds: Bounds, help: &'static str| {
-        text(name, "MS", help)
-            .value_parser(value_parser!(u64).range(bounds.min..=bounds.max))
-            .requires("data-dir")
+    let of_stopped = |name: &'static str, range: RangeInclusive<u64>, help: &'static str| {
+        text(name, "MS", help).value_parser(value_parser!(u64).range(range)).requires("data-dir")
     };
     Command::new("backup")
-        .about("Write what a restore needs into a small file; or look at one")
+        .about("Write what a restore needs into a small file, or check such a file")
         .long_about(
-            "Write what a restore needs into a small file: how far the cluster has come, who belongs \
-             to it, and the ids that were removed. Every address is asked, and the newest answer is \
-             written, with the longest RESERVATION_MS and CLOCK_OFFSET_MAX_MS of all answers. It holds \
-             no timestamps, and an old one is as good as a new one while clocks are right: a restore begins above everything that can have been given since.",
+            "Write what a restore needs into a small file: the ceiling, the members and the removed \
+             ids. The command asks every address and writes the newest answer, with the longest \
+             RESERVATION_MS and CLOCK_OFFSET_MAX_MS of all answers. A backup holds no timestamps. \
+             While clocks are right, an old backup is as good as a new one: a restore begins above \
+             everything that can have been given since.",
         )
-        .after_help(
+        .after_help(format!(
             "Examples:\n  epicepoch backup --out epicepoch.backup --addr n1:8080,n2:8080,n3:8080\n  \
              epicepoch backup --check epicepoch.backup\n  \
              epicepoch backup --data-dir /var/lib/epicepoch --reservation-ms 1000 \
              --clock-offset-max-ms 500 --out survivor.backup\n\n\
-             The last one reads the directory of a node that is stopped: what is left when the \
-             majority is lost. The directory may be older than the last settings: without them the \
-             longest that there may be count, and after a restore epochs stand still for two and a \
-             half minutes. Where the directory knows longer ones than these, its own count.\n\n\
-             Every node that is named is asked: OPS_PLAIN_FROM of each has to allow it, or give \
-             --ca-file and --token-file where they speak TLS. With OPS_ADDR give that of every node.\n\n\
+             The last example reads the directory of a stopped node, for when the majority is lost. \
+             The directory may be older than the cluster's last settings, so give the longest that \
+             the cluster had. Without them the greatest allowed values count, and after the restore \
+             epochs stand still for two and a half minutes. Longer values in the directory win.\n\n\
+             {EVERY_NODE_IS_ASKED}\n\n\
              Exit codes: 0 done; 1 no node answers, the file is there already, or is damaged; 2 wrong \
              usage.",
-        )
+        ))
         .arg(
-            text("out", "FILE", "Where to write it; - is standard output")
+            text("out", "FILE", "File to write; - is standard output")
                 .default_value("epicepoch.backup"),
         )
-        .arg(switch("force", "Replace the file if there is one"))
+        .arg(switch("force", "Replace the file if it exists"))
         .arg(
-            text("check", "FILE", "Read a backup, and show what is in it")
+            text("check", "FILE", "Check a backup, and show its content")
                 .value_parser(value_parser!(PathBuf))
                 .conflicts_with_all(["out", "force", "data-dir", "addr"]),
         )
         .arg(
-            text("data-dir", "DIR", "Read the directory of a stopped node instead of asking one")
+            text("data-dir", "DIR", "Read the directory of a stopped node instead of asking nodes")
                 .value_parser(value_parser!(PathBuf))
                 .conflicts_with("addr"),
         )
@@ -72,13 +71,13 @@ pub(crate) fn command() -> Command {
             "reservation-ms",
             RESERVATION_MS,
             "The longest RESERVATION_MS of any node of the stopped cluster [default: 60000, the \
-             longest that there is]",
+             longest allowed]",
         ))
         .arg(of_stopped(
             "clock-offset-max-ms",
             CLOCK_OFFSET_MAX_MS,
             "The longest CLOCK_OFFSET_MAX_MS of any node of the stopped cluster [default: 60000, the \
-             longest that there is]",
+             longest allowed]",
         ))
         .args(client_arguments())
         .arg(json_switch())
@@ -96,7 +95,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     };
     let out = matches.get_one::<String>("out").map_or("", String::as_str);
     if out == "-" {
-        // A reader that left has no backup.
+        // If the reader of standard output has left, no backup exists, so the command fails.
         let written = io::stdout().lock().write_all(backup.text().as_bytes());
         written.context("standard output did not take the backup")?;
         show(matches, &mut io::stderr().lock(), &backup, &format!("from {from}"))?;
@@ -109,7 +108,8 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
-/// The newest of what the nodes say with the longest settings of all, and whose it is.
+/// Returns the newest answer with the longest settings of all answers, and the address that gave
+/// it.
 fn of_cluster(
     matches: &ArgMatches,
     environment: &Environment,
@@ -122,7 +122,7 @@ fn of_cluster(
     let mut setbacks = Vec::new();
     let patience = operator::attempt_timeout(matches)?;
     for addr in addrs {
-        // One that hangs leaves the others time to answer.
+        // The time for one node is limited, so that a node that hangs leaves time for the others.
         let attempt = deadline.min(Instant::now() + patience);
         let backup = match Order::look(PATH_ADMIN_BACKUP).ask(&dialer, &addr, attempt) {
             Ok(document) => taken(&document, &addr)?,
@@ -149,7 +149,7 @@ fn of_cluster(
     }
     let found = found.ok_or_else(|| anyhow!("no node answered: {}", setbacks.join("; ")))?;
     for setback in setbacks {
-        // A backup of the others is one all the same.
+        // The backup is complete without this node, so a failed warning is ignored.
         let _unread = writeln!(io::stderr(), "warning: not in this backup: {setback}");
     }
     Ok(found)
@@ -158,26 +158,28 @@ fn of_cluster(
 fn taken(document: &Value, addr: &str) -> Result<Backup, Failure> {
     let text = document["backup"].as_str();
     let text = text.with_context(|| format!("{addr} gives no backup: it runs another version"))?;
-    let backup = Backup::parse(text).with_context(|| format!("what {addr} gives is no backup"))?;
+    let backup =
+        Backup::parse(text).with_context(|| format!("the answer of {addr} is not a backup"))?;
     Ok(backup)
 }
 
 fn of_directory(matches: &ArgMatches, path: &Path) -> Result<Backup, Failure> {
-    // The directory may be older than the last settings of its cluster: too long is safe.
-    let given =
-        |name: &str, bounds: Bounds| matches.get_one::<u64>(name).copied().unwrap_or(bounds.max);
-    let reservation_ms = given("reservation-ms", RESERVATION_MS);
-    let clock_offset_max_ms = given("clock-offset-max-ms", CLOCK_OFFSET_MAX_MS);
+    // The directory may be older than the last settings of the cluster. Without values from the
+    // operator the longest ones are used, because values that are too long are safe.
+    let given = |name: &str, most: u64| matches.get_one::<u64>(name).copied().unwrap_or(most);
+    let reservation_ms = given("reservation-ms", *RESERVATION_MS.end());
+    let clock_offset_max_ms = given("clock-offset-max-ms", *CLOCK_OFFSET_MAX_MS.end());
     Ok(backup_of_stopped(path, reservation_ms, clock_offset_max_ms)?)
 }
 
-/// Writes a file that is whole or not there, and never over another one without being told to.
+/// Writes the file completely or not at all. It replaces an existing file only with `--force`.
 fn place(path: &Path, text: &str, is_forced: bool) -> Result<(), Failure> {
     place_by(path, text, is_forced, |aside, path| fs::hard_link(aside, path))
 }
 
-/// The same with this way to give a file a name that nobody has. Where a file system has none, the file
-/// is written at its place: cut short by a failure of power, it is damaged, and `--check` says so.
+/// Does what [`place`] does. `link` gives a file a second name, and fails if that name exists. A
+/// file system without links gets the file written in place: a power failure can damage it, and
+/// `--check` finds that.
 fn place_by(
     path: &Path,
     text: &str,
@@ -186,7 +188,7 @@ fn place_by(
 ) -> Result<(), Failure> {
     let refused = || {
         let path = path.display();
-        anyhow!("{path} is there already: name another file, or replace it with --force")
+        anyhow!("{path} exists already: name another file, or replace it with --force")
     };
     if !is_forced && path.try_exists()? {
         return Err(refused().into());
@@ -201,14 +203,14 @@ fn place_by(
         if is_forced {
             return fs::rename(&aside, path);
         }
-        // Fails where a rename would replace what has come meanwhile.
+        // Unlike a rename, a link fails if the file was created meanwhile.
         match link(&aside, path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => write_new(path, text),
             linked => linked,
         }
     };
     let written = write();
-    // Gone already, if it was renamed.
+    // After a rename the temporary name is gone already, so an error is ignored.
     let _gone = fs::remove_file(&aside);
     match written {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(refused().into()),
@@ -219,31 +221,31 @@ fn place_by(
             let synced = File::open(directory).and_then(|directory| directory.sync_all());
             let is_lasting = judge_sync(synced).with_context(|| {
                 let (path, directory) = (path.display(), directory.display());
-                format!("{path} is written, and may be gone after a failure of power: {directory} cannot be synced")
+                format!("{path} is written, but a power failure may lose it: {directory} cannot be synced")
             });
             Ok(is_lasting?)
         }
     }
 }
 
-/// Writes a file that was not there, and takes it away where it is not whole.
+/// Writes a new file, and removes it if the write fails.
 fn write_new(path: &Path, text: &str) -> io::Result<()> {
     let mut file = File::create_new(path)?;
     let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
     if written.is_err() {
-        // What it is not written for is told.
+        // The error of the write is reported, not one of the removal.
         let _left = fs::remove_file(path);
     }
     written
 }
 
-/// File systems that cannot sync a directory say so, and have nothing to sync.
+/// Accepts the error of a file system that cannot sync a directory, because it needs no such sync.
 fn judge_sync(synced: io::Result<()>) -> io::Result<()> {
     let cannot = [io::ErrorKind::InvalidInput, io::ErrorKind::Unsupported];
     synced.or_else(|error| if cannot.contains(&error.kind()) { Ok(()) } else { Err(error) })
 }
 
-/// A name beside the file's that nobody else has.
+/// Returns a temporary name in the same directory.
 fn aside(path: &Path) -> Result<PathBuf, Failure> {
     let name = path.file_name().with_context(|| format!("{} names no file", path.display()))?;
     let mut aside = name.to_owned();
@@ -309,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_written_whole_and_never_replaced_without_being_told_to() {
+    fn a_file_is_written_completely_and_replaced_only_by_force() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("a.backup");
         place(&path, "one", false).expect("written");
@@ -318,13 +320,13 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).expect("read"), "one");
         place(&path, "two", true).expect("replaced");
         assert_eq!(fs::read_to_string(&path).expect("read"), "two");
-        // Nothing else is left behind, also by what fails.
+        // A failed call leaves no other file behind either.
         place(&dir.path().join("none").join("b"), "x", false).expect_err("no directory");
         assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 1);
     }
 
     #[test]
-    fn a_file_system_without_links_gets_the_file_all_the_same_and_keeps_what_it_has() {
+    fn a_file_system_without_links_gets_the_file_and_keeps_an_older_one() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("a.backup");
         let unlinked = |text| {
@@ -334,7 +336,7 @@ mod tests {
         unlinked("one").expect("written");
         assert_eq!(fs::read_to_string(&path).expect("read"), "one");
         unlinked("two").expect_err("there already");
-        // Also what has come after it was looked for.
+        // A file that appears after the check is kept, too.
         let comes = |_: &Path, path: &Path| {
             fs::write(path, "three").expect("written");
             Err(io::ErrorKind::Unsupported.into())
@@ -344,7 +346,7 @@ mod tests {
         assert!(error.to_string().contains("--force"), "{error}");
         assert_eq!(fs::read_to_string(&other).expect("read"), "three");
         assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 2);
-        // EINVAL and ENOTSUP, EIO.
+        // The codes are EINVAL, ENOTSUP and EIO.
         for (code, is_whole) in [(22, true), (95, true), (5, false)] {
             let synced = judge_sync(Err(io::Error::from_raw_os_error(code)));
             assert_eq!(synced.is_ok(), is_whole, "{code}");

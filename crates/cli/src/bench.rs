@@ -1,34 +1,90 @@
-//! `epicepoch bench`: measures a cluster from outside, and what the machine can do at all. It
-//! says what was measured and nothing else; the measuring itself is in `epicepoch-bench`.
+//! `epicepoch bench`: measures a cluster from outside, and the limits of the machine. The crate
+//! `epicepoch-bench` does the measuring.
 
-use std::fs;
 use std::io::{self, IsTerminal, Write};
-use std::net::ToSocketAddrs;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use clap::{Arg, ArgMatches};
-use epicepoch_bench::floor::{self, Floor, Wait};
+use clap::{ArgMatches, Command};
+use epicepoch_bench::floor::{self, Wait};
 use epicepoch_bench::json::FloorRecord;
 use epicepoch_bench::latency::{quantile, shown};
 use epicepoch_bench::record::{self, Program};
-use epicepoch_bench::run::config::{
-    DURATION_MAX, INTERVAL_MIN, INTERVALS_MAX, PIDS_MAX, RATE_MAX, RATE_MIN,
-};
-use epicepoch_bench::run::{self, Arrivals, Live, Pace, RunConfig, Target, Transport};
+use epicepoch_bench::run::{self, Live, RunConfig};
 use epicepoch_bench::slo::Slo;
 use epicepoch_bench::{hlog, json, text};
+use epicepoch_config::Environment;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::addresses;
-use crate::commands::text as text_argument;
+use crate::arguments::{switch, text as text_argument};
 use crate::failure::Failure;
-use crate::output;
-use crate::sources::Environment;
-use crate::{knee, page, reports};
+use crate::load::{self, FLOOR_TIME};
+use crate::{addresses, knee, output, page, reports};
+
+pub(crate) fn command() -> Command {
+    Command::new("bench")
+        .about("Measure a cluster from outside, and the limits of this machine")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .subcommands([run_command(), page::command(), floor_command(), knee::command()])
+        .subcommands(reports::commands())
+}
+
+fn floor_command() -> Command {
+    Command::new("floor")
+        .about("Measure bare echoes over loopback, fsync, clock and thread wake-up")
+        .arg(text_argument("duration", "TIME", "How long for each figure").default_value("1s"))
+        .arg(load::floor_dir())
+        .arg(switch("json", "Print JSON; times are nanoseconds"))
+}
+
+fn run_command() -> Command {
+    let command = Command::new("run")
+        .about("Put a cluster under load and report latency, rate, failures and order")
+        .long_about(
+            "Put a cluster under load and report latency, rate, failures and order.\n\nWithout \
+             --rate the load is a closed loop: each connection sends the next request when the answer \
+             has come. With --rate it is an open loop: requests are due at fixed times and latency \
+             counts from then on, so that a stall counts for every request that was due meanwhile.",
+        )
+        .after_help(
+            "Examples:\n  epicepoch bench run --rate 5000 --duration 60s\n  \
+             epicepoch bench run --connections 256 --duration 10s\n  \
+             epicepoch bench run --rate 1000 --slo p99=5ms,max=50ms,errors=0%\n\n\
+             Exit codes: 0 done; 1 it failed, nothing was answered, or an answer was wrong; 2 wrong \
+             usage;\n3 a promise of --slo was missed; 4 --slo has no verdict, because the \
+             generator was the bottleneck.",
+        );
+    load::arguments(command, "1s", "10s")
+        .arg(text_argument("slo", "PROMISES", "Judge the run: p99=1ms,max=20ms,gap=1s,errors=0.1%"))
+        .arg(text_argument("json", "FILE", "Write everything as JSON; times are nanoseconds"))
+        .arg(switch(
+            "spin",
+            "Threads spin instead of sleeping, so that latency is the service's alone",
+        ))
+        .arg(switch("floor", "First run bench floor, and show multiples of its figures"))
+        .arg(load::floor_dir().requires("floor"))
+        .arg(text_argument(
+            "interval",
+            "TIME",
+            "Length of the report's intervals [default: 1s, or longer]",
+        ))
+        .arg(text_argument(
+            "commit",
+            "TEXT",
+            "Commit of the measured version, for the report and its history",
+        ))
+        .arg(text_argument("html", "FILE", "Write a page with curves, for a browser"))
+        .arg(text_argument(
+            "hlog",
+            "FILE",
+            "Write interval histograms for HdrHistogram's tools, in ns",
+        ))
+        .arg(text_argument("hgrm", "FILE", "Write the percentiles for HdrHistogram's tools, in ms"))
+}
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
     match matches.subcommand() {
@@ -44,7 +100,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
 }
 
 fn run_floor(matches: &ArgMatches) -> Result<ExitCode, Failure> {
-    let floor = floor_for(matches, duration(matches, "duration", FLOOR_TIME_MAX)?)?;
+    let floor = load::floor_for(matches, load::duration(matches, "duration", FLOOR_TIME_MAX)?)?;
     let mut out = output::account();
     if matches.get_flag("json") {
         writeln!(out, "{}", json::floor(&floor))?;
@@ -54,46 +110,23 @@ fn run_floor(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the floor's fsync is measured.
-pub(crate) fn floor_dir() -> Arg {
-    text_argument("dir", "DIR", "Where the floor syncs a file: the disk of DATA_DIR")
-        .default_value(".")
-}
-
-/// The floor beside another measurement.
-pub(crate) fn floor(matches: &ArgMatches) -> Result<Floor, Failure> {
-    floor_for(matches, FLOOR_TIME)
-}
-
-fn floor_for(matches: &ArgMatches, each: Duration) -> Result<Floor, Failure> {
-    let directory = PathBuf::from(text_of(matches, "dir"));
-    if !directory.is_dir() {
-        return Err(Failure::usage(anyhow!(
-            "--dir is {}, which is no directory",
-            directory.display()
-        )));
-    }
-    let floor = Floor::measure(&directory, each);
-    Ok(floor.with_context(|| format!("measuring with files in {}", directory.display()))?)
-}
-
 fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
     let slo = matches.get_one::<String>("slo").map(|text| Slo::from_str(text)).transpose();
     let slo = slo.map_err(Failure::usage)?.unwrap_or_default();
-    let config = config(matches)?;
-    // What cannot be written is better known before the run than after it.
-    let json_file = output(matches, "json")?;
-    let hgrm_file = output(matches, "hgrm")?;
-    let hlog_file = output(matches, "hlog")?;
-    let html_file = output(matches, "html")?;
+    let config = load::config(matches)?;
+    // The files are opened before the run, because an error after it would waste the run.
+    let json_file = load::output(matches, "json")?;
+    let hgrm_file = load::output(matches, "hgrm")?;
+    let hlog_file = load::output(matches, "hlog")?;
+    let html_file = load::output(matches, "html")?;
     let (client, deadline) = addresses::client(matches, environment)?;
     let members = addresses::block_on(client.members(deadline))??;
     let tls = addresses::tls(matches, environment)?;
     let token = addresses::token(matches, environment)?;
-    let config = RunConfig { targets: targets(&members)?, tls, token, ..config };
+    let config = RunConfig { targets: load::targets(&members)?, tls, token, ..config };
 
-    // Both are measured as near to the run as it goes.
-    let whole = matches.get_flag("floor").then(|| floor(matches)).transpose()?;
+    // The floor is measured as close to the run as possible.
+    let whole = matches.get_flag("floor").then(|| load::floor(matches)).transpose()?;
     let floor = match &whole {
         Some(whole) => whole.echo_sleeping_ns.clone(),
         None => floor::echo(Wait::Sleeping, FLOOR_TIME)?,
@@ -138,7 +171,7 @@ fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode,
     })
 }
 
-/// What the report says about this program.
+/// Returns the version and build of this program, for the report.
 fn program(matches: &ArgMatches) -> Program {
     let built = option_env!("EPICEPOCH_COMMIT").map(str::to_owned);
     Program {
@@ -148,152 +181,7 @@ fn program(matches: &ArgMatches) -> Program {
     }
 }
 
-/// The length of an interval: by default a second, or as long that there are not too many.
-fn interval(matches: &ArgMatches, run: Duration) -> Result<Duration, Failure> {
-    let least = INTERVAL_MIN.max(run.div_f64(INTERVALS_MAX));
-    // Only reports have intervals.
-    if !matches!(matches.try_get_one::<String>("interval"), Ok(Some(_))) {
-        return Ok(Duration::from_secs(least.as_secs_f64().ceil() as u64));
-    }
-    let given = duration(matches, "interval", DURATION_MAX)?;
-    if given < least {
-        return Err(Failure::usage(anyhow!(
-            "--interval is {}; it must be at least {} for this --duration",
-            shown(given),
-            shown(least)
-        )));
-    }
-    Ok(given)
-}
-
-/// Everything but the targets.
-pub(crate) fn config(matches: &ArgMatches) -> Result<RunConfig, Failure> {
-    let count = |name| matches.get_one::<u64>(name).copied();
-    let in_flight = |name| count(name).map_or(1, |count| count as usize);
-    let only = |flag: &str, transport: &str| {
-        Failure::usage(anyhow!("--{flag} is for --transport {transport}"))
-    };
-    let transport = match text_of(matches, "transport") {
-        "h2c" | "http3" | "native" | "client" if count("pipeline").is_some() => {
-            return Err(only("pipeline", "http1"));
-        }
-        "h2c" => Transport::H2c { streams: in_flight("in-flight") },
-        "http3" => Transport::Http3 { streams: in_flight("in-flight") },
-        "native" => Transport::Native { in_flight: in_flight("in-flight") },
-        "client" => Transport::Client { callers: in_flight("in-flight") },
-        _ if count("in-flight").is_some() => {
-            return Err(only(
-                "in-flight",
-                "h2c, http3, native and client; over http1 it is --pipeline",
-            ));
-        }
-        _ => Transport::Http1 { pipeline: in_flight("pipeline") },
-    };
-    let arrivals = match text_of(matches, "arrivals") {
-        "poisson" => Arrivals::Poisson,
-        _ => Arrivals::Constant,
-    };
-    let pace = match matches.get_one::<String>("rate") {
-        None => Pace::Closed,
-        Some(text) => {
-            let rate = text.parse().ok().filter(|rate| (RATE_MIN..=RATE_MAX).contains(rate));
-            let rate = rate.ok_or_else(|| {
-                Failure::usage(anyhow!(
-                    "--rate is {text:?}; allowed are {RATE_MIN} to {RATE_MAX} requests per second"
-                ))
-            })?;
-            Pace::Open { rate, arrivals }
-        }
-    };
-    let pids: Vec<u32> = matches.get_many("pid").into_iter().flatten().copied().collect();
-    if pids.len() > PIDS_MAX {
-        return Err(Failure::usage(anyhow!("--pid takes at most {PIDS_MAX} processes")));
-    }
-    let run = duration(matches, "duration", DURATION_MAX)?;
-    let defaults = RunConfig::new(Vec::new());
-    let config = RunConfig {
-        transport,
-        pace,
-        connections: count("connections").map_or(defaults.connections, |it| it as usize),
-        threads: count("threads").map_or(defaults.threads, |it| it as usize),
-        count: count("count").unwrap_or(defaults.count),
-        warmup: warmup(matches)?,
-        duration: run,
-        interval: interval(matches, run)?,
-        request_timeout: duration(matches, "timeout", addresses::TIMEOUT_MAX)?,
-        verify: text_of(matches, "verify") == "on",
-        pids,
-        spin: matches.try_get_one::<bool>("spin").is_ok_and(|it| it == Some(&true)),
-        range: matches.get_flag("range"),
-        ..defaults
-    };
-    if config.count > config.count_max() {
-        let max = config.count_max();
-        let text = format!(
-            "-n is {}; over {} at most {max}, or more with --range",
-            config.count,
-            config.transport.name()
-        );
-        return Err(Failure::usage(anyhow!(text)));
-    }
-    Ok(config)
-}
-
-/// A warm-up may be nothing.
-fn warmup(matches: &ArgMatches) -> Result<Duration, Failure> {
-    match text_of(matches, "warmup") {
-        "0" | "0s" | "0ms" => Ok(Duration::ZERO),
-        _ => duration(matches, "warmup", DURATION_MAX),
-    }
-}
-
-pub(crate) fn duration(
-    matches: &ArgMatches,
-    name: &str,
-    max: Duration,
-) -> Result<Duration, Failure> {
-    let text = text_of(matches, name);
-    addresses::duration(text, max).ok_or_else(|| {
-        let max = max.as_secs();
-        Failure::usage(anyhow!(
-            "--{name} is {text:?}; allowed is a whole number with its unit, from 1ms to {max}s, \
-             such as 5s or 500ms"
-        ))
-    })
-}
-
-/// An argument that has a default or is required.
-fn text_of<'a>(matches: &'a ArgMatches, name: &str) -> &'a str {
-    matches.get_one::<String>(name).map_or("", String::as_str)
-}
-
-pub(crate) fn output(
-    matches: &ArgMatches,
-    name: &str,
-) -> Result<Option<(fs::File, PathBuf)>, Failure> {
-    let Some(path) = matches.get_one::<String>(name).map(Path::new) else { return Ok(None) };
-    let file = fs::File::create(path).with_context(|| format!("--{name} {}", path.display()))?;
-    Ok(Some((file, path.to_owned())))
-}
-
-/// The members with their addresses, the leader first.
-pub(crate) fn targets(members: &epicepoch_client::Members) -> Result<Vec<Target>, Failure> {
-    let mut targets = Vec::with_capacity(members.members.len());
-    for member in &members.members {
-        let addr = member.addr.to_socket_addrs();
-        let addr = addr.with_context(|| format!("the address {} of a member", member.addr))?.next();
-        let addr = addr.ok_or_else(|| anyhow!("{} has no address", member.addr))?;
-        targets.push(Target { id: member.node_id.0, name: member.addr.clone(), addr });
-    }
-    let leader = members.leader.as_ref().map(|leader| leader.node_id.0);
-    targets.sort_by_key(|target| (Some(target.id) != leader, target.id));
-    if targets.is_empty() {
-        return Err(anyhow!("the cluster has no members yet").into());
-    }
-    Ok(targets)
-}
-
-/// One line on standard error while it runs; nothing where nobody looks.
+/// Shows one line on standard error during the run, only on a terminal.
 fn progress(config: &RunConfig) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -306,7 +194,7 @@ fn progress(config: &RunConfig) -> ProgressBar {
     bar
 }
 
-/// What happened in the last `span`, at `at`.
+/// Shows the figures of the last `span` before `at`.
 fn show(bar: &ProgressBar, live: &Live, at: Duration, span: Duration) {
     bar.set_position(at.as_secs());
     let of = |share| shown(quantile(&live.latency_ns, share));
@@ -321,10 +209,9 @@ fn show(bar: &ProgressBar, live: &Live, at: Duration, span: Duration) {
     ));
 }
 
-/// A promise of `--slo` was not kept.
+/// Exit code: a limit of `--slo` was missed.
 const CODE_MISSED: u8 = 3;
-/// The generator was the bottleneck, so `--slo` has no verdict.
+/// Exit code: the load generator was the bottleneck, so `--slo` has no verdict.
 const CODE_NO_VERDICT: u8 = 4;
-/// The bare echo that stands beside every run.
-const FLOOR_TIME: Duration = Duration::from_millis(300);
+/// Longest time for one figure of the floor.
 const FLOOR_TIME_MAX: Duration = Duration::from_mins(1);

@@ -1,5 +1,5 @@
-//! `epicepoch certs`: a small certificate authority in a directory, and what it signs. It talks to
-//! no node and replaces no file.
+//! `epicepoch certs`: keeps a small certificate authority in a directory. It asks no node, and
+//! never replaces a file.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,31 +9,30 @@ use anyhow::{Context as _, anyhow};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use epicepoch_certs::PemFile;
 use epicepoch_certs::authority::{AUTHORITY_DAYS, Authority, DAYS_DEFAULT, Issued, Validity};
-use epicepoch_server::config::{CLUSTER_NAME_DEFAULT, CLUSTER_NAME_LEN_MAX};
+use epicepoch_config::whole_number;
+use epicepoch_config::{CLUSTER_NAME_DEFAULT, CLUSTER_NAME_LEN_MAX};
 use epicepoch_wire::NodeId;
 
-use crate::commands::text;
+use crate::arguments::text;
 use crate::failure::Failure;
 use crate::output;
-use crate::settings::whole_number;
 
-/// Bytes of a client's name at most.
+/// Most bytes of a client's name.
 const CLIENT_NAME_LEN_MAX: usize = 64;
 
-/// The command and its words of help.
 pub(crate) fn command() -> Command {
     let names = |value, help| {
         Arg::new(NAMES).value_name(value).help(help).required(true).action(ArgAction::Append)
     };
     let shared = |command: Command| {
-        command.arg(text("dir", "DIR", "Where the files are").default_value("certs")).arg(
+        command.arg(text("dir", "DIR", "Directory of the files").default_value("certs")).arg(
             text("cluster", "NAME", "Name of the cluster (CLUSTER of its nodes)")
                 .default_value(CLUSTER_NAME_DEFAULT),
         )
     };
     let signed = |command: Command| {
         shared(command).arg(
-            text("days", "DAYS", "For how many days it holds, no longer than the authority")
+            text("days", "DAYS", "Days until it expires, at most those of the authority")
                 .value_parser(value_parser!(u32).range(1..=i64::from(AUTHORITY_DAYS)))
                 .default_value(DAYS_DEFAULT.to_string()),
         )
@@ -61,11 +60,10 @@ pub(crate) fn command() -> Command {
                 Command::new("client")
                     .about("Sign certificates for clients: client-NAME.pem, client-NAME.key"),
             )
-            .arg(names("NAME", "What to call the client: letters, digits, '.', '_', '-'")),
+            .arg(names("NAME", "Name of the client: letters, digits, '.', '_', '-'")),
         )
 }
 
-/// Runs it.
 pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let (what, matches) = matches
         .subcommand()
@@ -112,7 +110,7 @@ fn sign_node(
 ) -> Result<(String, Issued), Failure> {
     let (node, hosts) = node(item).ok_or_else(|| {
         Failure::usage(anyhow!(
-            "{item:?} is no node; allowed is ID=HOST,... such as 1=n1.example,10.0.0.1"
+            "{item:?} is not a node; allowed is ID=HOST,... such as 1=n1.example,10.0.0.1"
         ))
     })?;
     let issued = authority.node(node, &hosts, validity).map_err(Failure::usage)?;
@@ -126,14 +124,14 @@ fn sign_client(
 ) -> Result<(String, Issued), Failure> {
     if name.is_empty() || name.len() > CLIENT_NAME_LEN_MAX || !name.chars().all(is_plain) {
         return Err(Failure::usage(anyhow!(
-            "{name:?} is no name of a client; allowed are 1 to {CLIENT_NAME_LEN_MAX} letters, \
+            "{name:?} is not a client name; allowed are 1 to {CLIENT_NAME_LEN_MAX} letters, \
              digits, '.', '_' and '-'"
         )));
     }
     Ok((format!("client-{name}"), authority.client(name, validity)?))
 }
 
-/// The authority that was made before.
+/// Reads the authority from the directory.
 fn authority(directory: &Path, cluster: &str) -> Result<Authority, Failure> {
     let read = |name: &str| -> Result<String, Failure> {
         let file = PemFile::new("--dir", directory.join(name));
@@ -146,15 +144,15 @@ fn authority(directory: &Path, cluster: &str) -> Result<Authority, Failure> {
     Authority::of(cluster, &certificate, &key).map_err(Failure::usage)
 }
 
-/// Writes each pair, all of them or none: what is there stays as it is, and where one file cannot be
-/// written those before it are removed again.
+/// Writes all pairs or none. Existing files stay as they are. If a write fails, the files written
+/// before it are removed.
 fn write(directory: &Path, issued: &[(String, Issued)]) -> Result<Vec<PathBuf>, Failure> {
     let mut names: Vec<_> = issued.iter().map(|(name, _)| name).collect();
     names.sort_unstable();
     if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
         let name = twice[0];
         return Err(Failure::usage(anyhow!(
-            "{name} is asked for twice, and would have one certificate: name all its hosts at once"
+            "{name} is given twice, and has one certificate: name all its hosts at once"
         )));
     }
     let files: Vec<_> = issued
@@ -173,7 +171,7 @@ fn write(directory: &Path, issued: &[(String, Issued)]) -> Result<Vec<PathBuf>, 
     for (at, (file, text, is_secret)) in files.iter().enumerate() {
         file.write_new(text.as_bytes(), *is_secret).inspect_err(|_| {
             for (written, ..) in &files[..at] {
-                // Nothing is left to do about one that stays.
+                // If the file cannot be removed, nothing more can be done.
                 let _ = std::fs::remove_file(&written.path);
             }
         })?;
@@ -181,7 +179,7 @@ fn write(directory: &Path, issued: &[(String, Issued)]) -> Result<Vec<PathBuf>, 
     Ok(files.into_iter().map(|(file, ..)| file.path).collect())
 }
 
-/// `1=host,host`.
+/// Parses a node id and its hosts, such as `1=host,host`.
 fn node(item: &str) -> Option<(NodeId, Vec<String>)> {
     let (id, hosts) = item.split_once('=')?;
     let id = whole_number(id).filter(|id| *id > 0)?;
@@ -193,21 +191,21 @@ fn is_plain(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | '-')
 }
 
-/// Whom to sign for.
+/// The argument that lists the nodes or clients to sign for.
 const NAMES: &str = "names";
 const CA_CERTIFICATE: &str = "ca.pem";
 const CA_KEY: &str = "ca.key";
 
 const ABOUT: &str = "\
-Make a certificate authority for one cluster, and sign with it what its nodes and clients show.
+Make a certificate authority for one cluster, and sign certificates for its nodes and clients.
 
-Keys are ECDSA P-256, and readable by their owner alone. No file is ever replaced. ca.key signs
-everything: keep it off the nodes, and safe. A node needs its own pair and ca.pem, a client ca.pem
-and, where nodes ask for certificates, a pair of its own.
+Keys are ECDSA P-256, and readable by their owner only. No file is ever replaced. ca.key can sign
+anything: keep it safe, and off the nodes. A node needs its own pair and ca.pem. A client needs
+ca.pem and, if nodes require client certificates, a pair of its own.
 
-A node's certificate says its cluster and its id, so that no node is taken for another one, and the
-hosts that clients know it by. A running node reads a certificate again within seconds when its
-file is replaced: to renew one, sign it into another directory and move both files over the old.";
+A node's certificate names its cluster and its id, so that no node can pose as another, and the
+hosts under which clients know it. To renew a certificate, sign it into another directory and move
+both files over the old ones: a running node reads them within seconds.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -232,7 +230,7 @@ mod tests {
         let issued = [sign("client-a"), sign("nowhere/client-b")];
         assert!(write(directory.path(), &issued).is_err());
         assert_eq!(entries(), 0);
-        // What was there before stays.
+        // Files that existed before stay.
         write(directory.path(), &issued[..1]).expect("written");
         assert!(write(directory.path(), &[sign("client-c"), sign("client-a")]).is_err());
         assert_eq!(entries(), 2);

@@ -1,5 +1,5 @@
-//! `epicepoch clock`: what every node's clock says against the others and against the ceiling. It
-//! reads, and changes nothing.
+//! `epicepoch clock`: compares every node's clock with the others and with the ceiling. It only
+//! reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,16 +11,16 @@ use anyhow::anyhow;
 use clap::{ArgMatches, Command};
 use epicepoch_client::Member;
 use epicepoch_client::dial::{Alpn, Dialer};
+use epicepoch_config::Environment;
 use epicepoch_wire::http::{PATH_ADMIN_CLOCK, PATH_ADMIN_MEMBERS};
 use epicepoch_wire::{Epoch, NodeId};
 use serde_json::{Value, json};
 
 use crate::addresses;
-use crate::commands::{client_arguments, json as json_switch};
+use crate::arguments::{EVERY_NODE_IS_ASKED, client_arguments, json as json_switch};
 use crate::failure::Failure;
 use crate::moment;
 use crate::operator::{self, Order, Setback};
-use crate::sources::Environment;
 
 mod advance;
 
@@ -29,34 +29,35 @@ pub(crate) fn command() -> Command {
         .about("Show every node's clock, and how far the ceiling is ahead of it")
         .long_about(
             "Show every node's clock, and how far the ceiling is ahead of it.\n\n  \
-             STATUS  followed: the node believes its wall clock; outvoted: the others' median; \
-             jumped: the monotonic clock\n  \
+             STATUS  which clock the node trusts: followed: its wall clock; outvoted: the median of \
+             the others; jumped: its monotonic clock\n  \
              OFFSET  the node's wall clock minus the time that it trusts\n  \
              LAG     the leader's wall clock minus the epoch of its last answer: below \
-             EPOCH_INTERVAL_MS while requests come\n  \
-             LEAD    the ceiling minus the node's wall clock: about RESERVATION_MS while all is well\n  \
+             EPOCH_INTERVAL_MS under load\n  \
+             LEAD    the ceiling minus the node's wall clock: normally about RESERVATION_MS\n  \
              CEILING the lowest epoch that no leader owns yet, as this node has applied it\n\n\
-             Where epochs are ahead of the clocks it says when time has caught up, as recoversInMs does: \
-             the leader's last epoch minus the time that it trusts, or without a leader the lead.\n\n\
-             Order and uniqueness depend on no clock; only how close epochs are to wall time does.",
+             If epochs are ahead of the clocks, the command shows when time will have caught up \
+             (recoversInMs): the leader's last epoch minus the time that it trusts, or without a \
+             leader the lead.\n\n\
+             Order and uniqueness depend on no clock; clocks only keep epochs close to wall time.",
         )
-        .after_help(
+        .after_help(format!(
             "Example:\n  epicepoch clock --addr n1:8080,n2:8080,n3:8080\n\n\
-             Every node is asked: OPS_PLAIN_FROM of all has to allow it, or give --ca-file and \
-             --token-file where they speak TLS. With OPS_ADDR give that of every node.\n\n\
+             {EVERY_NODE_IS_ASKED}\n\n\
              Exit codes: 0 every node's clock is followed; 1 one is not, a node does not answer, or \
-             nobody says who the members are; 2 wrong usage.",
-        )
+             the members are not known; 2 wrong usage.",
+        ))
         .args(client_arguments())
         .arg(json_switch())
         .disable_help_subcommand(true)
         .subcommand(advance::command())
 }
 
-/// One member's clock, or why it is not known.
+/// One member and its clock.
 pub(crate) struct Row {
-    /// Its id, and the address that it answered at, or that clients know.
+    /// The member's id, and the address that answered or that clients use.
     pub(crate) member: Member,
+    /// The member's report about its clock, or why it has none.
     pub(crate) clock: Result<Value, String>,
 }
 
@@ -75,15 +76,15 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What was looked at.
+/// The clocks of a cluster, as far as they are known.
 pub(crate) struct Looked {
-    /// Each member once, as far as they are known.
+    /// Each known member once.
     pub(crate) rows: Vec<Row>,
-    /// Why these may not be all members: nobody said who they are.
+    /// Why members may be missing: no node said who the members are.
     pub(crate) doubt: Option<String>,
 }
 
-/// Every member's clock, and what it says with it.
+/// Asks every member for its clock.
 pub(crate) fn look(matches: &ArgMatches, environment: &Environment) -> Result<Looked, Failure> {
     let (client, deadline) = addresses::client(matches, environment)?;
     let (given, _) = addresses::given(matches, environment)?;
@@ -96,7 +97,8 @@ pub(crate) fn look(matches: &ArgMatches, environment: &Environment) -> Result<Lo
         let clock = Order::look(PATH_ADMIN_CLOCK).ask(&dialer, addr, attempt());
         clock.map_err(Setback::into_text)
     };
-    // Members are known by their client addresses; with OPS_ADDR the given ones are what answers.
+    // The cluster knows its members by their client addresses. With OPS_ADDR only the given
+    // addresses answer, so these are asked first.
     let (mut answers, mut setbacks) = (Vec::new(), Vec::new());
     for addr in given {
         match look(&addr) {
@@ -123,17 +125,18 @@ pub(crate) fn look(matches: &ArgMatches, environment: &Environment) -> Result<Lo
             Ok(members) => Ok(members.members),
             Err(error) if answers.is_empty() => {
                 let setbacks = setbacks.join("; ");
-                return Err(anyhow!("no node says its clock: {setbacks}; {error}").into());
+                return Err(anyhow!("no node answers about its clock: {setbacks}; {error}").into());
             }
-            // A token of operations is none for /members, and a port of operations does not
-            // answer it; who does not lead can name the leader.
+            // The call fails if the operator's token does not open /members, or if the node has an
+            // OPS_ADDR, which does not serve it. Then the member list of an operator is asked for;
+            // any node can name the leader.
             Err(error) => answers.iter().find_map(of_leader).ok_or_else(|| error.to_string()),
         }
     };
     Ok(gathered(answers, members, look))
 }
 
-/// The members of a leader's document.
+/// Reads the members from the leader's answer.
 fn members(document: &Value) -> Option<Vec<Member>> {
     let member = |row: &Value| {
         let (node_id, addr) = (NodeId(row["nodeID"].as_u64()?), row["addr"].as_str()?.to_owned());
@@ -142,14 +145,14 @@ fn members(document: &Value) -> Option<Vec<Member>> {
     document["members"].as_array()?.iter().map(member).collect()
 }
 
-/// What was answered, and what the other members say when they are asked. Where nobody says who the
-/// members are, those that answered and the voters that they name.
+/// Combines the answers so far with those of the other members, which it asks now. If the members
+/// are not known, it uses the nodes that answered and the voters that they name.
 fn gathered(
     answers: Vec<Row>,
     members: Result<Vec<Member>, String>,
     look: impl Fn(&str) -> Result<Value, String>,
 ) -> Looked {
-    // One address may be given twice.
+    // The map removes duplicates: an address may be given twice.
     let mut rows: BTreeMap<_, _> =
         answers.into_iter().map(|row| (row.member.node_id, row)).collect();
     let error = match members {
@@ -177,16 +180,17 @@ fn gathered(
         });
     }
     let doubt = format!(
-        "who the members are was not said, so there may be others than these: name an address of \
-         every node in --addr, that of the leader among them ({error})"
+        "no node answered who the members are, so some may be missing: name an address of every node \
+         in --addr, the leader's among them ({error})"
     );
     Looked { rows: rows.into_values().collect(), doubt: Some(doubt) }
 }
 
-/// Says what is in doubt, if anything is.
+/// Warns if members may be missing.
 pub(crate) fn warn(looked: &Looked) {
     if let Some(doubt) = &looked.doubt {
-        // What was looked at is told, whoever reads this or not.
+        // A failed warning is ignored, so that the table is printed even if standard error is
+        // closed.
         let _unread = writeln!(io::stderr(), "warning: {doubt}");
     }
 }
@@ -233,11 +237,12 @@ fn table(rows: &[Row]) -> Option<String> {
     Some(text)
 }
 
-/// How long it takes until time has reached the epochs that are given; `None` where nobody knows. The
-/// leader does; without one, the next begins at the ceiling, which is usual for as much as a window.
+/// How long it takes until time has caught up with the epochs, in ms; `None` if unknown. The leader
+/// reports it. Without a leader, the next leader begins at the ceiling, which is normally one
+/// reservation ahead.
 fn recovers_in_ms(rows: &[Row]) -> Option<f64> {
     let clocks = || rows.iter().filter_map(|row| row.clock.as_ref().ok());
-    // Of two that serve as far as they know, one is deposed: the new one began above all of the other's.
+    // If two nodes believe that they lead, the real leader has the greater value.
     let of_leader = clocks().filter_map(|clock| clock["recoversInMs"].as_f64());
     let begun = |clock: &Value| {
         let (lead, window) = (clock["leadMs"].as_f64()?, clock["reservationMs"].as_f64()?);
@@ -246,10 +251,11 @@ fn recovers_in_ms(rows: &[Row]) -> Option<f64> {
     of_leader.reduce(f64::max).or_else(|| clocks().filter_map(begun).reduce(f64::max))
 }
 
-/// Of a voter that is known by its id alone.
+/// Shown for a voter whose address is not known.
 const NOT_GIVEN: &str = "a voter whose address was not given: name it in --addr";
 const FOLLOWED: &str = "followed";
-/// How far epochs may be ahead before people are told, milliseconds: a default window.
+/// The table mentions epochs that are more than this far ahead, in ms: the default of
+/// `RESERVATION_MS`.
 const AHEAD_TOLD_MS: f64 = 1_000.0;
 
 #[cfg(test)]
@@ -274,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_clocks_says_who_is_off_and_who_does_not_answer() {
+    fn the_table_of_clocks_shows_a_wrong_clock_and_a_silent_node() {
         let mut leading = leading(912.25, 0.0);
         leading["lagMs"] = json!(71.5);
         let rows = [
@@ -292,7 +298,7 @@ ID   ADDR    STATUS           OFFSET            LAG           LEAD CEILING
     }
 
     #[test]
-    fn whoever_is_a_member_is_looked_at_or_that_is_in_doubt() {
+    fn every_member_is_asked_or_the_command_warns() {
         let answer = |node| {
             let mut clock = clock("followed", 0.0, 900.0);
             clock["voters"] = json!([1, 2, 3]);
@@ -317,18 +323,18 @@ ID   ADDR    STATUS           OFFSET            LAG           LEAD CEILING
 
     #[test]
     fn epochs_that_are_ahead_are_told_with_the_time_of_recovery() {
-        // The leader's word counts, and not how far it may go.
+        // The leader's own report counts, not the ceiling.
         let rows =
             [row(1, Ok(clock("followed", 0.0, 61_000.0))), row(2, Ok(leading(61_000.0, 60_250.0)))];
         assert_eq!(recovers_in_ms(&rows), Some(60_250.0));
         let text = table(&rows).expect("a table");
         assert!(text.ends_with("caught up in 60.2 s\n"), "{text}");
-        // A minute's window: where the leader is, is said all the same.
+        // The reservation is a minute long. The table still says when time has caught up.
         let text = table(&[row(1, Ok(leading(90_000.0, 59_000.0)))]).expect("a table");
         assert!(text.ends_with("caught up in 59.0 s\n"), "{text}");
         let text = table(&[row(1, Ok(leading(1_900.0, 900.0)))]).expect("a table");
         assert!(!text.contains("caught up"), "{text}");
-        // Nobody leads: the next one begins at the ceiling.
+        // No node leads: the next leader begins at the ceiling.
         let rows = [row(1, Ok(clock("followed", 0.0, 61_000.0))), row(2, Err("gone".into()))];
         assert_eq!(recovers_in_ms(&rows), Some(61_000.0));
         assert_eq!(recovers_in_ms(&[row(1, Ok(clock("followed", 0.0, 1_200.0)))]), None);

@@ -1,5 +1,5 @@
-//! `epicepoch settings`: the settings that all nodes of a cluster share are looked at, and changed by
-//! hand. What a node is told ([`crate::settings`]) seeds them once.
+//! `epicepoch settings`: shows and changes the settings that all nodes of a cluster share. A new
+//! cluster gets their first values from the settings of its nodes ([`crate::settings`]).
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -7,14 +7,14 @@ use std::process::ExitCode;
 
 use anyhow::anyhow;
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use epicepoch_config::Environment;
 use epicepoch_wire::http::{PATH_ADMIN_SET, PATH_ADMIN_SETTINGS};
 use epicepoch_wire::settings::SettingName;
 use serde_json::Value;
 
-use crate::commands::{client_arguments, json};
+use crate::arguments::{WHERE_ORDERS_ARE_ACCEPTED, client_arguments, group, json};
 use crate::failure::Failure;
 use crate::operator::{self, Order};
-use crate::sources::Environment;
 
 pub(crate) fn command() -> Command {
     let asks = |command: Command| command.args(client_arguments()).arg(json());
@@ -25,12 +25,11 @@ pub(crate) fn command() -> Command {
         .about("Change settings of the cluster, for all nodes and without a restart")
         .long_about(
             "Change settings of the cluster, for all nodes and without a restart. When the command \
-             returns with 0 the leader goes by them and a majority has them on disk; the others go by \
-             them with the next message of the leader, a heartbeat later at most, or when they are \
-             there again. When it is refused nothing has changed. Several are changed \
-             together.\n\nA zone that no voter is in is refused: LEADER_ZONES would go by a slip in \
-             a name. While a voter that has not said where it is may be there, it is set, with a \
-             warning.",
+             returns with 0, the leader uses them and a majority has them on disk. The other nodes \
+             use them from the leader's next message on: at most a heartbeat later, or once they are \
+             back. Several settings change together, or, if the order is refused, not at all.\n\n\
+             A zone without a voter is refused, because it may be misspelt. If a voter whose zone is \
+             unknown could be there, the zone is set, with a warning.",
         )
         .after_help(
             "Examples:\n  epicepoch settings set RESERVATION_MS=2000\n  \
@@ -46,25 +45,19 @@ pub(crate) fn command() -> Command {
                 .help("A setting and its value"),
         )
         .arg(Arg::new("force").long("force").action(ArgAction::SetTrue).help(
-            "Also name zones in LEADER_ZONES that no voter is in yet; it lifts no other limit",
+            "Accept zones in LEADER_ZONES that no voter is in yet; lifts no other check",
         ));
     let names: Vec<_> = SettingName::ALL.into_iter().map(SettingName::text).collect();
-    Command::new("settings")
+    group("settings", [list, set].map(asks))
         .about("Show and change the settings that all nodes of a cluster share")
         .long_about(format!(
             "Show and change the settings that all nodes of a cluster share: {}. They are part of the \
-             replicated state. What a node is told by its environment, flags or file seeds them when a \
-             cluster begins, and counts for nothing afterwards: a node says so when it starts. Orders \
-             are taken on the leader's own machine with --addr localhost:PORT, or from where \
-             ADMIN_FROM of the nodes allows it: in plain text if OPS_PLAIN_FROM does, too, else \
-             over TLS with a token.",
+             replicated state. The environment, flags and file of a node seed them when the cluster \
+             begins; later they have no effect, and a node logs that when it starts.\n\n\
+             {WHERE_ORDERS_ARE_ACCEPTED}",
             names.join(", ")
         ))
         .after_help("Exit codes: 0 done; 1 refused, with the reason; 2 wrong usage.")
-        .subcommand_required(true)
-        .arg_required_else_help(true)
-        .disable_help_subcommand(true)
-        .subcommands([list, set].map(asks))
 }
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
@@ -88,21 +81,22 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     };
     let document = order.give(matches, environment)?;
     if let Some(doubt) = doubt(&document) {
-        // The order is done, whoever reads this or not.
+        // The order was carried out, so a failed warning is ignored.
         let _unread = writeln!(io::stderr(), "warning: {doubt}");
     }
     operator::print(matches, &document, |document| Some(table(document)? + advice))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// A setting and its value. Which values may be is said by the leader; here only what could not be sent.
+/// Parses `NAME=VALUE`. The leader checks the value. This function rejects only text that a URL
+/// cannot carry.
 fn change(text: &str) -> Result<(SettingName, String), anyhow::Error> {
     let (name, value) = text
         .split_once('=')
-        .ok_or_else(|| anyhow!("{text:?} is no change; allowed is NAME=VALUE"))?;
+        .ok_or_else(|| anyhow!("{text:?} is not a change; allowed is NAME=VALUE"))?;
     let name = SettingName::named(name).ok_or_else(|| {
         let names: Vec<_> = SettingName::ALL.into_iter().map(SettingName::text).collect();
-        anyhow!("{name:?} is no setting of a cluster; allowed are {}", names.join(", "))
+        anyhow!("{name:?} is not a setting of a cluster; allowed are {}", names.join(", "))
     })?;
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".,_-".contains(&byte);
     if !value.bytes().all(is_plain) {
@@ -111,19 +105,20 @@ fn change(text: &str) -> Result<(SettingName, String), anyhow::Error> {
     Ok((name, value.to_owned()))
 }
 
-/// What has to be done after these were set: a restore proves its floor by the longest of them.
+/// Returns advice to print after these settings were changed: a restore proves its floor from the
+/// longest of them.
 fn after_change<'a>(mut names: impl Iterator<Item = &'a str>) -> &'static str {
     let is_proved_by = [SettingName::ReservationMs, SettingName::ClockOffsetMaxMs];
     let is_named = names.any(|name| is_proved_by.iter().any(|it| it.text() == name));
     if is_named {
-        "take a new backup, if one of RESERVATION_MS and CLOCK_OFFSET_MAX_MS is longer now: an older \
-         one does not know it, and a restore goes by it\n"
+        "take a new backup if RESERVATION_MS or CLOCK_OFFSET_MAX_MS is longer now: a restore relies on \
+         them, and an older backup has the old ones\n"
     } else {
         ""
     }
 }
 
-/// What was set and may be a slip.
+/// Returns a warning about zones that may be misspelt.
 fn doubt(document: &Value) -> Option<String> {
     let texts = |name: &str| {
         let items = document[name].as_array().into_iter().flatten();
@@ -139,10 +134,10 @@ fn doubt(document: &Value) -> Option<String> {
     if !unplaced.is_empty() {
         let _infallible = write!(
             text,
-            "; where these are is not known, since they have not been heard or have just been met: {unplaced}"
+            "; the zones of these voters are not known yet, because they have not been heard or have just been met: {unplaced}"
         );
     }
-    text.push_str("; look again later with: epicepoch member list");
+    text.push_str("; check again later: epicepoch member list");
     Some(text)
 }
 
@@ -151,8 +146,8 @@ fn table(document: &Value) -> Option<String> {
     let Some(settings) = document["settings"].as_object() else {
         let format = document["format"].as_u64()?;
         return Some(format!(
-            "the cluster has no settings in its state of format {format} yet: every node goes by its \
-             own; see epicepoch member list\n"
+            "the cluster has no settings in its state of format {format} yet: every node uses its own; \
+             see epicepoch member list\n"
         ));
     };
     for (name, value) in settings {

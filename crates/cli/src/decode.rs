@@ -1,15 +1,32 @@
-//! `epicepoch decode`: what timestamps mean. It asks no cluster.
+//! `epicepoch decode`: shows the epoch, index and wall time of timestamps. It asks no cluster.
 
 use std::io::{self, BufRead, BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::ArgMatches;
+use clap::{Arg, ArgMatches, Command};
 use epicepoch_wire::Timestamp;
 
+use crate::arguments::json;
 use crate::failure::Failure;
 use crate::moment;
 use crate::output;
+
+pub(crate) fn command() -> Command {
+    Command::new("decode")
+        .about("Show the epoch, index and wall time of timestamps")
+        .after_help(
+            "Examples:\n  epicepoch decode 17979cfe362a00000000000000000005\n  \
+             epicepoch get -n 3 | epicepoch decode --json",
+        )
+        .arg(
+            Arg::new("timestamp")
+                .value_name("HEX")
+                .num_args(0..)
+                .help("Timestamps of 32 hexadecimal digits; none or '-' reads standard input"),
+        )
+        .arg(json())
+}
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let json = matches.get_flag("json");
@@ -51,7 +68,7 @@ fn show(word: &str, json: bool, out: &mut impl Write) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Characters of a bad timestamp that an error repeats.
+/// Most characters of a bad timestamp that an error repeats.
 const WORD_SHOWN_MAX: usize = 80;
 
 #[cfg(test)]
@@ -77,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_timestamp_is_wrong_usage() {
+    fn a_bad_timestamp_is_wrong_usage() {
         for bad in
             ["", "12", "0x000000000000000000000000000001", "000000000000000100000000000000zz"]
         {

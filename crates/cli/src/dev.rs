@@ -1,5 +1,5 @@
-//! `epicepoch dev`: a whole cluster in one process on loopback, for development. It is the same
-//! node as `serve` runs, a few times over; only identity, addresses and directories are chosen here.
+//! `epicepoch dev`: runs a whole cluster in one process on loopback, for development. Each node is
+//! the same as that of `serve`; this command only chooses ids, addresses and directories.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -13,20 +13,20 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use clap::ArgMatches;
-use epicepoch_server::config::{CERT_FILE_DEFAULT, Config, KEY_FILE_DEFAULT};
+use clap::{Arg, ArgMatches, Command, value_parser};
+use epicepoch_config::{
+    CERT_FILE_DEFAULT, Config, Environment, Given, KEY_FILE_DEFAULT, Logging, Scope,
+};
 use epicepoch_server::faults::TEST_FAULTS_FILE;
 use epicepoch_server::{Node, RunError, StartError};
 use epicepoch_wire::NodeId;
 
 use crate::failure::Failure;
-use crate::logging::Logging;
+use crate::logging;
 use crate::serve::{colours, cores};
-use crate::settings::Draft;
-use crate::signals;
-use crate::sources::{Environment, Given};
+use crate::{settings, signals};
 
-/// What the arguments of `dev` describe.
+/// The cluster that the arguments describe.
 #[derive(Debug)]
 struct Layout {
     nodes: u16,
@@ -35,31 +35,75 @@ struct Layout {
     data_dir: PathBuf,
 }
 
-/// A node that stopped, and how.
+/// A node that stopped, and its result.
 type Stopped = (NodeId, Result<(), RunError>);
+
+pub(crate) fn command() -> Command {
+    let command = Command::new("dev")
+        .about("Run a whole cluster in one process, for development")
+        .long_about(
+            "Run a whole cluster in one process on loopback, for development. The first start \
+             founds the cluster; its data is kept. Node 1 leads. This command chooses the settings \
+             that differ from node to node (such as NODE_ID, PEERS, CLUSTER and HTTP_PORT) and \
+             ignores their variables. It takes all other settings of `epicepoch serve`, as flags or \
+             variables, but no file: CONFIG is ignored.",
+        )
+        .after_help("Then:\n  curl -s localhost:8881/timestamp | xxd\n  epicepoch get -n 3")
+        .arg(
+            Arg::new("nodes")
+                .long("nodes")
+                .value_name("COUNT")
+                .value_parser(value_parser!(u16).range(1..=9))
+                .default_value("3")
+                .help("Nodes of the cluster, 1 to 9"),
+        )
+        .arg(
+            Arg::new("http-port-base")
+                .long("http-port-base")
+                .value_name("PORT")
+                .value_parser(value_parser!(u16).range(1..))
+                .default_value("8881")
+                .help("Client port of node 1; each further node has the next port"),
+        )
+        .arg(
+            Arg::new("raft-port-base")
+                .long("raft-port-base")
+                .value_name("PORT")
+                .value_parser(value_parser!(u16).range(1..))
+                .default_value("60001")
+                .help("Raft port of node 1; each further node has the next port"),
+        )
+        .arg(
+            Arg::new("data-dir")
+                .long("data-dir")
+                .value_name("DIR")
+                .default_value("_raft/dev")
+                .help("Directory of the data, with node-1, node-2 and so on in it"),
+        );
+    command.args(settings::arguments(Scope::Cluster))
+}
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
     let layout = Layout::of(matches)?;
     layout.check_data()?;
-    let given = Given::gather(matches, environment, |setting| !setting.group.is_per_node())
-        .map_err(Failure::usage)?;
-    let drafts = layout.drafts(&given)?;
-    if let Some(first) = drafts.first() {
-        first.logging.start(colours(environment));
+    let given = settings::given(Scope::Cluster, matches, environment).map_err(Failure::usage)?;
+    let configs = layout.configs(&given)?;
+    if let Some(first) = configs.first() {
+        logging::start(first.logging, colours(environment));
     }
-    serve(&layout, drafts, environment).map_err(Failure::logged)
+    serve(&layout, configs, environment).map_err(Failure::logged)
 }
 
 fn serve(
     layout: &Layout,
-    drafts: Vec<Draft>,
+    configs: Vec<Config>,
     environment: &Environment,
 ) -> Result<ExitCode, Failure> {
     let faults = environment.get(OsStr::new(TEST_FAULTS_FILE)).map(PathBuf::from);
-    // The nodes share a certificate, which lies in it.
+    // This directory also holds the certificate that the nodes share.
     std::fs::create_dir_all(&layout.data_dir)
-        .with_context(|| format!("--data-dir: {} cannot be made", layout.data_dir.display()))?;
-    let nodes = start_all(drafts, faults.as_deref())?;
+        .with_context(|| format!("--data-dir: {} cannot be created", layout.data_dir.display()))?;
+    let nodes = start_all(configs, faults.as_deref())?;
     let stopping = nodes.clone();
     signals::watch(move || stop_all(&stopping))?;
     let stopped = wait_all(&nodes)?;
@@ -70,7 +114,7 @@ fn serve(
         }
         Err(end) => Some(end),
     };
-    // Asked to or not: once one node stops, this cluster ends, and each gets time to stop well.
+    // When one node stops, for any reason, the others shut down, too.
     stop_all(&nodes);
     let ends: Vec<Stopped> = first.into_iter().chain(stopped.iter()).collect();
     for (id, end) in ends {
@@ -115,8 +159,8 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Refuses data of a cluster of another size: its members are replicated, and would not
-    /// become more or fewer by starting more or fewer of them.
+    /// Rejects a directory with data of a cluster of another size, because the replicated
+    /// membership would not match the number of nodes that are started.
     fn check_data(&self) -> Result<(), Failure> {
         let found = (1..=NODES_MAX).filter(|id| self.node_dir(*id).exists()).count();
         if found == 0 || found == usize::from(self.nodes) {
@@ -134,39 +178,37 @@ impl Layout {
         Path::new(&self.data_dir).join(format!("node-{id}"))
     }
 
-    fn drafts(&self, given: &Given) -> Result<Vec<Draft>, Failure> {
+    fn configs(&self, given: &Given) -> Result<Vec<Config>, Failure> {
         let raft_addr = |id: u16| format!("127.0.0.1:{}", self.raft_port_base + (id - 1));
         let peers: BTreeMap<_, _> =
             (1..=self.nodes).map(|id| (NodeId(u64::from(id)), raft_addr(id))).collect();
-        let mut drafts = Vec::new();
+        let mut configs = Vec::new();
         for id in 1..=self.nodes {
             let mut config = Config::new(NodeId(u64::from(id)), raft_addr(id));
             config.peers.clone_from(&peers);
             config.single = self.nodes == 1;
-            // Founds the cluster on the first start, and is ignored once data exists.
+            // The first start founds the cluster. Once data exists, the setting is ignored.
             config.bootstrap = true;
             config.raft_bind = SocketAddr::from((LOOPBACK, self.raft_port_base + (id - 1)));
             config.http_bind = IpAddr::V4(LOOPBACK);
             config.http_port = self.http_port_base + (id - 1);
             config.data_dir = self.node_dir(id);
             CLUSTER_NAME.clone_into(&mut config.cluster_name);
-            // Beside the data, not wherever somebody tries it out.
+            // The certificate is beside the data, not in the working directory.
             config.tls.cert_file = self.data_dir.join(CERT_FILE_DEFAULT);
             config.tls.key_file = self.data_dir.join(KEY_FILE_DEFAULT);
-            let logging = Logging { pretty: true, ..Logging::default() };
-            let mut draft = Draft { config, logging };
-            given
-                .complete(&mut draft, cores() / usize::from(self.nodes))
-                .map_err(Failure::usage)?;
-            given.check(&draft.config).map_err(Failure::usage)?;
-            drafts.push(draft);
+            config.logging = Logging { pretty: true, ..Logging::default() };
+            let cores = cores() / usize::from(self.nodes);
+            given.complete(&mut config, cores).map_err(Failure::usage)?;
+            given.check(&config).map_err(Failure::usage)?;
+            configs.push(config);
         }
-        Ok(drafts)
+        Ok(configs)
     }
 
     fn welcome(&self, leader: Option<NodeId>, nodes: &BTreeMap<NodeId, Arc<Node>>) {
         let leads = leader.map_or_else(
-            || "but nobody leads yet".to_owned(),
+            || "but no node leads yet".to_owned(),
             |leader| format!("and node {leader} leads"),
         );
         let (count, dir, port) = (nodes.len(), self.data_dir.display(), self.http_port_base);
@@ -185,20 +227,20 @@ impl Layout {
              epicepoch get -n 3{addr} | epicepoch decode\n  \
              epicepoch status{addr}\n\n"
         );
-        // A closed standard error leaves nobody to tell.
+        // If standard error is closed, the text is lost and nothing else happens.
         let _unread = io::stderr().write_all(text.as_bytes());
     }
 }
 
-/// Starts all nodes at once, because a node may wait for its peers while it starts. Stops those
-/// that started if one did not.
+/// Starts all nodes at the same time, because a node may wait for its peers while it starts. If one
+/// fails, the others are stopped.
 fn start_all(
-    drafts: Vec<Draft>,
+    configs: Vec<Config>,
     faults: Option<&Path>,
 ) -> Result<BTreeMap<NodeId, Arc<Node>>, Failure> {
-    let starting: Vec<_> = drafts
+    let starting: Vec<_> = configs
         .into_iter()
-        .map(|Draft { config, .. }| {
+        .map(|config| {
             let (id, faults) = (config.node_id, faults.map(Path::to_owned));
             (id, thread::spawn(|| Node::start_with_faults(config, faults)))
         })
@@ -229,7 +271,7 @@ fn start_all(
     let Some(error) = failed else { return Ok(nodes) };
     stop_all(&nodes);
     for node in nodes.values() {
-        // The first error is the one to report.
+        // The first error is reported, not this one.
         let _later = node.wait();
     }
     Err(error.into())
@@ -241,7 +283,7 @@ fn stop_all(nodes: &BTreeMap<NodeId, Arc<Node>>) {
     }
 }
 
-/// Reports every node that stops.
+/// Returns a channel that reports every node that stops.
 fn wait_all(nodes: &BTreeMap<NodeId, Arc<Node>>) -> io::Result<Receiver<Stopped>> {
     let (report, stopped) = mpsc::channel();
     for (id, node) in nodes {
@@ -252,8 +294,8 @@ fn wait_all(nodes: &BTreeMap<NodeId, Arc<Node>>) -> io::Result<Receiver<Stopped>
     Ok(stopped)
 }
 
-/// Waits for a leader and asks it, once, to hand over to node 1, which is the one that the
-/// examples talk to. Gives whoever leads at the end, or the node that stopped meanwhile.
+/// Waits for a leader and asks it once to hand over to node 1, because the examples use that node's
+/// address. Returns the final leader, if there is one, or the node that stopped meanwhile.
 fn prefer_first(
     nodes: &BTreeMap<NodeId, Arc<Node>>,
     stopped: &Receiver<Stopped>,
@@ -284,11 +326,11 @@ fn prefer_first(
 const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const CLUSTER_NAME: &str = "dev";
 const FIRST: NodeId = NodeId(1);
-/// Nodes of a development cluster at most, as many as a cluster may have first members.
+/// Most nodes of a development cluster: as many first members as a cluster may have.
 const NODES_MAX: u16 = 9;
-/// Client port of node 1 that the other commands ask by default.
+/// Default client port of node 1. Other commands ask it by default.
 const DEFAULT_PORT: u16 = 8881;
-/// How long a first leader may take before the summary is printed without one.
+/// How long `dev` waits for a leader before it prints the summary without one.
 const LEADER_WAIT_MAX: Duration = Duration::from_secs(10);
 /// How long the handover to node 1 may take.
 const TRANSFER_WAIT_MAX: Duration = Duration::from_secs(2);
@@ -299,35 +341,34 @@ mod tests {
     use super::*;
     use crate::commands;
 
-    fn layout(flags: &[&str]) -> Result<Vec<Draft>, Failure> {
+    fn layout(flags: &[&str]) -> Result<Vec<Config>, Failure> {
         let arguments = ["epicepoch", "dev"].iter().chain(flags);
         let matches = commands::tree().try_get_matches_from(arguments)?;
         let matches = matches.subcommand_matches("dev").expect("dev");
         let layout = Layout::of(matches)?;
         layout.check_data()?;
-        let wanted = |setting: &crate::settings::Setting| !setting.group.is_per_node();
-        layout.drafts(&Given::gather(matches, &Environment::new(), wanted)?)
+        layout.configs(&settings::given(Scope::Cluster, matches, &Environment::new())?)
     }
 
     #[test]
     fn a_cluster_of_every_size_passes_the_check() {
         for nodes in 1..=NODES_MAX {
-            let drafts = layout(&["--nodes", &nodes.to_string()]).expect("valid");
-            assert_eq!(drafts.len(), usize::from(nodes));
+            let configs = layout(&["--nodes", &nodes.to_string()]).expect("valid");
+            assert_eq!(configs.len(), usize::from(nodes));
         }
     }
 
     #[test]
     fn nodes_have_the_documented_ports_and_share_the_settings() {
-        let drafts = layout(&["--epoch-interval-ms", "7"]).expect("valid");
-        let third = &drafts[2].config;
+        let configs = layout(&["--epoch-interval-ms", "7"]).expect("valid");
+        let third = &configs[2];
         assert_eq!((third.http_port, third.raft_bind.port()), (8883, 60003));
         assert_eq!(third.advertise_addr, "127.0.0.1:8883");
         assert_eq!(third.data_dir, PathBuf::from("_raft/dev/node-3"));
         assert_eq!(third.tls.cert_file, PathBuf::from("_raft/dev/cert.pem"));
         assert_eq!((third.cluster_name.as_str(), third.bootstrap), ("dev", true));
         assert_eq!(third.epoch_interval, Duration::from_millis(7));
-        assert!(drafts[0].logging.pretty);
+        assert!(configs[0].logging.pretty);
     }
 
     #[test]

@@ -1,31 +1,33 @@
-//! Holds what is written to the code: the table of settings in `docs/operations.md`, every `epicepoch
-//! serve` that documents and help texts show, and the messages of `docs/alerts.md`, which are all that
-//! there are. Tests alone; they run no node.
+//! Tests that check the documents against the code: the table in `docs/operations/settings.md`,
+//! every `epicepoch serve` command in documents and help texts, and the messages in
+//! `docs/alerts.md`, which must be complete. No test starts a node.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use epicepoch_config::{Environment, Kind, Scope, settings};
+
 use crate::commands;
 use crate::failure::{DIRECTORY, REMOVED, USAGE};
-use crate::logging::Logging;
-use crate::settings::{Kind, TABLE};
-use crate::sources::{Environment, Given};
+use crate::settings::given;
 
-const OPERATIONS: &str = include_str!("../../../docs/operations.md");
+const DEPLOY: &str = include_str!("../../../docs/operations/deploy.md");
+const MEMBERS: &str = include_str!("../../../docs/operations/members.md");
+const SETTINGS: &str = include_str!("../../../docs/operations/settings.md");
 const ALERTS: &str = include_str!("../../../docs/alerts.md");
 const UNIT: &str = include_str!("../../../deploy/epicepoch.service");
 const README: &str = include_str!("../../../README.md");
 
-/// What the table of the documents says of a setting.
+/// A row of the table of settings.
 struct Row {
     default: String,
     allowed: String,
 }
 
-/// The part of the operator's book below a heading.
-fn section(heading: &str) -> &'static str {
-    let (_, after) = OPERATIONS.split_once(&format!("\n## {heading}\n")).expect("a heading");
+/// Returns the part of a page below a heading.
+fn section(page: &'static str, heading: &str) -> &'static str {
+    let (_, after) = page.split_once(&format!("\n## {heading}\n")).expect("a heading");
     after.split("\n## ").next().expect("a section")
 }
 
@@ -33,10 +35,11 @@ fn plain(cell: &str) -> String {
     cell.trim().replace('`', "")
 }
 
-/// Settings that share a row have their defaults there in the same order, or one for all.
+/// Reads the table of settings. A row with several settings has one default for each, in the same
+/// order, or one default for all.
 fn documented() -> BTreeMap<String, Row> {
     let mut rows = BTreeMap::new();
-    for line in section("Settings").lines().filter(|line| line.starts_with("| `")) {
+    for line in SETTINGS.lines().filter(|line| line.starts_with("| `")) {
         let cells: Vec<_> = line.split('|').map(plain).collect();
         let [_, names, default, allowed, meaning, _] = cells.as_slice() else {
             panic!("a row of four cells: {line}");
@@ -54,7 +57,7 @@ fn documented() -> BTreeMap<String, Row> {
     rows
 }
 
-/// The default itself, without what explains it.
+/// Returns the default without the words that explain it.
 fn head(default: &str) -> &str {
     default.split([',', ';', ':', '(']).next().unwrap_or_default().trim()
 }
@@ -66,18 +69,15 @@ fn in_words(number: u64) -> String {
 #[test]
 fn the_table_of_settings_in_the_documents_is_that_of_the_code() {
     let mut rows = documented();
-    for setting in TABLE {
+    for setting in settings() {
         let name = setting.name;
         let row = rows.remove(name).unwrap_or_else(|| panic!("{name} has no row"));
-        let default = setting.default;
+        let default = setting.default.text();
         assert_eq!(head(&row.default), head(default), "{name}: the default");
         match &setting.kind {
-            Kind::Number(bounds, _) => {
-                let range = format!("{} to {}", bounds.min, in_words(bounds.max));
+            Kind::Number { range, .. } => {
+                let range = format!("{} to {}", range.start(), in_words(*range.end()));
                 assert!(row.allowed.starts_with(&range), "{name}: {:?}, not {range}", row.allowed);
-                if let Some(number) = bounds.default {
-                    assert_eq!(head(default).parse(), Ok(number), "{name}");
-                }
             }
             Kind::Switch(_) => assert_eq!(row.allowed, "switch", "{name}"),
             Kind::Text { .. } => assert!(!row.allowed.is_empty(), "{name}"),
@@ -86,7 +86,7 @@ fn the_table_of_settings_in_the_documents_is_that_of_the_code() {
     assert!(rows.is_empty(), "rows of no setting: {:?}", rows.keys());
 }
 
-/// Every command that serves, of a text whose lines may go on after a backslash.
+/// Returns every `serve` command of a text. A backslash continues a command on the next line.
 fn serving(text: &str) -> Vec<String> {
     let joined = text.replace("\\\n", " ");
     let lines = joined.lines().map(str::trim);
@@ -97,7 +97,7 @@ fn serving(text: &str) -> Vec<String> {
     lines.filter(serves).map(ToOwned::to_owned).collect()
 }
 
-/// Takes a command to a checked configuration, as a shell and then `epicepoch` would.
+/// Parses a command as a shell and then `epicepoch` would, and checks the configuration.
 fn configuration(command: &str) -> Result<(), String> {
     let mut words = command.split_whitespace();
     let variables = words.by_ref().take_while(|word| word.contains('='));
@@ -108,8 +108,8 @@ fn configuration(command: &str) -> Result<(), String> {
     let arguments = std::iter::once("epicepoch").chain(words);
     let matches = commands::tree().try_get_matches_from(arguments).map_err(|e| e.to_string())?;
     let matches = matches.subcommand_matches("serve").ok_or("not serve")?;
-    let given = Given::gather(matches, &environment, |_| true).map_err(|e| e.to_string())?;
-    given.node(Logging::default(), 8).map_err(|e| e.to_string())?;
+    let given = given(Scope::Node, matches, &environment).map_err(|e| e.to_string())?;
+    given.node(8).map_err(|e| e.to_string())?;
     Ok(())
 }
 
@@ -124,7 +124,7 @@ fn every_node_that_documents_and_help_start_has_a_valid_configuration() {
         command.get_after_help().expect("examples").to_string()
     };
     let texts = [
-        ("docs/operations.md", OPERATIONS.to_owned(), 6),
+        ("docs/operations", [DEPLOY, MEMBERS].concat(), 5),
         ("README.md", README.to_owned(), 1),
         ("serve --help", help(["serve", ""]), 4),
         ("member add --help", help(["member", "add"]), 1),
@@ -138,8 +138,8 @@ fn every_node_that_documents_and_help_start_has_a_valid_configuration() {
     }
 }
 
-/// Sources whose warnings and errors an operator may read.
-const SPEAKING: [&str; 3] = ["cli", "client", "server"];
+/// Crates whose warnings and errors an operator may read.
+const SPEAKING: [&str; 4] = ["cli", "client", "config", "server"];
 
 fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).expect("a directory of sources") {
@@ -152,8 +152,8 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The string literals of a macro's arguments that are no value of a field, of the text behind its
-/// opening parenthesis; up to the closing one.
+/// Returns the string literals in the arguments of a macro, except those that are values of fields.
+/// `arguments` begins after the opening parenthesis; the closing one ends the search.
 fn literals(arguments: &str) -> Vec<String> {
     let mut found = Vec::new();
     let (mut depth, mut is_first_of_argument) = (0, true);
@@ -172,7 +172,7 @@ fn literals(arguments: &str) -> Vec<String> {
                 while let Some(inside) = rest.next().filter(|inside| *inside != '"') {
                     match inside {
                         '\\' => match rest.next().expect("what is escaped") {
-                            // The line goes on behind its indentation.
+                            // A backslash continues the line, without the indentation that follows.
                             '\n' => {
                                 let behind = rest.as_str().trim_start();
                                 rest = behind.chars();
@@ -194,7 +194,7 @@ fn literals(arguments: &str) -> Vec<String> {
     found
 }
 
-/// What a file says as a warning or an error.
+/// Returns the warnings and errors that a source file logs.
 fn said(source: &str) -> Vec<String> {
     let code = source.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let of = |name: &str, position: usize| -> Vec<String> {
@@ -224,7 +224,7 @@ fn every_warning_and_every_error_stands_in_the_alerts_or_is_for_the_record() {
     }
     let mut count = 0;
     let mut missing = Vec::new();
-    // This one speaks of the macros.
+    // This file contains the names of the macros as text.
     files.retain(|file| !file.ends_with("src/documented.rs"));
     for file in files {
         for message in said(&fs::read_to_string(&file).expect("a source")) {
@@ -256,7 +256,7 @@ fn what_must_not_be_started_again_is_not_by_the_unit_and_stands_in_the_book_and_
     let help = help.split_once("Exit codes: ").expect("they stand there").1;
     for code in never {
         let row = format!("| {code} | ");
-        assert!(section("Exit codes").lines().any(|line| line.starts_with(&row)), "{row}");
+        assert!(section(DEPLOY, "Exit codes").lines().any(|line| line.starts_with(&row)), "{row}");
         assert!(help.contains(&format!("; {code} ")), "{code} in {help}");
     }
 }

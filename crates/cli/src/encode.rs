@@ -1,30 +1,56 @@
-//! `epicepoch encode`: the lowest and the highest timestamp of a wall time. It asks no cluster,
-//! and what it prints is a bound for range queries, not a timestamp that anybody was given.
+//! `epicepoch encode`: prints the lowest and the highest timestamp of a wall time. It asks no
+//! cluster. The output is a bound for range queries, not a timestamp from the oracle.
 
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use clap::ArgMatches;
+use clap::{Arg, ArgMatches, Command};
+use epicepoch_config::whole_number;
 use epicepoch_wire::{Epoch, Timestamp};
 use serde_json::json;
 use thiserror::Error;
 
+use crate::arguments::{json as json_switch, switch};
 use crate::failure::Failure;
 use crate::moment;
 use crate::output;
-use crate::settings::whole_number;
 
-/// Why a text is not a wall time that a timestamp can carry.
+/// Why a text cannot be the wall time of a timestamp.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub(crate) enum TimeError {
     #[error(
-        "{0:?} is no time; allowed is RFC 3339 with an offset, such as 2023-11-14T22:13:20Z, \
+        "{0:?} is not a time; allowed is RFC 3339 with an offset, such as 2023-11-14T22:13:20Z, \
          Unix time with its unit, such as 1700000000s, 1700000000000ms, ...us or ...ns, or now"
     )]
     NoTime(String),
-    #[error("{0:?} is outside of what a timestamp can carry; allowed is {FIRST} to {LAST}")]
+    #[error("{0:?} is outside the range of timestamps; allowed is {FIRST} to {LAST}")]
     OutOfRange(String),
+}
+
+pub(crate) fn command() -> Command {
+    Command::new("encode")
+        .about("Show the lowest and the highest timestamp of a wall time")
+        .after_help(
+            "For a range query over keys: from the lowest timestamp of the first moment to the \
+             highest of the last one.\n\n\
+             Examples:\n  epicepoch encode 2023-11-14T22:13:20Z\n  \
+             epicepoch encode 1700000000s --lowest\n  epicepoch encode now --json",
+        )
+        .arg(
+            Arg::new("time")
+                .value_name("TIME")
+                .required(true)
+                // This lets "-1s" reach the error about times before 1970.
+                .allow_hyphen_values(true)
+                .help(
+                    "RFC 3339 with an offset; or Unix time with its unit, such as 1700000000s, \
+                     1700000000000ms, ...us, ...ns; or now",
+                ),
+        )
+        .arg(switch("lowest", "Print only the lowest timestamp").conflicts_with("highest"))
+        .arg(switch("highest", "Print only the highest timestamp"))
+        .arg(json_switch().conflicts_with_all(["lowest", "highest"]))
 }
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
@@ -50,7 +76,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Nanoseconds after 1970 of the wall time that `text` names; `now` is what `now` means.
+/// Converts the wall time in `text`, which may be `now`, to nanoseconds since 1970.
 pub(crate) fn unix_ns(text: &str, now: SystemTime) -> Result<u64, TimeError> {
     let out_of_range = || TimeError::OutOfRange(text.to_owned());
     if text == "now" {

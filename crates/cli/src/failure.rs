@@ -1,20 +1,20 @@
-//! How a command fails: with a text for people and an exit code for scripts.
+//! The failure of a command: a text for people and an exit code for scripts.
 
 use crate::output;
 
 /// A failed command.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// 1 for a failure at run time, 2 for wrong usage or configuration, 3 for a node that was removed,
-    /// 4 for a data directory that must not be started again as it is.
+    /// The exit code: 1 for a failure at run time, 2 for wrong usage or configuration, 3 for a node
+    /// that was removed, 4 for a data directory that must not be started again as it is.
     pub(crate) code: u8,
     pub(crate) error: anyhow::Error,
-    /// Whether the log has told it: then it is not told again.
+    /// Whether the error is in the log already. If so, `main` prints nothing.
     pub(crate) is_logged: bool,
 }
 
 impl Failure {
-    /// Wrong usage or configuration: running it again as it is cannot help.
+    /// Wrong usage or configuration: the same input will fail again.
     pub(crate) fn usage(error: impl Into<anyhow::Error>) -> Self {
         Self { code: USAGE, ..Self::from(error) }
     }
@@ -24,21 +24,21 @@ impl Failure {
         Self { code: REMOVED, ..Self::from(error) }
     }
 
-    /// Others have gone on from what this data directory holds, or it is not that of its node id. Each
-    /// start of it writes, until nobody can tell an old copy from the newest: an operator has to act first.
+    /// The data directory belongs to another node id, or the cluster has gone on without it. An
+    /// operator must act before the next start: each start writes to the directory, until an old
+    /// copy looks like the newest.
     pub(crate) fn directory(error: impl Into<anyhow::Error>) -> Self {
         Self { code: DIRECTORY, ..Self::from(error) }
     }
 
-    /// Logs why a process that serves ends, once: it is a line of the log like every other, for whoever
-    /// reads that by machine.
+    /// Logs why a serving process ends, for programs that read the log.
     pub(crate) fn logged(self) -> Self {
         tracing::error!(exit_code = self.code, "the process ends: {:#}", self.error);
         Self { is_logged: true, ..self }
     }
 
-    /// Whether whoever reads the product of a command has gone, as in `epicepoch get -n 9 | head -1`.
-    /// That is how pipes end, and nothing to report.
+    /// Whether the reader of standard output has left, as in `epicepoch get -n 9 | head -1`. That
+    /// is a normal end, and is not reported.
     pub(crate) fn is_of_reader(&self) -> bool {
         self.error.chain().any(|cause| cause.downcast_ref().is_some_and(output::is_of_reader))
     }
@@ -51,9 +51,10 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 }
 
 const RUNTIME: u8 = 1;
-/// Starting it again as it is cannot help: `deploy/epicepoch.service` names it.
+/// Exit code for wrong usage. A restart cannot help; `deploy/epicepoch.service` prevents it.
 pub(crate) const USAGE: u8 = 2;
-/// The same.
+/// Exit code for a removed node. A restart cannot help; `deploy/epicepoch.service` prevents it.
 pub(crate) const REMOVED: u8 = 3;
-/// Starting it again as it is can do harm: `deploy/epicepoch.service` names it, too.
+/// Exit code for a bad data directory. A restart can do harm; `deploy/epicepoch.service` prevents
+/// it.
 pub(crate) const DIRECTORY: u8 = 4;

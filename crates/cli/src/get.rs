@@ -1,16 +1,49 @@
-//! `epicepoch get`: timestamps from a cluster, on standard output.
+//! `epicepoch get`: prints timestamps from a cluster.
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
-use clap::ArgMatches;
+use clap::{Arg, ArgMatches, Command, value_parser};
 use epicepoch_client::TimestampsError;
+use epicepoch_config::Environment;
 use epicepoch_wire::TimestampRange;
 
+use crate::arguments::client_arguments;
 use crate::failure::Failure;
 use crate::output;
-use crate::sources::Environment;
 use crate::{addresses, moment};
+
+pub(crate) fn command() -> Command {
+    Command::new("get")
+        .about("Get timestamps from a cluster")
+        .after_help(
+            "Formats:\n  hex     one timestamp of 32 digits per line\n  json    one object per \
+             line, with epoch, index and wall time\n  binary  16 bytes each, without separators\n  \
+             range   first, last and count on one line, whatever the count\n\n\
+             Examples:\n  epicepoch get\n  epicepoch get -n 1000 --format binary > keys\n  \
+             epicepoch get --addr n1:8080,n2:8080,n3:8080 | xargs epicepoch decode",
+        )
+        .arg(
+            Arg::new("count")
+                .short('n')
+                .long("count")
+                .value_name("K")
+                .value_parser(value_parser!(u64).range(1..=1 << 32))
+                .default_value("1")
+                .help(
+                    "Number of timestamps, 1 to 2^32; all have one epoch and consecutive indexes",
+                ),
+        )
+        .arg(
+            Arg::new("format")
+                .long("format")
+                .value_name("FORMAT")
+                .value_parser(["hex", "json", "binary", "range"])
+                .default_value("hex")
+                .help("Output format"),
+        )
+        .args(client_arguments())
+}
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
     let (client, deadline) = addresses::client(matches, environment)?;

@@ -1,4 +1,4 @@
-//! `epicepoch bench knee`: raises the rate until the service falls over, and says what gave.
+//! `epicepoch bench knee`: raises the rate until the service is overloaded, and reports the bottleneck.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -10,26 +10,26 @@ use clap::{ArgMatches, Command, Id};
 use epicepoch_bench::json::FloorRecord;
 use epicepoch_bench::knee::{self, First, Knee, KneeConfig};
 use epicepoch_bench::run::RunConfig;
+use epicepoch_config::Environment;
 
 use crate::addresses;
-use crate::bench;
-use crate::commands::{load_arguments, text};
+use crate::arguments::text;
 use crate::failure::Failure;
+use crate::load;
 use crate::output;
-use crate::sources::Environment;
 
 pub(crate) fn command() -> Command {
     let command = Command::new("knee")
-        .about("Raise the rate step by step until the cluster falls over")
+        .about("Raise the rate step by step until the cluster is overloaded")
         .long_about(
-            "Raise the rate of an open loop step by step until the cluster falls over, narrow the \
-             edge down, say what gave first, and see whether the cluster recovers when half of \
-             what it held is asked of it. A step is held when p99 and failures stay within their \
-             bounds and the answers come at the rate that was due; one that is not is made a \
-             second time before it counts.\n\n\
-             What gave first comes from what is measured beside each step: the generator's own time \
-             and lateness, refusals by their code, the busiest thread of the processes of --pid, \
-             soft interrupts and the load of all processors.",
+            "Raise the rate of an open loop step by step until the cluster is overloaded, narrow \
+             the limit down, report what gave first, and check whether the cluster recovers at half \
+             of the highest rate that it held. A step is held when p99 and failures stay within their \
+             bounds and answers come at the rate that was due. A step that is not held is repeated \
+             once before it counts.\n\n\
+             What gave first is judged by measurements during each step: the generator's own time \
+             and lateness, refusals by code, the busiest thread of the processes of --pid, soft \
+             interrupts, and the load of all processors.",
         )
         .after_help(
             "Examples:\n  epicepoch bench knee --pid $(pgrep -d, epicepoch)\n  \
@@ -38,39 +38,41 @@ pub(crate) fn command() -> Command {
              wrong, or the\nfirst rate was not held; 2 wrong usage; 3 the cluster did not \
              recover; 4 the generator gave first, or\nevery rate was held: the knee lies higher.",
         );
-    load_arguments(command, "1s", "5s")
+    load::arguments(command, "1s", "5s")
         .mut_arg("duration", |arg| arg.help("How long each step is measured"))
         .mut_arg("rate", |arg| {
             arg.help("Requests per second of the first step").default_value("1000")
         })
-        // The rate is always known here, and a default is not given to what requires it.
+        // The default of --rate does not satisfy `requires`, so the requirement is dropped here.
         .mut_arg("arrivals", |arg| arg.requires(Resettable::<Id>::Reset))
-        .arg(text("factor", "F", "From step to step, 1.01 to 10").default_value("1.5"))
-        .arg(text("p99-max", "TIME", "Above it, a step is not held").default_value("100ms"))
+        .arg(text("factor", "F", "Factor from step to step, 1.01 to 10").default_value("1.5"))
         .arg(
-            text("failed-max", "PERCENT", "Of the requests; above it, a step is not held")
+            text("p99-max", "TIME", "A step with a greater p99 is not held").default_value("100ms"),
+        )
+        .arg(
+            text("failed-max", "PERCENT", "A step with more failed requests is not held")
                 .default_value("0.1"),
         )
-        .arg(bench::floor_dir())
+        .arg(load::floor_dir())
         .arg(text("json", "FILE", "Write everything as JSON; times are nanoseconds"))
 }
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
-    let config = bench::config(matches)?;
+    let config = load::config(matches)?;
     let factor = number(matches, "factor", 1.01, 10.0)?;
     let failures_max = number(matches, "failed-max", 0.0, 100.0)? / 100.0;
-    let p99_max = bench::duration(matches, "p99-max", Duration::from_mins(1))?;
-    let json_file = bench::output(matches, "json")?;
+    let p99_max = load::duration(matches, "p99-max", Duration::from_mins(1))?;
+    let json_file = load::output(matches, "json")?;
     let (client, deadline) = addresses::client(matches, environment)?;
     let members = addresses::block_on(client.members(deadline))??;
     let tls = addresses::tls(matches, environment)?;
     let token = addresses::token(matches, environment)?;
-    let step = RunConfig { targets: bench::targets(&members)?, tls, token, ..config };
-    let floor = bench::floor(matches)?;
+    let step = RunConfig { targets: load::targets(&members)?, tls, token, ..config };
+    let floor = load::floor(matches)?;
     let record = FloorRecord::new(&floor);
     let config = KneeConfig { step, factor, p99_max, failures_max, floor: Some(floor) };
 
-    // Steps take long: each is shown when it is over, where somebody waits for it.
+    // A step takes long, so each one is shown as soon as it is over.
     let _unread = write!(io::stderr(), "{}", knee::heading());
     let found = knee::find(&config, |step| {
         let _unread = write!(io::stderr(), "{}", knee::row(step, Some(&record)));
@@ -83,7 +85,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     Ok(ExitCode::from(code(&found)))
 }
 
-/// What the program ends with. A wrong answer is worse than whatever else was found.
+/// Returns the exit code. A wrong answer outweighs every other result.
 fn code(found: &Knee) -> u8 {
     let recovered = found.recovery.as_ref().is_none_or(|it| it.recovered);
     match (found.held, found.first) {
@@ -102,11 +104,11 @@ fn number(matches: &ArgMatches, name: &str, low: f64, high: f64) -> Result<f64, 
         .ok_or_else(|| Failure::usage(anyhow!("--{name} is {text:?}; allowed are {low} to {high}")))
 }
 
-/// There is no knee, or an answer was wrong.
+/// Exit code: the service held no rate, or an answer was wrong.
 const CODE_FAILED: u8 = 1;
-/// The service did not come back.
+/// Exit code: the service did not recover.
 const CODE_NOT_RECOVERED: u8 = 3;
-/// The knee is above what was tried.
+/// Exit code: the knee is above the rates that were tried.
 const CODE_HIGHER: u8 = 4;
 
 #[cfg(test)]
@@ -129,7 +131,7 @@ mod tests {
                 checked: 9,
                 unverified: 0,
                 violations,
-                stories: Vec::new(),
+                descriptions: Vec::new(),
                 cpu_ns: 0,
             }),
             evidence: Evidence::default(),
@@ -165,7 +167,7 @@ mod tests {
     fn arrivals_may_be_chosen_without_a_rate_which_has_a_default_here() {
         let parsed = |words: &[&str]| command().try_get_matches_from(words);
         let matches = parsed(&["knee", "--arrivals", "poisson"]).expect("a command line");
-        let pace = bench::config(&matches).expect("a configuration").pace;
+        let pace = load::config(&matches).expect("a configuration").pace;
         assert_eq!(pace, Pace::Open { rate: 1000.0, arrivals: Arrivals::Poisson });
     }
 }

@@ -1,10 +1,11 @@
-//! The log: structured lines on standard error, JSON for machines unless people ask otherwise.
-//! It never writes to standard output, which belongs to data.
+//! The log: structured lines on standard error, as JSON or, if configured, as text for people.
+//! Standard output is only for data.
 
 use std::fmt;
 use std::io::{self, IsTerminal};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use epicepoch_config::Logging;
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::filter::Targets;
@@ -15,46 +16,34 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// How to log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Logging {
-    /// Debug level instead of info (`DEBUG`).
-    pub(crate) debug: bool,
-    /// Lines for people instead of JSON (`PRETTY`).
-    pub(crate) pretty: bool,
-    /// Unix milliseconds instead of RFC 3339 (`LOG_TIME_MS`).
-    pub(crate) time_ms: bool,
-}
-
-impl Logging {
-    /// Installs the log for the whole process; a second call changes nothing.
-    pub(crate) fn start(self, colours: bool) {
-        // Debugging means our own words: those of the libraries would drown them.
-        let ours = if self.debug { LevelFilter::DEBUG } else { LevelFilter::INFO };
-        let targets = Targets::new().with_default(LevelFilter::INFO).with_target("epicepoch", ours);
-        let lines = tracing_subscriber::fmt()
-            .with_max_level(ours)
-            .with_timer(Clock { time_ms: self.time_ms })
-            .with_ansi(self.pretty && colours && io::stderr().is_terminal())
-            .log_internal_errors(false)
-            .with_writer(io::stderr);
-        let _already_started = if self.pretty {
-            lines.with_target(false).finish().with(targets).try_init()
+/// Starts the log of the process. A second call changes nothing.
+pub(crate) fn start(logging: Logging, colours: bool) {
+    let Logging { debug, pretty, time_ms } = logging;
+    // Debug lines of libraries are left out, because they would hide ours.
+    let ours = if debug { LevelFilter::DEBUG } else { LevelFilter::INFO };
+    let targets = Targets::new().with_default(LevelFilter::INFO).with_target("epicepoch", ours);
+    let lines = tracing_subscriber::fmt()
+        .with_max_level(ours)
+        .with_timer(Clock { time_ms })
+        .with_ansi(pretty && colours && io::stderr().is_terminal())
+        .log_internal_errors(false)
+        .with_writer(io::stderr);
+    let _already_started = if pretty {
+        lines.with_target(false).finish().with(targets).try_init()
+    } else {
+        let lines = lines.json().flatten_event(true);
+        let lines = lines.with_current_span(false).with_span_list(false);
+        if time_ms {
+            let lines = lines.map_event_format(|format| NumberedTime(format.without_time()));
+            lines.finish().with(targets).try_init()
         } else {
-            let lines = lines.json().flatten_event(true);
-            let lines = lines.with_current_span(false).with_span_list(false);
-            if self.time_ms {
-                let lines = lines.map_event_format(|format| NumberedTime(format.without_time()));
-                lines.finish().with(targets).try_init()
-            } else {
-                lines.finish().with(targets).try_init()
-            }
-        };
-    }
+            lines.finish().with(targets).try_init()
+        }
+    };
 }
 
-/// JSON lines whose time is a number: the library writes every time as a string. Around a format
-/// without a time.
+/// Writes JSON lines whose time is a number. It wraps a format without a time, because the library
+/// always writes the time as a string.
 struct NumberedTime<F>(F);
 
 impl<S, N, F> FormatEvent<S, N> for NumberedTime<F>

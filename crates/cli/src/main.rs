@@ -1,31 +1,32 @@
-//! The `epicepoch` binary: flags, environment and file become one of the commands below. The
-//! environment is read here, once, and nowhere else.
+//! The `epicepoch` binary. It runs one command, with settings from flags, environment and file.
+//! Only this file reads the environment, and only once.
 //!
-//! - [`commands`]: the command line and its help.
-//! - [`settings`]: the table of settings; [`sources`] and [`config_file`] fill it in.
-//! - [`logging`]: the log on standard error.
+//! - [`commands`]: the command line with all commands; [`arguments`]: arguments that several
+//!   commands share.
+//! - [`settings`]: the settings of a node as arguments; [`logging`]: the log on standard error.
 //! - [`serve`], [`dev`]: run nodes; [`signals`] stops them.
-//! - [`mod@bench`], [`knee`]: measure one, and the machine; [`reports`]: merges, compares and keeps reports.
-//! - [`page`]: shows reports.
-//! - [`probe`]: goes on measuring, for a monitoring system.
-//! - [`get`], [`status`]: ask a cluster; [`addresses`] says which.
-//! - [`member`], [`leader`], [`clock`], [`cluster_settings`]: what operators change and look at;
-//!   [`operator`] asks.
-//! - [`rolling`]: restarts all nodes, one after the other; [`tune`]: what the links call for.
-//! - [`backup`]: what a restore needs, as a file.
-//! - [`certs`]: an authority, and certificates.
-//! - [`decode`], [`encode`]: timestamps and wall time; [`moment`] is how both are shown.
-//! - [`sim`]: whole clusters of the core under simulated faults.
-//! - [`output`]: standard output, and a reader that leaves; [`failure`]: errors and exit codes.
+//! - [`mod@bench`], [`knee`]: measure a cluster and the machine, with the [`load`] that they share;
+//!   [`reports`] merges, compares and keeps reports, and [`page`] draws them.
+//! - [`probe`]: measures until it is stopped, for a monitoring system.
+//! - [`get`], [`status`]: ask a cluster; [`addresses`] finds it.
+//! - [`member`], [`leader`], [`clock`], [`cluster_settings`]: show and change a cluster;
+//!   [`operator`] sends the orders.
+//! - [`rolling`]: restarts all nodes, one after the other; [`tune`]: shows settings that suit the
+//!   links.
+//! - [`backup`]: writes what a restore needs; [`certs`]: issues certificates from a small
+//!   authority.
+//! - [`decode`], [`encode`]: convert between timestamps and wall time; [`moment`] formats both.
+//! - [`sim`]: simulates whole clusters of the core under faults.
+//! - [`output`]: standard output; [`failure`]: errors and exit codes.
 
 mod addresses;
+mod arguments;
 mod backup;
 mod bench;
 mod certs;
 mod clock;
 mod cluster_settings;
 mod commands;
-mod config_file;
 mod decode;
 mod dev;
 #[cfg(test)]
@@ -35,6 +36,7 @@ mod failure;
 mod get;
 mod knee;
 mod leader;
+mod load;
 mod logging;
 mod member;
 mod moment;
@@ -48,7 +50,6 @@ mod serve;
 mod settings;
 mod signals;
 mod sim;
-mod sources;
 mod status;
 mod tune;
 
@@ -56,11 +57,11 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::ArgMatches;
+use epicepoch_config::Environment;
 
 use crate::failure::Failure;
-use crate::sources::Environment;
 
-// Serving allocates per connection from many threads, which this allocator does best.
+// Serving allocates for each connection, on many threads. This allocator is the fastest at that.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -69,7 +70,7 @@ fn main() -> ExitCode {
     let matches = match commands::tree().try_get_matches_from(std::env::args_os()) {
         Ok(matches) => matches,
         Err(error) => {
-            // A closed standard output or error leaves nobody to tell.
+            // If standard output or error is closed, the text is lost and nothing else happens.
             let _unread = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(u8::MAX));
         }

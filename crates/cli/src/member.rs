@@ -1,36 +1,36 @@
-//! `epicepoch member`: who belongs to a cluster is looked at, and changed by hand.
+//! `epicepoch member`: shows and changes the members of a cluster.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use anyhow::anyhow;
 use clap::{Arg, ArgMatches, Command};
+use epicepoch_config::Environment;
+use epicepoch_config::whole_number;
 use epicepoch_wire::http::{
     PATH_ADMIN_ADD, PATH_ADMIN_MEMBERS, PATH_ADMIN_PROMOTE, PATH_ADMIN_REMOVE,
 };
 use serde_json::Value;
 
-use crate::commands::{client_arguments, json, switch};
+use crate::arguments::{WHERE_ORDERS_ARE_ACCEPTED, client_arguments, group, json, switch};
 use crate::failure::Failure;
 use crate::leader::node;
 use crate::operator::{self, Order};
-use crate::settings::whole_number;
-use crate::sources::Environment;
 
 pub(crate) fn command() -> Command {
     let asks = |command: Command| command.args(client_arguments()).arg(json());
     let list = Command::new("list")
-        .about("Show the members, what each lacks, and the ids that were removed")
+        .about("Show the members, how far behind each is, and the removed ids")
         .after_help("Example:\n  epicepoch member list --addr n1:8080,n2:8080,n3:8080");
     let add = Command::new("add")
-        .about("Admit a node that waits to join: it gets the log, and no vote yet")
+        .about("Add a node that waits to join; it gets the log, and no vote yet")
         .long_about(
-            "Admit a node that waits to join: it gets the log, and no vote yet. Start it first, on \
-             its own machine, with an empty DATA_DIR, an id that was never used, and JOIN. The \
-             leader asks it which data directory it has; the id is bound to that for ever.",
+            "Add a node that waits to join; it gets the log, and no vote yet. First start it, on its \
+             own machine, with an empty DATA_DIR, an id that was never used, and JOIN. The leader \
+             binds the id to the node's data directory for ever.",
         )
         .after_help(
-            "Example, on the new machine and then where orders are taken:\n  \
+            "Example, first on the new machine, then where orders are accepted:\n  \
              epicepoch serve --node-id 4 --raft-addr n4:60001 --join n1:60001 \\\n    \
              --peer-cert-file node-4.pem --peer-key-file node-4.key --peer-ca-file ca.pem\n  \
              epicepoch member add 4=n4:60001 --addr n1:8080\n  \
@@ -43,16 +43,16 @@ pub(crate) fn command() -> Command {
                 .help("Its node id and its RAFT_ADDR"),
         );
     let promote = Command::new("promote")
-        .about("Give a learner that is caught up a vote, perhaps in the place of another member")
+        .about("Give a learner that has caught up a vote, and perhaps remove another member")
         .after_help(
             "Examples:\n  epicepoch member promote 4 --wait\n  \
              epicepoch member promote 4 --remove 2\n\n\
-             With --remove both happen in one change: no moment is between in which the cluster \
-             needs more voters than before. That is how a dead node is replaced.",
+             With --remove both happen in one change, so that the cluster never needs more voters \
+             than before. Replace a dead node this way.",
         )
         .arg(node("node", "The learner").required(true))
-        .arg(node("remove", "A member that is removed for ever in the same change").long("remove"))
-        .arg(switch("wait", "Wait, until --timeout, for a learner that is not caught up"));
+        .arg(node("remove", "Member to remove for ever in the same change").long("remove"))
+        .arg(switch("wait", "Wait, up to --timeout, until the learner has caught up"));
     let remove = Command::new("remove")
         .about("Remove a member for ever: it stops, and its id is never used again")
         .after_help(
@@ -60,20 +60,14 @@ pub(crate) fn command() -> Command {
              first (epicepoch leader transfer).",
         )
         .arg(node("node", "The member").required(true));
-    Command::new("member")
-        .about("Show and change who belongs to a cluster")
-        .long_about(
-            "Show and change who belongs to a cluster, while it serves. A change is done when the \
-             command returns with 0; one that was made before is none, and says \"already\". \
-             Orders are taken on the leader's own machine with --addr \
-             localhost:PORT, or from where ADMIN_FROM of the nodes allows it: in plain text if \
-             OPS_PLAIN_FROM does, too, else over TLS with a token.",
-        )
+    group("member", [list, add, promote, remove].map(asks))
+        .about("Show and change the members of a cluster")
+        .long_about(format!(
+            "Show and change the members of a cluster while it serves. A change is done when the \
+             command returns with 0; a change that was made before answers \"already\".\n\n\
+             {WHERE_ORDERS_ARE_ACCEPTED}",
+        ))
         .after_help("Exit codes: 0 done; 1 refused, with the reason; 2 wrong usage.")
-        .subcommand_required(true)
-        .arg_required_else_help(true)
-        .disable_help_subcommand(true)
-        .subcommands([list, add, promote, remove].map(asks))
 }
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
@@ -100,12 +94,11 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
-/// Id and address of a node that is to be added.
+/// Parses the id and address of a node to add.
 fn added(text: &str) -> Result<(u64, &str), anyhow::Error> {
     let parts = text.split_once('=').and_then(|(id, addr)| Some((whole_number(id)?, addr)));
-    // The rest is checked where it is used.
     parts
-        .filter(|(id, addr)| *id != 0 && epicepoch_server::config::host_and_port(addr).is_some())
+        .filter(|(id, addr)| *id != 0 && epicepoch_config::host_and_port(addr).is_some())
         .ok_or_else(|| {
             anyhow!("{text:?} is no member; allowed is ID=HOST:PORT, such as 4=n4:60001")
         })

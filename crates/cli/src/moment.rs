@@ -1,21 +1,22 @@
-//! How a timestamp and its wall time are shown, by every command alike.
+//! How all commands show a timestamp and its wall time.
 
 use epicepoch_wire::{Epoch, Timestamp};
 use serde_json::{Value, json};
 
-/// The wall time of an epoch: RFC 3339, UTC, with all nine digits.
+/// Formats the wall time of an epoch as RFC 3339, in UTC, with all nine digits.
 pub(crate) fn time(Epoch(unix_ns): Epoch) -> String {
     jiff::Timestamp::from_nanosecond(i128::from(unix_ns))
         .map_or_else(|_| format!("{unix_ns} ns after 1970"), |time| format!("{time:.9}"))
 }
 
-/// One line for people, in `key=value` after the timestamp itself.
+/// One line for people: the timestamp, then `key=value` pairs.
 pub(crate) fn line(timestamp: Timestamp) -> String {
     let Timestamp { epoch, index } = timestamp;
     format!("{timestamp} epoch={epoch} index={index} time={}", time(epoch))
 }
 
-/// The same as JSON. Epoch and index are strings: they exceed what many readers hold exactly.
+/// The content of [`line()`] as JSON. Epoch and index are strings, because many readers of JSON
+/// cannot hold them exactly as numbers.
 pub(crate) fn object(timestamp: Timestamp) -> Value {
     let Timestamp { epoch, index } = timestamp;
     json!({

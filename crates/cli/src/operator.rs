@@ -1,5 +1,5 @@
-//! One order of an operator to the leader of a cluster, over HTTP: any node that is known is asked who
-//! leads, and the order goes to the leader. One that may have arrived is never sent twice.
+//! Sends an operator's order to the leader of a cluster, over HTTP. It first asks a known node for
+//! the leader. An order that may have arrived is never sent twice.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -10,6 +10,7 @@ use anyhow::{Context as _, anyhow};
 use clap::ArgMatches;
 use epicepoch_bench::http1::parse_response;
 use epicepoch_client::dial::{Alpn, BlockingSocket, Dialer};
+use epicepoch_config::Environment;
 use epicepoch_wire::http::{
     ErrorCode, HEADER_ADMIN, HEADER_ERROR, HEADER_LEADER, PATH_ADMIN_MEMBERS,
 };
@@ -18,15 +19,14 @@ use serde_json::Value;
 use crate::addresses;
 use crate::failure::Failure;
 use crate::output;
-use crate::sources::Environment;
 
-/// Between two rounds of questions while nobody leads.
+/// Pause between two rounds of questions while no node leads.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long one node may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long one node may take at least to say whether it leads, before another one is asked.
+/// Shortest time that a node gets to answer whether it leads, before another one is asked.
 const ATTEMPT_TIMEOUT_MIN: Duration = Duration::from_secs(1);
-/// Leaders that are followed in a row before all addresses are asked again.
+/// Most leaders followed in a row before all addresses are asked again.
 const HOPS_MAX: usize = 4;
 
 /// How long one node may take to answer a question, before another one is asked.
@@ -34,29 +34,29 @@ pub(crate) fn attempt_timeout(matches: &ArgMatches) -> Result<Duration, Failure>
     Ok(addresses::attempt_timeout(matches)?.max(ATTEMPT_TIMEOUT_MIN))
 }
 
-/// An order, and how long it may take.
+/// A request to a node: an order, which changes something, or a question, which does not.
 pub(crate) struct Order {
     method: &'static str,
-    /// Path and query.
+    /// Path and query of the URL.
     target: String,
-    /// Whether to wait, until the deadline, for a member that is not caught up.
+    /// Whether to retry, until the deadline, while the member has not caught up.
     waits_for_member: bool,
-    /// The command that shows whether it was done.
+    /// The command that shows whether the order was carried out.
     shown_by: &'static str,
 }
 
 impl Order {
-    /// Asks, and changes nothing.
+    /// A question, which changes nothing.
     pub(crate) fn look(path: &str) -> Self {
         Self { method: "GET", ..Self::change(path, &[]) }
     }
 
-    /// Asks with parameters, and changes nothing.
+    /// A question with parameters, which changes nothing.
     pub(crate) fn look_with(path: &str, parameters: &[(&str, Option<String>)]) -> Self {
         Self { method: "GET", ..Self::change(path, parameters) }
     }
 
-    /// Changes something.
+    /// An order, which changes something.
     pub(crate) fn change(path: &str, parameters: &[(&str, Option<String>)]) -> Self {
         let given = parameters.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
         let query: Vec<_> = given.map(|(name, value)| format!("{name}={value}")).collect();
@@ -66,18 +66,19 @@ impl Order {
         Self { method: "POST", target, waits_for_member: false, shown_by }
     }
 
-    /// Whether it was done is shown by this command, and not by `epicepoch member list`.
+    /// Sets the command that shows whether the order was carried out; by default `epicepoch member
+    /// list`.
     pub(crate) fn shown_by(self, command: &'static str) -> Self {
         Self { shown_by: command, ..self }
     }
 
-    /// Waits for a member that is not caught up.
+    /// Sets whether to retry, until the deadline, while the member has not caught up.
     pub(crate) fn waiting(self, waits_for_member: bool) -> Self {
         Self { waits_for_member, ..self }
     }
 
-    /// Gives the order to the leader, and returns what it answers. A change is sent to nobody before
-    /// he has answered a question: a node that hangs must not swallow it.
+    /// Sends the order to the leader and returns its answer. A change is sent only to a node that
+    /// has just answered a question, because a node that hangs could lose it.
     pub(crate) fn give(
         &self,
         matches: &ArgMatches,
@@ -90,16 +91,17 @@ impl Order {
         let question =
             Self::look(if self.method == "GET" { &self.target } else { PATH_ADMIN_MEMBERS });
         let patience = attempt_timeout(matches)?;
-        let mut last = anyhow!("nobody was asked");
+        let mut last = anyhow!("no node was asked");
         loop {
-            // Said by a node that may not be the one to ask: it counts if no other says better.
+            // The node may not be the leader, so its refusal counts only if no other node answers.
             let mut refused = None;
             for addr in &addrs {
                 let attempt = deadline.min(Instant::now() + patience);
                 let taken = match question.follow(&dialer, addr, attempt) {
                     Ok((_, document)) if self.method == "GET" => Ok(document),
                     Ok((leader, _)) => self.ask(&dialer, &leader, deadline),
-                    // A leader is named by its client address, where OPS_ADDR is another one.
+                    // Nodes name the leader by its client address. With OPS_ADDR orders need
+                    // another address.
                     Err(Setback::Final(error)) => {
                         refused.get_or_insert(error);
                         continue;
@@ -123,7 +125,8 @@ impl Order {
         }
     }
 
-    /// Asks `addr`, then whom it names as the leader, and so on; returns who answered, and what.
+    /// Asks `addr`, then the leader that it names, and so on. Returns the answer and the address
+    /// that gave it.
     pub(crate) fn follow(
         &self,
         dialer: &Dialer,
@@ -141,7 +144,7 @@ impl Order {
         Err(Setback::Passing(disagreeing(&addr)))
     }
 
-    /// Asks one node, once.
+    /// Asks one node once.
     pub(crate) fn ask(
         &self,
         dialer: &Dialer,
@@ -164,9 +167,9 @@ impl Order {
             }
             (code, _) if code.is_retryable() => Setback::Passing(anyhow!("{addr}: {text}")),
             (ErrorCode::NotFound, _) => {
-                Setback::Final(anyhow!("{addr} knows no such order: it runs another version"))
+                Setback::Final(anyhow!("{addr} does not know this order: it runs another version"))
             }
-            // Which of many nodes has to be told otherwise, by its settings, is half of the advice.
+            // The error names the node, because the operator must know which node to configure.
             (ErrorCode::Forbidden | ErrorCode::Unauthorized, _) => {
                 Setback::Final(anyhow!("{addr}: {text}"))
             }
@@ -189,26 +192,26 @@ impl Order {
         receive(&mut stream, deadline).map_err(|error| match self.method {
             "GET" => passing(error),
             _ => Setback::Final(anyhow!(
-                "{addr}: {error}; whether it was done is not known, look with: {}",
+                "{addr}: {error}; whether it was done is not known, check with: {}",
                 self.shown_by
             )),
         })
     }
 }
 
-/// Why there is no document.
+/// Why a request to a node returned no document.
 #[derive(Debug)]
 pub(crate) enum Setback {
     /// Another node leads.
     Elsewhere { from: String, leader: String },
-    /// It can be different a moment later, or at another node.
+    /// Another attempt or another node may succeed.
     Passing(anyhow::Error),
-    /// It cannot, or asking again could do it twice.
+    /// Another attempt cannot succeed, or could carry out the order twice.
     Final(anyhow::Error),
 }
 
 impl Setback {
-    /// What to tell people.
+    /// Returns the error as text for people.
     pub(crate) fn into_text(self) -> String {
         match self {
             Self::Elsewhere { from, .. } => disagreeing(&from).to_string(),
@@ -232,7 +235,7 @@ fn no_oracle(addr: &str) -> anyhow::Error {
     anyhow!("{addr} does not answer like a node of EpicEpoch: correct --addr")
 }
 
-/// What is left until the deadline, a millisecond at least: 0 would be no limit.
+/// Time until the deadline, at least 1 ms, because 0 would mean no limit.
 fn left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }
@@ -280,7 +283,7 @@ fn receive(stream: &mut BlockingSocket, deadline: Instant) -> io::Result<Answer>
     }
 }
 
-/// Prints a document as JSON, or what `text` makes of it.
+/// Prints a document as JSON, or as `text` formats it.
 pub(crate) fn print(
     matches: &ArgMatches,
     document: &Value,
@@ -290,7 +293,8 @@ pub(crate) fn print(
     if matches.get_flag("json") {
         writeln!(out, "{document}")?;
     } else {
-        let text = text(document).context("an answer of another version: see it with --json")?;
+        let text =
+            text(document).context("the answer is of another version: see it with --json")?;
         write!(out, "{text}")?;
     }
     Ok(())
@@ -303,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_that_breaks_off_names_what_shows_whether_it_was_done() {
+    fn an_order_without_an_answer_names_the_command_that_shows_its_result() {
         let shown = |order: Order| {
             let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
             let addr = listener.local_addr().expect("an address").to_string();
@@ -317,10 +321,10 @@ mod tests {
             asked.expect_err("no answer").into_text()
         };
         let said = shown(Order::change("/change", &[]));
-        assert!(said.ends_with("is not known, look with: epicepoch member list"), "{said}");
+        assert!(said.ends_with("is not known, check with: epicepoch member list"), "{said}");
         let said = shown(Order::change("/change", &[]).shown_by("epicepoch settings list"));
-        assert!(said.ends_with("is not known, look with: epicepoch settings list"), "{said}");
-        // What changes nothing may be asked again.
+        assert!(said.ends_with("is not known, check with: epicepoch settings list"), "{said}");
+        // A question can be sent again, so its error has no such warning.
         assert!(!shown(Order::look("/look")).contains("not known"));
     }
 }

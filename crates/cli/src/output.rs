@@ -1,5 +1,5 @@
-//! Standard output, and what it means that nobody reads it any more, as behind `| head -1`. It
-//! decides from standard output alone: a connection that breaks is never taken for a reader that left.
+//! Standard output. If its reader leaves, as in `| head -1`, the command ends or goes on, as it
+//! chooses. A broken network connection is never mistaken for a reader that left.
 
 use std::error::Error;
 use std::fmt::{self, Display, Formatter};
@@ -11,19 +11,19 @@ pub(crate) struct Output {
     is_product: bool,
 }
 
-/// For a command that does nothing but print: a reader that left is an error which ends it, and which
-/// [`is_of_reader`] knows. That is how pipes end, and no failure.
+/// For a command that only prints. It ends when its reader leaves, with an error that
+/// [`is_of_reader`] recognizes. That is a normal end, not a failure.
 pub(crate) fn product() -> Output {
     Output { out: io::stdout().lock(), is_product: true }
 }
 
-/// For a command that says what it has done or found: with a reader that left it goes on, and its exit
-/// code stays what it is.
+/// For a command that reports its work. When its reader leaves, the command goes on, and its exit
+/// code stays the same.
 pub(crate) fn account() -> Output {
     Output { out: io::stdout().lock(), is_product: false }
 }
 
-/// Whether an error of [`product`] says that the reader left.
+/// Whether an error of [`product`] means that the reader left.
 pub(crate) fn is_of_reader(error: &io::Error) -> bool {
     error.get_ref().is_some_and(<dyn Error + Send + Sync>::is::<ReaderLeft>)
 }
@@ -33,14 +33,14 @@ struct ReaderLeft;
 
 impl Display for ReaderLeft {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str("whoever read standard output has left")
+        f.write_str("the reader of standard output has left")
     }
 }
 
 impl Error for ReaderLeft {}
 
 impl Output {
-    /// What came of writing, or `unread` where nobody reads it and nobody has to.
+    /// Returns the result of a write, or `unread` if the reader has left and the command goes on.
     fn judge<T>(&self, written: io::Result<T>, unread: T) -> io::Result<T> {
         match written {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
@@ -72,13 +72,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_product_ends_with_its_reader_and_no_broken_connection_is_one() {
+    fn only_a_product_ends_with_its_reader() {
         let broken = || io::Error::from(io::ErrorKind::BrokenPipe);
         let ended = product().judge(Err(broken()), 7).expect_err("it ends");
         assert!(is_of_reader(&ended));
         assert!(matches!(account().judge(Err(broken()), 7), Ok(7)));
         assert!(!is_of_reader(&broken()), "of a socket");
-        // Whatever else is wrong with standard output is told.
+        // Every other error of standard output is reported.
         let full = || io::Error::from(io::ErrorKind::StorageFull);
         for output in [product, account] {
             let error = output().judge(Err(full()), 7).expect_err("it fails");

@@ -1,6 +1,6 @@
-//! `epicepoch probe`: asks a cluster for timestamps at a low rate, for as long as it runs, and
-//! tells at `/metrics` what a client sees: latency, failures, moves of the leader, wrong answers.
-//! It goes on whatever the cluster does, also when nobody answers from the start.
+//! `epicepoch probe`: asks a cluster for timestamps at a low rate until it is stopped. At
+//! `/metrics` it reports what a client sees: latency, failures, moves of the leader, wrong answers.
+//! It goes on even if no node answers, also from the start.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -9,30 +9,62 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use clap::ArgMatches;
+use clap::{ArgMatches, Command};
 use epicepoch_bench::exporter::Exporter;
 use epicepoch_bench::probe::Account;
-use epicepoch_bench::run::vigil::Vigil;
+use epicepoch_bench::run::config::COUNT_MAX;
+use epicepoch_bench::run::monitor::Monitor;
 use epicepoch_bench::run::{Arrivals, Pace, RunConfig, Target, Transport};
+use epicepoch_config::{Environment, Logging};
 
+use crate::arguments::{client_arguments, number, switch, text};
 use crate::failure::Failure;
-use crate::logging::Logging;
+use crate::logging;
 use crate::serve::colours;
-use crate::sources::Environment;
-use crate::{addresses, bench, signals};
+use crate::{addresses, load, signals};
+
+pub(crate) fn command() -> Command {
+    Command::new("probe")
+        .about("Ask a cluster at a low rate, for ever, and export at /metrics what clients see")
+        .long_about(
+            "Ask a cluster for timestamps at a low rate until SIGTERM, and export at /metrics what \
+             clients see: latency, failures by kind, changes of leader, the longest time without an \
+             answer, and wrong answers.",
+        )
+        .after_help(
+            "Examples:\n  epicepoch probe --addr n1:8080,n2:8080,n3:8080\n  \
+             curl -s localhost:9464/metrics\n\n\
+             Exit codes: 0 it was stopped; 1 it could not start, or an answer was wrong; 2 wrong \
+             usage.",
+        )
+        .args(client_arguments())
+        .arg(text("rate", "R", "Requests per second, 0.1 to 1000").default_value("10"))
+        .arg(number("count", 1..=COUNT_MAX, "Timestamps per request [default: 1]").short('n'))
+        .arg(
+            text("transport", "NAME", "How requests travel")
+                .value_parser(["http1", "h2c", "http3", "native", "client"])
+                .visible_alias("via")
+                .default_value("http1"),
+        )
+        .arg(
+            text("metrics-bind", "IP:PORT", "Address that serves /metrics")
+                .default_value("127.0.0.1:9464"),
+        )
+        .arg(switch("pretty", "Log lines for people instead of JSON"))
+}
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
     let config = config(matches)?;
     let bind = matches.get_one::<String>("metrics-bind").map_or("", String::as_str);
     let bind = SocketAddr::from_str(bind)
         .map_err(|_| Failure::usage(anyhow!("--metrics-bind is {bind:?}; allowed is IP:PORT")))?;
-    // What is wrong in the arguments is said before anything starts.
+    // This rejects bad arguments before anything starts.
     addresses::client(matches, environment)?;
-    Logging { pretty: matches.get_flag("pretty"), ..Logging::default() }
-        .start(colours(environment));
+    let log = Logging { pretty: matches.get_flag("pretty"), ..Logging::default() };
+    logging::start(log, colours(environment));
     let (stop, stopped) = channel();
     signals::watch(move || {
-        // Nobody listens when the probe has ended already.
+        // Sending fails only if the probe has ended already.
         let _unheard = stop.send(());
     })?;
     let mut account = Account::default();
@@ -58,16 +90,16 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     tracing::info!(nodes = addrs.join(","), "probing");
     let (tls, token) =
         (addresses::tls(matches, environment)?, addresses::token(matches, environment)?);
-    let vigil = Vigil::start(RunConfig { targets, tls, token, ..config });
-    watch(&vigil, &mut account, &exporter, &stopped);
-    account.add(&vigil.stop());
+    let monitor = Monitor::start(RunConfig { targets, tls, token, ..config });
+    watch(&monitor, &mut account, &exporter, &stopped);
+    account.add(&monitor.stop());
     exporter.set(account.render());
     tracing::info!("stopped: {}", account.summary());
     Ok(if account.violations() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Looks until it is told to stop.
-fn watch(vigil: &Vigil, account: &mut Account, exporter: &Exporter, stopped: &Receiver<()>) {
+/// Takes a snapshot every [`LOOK`] until it is stopped.
+fn watch(monitor: &Monitor, account: &mut Account, exporter: &Exporter, stopped: &Receiver<()>) {
     let mut leader = 0;
     let mut violations = 0;
     loop {
@@ -78,18 +110,18 @@ fn watch(vigil: &Vigil, account: &mut Account, exporter: &Exporter, stopped: &Re
             }
             Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
         }
-        let glance = vigil.look();
-        account.add(&glance);
+        let snapshot = monitor.snapshot();
+        account.add(&snapshot);
         exporter.set(account.render());
-        if glance.leader != leader {
-            leader = glance.leader;
+        if snapshot.leader != leader {
+            leader = snapshot.leader;
             tracing::info!(node = leader, "another node answers");
         }
-        for story in &glance.stories {
-            tracing::error!("a wrong answer: {story}");
+        for description in &snapshot.descriptions {
+            tracing::error!("a wrong answer: {description}");
         }
-        if glance.violations > violations {
-            violations = glance.violations;
+        if snapshot.violations > violations {
+            violations = snapshot.violations;
             tracing::error!(violations, "answers were wrong");
         }
     }
@@ -98,7 +130,7 @@ fn watch(vigil: &Vigil, account: &mut Account, exporter: &Exporter, stopped: &Re
 fn members(matches: &ArgMatches, environment: &Environment) -> Result<Vec<Target>, Failure> {
     let (client, deadline) = addresses::client(matches, environment)?;
     let members = addresses::block_on(client.members(deadline))??;
-    bench::targets(&members)
+    load::targets(&members)
 }
 
 fn config(matches: &ArgMatches) -> Result<RunConfig, Failure> {
@@ -132,16 +164,16 @@ fn config(matches: &ArgMatches) -> Result<RunConfig, Failure> {
     })
 }
 
-/// Requests per second at least and at most: more is the business of `bench run`.
+/// Least and most requests per second. `bench run` is for higher rates.
 const RATE_MIN: f64 = 0.1;
 const RATE_MAX: f64 = 1000.0;
-/// Two, so that one slow answer does not hide that the next one would be fast.
+/// Two connections, so that a slow answer on one does not hide fast answers on the other.
 const CONNECTIONS: usize = 2;
-/// Between two tries while nobody answers.
+/// Pause between two attempts while no node answers.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
-/// Between two tries to learn the members.
+/// Pause between two attempts to learn the members.
 const SEARCH_PAUSE: Duration = Duration::from_secs(1);
-/// Between two looks at what came.
+/// Time between two snapshots.
 const LOOK: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

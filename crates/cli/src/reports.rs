@@ -1,5 +1,5 @@
-//! What is done with reports that were written before: `epicepoch bench merge`, `compare` and
-//! `history`. It measures nothing.
+//! `epicepoch bench merge`, `compare` and `history`: commands that read reports. They measure
+//! nothing.
 
 use std::fs;
 use std::io::Write;
@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::page;
 
-/// The commands, for `epicepoch bench`.
+/// Returns these commands, for `epicepoch bench`.
 pub(crate) fn commands() -> [Command; 3] {
     [merge_command(), compare_command(), history_command()]
 }
@@ -27,9 +27,9 @@ fn merge_command() -> Command {
         .long_about(
             "Add up reports of several generators, of one host or of several, that loaded the same \
              service at the same time with equal settings. Histograms add up without loss; \
-             connections and --rate are summed. What did not run at the same time is refused: \
-             repeated runs are compared, not added up. Each generator has checked what it received \
-             itself; across generators nothing is checked.",
+             connections and --rate are summed. Runs at different times are refused: compare \
+             repeated runs instead. Each generator has checked its own answers; nothing is checked \
+             across generators.",
         )
         .after_help(
             "Example:\n  on each host:  epicepoch bench run --rate 5000 --json $(hostname).json\n  \
@@ -46,9 +46,9 @@ fn compare_command() -> Command {
              base, then, after --, the new ones. Each run is one observation. Rate (of closed \
              loops), p50, p99, p99.9 and the share of failures are compared by the exact rank-sum \
              permutation test, which assumes no shape of distributions, with Holm's correction, so \
-             that with --confidence 95 nothing is claimed in 95 of 100 comparisons of equal \
-             services. That needs five runs in each set. From single runs nothing is claimed.\n\n\
-             Alternate the runs (base, new, base, new, ...), so that a drift of the machine meets \
+             that with --confidence 95 at least 95 of 100 comparisons of equal services claim no \
+             difference. That needs five runs in each set; single runs prove nothing.\n\n\
+             Alternate the runs (base, new, base, new, ...), so that a drift of the machine affects \
              both.",
         )
         .after_help(
@@ -60,14 +60,14 @@ fn compare_command() -> Command {
         )
         .arg(files("base", "Reports of the base").required(true))
         .arg(files("new", "Reports of the new runs, after --").last(true))
-        .arg(percent("confidence", "Of a claim, 50 to 99.9 %", "95"))
-        .arg(percent("tolerance", "A change of up to this many % is no worse", "0"))
+        .arg(percent("confidence", "Confidence of a claim, 50 to 99.9 %", "95"))
+        .arg(percent("tolerance", "Changes of up to this many % count as equal", "0"))
         .arg(
             Arg::new("html")
                 .long("html")
                 .value_name("FILE")
                 .value_parser(value_parser!(PathBuf))
-                .help("Draw the run in the middle of each set, by p99, over each other"),
+                .help("Draw the median runs of both sets, by p99, over each other"),
         )
         .arg(json())
 }
@@ -78,7 +78,7 @@ fn history_command() -> Command {
         .long_about(
             "Keep reports in a folder and show how their figures move from commit to commit: \
              medians over the runs of each commit, in the order of their first runs, one table for \
-             each set of equal settings. Commits are what bench run --commit was told.",
+             each set of equal settings. Commits come from bench run --commit.",
         )
         .after_help(
             "Examples:\n  epicepoch bench run --rate 1000 --json run.json --commit $(git rev-parse \
@@ -138,12 +138,12 @@ pub(crate) fn compare(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         confidence: share("confidence", 50.0..=99.9)?,
         tolerance: share("tolerance", 0.0..=1000.0)?,
     };
-    // What is wrong after -- is a matter of usage and comes first.
+    // The files after -- are read first, so that wrong usage there is reported first.
     let mut new = read(matches, "new")?;
     let mut base = read(matches, "base")?;
     if new.is_empty() {
         if base.len() != 2 {
-            return Err(Failure::usage(anyhow!("which are the new runs? Give them after --")));
+            return Err(Failure::usage(anyhow!("the new runs are missing: give them after --")));
         }
         new.extend(base.pop());
     }
@@ -173,7 +173,7 @@ pub(crate) fn history(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     }
     if !folder.is_dir() {
         let folder = folder.display();
-        return Err(Failure::usage(anyhow!("{folder} is no directory; --add FILE begins one")));
+        return Err(Failure::usage(anyhow!("{folder} is not a directory; --add FILE creates it")));
     }
     let trends = trend::trends(&trend::load(folder)?);
     let mut out = output::account();
@@ -188,10 +188,10 @@ pub(crate) fn history(matches: &ArgMatches) -> Result<ExitCode, Failure> {
 fn read(matches: &ArgMatches, name: &str) -> Result<Vec<Run>, Failure> {
     let paths = matches.get_many::<PathBuf>(name).into_iter().flatten();
     let read = |path: &PathBuf| {
-        // What stands after -- is a file to the parser, whatever it looks like.
+        // The parser treats everything after -- as a file.
         if path.to_string_lossy().starts_with("--") && !path.exists() {
             let path = path.display();
-            return Err(Failure::usage(anyhow!("{path} is no file; options stand before --")));
+            return Err(Failure::usage(anyhow!("{path} is not a file; options go before --")));
         }
         Ok(Run::read(path).with_context(|| shown(path))?)
     };
@@ -199,12 +199,12 @@ fn read(matches: &ArgMatches, name: &str) -> Result<Vec<Run>, Failure> {
 }
 
 fn shown(path: &Path) -> String {
-    // A directory is a common slip, and its error says little.
+    // A directory is a common mistake, and the system's error does not mention it.
     let what = if fs::metadata(path).is_ok_and(|it| it.is_dir()) { " (a directory)" } else { "" };
     format!("{}{what}", path.display())
 }
 
-/// Something is worse.
+/// Exit code: a figure is worse.
 const CODE_WORSE: u8 = 3;
-/// The runs allow no verdict.
+/// Exit code: the runs allow no verdict.
 const CODE_NO_VERDICT: u8 = 4;

@@ -1,6 +1,6 @@
-//! `epicepoch rolling`: restarts a whole cluster, node by node, while it serves: followers first, the
-//! leader last and only after it has handed over. It stops at the first trouble and says where. How a
-//! process is restarted it does not know: a command of the operator's does it.
+//! `epicepoch rolling`: restarts the nodes of a cluster one after the other while it serves.
+//! Followers come first. The leader comes last, after it has handed over. A command of the operator
+//! restarts each process. `rolling` stops at the first problem and reports where.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -11,27 +11,27 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
 use clap::{Arg, ArgMatches, Command};
+use epicepoch_config::Environment;
+use epicepoch_config::whole_number;
 use epicepoch_wire::http::{PATH_ADMIN_MEMBERS, PATH_ADMIN_TRANSFER};
 use serde_json::Value;
 
 use crate::addresses;
+use crate::arguments::{client_arguments, switch};
 use crate::clock;
-use crate::commands::{client_arguments, switch};
 use crate::failure::Failure;
 use crate::operator::Order;
-use crate::settings::whole_number;
-use crate::sources::Environment;
 
-/// Between two looks at a node that comes back, or at what is not well before the first restart.
+/// Pause between two checks.
 const PAUSE: Duration = Duration::from_millis(100);
-/// What is not well for so long before the first restart is trouble: a single look may fall into a
-/// machine's standstill, and a node counts as not heard after one election timeout.
-const TROUBLE_LASTS: Duration = Duration::from_secs(2);
-/// Committed entries that a node may lack before the next one is restarted.
+/// A problem counts before the first restart if it lasts this long. A shorter one may be a short
+/// stall of the machine, because the leader stops hearing a node after one election timeout.
+const PROBLEM_LASTS: Duration = Duration::from_secs(2);
+/// Most committed entries that a node may lack before the next one is restarted.
 const LAG_MAX: u64 = 16;
-/// Voters of whom one may be down while the others serve.
+/// Least voters of a cluster that still serves while one of them is down.
 const SERVING_VOTERS: usize = 3;
-/// How often leadership is asked for before it counts as stuck: a voter may decline once.
+/// Most failed transfers of leadership before the command gives up. A voter may refuse once.
 const TRANSFERS_MAX: usize = 5;
 
 pub(crate) fn command() -> Command {
@@ -39,56 +39,57 @@ pub(crate) fn command() -> Command {
         .about("Restart all nodes, one after the other, while the cluster serves")
         .long_about(
             "Restart all nodes, one after the other, while the cluster serves: followers first, the \
-             leader last, after it has handed over. Between two nodes it waits until the one that was \
-             restarted runs as another process, is ready, is heard by the leader and lacks nothing. \
-             At the first trouble it stops, and says where and what is left to do. Before the first \
-             one it looks whether all nodes are well.\n\n\
-             With one voter or two, nobody answers while one of them is restarted: a majority of two \
-             is both. Nothing is lost by that, clients wait or are told to ask again, and it is said \
-             beforehand. With three or more, leadership moves and the cluster serves.\n\n\
-             The command given with --restart is run by sh -c for each node, with these variables: \
-             EPICEPOCH_NODE_ID, EPICEPOCH_NODE_ADDR (its client address), EPICEPOCH_NODE_HOST (the \
-             host of that). It has to end the process with SIGTERM and start it again, and may \
-             replace the program in between.",
+             leader last, after it has handed over. The command first checks that all nodes are well. \
+             After each restart it waits until the node runs as another process, is ready, is heard by \
+             the leader and has caught up. At the first problem it stops, and reports where, and what \
+             is left to do.\n\n\
+             A cluster of one or two voters does not answer while one of them restarts, because a \
+             majority of two is both. The command says so beforehand. Nothing is lost: clients wait, \
+             or are told to ask again. With three or more voters the cluster serves all the time.\n\n\
+             The command of --restart is run with sh -c for each node, with these variables: \
+             EPICEPOCH_NODE_ID, EPICEPOCH_NODE_ADDR (client address), EPICEPOCH_NODE_HOST (host of \
+             that address). It must end the process with SIGTERM and start it again, and may replace \
+             the program in between.",
         )
         .after_help(
             "Examples:\n  \
              epicepoch rolling --restart 'ssh $EPICEPOCH_NODE_HOST sudo systemctl restart epicepoch'\n  \
              epicepoch rolling --nodes 2,3 --restart './upgrade.sh'\n  \
              epicepoch rolling --dry-run\n\n\
-             Every node is asked, and leadership is moved as by epicepoch leader transfer: ADMIN_FROM \
-             of all nodes has to allow it and OPS_PLAIN_FROM, or give --ca-file and --token-file where \
-             they speak TLS. With OPS_ADDR give that of every node.\n\n\
-             Exit codes: 0 all were restarted; 1 it has stopped, and says where; 2 wrong usage.",
+             The command asks every node, and moves leadership like epicepoch leader transfer: \
+             ADMIN_FROM and OPS_PLAIN_FROM of each node must allow it, or give --ca-file and \
+             --token-file if the nodes use TLS. If the nodes have an OPS_ADDR, name that of every node \
+             in --addr.\n\n\
+             Exit codes: 0 all nodes were restarted; 1 it has stopped, and reports where; 2 wrong usage.",
         )
         .arg(
             Arg::new("restart")
                 .long("restart")
                 .value_name("COMMAND")
                 .required_unless_present("dry-run")
-                .help("What restarts one node; run by sh -c, see above"),
+                .help("Command that restarts one node, run with sh -c; see above"),
         )
         .arg(
             Arg::new("nodes")
                 .long("nodes")
                 .value_name("ID,...")
-                .help("Only these nodes; default all members"),
+                .help("Restart only these nodes; default all members"),
         )
         .arg(
             Arg::new("wait")
                 .long("wait")
                 .value_name("TIME")
                 .default_value("60s")
-                .help("How long a node may take to be ready again, after its command has ended"),
+                .help("How long a node may take to be ready again after its command has ended"),
         )
         .arg(
             Arg::new("settle")
                 .long("settle")
                 .value_name("TIME")
                 .default_value("2s")
-                .help("For how long all has to be well before the next node"),
+                .help("How long all nodes must be well before the next restart"),
         )
-        .arg(switch("dry-run", "Look whether all is well, say the order, and restart nothing"))
+        .arg(switch("dry-run", "Check that all nodes are well, print the order, and restart nothing"))
         .args(client_arguments())
 }
 
@@ -108,17 +109,18 @@ struct Rolling<'a> {
     environment: &'a Environment,
     wait: Duration,
     settle: Duration,
-    /// Where it says how far it is.
-    hearing: Cell<Hearing>,
+    /// Where to print progress.
+    progress: Cell<Progress>,
 }
 
-/// Who hears how far it is: a reader may leave, and nodes are restarted all the same.
+/// Where to print progress. Restarts go on even if the reader leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Hearing {
-    Output,
-    /// Standard output did not take a line: standard error gets it, and those that follow.
-    Errors,
-    Nobody,
+enum Progress {
+    Stdout,
+    /// Standard output has failed.
+    Stderr,
+    /// Standard error has failed, too.
+    Nowhere,
 }
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
@@ -127,24 +129,24 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         environment,
         wait: time(matches, "wait")?,
         settle: time(matches, "settle")?,
-        hearing: Cell::new(Hearing::Output),
+        progress: Cell::new(Progress::Stdout),
     };
     let wanted = matches.get_one::<String>("nodes").map(|text| ids(text)).transpose()?;
     let seen = rolling.look().map_err(|failure| failure.error)?;
-    // Wrong usage is told at once; the order is that of when all was well.
+    // This reports wrong usage at once. The order is computed again when all nodes are well.
     order(&seen, wanted.as_deref()).map_err(Failure::usage)?;
     let seen = rolling.look_until_well(seen)?;
     let order = order(&seen, wanted.as_deref()).map_err(Failure::usage)?;
-    rolling.tell(&format!("all is well; in this order: {}", names(&order)));
-    if let Some(silence) = silence(&seen, &order) {
-        rolling.tell(&silence);
+    rolling.print(&format!("all nodes are well; restarting in this order: {}", names(&order)));
+    if let Some(outage) = outage(&seen, &order) {
+        rolling.print(&outage);
     }
     if matches.get_flag("dry-run") {
         return Ok(ExitCode::SUCCESS);
     }
     let command = matches.get_one::<String>("restart").map_or("", String::as_str);
     for (at, node) in order.iter().enumerate() {
-        let before = rolling.run_of(*node);
+        let before = rolling.boot_of(*node);
         let done = before.as_ref().map_err(|error| anyhow!("{error:#}"));
         let done = done.and_then(|before| rolling.restart(*node, command, before.as_deref()));
         done.map_err(|error| {
@@ -156,11 +158,11 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     let leader = match rolling.look() {
         Ok(seen) => match seen.iter().find(|it| it.is_leader) {
             Some(leader) => format!("node {} leads", leader.node),
-            None => "nobody leads now".to_owned(),
+            None => "no node leads now".to_owned(),
         },
-        Err(failure) => format!("who leads is not known: {:#}", failure.error),
+        Err(failure) => format!("the leader is not known: {:#}", failure.error),
     };
-    rolling.tell(&format!("all were restarted: {}; {leader}", names(&order)));
+    rolling.print(&format!("all nodes were restarted: {}; {leader}", names(&order)));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -168,7 +170,8 @@ fn names(nodes: &[u64]) -> String {
     nodes.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Where it has stopped and how to go on: with that node, unless it runs as another process.
+/// Says where the command stopped, and how to go on: from that node, or from the next one if that
+/// node was restarted already.
 fn where_it_stopped(order: &[u64], at: usize, is_another: bool) -> String {
     let (done, left) = order.split_at(if is_another { at + 1 } else { at });
     let mut text = format!("stopped at node {}", order[at]);
@@ -187,13 +190,14 @@ fn where_it_stopped(order: &[u64], at: usize, is_another: bool) -> String {
 }
 
 impl Rolling<'_> {
-    /// Restarts one node, and returns when all is well again. `before` is the run that it is in.
+    /// Restarts one node and waits until all nodes are well again. `before` is the node's old boot
+    /// id.
     fn restart(&self, node: u64, command: &str, before: Option<&str>) -> Result<(), anyhow::Error> {
         self.hand_over_from(node)?;
         let seen = self.look().map_err(|failure| failure.error)?;
         let addr = seen.iter().find(|it| it.node == node).map(|it| it.addr.clone());
-        let addr = addr.ok_or_else(|| anyhow!("node {node} is no member any more"))?;
-        self.tell(&format!("node {node}: restarting"));
+        let addr = addr.ok_or_else(|| anyhow!("node {node} is not a member any more"))?;
+        self.print(&format!("node {node}: restarting"));
         let from = Instant::now();
         let host = addr.rsplit_once(':').map_or(addr.as_str(), |(host, _)| host);
         let (output, errors) = self.streams();
@@ -208,51 +212,51 @@ impl Rolling<'_> {
             .status()
             .context("sh cannot be run")?;
         if !status.success() {
-            bail!("its command ended with {status}: see what it did, and the log of the node");
+            bail!("its command ended with {status}: see the command's output and the node's log");
         }
         self.wait_until_well(node, before)?;
         let took = from.elapsed().as_secs_f64();
-        self.tell(&format!("node {node}: ready after {took:.1} s, all is well"));
-        if before.is_none() && matches!(self.run_of(node), Ok(None)) {
-            self.tell(&format!(
-                "node {node}: its version does not say in which run it is, so whether it was \
-                 restarted could not be looked at"
+        self.print(&format!("node {node}: ready after {took:.1} s, all is well"));
+        if before.is_none() && matches!(self.boot_of(node), Ok(None)) {
+            self.print(&format!(
+                "node {node}: its version does not report its boot id, so the restart could not be \
+                 verified"
             ));
         }
         Ok(())
     }
 
-    /// Says how far it is, to whoever hears it still.
-    fn tell(&self, line: &str) {
-        if self.hearing.get() == Hearing::Output {
+    /// Prints a line of progress.
+    fn print(&self, line: &str) {
+        if self.progress.get() == Progress::Stdout {
             let Err(error) = writeln!(io::stdout().lock(), "{line}") else { return };
-            self.hearing.set(Hearing::Errors);
-            self.tell(&format!(
-                "standard output takes no more ({error}): it goes on, and says it here"
+            self.progress.set(Progress::Stderr);
+            self.print(&format!(
+                "standard output failed ({error}): progress goes to standard error"
             ));
         }
-        if self.hearing.get() == Hearing::Errors && writeln!(io::stderr(), "{line}").is_err() {
-            self.hearing.set(Hearing::Nobody);
+        if self.progress.get() == Progress::Stderr && writeln!(io::stderr(), "{line}").is_err() {
+            self.progress.set(Progress::Nowhere);
         }
     }
 
-    /// Where a command's output and errors go: never to standard output, whose reader may leave while it
-    /// runs and so end it halfway.
+    /// Returns where the command's output and errors go. It is never standard output, because a
+    /// reader that leaves would end the command halfway.
     fn streams(&self) -> (Stdio, Stdio) {
-        match self.hearing.get() {
-            Hearing::Output | Hearing::Errors => (io::stderr().into(), Stdio::inherit()),
-            Hearing::Nobody => (Stdio::null(), Stdio::null()),
+        match self.progress.get() {
+            Progress::Stdout | Progress::Stderr => (io::stderr().into(), Stdio::inherit()),
+            Progress::Nowhere => (Stdio::null(), Stdio::null()),
         }
     }
 
-    /// Whether a node is known to run as another process than before.
+    /// Whether the node runs in another process than before.
     fn is_another(&self, node: u64, before: Option<&str>) -> bool {
-        self.run_of(node).is_ok_and(|now| now.is_some() && now.as_deref() != before)
+        self.boot_of(node).is_ok_and(|now| now.is_some() && now.as_deref() != before)
     }
 
-    /// Leadership goes elsewhere, if this node has it.
+    /// Moves leadership away from the node.
     fn hand_over_from(&self, node: u64) -> Result<(), anyhow::Error> {
-        let mut last = anyhow!("it leads again and again");
+        let mut last = anyhow!("it became leader again each time");
         for _ in 0..TRANSFERS_MAX {
             let seen = self.look().map_err(|failure| failure.error)?;
             let leads = |it: &Seen| it.node == node && it.is_leader;
@@ -261,7 +265,7 @@ impl Rolling<'_> {
             }
             match Order::change(PATH_ADMIN_TRANSFER, &[]).give(self.matches, self.environment) {
                 Ok(done) => {
-                    self.tell(&format!(
+                    self.print(&format!(
                         "node {node}: has handed leadership to node {}",
                         done["leader"]
                     ));
@@ -270,29 +274,29 @@ impl Rolling<'_> {
             }
             thread::sleep(PAUSE);
         }
-        Err(last.context("it does not hand leadership over"))
+        Err(last.context("it does not hand over leadership"))
     }
 
-    /// Waits until the node is another process than before, and all is well, for long enough.
+    /// Waits until the node runs in another process and all nodes have been well for `settle`.
     fn wait_until_well(&self, node: u64, before: Option<&str>) -> Result<(), anyhow::Error> {
         let deadline = Instant::now() + self.wait;
         let mut well_since = None;
         loop {
-            let trouble = self.trouble_after(node, before);
+            let problem = self.problem_after(node, before);
             let now = Instant::now();
-            match trouble {
+            match problem {
                 None => {
                     let since = *well_since.get_or_insert(now);
                     if now - since >= self.settle {
                         return Ok(());
                     }
                 }
-                Some(trouble) => {
+                Some(problem) => {
                     well_since = None;
                     if now >= deadline {
                         let waited = self.wait.as_secs_f64();
                         bail!(
-                            "{waited:.0} s after its command: {trouble}; see the log of the node"
+                            "{waited:.0} s after its command: {problem}; see the log of the node"
                         );
                     }
                 }
@@ -301,42 +305,42 @@ impl Rolling<'_> {
         }
     }
 
-    /// Looks again for as long as something is not well, up to [`TROUBLE_LASTS`], a question that fails among
-    /// it; the members, as they were when all was.
+    /// Checks again until all nodes are well, for at most [`PROBLEM_LASTS`]. A failed question
+    /// counts as a problem. Returns the members of the last check.
     fn look_until_well(&self, seen: Vec<Seen>) -> Result<Vec<Seen>, Failure> {
-        let deadline = Instant::now() + TROUBLE_LASTS;
+        let deadline = Instant::now() + PROBLEM_LASTS;
         let mut looked = Ok(seen);
         loop {
-            let trouble = match looked {
-                Ok(seen) => match self.trouble(&seen) {
+            let problem = match looked {
+                Ok(seen) => match self.problem(&seen) {
                     Ok(None) => return Ok(seen),
-                    Ok(Some(trouble)) => trouble,
+                    Ok(Some(problem)) => problem,
                     Err(Failure { error, .. }) => format!("{error:#}"),
                 },
                 Err(Failure { error, .. }) => format!("{error:#}"),
             };
             if Instant::now() >= deadline {
-                return Err(anyhow!("{trouble}; nothing was restarted").into());
+                return Err(anyhow!("{problem}; nothing was restarted").into());
             }
             thread::sleep(PAUSE);
             looked = self.look();
         }
     }
 
-    /// What is not well after a restart; a question that fails is such a thing.
-    fn trouble_after(&self, node: u64, before: Option<&str>) -> Option<String> {
+    /// Returns the first problem after a restart. A failed question counts as a problem.
+    fn problem_after(&self, node: u64, before: Option<&str>) -> Option<String> {
         let all_well = || -> Result<Option<String>, anyhow::Error> {
-            let now = self.run_of(node)?;
+            let now = self.boot_of(node)?;
             if before.is_some() && now.as_deref() == before {
                 return Ok(Some("it is the same process as before".into()));
             }
             let seen = self.look().map_err(|failure| failure.error)?;
-            self.trouble(&seen).map_err(|failure| failure.error)
+            self.problem(&seen).map_err(|failure| failure.error)
         };
         all_well().unwrap_or_else(|error| Some(format!("{error:#}")))
     }
 
-    /// The members, as the leader sees them.
+    /// Returns the members as the leader sees them.
     fn look(&self) -> Result<Vec<Seen>, Failure> {
         let document = Order::look(PATH_ADMIN_MEMBERS).give(self.matches, self.environment)?;
         if document["joint"] == true {
@@ -345,8 +349,8 @@ impl Rolling<'_> {
         members(&document).ok_or_else(|| anyhow!("the leader runs another version").into())
     }
 
-    /// What is not well with the members: one is not ready, not heard, or lacks entries.
-    fn trouble(&self, seen: &[Seen]) -> Result<Option<String>, Failure> {
+    /// Returns the first problem of a member: not ready, not heard by the leader, or behind.
+    fn problem(&self, seen: &[Seen]) -> Result<Option<String>, Failure> {
         for Seen { node, addr, heard, behind, .. } in seen {
             if !heard {
                 return Ok(Some(format!("the leader does not hear node {node}")));
@@ -366,21 +370,22 @@ impl Rolling<'_> {
         Ok(None)
     }
 
-    /// Which run of its process a node is in; `None` of a version that does not say.
-    fn run_of(&self, node: u64) -> Result<Option<String>, anyhow::Error> {
+    /// Returns the boot id of a node's process, or `None` if the node's version does not report
+    /// one.
+    fn boot_of(&self, node: u64) -> Result<Option<String>, anyhow::Error> {
         let looked =
             clock::look(self.matches, self.environment).map_err(|failure| failure.error)?;
         let row = looked.rows.into_iter().find(|row| row.member.node_id.0 == node);
         let row = row.ok_or_else(|| match looked.doubt {
             Some(doubt) => anyhow!("node {node} is not known: {doubt}"),
-            None => anyhow!("node {node} is no member any more"),
+            None => anyhow!("node {node} is not a member any more"),
         })?;
         let said = row.clock.map_err(|error| anyhow!("node {node}: {error}"))?;
         Ok(said["boot"].as_str().map(str::to_owned))
     }
 }
 
-/// The rows of the leader's document; `None` where it is none.
+/// Reads the members from the leader's answer; `None` if it is malformed.
 fn members(document: &Value) -> Option<Vec<Seen>> {
     let rows = document["members"].as_array()?.iter().map(|row| {
         let role = row["role"].as_str()?;
@@ -396,12 +401,13 @@ fn members(document: &Value) -> Option<Vec<Seen>> {
     rows.collect()
 }
 
-/// Learners first, for nobody needs them; the leader last.
+/// Returns the order of the restarts: learners first, because no majority needs them, and the
+/// leader last.
 fn order(seen: &[Seen], wanted: Option<&[u64]>) -> Result<Vec<u64>, anyhow::Error> {
     if let Some(unknown) =
         wanted.into_iter().flatten().find(|id| !seen.iter().any(|it| it.node == **id))
     {
-        bail!("--nodes names node {unknown}, which is no member");
+        bail!("--nodes names node {unknown}, which is not a member");
     }
     let mut meant: Vec<&Seen> =
         seen.iter().filter(|it| wanted.is_none_or(|ids| ids.contains(&it.node))).collect();
@@ -409,20 +415,20 @@ fn order(seen: &[Seen], wanted: Option<&[u64]>) -> Result<Vec<u64>, anyhow::Erro
     Ok(meant.into_iter().map(|it| it.node).collect())
 }
 
-/// What is to be said where a voter is restarted that the others are no majority without.
-fn silence(seen: &[Seen], order: &[u64]) -> Option<String> {
+/// Returns a warning if the other voters are no majority during a restart.
+fn outage(seen: &[Seen], order: &[u64]) -> Option<String> {
     let voters: Vec<u64> = seen.iter().filter(|it| it.is_voter).map(|it| it.node).collect();
     let is_needed = voters.len() < SERVING_VOTERS && voters.iter().any(|id| order.contains(id));
     is_needed.then(|| {
         format!(
-            "of {} voter{} none can be missed: while one is down, nobody answers",
+            "the cluster has {} voter{} and needs all of them: it does not answer while one restarts",
             voters.len(),
             if voters.len() == 1 { "" } else { "s" }
         )
     })
 }
 
-/// `2,3`; a node given twice is a slip.
+/// Parses node ids such as `2,3`, each once.
 fn ids(text: &str) -> Result<Vec<u64>, Failure> {
     let mut ids = Vec::new();
     for item in text.split(',').map(str::trim) {
@@ -469,18 +475,21 @@ mod tests {
     }
 
     #[test]
-    fn it_is_said_beforehand_that_nobody_answers_while_one_of_two_voters_is_down() {
+    fn an_outage_of_small_clusters_is_announced() {
         let two = seen(&[(1, "leader"), (2, "voter"), (3, "learner")]);
-        let said = silence(&two, &[3, 2, 1]).expect("a word");
-        assert_eq!(said, "of 2 voters none can be missed: while one is down, nobody answers");
-        assert_eq!(silence(&two, &[3]), None, "a learner can be missed");
-        let said = silence(&seen(&[(1, "leader")]), &[1]).expect("a word");
-        assert!(said.starts_with("of 1 voter none"), "{said}");
-        assert_eq!(silence(&seen(&[(1, "leader"), (2, "voter"), (3, "voter")]), &[1, 2, 3]), None);
+        let said = outage(&two, &[3, 2, 1]).expect("a word");
+        assert_eq!(
+            said,
+            "the cluster has 2 voters and needs all of them: it does not answer while one restarts"
+        );
+        assert_eq!(outage(&two, &[3]), None, "a learner can be missed");
+        let said = outage(&seen(&[(1, "leader")]), &[1]).expect("a word");
+        assert!(said.starts_with("the cluster has 1 voter and"), "{said}");
+        assert_eq!(outage(&seen(&[(1, "leader"), (2, "voter"), (3, "voter")]), &[1, 2, 3]), None);
     }
 
     #[test]
-    fn it_goes_on_with_the_node_that_it_stopped_at_unless_that_was_restarted() {
+    fn the_rest_begins_with_the_node_that_failed_unless_it_was_restarted() {
         let order = [4, 2, 1];
         let at_first = "stopped at node 4; go on, once it is well, with --nodes 4,2,1";
         assert_eq!(where_it_stopped(&order, 0, false), at_first);

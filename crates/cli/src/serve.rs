@@ -1,4 +1,4 @@
-//! `epicepoch serve`: one node, from its settings to its orderly end.
+//! `epicepoch serve`: runs one node until it is stopped.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -6,24 +6,66 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 
-use clap::ArgMatches;
+use clap::{Arg, ArgMatches, Command};
+use epicepoch_config::{CONFIG, Config, Environment, Scope};
 use epicepoch_server::Node;
-use epicepoch_server::config::Config;
 use epicepoch_server::consensus::ConsensusError;
 use epicepoch_server::faults::TEST_FAULTS_FILE;
 use epicepoch_server::node::RunError;
-use epicepoch_wire::hello::RefusalCode;
+use epicepoch_wire::peer_hello::RefusalCode;
 
 use crate::failure::Failure;
-use crate::logging::Logging;
-use crate::signals;
-use crate::sources::{Environment, Given};
+use crate::logging;
+use crate::{settings, signals};
+
+pub(crate) fn command() -> Command {
+    let config = Arg::new(CONFIG)
+        .long("config")
+        .value_name("FILE")
+        .help_heading("File")
+        .help("TOML file of settings [env: CONFIG]")
+        .long_help(
+            "TOML file of settings; its keys are the flags with '_' for '-'. `peers` may also be \
+             a table of addresses by node id. An unknown key is refused.\n[env: CONFIG]",
+        );
+    let mut command = Command::new("serve").about("Run one node of a cluster").long_about(
+        "Run one node of a cluster.\n\n\
+         Every setting is a flag, an environment variable and a key of the file. A flag beats a \
+         variable, which beats the file, which beats the default. An empty variable is a bad value, \
+         not an unset one. EPOCH_INTERVAL_MS, RESERVATION_MS, CLOCK_OFFSET_MAX_MS, MAX_N and \
+         LEADER_ZONES seed the settings of a new cluster; later, \"epicepoch settings\" changes them \
+         on all nodes at once.\n\n\
+         On SIGTERM, SIGINT or SIGHUP the node finishes open requests, hands over leadership and \
+         exits with 0. Another signal, more than a second later, ends it at once.\n\n\
+         Exit codes: 0 orderly end; 1 failure, start it again; 2 bad setting; 3 this node was \
+         removed from its cluster; 4 the data directory was rolled back, belongs to another node id, \
+         or is of a history that has ended. After 2, 3 and 4 do not start it again unchanged: the \
+         last line of the log says what to do.",
+    );
+    command = command.after_help(
+        "First start of a cluster of three, on each node with its own id and address:\n  \
+         epicepoch serve --node-id 1 --raft-addr n1:60001 --bootstrap \\\n    \
+         --peers 1=n1:60001,2=n2:60001,3=n3:60001 \\\n    \
+         --peer-cert-file node-1.pem --peer-key-file node-1.key --peer-ca-file ca.pem\n\
+         (\"epicepoch certs\" makes these files; on a trusted network use --peer-plain instead)\n\
+         A node that joins a running cluster; afterwards run \"epicepoch member add 4=n4:60001\":\n  \
+         epicepoch serve --node-id 4 --raft-addr n4:60001 --join n1:60001 \\\n    \
+         --peer-cert-file node-4.pem --peer-key-file node-4.key --peer-ca-file ca.pem\n\
+         Restore of a cluster that is lost for good, on each first member:\n  \
+         epicepoch serve --node-id 1 --raft-addr n1:60001 --bootstrap --restore epicepoch.backup \\\n    \
+         --peers 1=n1:60001,2=n2:60001,3=n3:60001 \\\n    \
+         --peer-cert-file node-1.pem --peer-key-file node-1.key --peer-ca-file ca.pem\n\
+         A cluster of one:\n  \
+         epicepoch serve --node-id 1 --raft-addr localhost:60001 --single --bootstrap",
+    );
+    command.args(settings::arguments(Scope::Node)).arg(config)
+}
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
-    let given = Given::gather(matches, environment, |_| true).map_err(Failure::usage)?;
-    let draft = given.node(Logging::default(), cores()).map_err(Failure::usage)?;
-    draft.logging.start(colours(environment));
-    serve(draft.config, environment).map_err(Failure::logged)
+    let given = settings::given(Scope::Node, matches, environment).map_err(Failure::usage)?;
+    let config = given.node(cores()).map_err(Failure::usage)?;
+    logging::start(config.logging, colours(environment));
+    serve(config, environment).map_err(Failure::logged)
 }
 
 fn serve(config: Config, environment: &Environment) -> Result<ExitCode, Failure> {
@@ -34,8 +76,9 @@ fn serve(config: Config, environment: &Environment) -> Result<ExitCode, Failure>
     node.wait().map(|()| ExitCode::SUCCESS).map_err(ended)
 }
 
-/// What a node ended with, by what starting it again would do. What a restart, or whatever else ends by
-/// itself, can mend is an ordinary failure: a disk, a duplicate, a node of an old history that still runs.
+/// Chooses the exit code of a node that ended, by the effect of another start. A failure that a
+/// restart or time can repair gets the ordinary code: a disk error, a second process of the node,
+/// or a node of an old history that still runs.
 fn ended(error: RunError) -> Failure {
     let RunError::Consensus(why) = &error else { return error.into() };
     match why {
@@ -43,7 +86,7 @@ fn ended(error: RunError) -> Failure {
         ConsensusError::LostEntries(_) => Failure::directory(error),
         ConsensusError::Refused { refusal, .. } => match refusal.code {
             RefusalCode::Removed => Failure::removed(error),
-            RefusalCode::WrongStore | RefusalCode::SetBack | RefusalCode::EndedHistory => {
+            RefusalCode::WrongStore | RefusalCode::RolledBack | RefusalCode::EndedHistory => {
                 Failure::directory(error)
             }
             _ => error.into(),
@@ -52,12 +95,12 @@ fn ended(error: RunError) -> Failure {
     }
 }
 
-/// Cores that this process may use.
+/// Number of cores that this process may use.
 pub(crate) fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Whether colours are welcome on a terminal: `NO_COLOR` set to anything forbids them
+/// Whether to use colours on a terminal. Any value of `NO_COLOR` except the empty one forbids them
 /// (<https://no-color.org>).
 pub(crate) fn colours(environment: &Environment) -> bool {
     environment.get(OsStr::new("NO_COLOR")).is_none_or(|value| value.is_empty())

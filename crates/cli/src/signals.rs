@@ -1,5 +1,6 @@
-//! SIGTERM, SIGINT and SIGHUP: the first asks for an orderly end; one that comes later than its
-//! echo ends the process at once. It never overrides `nohup`: an ignored SIGHUP stays ignored.
+//! SIGTERM, SIGINT and SIGHUP. The first signal starts a graceful shutdown. A later one, unless it
+//! is a repetition of the first, ends the process at once. An ignored SIGHUP stays ignored, as
+//! `nohup` needs.
 
 use std::fs;
 use std::io;
@@ -9,9 +10,9 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Calls `stop` at the first signal. What comes within [`ECHO_MAX`] of it says the same again;
-/// after that a signal ends the process with 128 and its number, as a shell would report it.
-/// Signals are caught from the return of this function on.
+/// Calls `stop` at the first signal, and ignores repetitions within [`ECHO_MAX`]. A later signal
+/// ends the process with exit code 128 plus its number, as a shell reports it. Signals are caught
+/// once this function returns.
 pub(crate) fn watch(stop: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_io().build()?;
     let entered = runtime.enter();
@@ -46,7 +47,7 @@ pub(crate) fn watch(stop: impl FnOnce() + Send + 'static) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for ever if this signal is not watched.
+/// Waits for the signal; for ever if it is not watched.
 async fn received(watched: Option<&mut Signal>) {
     match watched {
         Some(signal) => drop(signal.recv().await),
@@ -54,24 +55,24 @@ async fn received(watched: Option<&mut Signal>) {
     }
 }
 
-/// Whether a closed terminal should end this process, which `nohup` says by what is inherited.
-/// Where that cannot be told, SIGHUP keeps the meaning that it has.
+/// Whether SIGHUP ends this process. It does not if the process inherited an ignored SIGHUP, as
+/// from `nohup`, or if that is not known.
 fn hangup_is_ours() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     is_ignored(&status, SignalKind::hangup()) == Some(false)
 }
 
-/// What the kernel's description of a process (proc(5)) says about a signal.
+/// Whether a process ignores a signal, read from its status in proc(5).
 fn is_ignored(status: &str, signal: SignalKind) -> Option<bool> {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
     let mask = u64::from_str_radix(mask.trim(), 16).ok()?;
     Some(mask >> (signal.as_raw_value() - 1) & 1 == 1)
 }
 
-/// How long a further signal counts as the first one again: `timeout`, for one, signals its child
-/// and then the child's whole group. Below the time in which somebody loses patience.
+/// How long another signal counts as a repetition of the first. For example, `timeout` signals its
+/// child and then the child's whole group. A person needs longer to press Ctrl-C again.
 const ECHO_MAX: Duration = Duration::from_secs(1);
-/// Added to the number of the signal that ended a process.
+/// Base of the exit code: the number of the signal is added.
 const SIGNAL_CODE: i32 = 128;
 
 #[cfg(test)]

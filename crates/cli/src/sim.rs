@@ -1,5 +1,5 @@
-//! `epicepoch sim`: the simulator on the command line. It runs seeds, tells what was exercised,
-//! and for the first failure its seed, the invariant and the story of the last events.
+//! `epicepoch sim`: runs the simulator from the command line. It runs seeds and prints what they
+//! exercised. For the first failure it prints the seed, the invariant and the last events.
 
 use std::io::{IsTerminal, Write};
 use std::panic;
@@ -8,28 +8,73 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use clap::ArgMatches;
+use clap::{Arg, ArgMatches, Command, value_parser};
 use epicepoch_sim::plant::Plant;
 use epicepoch_sim::run::{Failure as RunFailure, Options, Outcome, run as run_seed};
 use epicepoch_sim::summary::Summary;
 
+use crate::arguments::switch;
 use crate::failure::Failure;
 use crate::output;
 
-/// Events of the story of a failure.
-const STORY_LEN: usize = 200;
-/// Events that `--trace` keeps: more than a run of an hour has.
+/// How many events before a failure are printed.
+const FAILURE_TRACE_LEN: usize = 200;
+/// How many events `--trace` keeps: more than an hour has.
 const TRACE_LEN: usize = 100_000_000;
-/// Outcomes that a thread may be ahead of the others by: then it waits for them.
+/// How many outcomes a thread may be ahead of the others before it waits for them.
 const AHEAD_MAX: usize = 64;
-/// How often a terminal is told how far it is.
+/// Time between two lines of progress.
 const PROGRESS: Duration = Duration::from_secs(1);
-/// Of which kind of build this is. A seed is a run of one kind: debug assertions compact logs sooner.
+/// The kind of build. The same seed runs differently in the two kinds, because debug builds compact
+/// logs sooner.
 const BUILD: &str = if cfg!(debug_assertions) { "debug build" } else { "release build" };
-/// Exit codes: an invariant was broken; a healed cluster did not answer; code under test panicked.
+/// Exit codes: an invariant was broken, a healed cluster did not answer, the code under test
+/// panicked.
 const SAFETY: u8 = 3;
 const LIVENESS: u8 = 4;
 const CRASH: u8 = 5;
+
+pub(crate) fn command() -> Command {
+    let number = |name: &'static str, value: &'static str, help: &'static str| {
+        let parser = value_parser!(u64);
+        Arg::new(name).long(name).value_name(value).value_parser(parser).help(help)
+    };
+    Command::new("sim")
+        .about("Run whole clusters of the core in a simulator, under every fault at once")
+        .long_about(
+            "Run whole clusters of the core, each in one thread, with simulated links, disks, clocks, \
+             processes and clients, under every fault at once, and check every step. The same seed \
+             gives the same run.",
+        )
+        .after_help(
+            "Exit codes: 0 no violation, 3 an invariant was broken, 4 a healed cluster did not \
+             answer, 5 code under test panicked.\n\n\
+             Examples:\n  epicepoch sim --seeds 1000 --jobs 2\n  epicepoch sim --seed 7 --trace",
+        )
+        .arg(
+            number("seeds", "N", "How many seeds [default: 100; 1 with --seed]")
+                .value_parser(value_parser!(u64).range(1..)),
+        )
+        .arg(number("seed", "S", "The first seed [default: drawn, and printed]"))
+        .arg(
+            number("jobs", "K", "Threads, each with its own seeds, 1 to 256 [default: 1]")
+                .value_parser(value_parser!(u64).range(1..=256)),
+        )
+        .arg(number("seconds", "T", "Simulated seconds with faults, per seed [default: 60]"))
+        .arg(
+            number("nodes", "COUNT", "First voters, 1 to 7 [default: drawn per seed]")
+                .value_parser(value_parser!(u64).range(1..=7)),
+        )
+        .arg(switch("trace", "Print every event"))
+        .arg(switch("real-storage", "Members' disks hold the database of production, in every run"))
+        .arg(
+            Arg::new("plant")
+                .long("plant")
+                .value_name("BUG")
+                .hide(!cfg!(debug_assertions))
+                .help("Plant a bug that the checkers must find (debug builds only)"),
+        )
+}
 
 pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let number = |name: &str| matches.get_one::<u64>(name).copied();
@@ -43,19 +88,20 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         nodes: number("nodes"),
         is_real: matches.get_flag("real-storage").then_some(true),
         plant: plant(matches)?,
-        story_len: if is_traced { TRACE_LEN } else { 0 },
+        trace_len: if is_traced { TRACE_LEN } else { 0 },
     };
-    // Whatever comes of it, even of a run that never ends: the seed is known.
+    // This is printed first, so that the seed is known even if the run never ends.
     let last = first + (count - 1);
     let _unread =
         writeln!(std::io::stderr(), "begins with seed {first}, ends with {last} ({BUILD})");
-    // A panic of the code under test is a result here, and told below.
+    // A panic of the code under test is a result. It is reported below, not by the hook.
     panic::set_hook(Box::new(|_| {}));
-    // A trace is long: one at a time.
+    // A trace is long, so only one seed runs at a time.
     let jobs = if is_traced { 1 } else { number("jobs").unwrap_or(1).min(count) };
     let started = Instant::now();
     let sum = thread::scope(|scope| {
-        // Each thread has every so many-th seed, so that asking them in turn gives all in their order.
+        // Thread k runs the seeds k, k + jobs, and so on. So reading from the threads in turn gives
+        // the seeds in order.
         let outcomes = |job| {
             let (tell, told) = sync_channel(if is_traced { 0 } else { AHEAD_MAX });
             scope.spawn(move || run_every(job, jobs, count, options, &tell));
@@ -75,7 +121,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs the `job`-th seed and every `jobs`-th after it, until nobody listens any more.
+/// Runs the `job`-th seed and every `jobs`-th one after it, until the receiver is dropped.
 fn run_every(job: u64, jobs: u64, count: u64, options: Options, tell: &SyncSender<Outcome>) {
     for at in (job..count).step_by(jobs as usize) {
         let outcome = run_seed(Options { seed: options.seed + at, ..options });
@@ -85,7 +131,7 @@ fn run_every(job: u64, jobs: u64, count: u64, options: Options, tell: &SyncSende
     }
 }
 
-/// What came of all seeds, or of those up to the first that failed.
+/// The sum of all outcomes, or of those up to the first failure.
 #[derive(Default)]
 struct Sum {
     summary: Summary,
@@ -108,8 +154,8 @@ fn add_up(told: &[Receiver<Outcome>], count: u64, options: Options) -> Result<Su
             told.recv().map_err(|_| anyhow::anyhow!("a thread of the simulator ended"))?;
         sum.summary.add(&outcome.summary);
         sum.hash = sum.hash.rotate_left(1) ^ outcome.hash;
-        if options.story_len > 0 {
-            for line in &outcome.story {
+        if options.trace_len > 0 {
+            for line in &outcome.trace {
                 writeln!(out, "{line}")?;
             }
         }
@@ -122,7 +168,7 @@ fn add_up(told: &[Receiver<Outcome>], count: u64, options: Options) -> Result<Su
     Ok(sum)
 }
 
-/// Tells whoever looks at a terminal how far it is; nothing else.
+/// Shows progress on a terminal.
 struct Progress {
     count: u64,
     started: Instant,
@@ -157,9 +203,9 @@ fn tell(
     failure: &RunFailure,
     hash: u64,
 ) -> Result<ExitCode, Failure> {
-    if options.story_len == 0 {
-        // The same seed gives the same run: again, with a story.
-        for line in run_seed(Options { story_len: STORY_LEN, ..options }).story {
+    if options.trace_len == 0 {
+        // The same seed gives the same run, so it runs again to print its events.
+        for line in run_seed(Options { trace_len: FAILURE_TRACE_LEN, ..options }).trace {
             writeln!(out, "{line}")?;
         }
     }
@@ -196,7 +242,7 @@ fn plant(matches: &ArgMatches) -> Result<Option<Plant>, Failure> {
     plant.map(Some).map_err(Failure::usage)
 }
 
-/// A seed that was hardly used before; it is printed, so that the run can be repeated.
+/// Returns a seed from the clock; it is probably new.
 fn fresh_seed() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     since.as_micros() as u64 % 1_000_000_000_000

@@ -1,27 +1,35 @@
-//! `epicepoch status`: the members of a cluster and how each of them is. It changes nothing.
+//! `epicepoch status`: shows the members of a cluster, and whether each is ready. It changes nothing.
 
 use std::fmt::Write as _;
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::ArgMatches;
+use clap::{ArgMatches, Command};
 use epicepoch_client::{Client, Member, Members};
+use epicepoch_config::Environment;
 use serde_json::{Value, json};
 
 use crate::addresses;
+use crate::arguments::{client_arguments, json as json_switch};
 use crate::failure::Failure;
 use crate::output;
-use crate::sources::Environment;
 
-/// One member, as it describes itself.
+/// One member.
 #[derive(Debug)]
 struct Row {
     member: Member,
     role: &'static str,
     ready: bool,
-    /// Its words, or why it said nothing.
+    /// The node's own description, or why it did not answer.
     detail: String,
+}
+
+pub(crate) fn command() -> Command {
+    Command::new("status")
+        .about("Show the members of a cluster; exits with 0 when a leader serves, else with 1")
+        .args(client_arguments())
+        .arg(json_switch())
 }
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
@@ -37,7 +45,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     Ok(if served { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Asks any node for the members, then every member, all at once, how it is.
+/// Asks one node for the members, then asks all members at once for their state.
 async fn look(client: Client, deadline: Instant) -> Result<(Members, Vec<Row>), Failure> {
     let members = client.members(deadline).await?;
     let asked: Vec<_> = members
@@ -104,7 +112,7 @@ fn object(members: &Members, rows: &[Row]) -> Value {
     json!({"cluster": members.cluster, "leader": leader, "members": rows})
 }
 
-/// Holds a grant and serves.
+/// The node holds a grant and serves.
 const LEADER: &str = "leader";
 const FOLLOWER: &str = "follower";
 const UNKNOWN: &str = "unknown";

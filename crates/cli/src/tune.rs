@@ -1,18 +1,16 @@
-//! `epicepoch tune`: how far the nodes are from each other, as they measure it themselves, and which
-//! settings that calls for: of the nodes, and of the cluster. It changes nothing.
+//! `epicepoch tune`: shows the round trips that the nodes measure between each other, and the
+//! settings that these require. It changes nothing.
 
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Command};
+use epicepoch_config::Environment;
+use epicepoch_config::tune::Report;
 
-use self::report::Report;
+use crate::arguments::{EVERY_NODE_IS_ASKED, client_arguments, json as json_switch};
 use crate::clock;
-use crate::commands::{client_arguments, json as json_switch};
 use crate::failure::Failure;
 use crate::operator;
-use crate::sources::Environment;
-
-mod report;
 
 pub(crate) fn command() -> Command {
     Command::new("tune")
@@ -20,22 +18,21 @@ pub(crate) fn command() -> Command {
         .long_about(
             "Show the round trips between nodes, as they measure them themselves, and the settings \
              that they call for.\n\n  \
-             USUAL    nine of ten of the last 64 questions, of 13 seconds, took no longer\n  \
+             USUAL    nine of ten of the last 64 questions (13 seconds) took no longer\n  \
              LONGEST  the longest of them\n\n\
-             An election is two round trips, and has to fit into a quarter of ELECTION_TIMEOUT_MS, \
-             which is one voter's turn: ten of the longest usual round trip are advised, and never \
-             less than the default; eight are the least.\n\n\
-             RESERVATION_MS and CLOCK_OFFSET_MAX_MS are settings of the cluster: what it calls for of \
-             them is a command, to be given before the nodes are restarted with the others.",
+             An election takes two round trips and must fit into one voter's turn, a quarter of \
+             ELECTION_TIMEOUT_MS. So ELECTION_TIMEOUT_MS must be at least eight times the longest \
+             usual round trip; ten times, and never less than the default, is advised.\n\n\
+             RESERVATION_MS and CLOCK_OFFSET_MAX_MS are settings of the cluster: the report shows the \
+             command that changes them. Give it before you restart the nodes with the other settings.",
         )
-        .after_help(
+        .after_help(format!(
             "Example:\n  epicepoch tune --addr n1:8080,n2:8080,n3:8080\n\n\
-             Every node is asked: OPS_PLAIN_FROM of all has to allow it, or give --ca-file and \
-             --token-file where they speak TLS. With OPS_ADDR give that of every node.\n\n\
+             {EVERY_NODE_IS_ASKED}\n\n\
              Exit codes: 0 the settings suit the links; 1 they are too tight, RESERVATION_MS is \
-             too short for them, a node does not answer, a way was not measured lately, or nobody says \
-             who the members are; 2 wrong usage.",
-        )
+             too short for them, a node does not answer, a link was not measured lately, or the \
+             members are not known; 2 wrong usage.",
+        ))
         .args(client_arguments())
         .arg(json_switch())
 }

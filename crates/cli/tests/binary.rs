@@ -1,10 +1,10 @@
-//! The binary as a shell sees it: exit codes, and what goes to which stream. Nothing here needs a
-//! running cluster.
+//! The binary as a shell uses it, without a running cluster: its exit codes, and its output on each
+//! stream.
 
 use std::io::{Read, Write};
 use std::process::{Command, Output, Stdio};
 
-/// The binary, in an environment that holds `variables` and nothing else.
+/// The binary with only `variables` in its environment.
 fn epicepoch(arguments: &[&str], variables: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_epicepoch"));
     command.args(arguments).env_clear().envs(variables.iter().copied()).stdin(Stdio::null());
@@ -82,7 +82,7 @@ fn a_reader_that_leaves_is_no_error() {
     let mut decode = decode.spawn().expect("the binary runs");
     drop(decode.stdout.take());
     let mut stdin = decode.stdin.take().expect("piped");
-    // More than any buffer holds, until the binary notices and leaves.
+    // The input is longer than any buffer, so the write fails once the binary has ended.
     while stdin.write_all(b"17979cfe362a00000000000000000000\n").is_ok() {}
     drop(stdin);
     let mut complaint = String::new();
@@ -91,7 +91,7 @@ fn a_reader_that_leaves_is_no_error() {
     assert_eq!(decode.wait().expect("ended").code(), Some(0));
 }
 
-/// A pipe that nobody reads.
+/// A pipe whose reading end is closed.
 fn unread() -> Stdio {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
@@ -99,22 +99,22 @@ fn unread() -> Stdio {
 }
 
 #[test]
-fn what_is_done_and_found_is_the_same_when_nobody_reads_it() {
+fn results_do_not_depend_on_whether_the_output_is_read() {
     let dir = tempfile::tempdir().expect("a directory");
     let dir = dir.path().to_str().expect("text");
     let made = epicepoch(&["certs", "ca", "--dir", dir], &[]).stdout(unread()).output();
     let made = made.expect("the binary runs");
     assert_eq!((made.status.code(), text(&made.stderr)), (Some(0), ""));
     assert!(std::fs::exists(format!("{dir}/ca.key")).expect("looked"));
-    // Where standard output cannot be written for another reason, that is told.
+    // Any other error of standard output is reported.
     let full = std::fs::File::create("/dev/full").expect("the device");
-    let told = epicepoch(&["encode", "1s"], &[]).stdout(full).output().expect("the binary runs");
-    assert_eq!(told.status.code(), Some(1));
+    let ended = epicepoch(&["encode", "1s"], &[]).stdout(full).output().expect("the binary runs");
+    assert_eq!(ended.status.code(), Some(1));
 }
 
 #[test]
 #[cfg(debug_assertions)]
-fn a_violation_that_nobody_reads_of_is_one() {
+fn a_violation_counts_when_the_output_is_not_read() {
     let arguments = ["sim", "--seed", "0", "--seeds", "20", "--plant", "split-off-by-one"];
     let failed = epicepoch(&arguments, &[]).stdout(unread()).output().expect("the binary runs");
     assert_eq!((failed.status.code(), text(&failed.stderr).lines().count()), (Some(3), 1));
@@ -122,9 +122,9 @@ fn a_violation_that_nobody_reads_of_is_one() {
 }
 
 #[test]
-fn nobody_to_ask_is_a_failure_at_run_time() {
+fn a_command_without_a_node_to_ask_fails_at_run_time() {
     for command in [["get"].as_slice(), &["status"], &["bench", "run"]] {
-        // Port 1 is reserved, and nothing listens there.
+        // Port 1 is reserved, and no process listens there.
         let output =
             output(&[command, &["--timeout", "50ms"]].concat(), &[("EPICEPOCH_ADDRS", "1")]);
         assert_eq!(output.status.code(), Some(1), "{command:?}");
@@ -134,32 +134,32 @@ fn nobody_to_ask_is_a_failure_at_run_time() {
 }
 
 #[test]
-fn the_simulator_says_what_it_exercised_and_the_same_seed_gives_the_same_trace() {
+fn the_simulator_reports_what_it_exercised_and_the_same_seed_gives_the_same_trace() {
     let arguments = ["sim", "--seed", "3", "--seconds", "5", "--trace"];
     let (first, again) = (output(&arguments, &[]), output(&arguments, &[]));
     assert_eq!(first.status.code(), Some(0), "{}", text(&first.stderr));
-    let told = timeless(&first);
-    assert_eq!(told, timeless(&again));
+    let printed = timeless(&first);
+    assert_eq!(printed, timeless(&again));
     for says in ["requests: ", " refused", "leaders: ", "faults: ", "trace hash "] {
-        assert!(told.iter().any(|line| line.contains(says)), "{says}");
+        assert!(printed.iter().any(|line| line.contains(says)), "{says}");
     }
 }
 
-/// What the simulator prints, but for the line that says how long it took.
+/// The output of the simulator, without the line that says how long it took.
 fn timeless(output: &Output) -> Vec<String> {
     let lines = text(&output.stdout).lines().map(str::to_owned);
     lines.filter(|line| !line.contains("seeds/s")).collect()
 }
 
 #[test]
-fn seeds_on_several_threads_are_told_as_those_of_one() {
+fn seeds_on_several_threads_print_the_same_as_on_one() {
     let arguments = ["sim", "--seed", "40", "--seeds", "7", "--seconds", "2"];
     let [one, three] =
         ["1", "3"].map(|jobs| output(&[&arguments[..], &["--jobs", jobs]].concat(), &[]));
     assert_eq!(one.status.code(), Some(0), "{}", text(&one.stderr));
     assert_eq!(three.status.code(), Some(0), "{}", text(&three.stderr));
     assert!(text(&one.stdout).contains("seeds 40 to 46, trace hash "));
-    // Said before anything runs, whatever comes of it.
+    // The simulator prints this before it runs anything.
     assert!(text(&one.stderr).starts_with("begins with seed 40, ends with 46 ("));
     assert_eq!(timeless(&one), timeless(&three));
 }
@@ -176,20 +176,23 @@ fn seeds_on_several_threads_stop_at_the_first_that_fails() {
 
 #[test]
 #[cfg(debug_assertions)]
-fn a_failure_tells_seed_invariant_and_story_and_is_replayed_by_the_command_that_it_prints() {
+fn a_failure_names_seed_and_invariant_and_its_replay_command_reproduces_it() {
     let failed =
         output(&["sim", "--seed", "0", "--seeds", "20", "--plant", "split-off-by-one"], &[]);
     assert_eq!(failed.status.code(), Some(3), "safety");
-    let told = text(&failed.stdout);
+    let printed = text(&failed.stdout);
     let find = |text: &str, what: &str| -> String {
         let line = text.lines().find(|line| line.starts_with(what));
         line.unwrap_or_else(|| panic!("{what} in {text}")).to_owned()
     };
-    let (seed, hash) = (find(told, "seed "), find(told, "trace hash "));
+    let (seed, hash) = (find(printed, "seed "), find(printed, "trace hash "));
     assert!(seed.contains("SAFETY Unique: node "), "{seed}");
-    assert!(told.lines().filter(|line| line.contains(" ms  ")).count() >= 100, "a story");
-    let replay = find(told, "replay (debug build): epicepoch sim ");
-    let (_, arguments) = replay.split_once(": epicepoch ").expect("it was found by that");
+    assert!(
+        printed.lines().filter(|line| line.contains(" ms  ")).count() >= 100,
+        "a counterexample"
+    );
+    let replay = find(printed, "replay (debug build): epicepoch sim ");
+    let (_, arguments) = replay.split_once(": epicepoch ").expect("find matched it");
     let arguments: Vec<&str> = arguments.split(' ').collect();
     let replayed = output(&arguments, &[]);
     assert_eq!(replayed.status.code(), Some(3));

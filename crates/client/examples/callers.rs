@@ -1,5 +1,5 @@
-//! How many calls one client carries out, and what a call costs in CPU: so many callers ask again
-//! and again, all on one thread with the client.
+//! Measures how many calls one client carries out, and how much CPU time a call costs. The given
+//! number of callers ask without pause; all run on one thread with the client.
 //!
 //! `cargo run --release -p epicepoch-client --example callers -- localhost:8881 1000 5`
 
@@ -23,7 +23,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let client = client.clone();
                 tokio::spawn(async move {
                     let mut calls = 0_u64;
-                    // The clock is read seldom: it costs as much as a good part of a call.
+                    // The clock is read only every 16 calls, because reading it costs a good part
+                    // of a call.
                     while !calls.is_multiple_of(16) || Instant::now() < end {
                         client.timestamp().await?;
                         calls += 1;
@@ -46,7 +47,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     })
 }
 
-/// CPU time of this thread.
+/// Returns the CPU time of this thread.
 fn cpu() -> Result<Duration, Box<dyn std::error::Error>> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
     let first = text.split(' ').next().unwrap_or_default();

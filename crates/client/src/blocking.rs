@@ -1,5 +1,5 @@
-//! The client for threads that block. A thread of its own carries calls out, so that threads that
-//! call at the same time share requests as tasks do.
+//! The blocking client. Its own thread carries out the calls, so concurrent threads share requests,
+//! as tasks do.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -15,31 +15,31 @@ use tokio::sync::oneshot;
 use crate::client::Options;
 use crate::error::{NewClientError, TimestampsError};
 
-/// A client whose calls block the thread. Cheap to clone, as [`crate::Client`] is; when the last
-/// clone goes, its thread ends.
+/// A client whose calls block the thread. It is cheap to clone, as [`crate::Client`] is. Its thread
+/// ends with the last clone.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: crate::Client,
     runtime: tokio::runtime::Handle,
-    /// Its end is the message: the thread ends with the last client.
+    /// Closed when the last client is dropped, which ends the thread.
     _life: Arc<oneshot::Sender<Infallible>>,
 }
 
-/// Why a blocking client cannot be made.
+/// Why a blocking client cannot be created.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NewBlockingClientError {
-    /// Correct the addresses.
+    /// An address or an option is invalid. Correct it.
     #[error(transparent)]
     New(#[from] NewClientError),
-    /// The system has no thread or no event queue to give.
+    /// The system could not create a thread or an event queue.
     #[error("no thread for the client")]
     Thread(#[from] std::io::Error),
 }
 
 impl Client {
-    /// A client that begins with `addrs`, each `host:port` of any member's client port. It does
-    /// not connect before it is asked for something.
+    /// Creates a client that first asks `addrs`, each the `host:port` of a member's client port. It
+    /// connects at the first call.
     ///
     /// # Errors
     /// See [`NewBlockingClientError`].
@@ -52,13 +52,13 @@ impl Client {
         let handle = runtime.handle().clone();
         let (life, ended) = oneshot::channel::<Infallible>();
         thread::Builder::new().name("epicepoch-client".to_owned()).spawn(move || {
-            // Nothing is ever sent: it ends with the last client.
+            // The channel carries no message. It closes with the last client.
             let _: Result<Infallible, _> = runtime.block_on(ended);
         })?;
         Ok(Self { inner, runtime: handle, _life: Arc::new(life) })
     }
 
-    /// [`crate::Client::timestamp`], blocking.
+    /// The blocking form of [`crate::Client::timestamp`].
     ///
     /// # Errors
     /// See [`TimestampsError`].
@@ -66,7 +66,7 @@ impl Client {
         self.block_on(self.inner.timestamp())
     }
 
-    /// [`crate::Client::timestamps`], blocking.
+    /// The blocking form of [`crate::Client::timestamps`].
     ///
     /// # Errors
     /// See [`TimestampsError`].
@@ -74,7 +74,7 @@ impl Client {
         self.block_on(self.inner.timestamps(count))
     }
 
-    /// [`crate::Client::timestamps_before`], blocking.
+    /// The blocking form of [`crate::Client::timestamps_before`].
     ///
     /// # Errors
     /// See [`TimestampsError`].
@@ -86,7 +86,7 @@ impl Client {
         self.block_on(self.inner.timestamps_before(count, deadline))
     }
 
-    /// Polls the call on this thread; the driver runs on the client's.
+    /// Polls the call on the caller's thread. The driver runs on the client's thread.
     fn block_on<T>(&self, call: impl Future<Output = T>) -> T {
         let _entered = self.runtime.enter();
         let waker = Waker::from(Arc::new(Unpark(thread::current())));

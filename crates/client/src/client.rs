@@ -1,5 +1,5 @@
-//! The public client: it starts the driver that carries calls out over the native protocol, and
-//! asks over HTTP what has no frames. It decides nothing.
+//! The public client. It starts the driver, which gets timestamps over the native protocol. For
+//! everything else it uses HTTP.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,12 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use epicepoch_wire::hello::CLUSTER_NAME_LEN_MAX;
 use epicepoch_wire::http::{PATH_LEADER, PATH_READY, RANGE_COUNT_MAX};
 use epicepoch_wire::native::Token;
+use epicepoch_wire::peer_hello::CLUSTER_NAME_LEN_MAX;
 use epicepoch_wire::{Timestamp, TimestampRange};
 use tokio::sync::Notify;
 
+use crate::clock::{DURATION_MAX, now};
 use crate::dial::{Alpn, Dialer};
 use crate::driver::Core;
 use crate::error::{
@@ -27,25 +28,25 @@ use crate::token::TokenSource;
 use crate::transport::{Answer, Transport};
 use crate::waiters::{Outcome, Waiters};
 
-/// A client of one cluster. Cheap to clone; clones share connections, the known leader, the order
-/// of what was returned, and their requests: calls that wait at the same time go out as one. Needs
-/// a tokio runtime with time and IO, of either flavor.
+/// A client of one cluster. It is cheap to clone. Clones share connections, the known leader, the
+/// order of returned timestamps, and requests: concurrent calls share one. The client needs a tokio
+/// runtime with time and IO, of either flavor.
 ///
-/// The runtime of the first call carries out those of all clones, and looks after their deadlines:
-/// it has to run as long as they wait. When it ends, who waits gets [`TimestampsError::Stopped`],
-/// and the runtime of the next call takes over. [`crate::blocking::Client`] brings its own.
+/// The runtime of the first call carries out the calls of all clones and keeps their deadlines, so
+/// it must run while they wait. When it ends, waiting calls fail with [`TimestampsError::Stopped`],
+/// and the runtime of the next call takes over. [`crate::blocking::Client`] has its own runtime.
 #[derive(Clone, Debug)]
 pub struct Client {
     shared: Arc<Shared>,
 }
 
-/// How timestamps are asked for.
+/// The protocol for timestamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Via {
-    /// The native protocol; calls that wait at the same time share a request.
+    /// The native protocol; concurrent calls share a request.
     Native,
-    /// HTTP/1.1, a request for each call: where something between passes nothing else.
+    /// HTTP/1.1 with one request for each call, for networks that block everything else.
     Http,
 }
 
@@ -53,50 +54,51 @@ pub enum Via {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// How long a call may take that has no deadline of its own. More than nothing, and up to
-    /// [`Options::DURATION_MAX`], as `attempt_timeout` and `hedge_after`. Default 2 s: several
+    /// Timeout of a call without its own deadline. It is above 0 and at most
+    /// [`Options::DURATION_MAX`], as are `attempt_timeout` and `hedge_after`. Default 2 s: several
     /// elections.
     pub timeout: Duration,
-    /// How long one node may take to answer before another is asked. Default 500 ms: longer
-    /// than a loaded node needs, shorter than the caller of a failover wants to wait.
+    /// How long one node may take to answer before another is asked. Default 500 ms: longer than a
+    /// loaded node needs, and shorter than a caller wants to wait in a failover.
     pub attempt_timeout: Duration,
-    /// How often the members' addresses are learned anew while a connection lives. Default 30 s:
-    /// members change rarely, and a greeting costs little. Over HTTP they are learned whenever
-    /// the leader is looked for.
+    /// How often the client learns the members' addresses again while a connection lives. Default
+    /// 30 s: members change rarely, and a handshake costs little. Over HTTP the client learns them
+    /// at every search for the leader.
     pub refresh_interval: Duration,
-    /// The name of the cluster (`CLUSTER` of its nodes), 1 to 64 bytes. A node of a cluster of
-    /// another name is refused as soon as it is met, and the call fails. Default any: then the
-    /// cluster of the first answer is kept to.
+    /// The name of the cluster (`CLUSTER` of its nodes), 1 to 64 bytes. A call fails if a node
+    /// belongs to a cluster with another name. By default any name is accepted, and the first
+    /// answer fixes the cluster.
     pub cluster_name: Option<String>,
-    /// After how long a request without an answer is asked a second time, over another connection
-    /// to the leader, or where that one gives nothing, of the next known node. The first answer
-    /// wins, the timestamps of the other are skipped. It is looked for every 5 ms, or every
-    /// `hedge_after` if that is shorter, but for 1 ms. Default never: it costs a connection and,
-    /// where the whole cluster is slow, up to twice the requests. Not over HTTP.
+    /// Time after which an unanswered request is sent a second time. The copy goes over another
+    /// connection to the leader, or to the next known node if the leader does not answer. The first
+    /// answer counts; the timestamps of the other one are skipped. The client checks every 5 ms, or
+    /// every `hedge_after` if that is shorter, but at most every 1 ms. Default never, because
+    /// hedging costs a connection and, when the whole cluster is slow, up to twice the requests.
+    /// Not over HTTP.
     pub hedge_after: Option<Duration>,
-    /// How timestamps are asked for. Default [`Via::Native`].
+    /// The protocol for timestamps. Default [`Via::Native`].
     pub via: Via,
-    /// Seed of the jitter in waiting times. Default from the system's randomness, so that
-    /// clients do not retry in step; set it to repeat a test.
+    /// Seed of the random part of waits. Default random, so that clients do not retry at the same
+    /// moment. Set it to repeat a test.
     pub seed: u64,
     /// TLS towards the nodes. Default none: plain TCP.
     pub tls: Option<Tls>,
-    /// What the client shows to be let in: a token of the nodes' `CLIENT_TOKEN_FILE`. Default none.
+    /// A token from the nodes' `CLIENT_TOKEN_FILE`. Default none.
     pub token: Option<Token>,
-    /// The same where it may change under a running client; then it goes before `token`. Default
-    /// none.
+    /// A function that returns the token, for a token that may change while the client runs. It is
+    /// used instead of `token`. Default none.
     pub token_source: Option<TokenSource>,
-    /// Who counts what happens. Default nobody. Not over HTTP.
+    /// Hooks for metrics. Default none. HTTP does not support them.
     pub observer: Option<Arc<dyn Observer>>,
 }
 
-/// What one node says about itself at `/ready`.
+/// The answer of a node at `/ready`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Readiness {
-    /// Whether it has joined and knows a leader.
+    /// Whether the node has joined and knows a leader.
     pub ready: bool,
-    /// Its own words, for people.
+    /// The node's description for people.
     pub detail: String,
 }
 
@@ -111,14 +113,14 @@ struct Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         self.core.is_closed.store(true, Ordering::Release);
-        self.core.bell.notify_one();
+        self.core.notify.notify_one();
     }
 }
 
 impl Client {
-    /// A client that begins with `addrs`, each `host:port` of any member's client port, and has
-    /// the default options. It finds the leader and gets a timestamp, which is dropped: a client
-    /// that is returned works.
+    /// Creates a client with the default options that first asks `addrs`, each the `host:port` of a
+    /// member's client port. It finds the leader and gets a timestamp, which it drops. So the
+    /// returned client works.
     ///
     /// # Errors
     /// See [`ConnectError`].
@@ -129,11 +131,11 @@ impl Client {
         Ok(client)
     }
 
-    /// A client that begins with `addrs`, each `host:port` of any member's client port. It does
-    /// not connect before it is asked for something.
+    /// Creates a client that first asks `addrs`, each the `host:port` of a member's client port. It
+    /// connects at the first call.
     ///
     /// # Errors
-    /// No address, one that is not `host:port`, or an option that cannot be kept to.
+    /// No address is given, an address is not `host:port`, or an option is not valid.
     pub fn new<A: Into<String>>(
         addrs: impl IntoIterator<Item = A>,
         options: Options,
@@ -168,7 +170,7 @@ impl Client {
             cluster_name: options.cluster_name.clone(),
             observer: options.observer.clone(),
             dialer: options.dialer(Alpn::Native),
-            bell: Notify::new(),
+            notify: Notify::new(),
             is_closed: AtomicBool::new(false),
             is_driven: AtomicBool::new(false),
         });
@@ -177,8 +179,8 @@ impl Client {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// A timestamp that was requested after this call began and lies above everything returned
-    /// before it. Gives up after [`Options::timeout`]. Dropping the future is harmless.
+    /// Returns a timestamp that was requested after this call began. It lies above every timestamp
+    /// returned before. The call fails after [`Options::timeout`]. Dropping the future is harmless.
     ///
     /// # Errors
     /// See [`TimestampsError`].
@@ -186,8 +188,8 @@ impl Client {
         Ok(self.timestamps(1).await?.first())
     }
 
-    /// `count` timestamps of one epoch with consecutive indexes, 1 to 2^32 of them, as
-    /// [`Self::timestamp`] gives one.
+    /// Returns `count` timestamps of one epoch with consecutive indexes, 1 to 2^32 of them, with
+    /// the promises of [`Self::timestamp`].
     ///
     /// # Errors
     /// See [`TimestampsError`].
@@ -196,11 +198,11 @@ impl Client {
         self.timestamps_within(count, began, began + self.shared.options.timeout).await
     }
 
-    /// [`Self::timestamps`] with a deadline of its own.
+    /// Does what [`Self::timestamps`] does, with a deadline.
     ///
     /// # Errors
-    /// See [`TimestampsError`]. Never returns later than a few milliseconds after `deadline`, but
-    /// for scheduling.
+    /// See [`TimestampsError`]. The call returns at most a few milliseconds after `deadline`,
+    /// unless the task is scheduled late.
     pub async fn timestamps_before(
         &self,
         count: u64,
@@ -209,7 +211,8 @@ impl Client {
         self.timestamps_within(count, now(), deadline).await
     }
 
-    /// A call that begins now, at `began`: the clock is read once, it costs a good part of a call.
+    /// `began` is the current time. It is an argument because reading the clock again would cost a
+    /// good part of a call.
     async fn timestamps_within(
         &self,
         count: u64,
@@ -222,7 +225,7 @@ impl Client {
         }
     }
 
-    /// The members and the leader, from the first node that answers.
+    /// Returns the members and the leader, as the first node that answers knows them.
     ///
     /// # Errors
     /// See [`MembersError`].
@@ -248,7 +251,7 @@ impl Client {
         Ok(self.ask(addr, PATH_LEADER, deadline).await?.status == 200)
     }
 
-    /// Carries out what the pursuit says until it says to finish.
+    /// Carries out the actions of a pursuit until it finishes.
     async fn pursue(&self, goal: Goal, deadline: Instant) -> End {
         let attempt_timeout = self.shared.options.attempt_timeout;
         let mut pursuit = Pursuit::new(&self.session(), goal, deadline, attempt_timeout);
@@ -267,7 +270,7 @@ impl Client {
         }
     }
 
-    /// Asks one node once; a refusal (503) is an answer here.
+    /// Asks one node once. A refusal (503) also counts as an answer.
     async fn ask(&self, addr: &str, path: &str, deadline: Instant) -> Result<Answer, AskError> {
         let attempt_timeout = self.shared.options.attempt_timeout;
         let until = now().checked_add(attempt_timeout).map_or(deadline, |at| at.min(deadline));
@@ -280,16 +283,16 @@ impl Client {
         Err(BadAnswer::Foreign { addr: addr.to_owned(), what }.into())
     }
 
-    /// Held only while deciding, never across an await.
+    /// The lock is held only for a decision, never across an await.
     fn session(&self) -> MutexGuard<'_, Session> {
         self.shared.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Options {
-    /// The longest that `timeout`, `attempt_timeout` and `hedge_after` may be: 366 days. No call
-    /// of a program waits that long, and a moment that far away is one on every clock.
-    pub const DURATION_MAX: Duration = Duration::from_hours(366 * 24);
+    /// The longest allowed `timeout`, `attempt_timeout` and `hedge_after`: 366 days. No call waits
+    /// that long, and every clock can represent a time that far away.
+    pub const DURATION_MAX: Duration = DURATION_MAX;
 
     fn dialer(&self, alpn: Alpn) -> Dialer {
         let source = self.token_source.clone().or_else(|| self.token.clone().map(Into::into));
@@ -331,8 +334,7 @@ impl Default for Options {
     }
 }
 
-/// One call over the native protocol: a place among the waiters. It has no timer of its own; the
-/// driver looks after deadlines.
+/// One call over the native protocol: an entry among the waiters. The driver enforces its deadline.
 struct Call<'a> {
     client: &'a Client,
     count: u64,
@@ -360,13 +362,13 @@ impl Future for Call<'_> {
             let Some((slot, is_first)) = waiters.enter(self.count, self.deadline) else {
                 return Poll::Ready(Err(TimestampsError::TooManyCalls));
             };
-            // Pending: nobody can have answered yet.
+            // This is always pending, because no answer can be there yet. It registers the waker.
             let _: Poll<Outcome> = waiters.poll(slot, context);
             (slot, is_first)
         };
         let driven = core.ensure_driven();
         if is_first {
-            core.bell.notify_one();
+            core.notify.notify_one();
         }
         self.slot = Some(slot);
         driven.map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending)
@@ -390,9 +392,4 @@ async fn before(
         Ok(outcome) => outcome,
         Err(_elapsed) => Err(Setback::Silent { addr: addr.to_owned() }),
     }
-}
-
-/// Tokio's clock, so that a test may pause it.
-pub(crate) fn now() -> Instant {
-    tokio::time::Instant::now().into_std()
 }

@@ -1,5 +1,5 @@
-//! Connections to nodes, plain or behind TLS, for what speaks a protocol over them. It never
-//! retries and knows no protocol but by its name in the handshake.
+//! Connections to nodes, plain or with TLS. This module never retries. It knows only the protocol's
+//! name in the TLS handshake.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream as BlockingStream};
@@ -18,7 +18,7 @@ use tokio_rustls::client::TlsStream;
 use crate::tls::Tls;
 use crate::token::TokenSource;
 
-/// What a connection is to speak, as the handshake names it.
+/// The protocol of a connection, as the TLS handshake names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alpn {
     /// HTTP/1.1.
@@ -47,42 +47,42 @@ pub struct Dialer {
 }
 
 impl Dialer {
-    /// Opens connections that speak `alpn`: over TLS if that is given.
+    /// Creates a dialer for the protocol `alpn`. It uses TLS if `tls` is given.
     #[must_use]
     pub fn new(tls: Option<&Tls>, alpn: Alpn) -> Self {
         Self { tls: tls.map(|tls| (tls.clone(), tls.config(alpn.name()))), token: None }
     }
 
-    /// The same for who has a token to show. It is for the protocol above to send.
+    /// Adds a token, which the protocol sends.
     #[must_use]
     pub fn with_token(self, token: Option<Token>) -> Self {
         self.with_token_source(token.map(TokenSource::from))
     }
 
-    /// The same where it may change.
+    /// Adds a source of tokens, for a token that may change.
     #[must_use]
     pub fn with_token_source(self, token: Option<TokenSource>) -> Self {
         Self { token, ..self }
     }
 
-    /// The token to show now, if there is one.
+    /// The current token, if there is one.
     #[must_use]
     pub fn token(&self) -> Option<Token> {
         self.token.as_ref()?.token()
     }
 
-    /// Connects to `addr`, which is `host:port`, without Nagle's delay.
+    /// Connects to `addr`, which is `host:port`, with Nagle's algorithm off.
     ///
     /// # Errors
-    /// When nobody is there, or the handshake fails.
+    /// No connection can be made, or the handshake fails.
     pub async fn dial(&self, addr: &str) -> io::Result<Socket> {
         self.secure(TcpStream::connect(addr).await?, addr).await
     }
 
-    /// Connects to `addr`, that of the node known as `name`, which is `host:port`.
+    /// Connects to `addr`. The certificate must be for the host of `name`, which is `host:port`.
     ///
     /// # Errors
-    /// When nobody is there, or the handshake fails.
+    /// No connection can be made, or the handshake fails.
     pub async fn dial_at(&self, addr: SocketAddr, name: &str) -> io::Result<Socket> {
         self.secure(TcpStream::connect(addr).await?, name).await
     }
@@ -91,19 +91,19 @@ impl Dialer {
         stream.set_nodelay(true)?;
         let Some((tls, config)) = &self.tls else { return Ok(Socket::Plain(stream)) };
         let files = tls.clone();
-        // A file system may hang; the caller's other connections go on. A runtime that ends reads
-        // nothing any more, and connects to nobody.
+        // The files are read on another thread, because a file system may hang. If the runtime is
+        // ending, they are not read.
         let _ = tokio::task::spawn_blocking(move || files.refresh()).await;
         let connector = TlsConnector::from(config.clone());
         let secured = connector.connect(host(name)?, stream).await.map_err(no_tls)?;
         Ok(Socket::Secured(Box::new(secured)))
     }
 
-    /// Goes on over a connection that blocks, to the node known as `name`, which is `host:port`.
-    /// The timeouts of `stream` hold for the handshake, too, which comes with the first byte.
+    /// Uses an open blocking connection. The certificate must be for the host of `name`, which is
+    /// `host:port`. The handshake takes place with the first byte, under the timeouts of `stream`.
     ///
     /// # Errors
-    /// When `name` can be no name in a certificate.
+    /// `name` cannot be a name in a certificate.
     pub fn secure_blocking(
         &self,
         stream: BlockingStream,
@@ -124,7 +124,7 @@ impl std::fmt::Debug for Dialer {
     }
 }
 
-/// The host of `host:port`, as certificates name it.
+/// The host of `host:port`, as a name to check a certificate against.
 fn host(addr: &str) -> io::Result<ServerName<'static>> {
     let host = addr.rsplit_once(':').map_or(addr, |(host, _)| host);
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
@@ -132,7 +132,7 @@ fn host(addr: &str) -> io::Result<ServerName<'static>> {
     name.map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "no name of a certificate"))
 }
 
-/// Says what to look at when a handshake fails.
+/// Adds advice to the error of a TLS handshake.
 fn no_tls(error: io::Error) -> io::Error {
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let advice = match tls {
@@ -151,9 +151,9 @@ fn no_tls(error: io::Error) -> io::Error {
 /// A connection.
 #[derive(Debug)]
 pub enum Socket {
-    /// As the system has it.
+    /// Plain TCP.
     Plain(TcpStream),
-    /// Behind TLS.
+    /// TLS.
     Secured(Box<TlsStream<TcpStream>>),
 }
 
@@ -165,7 +165,8 @@ impl AsyncRead for Socket {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            // In TLS 1.3 a server judges a certificate after the handshake is over for its client.
+            // In TLS 1.3 the client's handshake ends before the server checks the client's
+            // certificate. So a refusal arrives with the first read.
             Self::Secured(stream) => Pin::new(stream).poll_read(context, buffer).map_err(no_tls),
         }
     }
@@ -198,17 +199,17 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// A connection of a thread that blocks.
+/// A blocking connection.
 #[derive(Debug)]
 pub enum BlockingSocket {
-    /// As the system has it.
+    /// Plain TCP.
     Plain(BlockingStream),
-    /// Behind TLS.
+    /// TLS.
     Secured(Box<StreamOwned<ClientConnection, BlockingStream>>),
 }
 
 impl BlockingSocket {
-    /// The TCP connection, for its timeouts.
+    /// The TCP connection, to set its timeouts.
     #[must_use]
     pub fn tcp(&self) -> &BlockingStream {
         match self {

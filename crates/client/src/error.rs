@@ -1,172 +1,173 @@
-//! What can go wrong, one enum per operation, each variant with what the caller can do.
+//! The errors, one enum per operation. Each variant says what the caller can do.
 
 use std::time::Duration;
 
 use epicepoch_wire::Timestamp;
-use epicepoch_wire::hello::CLUSTER_NAME_LEN_MAX;
 use epicepoch_wire::http::{ErrorCode, RANGE_COUNT_MAX};
+use epicepoch_wire::peer_hello::CLUSTER_NAME_LEN_MAX;
 use thiserror::Error;
 
-use crate::client::Options;
+use crate::clock::DURATION_MAX;
 
-/// Why a client cannot be made.
+/// Why a client cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NewClientError {
-    /// Give at least one address.
+    /// No address was given. Give at least one.
     #[error("no address given; allowed are one or more of host:port")]
     NoAddress,
-    /// Write the address as `host:port`.
-    #[error("{0:?} is no address; allowed is host:port, such as localhost:8881")]
+    /// The address is not `host:port`. Correct it.
+    #[error("{0:?} is not an address; use host:port, such as localhost:8881")]
     Address(String),
-    /// Give the name that the nodes have as `CLUSTER`.
+    /// The cluster name is not valid. Give the `CLUSTER` of the nodes.
     #[error("{0:?} is no name of a cluster; allowed are 1 to {CLUSTER_NAME_LEN_MAX} bytes")]
     ClusterName(String),
-    /// Leave `hedge_after` out, or use the native protocol.
-    #[error("hedge_after is for the native protocol; over HTTP nothing is asked twice")]
+    /// HTTP has no hedging. Leave `hedge_after` out, or use the native protocol.
+    #[error("hedge_after is for the native protocol; over HTTP no request is sent twice")]
     HedgeOverHttp,
-    /// Leave `observer` out, or use the native protocol.
-    #[error("observer is for the native protocol; over HTTP nobody is told anything")]
+    /// HTTP has no observer. Leave `observer` out, or use the native protocol.
+    #[error("observer is for the native protocol; over HTTP it would never be called")]
     ObserverOverHttp,
-    /// Give a duration that can be kept to.
-    #[error("{option} is {given:?}; allowed are 1ns to {:?}", Options::DURATION_MAX)]
+    /// The duration is out of range. Give a valid one.
+    #[error("{option} is {given:?}; allowed are 1ns to {:?}", DURATION_MAX)]
     Duration {
-        /// Which option.
+        /// The name of the option.
         option: &'static str,
-        /// Its value.
+        /// The value given.
         given: Duration,
     },
 }
 
-/// Why [`Client::connect`](crate::Client::connect) gave no client.
+/// Why [`Client::connect`](crate::Client::connect) returned no client.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// Correct the addresses.
+    /// An address is missing or invalid. Correct the addresses.
     #[error(transparent)]
     New(#[from] NewClientError),
-    /// What the first call came to.
+    /// The first call failed.
     #[error(transparent)]
     Timestamps(#[from] TimestampsError),
 }
 
-/// Why [`Client::timestamps`](crate::Client::timestamps) gave none.
+/// Why [`Client::timestamps`](crate::Client::timestamps) returned no timestamps.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TimestampsError {
-    /// Ask for 1 to 2^32 timestamps.
+    /// The count is out of range. Ask for 1 to 2^32 timestamps.
     #[error("{0} timestamps asked for; allowed are 1 to {RANGE_COUNT_MAX}")]
     Count(u64),
-    /// Ask again when some of the calls are through: more wait than one client takes.
+    /// Too many calls wait for one client. Retry when some have ended.
     #[error("too many calls wait")]
     TooManyCalls,
-    /// Call inside a tokio runtime that goes on while the call does.
-    #[error("no tokio runtime carries this client's calls out, or it has ended")]
+    /// No tokio runtime carries out the call. Call inside a runtime that outlives the call.
+    #[error("there is no tokio runtime for this client's calls, or it has ended")]
     Stopped,
-    /// Try again later, or with a later deadline. Nothing is known to be wrong for ever.
+    /// No answer came before the deadline, and no error is known to be permanent. Try again later,
+    /// or with a later deadline.
     #[error("no timestamp before the deadline{}", because(.last.as_ref()))]
     DeadlineExceeded {
-        /// What went wrong, if anything had before the deadline came: rather the newest refusal
-        /// by a live node than the silence of another one.
+        /// The last setback before the deadline, if any. The newest refusal of a live node is
+        /// preferred to the silence of another node.
         last: Option<Setback>,
     },
-    /// Correct the addresses: they lead to different clusters, or the cluster was restored from a
-    /// backup, in which case timestamps of both histories must not be mixed.
+    /// The addresses lead to different clusters: correct them. Or the cluster was restored from a
+    /// backup: then do not mix timestamps of the two histories.
     #[error(transparent)]
     AnotherCluster(#[from] AnotherCluster),
-    /// Stop and find out why: the order of the oracle is broken, or something stands between.
+    /// The order of the oracle is broken, or something impersonates it. Stop and find out why.
     #[error("{addr} answered {answer}, below {floor}, which was returned before this call")]
     WentBackwards {
-        /// Who answered.
+        /// The address of the node.
         addr: String,
         /// Highest timestamp returned before the call.
         floor: Timestamp,
         /// Lowest timestamp of the answer.
         answer: Timestamp,
     },
-    /// Correct the address or the request: no retry helps.
+    /// No retry helps. Correct the address or the request.
     #[error(transparent)]
     BadAnswer(#[from] BadAnswer),
 }
 
-/// Why [`Client::members`](crate::Client::members) gave none.
+/// Why [`Client::members`](crate::Client::members) returned no members.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MembersError {
-    /// Try again later, or with a later deadline.
+    /// No answer came before the deadline. Try again later, or with a later deadline.
     #[error("no member list before the deadline{}", because(.last.as_ref()))]
     DeadlineExceeded {
-        /// What went wrong last, if anything had before the deadline came.
+        /// The last setback before the deadline, if any.
         last: Option<Setback>,
     },
-    /// Correct the addresses: they lead to different clusters.
+    /// The addresses lead to different clusters. Correct them.
     #[error(transparent)]
     AnotherCluster(#[from] AnotherCluster),
-    /// Correct the address: no retry helps.
+    /// No retry helps. Correct the address.
     #[error(transparent)]
     BadAnswer(#[from] BadAnswer),
 }
 
-/// Why one node did not say how it is ([`Client::ready`](crate::Client::ready),
+/// Why a node did not report its state ([`Client::ready`](crate::Client::ready),
 /// [`Client::leads`](crate::Client::leads)).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AskError {
-    /// Ask again, or another node.
+    /// The attempt failed. Ask this node again, or another one.
     #[error(transparent)]
     Setback(#[from] Setback),
-    /// Correct the address: it belongs to another cluster.
+    /// The address belongs to another cluster. Correct it.
     #[error(transparent)]
     AnotherCluster(#[from] AnotherCluster),
-    /// Correct the address: no retry helps.
+    /// No retry helps. Correct the address.
     #[error(transparent)]
     BadAnswer(#[from] BadAnswer),
 }
 
-/// One attempt that failed and may be repeated elsewhere.
+/// An attempt that failed. Another attempt, at this node or another one, may succeed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Setback {
-    /// Nothing accepts connections there.
+    /// No connection to the address could be made.
     #[error("{addr} does not accept connections: {reason}")]
     Unreachable {
-        /// Who was asked.
+        /// The address of the node.
         addr: String,
-        /// In the system's words.
+        /// The error of the system.
         reason: String,
     },
-    /// The connection broke before the answer was complete.
+    /// The connection ended before the answer was complete.
     #[error("the connection to {addr} was lost: {reason}")]
     Lost {
-        /// Who was asked.
+        /// The address of the node.
         addr: String,
-        /// In the transport's words.
+        /// The error of the transport.
         reason: String,
     },
-    /// No answer in time.
+    /// The node did not answer in time.
     #[error("{addr} did not answer in time")]
     Silent {
-        /// Who was asked.
+        /// The address of the node.
         addr: String,
     },
-    /// The node refused for now.
+    /// The node refused, but may accept later.
     #[error("{addr} refused with {code}")]
     Refused {
-        /// Who was asked.
+        /// The address of the node.
         addr: String,
-        /// Its reason.
+        /// The reason of the node.
         code: ErrorCode,
     },
-    /// The node knows no leader: an election is under way, or no quorum is up.
+    /// The node knows no leader: an election is in progress, or no quorum is up.
     #[error("{addr} knows no leader")]
     NoLeader {
-        /// Who was asked.
+        /// The address of the node.
         addr: String,
     },
-    /// Something before the node, such as a load balancer, refused for now.
+    /// A server in front of the node, such as a load balancer, refused, but may accept later.
     #[error("{addr} answered with status {status}")]
     Status {
-        /// Who was asked.
+        /// The address of the node.
         addr: String,
         /// HTTP status.
         status: u16,
@@ -174,7 +175,7 @@ pub enum Setback {
 }
 
 impl Setback {
-    /// Who was asked.
+    /// The address of the node.
     #[must_use]
     pub fn addr(&self) -> &str {
         match self {
@@ -187,7 +188,7 @@ impl Setback {
         }
     }
 
-    /// Whether somebody answered.
+    /// Whether a node answered.
     pub(crate) fn is_answer(&self) -> bool {
         match self {
             Self::Refused { .. } | Self::NoLeader { .. } | Self::Status { .. } => true,
@@ -200,31 +201,31 @@ impl Setback {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{addr} belongs to cluster {found}, but this client talks to cluster {expected}{}", self.advice())]
 pub struct AnotherCluster {
-    /// Who answered.
+    /// The address of the node.
     pub addr: String,
     /// Cluster and history of the first answer, or the quoted name that the options expect.
     pub expected: String,
-    /// Cluster and history of this answer, or the quoted name of its cluster, or if it was the
-    /// node that refused, its words.
+    /// Cluster and history of this answer, or the quoted name of its cluster, or the text of the
+    /// node's refusal.
     pub found: String,
 }
 
 impl AnotherCluster {
-    /// Whether it is the same cluster, restored from a backup since this client's first answer: then
-    /// its history is another, and every timestamp of the new one is above those of the old. The
-    /// client does not go over by itself; a new client talks to the new history. `false` where
-    /// the answer was of a history that has ended: that node is to be stopped.
+    /// Whether the cluster was restored from a backup since this client's first answer. If so,
+    /// create a new client: every timestamp of the new history is above those of the old one.
+    /// `false` if the answer is from a history that has ended; then stop that node.
     #[must_use]
     pub fn is_restored(&self) -> bool {
         let histories = self.histories();
         histories.is_some_and(|(expected, found)| found > expected)
     }
 
-    /// Both histories, if it is one cluster.
+    /// Returns the two histories if both belong to the same cluster.
     fn histories(&self) -> Option<(&str, &str)> {
         let (cluster, expected) = self.expected.split_once('.')?;
         let (other, found) = self.found.split_once('.')?;
-        // Of one width and in hexadecimal: their order is that of the numbers.
+        // Both are hexadecimal of the same length, so the order of the texts is the order of the
+        // numbers.
         (cluster == other && expected.len() == found.len()).then_some((expected, found))
     }
 
@@ -239,26 +240,26 @@ impl AnotherCluster {
     }
 }
 
-/// An answer that no retry makes better.
+/// An invalid answer, or a refusal for which no retry helps.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BadAnswer {
-    /// The node refuses the request as it is.
+    /// The node refuses this request, also if it is sent again.
     #[error("{addr} refused with {code}: {message}")]
     Refused {
-        /// Who answered.
+        /// The address of the node.
         addr: String,
-        /// Its reason.
+        /// The reason of the node.
         code: ErrorCode,
-        /// Its advice.
+        /// The advice of the node.
         message: String,
     },
-    /// No member of a cluster answers like this.
+    /// No member of a cluster sends such an answer.
     #[error("{addr} gave an answer that no oracle gives: {what}")]
     Foreign {
-        /// Who answered.
+        /// The address of the node.
         addr: String,
-        /// What is wrong with it.
+        /// What is wrong with the answer.
         what: String,
     },
 }

@@ -1,34 +1,38 @@
-//! Client of the timestamp oracle. It finds the leader, sends straight to it, follows it when it
-//! moves, and gives up at the caller's deadline. It never returns a timestamp of another cluster,
-//! one below a timestamp that it returned before the call, or anything after the deadline.
+//! Client of the timestamp oracle. It finds the leader, sends requests straight to it, follows it
+//! when it changes, and gives up at the caller's deadline. It never returns a timestamp of another
+//! cluster, a timestamp below one that it returned before the call began, or anything after the
+//! deadline.
 //!
-//! Calls that wait at the same time share a request; a call never joins a request that was sent,
-//! whose timestamps may have been taken before it began.
+//! Concurrent calls share a request. A call never joins a request that was sent already, because
+//! its timestamps may have been allocated before the call began.
 //!
-//! For `tracing` there is a span `connection` for each connection to a leader and, inside of it, a
-//! span `request` for each request (its id, callers, timestamps and outcome), at level debug. A
-//! call has none. Where nobody subscribes, one caller's calls took as many instructions with them
-//! as before they came: 6,401 and 6,406 each, counted by callgrind.
+//! The client has spans for `tracing`, at level debug: `connection` for each connection to a leader
+//! and, inside it, `request` for each request (id, callers, timestamps, outcome). A call has no
+//! span. Without a subscriber the spans cost nothing: a call took 6,401 instructions with them and
+//! 6,406 without, counted by callgrind.
 //!
-//! Decisions and IO are apart: a session without sockets and clocks says whom to ask next, and thin
-//! loops carry that out.
+//! Decisions are separate from IO: a session without sockets and clocks decides, and thin loops
+//! carry out its decisions.
 //!
 //! - [`client`]: the public type.
-//! - [`blocking`]: the same for threads that block.
-//! - [`error`]: what can go wrong, one enum per operation.
+//! - [`blocking`]: the blocking client.
+//! - [`error`]: the errors, one enum per operation.
 //! - [`members`]: the cluster as a node describes it.
 //! - [`observer`]: hooks for metrics.
-//! - [`token`]: a token that may change under a running client.
-//! - [`tls`]: whom a client trusts, and what it shows.
-//! - [`dial`]: connections to nodes, for what speaks a protocol of its own.
+//! - [`token`]: a token that may change while a client runs.
+//! - [`tls`]: the authorities that a client trusts, and its certificate.
+//! - [`dial`]: connections to nodes.
 //! - [`wall_time`]: timestamps and `SystemTime`.
-//! - `session`: whom to ask next, how long to wait, which answers to believe.
-//! - `waiters`: who waits for what, and the requests that callers share.
-//! - `driver`: where session, waiters and a native connection meet; `link`: that connection.
+//! - `session`: the decisions: which node to ask, how long to wait, which answers to accept.
+//! - `waiters`: the waiting callers and the batches that they share.
+//! - `driver`: the task that connects session, waiters and a native connection; `link`: that
+//!   connection.
+//! - `clock`: the clock of a client.
 //! - `transport`: one request and its answer over a kept-alive HTTP/1.1 connection.
 
 pub mod blocking;
 pub mod client;
+mod clock;
 pub mod dial;
 mod driver;
 pub mod error;
@@ -53,7 +57,7 @@ pub use observer::Observer;
 pub use tls::{Tls, TlsError};
 pub use token::TokenSource;
 
-/// The README's example compiles, or its test fails.
+/// Compiles the README's example as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

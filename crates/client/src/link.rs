@@ -1,5 +1,4 @@
-//! One connection of the native protocol: bytes out, frames in. It never decides whom to ask and
-//! never reads what an answer means to a caller.
+//! One connection of the native protocol. It sends bytes and reads frames, and decides nothing.
 
 use std::future::poll_fn;
 use std::io;
@@ -8,38 +7,39 @@ use std::task::{Context, Poll, ready};
 
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::{
-    ClientHello, Frame, HEADER_LEN, HelloError, TO_CLIENT_TAIL_LEN_MAX, ToClient, Welcome, split,
+    ClientHello, ClientHelloError, Frame, HEADER_LEN, TO_CLIENT_TAIL_LEN_MAX, ToClient, Welcome,
+    split,
 };
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
 use crate::dial::{Dialer, Socket};
 use crate::error::{BadAnswer, Setback};
 
-/// A connection that was welcomed.
+/// A connection after the welcome.
 #[derive(Debug)]
 pub(crate) struct Link {
     stream: Socket,
-    /// Bytes to send, and how many of them were.
+    /// Bytes to send. The first `written` of them are sent.
     pub(crate) out: Vec<u8>,
     written: usize,
-    /// Bytes that came, up to `filled`.
+    /// The receive buffer. The first `filled` bytes are received bytes.
     input: Box<[u8]>,
     filled: usize,
 }
 
-/// Why there is no connection.
+/// Why no connection was made.
 #[derive(Debug)]
 pub(crate) enum NoLink {
-    /// Another node, or a later time, may be better.
+    /// Another node or another attempt may succeed.
     Setback(Setback),
-    /// The node says in its words that it is of another cluster. No retry helps.
+    /// The node says that it belongs to another cluster: no retry helps.
     AnotherCluster(String),
     /// No retry helps.
     Bad(BadAnswer),
 }
 
 impl Link {
-    /// Connects to `addr` and says hello, and of which name its cluster has to be.
+    /// Connects to `addr` and sends a client hello with the required name of the cluster.
     pub(crate) async fn open(
         dialer: &Dialer,
         addr: &str,
@@ -57,8 +57,9 @@ impl Link {
         ClientHello { agent, cluster_name, token, ..ClientHello::default() }.encode(&mut link.out);
         loop {
             link.exchange().await.map_err(|error| NoLink::Setback(lost(addr, &error)))?;
-            let foreign =
-                |error: HelloError| NoLink::Bad(foreign(addr, &format!("no welcome: {error}")));
+            let foreign = |error: ClientHelloError| {
+                NoLink::Bad(foreign(addr, &format!("no welcome: {error}")))
+            };
             let Some(frame) = link.frame().map_err(|error| foreign(error.into()))? else {
                 continue;
             };
@@ -76,22 +77,23 @@ impl Link {
         }
     }
 
-    /// Sends what is to be sent, and waits until something has come. Dropping it loses nothing.
+    /// Sends the waiting bytes, and waits until bytes arrive. Cancel safe: no byte is lost if the
+    /// future is dropped.
     pub(crate) async fn exchange(&mut self) -> io::Result<()> {
         poll_fn(|context| self.poll_exchange(context)).await
     }
 
-    /// The frame at the front of what came.
+    /// Returns the frame at the front of the received bytes; `None` if it is not complete.
     pub(crate) fn frame(&self) -> Result<Option<Frame<'_>>, epicepoch_wire::DecodeError> {
         split(&self.input[..self.filled], TO_CLIENT_TAIL_LEN_MAX)
     }
 
-    /// Everything that came and was not consumed.
+    /// The received bytes that are not consumed yet.
     pub(crate) fn received(&self) -> &[u8] {
         &self.input[..self.filled]
     }
 
-    /// Drops the front of what came.
+    /// Drops `length` bytes from the front of the received bytes.
     pub(crate) fn consume(&mut self, length: usize) {
         self.input.copy_within(length..self.filled, 0);
         self.filled -= length;
@@ -109,7 +111,8 @@ impl Link {
         if self.written == self.out.len() {
             self.out.clear();
             self.written = 0;
-            // TLS records may still wait for the socket. Where they do, it wakes this task.
+            // The flush may be pending while TLS records wait for the socket. The socket then wakes
+            // this task.
             let _: Poll<()> = Pin::new(&mut self.stream).poll_flush(context)?;
         }
         let mut buffer = ReadBuf::new(&mut self.input[self.filled..]);
@@ -124,7 +127,7 @@ impl Link {
     }
 }
 
-/// A refusal of the connection.
+/// Returns the setback, or the error, for a refused connection.
 fn refused(addr: &str, code: ErrorCode, text: &str) -> NoLink {
     let addr = addr.to_owned();
     if code.is_retryable() || code == ErrorCode::Internal {
@@ -137,15 +140,15 @@ fn refused(addr: &str, code: ErrorCode, text: &str) -> NoLink {
     }
 }
 
-/// The connection broke.
+/// Returns the setback for a broken connection.
 pub(crate) fn lost(addr: &str, error: &dyn ToString) -> Setback {
     Setback::Lost { addr: addr.to_owned(), reason: error.to_string() }
 }
 
-/// No node answers so.
+/// Returns the error for an answer that no node sends.
 pub(crate) fn foreign(addr: &str, what: &str) -> BadAnswer {
     BadAnswer::Foreign { addr: addr.to_owned(), what: what.to_owned() }
 }
 
-/// Bytes that are kept of what came: a frame of the greatest length always fits.
+/// Bytes of the receive buffer: enough for the longest frame.
 const INPUT_LEN: usize = HEADER_LEN + TO_CLIENT_TAIL_LEN_MAX;

@@ -1,19 +1,19 @@
-//! The cluster as a node describes it at `/members`. Unknown fields are ignored, because the
-//! contract says that more may follow.
+//! The cluster as a node describes it at `/members`. Unknown fields are ignored, because later
+//! versions may add some.
 
 use epicepoch_wire::NodeId;
 use serde::Deserialize;
 
-/// Members of the cluster and their leader, in the view of the node that answered.
+/// The members of the cluster and their leader, as the node that answered knows them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Members {
     /// Cluster and history id, as in the `epicepoch-cluster` header; `None` before the cluster
     /// exists.
     pub cluster: Option<String>,
-    /// The cluster's name; empty if the node tells none.
+    /// The cluster's name; empty if the cluster has none.
     pub cluster_name: String,
-    /// Who leads; `None` during an election or without a quorum.
+    /// The leader; `None` during an election or without a quorum.
     pub leader: Option<Member>,
     /// Every member, at most [`Members::COUNT_MAX`].
     pub members: Vec<Member>,
@@ -22,20 +22,20 @@ pub struct Members {
 /// One member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Its node id, not 0.
+    /// The member's node id, never 0.
     pub node_id: NodeId,
-    /// `host:port` that clients dial.
+    /// The member's client address, `host:port`.
     pub addr: String,
 }
 
 impl Members {
-    /// Members in one answer at most; an answer with more is refused.
+    /// Most members in an answer. A longer list is refused.
     pub const COUNT_MAX: usize = 64;
 
-    /// Reads the JSON body of `/members`, with what the header said of the cluster.
+    /// Reads the JSON body of `/members`. `cluster` comes from the header.
     ///
     /// # Errors
-    /// When it is not one, or has more than [`Members::COUNT_MAX`] members; in words.
+    /// A text for people: the body is malformed or has more than [`Members::COUNT_MAX`] members.
     pub fn from_json(body: &[u8], cluster: Option<String>) -> Result<Self, String> {
         let body: Body = serde_json::from_slice(body).map_err(|error| error.to_string())?;
         if body.members.len() > Self::COUNT_MAX {
@@ -64,14 +64,15 @@ struct MemberBody {
 }
 
 impl MemberBody {
-    /// `None` for node 0, which is nobody, and for one whose address is not known yet.
+    /// Returns the member. `None` for node 0, which means that no node leads, and for a member
+    /// whose address is not known.
     fn known(self) -> Option<Member> {
         let named = self.node_id != 0 && is_address(&self.addr);
         named.then_some(Member { node_id: NodeId(self.node_id), addr: self.addr })
     }
 }
 
-/// Whether a text is `host:port` and can stand in a `Host` header.
+/// Whether a text is `host:port` and valid in a `Host` header.
 pub(crate) fn is_address(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else { return false };
     let plain =
@@ -83,7 +84,7 @@ pub(crate) fn is_address(text: &str) -> bool {
         && host.chars().all(plain)
 }
 
-/// Bytes of a host at most, RFC 1035 section 2.3.4.
+/// Most bytes of a host name (RFC 1035, section 2.3.4).
 const ADDRESS_LEN_MAX: usize = 253;
 
 #[cfg(test)]

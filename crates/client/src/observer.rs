@@ -1,14 +1,13 @@
-//! What a program may want to count about its client. Called from the driver's task; it must not
-//! block.
+//! Hooks for metrics of a client. The driver's task calls them, so they must not block.
 
 use std::fmt::Debug;
 use std::time::Duration;
 
 use crate::error::Setback;
 
-/// Hooks for metrics. Every method does nothing unless it is implemented.
+/// Hooks for metrics. Every method does nothing by default.
 pub trait Observer: Debug + Send + Sync {
-    /// A request was answered that so many callers shared, `latency` after it was sent.
+    /// A request of this many callers was answered, `latency` after it was first sent.
     fn answered(&self, callers: usize, timestamps: u64, latency: Duration) {
         let _ = (callers, timestamps, latency);
     }

@@ -1,8 +1,9 @@
-//! Whom to ask next, how long to wait, which answers to believe. It never opens a socket and
-//! never reads a clock: `now` and the seed are arguments, in the manner of quinn's protocol crate.
+//! The decisions of a client: which node to ask next, how long to wait, which answers to accept. It
+//! opens no socket and reads no clock: `now` and the seed are arguments, as in quinn's protocol
+//! crate.
 //!
-//! A [`Session`] is what all calls of one client share. A [`Pursuit`] is one call: it gives an
-//! [`Action`] out and takes the outcome in, until the action is to finish.
+//! All calls of one client share a [`Session`]. A [`Pursuit`] is one call over HTTP. It returns an
+//! [`Action`] and receives its outcome, again and again, until the action is to finish.
 
 use std::time::{Duration, Instant};
 
@@ -13,40 +14,40 @@ use crate::error::{AnotherCluster, BadAnswer, MembersError, Setback, TimestampsE
 use crate::members::{Member, Members, is_address};
 use crate::transport::Answer;
 
-/// What all calls of one client know together.
+/// The knowledge that all calls of one client share.
 #[derive(Debug)]
 pub(crate) struct Session {
     /// Addresses given by the caller, never empty.
     seeds: Vec<String>,
-    /// Addresses of the members in the newest list.
+    /// Addresses of the members in the newest member list.
     members: Vec<String>,
     leader: Option<String>,
-    /// Addresses that did not answer lately, and when: a hint that names one is not followed,
-    /// because others may not know yet what this client knows.
+    /// Addresses that recently did not answer, and since when. Hints to them are ignored, because
+    /// other nodes may not know yet that they are down.
     suspects: Vec<(String, Instant)>,
-    /// Cluster and history of the first answer that named them.
+    /// Cluster and history of the first answer that contained them.
     cluster: Option<String>,
-    /// The name that the cluster must have.
+    /// The required name of the cluster.
     cluster_name: Option<String>,
-    /// Highest timestamp returned.
+    /// The highest timestamp returned so far.
     highest: Option<Timestamp>,
-    /// Position in the rotation over all addresses.
+    /// Counts the addresses asked in turn; the next address follows from it.
     turn: usize,
     rng: fastrand::Rng,
 }
 
-/// What the caller of [`Pursuit::poll_action`] is to do next.
+/// The next step for the caller of [`Pursuit::poll_action`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Ask `addr` for `path`, and give up at `until`.
+    /// Ask `addr` for `path`, and wait at most until `until`.
     Ask { addr: String, path: String, until: Instant },
     /// Do nothing before `until`.
     Wait { until: Instant },
-    /// Hand this to the caller.
+    /// Return this to the caller.
     Finish(End),
 }
 
-/// One call: from the question to the answer or the deadline.
+/// One call, from its beginning to its answer or its deadline.
 #[derive(Debug)]
 pub(crate) struct Pursuit {
     goal: Goal,
@@ -54,41 +55,48 @@ pub(crate) struct Pursuit {
     attempt_timeout: Duration,
     setbacks: Setbacks,
     wait_until: Option<Instant>,
-    /// Highest timestamp returned before this call began. What concurrent calls return meanwhile
-    /// may rightly be higher than this call's answer.
+    /// Highest timestamp returned before this request was sent. The answer must lie above it. It
+    /// may lie below the answers of concurrent calls.
     floor: Option<Timestamp>,
     end: Option<End>,
 }
 
-/// What went wrong since something last went right.
+/// The failures since the last success.
 #[derive(Debug, Default)]
 pub(crate) struct Setbacks {
     /// Attempts that failed so far.
     count: u32,
     /// Leaders followed since the last setback.
     hops: u32,
-    /// What to report at the deadline: the newest setback that is an answer, since a node that
-    /// lives knows more about the cluster than one that does not; or else the newest.
+    /// The setback to report at the deadline: the newest one in which a node answered, because a
+    /// live node knows more about the cluster than a dead one. If no node answered, the newest
+    /// setback.
     last: Option<Setback>,
-    /// Setbacks in a row that are no answers. When more than a round over all addresses are,
-    /// the answer in `last` is out of date.
+    /// Setbacks in a row in which no node answered. After more than one round over all addresses,
+    /// the answer in `last` is outdated.
     unanswered: usize,
 }
 
 impl Setbacks {
-    /// Whether another leader may be followed at once.
+    /// Counts one more followed leader. Returns whether it may be followed at once.
     pub(crate) fn hop(&mut self) -> bool {
         self.hops += 1;
         self.hops <= HOPS_MAX
     }
 
-    /// What to report at the deadline.
+    /// The setback to report at the deadline.
     pub(crate) fn last(&self) -> Option<&Setback> {
         self.last.as_ref()
     }
 
-    /// Notes a setback, as if there had been `least` before; returns how long to wait.
-    pub(crate) fn note(&mut self, session: &mut Session, setback: Setback, least: u32) -> Duration {
+    /// Records a setback and returns how long to wait. It counts as at least the `least`th setback
+    /// in a row.
+    pub(crate) fn record(
+        &mut self,
+        session: &mut Session,
+        setback: Setback,
+        least: u32,
+    ) -> Duration {
         self.count = (self.count + 1).max(least);
         self.hops = 0;
         self.unanswered = if setback.is_answer() { 0 } else { self.unanswered + 1 };
@@ -103,10 +111,10 @@ impl Setbacks {
     }
 }
 
-/// What a pursuit is for.
+/// The goal of a pursuit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Goal {
-    /// This many timestamps, all above what was returned before.
+    /// This many timestamps, all above every one returned before.
     Timestamps(u64),
     /// The member list.
     Members,
@@ -125,7 +133,8 @@ pub(crate) enum End {
 }
 
 impl Session {
-    /// A session that knows `seeds` (not empty) and draws its jitter from `seed`.
+    /// Creates a session that knows `seeds` (not empty) and draws the random part of waits from
+    /// `seed`.
     pub(crate) fn new(seeds: Vec<String>, seed: u64) -> Self {
         assert!(!seeds.is_empty(), "a session needs an address to begin with");
         Self {
@@ -141,14 +150,14 @@ impl Session {
         }
     }
 
-    /// The same session, which believes only nodes of a cluster of that name.
+    /// Makes the session accept only nodes of a cluster with that name.
     pub(crate) fn expecting(mut self, cluster_name: Option<String>) -> Self {
         self.cluster_name = cluster_name;
         self
     }
 
-    /// Believes a node only if its cluster has the name that is expected, if one is. A node that
-    /// names none is not believed either: nothing says that it is the one.
+    /// Checks that the node's cluster has the expected name, if one is expected. A node without a
+    /// cluster name is then refused, too.
     pub(crate) fn check_name(&self, addr: &str, found: &str) -> Result<(), AnotherCluster> {
         match &self.cluster_name {
             Some(expected) if expected != found => {
@@ -159,8 +168,8 @@ impl Session {
         }
     }
 
-    /// Believes an answer only if it comes from the cluster of the first answer. A node that has
-    /// not joined yet names no cluster (all zeros), which contradicts nothing.
+    /// Checks that an answer comes from the cluster of the first answer. A node that has not joined
+    /// yet has no cluster (all zeros) and passes.
     pub(crate) fn check_cluster(
         &mut self,
         addr: &str,
@@ -182,7 +191,7 @@ impl Session {
         }
     }
 
-    /// What it comes to when the node at `addr` says in its words that it is of another cluster.
+    /// Returns the error for a node at `addr` that says that it belongs to another cluster.
     pub(crate) fn another_cluster(&self, addr: &str, found: String) -> AnotherCluster {
         let name = self.cluster_name.as_ref().map(|name| format!("{name:?}"));
         let expected = name.or_else(|| self.cluster.clone());
@@ -190,21 +199,21 @@ impl Session {
         AnotherCluster { addr: addr.to_owned(), expected, found }
     }
 
-    /// Takes in what the node at `from` says of the cluster.
+    /// Applies a list of members from the node at `from`.
     fn learn(&mut self, from: &str, members: &Members, now: Instant) {
         self.learn_members(members.members.iter().map(|member| member.addr.clone()).collect());
         let leader = members.leader.as_ref().map(|Member { addr, .. }| addr.clone());
         self.leader = leader.filter(|leader| leader == from || !self.is_suspect(leader, now));
     }
 
-    /// Takes in the members' addresses, as a node knows them.
+    /// Replaces the members' addresses by those that a node knows.
     pub(crate) fn learn_members(&mut self, members: Vec<String>) {
         self.members = members;
     }
 
-    /// Forgets the leader if it was there, and if nobody answered, believes no hint about it for
-    /// a while.
-    pub(crate) fn note_setback(&mut self, setback: &Setback, now: Instant) {
+    /// Forgets the leader if it was at the address of the setback. If no node answered there, hints
+    /// to that address are ignored for a while.
+    pub(crate) fn record_setback(&mut self, setback: &Setback, now: Instant) {
         let addr = setback.addr();
         self.forget_leader(addr);
         if setback.is_answer() {
@@ -217,43 +226,44 @@ impl Session {
         self.suspects.push((addr.to_owned(), now));
     }
 
-    /// Whether a hint about that node is not to be followed.
+    /// Whether hints to that address are ignored.
     pub(crate) fn is_suspect(&self, addr: &str, now: Instant) -> bool {
         self.suspects.iter().any(|(suspect, since)| suspect == addr && !is_over(*since, now))
     }
 
-    /// Where the leader is thought to be.
+    /// The address at which the leader probably is.
     pub(crate) fn leader(&self) -> Option<&str> {
         self.leader.as_deref()
     }
 
-    /// Believes that the leader is there.
+    /// Sets the address at which the leader probably is.
     pub(crate) fn set_leader(&mut self, addr: String) {
         self.suspects.retain(|(suspect, _)| *suspect != addr);
         self.leader = Some(addr);
     }
 
-    /// Believes nothing about the leader any more.
+    /// Forgets the leader.
     pub(crate) fn forget_any_leader(&mut self) {
         self.leader = None;
     }
 
-    /// Highest timestamp returned so far.
+    /// The highest timestamp returned so far.
     pub(crate) fn highest(&self) -> Option<Timestamp> {
         self.highest
     }
 
-    /// Notes a timestamp that is about to be returned.
-    pub(crate) fn note_returned(&mut self, last: Timestamp) {
+    /// Records a timestamp that is about to be returned.
+    pub(crate) fn record_returned(&mut self, last: Timestamp) {
         self.highest = self.highest.max(Some(last));
     }
 
-    /// Another call may have found a newer leader meanwhile, so only this one is forgotten.
+    /// Forgets the leader if it is at `addr`. Otherwise another call has found a newer leader.
     pub(crate) fn forget_leader(&mut self, addr: &str) {
         self.leader.take_if(|leader| leader == addr);
     }
 
-    /// Members first, then seeds that are no members: a list of seeds may be out of date.
+    /// Returns the next address in turn: members first, then seeds that are no members, because
+    /// seeds may be outdated.
     pub(crate) fn next_address(&mut self) -> String {
         let extra = self.seeds.iter().filter(|seed| !self.members.contains(seed));
         let all: Vec<_> = self.members.iter().chain(extra).collect();
@@ -262,14 +272,14 @@ impl Session {
         addr
     }
 
-    /// Addresses in the rotation at most.
+    /// At most how many addresses one round over all of them has.
     fn address_count(&self) -> usize {
         self.members.len() + self.seeds.len()
     }
 
-    /// Doubles from [`BACKOFF_MIN`] to [`BACKOFF_MAX`]; up to half of it is drawn at random, so
-    /// that clients that lost the same leader do not come back in step. `Retry-After` counts whole
-    /// seconds, longer than an election takes, so it is advice for others than this client.
+    /// Returns the wait after a setback. It doubles from [`BACKOFF_MIN`] to [`BACKOFF_MAX`]. Up to
+    /// half of it is random, so that clients that lost the same leader do not return at the same
+    /// moment. `Retry-After` is ignored, because it has whole seconds, longer than an election.
     fn backoff(&mut self, setbacks: u32) -> Duration {
         let doubled =
             BACKOFF_MIN * 2_u32.pow(setbacks.saturating_sub(1).min(BACKOFF_DOUBLINGS_MAX));
@@ -279,7 +289,7 @@ impl Session {
 }
 
 impl Pursuit {
-    /// A call that ends at `deadline` and gives up on one node after `attempt_timeout`.
+    /// Creates a call that ends at `deadline` and waits at most `attempt_timeout` for one node.
     pub(crate) fn new(
         session: &Session,
         goal: Goal,
@@ -303,7 +313,7 @@ impl Pursuit {
         }
     }
 
-    /// What to do next. After an [`Action::Ask`], report its outcome before polling again.
+    /// Returns the next step. After an [`Action::Ask`], report its outcome before polling again.
     pub(crate) fn poll_action(&mut self, session: &mut Session, now: Instant) -> Action {
         if let Some(end) = self.end.take() {
             return Action::Finish(end);
@@ -319,7 +329,8 @@ impl Pursuit {
             now.checked_add(self.attempt_timeout).map_or(self.deadline, |at| at.min(self.deadline));
         match (self.goal, &session.leader) {
             (Goal::Timestamps(count), Some(leader)) => {
-                // What others were given meanwhile lies below this request's answer, too.
+                // The answer to this request must also lie above timestamps that other calls
+                // returned meanwhile.
                 self.floor = session.highest;
                 let path = format!("{PATH_TIMESTAMP}?format=range&n={count}");
                 Action::Ask { addr: leader.clone(), path, until }
@@ -331,7 +342,7 @@ impl Pursuit {
         }
     }
 
-    /// Takes in what came of asking `addr` for `path`.
+    /// Applies the outcome of asking `addr` for `path`.
     pub(crate) fn handle_outcome(
         &mut self,
         session: &mut Session,
@@ -394,8 +405,8 @@ impl Pursuit {
             self.end = Some(End::WentBackwards { addr, floor, answer });
             return;
         }
-        session.note_returned(range.last());
-        // What comes at the deadline goes to nobody.
+        session.record_returned(range.last());
+        // An answer at the deadline is too late.
         if now < self.deadline {
             self.end = Some(End::Timestamps(range));
         }
@@ -420,7 +431,7 @@ impl Pursuit {
                 return;
             }
         }
-        // `INTERNAL` condemns that node, not the cluster: another one may lead soon.
+        // `INTERNAL` means that only this node is broken: another one may lead soon.
         if !code.is_retryable() && code != ErrorCode::Internal {
             let text = String::from_utf8_lossy(&answer.body);
             let message = text.trim().chars().take(MESSAGE_LEN_MAX).collect();
@@ -434,19 +445,19 @@ impl Pursuit {
         }
         let setback = Setback::Refused { addr: to, code };
         if code == ErrorCode::Overloaded {
-            // It still leads: looking for another one would only add load.
+            // The node still leads, and a search for another leader would only add load.
             return self.wait(session, setback, OVERLOADED_SETBACKS, now);
         }
         self.handle_setback(session, setback, now);
     }
 
     fn handle_setback(&mut self, session: &mut Session, setback: Setback, now: Instant) {
-        session.note_setback(&setback, now);
+        session.record_setback(&setback, now);
         self.wait(session, setback, 0, now);
     }
 
     fn wait(&mut self, session: &mut Session, setback: Setback, least: u32, now: Instant) {
-        self.wait_until = Some(now + self.setbacks.note(session, setback, least));
+        self.wait_until = Some(now + self.setbacks.record(session, setback, least));
     }
 
     fn end_badly(&mut self, addr: &str, what: String) {
@@ -488,22 +499,23 @@ fn is_over(since: Instant, now: Instant) -> bool {
     now.saturating_duration_since(since) >= SUSPICION
 }
 
-/// How long a node that did not answer is not believed to lead, unless it says so itself: longer
-/// than an election takes.
+/// How long hints to a node that did not answer are ignored: longer than an election. The node's
+/// own claim to lead still counts.
 const SUSPICION: Duration = Duration::from_secs(1);
-/// Suspects at most: as many as there can be members.
+/// Most suspects: as many as a cluster can have members.
 const SUSPECTS_MAX: usize = Members::COUNT_MAX;
 /// Shortest wait after a setback.
 const BACKOFF_MIN: Duration = Duration::from_millis(1);
-/// Longest wait after a setback: well below the time that an election takes.
+/// Longest wait after a setback: much shorter than an election.
 const BACKOFF_MAX: Duration = Duration::from_millis(50);
-/// Doublings that reach [`BACKOFF_MAX`]: `BACKOFF_MIN * 2^6 = 64 ms`.
+/// How many doublings reach [`BACKOFF_MAX`]: `BACKOFF_MIN * 2^6 = 64 ms`.
 const BACKOFF_DOUBLINGS_MAX: u32 = 6;
-/// Setbacks that an overloaded leader counts for at least: it still leads, and needs a pause.
+/// An overload counts as at least this many setbacks, because the leader still leads and needs a
+/// pause.
 pub(crate) const OVERLOADED_SETBACKS: u32 = BACKOFF_DOUBLINGS_MAX;
-/// Leaders followed one after another without a wait; more than one is already rare.
+/// Most leaders followed in a row without a wait. More than one is rare.
 const HOPS_MAX: u32 = 3;
-/// Characters of a refusal's text that go into an error.
+/// Most characters of a refusal's text in an error.
 const MESSAGE_LEN_MAX: usize = 300;
 
 #[cfg(test)]

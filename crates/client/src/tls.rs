@@ -1,6 +1,6 @@
-//! What a client needs to speak TLS: whom it trusts, and what it shows. Files are read again
-//! before each connection, so that a client that runs for years takes their changes. It opens no
-//! connection; [`crate::dial`] does.
+//! The TLS settings of a client: the authorities that it trusts, and its certificate. The files are
+//! read again before each connection, so a running client uses the current ones. [`crate::dial`]
+//! opens connections.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,41 +8,41 @@ use std::sync::Arc;
 use epicepoch_certs::rustls::ClientConfig;
 use epicepoch_certs::{LivePair, LiveRoots, Pair, PairError, PemFile, RootsError, client_config};
 
-/// See the module. Without it a client speaks plain TCP, and a node that asks for TLS refuses it.
+/// The TLS settings of a client. A client without them uses plain TCP, and a node that requires TLS
+/// refuses it.
 #[derive(Clone, Debug)]
 pub struct Tls {
     roots: Arc<LiveRoots>,
     pair: Option<Arc<LivePair>>,
 }
 
-/// Why there is no TLS.
+/// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// Correct the file of authorities.
+    /// The file of authorities is bad. Correct it.
     #[error(transparent)]
     Roots(#[from] RootsError),
-    /// Correct the files of certificate and key.
+    /// The certificate file or the key file is bad. Correct it.
     #[error(transparent)]
     Pair(#[from] PairError),
 }
 
 impl Tls {
-    /// Trusts nodes whose certificates one of the authorities in `ca_file` (PEM) has signed, and
-    /// that hold for the host by which the node is dialled; and no others: not those that the
-    /// system trusts.
+    /// Trusts only nodes whose certificate is signed by an authority in `ca_file` (PEM) and is
+    /// valid for the dialled host. The system's authorities are not trusted.
     ///
     /// # Errors
-    /// When the file cannot be used.
+    /// The file cannot be used.
     pub fn trusting(ca_file: impl Into<PathBuf>) -> Result<Self, TlsError> {
         let roots = LiveRoots::load(PemFile::new("the file of authorities", ca_file))?;
         Ok(Self { roots, pair: None })
     }
 
-    /// Shows a certificate to nodes that ask for one. Both files are PEM.
+    /// Adds the client's certificate for nodes that require one. Both files are PEM.
     ///
     /// # Errors
-    /// When the files cannot be used, or do not belong together.
+    /// The files cannot be used, or do not belong together.
     pub fn showing(
         self,
         cert_file: impl Into<PathBuf>,
@@ -53,14 +53,14 @@ impl Tls {
         Ok(Self { pair: Some(LivePair::new(pair)), ..self })
     }
 
-    /// As rustls takes it, for one protocol.
+    /// Returns the configuration of rustls for one protocol.
     #[must_use]
     pub fn config(&self, alpn: &[u8]) -> Arc<ClientConfig> {
         Arc::new(client_config(self.roots.clone(), self.pair.clone(), &[alpn]))
     }
 
-    /// Takes what the files hold now. Where that is of no use, what was there before stays in use.
-    /// Who opens connections with a [`Tls::config`] of his own does this before each.
+    /// Reads the files again. If the new content is unusable, the old one stays in use. A program
+    /// that opens connections with [`Tls::config`] should call this before each connection.
     pub fn refresh(&self) {
         let _ = self.roots.reload();
         if let Some(pair) = &self.pair {

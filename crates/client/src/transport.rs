@@ -1,5 +1,5 @@
-//! One request and its answer over a kept-alive HTTP/1.1 connection (RFC 9112). It never retries
-//! an answer, never decides whom to ask and never reads what an answer means.
+//! One request and its answer over a kept-alive HTTP/1.1 connection (RFC 9112). This module decides
+//! nothing, and never repeats a request that was answered.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use crate::dial::Dialer;
 use crate::error::Setback;
 
-/// What came back, with the headers that mean something here.
+/// An answer, with the headers that the client uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -25,7 +25,7 @@ pub(crate) struct Answer {
     pub(crate) body: Bytes,
 }
 
-/// Connections that wait for their next request, by address.
+/// Requests over HTTP, with idle connections kept by address.
 #[derive(Debug)]
 pub(crate) struct Transport {
     dialer: Dialer,
@@ -35,16 +35,15 @@ pub(crate) struct Transport {
 type Connection = SendRequest<Empty<Bytes>>;
 
 impl Transport {
-    /// No connections yet.
+    /// Creates a transport without connections.
     pub(crate) fn new(dialer: Dialer) -> Self {
         Self { dialer, idle: Mutex::default() }
     }
 
     /// Asks `addr` for `path`. Dropping the future closes the connection.
     ///
-    /// A kept connection that turns out to be dead is replaced once, at once: the server may
-    /// close an idle connection at any time, which says nothing about its health. Asking twice
-    /// is harmless, timestamps that nobody reads are only skipped.
+    /// If an idle connection is found dead, it is replaced once, because a healthy server may close
+    /// idle connections at any time. Asking twice is harmless: unread timestamps are only skipped.
     pub(crate) async fn exchange(&self, addr: &str, path: &str) -> Result<Answer, Setback> {
         if let Some(kept) = self.take_idle(addr)
             && let Ok(answer) = self.ask(addr, path, kept).await
@@ -87,7 +86,8 @@ impl Transport {
         let stream = self.dialer.dial(addr).await.map_err(unreachable)?;
         let handshake = http1::handshake(TokioIo::new(stream)).await;
         let (connection, driver) = handshake.map_err(|error| lost(addr, &error))?;
-        // The driver ends with its connection; whoever waits for an answer sees the error itself.
+        // The task ends with its connection. Its error is dropped, because the request gets the
+        // error as well.
         tokio::spawn(async move { drop(driver.await) });
         Ok(connection)
     }
@@ -127,10 +127,10 @@ fn lost(addr: &str, error: &dyn ToString) -> Setback {
     Setback::Lost { addr: addr.to_owned(), reason: error.to_string() }
 }
 
-/// Bytes of an answer's body at most: a list of [`Members::COUNT_MAX`](crate::Members::COUNT_MAX)
-/// members fits several times over.
+/// Most bytes of an answer's body: several times the size of a list of
+/// [`Members::COUNT_MAX`](crate::Members::COUNT_MAX) members.
 const ANSWER_LEN_MAX: usize = 256 * 1024;
-/// Idle connections kept to one address.
+/// Most idle connections kept to one address.
 const IDLE_PER_ADDRESS_MAX: usize = 64;
-/// Addresses with idle connections: all members and seeds of a large cluster.
+/// Most addresses with idle connections: enough for all members and seeds of a large cluster.
 const IDLE_ADDRESSES_MAX: usize = 128;

@@ -1,8 +1,8 @@
-//! Where callers wait, and the requests they share. A caller joins the *open* batch; taking that
-//! batch closes it, and only then may its request be sent: nobody ever joins a request whose
-//! timestamps may already have been taken. It never opens a socket and never reads a clock.
+//! The waiting callers and the batches that they share. A caller joins the *open* batch. Taking a
+//! batch closes it, and its request is sent only after that. So no caller joins a request whose
+//! timestamps may have been allocated already. This module opens no socket and reads no clock.
 //!
-//! Slots and lists are used again, so that a call allocates nothing once they have grown.
+//! Slots and lists are reused, so that a call allocates nothing once they have grown.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
@@ -12,10 +12,10 @@ use epicepoch_wire::TimestampRange;
 
 use crate::error::{Setback, TimestampsError};
 
-/// What a caller gets.
+/// The outcome of a call.
 pub(crate) type Outcome = Result<TimestampRange, TimestampsError>;
 
-/// A caller's place in a batch. The generation tells whether it still waits.
+/// A caller's entry in a batch. The generation shows whether the caller still waits.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     slot: usize,
@@ -45,12 +45,12 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Timestamps that the callers want together.
+    /// The sum of the callers' counts.
     pub(crate) fn total(&self) -> u64 {
         self.total
     }
 
-    /// How many callers joined.
+    /// The number of callers that joined.
     pub(crate) fn callers(&self) -> usize {
         self.places.len()
     }
@@ -64,14 +64,14 @@ impl Batch {
 pub(crate) struct Waiters {
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// Callers whose request was not sent, or is to be sent again, oldest first.
+    /// Callers whose request was not sent yet or must be repeated, oldest first.
     open: VecDeque<Place>,
     spare: Vec<Vec<Place>>,
 }
 
 impl Waiters {
-    /// Lets a caller join the open batch. `None` when too many wait; else its slot, and whether
-    /// it is the first of the batch.
+    /// Adds a caller to the open batch. Returns its slot, and whether it is the first of the batch;
+    /// `None` if too many callers wait.
     pub(crate) fn enter(&mut self, count: u64, deadline: Instant) -> Option<(usize, bool)> {
         if self.open.len() >= 2 * self.slots.len() {
             self.forget_the_gone();
@@ -92,10 +92,10 @@ impl Waiters {
         Some((slot, is_first))
     }
 
-    /// What the caller in `slot` got, or whom to wake when it got something.
+    /// Returns the outcome of the caller in `slot`, or registers its waker.
     ///
     /// # Panics
-    /// When the slot is not taken, or was polled after its outcome.
+    /// The slot is not in use, or its outcome was returned already.
     pub(crate) fn poll(&mut self, slot: usize, context: &mut Context<'_>) -> Poll<Outcome> {
         match &mut self.slots[slot].state {
             State::Waiting(waker) => {
@@ -111,7 +111,7 @@ impl Waiters {
         }
     }
 
-    /// Gives a slot back. Timestamps that were asked for it are skipped.
+    /// Frees a slot. Timestamps that were requested for its caller are skipped.
     pub(crate) fn leave(&mut self, slot: usize) {
         let left = &mut self.slots[slot];
         left.generation += 1;
@@ -119,9 +119,9 @@ impl Waiters {
         self.free.push(slot);
     }
 
-    /// Closes the open batch and takes it: as many callers as fit into one request of at most
-    /// `count_max` timestamps. Who alone wants more is taken alone: that the node allows no such
-    /// request is the node's to say. `None` when nobody waits to be sent.
+    /// Closes the open batch and returns it: as many callers as fit into a request of `count_max`
+    /// timestamps. A caller with a larger count gets its own batch, which the node refuses. `None`
+    /// if no caller waits to be sent.
     pub(crate) fn take_batch(&mut self, count_max: u64) -> Option<Batch> {
         let mut batch = Batch { places: self.spare.pop().unwrap_or_default(), total: 0 };
         while let Some(place) = self.open.front().copied() {
@@ -143,11 +143,11 @@ impl Waiters {
         Some(batch)
     }
 
-    /// Hands a batch its timestamps, each caller its part: those whose deadline has come by `now`
-    /// are told that instead. Those to wake are added to `wakers`.
+    /// Gives each caller of a batch its part of the range, or an error if its deadline has passed
+    /// at `now`. Adds the callers to wake to `wakers`.
     ///
     /// # Panics
-    /// When the range is not of the batch's total.
+    /// The size of the range is not the batch's total.
     pub(crate) fn answer(
         &mut self,
         batch: Batch,
@@ -172,7 +172,7 @@ impl Waiters {
         self.recycle(batch);
     }
 
-    /// Tells every caller of a batch why it gets nothing.
+    /// Fails every caller of a batch.
     pub(crate) fn fail(&mut self, batch: Batch, error: &TimestampsError, wakers: &mut Vec<Waker>) {
         for place in &batch.places {
             self.finish(*place, Err(error.clone()), wakers);
@@ -180,8 +180,7 @@ impl Waiters {
         self.recycle(batch);
     }
 
-    /// Puts the callers of a batch that was not answered in front of the others, to be asked for
-    /// again.
+    /// Puts the callers of an unanswered batch back, in front of the others.
     pub(crate) fn requeue(&mut self, batch: Batch) {
         for place in batch.places.iter().rev() {
             if self.is_waiting(*place) {
@@ -191,14 +190,14 @@ impl Waiters {
         self.recycle(batch);
     }
 
-    /// Tells every caller that waits to be sent why it gets nothing.
+    /// Fails every caller that waits to be sent.
     pub(crate) fn fail_open(&mut self, error: &TimestampsError, wakers: &mut Vec<Waker>) {
         while let Some(place) = self.open.pop_front() {
             self.finish(place, Err(error.clone()), wakers);
         }
     }
 
-    /// Tells every caller whose deadline has come, wherever it waits.
+    /// Fails every caller whose deadline has passed.
     pub(crate) fn expire(&mut self, now: Instant, last: Option<&Setback>, wakers: &mut Vec<Waker>) {
         for slot in &mut self.slots {
             if slot.deadline <= now
@@ -211,7 +210,7 @@ impl Waiters {
         }
     }
 
-    /// Tells every caller that nobody carries its call out any more.
+    /// Fails every caller because the driver has ended.
     pub(crate) fn stop(&mut self, wakers: &mut Vec<Waker>) {
         self.open.clear();
         for slot in &mut self.slots {
@@ -222,7 +221,7 @@ impl Waiters {
         }
     }
 
-    /// Whether a caller waits to be sent. If not, the next one to enter is the first of its batch.
+    /// Whether a caller waits to be sent. If not, the next caller is the first of its batch.
     pub(crate) fn is_wanted(&mut self) -> bool {
         while let Some(place) = self.open.front().copied() {
             if self.is_waiting(place) {
@@ -233,8 +232,8 @@ impl Waiters {
         false
     }
 
-    /// Drops the places of those who left or were told something. At least as many callers enter
-    /// before the next time as there are slots, so a call pays for a place or two.
+    /// Removes callers that left or have their outcome. Before this runs again, at least as many
+    /// callers as there are slots enter, so the cost per call is constant.
     fn forget_the_gone(&mut self) {
         let slots = &self.slots;
         self.open.retain(|place| is_waiting(slots, *place));
@@ -268,11 +267,11 @@ fn is_waiting(slots: &[Slot], place: Place) -> bool {
     slot.generation == place.generation && matches!(slot.state, State::Waiting(_))
 }
 
-/// Callers of one client that wait at once.
+/// Most waiting callers of one client.
 pub(crate) const CALLERS_MAX: usize = 1 << 20;
-/// Callers that share one request at most: beyond it waking them takes longer than a round trip.
+/// Most callers that share a request, because waking more takes longer than a round trip.
 const BATCH_CALLERS_MAX: usize = 1 << 14;
-/// Lists kept for later batches: more than there are requests in flight.
+/// Most lists kept for later batches: more than there are requests in flight.
 const SPARE_MAX: usize = 16;
 
 #[cfg(test)]
@@ -429,7 +428,7 @@ mod tests {
                 is_first
             })
             .collect();
-        // At the latest when the places of the gone are as many as may be.
+        // Callers that left are removed at the latest when they fill the limit of the open list.
         assert!(firsts.chunks(2).all(|pair| pair.contains(&true)), "{firsts:?}");
     }
 }

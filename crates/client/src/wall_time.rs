@@ -1,25 +1,25 @@
-//! Timestamps and the system's wall time: the bounds of a range query over keys, and back. Bytes and
-//! text are [`Timestamp`]'s own. It never reads the clock.
+//! Conversion between timestamps and the system's wall time, for range queries over keys. It never
+//! reads the clock.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use epicepoch_wire::Timestamp;
 
-/// The lowest timestamp that `time` can carry: the inclusive start of a range query. `None` before
+/// The lowest timestamp of wall time `time`: the inclusive start of a range query. `None` before
 /// 1970 and after 2554.
 #[must_use]
 pub fn lowest_at(time: SystemTime) -> Option<Timestamp> {
     unix_ns(time).map(Timestamp::lowest_at)
 }
 
-/// The highest timestamp that `time` can carry: the inclusive end of a range query. `None` before
+/// The highest timestamp of wall time `time`: the inclusive end of a range query. `None` before
 /// 1970 and after 2554.
 #[must_use]
 pub fn highest_at(time: SystemTime) -> Option<Timestamp> {
     unix_ns(time).map(Timestamp::highest_at)
 }
 
-/// The wall time that a timestamp carries: that of its epoch.
+/// The wall time of a timestamp's epoch.
 #[must_use]
 pub fn of(timestamp: Timestamp) -> SystemTime {
     UNIX_EPOCH + Duration::from_nanos(timestamp.epoch.0)

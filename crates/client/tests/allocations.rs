@@ -1,5 +1,5 @@
-//! What a call costs in memory once everything has grown: nothing. The future of the call is the
-//! caller's, wherever it puts it.
+//! A test that a call allocates nothing once all buffers have grown. The future of the call belongs
+//! to the caller and is not counted.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use epicepoch_client::{Client, Epoch, EpochIndex, Options, Timestamp};
-use epicepoch_wire::native::hello::MemberAddr;
+use epicepoch_wire::native::client_hello::MemberAddr;
 use epicepoch_wire::native::{COUNT_MAX, TO_SERVER_TAIL_LEN_MAX, ToServer, Welcome, split};
 use epicepoch_wire::{ClusterId, HistoryId, NodeId};
 
-/// A leader on a thread of its own, so that what it takes is not counted.
+/// A leader on its own thread, whose allocations are not counted.
 fn leader() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
@@ -25,7 +25,7 @@ fn leader() -> SocketAddr {
             while let Some(frame) = split(&input, TO_SERVER_TAIL_LEN_MAX).unwrap() {
                 let mut out = Vec::new();
                 match ToServer::decode(&frame).unwrap() {
-                    ToServer::Hello(_) => {
+                    ToServer::ClientHello(_) => {
                         let leader = MemberAddr { node: NodeId(1), addr: addr.to_string() };
                         let welcome = Welcome {
                             version: 1,
@@ -55,7 +55,7 @@ fn leader() -> SocketAddr {
     addr
 }
 
-/// How often `calls` calls by each of `callers` tasks take memory, after some that do not count.
+/// Returns how many allocations `calls` calls by each of `callers` tasks make, after a warm-up.
 fn taken(callers: usize, calls: usize) -> u64 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let client = Client::new([leader().to_string()], Options::default()).unwrap();
@@ -92,14 +92,15 @@ fn taken(callers: usize, calls: usize) -> u64 {
 }
 
 #[test]
-fn a_call_takes_no_memory_once_everything_has_grown() {
-    // What waking the tasks takes at first does not depend on how many calls they make.
+fn a_call_allocates_nothing_once_buffers_have_grown() {
+    // The first wake-ups allocate, but the number of these allocations does not depend on the
+    // number of calls.
     let (few, many) = (taken(50, 20), taken(50, 2000));
     assert!(many <= few + 64, "{few} for 1,000 calls, {many} for 100,000");
 }
 
 #[test]
-fn the_count_sees_memory_that_is_taken() {
+fn the_count_sees_allocations() {
     let measured = allocation_counter::measure(|| drop(std::hint::black_box(Box::new(1_u64))));
     assert_eq!(measured.count_total, 1);
 }

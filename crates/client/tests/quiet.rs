@@ -1,5 +1,5 @@
-//! The client on a connection where nothing is under way, or far too much, against a node that goes
-//! one step at a time.
+//! Tests of the client on an idle or a flooded connection, against a node that takes one step at a
+//! time.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,24 +8,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use epicepoch_client::{Client, Epoch, EpochIndex, Options, Timestamp, TimestampsError};
-use epicepoch_wire::native::hello::MemberAddr;
+use epicepoch_wire::native::client_hello::MemberAddr;
 use epicepoch_wire::native::message::{ping, pong};
 use epicepoch_wire::native::{COUNT_MAX, TO_SERVER_TAIL_LEN_MAX, ToServer, Welcome, split};
 use epicepoch_wire::{ClusterId, HistoryId, NodeId};
 
-/// Bytes of pings that a node sends at most: more than all buffers between hold, several times.
+/// Most bytes of pings that a node sends: several times the size of all buffers on the way.
 const PINGS_LEN_MAX: usize = 64 << 20;
 
 /// A node's end of a connection.
 struct End {
     stream: TcpStream,
     input: Vec<u8>,
-    /// The index of its next timestamp.
+    /// The index of the node's next timestamp.
     next: u64,
 }
 
 impl End {
-    /// Waits for a frame and answers it; `false` if the client has left.
+    /// Waits for a frame and answers it. Returns `false` if the client has closed the connection.
     fn serve_one(&mut self, addr: SocketAddr) -> bool {
         let mut chunk = [0; 4096];
         loop {
@@ -36,7 +36,7 @@ impl End {
                 continue;
             };
             match ToServer::decode(&frame).unwrap() {
-                ToServer::Hello(_) => welcome(addr).encode(&mut out),
+                ToServer::ClientHello(_) => welcome(addr).encode(&mut out),
                 ToServer::Request(request) => {
                     let first = Timestamp::new(Epoch(1), EpochIndex(self.next));
                     self.next += request.count();
@@ -64,13 +64,13 @@ fn welcome(addr: SocketAddr) -> Welcome {
     }
 }
 
-/// A client that got a timestamp, and its leader's end, which does no more than a test tells it.
+/// Returns a client that has got a timestamp, and its leader's end, which the test controls.
 async fn connected() -> (Client, End) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     let is_answered = Arc::new(AtomicBool::new(false));
     let answered = is_answered.clone();
-    // A client for which it took too long connects again. Once it is answered, nobody listens.
+    // A client that timed out connects again. After the first answer the listener is closed.
     let serving = std::thread::spawn(move || {
         let (mut ends, mut next) = (Vec::new(), 0);
         loop {
@@ -100,10 +100,10 @@ async fn connected() -> (Client, End) {
 #[tokio::test]
 async fn a_call_that_comes_together_with_another_frame_still_has_its_deadline() {
     let (client, mut end) = connected().await;
-    // The driver's timer comes to rest until the next ping, in 40 s.
+    // The driver's timer goes to sleep until the next ping, in 40 s.
     tokio::time::sleep(Duration::from_millis(100)).await;
     end.stream.write_all(&pong(0)).unwrap();
-    // The frame wakes the driver, and this task, which is polled first, calls.
+    // The frame wakes the driver. This task is polled first, and calls.
     tokio::task::yield_now().await;
     let begin = Instant::now();
     let call = client.timestamps_before(1, begin + Duration::from_millis(300));
@@ -128,8 +128,8 @@ async fn a_node_that_pings_and_never_reads_is_left() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_read_after_the_deadline_goes_to_nobody() {
-    // On a machine that stands still a call may end before its request is sent.
+async fn an_answer_read_after_the_deadline_is_not_returned() {
+    // On a stalled machine a call may end before its request is sent, so the test is repeated.
     for _ in 0..10 {
         let (client, mut end) = connected().await;
         let addr = end.stream.local_addr().unwrap();
@@ -143,7 +143,8 @@ async fn an_answer_that_is_read_after_the_deadline_goes_to_nobody() {
             continue;
         }
         end.stream.set_nonblocking(false).unwrap();
-        // The client's thread stands still from here on: the answer is there when it goes on.
+        // The client's thread is blocked from here on. When it continues, the answer has arrived
+        // already.
         assert!(end.serve_one(addr), "the client has left");
         while Instant::now() <= deadline {
             std::thread::sleep(Duration::from_millis(1));
@@ -156,14 +157,15 @@ async fn an_answer_that_is_read_after_the_deadline_goes_to_nobody() {
 }
 
 #[tokio::test]
-async fn a_node_that_never_stops_talking_holds_no_deadline_up() {
-    // Whether the client ever finds nothing to read is up to the scheduler, so three times.
+async fn a_node_that_never_stops_sending_delays_no_deadline() {
+    // The test runs three times, because the scheduler decides whether the client ever finds
+    // nothing to read.
     for _ in 0..3 {
         let (client, mut end) = connected().await;
         let pongs = pong(7).repeat(1 << 16);
-        // Until the client leaves: it gets no answer.
+        // Sends pongs until the client closes the connection. No pong answers its request.
         let talking = std::thread::spawn(move || while end.stream.write_all(&pongs).is_ok() {});
-        // All buffers between are full when the client begins to read.
+        // After this time all buffers on the way are full. Then the client begins to read.
         std::thread::sleep(Duration::from_millis(100));
         let deadline = Instant::now() + Duration::from_millis(300);
         let call = tokio::spawn(async move { client.timestamps_before(1, deadline).await });

@@ -1,4 +1,4 @@
-//! The client over HTTP against servers that say exactly what a test tells them, over real sockets.
+//! Tests of the client over HTTP, against scripted servers on real sockets.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 const CLUSTER: &str = "00000000000000000000000000000abc.0000000000000001";
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// What a server does with one request.
 enum Line {
@@ -25,7 +25,7 @@ enum Line {
     Silence,
 }
 
-/// A server that takes its lines from a script, across connections, and notes what was asked.
+/// A server that follows a script over all connections, and records the requests.
 #[derive(Clone)]
 struct Server {
     addr: SocketAddr,
@@ -111,7 +111,7 @@ fn client(servers: &[&Server]) -> Client {
 }
 
 fn deadline() -> Instant {
-    Instant::now() + PATIENCE
+    Instant::now() + WAIT_MAX
 }
 
 #[tokio::test]
@@ -167,7 +167,8 @@ async fn nothing_is_returned_after_the_deadline() {
     let client = client(&[&server]);
     let silent = Setback::Silent { addr: server.addr.to_string() };
     let mut got = Ok(range(0, 1));
-    // On a machine that stands still the deadline may be over before anybody is asked.
+    // On a stalled machine the deadline may pass before any request is sent, so the test is
+    // repeated.
     for _ in 0..10 {
         let short = Instant::now() + Duration::from_millis(30);
         got = client.timestamps_before(1, short).await;
@@ -196,7 +197,7 @@ async fn an_endless_answer_is_cut_off() {
 }
 
 #[tokio::test]
-async fn one_node_says_how_it_is() {
+async fn one_node_reports_its_state() {
     let server = Server::start().await;
     server.will(Line::Say(led_by(server.addr)));
     server.will(Line::Say(response("200 OK", "", b"leader=1 nodeID=1 raftAvailable=true\n")));

@@ -1,6 +1,7 @@
-//! The one serial place of a node where timestamps are taken. It stamps only inside the range of
-//! the grant that the confirmed round was for, and never goes back. It never makes a system call
-//! and never logs: its lock is held for some tens of nanoseconds, once per batch.
+//! The allocator: the one place of a node that hands out timestamps, one batch at a time. It stamps
+//! only inside the range of the grant whose term the round has confirmed, and never goes back. It
+//! makes no system call and logs nothing, because each batch holds its lock, for some tens of
+//! nanoseconds.
 
 use std::sync::Arc;
 
@@ -25,19 +26,19 @@ pub struct Now {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AllocateError {
-    /// The node has no grant any more: ask the next leader.
+    /// The node has lost its grant: ask the next leader.
     #[error("this node holds no grant")]
     NoGrant,
     /// The grant is of another term than the round: ask again, in a new round.
     #[error("the round confirmed another term than the grant's")]
     OtherTerm,
-    /// The grant does not lie above what was stamped before: it must not be used.
+    /// The grant's range is not above the timestamps stamped before, so this node must not use it.
     #[error("the grant does not lie above the last timestamp")]
     BehindLast,
-    /// No timestamps are left in the range, not even by index.
+    /// The range has no timestamps left, not even by index.
     #[error("the range is used up")]
     Exhausted,
-    /// Zero timestamps were asked for.
+    /// The batch asks for zero timestamps.
     #[error("a batch of no timestamps")]
     Empty,
 }
@@ -50,7 +51,7 @@ pub struct Allocator {
     position: Mutex<Position>,
 }
 
-/// Where the allocator stands.
+/// The position of the allocator.
 ///
 /// Invariant: every timestamp stamped so far is below `(epoch, next_index)`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,17 +63,17 @@ struct Position {
 }
 
 impl Allocator {
-    /// An allocator that has stamped nothing. One per node and boot. The interval is that of this node,
-    /// where the settings of the cluster say none.
+    /// A new allocator, which has stamped nothing. A node has one in each boot. `epoch_interval_ns`
+    /// is this node's own setting; it applies while the cluster has no settings.
     #[must_use]
     pub fn new(shared: Arc<Shared>, epoch_interval_ns: u64) -> Self {
         Self { shared, epoch_interval_ns, position: Mutex::new(Position::default()) }
     }
 
-    /// Takes `count` consecutive timestamps of one epoch for a round that was confirmed.
+    /// Takes `count` consecutive timestamps of one epoch for a confirmed round.
     ///
     /// # Errors
-    /// When the grant is gone or not the round's; see [`AllocateError`].
+    /// When there is no grant of the round's term, or its range has no room; see [`AllocateError`].
     ///
     /// # Panics
     /// When an invariant is broken (S1, S3).
@@ -86,7 +87,8 @@ impl Allocator {
             return Err(AllocateError::Empty);
         }
         let mut position = self.position.lock().unwrap_or_else(PoisonError::into_inner);
-        // Read under the lock: a grant that an earlier allocation did not see cannot be older.
+        // The grant is read under the lock, so it is never older than the one of an earlier
+        // allocation.
         let published = self.shared.published();
         let grant = published.grant.as_ref().ok_or(AllocateError::NoGrant)?;
         if grant.term != round.term() || grant.boot != round.boot() {
@@ -96,10 +98,10 @@ impl Allocator {
         let next = position.advanced(grant, interval_ns, count, now)?;
         let first = Timestamp::new(next.epoch, EpochIndex(next.next_index));
         let range = TimestampRange::new(first, count).ok_or(AllocateError::Exhausted)?;
-        // S1: never the same timestamp twice, never one below an earlier one.
+        // S1: no timestamp is given twice, and none is below an earlier one.
         let before = (position.epoch, position.next_index);
         safety_assert!((next.epoch, next.next_index) >= before, "S1: the allocator went back");
-        // S3: only inside the range that apply assigned to this term and boot.
+        // S3: timestamps lie inside the range that apply assigned to this term and boot.
         safety_assert!(grant.range.contains(next.epoch), "S3: stamped outside the granted range");
         *position = Position { next_index: next.next_index + taken(count), ..next };
         if planted::is(Bug::IntervalRestarts) {
@@ -111,7 +113,7 @@ impl Allocator {
         Ok(range)
     }
 
-    /// The epoch that was stamped last; 0 before the first.
+    /// The epoch of the last timestamp; 0 before the first.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.position.lock().unwrap_or_else(PoisonError::into_inner).epoch
@@ -119,7 +121,7 @@ impl Allocator {
 }
 
 impl Position {
-    /// Where `count` timestamps start: in this epoch, or in a later one of the grant.
+    /// The position where `count` timestamps start: in this epoch, or in a later one of the grant.
     fn advanced(
         self,
         grant: &Grant,
@@ -135,8 +137,8 @@ impl Position {
             let lowest = Epoch(range.low.0 + 1);
             return Ok(at(trusted.clamp(lowest, range.high)));
         }
-        // A range of another term that does not lie wholly above the last timestamp, or one that
-        // ends below it, was not assigned by apply to this position.
+        // A range of a newer term lies above the last timestamp, and a range of the same term ends
+        // at or above it: apply assigns no others.
         let is_blind = planted::is(Bug::KeptRange)
             || planted::is(Bug::HiddenRange)
             || planted::is(Bug::CoalescedRoles);
@@ -157,14 +159,14 @@ impl Position {
         }
         match (next > self.epoch, is_full) {
             (true, _) => Ok(at(next)),
-            // The range is used up or the clock went back: stand still, the index goes on.
+            // The range is used up or the clock went back: the epoch stays, and the index rises.
             (false, false) => Ok(self),
             (false, true) => Err(AllocateError::Exhausted),
         }
     }
 }
 
-/// How far a batch of `count` moves the index: `count`, but for planted bugs.
+/// How far a batch of `count` moves the index: by `count`, unless a bug is planted.
 fn taken(count: u64) -> u64 {
     if planted::is(Bug::NextOffByOne) {
         count.saturating_sub(1).max(1)
@@ -175,7 +177,7 @@ fn taken(count: u64) -> u64 {
     }
 }
 
-/// The range of a grant, but for a planted bug.
+/// The range of a grant. A planted bug changes it.
 fn planted_range(grant: &Grant) -> EpochRange {
     let range = grant.range;
     if planted::is(Bug::BeyondRange) {
@@ -185,8 +187,8 @@ fn planted_range(grant: &Grant) -> EpochRange {
     }
 }
 
-/// What a planted bug stamps: past the end of the interval at a second look at the clock, up to
-/// two milliseconds later, it is the next epoch already.
+/// The epoch with a planted bug. At the end of an interval the bug reads the clock a second time,
+/// up to two milliseconds later, when the next epoch has begun.
 fn read_again(
     range: TimestampRange,
     position: Position,
@@ -297,7 +299,8 @@ mod tests {
     }
 
     proptest! {
-        /// Any clock, any sequence of rising ranges, any counts: order holds and ranges hold.
+        /// For any clock, any rising ranges and any counts, timestamps rise and stay inside the
+        /// grant.
         #[test]
         fn timestamps_only_rise_and_stay_inside_the_grant(
             steps in prop::collection::vec((0_u64..300, 0_u64..5000, 1_u64..u64::MAX, 0_u8..5), 1..60),
@@ -337,8 +340,8 @@ mod tests {
     }
 
     proptest! {
-        /// What a batch got is cut up among its requests: without a gap, without an overlap, in
-        /// order, and below whatever the next batch gets; also at the end of an epoch's indexes.
+        /// The requests of a batch share its range: in order, without gap or overlap, and below the
+        /// next batch. This also holds at the end of an epoch's indexes.
         #[test]
         fn requests_share_a_batch_without_gap_and_overlap(
             batches in prop::collection::vec(prop::collection::vec(1_u64..5, 1..6), 1..8),

@@ -1,9 +1,10 @@
-//! Trusted time, the clock firewall: it moves by the monotonic clock and follows the wall clock
-//! only where that is believable, so that one broken clock cannot poison the ceiling. It reads no
-//! clock: samples are arguments.
+//! Trusted time, the clock firewall. It moves with the monotonic clock, and follows the wall clock
+//! only while that is believable. So one broken clock cannot push the ceiling ahead. This module
+//! reads no clock: samples are arguments.
 //!
-//! Peers' clocks are compared as in Cristian's algorithm (1989), corrected by half the round trip;
-//! the median of three or more stands against any one liar (Marzullo, 1984, gives the bound).
+//! Peers' clocks are compared as in Cristian's algorithm (1989), corrected by half the round trip.
+//! The median of three or more clocks is safe against any single wrong one (Marzullo, 1984, gives
+//! the bound).
 
 use std::collections::BTreeMap;
 
@@ -20,19 +21,19 @@ pub struct ClockReading {
     pub wall_ns: u64,
 }
 
-/// What the firewall thinks of this node's wall clock.
+/// The firewall's verdict on this node's wall clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClockStatus {
-    /// The wall clock is believed and followed, or it is within the bound of the median, which is
-    /// used because too few clocks are near the wall clock itself.
+    /// Trusted time follows the wall clock. Or it follows the median, because the wall clock is
+    /// within the bound of the median but too few other clocks are near the wall clock itself.
     #[default]
     Followed,
-    /// The wall clock is further than the bound from the median of the voters' clocks: the median
-    /// is used, and leadership should go elsewhere.
+    /// The wall clock is further than the bound from the median of the voters' clocks. Trusted time
+    /// follows the median, and another node should lead.
     Outvoted,
-    /// The wall clock went further than the bound from where the voters' clocks last agreed, by a
-    /// jump or little by little, and too few other clocks are known to say which is right: it is not
-    /// followed.
+    /// The wall clock went further than the bound from the voters' last agreement, in one jump or
+    /// slowly. Too few other clocks are known to say which is right, so trusted time does not
+    /// follow it.
     Jumped,
 }
 
@@ -47,18 +48,18 @@ pub struct TrustedClock {
     last: ClockReading,
     status: ClockStatus,
     peers: BTreeMap<NodeId, PeerClock>,
-    /// Whether the wall clock was ever held against another one, or has none to be held against.
+    /// Whether the wall clock was ever compared with another one, or no other one exists.
     has_history: bool,
     /// Whether a majority of the voters' clocks ever agreed.
     is_proved: bool,
     anchor: Anchor,
 }
 
-/// The clocks that agreed when a majority of the voters' clocks last did, by the first and the last
-/// of them; before that, what was believed at the start. Offsets as [`TrustedClock`]'s.
+/// The clocks that agreed when a majority of the voters last agreed, as the first and the last of
+/// them. Before that, the clock that was believed at the start. Offsets as in [`TrustedClock`].
 ///
-/// One of them at least was right then. What stays within the bound of each of them is that near to
-/// the right one, whichever it is, and however it got there: in one jump or little by little.
+/// At least one of these clocks was right then. A clock within the bound of each of them is within
+/// the bound of the right one, whichever that is, and whether it moved in one jump or slowly.
 #[derive(Clone, Copy, Debug)]
 struct Anchor {
     first_ns: i128,
@@ -89,13 +90,13 @@ struct PeerClock {
     /// Peer's wall clock minus this node's monotonic time, nanoseconds.
     offset_ns: i128,
     sampled_at_ns: u64,
-    /// How long the answer took: by half of that the offset may be wrong.
+    /// Round trip of the answer: the offset may be wrong by half of it.
     round_trip_ns: u64,
 }
 
 impl TrustedClock {
-    /// A sample older than this says nothing any more, nanoseconds. Long enough to outlive an
-    /// election, short enough that drift (200 ppm at worst) stays below a millisecond.
+    /// Samples older than this are ignored, nanoseconds. A sample outlives an election, and drift
+    /// during this time (200 ppm at worst) stays below a millisecond.
     pub const SAMPLE_AGE_MAX_NS: u64 = 5_000_000_000;
 
     /// A clock that starts at the wall clock; `bound_ns` is `CLOCK_OFFSET_MAX_MS` in nanoseconds.
@@ -114,17 +115,16 @@ impl TrustedClock {
         }
     }
 
-    /// Another bound counts from now on: `CLOCK_OFFSET_MAX_MS` in nanoseconds. What was believed before
-    /// is believed no longer where it is not within it, and samples whose round trip is longer say
-    /// nothing any more.
+    /// Sets another bound: `CLOCK_OFFSET_MAX_MS` in nanoseconds. Clocks outside it are no longer
+    /// believed, and samples with a longer round trip are ignored.
     pub fn set_bound_ns(&mut self, bound_ns: u64) {
         self.bound_ns = bound_ns;
         self.peers.retain(|_, peer| peer.round_trip_ns <= bound_ns);
     }
 
-    /// Takes in a peer's clock: it answered `wall_ns` to a ping sent at `sent_ns` and received back
-    /// at `received_ns`, both on this node's monotonic clock. A round trip longer than the bound
-    /// says nothing and is dropped; returns whether the sample was taken.
+    /// Records a peer's clock: the peer answered `wall_ns` to a ping. The ping left at `sent_ns`
+    /// and its answer came at `received_ns`, both on this node's monotonic clock. A sample with a
+    /// round trip above the bound is dropped. Returns whether the sample was kept.
     pub fn handle_sample(
         &mut self,
         peer: NodeId,
@@ -145,32 +145,32 @@ impl TrustedClock {
         true
     }
 
-    /// Forgets every sample of a node that is no voter any more.
+    /// Forgets samples of nodes that are no longer voters.
     pub fn retain_peers(&mut self, is_voter: impl Fn(NodeId) -> bool) {
         self.peers.retain(|node, _| is_voter(*node));
     }
 
-    /// Takes in a reading of this node's clocks and decides what to follow. `voters` is how many
-    /// clocks there are ([`clocks_of`]), `before_ns` a time that somebody has trusted: the replicated
-    /// ceiling without the reservation, which runs ahead of every right clock.
+    /// Takes a reading of this node's clocks and decides which clock to follow. `voters` is the
+    /// number of clocks ([`clocks_of`]). `before_ns` is a time that some node has trusted: the
+    /// ceiling less the reservation, because a leader reserves ahead of a right clock.
     ///
-    /// A clock is within the bound of a right one when a majority of the voters is near it, for only a
-    /// minority is broken: the unheard count as disagreeing. That is a proof, of the wall clock or
-    /// else of the median; what is near the median alone may be twice the bound off, so then the
-    /// median itself is used. Short of a proof, the wall clock is followed while it stays within the
-    /// bound of all clocks that agreed at the last proof, and not only of what was trusted a tick
-    /// ago, with which a clock that runs wrong always agrees.
+    /// A clock that is near a majority of the voters is within the bound of a right one, because
+    /// only a minority is broken. Silent voters count as disagreeing. Such a majority proves the
+    /// wall clock, or else the median. A clock near the median alone may be off by twice the bound;
+    /// then the median itself is used. Without a proof the wall clock is followed while it stays
+    /// within the bound of all clocks of the last proof. The trusted time of the last tick would be
+    /// no measure, because a clock that drifts slowly always agrees with it.
     pub fn observe(&mut self, reading: ClockReading, voters: usize, before_ns: u64) -> ClockStatus {
         let own = i128::from(reading.wall_ns) - i128::from(reading.monotonic_ns);
         let mut clocks = self.known_peers(reading.monotonic_ns);
         clocks.push(own);
         clocks.sort_unstable();
-        // The lower median: of an even number, the earlier of the two, which is the safe one.
+        // The lower median: the earlier one of the two middle clocks is the safe one.
         let median = clocks[(clocks.len() - 1) / 2];
         let bound = i128::from(self.bound_ns);
         let is_near = |a: i128, b: i128| (a - b).abs() <= bound;
         let near = |of: i128| clocks.iter().copied().filter(move |clock| is_near(*clock, of));
-        // A single voter is its own majority, and cannot tell a jump.
+        // A single voter is its own majority, so it cannot detect a jump.
         let is_proof = |of: i128| voters > 1 && near(of).count() > voters / 2;
         let is_taken = planted::is(Bug::MedianOfKnown) && clocks.len() > 2;
         let is_median_proved = || (is_proof(median) || is_taken).then_some(median);
@@ -190,14 +190,14 @@ impl TrustedClock {
             self.anchor = Anchor::at(believed.1);
             believed
         } else if self.anchor.is_within(bound, own) {
-            // Slow changes are the clock being disciplined, as far as others may tell.
+            // As far as other clocks can show, a slow change is a correction (by NTP, for example).
             (ClockStatus::Followed, own)
         } else if clocks.len() > 2 && self.anchor.is_within(bound, median) {
             (ClockStatus::Outvoted, median)
         } else {
             (ClockStatus::Jumped, self.offset_ns)
         };
-        // A single voter has nobody who could tell how far it has crept.
+        // A single voter has no other clock that could show how far its own has drifted.
         if voters <= 1 || planted::is(Bug::CreepFollowed) {
             self.anchor = Anchor::at(offset);
         }
@@ -207,7 +207,7 @@ impl TrustedClock {
         status
     }
 
-    /// What a planted bug believes.
+    /// The clock that is believed with a planted bug.
     fn planted(
         &mut self,
         own: i128,
@@ -225,11 +225,11 @@ impl TrustedClock {
         Some((ClockStatus::Followed, believed))
     }
 
-    /// At a start there is no history to hold the wall clock against. Clocks that disagree cannot say
-    /// who is right, so the earliest is believed that is not below what others trusted before: being
-    /// behind is safe and heals, being ahead poisons the ceiling. Of a majority of the voters' clocks
-    /// one at least is right, so from then on there is a history. A single voter has only the
-    /// ceiling: a clock that is not below that starts the history.
+    /// At a start there is no earlier proof to compare the wall clock with. If clocks disagree, the
+    /// earliest one that is not below what others trusted before is believed: a clock that is
+    /// behind is safe and recovers, a clock that is ahead pushes the ceiling ahead. A majority of
+    /// the voters' clocks contains a right one, and is the first proof. A single voter has only the
+    /// ceiling; its first proof is a clock that is not below the ceiling.
     fn started(
         &mut self,
         own: i128,
@@ -259,16 +259,16 @@ impl TrustedClock {
         }
     }
 
-    /// Whether trusted time rests on more than this node's own word since its start: the clocks of a
-    /// majority of the voters are known, or have been. Until then a leader waits before it reserves: a
-    /// node that starts an hour ahead must not carry the ceiling there.
+    /// Whether trusted time rests on more than this node's own clock: the clocks of a majority of
+    /// the voters are known, or were since the start. Until then a leader waits with its
+    /// reservation, because a node that starts an hour ahead must not carry the ceiling there.
     #[must_use]
     pub fn is_compared(&self, voters: usize) -> bool {
         self.has_history || voters <= 1
     }
 
-    /// Whether a majority of the voters' clocks has agreed since the start. Until then trusted time is
-    /// the best guess of those that are known, and may be behind.
+    /// Whether a majority of the voters' clocks has agreed since the start. Until then trusted time
+    /// is the best guess from the known clocks, and may be behind.
     #[must_use]
     pub const fn is_proved(&self) -> bool {
         self.is_proved
@@ -281,7 +281,7 @@ impl TrustedClock {
         self.peers.values().filter(is_fresh).map(|peer| peer.offset_ns).collect()
     }
 
-    /// Trusted minus monotonic time, nanoseconds; what the workers add to their own reading.
+    /// Trusted minus monotonic time, nanoseconds. Workers add it to their own monotonic reading.
     #[must_use]
     pub fn offset_ns(&self) -> i64 {
         i64::try_from(self.offset_ns).unwrap_or(if self.offset_ns < 0 {
@@ -297,14 +297,14 @@ impl TrustedClock {
         trusted_ns(monotonic_ns, self.offset_ns())
     }
 
-    /// What the firewall thinks of the wall clock.
+    /// The verdict on the wall clock.
     #[must_use]
     pub const fn status(&self) -> ClockStatus {
         self.status
     }
 
-    /// How far a peer's wall clock was ahead of this node's, nanoseconds, when both were last
-    /// read; for people and metrics, and to choose whom to hand leadership to.
+    /// How far each peer's wall clock was ahead of this node's when both were last read,
+    /// nanoseconds. Used in logs and metrics, and to choose a successor.
     #[must_use]
     pub fn peer_offsets(&self) -> Vec<(NodeId, i64)> {
         let own = i128::from(self.last.wall_ns) - i128::from(self.last.monotonic_ns);
@@ -331,8 +331,8 @@ impl TrustedClock {
     }
 }
 
-/// How many clocks a node compares: those of the voters, and its own where it is none of them. Who is
-/// no voter never is a majority by itself.
+/// How many clocks a node compares: those of the voters, and its own if it is no voter. So a
+/// non-voter is never a majority by itself.
 pub fn clocks_of(voters: impl Iterator<Item = NodeId>, me: NodeId) -> usize {
     let (count, is_voter) =
         voters.fold((0, false), |(count, is_voter), voter| (count + 1, is_voter || voter == me));

@@ -1,6 +1,6 @@
-//! Confirm rounds: the proof, after a batch has closed, that nobody has been promised a term
-//! above the grant's. One round serves every request that waits; rounds overlap up to a limit. It
-//! reads no clock and never allocates a timestamp.
+//! Confirm rounds: they prove, after a batch has closed, that no quorum has promised a term above
+//! the grant's. One round serves every waiting request; rounds overlap up to a limit. A round reads
+//! no clock and allocates no timestamp.
 //!
 //! The question is that of Raft's ReadIndex (dissertation, 6.4); collapsing all waiting requests
 //! into one round is the same section's batching.
@@ -16,7 +16,7 @@ use crate::promise::Promise;
 use crate::publication::{Identity, Published, Shared};
 use crate::quorum::VoterSet;
 
-/// A round that a quorum has confirmed: the only key to the allocator. Nothing else makes one.
+/// A round that a quorum has confirmed: the only key to the allocator.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Confirmed {
     term: Term,
@@ -30,7 +30,7 @@ impl Confirmed {
         self.term
     }
 
-    /// The run that asked.
+    /// The boot that asked.
     #[must_use]
     pub const fn boot(&self) -> BootId {
         self.boot
@@ -59,20 +59,20 @@ pub fn answer(from: NodeId, confirm: &Confirm, me: Identity, promise: &Promise) 
 /// Why a round ended without proof. Its batch is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundFailure {
-    /// So many voters have promised a higher term that no quorum is left: this node is deposed.
+    /// So many voters have promised a higher term that no quorum can confirm: this node is deposed.
     Deposed,
     /// The deadline passed without a quorum.
     TimedOut,
-    /// The grant was gone, or of a newer term, before the round could end.
+    /// Before the round ended, the grant was lost or replaced by one of a newer term.
     GrantLost,
 }
 
-/// A round that has begun: what must be sent to every voter of the configuration.
+/// A round that has begun. The caller must send it to every voter of its configuration.
 #[derive(Clone, Debug)]
 pub struct Begun {
     /// The question, the same for every voter.
     pub confirm: Confirm,
-    /// What the round was begun under; ask its voters, except this node.
+    /// The publication under which the round began. Ask its voters, except this node.
     pub published: Arc<Published>,
 }
 
@@ -103,11 +103,11 @@ impl<B> Rounds<B> {
         Self { me, worker, last: Round(0), in_flight: VecDeque::new() }
     }
 
-    /// Begins a round: closes the batch, *then* reads what is published and the own Promise, in
-    /// that order and nowhere else (S2). Hands the batch back when there is no grant to confirm.
+    /// Begins a round: closes the batch, *then* reads the publication and this node's Promise. They
+    /// are read in that order and nowhere else (S2).
     ///
     /// # Errors
-    /// The batch, and what was published: no round can be begun under it.
+    /// The batch and the publication, when there is no grant to confirm.
     pub fn begin(
         &mut self,
         close: impl FnOnce() -> B,
@@ -131,7 +131,7 @@ impl<B> Rounds<B> {
             deadline_ns,
             batch,
         };
-        // This node counts itself only as a voter among the others, by the same rule.
+        // This node counts its own answer by the same rule as others', so only if it is a voter.
         in_flight.count(self.me.node, self.me.store, promise);
         self.in_flight.push_back(in_flight);
         let confirm = Confirm {
@@ -144,10 +144,10 @@ impl<B> Rounds<B> {
         Ok(Begun { confirm, published })
     }
 
-    /// Counts a voter's answer, for the round that it repeats and for earlier ones of the same
-    /// term: they closed their batches before. Whatever does not belong here counts for nothing:
-    /// another leader's, boot's, worker's, term's or store's answer, or one to a round that has
-    /// not been asked. Returns whether it counted.
+    /// Counts a voter's answer for the round that it names. It also counts for earlier rounds of
+    /// the same term, because their batches closed before. An answer for another leader, boot,
+    /// worker, term or store, or for a round that was never asked, does not count. Returns whether
+    /// the answer counted.
     pub fn handle_reply(&mut self, from: NodeId, reply: &ConfirmReply) -> bool {
         let is_ours = reply.leader == self.me.node
             && reply.boot == self.me.boot
@@ -174,7 +174,7 @@ impl<B> Rounds<B> {
         Some((round.batch, Confirmed { term: round.term, boot: self.me.boot }))
     }
 
-    /// The next round that cannot be confirmed any more, with its batch.
+    /// The next round that can no longer be confirmed, with its batch.
     pub fn poll_failed(&mut self, now_ns: u64, shared: &Shared) -> Option<(B, RoundFailure)> {
         let published = shared.published();
         let granted = published.grant.map(|grant| grant.term);
@@ -195,8 +195,8 @@ impl<B> Rounds<B> {
         Some((round.batch, failure))
     }
 
-    /// The newest round in flight: asking it again, over a new link, also answers the older ones
-    /// of its term.
+    /// The newest round in flight. Asking it again over a new link also answers the older ones of
+    /// its term.
     #[must_use]
     pub fn newest(&self) -> Option<Begun> {
         let round = self.in_flight.back()?;
@@ -222,7 +222,7 @@ impl<B> Rounds<B> {
         self.in_flight.is_empty()
     }
 
-    /// When the first round in flight runs out; rounds are begun with rising deadlines.
+    /// Deadline of the first round in flight; rounds begin with rising deadlines.
     #[must_use]
     pub fn deadline_ns(&self) -> Option<u64> {
         self.in_flight.front().map(|round| round.deadline_ns)
@@ -247,7 +247,8 @@ impl<B> InFlight<B> {
         true
     }
 
-    /// For whom the yes of a node that is no voter counts: for nobody, but for planted bugs.
+    /// For planted bugs (errors on purpose, which the checkers must find): the voter that a
+    /// non-voter's yes wrongly counts for.
     fn stranger(&self, node: NodeId) -> Option<usize> {
         let is_member = self.published.members.contains_key(&node);
         let counts = planted::is(Bug::LearnerCounts) && is_member
@@ -255,7 +256,7 @@ impl<B> InFlight<B> {
         if counts { self.unheard() } else { None }
     }
 
-    /// A voter that has not answered: planted bugs alone ask.
+    /// For planted bugs: the first voter that has not answered.
     fn unheard(&self) -> Option<usize> {
         let all = 0..self.published.voters.len();
         all.into_iter().find(|at| !self.yes.contains(*at) && !self.no.contains(*at))

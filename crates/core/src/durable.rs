@@ -1,5 +1,6 @@
-//! What must be on disk before what leaves: one [`Write`] per step of the Raft library, and what
-//! a restart reads back. It never touches a disk: a storage thread does, in one transaction each.
+//! The data that must be durable before messages leave: one [`Write`] per step of the Raft library.
+//! Also the data that a restart reads back. This module touches no disk: a storage thread writes,
+//! each write in one transaction.
 
 use std::collections::BTreeMap;
 
@@ -14,45 +15,47 @@ use crate::planted::safety_assert;
 /// configuration at exactly that index. A snapshot is this record.
 pub type Record = Snapshot;
 
-/// Raft's durable word: the highest term promised, who got the vote in it, and the commit index.
+/// Raft's hard state: the highest term promised, the vote in it, and the commit index.
 ///
 /// Invariant: `term` and `commit` never go back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HardState {
     /// The current term.
     pub term: Term,
-    /// Who was voted for in it; 0 for nobody.
+    /// The vote in that term; 0 for none.
     pub vote: NodeId,
     /// The highest index known to be committed.
     pub commit: LogIndex,
 }
 
 /// Everything that one step makes durable, in one transaction. Steps are written in the order of
-/// their numbers; several may share a transaction, never a part of one.
+/// their numbers. Several steps may share a transaction, but a step is never split.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Write {
-    /// Rises from write to write, from 1 in each run; steps that write nothing skip numbers.
+    /// The write's number. It rises from write to write, from 1 in each boot. A step that writes
+    /// nothing skips its number.
     pub number: u64,
-    /// The same over all runs of this data directory: it never goes back.
+    /// The write's number over all boots of this data directory; it never goes back.
     pub position: StorePosition,
-    /// What peers' data directories have named, where that has changed: replaces what is stored.
+    /// Positions that peers have named, if they changed. They replace the stored ones.
     pub peer_positions: Option<BTreeMap<NodeId, Heard>>,
     /// Replaces the stored hard state.
     pub hard_state: Option<HardState>,
     /// A snapshot from the leader: replaces the record and the whole log.
     pub snapshot: Option<Record>,
-    /// Appended to the log; whatever is stored from the first one's index on is dropped first.
-    /// Consecutive indexes.
+    /// Entries to append to the log, with consecutive indexes. Stored entries from the first of
+    /// these indexes on are dropped first.
     pub entries: Vec<LogEntry>,
-    /// Replaces the record: the log is about to be compacted up to `compact_to <= record.index`.
+    /// A new record that replaces the stored one, because the log is about to be compacted up to
+    /// `compact_to <= record.index`.
     pub record: Option<Record>,
     /// Drops the log up to and including this index.
     pub compact_to: Option<LogIndex>,
 }
 
 impl Write {
-    /// Whether there is nothing in it that has to be durable. What is remembered of peers travels
-    /// with other writes.
+    /// Whether the write has nothing that must be durable by itself. Positions of peers wait for
+    /// the next other write.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.hard_state.is_none()
@@ -63,10 +66,10 @@ impl Write {
     }
 }
 
-/// What a data directory holds when a member starts.
+/// The content of a data directory when a member starts.
 ///
-/// Invariant: `entries` have consecutive indexes; the first is at most `record.index + 1`, the
-/// last at least `record.index` unless there are none; `hard_state.commit >= record.index`.
+/// Invariant: `entries` have consecutive indexes; the first is at most `record.index + 1`, the last
+/// at least `record.index` unless there are none; `hard_state.commit >= record.index`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restored {
     /// The last stored hard state.
@@ -75,13 +78,13 @@ pub struct Restored {
     pub record: Record,
     /// The stored log.
     pub entries: Vec<LogEntry>,
-    /// How far this data directory has come, and others, as it knows.
+    /// The positions of this data directory and of its peers.
     pub positions: Positions,
 }
 
 impl Restored {
-    /// Takes in a write: what a directory that holds `self` holds once the write is durable. For
-    /// simulated disks; the storage thread does the same on a real one.
+    /// Applies a write. Then this is the content of the directory as it is once the write is
+    /// durable. For simulated disks; the storage thread does the same on a real one.
     ///
     /// # Panics
     /// When the write breaks an invariant of [`Restored`] or [`HardState`].

@@ -1,23 +1,24 @@
-//! Decides, never does: everything that makes a timestamp right, and nothing that touches a
-//! clock, a socket, a disk, a thread or chance. Inputs go in, outputs come out, and the same
-//! inputs give the same outputs.
+//! Makes the decisions, and has no side effects: everything that makes a timestamp right is here,
+//! and nothing here touches a clock, a socket, a disk, a thread or a random source. The same inputs
+//! give the same outputs.
 //!
 //! Data plane (called by the workers of a node):
 //! - [`publication`]: the one immutable object that tells a worker what it may rely on.
-//! - [`promise`]: the highest term this node has promised anybody.
-//! - [`quorum`]: which sets of voters decide, also while membership is joint.
+//! - [`promise`]: the highest term that this node has promised.
+//! - [`quorum`]: the sets of voters that decide, also while membership is joint.
 //! - [`confirm`]: rounds that prove, after a batch has closed, that the term still holds.
 //! - [`allocator`]: the one serial place where timestamps are taken.
-//! - `sync`: the atomic, the lock and the pointer that these are made of.
+//! - `sync`: the atomic, the lock and the pointer that the modules above are made of.
 //!
 //! Consensus plane (called by its one thread):
 //! - [`replica`]: the Raft library behind `handle_*` and `poll_*`.
 //! - [`state`]: the replicated state: ceiling, owner, members; total and deterministic `apply`.
 //! - [`log`]: the log as the library reads it, in memory.
-//! - [`durable`]: what must be on disk before what leaves.
+//! - [`durable`]: the data that must be on disk before a message leaves.
 //! - [`clock`]: trusted time, the clock firewall.
-//! - [`placement`]: where a node is, and where leaders should be.
-//! - [`restore`]: where a new history of a cluster begins, and the proof that it is high enough.
+//! - [`placement`]: the zone of a node, and the zones where leaders should be.
+//! - [`restore`]: the lowest epoch of a new history of a cluster, and the proof that it is high
+//!   enough.
 //!
 //! Test builds only:
 //! - [`planted`]: bugs on purpose, for the checkers to find.
@@ -28,6 +29,7 @@ pub mod allocator;
 pub mod clock;
 pub mod confirm;
 pub mod durable;
+mod epoch_range;
 pub mod log;
 pub mod placement;
 pub mod planted;

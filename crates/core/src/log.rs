@@ -1,6 +1,5 @@
-//! The Raft log as the library reads it: a mirror in memory of what the storage thread has been
-//! given. It never touches a disk, and it never holds more than the last entries: older ones are
-//! in the record.
+//! The Raft log as the library reads it: a copy in memory of the entries that went to the storage
+//! thread. It touches no disk. It holds only the last entries; older ones are in the record.
 
 use std::collections::VecDeque;
 
@@ -13,7 +12,7 @@ use crate::durable::{Record, Restored};
 use crate::planted::{self, Bug};
 use crate::translate;
 
-/// The mirror.
+/// The copy of the log in memory.
 ///
 /// Invariant: `entries` are consecutive from `before.0 + 1`; `before.0 <= record.index`.
 #[derive(Debug)]
@@ -30,8 +29,9 @@ impl Log {
     #[must_use]
     pub fn new(restored: &Restored) -> Self {
         let Restored { hard_state, record, entries, positions: _ } = restored;
-        // What precedes the first entry has a term only if it is the record's own index; a log
-        // that reaches further back starts at an entry whose predecessor nobody may ask for.
+        // The term of the entry before the first one is known only if that entry is the record's. A
+        // log that reaches further back starts after its first entry, and the predecessor of that
+        // is never asked for.
         let before = match entries.first() {
             Some(first) if first.index.0 <= record.index.0 => (first.index, first.term),
             _ => (record.index, record.term),
@@ -49,7 +49,7 @@ impl Log {
         }
     }
 
-    /// Appends entries, dropping what stood at their indexes.
+    /// Appends entries, and drops the old entries from the first new index on.
     ///
     /// # Panics
     /// When they do not follow what is there.
@@ -69,7 +69,7 @@ impl Log {
         self.record = record;
     }
 
-    /// Takes in the state at the applied index: what a snapshot for a peer will be.
+    /// Records the state at the applied index, which peers get as a snapshot.
     pub fn record_applied(&mut self, record: Record) {
         assert!(record.index >= self.record.index, "applied goes back");
         self.record = record;
@@ -202,9 +202,9 @@ mod tests {
     }
 
     #[test]
-    fn new_entries_replace_what_stood_there() {
+    fn new_entries_replace_those_at_their_indexes() {
         let mut log = log(1, 4, 0);
-        // The first entry of a log that starts at the record is kept.
+        // A log that starts at the record keeps its first entry.
         assert_eq!(log.first_index().unwrap(), 1);
         log.append(&[translate::library_entry(&entry(3, 2))]);
         let terms: Vec<_> = (1..=3).map(|index| log.term(index).unwrap()).collect();

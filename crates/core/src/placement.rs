@@ -1,32 +1,32 @@
-//! Where a node is, and where leaders should be: zones, in an order. It only ranks; whether and
-//! when leadership moves for it is decided by the leader ([`crate::replica`]).
+//! Zones: where a node is, and where leaders should be, in order of preference. This module only
+//! ranks zones; the leader decides whether and when to hand over ([`crate::replica`]).
 
-use epicepoch_wire::standing::{Zone, preference_of};
+use epicepoch_wire::voter_status::{Zone, preference_of};
 
-/// A node's place, and its wish for the leader's.
+/// A node's zone, and the zones for leaders.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// Where this node is.
+    /// The zone of this node.
     pub zone: Option<Zone>,
-    /// Zones that should lead, the best first. A zone that is not named is worse than all that are.
+    /// Zones for leaders, the best first. A zone that is not listed ranks below all that are.
     pub leaders: Vec<Zone>,
 }
 
 impl Placement {
-    /// How good a place is; 0 is the best.
+    /// The rank of a zone; 0 is the best.
     #[must_use]
     pub fn rank(&self, zone: Option<&Zone>) -> usize {
         let at = self.leaders.iter().position(|leader| Some(leader) == zone);
         at.unwrap_or(self.leaders.len())
     }
 
-    /// The rank of this node's own place.
+    /// The rank of this node's own zone.
     #[must_use]
     pub fn own_rank(&self) -> usize {
         self.rank(self.zone.as_ref())
     }
 
-    /// What two nodes that prefer the same have in common.
+    /// A digest of the preference: equal on nodes that prefer the same.
     #[must_use]
     pub fn preference(&self) -> u32 {
         preference_of(&self.leaders)

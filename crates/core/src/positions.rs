@@ -1,15 +1,15 @@
-//! What tells a data directory that was set back to an older state (a restored copy, a snapshot of a
-//! virtual machine): every durable write has a number that only rises, nodes name theirs to each
-//! other, and each remembers, durably, the highest that each peer has named. A store that names
-//! less than it did has forgotten promises: it is refused. Nothing here reads a clock, or decides
-//! anything about a store that says enough.
+//! Detects a data directory that was rolled back to an older state (a restored copy, a snapshot of
+//! a virtual machine). Every durable write has a rising number, its position. Nodes name their
+//! positions to each other, and each remembers durably the highest position that each peer has
+//! named. A directory that names a lower position has forgotten promises, and is refused. Nothing
+//! here reads a clock.
 //!
-//! What a node says travels over several connections, so that older words may come after newer
-//! ones. Two things are never explained by that: a run that *began* with less than an earlier run
-//! had named, and an answer that says less than was known when the question was sent.
+//! Positions travel over several connections, so an older one may arrive after a newer one. Two
+//! cases cannot be explained by that: a boot that *began* below what an earlier boot had named, and
+//! an answer below what was known when the question was sent.
 //!
-//! Raft assumes a disk that only loses what it never acknowledged; this is what notices that the
-//! assumption is broken, as long as anybody remembers.
+//! Raft assumes that a disk loses only writes that it never acknowledged. This check notices when
+//! the assumption is broken, as long as a peer remembers.
 
 use std::collections::BTreeMap;
 
@@ -17,95 +17,100 @@ use epicepoch_wire::{BootId, NodeId, StorePosition};
 
 use crate::planted::{self, Bug};
 
-/// What a data directory knows of writes: its own, and its peers' as they named them.
+/// The positions that a data directory knows: its own, and those that peers have named.
 ///
-/// Invariant: no position in it ever goes back.
+/// Invariant: no position ever goes back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Positions {
-    /// The number of its own last durable write, over all runs.
+    /// The number of this directory's last durable write, over all boots.
     pub own: StorePosition,
-    /// What each other member has named.
+    /// The highest position that each other member has named.
     pub peers: BTreeMap<NodeId, Heard>,
-    /// Peers that were found set back in this run, until another run of them names enough. Never
-    /// stored.
-    pub set_back: BTreeMap<NodeId, SetBack>,
+    /// Peers that were found rolled back in this boot, until a later boot of theirs names a
+    /// position that is high enough. Never stored.
+    pub rolled_back: BTreeMap<NodeId, RolledBack>,
 }
 
-/// The highest position that a peer has named, and in which run.
+/// The highest position that a peer has named, and in which boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heard {
-    /// The run.
+    /// The boot.
     pub boot: BootId,
     /// The position.
     pub position: StorePosition,
 }
 
-/// A peer names a position below one that it has named before.
+/// A peer has named a position below one that it named before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SetBack {
-    /// What it names now.
+pub struct RolledBack {
+    /// The position that it names now.
     pub named: StorePosition,
-    /// What it named before.
+    /// The position that it named before.
     pub remembered: StorePosition,
 }
 
 impl Positions {
-    /// The highest position that a peer has named; 0 for one that was never heard.
+    /// The highest position that a peer has named; 0 for an unknown peer.
     #[must_use]
     pub fn of(&self, node: NodeId) -> StorePosition {
         self.peers.get(&node).map_or(StorePosition(0), |heard| heard.position)
     }
 
-    /// Whether a peer whose run `boot` began at `began` may still have what it had. A peer that was
-    /// never heard is believed.
+    /// Checks that a peer whose boot `boot` began at `began` has forgotten nothing. An unknown peer
+    /// passes.
     ///
     /// # Errors
-    /// When an earlier run of it has named more, or this run was found set back.
-    pub fn check(&self, node: NodeId, boot: BootId, began: StorePosition) -> Result<(), SetBack> {
+    /// When an earlier boot has named a higher position, or this boot was found rolled back.
+    pub fn check(
+        &self,
+        node: NodeId,
+        boot: BootId,
+        began: StorePosition,
+    ) -> Result<(), RolledBack> {
         match self.peers.get(&node) {
             Some(heard) if heard.boot != boot && began < heard.position => {
-                Err(SetBack { named: began, remembered: heard.position })
+                Err(RolledBack { named: began, remembered: heard.position })
             }
             Some(heard) if heard.boot == boot => {
-                self.set_back.get(&node).copied().map_or(Ok(()), Err)
+                self.rolled_back.get(&node).copied().map_or(Ok(()), Err)
             }
             Some(_) | None => Ok(()),
         }
     }
 
-    /// A peer introduces itself. Says whether that is news.
+    /// Handles the hello of a peer. Returns whether it names a new position.
     ///
     /// # Errors
-    /// When it was set back; then it is not taken for whom it was.
+    /// When the peer was rolled back: it must not count as that member.
     pub fn greet(
         &mut self,
         node: NodeId,
         boot: BootId,
         began: StorePosition,
-    ) -> Result<bool, SetBack> {
+    ) -> Result<bool, RolledBack> {
         self.check(node, boot, began)?;
-        self.set_back.remove(&node);
+        self.rolled_back.remove(&node);
         let position = began.max(self.of(node));
         Ok(self.peers.insert(node, Heard { boot, position }) != Some(Heard { boot, position }))
     }
 
-    /// A peer answers where it stands, to a question that was sent when `since` was known of it.
-    /// Says whether that is news.
+    /// Handles an answer of a peer that names its position. The question was sent when `since` was
+    /// the highest known. Returns whether the position is new.
     ///
     /// # Errors
-    /// When it names less than that: its machine was set back while it ran.
+    /// When the peer names less than `since`: its machine was rolled back while it ran.
     pub fn hear(
         &mut self,
         node: NodeId,
         boot: BootId,
         named: StorePosition,
         since: StorePosition,
-    ) -> Result<bool, SetBack> {
+    ) -> Result<bool, RolledBack> {
         let known = self.of(node);
         if named < since || planted::is(Bug::OvertakenAccuses) && named < known {
-            let set_back = SetBack { named, remembered: self.of(node) };
-            self.set_back.insert(node, set_back);
-            return Err(set_back);
+            let rolled_back = RolledBack { named, remembered: self.of(node) };
+            self.rolled_back.insert(node, rolled_back);
+            return Err(rolled_back);
         }
         let is_news = named > self.of(node);
         if is_news {
@@ -128,12 +133,12 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_begins_below_what_an_earlier_one_named_was_set_back() {
+    fn a_boot_that_begins_below_a_named_position_was_rolled_back() {
         let mut positions = Positions::default();
         assert_eq!(positions.greet(PEER, OLD, at(5)), Ok(true));
         assert_eq!(positions.hear(PEER, OLD, at(9), at(5)), Ok(true));
-        let set_back = SetBack { named: at(8), remembered: at(9) };
-        assert_eq!(positions.greet(PEER, NEW, at(8)), Err(set_back));
+        let rolled_back = RolledBack { named: at(8), remembered: at(9) };
+        assert_eq!(positions.greet(PEER, NEW, at(8)), Err(rolled_back));
         assert_eq!(positions.greet(PEER, NEW, at(9)), Ok(true), "what was refused left no trace");
     }
 
@@ -153,9 +158,9 @@ mod tests {
         let mut positions = Positions::default();
         positions.greet(PEER, OLD, at(5)).unwrap();
         positions.hear(PEER, OLD, at(9), at(5)).unwrap();
-        let set_back = SetBack { named: at(6), remembered: at(9) };
-        assert_eq!(positions.hear(PEER, OLD, at(6), at(9)), Err(set_back));
-        assert_eq!(positions.check(PEER, OLD, at(5)), Err(set_back), "its next connection, too");
+        let rolled_back = RolledBack { named: at(6), remembered: at(9) };
+        assert_eq!(positions.hear(PEER, OLD, at(6), at(9)), Err(rolled_back));
+        assert_eq!(positions.check(PEER, OLD, at(5)), Err(rolled_back), "its next connection, too");
         assert_eq!(positions.greet(PEER, NEW, at(9)), Ok(true), "the newest directory is back");
         assert_eq!(positions.check(PEER, NEW, at(9)), Ok(()));
     }

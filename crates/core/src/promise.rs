@@ -1,6 +1,6 @@
-//! The highest term that this node has voted in, campaigned in or accepted. The consensus plane
-//! raises it, every worker reads it. It never goes back while the process lives; after a restart
-//! it starts from the durable term, before anything is answered.
+//! The Promise: the highest term that this node has voted in, campaigned in or accepted. The
+//! consensus plane raises it, and every worker reads it. It never goes back while the process
+//! lives. After a restart it begins at the durable term, before the node answers anything.
 
 use epicepoch_wire::Term;
 
@@ -12,7 +12,7 @@ use crate::sync::{AtomicU64, Ordering};
 pub struct Promise(AtomicU64);
 
 impl Promise {
-    /// A promise of the durable term.
+    /// A Promise that begins at the durable term.
     #[must_use]
     pub fn new(term: Term) -> Self {
         Self(AtomicU64::new(term.0))

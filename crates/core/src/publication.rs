@@ -1,48 +1,32 @@
-//! The one immutable object that the consensus plane publishes and every worker reads: who leads,
-//! who votes, and which range this node may stamp in. A worker reads it once per round, after the
-//! round's batch has closed; nothing that was read before counts.
+//! The publication: one immutable object from the consensus plane that every worker reads. It says
+//! who leads, who votes, and which range this node may stamp in. A worker reads it once per round,
+//! after the round's batch has closed; earlier reads do not count.
 //!
-//! One pointer is swapped, so that term, voters and grant can never be mixed from two moments.
+//! Publishing swaps one pointer, so that term, voters and grant always belong together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::settings::ClusterSettings;
-use epicepoch_wire::{BootId, ClusterId, Epoch, HistoryId, NodeId, StoreId, Term};
+use epicepoch_wire::{BootId, ClusterId, HistoryId, NodeId, StoreId, Term};
 
+pub use crate::epoch_range::EpochRange;
 use crate::positions::Positions;
 use crate::promise::Promise;
 use crate::quorum::Voters;
 use crate::state::FORMATS;
 use crate::sync::{Mutex, PoisonError, SwapPointer};
 
-/// Who this node is, in this run.
+/// This node, its data directory and its boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The node.
     pub node: NodeId,
     /// Its data directory.
     pub store: StoreId,
-    /// Its run.
+    /// The boot of its process.
     pub boot: BootId,
-}
-
-/// A range of epochs, `(low, high]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EpochRange {
-    /// Not in the range: the ceiling before the assignment.
-    pub low: Epoch,
-    /// The last epoch of the range.
-    pub high: Epoch,
-}
-
-impl EpochRange {
-    /// Whether `epoch` is in the range.
-    #[must_use]
-    pub fn contains(&self, epoch: Epoch) -> bool {
-        self.low < epoch && epoch <= self.high
-    }
 }
 
 /// The right to stamp: a range assigned to this node and boot in a term that it leads.
@@ -52,13 +36,13 @@ impl EpochRange {
 pub struct Grant {
     /// The term that the range was assigned in. Rounds confirm this one.
     pub term: Term,
-    /// The run that it was assigned to.
+    /// The boot that it was assigned to.
     pub boot: BootId,
     /// The epochs.
     pub range: EpochRange,
 }
 
-/// What this node is in its current term.
+/// The role of this node in its current term.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
     /// Follows a leader, or waits for one.
@@ -70,10 +54,10 @@ pub enum Role {
     Leader,
 }
 
-/// What the consensus plane tells the workers.
+/// The consensus plane's message to the workers.
 #[derive(Clone, Debug)]
 pub struct Published {
-    /// Who this node is.
+    /// This node's identity.
     pub identity: Identity,
     /// The cluster; part of every confirm.
     pub cluster: ClusterId,
@@ -81,9 +65,9 @@ pub struct Published {
     pub history: HistoryId,
     /// The library's current term, for people. No decision reads it.
     pub term: Term,
-    /// What this node is in it. No safety decision reads it.
+    /// The role in that term. No safety decision reads it.
     pub role: Role,
-    /// Who leads, as far as this node knows; where to send clients.
+    /// The leader, if known. Clients are sent there.
     pub leader: Option<NodeId>,
     /// The voters of the applied configuration.
     pub voters: Voters,
@@ -91,16 +75,16 @@ pub struct Published {
     pub grant: Option<Grant>,
     /// The members, voters or not.
     pub members: Arc<BTreeMap<NodeId, Member>>,
-    /// The format that whoever is sent entries of the log, or the state, must read (S15).
+    /// The format that a node must read to receive log entries or the state (S15).
     pub format: u32,
-    /// The settings of the cluster, as they are applied here; none before there are any in the state.
+    /// The settings of the cluster as applied here; `None` before they are seeded.
     pub settings: Option<Arc<ClusterSettings>>,
-    /// How often the epoch advances, nanoseconds, where the settings of the cluster say so.
+    /// The epoch interval in the settings of the cluster, nanoseconds.
     pub epoch_interval_ns: Option<u64>,
 }
 
 impl Published {
-    /// What a node publishes before its replica runs.
+    /// The publication of a node before its replica runs.
     #[must_use]
     pub fn nothing(identity: Identity) -> Self {
         Self {
@@ -119,7 +103,8 @@ impl Published {
         }
     }
 
-    /// The leader as clients reach it; `None` when there is none or it is this node.
+    /// The leader's member record, for clients. `None` if no leader is known, or this node is the
+    /// leader.
     #[must_use]
     pub fn other_leader(&self) -> Option<&Member> {
         let leader = self.leader.filter(|leader| *leader != self.identity.node)?;
@@ -127,28 +112,28 @@ impl Published {
     }
 }
 
-/// What both planes of a node share: one Promise and one published pointer.
+/// The state that both planes of a node share: one Promise and one published pointer.
 #[derive(Debug)]
 pub struct Shared {
     /// The highest term promised.
     pub promise: Promise,
     published: SwapPointer<Published>,
     positions: SwapPointer<Positions>,
-    /// What the consensus plane did, where somebody asks for it: in the simulator alone.
+    /// The steps of the consensus plane; recorded only in the simulator.
     recorder: Option<Box<Mutex<Vec<Step>>>>,
 }
 
-/// What the workers may see of the consensus plane, one after the other.
+/// A step of the consensus plane that workers may see.
 #[derive(Clone, Debug)]
 pub enum Step {
     /// The Promise was raised to this term.
     Raised(Term),
-    /// This was published.
+    /// A new publication.
     Published(Arc<Published>),
 }
 
 impl Shared {
-    /// Shares `published` and a promise of the durable term.
+    /// Shares `published`, and a Promise that begins at the durable term.
     #[must_use]
     pub fn new(durable_term: Term, published: Published) -> Self {
         Self {
@@ -159,22 +144,21 @@ impl Shared {
         }
     }
 
-    /// The same, and every step of the consensus plane is kept until [`Shared::take_steps`] is called:
-    /// after every call of the replica, so that what is kept is what one call does.
+    /// Like [`Shared::new`], and keeps every step of the consensus plane until
+    /// [`Shared::take_steps`], which the simulator calls after every call of the replica.
     #[must_use]
     pub fn recorded(durable_term: Term, published: Published) -> Self {
         Self { recorder: Some(Box::new(Mutex::new(vec![]))), ..Self::new(durable_term, published) }
     }
 
-    /// What the consensus plane has done since this was last asked, in its order; nothing where it is
-    /// not kept.
+    /// The steps since the last call, in order; none if they are not recorded.
     #[must_use]
     pub fn take_steps(&self) -> Vec<Step> {
         let Some(recorder) = &self.recorder else { return vec![] };
         std::mem::take(&mut recorder.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Raises the Promise to `term`, if it is below. Only the consensus plane does.
+    /// Raises the Promise to `term`, if it is below. Only the consensus plane calls this.
     pub fn raise(&self, term: Term) {
         let is_raised = self.recorder.is_some() && term > self.promise.load();
         self.promise.raise(term);
@@ -183,19 +167,20 @@ impl Shared {
         }
     }
 
-    /// How far this node's data directory has come, and others as it knows: what it says when it
-    /// meets a peer, and what it holds the peer against.
+    /// The positions of this node's data directory and of its peers. The node names its own in a
+    /// hello, and checks each peer against the position known of it.
     #[must_use]
     pub fn positions(&self) -> Arc<Positions> {
         self.positions.load()
     }
 
-    /// Swaps the positions. The consensus plane does, and whoever starts it, before any peer is met.
+    /// Swaps the positions. Called by the consensus plane, and once at the start before any peer
+    /// connects.
     pub fn set_positions(&self, positions: Positions) {
         self.positions.store(Arc::new(positions));
     }
 
-    /// Swaps the published pointer. Only the consensus plane does, and it never waits for it.
+    /// Swaps the published pointer. Only the consensus plane calls this; it never waits.
     pub fn publish(&self, published: Arc<Published>) {
         if self.recorder.is_some() {
             self.record(Step::Published(published.clone()));
@@ -209,7 +194,7 @@ impl Shared {
         }
     }
 
-    /// What is published now.
+    /// The current publication.
     #[must_use]
     pub fn published(&self) -> Arc<Published> {
         self.published.load()
@@ -219,13 +204,6 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_range_begins_above_its_low_end_and_holds_its_high_end() {
-        let range = EpochRange { low: Epoch(10), high: Epoch(12) };
-        let inside = (9..14).filter(|epoch| range.contains(Epoch(*epoch))).collect::<Vec<_>>();
-        assert_eq!(inside, [11, 12]);
-    }
 
     #[test]
     fn steps_are_kept_in_their_order_where_they_are_asked_for_and_nowhere_else() {

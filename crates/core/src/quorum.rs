@@ -1,6 +1,6 @@
-//! Which sets of voters decide: a majority, or both majorities while membership is joint
-//! (dissertation, 4.3). A voter is a node id bound to a store id; another store under the same
-//! node id is nobody.
+//! The sets of voters that decide: a majority, or both majorities while membership is joint
+//! (dissertation, 4.3). A voter is a node id bound to a store id; the same node id with another
+//! store has no vote.
 
 use epicepoch_wire::{NodeId, StoreId};
 
@@ -39,13 +39,14 @@ impl VoterSet {
 }
 
 impl Voters {
-    /// Most voters of a configuration, both halves of a joint one together.
+    /// Most voters of a configuration. Both halves of a joint one count together.
     pub const MAX: usize = 64;
 
     /// A configuration; `outgoing` is empty unless it is joint. `store_of` binds ids to stores.
     ///
     /// # Panics
-    /// Above [`Voters::MAX`] voters: the state machine refuses such a change.
+    /// When there are more than [`Voters::MAX`] voters. The state machine refuses such a change
+    /// before.
     pub fn new(
         incoming: &[NodeId],
         outgoing: &[NodeId],
@@ -69,14 +70,14 @@ impl Voters {
         Self { all, incoming, outgoing }
     }
 
-    /// The position of a voter, if this node id with this store id is one.
+    /// The position of the voter with this node id and this store id; `None` if there is none.
     #[must_use]
     pub fn position(&self, node: NodeId, store: StoreId) -> Option<usize> {
         self.all.iter().position(|voter| *voter == (node, store))
     }
 
-    /// Whether `yes` decides: a majority of each half that there is. Nobody decides for an empty
-    /// configuration.
+    /// Whether the voters in `yes` decide: they are a majority of each half. An empty configuration
+    /// never decides.
     #[must_use]
     pub fn is_quorum(&self, yes: VoterSet) -> bool {
         let is_blind = planted::is(Bug::IncomingHalf);
@@ -84,7 +85,7 @@ impl Voters {
         outgoing && yes.is_majority_of(self.incoming)
     }
 
-    /// Whether no quorum can come together any more, once the voters in `no` have refused.
+    /// Whether a quorum has become impossible because the voters in `no` have refused.
     #[must_use]
     pub fn is_lost(&self, no: VoterSet) -> bool {
         !self.is_quorum(VoterSet(!no.0))
@@ -95,7 +96,7 @@ impl Voters {
         self.all.iter().copied()
     }
 
-    /// The voters of the incoming half, which is all there is unless the configuration is joint.
+    /// The voters of the incoming half: all of them unless the configuration is joint.
     pub fn incoming(&self) -> impl Iterator<Item = (NodeId, StoreId)> {
         self.of(self.incoming)
     }
@@ -116,7 +117,7 @@ impl Voters {
         self.all.len()
     }
 
-    /// Whether there is no voter: a node that has no configuration yet.
+    /// Whether there is no voter: the node has no configuration yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn another_store_under_the_same_id_is_nobody() {
+    fn another_store_under_the_same_id_has_no_vote() {
         let three = voters(&[1, 2, 3], &[]);
         assert_eq!(three.position(NodeId(2), StoreId(99)), None);
         assert_eq!(three.position(NodeId(9), StoreId(9)), None);
@@ -236,8 +237,8 @@ mod tests {
     }
 
     proptest! {
-        /// What carries an order from one configuration to the next: while membership is joint, a
-        /// quorum meets every quorum of the old configuration and every one of the new.
+        /// Order survives a change of configuration: while membership is joint, every quorum shares
+        /// a voter with every quorum of the old configuration and with every one of the new.
         #[test]
         fn a_joint_quorum_meets_every_quorum_of_the_old_and_of_the_new(
             incoming in prop::collection::btree_set(1_u64..12, 1..8),
@@ -253,7 +254,7 @@ mod tests {
                 let is_quorum = simple.is_quorum_by(|node| others.contains(&node.0));
                 let meet = half.iter().any(|id| said_yes.contains(id) && others.contains(id));
                 prop_assert!(!(is_joint_quorum && is_quorum) || meet);
-                // A joint quorum is one of each half, by the plain count of its heads.
+                // A joint quorum contains a majority of each half, counted plainly.
                 let count = half.iter().filter(|id| said_yes.contains(id)).count();
                 prop_assert!(!is_joint_quorum || count * 2 > half.len());
             }
@@ -263,7 +264,7 @@ mod tests {
             prop_assert_eq!(is_joint_quorum, heads(&incoming) && heads(&outgoing));
         }
 
-        /// One simple change at a time: a quorum of the old and one of the new share a voter.
+        /// After one simple change, every old quorum and every new quorum share a voter.
         #[test]
         fn quorums_before_and_after_one_simple_change_meet(
             before in prop::collection::btree_set(1_u64..10, 1..8),

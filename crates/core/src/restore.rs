@@ -1,25 +1,25 @@
-//! A new history of a cluster begins above everything that the old one can have given (S13): the
-//! floor, and the proof that it is high enough, or the reason why there is none. It reads no clock
-//! and no file: what the clocks and the backup say are arguments.
+//! Where a new history of a cluster begins: above every epoch that the old history can have given
+//! (S13). Computes this floor and proves that it is high enough, or says why there is no proof.
+//! Clocks and backup are arguments; nothing here reads a clock or a file.
 //!
 //! # Why the floor is high enough
-//! A backup knows the ceiling of its moment; the old history went on. What it gave afterwards lies in
-//! ranges whose ends were, when they were asked for, either
+//! A backup knows the ceiling at its moment, and the old history went on after it. The epochs that
+//! it gave afterwards lie in ranges whose ends, when they were reserved, were either
 //! - *one step above the ceiling*, because the ceiling was ahead of the clock: [`WIDTH_MIN_NS`] for
 //!   each leadership, of which [`CEILING_MARGIN_NS`] has room for two million; or
 //! - *trusted time plus the reservation window*. A leader's trusted time is within the clock offset
-//!   bound of what it takes for a right clock (S11). That may be half a bound off: a sample of another
-//!   node's clock is taken when its round trip is within the bound, and corrected by half of it, while
-//!   all of it may have been one way. A right clock was never ahead of one that is right now. Of the
-//!   first members' clocks, which all agree within the bound, the latest is not behind the right
-//!   ones. [`CLOCK_MARGIN_NS`] is for what two right clocks may differ by.
+//!   bound of a clock that it takes for right (S11). That clock may be half a bound off: a sample
+//!   of another node's clock counts if its round trip is within the bound, and is corrected by half
+//!   of it, but the whole delay may have been one way. A right clock was never ahead of one that is
+//!   right now. The first members' clocks all agree within the bound, and the latest of them is not
+//!   behind the right ones. [`CLOCK_MARGIN_NS`] covers the difference of two right clocks.
 //!
-//! The window and the bound are the widest that the backup, its state (of all settings that were ever in
-//! it), the node that gave it and the founder know of.
+//! The window and the bound are the widest known to the backup, its state (with all settings that
+//! it ever had), the node that gave it, and the founder.
 //!
-//! What this cannot know: a ceiling that a clock accident carried ahead *after* the backup, and
-//! settings that were raised after it. Somebody who knows the greatest timestamp ever given says so
-//! by hand; that only raises the floor.
+//! The proof does not cover a ceiling that a clock error carried ahead *after* the backup, or
+//! settings that were raised after it. An operator who knows the greatest timestamp ever given can
+//! name it; that only raises the floor.
 //!
 //! [`WIDTH_MIN_NS`]: crate::state::WIDTH_MIN_NS
 
@@ -37,37 +37,38 @@ use crate::replica::RestoreError;
 use crate::replica::stopped::committed;
 use crate::state::{Command, State};
 
-/// Room above the ceiling of the backup, nanoseconds: two million leaderships that each raised it by
-/// the least step while it was ahead of the clock. One a second would take three weeks of it.
+/// Room above the ceiling of the backup, nanoseconds. It covers two million leaderships that each
+/// raised the ceiling by the least step while it was ahead of the clock. At one leadership a second
+/// that is three weeks.
 pub const CEILING_MARGIN_NS: u64 = 2_000_000_000;
-/// What two right clocks may differ by, nanoseconds: a leap second that one of them has taken and
-/// the other has not, and as much again for a machine that was set by hand.
+/// How far two right clocks may differ, nanoseconds: a leap second that only one of them has
+/// applied, and as much again for a machine whose clock was set by hand.
 pub const CLOCK_MARGIN_NS: u64 = 2_000_000_000;
-/// How far ahead of the clock a floor may be that is given by hand, nanoseconds: 366 days. Beyond it
-/// is a slip rather than a timestamp, and nothing would take it back.
+/// How far ahead of the clock a floor given by hand may be, nanoseconds: 366 days. More is a typing
+/// error, and could never be undone.
 pub const BY_HAND_AHEAD_MAX_NS: u64 = 366 * 24 * 3600 * 1_000_000_000;
-/// How much a history id rises beyond the time that has passed since the backup: drawn at random, so
-/// that two restores of one backup differ.
+/// Most random increase of a history id, on top of the time that has passed since the backup. It
+/// makes two restores of one backup differ.
 pub const HISTORY_STEP_MAX: u64 = 1 << 20;
 
-/// Another first member's wall clock, as it answered.
+/// A sample of another first member's wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WallSample {
-    /// Whose.
+    /// The member.
     pub node: NodeId,
-    /// What it said, Unix nanoseconds.
+    /// Its clock, Unix nanoseconds.
     pub wall_ns: u64,
-    /// How long the answer took by the monotonic clock, from the question that made the node read its
-    /// clock, nanoseconds.
+    /// Round trip of the question that made the member read its clock, by the monotonic clock,
+    /// nanoseconds.
     pub took_ns: u64,
     /// How long ago the answer came, by the monotonic clock, nanoseconds.
     pub age_ns: u64,
 }
 
-/// What a floor rests on beside the backup.
+/// The inputs of a floor besides the backup.
 #[derive(Clone, Debug)]
 pub struct Grounds {
-    /// A floor given by hand: no epoch up to it may ever be given.
+    /// A floor given by hand. No epoch up to it may be given in the new history.
     pub by_hand: Option<Epoch>,
     /// The founder, and its wall clock now, Unix nanoseconds.
     pub own: (NodeId, u64),
@@ -79,10 +80,10 @@ pub struct Grounds {
     pub bound_ns: u64,
 }
 
-/// Why no floor can be proved; what to do.
+/// Why no floor can be proved. Each variant says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum FloorError {
-    /// A clock is wrong: at least one of those that the proof needs.
+    /// At least one of the clocks that the proof needs is wrong.
     #[error(
         "the wall clock of node {node} says {wall_ns} ns after 1970, which is {} ms before the backup \
          was taken: set the clocks right, then start again; if they are right, the clock was wrong where \
@@ -94,10 +95,10 @@ pub enum FloorError {
         node: NodeId,
         /// That clock, Unix nanoseconds.
         wall_ns: u64,
-        /// How far it is behind the backup.
+        /// How far that clock is behind the backup, nanoseconds.
         behind_ns: u64,
     },
-    /// Clocks are wrong, and which is not known.
+    /// Clocks are wrong, and it is not known which.
     #[error(
         "the wall clocks of nodes {early} and {late} are {} ms apart, more than CLOCK_OFFSET_MAX_MS: \
          set the clocks right, then start again", apart_ns / 1_000_000
@@ -107,21 +108,21 @@ pub enum FloorError {
         early: NodeId,
         /// The node with the latest clock.
         late: NodeId,
-        /// How far they are apart.
+        /// The difference between the two, nanoseconds.
         apart_ns: u64,
     },
-    /// The network was slow: asking again may do.
+    /// The network was slow: ask again.
     #[error(
         "node {node} took {} ms to say what its clock is, longer than CLOCK_OFFSET_MAX_MS, which is {}: \
          asked again; if the link is as long as that, raise it on all first members",
         took_ns / 1_000_000, bound_ns / 1_000_000
     )]
     SlowAnswer {
-        /// Whose answer.
+        /// The member whose answer was slow.
         node: NodeId,
-        /// How long it took.
+        /// The round trip, nanoseconds.
         took_ns: u64,
-        /// How long it may take.
+        /// The longest round trip that proves anything, nanoseconds.
         bound_ns: u64,
     },
     /// Correct `RESTORE_FLOOR`.
@@ -130,7 +131,7 @@ pub enum FloorError {
          correct it", ahead_ns / 1_000_000_000
     )]
     TooFarAhead {
-        /// How far.
+        /// How far the floor is ahead of the clock, nanoseconds.
         ahead_ns: u64,
     },
     /// Give the first member a new id.
@@ -139,7 +140,7 @@ pub enum FloorError {
          the new node an id of its own in PEERS"
     )]
     RemovedId(NodeId),
-    /// There is nothing to do: the old history has used up all epochs, or all numbers of histories.
+    /// No remedy: the old history has used up all epochs, or all history ids.
     #[error(
         "nothing is left above what the backup says: no epoch before the year 2554, or no history"
     )]
@@ -147,15 +148,15 @@ pub enum FloorError {
 }
 
 impl FloorError {
-    /// Whether asking the same nodes again may bring a proof, without anybody correcting anything.
+    /// Whether asking the same nodes again may bring a proof, although nothing was corrected.
     #[must_use]
     pub const fn is_passing(&self) -> bool {
         matches!(self, Self::SlowAnswer { .. })
     }
 }
 
-/// The lowest floor that is proved to lie at or above every epoch that an earlier history can have
-/// given (S13). Without a backup it is what was given by hand: then nobody claims more.
+/// The lowest floor that is proved to be at or above every epoch that an earlier history can have
+/// given (S13). Without a backup, the floor given by hand.
 ///
 /// # Errors
 /// Why there is no proof.
@@ -199,7 +200,8 @@ fn latest_clock(grounds: &Grounds) -> Result<(NodeId, u64), FloorError> {
         let bound_ns = grounds.bound_ns;
         return Err(FloorError::SlowAnswer { node: *node, took_ns: *took_ns, bound_ns });
     }
-    // Each clock as it is now at the latest: an answer may have been on its way all the time.
+    // Each clock at the latest time that it can show now: the whole round trip may have been the
+    // way back.
     let others = grounds.others.iter().map(|sample| {
         let now_ns = sample.wall_ns.saturating_add(sample.took_ns).saturating_add(sample.age_ns);
         (sample.node, now_ns, sample.took_ns)
@@ -218,11 +220,12 @@ const fn nanos(ms: u64) -> u64 {
     ms.saturating_mul(1_000_000)
 }
 
-/// How a new history of the backup's cluster begins: same cluster, higher history, above `floor`, and
-/// without the ids that were removed. `wall_ns` is the founder's clock, `drawn` is random.
+/// The genesis of a new history of the backup's cluster. It has the same cluster, a higher history
+/// id, the ceiling `floor`, and the ids that were removed. `wall_ns` is the founder's clock;
+/// `drawn` is random.
 ///
 /// # Errors
-/// When a first member has a removed id, or no history is left.
+/// When a first member has a removed id, or no history id is left.
 pub fn genesis(
     backup: &Backup,
     members: Vec<Member>,
@@ -236,7 +239,8 @@ pub fn genesis(
     if let Some(member) = members.iter().find(|member| removed.contains(&member.node)) {
         return Err(FloorError::RemovedId(member.node));
     }
-    // It rises by the time that has passed, so that of two restores of one backup the later is higher.
+    // The id rises by the time since the backup: of two restores of one backup the later gets the
+    // higher id.
     let passed_ns = wall_ns.saturating_sub(backup.taken_ns);
     let step = passed_ns.saturating_add(1 + drawn % HISTORY_STEP_MAX);
     let history = backup.history.0.checked_add(step).ok_or(FloorError::Exhausted)?;
@@ -249,26 +253,26 @@ pub fn genesis(
     })
 }
 
-/// The settings and the clock that a backup names beside the state. Any node may have led, or may
-/// lead after the backup: what counts of the settings is the longest of all nodes, and of all that were
-/// ever in the state.
+/// The settings and the clock that a backup names besides the state. Any node may have led, or may
+/// lead after the backup, so the longest settings of all nodes and of the state's past count.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
-    /// `CLUSTER`.
+    /// The name of the cluster (`CLUSTER`).
     pub name: String,
-    /// The time now, Unix nanoseconds: what the node trusts, and not its wall clock, which others may have
-    /// outvoted. A backup that is stamped too late is refused for as long; one too early only proves
-    /// less of the clocks that it is held against.
+    /// Trusted time now, Unix nanoseconds; the wall clock may be wrong. If it is too late, the
+    /// backup is refused until that time has come. If it is too early, it proves less about the
+    /// clocks that it is compared with.
     pub taken_ns: u64,
-    /// The longest `RESERVATION_MS` that is known of any node.
+    /// The longest `RESERVATION_MS` known of any node.
     pub reservation_ms: u64,
-    /// The longest `CLOCK_OFFSET_MAX_MS` that is known of any node.
+    /// The longest `CLOCK_OFFSET_MAX_MS` known of any node.
     pub clock_offset_max_ms: u64,
 }
 
-/// The backup of a state, applied up to `index`. Its window and bound are the longest that the state ever
-/// had, or what surrounds it has: a range may have been asked for before they were shortened, and
-/// assigned afterwards, and trusted time may be off by the old bound until a majority agrees again.
+/// The backup of a state, applied up to `index`. Its window and bound are the longest that the
+/// state ever had or its surroundings have. A range may have been reserved before the window was
+/// shortened, and assigned afterwards. Trusted time may be off by the old bound until a majority
+/// agrees again.
 #[must_use]
 pub fn backup(state: &State, index: LogIndex, around: Surroundings) -> Backup {
     let is_forgotten = planted::is(Bug::LongestWindowForgotten);
@@ -289,10 +293,12 @@ pub fn backup(state: &State, index: LogIndex, around: Surroundings) -> Backup {
     }
 }
 
-/// The newest of two backups of one history that were taken together, with the longer of both settings:
-/// either may come from a node that others have overtaken, and any node may lead. Of the two times the
-/// earlier counts, as the clock of a node that hears nobody may be ahead; unless it is so far below the
-/// ceiling that no leader whose clock is right can have reserved that by then, and the later is not.
+/// The newer of two backups of one history that were taken together, with the longer of both
+/// settings: either may come from a node that is behind, and any node may lead.
+///
+/// The earlier of the two times counts, because the clock of a node that hears no other may be
+/// ahead. There is one exception: the earlier time is so far below the ceiling that no leader with
+/// a right clock can have reserved the ceiling by then, and the later one is not.
 #[must_use]
 pub fn newest(one: Backup, other: Backup) -> Backup {
     let reservation_ms = one.reservation_ms.max(other.reservation_ms);
@@ -308,19 +314,19 @@ pub fn newest(one: Backup, other: Backup) -> Backup {
     Backup { reservation_ms, clock_offset_max_ms, taken_ns, ..newest }
 }
 
-/// The backup of what the directory of a stopped node holds. Every reservation in its log counts,
-/// committed or not: it may have been committed without this node knowing, and too high is safe.
+/// The backup of a stopped node's directory. Every reservation in its log counts, committed or not:
+/// it may have been committed without this node's knowledge, and a floor that is too high is safe.
 ///
 /// # Errors
-/// When its record, or an entry of its log, is of a version that this one does not read, or no node could
-/// start from them.
+/// When this version cannot read its record or an entry of its log, or no node could start from
+/// them.
 pub fn backup_of_directory(
     restored: &Restored,
     around: Surroundings,
 ) -> Result<Backup, RestoreError> {
     let (mut state, mut index) = committed(restored)?;
     for entry in restored.entries.iter().filter(|entry| entry.index > index) {
-        // One that cannot be read may have raised the ceiling: then nothing is known.
+        // An unreadable entry may have raised the ceiling, so without it nothing is known.
         if entry.kind == EntryKind::Normal && !entry.data.is_empty() {
             let command = Command::decode(&entry.data)?;
             let _raises_the_ceiling = state.apply(entry.term, &command);

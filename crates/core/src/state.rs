@@ -1,62 +1,63 @@
-//! The replicated state: the ceiling, who owns the range below it, and who the members are.
-//! `apply` is total and deterministic: a committed entry never fails, a stale one is a no-op with
-//! a typed outcome. It reads no clock, and nobody computes a range before it.
+//! The replicated state: the ceiling, the owner of the range below it, and the members. `apply` is
+//! total and deterministic: a committed entry never fails, and a stale one is a no-op with a typed
+//! outcome. It reads no clock. Only `apply` computes ranges.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use epicepoch_wire::bootstrap::{Genesis, MEMBERS_MAX, Member};
 use epicepoch_wire::cursor::{Reader, Writer};
-use epicepoch_wire::hello::{ADDR_LEN_MAX, Formats};
+use epicepoch_wire::peer_hello::{ADDR_LEN_MAX, Formats};
 use epicepoch_wire::raft_message::{Configuration, EntryKind, LogEntry};
 use epicepoch_wire::settings::{CLOCK_OFFSET_MAX_MS, ClusterSettings, RESERVATION_MS};
 use epicepoch_wire::{BootId, ClusterId, DecodeError, Epoch, HistoryId, NodeId, StoreId, Term};
 
+use crate::epoch_range::EpochRange;
 use crate::planted::{self, Bug, safety_assert};
-use crate::publication::EpochRange;
 
-/// Least epochs that an assignment adds, nanoseconds: what a reservation gets while the clock is
-/// behind the ceiling. Enough epochs for a hundred seconds at the default interval (after which the
-/// epoch stands still and the index goes on), and small enough
-/// that a thousand leaders in a row do not push the ceiling ahead by a millisecond.
+/// Least width of an assigned range, nanoseconds. A reservation gets it while the clock is behind
+/// the ceiling. It has enough epochs for a hundred seconds at the default interval; after that, the
+/// epoch stands still and the index rises. A thousand leaders in a row push the ceiling ahead by
+/// only a millisecond.
 pub const WIDTH_MIN_NS: u64 = 1_000;
 
-/// Most removed node ids that are remembered. Ids are never used again. Nobody is admitted who could
-/// not be remembered once he is removed: members and removed ids together are at most as many.
+/// Most removed node ids that are remembered. Ids are never used again, so this also limits members
+/// and removed ids together: a member whose id could not be remembered after its removal is not
+/// admitted.
 pub const REMOVED_MAX: usize = 4_096;
 
-/// Who proposed a reservation: the only one that may ever stamp in the range that it is given.
+/// The proposer of a reservation: the only process that may stamp in the assigned range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// The term that the proposer led.
     pub term: Term,
     /// The proposer.
     pub node: NodeId,
-    /// Its run.
+    /// Its boot.
     pub boot: BootId,
 }
 
 /// A command of ours in the Raft log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Raises the ceiling to `until` and gives what lies between to the owner.
+    /// Raises the ceiling to `until` and assigns the epochs in between to the owner.
     Reserve {
-        /// Who asks.
+        /// The proposer.
         owner: Owner,
-        /// The last epoch asked for.
+        /// The last epoch requested.
         until: Epoch,
     },
-    /// A member is reached elsewhere from now on.
+    /// Gives a member other addresses.
     Readdress(Member),
-    /// State and log are of this format from now on; in the log since format 2. Applied to a state
-    /// of any other format than the one before, it does nothing.
+    /// Raises state and log to this format; in the log since format 2. Ignored unless the state has
+    /// the format just before.
     Raise(u32),
-    /// The settings of the cluster from now on; in the log since format 3.
+    /// Sets the settings of the cluster; in the log since format 3.
     Settings {
-        /// Drawn at random by whoever asks, so that exactly this change is acknowledged.
+        /// Drawn at random by the requester, to recognise the acknowledgement.
         nonce: u64,
-        /// Only where there are none yet.
+        /// Whether to apply the settings only if there are none yet.
         is_seed: bool,
-        /// All of them.
+        /// All settings.
         settings: ClusterSettings,
     },
 }
@@ -64,9 +65,9 @@ pub enum Command {
 /// A change of the members, carried as our own encoding in a membership entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MembershipChange {
-    /// Drawn at random by whoever asks, so that exactly this change is acknowledged.
+    /// Drawn at random by the requester, to recognise the acknowledgement.
     pub nonce: u64,
-    /// What changes; more than one step is done by joint consensus.
+    /// The steps of the change; several steps use joint consensus.
     pub steps: Vec<MembershipStep>,
 }
 
@@ -81,12 +82,12 @@ pub enum MembershipStep {
     Remove(NodeId),
 }
 
-/// What a committed entry did.
+/// The effect of a committed entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The range was assigned to the owner.
     Assigned(Owner, EpochRange),
-    /// The proposer's term was not the entry's: nothing was assigned.
+    /// The proposer's term was not the entry's term, so nothing was assigned.
     Stale,
     /// No epoch is left below 2^64 nanoseconds (the year 2554).
     Exhausted,
@@ -94,11 +95,11 @@ pub enum Outcome {
     Readdressed(NodeId),
     /// State and log are of this format from now on.
     Raised(u32),
-    /// The settings are as asked from now on.
+    /// The settings have the requested values from now on.
     Set,
     /// The membership change can never be made; the reason is for people.
     Refused(&'static str),
-    /// The members changed as asked.
+    /// The members changed as requested.
     Changed,
     /// A leader's empty first entry.
     Nothing,
@@ -110,42 +111,42 @@ pub enum Outcome {
 /// store id for ever.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    /// The format that it, and the entries of the log behind it, may be written in: every member reads
-    /// it (S15).
+    /// The format of the state, and of later log entries; every member reads it (S15).
     pub format: u32,
     /// The cluster.
     pub cluster: ClusterId,
     /// Its history.
     pub history: HistoryId,
-    /// No epoch above it was ever assigned to anybody.
+    /// The ceiling: no epoch above it was ever assigned.
     pub ceiling: Epoch,
-    /// Who was given the last range, and which.
+    /// The owner of the last range, and the range.
     pub owner: Option<(Owner, EpochRange)>,
     /// The members, voters and learners.
     pub members: BTreeMap<NodeId, Member>,
     /// Ids that were removed.
     pub removed: BTreeSet<NodeId>,
-    /// The settings of the cluster; none below format 3, nor before a leader has seeded them.
+    /// The settings of the cluster; `None` below format 3, and before a leader has seeded them.
     pub settings: Option<ClusterSettings>,
-    /// The longest `RESERVATION_MS` that was ever among them, milliseconds: the ceiling may be that far
-    /// ahead of what anybody has trusted (S11).
+    /// The longest `RESERVATION_MS` ever in the state, milliseconds: the ceiling may be that far
+    /// ahead of trusted time (S11).
     pub reservation_longest_ms: u64,
-    /// The widest `CLOCK_OFFSET_MAX_MS` that was ever among them, milliseconds: what is trusted may be
-    /// that far off still, and so may what is reserved (S13).
+    /// The widest `CLOCK_OFFSET_MAX_MS` ever in the state, milliseconds: trusted time, and so a
+    /// reservation, may still be that far off (S13).
     pub clock_offset_widest_ms: u64,
 }
 
 impl State {
-    /// The state of a cluster that begins.
+    /// The state of a new cluster.
     #[must_use]
     pub fn new(genesis: &Genesis) -> Self {
         let members = genesis.members.iter().map(|member| (member.node, member.clone()));
         Self {
-            // What every version reads: who founds a cluster does not know yet what others do.
+            // The oldest format, which every version reads: a founder does not know the others'
+            // versions.
             format: FORMATS.oldest,
             cluster: genesis.cluster,
             history: genesis.history,
-            // S13: the first range begins above everything that an earlier history can have given.
+            // S13: the first range begins above every epoch that an earlier history can have given.
             ceiling: genesis.floor,
             owner: None,
             members: members.collect(),
@@ -170,7 +171,7 @@ impl State {
                 }
                 _ => Outcome::Refused("no such member with this data directory"),
             },
-            // S15: by one at a time, and never back.
+            // S15: the format rises by one at a time, and never goes back.
             Command::Raise(to) if *to == self.format + 1 => {
                 self.format = *to;
                 Outcome::Raised(*to)
@@ -181,7 +182,8 @@ impl State {
         }
     }
 
-    /// Judged alike by every version that reads it: what may be is fixed with the format.
+    /// Applies settings. Every version that reads the format decides the same, because the format
+    /// fixes the allowed values.
     fn set(&mut self, settings: &ClusterSettings) -> Outcome {
         if self.format < FORMAT_OF_SETTINGS {
             return Outcome::Refused("the state has no room for settings yet");
@@ -197,8 +199,8 @@ impl State {
     }
 
     fn reserve(&mut self, term: Term, owner: Owner, until: Epoch) -> Outcome {
-        // A proposal that reached the log in another term than it was made in owns nothing: its
-        // proposer may have been deposed between.
+        // A proposal that reached the log in another term owns nothing, because its proposer may
+        // have been deposed in between.
         if owner.term != term {
             return Outcome::Stale;
         }
@@ -220,10 +222,10 @@ impl State {
         Outcome::Assigned(owner, range)
     }
 
-    /// Whether a membership change can be made at all, whatever the configuration.
+    /// Checks that a membership change can be made at all, in whatever configuration.
     ///
     /// # Errors
-    /// Why not, for people.
+    /// The reason, for people.
     pub fn check_change(&self, change: &MembershipChange) -> Result<(), &'static str> {
         if change.steps.is_empty() {
             return Err("a change of nothing");
@@ -257,10 +259,10 @@ impl State {
         Ok(())
     }
 
-    /// Whether a new member may have this id, whoever it is.
+    /// Checks that a new member may have this id.
     ///
     /// # Errors
-    /// Why not, for people.
+    /// The reason, for people.
     pub fn check_vacancy(&self, node: NodeId) -> Result<(), &'static str> {
         if node == NodeId(0) {
             return Err("0 names no node");
@@ -274,7 +276,7 @@ impl State {
         if self.members.contains_key(&node) {
             return Err("the id is that of a member already: give the new node another NODE_ID");
         }
-        // Whoever is a member may have to be remembered as removed.
+        // The removed ids must have room for every member, because each may be removed one day.
         let remembered = self.members.len() + self.removed.len();
         if self.members.len() >= MEMBERS_MAX || remembered >= REMOVED_MAX {
             return Err("the limit of members is reached");
@@ -282,7 +284,7 @@ impl State {
         Ok(())
     }
 
-    /// Records a change whose configuration the Raft library has taken.
+    /// Records a change after the Raft library has accepted its configuration.
     pub fn apply_change(
         &mut self,
         change: &MembershipChange,
@@ -293,16 +295,16 @@ impl State {
                 MembershipStep::AddLearner(member) => {
                     self.members.insert(member.node, member.clone());
                 }
-                // Members leave below, once no half of a joint configuration names them.
+                // `reconcile` removes members, once no half of a joint configuration names them.
                 MembershipStep::Promote(_) | MembershipStep::Remove(_) => {}
             }
         }
         self.reconcile(configuration)
     }
 
-    /// Forgets members that the configuration does not name any more, and remembers their ids.
-    /// An outgoing voter of a joint configuration stays bound to its data directory until the
-    /// joint configuration is left: its votes still count.
+    /// Forgets members that the configuration no longer names, and remembers their ids. An outgoing
+    /// voter of a joint configuration stays bound to its data directory until the joint
+    /// configuration is left: its votes still count.
     pub fn reconcile(&mut self, configuration: &Configuration) -> Outcome {
         let lists = [
             &configuration.voters,
@@ -321,13 +323,13 @@ impl State {
         Outcome::Changed
     }
 
-    /// The store that a node id is bound to; 0, which no directory has, for a stranger.
+    /// The store that a node id is bound to. 0 for an unknown node; no directory has that id.
     #[must_use]
     pub fn store_of(&self, node: NodeId) -> StoreId {
         self.members.get(&node).map_or(StoreId(0), |member| member.store)
     }
 
-    /// The state as stored in a record and sent in a snapshot.
+    /// Encodes the state for a record or a snapshot.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -363,15 +365,15 @@ impl State {
     /// Reads what [`State::encode`] wrote.
     ///
     /// # Errors
-    /// When it is not a state, or one of a newer format.
+    /// When the bytes are no state, or a state of a newer format.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         Self::decode_up_to(bytes, FORMATS.newest)
     }
 
-    /// [`State::decode`] for a node that is told to read no format above `newest`.
+    /// Like [`State::decode`], for a node that is configured to read no format above `newest`.
     ///
     /// # Errors
-    /// When it is not a state, or one of a newer format.
+    /// When the bytes are no state, or a state of a newer format.
     pub fn decode_up_to(bytes: &[u8], newest: u32) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         let format = u32::from(reader.u8("state format")?);
@@ -420,9 +422,9 @@ impl State {
     }
 }
 
-/// The formats of the state and of the log's entries that this version reads. It writes the one that
-/// the state is of: a cluster begins with the oldest, and raises it by one when all its members read
-/// the next (S15).
+/// The formats of state and log entries that this version reads. It writes the format of the state.
+/// A cluster begins with the oldest format, and raises it by one when all its members read the next
+/// (S15).
 ///
 /// - 1: the first.
 /// - 2: the format can be raised: [`Command::Raise`].
@@ -431,8 +433,8 @@ pub const FORMATS: Formats = Formats { oldest: 1, newest: FORMAT_OF_SETTINGS };
 /// The first format with settings in it.
 pub const FORMAT_OF_SETTINGS: u32 = 3;
 
-/// Whether a state may have these settings, and these longest ones: no state comes to others by
-/// applying, and what reckons with them relies on it.
+/// Whether a state may have these settings, with these longest ones so far. Applying entries leads
+/// to no others, and code that computes with them relies on it.
 fn check_settings(
     settings: Option<&ClusterSettings>,
     reservation_longest_ms: u64,
@@ -453,7 +455,7 @@ fn check_settings(
     Ok(())
 }
 
-/// Whether a format is read by a node that is told to read none above `newest`.
+/// Checks that a node that is configured to read no format above `newest` reads this one.
 fn check_format(field: &'static str, found: u32, newest: u32) -> Result<(), DecodeError> {
     let (oldest, newest) = (FORMATS.oldest, newest.min(FORMATS.newest));
     if (oldest..=newest).contains(&found) {
@@ -462,11 +464,11 @@ fn check_format(field: &'static str, found: u32, newest: u32) -> Result<(), Deco
     Err(DecodeError::Format { field, found: u64::from(found), oldest, newest })
 }
 
-/// Whether an entry of the log can be read, and so applied, by a node that is told to read no format
-/// above `newest`.
+/// Checks that a node that is configured to read no format above `newest` can read an entry, and so
+/// apply it.
 ///
 /// # Errors
-/// Why not. An entry that was proposed in a format which every member reads (S15) is never refused.
+/// The reason. An entry whose format every member reads (S15) is never refused.
 pub fn check_readable(entry: &LogEntry, newest: u32) -> Result<(), DecodeError> {
     match entry.kind {
         EntryKind::Normal if entry.data.is_empty() => Ok(()),
@@ -496,7 +498,7 @@ impl Owner {
 }
 
 impl Command {
-    /// The command as it stands in the log.
+    /// Encodes the command for the log.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -524,7 +526,7 @@ impl Command {
         out
     }
 
-    /// The format of the state that whoever applies it must be able to hold.
+    /// The format that a state must have to apply the command.
     #[must_use]
     pub const fn format(&self) -> u32 {
         match self {
@@ -537,7 +539,7 @@ impl Command {
     /// Reads what [`Command::encode`] wrote.
     ///
     /// # Errors
-    /// When it is no command, or one of a newer format.
+    /// When the bytes are no command, or a command of a newer format.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         let command = match reader.u8("command")? {
@@ -578,7 +580,7 @@ impl MembershipStep {
 }
 
 impl MembershipChange {
-    /// The change as it stands in the log.
+    /// Encodes the change for the log.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -606,7 +608,7 @@ impl MembershipChange {
     /// Reads what [`MembershipChange::encode`] wrote.
     ///
     /// # Errors
-    /// When it is no change.
+    /// When the bytes are no change.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         let nonce = reader.u64("nonce")?;

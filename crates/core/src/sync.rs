@@ -1,8 +1,7 @@
-//! What the threads of a node share is made of these: an atomic, a lock, and a pointer that is
-//! swapped. In every build they are those of `std` and `arc-swap`. With the feature `loom`, which
-//! only the tests of `tests/interleavings` use and which is no build to run, they are modelled, so
-//! that the types of this crate themselves are explored under every order of their steps, and not
-//! copies of them. See `docs/decisions/0012-loom-for-what-threads-share.md`.
+//! The types that the threads of a node share: an atomic, a lock, and a pointer that is swapped.
+//! Normal builds use those of `std` and `arc-swap`. With the feature `loom`, which only the tests
+//! of `tests/interleavings` use, they are models, so that loom explores this crate's own types
+//! under every order of their steps. See `docs/decisions/0012-loom-for-what-threads-share.md`.
 
 #[cfg(feature = "loom")]
 mod model;
@@ -24,9 +23,9 @@ mod real {
 
     use arc_swap::ArcSwap;
 
-    /// A pointer to an immutable object that one thread replaces and all read. Nobody waits. What
-    /// it rests on: whoever reads an object sees what its publisher did before it stored it, and
-    /// nobody reads an older object after a newer one.
+    /// A pointer to an immutable object. One thread replaces the object, and all threads read it
+    /// without waiting. A reader of an object sees everything that its publisher did before, and
+    /// never an older object after a newer one.
     #[derive(Debug)]
     pub(crate) struct SwapPointer<T>(ArcSwap<T>);
 
@@ -41,7 +40,7 @@ mod real {
             self.0.store(next);
         }
 
-        /// What it points to.
+        /// The current object.
         pub(crate) fn load(&self) -> Arc<T> {
             self.0.load_full()
         }

@@ -1,5 +1,5 @@
-//! Between the Raft library's types and ours: messages, entries, configurations, snapshots. Only
-//! what a peer may send exists in ours; what else the library hands out stays here.
+//! Converts between the Raft library's types and ours: messages, entries, configurations,
+//! snapshots. Our types hold only what a peer may send.
 
 use epicepoch_wire::raft_message::{
     Configuration, EntryKind, LogEntry, MessageKind, RaftMessage, Snapshot,
@@ -52,7 +52,8 @@ pub(crate) fn library_entry(from: &LogEntry) -> eraftpb::Entry {
 }
 
 pub(crate) fn configuration(from: &eraftpb::ConfState) -> Configuration {
-    // Sorted, so that equal configurations have equal bytes whatever order the library keeps.
+    // Sorted, so that equal configurations have equal bytes in whatever order the library keeps
+    // them.
     let ids = |list: &[u64]| {
         let mut ids: Vec<NodeId> = list.iter().map(|id| NodeId(*id)).collect();
         ids.sort_unstable();
@@ -99,7 +100,7 @@ pub(crate) fn library_snapshot(from: &Snapshot) -> eraftpb::Snapshot {
     to
 }
 
-/// The kinds a peer may send, both ways.
+/// The kinds of message that a peer may send, in both types.
 const KINDS: [(eraftpb::MessageType, MessageKind); 10] = [
     (eraftpb::MessageType::MsgAppend, MessageKind::Append),
     (eraftpb::MessageType::MsgAppendResponse, MessageKind::AppendResponse),
@@ -113,7 +114,7 @@ const KINDS: [(eraftpb::MessageType, MessageKind); 10] = [
     (eraftpb::MessageType::MsgRequestPreVoteResponse, MessageKind::RequestPreVoteResponse),
 ];
 
-/// A message of the library as ours; `None` for what peers never exchange here.
+/// Converts a message of the library to ours; `None` for kinds that peers never exchange here.
 pub(crate) fn message(from: &eraftpb::Message) -> Option<RaftMessage> {
     let (_, kind) = KINDS.iter().find(|(library, _)| *library == from.get_msg_type())?;
     Some(RaftMessage {
@@ -133,7 +134,7 @@ pub(crate) fn message(from: &eraftpb::Message) -> Option<RaftMessage> {
     })
 }
 
-/// A peer's message as the library takes it.
+/// Converts a peer's message to the library's type.
 pub(crate) fn library_message(sender: NodeId, from: &RaftMessage) -> eraftpb::Message {
     let mut to = eraftpb::Message::default();
     let (library, _) = KINDS
@@ -179,7 +180,7 @@ mod tests {
         prop::collection::vec(entry, 0..4)
     }
 
-    /// Lists are sorted, as the library may keep them in any order.
+    /// Random lists are sorted, because a configuration of ours always has sorted lists.
     fn some_configuration() -> impl Strategy<Value = Configuration> {
         let ids = || {
             prop::collection::btree_set(any::<u64>(), 0..5)

@@ -1,7 +1,8 @@
-//! A broken invariant ends the process: a node that goes on with a thread or a task less could
-//! answer what it cannot prove, or look alive and not be.
+//! Aborts the process when a needed thread or task panics. Without that thread or task, the node
+//! could give answers that it cannot prove, or look alive although it does not work.
 
-/// Held by a thread or task that the node cannot do without: aborts the process when it panics.
+/// A guard held by a thread or task that the node cannot do without. It aborts the process when its
+/// holder panics.
 #[derive(Debug)]
 pub(crate) struct AbortOnPanic(pub(crate) &'static str);
 

@@ -1,9 +1,9 @@
-//! The documented test switch: a file that makes this node's clock wrong, its disk slow or its client
-//! port deaf, so that tests against real processes can do what only hardware does otherwise. It exists
-//! in debug builds only; a release build refuses to start with it.
+//! The test switch: a file that makes this node's clock wrong, its disk slow or its client port deaf, so
+//! that tests can inject hardware faults into real processes. It exists only in debug builds; a release
+//! build refuses to start with it.
 //!
-//! The file named by [`TEST_FAULTS_FILE`] is read again at most every [`READ_INTERVAL`]: whatever is asked
-//! that long after a change, or later, goes by the new one. One fault per line:
+//! The file named by [`TEST_FAULTS_FILE`] is read again at most every [`READ_INTERVAL`], so a change takes
+//! effect within that time. One fault per line:
 //! ```text
 //! wall_offset_ms=-3600000     the wall clock is an hour behind
 //! fsync_delay_ms=50           every sync takes 50 ms longer
@@ -11,9 +11,9 @@
 //! fsync_fail=1                every sync fails
 //! accept_fail=1               no client is accepted, as if no descriptor were left
 //! ```
-//! A missing file, or a missing line, is no fault. Blank lines and lines that begin with `#` mean
-//! nothing; any other line is reported once and means nothing either. Replace the file by renaming
-//! another over it: a half-written one is read as it is.
+//! A missing file or line is no fault. Blank lines and lines that begin with `#` are ignored; any other
+//! line is logged once and ignored. Replace the file by renaming another over it: a half-written file is
+//! read as it is.
 
 use std::io;
 use std::path::PathBuf;
@@ -27,34 +27,35 @@ use active::Active;
 /// The environment variable that names the file.
 pub const TEST_FAULTS_FILE: &str = "TEST_FAULTS_FILE";
 
-/// How old what was read from the file may be, and how often a sync that hangs looks again.
+/// How old the known switches may become: a use of older ones reads the file again. A sync that
+/// hangs checks again as often.
 pub const READ_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The faults that are switched on now. Clones share one file.
+/// The faults that are switched on. All clones use the same file.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     #[cfg(debug_assertions)]
     active: Option<std::sync::Arc<Active>>,
 }
 
-/// Why there can be no faults.
+/// Why faults cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FaultsError {
-    /// This is a release build.
+    /// This is a release build: unset the variable, or use a debug build.
     #[error("{TEST_FAULTS_FILE} is set to {path}, and this build refuses it: only a debug build \
         can break its clock and its disk for a test; unset it", path = .0.display())]
     Refused(PathBuf),
 }
 
 impl Faults {
-    /// No faults, now or later.
+    /// No faults, at any time.
     #[must_use]
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// The faults that a file says, or none without a file.
+    /// The faults of the file at `path`, or none without a path.
     ///
     /// # Errors
     /// In a release build, when there is a path.
@@ -63,7 +64,7 @@ impl Faults {
         Ok(Self { active: path.map(|path| std::sync::Arc::new(Active::new(path))) })
     }
 
-    /// The faults that a file says, or none without a file.
+    /// The faults of the file at `path`, or none without a path.
     ///
     /// # Errors
     /// In a release build, when there is a path.
@@ -72,7 +73,7 @@ impl Faults {
         path.map_or(Ok(Self {}), |path| Err(FaultsError::Refused(path)))
     }
 
-    /// What to add to every reading of the wall clock, nanoseconds.
+    /// The nanoseconds to add to every reading of the wall clock.
     #[inline]
     #[must_use]
     pub fn wall_offset_ns(&self) -> i64 {
@@ -83,10 +84,10 @@ impl Faults {
         0
     }
 
-    /// Asked before every sync: delays it, holds it up, or fails it.
+    /// Call this before every sync. It delays the sync, blocks it, or fails it.
     ///
     /// # Errors
-    /// When syncs fail.
+    /// When the file says that syncs fail.
     #[inline]
     pub fn before_sync(&self) -> io::Result<()> {
         #[cfg(debug_assertions)]
@@ -96,10 +97,10 @@ impl Faults {
         Ok(())
     }
 
-    /// Asked before a client is accepted.
+    /// Call this before every accept of a client.
     ///
     /// # Errors
-    /// When none can be.
+    /// When the file says that accepts fail.
     #[inline]
     pub fn before_accept(&self) -> io::Result<()> {
         #[cfg(debug_assertions)]
@@ -121,7 +122,7 @@ mod active {
 
     use super::READ_INTERVAL;
 
-    /// What one reading of the file said.
+    /// The faults that the file names.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(super) struct Switches {
         pub(super) wall_offset_ms: i64,
@@ -131,7 +132,7 @@ mod active {
         pub(super) accept_fail: bool,
     }
 
-    /// A file that is read again and again.
+    /// The file, and its content when it was last read.
     #[derive(Debug)]
     pub(super) struct Active {
         path: PathBuf,
@@ -142,7 +143,7 @@ mod active {
     struct Reading {
         switches: Switches,
         read_at: Option<Instant>,
-        /// Whether a malformed line was reported.
+        /// Whether a malformed line was logged.
         complained: bool,
     }
 
@@ -154,7 +155,8 @@ mod active {
         pub(super) fn now(&self) -> Switches {
             let mut reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
             if reading.read_at.is_none_or(|at| at.elapsed() >= READ_INTERVAL) {
-                // Before the file is read: who waits for an interval after a change is sure of it.
+                // The time is taken before the file is read, so that a change is in effect one
+                // interval later.
                 reading.read_at = Some(Instant::now());
                 let text = fs::read_to_string(&self.path).unwrap_or_default();
                 let (switches, malformed) = parse(&text);
@@ -179,7 +181,7 @@ mod active {
         }
     }
 
-    /// The switches, and the first line that is none.
+    /// Parses the file. Returns the switches and the first malformed line.
     pub(super) fn parse(text: &str) -> (Switches, Option<&str>) {
         let mut switches = Switches::default();
         let mut malformed = None;
@@ -238,7 +240,7 @@ mod tests {
     use super::active::{Switches, parse};
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(10);
+    const WAIT_MAX: Duration = Duration::from_secs(10);
 
     #[test]
     fn every_switch_is_read_and_nothing_else() {
@@ -269,7 +271,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("faults");
         let faults = Faults::from_path(Some(path.clone())).unwrap();
-        // What is known now is that there are none, and it is an interval old when the file is asked again.
+        // The first read finds no file. The next read comes an interval later.
         assert_eq!(faults.wall_offset_ns(), 0);
         fs::write(&path, "wall_offset_ms=-2\nfsync_fail=1\naccept_fail=1").unwrap();
         thread::sleep(READ_INTERVAL);
@@ -293,7 +295,7 @@ mod tests {
         let thread = thread::spawn(move || sender.send(faults.before_sync()).unwrap());
         assert!(synced.recv_timeout(Duration::from_millis(50)).is_err());
         fs::write(&path, "fsync_hang=0").unwrap();
-        synced.recv_timeout(PATIENCE).unwrap().unwrap();
+        synced.recv_timeout(WAIT_MAX).unwrap().unwrap();
         thread.join().unwrap();
     }
 }

@@ -1,6 +1,6 @@
-//! Peer frames ([`epicepoch_wire::frame`]) over a byte stream. It takes frames apart from each
-//! other and checks their header and checksum; it never looks into a payload and never believes
-//! one. A connection that sent one bad byte is of no more use: after an error, close it.
+//! Peer frames ([`epicepoch_wire::frame`]) over a byte stream. This module splits the stream into
+//! frames and checks header and checksum. It never reads a payload. After an error the connection
+//! must be closed.
 
 use std::io;
 
@@ -9,12 +9,12 @@ use epicepoch_wire::frame::{HEADER_LEN, Header, PAYLOAD_LEN_MAX, split_frame};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-/// Memory that an idle connection keeps for each direction, bytes. Nearly every frame fits.
+/// Memory that an idle connection keeps for each direction, bytes. Nearly every frame fits into it.
 pub const BUFFER_LEN_KEPT: usize = 8 << 10;
-/// Most memory that one connection takes for reading, bytes: the longest frame.
+/// Most memory that one connection uses for reading, bytes: the length of the longest frame.
 pub const BUFFER_LEN_MAX: usize = HEADER_LEN + PAYLOAD_LEN_MAX;
 
-/// Why there is no next frame. The connection must be closed.
+/// Why the next frame cannot be read. The connection must be closed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FrameError {
@@ -24,36 +24,37 @@ pub enum FrameError {
     /// The connection ended inside a frame.
     #[error("the connection ended inside a frame")]
     Truncated,
-    /// The other end sent what is no frame of this protocol, or it was damaged on the way.
-    #[error("what came is no frame: {0}")]
+    /// The frame is malformed: the other end sent it so, or it was damaged on the way.
+    #[error("a malformed frame: {0}")]
     Malformed(#[from] DecodeError),
 }
 
 /// Reads frames from a byte stream.
 ///
-/// Its memory grows with what has arrived, not with what a header announces: never above twice as
-/// much, or [`BUFFER_LEN_KEPT`], and never above [`BUFFER_LEN_MAX`].
+/// Its buffer grows with the bytes that have arrived, not with the length that a header claims. The
+/// buffer is at most twice as long as those bytes, but at least [`BUFFER_LEN_KEPT`] and never more
+/// than [`BUFFER_LEN_MAX`].
 #[derive(Debug)]
 pub struct FrameReader<R> {
     stream: R,
-    /// What was read; the frames before `start` were given out.
+    /// The bytes that were read. The frames before `start` were returned already.
     buffer: Vec<u8>,
     start: usize,
 }
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
-    /// A reader at a frame's first byte.
+    /// A reader of `stream`, whose next byte must be the first of a frame.
     pub fn new(stream: R) -> Self {
         Self { stream, buffer: Vec::new(), start: 0 }
     }
 
-    /// The next frame: its header, and its payload until the next call. `None` when the stream
-    /// ended after a whole frame.
+    /// Returns the header and the payload of the next frame; the payload is valid until the next
+    /// call. Returns `None` when the stream ended after a whole frame.
     ///
-    /// Cancel safe: dropped before it is ready, it has lost nothing.
+    /// Cancel safe: no byte is lost if the future is dropped.
     ///
     /// # Errors
-    /// When the stream failed, ended inside a frame, or carries something else.
+    /// When the stream failed, ended inside a frame, or carries bytes that are not a frame.
     pub async fn next(&mut self) -> Result<Option<(Header, &[u8])>, FrameError> {
         loop {
             if let Some((header, _, length)) = split_frame(&self.buffer[self.start..])? {
@@ -68,12 +69,12 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// The stream. What was read ahead of it is lost: only for closing it.
+    /// Returns the stream. Bytes that were read beyond the last frame are lost.
     pub fn into_stream(self) -> R {
         self.stream
     }
 
-    /// Forgets the frames that were given out, and has at least one free byte afterwards.
+    /// Drops the frames that were returned, and makes room for at least one more byte.
     fn make_room(&mut self) {
         self.buffer.drain(..self.start);
         self.start = 0;
@@ -82,21 +83,21 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             self.buffer.shrink_to(BUFFER_LEN_KEPT);
             self.buffer.reserve_exact(BUFFER_LEN_KEPT - length);
         } else if length == self.buffer.capacity() {
-            // A frame that is not complete is shorter than the longest.
+            // The buffer holds an incomplete frame, which is shorter than the longest frame.
             debug_assert!(length < BUFFER_LEN_MAX);
             self.buffer.reserve_exact(length.min(BUFFER_LEN_MAX - length));
         }
     }
 }
 
-/// Writes encoded frames, and empties `frames` of what was written. It does not flush: a TCP
-/// stream needs none.
+/// Writes encoded frames and removes them from `frames`. It does not flush; a TCP stream needs no
+/// flush.
 ///
-/// Cancel safe: dropped before it is ready, it has left in `frames` exactly what was not written,
-/// which may begin inside a frame; more frames may be appended.
+/// Cancel safe: if the future is dropped, `frames` holds exactly the bytes that were not written.
+/// They may begin inside a frame. More frames may be appended.
 ///
 /// # Errors
-/// When the stream failed: it must be closed.
+/// When the stream failed. It must be closed.
 pub async fn write_frames<W: AsyncWrite + Unpin>(
     stream: &mut W,
     frames: &mut Vec<u8>,
@@ -138,7 +139,7 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
     }
 
-    /// Polls once and drops the future: `None` when it was not ready.
+    /// Polls `future` once and drops it. Returns `None` when it was not ready.
     async fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
         poll_fn(|context| match Pin::as_mut(&mut future).poll(context) {
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_dropped_at_every_byte_loses_nothing() {
+    fn a_read_dropped_at_every_byte_loses_nothing() {
         let bytes = frames(&[b"one", b"", b"two"]);
         let (mut sender, stream) = duplex(1);
         block_on(async {
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn an_announced_length_takes_no_memory() {
+    fn an_announced_length_allocates_no_memory() {
         let mut bytes = frames(&[b""]);
         bytes[4..8].copy_from_slice(&(PAYLOAD_LEN_MAX as u32).to_le_bytes());
         let mut reader = FrameReader::new(&bytes[..]);
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_dropped_half_way_leaves_what_it_did_not_write() {
+    fn a_write_dropped_half_way_keeps_the_unwritten_bytes() {
         let bytes = frames(&[b"one", b"two"]);
         let mut left = bytes.clone();
         let (mut stream, mut receiver) = duplex(7);
@@ -274,7 +275,7 @@ mod tests {
         }
 
         #[test]
-        fn a_damaged_frame_is_never_given_out(
+        fn a_damaged_frame_is_never_returned(
             payload: Vec<u8>, at: prop::sample::Index, flip in 1_u8..,
         ) {
             let mut bytes = frames(&[b"first", &payload]);

@@ -1,45 +1,36 @@
-//! Does, never decides: the threads, sockets and files around [`epicepoch_core`]. What may be
-//! answered, promised or forgotten is decided there; nothing here holds a rule of the protocol.
+//! The threads, sockets and files around [`epicepoch_core`]. The core decides what may be answered,
+//! promised or forgotten; this crate holds no rule of the protocol.
 //!
-//! - [`config`]: what a node is told before it starts, with bounds and checks.
-//! - [`node`]: starts and stops one node.
-//! - [`shared`]: what the planes of one node share.
-//! - [`worker`]: the data plane: one event loop per thread; rounds, batches, confirm links.
-//! - [`http`]: what clients see, on the workers' threads.
-//! - `native`: the native protocol, on the workers' threads and the same port.
-//! - `outbox`: answers of one connection that wait to be written.
-//! - [`listener`]: the client port; `origins`: where clients come from.
-//! - [`consensus`]: the thread that runs the replica, its peers' links and their clocks.
-//! - [`storage`]: the data directory: who it belongs to, and what must survive.
-//! - [`tls`]: TLS on the client port, and certificates that are kept up to date.
-//! - [`framed`]: peer frames over a byte stream.
-//! - [`rights`]: who may do what.
+//! The modules, from the lowest up. A module imports only modules above it in this list:
+//!
+//! - [`config`], [`reload`], [`faults`], [`framed`]: settings, files that change, the documented
+//!   test switch, frames over a byte stream.
+//! - [`metrics`]: the metrics of both planes.
+//! - [`security`]: authorization, TLS, limits of addresses.
+//! - [`shared`]: the state that the planes of one node share; [`admin_queue`]: commands of
+//!   operators on their way to the consensus plane.
 //! - [`peers`]: connections between nodes, plain or with mutual TLS.
-//! - [`reload`]: files that change under a running node.
-//! - [`metrics`]: what both planes count, as Prometheus reads it.
-//! - [`hiccup`]: by how much the machine stalls.
-//! - [`faults`]: the documented test switch; a release build has none.
+//! - [`worker`]: the data plane: one event loop per thread; rounds, batches, confirm links.
+//! - [`storage`], [`consensus`]: the data directory, and the thread that runs the replica.
+//! - [`front`]: the protocols of clients, on the workers' threads.
+//! - [`node`]: starts and stops one node.
 
 mod abort;
-pub mod config;
+pub mod admin_queue;
+// The settings of a node, for programs that embed it.
+pub use epicepoch_config as config;
 pub mod consensus;
 pub mod faults;
 pub mod framed;
-pub mod hiccup;
-pub mod http;
-pub mod listener;
+pub mod front;
 pub mod metrics;
-mod native;
 pub mod node;
-mod origins;
-mod outbox;
 pub mod peers;
 pub mod reload;
-pub mod rights;
+pub mod security;
 pub mod shared;
 pub mod storage;
 mod sync;
-pub mod tls;
 pub mod worker;
 
 pub use config::{Config, ConfigError};

@@ -1,5 +1,5 @@
-//! A node: opens what it needs, starts its planes in the right order, and ends them in the right
-//! order. It decides nothing about timestamps.
+//! A node: opens its files and ports, starts its planes in the right order, and ends them in the
+//! right order. It decides nothing about timestamps.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -17,23 +17,23 @@ use http::HeaderValue;
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 
+use crate::admin_queue::AdminQueue;
 use crate::config::{self, Config, ConfigError};
-use crate::consensus::operators::Desk;
 use crate::consensus::restore::{Restore, RestoreFileError};
 use crate::consensus::{Consensus, ConsensusError, Parts};
 use crate::faults::{Faults, FaultsError};
-use crate::hiccup::HiccupMeter;
-use crate::http::http3;
-use crate::listener::{AcceptLimits, Acceptor, ClientListener, raise_descriptor_limit};
+use crate::front::listener::{AcceptLimits, Acceptor, ClientListener, raise_descriptor_limit};
+use crate::front::{self, http3};
 use crate::metrics::Metrics;
-use crate::peers::{PeerTls, PeerTlsError};
+use crate::metrics::hiccup::HiccupMeter;
 use crate::reload::Reloader;
-use crate::rights::tokens::TokenFileError;
-use crate::rights::{Port, Rights};
+use crate::security::authz::tokens::TokenFileError;
+use crate::security::authz::{Authorization, Port};
+use crate::security::tls::peers::{PeerTls, PeerTlsError};
+use crate::security::tls::reloader::{CertificateReloader, Certificates};
+use crate::security::tls::{self, ClientTls, TlsError};
 use crate::shared::{Health, NodeClock, NodeShared};
 use crate::storage::{OpenError, Opened, Storage};
-use crate::tls::upkeep::{Certificates, Upkeep};
-use crate::tls::{self, ClientTls, TlsError};
 use crate::worker::{ProcessorError, Workers, processor};
 
 /// A running node. Dropping it without [`Node::wait`] leaves its threads running.
@@ -48,8 +48,8 @@ pub struct Node {
     fate: Arc<Fate>,
     _hiccups: HiccupMeter,
     _reloader: Reloader,
-    /// The sockets of HTTP/3 once more: while one worker ends before another, the system leads no
-    /// datagram to a worker that does not expect it.
+    /// Second handles of the HTTP/3 sockets. They keep all sockets open until the node ends: if one
+    /// worker ends before another, the system sends no datagram to the wrong worker.
     _http3: Vec<UdpSocket>,
 }
 
@@ -57,28 +57,30 @@ pub struct Node {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Correct the configuration.
+    /// The configuration is invalid. Correct it.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Correct `WORKER_CPUS`.
+    /// `WORKER_CPUS` cannot be used. Correct it.
     #[error(transparent)]
     Processor(#[from] ProcessorError),
-    /// Unset the test switch, or use a test build.
+    /// This build refuses the test switch. Unset it, or use a test build.
     #[error(transparent)]
     Faults(#[from] FaultsError),
-    /// Correct the files of certificates and keys.
+    /// A file with a certificate or a key is bad. Correct it.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// Correct `DATA_DIR`, or do what the text says.
+    /// The data directory cannot be opened. Correct `DATA_DIR`, or follow the advice in the text.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Correct the certificates towards other nodes, or the settings that name them.
+    /// A certificate for connections between nodes is bad. Correct it, or the setting that names
+    /// it.
     #[error(transparent)]
     PeerTls(#[from] PeerTlsError),
-    /// Correct the file of tokens, or the setting that names it.
+    /// The token file is bad. Correct it, or the setting that names it.
     #[error(transparent)]
     Tokens(#[from] TokenFileError),
-    /// The data directory is empty, and nobody said that this is a new cluster.
+    /// The data directory is empty, but no setting says that this node starts a new cluster or
+    /// joins one.
     #[error(
         "{path} holds no data and BOOTSTRAP is off: set BOOTSTRAP=1 on the first start of a new \
          cluster, on all its first members, or JOIN to join a cluster that exists; a member that \
@@ -88,20 +90,21 @@ pub enum StartError {
         /// The data directory.
         path: PathBuf,
     },
-    /// Correct `RESTORE`, or get another copy of the backup.
+    /// The backup in `RESTORE` cannot be used. Correct `RESTORE`, or get another copy of the
+    /// backup.
     #[error("RESTORE: {0}")]
     Restore(RestoreFileError),
-    /// Free the port, or choose another.
+    /// A port cannot be bound. Free it, or choose another one.
     #[error("{setting}: {addr} cannot be used; {advice}", advice = bind_advice(.source))]
     Bind {
         /// The setting to correct.
         setting: &'static str,
         /// The address.
         addr: SocketAddr,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Free the port, choose another, or set `HTTP3` off.
+    /// Free the port, choose another one, or set `HTTP3=off`.
     #[error(
         "HTTP_PORT: {addr} cannot be used over UDP, for HTTP/3; {advice}, or set HTTP3=off",
         advice = bind_advice(.source)
@@ -109,21 +112,21 @@ pub enum StartError {
     BindUdp {
         /// The address.
         addr: SocketAddr,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Raise the limits of descriptors or threads.
+    /// The system cannot watch a port for clients. Raise the limits of descriptors or threads.
     #[error(
         "{addr} cannot be watched, and a node that nobody can reach must not lead: the system has \
          no descriptor, event queue or thread to give; raise the limits (LimitNOFILE=, TasksMax=)"
     )]
     Watch {
-        /// The client port, or that of operators.
+        /// The client port, or the operators' port.
         addr: SocketAddr,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The system refuses a thread or randomness.
+    /// The system refuses a thread or random numbers.
     #[error("the node cannot run")]
     Io(#[from] io::Error),
 }
@@ -132,12 +135,12 @@ pub enum StartError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The consensus plane could not go on.
+    /// The consensus plane cannot go on.
     #[error(transparent)]
     Consensus(#[from] ConsensusError),
 }
 
-/// Whether the node should end, and who is told.
+/// Whether the node should end. Threads can wait for that.
 #[derive(Debug, Default)]
 struct Fate {
     should_end: Mutex<bool>,
@@ -158,19 +161,19 @@ impl Fate {
 }
 
 impl Node {
-    /// Starts a node: checks the configuration, opens the data directory and both ports, then
-    /// starts its threads. Returns as soon as it answers `/up`; it may still wait for its peers.
+    /// Starts a node: checks the configuration, opens the data directory and the ports, then starts
+    /// its threads. Returns as soon as the node answers `/up`; it may still wait for its peers.
     ///
     /// # Errors
-    /// When the node cannot start; nothing is left running.
+    /// When the node cannot start. Nothing is left running then.
     pub fn start(config: Config) -> Result<Self, StartError> {
         Self::start_with_faults(config, None)
     }
 
-    /// [`Node::start`] with the test switch: a file of faults, refused by release builds.
+    /// [`Node::start`] with the test switch: a file of faults, which release builds refuse.
     ///
     /// # Errors
-    /// When the node cannot start; nothing is left running.
+    /// When the node cannot start. Nothing is left running then.
     pub fn start_with_faults(config: Config, faults: Option<PathBuf>) -> Result<Self, StartError> {
         config.check()?;
         processor::check(&config.worker_cpus)?;
@@ -189,7 +192,7 @@ impl Node {
         let operations = bind_operations(&config)?;
         let ops_addr = operations.as_ref().map(ClientListener::local_addr);
         let peers = bind_peers(&config)?;
-        let rights = Rights::load(&config.rights)?;
+        let authz = Authorization::load(&config.authz)?;
         let peer_tls = PeerTls::load(&config)?;
         if let Some(peer_tls) = &peer_tls {
             peer_tls.keep(&mut certificates);
@@ -206,22 +209,23 @@ impl Node {
         let identity = Identity { node: config.node_id, store, boot };
         let durable_term = restored.as_ref().map_or(Term(0), |r| r.hard_state.term);
         let core = Arc::new(Shared::new(durable_term, Published::nothing(identity)));
-        // Before the first peer is met: this node holds it to what it has named.
+        // The positions are set before the first peer connects, because this node checks each peer
+        // against the position that the peer named last.
         let positions = restored.as_ref().map(|r| r.positions.clone()).unwrap_or_default();
         let began = positions.own;
         core.set_positions(positions);
         let interval_ns = config.epoch_interval.as_nanos() as u64;
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let (desk, asks) = Desk::open();
+        let (admin_queue, admin_requests) = AdminQueue::open();
         let shared = Arc::new(NodeShared {
-            desk,
+            admin_queue,
             client_addr: config.advertise_addr_at(http_addr.port()),
             identity,
             began,
             allocator: Allocator::new(core.clone(), interval_ns),
             clock: NodeClock::new(wall.as_nanos() as u64),
             health: Health::default(),
-            rights,
+            authz,
             peer_tls,
             tls,
             certificates,
@@ -230,8 +234,8 @@ impl Node {
             core,
             config,
         });
-        let metrics = Arc::new(Metrics::new(shared.clone()));
-        let workers = Workers::spawn(shared.clone(), metrics.clone())?;
+        let metrics = Arc::new(Metrics::new(shared.config.workers));
+        let workers = front::spawn_workers(shared.clone(), metrics.clone())?;
         let fate = Arc::new(Fate::default());
         let parts = Parts {
             shared: shared.clone(),
@@ -243,11 +247,11 @@ impl Node {
             faults: faults.clone(),
             seed: getrandom::u64().map_err(io::Error::from)?,
             metrics: metrics.clone(),
-            asks,
+            admin_requests,
         };
         let ending = fate.clone();
         let consensus = Consensus::spawn(parts, move || ending.end())?;
-        let hiccups = HiccupMeter::spawn(metrics.clone())?;
+        let hiccups = HiccupMeter::spawn(metrics.hiccups.clone())?;
         let planes = (&workers, &metrics, &shared);
         let acceptors = open_ports((clients, operations), accept, planes, &faults)?;
         let reloader = read_again(shared.clone())?;
@@ -274,23 +278,24 @@ impl Node {
         })
     }
 
-    /// Where clients reach this node on this machine.
+    /// The address on this machine at which clients reach this node.
     pub fn http_addr(&self) -> SocketAddr {
         self.http_addr
     }
 
-    /// Where operators reach this node on this machine, if not on the client port.
+    /// The address on this machine at which operators reach this node; `None` when they use the
+    /// client port.
     pub fn ops_addr(&self) -> Option<SocketAddr> {
         self.ops_addr
     }
 
-    /// Asks the node to stop; returns at once.
+    /// Asks the node to stop. Returns at once.
     pub fn request_shutdown(&self) {
         self.fate.end();
     }
 
-    /// Blocks until the node has stopped: because it was asked to, after handing leadership over
-    /// and finishing what it had begun, or because it cannot go on.
+    /// Blocks until the node has stopped. When it was asked to stop, it first hands leadership over
+    /// and finishes the requests that it has begun. It also stops when it cannot go on.
     ///
     /// # Errors
     /// Why it could not go on.
@@ -300,44 +305,45 @@ impl Node {
         let Some(consensus) = consensus else { return Ok(()) };
         let timeout = self.shared.config.shutdown_timeout;
         let deadline = Instant::now() + timeout;
-        consensus.depart();
-        // Half of the time is the workers', whatever becomes of the handover.
+        consensus.prepare_stop();
+        // At least half of the time is left for the workers, even if the handover takes too long.
         self.wait_for_successor(&consensus, Instant::now() + timeout / 2);
         self.shared.health.is_shutting_down.store(true, Ordering::SeqCst);
         self.acceptors.iter().for_each(Acceptor::stop);
         if !self.workers.shutdown(deadline.saturating_duration_since(Instant::now())) {
             tracing::warn!("a worker did not end in time: what it had begun is cut off");
         }
-        // A vote that was under way may have been won meanwhile. Nobody is served here any more: whom
-        // the others choose when this node is gone comes sooner than a second refusal.
-        let patience = Instant::now() + self.shared.config.election_timeout;
-        self.wait_for_successor(&consensus, patience.min(deadline));
+        // This node may have won a vote while its workers stopped. Then it waits for another
+        // handover, but for one election timeout at most: it serves no clients, and when it is gone
+        // the others elect a leader.
+        let timeout = Instant::now() + self.shared.config.election_timeout;
+        self.wait_for_successor(&consensus, timeout.min(deadline));
         consensus.stop()?;
         tracing::info!(node = self.shared.identity.node.0, "stopped");
         Ok(())
     }
 
-    /// Waits until leadership is gone, while there are others to take it. Those that are not heard just
-    /// now may be so a moment later.
+    /// Waits until this node no longer leads. Returns at once if no other voter exists. A voter
+    /// that is not connected now may connect a moment later, so it counts.
     fn wait_for_successor(&self, consensus: &Consensus, deadline: Instant) {
         while self.leads_others() && !consensus.has_ended() && Instant::now() < deadline {
             thread::sleep(HAND_OVER_POLL);
         }
     }
 
-    /// Whether this node leads, and is not the only voter.
+    /// Whether this node leads and the cluster has other voters.
     fn leads_others(&self) -> bool {
         let published = self.shared.core.published();
         let me = published.identity.node;
         published.role == Role::Leader && published.voters.iter().any(|(node, _)| node != me)
     }
 
-    /// Whether this node leads and may serve.
+    /// Whether this node leads and has a grant, so that it may serve.
     pub fn is_leader(&self) -> bool {
         self.shared.core.published().grant.is_some()
     }
 
-    /// Asks this leader to hand leadership to `target`; does nothing on a follower.
+    /// Asks this node to hand leadership to `target`. Does nothing if this node is not the leader.
     pub fn transfer_leader_to(&self, target: NodeId) {
         let consensus = self.consensus.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(consensus) = consensus.as_ref() {
@@ -346,7 +352,8 @@ impl Node {
     }
 }
 
-/// Elections wait for a processor when workers spin on all of them.
+/// Warns of settings that do not fit this machine or each other. For example, elections are delayed
+/// when spinning workers use all processors.
 fn warn_of_settings(config: &Config) {
     let processors = thread::available_parallelism().map_or(1, usize::from);
     if config.busy_poll && config.workers >= processors {
@@ -358,7 +365,7 @@ fn warn_of_settings(config: &Config) {
             the kernel: lower WORKERS"
         );
     }
-    if config.rights.admin_from_is_idle(config.tls.clients) {
+    if config.authz.admin_from_is_idle(config.tls.clients) {
         tracing::warn!(
             "ADMIN_FROM names other machines, and what they ask in plain text is refused: set \
              CLIENT_TLS and OPS_TOKEN_FILE, or name them in OPS_PLAIN_FROM, too"
@@ -378,8 +385,8 @@ fn warn_of_descriptors(limits: AcceptLimits) {
     }
 }
 
-/// The client port over TCP and, for HTTP/3, over UDP. Where the system chooses the number, it has to
-/// be free over both.
+/// Binds the client port over TCP and, for HTTP/3, over UDP. If the system chooses the port number,
+/// it must be free over both.
 fn bind_clients(
     config: &Config,
     has_http3: bool,
@@ -408,7 +415,7 @@ fn bind_clients(
     }
 }
 
-/// Begins to serve HTTP/3, if it is on; returns its sockets once more.
+/// Starts to serve HTTP/3, if it is on. Returns second handles of its sockets.
 fn serve_http3(
     workers: &Workers,
     sockets: Vec<UdpSocket>,
@@ -417,20 +424,20 @@ fn serve_http3(
 ) -> io::Result<Vec<UdpSocket>> {
     let kept = sockets.iter().map(UdpSocket::try_clone).collect::<io::Result<_>>()?;
     if let Some(tls) = tls {
-        let has_ops_port = shared.config.rights.ops_addr.is_some();
+        let has_ops_port = shared.config.authz.ops_addr.is_some();
         let port = if has_ops_port { Port::Clients } else { Port::Shared };
-        workers.serve_http3(sockets, tls, port, &shared.config).map_err(io::Error::other)?;
+        front::serve_http3(workers, sockets, tls, port, shared).map_err(io::Error::other)?;
     }
     Ok(kept)
 }
 
-/// What answers over TCP say of HTTP/3 (RFC 7838), so that clients may come over UDP the next time.
+/// The `Alt-Svc` header (RFC 7838). It tells clients over TCP that they may use HTTP/3 next time.
 fn alt_svc(port: u16) -> HeaderValue {
     let text = format!("h3=\":{port}\"; ma={ALT_SVC_SECONDS}");
     HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("clear"))
 }
 
-/// Whether what is in the data directory and what was asked for go together.
+/// Checks that the settings fit the data directory: an empty one needs `BOOTSTRAP` or `JOIN`.
 fn check_beginning(config: &Config, has_data: bool) -> Result<(), StartError> {
     let may_begin = config.bootstrap || !config.join.is_empty();
     if !has_data && !may_begin {
@@ -444,16 +451,16 @@ fn check_beginning(config: &Config, has_data: bool) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Has tokens and certificates read again while the node runs.
+/// Starts a thread that reloads tokens and certificates when their files change.
 fn read_again(shared: Arc<NodeShared>) -> io::Result<Reloader> {
-    let mut upkeep = Upkeep::new(&shared.certificates);
+    let mut reloader = CertificateReloader::new(&shared.certificates);
     Reloader::spawn(move || {
-        shared.rights.reload();
-        upkeep.look();
+        shared.authz.reload();
+        reloader.look();
     })
 }
 
-/// Lets clients in, and operators, if they have a port of their own.
+/// Starts to accept clients, and operators if they have their own port.
 fn open_ports(
     (clients, operations): (ClientListener, Option<ClientListener>),
     limits: AcceptLimits,
@@ -480,10 +487,10 @@ fn bind_operations(config: &Config) -> Result<Option<ClientListener>, StartError
         let bound = ClientListener::bind(addr.ip(), addr.port());
         bound.map_err(|source| StartError::Bind { setting: "OPS_ADDR", addr, source })
     };
-    config.rights.ops_addr.map(bind).transpose()
+    config.authz.ops_addr.map(bind).transpose()
 }
 
-/// The peer port, exclusive: a second process on it fails.
+/// Binds the peer port exclusively: a second process on this port fails to start.
 fn bind_peers(config: &Config) -> Result<TcpListener, StartError> {
     let addr = config.peer_bind();
     let bind = || -> io::Result<TcpListener> {
@@ -507,12 +514,12 @@ fn bind_advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// Ports that the system may choose until one is free over TCP and UDP.
+/// How many port numbers to try until one is free over both TCP and UDP. The system chooses each.
 const PORTS_TRIED_MAX: u32 = 16;
-/// For how long clients may remember that there is HTTP/3: a node that is started without it is asked
-/// in vain for no longer, and clients ask over TCP then.
+/// How long clients may remember that HTTP/3 is available, seconds. If the node restarts without
+/// HTTP/3, clients try it in vain for at most this time; they then use TCP.
 const ALT_SVC_SECONDS: u32 = 3600;
-/// Connections that may wait to be accepted on the peer port.
+/// Most connections on the peer port that may wait to be accepted.
 const PEER_BACKLOG: i32 = 256;
-/// Between two looks at whether leadership is gone.
+/// Time between two checks whether leadership is gone.
 const HAND_OVER_POLL: Duration = Duration::from_micros(200);

@@ -1,7 +1,6 @@
-//! Has what may change under a running node read again: files of tokens and of certificates. On one
-//! thread of its own, because a file system may hang; it looks every few seconds, because secrets
-//! are often replaced by who cannot send a signal. What is read, and what is said about it, is not
-//! known here.
+//! Reloads files that may change while a node runs: tokens and certificates. It uses its own
+//! thread, because a file system may hang. It checks every few seconds, because people who replace
+//! secrets often cannot send a signal. The caller reads the files and logs the changes.
 
 use std::io;
 use std::sync::Arc;
@@ -9,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// Between two looks at the files.
+/// Time between two checks of the files.
 pub const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A reloader under way. Dropping it stops it.
+/// A running reloader. Dropping it stops it.
 #[derive(Debug)]
 pub struct Reloader {
     stop: Arc<AtomicBool>,

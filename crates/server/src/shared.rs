@@ -1,63 +1,64 @@
-//! What the planes of one node share: identity, the core's published state, the allocator, the
-//! clock, and what one plane must know of the other's health. It decides nothing.
+//! The state that the planes of one node share: identity, the core's published state, the
+//! allocator, the clock, and the health of each plane that the other must know. It decides nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use epicepoch_core::allocator::{Allocator, Now};
 use epicepoch_core::clock::trusted_ns;
 use epicepoch_core::publication::{Identity, Shared};
 use epicepoch_core::state::FORMATS;
-use epicepoch_wire::hello::{Formats, Hello, LinkKind, SharedSettings};
+use epicepoch_wire::peer_hello::{Formats, LinkKind, PeerHello, SharedSettings};
 use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::{NodeId, StorePosition};
 
+use crate::admin_queue::AdminQueue;
 use crate::config::Config;
-use crate::consensus::operators::Desk;
-use crate::peers::PeerTls;
-use crate::rights::{Caller, Reason, Right, Rights};
-use crate::tls::ClientTls;
-use crate::tls::upkeep::Certificates;
+use crate::security::authz::{Authorization, Caller, Reason, Right};
+use crate::security::tls::ClientTls;
+use crate::security::tls::peers::PeerTls;
+use crate::security::tls::reloader::Certificates;
 
-/// One node's planes hold it in common.
+/// The shared state of one node's planes.
 #[derive(Debug)]
 pub struct NodeShared {
     /// The checked configuration.
     pub config: Config,
-    /// Who this node is, in this run.
+    /// Node id, store id and boot id.
     pub identity: Identity,
-    /// How far its data directory had come when this run began.
+    /// The position of the data directory when this run began.
     pub began: StorePosition,
-    /// Where clients reach this node, the bound port filled in.
+    /// The client address of this node, with the real port number.
     pub client_addr: String,
-    /// Promise and publication.
+    /// The Promise and the publication.
     pub core: Arc<Shared>,
     /// The node's one allocator.
     pub allocator: Allocator,
     /// Monotonic and trusted time.
     pub clock: NodeClock,
-    /// What one plane must know of the other.
+    /// The health of each plane that the other plane must know.
     pub health: Health,
-    /// What the client port needs to speak TLS, if it does.
+    /// TLS for the client port; `None` when it is off.
     pub tls: Option<ClientTls>,
-    /// Certificates that are kept up to date.
+    /// Certificates that are reloaded when their files change.
     pub certificates: Certificates,
-    /// What answers over TCP say of HTTP/3, if it is served.
+    /// The `Alt-Svc` header that announces HTTP/3 over TCP; `None` when HTTP/3 is off.
     pub alt_svc: Option<http::HeaderValue>,
-    /// Where workers put what operators ask.
-    pub desk: Desk,
-    /// Who may do what.
-    pub rights: Rights,
-    /// What mutual TLS between nodes needs, if they speak it.
+    /// The queue in which workers put admin commands.
+    pub admin_queue: AdminQueue,
+    /// Which callers have which rights.
+    pub authz: Authorization,
+    /// Mutual TLS between nodes; `None` when it is off.
     pub peer_tls: Option<PeerTls>,
-    /// Most timestamps of one answer: `MAX_N` of this node, until the cluster's settings are known.
+    /// Most timestamps of one answer. It is this node's `MAX_N` until the cluster's settings are
+    /// known.
     pub max_n: AtomicU64,
 }
 
 impl NodeShared {
-    /// Whether the consensus plane takes part now, as `/ready` says: it ticks, it reaches a quorum,
-    /// and neither its disk nor its rounds are stuck.
+    /// Whether the consensus plane takes part now, as `/ready` reports: it ticks, it reaches a
+    /// quorum, and neither its disk nor its rounds are stuck.
     #[must_use]
     pub fn is_raft_available(&self) -> bool {
         let health = &self.health;
@@ -69,13 +70,14 @@ impl NodeShared {
             && silence_ns <= silence_ns_max
     }
 
-    /// Counts that somebody was refused a right, and logs it.
-    pub(crate) fn note_denial(&self, right: Right, reason: Reason, caller: &Caller) {
-        self.note_denial_of(right, reason, caller, reason.advice());
+    /// Counts and logs that a caller was refused a right. The log line advises what to do about
+    /// `reason`.
+    pub(crate) fn record_denial(&self, right: Right, reason: Reason, caller: &Caller) {
+        self.record_denial_of(right, reason, caller, reason.advice());
     }
 
-    /// The same, where there is more to say than why.
-    pub(crate) fn note_denial_of(
+    /// Counts and logs that a caller was refused a right, with `detail` in the log line.
+    pub(crate) fn record_denial_of(
         &self,
         right: Right,
         reason: Reason,
@@ -83,17 +85,17 @@ impl NodeShared {
         detail: &str,
     ) {
         let now_ns = self.clock.monotonic_ns();
-        self.rights.denials.note((right, reason), caller.from, detail, now_ns);
+        self.authz.denials.note((right, reason), caller.from, detail, now_ns);
     }
 
-    /// Most timestamps of one answer, now.
+    /// Most timestamps of one answer, at present.
     #[must_use]
     pub fn max_n(&self) -> u64 {
         self.max_n.load(Ordering::Relaxed)
     }
 
-    /// The settings that all nodes share, as they count here: those of the replicated state, or this
-    /// node's own before there are any in it.
+    /// The settings that all nodes share: those of the replicated state, or this node's own while
+    /// the replicated state has none.
     #[must_use]
     pub fn settings(&self) -> Arc<ClusterSettings> {
         self.core.published().settings.clone().unwrap_or_else(|| self.config.shared().into())
@@ -105,12 +107,12 @@ impl NodeShared {
         Formats { newest: self.config.format_max.min(FORMATS.newest), ..FORMATS }
     }
 
-    /// How this node introduces itself on a connection to `to`.
+    /// The hello that this node sends on a connection to `to`.
     #[must_use]
-    pub fn hello(&self, link: LinkKind, to: NodeId) -> Hello {
+    pub fn hello(&self, link: LinkKind, to: NodeId) -> PeerHello {
         let config = &self.config;
         let settings = self.settings();
-        Hello {
+        PeerHello {
             link,
             to,
             store: self.identity.store,
@@ -134,8 +136,8 @@ impl NodeShared {
     }
 }
 
-/// Time as this node's planes read it: one monotonic clock with a common start, and the offset to
-/// trusted time that the consensus plane last decided on.
+/// The clock of this node's planes: monotonic time since the node's start, and the offset to
+/// trusted time that the consensus plane decided on last.
 #[derive(Debug)]
 pub struct NodeClock {
     start: Instant,
@@ -156,7 +158,7 @@ impl NodeClock {
         self.start.elapsed().as_nanos() as u64
     }
 
-    /// Both times that an allocation needs, from one clock read.
+    /// Returns monotonic and trusted time, from one clock reading.
     #[must_use]
     pub fn now(&self) -> Now {
         let monotonic_ns = self.monotonic_ns();
@@ -164,55 +166,63 @@ impl NodeClock {
         Now { monotonic_ns, trusted_ns: trusted_ns(monotonic_ns, offset_ns) }
     }
 
-    /// Takes in what the clock firewall decided: trusted minus monotonic time, nanoseconds.
+    /// Sets the clock firewall's decision: trusted time minus monotonic time, nanoseconds.
     pub fn set_trusted_offset_ns(&self, offset_ns: i64) {
         self.trusted_offset_ns.store(offset_ns, Ordering::Relaxed);
     }
 }
 
-/// What one plane must know of the other. Read for liveness and for people, never for safety.
+/// A duration in nanoseconds, the unit of the monotonic clock.
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The health of each plane that the other plane must know. It is read for liveness and for people,
+/// never for safety.
 #[derive(Debug, Default)]
 pub struct Health {
-    /// The node was told to stop: no new connection, no new request.
+    /// The node was told to stop. It accepts no new connections and no new requests.
     pub is_shutting_down: AtomicBool,
     /// The node was removed from the cluster, and will end.
     pub is_removed: AtomicBool,
-    /// The consensus plane reaches a quorum: a leader has heard one within an election timeout, a
+    /// The consensus plane reaches a quorum. A leader has heard one within an election timeout; a
     /// follower has heard its leader.
     pub is_quorum_reached: AtomicBool,
-    /// The consensus plane cannot carry leadership: its disk does not answer, or rounds do not
-    /// complete.
+    /// The consensus plane is not fit to lead: its disk does not answer, or rounds do not complete.
     pub is_impaired: AtomicBool,
     /// When the consensus plane last ticked, monotonic nanoseconds.
     pub ticked_ns: AtomicU64,
     /// When a worker last completed a confirm round, monotonic nanoseconds.
     pub round_completed_ns: AtomicU64,
-    /// Whether clients can be accepted.
+    /// Whether the node can accept clients.
     pub accepts: Accepts,
 }
 
-/// How accepts of clients fail: written by the thread that accepts, read by the consensus plane.
+/// The failed accepts of clients. The thread that accepts clients writes them; the consensus plane
+/// reads them.
 #[derive(Debug, Default)]
 pub struct Accepts {
-    /// Since when each has failed, monotonic nanoseconds; 0 while the last one did not.
+    /// When the first of the present row of failed accepts failed, monotonic nanoseconds; 0 when
+    /// the last accept succeeded.
     failing_since_ns: AtomicU64,
-    /// When the last one failed, monotonic nanoseconds.
+    /// When an accept last failed, monotonic nanoseconds.
     failed_ns: AtomicU64,
 }
 
-/// How long after a failed accept the next one must have been tried for both to be of one row,
-/// nanoseconds: whoever cannot accept tries again every 50 ms, and waits for the next client otherwise.
+/// Most time between two failed accepts of one row, nanoseconds. After a failure the node tries
+/// again every 50 ms; after a success it waits for the next client.
 const ONE_ROW_NS: u64 = 200_000_000;
-/// How long a row must be, nanoseconds: three in a row. One that failed says nothing of the next.
+/// Shortest time from the first to the last failure of a row that counts, nanoseconds: three
+/// failures in a row. A single failure does not predict the next one.
 const ROW_MIN_NS: u64 = 100_000_000;
 
 impl Accepts {
-    /// A client was accepted.
+    /// Records that a client was accepted.
     pub fn succeeded(&self) {
         self.failing_since_ns.store(0, Ordering::Relaxed);
     }
 
-    /// None could be.
+    /// Records that accepting a client failed.
     pub fn failed(&self, now_ns: u64) {
         let since_ns = self.failing_since_ns.load(Ordering::Relaxed);
         let failed_ns = self.failed_ns.swap(now_ns, Ordering::Relaxed);
@@ -221,7 +231,8 @@ impl Accepts {
         }
     }
 
-    /// Whether no client can be accepted now, nor could since the last that was.
+    /// Whether the node cannot accept clients: at least three accepts in a row have failed, and the
+    /// last one failed a short time ago.
     #[must_use]
     pub fn are_failing(&self, now_ns: u64) -> bool {
         let since_ns = self.failing_since_ns.load(Ordering::Relaxed);
@@ -248,7 +259,7 @@ mod tests {
         accepts.failed(1_100 * MS);
         assert!(accepts.are_failing(1_100 * MS) && accepts.are_failing(1_300 * MS));
         assert!(!accepts.are_failing(1_301 * MS), "nobody has tried since");
-        // An hour later one fails: that is no row of an hour.
+        // A single failure an hour later begins a new row.
         accepts.failed(3_600_000 * MS);
         assert!(!accepts.are_failing(3_600_000 * MS));
         accepts.failed(3_600_100 * MS);

@@ -1,23 +1,26 @@
-//! What other threads touch of a worker's mail, of the storage thread's queue and of the places for
-//! requests is made of these. In every build they are those of `std` and tokio; the tests named
-//! `interleavings`, with the feature `loom`, run the same code on models of them, under every
-//! order of the threads' steps. See `docs/decisions/0012-loom-for-what-threads-share.md`.
+//! Primitives that threads share: a worker's mailbox, the queue of the storage thread and the
+//! admission limit are made of them. Normal builds use those of `std` and tokio. With the feature
+//! `loom`, the tests named `interleavings` run the same code on models of them, under every order
+//! of the threads' steps (`docs/decisions/0012-loom-for-what-threads-share.md`).
+//!
+//! - `signal`: a flag between tasks of one thread.
 
 #[cfg(all(test, feature = "loom"))]
 mod model;
+pub(crate) mod signal;
 
 #[cfg(all(test, feature = "loom"))]
 pub(crate) use model::{
-    AtomicBool, AtomicUsize, Bell, Condvar, Mutex, MutexGuard, Weakness, weaken,
+    AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Notify, Weakness, weaken,
 };
 #[cfg(not(all(test, feature = "loom")))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize};
 #[cfg(not(all(test, feature = "loom")))]
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
-/// Wakes the one task that waits for it; rung while nobody waits, it wakes the next one at once,
-/// and being rung twice is being rung once.
+/// Wakes the one task that waits for a notification. If no task waits, the next wait ends at once.
+/// Two notifications before a wait count as one.
 #[cfg(not(all(test, feature = "loom")))]
-pub(crate) use tokio::sync::Notify as Bell;
+pub(crate) use tokio::sync::Notify;
 
 pub(crate) use std::sync::PoisonError;
 pub(crate) use std::sync::atomic::Ordering;

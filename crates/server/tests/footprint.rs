@@ -1,5 +1,5 @@
-//! What a data directory holds after a long life, with the real replica and the real storage and
-//! no waiting: time is an argument.
+//! The size of a data directory after a long time, with the real replica and storage. Time is an
+//! argument, so the test does not wait.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -61,12 +61,12 @@ fn replica(identity: Identity, restored: &Restored) -> Replica {
         format_max: FORMATS.newest,
     };
     let mut replica = Replica::new(config, restored, Arc::new(shared)).unwrap();
-    // A single voter has no other clock to compare its own with.
+    // A single voter has no peer to compare clocks with.
     replica.handle_compared(true);
     replica
 }
 
-/// Writes whatever the replica wants written, until it wants nothing more; counts grants.
+/// Performs all writes of the replica, and counts its grants.
 fn settle(replica: &mut Replica, writer: &WriterHandle, done: &Receiver<Completion>) -> usize {
     let mut granted = 0;
     loop {
@@ -111,7 +111,8 @@ fn the_data_directory_stays_small_through_ten_thousand_reservations() {
     let (mut now_ns, mut granted, mut largest) = (0, 0, 0);
     let mut ceiling = replica.ceiling();
     for turn in 0.. {
-        // Half a window at a time: every tick needs a new reservation once the node leads.
+        // Half a window passes at each tick. So each tick needs a new reservation once the node
+        // leads.
         now_ns += if granted == 0 { TICK_NS } else { WINDOW_NS / 2 };
         replica.handle_tick(now_ns, now_ns).unwrap();
         granted += settle(&mut replica, &writer, &done);
@@ -129,7 +130,7 @@ fn the_data_directory_stays_small_through_ten_thousand_reservations() {
     println!("{granted} reservations: at most {largest} bytes in the data directory");
     assert!(largest < BYTES_MAX, "{largest} bytes");
 
-    // What is there is whole, and the ceiling is not lost.
+    // The directory can be opened again, and has the same ceiling.
     assert!(writer.shutdown());
     drop(replica);
     let Opened { restored, .. } = open(&path);

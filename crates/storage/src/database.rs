@@ -1,13 +1,13 @@
-//! The tables and their transactions. It never splits a write, and it never makes a commit that
-//! a restart could silently undo (see the crate on two-phase commits).
+//! The tables and their transactions. It never splits a write. It never makes a commit that a
+//! restart could silently undo (see the crate's documentation on two-phase commits).
 //!
 //! | table | key | value |
 //! |---|---|---|
 //! | `state` | `identity` | the text of [`Identity`] |
 //! | `state` | `hard state` | term, vote, commit: little-endian `u64` each |
 //! | `state` | `record` | [`Record`], in the codec of the wire |
-//! | `state` | `position` | number of the last write, over all runs: `u64` |
-//! | `state` | `peers` | what others have named: node, boot and position, `u64` each |
+//! | `state` | `position` | number of the last write, over all boots: `u64` |
+//! | `state` | `peers` | the positions that peers have named: node, boot and position, `u64` each |
 //! | `log` | log index | [`LogEntry`], in the codec of the wire |
 
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ use thiserror::Error;
 use crate::identity::{Identity, IdentityError};
 use crate::stored::Stored;
 
-/// Memory for pages, bytes: the whole file, as a rule.
+/// Memory for pages, bytes. It usually holds the whole file.
 const CACHE_LEN_MAX: usize = 1 << 20;
 
 const STATE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("state");
@@ -39,7 +39,7 @@ const HARD_STATE_KEY: &str = "hard state";
 const RECORD_KEY: &str = "record";
 const POSITION_KEY: &str = "position";
 const PEERS_KEY: &str = "peers";
-/// Bytes of one peer below [`PEERS_KEY`].
+/// Bytes of one peer in the value of [`PEERS_KEY`].
 const PEER_LEN: usize = 24;
 
 /// An open database.
@@ -50,13 +50,13 @@ pub struct Database {
     stored: Option<Stored>,
 }
 
-/// Why a database was not created or opened. What it held is still as it was.
+/// Why a database was not created or opened. Its content is unchanged.
 #[derive(Debug, Error)]
 pub enum DatabaseError {
-    /// The disk failed, or the database below says that its bytes are not what it wrote.
+    /// The disk failed, or redb has found damage.
     #[error(transparent)]
     Redb(redb::Error),
-    /// Something in it is not what was written; what is wrong.
+    /// A value is damaged; the text says which.
     #[error("{0}")]
     Damaged(String),
     /// A newer version of this program wrote it.
@@ -78,12 +78,12 @@ impl DatabaseError {
         Self::Damaged(format!("its {what} is not what was written: {error}"))
     }
 
-    /// Whether it is the bytes that are wrong, and not the disk that refuses.
+    /// Whether the data is damaged. Otherwise the disk failed.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         match self {
             Self::Newer { .. } | Self::Redb(redb::Error::DatabaseAlreadyOpen) => false,
-            // The database's words for a file that is not its own, or ends too early.
+            // redb returns these errors for a file that is no database, or ends too early.
             Self::Redb(redb::Error::Io(source)) => {
                 matches!(source.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
             }
@@ -93,7 +93,7 @@ impl DatabaseError {
 }
 
 impl Database {
-    /// Makes a database with an identity and nothing else, durably.
+    /// Creates a database that contains only an identity, durably.
     ///
     /// # Errors
     /// When the disk failed.
@@ -109,22 +109,22 @@ impl Database {
         Ok(())
     }
 
-    /// Opens what [`Database::create`] made, and reads all of it: also what nobody will ask for.
-    /// `None` is what there is before the founding.
+    /// Opens a database and reads all of it, including unused pages. The content is `None` before
+    /// the founding.
     ///
     /// # Errors
-    /// When the disk failed, or anything in it is not what was written.
+    /// When the disk failed, or any value is damaged.
     pub fn open(
         backend: impl StorageBackend,
     ) -> Result<(Self, Identity, Option<Restored>), DatabaseError> {
         let open = || {
             let mut redb = open_redb(backend)?;
-            // Walks every page and its checksum: a page that nobody reads may have rotted too.
+            // Checks every page, because a page that is never read may be damaged, too.
             redb.check_integrity()?;
             let (identity, restored) = read(&redb)?;
             Ok((redb, identity, restored))
         };
-        // Some damage trips an assertion of the database's own.
+        // Some damage makes an assertion inside redb fail.
         let opened = catch_unwind(AssertUnwindSafe(open))
             .unwrap_or_else(|_| Err(DatabaseError::Damaged("its log.redb is malformed".into())));
         let (redb, identity, restored) = opened?;
@@ -139,11 +139,12 @@ impl Database {
         self.stored.is_some()
     }
 
-    /// Writes the first record, durably: a genesis, or the snapshot that a member was admitted with.
-    /// The hard state becomes the record's term, no vote, commit at the record; the log is empty.
+    /// Writes the first record, durably: a genesis, or the snapshot with which a member was
+    /// admitted. The hard state becomes the record's term, no vote, and a commit index at the
+    /// record. The log is empty.
     ///
     /// # Errors
-    /// Then this database takes no more writes, and what is on disk is either of the two.
+    /// The database accepts no more writes, and the disk holds the state before or after.
     ///
     /// # Panics
     /// When there is a record already, or this one has index or term 0.
@@ -161,13 +162,13 @@ impl Database {
         Ok(())
     }
 
-    /// Makes writes durable, all of them or none.
+    /// Makes writes durable in one transaction.
     ///
     /// # Errors
-    /// Then this database takes no more writes, and what is on disk is either of the two.
+    /// The database accepts no more writes, and the disk holds the state before or after.
     ///
     /// # Panics
-    /// When a write breaks an invariant of what is stored. None of them is on disk then.
+    /// When a write breaks an invariant of stored data. Then none of the writes is on disk.
     pub fn write(&mut self, writes: &[Write]) -> Result<(), redb::Error> {
         let mut stored = self.stored.expect("founded before it is written");
         if writes.iter().all(Write::is_empty) {
@@ -200,7 +201,7 @@ fn open_redb(backend: impl StorageBackend) -> Result<redb::Database, redb::Datab
     redb::Builder::new().set_cache_size(CACHE_LEN_MAX).create_with_backend(backend)
 }
 
-/// One write, in the order of its fields.
+/// Applies one write, in the order of its fields.
 fn apply(
     write: &Write,
     before: Stored,
@@ -261,7 +262,7 @@ fn put_hard_state(
     state.insert(HARD_STATE_KEY, bytes.as_slice()).map(drop)
 }
 
-/// Reads everything.
+/// Reads and checks all tables.
 fn read(redb: &redb::Database) -> Result<(Identity, Option<Restored>), DatabaseError> {
     let transaction = redb.begin_read()?;
     let state = transaction.open_table(STATE)?;
@@ -300,7 +301,7 @@ fn read(redb: &redb::Database) -> Result<(Identity, Option<Restored>), DatabaseE
     }
 }
 
-/// How far this directory has come and others; a directory that was only founded says nothing.
+/// The positions of this directory and its peers; empty right after the founding.
 fn read_positions(
     state: &impl ReadableTable<&'static str, &'static [u8]>,
 ) -> Result<Positions, DatabaseError> {
@@ -333,7 +334,7 @@ fn decode_hard_state(bytes: &[u8]) -> Result<HardState, DecodeError> {
     })
 }
 
-/// Reads one value, to its last byte.
+/// Reads one value, and checks that no byte is left.
 fn decode<'a, T>(
     bytes: &'a [u8],
     read: impl FnOnce(&mut Reader<'a>) -> Result<T, DecodeError>,
@@ -368,8 +369,8 @@ mod tests {
         database
     }
 
-    /// Lives of a member that end in power losses, on a disk that may lie about its syncs. Says
-    /// which life found something else than it should have.
+    /// A member loses power again and again, on a disk that may lie about its syncs. Returns the
+    /// first restart that found unexpected content.
     fn live_through_power_losses(seed: u64, disk_lies: bool) -> Result<(), String> {
         let mut random = Rng::with_seed(seed);
         let mut disk = SimulatedDisk::default();
@@ -388,7 +389,7 @@ mod tests {
             };
             drop(database);
             disk = disk.after_power_loss(&mut random);
-            // The power may go while the database repairs itself, too.
+            // Power may also fail during a repair.
             disk.fail_after(random.u64(..60));
             if Database::open(disk.clone()).is_err() {
                 disk = disk.after_power_loss(&mut random);
@@ -428,8 +429,8 @@ mod tests {
             }
         }
 
-        /// Wherever the power goes, what was acknowledged is there, and of the transaction that
-        /// was not, all or nothing.
+        /// Power may fail at any point. Acknowledged writes survive, and the pending transaction
+        /// survives whole or not at all.
         #[test]
         fn a_power_loss_leaves_what_was_acknowledged(seed: u64) {
             prop_assert_eq!(live_through_power_losses(seed, false), Ok(()));
@@ -458,8 +459,8 @@ mod tests {
         assert!(caught > 10, "only {caught} of 20 runs lost anything");
     }
 
-    /// All but one: the bit that says which of two commits is the newest has no checksum. With one
-    /// sync per commit, nearly every damage to the newest commit would be silent here.
+    /// Only one bit has no checksum: the one that says which of two commits is the newest. With one
+    /// sync per commit, nearly every damage to the newest commit would be silent.
     #[test]
     fn damage_is_refused_or_harmless() {
         const HEADER_BITS: usize = 320 * 8;
@@ -482,7 +483,7 @@ mod tests {
                 let mut bytes = bytes.clone();
                 bytes[bit / 8] ^= 1 << (bit % 8);
                 let disk = SimulatedDisk::with_bytes(bytes);
-                // A second look must not be less strict than the first.
+                // A second check must be as strict as the first.
                 for _ in 0..2 {
                     match Database::open(disk.clone()) {
                         Ok((_, _, restored)) => {
@@ -532,7 +533,7 @@ mod tests {
         let syncs = disk.syncs() - syncs_before;
         println!("longest {len_max} bytes, {syncs} syncs for {WRITES} commits");
         assert!(len_max < 5_000_000, "{len_max} bytes");
-        // Two per commit, and one for each time that the file grows.
+        // redb syncs twice per commit, and once each time the file grows.
         assert!((2 * WRITES..2 * WRITES + 10).contains(&syncs), "{syncs} syncs");
         drop(database);
         let (_, _, restored) = Database::open(disk).unwrap();
@@ -542,7 +543,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
-        /// The checksums below let nothing else come here: this is for what they do not see.
+        /// redb's checksums detect almost all damage. This test is for damage that they miss.
         #[test]
         fn a_value_of_any_bytes_is_what_it_was_written_from_or_is_refused(
             bytes in prop_oneof![
@@ -567,7 +568,7 @@ mod tests {
             prop_assert_eq!(read().is_ok(), bytes.len().is_multiple_of(PEER_LEN));
             if let Ok(Restored { positions, .. }) = read() {
                 for row in 0..bytes.len() / PEER_LEN {
-                    // Of two of one node the last counts.
+                    // If a node has two entries, the last one counts.
                     let heard = positions.peers[&NodeId(number(row * 3))];
                     let is_last = (row + 1..bytes.len() / PEER_LEN).all(|it| number(it * 3) != number(row * 3));
                     let written = Heard {

@@ -1,5 +1,4 @@
-//! Who a data directory belongs to, in a form that an operator can read. It is drawn once and
-//! never changes.
+//! The owner of a data directory, readable for operators. It is drawn once and never changes.
 //!
 //! ```text
 //! epicepoch data directory
@@ -9,8 +8,8 @@
 //! cluster epicepoch
 //! crc32 8d1f03c2
 //! ```
-//! The checksum covers every line before it. The first line, and the second line's form, stay for
-//! ever, so that any version can tell a newer one's directory from a damaged one.
+//! The checksum covers every line before it. The first line and the syntax of the second never
+//! change, so any version can tell a newer directory from a damaged one.
 
 use std::fmt::Write as _;
 
@@ -24,21 +23,21 @@ pub const IDENTITY_LEN_MAX: usize = 4096;
 
 const TITLE: &str = "epicepoch data directory";
 
-/// Whose data a directory holds.
+/// The owner of a data directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The node.
     pub node: NodeId,
     /// The directory's own id.
     pub store: StoreId,
-    /// The cluster's name, escaped, so that it is one line whatever it is.
+    /// The cluster's name, escaped to fit on one line.
     pub cluster: String,
 }
 
-/// Why a text is no identity.
+/// Why a text is not an identity.
 #[derive(Debug, PartialEq, Eq, Error)]
 pub enum IdentityError {
-    /// It is not what was written.
+    /// The text is damaged, or no identity.
     #[error("not an identity, or a damaged one")]
     Damaged,
     /// A newer version of this program wrote it.
@@ -50,13 +49,13 @@ pub enum IdentityError {
 }
 
 impl Identity {
-    /// Of a directory whose store id nobody has drawn before.
+    /// The identity of a new directory. `store` must be newly drawn.
     #[must_use]
     pub fn new(node: NodeId, store: StoreId, cluster_name: &str) -> Self {
         Self { node, store, cluster: escape(cluster_name) }
     }
 
-    /// Whether it belongs to the cluster of that name.
+    /// Whether the directory belongs to the cluster with this name.
     #[must_use]
     pub fn is_of(&self, cluster_name: &str) -> bool {
         self.cluster == escape(cluster_name)
@@ -65,14 +64,15 @@ impl Identity {
     /// Reads what [`Identity::text`] wrote.
     ///
     /// # Errors
-    /// When it is anything else.
+    /// When the text is anything else.
     pub fn parse(text: &str) -> Result<Self, IdentityError> {
         let damaged = IdentityError::Damaged;
         let mut lines = text.lines();
         if lines.next() != Some(TITLE) {
             return Err(damaged);
         }
-        // Before the checksum: a newer format may end in another one.
+        // The format is checked before the checksum, because a newer format may have another
+        // checksum.
         let format = lines.next().and_then(|line| line.strip_prefix("format ")).unwrap_or("");
         match format.parse::<u64>() {
             Ok(FORMAT) => {}
@@ -89,7 +89,7 @@ impl Identity {
         };
         let identity =
             Self { node: NodeId(node), store: StoreId(store), cluster: cluster.to_owned() };
-        // One spelling only, checksum and last line break included.
+        // Only one spelling is valid, checksum and last line break included.
         if identity.text() == text { Ok(identity) } else { Err(damaged) }
     }
 
@@ -109,7 +109,7 @@ fn field<'a>(line: Option<&'a str>, name: &str) -> Option<&'a str> {
     line?.strip_prefix(name)
 }
 
-/// A name as one line, whatever it is.
+/// Escapes any name so that it fits on one line.
 fn escape(cluster: &str) -> String {
     cluster.escape_default().to_string()
 }

@@ -1,5 +1,5 @@
-//! What a data directory must hold after any writes, in the plainest words there are, and random
-//! writes that a replica may well make.
+//! The expected content of a data directory after any writes, in its simplest form, and random
+//! writes that a replica could make.
 
 use epicepoch_core::durable::{HardState, Record, Restored, Write};
 use epicepoch_core::positions::{Heard, Positions};
@@ -35,12 +35,12 @@ pub fn entry(index: u64, term: u64, length: usize) -> LogEntry {
     }
 }
 
-/// What is stored, and what was written last.
+/// The stored content, and the last write.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// What a restart reads.
+    /// The data that a restart reads.
     pub restored: Restored,
-    /// Of the last write.
+    /// The number of the last write.
     pub number: u64,
 }
 
@@ -57,12 +57,12 @@ impl Model {
         }
     }
 
-    /// Some random writes for one transaction, which are applied to the model.
+    /// Makes some random writes for one transaction, and applies them to the model.
     pub fn batch(&mut self, random: &mut Rng) -> Vec<Write> {
         (0..random.usize(1..6)).map(|_| self.write(random)).collect()
     }
 
-    /// A random write, which is applied to the model.
+    /// Makes a random write, and applies it to the model.
     fn write(&mut self, random: &mut Rng) -> Write {
         self.number += 1;
         let mut write = Write { number: self.number, ..Write::default() };

@@ -1,15 +1,15 @@
-//! A disk in memory that loses power. What was written since the last sync survives in part:
-//! any of the writes, in sectors, as a real disk's cache would have it.
+//! A disk in memory that loses power. Of the writes since the last sync, any sectors may survive,
+//! as with the cache of a real disk.
 
 use std::io;
 use std::sync::{Arc, Mutex};
 
 use redb::StorageBackend;
 
-/// What a disk writes whole or not at all, bytes.
+/// The unit that a disk writes whole or not at all, bytes.
 const SECTOR_LEN: usize = 512;
 
-/// Clones are the same disk.
+/// A disk in memory. Clones share the same disk.
 #[derive(Clone, Debug, Default)]
 pub struct SimulatedDisk {
     state: Arc<Mutex<State>>,
@@ -17,34 +17,34 @@ pub struct SimulatedDisk {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What is read back while the power is on.
+    /// The content while the power is on.
     live: Vec<u8>,
-    /// What survives for certain.
+    /// The content that surely survives a power loss.
     durable: Vec<u8>,
-    /// What may survive, in order: lengths, and sectors or parts of one.
+    /// Changes that may survive a power loss, in order: lengths, and sectors or parts of one.
     unsynced: Vec<Change>,
     syncs: u64,
-    /// Whether a sync makes nothing durable and says that it did.
+    /// Whether a sync reports success and makes nothing durable.
     lies: bool,
     /// How many more syncs, writes and changes of length succeed.
     operations_left: Option<u64>,
-    /// Whether there is no room for what is written.
+    /// Whether writes fail because the disk is full.
     is_full: bool,
     /// Whether a sync fails.
     is_failing: bool,
 }
 
-/// What became of the sectors that were not synced when the power went.
+/// How many unsynced sectors survived a power loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unsynced {
-    /// Are on the disk all the same.
+    /// Sectors that are on the disk.
     pub kept: usize,
-    /// Are not.
+    /// Sectors that are lost.
     pub lost: usize,
 }
 
 impl Unsynced {
-    /// Whether a write was torn: some of it is there, some is not.
+    /// Whether the write was torn: only a part of it survived.
     #[must_use]
     pub const fn is_torn(self) -> bool {
         self.kept > 0 && self.lost > 0
@@ -58,31 +58,30 @@ enum Change {
 }
 
 impl SimulatedDisk {
-    /// Every operation after this many fails: the power is going.
+    /// Makes every operation after this many fail, as if power were failing.
     pub fn fail_after(&self, operations: u64) {
         self.state.lock().unwrap().operations_left = Some(operations);
     }
 
-    /// From now on a sync makes nothing durable, and says that it did; or no longer.
+    /// From now on, if `lies`, syncs report success and make nothing durable.
     pub fn lie(&self, lies: bool) {
         self.state.lock().unwrap().lies = lies;
     }
 
-    /// From now on there is no room for what is written; or there is again.
+    /// From now on, if `is_full`, writes fail because the disk is full.
     pub fn fill_up(&self, is_full: bool) {
         self.state.lock().unwrap().is_full = is_full;
     }
 
-    /// From now on every sync fails, with what was to be synced neither here nor there; or no
-    /// longer.
+    /// From now on, if `is_failing`, every sync fails. Unsynced content may survive or be lost.
     pub fn fail_syncs(&self, is_failing: bool) {
         self.state.lock().unwrap().is_failing = is_failing;
     }
 
-    /// Turns one bit over, as if it had always been so.
+    /// Flips one bit, durably.
     ///
     /// # Panics
-    /// When the disk is not so long.
+    /// When the offset is beyond the disk's end.
     pub fn flip(&self, bit: usize) {
         let State { live, durable, unsynced, .. } = &mut *self.state.lock().unwrap();
         assert!(unsynced.is_empty(), "a bit rots while nothing is under way");
@@ -97,7 +96,7 @@ impl SimulatedDisk {
         self.state.lock().unwrap().syncs
     }
 
-    /// The bytes on the disk, as they are read while the power is on.
+    /// The bytes that a read returns while the power is on.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         self.state.lock().unwrap().live.clone()
@@ -110,19 +109,19 @@ impl SimulatedDisk {
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// The disk as it is found when the power is back.
+    /// The disk after a power loss.
     #[must_use]
     pub fn after_power_loss(&self, random: &mut fastrand::Rng) -> Self {
         self.lose_power(random).0
     }
 
-    /// The disk as it is found when the power is back, and what became of what was not synced.
+    /// The disk after a power loss, and the fate of unsynced sectors.
     #[must_use]
     pub fn lose_power(&self, random: &mut fastrand::Rng) -> (Self, Unsynced) {
         let state = self.state.lock().unwrap();
         let mut bytes = state.durable.clone();
         let mut unsynced = Unsynced::default();
-        // Sometimes all of it survives, sometimes nothing does.
+        // Sometimes all changes survive, sometimes none.
         let survive = random.choice([0.0, 0.1, 0.5, 0.9, 1.0]).unwrap();
         for change in &state.unsynced {
             if random.f64() < survive {

@@ -1,11 +1,11 @@
-//! The invariants of what is stored. Every write is checked against them before it reaches the
-//! disk, and everything that is read back before it is believed: a broken one is a panic when we
-//! would write it, and damage when we have read it.
+//! The invariants of stored data. Every write is checked before it reaches the disk, and all data
+//! that is read back is checked before it is used. A broken invariant is a panic on writing, and
+//! damage on reading.
 //!
-//! With `first..next` the stored log, `record` the record's index and `commit` the hard state's:
-//! `first <= record + 1`, and `record <= commit < next`. Indexes are consecutive. Term, commit and
-//! record never go back; a vote changes only with its term; nothing committed is dropped from the
-//! log before it is in the record.
+//! Let `first..next` be the stored log, `record` the record's index and `commit` the hard state's.
+//! Then `first <= record + 1`, and `record <= commit < next`. Indexes are consecutive. Term, commit
+//! and record never go back. A vote changes only with its term. No committed entry is dropped from
+//! the log before it is in the record.
 
 use epicepoch_core::durable::{HardState, Record, Restored, Write};
 use epicepoch_wire::raft_message::{
@@ -13,7 +13,7 @@ use epicepoch_wire::raft_message::{
 };
 use epicepoch_wire::{LogIndex, NodeId, StorePosition, Term};
 
-/// What the checks need to know of what is stored.
+/// A summary of the stored data, as the checks need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stored {
     /// The hard state.
@@ -22,14 +22,14 @@ pub(crate) struct Stored {
     pub(crate) record: u64,
     /// Index of the first stored entry; equal to `next` when there is none.
     pub(crate) first: u64,
-    /// Index that the next entry has.
+    /// The index of the next entry.
     pub(crate) next: u64,
-    /// Number of the last write, over all runs.
+    /// Number of the last write, over all boots.
     pub(crate) position: StorePosition,
 }
 
 impl Stored {
-    /// After a founding: the record, and nothing else.
+    /// The summary right after the founding: only the record exists.
     pub(crate) fn founded(record: &Record) -> Self {
         assert!(record.index >= LogIndex(1) && record.term >= Term(1), "a record of nothing");
         assert_record_readable(record);
@@ -39,10 +39,10 @@ impl Stored {
         Self { hard_state, record: record.index.0, first: next, next, position }
     }
 
-    /// Of what was read back.
+    /// The summary of data that was read back.
     ///
     /// # Errors
-    /// Says which invariant it breaks.
+    /// The broken invariant.
     pub(crate) fn restored(restored: &Restored) -> Result<Self, String> {
         let Restored { hard_state, record, entries, positions } = restored;
         let after_record = record.index.0.checked_add(1).ok_or("the record has no next index")?;
@@ -77,7 +77,7 @@ impl Stored {
         Ok(Self { hard_state: *hard_state, record, first, next, position })
     }
 
-    /// After one more write.
+    /// The summary after one more write.
     ///
     /// # Panics
     /// When the write breaks an invariant. It must not reach the disk.
@@ -148,7 +148,7 @@ impl Stored {
     }
 }
 
-/// What is written must be readable again: the codec refuses what is over its limits.
+/// Checks that an entry can be read again: the codec refuses values above its limits.
 fn assert_entry_readable(entry: &LogEntry) {
     let longest = entry.data.len().max(entry.context.len());
     assert!(longest <= ENTRY_LEN_MAX, "entry {} has {longest} bytes", entry.index);

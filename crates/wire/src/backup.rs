@@ -1,6 +1,5 @@
-//! A backup: what a new history of a cluster must know of the one before, as a small text that
-//! people can read. It holds no timestamp and no log: only what says how far the old history had
-//! come, and who was in it.
+//! A backup: what a new history of a cluster must know of the old one, as a small readable text. It
+//! contains the old history's ceiling and members, and no timestamp and no log.
 //!
 //! ```text
 //! epicepoch backup
@@ -17,8 +16,8 @@
 //! member 1 77de… n1:60001 n1:8080
 //! crc32 8d1f03c2
 //! ```
-//! The checksum covers every line before it and finds damage, not intent. The first line, and the
-//! second line's form, stay for ever, so that any version can tell a newer file from a damaged one.
+//! The checksum covers every line before it; it detects damage, not forgery. The first line and the
+//! syntax of the second never change, so any version can tell a newer file from a damaged one.
 
 use std::fmt::Write as _;
 
@@ -28,14 +27,14 @@ use crate::bootstrap::{MEMBERS_MAX, Member};
 use crate::id::{ClusterId, HistoryId, LogIndex, NodeId, StoreId};
 use crate::timestamp::Epoch;
 
-/// The newest format of a backup that this program knows.
+/// The newest format of a backup that this version reads.
 pub const FORMAT: u64 = 1;
-/// Longest text that is read as a backup, bytes: thousands of removed ids, and every member.
+/// Longest backup, bytes: enough for thousands of removed ids and all members.
 pub const BACKUP_LEN_MAX: usize = 512 << 10;
 
 const TITLE: &str = "epicepoch backup";
 
-/// How far one history of a cluster had come.
+/// The end of one history of a cluster, as far as the backing-up node knew.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backup {
     /// `CLUSTER`: 1 to 64 letters, digits, `.`, `_`, `-`.
@@ -44,26 +43,26 @@ pub struct Backup {
     pub cluster: ClusterId,
     /// Its history.
     pub history: HistoryId,
-    /// The log index of what follows.
+    /// The log index of the state.
     pub index: LogIndex,
-    /// No epoch above it had been assigned to anybody at that index.
+    /// The ceiling at that index: no epoch above it had been assigned.
     pub ceiling: Epoch,
-    /// The wall clock when it was taken, Unix nanoseconds.
+    /// The time when the backup was taken, Unix nanoseconds.
     pub taken_ns: u64,
-    /// The longest `RESERVATION_MS` of any node, as far as it was known.
+    /// The longest known `RESERVATION_MS` of any node, milliseconds.
     pub reservation_ms: u64,
-    /// The longest `CLOCK_OFFSET_MAX_MS` of any node, as far as it was known.
+    /// The longest known `CLOCK_OFFSET_MAX_MS` of any node, milliseconds.
     pub clock_offset_max_ms: u64,
-    /// Ids that were removed, and are never used again.
+    /// Removed ids, which are never used again.
     pub removed: Vec<NodeId>,
-    /// Who the members were.
+    /// The members.
     pub members: Vec<Member>,
 }
 
-/// Why a text is no backup.
+/// Why a backup cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BackupError {
-    /// Take another copy: it is not what was written.
+    /// The file is damaged: get another copy.
     #[error("it is no backup, or a damaged one")]
     Damaged,
     /// Use a newer version of this program.
@@ -78,20 +77,21 @@ impl Backup {
     /// Reads what [`Backup::text`] wrote.
     ///
     /// # Errors
-    /// When it is anything else.
+    /// When the text is no backup.
     pub fn parse(text: &str) -> Result<Self, BackupError> {
         let mut lines = text.lines();
         if lines.next() != Some(TITLE) {
             return Err(BackupError::Damaged);
         }
-        // Before the checksum: a newer format may end in another one.
+        // The format is checked before the checksum, because a newer format may have another
+        // checksum.
         match field(lines.next(), "format").and_then(|format| format.parse::<u64>().ok()) {
             Some(FORMAT) => {}
             Some(found) if found > FORMAT => return Err(BackupError::Newer { found }),
             Some(_) | None => return Err(BackupError::Damaged),
         }
         let backup = Self::fields(lines).ok_or(BackupError::Damaged)?;
-        // One spelling only, checksum and last line break included.
+        // Only one spelling is valid, checksum and last line break included.
         if backup.text() == text { Ok(backup) } else { Err(BackupError::Damaged) }
     }
 
@@ -159,7 +159,7 @@ impl Backup {
     }
 }
 
-/// An address as one word; what is none is not worth keeping.
+/// An address as one word; an invalid one becomes a placeholder.
 fn plain(addr: &str) -> &str {
     let is_word = !addr.is_empty() && addr.bytes().all(|byte| byte.is_ascii_graphic());
     if is_word { addr } else { "?" }
@@ -226,7 +226,7 @@ mod tests {
         }
 
         #[test]
-        fn a_damaged_backup_is_never_taken(at: prop::sample::Index, flip in 1_u8..) {
+        fn a_damaged_backup_is_rejected(at: prop::sample::Index, flip in 1_u8..) {
             let mut bytes = backup().text().into_bytes();
             let at = at.index(bytes.len());
             bytes[at] ^= flip;
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_is_told_from_damage_and_an_odd_address_is_one_word() {
+    fn a_newer_format_differs_from_damage_and_an_odd_address_is_one_word() {
         let newer = format!("{TITLE}\nformat 2\nof another shape\n");
         assert_eq!(Backup::parse(&newer), Err(BackupError::Newer { found: 2 }));
         assert_eq!(
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_or_said_twice_is_damage() {
+    fn added_or_repeated_lines_are_damage() {
         let text = backup().text();
         let again = text.replace("removed 2\n", "removed 2\nremoved 2\n");
         for other in [format!("{text}\n"), format!("{text}x\n"), again] {

@@ -1,37 +1,37 @@
-//! How first members find each other empty, and the genesis that binds them to their data
-//! directories. Only the member with the lowest id draws a genesis, and only after every other
-//! first member has said that it is empty. Everybody else, a member that is added later included,
-//! takes the state of a running member once, if it names their own data directory.
+//! The messages of a bootstrap, and the genesis that binds the first members to their data
+//! directories. The member with the lowest id creates the genesis, after every other first member
+//! has said that it is empty. Every other node, also one added later, gets the state once from a
+//! running member whose state names its data directory.
 
 use crate::cursor::{DecodeError, Reader, Writer};
-use crate::hello::ADDR_LEN_MAX;
 use crate::id::{ClusterId, HistoryId, NodeId, StoreId};
+use crate::peer_hello::ADDR_LEN_MAX;
 use crate::timestamp::Epoch;
 
 /// Most members a cluster may have, first members and learners included.
 pub const MEMBERS_MAX: usize = 64;
 
-/// An empty node's answer to another one.
+/// The answer of an empty node to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Empty {
     /// The answering node's data directory.
     pub store: StoreId,
     /// Its client address.
     pub client_addr: String,
-    /// Whether it was told to take part in a first bootstrap (`BOOTSTRAP=1`).
+    /// Whether the node takes part in a first bootstrap (`BOOTSTRAP=1`).
     pub bootstrapping: bool,
     /// Its list of first members, ordered by node id: node id and Raft address.
     pub peers: Vec<(NodeId, String)>,
-    /// What it is to begin above, if it was told to.
+    /// Its backup or floor, if it has one.
     pub claim: Option<Claim>,
 }
 
-/// What a first member was told to begin above. All of them must have been told the same.
+/// The backup or floor above which a first member begins. All first members must have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The backup: when it was taken, Unix nanoseconds, and the checksum of its file.
     pub backup: Option<(u64, u32)>,
-    /// The floor that it was given by hand; 0 for none.
+    /// The floor of `RESTORE_FLOOR`; 0 for none.
     pub floor: Epoch,
     /// Its wall clock when it answered, Unix nanoseconds.
     pub wall_ns: u64,
@@ -76,7 +76,7 @@ impl Empty {
     /// Reads a payload.
     ///
     /// # Errors
-    /// When it is not one.
+    /// When the bytes are no such payload.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
         let store = StoreId(reader.u128("store")?);
@@ -100,9 +100,9 @@ pub struct Member {
     pub node: NodeId,
     /// The data directory that the id is bound to for ever.
     pub store: StoreId,
-    /// Where peers reach it.
+    /// Its address for peers.
     pub raft_addr: String,
-    /// Where clients reach it.
+    /// Its address for clients.
     pub client_addr: String,
 }
 
@@ -118,7 +118,7 @@ impl Member {
     /// Reads the fields.
     ///
     /// # Errors
-    /// When they are not a member's.
+    /// When the bytes are no member.
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
             node: NodeId(reader.u64("node")?),
@@ -129,7 +129,7 @@ impl Member {
     }
 }
 
-/// The beginning of a cluster: who its first members are, all of them voters.
+/// The beginning of a cluster. All first members are voters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Genesis {
     /// Drawn at random by the founder.
@@ -138,9 +138,10 @@ pub struct Genesis {
     pub history: HistoryId,
     /// The first members, ordered by node id.
     pub members: Vec<Member>,
-    /// No epoch up to it is ever given: another history may have.
+    /// The epoch above which the cluster begins. An earlier history may have given this one and
+    /// those below.
     pub floor: Epoch,
-    /// Ids that were removed in an earlier history, and are never used again.
+    /// Ids removed in an earlier history, which are never used again.
     pub removed: Vec<NodeId>,
 }
 
@@ -152,7 +153,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_an_empty_node_says_round_trips(
+        fn an_empty_answer_round_trips(
             store: u128, addr in "[a-z.]{1,20}:[0-9]{1,5}", ids: [u64; 3],
             backup: Option<(u64, u32)>, times: Option<(u64, u64)>,
         ) {

@@ -1,7 +1,7 @@
-//! The two frames of a confirm round: a leader's worker asks every voter whether anybody has been
-//! promised a higher term, and each voter answers from its Promise. Fixed size, one per round.
+//! The two frames of a confirm round. A leader's worker asks every voter whether it has promised a
+//! higher term; the voter answers from its Promise. Both frames have a fixed size.
 //!
-//! The question is that of Raft's ReadIndex (dissertation, 6.4), asked by the data plane itself.
+//! The question is that of Raft's ReadIndex (dissertation, 6.4), but the data plane asks it.
 
 use crate::cursor::{DecodeError, Reader, Writer};
 use crate::id::{BootId, NodeId, Round, StoreId, Term, WorkerId};
@@ -11,7 +11,7 @@ use crate::id::{BootId, NodeId, Round, StoreId, Term, WorkerId};
 pub struct Confirm {
     /// The asking node's data directory.
     pub store: StoreId,
-    /// The asking node's run.
+    /// The asking node's boot.
     pub boot: BootId,
     /// The asking worker.
     pub worker: WorkerId,
@@ -37,7 +37,7 @@ impl Confirm {
     /// Reads a payload.
     ///
     /// # Errors
-    /// When it is not one.
+    /// When the bytes are no such payload.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
         let confirm = Self {
@@ -52,14 +52,14 @@ impl Confirm {
     }
 }
 
-/// A voter's answer. It repeats the question, so that it can only be counted where it belongs.
+/// A voter's answer. It repeats the question, so that it counts only for the round that asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConfirmReply {
     /// The node that asked.
     pub leader: NodeId,
     /// The answering voter's data directory.
     pub store: StoreId,
-    /// The run that asked.
+    /// The boot that asked.
     pub boot: BootId,
     /// The worker that asked.
     pub worker: WorkerId,
@@ -75,7 +75,7 @@ impl ConfirmReply {
     /// Bytes of the payload.
     pub const LEN: usize = 8 + Confirm::LEN + 8;
 
-    /// Whether the voter confirms: nobody has a promise above the term from it.
+    /// Whether the voter confirms: it has promised no term above the one that was asked about.
     #[must_use]
     pub fn is_yes(&self) -> bool {
         self.promise <= self.term
@@ -95,7 +95,7 @@ impl ConfirmReply {
     /// Reads a payload.
     ///
     /// # Errors
-    /// When it is not one.
+    /// When the bytes are no such payload.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
         let reply = Self {

@@ -1,9 +1,9 @@
-//! Reading and writing the little-endian fields that frames and records are made of. It never
-//! reads past the end, and never allocates more than the input is long.
+//! Reads and writes the little-endian fields of frames and records. It never reads past the end, and
+//! never allocates more than the length of the input.
 
 use thiserror::Error;
 
-/// Why bytes are not what they should be. The connection that sent them is closed.
+/// Why bytes cannot be decoded. The connection that sent them is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DecodeError {
@@ -18,12 +18,12 @@ pub enum DecodeError {
     TooLong {
         /// The field.
         field: &'static str,
-        /// What it claims.
+        /// The claimed length.
         length: usize,
-        /// What it may be.
+        /// The limit.
         limit: usize,
     },
-    /// A field has a value that means nothing.
+    /// A field has an undefined value.
     #[error("{field} has the value {value}, which means nothing")]
     BadValue {
         /// The field.
@@ -31,19 +31,19 @@ pub enum DecodeError {
         /// Its value.
         value: u64,
     },
-    /// It is written in a format that is not read here: update what is older, or raise `FORMAT_MAX`.
+    /// This node does not read the format: update the older side, or raise `FORMAT_MAX`.
     #[error(
         "{field} is of format {found}, and this node reads {oldest} to {newest}: run a version that \
          reads it, and no FORMAT_MAX below it"
     )]
     Format {
-        /// What is.
+        /// The object, such as a state or a command.
         field: &'static str,
         /// Its format.
         found: u64,
-        /// The oldest that is read here.
+        /// The oldest format that this node reads.
         oldest: u32,
-        /// The newest.
+        /// The newest format that this node reads.
         newest: u32,
     },
     /// A text is not UTF-8.
@@ -52,10 +52,10 @@ pub enum DecodeError {
     /// The checksum does not match: the bytes were damaged on the way.
     #[error("the checksum does not match")]
     Checksum,
-    /// The other end speaks another protocol, or another version of ours.
+    /// The other end speaks another version of the protocol.
     #[error("protocol version {0} is not spoken here")]
     Version(u8),
-    /// The first bytes are not those of a frame: the other end is no peer.
+    /// The bytes do not begin as a frame: the other end is no peer.
     #[error("not a frame of this protocol")]
     NotAFrame,
 }
@@ -80,10 +80,10 @@ impl<'a> Reader<'a> {
         Ok(*head)
     }
 
-    /// One byte.
+    /// Reads one byte.
     ///
     /// # Errors
-    /// [`DecodeError::Truncated`]; so for all fixed fields below.
+    /// [`DecodeError::Truncated`], as for all fixed fields below.
     pub fn u8(&mut self, field: &'static str) -> Result<u8, DecodeError> {
         self.array::<1>(field).map(u8::from_le_bytes)
     }
@@ -166,16 +166,16 @@ impl<'a> Reader<'a> {
         Ok(text.to_owned())
     }
 
-    /// How many bytes are left.
+    /// The number of remaining bytes.
     #[must_use]
     pub const fn remaining(&self) -> usize {
         self.rest.len()
     }
 
-    /// Ends the reading: nothing may be left.
+    /// Checks that no byte is left.
     ///
     /// # Errors
-    /// [`DecodeError::Trailing`] when something is.
+    /// [`DecodeError::Trailing`] when bytes are left.
     pub const fn finish(self) -> Result<(), DecodeError> {
         match self.rest.len() {
             0 => Ok(()),
@@ -227,7 +227,7 @@ pub trait Writer {
         self.put_u32(u32::try_from(count).expect("a list within its limit"));
     }
 
-    /// A length and the bytes.
+    /// Appends the length and the bytes.
     fn put_bytes(&mut self, bytes: &[u8]) {
         self.put_count(bytes.len());
         self.put(bytes);

@@ -1,6 +1,6 @@
-//! The frame that peers speak over TCP: a 40-byte header, then the payload of its kind. A frame
-//! says which cluster and node it is from; it never says anything that the receiver believes
-//! without having checked the connection's [`crate::hello`] first.
+//! The frame of the peer protocol over TCP: a 40-byte header, then the payload of its kind. A frame names
+//! the cluster and node of its sender; a receiver trusts that only after it has checked the connection's
+//! [`crate::peer_hello`].
 //!
 //! ```text
 //!  0       2     3     4        8                    24          32       36       40
@@ -12,10 +12,10 @@
 use crate::cursor::{DecodeError, Reader, Writer};
 use crate::id::{ClusterId, NodeId};
 
-/// The first two bytes of every frame. No HTTP request and no TLS record begins so.
+/// The first two bytes of every frame. No HTTP request and no TLS record begins with them.
 pub const MAGIC: u16 = 0xE5C0;
-/// The version of this protocol. Raised when a frame changes its meaning; what is only added goes into
-/// the fields of a [`crate::hello::Hello`].
+/// The version of this protocol. It rises when a frame changes its meaning; additions become fields of a
+/// [`crate::peer_hello::PeerHello`].
 pub const VERSION: u8 = 2;
 /// Bytes of the header.
 pub const HEADER_LEN: usize = 40;
@@ -24,16 +24,16 @@ pub const PAYLOAD_LEN_MAX: usize = 1 << 20;
 
 const CHECKSUM_AT: usize = 32;
 
-/// What a frame carries.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u8)]
 pub enum FrameKind {
-    /// First frame of a connection, from the side that opened it: [`crate::hello::Hello`].
-    Hello = 1,
-    /// The answer to a hello that is accepted: [`crate::hello::Hello`] of the other side.
+    /// First frame of a connection, from the side that opened it: [`crate::peer_hello::PeerHello`].
+    PeerHello = 1,
+    /// Accepts a hello: the [`crate::peer_hello::PeerHello`] of the other side.
     Welcome = 2,
-    /// The answer to a hello that is not: [`crate::hello::Refusal`]. The connection ends.
+    /// Refuses a hello: [`crate::peer_hello::Refusal`]. The connection ends.
     Refused = 3,
     /// A Raft message: [`crate::raft_message::RaftMessage`].
     Raft = 4,
@@ -45,16 +45,16 @@ pub enum FrameKind {
     Confirm = 7,
     /// A voter's worker answers: [`crate::confirm::ConfirmReply`].
     ConfirmReply = 8,
-    /// An empty node tells another what it found: [`crate::bootstrap::Empty`].
+    /// An empty node answers another: [`crate::bootstrap::Empty`].
     Empty = 9,
-    /// A member hands the state to an empty one: [`crate::raft_message::Snapshot`].
+    /// A member sends the state to an empty one: [`crate::raft_message::Snapshot`].
     Admitted = 10,
 }
 
 impl FrameKind {
     const fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte {
-            1 => Self::Hello,
+            1 => Self::PeerHello,
             2 => Self::Welcome,
             3 => Self::Refused,
             4 => Self::Raft,
@@ -69,10 +69,11 @@ impl FrameKind {
     }
 }
 
-/// The header of a frame, checked except for the checksum, which needs the payload.
+/// The header of a frame. Its fields have been checked, except the checksum, which needs the
+/// payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the payload is.
+    /// The kind of the payload.
     pub kind: FrameKind,
     /// Bytes of the payload, at most [`PAYLOAD_LEN_MAX`].
     pub length: usize,
@@ -86,7 +87,7 @@ pub struct Header {
 /// Appends one whole frame to `out`; `payload` writes the payload.
 ///
 /// # Panics
-/// When the payload is longer than [`PAYLOAD_LEN_MAX`]: every payload's own limits keep it below.
+/// When the payload is longer than [`PAYLOAD_LEN_MAX`]; the limits of each payload prevent that.
 pub fn write_frame(
     out: &mut Vec<u8>,
     kind: FrameKind,
@@ -97,8 +98,8 @@ pub fn write_frame(
     write_frame_of(VERSION, out, kind, cluster, from, payload);
 }
 
-/// The same as a peer of another version reads it: to refuse it in words that it understands. Frame
-/// and refusal are the same in all versions.
+/// Like [`write_frame`], with another version of the protocol, to refuse a peer of that version.
+/// Frame and refusal have the same layout in all versions.
 ///
 /// # Panics
 /// As [`write_frame`].
@@ -126,10 +127,10 @@ pub fn write_frame_of(
     out[start + CHECKSUM_AT..start + CHECKSUM_AT + 4].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// Reads a header from the 40 bytes that every frame begins with.
+/// Reads the header of a frame.
 ///
 /// # Errors
-/// When the bytes are no frame, of another version, of an unknown kind, or over the limit.
+/// When the bytes are no frame, or the frame has another version, an unknown kind, or is too long.
 pub fn read_header(bytes: &[u8; HEADER_LEN]) -> Result<Header, DecodeError> {
     let mut reader = Reader::new(bytes);
     if reader.u16("magic")? != MAGIC {
@@ -172,7 +173,7 @@ pub type SplitFrame<'a> = (Header, &'a [u8], usize);
 /// all. `None` while the frame is not complete.
 ///
 /// # Errors
-/// When the bytes can never become a frame: the connection must be closed.
+/// When no further bytes can make it a frame: the connection must be closed.
 pub fn split_frame(bytes: &[u8]) -> Result<Option<SplitFrame<'_>>, DecodeError> {
     let Some((head, rest)) = bytes.split_first_chunk::<HEADER_LEN>() else {
         return Ok(None);
@@ -237,7 +238,7 @@ mod tests {
         let (cluster, node) = (ClusterId(9), NodeId(2));
         write_frame_of(VERSION - 1, &mut bytes, FrameKind::Refused, cluster, node, |_| ());
         assert_eq!(split_frame(&bytes), Err(DecodeError::Version(VERSION - 1)));
-        // But for its version, it is whole.
+        // Only the version is wrong; the rest is valid.
         let mut head: [u8; HEADER_LEN] = *bytes.first_chunk().unwrap();
         let checksum = CHECKSUM_AT..CHECKSUM_AT + 4;
         let sent = u32::from_le_bytes(head[checksum.clone()].try_into().unwrap());

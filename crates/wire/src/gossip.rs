@@ -1,5 +1,5 @@
-//! Clock samples between peers: a ping, and a pong with the answering node's wall clock. What a
-//! sample is worth is decided elsewhere; it never sets a clock by itself.
+//! Clock samples between peers: a ping, and a pong with the wall clock of the node that answers. Other
+//! modules decide how to use a sample; a sample alone never sets a clock.
 //!
 //! Half the round trip corrects the sample, as in Cristian's algorithm (1989).
 
@@ -9,7 +9,7 @@ use crate::id::StorePosition;
 /// Asks for a clock sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ping {
-    /// The asking node's monotonic time, nanoseconds since its start; means nothing elsewhere.
+    /// The sender's monotonic time, nanoseconds since its start; meaningless on other nodes.
     pub sent_ns: u64,
 }
 
@@ -22,7 +22,7 @@ impl Ping {
     /// Reads a payload.
     ///
     /// # Errors
-    /// When it is not one.
+    /// When the bytes are no such payload.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
         let ping = Self { sent_ns: reader.u64("sent")? };
@@ -38,7 +38,7 @@ pub struct Pong {
     pub sent_ns: u64,
     /// The answering node's wall clock, Unix nanoseconds.
     pub wall_ns: u64,
-    /// How far the answering node's data directory has come; durable before it is said.
+    /// The position of the answering node's data directory; durable before it is sent.
     pub position: StorePosition,
 }
 
@@ -53,7 +53,7 @@ impl Pong {
     /// Reads a payload.
     ///
     /// # Errors
-    /// When it is not one.
+    /// When the bytes are no such payload.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
         let pong = Self {

@@ -8,9 +8,9 @@ use crate::id::{ClusterId, HistoryId};
 
 /// Answers `ok` once the server runs.
 pub const PATH_UP: &str = "/up";
-/// 200 when the node has joined and knows a leader.
+/// Answers 200 when the node has joined and knows a leader.
 pub const PATH_READY: &str = "/ready";
-/// 200 on the leader that holds a grant.
+/// Answers 200 on the leader that holds a grant.
 pub const PATH_LEADER: &str = "/leader";
 /// Hands out timestamps.
 pub const PATH_TIMESTAMP: &str = "/timestamp";
@@ -28,13 +28,13 @@ pub const PATH_ADMIN_ADD: &str = "/admin/members/add";
 pub const PATH_ADMIN_PROMOTE: &str = "/admin/members/promote";
 /// Removes a member for ever.
 pub const PATH_ADMIN_REMOVE: &str = "/admin/members/remove";
-/// The clock of the node that is asked, for operators.
+/// The clock of the node, for operators.
 pub const PATH_ADMIN_CLOCK: &str = "/admin/clock";
-/// What moving the epoch would come to; changes nothing.
+/// The plan of an advance of the epoch; changes nothing.
 pub const PATH_ADMIN_ADVANCE_PLAN: &str = "/admin/clock/plan";
-/// Moves the epoch: every later answer is above what is asked for.
+/// Advances the epoch: every later answer is above the requested epoch.
 pub const PATH_ADMIN_ADVANCE: &str = "/admin/clock/advance";
-/// A backup of what the node that is asked has applied.
+/// A backup of the state that the node has applied.
 pub const PATH_ADMIN_BACKUP: &str = "/admin/backup";
 /// The settings of the cluster, for operators.
 pub const PATH_ADMIN_SETTINGS: &str = "/admin/settings";
@@ -45,20 +45,19 @@ pub const PATH_ADMIN_TRANSFER: &str = "/admin/leader/transfer";
 
 /// Cluster id and history id, on every answer; see [`cluster_header`].
 pub const HEADER_CLUSTER: &str = "epicepoch-cluster";
-/// Stable code of an error, on every answer that is one; see [`ErrorCode::name`].
+/// Stable code of an error, on every answer that is an error; see [`ErrorCode::name`].
 pub const HEADER_ERROR: &str = "epicepoch-error";
 /// Client address of the leader, on `NOT_LEADER`.
 pub const HEADER_LEADER: &str = "epicepoch-leader";
-/// Any value, on every request that changes something at an `/admin` path: a page in a browser cannot
-/// send it to another site.
+/// Required, with any value, on every request that changes something at an `/admin` path. A web
+/// page cannot send this header to another site.
 pub const HEADER_ADMIN: &str = "epicepoch-admin";
-/// Chosen by the client, comes back on the answer.
+/// A value chosen by the client; the answer repeats it.
 pub const HEADER_REQUEST_ID: &str = "epicepoch-request-id";
 
 /// Largest `n` of `format=range`, timestamps.
 pub const RANGE_COUNT_MAX: u64 = 1 << 32;
-/// Longest `epicepoch-request-id` that comes back, bytes; longer ones are refused with
-/// `BAD_REQUEST`.
+/// Longest `epicepoch-request-id`, bytes; longer ones are refused with `BAD_REQUEST`.
 pub const REQUEST_ID_LEN_MAX: usize = 128;
 
 /// The value of [`HEADER_CLUSTER`]: cluster id, a dot, history id, both hexadecimal.
@@ -78,9 +77,9 @@ pub enum ErrorCode {
     NoQuorum = 2,
     /// Retry after `Retry-After`, here or at another member: an election is under way.
     NoLeader = 3,
-    /// Retry after `Retry-After` with fewer requests at once: the waiting buffer is full.
+    /// Retry after `Retry-After` with fewer requests at once: the wait queue is full.
     Overloaded = 4,
-    /// Correct `n`: it is missing its number, out of range, or given twice.
+    /// Correct `n`: it has no number, is out of range, or is given twice.
     BadCount = 5,
     /// Correct `format`: `binary`, `range` or `json`.
     BadFormat = 6,
@@ -96,25 +95,24 @@ pub enum ErrorCode {
     NotReady = 11,
     /// Do not retry: the node stopped serving, its log says why.
     Internal = 12,
-    /// Ask from where and over which port it is taken; a change also with the header
-    /// `epicepoch-admin`. The body says which.
+    /// Send the request from an allowed address over an allowed port. A change also needs the
+    /// header `epicepoch-admin`. The body says which is missing.
     Forbidden = 13,
-    /// Do what the body says, then ask again: as things are, it cannot be done.
+    /// Do what the body says, then repeat the request: it is impossible at present.
     Refused = 14,
     /// Retry after `Retry-After`: another change is under way.
     Busy = 15,
-    /// Retry when the node has what the leader has; the body says how much it lacks.
+    /// Retry when the node has caught up with the leader; the body says how much it lacks.
     NotCaughtUp = 16,
-    /// Look before asking again: whether it was done, or will be, is not known.
+    /// Check before you repeat the request: it may have been carried out or not.
     Unsettled = 17,
-    /// Send a token that the node takes: `authorization: Bearer TOKEN`, or the field of the native
-    /// hello.
+    /// Send a valid token: `authorization: Bearer TOKEN`, or the field of the native hello.
     Unauthorized = 18,
     /// Correct the addresses: the node belongs to another cluster, or another history of it.
     WrongCluster = 64,
     /// Update the older end: no version of the native protocol is common to both.
     UnsupportedVersion = 65,
-    /// Ask without it: the node does not know a frame, a flag or a field of the native protocol.
+    /// Leave it out: the node does not know a frame, flag or field that the client sent.
     Unsupported = 66,
 }
 
@@ -172,19 +170,20 @@ impl ErrorCode {
         }
     }
 
-    /// The code of that name, if there is one.
+    /// The code with this name, if there is one.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|code| code.name() == name)
     }
 
-    /// The code of that number, if there is one: how the native protocol names errors.
+    /// The code with this number in the native protocol, if there is one.
     #[must_use]
     pub fn from_number(number: u16) -> Option<Self> {
         Self::ALL.into_iter().find(|code| *code as u16 == number)
     }
 
-    /// The HTTP status that carries it. Errors of the native protocol alone have one for tables.
+    /// The HTTP status of the code. Codes that only the native protocol uses have one, too, for
+    /// tables.
     #[must_use]
     pub const fn status(self) -> u16 {
         match self {
@@ -212,7 +211,7 @@ impl ErrorCode {
         }
     }
 
-    /// Whether the same request may succeed later without being changed.
+    /// Whether the same request may succeed later.
     #[must_use]
     pub const fn is_retryable(self) -> bool {
         matches!(self.status(), 409 | 503)

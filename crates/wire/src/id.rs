@@ -20,7 +20,7 @@ macro_rules! number {
 }
 
 number! {
-    /// Raft node id, unique in the cluster and never reused. 0 means "nobody" and names no node.
+    /// Raft node id, unique in the cluster and never reused. 0 means "no node".
     NodeId
 }
 number! {
@@ -32,8 +32,8 @@ number! {
     LogIndex
 }
 number! {
-    /// How far a data directory has come: the number of its last durable write, over all runs. It
-    /// only rises, unless the directory was set back to an older state. 0 before the first.
+    /// The position of a data directory: the number of its last durable write, over all boots. It
+    /// only rises, unless the directory is rolled back to an older state. 0 before the first write.
     StorePosition
 }
 number! {
@@ -41,13 +41,13 @@ number! {
     Round
 }
 number! {
-    /// One run of one process: drawn at random at start, so that an earlier run's range is never
-    /// taken for this one's.
+    /// One run of one process. It is drawn at random at the start, so that the range of an earlier
+    /// run is never taken for one of this run.
     BootId
 }
 number! {
-    /// One history of a cluster. A restore from a backup starts another with a higher number, so that
-    /// clients notice, and whoever meets both knows which has ended.
+    /// One history of a cluster. A restore from a backup starts a new one with a higher number. So
+    /// clients notice the restore, and of two histories the lower one has ended.
     HistoryId
 }
 
@@ -80,7 +80,7 @@ identity! {
     ClusterId
 }
 identity! {
-    /// A data directory: drawn at random when the directory is made. Membership binds a node id
-    /// to it, so that an emptied disk is not taken for the node that had voted.
+    /// A data directory: drawn at random when it is created. Membership binds a node id to it, so that an
+    /// emptied disk is not mistaken for the node that voted.
     StoreId
 }

@@ -1,18 +1,17 @@
-//! The only Raft messages that a peer may send, in a codec of our own.
+//! The Raft messages that a peer may send, in a codec of our own.
 //!
-//! The Raft library's protobuf is never parsed from the network (RUSTSEC-2024-0437), and a message
-//! that no peer has a reason to send has no encoding here: proposals, read requests, the library's
-//! local messages. Term 0, which the library takes for a local message and obeys without asking,
-//! is refused.
+//! The Raft library's protobuf is never parsed from the network (RUSTSEC-2024-0437). Messages that
+//! a peer must not send have no encoding: proposals, read requests, the library's local messages.
+//! Term 0 is refused, because the library would obey such a message as a local one.
 
 use crate::cursor::{DecodeError, Reader, Writer};
 use crate::id::{LogIndex, NodeId, Term};
 
-/// Highest term that is believed. At a million elections a second it is reached after a hundred
-/// thousand years; above it, a candidate's next term would overflow.
+/// Highest valid term. A million elections a second would reach it after a hundred thousand years.
+/// Above it, a candidate's next term could overflow.
 pub const TERM_MAX: Term = Term(1 << 62);
-/// Highest index of an entry that is believed: out of reach for the same reason, and above it, sums of
-/// the library would overflow.
+/// Highest valid index of an entry. No log reaches it; above it, sums in the library could
+/// overflow.
 pub const INDEX_MAX: LogIndex = LogIndex(1 << 62);
 /// Most entries in one append.
 pub const ENTRIES_MAX: usize = 4096;
@@ -20,37 +19,38 @@ pub const ENTRIES_MAX: usize = 4096;
 pub const ENTRY_LEN_MAX: usize = 64 << 10;
 /// Longest state in a snapshot, bytes.
 pub const SNAPSHOT_LEN_MAX: usize = 512 << 10;
-/// Longest context of a message, bytes: the library marks a transfer's election with it, and an
-/// answer to a heartbeat carries a [`Standing`](crate::standing::Standing) in it.
+/// Longest context of a message, bytes. The library marks the election of a transfer in it, and an
+/// answer to a heartbeat carries a [`VoterStatus`](crate::voter_status::VoterStatus) in it.
 pub const CONTEXT_LEN_MAX: usize = 64;
 /// Most node ids in one list of a configuration.
 pub const CONFIGURATION_MAX: usize = 64;
-/// Room for a message with an entry or none: nearly every one is written without moving.
+/// Initial capacity for a message, bytes. It fits one entry, so that most messages need no second
+/// allocation.
 const LEN_USUAL: usize = 128;
 
-/// What a message asks or answers. Names as in the library; numbers are ours.
+/// The kind of a message. The names are the library's, the numbers ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum MessageKind {
-    /// Entries, or the commit index, from the leader.
+    /// Entries from the leader, or its commit index.
     Append = 1,
     /// The answer to an append or a snapshot.
     AppendResponse = 2,
     /// A candidate asks for a vote.
     RequestVote = 3,
-    /// The answer to it.
+    /// The answer to a request for a vote.
     RequestVoteResponse = 4,
     /// The state itself, for a follower whose entries are compacted away.
     Snapshot = 5,
-    /// The leader is alive.
+    /// A leader's heartbeat.
     Heartbeat = 6,
-    /// So is the follower.
+    /// The answer to a heartbeat.
     HeartbeatResponse = 7,
-    /// The leader hands over: campaign now.
+    /// The leader hands over: the receiver must campaign now.
     TimeoutNow = 8,
-    /// A candidate asks whether it would be voted for.
+    /// A candidate asks whether it would get a vote.
     RequestPreVote = 9,
-    /// The answer to it.
+    /// The answer to a request for a pre-vote.
     RequestPreVoteResponse = 10,
 }
 
@@ -70,24 +70,25 @@ impl MessageKind {
     ];
 }
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum EntryKind {
-    /// A command of ours, or empty: a new leader's first entry.
+    /// A command of ours; empty in a new leader's first entry.
     Normal = 0,
-    /// A membership change; our encoding of it is the context, empty means leave joint.
+    /// A membership change. The context has our encoding of it; an empty context leaves a joint
+    /// configuration.
     Membership = 1,
 }
 
 /// One entry of the Raft log, on the wire and on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
-    /// What it is.
+    /// The kind.
     pub kind: EntryKind,
-    /// The term it was proposed in.
+    /// The term in which it was proposed.
     pub term: Term,
-    /// Its position.
+    /// The entry's index in the log.
     pub index: LogIndex,
     /// The command, or the library's form of a membership change.
     pub data: Vec<u8>,
@@ -108,7 +109,7 @@ impl LogEntry {
     /// Reads the fields.
     ///
     /// # Errors
-    /// When they are not an entry's.
+    /// When the bytes are no entry.
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let kind = match reader.u8("entry kind")? {
             0 => EntryKind::Normal,
@@ -158,7 +159,7 @@ impl Configuration {
     /// Reads the fields.
     ///
     /// # Errors
-    /// When they are not a configuration's.
+    /// When the bytes are no configuration.
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let mut lists: [Vec<NodeId>; 4] = Default::default();
         for list in &mut lists {
@@ -177,7 +178,7 @@ impl Configuration {
 pub struct Snapshot {
     /// The last applied entry.
     pub index: LogIndex,
-    /// Its term.
+    /// The term of that entry.
     pub term: Term,
     /// The configuration at exactly that index.
     pub configuration: Configuration,
@@ -197,7 +198,7 @@ impl Snapshot {
     /// Reads the fields.
     ///
     /// # Errors
-    /// When they are not a snapshot's.
+    /// When the bytes are no snapshot.
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
             index: LogIndex(reader.u64("snapshot index")?),
@@ -207,10 +208,10 @@ impl Snapshot {
         })
     }
 
-    /// Reads a payload that is nothing but a snapshot.
+    /// Reads a payload that is only a snapshot.
     ///
     /// # Errors
-    /// When it is not one.
+    /// When the bytes are no such payload.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
         let snapshot = Self::read(&mut reader)?;
@@ -219,30 +220,31 @@ impl Snapshot {
     }
 }
 
-/// A Raft message. Its sender is in the frame's header; fields that a kind has no use for are 0.
+/// A Raft message. Its sender is in the frame's header; fields that a kind does not use are 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RaftMessage {
-    /// What it is.
+    /// The kind.
     pub kind: MessageKind,
     /// The receiver.
     pub to: NodeId,
-    /// The sender's term, or the one it would campaign in; never 0.
+    /// The sender's term. In a pre-vote, the term in which it would campaign. Never 0.
     pub term: Term,
     /// Term of the entry at `index`.
     pub log_term: Term,
-    /// An entry's position: what it means depends on the kind.
+    /// Index of an entry; its meaning depends on the kind.
     pub index: LogIndex,
     /// Commit index.
     pub commit: LogIndex,
     /// Term of the entry at `commit`.
     pub commit_term: Term,
-    /// Whether an answer is a no.
+    /// Whether an answer rejects.
     pub reject: bool,
-    /// Where to look next after a rejected append.
+    /// The index to try next after a rejected append.
     pub reject_hint: LogIndex,
     /// Index from which a follower asks for a snapshot; 0 for none.
     pub request_snapshot: LogIndex,
-    /// The library's mark on a transfer's election, or the standing of who answers a heartbeat.
+    /// The library's mark on the election of a transfer, or the voter status in an answer to a
+    /// heartbeat.
     pub context: Vec<u8>,
     /// Entries of an append.
     pub entries: Vec<LogEntry>,
@@ -251,7 +253,7 @@ pub struct RaftMessage {
 }
 
 impl RaftMessage {
-    /// A message that says no more than its kind.
+    /// A message with only kind, receiver and term.
     #[must_use]
     pub const fn plain(kind: MessageKind, to: NodeId, term: Term) -> Self {
         Self {
@@ -298,7 +300,7 @@ impl RaftMessage {
     /// Reads a payload.
     ///
     /// # Errors
-    /// When it is not one, has term 0, or carries what its kind never does.
+    /// When the bytes are no message, the term is 0, or a field is not valid for the kind.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(payload);
         let byte = reader.u8("kind")?;
@@ -332,7 +334,7 @@ impl RaftMessage {
         Ok(message)
     }
 
-    /// What the fields must be for any peer to send this message.
+    /// Checks that a peer may send this message.
     fn check(&self) -> Result<(), DecodeError> {
         if self.term == Term(0) || self.term > TERM_MAX {
             return Err(DecodeError::BadValue { field: "term", value: self.term.0 });
@@ -426,7 +428,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_no_peer_may_send_has_no_encoding() {
+    fn messages_that_no_peer_may_send_have_no_encoding() {
         let mut bytes = Vec::new();
         message(MessageKind::Append, 1, 1, b"").encode(&mut bytes);
         for kind in [0, 11, 12, 255] {

@@ -1,20 +1,20 @@
-//! Settings that are the same on every node, because they are part of the replicated state: their
-//! names, what they may be, and how they stand in the log. What may be is fixed with the format of the
-//! state: every version that reads an entry has to judge it alike.
+//! The cluster's settings, which are part of the replicated state: their names, bounds and encoding
+//! in the log. The bounds are fixed with the format of the state, because all versions that read an
+//! entry must decide the same: accept or refuse.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::cursor::{DecodeError, Reader, Writer};
-use crate::standing::{ZONE_LEN_MAX, Zone};
+use crate::voter_status::{ZONE_LEN_MAX, Zone};
 
-/// What `EPOCH_INTERVAL_MS` may be.
+/// The bounds of `EPOCH_INTERVAL_MS`.
 pub const EPOCH_INTERVAL_MS: RangeInclusive<u64> = 1..=60_000;
-/// What `RESERVATION_MS` may be.
+/// The bounds of `RESERVATION_MS`.
 pub const RESERVATION_MS: RangeInclusive<u64> = 200..=60_000;
-/// What `CLOCK_OFFSET_MAX_MS` may be.
+/// The bounds of `CLOCK_OFFSET_MAX_MS`.
 pub const CLOCK_OFFSET_MAX_MS: RangeInclusive<u64> = 1..=60_000;
-/// What `MAX_N` may be.
+/// The bounds of `MAX_N`.
 pub const MAX_N: RangeInclusive<u64> = 1..=1 << 20;
 /// Most zones of `LEADER_ZONES`.
 pub const LEADER_ZONES_MAX: usize = 9;
@@ -26,16 +26,16 @@ pub enum SettingName {
     EpochIntervalMs,
     /// How far ahead of the clock a leader reserves, milliseconds.
     ReservationMs,
-    /// How far a clock may be from the others and still be believed, milliseconds.
+    /// How far a trusted clock may be from the others, milliseconds.
     ClockOffsetMaxMs,
     /// Most timestamps of one answer.
     MaxN,
-    /// Zones that leaders should be in, the best first.
+    /// Preferred zones of leaders, the best first.
     LeaderZones,
 }
 
 impl SettingName {
-    /// All of them.
+    /// All settings.
     pub const ALL: [Self; 5] = [
         Self::EpochIntervalMs,
         Self::ReservationMs,
@@ -44,7 +44,7 @@ impl SettingName {
         Self::LeaderZones,
     ];
 
-    /// The name, as the variable of a node's settings.
+    /// The name as text, the same as a node's environment variable.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -56,13 +56,13 @@ impl SettingName {
         }
     }
 
-    /// The setting of that name.
+    /// The setting with this name.
     #[must_use]
     pub fn named(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|name| name.text() == text)
     }
 
-    /// What it may be, in words.
+    /// The bounds of the setting, as text for people.
     #[must_use]
     pub fn allowed(self) -> String {
         let number = |range: RangeInclusive<u64>| {
@@ -88,7 +88,7 @@ impl fmt::Display for SettingName {
     }
 }
 
-/// See the module.
+/// The cluster's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterSettings {
     /// `EPOCH_INTERVAL_MS`, milliseconds.
@@ -104,10 +104,10 @@ pub struct ClusterSettings {
 }
 
 impl ClusterSettings {
-    /// Whether each is what it may be.
+    /// Checks every setting against its bounds.
     ///
     /// # Errors
-    /// Which is not.
+    /// The setting that is out of bounds.
     pub fn check(&self) -> Result<(), SettingName> {
         let number = |range: RangeInclusive<u64>, value: u64, name| {
             if range.contains(&value) { Ok(()) } else { Err(name) }
@@ -124,7 +124,7 @@ impl ClusterSettings {
         Ok(())
     }
 
-    /// The value of one, as text.
+    /// The value of a setting, as text.
     #[must_use]
     pub fn text(&self, name: SettingName) -> String {
         match name {
@@ -139,7 +139,7 @@ impl ClusterSettings {
         }
     }
 
-    /// The same with another value of one; `None` for one that may not be.
+    /// A copy with another value for one setting; `None` when the value is not valid.
     #[must_use]
     pub fn with(&self, name: SettingName, text: &str) -> Option<Self> {
         let mut settings = self.clone();
@@ -160,7 +160,7 @@ impl ClusterSettings {
         settings.check().ok().map(|()| settings)
     }
 
-    /// Those that differ in `other`.
+    /// The settings that differ in `other`.
     pub fn differing(&self, other: &Self) -> impl Iterator<Item = SettingName> {
         SettingName::ALL.into_iter().filter(move |name| self.text(*name) != other.text(*name))
     }
@@ -177,10 +177,10 @@ impl ClusterSettings {
         }
     }
 
-    /// Reads the fields. They may be none that may be: [`ClusterSettings::check`] says so.
+    /// Reads the fields; call [`ClusterSettings::check`] for the bounds.
     ///
     /// # Errors
-    /// When they are not settings.
+    /// When the bytes are no settings.
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let mut settings = Self {
             epoch_interval_ms: reader.u64("epoch interval")?,
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_be_is_refused() {
+    fn values_out_of_bounds_are_refused() {
         for (name, texts) in [
             (SettingName::EpochIntervalMs, ["0", "60001", "+5", ""]),
             (SettingName::ReservationMs, ["199", "60001", "1s", "-1"]),

@@ -1,8 +1,8 @@
-//! The 16-byte hybrid timestamp: Unix time in nanoseconds, then an index, both big-endian, so
-//! that byte order is time order. It never touches a clock: wall time comes in as nanoseconds.
+//! The 16-byte hybrid timestamp: Unix time in nanoseconds, then an index. Both are big-endian, so
+//! that byte order is time order. This module reads no clock: wall time comes in as nanoseconds.
 //!
-//! The idea of pairing physical time with a counter is that of hybrid logical clocks (Kulkarni
-//! et al., 2014); here one oracle draws both, so that the order is total.
+//! Hybrid logical clocks (Kulkarni et al., 2014) also pair physical time with a counter. Here one
+//! oracle draws both, so the order is total.
 
 use std::fmt;
 use std::str::FromStr;
@@ -89,7 +89,7 @@ impl From<u128> for Timestamp {
     }
 }
 
-/// 32 lower-case hexadecimal digits, the same order as the bytes.
+/// 32 lower-case hexadecimal digits, which sort like the bytes.
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", u128::from(*self))
@@ -171,7 +171,7 @@ impl TimestampRange {
         (0..self.count).map(move |step| Timestamp::new(epoch, EpochIndex(index.0 + step)))
     }
 
-    /// The first `count` timestamps, and what is left after them. `None` if the range has fewer.
+    /// Splits off the first `count` timestamps; returns them and the rest. `None` if the range has fewer.
     #[must_use]
     pub fn split_first(&self, count: u64) -> Option<(Self, Option<Self>)> {
         if count == 0 || count > self.count {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_text_says_what_is_wrong_with_it() {
+    fn a_malformed_text_gets_a_precise_error() {
         assert_eq!("12".parse::<Timestamp>(), Err(ParseTimestampError::Length(2)));
         let text = "0x000000000000000000000000000000";
         assert_eq!(text.parse::<Timestamp>(), Err(ParseTimestampError::Digit('x')));

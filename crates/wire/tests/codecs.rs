@@ -1,7 +1,8 @@
-//! What every decoder of the peer protocol holds to, whatever arrives: what it takes has exactly
-//! the length of what arrived, so that nobody makes a node keep more than was sent; it reads the
-//! same again once encoded; a part of it is refused; so is a count beyond its limit, before
-//! anything that follows.
+//! Properties of every decoder of the peer protocol:
+//! - An accepted input encodes to the same length, so no peer makes a node keep more than was sent.
+//! - It decodes to the same value again.
+//! - A part of it is refused.
+//! - A count beyond its limit is refused before the items arrive.
 
 use std::fmt::Debug;
 
@@ -9,7 +10,9 @@ use epicepoch_wire::bootstrap::{Claim, Empty, MEMBERS_MAX};
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::cursor::DecodeError;
 use epicepoch_wire::gossip::{Ping, Pong};
-use epicepoch_wire::hello::{Formats, Hello, LinkKind, Refusal, RefusalCode, SharedSettings};
+use epicepoch_wire::peer_hello::{
+    Formats, LinkKind, PeerHello, Refusal, RefusalCode, SharedSettings,
+};
 use epicepoch_wire::raft_message::{
     Configuration, EntryKind, LogEntry, MessageKind, RaftMessage, Snapshot,
 };
@@ -18,10 +21,10 @@ use epicepoch_wire::{
 };
 use proptest::prelude::*;
 
-/// What an input encodes to after it was read; `None` when it was refused.
+/// The encoding of a decoded input; `None` when the input is refused.
 type Again = Box<dyn Fn(&[u8]) -> Option<Vec<u8>>>;
 
-/// One codec: an encoding of something, and how it is read and written.
+/// One codec: an encoded value, and how to read and write it.
 struct Codec {
     name: &'static str,
     whole: Vec<u8>,
@@ -91,7 +94,7 @@ fn raft_message(kind: MessageKind) -> RaftMessage {
 fn codecs() -> Vec<Codec> {
     let (store, boot, worker) = (StoreId(77), BootId(8), WorkerId(3));
     let (term, round, leader) = (Term(4), Round(5), NodeId(2));
-    let hello = Hello {
+    let hello = PeerHello {
         link: LinkKind::Confirm(worker),
         to: leader,
         store,
@@ -125,7 +128,7 @@ fn codecs() -> Vec<Codec> {
     let question = Ping { sent_ns: 1 };
     let answer = Pong { sent_ns: 1, wall_ns: 2, position: StorePosition(3) };
     let mut codecs = vec![
-        codec("hello", &hello, Hello::encode, Hello::decode),
+        codec("hello", &hello, PeerHello::encode, PeerHello::decode),
         codec("refusal", &refusal, Refusal::encode, Refusal::decode),
         codec("confirm", &confirm, Confirm::encode, Confirm::decode),
         codec("confirm reply", &reply, ConfirmReply::encode, ConfirmReply::decode),
@@ -143,7 +146,7 @@ fn codecs() -> Vec<Codec> {
 
 proptest! {
     #[test]
-    fn what_is_taken_is_as_long_as_what_arrived(
+    fn an_accepted_input_encodes_to_its_own_length(
         flips in prop::collection::vec((any::<prop::sample::Index>(), 1_u8..), 0..4),
         garbage: Vec<u8>,
     ) {
@@ -154,7 +157,7 @@ proptest! {
             }
             for bytes in [&whole, &garbage] {
                 let kept = again(bytes).map(|out| out.len());
-                // A hello's fields of a later version are skipped.
+                // Fields of later versions in a hello are skipped.
                 let is_whole = |kept: usize| kept == bytes.len() || name == "hello";
                 prop_assert!(kept.is_none_or(is_whole), "{name}: {bytes:?}");
             }
@@ -162,7 +165,7 @@ proptest! {
     }
 
     #[test]
-    fn a_part_and_a_surplus_are_refused(
+    fn truncated_and_trailing_bytes_are_refused(
         cut: prop::sample::Index, surplus in prop::collection::vec(any::<u8>(), 1..9),
     ) {
         for Codec { name, whole, again } in codecs() {
@@ -173,10 +176,11 @@ proptest! {
     }
 }
 
-/// Every four bytes of every encoding that could be a count or a length are made as large as they
-/// can be: what is read is a number, or refused; nothing is kept for what has not arrived.
+/// Sets every four bytes of every encoding to the maximum, because they could be a count or a
+/// length. The decoder reads a number or refuses; it never allocates for items that have not
+/// arrived.
 #[test]
-fn a_count_of_what_has_not_arrived_is_never_believed() {
+fn a_count_beyond_the_input_is_refused() {
     for Codec { name, whole, again } in codecs() {
         for at in 0..whole.len().saturating_sub(3) {
             for count in [u32::MAX, 1 << 30, 1 << 20, MEMBERS_MAX as u32, 4096] {

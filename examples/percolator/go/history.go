@@ -8,7 +8,7 @@ import (
 	epicepoch "github.com/epicepoch/epicepoch/clients/go"
 )
 
-// history is what this process writes down, a line of JSON for each thing (src/history.rs).
+// history writes one line of JSON for each event (src/history.rs).
 type history struct {
 	mu   sync.Mutex
 	file *os.File
@@ -50,7 +50,7 @@ type outcome struct {
 	Why    string `json:"why,omitempty"`
 }
 
-type course struct {
+type figures struct {
 	EndedMs  int64 `json:"ended_ms"`
 	TookUs   int64 `json:"took_us"`
 	OracleUs int64 `json:"oracle_us"`
@@ -66,7 +66,7 @@ type ended struct {
 	Reads   []seen    `json:"reads"`
 	Writes  []written `json:"writes"`
 	Outcome outcome   `json:"outcome"`
-	Course  course    `json:"course"`
+	Figures figures   `json:"figures"`
 }
 
 type noTimestamp struct {
@@ -74,7 +74,7 @@ type noTimestamp struct {
 	Why  string `json:"why"`
 }
 
-// record writes a line at once, so that a kill leaves whole lines.
+// record writes a line in one write, so that a kill leaves whole lines.
 func (h *history) record(line any) error {
 	text, err := json.Marshal(line)
 	if err != nil {

@@ -1,5 +1,5 @@
-// The client of the example in Go: the same rows, the same protocol, the same workload as the one in
-// Rust (src/bank.rs), and timestamps from clients/go.
+// The client of the example in Go: the same rows, protocol and workload as the one in Rust
+// (src/bank.rs), with timestamps from clients/go.
 package main
 
 import (
@@ -21,11 +21,11 @@ import (
 const (
 	on  = 1
 	off = 0
-	// Of a hundred transactions, so many are audits, and so many audits or changes of duty.
+	// Of a hundred transactions, how many are audits, and how many are audits or changes of duty.
 	audits          = 4
 	auditsAndDuties = 14
 	amountMax       = 20
-	// dialTimeout leaves time for an election at the moment of the start.
+	// dialTimeout allows for an election during the start.
 	dialTimeout = 10 * time.Second
 )
 
@@ -52,7 +52,7 @@ func main() {
 	}
 }
 
-// run works until the input of this process ends, or something goes wrong.
+// run works until the input of this process ends or an error occurs.
 func (s settings) run() error {
 	if s.accounts < 2 || s.threads < 1 {
 		return errors.New("at least 2 accounts and 1 thread are needed")
@@ -116,7 +116,7 @@ func (s settings) work(w *world, rng *rand.Rand, stop *atomic.Bool) error {
 	return nil
 }
 
-// once runs one transaction of a kind that is drawn.
+// once runs one transaction of a random kind.
 func (s settings) once(w *world, rng *rand.Rand) error {
 	switch kind := rng.IntN(100); {
 	case kind < audits:
@@ -162,7 +162,8 @@ func transfer(t *transaction, from, to int, amount int64) error {
 	return nil
 }
 
-// changeDuty goes home if the other one is on duty, and comes back otherwise: room for write skew.
+// changeDuty goes off duty if the other one is on duty, and comes back otherwise: it allows write
+// skew.
 func changeDuty(t *transaction, pair, who int) error {
 	me, err := t.read(duty(pair, who))
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	epicepoch "github.com/epicepoch/epicepoch/clients/go"
 )
 
-// request is every request to a store; which fields count depends on Op (src/protocol.rs says more).
+// request is any request to a store; Op decides which fields count (src/protocol.rs).
 type request struct {
 	Op      string               `json:"op"`
 	Row     string               `json:"row,omitempty"`
@@ -22,7 +22,7 @@ type request struct {
 	TTL     int64                `json:"ttl_ms,omitempty"`
 }
 
-// reply is every answer of a store; which fields count depends on Is.
+// reply is any answer of a store; Is decides which fields count.
 type reply struct {
 	Is      string              `json:"is"`
 	Commit  epicepoch.Timestamp `json:"commit"`
@@ -53,7 +53,7 @@ func connect(addrs []string) (stores, error) {
 	return all, nil
 }
 
-// call asks the store that keeps the request's row.
+// call asks the store of the request's row.
 func (s stores) call(ask request) (reply, error) {
 	at := 0
 	if ask.Row != "" {
@@ -76,7 +76,7 @@ func (s stores) call(ask request) (reply, error) {
 	return answer, nil
 }
 
-// tick is the witness's next number.
+// tick returns the witness's next number.
 func (s stores) tick() (uint64, error) {
 	answer, err := s.call(request{Op: "tick"})
 	if err == nil && answer.Is != "tick" {
@@ -85,7 +85,7 @@ func (s stores) tick() (uint64, error) {
 	return answer.Tick, err
 }
 
-// storeOf says where a row is kept, as clients in every language compute it.
+// storeOf returns the store of a row, as every client computes it.
 func storeOf(row string, stores int) int {
 	hash := fnv.New32a()
 	hash.Write([]byte(row))

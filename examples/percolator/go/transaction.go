@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// lockTTL is how long others respect a lock.
+	// lockTTL is how long other transactions respect a lock.
 	lockTTL = 500 * time.Millisecond
-	// callTimeout is how long the oracle may take; the Rust client has the same.
+	// callTimeout is the timeout of a call to the oracle; the Rust client has the same.
 	callTimeout         = 2 * time.Second
 	pauseMin            = 250 * time.Microsecond
 	pauseDoublings      = 6
@@ -22,12 +22,12 @@ const (
 	prewriteAttemptsMax = 3
 )
 
-// aborted is why a transaction was given up: "conflict", "locked", "rolled_back" or "no_timestamp".
+// aborted is why a transaction was aborted: "conflict", "locked", "rolled_back" or "no_timestamp".
 type aborted string
 
 func (a aborted) Error() string { return string(a) }
 
-// world is all that one goroutine's transactions touch.
+// world is what the transactions of one goroutine use.
 type world struct {
 	name    string
 	stores  stores
@@ -35,20 +35,19 @@ type world struct {
 	history *history
 }
 
-// transaction follows Percolator's protocol as src/transaction.rs does: it reads the snapshot at its
-// start timestamp, locks what it writes, takes its commit timestamp when it holds every lock, and is
-// committed at the moment when its primary row is.
+// transaction follows Percolator's protocol as src/transaction.rs does: it reads the snapshot at
+// its start timestamp, locks its rows, takes its commit timestamp when it holds every lock, and is
+// committed when its primary row is.
 type transaction struct {
 	*world
-	start  stamp
-	reads  []seen
-	writes []written
-	course course
+	start   stamp
+	reads   []seen
+	writes  []written
+	figures figures
 }
 
-// transact runs body in a transaction, commits what it wrote, and records all of it. It returns
-// errors that are no retry's business, and those that match the context's when there was no
-// timestamp to begin with.
+// transact runs body in a transaction, commits its writes, and records it. It returns errors that a
+// retry does not help, and the context's error if there was no start timestamp.
 func (w *world) transact(kind string, body func(*transaction) error) error {
 	began := time.Now()
 	t := &transaction{world: w, reads: []seen{}, writes: []written{}}
@@ -66,11 +65,11 @@ func (w *world) transact(kind string, body func(*transaction) error) error {
 	} else if err != nil {
 		return err
 	}
-	t.course.EndedMs = time.Now().UnixMilli()
-	t.course.TookUs = time.Since(began).Microseconds()
+	t.figures.EndedMs = time.Now().UnixMilli()
+	t.figures.TookUs = time.Since(began).Microseconds()
 	return w.history.record(ended{
 		Line: "ended", Client: w.name, Kind: kind, Start: t.start, Reads: t.reads, Writes: t.writes,
-		Outcome: result, Course: t.course,
+		Outcome: result, Figures: t.figures,
 	})
 }
 
@@ -90,7 +89,7 @@ func (t *transaction) read(row string) (int64, error) {
 			t.reads = append(t.reads, seen{Row: row})
 			return 0, nil
 		case "locked":
-			// Its owner's commit may be part of this snapshot, or not.
+			// A commit of its owner may be part of this snapshot, or not.
 			resolved, err := t.resolve(row, answer)
 			if err != nil {
 				return 0, err
@@ -106,7 +105,7 @@ func (t *transaction) read(row string) (int64, error) {
 	return 0, aborted("locked")
 }
 
-// write makes the row value if the transaction commits. A row is written once.
+// write sets the row if the transaction commits. A row is written once.
 func (t *transaction) write(row string, value int64) {
 	t.writes = append(t.writes, written{Row: row, Value: value})
 }
@@ -186,7 +185,7 @@ func (t *transaction) prewrite(write written, primary string) error {
 	return aborted("locked")
 }
 
-// resolve removes a lock whose owner is done or dead, as the primary's store says; false if the
+// resolve removes a lock whose owner is done or dead, as the primary's store decides; false if the
 // owner may be at work.
 func (t *transaction) resolve(row string, lock reply) (bool, error) {
 	fate, err := t.stores.call(request{Op: "status", Row: lock.Primary, Start: &lock.Start})
@@ -199,11 +198,11 @@ func (t *transaction) resolve(row string, lock reply) (bool, error) {
 		return false, nil
 	case "committed":
 		if !isPrimary {
-			t.course.Forward++
+			t.figures.Forward++
 			_, err = t.stores.call(request{Op: "commit", Row: row, Start: &lock.Start, Commit: &fate.Commit})
 		}
 	case "rolled_back":
-		t.course.Back++
+		t.figures.Back++
 		if !isPrimary {
 			_, err = t.stores.call(request{Op: "rollback", Row: row, Start: &lock.Start})
 		}
@@ -213,7 +212,7 @@ func (t *transaction) resolve(row string, lock reply) (bool, error) {
 	return err == nil, err
 }
 
-// giveUp removes the locks and returns why, unless that fails.
+// giveUp removes the locks and returns why.
 func (t *transaction) giveUp(locked []written, why error) error {
 	for _, write := range locked {
 		if _, err := t.stores.call(request{Op: "rollback", Row: write.Row, Start: &t.start.At}); err != nil {
@@ -236,7 +235,7 @@ func (t *transaction) stamp() (stamp, error) {
 	if err != nil {
 		return stamp{}, err
 	}
-	t.course.OracleUs = max(t.course.OracleUs, time.Since(from).Microseconds())
+	t.figures.OracleUs = max(t.figures.OracleUs, time.Since(from).Microseconds())
 	answered, err := t.stores.tick()
 	return stamp{Asked: asked, Answered: answered, At: at}, err
 }

@@ -1,4 +1,4 @@
-//! `--name value` on the command line, and nothing else.
+//! Command line options of the form `--name value`.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
 
-/// What is left to be taken.
+/// The options that were not taken yet.
 #[derive(Debug)]
 pub(crate) struct Arguments(BTreeMap<String, String>);
 
@@ -40,7 +40,7 @@ impl Arguments {
         self.take(name)?.with_context(|| format!("--{name} is needed"))
     }
 
-    /// A count with bounds, so that no mistake starts a thousand processes.
+    /// Takes a count within bounds, so that a typo cannot start a thousand processes.
     pub(crate) fn count(
         &mut self,
         name: &str,
@@ -55,7 +55,7 @@ impl Arguments {
         Ok(count)
     }
 
-    /// Nothing may be left.
+    /// Returns an error if an option is left.
     pub(crate) fn finish(self) -> Result<()> {
         match self.0.keys().next() {
             Some(name) => bail!("there is no option --{name} here"),

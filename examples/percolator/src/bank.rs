@@ -1,32 +1,26 @@
-//! The workload: transfers between accounts, audits of all of them, and people on duty in pairs.
+//! The workload: transfers between accounts, audits of all accounts, and pairs of people on duty.
 
 use crate::history::{Kind, Outcome};
 use crate::transaction::{Stopped, Transaction, transact};
-use crate::world::{Setback, World};
+use crate::world::{World, WorldError};
 
-/// What rows there are.
 #[derive(Clone, Copy, Debug)]
 pub struct Bank {
-    /// At least 2.
     pub accounts: usize,
-    /// Each has two people.
     pub pairs: usize,
 }
 
 impl Bank {
-    /// What every account has at first.
+    /// The initial value of every account.
     pub const BALANCE: i64 = 100;
 
-    /// What all accounts have together, always.
+    /// The sum of all accounts, which never changes.
     pub fn total(self) -> i64 {
         self.accounts as i64 * Self::BALANCE
     }
 
-    /// Gives every row its first value, in one transaction.
-    ///
-    /// # Errors
-    /// See [`Setback`].
-    pub fn load<W: World>(self, world: &mut W) -> Result<Outcome, Setback> {
+    /// Writes every row's initial value, in one transaction.
+    pub fn load<W: World>(self, world: &mut W) -> Result<Outcome, WorldError> {
         transact(world, Kind::Load, |transaction| {
             for at in 0..self.accounts {
                 transaction.write(&account(at), Self::BALANCE);
@@ -39,15 +33,12 @@ impl Bank {
         })
     }
 
-    /// One transaction of a kind that is drawn.
-    ///
-    /// # Errors
-    /// See [`Setback`].
+    /// Runs one transaction of a random kind.
     pub fn work<W: World>(
         self,
         world: &mut W,
         rng: &mut fastrand::Rng,
-    ) -> Result<Outcome, Setback> {
+    ) -> Result<Outcome, WorldError> {
         match rng.u32(0..100) {
             0..AUDITS => self.audit(world),
             AUDITS..AUDITS_AND_DUTIES if self.pairs > 0 => {
@@ -66,10 +57,7 @@ impl Bank {
     }
 
     /// Reads every account and every pair.
-    ///
-    /// # Errors
-    /// See [`Setback`].
-    pub fn audit<W: World>(self, world: &mut W) -> Result<Outcome, Setback> {
+    pub fn audit<W: World>(self, world: &mut W) -> Result<Outcome, WorldError> {
         transact(world, Kind::Audit, |transaction| {
             for at in 0..self.accounts {
                 transaction.read(&account(at))?;
@@ -83,7 +71,7 @@ impl Bank {
     }
 }
 
-/// Whether the row's values are part of [`Bank::total`].
+/// Whether the row counts in [`Bank::total`].
 pub fn is_account(row: &str) -> bool {
     row.starts_with("account/")
 }
@@ -112,9 +100,10 @@ fn transfer<W: World>(
     Ok(())
 }
 
-/// Goes home if the other one is on duty, comes back otherwise. Run one after the other, such
-/// transactions never leave a pair without anybody. Two at once may, each reading what the other
-/// writes: write skew, which snapshot isolation allows.
+/// Goes off duty if the other person is on duty; otherwise comes back. If such transactions run one
+/// after the other, at least one person of a pair is always on duty. Two at once may both go,
+/// because each reads the row that the other one writes. This is write skew, which snapshot
+/// isolation allows.
 fn change_duty<W: World>(
     transaction: &mut Transaction<'_, W>,
     pair: usize,
@@ -132,7 +121,7 @@ fn change_duty<W: World>(
 
 const ON: i64 = 1;
 const OFF: i64 = 0;
-/// Of a hundred transactions, so many are audits.
+/// Number of audits in a hundred transactions.
 const AUDITS: u32 = 4;
 const AUDITS_AND_DUTIES: u32 = 14;
 /// Largest transfer.

@@ -1,111 +1,25 @@
-//! What must be true of a history of transactions under snapshot isolation, given what clients
-//! wrote down and all that the stores hold in the end. It trusts no clock, and no client's opinion
-//! about order. The names of the anomalies are those of Adya (1999) and of Berenson and others
-//! (1995), where there is one.
+//! Checks a history of transactions for snapshot isolation, from the clients' records and the final
+//! rows of all stores. It uses no clock. Anomalies have their names in Adya (1999) and Berenson and
+//! others (1995), if they have one there.
 //!
-//! Write skew is none of them: snapshot isolation allows it. It is counted, and no more.
+//! Write skew is counted but is no finding, because snapshot isolation allows it.
 
+mod evidence;
 mod order;
 mod skew;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fmt;
+use std::collections::{BTreeMap, HashSet};
 
 use epicepoch_client::Timestamp;
 
 use crate::bank::is_account;
-use crate::history::{Ended, Line, Outcome, Trying, Written};
-use crate::protocol::{Row, Version};
+use crate::history::{Outcome, Trying, Written};
+use crate::protocol::Version;
+use evidence::Stored;
+pub use evidence::{Anomaly, Evidence, Finding, Verdict};
 
-/// All that is known of a run.
-#[derive(Clone, Debug, Default)]
-pub struct Evidence {
-    /// What ended.
-    pub ended: Vec<Ended>,
-    /// What was begun; most of it ended.
-    pub trying: Vec<Trying>,
-    /// How often a transaction could not begin.
-    pub without_timestamp: u64,
-    /// What the stores hold.
-    pub rows: Vec<Row>,
-    /// What all accounts must have together.
-    pub total: i64,
-}
-
-/// What came of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
-    /// Nothing, if all is well.
-    pub findings: Vec<Finding>,
-    /// Timestamps whose order was looked at.
-    pub timestamps: u64,
-    /// Reads that were compared with what the stores hold.
-    pub reads: u64,
-    /// Versions that the stores hold.
-    pub versions: u64,
-    /// Snapshots of all accounts whose sum was looked at.
-    pub snapshots: u64,
-    /// Transactions whose client died before it knew, and which have happened.
-    pub cut_off_committed: u64,
-    /// And which have not.
-    pub cut_off_lost: u64,
-    /// Pairs of transactions of which each read what the other wrote: allowed.
-    pub write_skews: u64,
-}
-
-/// Something that snapshot isolation, or the oracle, excludes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// What kind.
-    pub anomaly: Anomaly,
-    /// Who, where, and what was expected.
-    pub what: String,
-}
-
-/// Kinds of findings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Anomaly {
-    /// A timestamp was given twice.
-    Duplicate,
-    /// A call for a timestamp was complete before another began, and got the higher one.
-    RealTime,
-    /// A commit timestamp is not above its start timestamp.
-    CommitNotAfterStart,
-    /// Two transactions at the same time wrote the same row and both committed (P4, lost update).
-    LostUpdate,
-    /// A read saw another version than the newest at its start (G-SI, or a dirty read: G1).
-    WrongRead,
-    /// Some writes of a transaction are there and some are not, or at different places; or those of
-    /// an aborted one are (G1a).
-    Torn,
-    /// Money came or went.
-    Total,
-    /// A lock that nobody has resolved.
-    Leftover,
-}
-
-impl Evidence {
-    /// Takes what a client wrote down.
-    pub fn add(&mut self, lines: impl IntoIterator<Item = Line>) {
-        for line in lines {
-            match line {
-                Line::Ended(ended) => self.ended.push(ended),
-                Line::Trying(trying) => self.trying.push(trying),
-                Line::NoTimestamp { .. } => self.without_timestamp += 1,
-            }
-        }
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {}", self.anomaly, self.what)
-    }
-}
-
-/// Looks at everything.
 pub fn check(evidence: &Evidence) -> Verdict {
     let mut verdict = Verdict::default();
     let stored = Stored::of(&evidence.rows);
@@ -125,49 +39,8 @@ pub fn check(evidence: &Evidence) -> Verdict {
     verdict
 }
 
-impl Verdict {
-    /// How often an anomaly was found.
-    pub fn count(&self, anomaly: Anomaly) -> usize {
-        self.findings.iter().filter(|finding| finding.anomaly == anomaly).count()
-    }
-
-    fn add(&mut self, anomaly: Anomaly, what: String) {
-        self.findings.push(Finding { anomaly, what });
-    }
-}
-
-/// The stores' versions, by row and by transaction.
-struct Stored<'a> {
-    /// By commit timestamp, lowest first.
-    rows: BTreeMap<&'a str, &'a [Version]>,
-    by_start: HashMap<Timestamp, Vec<(&'a str, Version)>>,
-}
-
-impl<'a> Stored<'a> {
-    fn of(rows: &'a [Row]) -> Self {
-        let mut by_start: HashMap<Timestamp, Vec<(&str, Version)>> = HashMap::new();
-        for row in rows {
-            for version in &row.versions {
-                by_start.entry(version.start).or_default().push((&row.row, *version));
-            }
-        }
-        let rows = rows.iter().map(|row| (row.row.as_str(), row.versions.as_slice())).collect();
-        Self { rows, by_start }
-    }
-
-    fn of_row(&self, row: &str) -> &'a [Version] {
-        self.rows.get(row).copied().unwrap_or_default()
-    }
-
-    /// The version that a snapshot sees.
-    fn seen_at(&self, row: &str, at: Timestamp) -> Option<Version> {
-        let versions = self.of_row(row);
-        let above = versions.partition_point(|version| version.commit <= at);
-        above.checked_sub(1).map(|newest| versions[newest])
-    }
-}
-
-/// First committer wins: from start to commit, no two writers of a row overlap. Neighbours tell all.
+/// Checks that the first committer wins: no two writers of a row overlap from start to commit. It
+/// is enough to check neighbours.
 fn lost_updates(stored: &Stored<'_>, verdict: &mut Verdict) {
     for (row, versions) in &stored.rows {
         for pair in versions.windows(2) {
@@ -182,7 +55,8 @@ fn lost_updates(stored: &Stored<'_>, verdict: &mut Verdict) {
     }
 }
 
-/// Every read saw the newest version at or below its start, also if its transaction was aborted.
+/// Checks that every read saw the newest version at or below its start, also in an aborted
+/// transaction.
 fn reads(evidence: &Evidence, stored: &Stored<'_>, verdict: &mut Verdict) {
     for ended in &evidence.ended {
         for seen in &ended.reads {
@@ -221,7 +95,7 @@ fn reads(evidence: &Evidence, stored: &Stored<'_>, verdict: &mut Verdict) {
     }
 }
 
-/// All of a transaction's writes are there, at its commit timestamp, or none.
+/// Checks that either all writes of a transaction are there, at its commit timestamp, or none.
 fn fates(evidence: &Evidence, stored: &Stored<'_>, verdict: &mut Verdict) {
     let mut known = HashSet::new();
     for ended in &evidence.ended {
@@ -253,9 +127,9 @@ fn fates(evidence: &Evidence, stored: &Stored<'_>, verdict: &mut Verdict) {
 
 #[derive(Clone, Copy)]
 enum Fate {
-    /// What its client says: where it committed, or that it did not.
+    /// The client recorded its commit timestamp, or that it did not commit.
     Known(Option<Timestamp>),
-    /// Its client died.
+    /// The client died, so all of its writes may be there, or none.
     AllOrNothing,
 }
 
@@ -291,7 +165,7 @@ fn fate(
     }
 }
 
-/// The sum over all accounts at every commit timestamp, from the stores alone.
+/// Checks the sum of all accounts at every commit timestamp, from the stores alone.
 fn totals(evidence: &Evidence, stored: &Stored<'_>, verdict: &mut Verdict) {
     let mut commits: BTreeMap<Timestamp, i64> = BTreeMap::new();
     for (_, versions) in stored.rows.iter().filter(|(row, _)| is_account(row)) {
@@ -305,7 +179,7 @@ fn totals(evidence: &Evidence, stored: &Stored<'_>, verdict: &mut Verdict) {
     for (commit, change) in commits {
         verdict.snapshots += 1;
         sum += change;
-        // One word about a loss, not one about every snapshot after it.
+        // Report a change once, not at every later snapshot.
         let is_new = change != 0;
         if is_new && sum != evidence.total {
             let total = evidence.total;

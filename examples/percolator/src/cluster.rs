@@ -1,6 +1,6 @@
-//! Processes: the oracle's three nodes, the stores and the clients, on loopback. Each is ended when
-//! its handle is dropped, and stores and clients also when this process is gone, because they read
-//! until their input ends.
+//! Processes on loopback: the oracle's three nodes, stores and clients. Each ends when its handle
+//! is dropped. Stores and clients also end with this process, because they end when their input is
+//! closed.
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader};
@@ -14,16 +14,15 @@ use anyhow::{Context, Result, bail, ensure};
 use epicepoch_client::{Client, Options};
 use tokio::runtime::Runtime;
 
-/// A child that does not outlive its handle.
+/// A child process that ends when this handle is dropped.
 #[derive(Debug)]
 pub struct Process {
     what: String,
     child: Child,
-    /// What it says of itself, for whoever reads an error.
+    /// Path of its log, for error messages.
     log: Option<PathBuf>,
 }
 
-/// The nodes of the oracle.
 #[derive(Debug)]
 pub struct Oracle {
     binary: PathBuf,
@@ -36,19 +35,13 @@ pub struct Oracle {
 }
 
 impl Process {
-    /// Starts it; `what` is for error messages.
-    ///
-    /// # Errors
-    /// It cannot be started.
+    /// Starts a process. Error messages name it as `what`.
     pub fn start(what: &str, command: &mut Command) -> Result<Self> {
         let child = command.spawn().with_context(|| format!("{what}: {command:?}"))?;
         Ok(Self { what: what.to_owned(), child, log: None })
     }
 
-    /// As [`Process::start`], with what it writes to its error output kept in `dir`.
-    ///
-    /// # Errors
-    /// It cannot be started, or there is no writing in `dir`.
+    /// [`Process::start`] with its error output in a log in `dir`.
     pub fn start_logged(what: &str, command: &mut Command, dir: &Path) -> Result<Self> {
         let path = dir.join(format!("{what}.log"));
         let file = OpenOptions::new().create(true).append(true).open(&path);
@@ -58,10 +51,7 @@ impl Process {
         Ok(process)
     }
 
-    /// `kill -9`; returns when it is gone. Fails if it has ended before.
-    ///
-    /// # Errors
-    /// Its end was another one.
+    /// Kills the process with SIGKILL and waits. Returns an error if it had ended before.
     pub fn kill(mut self) -> Result<()> {
         self.ensure_alive()?;
         self.child.kill()?;
@@ -69,13 +59,10 @@ impl Process {
         Ok(())
     }
 
-    /// Closes its input, which asks it to end, and waits.
-    ///
-    /// # Errors
-    /// It did not end in time, or not well.
+    /// Closes the input of the process, which then ends, and waits.
     pub fn end(mut self) -> Result<()> {
         drop(self.child.stdin.take());
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         let status: ExitStatus = loop {
             if let Some(status) = self.child.try_wait()? {
                 break status;
@@ -94,7 +81,7 @@ impl Process {
         Ok(())
     }
 
-    /// The end of its log.
+    /// The last lines of its log.
     fn said(&self) -> String {
         let log = self.log.as_ref().and_then(|path| fs::read_to_string(path).ok());
         let log = log.unwrap_or_default();
@@ -106,17 +93,14 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may be gone already.
+        // An error is ignored, because the process may have ended already.
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
 impl Oracle {
-    /// A cluster that serves, with its files below `dir`.
-    ///
-    /// # Errors
-    /// A node cannot be started or is not ready in time; its log is in `dir`.
+    /// Starts a cluster with its files below `dir`, and waits until it serves.
     pub fn start(binary: &Path, dir: &Path) -> Result<Self> {
         let raft = (0..NODES).map(|_| unused_addr()).collect::<Result<Vec<_>>>()?;
         let http = (0..NODES).map(|_| unused_addr()).collect::<Result<Vec<_>>>()?;
@@ -142,15 +126,12 @@ impl Oracle {
         Ok(oracle)
     }
 
-    /// Where clients dial.
     pub fn addrs(&self) -> &[String] {
         &self.http
     }
 
-    /// Kills the leader; returns when another one serves, with how long that took.
-    ///
-    /// # Errors
-    /// Nobody leads in time, or the node had ended before.
+    /// Kills the leader. Returns when another node leads, with the killed node and how long that
+    /// took.
     pub fn kill_leader(&mut self) -> Result<(usize, Duration)> {
         let at = self.leader()?;
         let node = self.nodes[at].take().context("a node leads that does not run")?;
@@ -160,10 +141,7 @@ impl Oracle {
         Ok((at, from.elapsed()))
     }
 
-    /// Starts a node again; returns when it is ready.
-    ///
-    /// # Errors
-    /// It is not ready in time.
+    /// Starts a node again. Returns when it is ready.
     pub fn restart(&mut self, at: usize) -> Result<()> {
         self.start_node(at)?;
         self.await_ready(at)
@@ -175,7 +153,7 @@ impl Oracle {
         let (_, port) = self.http[at].rsplit_once(':').context("an address has a port")?;
         let id = (at + 1).to_string();
         let mut command = Command::new(&self.binary);
-        // Settings of the shell are not meant for these nodes.
+        // The settings in this process's environment must not apply to the nodes.
         command.env_clear();
         command.args(["serve", "--bootstrap", "--node-id", &id, "--http-port", port]);
         command.args(["--raft-addr", &self.raft[at].to_string(), "--peers", &peers.join(",")]);
@@ -203,7 +181,7 @@ impl Oracle {
     }
 
     fn wait_until<T>(&mut self, what: &str, look: impl Fn(&Self) -> Option<T>) -> Result<T> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         loop {
             for node in self.nodes.iter_mut().flatten() {
                 node.ensure_alive()?;
@@ -217,10 +195,7 @@ impl Oracle {
     }
 }
 
-/// Starts a store by the command given, which prints its address.
-///
-/// # Errors
-/// It does not start or prints no address.
+/// Starts a store with this command. Returns the address that the store prints.
 pub fn start_store(command: &mut Command) -> Result<(Process, String)> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut store = Process::start("store", command)?;
@@ -231,7 +206,7 @@ pub fn start_store(command: &mut Command) -> Result<(Process, String)> {
     Ok((store, addr.trim().to_owned()))
 }
 
-/// An address that nobody listens at, below the range that the kernel takes client ports from.
+/// An unused address, below the range of the kernel's client ports.
 fn unused_addr() -> Result<SocketAddr> {
     for _ in 0..PORT_ATTEMPTS_MAX {
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, fastrand::u16(PORTS)));
@@ -245,9 +220,9 @@ fn unused_addr() -> Result<SocketAddr> {
 const NODES: usize = 3;
 const PORTS: std::ops::Range<u16> = 12_000..32_000;
 const PORT_ATTEMPTS_MAX: usize = 1000;
-/// How long anything may take before a run is given up.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest wait before a run fails.
+const WAIT_MAX: Duration = Duration::from_secs(30);
 const ASK_TIMEOUT: Duration = Duration::from_millis(500);
-/// Of a log, in an error.
+/// Lines of a log that an error shows.
 const SAID_LINES: usize = 10;
 const POLL_PAUSE: Duration = Duration::from_millis(10);

@@ -1,9 +1,12 @@
-//! The rows of one store, each in Percolator's three columns: *data* (values by start timestamp),
-//! *lock* (at most one) and *write* (by commit timestamp, which data is valid from there; a
-//! rollback stands at its own start timestamp). A request sees and changes one row, at once.
+//! The rows of one store. Each has Percolator's three columns:
 //!
-//! It reads no clock: time is an argument, and only says how long a lock is respected. It keeps all
-//! versions for ever, and nothing on a disk.
+//! - *data*: values by start timestamp.
+//! - *lock*: at most one.
+//! - *write*: which data is valid from which commit timestamp on. A rollback is at its own start
+//!   timestamp.
+//!
+//! A request is atomic on one row. Time is an argument, and only decides how long a lock is
+//! respected. All versions stay in memory.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +16,6 @@ use epicepoch_client::Timestamp;
 use crate::plant::Plant;
 use crate::protocol::{Lock, Reply, Request, Row, Version};
 
-/// All rows of a store.
 #[derive(Debug, Default)]
 pub struct Columns {
     rows: BTreeMap<String, Columned>,
@@ -40,7 +42,7 @@ enum Write {
     Rollback,
 }
 
-/// What the write column says of a transaction.
+/// The outcome of a transaction according to the write column.
 enum Fate {
     Committed(Timestamp),
     RolledBack,
@@ -48,12 +50,12 @@ enum Fate {
 }
 
 impl Columns {
-    /// No rows. `plant` is a mistake to make, for tests of the checker.
+    /// Makes an empty store. `plant` is a mistake for tests of the checker.
     pub fn new(plant: Option<Plant>) -> Self {
         Self { plant, ..Self::default() }
     }
 
-    /// Carries one request out. `now` is on any clock that does not go back.
+    /// Executes a request. `now` may come from any clock that does not go back.
     pub fn handle(&mut self, request: Request, now: Duration) -> Reply {
         let plant = self.plant;
         match request {
@@ -96,7 +98,7 @@ impl Columned {
             && held.lock.start <= at
             && !past_locks
         {
-            // Its owner may have a commit timestamp below `at` already.
+            // The lock's owner may already have a commit timestamp below `at`.
             return Reply::Locked(held.lock.clone());
         }
         let mut versions = self.write.range(..=at).rev();
@@ -136,7 +138,7 @@ impl Columned {
         }
         match self.fate(start) {
             Fate::Committed(_) => Reply::Done,
-            // Whoever found the lock too old has removed it.
+            // Another transaction has already removed the expired lock.
             Fate::RolledBack | Fate::Unknown => Reply::RolledBack,
         }
     }
@@ -147,7 +149,7 @@ impl Columned {
         }
         self.lock.take_if(|held| held.lock.start == start);
         self.data.remove(&start);
-        // It stays, so that a prewrite that is still under way comes too late.
+        // This mark stays, so that a late prewrite is refused.
         self.write.insert(start, Write::Rollback);
         Reply::RolledBack
     }
@@ -163,7 +165,8 @@ impl Columned {
         self.rollback(start)
     }
 
-    /// Commits stand above their start, but for planted mistakes, so this looks at few entries.
+    /// Finds the outcome of a transaction. Except for planted mistakes, commits are above their
+    /// start, so only a few entries are read.
     fn fate(&self, start: Timestamp) -> Fate {
         if self.write.get(&start) == Some(&Write::Rollback) {
             return Fate::RolledBack;
@@ -176,7 +179,7 @@ impl Columned {
 
     fn version(&self, commit: Timestamp, write: Write) -> Option<Version> {
         match write {
-            // A planted duplicate may have taken the data with it.
+            // A planted duplicate may have removed the data.
             Write::Put { start } => {
                 let value = *self.data.get(&start)?;
                 Some(Version { commit, start, value })
@@ -227,7 +230,7 @@ mod tests {
         Request::Get { row: row(), at: at(snapshot) }
     }
 
-    /// Requests one after the other, each at its own millisecond.
+    /// Executes requests, each at its time in milliseconds.
     fn replies(requests: impl IntoIterator<Item = (u64, Request)>) -> Vec<Reply> {
         let mut columns = Columns::new(None);
         let handle = |(now, request)| columns.handle(request, Duration::from_millis(now));
@@ -235,30 +238,10 @@ mod tests {
     }
 
     #[test]
-    fn a_version_is_seen_from_its_commit_on() {
-        let found = replies([(0, prewrite(10)), (0, commit(10, 20)), (0, get(19)), (0, get(20))]);
-        let version = Version { commit: at(20), start: at(10), value: 7 };
-        assert_eq!(found[2..], [Reply::Missing, Reply::Value(version)]);
-    }
-
-    #[test]
     fn a_lock_is_in_the_way_of_snapshots_above_it_alone() {
         let found = replies([(0, prewrite(10)), (0, get(9)), (0, get(10))]);
         let lock = Lock { start: at(10), primary: row() };
         assert_eq!(found[1..], [Reply::Missing, Reply::Locked(lock)]);
-    }
-
-    #[test]
-    fn who_began_before_a_commit_does_not_write_after_it() {
-        let found = replies([
-            (0, prewrite(10)),
-            (0, commit(10, 20)),
-            (0, prewrite(15)),
-            (0, prewrite(20)),
-            (0, prewrite(21)),
-        ]);
-        let conflict = Reply::Conflict { commit: at(20) };
-        assert_eq!(found[2..], [conflict.clone(), conflict, Reply::Done]);
     }
 
     #[test]
@@ -279,7 +262,7 @@ mod tests {
         assert_eq!(found[2..], [Reply::RolledBack, Reply::RolledBack, Reply::Missing]);
     }
 
-    /// Its primary was asked for before it arrived.
+    /// Another client asks for the primary's status before the primary's lock arrives.
     #[test]
     fn a_lock_that_comes_after_its_rollback_is_refused() {
         let found = replies([(0, status(10)), (1, prewrite(10))]);

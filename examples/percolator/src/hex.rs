@@ -1,5 +1,5 @@
-//! Timestamps in JSON: the 32 digits that every client of the oracle prints, whose order is time
-//! order.
+//! Timestamps in JSON: 32 hexadecimal digits, as every client of the oracle prints them. Their text
+//! order is their time order.
 
 use epicepoch_client::Timestamp;
 use serde::{Deserialize, Deserializer, Serializer, de::Error};

@@ -1,18 +1,18 @@
-//! An example of what the oracle is for: transactions with snapshot isolation over several stores
-//! that know nothing of each other, by the protocol of Percolator (Peng and Dabek, OSDI 2010), a
-//! bank that uses them, and a checker that reads what happened.
+//! An example of using the oracle: transactions with snapshot isolation over independent stores, by
+//! Percolator's protocol (Peng and Dabek, OSDI 2010), a bank that uses them, and a checker.
 //!
-//! - [`protocol`]: what a client says to a store, and what is kept in a row.
-//! - [`columns`]: the rows of one store: data, lock and write, and what is atomic on a row.
-//! - [`server`]: a store as a process.
-//! - [`world`]: all that a transaction touches: stores, the oracle, time, its record.
-//! - [`transaction`]: the protocol itself, and what is done about locks of the dead.
-//! - [`network`]: the world of real processes.
-//! - [`bank`]: the workload.
-//! - [`history`]: what clients write down.
-//! - [`checker`]: what must be true of it; it trusts no clock and no client's opinion.
-//! - [`plant`]: mistakes to make on purpose, each of which the checker must find.
-//! - [`cluster`], [`run`], [`summary`]: everything at once, with kills, and what came of it.
+//! - [`protocol`]: requests and replies of a store. [`columns`]: its rows. [`server`]: its process.
+//! - [`transaction`]: the protocol, and how locks of dead clients are resolved.
+//! - [`world`]: what a transaction uses: stores, oracle, time, record. [`network`]: the real one.
+//! - [`bank`]: the workload. [`history`]: the records of clients. [`checker`]: checks them.
+//! - [`plant`]: mistakes made on purpose, each of which the checker must find.
+//! - [`cluster`], [`run`], [`summary`]: all processes with kills, and the result.
+
+#![allow(
+    missing_docs,
+    clippy::missing_errors_doc,
+    reason = "an example: what a name says needs no comment"
+)]
 
 pub mod bank;
 pub mod checker;

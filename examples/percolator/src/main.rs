@@ -1,4 +1,5 @@
-//! The binary of the example: `run` starts everything, `store` and `client` are parts of it.
+//! The binary of the example. `run` starts everything; `store` and `client` are the processes it
+//! starts.
 
 mod arguments;
 
@@ -72,8 +73,8 @@ fn run_all(mut arguments: Arguments) -> Result<ExitCode> {
         None => build_oracle(&own)?,
     };
     settings.go_client = build_go_client(&settings.dir)?;
-    let course = match run(&settings) {
-        Ok(course) => course,
+    let result = match run(&settings) {
+        Ok(result) => result,
         Err(error) => {
             if let Some(temporary) = temporary {
                 eprintln!("logs and histories are in {}", temporary.keep().display());
@@ -81,8 +82,8 @@ fn run_all(mut arguments: Arguments) -> Result<ExitCode> {
             return Err(error);
         }
     };
-    let verdict = check(&course.evidence);
-    println!("{}", Summary { settings: &settings, course: &course, verdict: &verdict });
+    let verdict = check(&result.evidence);
+    println!("{}", Summary { settings: &settings, result: &result, verdict: &verdict });
     if verdict.findings.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
@@ -133,7 +134,7 @@ fn bank(arguments: &mut Arguments) -> Result<Bank> {
     })
 }
 
-/// The oracle as it is in this tree, in the same profile, beside this binary.
+/// Builds the oracle from this source tree, with the profile and target directory of this binary.
 fn build_oracle(own: &Path) -> Result<PathBuf> {
     let dir = own.parent().context("a binary is in a directory")?;
     let mut build = Command::new("cargo");
@@ -148,10 +149,10 @@ fn build_oracle(own: &Path) -> Result<PathBuf> {
     Ok(dir.join("epicepoch"))
 }
 
-/// Whoever started this process closes its input, or is gone.
+/// Waits until the parent closes this process's input, or ends.
 fn await_end_of_input() {
     let mut rest = Vec::new();
-    // An error is an end as well.
+    // A read error counts as the end too.
     drop(std::io::stdin().read_to_end(&mut rest));
 }
 

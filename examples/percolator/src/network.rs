@@ -1,4 +1,5 @@
-//! The world of real processes: stores over TCP, the oracle through its client, history in a file.
+//! A [`World`] of real processes: stores over TCP, the oracle through its client, and records in a
+//! file.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -15,29 +16,24 @@ use crate::bank::Bank;
 use crate::history::Line;
 use crate::plant::{Falsifier, Plant, Purpose};
 use crate::protocol::{Reply, Request, Row};
-use crate::world::{Setback, World};
+use crate::world::{World, WorldError};
 
-/// How a client process works.
+/// Settings of a client process.
 #[derive(Clone, Debug)]
 pub struct Work {
-    /// Of its transactions in the history.
     pub name: String,
-    /// Addresses of all stores, in the order that every client knows.
+    /// Addresses of all stores, in the same order for all clients.
     pub stores: Vec<String>,
-    /// Client addresses of the oracle's nodes.
     pub oracle: Vec<String>,
-    /// How many transactions at once.
+    /// Number of threads. Each runs one transaction at a time.
     pub threads: usize,
-    /// What rows there are.
     pub bank: Bank,
-    /// Of what is drawn.
     pub seed: u64,
-    /// A mistake to make.
     pub plant: Option<Plant>,
 }
 
-/// One thread's world. Each has connections of its own to the stores; the oracle's client is
-/// shared, so that threads that ask at the same time ask once.
+/// The world of one thread. Each thread has its own connections to the stores. Threads share the
+/// oracle's client, which merges their calls.
 #[derive(Debug)]
 pub struct Network {
     name: String,
@@ -51,9 +47,6 @@ pub struct Network {
 
 impl Network {
     /// The worlds of all threads.
-    ///
-    /// # Errors
-    /// A store cannot be reached, or an address is none.
     pub fn worlds(work: &Work, log: File) -> Result<Vec<Self>> {
         let oracle = blocking::Client::new(work.oracle.clone(), Options::default())?;
         let log = Arc::new(Mutex::new(log));
@@ -74,11 +67,8 @@ impl Network {
             .collect()
     }
 
-    /// Everything in all stores.
-    ///
-    /// # Errors
-    /// See [`Setback`].
-    pub fn dump(&mut self) -> Result<Vec<Row>, Setback> {
+    /// All rows of all stores.
+    pub fn dump(&mut self) -> Result<Vec<Row>, WorldError> {
         let mut rows = Vec::new();
         for at in 0..self.stores.len() {
             let mut after = String::new();
@@ -89,14 +79,14 @@ impl Network {
                         rows.push(row);
                     }
                     Reply::End => break,
-                    other => return Err(Setback::unexpected(&other)),
+                    other => return Err(WorldError::unexpected(&other)),
                 }
             }
         }
         Ok(rows)
     }
 
-    fn exchange(&mut self, store: usize, request: &Request) -> Result<Reply, Setback> {
+    fn exchange(&mut self, store: usize, request: &Request) -> Result<Reply, WorldError> {
         let exchange = |lines: &mut BufReader<TcpStream>| -> Result<Reply> {
             let mut line = serde_json::to_string(request)?;
             line.push('\n');
@@ -106,7 +96,7 @@ impl Network {
             Ok(serde_json::from_str(&line)?)
         };
         exchange(&mut self.stores[store])
-            .map_err(|error| Setback::Fatal(format!("store {store}: {error:#}")))
+            .map_err(|error| WorldError::Fatal(format!("store {store}: {error:#}")))
     }
 }
 
@@ -115,18 +105,18 @@ impl World for Network {
         &self.name
     }
 
-    fn call(&mut self, request: Request) -> Result<Reply, Setback> {
+    fn call(&mut self, request: Request) -> Result<Reply, WorldError> {
         self.exchange(request.store(self.stores.len()), &request)
     }
 
-    fn timestamp(&mut self, purpose: Purpose) -> Result<Timestamp, Setback> {
+    fn timestamp(&mut self, purpose: Purpose) -> Result<Timestamp, WorldError> {
         let fetch = || {
             self.oracle.timestamp().map_err(|error| match error {
                 TimestampsError::DeadlineExceeded { .. } | TimestampsError::TooManyCalls => {
-                    Setback::Unavailable(error.to_string())
+                    WorldError::Unavailable(error.to_string())
                 }
-                // Among them those that the oracle must never give cause for.
-                _ => Setback::Fatal(error.to_string()),
+                // An oracle must never cause some of these errors.
+                _ => WorldError::Fatal(error.to_string()),
             })
         };
         if self.plant.is_none() {
@@ -136,19 +126,19 @@ impl World for Network {
         falsifier.timestamp(purpose, fetch)
     }
 
-    fn pause(&mut self, about: Duration) -> Result<(), Setback> {
+    fn pause(&mut self, about: Duration) -> Result<(), WorldError> {
         thread::sleep(about.mul_f64(self.rng.f64() + 0.5));
         Ok(())
     }
 
-    fn record(&mut self, line: &Line) -> Result<(), Setback> {
+    fn record(&mut self, line: &Line) -> Result<(), WorldError> {
         let written = || -> Result<()> {
             let mut text = serde_json::to_vec(line)?;
             text.push(b'\n');
-            // One write, so that a kill leaves whole lines.
+            // The line is one write, so that a kill leaves complete lines.
             Ok(self.log.lock().unwrap_or_else(PoisonError::into_inner).write_all(&text)?)
         };
-        written().map_err(|error| Setback::Fatal(format!("history: {error:#}")))
+        written().map_err(|error| WorldError::Fatal(format!("history: {error:#}")))
     }
 
     fn now(&self) -> Duration {
@@ -160,10 +150,7 @@ impl World for Network {
     }
 }
 
-/// Runs transactions until `stop`, in as many threads as the work says.
-///
-/// # Errors
-/// The first thing that went wrong and is no retry's business.
+/// Runs transactions until `stop` is set.
 pub fn run_client(work: &Work, log: File, stop: &AtomicBool) -> Result<()> {
     let worlds = Network::worlds(work, log)?;
     thread::scope(|scope| {
@@ -179,10 +166,10 @@ fn run_thread(work: &Work, mut world: Network, stop: &AtomicBool) -> Result<()> 
     while !stop.load(Ordering::Relaxed) {
         match work.bank.work(&mut world, &mut rng) {
             Ok(_) => {}
-            Err(Setback::Unavailable(why)) => world.record(&Line::NoTimestamp { why })?,
-            Err(setback) => {
+            Err(WorldError::Unavailable(why)) => world.record(&Line::NoTimestamp { why })?,
+            Err(error) => {
                 stop.store(true, Ordering::Relaxed);
-                return Err(setback).context(world.name);
+                return Err(error).context(world.name);
             }
         }
     }

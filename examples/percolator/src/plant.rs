@@ -1,5 +1,4 @@
-//! Mistakes that people make with such a protocol, to be made on purpose: a checker that never
-//! caught anything proves nothing.
+//! Planted mistakes: a checker that never found anything proves nothing.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -8,42 +7,40 @@ use std::str::FromStr;
 use epicepoch_client::{Epoch, Timestamp};
 use thiserror::Error;
 
-/// One mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plant {
-    /// Start timestamps come from a stock that was fetched earlier.
+    /// Start timestamps come from a stock fetched earlier.
     StaleStart,
-    /// Start timestamps come from a local clock, which is ahead.
+    /// Start timestamps come from a local clock that is ahead.
     ClockAhead,
-    /// The commit timestamp is asked for before the rows are locked.
+    /// The commit timestamp is taken before the rows are locked.
     CommitBeforeLocks,
-    /// A store locks a row that somebody has committed to since the start.
+    /// A store locks a row although the row has a commit after the transaction's start.
     NoConflictCheck,
-    /// A store answers reads as if locks were not there.
+    /// A store ignores locks on reads.
     ReadPastLocks,
-    /// A lock in the way is removed without asking its primary.
+    /// A lock is removed without asking its primary.
     IgnorePrimary,
-    /// Now and then the oracle gives a timestamp a second time.
+    /// The oracle sometimes repeats a timestamp.
     Duplicate,
-    /// Now and then the oracle falls behind what it gave before.
+    /// The oracle sometimes falls behind its earlier timestamps.
     Backward,
 }
 
-/// No such mistake.
 #[derive(Debug, Error)]
 #[error("there is no plant {0:?}; there are: {list}", list = names())]
 pub struct UnknownPlant(String);
 
-/// What a timestamp is asked for.
+/// The purpose of a timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// The snapshot of a transaction.
     Start,
-    /// The place of its writes.
+    /// The commit of its writes.
     Commit,
 }
 
-/// Makes the mistakes that concern timestamps. Threads of one process share it.
+/// Makes the planted mistakes with timestamps. The threads of one process share it.
 #[derive(Debug)]
 pub struct Falsifier {
     plant: Option<Plant>,
@@ -52,7 +49,6 @@ pub struct Falsifier {
 }
 
 impl Plant {
-    /// All of them.
     pub const ALL: [Self; 8] = [
         Self::StaleStart,
         Self::ClockAhead,
@@ -79,15 +75,12 @@ impl Plant {
 }
 
 impl Falsifier {
-    /// One that makes this mistake, or none.
+    /// Makes the given mistake, or none.
     pub fn new(plant: Option<Plant>) -> Self {
         Self { plant, stock: VecDeque::new(), asked: 0 }
     }
 
-    /// The timestamp that is used instead of the one that `fetch` gets from the oracle.
-    ///
-    /// # Errors
-    /// Those of `fetch`.
+    /// Returns the timestamp to use. `fetch` gets one from the oracle.
     pub fn timestamp<E>(
         &mut self,
         purpose: Purpose,
@@ -143,9 +136,10 @@ fn shifted(at: Timestamp, ns: i64) -> Timestamp {
     Timestamp::new(Epoch(at.epoch.0.saturating_add_signed(ns)), at.index)
 }
 
-/// How many start timestamps a stale client keeps in stock.
+/// Number of start timestamps that a client fetches in advance.
 const STOCK: usize = 16;
-/// How far the wrong clock is off: well above the epoch interval, which hides less.
+/// How far the wrong clock is off. It is well above the epoch interval, because a smaller offset
+/// could go unnoticed.
 const AHEAD_NS: i64 = 250_000_000;
-/// One of so many timestamps is wrong.
+/// One timestamp in this many is wrong.
 const SELDOM: u64 = 7;

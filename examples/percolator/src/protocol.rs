@@ -1,65 +1,54 @@
-//! What a client says to a store: one JSON object per line, and one line back. It decides nothing.
+//! The protocol of a store: one JSON object per line, and one line back.
 
 use epicepoch_client::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// What a store is asked to do. Everything that names a row is atomic on that row.
+/// A request. It is atomic on its row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Request {
-    /// The newest version at or below `at`, unless a lock at or below it is in the way.
+    /// Reads the newest version at or below `at`, unless the row has a lock at or below `at`.
     Get {
-        /// Which row.
         row: String,
-        /// The snapshot.
         #[serde(with = "crate::hex")]
         at: Timestamp,
     },
-    /// Writes `value` beside the row and locks it, unless somebody committed above `start` or
-    /// holds a lock.
+    /// Writes `value` and locks the row, unless the row has a lock or a commit above `start`.
     Prewrite {
-        /// Which row.
         row: String,
-        /// Whose transaction.
         #[serde(with = "crate::hex")]
         start: Timestamp,
-        /// What the row shall be.
         value: i64,
-        /// The row whose lock decides over the whole transaction.
+        /// The row whose lock decides for the whole transaction.
         primary: String,
-        /// How long others wait for the owner.
+        /// How long other transactions respect the lock.
         ttl_ms: u64,
     },
     /// Turns the lock of `start` into a version at `commit`.
     Commit {
-        /// Which row.
         row: String,
-        /// Whose lock.
         #[serde(with = "crate::hex")]
         start: Timestamp,
-        /// Where readers see it from.
+        /// The commit timestamp.
         #[serde(with = "crate::hex")]
         commit: Timestamp,
     },
-    /// Removes the lock of `start` and sees to it that it never comes back.
+    /// Removes the lock of `start`, and leaves a mark so that it is never locked again.
     Rollback {
-        /// Which row.
         row: String,
-        /// Whose lock.
         #[serde(with = "crate::hex")]
         start: Timestamp,
     },
-    /// Asks the primary what became of `start`. A lock whose time is over is rolled back first.
+    /// Asks the primary for the state of the transaction `start`. An expired lock is rolled back
+    /// first.
     Status {
-        /// The primary row.
         row: String,
-        /// Whose transaction.
         #[serde(with = "crate::hex")]
         start: Timestamp,
     },
-    /// The next number of the witness: see [`crate::history::Stamp`].
+    /// Asks the witness for its next number. See [`crate::history::Stamp`].
     Tick,
-    /// The first row whose name is above `after`, with everything in it.
+    /// Asks for the first row with a name above `after`, with its versions.
     Dump {
         /// Empty for the first row.
         after: String,
@@ -67,7 +56,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// Which of `stores` it goes to. The first one is the witness.
+    /// The index of the request's store among `stores`. The first store is the witness.
     pub fn store(&self, stores: usize) -> usize {
         match self {
             Self::Get { row, .. }
@@ -80,88 +69,71 @@ impl Request {
     }
 }
 
-/// What a store answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Reply {
-    /// The version that a snapshot sees.
     Value(Version),
-    /// The snapshot sees no version of this row.
     Missing,
-    /// Somebody's lock is in the way.
+    /// The row is locked by another transaction.
     Locked(Lock),
-    /// It is so, now or since earlier.
+    /// The request is done, now or earlier.
     Done,
-    /// Somebody has committed above `start`.
+    /// The row has a commit above `start`.
     Conflict {
-        /// Where.
         #[serde(with = "crate::hex")]
         commit: Timestamp,
     },
-    /// The transaction was rolled back, for ever.
+    /// The transaction is rolled back for ever.
     RolledBack,
-    /// The transaction is committed.
     Committed {
-        /// Where.
         #[serde(with = "crate::hex")]
         commit: Timestamp,
     },
-    /// The owner may still be at work.
+    /// The lock's owner may still be running.
     Alive {
-        /// How long others wait yet.
+        /// How long the lock is respected.
         left_ms: u64,
     },
-    /// The witness's number.
     Tick {
-        /// Above every number given before.
+        /// A number above every earlier one.
         tick: u64,
     },
-    /// A row of a dump.
     Row(Row),
-    /// No more rows.
     End,
-    /// The line was no request.
+    /// The line is not a request.
     Refused {
-        /// What is wrong with it.
         why: String,
     },
 }
 
-/// One committed version of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Version {
-    /// Snapshots at or above it see this version.
+    /// Commit timestamp. Snapshots at or above it see this version.
     #[serde(with = "crate::hex")]
     pub commit: Timestamp,
-    /// The transaction that wrote it.
+    /// Start timestamp of the transaction that wrote the version.
     #[serde(with = "crate::hex")]
     pub start: Timestamp,
-    /// What it wrote.
     pub value: i64,
 }
 
-/// A row that is locked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lock {
-    /// Whose transaction.
     #[serde(with = "crate::hex")]
     pub start: Timestamp,
-    /// The row that decides.
     pub primary: String,
 }
 
-/// A row with all its versions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
-    /// Its name.
     pub row: String,
-    /// By commit timestamp, lowest first.
     pub versions: Vec<Version>,
-    /// A lock that nobody has resolved.
+    /// The lock of the row, if a transaction left one.
     pub lock: Option<Lock>,
 }
 
-/// Which of `stores` keeps `row`: FNV-1a over its name, as clients in every language compute it.
+/// The index of the store of `row` among `stores`. It is FNV-1a over the row's name, which every
+/// client computes in the same way.
 pub fn store_of(row: &str, stores: usize) -> usize {
     let hash = row
         .bytes()
@@ -173,7 +145,7 @@ pub fn store_of(row: &str, stores: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// The Go client has the same numbers in its test.
+    /// The test of the Go client has the same numbers.
     #[test]
     fn rows_are_spread_as_in_every_language() {
         let found: Vec<usize> =

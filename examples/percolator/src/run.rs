@@ -1,5 +1,4 @@
-//! Everything at once: oracle, stores, clients in Rust and in Go, and somebody who kills leaders
-//! and clients; then the checker.
+//! A whole run: oracle, stores, clients in Rust and Go, kills of leaders and clients.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -17,53 +16,37 @@ use crate::history;
 use crate::network::{Network, Work};
 use crate::plant::Plant;
 use crate::transaction::LOCK_TTL;
-use crate::world::Setback;
+use crate::world::WorldError;
 
-/// What is run, and where its parts are.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How long clients work.
     pub seconds: u64,
-    /// Store processes.
     pub stores: usize,
-    /// Client processes in Rust.
     pub clients: usize,
-    /// Transactions at once in each client process.
     pub threads: usize,
-    /// What rows there are.
     pub bank: Bank,
-    /// Of what is drawn; real processes do not repeat themselves for that.
+    /// Seed of random choices. Runs of real processes still differ.
     pub seed: u64,
-    /// A mistake to make.
     pub plant: Option<Plant>,
-    /// The binary `epicepoch`.
+    /// The `epicepoch` binary.
     pub oracle: PathBuf,
-    /// The client in Go, if it could be built.
+    /// The Go client, if it could be built.
     pub go_client: Option<PathBuf>,
-    /// This binary.
     pub own: PathBuf,
-    /// For logs and histories.
     pub dir: PathBuf,
 }
 
-/// What happened.
 #[derive(Debug)]
-pub struct Course {
-    /// For the checker.
+pub struct RunResult {
     pub evidence: Evidence,
-    /// How long it took from each leader's kill until another one served.
+    /// For each killed leader, how long it took until another one served.
     pub leaders_killed: Vec<Duration>,
-    /// Client processes that were killed.
     pub clients_killed: u64,
-    /// How long clients worked.
     pub took: Duration,
 }
 
-/// Runs it.
-///
-/// # Errors
-/// Something ended that was not killed, or did not start.
-pub fn run(settings: &Settings) -> Result<Course> {
+/// Runs everything.
+pub fn run(settings: &Settings) -> Result<RunResult> {
     let mut rng = fastrand::Rng::with_seed(settings.seed);
     let oracle = Oracle::start(&settings.oracle, &settings.dir)?;
     let stores = (0..settings.stores)
@@ -79,14 +62,15 @@ pub fn run(settings: &Settings) -> Result<Course> {
         seed: rng.u64(..),
         plant: settings.plant,
     };
-    let mut crew = Crew { settings, work: &work, processes: Vec::new(), histories: Vec::new() };
-    let log = File::create(crew.history("bank")?)?;
+    let mut clients =
+        Clients { settings, work: &work, processes: Vec::new(), histories: Vec::new() };
+    let log = File::create(clients.history("bank")?)?;
     let mut world = Network::worlds(&work, log)?.pop().context("one thread has one world")?;
     settings.bank.load(&mut world)?;
     let (stop, stopped) = channel::<()>();
     let nemesis = thread::spawn(move || kill_leaders(oracle, &stopped));
-    let worked = crew.work(&mut rng);
-    // Also when that failed: whoever leaves while the nemesis is at work leaves nodes behind.
+    let worked = clients.work(&mut rng);
+    // This also happens after an error; otherwise nodes would keep running.
     drop(stop);
     let (oracle, leaders_killed) =
         nemesis.join().map_err(|_| anyhow!("the nemesis panicked"))??;
@@ -94,23 +78,23 @@ pub fn run(settings: &Settings) -> Result<Course> {
     let mut evidence = Evidence { total: settings.bank.total(), ..Evidence::default() };
     evidence.rows = conclude(settings.bank, &mut world)?;
     drop(oracle);
-    for path in &crew.histories {
+    for path in &clients.histories {
         evidence.add(history::read(path)?);
     }
-    Ok(Course { evidence, leaders_killed, clients_killed, took })
+    Ok(RunResult { evidence, leaders_killed, clients_killed, took })
 }
 
-/// Client processes and what they write.
-struct Crew<'a> {
+/// Client processes and their histories.
+struct Clients<'a> {
     settings: &'a Settings,
     work: &'a Work,
     processes: Vec<Process>,
     histories: Vec<PathBuf>,
 }
 
-impl Crew<'_> {
-    /// Starts them, lets them work, and kills one now and then, for whom another one comes. How many
-    /// were killed, and how long it took.
+impl Clients<'_> {
+    /// Starts the clients. From time to time it kills one and starts another. Returns how many were
+    /// killed, and how long the work took.
     fn work(&mut self, rng: &mut fastrand::Rng) -> Result<(u64, Duration)> {
         let began = Instant::now();
         let places = self.settings.clients + usize::from(self.settings.go_client.is_some());
@@ -124,7 +108,7 @@ impl Crew<'_> {
             thread::sleep(CLIENT_LIFE.mul_f64(0.5 + rng.f64()));
             killed += 1;
             let at = rng.usize(0..places);
-            // The new one comes first, so that the place is never empty.
+            // The new client starts first, so that clients are always running.
             let next = self.start(at, killed, rng.u64(..))?;
             std::mem::replace(&mut self.processes[at], next).kill()?;
         }
@@ -158,7 +142,7 @@ impl Crew<'_> {
         Process::start_logged(&name, &mut command, &self.settings.dir)
     }
 
-    /// An empty file: a client may be killed before it writes anything.
+    /// Makes an empty file, because a client may be killed before it writes one.
     fn history(&mut self, name: &str) -> Result<PathBuf> {
         let path = self.settings.dir.join(format!("{name}.jsonl"));
         File::create(&path)?;
@@ -167,7 +151,7 @@ impl Crew<'_> {
     }
 }
 
-/// Kills leaders until nobody wants it any more. The cluster is whole in the end.
+/// Kills leaders until `stopped` says to end. At the end all nodes run.
 fn kill_leaders(mut oracle: Oracle, stopped: &Receiver<()>) -> Result<(Oracle, Vec<Duration>)> {
     let mut killed = Vec::new();
     while stopped.recv_timeout(LEADER_LIFE) == Err(RecvTimeoutError::Timeout) {
@@ -178,14 +162,14 @@ fn kill_leaders(mut oracle: Oracle, stopped: &Receiver<()>) -> Result<(Oracle, V
     Ok((oracle, killed))
 }
 
-/// Looks at every row when no lock of the dead is respected any more, which resolves them all.
+/// Waits until all remaining locks have expired, then reads every row, which resolves them.
 fn conclude(bank: Bank, world: &mut Network) -> Result<Vec<crate::protocol::Row>> {
     thread::sleep(LOCK_TTL);
     for _ in 0..CONCLUDE_ATTEMPTS_MAX {
         match bank.audit(world) {
             Ok(_) => return Ok(world.dump()?),
-            Err(Setback::Unavailable(_)) => {}
-            Err(setback) => return Err(setback.into()),
+            Err(WorldError::Unavailable(_)) => {}
+            Err(error) => return Err(error.into()),
         }
     }
     Err(anyhow!("no timestamp for the last audit"))
@@ -200,10 +184,7 @@ fn own(settings: &Settings, what: &str) -> Command {
     command
 }
 
-/// Builds the client in Go, if there is a Go toolchain.
-///
-/// # Errors
-/// There is one and it does not build it.
+/// Builds the Go client, if there is a Go toolchain.
 pub fn build_go_client(dir: &Path) -> Result<Option<PathBuf>> {
     let is_there = Command::new("go").arg("version").stdout(Stdio::null()).status();
     if !is_there.is_ok_and(|status| status.success()) {
@@ -217,8 +198,8 @@ pub fn build_go_client(dir: &Path) -> Result<Option<PathBuf>> {
     Ok(Some(binary))
 }
 
-/// A client lives so long on the average.
+/// Mean time until a client is killed.
 const CLIENT_LIFE: Duration = Duration::from_millis(800);
-/// So long after one kill, and the return of the node, comes the next one.
+/// Time from a killed leader's return to the next kill.
 const LEADER_LIFE: Duration = Duration::from_secs(2);
 const CONCLUDE_ATTEMPTS_MAX: u32 = 5;

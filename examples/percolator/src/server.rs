@@ -1,6 +1,6 @@
-//! A store as a process: a thread for each connection, one lock around the rows. It keeps
-//! everything in memory: what is shown here is the protocol between client and rows, and a real
-//! store would replicate each of them.
+//! A store as a process. It has a thread for each connection, and one lock around the rows. All
+//! rows are in memory. The example shows the protocol of clients; a real store would replicate its
+//! rows.
 
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,10 +14,7 @@ use crate::columns::Columns;
 use crate::plant::Plant;
 use crate::protocol::Reply;
 
-/// Serves what connects to `listener`, for ever.
-///
-/// # Errors
-/// The listener broke.
+/// Serves the clients of `listener` for ever.
 pub fn serve(listener: &TcpListener, plant: Option<Plant>) -> Result<()> {
     let columns = Arc::new(Mutex::new(Columns::new(plant)));
     let began = Instant::now();
@@ -25,7 +22,7 @@ pub fn serve(listener: &TcpListener, plant: Option<Plant>) -> Result<()> {
         let (stream, _) = listener.accept()?;
         let columns = columns.clone();
         thread::Builder::new().name("connection".to_owned()).spawn(move || {
-            // Clients are killed: how a connection ends is nobody's concern.
+            // Clients are killed, so an error of a connection does not matter.
             drop(converse(&stream, &columns, began));
         })?;
     }

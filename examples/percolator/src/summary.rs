@@ -1,4 +1,4 @@
-//! What came of a run, in a screen of text.
+//! The result of a run, as a screen of text.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,22 +6,19 @@ use std::time::Duration;
 
 use crate::checker::Verdict;
 use crate::history::{Ended, Kind, Outcome, Why};
-use crate::run::{Course, Settings};
+use crate::run::{RunResult, Settings};
 
-/// Displays as the summary.
+/// Its `Display` prints the summary.
 #[derive(Debug)]
 pub struct Summary<'a> {
-    /// What was run.
     pub settings: &'a Settings,
-    /// What happened.
-    pub course: &'a Course,
-    /// What the checker says.
+    pub result: &'a RunResult,
     pub verdict: &'a Verdict,
 }
 
 impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { settings, course, .. } = self;
+        let Self { settings, result, .. } = self;
         let go = match settings.go_client {
             Some(_) => "1 client in Go",
             None => "NO client in Go (no toolchain)",
@@ -30,7 +27,7 @@ impl fmt::Display for Summary<'_> {
             f,
             "{:.1} s: 3 nodes of the oracle, {} stores, {} clients in Rust and {go}, \
              {} threads each, {} accounts",
-            course.took.as_secs_f64(),
+            result.took.as_secs_f64(),
             settings.stores,
             settings.clients,
             settings.threads,
@@ -47,32 +44,32 @@ impl fmt::Display for Summary<'_> {
 
 impl Summary<'_> {
     fn kills(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { course, verdict, .. } = self;
-        let slowest = course.leaders_killed.iter().max().copied().unwrap_or_default();
+        let Self { result, verdict, .. } = self;
+        let slowest = result.leaders_killed.iter().max().copied().unwrap_or_default();
         writeln!(
             f,
             "killed            {} leaders of the oracle (another one served after {} at most), \
              {} clients",
-            course.leaders_killed.len(),
+            result.leaders_killed.len(),
             millis(slowest),
-            course.clients_killed
+            result.clients_killed
         )?;
         writeln!(
             f,
             "cut off           {} transactions that had happened, {} that had not",
             verdict.cut_off_committed, verdict.cut_off_lost
         )?;
-        let sum = |of: fn(&Ended) -> u64| course.evidence.ended.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&Ended) -> u64| result.evidence.ended.iter().map(of).sum::<u64>();
         writeln!(
             f,
             "locks of others   {} made versions (roll forward), {} removed (roll back)",
-            sum(|ended| ended.course.forward),
-            sum(|ended| ended.course.back)
+            sum(|ended| ended.figures.forward),
+            sum(|ended| ended.figures.back)
         )
     }
 
     fn transactions(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let evidence = &self.course.evidence;
+        let evidence = &self.result.evidence;
         let ended = &evidence.ended;
         let committed = |kind| {
             let of_kind = ended.iter().filter(move |ended| ended.kind == kind);
@@ -84,7 +81,7 @@ impl Summary<'_> {
             f,
             "committed         {transfers} transfers ({:.0}/s), {} changes of duty; {read_only} \
              only read",
-            transfers as f64 / self.course.took.as_secs_f64(),
+            transfers as f64 / self.result.took.as_secs_f64(),
             committed(Kind::Duty)
         )?;
         let in_go = ended.iter().filter(|ended| ended.client.starts_with("go-")).count();
@@ -102,7 +99,7 @@ impl Summary<'_> {
             before = ", ";
         }
         writeln!(f, "{}", if aborted.is_empty() { "" } else { ")" })?;
-        let oracle = ended.iter().map(|ended| ended.course.oracle_us).max().unwrap_or_default();
+        let oracle = ended.iter().map(|ended| ended.figures.oracle_us).max().unwrap_or_default();
         writeln!(
             f,
             "longest           {} for a timestamp, {} without a commit anywhere; \
@@ -114,12 +111,12 @@ impl Summary<'_> {
         )
     }
 
-    /// The longest time between two commits, whoever made them.
+    /// The longest time between two commits, of any clients.
     fn stall(&self) -> Duration {
-        let committed = self.course.evidence.ended.iter().filter(|ended| {
+        let committed = self.result.evidence.ended.iter().filter(|ended| {
             ended.kind != Kind::Load && matches!(ended.outcome, Outcome::Committed { .. })
         });
-        let mut ends: Vec<u64> = committed.map(|ended| ended.course.ended_ms).collect();
+        let mut ends: Vec<u64> = committed.map(|ended| ended.figures.ended_ms).collect();
         ends.sort_unstable();
         let gaps = ends.windows(2).map(|pair| pair[1] - pair[0]);
         Duration::from_millis(gaps.max().unwrap_or_default())

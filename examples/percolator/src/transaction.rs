@@ -1,7 +1,7 @@
 //! A transaction by Percolator's protocol (Peng and Dabek, OSDI 2010, section 2.2): it reads the
-//! snapshot at its start timestamp, locks what it writes, takes its commit timestamp when it holds
-//! every lock, and is committed at the moment when its primary row is. Whoever finds a lock whose
-//! owner is dead asks the primary what became of it, and finishes or removes it.
+//! snapshot at its start timestamp, locks its rows, takes its commit timestamp when it holds every
+//! lock, and is committed when its primary row is. A transaction that finds a lock of a dead client
+//! asks the primary for the outcome, and rolls the lock forward or back.
 //!
 //! It never waits for a lock while it holds one, so there are no deadlocks.
 
@@ -10,72 +10,66 @@ use std::time::Duration;
 
 use epicepoch_client::Timestamp;
 
-use crate::history::{Course, Ended, Kind, Line, Outcome, Seen, Stamp, Trying, Why, Written};
+use crate::history::{Ended, Figures, Kind, Line, Outcome, Seen, Stamp, Trying, Why, Written};
 use crate::plant::{Plant, Purpose};
 use crate::protocol::{Lock, Reply, Request};
-use crate::world::{Setback, World};
+use crate::world::{World, WorldError};
 
-/// A transaction under way.
+/// A running transaction.
 #[derive(Debug)]
 pub struct Transaction<'a, W> {
     world: &'a mut W,
     start: Stamp,
     reads: Vec<Seen>,
     writes: BTreeMap<String, i64>,
-    course: Course,
+    figures: Figures,
 }
 
-/// Why the body of a transaction went no further.
+/// Why a transaction stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// It is to be given up.
+    /// The transaction aborts.
     Aborted(Why),
-    /// The world is at fault.
-    Setback(Setback),
+    /// Stores, oracle or records failed.
+    WorldError(WorldError),
 }
 
-impl From<Setback> for Stopped {
-    fn from(setback: Setback) -> Self {
-        Self::Setback(setback)
+impl From<WorldError> for Stopped {
+    fn from(error: WorldError) -> Self {
+        Self::WorldError(error)
     }
 }
 
-/// Runs `body` in a transaction, commits what it wrote, and records all of it.
-///
-/// # Errors
-/// See [`Setback`]. If it is not [`Setback::Unavailable`], nobody knows what came of it.
+/// Runs `body` in a transaction, commits its writes, and records it.
 pub fn transact<W: World>(
     world: &mut W,
     kind: Kind,
     body: impl FnOnce(&mut Transaction<'_, W>) -> Result<(), Stopped>,
-) -> Result<Outcome, Setback> {
+) -> Result<Outcome, WorldError> {
     let began = world.now();
-    let mut course = Course::default();
-    let start = stamp(world, Purpose::Start, &mut course)?;
+    let mut figures = Figures::default();
+    let start = stamp(world, Purpose::Start, &mut figures)?;
     let mut transaction =
-        Transaction { world, start, reads: Vec::new(), writes: BTreeMap::new(), course };
+        Transaction { world, start, reads: Vec::new(), writes: BTreeMap::new(), figures };
     let ended = body(&mut transaction).and_then(|()| transaction.commit());
     let outcome = match ended {
         Ok(outcome) => outcome,
         Err(Stopped::Aborted(why)) => Outcome::Aborted { why },
-        Err(Stopped::Setback(setback)) => return Err(setback),
+        Err(Stopped::WorldError(error)) => return Err(error),
     };
-    let Transaction { world, start, reads, writes, mut course } = transaction;
+    let Transaction { world, start, reads, writes, mut figures } = transaction;
     let now = world.now();
-    course.ended_ms = now.as_millis() as u64;
-    course.took_us = now.saturating_sub(began).as_micros() as u64;
+    figures.ended_ms = now.as_millis() as u64;
+    figures.took_us = now.saturating_sub(began).as_micros() as u64;
     let client = world.name().to_owned();
     let writes = written(writes);
-    let ended = Ended { client, kind, start, reads, writes, outcome: outcome.clone(), course };
+    let ended = Ended { client, kind, start, reads, writes, outcome: outcome.clone(), figures };
     world.record(&Line::Ended(ended))?;
     Ok(outcome)
 }
 
 impl<W: World> Transaction<'_, W> {
-    /// The row as of the start timestamp, or as this transaction has written it.
-    ///
-    /// # Errors
-    /// [`Stopped::Aborted`] if somebody held a lock on it for too long.
+    /// Reads the row at the start timestamp, or as this transaction has written it.
     pub fn read(&mut self, row: &str) -> Result<Option<i64>, Stopped> {
         if let Some(value) = self.writes.get(row) {
             return Ok(Some(*value));
@@ -86,13 +80,13 @@ impl<W: World> Transaction<'_, W> {
                     Reply::Value(version) => Some(version),
                     Reply::Missing => None,
                     Reply::Locked(lock) => {
-                        // A lock below the snapshot: its owner's commit may be part of it, or not.
+                        // It is not known whether the lock owner's commit belongs to this snapshot.
                         if !self.resolve(row, lock)? {
                             self.world.pause(PAUSE_MIN * (1 << attempt.min(PAUSE_DOUBLINGS)))?;
                         }
                         continue;
                     }
-                    other => return Err(Setback::unexpected(&other).into()),
+                    other => return Err(WorldError::unexpected(&other).into()),
                 };
             self.reads.push(Seen { row: row.to_owned(), version });
             return Ok(version.map(|version| version.value));
@@ -100,7 +94,7 @@ impl<W: World> Transaction<'_, W> {
         Err(Stopped::Aborted(Why::Locked))
     }
 
-    /// The row becomes `value` if the transaction commits.
+    /// Sets the row's value. It takes effect if the transaction commits.
     pub fn write(&mut self, row: &str, value: i64) {
         self.writes.insert(row.to_owned(), value);
     }
@@ -124,29 +118,35 @@ impl<W: World> Transaction<'_, W> {
                 return self.abort(&writes[..at], why);
             }
         }
-        // 2. Only now the commit timestamp: whoever starts above it finds the locks or the commits.
+        // 2. Only now take the commit timestamp. A transaction that starts later finds the locks or
+        //    the commits.
         let commit = match too_early {
             Some(commit) => commit,
             None => self.commit_stamp(&writes)?,
         };
-        // 3. The primary decides.
+        // 3. Commit the primary row. This decides the outcome.
         match self.call(self.commit_of(&primary, commit.at))? {
             Reply::Done => {}
             Reply::RolledBack => return self.abort(&writes[1..], Why::RolledBack),
-            other => return Err(Setback::unexpected(&other).into()),
+            other => return Err(WorldError::unexpected(&other).into()),
         }
-        // 4. The others follow. Were we killed here, whoever reads them would do it.
+        // 4. Commit the other rows. If this client dies here, readers of these rows do it.
         for written in &writes[1..] {
             match self.call(self.commit_of(&written.row, commit.at))? {
-                // Rolled back means that somebody ignored the primary: the checker will tell.
+                // A rollback here means that another client ignored the primary. The checker will
+                // find that.
                 Reply::Done | Reply::RolledBack => {}
-                other => return Err(Setback::unexpected(&other).into()),
+                other => return Err(WorldError::unexpected(&other).into()),
             }
         }
         Ok(Outcome::Committed { commit })
     }
 
-    fn prewrite(&mut self, written: &Written, primary: &str) -> Result<Result<(), Why>, Setback> {
+    fn prewrite(
+        &mut self,
+        written: &Written,
+        primary: &str,
+    ) -> Result<Result<(), Why>, WorldError> {
         let request = Request::Prewrite {
             row: written.row.clone(),
             start: self.start.at,
@@ -157,7 +157,8 @@ impl<W: World> Transaction<'_, W> {
         for _ in 0..PREWRITE_ATTEMPTS_MAX {
             match self.call(request.clone())? {
                 Reply::Done => return Ok(Ok(())),
-                // The second one: somebody else has this start timestamp, too. Never, unless planted.
+                // `Committed` means that another transaction has the same start timestamp. Only a
+                // planted mistake causes that.
                 Reply::Conflict { .. } | Reply::Committed { .. } => return Ok(Err(Why::Conflict)),
                 Reply::RolledBack => return Ok(Err(Why::RolledBack)),
                 Reply::Locked(lock) => {
@@ -165,16 +166,16 @@ impl<W: World> Transaction<'_, W> {
                         break;
                     }
                 }
-                other => return Err(Setback::unexpected(&other)),
+                other => return Err(WorldError::unexpected(&other)),
             }
         }
-        // Two that wait for each other while they hold locks would wait for ever.
+        // Two transactions that hold locks and wait for each other would wait for ever.
         Ok(Err(Why::Locked))
     }
 
-    /// Removes a lock whose owner is done or dead; false if the owner may be at work. The primary's
-    /// store alone decides which: its answer binds the owner, too.
-    fn resolve(&mut self, row: &str, lock: Lock) -> Result<bool, Setback> {
+    /// Removes a lock whose owner has ended or died. Returns false if the owner may still be
+    /// running. Only the primary's store decides, and its answer also binds the owner.
+    fn resolve(&mut self, row: &str, lock: Lock) -> Result<bool, WorldError> {
         let Lock { start, primary } = lock;
         let row = row.to_owned();
         if self.world.plant() == Some(Plant::IgnorePrimary) {
@@ -187,29 +188,29 @@ impl<W: World> Transaction<'_, W> {
             Reply::Committed { commit } => {
                 if !is_primary {
                     self.call(Request::Commit { row, start, commit })?;
-                    self.course.forward += 1;
+                    self.figures.forward += 1;
                 }
             }
             Reply::RolledBack => {
                 if !is_primary {
                     self.call(Request::Rollback { row, start })?;
                 }
-                self.course.back += 1;
+                self.figures.back += 1;
             }
-            other => return Err(Setback::unexpected(&other)),
+            other => return Err(WorldError::unexpected(&other)),
         }
         Ok(true)
     }
 
-    /// The commit timestamp; without one, `locked` is given back.
+    /// Gets the commit timestamp. If there is none, rolls back the rows in `locked`.
     fn commit_stamp(&mut self, locked: &[Written]) -> Result<Stamp, Stopped> {
-        match stamp(self.world, Purpose::Commit, &mut self.course) {
+        match stamp(self.world, Purpose::Commit, &mut self.figures) {
             Ok(stamp) => Ok(stamp),
-            Err(Setback::Unavailable(_)) => {
+            Err(WorldError::Unavailable(_)) => {
                 self.roll_back(locked)?;
                 Err(Stopped::Aborted(Why::NoTimestamp))
             }
-            Err(setback) => Err(setback.into()),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -218,7 +219,7 @@ impl<W: World> Transaction<'_, W> {
         Err(Stopped::Aborted(why))
     }
 
-    fn roll_back(&mut self, locked: &[Written]) -> Result<(), Setback> {
+    fn roll_back(&mut self, locked: &[Written]) -> Result<(), WorldError> {
         for written in locked {
             self.call(Request::Rollback { row: written.row.clone(), start: self.start.at })?;
         }
@@ -229,25 +230,29 @@ impl<W: World> Transaction<'_, W> {
         Request::Commit { row: row.to_owned(), start: self.start.at, commit }
     }
 
-    fn call(&mut self, request: Request) -> Result<Reply, Setback> {
+    fn call(&mut self, request: Request) -> Result<Reply, WorldError> {
         self.world.call(request)
     }
 }
 
-/// Asks for a timestamp, between two numbers of the witness.
-fn stamp<W: World>(world: &mut W, purpose: Purpose, course: &mut Course) -> Result<Stamp, Setback> {
+/// Gets a timestamp, and a number of the witness before and after it.
+fn stamp<W: World>(
+    world: &mut W,
+    purpose: Purpose,
+    figures: &mut Figures,
+) -> Result<Stamp, WorldError> {
     let asked = tick(world)?;
     let from = world.now();
     let at = world.timestamp(purpose)?;
     let took = world.now().saturating_sub(from).as_micros() as u64;
-    course.oracle_us = course.oracle_us.max(took);
+    figures.oracle_us = figures.oracle_us.max(took);
     Ok(Stamp { asked, at, answered: tick(world)? })
 }
 
-fn tick<W: World>(world: &mut W) -> Result<u64, Setback> {
+fn tick<W: World>(world: &mut W) -> Result<u64, WorldError> {
     match world.call(Request::Tick)? {
         Reply::Tick { tick } => Ok(tick),
-        other => Err(Setback::unexpected(&other)),
+        other => Err(WorldError::unexpected(&other)),
     }
 }
 
@@ -255,13 +260,14 @@ fn written(writes: BTreeMap<String, i64>) -> Vec<Written> {
     writes.into_iter().map(|(row, value)| Written { row, value }).collect()
 }
 
-/// How long others respect a lock: far longer than a transaction takes, and rather longer than the
-/// oracle is without a leader, so that few are rolled back for that.
+/// How long other transactions respect a lock. This is much longer than a transaction takes, and
+/// longer than the oracle is without a leader.
 pub const LOCK_TTL: Duration = Duration::from_millis(500);
 /// First pause before a locked row is read again; it doubles up to [`PAUSE_DOUBLINGS`] times.
 const PAUSE_MIN: Duration = Duration::from_micros(250);
 const PAUSE_DOUBLINGS: u32 = 6;
-/// After that the transaction is given up: some two seconds, four times [`LOCK_TTL`].
+/// Most attempts to read a locked row. Then the transaction aborts, after about two seconds, four
+/// times [`LOCK_TTL`].
 const READ_ATTEMPTS_MAX: u32 = 128;
-/// A lock that was removed may be followed by another one.
+/// Most attempts to lock a row. After a lock is removed, another one may follow.
 const PREWRITE_ATTEMPTS_MAX: u32 = 3;

@@ -1,5 +1,5 @@
-//! All that a transaction touches. There is one world of real processes and one, in the tests, of
-//! a single thread at a time whose order is drawn from a seed.
+//! The surroundings of a transaction. One implementation uses real processes. The other one is for
+//! tests: it runs one thread at a time, in an order that comes from a seed.
 
 use std::time::Duration;
 
@@ -10,58 +10,44 @@ use crate::history::Line;
 use crate::plant::{Plant, Purpose};
 use crate::protocol::{Reply, Request};
 
-/// Stores, oracle, time, and a place for what happened.
+/// Stores, oracle, time, and a record of transactions.
 pub trait World {
-    /// Who acts, for the record.
     fn name(&self) -> &str;
 
-    /// Asks the store that keeps the request's row; the witness for a tick.
-    ///
-    /// # Errors
-    /// See [`Setback`]. The request may have been carried out all the same.
-    fn call(&mut self, request: Request) -> Result<Reply, Setback>;
+    /// Sends a request to the store of its row. A tick goes to the witness.
+    fn call(&mut self, request: Request) -> Result<Reply, WorldError>;
 
-    /// A timestamp that was asked for after this call began.
-    ///
-    /// # Errors
-    /// See [`Setback`].
-    fn timestamp(&mut self, purpose: Purpose) -> Result<Timestamp, Setback>;
+    /// Returns a timestamp that was requested after this call began.
+    fn timestamp(&mut self, purpose: Purpose) -> Result<Timestamp, WorldError>;
 
-    /// Lets others work for about so long.
-    ///
-    /// # Errors
-    /// See [`Setback`].
-    fn pause(&mut self, about: Duration) -> Result<(), Setback>;
+    /// Waits for about this time.
+    fn pause(&mut self, about: Duration) -> Result<(), WorldError>;
 
-    /// Writes a line of history so that it outlives this process.
-    ///
-    /// # Errors
-    /// See [`Setback`].
-    fn record(&mut self, line: &Line) -> Result<(), Setback>;
+    /// Writes a line of history that outlives this process.
+    fn record(&mut self, line: &Line) -> Result<(), WorldError>;
 
-    /// Wall time, for how long things took; nothing is decided by it.
+    /// Wall time. Only used for durations in the record.
     fn now(&self) -> Duration;
 
-    /// The mistake to make, if any.
     fn plant(&self) -> Option<Plant>;
 }
 
-/// Why the world did not do what it was asked.
+/// Why a call of a [`World`] failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Setback {
-    /// Abort and try again: no timestamp before the deadline.
+pub enum WorldError {
+    /// No timestamp came before the deadline. Abort and try again.
     #[error("{0}")]
     Unavailable(String),
-    /// Stop: a store is gone, or somebody does not keep to the protocol.
+    /// A store is gone, or breaks the protocol. Stop.
     #[error("{0}")]
     Fatal(String),
-    /// This client is dead, and has to leave everything as it is.
+    /// This client is dead and must leave everything as it is.
     #[error("killed")]
     Killed,
 }
 
-impl Setback {
-    /// An answer that makes no sense where it came.
+impl WorldError {
+    /// An error for a reply that makes no sense for its request.
     pub fn unexpected(reply: &Reply) -> Self {
         Self::Fatal(format!("unexpected answer of a store: {reply:?}"))
     }

@@ -1,5 +1,5 @@
-//! The checker on whole runs in memory: none of its findings when everybody keeps to the protocol,
-//! whoever dies, and for each planted mistake the one that it must lead to.
+//! Runs the checker on whole runs in memory. With the right protocol and killed clients it has no
+//! findings. With each planted mistake it has the expected finding.
 
 mod arena;
 
@@ -11,7 +11,7 @@ use percolator::checker::{Anomaly, Verdict, check};
 use percolator::history::{Kind, Outcome, Why};
 use percolator::plant::Plant;
 use percolator::transaction::transact;
-use percolator::world::Setback;
+use percolator::world::WorldError;
 
 fn script(seed: u64) -> Script {
     let bank = Bank { accounts: 6, pairs: 2 };
@@ -30,18 +30,18 @@ fn whoever_keeps_to_the_protocol_shows_no_anomaly_whoever_dies() {
         let verdict = check(&evidence);
         assert_eq!(verdict.findings, [], "seed {seed}");
         assert!(verdict.versions > 100, "seed {seed}: {verdict:?}");
-        forward += evidence.ended.iter().map(|ended| ended.course.forward).sum::<u64>();
-        back += evidence.ended.iter().map(|ended| ended.course.back).sum::<u64>();
+        forward += evidence.ended.iter().map(|ended| ended.figures.forward).sum::<u64>();
+        back += evidence.ended.iter().map(|ended| ended.figures.back).sum::<u64>();
         dead += verdict.cut_off_committed.min(verdict.cut_off_lost);
         skews += verdict.write_skews;
     }
     println!("{forward} locks of the dead made versions, {back} removed; {skews} write skews");
-    // Else it would not have been tried.
+    // With fewer, the resolution of locks would not have been tested.
     assert!(forward > 20 && back > 20);
     assert!(dead > 10 && skews > 5, "{dead} {skews}");
 }
 
-/// Two people on duty, each of whom goes home because the other one stays.
+/// Two people on duty, each of whom goes off duty because the other one stays.
 #[test]
 fn write_skew_is_allowed_and_no_finding() {
     let [mut anna, mut boris] = clients(Script { deadly: 0, ..script(0) });
@@ -59,14 +59,14 @@ fn write_skew_is_allowed_and_no_finding() {
     assert!(matches!(mine, Ok(Outcome::Committed { .. })));
     let evidence = conclude(&anna);
     let on_duty = evidence.rows.iter().filter(|row| row.row.starts_with("duty/0/"));
-    // Nobody is left: run one after the other, one of them would have stayed.
+    // If the transactions had run one after the other, one person would have stayed on duty.
     assert_eq!(on_duty.map(|row| row.versions.last().unwrap().value).sum::<i64>(), 0);
     let verdict = check(&evidence);
     assert_eq!(verdict.findings, []);
     assert_eq!(verdict.write_skews, 1);
 }
 
-/// A lost update in the same place is not allowed: the second one to commit is given up.
+/// A lost update is not allowed: the second one to commit aborts.
 #[test]
 fn the_first_committer_wins() {
     let [mut anna, mut boris] = clients(Script { deadly: 0, ..script(0) });
@@ -86,9 +86,8 @@ fn the_first_committer_wins() {
     assert_eq!(check(&conclude(&anna)).findings, []);
 }
 
-/// The calls of a transfer are: witness (the oracle is none), witness, two reads, two locks, two
-/// more of the witness, then the primary's commit and the other one's. Only that of the primary
-/// decides.
+/// The calls of a transfer: two ticks of the witness, two reads, two locks, two more ticks, then
+/// the commits of the primary and of the other row. Only the primary's commit decides.
 #[test]
 fn a_transfer_that_dies_at_any_step_happens_entirely_or_not_at_all() {
     const COMMIT_OF_PRIMARY: usize = 8;
@@ -103,10 +102,10 @@ fn a_transfer_that_dies_at_any_step_happens_entirely_or_not_at_all() {
                 dying.write("account/1", to + 7);
                 Ok(())
             });
-            assert_eq!(died, Err(Setback::Killed), "call {call}");
+            assert_eq!(died, Err(WorldError::Killed), "call {call}");
             let mut seen = None;
             let read = transact(&mut other, Kind::Audit, |other| {
-                // The one that is not the primary first.
+                // The other transaction reads the secondary row first.
                 seen = other.read("account/1")?;
                 assert_eq!(seen.unwrap() + other.read("account/0")?.unwrap(), 200, "call {call}");
                 Ok(())

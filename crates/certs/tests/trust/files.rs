@@ -1,4 +1,4 @@
-//! What files may hold, and what is said about those that do not.
+//! The content that files may have, and the errors for any other content.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
@@ -65,7 +65,7 @@ fn a_certificate_that_cannot_be_written_leaves_no_key_behind() {
     let error = Pair::load_or_make(nowhere, key.clone(), &[]).unwrap_err();
     assert!(matches!(error, PairError::File(FileError::Write { .. })), "{error}");
     assert!(!key.exists());
-    // So the next try, where it can be written, makes both.
+    // So the next attempt makes both files, in a writable directory.
     let (certificate, key) = files(directory.path());
     Pair::load_or_make(certificate, key, &[]).unwrap();
 }
@@ -222,14 +222,14 @@ fn who_comes_between_the_two_files_of_a_new_pair_waits_for_the_second() {
     let (certificate, key) = files(directory.path());
     let load = || Pair::load_or_make(certificate.clone(), key.clone(), &[]);
     load().unwrap();
-    // As it is for a moment while another process makes the pair.
+    // Only the key exists, as for a moment while another process makes the pair.
     let whole = std::fs::read(&certificate.path).unwrap();
     std::fs::remove_file(&certificate.path).unwrap();
     let maker = std::fs::File::open(directory.path()).unwrap();
     maker.lock().unwrap();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(load);
-        // Long enough for one that does not wait to find half a pair.
+        // Long enough for a reader that does not wait to find only one file.
         std::thread::sleep(Duration::from_millis(100));
         std::fs::write(&certificate.path, &whole).unwrap();
         maker.unlock().unwrap();

@@ -1,4 +1,4 @@
-//! Whom either end takes, and whom not.
+//! The certificates that either end accepts, and those that it refuses.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -78,7 +78,7 @@ fn a_server_with_an_authority_for_clients_takes_no_others() {
     let server = cluster.server(true);
     let taken = |own| shake_hands(&cluster.client(own), &server, "localhost").map(|_| ());
     taken(Some(cluster.client_pair(year()))).unwrap();
-    // Of a node, which may use it as a client, too.
+    // A node's certificate works for a client, too.
     taken(Some(cluster.node.clone())).unwrap();
     taken(None).expect_err("no certificate");
     let past = SystemTime::now() - Duration::from_mins(1);
@@ -108,9 +108,9 @@ fn peers_show_certificates_both_ways_and_speak_to_peers_alone() {
     assert!(is_named(shown, &node_name("one", NodeId(2))));
     assert!(!is_named(shown, &name));
     assert!(!is_named(shown, &node_name("two", NodeId(2))));
-    // Another node is not taken for the one that was dialled.
+    // The certificate of another node than the dialled one is refused.
     assert!(shake_hands(&dial, &server, &node_name("one", NodeId(3))).is_err());
-    // A client of the client port has no business here.
+    // A certificate for clients is refused here.
     let client = cluster.client(Some(cluster.client_pair(year())));
     assert!(shake_hands(&client, &server, &name).is_err());
     let other = Cluster::new("one");
@@ -121,7 +121,7 @@ fn peers_show_certificates_both_ways_and_speak_to_peers_alone() {
 #[test]
 fn a_clients_certificate_is_no_nodes() {
     let cluster = Cluster::new("one");
-    // Whatever it is called.
+    // The name of the certificate does not matter.
     let issued = cluster.authority.client(&node_name("one", NodeId(1)), year()).unwrap();
     let own = pair(cluster.directory.path(), "app", &issued);
     assert!(!is_named(own.current().certificate(), &node_name("one", NodeId(1))));
@@ -177,7 +177,7 @@ fn a_pair_and_an_authority_are_replaced_between_two_handshakes() {
     shake_hands(&client, &server, "localhost").unwrap();
 }
 
-/// A client that would like to resume, in one version of TLS.
+/// A client that tries to resume its session, in one version of TLS.
 fn eager(cluster: &Cluster, version: &'static SupportedProtocolVersion) -> Arc<ClientConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider);
@@ -204,7 +204,7 @@ fn no_session_is_resumed() {
             }
         }
         let server = Arc::new(peer_server_config(cluster.node.clone(), cluster.roots.clone()));
-        // Peers speak no TLS 1.2 at all.
+        // Peers refuse TLS 1.2.
         let peer = shake_hands(&eager(&cluster, version), &server, "localhost");
         assert_eq!(peer.is_ok(), version.version == ProtocolVersion::TLSv1_3);
     }

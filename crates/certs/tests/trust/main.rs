@@ -1,4 +1,4 @@
-//! What certificates and trust are held to, at both ends of a handshake in memory.
+//! Tests of certificates and trust, with both ends of a handshake in memory.
 
 mod files;
 mod handshakes;

@@ -1,4 +1,4 @@
-//! A handshake without sockets, and files to make it with.
+//! A handshake without sockets, and the files for it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ pub(crate) struct Ends {
     pub(crate) server: ServerConnection,
 }
 
-/// Shakes hands for `name`, and passes what is behind the handshake, so that a client has heard
-/// what a server of TLS 1.3 has to say to its certificate, and has got its tickets.
+/// Does a handshake for `name`, and passes on the bytes that follow it. So a client has read its
+/// tickets, and whether a server of TLS 1.3 accepts its certificate.
 pub(crate) fn shake_hands(
     client: &Arc<ClientConfig>,
     server: &Arc<ServerConfig>,
@@ -50,7 +50,7 @@ fn feed(mut bytes: &[u8], mut read: impl FnMut(&mut &[u8]) -> usize) {
     }
 }
 
-/// The two files of a pair in a directory, written anew.
+/// Writes the two files of a pair into a directory.
 pub(crate) fn write(directory: &Path, name: &str, issued: &Issued) -> (PemFile, PemFile) {
     let certificate = directory.join(format!("{name}.pem"));
     let key = directory.join(format!("{name}.key"));
@@ -59,13 +59,13 @@ pub(crate) fn write(directory: &Path, name: &str, issued: &Issued) -> (PemFile, 
     (PemFile::new("CERT_FILE", certificate), PemFile::new("KEY_FILE", key))
 }
 
-/// A pair of such files.
+/// A pair from files that `write` made.
 pub(crate) fn pair(directory: &Path, name: &str, issued: &Issued) -> Arc<LivePair> {
     let (certificate, key) = write(directory, name, issued);
     LivePair::new(Pair::load(certificate, key).unwrap())
 }
 
-/// Trust in a bundle.
+/// Trust in the authorities of a bundle.
 pub(crate) fn roots(directory: &Path, name: &str, bundle: &str) -> Arc<LiveRoots> {
     let path = directory.join(format!("{name}.ca"));
     std::fs::write(&path, bundle).unwrap();

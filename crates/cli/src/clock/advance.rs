@@ -1,5 +1,5 @@
-//! `epicepoch clock advance-to`: the epoch is moved by hand, above what another oracle gave, say. It
-//! says what that would come to, and does it only when it is told `--yes`: nothing takes it back.
+//! `epicepoch clock advance-to`: raises the epoch by hand, for example above the timestamps of
+//! another oracle. Nothing can undo that, so without `--yes` the command only shows the effect.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -7,44 +7,42 @@ use std::time::SystemTime;
 
 use anyhow::anyhow;
 use clap::{Arg, ArgMatches, Command};
+use epicepoch_config::Environment;
+use epicepoch_config::whole_number;
 use epicepoch_wire::http::{PATH_ADMIN_ADVANCE, PATH_ADMIN_ADVANCE_PLAN};
 use epicepoch_wire::{Epoch, Timestamp};
 use serde_json::Value;
 
-use crate::commands::{client_arguments, json, switch, text};
+use crate::arguments::{WHERE_ORDERS_ARE_ACCEPTED, client_arguments, json, switch, text};
 use crate::encode;
 use crate::failure::Failure;
 use crate::moment;
 use crate::operator::{self, Order};
-use crate::settings::whole_number;
-use crate::sources::Environment;
 
 pub(super) fn command() -> Command {
     Command::new("advance-to")
-        .about("Move the epoch: every later answer is above TIME; nothing takes it back")
+        .about("Move the epoch: every later answer is above TIME; nothing can undo it")
         .long_about(
-            "Move the epoch: every answer to a request that begins when this has returned is above \
-             TIME. For a move from another oracle, or when a timestamp is known that should lie \
-             below. Without --yes it says what would come of it, and changes nothing. Ahead of the \
-             clock, epochs move by the least step, or stand still while the index goes on, until \
-             time has caught up: no request fails, and nothing makes that wait shorter.",
+            "Move the epoch: every request that begins after this command has returned gets an answer \
+             above TIME. Use it to move from another oracle, or when a known timestamp must lie below \
+             later ones. Without --yes the command shows the effect and changes nothing. While epochs \
+             are ahead of the clock, they move by the least step, or stand still while the index goes \
+             on, until time has caught up. No request fails, and nothing shortens that time.",
         )
-        .after_help(
+        .after_help(format!(
             "Examples:\n  epicepoch clock advance-to 2026-11-22T12:00:00Z --addr n1:8080\n  \
              epicepoch clock advance-to 17979cfe362a00000000000000000005 --yes\n  \
              epicepoch clock advance-to 1700000000000ms --ahead-max 2d --yes\n\n\
              TIME is RFC 3339 with an offset, Unix time with its unit, or a timestamp of 32 \
              hexadecimal digits: then every answer is above its epoch.\n\n\
-             The order is taken on the leader's own machine with --addr localhost:PORT, or from where \
-             ADMIN_FROM of the nodes allows it: in plain text if OPS_PLAIN_FROM does, too, else \
-             over TLS with a token.\n\n\
+             {WHERE_ORDERS_ARE_ACCEPTED}\n\n\
              Exit codes: 0 done, or shown without --yes; 1 refused, with the reason; 2 wrong usage.",
-        )
-        .arg(Arg::new("time").value_name("TIME").required(true).help("What to move the epoch to"))
+        ))
+        .arg(Arg::new("time").value_name("TIME").required(true).help("Time to move the epoch to"))
         .arg(switch("yes", "Do it"))
-        .arg(switch("dry-run", "Only say what would come of it, as without --yes").conflicts_with("yes"))
+        .arg(switch("dry-run", "Only show the effect, as without --yes").conflicts_with("yes"))
         .arg(
-            text("ahead-max", "TIME", "How far ahead of the clock it may be, up to 366d")
+            text("ahead-max", "TIME", "How far ahead of the clock TIME may be, up to 366d")
                 .default_value("1h"),
         )
         .args(client_arguments())
@@ -69,11 +67,11 @@ pub(super) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
         Order::look_with(PATH_ADMIN_ADVANCE_PLAN, &parameters)
     };
     let document = order.give(matches, environment)?;
-    operator::print(matches, &document, |document| said(document, is_done))?;
+    operator::print(matches, &document, |document| report(document, is_done))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The epoch of a timestamp, or of a time.
+/// Parses the epoch of a timestamp or of a wall time.
 fn epoch(text: &str) -> Result<Epoch, anyhow::Error> {
     if let Ok(timestamp) = text.parse::<Timestamp>() {
         return Ok(timestamp.epoch);
@@ -81,20 +79,21 @@ fn epoch(text: &str) -> Result<Epoch, anyhow::Error> {
     Ok(Epoch(encode::unix_ns(text, SystemTime::now())?))
 }
 
-/// A whole number of seconds, minutes, hours or days, in milliseconds, within what can be allowed.
+/// Parses a whole number of seconds, minutes, hours or days to milliseconds, at most
+/// [`AHEAD_MS_MAX`].
 fn span_ms(text: &str) -> Option<u64> {
     let units = [("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
     let (number, ms) = units.iter().find_map(|(unit, ms)| Some((text.strip_suffix(unit)?, *ms)))?;
     whole_number(number)?.checked_mul(ms).filter(|ms| *ms <= AHEAD_MS_MAX)
 }
 
-fn said(document: &Value, is_done: bool) -> Option<String> {
+fn report(document: &Value, is_done: bool) -> Option<String> {
     let epoch = |name: &str| document[name].as_str()?.parse().ok().map(Epoch);
     let (to, ceiling, after) = (epoch("to")?, epoch("ceiling")?, epoch("ceilingAfter")?);
     let ahead_ms = document["aheadMs"].as_f64()?;
     let time = moment::time(to);
     let mut text = match (is_done, document["isDone"].as_bool()?) {
-        (_, true) => format!("every answer is above {time} already: nothing has to be done\n"),
+        (_, true) => format!("no change needed: every answer is above {time} already\n"),
         (true, false) => format!("every answer is above {time} from now on\n"),
         (false, false) => format!("every answer would be above {time}\n"),
     };
@@ -115,12 +114,12 @@ fn said(document: &Value, is_done: bool) -> Option<String> {
         text += "take a new backup: an older one does not know how far the epoch was moved\n";
     }
     if !is_done {
-        text += "nothing was changed; with --yes it is\n";
+        text += "nothing was changed; repeat with --yes to do it\n";
     }
     Some(text)
 }
 
-/// The furthest that a leader can be allowed, whatever is said here: 366 days.
+/// The greatest value that a leader accepts: 366 days.
 const AHEAD_MS_MAX: u64 = 366 * 86_400_000;
 
 #[cfg(test)]
@@ -150,24 +149,25 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_says_until_when_epochs_stand_still_and_that_nothing_was_changed() {
+    fn a_plan_shows_how_long_epochs_stand_still_and_that_nothing_was_changed() {
         let plan = json!({"to": "1700000060000000000", "ceiling": "1700000001000000000",
                           "ceilingAfter": "1700000060000001000", "aheadMs": 60_000.0, "isDone": false});
-        let text = said(&plan, false).expect("a plan");
+        let text = report(&plan, false).expect("a plan");
         for words in ["would be above 2023-11-14T22:14:20", "60.0 s ahead", "nothing was changed"] {
             assert!(text.contains(words), "{words}: {text}");
         }
-        let text = said(&plan, true).expect("an answer");
+        let text = report(&plan, true).expect("an answer");
         assert!(text.contains("from now on") && !text.contains("nothing"), "{text}");
         assert!(text.contains("take a new backup"), "{text}");
-        // Behind the clock, and nobody has asked for long: it is done, and no backup is worth less.
+        // The new epoch is behind the clock, as after a long idle time. The order is carried out,
+        // and old backups stay valid.
         let past = json!({"to": "1700000000000000000", "ceiling": "1700000001000000000",
                           "ceilingAfter": "1700000001000000000", "aheadMs": 0.0, "isDone": false});
-        let text = said(&past, true).expect("an answer");
+        let text = report(&past, true).expect("an answer");
         assert!(text.contains("from now on") && !text.contains("backup"), "{text}");
         let again = json!({"to": "1700000060000000000", "ceiling": "1700000060000001000",
                            "ceilingAfter": "1700000060000001000", "aheadMs": 0.0, "isDone": true});
-        let text = said(&again, true).expect("an answer");
+        let text = report(&again, true).expect("an answer");
         assert!(text.contains("already") && !text.contains("backup"), "{text}");
     }
 }

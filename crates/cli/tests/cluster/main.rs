@@ -1,46 +1,53 @@
-//! The binary, as real processes on loopback: the contract over HTTP, faults, broken clocks and
-//! disks, bad input, bad settings, footprint. Everything here is seen from outside; what one
-//! replica does inside is the business of the simulator and of unit tests.
+//! The binary as real processes on loopback, seen from outside: the contract over HTTP, faults, broken clocks
+//! and disks, bad input, bad settings, footprint.
 //!
-//! Run all of it with `cargo test -p epicepoch --test cluster`, one claim with its name appended.
-//! Only one test runs at a time ([`support::Turn`]): each starts three nodes and measures them,
-//! and two clusters on one small machine would measure each other. Figures are written past the
-//! capture of the test harness, so that they are seen in a passing run too.
+//! Run all stories with `cargo test -p epicepoch --test cluster`, one with its name appended. Figures
+//! bypass the capture of the test harness, so a passing run shows them too.
 //!
 //! `EPICEPOCH_BIN=path` tests another binary; one below a directory `release` is a release build.
-//! The tests that break clocks and disks need a test build, the only one that reads
+//! Stories that break clocks and disks need a test build, the only one that reads
 //! `TEST_FAULTS_FILE`, and fail with another.
 
-mod accepts;
-mod advance;
-mod bad_input;
-mod bad_settings;
-mod bench;
-mod clients;
-mod clock;
-mod cluster_settings;
-mod disk;
-mod faults;
-mod footprint;
-mod formats;
-mod full_disk;
-mod hiccups;
-mod http;
-mod http3;
-mod intruders;
-mod links;
-mod members;
-mod moves;
-mod nemesis;
-mod places;
-mod probe;
-mod restore;
-mod rights;
-mod rolling;
-mod slow_links;
-mod smoke;
+/// Tests that hold a time to a bound or compare times. They run one at a time, and no other test
+/// runs beside them: each starts with [`alone`](support::alone).
+mod measuring {
+    mod clocks;
+    mod disks;
+    mod footprint;
+    mod links;
+    mod long_links;
+    mod processes;
+    mod slow_links;
+    mod stalls;
+}
 mod support;
-mod tls;
-mod transfers;
-mod tune;
-mod upgrades;
+/// All other tests. They run side by side, as many at once as the test harness has threads. They
+/// wait for events with generous limits, so a busy machine makes them slower but fails none.
+mod together {
+    mod accepts;
+    mod advance;
+    mod authz;
+    mod bad_settings;
+    mod bench;
+    mod clocks;
+    mod cluster_settings;
+    mod disks;
+    mod footprint;
+    mod formats;
+    mod http;
+    mod http3;
+    mod intruders;
+    mod links;
+    mod members;
+    mod moves;
+    mod nemesis;
+    mod probe;
+    mod processes;
+    mod restore;
+    mod rolling;
+    mod tls;
+    mod transfers;
+    mod tune;
+    mod upgrades;
+    mod zones;
+}

@@ -1,8 +1,8 @@
-//! What is said over one connection to the leader: requests out, answers in, until the connection
-//! is of no more use. It never connects to another leader; it says what should be done instead.
+//! The exchange over one connection to the leader. It sends requests and reads answers until the
+//! connection is of no use. It never connects to another leader; it returns the next step instead.
 //!
-//! With hedging, a request that waits too long is asked once more elsewhere ([`Hedge`]). A batch is
-//! given out once, by the answer that comes first; the other answer is checked and burnt.
+//! With hedging, a request that waits too long is sent again over another connection ([`Hedge`]).
+//! The first answer goes to the callers; the other one is checked and dropped.
 
 use std::collections::VecDeque;
 use std::pin::{Pin, pin};
@@ -12,67 +12,41 @@ use std::time::{Duration, Instant};
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::message::{ping, pong};
 use epicepoch_wire::native::{Request, TO_CLIENT_TAIL_LEN_MAX, ToClient, split};
-use epicepoch_wire::{NodeId, Timestamp, TimestampRange};
+use epicepoch_wire::{NodeId, TimestampRange};
 use tokio::time::Sleep;
 use tracing::Span;
 
 use super::hedge::{Event, Hedge};
-use super::{Driver, Limits, Next, TICK};
-use crate::client::now;
-use crate::error::{BadAnswer, Setback, TimestampsError};
+use super::state::{Asked, Driver, IN_FLIGHT_MAX, Limits, Next, TICK};
+use crate::clock::now;
+use crate::error::{BadAnswer, Setback};
 use crate::link::{Link, foreign, lost};
 use crate::members::is_address;
 use crate::session::OVERLOADED_SETBACKS;
 use crate::waiters::Batch;
 
-/// See the module.
+/// The exchange over one connection.
 pub(super) struct Conversation<'a> {
     driver: &'a mut Driver,
     addr: &'a str,
     link: Link,
     sent: VecDeque<Sent>,
     hedge: Option<Hedge>,
-    /// Nothing is sent before: the leader is overloaded. What comes is still read.
+    /// When the pause for an overloaded leader ends. Until then nothing is sent, but answers are
+    /// read.
     quiet_until: Option<Instant>,
     limits: Limits,
     pinged_at: Instant,
     refreshed_at: Instant,
 }
 
-/// A request that was sent and not answered here.
+/// A request that was sent on this connection and has no answer here yet.
 #[derive(Debug)]
 struct Sent {
     asked: Asked,
-    /// Who waits for it; `None` once the callers were answered over the other connection.
+    /// The callers; `None` once they were answered over the other connection.
     batch: Option<Batch>,
     span: Span,
-}
-
-/// What an answer is held to, whichever connection it comes over.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
-    pub(super) id: u64,
-    pub(super) total: u64,
-    /// Highest timestamp returned before it was sent there: the answer from there lies above.
-    pub(super) floor: Option<Timestamp>,
-    pub(super) at: Instant,
-}
-
-impl Asked {
-    /// Whether that can be the answer of the node at `addr`.
-    fn check(&self, addr: &str, range: TimestampRange) -> Result<(), TimestampsError> {
-        if range.count() != self.total {
-            let what = format!("{} timestamps instead of {}", range.count(), self.total);
-            return Err(foreign(addr, &what).into());
-        }
-        match self.floor {
-            Some(floor) if range.first() <= floor => {
-                let (addr, answer) = (addr.to_owned(), range.first());
-                Err(TimestampsError::WentBackwards { addr, floor, answer })
-            }
-            _ => Ok(()),
-        }
-    }
 }
 
 impl<'a> Conversation<'a> {
@@ -88,10 +62,10 @@ impl<'a> Conversation<'a> {
         Self { driver, addr, link, sent, hedge, quiet_until, limits, pinged_at, refreshed_at }
     }
 
-    /// Until the connection is of no more use. What was not answered waits again.
+    /// Runs until the connection is of no use. Callers of unanswered requests then wait again.
     pub(super) async fn run(mut self) -> Next {
         let next = self.converse().await;
-        // The newest goes back first, so that the oldest is in front again.
+        // The newest batch is put back first, so that the oldest one ends up in front.
         let mut waiters = self.driver.core.waiters();
         while let Some(sent) = self.sent.pop_back() {
             sent.span.record("outcome", "lost");
@@ -109,16 +83,17 @@ impl<'a> Conversation<'a> {
         let mut timer = pin!(tokio::time::sleep(tick));
         let refresh = self.driver.core.refresh_interval.max(TICK);
         let rest = (self.limits.idle / 3).min(refresh);
-        // The timer sleeps until the next ping. Whatever wakes the task may send what waits, so
-        // it is looked for here and not where the bell rings.
+        // The timer sleeps until the next ping. Any wake-up may send waiting batches, so the loop
+        // checks for them every time and not only after a notification.
         let mut is_resting = false;
         loop {
             if self.driver.core.is_closed.load(Ordering::Acquire) {
                 return Next::Stay;
             }
-            // Whatever woke the task: a node that never stops talking holds no deadline up.
+            // Deadlines are checked at every wake-up, so that a node that never stops sending does
+            // not delay them.
             if now() >= timer.deadline().into_std() {
-                self.driver.note_expired();
+                self.driver.record_expired();
                 is_resting = self.sent.is_empty() && self.quiet_until.is_none();
                 self.keep(is_resting, refresh);
                 restart(timer.as_mut(), if is_resting { rest } else { tick });
@@ -140,21 +115,22 @@ impl<'a> Conversation<'a> {
                     Err(error) => Next::Leave(lost(self.addr, &error)),
                 },
                 event = event(&mut self.hedge), if opening => self.hedged(event),
-                () = self.driver.core.bell.notified() => Next::Stay,
+                () = self.driver.core.notify.notified() => Next::Stay,
                 () = timer.as_mut() => Next::Stay,
                 () = tokio::task::yield_now(), if is_waking => Next::Stay,
             };
             match next {
                 Next::Stay => {}
                 Next::Pause(setback) => {
-                    self.quiet_until = Some(self.driver.note(setback, OVERLOADED_SETBACKS));
+                    self.quiet_until =
+                        Some(self.driver.record_setback(setback, OVERLOADED_SETBACKS));
                 }
                 next => return next,
             }
         }
     }
 
-    /// Keeps an idle connection, and the list of members fresh.
+    /// Pings an idle connection, and refreshes the list of members.
     fn keep(&mut self, is_resting: bool, refresh: Duration) {
         if is_resting && now().saturating_duration_since(self.pinged_at) >= self.limits.idle / 3 {
             self.pinged_at = now();
@@ -166,13 +142,14 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Sends what waits, as far as requests may be in flight.
+    /// Sends waiting batches, up to the limit of requests in flight.
     fn send(&mut self) {
         if self.quiet_until.is_some_and(|until| now() < until) {
             return;
         }
         self.quiet_until = None;
-        // Those whose callers were answered wait for nobody, but not without a limit.
+        // A request whose callers were answered over the other connection does not count as in
+        // flight. All unanswered requests together have their own limit.
         let unanswered_max = self.limits.in_flight_max.min(UNANSWERED_MAX);
         let has_room = |sent: &VecDeque<Sent>| {
             sent.len() < unanswered_max
@@ -192,7 +169,7 @@ impl<'a> Conversation<'a> {
                 timestamps = total,
                 outcome = tracing::field::Empty
             );
-            // The waiters hold the total to what a request may ask for.
+            // The waiters keep the total within the largest count of a request.
             let request = Request::new(id, total).expect("a total in bounds");
             self.link.out.extend_from_slice(&request.to_bytes());
             let asked = Asked { id, total, floor, at: now() };
@@ -200,8 +177,7 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Asks once more for what has waited too long. Returns whether there is a second connection,
-    /// or one is being opened.
+    /// Sends requests that have waited too long a second time. Returns whether hedging is on.
     fn ask_twice(&mut self) -> bool {
         let Some(hedge) = &mut self.hedge else { return false };
         for sent in &mut self.sent {
@@ -212,7 +188,8 @@ impl<'a> Conversation<'a> {
             if now.saturating_duration_since(sent.asked.at) < hedge.after() {
                 break;
             }
-            // What was returned since the first sending lies below what is asked for now.
+            // The answer to the copy must also lie above timestamps returned since the first
+            // sending.
             let floor = self.driver.core.session().highest();
             if hedge.ask(Asked { floor, at: now, ..sent.asked }) {
                 sent.span.record("outcome", "hedged");
@@ -222,7 +199,7 @@ impl<'a> Conversation<'a> {
         true
     }
 
-    /// Takes in what came of the second connection.
+    /// Handles an event of the second connection.
     fn hedged(&mut self, event: Event) -> Next {
         let Some(hedge) = &mut self.hedge else { return Next::Stay };
         match event {
@@ -251,7 +228,8 @@ impl<'a> Conversation<'a> {
                         self.driver.give_out(batch, range, at);
                     }
                     if is_elsewhere {
-                        // Only a leader answers, and this is not the one that is talked to here.
+                        // Only a leader answers, so the node of this connection does not lead any
+                        // more.
                         return Next::Switch(addr);
                     }
                 }
@@ -260,7 +238,7 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Takes in every whole frame.
+    /// Handles every complete frame.
     fn receive(&mut self) -> Next {
         let mut next = Next::Stay;
         let mut taken = 0;
@@ -295,8 +273,8 @@ impl<'a> Conversation<'a> {
         next
     }
 
-    /// Leaves a node that does not answer, or the connection alone if its leader answers over
-    /// another one.
+    /// Leaves the node if it does not answer. If a node answers over the second connection,
+    /// switches to that address.
     fn silence(&self) -> Option<Next> {
         let attempt_timeout = self.driver.core.attempt_timeout;
         let is_silent =
@@ -311,7 +289,7 @@ impl<'a> Conversation<'a> {
     }
 }
 
-/// What a frame from the leader at `addr` comes to.
+/// Handles a frame from the leader at `addr`.
 fn handle(
     driver: &mut Driver,
     addr: &str,
@@ -342,7 +320,7 @@ fn handle(
             refused(addr, code, error.text)
         }
         ToClient::Leader(leader) => {
-            // A hint for when this connection ends; refusals say the same for certain.
+            // This is only a hint that another node leads. A refusal would say so for certain.
             let is_another = leader.node != NodeId(0) && leader.node != driver.node;
             if is_another && is_address(leader.addr) {
                 tracing::debug!(leader = leader.addr, "another node leads");
@@ -358,7 +336,7 @@ fn handle(
     }
 }
 
-/// Believes an answer if it is one, and gives it out unless its callers have theirs.
+/// Checks an answer, and gives it to its callers unless they were answered already.
 fn answered(driver: &mut Driver, addr: &str, sent: Sent, range: TimestampRange) -> Next {
     let Sent { asked, batch, span, .. } = sent;
     if let Err(error) = asked.check(addr, range) {
@@ -375,7 +353,7 @@ fn answered(driver: &mut Driver, addr: &str, sent: Sent, range: TimestampRange) 
     Next::Stay
 }
 
-/// What comes of the second connection; nothing ever without one.
+/// Returns the next event of the second connection. Without one it waits for ever.
 async fn event(hedge: &mut Option<Hedge>) -> Event {
     match hedge {
         Some(hedge) => hedge.event().await,
@@ -383,7 +361,7 @@ async fn event(hedge: &mut Option<Hedge>) -> Event {
     }
 }
 
-/// The request of that id; usually the oldest.
+/// Removes and returns the request with that id, which is usually the oldest.
 fn take(sent: &mut VecDeque<Sent>, id: u64) -> Option<Sent> {
     let position = sent.iter().position(|sent| sent.asked.id == id)?;
     sent.remove(position)
@@ -396,7 +374,7 @@ fn refused(addr: &str, code: ErrorCode, text: &str) -> Next {
             Next::Follow { by: addr, leader: text.to_owned() }
         }
         ErrorCode::Overloaded => Next::Pause(Setback::Refused { addr, code }),
-        // `INTERNAL` condemns that node, not the cluster.
+        // `INTERNAL` means that only this node is broken; another one may answer.
         code if code.is_retryable() || code == ErrorCode::Internal => {
             Next::Leave(Setback::Refused { addr, code })
         }
@@ -408,12 +386,8 @@ fn restart(timer: Pin<&mut Sleep>, after: Duration) {
     timer.reset(tokio::time::Instant::now() + after);
 }
 
-/// Requests in flight on the connection. One would make callers wait for a round trip that they
-/// cannot join; many would make requests small where merging them costs least.
-pub(super) const IN_FLIGHT_MAX: usize = 4;
-/// Requests without an answer here, those included whose callers were answered over the other
-/// connection: as many as a node reads ahead, unless its welcome says less.
+/// Most unanswered requests on this connection, including those answered over the other one. A node
+/// reads that many requests before it answers, unless its welcome says less.
 const UNANSWERED_MAX: usize = 1024;
-/// Bytes that wait to be sent at most: some thousand pongs, since of requests only few are in
-/// flight.
+/// Most bytes that wait to be sent: enough for a few requests and some thousand pongs.
 const OUT_LEN_MAX: usize = 1 << 16;

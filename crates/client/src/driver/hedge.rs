@@ -1,10 +1,10 @@
-//! The second connection of a hedging client: what waits too long at the leader is asked once more
-//! here, of the leader or of the next known node. It never gives an answer out and never retries:
-//! whoever is asked first still counts.
+//! The second connection of a hedging client. A request that waits too long at the leader is sent
+//! again here, to the leader or to the next known node. This module never answers a caller and
+//! never retries.
 //!
-//! Why it keeps the order is argued in decision 14 (`docs/decisions`): a copy is sent after all of
-//! its callers asked, so either answer may be returned, and each is held to the floor of its own
-//! sending.
+//! Decision 14 (`docs/decisions`) argues why this keeps the order. A copy is sent after all of its
+//! callers have called, so either answer may be returned. Each answer must lie above the floor of
+//! its own sending.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,25 +17,26 @@ use epicepoch_wire::native::message::pong;
 use epicepoch_wire::native::{Request, TO_CLIENT_TAIL_LEN_MAX, ToClient, Welcome, split};
 use epicepoch_wire::{NodeId, TimestampRange};
 
-use super::conversation::Asked;
-use crate::client::now;
+use super::state::Asked;
+use crate::clock::now;
 use crate::dial::Dialer;
 use crate::error::{BadAnswer, TimestampsError};
 use crate::link::{Link, NoLink, foreign};
 use crate::members::is_address;
 use crate::session::Session;
 
-/// See the module.
+/// The second connection.
 pub(super) struct Hedge {
     after: Duration,
-    /// How long one node is tried before the next one is.
-    patience: Duration,
+    /// How long one node is tried before the next one.
+    node_timeout: Duration,
     cluster_name: Option<String>,
     dialer: Dialer,
     state: State,
-    /// What was asked here and not answered.
+    /// Copies that have no answer yet.
     copies: VecDeque<Asked>,
-    /// Whom to try next, as the last one said; else the leader first, then the rotation.
+    /// The next address to try, named by the last node. Without it the leader comes first, then the
+    /// addresses in turn.
     hint: Option<String>,
     has_tried_leader: bool,
     answered_at: Option<Instant>,
@@ -44,7 +45,7 @@ pub(super) struct Hedge {
 type Opening = Pin<Box<dyn Future<Output = Result<(Link, Welcome), NoLink>> + Send>>;
 
 enum State {
-    /// No connection, and none is tried before.
+    /// There is no connection, and no attempt before `until`.
     Idle {
         until: Instant,
     },
@@ -66,14 +67,14 @@ enum State {
     },
 }
 
-/// What happened.
+/// An event of the second connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// Nothing to act on.
     Nothing,
-    /// A node said who it is: [`Hedge::welcomed`].
+    /// A welcome came: call [`Hedge::welcomed`].
     Welcome,
-    /// Frames came: [`Hedge::receive`].
+    /// Frames came: call [`Hedge::receive`].
     Frames,
 }
 
@@ -84,13 +85,13 @@ impl Hedge {
         cluster_name: Option<String>,
         dialer: Dialer,
     ) -> Self {
-        let patience = after.max(attempt_timeout / PATIENCE_FRACTION);
+        let node_timeout = after.max(attempt_timeout / WAIT_FRACTION);
         let (copies, answered_at, hint) = (VecDeque::new(), None, None);
         let state = State::Idle { until: now() };
         let has_tried_leader = false;
         Self {
             after,
-            patience,
+            node_timeout,
             cluster_name,
             dialer,
             state,
@@ -101,17 +102,17 @@ impl Hedge {
         }
     }
 
-    /// How long a request waits before it is asked once more.
+    /// Time after which a request is sent a second time.
     pub(super) fn after(&self) -> Duration {
         self.after
     }
 
-    /// How often to look for requests that wait too long.
+    /// Time between two checks for requests that wait too long.
     pub(super) fn tick(&self) -> Duration {
         self.after.max(TICK_MIN)
     }
 
-    /// Where the second connection leads, or "".
+    /// The address of the second connection, or "" if there is none.
     pub(super) fn addr(&self) -> &str {
         match &self.state {
             State::Idle { .. } => "",
@@ -121,7 +122,7 @@ impl Hedge {
         }
     }
 
-    /// Who is at its other end.
+    /// The node that the second connection leads to.
     pub(super) fn node(&self) -> Option<NodeId> {
         match &self.state {
             State::Open { node, .. } => Some(*node),
@@ -129,13 +130,14 @@ impl Hedge {
         }
     }
 
-    /// The node that has answered here since then.
+    /// Returns the address of the node if it has answered since `since`.
     pub(super) fn answering_since(&self, since: Instant) -> Option<&str> {
         let is_new = self.answered_at.is_some_and(|at| at >= since);
         (is_new && self.node().is_some()).then(|| self.addr())
     }
 
-    /// Asks here, too. False if it was, or there is nobody to ask now who allows so much.
+    /// Sends a copy over this connection. Returns false if one was sent already, or if a limit
+    /// forbids it.
     pub(super) fn ask(&mut self, asked: Asked) -> bool {
         let State::Open { link, count_max, .. } = &mut self.state else { return false };
         let is_asked = self.copies.iter().any(|copy| copy.id == asked.id);
@@ -148,10 +150,11 @@ impl Hedge {
         true
     }
 
-    /// Keeps a connection for when it is needed: to the leader, or where that one gives nothing, to
-    /// others in turn.
+    /// Keeps the second connection open. It leads to the leader, or, if the leader does not answer,
+    /// to each of the other nodes in turn.
     pub(super) fn reach(&mut self, session: &mut Session, leader: &str) {
-        let is_stuck = |asked: &Asked| now().saturating_duration_since(asked.at) >= self.patience;
+        let is_stuck =
+            |asked: &Asked| now().saturating_duration_since(asked.at) >= self.node_timeout;
         if self.copies.front().is_some_and(is_stuck) {
             self.give_up(Duration::ZERO);
         }
@@ -162,7 +165,7 @@ impl Hedge {
         let addr = match self.hint.take() {
             Some(hint) => hint,
             None if !self.has_tried_leader => leader.to_owned(),
-            // Not the leader at once again, unless nobody else is known.
+            // The leader is not tried again, unless no other node is known.
             None => match session.next_address() {
                 next if next == leader => session.next_address(),
                 next => next,
@@ -173,10 +176,10 @@ impl Hedge {
         let dialer = self.dialer.clone();
         let opening: Opening =
             Box::pin(async move { Link::open(&dialer, &to, name.as_deref()).await });
-        self.state = State::Opening { addr, opening, until: now() + self.patience };
+        self.state = State::Opening { addr, opening, until: now() + self.node_timeout };
     }
 
-    /// Waits until something happens. Dropping it loses nothing.
+    /// Waits for the next event. Cancel safe: no event is lost if the future is dropped.
     pub(super) async fn event(&mut self) -> Event {
         match &mut self.state {
             State::Idle { until } => {
@@ -199,20 +202,20 @@ impl Hedge {
                 if link.exchange().await.is_ok() {
                     return Event::Frames;
                 }
-                // Idle connections are closed: that says nothing against the leader.
+                // Nodes close idle connections, so the leader may be healthy.
                 self.has_tried_leader = false;
-                self.give_up(self.patience);
+                self.give_up(self.node_timeout);
                 Event::Nothing
             }
         }
     }
 
-    /// Takes in who the node is. One that does not lead may name who does.
+    /// Applies the welcome. A node that does not lead may name the leader.
     ///
     /// # Errors
-    /// It is of another cluster.
+    /// The node belongs to another cluster.
     pub(super) fn welcomed(&mut self, session: &mut Session) -> Result<(), TimestampsError> {
-        let idle = State::Idle { until: now() + self.patience };
+        let idle = State::Idle { until: now() + self.node_timeout };
         let State::Welcomed { addr, link, welcome } = std::mem::replace(&mut self.state, idle)
         else {
             return Ok(());
@@ -235,11 +238,11 @@ impl Hedge {
         Ok(())
     }
 
-    /// Takes every whole frame in, and returns what was answered. Whatever else comes ends the
-    /// connection at most: the first one goes on.
+    /// Handles every complete frame, and returns the answers. Other frames may end this connection,
+    /// but not the first one.
     ///
     /// # Errors
-    /// No node of an oracle sends such frames.
+    /// No node sends such a frame.
     pub(super) fn receive(&mut self) -> Result<Vec<(Asked, TimestampRange)>, BadAnswer> {
         let State::Open { addr, link, .. } = &mut self.state else { return Ok(Vec::new()) };
         let mut answers = Vec::new();
@@ -281,12 +284,12 @@ impl Hedge {
             self.answered_at = Some(now());
         }
         if !is_useful {
-            self.give_up(self.patience);
+            self.give_up(self.node_timeout);
         }
         Ok(answers)
     }
 
-    /// Leaves whoever is asked here. What was asked there is burnt, or never taken.
+    /// Closes the connection and forgets its copies, whose timestamps are skipped.
     fn give_up(&mut self, pause: Duration) {
         self.copies.clear();
         self.state = State::Idle { until: now() + pause };
@@ -299,12 +302,12 @@ impl fmt::Debug for Hedge {
     }
 }
 
-/// A node is tried for an eighth of what an attempt may take: the hedge shall find another one
-/// before the first is given up.
-const PATIENCE_FRACTION: u32 = 8;
-/// Copies without an answer at most.
+/// A node gets an eighth of the time of an attempt. So the hedge finds another node before the
+/// client leaves the first one.
+const WAIT_FRACTION: u32 = 8;
+/// Most copies that may wait for an answer.
 const COPIES_MAX: usize = 64;
-/// Bytes of pongs that may wait to be sent.
+/// Most bytes of pongs that wait to be sent.
 const OUT_LEN_MAX: usize = 1 << 16;
-/// Shortest time between two looks: the timers' own grain.
+/// Shortest time between two checks: the resolution of timers.
 const TICK_MIN: Duration = Duration::from_millis(1);

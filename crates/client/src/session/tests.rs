@@ -1,4 +1,4 @@
-//! What a session decides, without a socket.
+//! Tests of the decisions of a session, without a socket.
 
 use bytes::Bytes;
 use epicepoch_wire::{Epoch, EpochIndex};
@@ -10,7 +10,7 @@ const OTHER: &str = "00000000000000000000000000000def.0000000000000001";
 const NONE: &str = "00000000000000000000000000000000.0000000000000000";
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A call under test: a clock that only moves when told, and the session it runs in.
+/// A call under test, its session, and a clock that only the test moves.
 struct World {
     now: Instant,
     session: Session,
@@ -29,7 +29,7 @@ impl World {
         self.pursuit = Pursuit::new(&self.session, goal, self.now + SECOND, SECOND / 4);
     }
 
-    /// The next question, after any wait.
+    /// Returns the next question. Waits in between are skipped by moving the clock.
     fn asked(&mut self) -> (String, String) {
         loop {
             match self.pursuit.poll_action(&mut self.session, self.now) {
@@ -140,7 +140,7 @@ fn nodes_that_send_the_client_in_circles_make_it_wait() {
 }
 
 #[test]
-fn a_lost_leader_makes_the_client_ask_everyone_in_turn() {
+fn a_lost_leader_makes_the_client_ask_every_node_in_turn() {
     let mut world = World::new(&["x:9"], Goal::Timestamps(1));
     world.reply(led_by("a:1"));
     assert_eq!(world.lose(), "a:1");
@@ -277,7 +277,7 @@ fn concurrent_calls_may_return_in_any_order() {
 }
 
 #[test]
-fn what_others_got_before_a_second_attempt_lies_below_its_answer() {
+fn timestamps_returned_before_a_second_attempt_lie_below_its_answer() {
     let mut world = World::new(&["x:9"], Goal::Timestamps(1));
     world.reply(led_by("b:2"));
     world.asked();
@@ -289,7 +289,7 @@ fn what_others_got_before_a_second_attempt_lies_below_its_answer() {
 }
 
 #[test]
-fn what_no_oracle_answers_is_an_error_at_once() {
+fn an_answer_that_no_oracle_gives_is_an_error_at_once() {
     let no_reason = Answer { error: None, ..answer(404, "") };
     for bad in [answer(200, vec![0; 16]), stamped(range(5, 0, 2)), no_reason] {
         let mut world = World::new(&["x:9"], Goal::Timestamps(1));
@@ -338,7 +338,7 @@ fn a_hint_about_a_node_that_has_just_fallen_silent_is_not_followed() {
     let mut world = World::new(&["x:9"], Goal::Timestamps(1));
     world.reply(led_by("a:1"));
     assert_eq!(world.lose(), "a:1");
-    // Each is asked in its turn; the hint alone does not lead back to it.
+    // Every address is asked in turn. The hint does not make the client ask the silent node again.
     for _ in 0..2 {
         let (addr, path) = world.asked();
         assert_eq!(path, "/members");
@@ -347,7 +347,7 @@ fn a_hint_about_a_node_that_has_just_fallen_silent_is_not_followed() {
             assert_eq!(world.asked().1, "/members", "{addr} knows no better yet");
         }
     }
-    // What it says of itself is believed at once.
+    // If the node itself says that it leads, the client believes it at once.
     world.reply_again("a:1", "/members", led_by("a:1"));
     world.now += BACKOFF_MAX;
     world.reply_from("a:1", ONE, stamped(range(5, 0, 1)));
@@ -359,7 +359,7 @@ fn a_suspicion_ends_after_a_while_and_suspects_are_bounded() {
     let mut session = Session::new(vec!["x:9".to_owned()], 1);
     let now = Instant::now();
     for port in 1..=SUSPECTS_MAX + 3 {
-        session.note_setback(&Setback::Silent { addr: format!("a:{port}") }, now);
+        session.record_setback(&Setback::Silent { addr: format!("a:{port}") }, now);
     }
     assert_eq!(session.suspects.len(), SUSPECTS_MAX);
     assert!(!session.is_suspect("a:3", now) && session.is_suspect("a:4", now));
@@ -367,12 +367,12 @@ fn a_suspicion_ends_after_a_while_and_suspects_are_bounded() {
     assert!(!session.is_suspect("a:4", now + SUSPICION));
     session.set_leader("a:5".to_owned());
     assert!(!session.is_suspect("a:5", now), "it said that it leads");
-    session.note_setback(&Setback::NoLeader { addr: "b:1".to_owned() }, now);
+    session.record_setback(&Setback::NoLeader { addr: "b:1".to_owned() }, now);
     assert!(!session.is_suspect("b:1", now), "it answered");
 }
 
 #[test]
-fn a_range_that_comes_at_the_deadline_goes_to_nobody_and_still_counts_for_the_order() {
+fn a_range_at_the_deadline_is_not_returned_and_still_counts_for_the_order() {
     let mut world = World::new(&["b:2"], Goal::Timestamps(1));
     world.reply_from("b:2", "/members", led_by("b:2"));
     world.asked();
@@ -385,7 +385,7 @@ fn a_range_that_comes_at_the_deadline_goes_to_nobody_and_still_counts_for_the_or
 }
 
 #[test]
-fn a_node_that_refuses_to_be_of_another_cluster_says_what_the_client_would() {
+fn a_refusal_for_another_cluster_gives_the_clients_own_error() {
     let mut world = World::new(&["b:2"], Goal::Timestamps(1));
     world.reply_from("b:2", "/members", led_by("b:2"));
     world.reply_from("b:2", ONE, refusal(ErrorCode::WrongCluster, None));

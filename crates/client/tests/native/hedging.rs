@@ -1,19 +1,19 @@
-//! Requests that are asked twice: what it brings, and that the order stands.
+//! Tests of hedged requests: they help when a connection stalls, and they keep the order.
 
 use std::time::{Duration, Instant};
 
 use epicepoch_client::{Client, NewClientError, Options, TimestampRange, TimestampsError, Via};
 
 use crate::node::{Node, Play};
-use crate::{PATIENCE, leading};
+use crate::{WAIT_MAX, leading};
 
-/// The hedge comes long before a silent node is left.
+/// The hedge is sent long before the client leaves a silent node.
 const AFTER: Duration = Duration::from_millis(20);
 const ATTEMPT: Duration = Duration::from_secs(8);
 
 fn hedging(nodes: &[&Node]) -> Client {
     let mut options = Options::default();
-    options.timeout = PATIENCE;
+    options.timeout = WAIT_MAX;
     options.attempt_timeout = ATTEMPT;
     options.hedge_after = Some(AFTER);
     Client::new(nodes.iter().map(|node| node.addr.to_string()), options).unwrap()
@@ -30,7 +30,8 @@ async fn a_stalled_connection_costs_little_more_than_the_delay_of_the_hedge() {
     client.timestamp().await.unwrap();
     node.now_plays(Play::LeadElsewhere);
     let mut last = None;
-    // More than may be in flight unanswered: those that were answered elsewhere do not count.
+    // There are more calls than requests may be in flight. Requests that were answered over the
+    // second connection do not count.
     for _ in 0..12 {
         let begin = Instant::now();
         let got = client.timestamp().await.unwrap();
@@ -52,7 +53,7 @@ async fn a_silent_leader_is_left_for_another_one_that_answers_the_hedge() {
     new.now_leads();
     let begin = Instant::now();
     client.timestamp().await.unwrap();
-    // An eighth of an attempt is spent on the leader itself.
+    // The hedge first tries the leader itself, for an eighth of an attempt.
     assert!(begin.elapsed() < ATTEMPT / 2, "{:?}", begin.elapsed());
     let (asked, begin) = (old.asked().len(), Instant::now());
     for _ in 0..5 {
@@ -63,7 +64,7 @@ async fn a_silent_leader_is_left_for_another_one_that_answers_the_hedge() {
 }
 
 #[tokio::test]
-async fn the_answer_that_comes_second_is_burnt_and_harms_nothing() {
+async fn the_second_answer_is_dropped_and_harms_nothing() {
     let (_, node) = leading().await;
     let client = hedging(&[&node]);
     client.timestamp().await.unwrap();
@@ -75,18 +76,18 @@ async fn the_answer_that_comes_second_is_burnt_and_harms_nothing() {
     }
     assert!(got.is_sorted_by(|a, b| a < b), "{got:?}");
     assert_eq!(connections(&node), 2, "a late answer is no reason to leave");
-    // Each was asked twice, and given once.
+    // Each timestamp was requested twice and returned once.
     assert!(node.asked().len() > 1 + 20 + 5, "{}", node.asked().len());
 }
 
 #[tokio::test]
-async fn a_burnt_answer_that_goes_backwards_is_refused_as_loudly_as_any() {
+async fn a_dropped_answer_that_goes_backwards_is_an_error_like_any() {
     let (_, node) = leading().await;
     let client = hedging(&[&node]);
     client.timestamp().await.unwrap();
     node.now_plays(Play::LateRepeat(25 * AFTER));
     client.timestamp().await.unwrap();
-    // Whoever waits when the bad answer comes is told, whatever it waits for.
+    // A bad answer fails every caller that waits at that moment.
     node.now_plays(Play::Keep);
     let error = client.timestamp().await.unwrap_err();
     assert!(matches!(error, TimestampsError::WentBackwards { .. }), "{error}");
@@ -97,7 +98,8 @@ async fn a_first_answer_may_lie_below_what_was_returned_before_the_hedge() {
     let (_, node) = leading().await;
     let client = hedging(&[&node]);
     client.timestamp().await.unwrap();
-    // Its timestamp is taken at once, and comes when the hedge has come, which brings nothing.
+    // The node takes the timestamp of the first request at once. It answers when the hedge of that
+    // request has come, and does not answer the hedge.
     node.now_plays(Play::HoldOne);
     let slow = tokio::spawn({
         let client = client.clone();
@@ -110,13 +112,14 @@ async fn a_first_answer_may_lie_below_what_was_returned_before_the_hedge() {
 }
 
 #[tokio::test]
-async fn a_hedge_that_meets_another_cluster_is_loud() {
+async fn a_hedge_that_reaches_another_cluster_is_an_error() {
     let (oracle, node) = leading().await;
     let client = hedging(&[&node]);
     client.timestamp().await.unwrap();
     let other = Node::start_in(&oracle, Play::Lead, 8).await;
     drop(client);
-    // The second address belongs to another cluster, and is asked when the leader gives nothing.
+    // The second address belongs to another cluster. The client asks it when the leader does not
+    // answer.
     let client = hedging(&[&node, &other]);
     client.timestamp().await.unwrap();
     node.now_plays(Play::Mute);
@@ -126,17 +129,17 @@ async fn a_hedge_that_meets_another_cluster_is_loud() {
     assert_eq!(other.asked(), [0; 0]);
 }
 
-/// A call: when it began and ended, and what it got.
+/// A call with its begin, its end and its result.
 struct Call {
     begin: Instant,
     end: Instant,
     got: TimestampRange,
 }
 
-/// Requests whose two answers overtake each other at random: whatever was returned before a call
-/// began lies below what the call gets, and nothing is given twice.
+/// The two answers of a request come in random order. A call's result lies above all timestamps
+/// returned before the call began, and none is returned twice.
 #[tokio::test]
-async fn answers_that_overtake_each_other_leave_the_order_of_calls_as_it_is() {
+async fn answers_that_overtake_each_other_keep_the_order_of_calls() {
     let (_, node) = leading().await;
     let client = hedging(&[&node]);
     client.timestamp().await.unwrap();
@@ -163,7 +166,7 @@ async fn answers_that_overtake_each_other_leave_the_order_of_calls_as_it_is() {
     assert!(node.asked().iter().sum::<u64>() > given + 1, "nothing was asked twice");
     calls.sort_by_key(|call| call.got.first());
     assert!(calls.is_sorted_by(|a, b| a.got.last() < b.got.first()), "given twice");
-    // In the order of timestamps, nobody ended before somebody with a lower one began.
+    // If one call ended before another one began, its timestamp is the lower one.
     let mut latest_begin = None;
     for call in &calls {
         assert!(latest_begin <= Some(call.end), "the order of calls is broken");
@@ -172,7 +175,7 @@ async fn answers_that_overtake_each_other_leave_the_order_of_calls_as_it_is() {
 }
 
 #[tokio::test]
-async fn without_the_option_nothing_is_asked_twice() {
+async fn without_the_option_no_request_is_sent_twice() {
     let (_, node) = leading().await;
     let mut options = Options::default();
     options.attempt_timeout = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! The client over the native protocol, against servers that do what a test tells them.
+//! Tests of the client over the native protocol, against scripted servers.
 
 mod hedging;
 mod node;
@@ -17,22 +17,22 @@ use epicepoch_wire::http::ErrorCode;
 
 use node::{NAME, Node, Oracle, Play};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_MAX: Duration = Duration::from_secs(20);
 
-/// A client that soon leaves a node which is silent.
+/// A client that leaves a silent node after a short time.
 fn client(nodes: &[&Node]) -> Client {
     client_for(nodes, Duration::from_millis(300))
 }
 
-/// A client that leaves no node for being slow, for tests that count what is asked: a machine that
-/// stalls makes nobody ask twice.
+/// A client that never leaves a slow node, for tests that count requests. So a stall of the machine
+/// does not repeat a request.
 fn patient(nodes: &[&Node]) -> Client {
-    client_for(nodes, PATIENCE)
+    client_for(nodes, WAIT_MAX)
 }
 
 fn client_for(nodes: &[&Node], attempt: Duration) -> Client {
     let mut options = Options::default();
-    options.timeout = PATIENCE;
+    options.timeout = WAIT_MAX;
     options.attempt_timeout = attempt;
     Client::new(nodes.iter().map(|node| node.addr.to_string()), options).unwrap()
 }
@@ -82,7 +82,7 @@ async fn calls_that_wait_at_the_same_time_share_requests_and_timestamps_are_uniq
 }
 
 #[tokio::test]
-async fn what_the_first_that_are_woken_ask_next_is_sent_before_the_last_are_woken() {
+async fn requests_of_the_first_woken_callers_are_sent_before_the_last_are_woken() {
     let (_, node) = leading().await;
     let client = patient(&[&node]);
     client.timestamp().await.unwrap();
@@ -107,7 +107,7 @@ async fn a_follower_is_left_for_the_leader_by_its_welcome_and_by_its_refusals() 
     let follower = Node::start(&oracle, Play::Name(leader.addr)).await;
     assert_eq!(patient(&[&follower]).timestamps(1).await, Ok(range(0, 1)));
     assert_eq!(follower.asked(), [0; 0]);
-    // It believes that it leads when it is asked who does.
+    // The follower claims in its welcome that it leads.
     follower.now_leads();
     let client = patient(&[&follower]);
     let call = tokio::spawn({
@@ -146,19 +146,19 @@ async fn a_hint_about_a_node_that_has_just_fallen_silent_is_not_followed() {
     let (oracle, old) = leading().await;
     let others = [Node::start(&oracle, Play::Lead).await, Node::start(&oracle, Play::Lead).await];
     let mut options = Options::default();
-    options.timeout = PATIENCE;
+    options.timeout = WAIT_MAX;
     options.attempt_timeout = Duration::from_millis(100);
     let client = Client::new([old.addr.to_string()], options).unwrap();
     client.timestamp().await.unwrap();
     old.now_plays(Play::Mute);
     let call = tokio::spawn(async move { client.timestamp().await });
-    // The others name the old leader until it has been connected to by mistake, or they have been
-    // asked often enough.
+    // The others name the old leader. They do so until the client has made enough connections to
+    // show whether it follows that hint.
     let greetings = |node: &Node| node.connections.load(Ordering::SeqCst);
     while others.iter().map(greetings).sum::<u64>() < 6 {
         tokio::task::yield_now().await;
     }
-    // Asked in its turn, but not because it was named.
+    // The old leader was asked only in turn, not because of the hint.
     assert!(greetings(&old) <= 1 + 3, "{} greetings", greetings(&old));
     others[0].now_leads();
     call.await.unwrap().unwrap();
@@ -168,12 +168,12 @@ async fn a_hint_about_a_node_that_has_just_fallen_silent_is_not_followed() {
 async fn members_are_learned_anew_while_a_connection_lives() {
     let (oracle, leader) = leading().await;
     let mut options = Options::default();
-    options.timeout = PATIENCE;
+    options.timeout = WAIT_MAX;
     options.attempt_timeout = Duration::from_millis(300);
     options.refresh_interval = Duration::from_millis(10);
     let client = Client::new([leader.addr.to_string()], options).unwrap();
     client.timestamp().await.unwrap();
-    // It joins later, and is the only one that is left.
+    // The new node joins later, and soon is the only one left.
     let new = Node::start(&oracle, Play::Lead).await;
     let before = leader.connections.load(Ordering::SeqCst);
     let greeted = async {
@@ -181,7 +181,7 @@ async fn members_are_learned_anew_while_a_connection_lives() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, greeted).await.expect("greeted again and again");
+    tokio::time::timeout(WAIT_MAX, greeted).await.expect("greeted again and again");
     new.now_leads();
     leader.now_plays(Play::Mute);
     client.timestamp().await.unwrap();
@@ -198,7 +198,7 @@ async fn answers_may_come_in_another_order_than_the_requests() {
     for at in 0..3 {
         let client = client.clone();
         calls.push(tokio::spawn(async move { client.timestamp().await.unwrap() }));
-        // Each in a request of its own.
+        // Each call makes its own request.
         while node.asked().len() < at + 2 {
             tokio::task::yield_now().await;
         }
@@ -260,7 +260,7 @@ async fn requests_that_callers_share_ask_for_no_more_than_the_node_allows() {
 }
 
 #[tokio::test]
-async fn a_call_whose_time_is_over_asks_for_nothing() {
+async fn an_expired_call_sends_no_request() {
     let (_, node) = leading().await;
     let client = patient(&[&node]);
     client.timestamp().await.unwrap();
@@ -272,7 +272,7 @@ async fn a_call_whose_time_is_over_asks_for_nothing() {
 }
 
 #[tokio::test]
-async fn the_deadline_is_kept_and_says_what_went_wrong() {
+async fn the_deadline_is_kept_and_the_error_names_the_last_setback() {
     let (_, node) = leading().await;
     let client = client(&[&node]);
     for play in [Play::Silence, Play::Refuse(ErrorCode::NoQuorum)] {
@@ -292,7 +292,7 @@ async fn the_deadline_is_kept_and_says_what_went_wrong() {
 }
 
 #[tokio::test]
-async fn answers_that_go_backwards_or_are_miscounted_are_refused_loudly() {
+async fn answers_that_go_backwards_or_have_a_wrong_count_are_errors() {
     let (_, node) = leading().await;
     let client = client(&[&node]);
     client.timestamp().await.unwrap();
@@ -330,12 +330,12 @@ async fn a_cluster_of_another_name_is_refused_loudly_at_the_first_meeting() {
         Client::new([node.addr.to_string()], options)
     };
     assert!(named(NAME).unwrap().timestamp().await.is_ok());
-    // The node refuses it.
+    // The node refuses the client, because it expects another cluster name.
     let error = named("another").unwrap().timestamp().await.unwrap_err();
     let TimestampsError::AnotherCluster(error) = error else { panic!("{error}") };
     assert_eq!(error.addr, node.addr.to_string());
     assert_eq!(error.expected, r#""another""#);
-    // The node does not care, so the client does.
+    // The node accepts any name, so the client must check it.
     node.now_plays(Play::AnyName);
     let error = named("another").unwrap().timestamp().await.unwrap_err();
     assert!(matches!(error, TimestampsError::AnotherCluster(_)), "{error}");
@@ -354,7 +354,8 @@ async fn while_an_overloaded_leader_gets_its_pause_its_answers_are_taken() {
         let client = client.clone();
         tokio::spawn(async move { (client.timestamp().await, Instant::now()) })
     };
-    // A machine that stalls in the middle of a pause blurs it; it does not always.
+    // If the machine stalls in the middle of a pause, the test cannot see the pause. So it is
+    // repeated.
     let is_seen = async || {
         let asked = node.asked().len();
         node.now_plays(Play::Keep);
@@ -368,7 +369,7 @@ async fn while_an_overloaded_leader_gets_its_pause_its_answers_are_taken() {
         let ((got, at), (refused, later)) = (first.await.unwrap(), second.await.unwrap());
         got.unwrap();
         refused.unwrap();
-        // The pause is of 16 ms at least; the answer comes 5 ms after the refusal.
+        // The pause is at least 16 ms, and the answer comes 5 ms after the refusal.
         assert!(later - begin >= Duration::from_millis(16), "{:?}", later - begin);
         later.saturating_duration_since(at) >= Duration::from_millis(3)
     };
@@ -382,7 +383,8 @@ async fn while_an_overloaded_leader_gets_its_pause_its_answers_are_taken() {
 
 #[tokio::test]
 async fn a_node_that_knows_no_leader_tells_when_it_does_and_is_not_asked_again() {
-    // A machine that stalls until the wait is over sees it asked again; it does not always.
+    // If the machine stalls until the wait is over, the client asks the node again. So the test is
+    // repeated.
     let is_seen = async || {
         let oracle = Arc::new(Oracle::default());
         let follower = Node::start(&oracle, Play::Lead).await;
@@ -390,14 +392,14 @@ async fn a_node_that_knows_no_leader_tells_when_it_does_and_is_not_asked_again()
         let client = patient(&[&follower]);
         oracle.members.lock().unwrap().clear();
         let call = tokio::spawn(async move { client.timestamp().await });
-        // By then a wait is of 16 ms and more.
+        // After so many connections the wait is at least 16 ms.
         while follower.connections.load(Ordering::SeqCst) < 7 {
             tokio::task::yield_now().await;
         }
         tokio::time::sleep(Duration::from_millis(4)).await;
         let before = follower.connections.load(Ordering::SeqCst);
         leader.now_leads();
-        follower.tell_leader();
+        follower.announce_leader();
         call.await.unwrap().unwrap();
         assert_eq!(leader.asked().len(), 1);
         follower.connections.load(Ordering::SeqCst) == before
@@ -424,7 +426,7 @@ async fn a_call_that_is_dropped_gives_its_place_back_and_disturbs_nobody() {
     client.timestamp().await.unwrap();
 }
 
-/// Counts what it is told.
+/// Counts the calls of its hooks.
 #[derive(Debug, Default)]
 pub(crate) struct Counting {
     callers: AtomicU64,
@@ -453,7 +455,7 @@ async fn an_observer_is_told_what_happens() {
     let (_, node) = leading().await;
     let counting = Arc::new(Counting::default());
     let mut options = Options::default();
-    options.timeout = PATIENCE;
+    options.timeout = WAIT_MAX;
     options.observer = Some(counting.clone());
     let client = Client::new([node.addr.to_string()], options).unwrap();
     client.timestamps(5).await.unwrap();
@@ -470,7 +472,8 @@ async fn an_observer_is_told_what_happens() {
     call.await.unwrap().unwrap();
 }
 
-/// Callers, and the task that wakes them in parts, on several threads.
+/// A thousand callers on four threads. One task wakes them, some at a time. Every caller must get
+/// its answers, in order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_callers_on_a_runtime_of_several_threads_are_all_answered_in_order() {
     let (_, node) = leading().await;
@@ -487,7 +490,7 @@ async fn many_callers_on_a_runtime_of_several_threads_are_all_answered_in_order(
     });
     let mut all = Vec::new();
     for caller in callers.collect::<Vec<_>>() {
-        let got = tokio::time::timeout(PATIENCE, caller).await.expect("nobody is forgotten");
+        let got = tokio::time::timeout(WAIT_MAX, caller).await.expect("nobody is forgotten");
         let got = got.unwrap();
         assert!(got.is_sorted_by(|a, b| a < b));
         all.extend(got);
@@ -530,7 +533,7 @@ fn threads_that_block_get_timestamps_in_order() {
     });
     let node = receiver.recv().unwrap();
     let mut options = Options::default();
-    options.timeout = PATIENCE;
+    options.timeout = WAIT_MAX;
     let client = blocking::Client::new([node.addr.to_string()], options).unwrap();
     std::thread::scope(|scope| {
         for _ in 0..4 {

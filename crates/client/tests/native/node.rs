@@ -1,4 +1,4 @@
-//! A node that does what a test tells it.
+//! A scripted node that does what a test chooses.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use epicepoch_client::{Epoch, EpochIndex, Timestamp};
 use epicepoch_wire::http::ErrorCode;
-use epicepoch_wire::native::hello::MemberAddr;
+use epicepoch_wire::native::client_hello::MemberAddr;
 use epicepoch_wire::native::message::goodbye;
 use epicepoch_wire::native::{
     COUNT_MAX, ClientHello, ErrorFrame, LeaderNotice, Request, TO_SERVER_TAIL_LEN_MAX, ToServer,
@@ -21,82 +21,82 @@ use tokio::sync::mpsc;
 /// The cluster's name.
 pub(crate) const NAME: &str = "scripted";
 
-/// What a node does with a request.
+/// How a node treats a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Play {
-    /// Answers it.
+    /// Answers the request.
     Lead,
-    /// Refuses it.
+    /// Refuses the request.
     Refuse(ErrorCode),
-    /// Names another node.
+    /// Refuses the request and names another node as the leader.
     Name(SocketAddr),
-    /// Reads it, and closes the connection.
+    /// Reads the request, and closes the connection.
     HangUp,
-    /// Reads it, and never answers.
+    /// Reads the request, and never answers.
     Silence,
-    /// Reads everything, and never answers anything, not even a greeting.
+    /// Reads everything, and never sends anything, not even a welcome.
     Mute,
-    /// Answers with a timestamp that was given long ago.
+    /// Answers with a timestamp of an older epoch.
     Repeat,
-    /// Answers with one timestamp less, or more, than was asked for.
+    /// Answers with one timestamp more or less than requested.
     Miscount,
-    /// Answers nothing for a while, then all at once and the newest first.
+    /// Answers three requests together: the newest first, with the lowest timestamps.
     Shuffle,
-    /// Sends bytes of no protocol.
+    /// Sends bytes that belong to no protocol.
     Babble,
-    /// Says goodbye and closes.
+    /// Says goodbye and then closes the connection.
     Leave,
-    /// Answers, and welcomes clients that expect another name of the cluster.
+    /// Answers, and accepts clients that expect another cluster name.
     AnyName,
-    /// Keeps it for [`Play::RefuseAndRelease`].
+    /// Keeps the request for [`Play::RefuseAndRelease`].
     Keep,
-    /// Refuses it, and 5 ms later answers what was kept.
+    /// Refuses the request, and 5 ms later answers the kept ones.
     RefuseAndRelease(ErrorCode),
-    /// Refuses it, and says in the same breath who leads.
+    /// Refuses the request, and names the leader in the same write.
     RefuseAndTell(ErrorCode),
-    /// Refuses it, and says goodbye in the same breath.
+    /// Refuses the request, and says goodbye in the same write.
     RefuseAndLeave(ErrorCode),
-    /// Answers on all connections but the first, where it never does.
+    /// Answers on all connections except the first one, on which it never answers.
     LeadElsewhere,
-    /// Answers on all connections but the first, where it does so after that time. The timestamps
-    /// are taken at once.
+    /// Answers on all connections. On the first one the answer comes after that time, with
+    /// timestamps taken at once.
     Late(Duration),
-    /// Takes the timestamps of one request on the first connection, and goes on as
-    /// [`Play::AnswerAfterHedge`].
+    /// Takes the timestamps of one request on the first connection and holds the answer, then goes
+    /// on as [`Play::AnswerAfterHedge`].
     HoldOne,
-    /// Answers on the first connection. A request on another one is never answered: what was held
-    /// is, when it comes.
+    /// Answers on the first connection. A request on another connection gets no answer, but
+    /// releases the held answer.
     AnswerAfterHedge,
-    /// As [`Play::Late`], with a timestamp that was given long ago.
+    /// Like [`Play::Late`], but with a timestamp of an older epoch.
     LateRepeat(Duration),
-    /// Answers after a time by chance, sometimes a long one. The timestamps are taken by chance
-    /// before or after it.
+    /// Answers after a random time, sometimes a long one. The timestamps are taken before or after
+    /// it, at random.
     Jitter,
 }
 
-/// A cluster's order, and whom its nodes name.
+/// The timestamps, leader and members that all nodes of a cluster share.
 #[derive(Debug, Default)]
 pub(crate) struct Oracle {
     next: AtomicU64,
     leader: Mutex<Option<SocketAddr>>,
     pub(crate) members: Mutex<Vec<SocketAddr>>,
-    /// The largest count of a request that its nodes name; 0 for the largest there is.
+    /// The largest count of a request, as the welcome names it; 0 for the largest one possible.
     pub(crate) count_max: AtomicU64,
 }
 
 type Held = (Vec<u8>, mpsc::UnboundedSender<Vec<u8>>);
 
-/// A node.
+/// A scripted node.
 #[derive(Clone)]
 pub(crate) struct Node {
     pub(crate) addr: SocketAddr,
     oracle: Arc<Oracle>,
     play: Arc<Mutex<Play>>,
     cluster: u128,
-    /// Counts of the requests that came.
+    /// The count of each request that came.
     asked: Arc<Mutex<Vec<u64>>>,
     pub(crate) connections: Arc<AtomicU64>,
-    /// What [`Play::HoldOne`] holds, and where it is to be said.
+    /// The answer that [`Play::HoldOne`] holds, and where to send it.
     held: Arc<Mutex<Option<Held>>>,
     peers: Arc<Mutex<Vec<mpsc::UnboundedSender<Vec<u8>>>>>,
 }
@@ -163,7 +163,7 @@ impl Node {
         request.answer(Timestamp::new(Epoch(9), EpochIndex(index)))
     }
 
-    /// Ends with the connection.
+    /// Serves one connection until it ends.
     async fn converse(self, stream: TcpStream, nth: u64) -> Option<()> {
         stream.set_nodelay(true).unwrap();
         let (mut reader, mut writer) = stream.into_split();
@@ -184,18 +184,18 @@ impl Node {
                 let mut out = Vec::new();
                 let play = *self.play.lock().unwrap();
                 match ToServer::decode(&frame).unwrap() {
-                    ToServer::Hello(_) if play == Play::Mute => {}
-                    ToServer::Hello(hello) if !may_stay(play, &hello) => {
+                    ToServer::ClientHello(_) if play == Play::Mute => {}
+                    ToServer::ClientHello(hello) if !may_stay(play, &hello) => {
                         let code = ErrorCode::WrongCluster as u16;
                         ErrorFrame { code, closes: true, id: 0, text: "" }.encode(&mut out);
                     }
-                    ToServer::Hello(_) => self.welcome().encode(&mut out),
+                    ToServer::ClientHello(_) => self.welcome().encode(&mut out),
                     ToServer::Request(request) => {
                         self.asked.lock().unwrap().push(request.count());
                         if self.play(play, request, nth, &mut kept, &mut out, &say).is_none() {
                             drop(say);
                             self.peers.lock().unwrap().clear();
-                            // What was said before is still written.
+                            // Earlier answers are still written.
                             return writing.await.ok()?;
                         }
                     }
@@ -211,7 +211,7 @@ impl Node {
         None
     }
 
-    /// `None` ends the connection.
+    /// Does what `play` says with one request. Returns `None` to end the connection.
     fn play(
         &self,
         play: Play,
@@ -225,7 +225,7 @@ impl Node {
             let say = say.clone();
             tokio::spawn(async move {
                 tokio::time::sleep(after).await;
-                // The client may have gone.
+                // The client may have closed the connection.
                 let _ = say.send(bytes);
             });
         };
@@ -257,7 +257,7 @@ impl Node {
             }
             Play::AnswerAfterHedge if nth > 0 => {
                 if let Some((answer, say)) = self.held.lock().unwrap().take() {
-                    // The client may have gone.
+                    // The client may have closed the connection.
                     let _ = say.send(answer);
                 }
             }
@@ -297,7 +297,7 @@ impl Node {
             Play::Shuffle => {
                 kept.push(request);
                 if kept.len() == 3 {
-                    // The request that came last gets the lowest timestamps, first.
+                    // The newest request is answered first and gets the lowest timestamps.
                     out.extend(kept.drain(..).rev().flat_map(|request| self.answer(request)));
                 }
             }
@@ -314,10 +314,10 @@ impl Node {
         self.asked.lock().unwrap().clone()
     }
 
-    /// Tells every client that is connected who leads.
-    pub(crate) fn tell_leader(&self) {
+    /// Sends a leader notice to every connected client.
+    pub(crate) fn announce_leader(&self) {
         let frame = self.leader_notice();
-        // Some have gone.
+        // Closed connections are removed.
         self.peers.lock().unwrap().retain(|peer| peer.send(frame.clone()).is_ok());
     }
 
@@ -329,7 +329,7 @@ impl Node {
         frame
     }
 
-    /// Waits until so many requests came.
+    /// Waits until this many requests have come.
     pub(crate) async fn until_asked(&self, requests: usize) {
         while self.asked().len() < requests {
             tokio::task::yield_now().await;

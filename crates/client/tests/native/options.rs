@@ -1,4 +1,4 @@
-//! Options that no client can keep to are refused when it is made.
+//! Tests that a client with impossible options is refused when it is created.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -71,7 +71,7 @@ async fn each_connection_shows_the_token_that_its_source_gives_then() {
                 assert!(read > 0, "{via:?}: {:?}", String::from_utf8_lossy(&said));
             }
             assert!(!String::from_utf8_lossy(&said).contains("never-shown"));
-            // It is hung up on, and comes again.
+            // The connection is closed here, so the client connects again.
         }
         asking.abort();
     }

@@ -1,4 +1,5 @@
-//! Spans for `tracing`: one for a connection, one for a request that many callers share.
+//! Tests of the spans for `tracing`: one for each connection, and one for each request that callers
+//! share.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +10,7 @@ use tracing::{Event, Metadata, Subscriber};
 
 use crate::{leading, patient};
 
-/// Counts the client's spans by name, and those that ended.
+/// Counts the client's spans by name, and how many of them ended.
 #[derive(Clone, Default)]
 struct Counts {
     next: Arc<AtomicU64>,

@@ -20,7 +20,7 @@ fn sample(clock: &mut TrustedClock, peer: u64, now: u64, wall: u64) {
     assert!(clock.handle_sample(NodeId(peer), wall, now, now));
 }
 
-/// A clock of three voters that has run well for a second.
+/// A clock of three voters that has run correctly for a second.
 fn trio() -> TrustedClock {
     let mut clock = TrustedClock::new(BOUND, healthy(0));
     sample(&mut clock, 2, S, START + S);
@@ -64,12 +64,13 @@ fn with_fewer_clocks_a_jump_is_not_followed_until_a_majority_agrees() {
     assert_eq!(clock.trusted_ns(late), START + late + HOUR);
 }
 
-/// A leader of three whose clock creeps off with one peer known, the other down: further than the
-/// bound from the peer nobody can say who is right, and trusted time goes on by itself. Neither
-/// small steps nor a rate, neither ahead nor back, carry it off, also where the clock stands still.
+/// The clock of a leader of three drifts away. One peer is known, the other is down. Further than
+/// the bound from the peer, neither clock can be proved right, and trusted time goes on by the
+/// monotonic clock. It is not carried off in small steps or at a rate, ahead or back, or by a clock
+/// that stands still.
 #[test]
 fn a_clock_that_creeps_off_from_the_only_other_one_is_not_followed_beyond_the_bound() {
-    // What the wall clock does in a second, against true time: ahead, ahead by steps, back, frozen.
+    // How much the wall clock gains per second, ms: it runs ahead, back, or stands still.
     for creep_ms in [50_i64, 400, 1_000, -400, -1_000] {
         let mut clock = trio();
         let crept = |t: u64| (START + t).saturating_add_signed((t - S) as i64 / 1_000 * creep_ms);
@@ -82,7 +83,7 @@ fn a_clock_that_creeps_off_from_the_only_other_one_is_not_followed_beyond_the_bo
             assert!(off <= BOUND, "{creep_ms} ms a second: {off} ns off at {now}");
         }
         assert_eq!(status, ClockStatus::Jumped);
-        // The other one comes back, and with it a majority.
+        // Node 3 comes back, so that a majority is known again.
         let now = 32 * S;
         sample(&mut clock, 2, now, START + now);
         sample(&mut clock, 3, now, START + now);
@@ -91,7 +92,8 @@ fn a_clock_that_creeps_off_from_the_only_other_one_is_not_followed_beyond_the_bo
     }
 }
 
-/// With nobody known there is no proof either: the clock is followed within the bound of the last.
+/// Without known clocks there is no new proof, so the clock is followed only within the bound of
+/// the last proof.
 #[test]
 fn a_clock_that_creeps_off_alone_is_not_followed_beyond_the_bound_of_the_last_proof() {
     for creep_ms in [50_i64, -1_000] {
@@ -100,14 +102,14 @@ fn a_clock_that_creeps_off_alone_is_not_followed_beyond_the_bound_of_the_last_pr
             let now = S + tick * S / 100;
             let crept = (START + now).saturating_add_signed((now - S) as i64 / 1_000 * creep_ms);
             clock.observe(at(now, crept), 3, START);
-            // While the peers' samples are fresh they are right, and older than they say.
+            // While the peers' samples are fresh, they are right. Then the last proof holds.
             assert!(clock.trusted_ns(now).abs_diff(START + now) <= BOUND);
         }
         assert_eq!(clock.status(), ClockStatus::Jumped);
     }
 }
 
-/// Of five, two broken clocks creep off together while two right ones are unheard.
+/// Of five clocks, two broken ones drift away together, and two right ones are not heard.
 #[test]
 fn a_median_that_creeps_is_no_better_than_a_clock_that_does() {
     let mut clock = TrustedClock::new(BOUND, healthy(0));
@@ -115,7 +117,7 @@ fn a_median_that_creeps_is_no_better_than_a_clock_that_does() {
         sample(&mut clock, peer, S, START + S);
     }
     assert_eq!(clock.observe(healthy(S), 5, START), ClockStatus::Followed);
-    // The own clock is broken, too, so that the median is the one that creeps.
+    // This node's own clock is broken, too, so the median is the drifting one.
     for tick in 1..=3_000 {
         let now = S + tick * S / 100;
         sample(&mut clock, 2, now, START + now);
@@ -126,7 +128,7 @@ fn a_median_that_creeps_is_no_better_than_a_clock_that_does() {
     assert!(clock.trusted_ns(now).abs_diff(START + now) <= BOUND);
 }
 
-/// What was believed at a start is held like what was proved.
+/// A clock that was believed at the start binds like a proved one.
 #[test]
 fn a_clock_that_was_believed_at_the_start_is_not_followed_as_it_creeps_off() {
     let mut clock = TrustedClock::new(BOUND, healthy(0));
@@ -163,8 +165,9 @@ fn a_single_voter_does_not_follow_a_jump_but_follows_discipline() {
     assert_eq!(clock.trusted_ns(3 * S), START + 3 * S + BOUND / 2);
 }
 
-/// Each step is within the bound of what was believed before, and all of them are far beyond it: nobody
-/// could tell, and a clock that was wrong at the start has to become right.
+/// Each step is within the bound of what was believed before, and all steps together are far beyond
+/// it. A single voter cannot detect that, and must accept it: a clock that was wrong at the start
+/// has to become right.
 #[test]
 fn a_single_voter_follows_its_clock_as_far_as_it_is_disciplined() {
     let mut clock = TrustedClock::new(BOUND, healthy(0));
@@ -175,9 +178,9 @@ fn a_single_voter_follows_its_clock_as_far_as_it_is_disciplined() {
     }
 }
 
-/// Two of three, this node's among them.
+/// Two clocks of three agree, this node's own among them.
 #[test]
-fn a_clock_is_proved_by_a_majority_and_stays_so_when_nobody_is_heard_any_more() {
+fn a_clock_proved_by_a_majority_stays_proved_in_silence() {
     let mut clock = TrustedClock::new(BOUND, healthy(0));
     clock.observe(healthy(S / 2), 3, START);
     assert!(!clock.is_proved());
@@ -214,8 +217,9 @@ fn at_a_restart_the_ceiling_says_which_of_two_clocks_is_behind() {
     assert_eq!(clock.observe(healthy(S), 3, ceiling), ClockStatus::Followed);
 }
 
-/// A leader that restarts with a clock ahead reserves by the other, right one; the ceiling is then
-/// ahead of the right clock by the reservation, which must not speak against it.
+/// A leader that restarts with a clock ahead reserves by the other, right clock. The ceiling is
+/// then ahead of the right clock by the reservation, and that must not count against the right
+/// clock.
 #[test]
 fn a_right_clock_is_not_behind_because_of_a_reservation() {
     const RESERVATION: u64 = S;
@@ -228,11 +232,11 @@ fn a_right_clock_is_not_behind_because_of_a_reservation() {
     assert_eq!(clock.trusted_ns(S), START + S, "the earlier one, still");
 }
 
-/// Two broken clocks of five are a minority, also where they are two of the three that are heard.
+/// Two broken clocks of five are a minority, even if they are two of the three that are heard.
 #[test]
 fn two_wrong_clocks_of_five_move_nothing_while_two_right_ones_are_unheard() {
     let wrong = |t| START + t + 10 * S;
-    // With a history, and as a node that has just started.
+    // The node has a history, or has just started.
     for has_history in [true, false] {
         let mut clock = TrustedClock::new(BOUND, healthy(0));
         if has_history {
@@ -248,7 +252,7 @@ fn two_wrong_clocks_of_five_move_nothing_while_two_right_ones_are_unheard() {
         assert_eq!(clock.trusted_ns(late), START + late);
         assert!(clock.is_compared(5));
     }
-    // The own one is wrong, with another, and a right one is heard.
+    // This node's clock and one other are wrong; a right one is heard.
     let mut clock = TrustedClock::new(BOUND, at(0, wrong(0)));
     sample(&mut clock, 2, S, wrong(S));
     sample(&mut clock, 3, S, START + S);
@@ -267,7 +271,8 @@ fn one_other_clock_of_five_does_not_start_a_history() {
     assert_eq!(clock.trusted_ns(S), START + S);
 }
 
-/// With too few to be a majority, a median that goes on as before still outvotes the own clock.
+/// Three known clocks of five are too few for a majority. A median that goes on as before still
+/// outvotes this node's clock.
 #[test]
 fn three_of_five_outvote_a_jump_where_the_other_two_go_on_as_before() {
     let mut clock = TrustedClock::new(BOUND, healthy(0));
@@ -322,11 +327,11 @@ fn a_median_of_an_even_number_is_the_earlier_one() {
 #[test]
 fn half_of_the_round_trip_is_added_to_a_peers_clock() {
     let mut clock = TrustedClock::new(BOUND, healthy(0));
-    // It read its clock half way, and is 700 ns ahead.
+    // The peer read its clock half way through the round trip, and is 700 ns ahead.
     assert!(clock.handle_sample(NodeId(2), START + 5_000 + 700, 4_000, 6_000));
     clock.observe(healthy(6_000), 3, START);
     assert_eq!(clock.peer_offsets(), [(NodeId(2), 700)]);
-    // A round trip of exactly the bound still says something, one beyond it nothing.
+    // A round trip of exactly the bound counts, a longer one does not.
     assert!(clock.handle_sample(NodeId(3), START + S, S, S + BOUND));
     assert!(!clock.handle_sample(NodeId(4), START + S, S, S + BOUND + 1));
 }
@@ -379,7 +384,7 @@ fn at_a_restart_a_peer_within_the_bound_confirms_the_own_clock() {
     sample(&mut clock, 2, S, START + S + BOUND);
     assert_eq!(clock.observe(healthy(S), 3, START), ClockStatus::Followed);
     assert_eq!(clock.trusted_ns(S), START + S);
-    // From here on there is a history: a jump is not followed.
+    // From now on this node has a history, so a jump is not followed.
     let late = S + TrustedClock::SAMPLE_AGE_MAX_NS + 1;
     let jumped = at(late, START + late + HOUR);
     assert_eq!(clock.observe(jumped, 3, START), ClockStatus::Jumped);
@@ -394,12 +399,14 @@ fn at_a_restart_a_clock_exactly_the_bound_below_the_ceiling_is_not_behind_it() {
     assert_eq!(clock.trusted_ns(S), START + S);
 }
 
-/// Two broken clocks of five, one of them this node's, and two right ones unheard: the median has a
-/// majority near it and is within the bound of the right clock; what is only near the median is not.
+/// Two clocks of five are broken, one of them this node's, and two right ones are not heard. The
+/// median has a majority near it, so it is within the bound of the right clock. A clock that is
+/// only near the median may be further off.
 #[test]
 fn a_clock_that_only_the_median_is_near_does_not_carry_time_to_twice_the_bound() {
     const MS: i64 = 1_000_000;
-    // This node's clock, then the peers', against true time, and what is trusted.
+    // Offsets from true time, ms: this node's clock, the peers' clocks, and the trusted time that
+    // follows.
     let cases: [(i64, &[i64], i64); 4] = [
         (990, &[0, 495], 495),
         (-820, &[-400, 0, 0], -400),
@@ -422,7 +429,7 @@ fn a_clock_that_only_the_median_is_near_does_not_carry_time_to_twice_the_bound()
     }
 }
 
-/// A clock that a majority was near stays followed when the others of that majority fall silent.
+/// A majority was near this clock. The clock is still followed when the other clocks fall silent.
 #[test]
 fn a_clock_at_the_edge_of_its_majority_is_followed_on_alone() {
     let mut clock = TrustedClock::new(BOUND, healthy(0));
@@ -434,8 +441,8 @@ fn a_clock_at_the_edge_of_its_majority_is_followed_on_alone() {
     assert_eq!(clock.observe(healthy(late), 3, START), ClockStatus::Followed);
 }
 
-/// A learner of a single voter is no majority by itself: promoted an hour ahead it carries nothing
-/// there.
+/// A learner beside a single voter is no majority by itself. If its clock is an hour ahead when it
+/// is promoted, trusted time does not follow it there.
 #[test]
 fn a_clock_of_a_node_that_is_no_voter_proves_nothing() {
     let voters = || [NodeId(1)].into_iter();
@@ -451,7 +458,8 @@ fn a_clock_of_a_node_that_is_no_voter_proves_nothing() {
     assert_eq!(clock.trusted_ns(2 * S), START + 2 * S);
 }
 
-/// It is a fourth clock beside those of three voters: with one of them that is as wrong it is only half.
+/// The learner's clock is a fourth one beside those of three voters. Together with one voter's
+/// clock that is equally wrong, it is only half.
 #[test]
 fn a_node_that_is_no_voter_and_one_voter_of_three_are_no_majority() {
     let clocks = |me| clocks_of([1, 2, 3].map(NodeId).into_iter(), NodeId(me));

@@ -1,10 +1,10 @@
-//! Time that an operator moves on purpose, `clock advance-to`: from the moment that it is done, every
-//! answer of the cluster is above what was asked for (S14). It has no command of its own in the log:
-//! the leader reserves beyond it, as it always reserves, and then gives up what it owns below it.
+//! An operator moves the epoch with `clock advance-to`. Once that is done, every answer of the
+//! cluster is above the requested epoch (S14). The log needs no command for it: the leader makes an
+//! ordinary reservation that ends beyond the epoch, and then gives up the part of its range below.
 //!
-//! Why that is enough: the ceiling is above it once the reservation is applied, so every later
-//! leader's range is, too; and this leader stamps in nothing else any more from the same step on. A
-//! leader of an older term is refused by the rounds, as ever (S2).
+//! That is enough. When the reservation is applied, the ceiling is above the epoch, and so is every
+//! later leader's range. From the same step on, this leader stamps nothing below the epoch. Rounds
+//! refuse a leader of an older term, as always (S2).
 
 use epicepoch_wire::Epoch;
 use raft::StateRole;
@@ -15,27 +15,25 @@ use crate::planted::{self, Bug};
 use crate::publication::{EpochRange, Grant};
 use crate::state::WIDTH_MIN_NS;
 
-/// How far ahead of trusted time the epoch is moved unless whoever asks allows more, nanoseconds: an
-/// hour.
+/// How far ahead of trusted time the epoch may be moved by default, nanoseconds: an hour.
 pub const ADVANCE_AHEAD_NS: u64 = 3_600 * 1_000_000_000;
-/// How far at most, whatever is allowed, nanoseconds: 366 days. Beyond it is a slip rather than a
-/// time, and nothing would take it back.
+/// How far ahead a request may allow, nanoseconds: 366 days. More is a typing error, and could
+/// never be undone.
 pub const ADVANCE_AHEAD_MAX_NS: u64 = 366 * 24 * 3_600 * 1_000_000_000;
 
-/// What moving the epoch comes to.
+/// The effect of moving the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advance {
-    /// What every answer will be above.
+    /// Every answer will be above this epoch.
     pub to: Epoch,
     /// The ceiling now.
     pub ceiling: Epoch,
     /// The ceiling afterwards, at least.
     pub ceiling_after: Epoch,
-    /// How far `to` is ahead of trusted time, nanoseconds: for so long epochs move by the least step
-    /// or stand still. 0 when it is not ahead.
+    /// How far `to` is ahead of trusted time, nanoseconds; 0 when it is not. During this time
+    /// epochs rise by the least step or stand still.
     pub ahead_ns: u64,
-    /// Whether every answer is above `to` already, by what this leader owns, so that nothing has to be
-    /// done. What was stamped from it is above more: only the plane knows that.
+    /// Whether every answer is above `to` already, because the whole range of this leader is.
     pub is_done: bool,
 }
 
@@ -52,29 +50,29 @@ pub enum AdvanceError {
     /// Ask again in a moment.
     #[error("the epoch is being moved already; ask again")]
     Busy,
-    /// Correct the time, or allow more.
+    /// Correct the requested time, or allow more.
     #[error(
         "it is {} s ahead of the clock, and {} s are allowed: correct it, or allow more with \
          --ahead-max, up to 366d",
         ahead_ns / 1_000_000_000, allowed_ns / 1_000_000_000
     )]
     TooFarAhead {
-        /// How far, nanoseconds.
+        /// How far `to` is ahead of trusted time, nanoseconds.
         ahead_ns: u64,
-        /// How far it may be, nanoseconds.
+        /// How far ahead it may be, nanoseconds.
         allowed_ns: u64,
     },
-    /// Correct the time.
+    /// Correct the requested time.
     #[error("no epoch would be left after it, before the year 2554")]
     Exhausted,
 }
 
 impl Replica {
-    /// What it would come to if every answer had to be above `to`, at most `allowed_ns` ahead of
-    /// trusted time, and whether that can be had now. Nothing is changed.
+    /// Plans a move of the epoch above `to`, at most `allowed_ns` ahead of trusted time. Changes
+    /// nothing.
     ///
     /// # Errors
-    /// Why it cannot be had.
+    /// Why the epoch cannot be moved now.
     pub fn plan_advance(&self, to: Epoch, allowed_ns: u64) -> Result<Advance, AdvanceError> {
         let raft = &self.raw.raft;
         if raft.state != StateRole::Leader {
@@ -101,12 +99,12 @@ impl Replica {
         Ok(Advance { to, ceiling, ceiling_after, ahead_ns, is_done })
     }
 
-    /// Moves the epoch: once [`Report::Advanced`] says so, every answer of the cluster is above `to`.
-    /// A leader that loses leadership first reports nothing; the ceiling may have risen all the same,
-    /// which does no harm.
+    /// Moves the epoch: once [`Report::Advanced`] says so, every answer of the cluster is above
+    /// `to`. A leader that loses leadership first reports nothing. The ceiling may have risen then,
+    /// which is harmless.
     ///
     /// # Errors
-    /// Why nothing was begun.
+    /// Why the epoch is not moved.
     pub fn advance(
         &mut self,
         now_ns: u64,
@@ -122,14 +120,14 @@ impl Replica {
         self.take_advance_unreserved(to);
         self.take_advance();
         if self.reservation.advance.is_some() {
-            // What is under way already may end below: then the next tick asks for more.
+            // A pending reservation may end below `to`. Then the next tick reserves more.
             self.reserve();
             self.settle();
         }
         Ok(advance)
     }
 
-    /// Gives up what is owned below an advance that is asked for, once something above it is owned.
+    /// Gives up the part of the range below a requested advance, once the range reaches above it.
     pub(super) fn take_advance(&mut self) {
         let (Some(to), Some(grant)) = (self.reservation.advance, self.grant) else { return };
         if to >= grant.range.high {
@@ -144,7 +142,7 @@ impl Replica {
         self.reports.push_back(Report::Advanced { to });
     }
 
-    /// A planted bug: the leader stamps above what was asked for, before that is reserved.
+    /// A planted bug: the leader stamps above the advance before the epochs there are reserved.
     fn take_advance_unreserved(&mut self, to: Epoch) {
         if planted::is(Bug::AdvanceUnreserved) {
             let high = Epoch(to.0 + self.reservation.window_ns());

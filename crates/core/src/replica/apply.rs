@@ -1,6 +1,6 @@
-//! Applying committed entries: the replicated state moves, and what it means for this node (a
-//! grant, other voters, its own removal) happens in the same step, before the library is called
-//! again. It never fails on a committed entry.
+//! Applies committed entries. The state changes, and the consequences for this node (a grant, other
+//! voters, its own removal) follow in the same step, before the library is called again. A
+//! committed entry never fails.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::translate;
 impl Replica {
     pub(super) fn apply_entry(&mut self, entry: &Entry) {
         let entry = translate::entry(entry);
-        // S15: what cannot be read is not passed over, nor anything behind it.
+        // S15: the replica stops here if it cannot read the entry.
         if !self.may_apply(&entry) {
             return;
         }
@@ -49,16 +49,17 @@ impl Replica {
         };
         let outcome = self.state.apply(entry.term, &command);
         if let Command::Settings { nonce, .. } = command {
-            return self.note_settings(nonce, outcome);
+            return self.record_settings(nonce, outcome);
         }
         match outcome {
             Outcome::Assigned(owner, range) => self.assign(owner, range),
             Outcome::Readdressed(node) => {
-                // What was heard since stays: it is newer.
-                if self.duties.introduced.get(&node) == self.state.members.get(&node) {
-                    self.duties.introduced.remove(&node);
+                // A newer address may have come since the proposal; then it stays, to be proposed
+                // next.
+                if self.leader_checks.readdressed.get(&node) == self.state.members.get(&node) {
+                    self.leader_checks.readdressed.remove(&node);
                 }
-                self.take_in_members();
+                self.apply_members();
             }
             Outcome::Raised(to) => self.reports.push_back(Report::FormatRaised { to }),
             Outcome::Exhausted => self.reports.push_back(Report::Exhausted),
@@ -70,8 +71,8 @@ impl Replica {
         }
     }
 
-    /// Publishes a grant if the range is this run's, in the term that it leads now (S3). Entries
-    /// of a replay carry another boot; a snapshot never comes here.
+    /// Publishes a grant if the range was assigned to this boot, in the term that it leads now
+    /// (S3). Replayed entries carry another boot. Snapshots never come here.
     fn assign(&mut self, owner: Owner, range: EpochRange) {
         let me = self.config.identity;
         let raft = &self.raw.raft;
@@ -80,7 +81,7 @@ impl Replica {
             && owner.term == Term(raft.term)
             && raft.state == StateRole::Leader;
         let Some((term, range)) = self.believed(owner, range, is_mine) else { return };
-        // A range that follows the one held extends it: both are owned.
+        // A range that follows the current one extends it: this node owns both.
         let range = match self.grant {
             Some(held) if held.term == term && held.range.high == range.low => {
                 EpochRange { low: held.range.low, high: range.high }
@@ -95,8 +96,8 @@ impl Replica {
         self.take_advance();
     }
 
-    /// The term and range of the grant that an assignment gives this run: those that were assigned,
-    /// if it `is_mine`, but for planted bugs.
+    /// The term and range of the grant that an assignment gives this boot: the assigned ones if it
+    /// `is_mine`. Planted bugs change the answer.
     fn believed(
         &self,
         owner: Owner,
@@ -117,13 +118,13 @@ impl Replica {
     }
 
     fn apply_membership(&mut self, entry: &LogEntry) {
-        // Empty: leave the joint configuration.
+        // An empty change means: leave the joint configuration.
         if entry.context.is_empty() {
             if self.voters.is_joint() {
                 let left = self.raw.apply_conf_change(&ConfChangeV2::default());
                 // S7: every node leaves the same joint configuration at the same entry.
                 safety_assert!(left.is_ok(), "S7: a joint configuration cannot be left");
-                self.take_in_change(None);
+                self.publish_change(None);
             }
             return;
         }
@@ -141,7 +142,8 @@ impl Replica {
         if self.voters.len() + change.steps.len() > Voters::MAX {
             return Outcome::Refused("the limit of voters is reached");
         }
-        // The same configuration and the same change give the same answer on every node.
+        // Every node has the same configuration and the same change here, so all get the same
+        // answer.
         let taken = if planted::is(Bug::HalfOfJoint) {
             self.take_one_by_one(change)
         } else {
@@ -150,11 +152,11 @@ impl Replica {
         if !taken {
             return Outcome::Refused("the configuration does not allow the change");
         }
-        self.take_in_change(Some(change));
+        self.publish_change(Some(change));
         Outcome::Changed
     }
 
-    /// A planted bug: no joint configuration, whose outgoing half would have a say, is between.
+    /// A planted bug: the change skips the joint configuration.
     fn take_one_by_one(&mut self, change: &MembershipChange) -> bool {
         let mut is_any = false;
         for step in &change.steps {
@@ -164,15 +166,15 @@ impl Replica {
         is_any
     }
 
-    /// The library has taken a configuration: publish its voters to all workers at once, and let
-    /// a leader that is no longer among them step down, before the library is called again (S7).
-    fn take_in_change(&mut self, change: Option<&MembershipChange>) {
+    /// Publishes the voters of the library's new configuration to all workers at once. A leader
+    /// that is no longer a voter steps down before the library is called again (S7).
+    fn publish_change(&mut self, change: Option<&MembershipChange>) {
         let configuration = translate::configuration(&self.raw.raft.prs().conf().to_conf_state());
         match change {
             Some(change) => self.state.apply_change(change, &configuration),
             None => self.state.reconcile(&configuration),
         };
-        self.take_in_configuration();
+        self.apply_configuration();
         let me = self.config.identity.node;
         let raft = &mut self.raw.raft;
         if raft.prs().get(me.0).is_none() {
@@ -185,34 +187,34 @@ impl Replica {
     }
 
     /// Publishes the members and voters of the library's configuration.
-    pub(super) fn take_in_configuration(&mut self) {
+    pub(super) fn apply_configuration(&mut self) {
         let conf = self.raw.raft.prs().conf().to_conf_state();
         let conf = translate::configuration(&conf);
         let state = &self.state;
         self.voters = Voters::new(&conf.voters, &conf.voters_outgoing, |node| state.store_of(node));
-        self.duties.introduced.retain(|node, member| state.store_of(*node) == member.store);
-        self.members = Arc::new(self.introduced_members());
+        self.leader_checks.readdressed.retain(|node, member| state.store_of(*node) == member.store);
+        self.members = Arc::new(self.members_where_heard());
         self.publish();
     }
 
-    /// Publishes the members if any is reached elsewhere now.
-    pub(super) fn take_in_members(&mut self) {
-        let members = self.introduced_members();
+    /// Publishes the members if an address has changed.
+    pub(super) fn apply_members(&mut self) {
+        let members = self.members_where_heard();
         if *self.members != members {
             self.members = Arc::new(members);
             self.publish();
         }
     }
 
-    /// The members of the state, with the addresses that they last introduced themselves with.
-    fn introduced_members(&self) -> BTreeMap<NodeId, Member> {
+    /// The members of the state, with the addresses in their last hello.
+    fn members_where_heard(&self) -> BTreeMap<NodeId, Member> {
         let mut members = self.state.members.clone();
-        let introduced = self.duties.introduced.iter();
-        members.extend(introduced.map(|(node, member)| (*node, member.clone())));
+        let readdressed = self.leader_checks.readdressed.iter();
+        members.extend(readdressed.map(|(node, member)| (*node, member.clone())));
         members
     }
 
-    /// A snapshot of the leader replaces the state and the log. It never grants anything.
+    /// Installs a snapshot of the leader, which replaces the state and the log. It gives no grant.
     pub(super) fn install(&mut self, record: &Record) {
         let state = State::decode(&record.data).expect("a snapshot is read before it is taken");
         // S5: neither the ceiling nor the applied index goes back.
@@ -225,15 +227,15 @@ impl Replica {
         self.state = state;
         self.applied = (record.index, record.term);
         self.snapshot_to_apply = Some(record.index);
-        self.gate.note_record(self.state.format);
+        self.gate.record_format_of(self.state.format);
         self.raw.mut_store().install(record.clone());
-        self.take_in_configuration();
-        self.take_in_settings();
+        self.apply_configuration();
+        self.apply_settings();
         self.reports.push_back(Report::Installed { index: record.index });
     }
 
-    /// Gives the log the state at the applied index: what a peer would be sent as a snapshot.
-    pub(super) fn take_in_applied(&mut self) {
+    /// Gives the log the state at the applied index. A peer may get it as a snapshot.
+    pub(super) fn apply_committed(&mut self) {
         if self.raw.store().record().index >= self.applied.0 {
             return;
         }
@@ -243,7 +245,7 @@ impl Replica {
         self.record_if_raised();
     }
 
-    /// The state as a record and a snapshot hold it: all of it, but for planted bugs.
+    /// The state as records and snapshots hold it. It is complete, unless a bug is planted.
     pub(super) fn remembered(&self) -> Vec<u8> {
         let forgets_owner = planted::is(Bug::SnapshotForgetsOwner);
         let forgets_ceiling = planted::is(Bug::SnapshotForgetsCeiling);
@@ -260,15 +262,15 @@ impl Replica {
         state.encode()
     }
 
-    /// No epoch above it was ever assigned to anybody.
+    /// The ceiling: no epoch above it was ever assigned to a leader.
     #[must_use]
     pub const fn ceiling(&self) -> Epoch {
         self.state.ceiling
     }
 
-    /// A time that no right clock is further behind than the bound that counts now, Unix nanoseconds:
-    /// somebody has trusted it, and may have been off by the widest bound that there was. The ceiling
-    /// runs a reservation ahead of what is trusted, the longest that there was.
+    /// A lower bound of true time, Unix nanoseconds: no right clock is behind it by more than the
+    /// current clock bound. It is the ceiling, less the longest reservation window so far, less the
+    /// difference between the widest clock bound so far and the current one.
     #[must_use]
     pub fn trusted_before_ns(&self) -> u64 {
         let State { reservation_longest_ms, clock_offset_widest_ms, settings, .. } = &self.state;
@@ -286,7 +288,8 @@ impl Replica {
     }
 }
 
-/// A change as the library takes it. One step is simple; more are joint, left explicitly.
+/// The change in the library's types. One step is a simple change. Several steps make a joint
+/// configuration, which is left explicitly.
 pub(super) fn library_change(change: &MembershipChange) -> ConfChangeV2 {
     let singles = change.steps.iter().map(|step| {
         let mut single = ConfChangeSingle { node_id: step.node().0, ..ConfChangeSingle::default() };

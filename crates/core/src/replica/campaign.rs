@@ -1,33 +1,33 @@
-//! When a follower campaigns besides the library's own timeout: in its turn when the connection of
-//! its leader has closed, and once again, in its turn, when a campaign comes to nothing. It never
-//! makes an election timeout shorter: whoever still hears a leader refuses a pre-vote.
+//! Campaigns beside the library's own timeout. A follower campaigns in its turn when its leader's
+//! connection closes, and once more when a campaign fails. Election timeouts need not be shorter
+//! for this: a voter that still hears a leader refuses a pre-vote.
 
 use epicepoch_wire::NodeId;
 use raft::StateRole;
 
 use super::Replica;
 
-/// When to campaign.
+/// When this node campaigns next.
 #[derive(Debug, Default)]
 pub(super) struct Campaigns {
-    /// After the leader's connection closed, in this node's turn.
+    /// This node's turn after the leader's connection has closed.
     due_ns: Option<u64>,
-    /// Again, after a campaign that the library's timeout began or that was due.
+    /// The repeat of a campaign that this node began, by its turn or by the library's timeout.
     again_ns: Option<u64>,
 }
 
 impl Campaigns {
-    /// There is a leader: nobody's turn comes.
+    /// Cancels all campaigns, because there is a leader.
     pub(super) fn forget(&mut self) {
         *self = Self::default();
     }
 }
 
 impl Replica {
-    /// The connection from a peer has closed. If it was the leader's, its process is gone or cut
-    /// off: this node stops waiting for it, and campaigns after those of a lower rank have had
-    /// their turn. A leader that lives on is not disturbed: others ignore a pre-vote while they
-    /// hear it.
+    /// Handles the closed connection of a peer. If the peer is the leader, its process has ended or
+    /// is cut off. Then this node stops waiting for it, and campaigns after the voters of lower
+    /// rank. A leader that is alive is not disturbed: the others ignore a pre-vote while they hear
+    /// the leader.
     pub fn handle_closed(&mut self, now_ns: u64, node: NodeId) {
         self.now_ns = now_ns;
         let raft = &self.raw.raft;
@@ -42,9 +42,9 @@ impl Replica {
         });
     }
 
-    /// Campaigns when this node's turn has come.
+    /// Campaigns if this node's turn has come.
     pub(super) fn campaign_if_due(&mut self) {
-        if self.is_departing() {
+        if self.is_stopping() {
             return self.campaigns.forget();
         }
         let is_due = |at: Option<u64>, now_ns| at.is_some_and(|at| at <= now_ns);
@@ -61,24 +61,24 @@ impl Replica {
         if is_due(self.campaigns.again_ns, self.now_ns) {
             self.campaigns.again_ns = None;
             match self.raw.raft.state {
-                // Its own vote, or its request for others', waits for the disk.
+                // This node's vote for itself, or its request for votes, waits for the disk.
                 StateRole::PreCandidate | StateRole::Candidate if self.outbox.outstanding() > 0 => {
                     self.campaigns.again_ns = Some(self.now_ns + self.turn_ns());
                 }
-                // Grants that were counted are dropped, and have to come again; those that are on
-                // their way count for the second question as well.
+                // A new campaign drops the pre-votes counted so far; those on their way still
+                // count.
                 StateRole::PreCandidate => self.campaign(),
-                // Votes that are on their way would not count any more.
+                // A new campaign has a new term, in which votes on their way do not count.
                 StateRole::Candidate if self.is_vote_split() => self.campaign(),
                 StateRole::Candidate | StateRole::Follower | StateRole::Leader => {}
             }
         }
     }
 
-    /// A campaign has begun. It may come to nothing although nobody leads: a voter that heard the
-    /// leader a moment later than this one ignores a pre-vote, and of two that campaign at once
-    /// neither may win. Both would wait for another election timeout; whoever is still a candidate
-    /// half a turn after its turn asks once more instead.
+    /// Schedules a repeat of the campaign that has begun. It may fail although there is no leader:
+    /// a voter that heard the leader a moment later ignores a pre-vote, and two candidates may
+    /// split the vote. A candidate does not wait for another election timeout, but asks again half
+    /// a turn after its turn.
     pub(super) fn campaign_again_later(&mut self) {
         let turn_ns = self.turn_ns();
         let after_ns = (1 + self.rank(None)) * turn_ns + turn_ns / 2 + self.jitter_ns();
@@ -86,17 +86,17 @@ impl Replica {
     }
 
     fn campaign(&mut self) {
-        // An error here means that the library is not ready to: its own timeout comes later.
+        // On an error the library is not ready to campaign. Then its own timeout decides.
         let _later = self.step(raft::RawNode::campaign);
     }
 
-    /// Whether somebody has voted for another candidate.
+    /// Whether a voter has voted for another candidate.
     fn is_vote_split(&self) -> bool {
         let (_, refused, _) = self.raw.raft.prs().tally_votes();
         refused > 0
     }
 
-    /// How many voters have their turn before this node, `gone` not counted.
+    /// How many voters have their turn before this node, not counting `gone`.
     fn rank(&self, gone: Option<NodeId>) -> u64 {
         let me = self.config.identity.node;
         self.voters.iter().filter(|(id, _)| Some(*id) != gone && *id < me).count() as u64
@@ -111,6 +111,6 @@ impl Replica {
     }
 }
 
-/// Voters campaign one after the other, by the order of their ids, this many within an election
-/// timeout: time for a whole election each, so that they do not split the vote.
+/// This many voters campaign within an election timeout, in the order of their ids. Each has time
+/// for a whole election, so that they do not split the vote.
 const CAMPAIGN_TURNS: u64 = 4;

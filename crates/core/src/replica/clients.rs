@@ -1,11 +1,10 @@
-//! Leadership goes away from a node that cannot take clients in: its accepts have failed without a break,
-//! for want of descriptors or memory. It never goes for what a leader cannot see (decision 29), and never
-//! round and round.
+//! A leader whose accepts of clients keep failing, because descriptors or memory are used up, hands
+//! leadership over. It acts only on what it can see itself (decision 29).
 //!
-//! What bounds it: a node whose own accepts fail takes no leadership that is offered; an offer is repeated
-//! only after 25 election timeouts, and then after twice as long each time; and a node that has given
-//! leadership away [`MOVES_MAX`] times keeps it until its accepts have worked for long. So where all nodes
-//! fail, it comes to rest with one of them.
+//! Leadership does not circle. A node whose own accepts fail declines it. An offer is repeated only
+//! after 25 election timeouts, and then after twice as long each time. A node that has given
+//! leadership away [`MOVES_MAX`] times keeps it until its accepts have worked for a long time. If
+//! accepts fail on all nodes, one of them still leads.
 
 use std::collections::BTreeSet;
 
@@ -14,29 +13,29 @@ use raft::StateRole;
 
 use super::{HandOver, Replica};
 
-/// What a replica remembers about its clients.
+/// The memory of a replica about its clients.
 #[derive(Debug, Default)]
 pub(super) struct Clients {
-    /// Whether accepts fail now, and have since the last one that did not.
+    /// Whether every accept since the last success has failed.
     is_cut_off: bool,
-    /// For how many ticks in a row, while this node led and served.
+    /// For how many ticks in a row accepts have failed while this node led and served.
     ticks: usize,
     /// Ticks since accepts last failed.
     well_ticks: u64,
     /// Ticks since the last offer.
     since_offer: usize,
-    /// How often in a row leadership was offered.
+    /// How many offers of leadership were made in a row.
     offers: u32,
-    /// How often in a row leadership ended after such an offer.
+    /// How many leaderships in a row ended after such an offer.
     moves: u32,
-    /// Whether it was offered in this term.
+    /// Whether leadership was offered in this term.
     is_offered: bool,
-    /// To whom, in this term.
+    /// The voters that leadership was offered to in this term.
     asked: BTreeSet<NodeId>,
 }
 
 impl Clients {
-    /// A term as leader begins.
+    /// Resets the counts as this node begins to lead a term.
     pub(super) fn begin_term(&mut self) {
         self.ticks = 0;
         if std::mem::take(&mut self.is_offered) {
@@ -47,18 +46,18 @@ impl Clients {
 }
 
 impl Replica {
-    /// Whether this node's accepts of clients fail, and have failed since the last that did not. Has to be
-    /// told before every tick.
+    /// Records whether every accept of a client since the last success has failed (`is_cut_off`).
+    /// Call it before every tick.
     pub fn handle_clients(&mut self, is_cut_off: bool) {
         self.clients.is_cut_off = is_cut_off;
     }
 
-    /// Whether clients that are new can come to this node, as far as it knows.
+    /// Whether new clients can connect to this node, as far as the node knows.
     pub(super) const fn are_clients_let_in(&self) -> bool {
         !self.clients.is_cut_off
     }
 
-    /// Counts time, whether this node leads or not.
+    /// Counts a tick, on a leader and on a follower.
     pub(super) fn tick_clients(&mut self) {
         let clients = &mut self.clients;
         clients.since_offer = clients.since_offer.saturating_add(1);
@@ -70,8 +69,8 @@ impl Replica {
         clients.ticks = if leads && clients.is_cut_off { clients.ticks + 1 } else { 0 };
     }
 
-    /// Offers leadership to a voter that is fit, once clients have been cut off for long enough. Returns
-    /// whether it was offered.
+    /// Offers leadership to a fit voter once clients have been cut off for long enough. Returns
+    /// whether leadership was offered.
     pub(super) fn look_after_clients(&mut self) -> bool {
         let election = self.config.election_ticks;
         let clients = &self.clients;
@@ -99,13 +98,14 @@ impl Replica {
     }
 }
 
-/// Election timeouts for which accepts must have failed before leadership is offered, as for rounds.
+/// How many election timeouts accepts must have failed before leadership is offered; the same as
+/// for rounds.
 const CUT_OFF_ELECTIONS: usize = 2;
-/// Election timeouts after the first offer before the next: 5 s by default.
+/// Election timeouts between the first offer and the next: 5 s by default.
 const PAUSE_ELECTIONS: usize = 25;
-/// How often that is doubled at most: 80 s by default.
+/// How often that pause is doubled at most: up to 80 s by default.
 const DOUBLINGS_MAX: u32 = 4;
-/// Leaderships that end after such an offer, before this node keeps the next.
+/// How many leaderships may end after such an offer before this node keeps the next one.
 const MOVES_MAX: u32 = 4;
-/// Election timeouts in which no accept has failed, after which all that is forgotten: 640 s by default.
+/// Election timeouts without a failed accept after which the counts start again: 640 s by default.
 const FORGOTTEN_ELECTIONS: u64 = 3_200;

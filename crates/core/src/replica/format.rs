@@ -1,17 +1,17 @@
-//! The gate of formats (S15): state and log are of a format that every member reads. A leader raises
-//! it, by one, once every member has said that it reads the next one and is heard; nothing of a format
-//! is proposed below it. A node that does not reach it is sent nothing ([`Published::format`] says what
-//! its hello must reach), and a committed entry that cannot be read stops a node: it is never passed
-//! over, because a node that applies it would differ from then on.
+//! The format gate (S15): state and log have a format that every member reads. The leader raises it
+//! by one once every member reads the next one and is heard; before that it proposes nothing of a
+//! newer format. A node that cannot read the format gets nothing: its hello must name at least
+//! [`Published::format`]. A node stops at a committed entry that it cannot read, because it must
+//! not skip what others apply.
 //!
-//! The raise is not asked for: a cluster whose operators forget it would stay old for ever. A node that
-//! is told to read no format above some other holds it back.
+//! The raise is automatic, because a cluster whose operators forgot it would stay old for ever. A
+//! node that is configured to read no newer format prevents the raise.
 //!
 //! [`Published::format`]: crate::publication::Published::format
 
 use std::collections::BTreeMap;
 
-use epicepoch_wire::hello::Formats;
+use epicepoch_wire::peer_hello::Formats;
 use epicepoch_wire::raft_message::{EntryKind, LogEntry};
 use epicepoch_wire::{DecodeError, LogIndex, NodeId, Term};
 use raft::StateRole;
@@ -20,63 +20,66 @@ use super::{Fatal, Replica};
 use crate::planted::{self, Bug};
 use crate::state::{Command, check_readable};
 
-/// What the gate remembers.
+/// The memory of the format gate.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
-    /// The highest format of the state or of anything in the log, applied or not.
+    /// The highest format of the state and of all entries in the log, applied or not.
     needed: u32,
-    /// Whether entries of the log have made way for others since: what was needed for them may be no more.
+    /// Whether entries of the log were overwritten. Then the format that they needed may no longer
+    /// be needed.
     is_overwritten: bool,
-    /// The newest format that each peer reads, as it last said.
+    /// The newest format that each peer reads, by its last hello.
     named: BTreeMap<NodeId, u32>,
-    /// The format of the newest record that is written, or is to be with the next write.
+    /// The format of the newest record that is durable, or will be with the next write.
     recorded: u32,
     /// Ticks until a raise may be proposed again.
     pause: usize,
-    /// The committed entry that cannot be read here, and why. Nothing is applied from it on.
+    /// The first committed entry that cannot be read here, and why. Neither it nor any later entry
+    /// is applied.
     unreadable: Option<(LogIndex, DecodeError)>,
 }
 
 impl Gate {
-    /// A record of the state in this format is durable, or will be with the next write.
-    pub(super) const fn note_record(&mut self, format: u32) {
+    /// Records that a record of the state in this format is durable, or will be with the next
+    /// write.
+    pub(super) const fn record_format_of(&mut self, format: u32) {
         self.recorded = format;
     }
 
-    /// What is needed by the state and the log of a node that starts.
+    /// Sets the format that the state and log of a starting node need.
     pub(super) fn begin(&mut self, format: u32, entries: &[LogEntry]) {
         self.needed = newest_format(entries).max(format);
         self.recorded = format;
     }
 
-    /// Entries of the log have made way for others.
-    pub(super) const fn note_overwritten(&mut self) {
+    /// Records that entries of the log were overwritten.
+    pub(super) const fn record_overwritten(&mut self) {
         self.is_overwritten = true;
     }
 
-    /// Whether no record of that format has been written yet.
+    /// Whether no record of this format has been written yet.
     pub(super) const fn is_record_older(&self, format: u32) -> bool {
         self.recorded < format
     }
 }
 
 impl Replica {
-    /// A peer says, in its hello, which formats it reads. Its latest word counts.
+    /// Handles the formats that a peer names in its hello. The last hello counts.
     pub fn handle_formats(&mut self, node: NodeId, formats: Formats) {
         self.gate.named.insert(node, formats.newest);
         let members = &self.state.members;
         self.gate.named.retain(|peer, _| *peer == node || members.contains_key(peer));
     }
 
-    /// The format that whoever is sent entries of the log or the state must read: that of the state, or
-    /// one that it is about to be raised to.
+    /// The format that receivers of log entries or of the state must read: the format of the state,
+    /// or the next one if a raise is in the log.
     #[must_use]
     pub const fn format_needed(&self) -> u32 {
         self.gate.needed
     }
 
-    /// Members of which it is not known that they read `format`: they run an older version, are held
-    /// back by their operator, or are not heard.
+    /// Members that are not known to read `format`: they run an older version, their operator
+    /// limits their format, or they are silent.
     #[must_use]
     pub fn not_reading(&self, format: u32) -> Vec<NodeId> {
         let me = self.config.identity.node;
@@ -88,7 +91,7 @@ impl Replica {
         self.state.members.keys().copied().filter(|node| !reads(*node)).collect()
     }
 
-    /// The newest format that a member reads, as it last said; `None` for one that said nothing yet.
+    /// The newest format that a member reads, by its last hello; `None` if it has sent none.
     #[must_use]
     pub fn format_of(&self, node: NodeId) -> Option<u32> {
         let is_me = node == self.config.identity.node;
@@ -96,9 +99,9 @@ impl Replica {
         own.or_else(|| self.gate.named.get(&node).copied())
     }
 
-    /// Proposes the next format if every member reads it, and gives that an election timeout to come
-    /// about. With a grant of its term, a leader has applied all that was in its log before; without a
-    /// change of members under way, whoever is admitted later begins with a state of that format.
+    /// Proposes the next format if every member reads it, then waits an election timeout. A leader
+    /// with a grant of its term has applied all of its log. No change of members is under way, so
+    /// later members begin with a state of the new format.
     pub(super) fn raise_format(&mut self) {
         if self.gate.pause > 0 {
             self.gate.pause -= 1;
@@ -118,13 +121,13 @@ impl Replica {
         if is_settled && is_asked {
             self.gate.pause = self.config.election_ticks;
             let command = Command::Raise(to).encode();
-            // A proposal that is dropped is made again after the pause.
+            // If the proposal is dropped, it is made again after the pause.
             let _again = self.step(|raw| raw.propose(Vec::new(), command));
         }
     }
 
-    /// Takes in the formats of entries that the log holds from now on, before a message can carry them.
-    pub(super) fn note_formats(&mut self, entries: &[LogEntry]) {
+    /// Records the formats of new entries of the log, before a message can carry them.
+    pub(super) fn record_formats(&mut self, entries: &[LogEntry]) {
         let needed = newest_format(entries).max(self.state.format);
         if needed > self.gate.needed {
             self.gate.needed = needed;
@@ -132,8 +135,8 @@ impl Replica {
         }
     }
 
-    /// Forgets what was needed for entries that are not in the log any more: a raise of a leader that
-    /// was deposed before it was committed. Only while no message waits that may hold one of them.
+    /// Forgets formats that only overwritten entries needed, such as the uncommitted raise of a
+    /// deposed leader. Does so only while no held message may carry such an entry.
     pub(super) fn forget_overwritten_formats(&mut self) {
         if !self.gate.is_overwritten || self.outbox.held() > 0 {
             return;
@@ -149,7 +152,7 @@ impl Replica {
         }
     }
 
-    /// Whether a committed entry may be applied here; if not, this replica ends with it.
+    /// Whether this node can apply a committed entry. If not, this replica stops at it.
     pub(super) fn may_apply(&mut self, entry: &LogEntry) -> bool {
         if self.gate.unreadable.is_none() {
             let checked = check_readable(entry, self.config.format_max);

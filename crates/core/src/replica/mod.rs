@@ -1,10 +1,12 @@
 //! A replica: the Raft library behind `handle_*` and `poll_*`. Events go in with the time at which
-//! they happened; writes, messages and reports come out. It never reads a clock, draws no chance
-//! but from its seed, and the same inputs give the same outputs.
+//! they happened; writes, messages and reports come out. It never reads a clock, and its only
+//! source of randomness is its seed. The same inputs give the same outputs.
 //!
-//! What it adds to the library: the Promise and the published state change in the same step as
-//! the term and the configuration do; a message leaves only after what it promises is durable;
-//! reservations; giving leadership away when the disk or the data plane cannot carry it.
+//! It adds to the library:
+//! - The Promise and the publication change in the same step as term and configuration.
+//! - A message leaves only when the data that it promises is durable.
+//! - It reserves ranges of epochs.
+//! - It hands leadership over when disk or data plane fail.
 //!
 //! The shape (step function, persist-then-send as data) is that of etcd's raft; the library is its
 //! Rust port. Terms as in Ongaro's dissertation (2014).
@@ -13,11 +15,14 @@ mod advance;
 mod apply;
 mod campaign;
 mod clients;
-mod departure;
-mod duties;
+mod config;
+mod errors;
 mod format;
+mod graceful_shutdown;
+mod leader_checks;
 mod operator;
 mod outbox;
+mod planted_memory;
 mod position;
 mod preference;
 mod refusal;
@@ -32,15 +37,13 @@ use std::sync::Arc;
 
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
-use epicepoch_wire::{DecodeError, LogIndex, NodeId, StoreId, Term};
+use epicepoch_wire::{LogIndex, NodeId, StoreId, Term};
 use raft::{RawNode, StateRole};
-use thiserror::Error;
 
 use crate::durable::{Restored, Write};
 use crate::log::Log;
 use crate::planted::{self, Bug, safety_assert};
-use crate::positions::SetBack;
-use crate::publication::{Grant, Identity, Published, Role, Shared};
+use crate::publication::{Grant, Published, Role, Shared};
 use crate::quorum::Voters;
 use crate::state::{MembershipChange, State, is_recordable};
 use crate::translate;
@@ -48,11 +51,14 @@ use crate::translate;
 pub use advance::{ADVANCE_AHEAD_MAX_NS, ADVANCE_AHEAD_NS, Advance, AdvanceError};
 use campaign::Campaigns;
 use clients::Clients;
-use departure::Departure;
-use duties::Duties;
+pub use config::ReplicaConfig;
+pub use errors::{ChangeError, LAG_MAX, MessageError, NotCaughtUp, RestoreError, TransferError};
 use format::Gate;
-pub use operator::{LAG_MAX, NotCaughtUp, TransferError};
+use graceful_shutdown::GracefulShutdown;
+use leader_checks::LeaderChecks;
 use outbox::Outbox;
+pub use outbox::Outgoing;
+use planted_memory::Memory;
 use position::Places;
 use preference::Preference;
 pub use preference::{Placed, ZonesInDoubt};
@@ -60,124 +66,6 @@ pub use report::{Fatal, HandOver, PeerProgress, Report, Status};
 use reservation::Reservation;
 use settings::Settings;
 pub use settings::SettingsError;
-
-/// How a replica behaves. All durations in its own ticks or in nanoseconds of the caller's clock.
-#[derive(Clone, Copy, Debug)]
-pub struct ReplicaConfig {
-    /// Who this node is, in this run.
-    pub identity: Identity,
-    /// Seed of every draw.
-    pub seed: u64,
-    /// Shortest silence after which a follower campaigns, ticks; each draw is from `[E, 2E)`.
-    pub election_ticks: usize,
-    /// Between two heartbeats of a leader, ticks; below `election_ticks`.
-    pub heartbeat_ticks: usize,
-    /// Length of a tick, nanoseconds.
-    pub tick_ns: u64,
-    /// How far ahead of trusted time a leader reserves, nanoseconds.
-    pub reservation_ns: u64,
-    /// Consecutive reservations that may be late before this replica gives up.
-    pub deadline_limit: u32,
-    /// The newest format that this node reads, as its hello says: what this version reads, or less.
-    pub format_max: u32,
-}
-
-/// A message that may leave now.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outgoing {
-    /// The receiver.
-    pub to: NodeId,
-    /// The message.
-    pub message: RaftMessage,
-}
-
-/// Why a replica could not be made from what a data directory holds.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum RestoreError {
-    /// The record is damaged: restore the node from its peers.
-    #[error("the stored state cannot be read")]
-    Record(#[from] DecodeError),
-    /// The library refuses the log: restore the node from its peers.
-    #[error("the stored log is refused")]
-    Log(#[from] raft::Error),
-}
-
-/// Why a peer's message was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum MessageError {
-    /// The message is for another node: close the connection.
-    #[error("the message is for another node")]
-    WrongReceiver,
-    /// The sender's data directory is not the one its node id is bound to: close the connection.
-    #[error("the sender's data directory is not the one its node id is bound to")]
-    WrongStore,
-    /// Only a known member may send this kind: drop it.
-    #[error("only a member may send this kind of message")]
-    NotAMember,
-    /// The sender's data directory was set back to an older state: refuse it.
-    #[error(
-        "the sender's data directory was set back to an older state: it names {} durable writes \
-         and has named {}", .0.named, .0.remembered
-    )]
-    SetBack(SetBack),
-    /// The message carries what this node cannot read: run a version that does.
-    #[error("the message carries what cannot be read here, at index {index}: {error}")]
-    Unreadable {
-        /// Of the entry, or of the snapshot.
-        index: LogIndex,
-        /// Why not.
-        error: DecodeError,
-    },
-    /// The message claims what no correct peer claims: close the connection.
-    #[error("the message claims what no correct peer claims")]
-    Impossible,
-    /// This node's disk has lost entries that it had acknowledged: it must stop.
-    #[error(
-        "a leader knows {commit} entries to be committed here, this disk holds {last}: it was set \
-         back to an older state"
-    )]
-    LostEntries {
-        /// What the leader knows this node to hold.
-        commit: LogIndex,
-        /// What it holds.
-        last: LogIndex,
-    },
-}
-
-/// Why a membership change was not proposed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum ChangeError {
-    /// Ask the leader.
-    #[error("this node does not lead")]
-    NotLeader,
-    /// Wait until the change that is under way is done, or until this leader has applied those that it
-    /// found in its log.
-    #[error("another membership change is under way")]
-    Busy,
-    /// The change can never be made.
-    #[error("{0}")]
-    Refused(&'static str),
-    /// Wait until the member is caught up; see [`Replica::propose_prudent_change`].
-    #[error(transparent)]
-    NotCaughtUp(#[from] NotCaughtUp),
-    /// Hand leadership over first, then ask the new leader.
-    #[error("node {0} leads: hand leadership over first, then remove it")]
-    Leads(NodeId),
-    /// Bring voters back, add others or remove those that are gone first.
-    #[error(
-        "only {there} of the {voters} voters that there would be are there, which is no majority: \
-         nobody could answer any more"
-    )]
-    Stranded {
-        /// Voters of the new configuration that were heard within an election timeout.
-        there: usize,
-        /// All of them.
-        voters: usize,
-    },
-}
 
 /// One replica of the cluster.
 pub struct Replica {
@@ -195,7 +83,7 @@ pub struct Replica {
     grant: Option<Grant>,
     is_published: bool,
 
-    /// Term and role when the election timeout was last drawn, and the draw.
+    /// The term and role for which the election timeout was last drawn.
     drawn_for: (u64, StateRole),
     election_draw: usize,
 
@@ -204,20 +92,20 @@ pub struct Replica {
     compaction: Option<Write>,
     positions: Places,
     reservation: Reservation,
-    memory: planted::Memory,
-    duties: Duties,
+    memory: Memory,
+    leader_checks: LeaderChecks,
     campaigns: Campaigns,
     preference: Preference,
     clients: Clients,
-    departure: Departure,
+    graceful_shutdown: GracefulShutdown,
     gate: Gate,
     settings: Settings,
     reports: VecDeque<Report>,
 }
 
 impl Replica {
-    /// A replica of what a data directory holds, publishing to `shared`, whose promise must stand
-    /// at the durable term already or is raised to it here.
+    /// A replica that starts from a data directory and publishes to `shared`. Raises the Promise
+    /// there to the durable term.
     ///
     /// # Errors
     /// When the stored state cannot be read.
@@ -260,12 +148,12 @@ impl Replica {
             compaction: None,
             positions: Places::new(&restored.positions),
             reservation: Reservation::new(&config),
-            memory: planted::Memory::default(),
-            duties: Duties::default(),
+            memory: Memory::default(),
+            leader_checks: LeaderChecks::default(),
             campaigns: Campaigns::default(),
             preference: Preference::default(),
             clients: Clients::default(),
-            departure: Departure::default(),
+            graceful_shutdown: GracefulShutdown::default(),
             gate: Gate::default(),
             settings: Settings::default(),
             reports: VecDeque::new(),
@@ -277,18 +165,19 @@ impl Replica {
         };
         replica.shared.raise(Term(replica.raw.raft.term));
         replica.publish_positions();
-        // Published with the members below, and not before.
+        // The format is published together with the members, in the next line.
         replica.gate.begin(replica.state.format, &restored.entries);
-        replica.take_in_configuration();
-        replica.take_in_settings();
+        replica.apply_configuration();
+        replica.apply_settings();
         replica.settle();
         Ok(replica)
     }
 
-    /// Takes in a message of the peer `from`, whose connection proved the data directory `store`.
+    /// Handles a message of the peer `from`, whose connection has proved the data directory
+    /// `store`.
     ///
     /// # Errors
-    /// When the message was not taken. [`MessageError::LostEntries`] is fatal for this node.
+    /// When the message was refused. [`MessageError::LostEntries`] is fatal for this node.
     pub fn handle_message(
         &mut self,
         now_ns: u64,
@@ -298,24 +187,25 @@ impl Replica {
     ) -> Result<(), MessageError> {
         self.now_ns = now_ns;
         self.check_message(from, store, message)?;
-        self.duties.heard(from, now_ns);
+        self.leader_checks.heard(from, now_ns);
         if message.kind == MessageKind::TimeoutNow && !self.may_take_over() {
             return Ok(());
         }
         let mut message = translate::library_message(from, message);
         if message.get_msg_type() == raft::eraftpb::MessageType::MsgHeartbeatResponse {
-            self.note_standing(from, &message.context);
-            // The library would take it for an answer to a question of its own.
+            self.record_voter_status(from, &message.context);
+            // With this context the library would take the message for an answer to its own
+            // question.
             message.context.clear();
         }
-        // The library's errors here say that it ignored the message: a peer it does not know, a
-        // kind for another role. Nothing has changed then.
+        // An error means that the library ignored the message: an unknown peer, or a kind for
+        // another role.
         let _ignored = self.step(|raw| raw.step(message));
         self.forget_snapshot_if_taken(from);
         Ok(())
     }
 
-    /// One tick has passed, or more: a late tick is one tick. Drain the inbox before.
+    /// Handles one tick. A late tick counts as one. Handle all messages that have arrived first.
     ///
     /// # Errors
     /// When this node must stop.
@@ -339,7 +229,7 @@ impl Replica {
                 self.drawn_for = (0, StateRole::Leader);
             }
             let hands_over = self.raw.raft.lead_transferee.is_some();
-            if fires && self.is_departing() {
+            if fires && self.is_stopping() {
                 self.let_others_campaign();
             } else {
                 self.step(RawNode::tick);
@@ -362,7 +252,7 @@ impl Replica {
     /// The writes up to and including `number` are durable.
     ///
     /// # Panics
-    /// When a write is reported that was not handed out.
+    /// When no write with this number was handed out.
     pub fn handle_persisted(&mut self, now_ns: u64, number: u64) {
         self.now_ns = now_ns;
         let ready = self.outbox.persisted(number);
@@ -371,17 +261,17 @@ impl Replica {
         self.settle();
     }
 
-    /// A peer cannot be reached: its link is down or its queue is full.
+    /// Handles a report that a peer cannot be reached: its link is down or its queue is full.
     pub fn handle_unreachable(&mut self, now_ns: u64, node: NodeId) {
         self.now_ns = now_ns;
-        if self.duties.snapshot_done(node) {
+        if self.leader_checks.snapshot_done(node) {
             self.step(|raw| raw.report_snapshot(node.0, raft::SnapshotStatus::Failure));
         }
         self.step(|raw| raw.report_unreachable(node.0));
     }
 
-    /// Hands leadership to `to`, or to the most up-to-date follower that is heard. Returns to
-    /// whom, or `None` when this node does not lead or nobody can take it.
+    /// Hands leadership to `to`, or to the most up-to-date follower that is heard. Returns the
+    /// successor, or `None` when this node does not lead or no voter can take over.
     pub fn hand_over(&mut self, now_ns: u64, to: Option<NodeId>, why: HandOver) -> Option<NodeId> {
         self.now_ns = now_ns;
         if self.raw.raft.state != StateRole::Leader {
@@ -397,10 +287,10 @@ impl Replica {
         Some(to)
     }
 
-    /// Proposes a membership change. It is acknowledged by [`Report::Changed`] with its nonce.
+    /// Proposes a membership change. [`Report::Changed`] with the change's nonce acknowledges it.
     ///
     /// # Errors
-    /// When it was not proposed.
+    /// When the change was not proposed.
     pub fn propose_change(
         &mut self,
         now_ns: u64,
@@ -411,14 +301,14 @@ impl Replica {
         self.propose_checked(change)
     }
 
-    /// Whether a change of members is under way, or may wait in the log that this leader came to: what
-    /// it has applied does not say yet who the members are.
+    /// Whether a membership change is under way, or may be in a part of the log that this leader
+    /// has not applied yet.
     #[must_use]
     pub fn is_changing_members(&self) -> bool {
         self.raw.raft.has_pending_conf() || self.voters.is_joint()
     }
 
-    /// Whether this node leads, and the change is one that could be made, and made now.
+    /// Checks that this node leads and that the change can be made now.
     fn check_proposal(&self, change: &MembershipChange) -> Result<(), ChangeError> {
         let raft = &self.raw.raft;
         if raft.state != StateRole::Leader {
@@ -427,7 +317,7 @@ impl Replica {
         if self.is_changing_members() || raft.lead_transferee.is_some() {
             return Err(ChangeError::Busy);
         }
-        // Only now: the state has all changes that were in the log when this node came to lead.
+        // By now the state has all changes that were in the log when this node became leader.
         if !planted::is(Bug::MistakesProposed) {
             self.state.check_change(change).map_err(ChangeError::Refused)?;
         }
@@ -440,9 +330,10 @@ impl Replica {
         proposed.map_err(|_| ChangeError::Busy)
     }
 
-    /// A member introduced itself, from the data directory that its id is bound to: its addresses
-    /// are published at once, so that it is reached where it is now, and a leader records them.
-    pub fn handle_introduction(&mut self, member: Member) {
+    /// Handles a member's addresses, as in its hello. If the hello came from the data directory
+    /// that the id is bound to, the addresses are published at once, so that peers and clients
+    /// reach the member there. A leader records them.
+    pub fn handle_peer_addresses(&mut self, member: Member) {
         let is_bound = self.state.store_of(member.node) == member.store
             && is_recordable(&member.raft_addr)
             && is_recordable(&member.client_addr);
@@ -450,11 +341,11 @@ impl Replica {
             return;
         }
         if self.state.members.get(&member.node) == Some(&member) {
-            self.duties.introduced.remove(&member.node);
+            self.leader_checks.readdressed.remove(&member.node);
         } else {
-            self.duties.introduced.insert(member.node, member);
+            self.leader_checks.readdressed.insert(member.node, member);
         }
-        self.take_in_members();
+        self.apply_members();
     }
 
     /// The next write for the storage thread.
@@ -472,7 +363,7 @@ impl Replica {
         self.reports.pop_front()
     }
 
-    /// Whether anything was published since this was last asked: tell the workers.
+    /// Whether anything was published since the last call. Then the workers must be notified.
     pub fn take_published(&mut self) -> bool {
         std::mem::take(&mut self.is_published)
     }
@@ -495,7 +386,8 @@ impl Replica {
         Some(NodeId(self.raw.raft.leader_id)).filter(|leader| *leader != NodeId(0))
     }
 
-    /// The voters that the workers see: those of the applied configuration, but for planted bugs.
+    /// The voters that the workers see: those of the applied configuration, unless a bug is
+    /// planted.
     fn published_voters(&self) -> Voters {
         let is_late = planted::is(Bug::LateVoters) && !self.memory.is_look();
         if planted::is(Bug::OldVoters) || is_late {
@@ -506,7 +398,7 @@ impl Replica {
     }
 
     fn publish(&mut self) {
-        // S4: whoever reads of a term here finds it promised.
+        // S4: a term is promised before it is published.
         let term = Term(self.raw.raft.term);
         safety_assert!(self.shared.promise.load() >= term, "S4: published before promised");
         self.is_published = true;
@@ -534,7 +426,7 @@ impl Replica {
 
 /// Most bytes of entries in one append; far below the frame limit.
 const MESSAGE_SIZE_MAX: u64 = 128 << 10;
-/// Appends that may be on their way to one peer.
+/// Most appends on their way to one peer.
 const APPENDS_IN_FLIGHT_MAX: usize = 128;
-/// Bytes of entries that may wait for a quorum before proposals are dropped.
+/// Most bytes of entries that wait for a quorum; beyond it, proposals are dropped.
 const UNCOMMITTED_SIZE_MAX: u64 = 1 << 20;

@@ -1,80 +1,25 @@
-//! What operators ask of a leader: to hand leadership to a member, and to change the members. It
-//! refuses what would leave the cluster without voters that are there (S12), and says why. No order
-//! and no uniqueness rests on it: a change that it would refuse is safe all the same, and may leave
-//! nobody to answer.
+//! Operators' commands to a leader: hand leadership to a member, change the members. A change that
+//! would leave the cluster without a majority of live voters is refused, with the reason (S12).
+//! Order and uniqueness do not depend on these checks: a refused change would be safe, but might
+//! end availability.
 
 use std::collections::BTreeSet;
 
 use epicepoch_wire::NodeId;
 use raft::{ProgressState, StateRole};
-use thiserror::Error;
 
-use super::{ChangeError, HandOver, Replica};
+use super::{ChangeError, HandOver, LAG_MAX, NotCaughtUp, Replica, TransferError};
 use crate::durable::Record;
 use crate::planted::{self, Bug};
 use crate::state::{MembershipChange, MembershipStep};
 use crate::translate;
 
-/// Most committed entries that a member may lack and still be caught up: seconds' worth of them, sent
-/// in one message. A leader writes a few a second, whatever the load.
-pub const LAG_MAX: u64 = 16;
-
-/// Why leadership was not handed over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum TransferError {
-    /// Ask the leader.
-    #[error("this node does not lead")]
-    NotLeader,
-    /// There is nothing to do.
-    #[error("node {0} leads already")]
-    LeadsAlready(NodeId),
-    /// Name a member.
-    #[error("node {0} is no member of the cluster")]
-    Unknown(NodeId),
-    /// Promote it first.
-    #[error("node {0} is a learner: it has no vote and cannot lead before it is promoted")]
-    Learner(NodeId),
-    /// Wait until the member is there, or name another one.
-    #[error(transparent)]
-    NotCaughtUp(#[from] NotCaughtUp),
-    /// Wait until another voter is there.
-    #[error("no other voter is caught up and was heard within an election timeout")]
-    Nobody,
-    /// Wait until the handover that is under way has ended.
-    #[error("leadership is being handed over already")]
-    Busy,
-    /// Wait until this leader has applied the changes of members that it found in its log, or has made
-    /// itself: it does not know yet whether the node is a voter.
-    #[error("node {0} is no voter yet, and a membership change is under way")]
-    Changing(NodeId),
-}
-
-/// Why a member can neither lead nor vote for now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum NotCaughtUp {
-    /// Make sure that it runs and is reached.
-    #[error("node {0} was not heard within an election timeout: is it running, and is it reached?")]
-    Silent(NodeId),
-    /// Wait.
-    #[error(
-        "node {node} is not caught up: it lacks {entries} committed entries, and may lack {LAG_MAX}"
-    )]
-    Behind {
-        /// The member.
-        node: NodeId,
-        /// Committed entries that it is not known to hold.
-        entries: u64,
-    },
-}
-
 impl Replica {
-    /// Hands leadership to `to`, or to the most up-to-date voter that is heard, as an operator asks.
-    /// Returns to whom; whether it takes over is seen later.
+    /// Hands leadership to `to`, or to the most up-to-date voter that is heard, as an operator
+    /// asks. Returns the successor, which may still fail to take over.
     ///
     /// # Errors
-    /// Why nothing was done.
+    /// Why leadership stays with this node.
     pub fn hand_over_asked(
         &mut self,
         now_ns: u64,
@@ -115,11 +60,11 @@ impl Replica {
         Ok(to)
     }
 
-    /// Proposes a membership change as [`Replica::propose_change`] does, unless it would leave the
-    /// cluster without voters that are there (S12).
+    /// Proposes a membership change like [`Replica::propose_change`], unless it would leave the
+    /// cluster without a majority of live voters (S12).
     ///
     /// # Errors
-    /// When it was not proposed.
+    /// When the change was not proposed.
     pub fn propose_prudent_change(
         &mut self,
         now_ns: u64,
@@ -142,7 +87,8 @@ impl Replica {
                     return Err(ChangeError::Refused("the node is a voter already"));
                 }
                 MembershipStep::Promote(node) => {
-                    // S12: whoever gets a vote is there, and has what was committed.
+                    // S12: a promoted member is heard, and lacks at most `LAG_MAX` committed
+                    // entries.
                     if !planted::is(Bug::PromotesBehind) {
                         self.check_caught_up(*node)?;
                     }
@@ -156,14 +102,14 @@ impl Replica {
         }
         let is_there = |node: &&NodeId| **node == me || self.is_heard(**node);
         let there = after.iter().filter(is_there).count();
-        // S12: a majority of the voters that there will be is there.
+        // S12: a majority of the new voters is heard.
         if after != before && there * 2 <= after.len() {
             return Err(ChangeError::Stranded { there, voters: after.len() });
         }
         Ok(())
     }
 
-    /// Whether a member was heard within an election timeout and lacks no more than [`LAG_MAX`]
+    /// Checks that a member was heard within an election timeout and lacks at most [`LAG_MAX`]
     /// committed entries, as far as this leader knows.
     pub(super) fn check_caught_up(&self, node: NodeId) -> Result<(), NotCaughtUp> {
         if !self.is_heard(node) {
@@ -178,7 +124,7 @@ impl Replica {
         Ok(())
     }
 
-    /// How many committed entries a member is not known to hold. Only a leader knows.
+    /// How many committed entries a member is not known to hold. Only the leader knows this.
     #[must_use]
     pub fn entries_behind(&self, node: NodeId) -> u64 {
         let raft = &self.raw.raft;
@@ -186,15 +132,14 @@ impl Replica {
         raft.raft_log.committed.saturating_sub(matched)
     }
 
-    /// The voters that there will be once a joint configuration is left.
+    /// The voters; of a joint configuration, those that follow when it is left.
     #[must_use]
     pub fn incoming_voters(&self) -> BTreeSet<NodeId> {
         let conf = self.raw.raft.prs().conf().to_conf_state();
         conf.voters.into_iter().map(NodeId).collect()
     }
 
-    /// The state at the applied index: what was committed, so what an empty directory that is a
-    /// member begins with.
+    /// The state at the applied index, which a member with an empty directory begins with.
     #[must_use]
     pub fn record(&self) -> Record {
         let conf = self.raw.raft.prs().conf().to_conf_state();
@@ -206,7 +151,7 @@ impl Replica {
         }
     }
 
-    /// Whether this leader waits for another one to take over.
+    /// Whether this leader waits for its successor.
     #[must_use]
     pub fn is_handing_over(&self) -> bool {
         let raft = &self.raw.raft;

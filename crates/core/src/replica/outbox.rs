@@ -1,15 +1,22 @@
-//! "Persist, then send" as data: every message is held until the write that it promises is
-//! durable. It never sends anything earlier, and never holds a message for a write that it does
-//! not promise, so that a slow disk does not silence a healthy leader.
+//! "Persist, then send" as data. A message is held until the write that it promises is durable. It
+//! waits for no other write, so that a slow disk does not silence a healthy leader.
 
 use std::collections::VecDeque;
 
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
 use epicepoch_wire::{LogIndex, NodeId, Term};
 
-use super::Outgoing;
 use crate::durable::{HardState, Write};
 use crate::planted::{self, Bug, safety_assert};
+
+/// A message that may leave now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// The receiver.
+    pub to: NodeId,
+    /// The message.
+    pub message: RaftMessage,
+}
 
 /// Writes and messages on their way out.
 #[derive(Debug)]
@@ -17,9 +24,9 @@ pub(super) struct Outbox {
     writes: VecDeque<Write>,
     /// Numbers of the writes that are not durable yet, each with how many ticks it has waited.
     outstanding: VecDeque<(u64, usize)>,
-    /// Number of the last step, written or empty.
+    /// Number of the last step, with or without a write.
     last: u64,
-    /// Every step up to this one is durable.
+    /// The last durable step; all steps before it are durable, too.
     durable: u64,
     /// Number of the last durable write.
     written: u64,
@@ -27,7 +34,8 @@ pub(super) struct Outbox {
     vote_at: u64,
     vote: (Term, NodeId),
     held: VecDeque<(u64, Outgoing)>,
-    /// What a planted bug remembers: the last entry of all writes, without and with the newest.
+    /// For a planted bug: the last entry of all writes, once without and once with the newest
+    /// write.
     reached: (LogIndex, LogIndex),
 }
 
@@ -46,8 +54,8 @@ impl Outbox {
         }
     }
 
-    /// Takes the write of a step. Returns whether the step is durable at once: it is empty and
-    /// nothing before it is outstanding.
+    /// Queues the write of a step. Returns whether the step is durable at once: it is empty, and no
+    /// earlier write is outstanding.
     pub(super) fn push_write(&mut self, write: Write) -> bool {
         assert!(write.number == self.last + 1, "steps are numbered one after the other");
         self.last = write.number;
@@ -76,11 +84,11 @@ impl Outbox {
         false
     }
 
-    /// Takes a message of the step `number`. A leader's library hands messages out before their
-    /// step is written; `is_after_write` says that it did not.
+    /// Queues a message of the step `number`. A leader's library hands messages out before their
+    /// step is written. `is_after_write` is true for those of a follower.
     pub(super) fn push_message(&mut self, number: u64, message: RaftMessage, is_after_write: bool) {
         let promises_vote_only = match message.kind {
-            // They promise the sender's term, nothing of its log.
+            // These messages promise the sender's term, and nothing of its log.
             MessageKind::Heartbeat
             | MessageKind::HeartbeatResponse
             | MessageKind::Snapshot
@@ -103,14 +111,14 @@ impl Outbox {
             MessageKind::AppendResponse => planted::is(Bug::EarlyAck),
             _ => false,
         };
-        // Where everything but this step's write is durable, so that its index is there already.
+        // Only this step's write is outstanding, so this index is durable already.
         let is_overwrite = planted::is(Bug::EarlyOverwrite)
             && self.outstanding.len() <= 1
             && message.kind == MessageKind::AppendResponse
             && message.index <= self.reached.0;
         let after = if is_early { 0 } else { after };
         let after = if is_overwrite { self.vote_at } else { after };
-        // S6: whatever leaves, the term that it names is durable first.
+        // S6: the term of every message that leaves is durable.
         safety_assert!(
             after >= self.vote_at,
             "S6: a message would leave before its term is durable"
@@ -118,14 +126,14 @@ impl Outbox {
         self.held.push_back((after, Outgoing { to: message.to, message }));
     }
 
-    /// Takes what a leader that gives up says to another voter, besides what the library says.
+    /// Queues the last message of a leader that gives up. The library does not send this one.
     pub(super) fn push_last_word(&mut self, message: RaftMessage) {
-        // It names a term, and promises nothing else.
+        // The message promises only its term.
         self.held.push_back((self.vote_at, Outgoing { to: message.to, message }));
     }
 
-    /// The writes up to `number` are durable. Returns the last step that is, the empty ones after
-    /// the write included.
+    /// The writes up to `number` are durable. Returns the last durable step, including empty steps
+    /// after the write.
     pub(super) fn persisted(&mut self, number: u64) -> u64 {
         assert!(number <= self.last, "a write is durable that was never handed out");
         while self.outstanding.front().is_some_and(|(first, _)| *first <= number) {
@@ -156,7 +164,7 @@ impl Outbox {
         self.held.remove(position).map(|(_, outgoing)| outgoing)
     }
 
-    /// One more tick has passed for the writes that are outstanding.
+    /// Counts a tick for the outstanding writes.
     pub(super) fn tick(&mut self) {
         for (_, ticks) in &mut self.outstanding {
             *ticks += 1;
@@ -168,7 +176,7 @@ impl Outbox {
         self.outstanding.len()
     }
 
-    /// How many ticks the oldest write has been outstanding, as the oldest.
+    /// For how many ticks the oldest write has been outstanding.
     pub(super) fn oldest_ticks(&self) -> usize {
         self.outstanding.front().map_or(0, |(_, ticks)| *ticks)
     }
@@ -178,7 +186,7 @@ impl Outbox {
         self.held.len()
     }
 
-    /// Drops the messages that are held beyond `limit`, the oldest first: Raft sends again.
+    /// Drops held messages beyond `limit`, the oldest first; Raft sends them again.
     pub(super) fn limit_held(&mut self, limit: usize) {
         while self.held.len() > limit {
             self.held.pop_front();

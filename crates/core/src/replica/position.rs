@@ -1,20 +1,20 @@
-//! Positions of data directories at a replica: numbers its writes over all runs, takes in what
-//! peers name, and refuses whoever was set back. What it remembers of others is stored with the
-//! next write, so that it costs no write of its own.
+//! Positions of data directories at a replica. The replica numbers its writes over all boots,
+//! records the positions that peers name, and refuses a peer that was rolled back. Positions of
+//! peers are stored with the next write, so that they need no write of their own.
 
 use epicepoch_wire::{BootId, NodeId, StorePosition};
 
 use super::Replica;
 use crate::durable::Write;
-use crate::positions::{Positions, SetBack};
+use crate::positions::{Positions, RolledBack};
 
-/// See the module.
+/// The known positions, and whether they have to be stored.
 #[derive(Debug)]
 pub(super) struct Places {
-    /// Before this run's first write.
+    /// The position before this boot's first write.
     base: StorePosition,
     pub(super) known: Positions,
-    /// Whether what is known of peers is newer than what was handed out to be stored.
+    /// Whether a peer's position is newer than the last one handed out to be stored.
     is_news: bool,
 }
 
@@ -25,16 +25,17 @@ impl Places {
 }
 
 impl Replica {
-    /// A member introduces itself, with where its run began.
+    /// Handles the hello of a member: its boot, and the position at which that boot began.
     ///
     /// # Errors
-    /// When it was set back to an older state: refuse it, and every connection of that run.
-    pub fn handle_greeting(
+    /// When the member was rolled back to an older state: refuse it, and every connection of that
+    /// boot.
+    pub fn handle_peer_hello(
         &mut self,
         from: NodeId,
         boot: BootId,
         began: StorePosition,
-    ) -> Result<(), SetBack> {
+    ) -> Result<(), RolledBack> {
         if !self.state.members.contains_key(&from) {
             return Ok(());
         }
@@ -42,19 +43,19 @@ impl Replica {
         self.take_heard(heard)
     }
 
-    /// A member answers where its data directory stands, to a question that was sent when this node
-    /// knew `since` of it.
+    /// Handles the position that a member names in an answer. The question was sent when `since`
+    /// was the highest position that this node knew of it.
     ///
     /// # Errors
-    /// When it was set back: refuse it. Its messages are not taken until another run of it
-    /// introduces itself with enough.
+    /// When the member was rolled back: refuse it. Its messages are refused until a later boot of
+    /// it names a position that is high enough.
     pub fn handle_position(
         &mut self,
         from: NodeId,
         boot: BootId,
         named: StorePosition,
         since: StorePosition,
-    ) -> Result<(), SetBack> {
+    ) -> Result<(), RolledBack> {
         if !self.state.members.contains_key(&from) {
             return Ok(());
         }
@@ -62,7 +63,7 @@ impl Replica {
         self.take_heard(heard)
     }
 
-    fn take_heard(&mut self, heard: Result<bool, SetBack>) -> Result<(), SetBack> {
+    fn take_heard(&mut self, heard: Result<bool, RolledBack>) -> Result<(), RolledBack> {
         if heard != Ok(false) {
             self.positions.is_news |= heard == Ok(true);
             self.publish_positions();
@@ -70,13 +71,13 @@ impl Replica {
         heard.map(drop)
     }
 
-    /// How far this node's data directory has come: durable, whatever happens now.
+    /// The position of this node's data directory: its last durable write.
     #[must_use]
     pub fn position(&self) -> StorePosition {
         StorePosition(self.positions.base.0 + self.outbox.written())
     }
 
-    /// How far it had come when this run began.
+    /// The position at which this boot began.
     #[must_use]
     pub fn began(&self) -> StorePosition {
         self.positions.base
@@ -87,8 +88,7 @@ impl Replica {
         self.shared.set_positions(self.positions.known.clone());
     }
 
-    /// Numbers a write over all runs, and adds to it what is news of peers, in the same
-    /// transaction.
+    /// Numbers a write over all boots, and adds new positions of peers to the same transaction.
     pub(super) fn attach_positions(&mut self, write: &mut Write) {
         if write.is_empty() {
             return;

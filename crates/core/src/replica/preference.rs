@@ -1,14 +1,14 @@
-//! Leadership goes where it is wanted: to a voter in a better zone, when all is calm. It never makes
-//! an election slower, since nobody votes by it: whoever is elected leads, and hands over later, for
-//! milliseconds. And it never hands over to and fro.
+//! A leader hands over to a voter in a better zone when the cluster is calm. Votes do not depend on
+//! zones, so elections are as fast as ever. The elected node leads first and hands over later,
+//! within milliseconds.
 //!
-//! What keeps it calm: only to a strictly better place, by an order on which both agree; only to who
-//! has been fit without a break for [`CALM_ELECTIONS`], which is more than one voter's hiccup; and
-//! what did not hold is tried again after twice as long, up to a limit.
+//! Leadership does not go to and fro. It goes only to a strictly better zone, by an order on which
+//! both agree. It goes only to a voter that has been fit without a break for [`CALM_ELECTIONS`]. A
+//! handover that did not last is tried again after twice as long, up to a limit.
 
 use std::collections::BTreeMap;
 
-use epicepoch_wire::standing::{Standing, Zone};
+use epicepoch_wire::voter_status::{VoterStatus, Zone};
 use epicepoch_wire::{NodeId, Term};
 use raft::StateRole;
 
@@ -16,66 +16,67 @@ use super::{HandOver, Replica};
 use crate::placement::Placement;
 use crate::planted::{self, Bug};
 
-/// What a replica remembers about places.
+/// The memory of a replica about zones.
 #[derive(Debug, Default)]
 pub(super) struct Preference {
     placement: Placement,
-    /// What other voters last said of themselves, and when.
-    standings: BTreeMap<NodeId, (u64, Standing)>,
-    /// Voters whose clocks are not off, as far as is known.
+    /// The last status of each other voter, and when it arrived.
+    voter_statuses: BTreeMap<NodeId, (u64, VoterStatus)>,
+    /// Voters whose clocks are right, as far as this node knows.
     sound: Vec<NodeId>,
-    /// When each peer last answered a question of this node.
+    /// When each peer last answered a ping of this node.
     reached_ns: BTreeMap<NodeId, u64>,
-    /// Who could lead in a better place, and for how many ticks all has been calm.
+    /// The voter to hand over to, and for how many ticks the cluster has been calm.
     candidate: Option<(NodeId, usize)>,
-    /// To whom leadership was offered.
+    /// Offers of leadership, by voter.
     offers: BTreeMap<NodeId, Offer>,
     /// Ticks since the start.
     ticks: u64,
 }
 
 impl Preference {
-    /// Where leaders should be from now on.
+    /// Sets the zones where leaders should be from now on.
     pub(super) fn prefer(&mut self, zones: Vec<Zone>) {
         self.placement.leaders = zones;
     }
 }
 
-/// Leadership was offered because of a place.
+/// An offer of leadership because of a zone.
 #[derive(Clone, Copy, Debug)]
 struct Offer {
-    /// At which tick.
+    /// The tick of the offer.
     at: u64,
-    /// How often in a row, without a long time between two.
+    /// How many offers were made in a row, without a long time between two.
     times: u32,
 }
 
-/// A member and its place, as its leader knows it.
+/// A member and its zone, as the leader knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
     /// The member.
     pub node: NodeId,
-    /// Its zone, if it has said one.
+    /// Its zone, once it has named one.
     pub zone: Option<Zone>,
-    /// Whether it prefers leaders in the same zones as this node.
+    /// Whether the member prefers leaders in the same zones as this node.
     pub agrees: bool,
 }
 
-/// Zones that leaders should be in, and no voter is known to be.
+/// Zones for leaders in which no voter is known to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ZonesInDoubt {
-    /// The zones, in the order in which they were named.
+    /// The zones, in the order of the setting.
     pub empty: Vec<Zone>,
-    /// The zones that voters are known to be in, sorted.
+    /// The known zones of voters, sorted.
     pub known: Vec<Zone>,
-    /// Voters that have not said where they are, and may be there: they are not heard, or this leader
-    /// has not led for long enough to have heard from everybody. Without any the zones are unknown.
+    /// Voters that have not named their zone, and may be in one of these: they are silent, or this
+    /// leader has not led long enough to have heard all. If there is no such voter, the zones are
+    /// unknown.
     pub unplaced: Vec<NodeId>,
 }
 
 impl Replica {
-    /// Where this node is, and where leaders should be, unless the settings of the cluster say where.
-    /// Before it is told, nothing is preferred.
+    /// Sets this node's zone and the zones for leaders; settings of the cluster override the
+    /// latter. Before this is called, no zone is preferred.
     pub fn place(&mut self, placement: Placement) {
         self.preference.placement = placement;
         if let Some(settings) = &self.state.settings {
@@ -83,13 +84,13 @@ impl Replica {
         }
     }
 
-    /// The voters whose clocks are not off: leadership is handed to others only in need. Has to be
-    /// told again whenever it changes.
+    /// Sets the voters whose clocks are right. Others get leadership only if nothing else helps.
+    /// Call it on every change.
     pub fn handle_sound_clocks(&mut self, nodes: Vec<NodeId>) {
         self.preference.sound = nodes;
     }
 
-    /// A peer has answered a question of this node.
+    /// Records that a peer has answered a ping of this node.
     pub fn handle_reached(&mut self, now_ns: u64, node: NodeId) {
         self.now_ns = now_ns;
         if self.preference.placement.zone.is_some() {
@@ -99,7 +100,7 @@ impl Replica {
         }
     }
 
-    /// Every member and its place. Only a leader hears of others'.
+    /// Every member and its zone. Only a leader knows the zones of others.
     #[must_use]
     pub fn placed(&self) -> Vec<Placed> {
         let own = &self.preference.placement;
@@ -107,16 +108,16 @@ impl Replica {
             if *node == self.config.identity.node {
                 return Placed { node: *node, zone: own.zone.clone(), agrees: true };
             }
-            let said = self.preference.standings.get(node).map(|(_, standing)| standing);
+            let said = self.preference.voter_statuses.get(node).map(|(_, status)| status);
             let agrees = said.is_none_or(|it| it.preference == own.preference());
             Placed { node: *node, zone: said.map(|it| it.zone.clone()), agrees }
         });
         placed.collect()
     }
 
-    /// The voters in better places than `node`, ascending, as far as a leader, or who led until now, has
-    /// heard where they are: led by `node`, the cluster hands leadership over to one of them when all has
-    /// been calm for long enough. Without `LEADER_ZONES` nobody is.
+    /// The voters in better zones than `node`, ascending, as far as this leader has heard their
+    /// zones. If `node` leads, it hands leadership over to one of them after a calm time. Empty
+    /// without `LEADER_ZONES`.
     #[must_use]
     pub fn better_placed_than(&self, node: NodeId) -> Vec<NodeId> {
         let placement = &self.preference.placement;
@@ -131,9 +132,9 @@ impl Replica {
         better
     }
 
-    /// Zones that leaders should be in and no voter is: a slip in a name, or no voter was left there.
-    /// Empty unless this node leads and has been calm for long enough to have heard from everybody,
-    /// and while a voter that has not said where it is is not heard: it may be there.
+    /// Zones for leaders in which no voter is: a misspelt name, or the last voter has left. Empty
+    /// until this node has led long enough to have heard all voters, and while a silent voter may
+    /// be in one.
     #[must_use]
     pub fn empty_zones(&self) -> Vec<Zone> {
         if !self.has_listened_long_enough() {
@@ -143,7 +144,8 @@ impl Replica {
         if doubt.unplaced.is_empty() { doubt.empty } else { Vec::new() }
     }
 
-    /// Which of these zones no voter is known to be in, and who may be there unheard.
+    /// Those of these zones that no voter is known to be in, and the silent voters that may be in
+    /// them.
     pub(super) fn doubt_of(&self, zones: &[Zone]) -> ZonesInDoubt {
         let places = self.places_of_voters();
         let me = self.config.identity.node;
@@ -158,8 +160,8 @@ impl Replica {
         ZonesInDoubt { empty, known, unplaced }
     }
 
-    /// Voters without a zone, as they are heard, while leaders should be in some: leadership never goes
-    /// to them because of a place. Empty where [`Replica::empty_zones`] is too early.
+    /// Voters that are heard and have no zone, while zones for leaders are set. Leadership never
+    /// goes to them because of a zone. Empty while it is too early for [`Replica::empty_zones`].
     #[must_use]
     pub fn voters_without_zone(&self) -> Vec<NodeId> {
         if self.preference.placement.leaders.is_empty() || !self.has_listened_long_enough() {
@@ -171,52 +173,54 @@ impl Replica {
         nowhere.map(|it| it.node).collect()
     }
 
-    /// The places of all voters.
+    /// The zones of all voters.
     fn places_of_voters(&self) -> Vec<Placed> {
         let incoming = self.incoming_voters();
         self.placed().into_iter().filter(|it| incoming.contains(&it.node)).collect()
     }
 
-    /// Whether this node leads and has been calm for long enough to have heard from everybody: a voter
-    /// that is heard and has said no zone is in none.
+    /// Whether this node has led long enough to have heard all voters. Then a voter that is heard
+    /// and has named no zone has none.
     fn has_listened_long_enough(&self) -> bool {
         let is_leader = self.raw.raft.state == StateRole::Leader;
         let calm = CALM_ELECTIONS * self.config.election_ticks;
         is_leader && self.grant.is_some() && self.led_ticks() >= calm
     }
 
-    /// What this node says of itself to its leader; nothing without a zone.
-    pub(super) fn standing(&self) -> Option<Standing> {
+    /// This node's status for its leader; `None` without a zone.
+    pub(super) fn own_status(&self) -> Option<VoterStatus> {
         let placement = &self.preference.placement;
         let zone = placement.zone.clone()?;
         let is_fit = self.may_take_over() && self.reaches_majority();
-        Some(Standing { is_fit, preference: placement.preference(), zone })
+        Some(VoterStatus { is_fit, preference: placement.preference(), zone })
     }
 
-    /// A voter has said something of itself. What cannot be read is of another version.
-    pub(super) fn note_standing(&mut self, node: NodeId, context: &[u8]) {
-        if let Ok(standing) = Standing::decode(context) {
-            self.preference.standings.insert(node, (self.now_ns, standing));
+    /// Records the status of a voter. A status that cannot be read comes from another version, and
+    /// is ignored.
+    pub(super) fn record_voter_status(&mut self, node: NodeId, context: &[u8]) {
+        if let Ok(status) = VoterStatus::decode(context) {
+            self.preference.voter_statuses.insert(node, (self.now_ns, status));
         }
     }
 
-    /// Forgets who is no member any more, and counts time.
+    /// Counts a tick, and forgets removed members.
     pub(super) fn tick_preference(&mut self) {
         self.preference.ticks += 1;
         let members = &self.members;
-        self.preference.standings.retain(|node, _| members.contains_key(node));
+        self.preference.voter_statuses.retain(|node, _| members.contains_key(node));
         self.preference.offers.retain(|node, _| members.contains_key(node));
         if self.raw.raft.state != StateRole::Leader {
             self.preference.candidate = None;
         }
     }
 
-    /// Something has to be seen to before places: what comes after it is another calm.
+    /// Restarts the wait for calm, because something more urgent than zones has come up.
     pub(super) fn forget_preferred(&mut self) {
         self.preference.candidate = None;
     }
 
-    /// Offers leadership to a voter in a better place, once that has been possible for long enough.
+    /// Offers leadership to a voter in a better zone, once the handover has been possible for long
+    /// enough.
     pub(super) fn look_after_preference(&mut self) {
         let before = self.preference.candidate;
         let better = if self.is_calm() { self.better_placed(before.map(|it| it.0)) } else { None };
@@ -236,9 +240,8 @@ impl Replica {
         self.transfer(node, HandOver::Preferred);
     }
 
-    /// For how many ticks all has to be calm before leadership is offered to `node`, and how often
-    /// in a row it was before. An offer counts as long as its voter could have come to lead for long,
-    /// had it held.
+    /// How many calm ticks must pass before leadership is offered to `node`, and how many offers in
+    /// a row came before. An offer is forgotten after [`FORGOTTEN_WAITS`] such waits.
     fn wait_for(&self, node: NodeId) -> (usize, u32) {
         let calm = CALM_ELECTIONS * self.config.election_ticks;
         if planted::is(Bug::RestlessHandover) || planted::is(Bug::UnfitPreferred) {
@@ -253,19 +256,19 @@ impl Replica {
         (wait(times), times)
     }
 
-    /// Whether nothing else is going on.
+    /// Whether this leader serves, no change or handover is under way, and the disk keeps up.
     pub(super) fn is_calm(&self) -> bool {
         let raft = &self.raw.raft;
-        let patience = (self.config.election_ticks / 2).max(1);
+        let write_ticks_max = (self.config.election_ticks / 2).max(1);
         self.grant.is_some_and(|grant| grant.term == Term(raft.term))
             && !self.voters.is_joint()
             && !raft.has_pending_conf()
             && raft.lead_transferee.is_none()
-            && self.outbox.oldest_ticks() <= patience
+            && self.outbox.oldest_ticks() <= write_ticks_max
     }
 
-    /// The voter in the best of the better places that could lead now; `before` rather than another
-    /// in a place as good.
+    /// The voter in the best of the better zones that could lead now. In equal zones `before` is
+    /// chosen.
     fn better_placed(&self, before: Option<NodeId>) -> Option<NodeId> {
         let placement = &self.preference.placement;
         let me = self.config.identity.node;
@@ -275,24 +278,25 @@ impl Replica {
         }
         let incoming = self.incoming_voters();
         let ranked = incoming.iter().filter(|node| **node != me).filter_map(|node| {
-            let (at_ns, standing) = self.preference.standings.get(node)?;
-            let rank = placement.rank(Some(&standing.zone));
+            let (at_ns, status) = self.preference.voter_statuses.get(node)?;
+            let rank = placement.rank(Some(&status.zone));
             let is_better = rank < own || planted::is(Bug::RestlessHandover) && rank == own;
-            let is_fit = self.is_fit(*node, *at_ns, standing) || planted::is(Bug::UnfitPreferred);
+            let is_fit = self.is_fit(*node, *at_ns, status) || planted::is(Bug::UnfitPreferred);
             (is_better && is_fit).then_some((rank, Some(*node) != before, *node))
         });
         ranked.min().map(|(_, _, node)| node)
     }
 
-    fn is_fit(&self, node: NodeId, said_ns: u64, standing: &Standing) -> bool {
-        standing.is_fit
-            && standing.preference == self.preference.placement.preference()
+    fn is_fit(&self, node: NodeId, said_ns: u64, status: &VoterStatus) -> bool {
+        status.is_fit
+            && status.preference == self.preference.placement.preference()
             && self.now_ns.saturating_sub(said_ns) <= self.election_ns()
             && self.preference.sound.contains(&node)
             && self.check_caught_up(node).is_ok()
     }
 
-    /// Whether a voter could lead, as far as it is known: one without a zone says nothing of itself.
+    /// Whether a voter could lead, as far as is known. A voter without a zone sends no status, and
+    /// passes.
     pub(super) fn is_fit_for_clients(&self, node: NodeId) -> bool {
         !self.is_declining(node)
             && self.preference.sound.contains(&node)
@@ -302,11 +306,11 @@ impl Replica {
     /// Whether a voter said within an election timeout that it could not lead.
     pub(super) fn is_declining(&self, node: NodeId) -> bool {
         let is_recent = |at_ns: u64| self.now_ns.saturating_sub(at_ns) <= self.election_ns();
-        let said = self.preference.standings.get(&node);
-        said.is_some_and(|(at_ns, standing)| is_recent(*at_ns) && !standing.is_fit)
+        let said = self.preference.voter_statuses.get(&node);
+        said.is_some_and(|(at_ns, status)| is_recent(*at_ns) && !status.is_fit)
     }
 
-    /// Whether a majority of the voters, this node included, has answered it lately.
+    /// Whether a majority of the voters, including this node, has answered this node lately.
     fn reaches_majority(&self) -> bool {
         let me = self.config.identity.node;
         let is_reached = |node: NodeId| {
@@ -317,12 +321,12 @@ impl Replica {
     }
 }
 
-/// Election timeouts for which all has to be calm and a voter fit before leadership goes to it
-/// because of its place: 5 s by default.
+/// Election timeouts for which the cluster must be calm and a voter fit before leadership goes to
+/// the voter because of its zone: 5 s by default.
 const CALM_ELECTIONS: usize = 25;
-/// How often that is doubled at most, while handovers do not hold: 80 s by default.
+/// How often that wait is doubled at most while handovers do not last: up to 80 s by default.
 const DOUBLINGS_MAX: u32 = 4;
-/// An offer is forgotten after so many times what the next one would have to wait.
+/// An offer is forgotten after this many times the wait before the next offer.
 const FORGOTTEN_WAITS: u64 = 8;
-/// How long an answer of a peer says that it is reached, nanoseconds: five questions.
+/// How long after its last answer a peer counts as reached, nanoseconds: five pings.
 const REACHED_NS_MAX: u64 = 1_000_000_000;

@@ -1,6 +1,6 @@
-//! What a replica refuses of a peer: messages for others, of strangers, of another data directory,
-//! and those that claim what no correct peer claims, on which the library would panic. It never
-//! changes anything.
+//! Checks of a peer's message before the library sees it. They refuse messages for another node,
+//! from strangers or from another data directory, and messages that no correct peer sends and on
+//! which the library would panic. The checks change nothing.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +13,8 @@ use super::{MessageError, Replica};
 use crate::quorum::Voters;
 use crate::state::{State, check_readable};
 
-/// Whether an append's entries follow each other, in terms that never go back. The library takes
-/// term 0 for the term of every entry that it does not have, and would append across a gap.
+/// Whether an append's entries follow each other, in terms that never go back. For the library a
+/// missing entry has term 0, so without this check it would append across a gap.
 fn is_consecutive(message: &RaftMessage) -> bool {
     let mut before = (message.index, message.log_term);
     let is_start = before == (LogIndex(0), Term(0));
@@ -27,17 +27,18 @@ fn is_consecutive(message: &RaftMessage) -> bool {
         })
 }
 
-/// Highest term that a peer is believed. A node that took it over can still campaign four billion
-/// times in terms that have an encoding.
+/// Highest term that is accepted from a peer. A node at this term can still campaign four billion
+/// times before its terms exceed the encoding.
 const TERM_BELIEVED_MAX: Term = Term(TERM_MAX.0 - (1 << 32));
 
-/// The highest index that a message names, but for those of its entries, which follow its own.
+/// The highest index in a message. Its entries are not looked at, because they follow its own
+/// index.
 fn highest_index(message: &RaftMessage) -> LogIndex {
     let snapshot = message.snapshot.as_ref().map_or(LogIndex(0), |snapshot| snapshot.index);
     message.index.max(message.commit).max(message.reject_hint).max(snapshot)
 }
 
-/// Whether a configuration is one that changes of ours lead to; on many others the library panics.
+/// Whether changes of ours can lead to this configuration. On many others the library panics.
 fn is_sound(configuration: &Configuration, state: &State) -> bool {
     let Configuration { voters, learners, voters_outgoing, learners_next, auto_leave } =
         configuration;
@@ -64,7 +65,7 @@ impl Replica {
         if message.to != me || from == me {
             return Err(MessageError::WrongReceiver);
         }
-        // The library takes a message of term 0 for its own, and rewrites leader and log.
+        // The library would take a message of term 0 for its own, and rewrite leader and log.
         let is_believable = (Term(1)..=TERM_BELIEVED_MAX).contains(&message.term)
             && highest_index(message) <= INDEX_MAX;
         if !is_believable {
@@ -84,10 +85,10 @@ impl Replica {
         };
         match self.state.members.get(&from) {
             Some(member) if member.store != store => return Err(MessageError::WrongStore),
-            _ if let Some(set_back) = self.positions.known.set_back.get(&from).copied() => {
-                return Err(MessageError::SetBack(set_back));
+            _ if let Some(rolled_back) = self.positions.known.rolled_back.get(&from).copied() => {
+                return Err(MessageError::RolledBack(rolled_back));
             }
-            // A node that this one has not heard of yet may lead it, but has no vote here.
+            // An unknown node may be the leader, but it has no vote.
             None if is_answer || self.state.removed.contains(&from) => {
                 return Err(MessageError::NotAMember);
             }
@@ -97,13 +98,13 @@ impl Replica {
         let last = LogIndex(log.last_index());
         let is_current = message.term.0 >= self.raw.raft.term;
         match message.kind {
-            // The library panics on both: a commit index beyond the log, an ack beyond it.
+            // The library panics on a commit index beyond the log, and on an ack beyond the log.
             MessageKind::Heartbeat if is_current && message.commit > last => {
                 Err(MessageError::LostEntries { commit: message.commit, last })
             }
             MessageKind::AppendResponse if !message.reject && message.index > last => {
-                // To a follower it may be an ack of what it sent as leader of the same term, in an
-                // earlier run that lost the entry: the library ignores it.
+                // A follower may get an ack of an entry that it sent as leader of the same term,
+                // before a restart that lost the entry. The library ignores that ack.
                 let raft = &self.raw.raft;
                 let is_mine = raft.state == StateRole::Leader && message.term.0 == raft.term;
                 if is_mine { Err(MessageError::Impossible) } else { Ok(()) }
@@ -116,8 +117,8 @@ impl Replica {
                 Err(MessageError::Impossible)
             }
             MessageKind::Snapshot => self.check_snapshot(message),
-            // Nobody was asked yet: a request leaves when the log is durable. A leader whose log is
-            // not would make the library panic.
+            // No vote was requested yet: a request leaves only when the log is durable. A leader
+            // whose log is not durable would make the library panic.
             MessageKind::RequestVoteResponse
                 if is_current
                     && self.raw.raft.state == StateRole::Candidate
@@ -125,9 +126,9 @@ impl Replica {
             {
                 Err(MessageError::Impossible)
             }
-            // A single voter has nobody to take over from; campaigning with a write outstanding
-            // would make the library panic. A node that is no voter, as far as it knows, may have
-            // become one: the library ignores it.
+            // A single voter has no leader to take over from. If it campaigned with a write
+            // outstanding, the library would panic. A node that does not know yet that it votes may
+            // get this message: the library ignores it.
             MessageKind::TimeoutNow if self.is_only_voter() => Err(MessageError::Impossible),
             _ if message.request_snapshot != LogIndex(0) => Err(MessageError::Impossible),
             _ => Ok(()),
@@ -139,10 +140,11 @@ impl Replica {
         self.voters.len() <= 1 && self.voters.iter().any(|(node, _)| node == me)
     }
 
-    /// Whether an append would overwrite an entry that is committed here; the library panics.
+    /// Whether an append would overwrite a committed entry. On such an append the library panics.
     fn contradicts_commit(&self, message: &RaftMessage) -> bool {
         let log = &self.raw.raft.raft_log;
-        // A leader holds every committed entry, so what it appends after is not of an older term.
+        // A leader holds every committed entry, so its append never follows an entry of an older
+        // term than the last committed one.
         let committed_term = log.term(log.committed).unwrap_or(0);
         if message.index.0 > log.committed && message.log_term.0 < committed_term
             || message.index.0 == log.committed && message.log_term.0 != committed_term
@@ -155,8 +157,8 @@ impl Replica {
         })
     }
 
-    /// The first entry of an append that this node could not apply. It is not taken, so that it is not
-    /// acknowledged, either (S15).
+    /// The error for the first entry of an append that this node could not apply. The append is
+    /// refused, so that the entry is not acknowledged (S15).
     fn unreadable(&self, message: &RaftMessage) -> Option<MessageError> {
         let newest = self.config.format_max;
         message.entries.iter().find_map(|entry| {

@@ -1,5 +1,5 @@
-//! What a replica tells its surroundings: reports for logs, metrics and acknowledgements, what is
-//! fatal, and where it stands. No decision reads any of it back.
+//! Outputs for people: reports for logs, metrics and acknowledgements, fatal errors, and the
+//! status. No decision reads them.
 
 use epicepoch_wire::{DecodeError, Epoch, LogIndex, NodeId, Term};
 use thiserror::Error;
@@ -7,7 +7,7 @@ use thiserror::Error;
 use crate::publication::{EpochRange, Role};
 use crate::state::Outcome;
 
-/// Something happened.
+/// An event to log, count or acknowledge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
     /// Term, role or leader changed.
@@ -16,71 +16,71 @@ pub enum Report {
         term: Term,
         /// The role now.
         role: Role,
-        /// The leader now, as far as it is known.
+        /// The leader now, if known.
         leader: Option<NodeId>,
     },
     /// A range was assigned to this node, in the term that it leads.
     Granted {
         /// The term.
         term: Term,
-        /// Everything that this node owns now.
+        /// The whole range that this node owns now.
         range: EpochRange,
-        /// From proposal to assignment, nanoseconds.
+        /// Time from proposal to assignment, nanoseconds.
         took_ns: u64,
     },
     /// A reservation has missed its deadline.
     ReservationLate {
-        /// Consecutive misses.
+        /// How many in a row.
         missed: u32,
     },
     /// No epoch is left below 2^64 nanoseconds.
     Exhausted,
     /// A snapshot replaced the state and the log.
     Installed {
-        /// Its index.
+        /// The snapshot's index.
         index: LogIndex,
     },
-    /// The head of the log was dropped.
+    /// The oldest part of the log was dropped.
     Compacted {
         /// The last index dropped.
         to: LogIndex,
     },
-    /// Exactly this membership change was applied or refused.
+    /// This membership change was applied or refused.
     Changed {
         /// The change's nonce.
         nonce: u64,
-        /// What became of it.
+        /// What the change did.
         outcome: Outcome,
     },
-    /// From now on every answer of the cluster is above this epoch, as an operator asked.
+    /// An operator's advance is done: every answer of the cluster is above this epoch.
     Advanced {
-        /// It.
+        /// The epoch.
         to: Epoch,
     },
-    /// State and log are of this format from now on; an older version cannot come back.
+    /// State and log have this format from now on; older versions can no longer run.
     FormatRaised {
-        /// It.
+        /// The format.
         to: u32,
     },
-    /// Exactly this change of the settings was applied or refused; 0 is their seeding.
+    /// This change of the settings was applied or refused. Nonce 0 is their seeding.
     SettingsChanged {
         /// The change's nonce.
         nonce: u64,
-        /// What became of it.
+        /// What the change did.
         outcome: Outcome,
     },
     /// This node is no member any more.
     Removed,
     /// Leadership is being handed over.
     HandingOver {
-        /// To whom.
+        /// The successor.
         to: NodeId,
-        /// Why.
+        /// Why leadership is handed over.
         why: HandOver,
     },
     /// Leadership was given up without a successor.
     SteppedDown {
-        /// Why.
+        /// Why leadership was given up.
         why: HandOver,
     },
 }
@@ -98,9 +98,9 @@ pub enum HandOver {
     DiskStuck,
     /// No confirm round was completed for two election timeouts.
     RoundsStuck,
-    /// This node's clock is off, others' are not.
+    /// This node's clock is off, and other voters' clocks are right.
     ClockOff,
-    /// A voter in a better place has been fit to lead for long.
+    /// A voter in a better zone has been fit to lead for long enough.
     Preferred,
     /// Accepts of clients have failed without a break for two election timeouts.
     ClientsCut,
@@ -110,13 +110,13 @@ pub enum HandOver {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Fatal {
-    /// Reservations keep missing their deadline although a quorum is there.
+    /// Reservations keep missing their deadline although a quorum answers.
     #[error(
         "{missed} reservations in a row missed their deadline although a quorum answers: check \
          disks and network, or raise EPOCH_DEADLINE_LIMIT"
     )]
     DeadlineLimit {
-        /// How many in a row.
+        /// How many reservations in a row were late.
         missed: u32,
     },
     /// A committed entry cannot be read here: run a version that reads it.
@@ -126,27 +126,27 @@ pub enum Fatal {
          applied"
     )]
     Unreadable {
-        /// Where it stands.
+        /// The entry's log index.
         index: LogIndex,
         /// Why it cannot be read.
         error: DecodeError,
     },
-    /// The disk does not answer any more.
+    /// The disk has stopped answering.
     #[error("the disk does not answer: {outstanding} writes are outstanding")]
     DiskStuck {
-        /// How many writes wait.
+        /// How many writes are outstanding.
         outstanding: usize,
     },
 }
 
-/// Where a replica stands.
+/// The status of a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// The current term.
     pub term: Term,
     /// The role in it.
     pub role: Role,
-    /// The leader, as far as it is known.
+    /// The leader, if known.
     pub leader: Option<NodeId>,
     /// The last entry of the log.
     pub last: LogIndex,
@@ -164,13 +164,13 @@ pub struct Status {
     pub peers: Vec<PeerProgress>,
 }
 
-/// How far a replica is, as its leader knows it.
+/// The progress of a replica, as its leader knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerProgress {
     /// The replica.
     pub node: NodeId,
-    /// `0 <= matched < next`: the last entry known to be durable there.
+    /// `0 <= matched < next`: the last entry known to be durable on the replica.
     pub matched: LogIndex,
-    /// Whether it was heard within an election timeout.
+    /// Whether the replica was heard within an election timeout.
     pub is_heard: bool,
 }

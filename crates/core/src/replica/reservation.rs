@@ -1,5 +1,5 @@
-//! When a leader asks for the next range: early enough that it is committed before half of the
-//! current one is used, and never twice at once. It never computes a range: apply does.
+//! Decides when a leader reserves the next range: early enough that it is committed before half of
+//! the current one is used, and one reservation at a time. Apply computes the range itself.
 
 use super::{Replica, ReplicaConfig, Report};
 use crate::planted::{self, Bug, safety_assert};
@@ -11,12 +11,12 @@ use raft::StateRole;
 #[derive(Debug)]
 pub(super) struct Reservation {
     window_ns: u64,
-    /// Half a window, ticks: what a reservation may take.
+    /// Most ticks that a reservation may take: half a window.
     deadline_ticks: usize,
     pending: Option<Pending>,
     /// Consecutive reservations that missed their deadline.
     pub(super) missed: u32,
-    /// What the next range has to reach beyond, because an operator moves the epoch.
+    /// An operator's advance: the next range must end above it.
     pub(super) advance: Option<Epoch>,
 }
 
@@ -24,9 +24,9 @@ pub(super) struct Reservation {
 #[derive(Debug)]
 struct Pending {
     proposed_at_ns: u64,
-    /// Ticks since then in which a quorum was heard.
+    /// Ticks since the proposal in which a quorum was heard.
     ticks: usize,
-    /// Whether it has missed a deadline.
+    /// Whether the reservation has missed a deadline.
     is_late: bool,
 }
 
@@ -38,7 +38,7 @@ impl Reservation {
         reservation
     }
 
-    /// How far ahead the next range is asked for, nanoseconds.
+    /// Sets how far ahead the next range is reserved, nanoseconds.
     pub(super) const fn set_window(&mut self, window_ns: u64, tick_ns: u64) {
         self.window_ns = window_ns;
         let ticks = (window_ns / 2 / tick_ns) as usize;
@@ -49,7 +49,7 @@ impl Reservation {
         self.window_ns
     }
 
-    /// Leadership ended: nothing is under way any more. Misses are counted per leadership.
+    /// Forgets the pending reservation as leadership ends. Misses are counted per leadership.
     pub(super) fn forget(&mut self) {
         if !planted::is(Bug::LostReservation) {
             self.pending = None;
@@ -58,7 +58,8 @@ impl Reservation {
         self.advance = None;
     }
 
-    /// The range was assigned; returns how long it took, nanoseconds.
+    /// Ends the pending reservation: its range was assigned. Returns how long that took,
+    /// nanoseconds.
     pub(super) fn done(&mut self, now_ns: u64) -> u64 {
         let Some(pending) = self.pending.take() else { return 0 };
         if !pending.is_late {
@@ -67,18 +68,18 @@ impl Reservation {
         now_ns.saturating_sub(pending.proposed_at_ns)
     }
 
-    /// Whether the next range must be asked for while `trusted_ns` approaches the end, `high`.
-    /// Three fifths of the window remain then: the commit has a tenth of the window before half
-    /// is used, and two election timeouts remain for a transfer that drops proposals.
+    /// Whether to reserve the next range as `trusted_ns` approaches the end, `high`. Three fifths
+    /// of the window remain then. The commit has a tenth of the window before half is used, and two
+    /// election timeouts remain for a transfer, which drops proposals.
     fn is_due(&self, high: Epoch, trusted_ns: u64) -> bool {
         let remaining_ns = high.0.saturating_sub(trusted_ns);
         let is_used = remaining_ns <= self.window_ns / 5 * 3;
         self.pending.is_none() && (is_used || self.advance.is_some())
     }
 
-    /// One more tick in which a quorum was heard: counts the deadline, half a window, that the
-    /// pending reservation misses with it. A pause of the whole process is one tick. Returns
-    /// whether one was missed.
+    /// Counts a tick in which a quorum was heard. The deadline of the pending reservation is half a
+    /// window. A pause of the whole process counts as one tick. Returns whether a deadline was
+    /// missed.
     fn count_tick(&mut self) -> bool {
         let Some(pending) = &mut self.pending else { return false };
         pending.ticks += 1;
@@ -92,7 +93,7 @@ impl Reservation {
 }
 
 impl Replica {
-    /// Asks for the next range if it is time to.
+    /// Reserves the next range if it is time.
     pub(super) fn reserve_if_due(&mut self) {
         if self.raw.raft.state != StateRole::Leader {
             return;
@@ -102,15 +103,15 @@ impl Replica {
             self.reserve();
             self.settle();
         }
-        // A leader that has lost its quorum cannot reserve, and that is no reason to exit.
+        // A leader without a quorum cannot reserve. That is no reason to exit.
         if self.is_quorum_heard() && self.reservation.count_tick() {
             let missed = self.reservation.missed;
             self.reports.push_back(Report::ReservationLate { missed });
         }
     }
 
-    /// Proposes a reservation, only while leading, from the same step: on a follower the library
-    /// would forward it and answer Ok.
+    /// Proposes a reservation. The role is checked in the same step, because a follower's library
+    /// would forward the proposal and answer Ok.
     pub(super) fn reserve(&mut self) {
         let raft = &self.raw.raft;
         safety_assert!(raft.state == StateRole::Leader, "S3: only a leader reserves");
@@ -125,7 +126,7 @@ impl Replica {
         let beyond = self.reservation.advance.map(|to| Epoch(to.0.saturating_add(WIDTH_MIN_NS)));
         let until = beyond.map_or(until, |beyond| until.max(beyond));
         let command = Command::Reserve { owner, until };
-        // A dropped proposal (too much uncommitted) is tried again at the next tick.
+        // If the proposal is dropped (too much is uncommitted), it is made again at the next tick.
         if self.call(|raw| raw.propose(Vec::new(), command.encode())).is_ok() {
             let proposed_at_ns = self.now_ns;
             self.memory.propose_above(self.state.ceiling);

@@ -1,12 +1,12 @@
-//! Settings in the replicated state: seeded once by a leader, from what its node was told, and changed
-//! by operators since. They count from the entry that sets them on, on every node: what was asked for
-//! and not applied is nothing yet. They need a format of their own (S15).
+//! Settings in the replicated state: a leader seeds them once from its node's configuration, and
+//! operators change them. A change takes effect on each node when it applies the entry, not before.
+//! Settings need a format of their own (S15).
 
 use std::sync::Arc;
 
 use epicepoch_wire::Term;
 use epicepoch_wire::settings::{ClusterSettings, SettingName};
-use epicepoch_wire::standing::Zone;
+use epicepoch_wire::voter_status::Zone;
 use raft::StateRole;
 use thiserror::Error;
 
@@ -14,16 +14,16 @@ use super::{Replica, Report, ZonesInDoubt};
 use crate::planted::{self, Bug};
 use crate::state::{Command, FORMAT_OF_SETTINGS, Outcome};
 
-/// What a replica remembers about settings.
+/// The memory of a replica about settings.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
-    /// What this node was told.
+    /// The settings of this node's configuration.
     seed: Option<ClusterSettings>,
-    /// Ticks until they may be proposed again.
+    /// Ticks until the settings may be proposed again.
     pause: usize,
-    /// The change that was proposed in a term, if it is not applied yet.
+    /// The term and nonce of a change that was proposed and is not applied yet.
     pending: Option<(Term, u64)>,
-    /// Those of the state, as they were published.
+    /// The settings of the state, as published.
     published: Option<Arc<ClusterSettings>>,
 }
 
@@ -47,7 +47,7 @@ pub enum SettingsError {
          ask again in a moment"
     )]
     Format {
-        /// Its format.
+        /// The format of the state.
         format: u32,
     },
     /// Correct the value.
@@ -55,22 +55,22 @@ pub enum SettingsError {
     NotAllowed {
         /// The setting.
         name: SettingName,
-        /// What was asked for.
+        /// The requested value.
         value: String,
     },
-    /// Ask for more. It is said of a change of `RESERVATION_MS` only: one that was too short before,
-    /// because an election timeout has grown since, keeps no other setting from being changed.
+    /// Ask for a longer window. Only a change of `RESERVATION_MS` is refused for this reason. A
+    /// window that became too short because an election timeout has grown blocks no other setting.
     #[error(
         "RESERVATION_MS would be {reservation_ms} with ELECTION_TIMEOUT_MS {election_ms}; allowed is at \
          least {}", 4 * election_ms
     )]
     ReservationTooShort {
-        /// What was asked for, milliseconds.
+        /// The requested value, milliseconds.
         reservation_ms: u64,
         /// The election timeout of the leader, milliseconds.
         election_ms: u64,
     },
-    /// Correct the name, admit the zone's first voter before it is named, or force it.
+    /// Correct the name, add the zone's first voter first, or force the change.
     #[error(
         "LEADER_ZONES would name {:?}, and no voter is in that zone; {}: correct the name; for a zone \
          to come, add and promote a member there first, or set it with --force",
@@ -97,22 +97,22 @@ fn said_of(known: &[Zone]) -> String {
 }
 
 impl Replica {
-    /// What this node was told to be set, for a cluster that has no settings yet.
+    /// Gives the settings of this node's configuration, for a cluster that has none yet.
     pub fn seed_settings(&mut self, settings: ClusterSettings) {
         self.settings.seed = Some(settings);
     }
 
-    /// The settings of the cluster; `None` before there are any in the state.
+    /// The settings of the cluster; `None` before they are seeded.
     #[must_use]
     pub const fn settings(&self) -> Option<&ClusterSettings> {
         self.state.settings.as_ref()
     }
 
-    /// Whether voters are in the zones that these settings name, as far as this leader knows; asked
-    /// before [`Replica::change_settings`], in the same turn. Zones that count already are not judged:
-    /// they keep no other setting from being changed. `is_forced` lets unknown zones pass.
+    /// Checks that voters are in the zones that these settings name, as far as this leader knows.
+    /// Call it before [`Replica::change_settings`], in the same turn. Zones already in effect are
+    /// not checked, so that they block no other setting. `is_forced` allows unknown zones.
     ///
-    /// Returns what is in doubt: zones that no voter is known to be in.
+    /// Returns the zones that no voter is known to be in.
     ///
     /// # Errors
     /// [`SettingsError::UnknownZones`] when no voter can be in one of them.
@@ -134,7 +134,7 @@ impl Replica {
         Ok(Some(doubt))
     }
 
-    /// Proposes other settings. They count once [`Report::SettingsChanged`] says so, with the nonce.
+    /// Proposes other settings. They are in effect once [`Report::SettingsChanged`] has the nonce.
     ///
     /// # Errors
     /// Why they were not proposed.
@@ -169,8 +169,8 @@ impl Replica {
             return Err(SettingsError::Busy);
         }
         let command = Command::Settings { nonce, is_seed: false, settings: settings.clone() };
-        // Before the step, which may apply it: that it is applied is known by its nonce, since what is
-        // asked for may be what counts already.
+        // Set before the step, because the step may apply the change. The nonce alone shows that it
+        // is applied: the same values may have been in effect before.
         self.settings.pending = Some((term, nonce));
         if self.step(|raw| raw.propose(Vec::new(), command.encode())).is_err() {
             self.settings.pending = None;
@@ -182,7 +182,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Whether this leader has applied all that was in its log when it came to lead.
+    /// Whether this leader has applied the whole log that it had when it became leader.
     fn may_settle(&self) -> bool {
         let raft = &self.raw.raft;
         raft.state == StateRole::Leader
@@ -190,7 +190,7 @@ impl Replica {
             && self.grant.is_some_and(|grant| grant.term == Term(raft.term))
     }
 
-    /// Proposes the first settings, once the format has room for them.
+    /// Proposes the first settings, once the format includes settings.
     pub(super) fn seed_settings_if_due(&mut self) {
         if self.settings.pause > 0 {
             self.settings.pause -= 1;
@@ -201,22 +201,22 @@ impl Replica {
         if self.may_settle() {
             self.settings.pause = self.config.election_ticks;
             let command = Command::Settings { nonce: 0, is_seed: true, settings: seed.clone() };
-            // A proposal that is dropped is made again after the pause.
+            // If the proposal is dropped, it is made again after the pause.
             let _again = self.step(|raw| raw.propose(Vec::new(), command.encode()));
         }
     }
 
-    /// An entry of settings was applied.
-    pub(super) fn note_settings(&mut self, nonce: u64, outcome: Outcome) {
+    /// Records that an entry of settings was applied.
+    pub(super) fn record_settings(&mut self, nonce: u64, outcome: Outcome) {
         if self.settings.pending.is_some_and(|(_, of)| of == nonce) {
             self.settings.pending = None;
         }
-        self.take_in_settings();
+        self.apply_settings();
         self.reports.push_back(Report::SettingsChanged { nonce, outcome });
     }
 
-    /// What the state says counts from now on.
-    pub(super) fn take_in_settings(&mut self) {
+    /// Puts the settings of the state into effect.
+    pub(super) fn apply_settings(&mut self) {
         let Some(settings) = &self.state.settings else { return };
         if self.settings.published.as_deref() == Some(settings) || planted::is(Bug::SettingsIgnored)
         {
@@ -234,5 +234,5 @@ impl Replica {
     }
 }
 
-/// Election timeouts that a reservation must cover, as in the settings of a node.
+/// Least length of a reservation, in election timeouts; the same as in the settings of a node.
 const ELECTIONS_MIN: u64 = 4;

@@ -1,6 +1,6 @@
-//! The one place where the library is called: after every call the Promise is raised, the election
-//! timeout is our own, a lost grant is revoked, and whatever the library has ready is taken. It
-//! never lets a message of a call out before the Promise shows the call's term.
+//! The only place that calls the library. After every call it raises the Promise, sets our own
+//! election timeout, revokes a lost grant, and handles what the library has ready. No message of a
+//! call leaves before the Promise shows the call's term.
 
 use epicepoch_wire::raft_message::MessageKind;
 use epicepoch_wire::{Epoch, LogIndex, Term};
@@ -14,14 +14,14 @@ use crate::publication::{EpochRange, Grant};
 use crate::translate;
 
 impl Replica {
-    /// Calls the library, then settles everything that follows from it.
+    /// Calls the library, then does everything that follows from the call.
     pub(super) fn step<R>(&mut self, call: impl FnOnce(&mut RawNode<Log>) -> R) -> R {
         let result = self.call(call);
         self.settle();
         result
     }
 
-    /// Takes whatever the library has ready, until it has nothing more.
+    /// Handles what the library has ready, until nothing is left.
     pub(super) fn settle(&mut self) {
         self.observe();
         while self.raw.has_ready() {
@@ -37,16 +37,16 @@ impl Replica {
         result
     }
 
-    /// After every call: first the Promise (S4), then our own draw of the election timeout, then
-    /// the grant.
+    /// Runs after every call: first the Promise (S4), then our own draw of the election timeout,
+    /// then the grant.
     fn observe(&mut self) {
         let raft = &mut self.raw.raft;
         let term = Term(raft.term);
         if !planted::is(Bug::LatePromise) {
             self.shared.raise(term);
         }
-        // The library draws from a generator of its thread whenever it resets; ours replaces it
-        // after every call, so that a run can be replayed from its seed.
+        // The library draws its timeout from a generator of its thread. Ours replaces that draw
+        // after every call, so that a seed replays all.
         if self.drawn_for != (raft.term, raft.state) {
             self.drawn_for = (raft.term, raft.state);
             let shortest = self.config.election_ticks;
@@ -55,7 +55,7 @@ impl Replica {
         raft.set_randomized_election_timeout(self.election_draw);
 
         let is_leader = raft.state == StateRole::Leader;
-        // S3: the range is forgotten the moment this node stops leading the term it is of.
+        // S3: the grant ends the moment this node stops leading the grant's term.
         if self.grant.is_some_and(|grant| !is_leader || grant.term != term) && !self.keeps_grant() {
             self.memory.hide(self.grant.take());
             self.reservation.forget();
@@ -64,7 +64,7 @@ impl Replica {
         self.observe_leadership();
     }
 
-    /// Whether a grant outlives the term that it is of: never, but for planted bugs.
+    /// Whether a grant is kept after its term. This happens only with planted bugs.
     fn keeps_grant(&mut self) -> bool {
         let (is_leader, term) =
             (self.raw.raft.state == StateRole::Leader, Term(self.raw.raft.term));
@@ -81,7 +81,7 @@ impl Replica {
                     || planted::is(Bug::FollowerAnswers))
     }
 
-    /// A planted bug: a new leader takes what lies above the ceiling that it knows.
+    /// A planted bug: a new leader takes the range above the ceiling that it knows so far.
     fn take_unapplied(&mut self) {
         let low = self.state.ceiling;
         let window_ns = self.reservation.window_ns();
@@ -93,21 +93,22 @@ impl Replica {
     }
 
     fn observe_leadership(&mut self) {
-        let before = self.duties.seen;
+        let before = self.leader_checks.seen;
         let seen = (Term(self.raw.raft.term), self.role(), self.leader());
         if before == Some(seen) {
             return;
         }
-        self.duties.seen = Some(seen);
+        self.leader_checks.seen = Some(seen);
         self.publish();
         let (term, role, leader) = seen;
         self.reports.push_back(Report::Leadership { term, role, leader });
         let led = before.is_some_and(|(_, role, _)| role == super::Role::Leader);
         if role == super::Role::Leader && !led {
-            self.duties.begin_term();
+            self.leader_checks.begin_term();
             self.clients.begin_term();
-            self.departure.begin_term();
-            // In the same step, so that the first entry and the reservation share a round trip.
+            self.graceful_shutdown.begin_term();
+            // The leader reserves in the same step, so that its first entry and the reservation
+            // share a round trip.
             self.reserve();
             if planted::is(Bug::LaggingCeiling) {
                 self.take_unapplied();
@@ -130,7 +131,7 @@ impl Replica {
     }
 
     fn take_ready(&mut self) {
-        // S4: what leaves from here on was promised before.
+        // S4: the term of every message that leaves from here on is promised already.
         let term = Term(self.raw.raft.term);
         safety_assert!(self.shared.promise.load() >= term, "S4: the Promise is behind the term");
         let mut ready = self.raw.ready();
@@ -144,14 +145,14 @@ impl Replica {
         if !ready.snapshot().is_empty() {
             let record = translate::snapshot(ready.snapshot());
             self.install(&record);
-            self.gate.note_overwritten();
+            self.gate.record_overwritten();
             write.snapshot = Some(record);
         }
-        // S15: published before a message can carry them.
-        self.note_formats(&write.entries);
+        // S15: the formats are published before a message can carry the entries.
+        self.record_formats(&write.entries);
         let last = self.raw.store().last_index().unwrap_or(0);
         if write.entries.first().is_some_and(|first| first.index.0 <= last) {
-            self.gate.note_overwritten();
+            self.gate.record_overwritten();
         }
         self.raw.mut_store().append(ready.entries());
         let early = ready.take_messages();
@@ -162,11 +163,11 @@ impl Replica {
         let is_durable = self.outbox.push_write(write);
         for (messages, is_after_write) in [(early, false), (late, true)] {
             for mut message in messages.iter().filter_map(translate::message) {
-                self.note_message(&message);
+                self.record_message(&message);
                 if message.kind == MessageKind::HeartbeatResponse
-                    && let Some(standing) = self.standing()
+                    && let Some(status) = self.own_status()
                 {
-                    message.context = standing.encode();
+                    message.context = status.encode();
                 }
                 self.outbox.push_message(number, message, is_after_write);
             }
@@ -178,13 +179,13 @@ impl Replica {
         for entry in &committed {
             self.apply_entry(entry);
         }
-        self.take_in_applied();
+        self.apply_committed();
     }
 
     /// Every step up to `number` is durable.
     pub(super) fn on_persisted(&mut self, number: u64) {
         self.call(|raw| raw.on_persist_ready(number));
-        // The library takes a snapshot for applied only once it is durable.
+        // The library treats a snapshot as applied only once it is durable.
         let persisted = self.raw.raft.raft_log.persisted;
         if let Some(index) = self.snapshot_to_apply.filter(|index| index.0 <= persisted) {
             self.snapshot_to_apply = None;
@@ -192,8 +193,8 @@ impl Replica {
         }
     }
 
-    /// Adds a compaction that is due to a write, in the same transaction. A snapshot replaces the
-    /// record anyway.
+    /// Adds a due compaction to a write, in the same transaction. A snapshot replaces the record in
+    /// any case.
     fn attach_compaction(&mut self, write: &mut Write) {
         if write.is_empty() {
             return;
@@ -206,7 +207,7 @@ impl Replica {
         }
     }
 
-    /// Compacts the log once it is long: the record at the applied index replaces its head.
+    /// Compacts the log once it is long: the record at the applied index replaces its oldest part.
     pub(super) fn compact_if_due(&mut self) {
         let log = self.raw.store();
         let to = LogIndex(self.applied.0.0.saturating_sub(LOG_KEPT));
@@ -215,29 +216,31 @@ impl Replica {
         }
         let record = log.record().clone();
         self.raw.mut_store().compact(to);
-        self.gate.note_record(self.state.format);
+        self.gate.record_format_of(self.state.format);
         self.compaction =
             Some(Write { record: Some(record), compact_to: Some(to), ..Write::default() });
         self.reports.push_back(Report::Compacted { to });
     }
 
-    /// Has the record written with the next write when the format has risen (S15): a version that does
-    /// not read it ends at the record, when it starts, and might pass over what it cannot read in the
-    /// log. A whole cluster that is set back to such a version is refused by nobody else.
+    /// Writes the record with the next write when the format has risen (S15). Then a version that
+    /// cannot read the format stops at the record when it starts; if the raise were only in the
+    /// log, that version might miss it. No other check works when a whole cluster is rolled back to
+    /// such a version.
     pub(super) fn record_if_raised(&mut self) {
         if self.compaction.is_none() && self.gate.is_record_older(self.state.format) {
-            self.gate.note_record(self.state.format);
+            self.gate.record_format_of(self.state.format);
             let record = self.raw.store().record().clone();
             self.compaction = Some(Write { record: Some(record), ..Write::default() });
         }
     }
 }
 
-/// Entries of the log before it is compacted: a few hundred KiB on disk at most, and a replay that
-/// is done in milliseconds. Debug builds compact sooner, so that a test on real processes comes to
+/// How many entries the log may have before it is compacted: a few hundred KiB on disk at most,
+/// replayed in milliseconds. Debug builds compact sooner, so that tests with real processes see
 /// compactions and snapshots within seconds.
 pub(super) const LOG_LEN_MAX: usize = if cfg!(debug_assertions) { 128 } else { 1_024 };
-/// Applied entries that are kept after a compaction, for followers that lag by less.
+/// Applied entries that a compaction keeps, for followers that lag by less.
 pub(super) const LOG_KEPT: u64 = if cfg!(debug_assertions) { 32 } else { 256 };
-/// Messages that may wait for the disk; beyond it the oldest are dropped, and Raft sends again.
+/// Most messages that wait for the disk. Beyond it the oldest are dropped, and Raft sends them
+/// again.
 const HELD_MAX: usize = 4_096;

@@ -1,5 +1,5 @@
-//! What the directory of a node that is stopped holds, applied as its replica would apply it: a change of
-//! members that is committed may have been refused all the same, and only the configuration tells.
+//! Reads the data directory of a stopped node as its replica would apply it. A replica may refuse a
+//! committed change of members when it applies it, and only the configuration shows that.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use crate::publication::{Identity, Published, Shared};
 use crate::state::{FORMATS, State};
 use crate::translate;
 
-/// The state up to what is known to be committed, and the index of its last entry. Whoever is being
-/// removed counts as removed: elsewhere that may be done.
+/// The state up to the known commit index, and the index of its last entry. A member whose removal
+/// is under way counts as removed: other nodes may have completed the removal.
 ///
 /// # Errors
-/// When something in it is of a version that this one does not read, or no node could start from it.
+/// When this version cannot read a part of it, or no node could start from it.
 pub(crate) fn committed(restored: &Restored) -> Result<(State, LogIndex), RestoreError> {
-    // Nobody's: it leads nothing, votes for nobody and sends nothing.
+    // This is no real node's identity: the replica neither leads nor votes nor sends.
     let identity = Identity { node: NodeId(u64::MAX), store: StoreId(0), boot: BootId(0) };
     let shared = Arc::new(Shared::new(restored.hard_state.term, Published::nothing(identity)));
     let config = ReplicaConfig {
@@ -36,7 +36,7 @@ pub(crate) fn committed(restored: &Restored) -> Result<(State, LogIndex), Restor
     if let Err(Fatal::Unreadable { error, .. }) = replica.check_gate() {
         return Err(error.into());
     }
-    // A change that was passed over would be in no backup.
+    // If a change were skipped here, the backup would lack it.
     safety_assert!(
         replica.applied.0 >= restored.hard_state.commit,
         "S5: what a directory has committed is not applied"
@@ -49,7 +49,7 @@ pub(crate) fn committed(restored: &Restored) -> Result<(State, LogIndex), Restor
     Ok((state, replica.applied.0))
 }
 
-/// What a joint configuration becomes.
+/// The configuration that follows when a joint one is left.
 fn left(joint: Configuration) -> Configuration {
     let Configuration { voters, mut learners, learners_next, .. } = joint;
     learners.extend(learners_next);

@@ -1,4 +1,4 @@
-//! The floor: what it is above of, and every reason for which there is none.
+//! The floor: all that it is above, and every reason why there is none.
 
 use epicepoch_wire::raft_message::{Configuration, LogEntry};
 use epicepoch_wire::settings::ClusterSettings;
@@ -40,7 +40,7 @@ fn state(ceiling: u64) -> State {
     state
 }
 
-/// Taken while all was well: the ceiling is a window ahead of the clock.
+/// A backup of a healthy cluster: its ceiling is a window ahead of the clock.
 fn taken() -> Backup {
     backup(&state(TAKEN + S), LogIndex(40), around(TAKEN))
 }
@@ -63,9 +63,9 @@ fn grounds(wall_ns: u64, others: &[u64]) -> Grounds {
 
 #[test]
 fn a_floor_is_above_all_that_was_given_between_an_old_backup_and_now() {
-    // A year went by; the last leader's clock was ahead by the bound of the sample that proved it,
-    // which was itself of an answer that had been on its way back alone for the whole bound, and it
-    // had just reserved.
+    // A year later. The last leader's clock was ahead by the bound of the sample that proved it.
+    // That sample was late by half a bound, because its whole round trip was the way back. And the
+    // leader had just reserved.
     let now = TAKEN + 365 * 24 * 3600 * S;
     let given = now + 500 * MS + 250 * MS + S;
     let floor = floor(Some(&taken()), &grounds(now, &[now, now])).expect("a proof");
@@ -92,7 +92,7 @@ fn the_latest_clock_and_the_wider_settings_count() {
     let mut here = grounds(now, &[]);
     here.reservation_ns = 9 * S;
     assert_eq!(floor(Some(&wide), &here), Ok(Epoch(now + 9 * S + 1350 * MS + CLOCK_MARGIN_NS)));
-    // What all nodes say is put together: the newest state, and the longest of each setting.
+    // The answers of all nodes are combined: the newest state, and the longest of each setting.
     let mut newer = taken();
     (newer.index, newer.reservation_ms) = (LogIndex(41), 8_000);
     let both = Backup { clock_offset_max_ms: 900, ..newer.clone() };
@@ -109,16 +109,16 @@ fn of_two_backups_that_are_taken_together_the_earlier_time_counts() {
     };
     let ahead = Backup { taken_ns: TAKEN + 3600 * S, ..taken() };
     assert_eq!(newest_of(&taken(), &ahead), taken());
-    // Also if it is the newer one: neither was taken long after the other.
+    // The same if that backup is the newer one: both were taken at about the same time.
     let newer = Backup { index: LogIndex(41), ..ahead.clone() };
     assert_eq!(newest_of(&taken(), &newer), Backup { taken_ns: TAKEN, ..newer });
-    // By no right clock was a ceiling of so much later reserved before.
+    // No right clock can have reserved a ceiling that is so much later.
     let (window, bound) = (S, 500 * MS);
     let earliest = taken().ceiling.0 - window - bound - CLOCK_MARGIN_NS;
     let at = |taken_ns| Backup { taken_ns, ..taken() };
     assert_eq!(newest_of(&at(earliest), &taken()), at(earliest));
     assert_eq!(newest_of(&at(earliest - 1), &taken()), taken());
-    // A ceiling far ahead of all clocks says nothing of them.
+    // A ceiling far ahead of all clocks says nothing about them.
     let far = |taken_ns| Backup { ceiling: Epoch(TAKEN + 24 * 3600 * S), ..at(taken_ns) };
     assert_eq!(newest_of(&far(TAKEN), &far(TAKEN + S)), far(TAKEN));
 }
@@ -140,14 +140,14 @@ fn a_window_or_a_bound_that_was_shortened_counts_for_a_restore_as_long_as_it_was
     for command in [set(1_000, 500), set(7_000, 900), set(1_000, 500)] {
         assert_eq!(changed.apply(Term(2), &command), Outcome::Set);
     }
-    // What was asked for by the longer ones, and came to be assigned after the shorter.
+    // A range that was reserved with the longer settings, and assigned after they were shortened.
     let asked = TAKEN + 900 * MS + 450 * MS + 7 * S;
     let longest = |backup: &Backup| (backup.reservation_ms, backup.clock_offset_max_ms);
     let of_a_running_node = backup(&changed, LogIndex(43), around(TAKEN));
     assert_eq!(longest(&of_a_running_node), (7_000, 900));
     let floor = floor(Some(&of_a_running_node), &grounds(TAKEN, &[])).expect("a proof");
     assert!(floor.0 > asked, "{floor}");
-    // The same of a directory: what its record says, and what its log does.
+    // The same for a directory: the settings in its record, and those in its log.
     let mut restored = Restored {
         hard_state: HardState { term: Term(3), vote: NodeId(0), commit: LogIndex(40) },
         record: Record {
@@ -167,7 +167,7 @@ fn a_window_or_a_bound_that_was_shortened_counts_for_a_restore_as_long_as_it_was
     restored.entries = entries.collect();
     let got = backup_of_directory(&restored, around(TAKEN)).expect("a state");
     assert_eq!(longest(&got), (8_000, 950));
-    // An operator who knows of longer ones says so.
+    // An operator who knows of longer settings can name them.
     let known = Surroundings { reservation_ms: 9_000, ..around(TAKEN) };
     let got = backup_of_directory(&restored, known).expect("a state");
     assert_eq!(longest(&got), (9_000, 950));
@@ -180,7 +180,7 @@ fn an_answer_that_was_under_way_and_has_waited_is_taken_for_the_latest_that_it_c
     (grounds.others[0].took_ns, grounds.others[0].age_ns) = (100 * MS, 450 * MS);
     let late = now + 50 * MS;
     assert_eq!(latest_clock(&grounds), Ok((NodeId(2), late)));
-    // It may take as long as the bound, and no longer.
+    // The answer may take as long as the bound, and no longer.
     grounds.others[0].took_ns = 500 * MS;
     assert_eq!(latest_clock(&grounds), Ok((NodeId(2), now + 450 * MS)));
     grounds.others[0].took_ns = 501 * MS;
@@ -196,7 +196,7 @@ fn a_clock_before_the_backup_proves_nothing() {
     assert!(matches!(error, FloorError::BeforeBackup { behind_ns, .. } if behind_ns == 3600 * S));
     assert!(!error.is_passing());
     assert!(refused(TAKEN - 501 * MS).is_err());
-    // Two right clocks may differ; then the backup's is the later.
+    // Two right clocks may differ. Then the backup's time is the later one.
     assert_eq!(refused(TAKEN - 500 * MS), refused(TAKEN));
 }
 
@@ -218,7 +218,7 @@ fn what_is_given_by_hand_only_raises_the_floor_and_has_a_bound() {
     assert_eq!(floor(Some(&taken()), &by_hand(5)), Ok(proved));
     let higher = proved.0 + 3600 * S;
     assert_eq!(floor(Some(&taken()), &by_hand(higher)), Ok(Epoch(higher)));
-    // Another oracle's history, of which there is no backup.
+    // The history of another oracle, without a backup.
     assert_eq!(floor(None, &by_hand(higher)), Ok(Epoch(higher)));
     assert_eq!(
         floor(None, &by_hand(now + BY_HAND_AHEAD_MAX_NS)).map(|floor| floor.0 > now),
@@ -235,7 +235,7 @@ fn what_is_given_by_hand_only_raises_the_floor_and_has_a_bound() {
 fn at_the_end_of_time_nothing_is_proved() {
     let last = backup(&state(u64::MAX - 5), LogIndex(40), around(TAKEN));
     assert_eq!(floor(Some(&last), &grounds(TAKEN, &[])), Err(FloorError::Exhausted));
-    // The last floor leaves one epoch above it.
+    // With the highest possible floor, one epoch is left above it.
     let below = |ns| backup(&state(u64::MAX - CEILING_MARGIN_NS - ns), LogIndex(40), around(TAKEN));
     assert_eq!(floor(Some(&below(1)), &grounds(TAKEN, &[])), Ok(Epoch(u64::MAX - 1)));
     assert_eq!(floor(Some(&below(0)), &grounds(TAKEN, &[])), Err(FloorError::Exhausted));
@@ -252,7 +252,7 @@ fn a_new_history_keeps_the_cluster_is_higher_and_admits_no_removed_id() {
     assert_eq!(first.history, HistoryId(6 + 5 + 4));
     assert!(begin(TAKEN + S, 0).history > first.history, "the later restore of one backup");
     assert!(begin(TAKEN - S, HISTORY_STEP_MAX).history > HistoryId(6), "a clock just behind");
-    // It stays so: the state refuses the id, too.
+    // The id stays removed: the new state refuses it, too.
     let state = State::new(&first);
     assert_eq!((state.ceiling, state.removed.contains(&NodeId(9))), (Epoch(8), true));
     let removed = genesis(&taken(), vec![member(1), member(9)], Epoch(8), TAKEN, 0);
@@ -276,8 +276,8 @@ fn removal(nodes: &[u64]) -> Vec<u8> {
     MembershipChange { nonce: 1, steps }.encode()
 }
 
-/// Found by a seed: a backup said of the only voter, whose removal had been asked for and refused, that it
-/// was removed, and no history could begin with its id.
+/// Found by a seed: the removal of the only voter had been requested, committed and refused. A
+/// backup listed the voter as removed, so no history could begin with its id.
 #[test]
 fn a_change_that_was_committed_and_refused_is_in_no_backup() {
     let mut alone = state(TAKEN);
@@ -299,7 +299,8 @@ fn a_change_that_was_committed_and_refused_is_in_no_backup() {
     let got = backup_of_directory(&restored, around(TAKEN)).expect("a state");
     assert_eq!((got.removed, got.index), (vec![NodeId(9)], LogIndex(42)));
     assert_eq!(got.members, [member(1)]);
-    // A change of several, which is under way: they may be gone elsewhere, and a learner is not.
+    // A change of several members is under way. Other nodes may have removed the voters already;
+    // the learner stays.
     let mut with_learner = state(TAKEN);
     with_learner.members.insert(NodeId(4), member(4));
     let learners = vec![NodeId(4)];
@@ -307,7 +308,7 @@ fn a_change_that_was_committed_and_refused_is_in_no_backup() {
     restored.record.data = with_learner.encode();
     restored.entries = vec![
         entry(41, EntryKind::Membership, vec![], removal(&[2, 3])),
-        // Refused: it comes too early.
+        // The change is refused: it comes too early.
         entry(42, EntryKind::Membership, vec![], removal(&[1])),
     ];
     let got = backup_of_directory(&restored, around(TAKEN)).expect("a state");
@@ -329,13 +330,13 @@ fn a_stopped_nodes_log_counts_committed_or_not_and_removals_once_committed() {
             data: state(TAKEN).encode(),
         },
         entries: vec![
-            // Kept behind the record, and part of it.
+            // These entries are at or before the record's index, and part of it.
             entry(40, EntryKind::Normal, reserve(TAKEN - S), vec![]),
             entry(41, EntryKind::Normal, reserve(TAKEN + S), vec![]),
             entry(42, EntryKind::Membership, vec![], change(2)),
             entry(43, EntryKind::Normal, reserve(TAKEN + 2 * S), vec![]),
             entry(44, EntryKind::Membership, vec![], change(3)),
-            // With which a leader begins its term.
+            // The entry with which a leader begins its term.
             entry(45, EntryKind::Normal, vec![], vec![]),
         ],
         positions: Positions::default(),
@@ -351,7 +352,8 @@ fn a_stopped_nodes_log_counts_committed_or_not_and_removals_once_committed() {
     assert_eq!((got.ceiling, got.index), (Epoch(TAKEN), LogIndex(40)), "nothing is taken in twice");
 }
 
-/// What it says would be of a state that never was, and might have a higher index than the true one.
+/// Its backup would describe a state that never existed, and might have a higher index than the
+/// true one.
 #[test]
 fn a_directory_of_which_something_cannot_be_read_gives_no_backup() {
     let sound = Restored {
@@ -381,8 +383,8 @@ fn a_directory_of_which_something_cannot_be_read_gives_no_backup() {
 }
 
 proptest! {
-    /// Whatever an old history does after its backup, within what is assumed of it. The backup is
-    /// what nodes with different settings say, of which each may lead.
+    /// The old history may do anything after its backup that the assumptions allow. The backup
+    /// combines the answers of nodes with different settings, and each of these nodes may lead.
     #[test]
     fn no_epoch_of_an_old_history_reaches_the_floor(
         lead in 0..7200 * S,
@@ -405,14 +407,15 @@ proptest! {
             let term = Term(term as u64 + 4);
             let owner = Owner { term, node: NodeId(1), boot: BootId(1) };
             // Trusted time is within the bound of a sample, which is within half a bound of a right
-            // clock: behind by so much, on it, or ahead. That clock had not taken a leap second yet.
+            // clock. It is behind by as much, exact, or ahead. That clock had not applied a leap
+            // second yet.
             let off_max = 3 * bound_ms * MS / 2;
             let trusted = now + S + off * off_max - off_max;
             let until = Epoch(trusted + window_ms * MS);
             state.apply(term, &Command::Reserve { owner, until });
         }
         now += quiet;
-        // The latest of the clocks is not behind a right one.
+        // The latest clock is not behind a right one.
         let latest = offs.iter().max().expect("three");
         let walls = offs.map(|off| now.saturating_add_signed(off - latest));
         let floor = floor(Some(&taken), &grounds(walls[0], &walls[1..])).expect("a proof");

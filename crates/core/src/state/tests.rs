@@ -1,4 +1,4 @@
-//! The replicated state: named cases, and its arithmetic near the end of time.
+//! The replicated state: named cases, and its arithmetic near the last epoch.
 
 use proptest::prelude::*;
 
@@ -32,7 +32,7 @@ fn assigned(outcome: &Outcome) -> (u64, u64) {
     }
 }
 
-/// No leader proposes any of these.
+/// No leader proposes any of these commands.
 #[test]
 fn a_format_rises_by_one_and_settings_need_room_and_sense() {
     let mut state = state();
@@ -207,7 +207,8 @@ fn either_limit_of_members_refuses_another_one() {
     assert!(full.check_change(&add(1_000)).is_err());
     full.members.pop_last();
     assert_eq!(full.check_change(&add(1_000)), Ok(()));
-    // Ids are never used again, so that those of members have to be remembered one day, too.
+    // Ids are never used again, so there must be room to remember those of the members one day,
+    // too.
     let mut worn = state();
     let room = REMOVED_MAX - worn.members.len();
     worn.removed = (10..10 + room as u64).map(NodeId).collect();
@@ -229,7 +230,8 @@ fn every_admitted_member_can_be_removed_and_the_state_is_still_read() {
         }
         let learners = state.members.keys().copied().chain([NodeId(id)]).collect();
         state.apply_change(&change, &Configuration { learners, ..nobody.clone() });
-        // So many at a time that the last ones come while some room is left.
+        // Removals come in batches of this size, so that the last additions come while there is
+        // room.
         if state.members.len() == MEMBERS_MAX - 1 {
             state.reconcile(&nobody);
         }
@@ -241,8 +243,8 @@ fn every_admitted_member_can_be_removed_and_the_state_is_still_read() {
 }
 
 proptest! {
-    /// Ceiling arithmetic, near the end of time as well: a range has the width that was asked
-    /// for, or the least one, or what is left; and nothing is assigned exactly at the end.
+    /// The arithmetic of the ceiling, also near the last epoch. A range has the requested width, or
+    /// the least one, or what is left. Exactly at the end nothing is assigned.
     #[test]
     fn a_range_is_as_wide_as_asked_or_the_least_and_ends_with_time(
         ceiling in prop_oneof![0..u64::MAX, u64::MAX - 3 * WIDTH_MIN_NS..=u64::MAX],
@@ -262,8 +264,8 @@ proptest! {
         prop_assert_eq!(state.ceiling, Epoch(high));
     }
 
-    /// What decodes is one state: encoding and reading it again changes nothing. Damage never
-    /// panics, and what is kept of it is no longer than it was.
+    /// Bytes that decode give one state: encoding and decoding it again changes nothing. Damaged
+    /// bytes never panic, and the decoded state is no longer than they were.
     #[test]
     fn damaged_records_are_refused_or_read_the_same_twice(
         at: prop::sample::Index, flip in 1_u8.., cut: prop::sample::Index, removed: [u64; 4],

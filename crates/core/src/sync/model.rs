@@ -1,5 +1,5 @@
-//! The models: loom's atomic and lock, and a pointer that promises less than `arc-swap` does. Each
-//! can be weakened by a test, to show that the test would notice.
+//! The models: loom's atomic and lock, and a pointer that guarantees less than `arc-swap` does. A
+//! test can weaken each of them, to show that it would notice.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use super::{Ordering, PoisonError};
 
 pub use loom::sync::Mutex;
 
-/// A fault in what threads share, for a test that must fail.
+/// A fault in a shared type, for a test that must fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weakness {
-    /// The swapped pointer is stored and read without ordering anything else.
+    /// The swapped pointer is stored and read without any memory order.
     UnorderedPointer,
-    /// `fetch_max` is a read and a write of their own.
+    /// `fetch_max` is a separate read and write.
     SplitMaximum,
 }
 
@@ -24,7 +24,7 @@ thread_local! {
     static WEAKNESS: Cell<Option<Weakness>> = const { Cell::new(None) };
 }
 
-/// Weakens what is shared for the rest of the calling test.
+/// Weakens a shared type for the rest of the calling test.
 pub fn weaken(weakness: Weakness) {
     WEAKNESS.set(Some(weakness));
 }
@@ -44,13 +44,13 @@ impl AtomicU64 {
         Self(loom::sync::atomic::AtomicU64::new(value))
     }
 
-    /// Reads it.
+    /// Reads the number.
     #[must_use]
     pub fn load(&self, order: Ordering) -> u64 {
         self.0.load(order)
     }
 
-    /// Raises it to `value`, if it is below. Returns what it was.
+    /// Raises the number to `value`, if it is below. Returns the old number.
     pub fn fetch_max(&self, value: u64, order: Ordering) -> u64 {
         if has(Weakness::SplitMaximum) {
             let before = self.0.load(Ordering::SeqCst);
@@ -61,8 +61,8 @@ impl AtomicU64 {
     }
 }
 
-/// An object, and an atomic of its age: loom ends a run in which one is read by a thread that
-/// nothing orders after its making.
+/// An object with an atomic of the same age. loom ends a run in which a thread reads an object
+/// and nothing orders that read after its creation.
 #[derive(Debug)]
 struct Object<T> {
     value: Arc<T>,
@@ -75,9 +75,10 @@ impl<T> Object<T> {
     }
 }
 
-/// A swapped pointer that orders no more than a release store and an acquire load do: a reader may
-/// be given any object that is not older than what it knows. `arc-swap` itself is sequentially
-/// consistent. Keeps all objects until it is dropped: how `arc-swap` frees them is not modelled.
+/// A swapped pointer with the order of a release store and an acquire load, and no more: a reader
+/// may get any object that is not older than what it knows. `arc-swap` itself is sequentially
+/// consistent. All objects are kept until the pointer is dropped: how `arc-swap` frees them is not
+/// modelled.
 #[derive(Debug)]
 pub struct SwapPointer<T> {
     objects: std::sync::Mutex<Vec<Object<T>>>,
@@ -92,7 +93,7 @@ impl<T> SwapPointer<T> {
         Self { objects: std::sync::Mutex::new(objects), current: AtomicUsize::new(0) }
     }
 
-    /// Points to `next` from now on. One thread stores.
+    /// Points to `next` from now on. Only one thread may call this.
     pub fn store(&self, next: Arc<T>) {
         let next = Object::new(next);
         let position = {
@@ -103,10 +104,10 @@ impl<T> SwapPointer<T> {
         self.current.store(position, pointer_order(Ordering::Release));
     }
 
-    /// What it points to.
+    /// The current object, or an older one that the order allows.
     ///
     /// # Panics
-    /// When nothing orders the caller after who stored the object.
+    /// When nothing orders the caller after the thread that stored the object.
     #[must_use]
     pub fn load(&self) -> Arc<T> {
         let position = self.current.load(pointer_order(Ordering::Acquire));
@@ -119,7 +120,7 @@ impl<T> SwapPointer<T> {
     }
 }
 
-/// The order that a pointer's store or load has, unless it is weakened.
+/// The memory order of a pointer's store or load, unless the pointer is weakened.
 fn pointer_order(order: Ordering) -> Ordering {
     if has(Weakness::UnorderedPointer) { Ordering::Relaxed } else { order }
 }

@@ -1,5 +1,6 @@
-//! S1 and S3 with several workers: stamps rise in the order in which requests complete, none is
-//! given twice, a range that grows refuses nobody, and a round gets nothing of another term's.
+//! S1 and S3 with several workers. Stamps rise in the order in which requests complete, and no
+//! stamp is given twice. While a range grows, no request is refused. A round of one term gets no
+//! stamp of another term's range.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -13,13 +14,13 @@ use loom::thread;
 
 use crate::stage::{INTERVAL_NS, NEW, OLD, as_read_now, leader, now, published, stamp_alone};
 
-/// What a worker sees of another one's last answer.
+/// The last answer of a worker, as the other worker sees it.
 #[derive(Default)]
 struct Answered {
     stamp: Mutex<Option<Timestamp>>,
 }
 
-/// Two workers, each with one request; the range grows meanwhile.
+/// Two workers with one request each. Meanwhile the range grows.
 fn two_workers(is_planted: bool) {
     let shared = leader(&[1]);
     let half = |low, high| Arc::new(Shared::new(OLD, published(OLD, &[1], Some((low, high)))));
@@ -53,9 +54,9 @@ fn worker(
     trusted_ns: u64,
 ) -> Timestamp {
     let complete = Cell::new(None);
-    // A request arrives: whatever was complete then is below what it gets.
+    // A request arrives. It must get a stamp above all that were complete by then.
     let close = || complete.set(*answered[1 - id].stamp.lock().unwrap());
-    // The sibling's clock was read an interval later.
+    // The sibling reads its clock an interval later.
     let at = now(id as u64 * INTERVAL_NS, trusted_ns);
     let (_, given) = stamp_alone(id as u32, close, shared, allocator, at).unwrap();
     let stamp = given.expect("a range that grows refuses nobody").first();
@@ -91,7 +92,8 @@ fn planted_a_sub_range_for_each_worker() {
     loom::model(|| two_workers(true));
 }
 
-/// Two workers whose allocator reads the grant from a copy that each of them refreshes first.
+/// Two workers share an allocator. In the planted variant it reads the grant from a copy, which
+/// each worker refreshes before it stamps.
 fn a_copied_grant(is_planted: bool) {
     let shared = leader(&[1]);
     let copy = if is_planted { leader(&[1]) } else { shared.clone() };
@@ -128,8 +130,8 @@ fn planted_a_grant_read_before_the_lock() {
     loom::model(|| a_copied_grant(true));
 }
 
-/// Leadership is lost and won again while a round is under way, and a sibling stamps in what was
-/// won.
+/// Leadership is lost and won again while a round is under way. Meanwhile a sibling worker stamps
+/// in the newly won range.
 fn regained(is_planted: bool) {
     let shared = leader(&[1]);
     let allocator = Arc::new(Allocator::new(shared.clone(), INTERVAL_NS));
@@ -144,7 +146,7 @@ fn regained(is_planted: bool) {
     let sibling = thread::spawn(move || {
         stamp_alone(1, || (), &sibling_shared, &sibling_allocator, now(0, 150));
     });
-    // Begun while the old term's grant was published for certain, and confirmed.
+    // The round began and was confirmed under the old term's grant.
     let begun_under = leader(&[1]);
     let of_round = if is_planted { Arc::new(as_read_now(&shared)) } else { begun_under };
     if let Some((_, Ok(range))) = stamp_alone(0, || (), &of_round, &allocator, now(0, 150)) {
@@ -166,7 +168,7 @@ fn planted_the_term_of_a_round_is_read_when_it_ends() {
     loom::model(|| regained(true));
 }
 
-/// A grant that was revoked before the lock was taken, by whoever told this worker so.
+/// The grant was revoked before the worker took the lock, and the worker was told so.
 fn revoked(is_planted: bool) {
     let shared = leader(&[1]);
     let known = Arc::new(AtomicBool::new(false));
@@ -180,7 +182,7 @@ fn revoked(is_planted: bool) {
         tell.store(true, Ordering::Release);
     });
     let is_known = known.load(Ordering::Acquire);
-    // The round was confirmed before.
+    // The round was confirmed before the grant was revoked.
     let (_, given) = stamp_alone(0, || (), &of_round, &allocator, now(0, 50)).unwrap();
     assert!(!(is_known && given.is_ok()), "S3: stamped under a grant that was revoked before");
     consensus.join().unwrap();

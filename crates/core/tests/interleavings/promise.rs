@@ -1,4 +1,4 @@
-//! S4: the Promise only rises, whoever raises it.
+//! S4: the Promise only rises, whichever thread raises it.
 
 use std::sync::Arc;
 

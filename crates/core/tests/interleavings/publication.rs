@@ -1,5 +1,5 @@
-//! S2, S3, S7: what a worker reads as published is of one moment, and not older than what it, or
-//! whoever told it, has seen.
+//! S2, S3, S7: a worker reads a publication as it was at one moment. It is never older than one
+//! that the worker has seen, or that another thread had seen before it informed the worker.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ enum Plant {
     PublishedBeforePromised,
 }
 
-/// The consensus plane follows a higher term: the Promise first, then what it publishes.
+/// The consensus plane follows a higher term: it raises the Promise first, then publishes.
 fn a_higher_term(plant: Plant) {
     let shared = leader(&[1, 2, 3]);
     let raised = shared.clone();
@@ -52,7 +52,7 @@ fn planted_an_unordered_pointer_gives_out_what_is_not_written_yet() {
     loom::model(|| a_higher_term(Plant::Nothing));
 }
 
-/// One worker tells another that it has seen the revocation.
+/// One worker tells another that it has seen a revocation.
 fn told_by_a_sibling(is_view: bool) {
     let shared = leader(&[1, 2, 3]);
     let told = Arc::new(AtomicBool::new(false));
@@ -65,7 +65,7 @@ fn told_by_a_sibling(is_view: bool) {
             tell.store(true, Ordering::Release);
         }
     });
-    // A worker's view: what it last read, for people and for steering only.
+    // A worker's view: a copy of its last read. It serves only status and steering.
     let view = as_read_now(&shared);
     let was_told = told.load(Ordering::Acquire);
     let read = if is_view { &view } else { &*shared };
@@ -85,7 +85,7 @@ fn planted_a_view_read_earlier_is_no_substitute_for_the_publication() {
     loom::model(|| told_by_a_sibling(true));
 }
 
-/// The voters and the grant that a round is begun under, while both change.
+/// A round begins while both its voters and its grant change.
 fn a_round_among_changes(is_two_pointers: bool) {
     let shared = leader(&[1, 2, 3]);
     let voters = if is_two_pointers { leader(&[1, 2, 3]) } else { shared.clone() };

@@ -1,8 +1,8 @@
-//! S2 and S4 together: once a new leader has answered, no batch that closes later is answered by
-//! the old one, whatever of the new term the old one's threads have seen so far.
+//! S2 and S4 together: once a new leader has answered, the old leader answers no batch that closes
+//! later. This holds whatever the old leader's threads have seen of the new term.
 //!
-//! Sockets are modelled as what orders a receiver after its sender (a release and an acquire, or a
-//! channel). That is all that the claims need of them.
+//! A socket is modelled as an order between sender and receiver (a release and an acquire, or a
+//! channel). The claims need no more of sockets.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -29,8 +29,8 @@ enum Plant {
     OlderYesReaddressed,
 }
 
-/// A voter: its consensus plane votes for node 3 in the new term; with that vote node 3 leads, and
-/// answers a client. Returns whether it has.
+/// A voter. Its consensus plane votes for node 3 in the new term. With that vote node 3 leads and
+/// answers a client, which sets `has_answered`.
 fn votes(promise: &Promise, has_answered: &AtomicBool, plant: Plant) {
     if plant == Plant::VoteBeforePromise {
         has_answered.store(true, Ordering::Release);
@@ -39,7 +39,7 @@ fn votes(promise: &Promise, has_answered: &AtomicBool, plant: Plant) {
     has_answered.store(true, Ordering::Release);
 }
 
-/// The worker of the voter answers one frame.
+/// A worker of the voter. It answers one frame.
 fn answers(
     promise: &Promise,
     frames: &Receiver<Option<Confirm>>,
@@ -47,14 +47,14 @@ fn answers(
     plant: Plant,
 ) {
     let early = Promise::new(promise.load());
-    // `None`: the round was never begun.
+    // `None`: the old leader began no round.
     let Some(confirm) = frames.recv().unwrap() else { return };
     let read = if plant == Plant::PromiseReadBeforeFrame { &early } else { promise };
     replies.send(answer(NodeId(1), &confirm, identity(2), read)).unwrap();
 }
 
-/// The worker of the old leader: closes a batch, asks, and stamps if it may. Returns whether it
-/// asked.
+/// A worker of the old leader. It closes a batch, asks, and stamps if the round is confirmed.
+/// Returns whether it asked.
 fn asks(
     shared: &Arc<Shared>,
     has_answered: &AtomicBool,
@@ -65,7 +65,7 @@ fn asks(
     let mut rounds = Rounds::new(identity(1), WorkerId(0));
     let early = (plant == Plant::ReadBeforeClose).then(|| as_read_now(shared));
     let is_late = Cell::new(false);
-    // A request arrives, and joins the batch before it closes.
+    // A request arrives and joins the batch before the batch closes.
     let arrive = || is_late.set(has_answered.load(Ordering::Acquire));
     let close = || {
         if plant != Plant::JoinedAfterAsking {
@@ -86,7 +86,7 @@ fn asks(
     true
 }
 
-/// The vote is that of node 2, which the old leader asks.
+/// Node 2, which the old leader asks, votes for the new leader.
 fn deposed_by_the_voter_it_asks(plant: Plant) {
     let shared = leader(&[1, 2, 3]);
     let voter = Arc::new(Promise::new(OLD));
@@ -98,7 +98,7 @@ fn deposed_by_the_voter_it_asks(plant: Plant) {
     let voting = thread::spawn(move || votes(&promise, &answered, plant));
     let answering = thread::spawn(move || answers(&voter, &frames, &reply, plant));
     let own = shared.clone();
-    // The old leader's own consensus plane hears of it at any time.
+    // The old leader's own consensus plane learns of the new term at any time.
     let revoking = thread::spawn(move || {
         own.promise.raise(NEW);
         own.publish(Arc::new(published(NEW, &[1, 2, 3], None)));
@@ -138,17 +138,18 @@ fn planted_a_request_that_joins_a_round_that_was_asked() {
     check(|| deposed_by_the_voter_it_asks(Plant::JoinedAfterAsking));
 }
 
-/// The vote is the old leader's own: only its own Promise, read after the close, tells.
+/// The old leader itself votes for the new leader. Only its own Promise, read after the batch
+/// closes, shows this.
 fn deposed_by_its_own_vote(plant: Plant) {
     let shared = leader(&[1, 2, 3]);
     let has_answered = Arc::new(AtomicBool::new(false));
     let (own, answered) = (shared.clone(), has_answered.clone());
     let voting = thread::spawn(move || {
         votes(&own.promise, &answered, plant);
-        // Later than it is done in truth: what is claimed rests on the Promise alone.
+        // This is later than in production, because the claim must rest on the Promise alone.
         own.publish(Arc::new(published(NEW, &[1, 2, 3], None)));
     });
-    // Node 2 has heard of nothing.
+    // Node 2 has not heard of the new term.
     let voter = Promise::new(OLD);
     asks(&shared, &has_answered, plant, |confirm| answer(NodeId(1), &confirm, identity(2), &voter));
     voting.join().unwrap();
@@ -165,8 +166,8 @@ fn planted_promise_and_publication_read_before_the_batch_closes() {
     check(|| deposed_by_its_own_vote(Plant::ReadBeforeClose));
 }
 
-/// A worker without a link of its own asks through a sibling, whose mail carries the frame there
-/// and the answer back.
+/// A worker without a link asks through a sibling worker. The sibling's mailbox takes the frame
+/// there and the answer back.
 fn asked_through_a_sibling(plant: Plant) {
     let shared = leader(&[1, 2, 3]);
     let voter = Arc::new(Promise::new(OLD));
@@ -178,7 +179,7 @@ fn asked_through_a_sibling(plant: Plant) {
     let voting = thread::spawn(move || votes(&promise, &answered, plant));
     let sibling = thread::spawn(move || {
         let ask = |confirm: &Confirm| answer(NodeId(1), confirm, identity(2), &voter);
-        // A round of the sibling's own, before.
+        // The sibling asked about an earlier round of its own.
         let own = Confirm {
             store: identity(1).store,
             boot: identity(1).boot,
@@ -200,7 +201,7 @@ fn asked_through_a_sibling(plant: Plant) {
     });
     let has_asked = asks(&shared, &has_answered, plant, |confirm| {
         forward.send(Some(confirm)).unwrap();
-        // The sibling's own answer, put into the wrong mail, counts for nothing.
+        // The answer to the sibling's own round, delivered to the wrong mailbox, does not count.
         let stray = replies.recv().unwrap();
         let mut others = Rounds::new(identity(1), WorkerId(0));
         others.begin(|| (), &leader(&[1, 2, 3]), FAR).unwrap();

@@ -1,4 +1,4 @@
-//! The stage of every model: three voters, node 1 the leader of term 4 with a grant.
+//! The starting point of every model: three voters; node 1 leads term 4 and has a grant.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use epicepoch_core::publication::{EpochRange, Grant, Identity, Published, Shared
 use epicepoch_core::quorum::Voters;
 use epicepoch_wire::{BootId, Epoch, NodeId, StoreId, Term, TimestampRange, WorkerId};
 
-/// The term that node 1 leads at first, and the one that deposes it.
+/// The term in which node 1 leads, and the term that deposes it.
 pub(crate) const OLD: Term = Term(4);
 pub(crate) const NEW: Term = Term(5);
 
@@ -22,7 +22,7 @@ pub(crate) const fn identity(node: u64) -> Identity {
     Identity { node: NodeId(node), store: StoreId(node as u128), boot: BootId(70 + node) }
 }
 
-/// What node 1 publishes in `term`: voters, and a grant of `range` if there is one.
+/// The publication of node 1 in `term`: its voters, and a grant of `range` if there is one.
 pub(crate) fn published(term: Term, voters: &[u64], range: Option<(u64, u64)>) -> Published {
     let voters: Vec<NodeId> = voters.iter().map(|id| NodeId(*id)).collect();
     let grant = range.map(|(low, high)| Grant {
@@ -43,15 +43,15 @@ pub(crate) fn leader(voters: &[u64]) -> Arc<Shared> {
     Arc::new(Shared::new(OLD, published(OLD, voters, Some((0, 100)))))
 }
 
-/// What another thread shares with it, as far as it has read it now: for planted bugs that decide
-/// from what was read too early.
+/// A copy of the shared state as it is now. Planted bugs use it to decide from a state that they
+/// read too early.
 pub(crate) fn as_read_now(shared: &Shared) -> Shared {
     let published = (*shared.published()).clone();
     Shared::new(shared.promise.load(), published)
 }
 
-/// A worker of a cluster of one: its rounds are confirmed by the node itself. Returns what it was
-/// given for a batch that `close` closed, and in which term.
+/// A worker of a cluster of one node, which confirms its own rounds. Returns the stamps for a batch
+/// that `close` closed, and their term.
 pub(crate) fn stamp_alone(
     worker: u32,
     close: impl FnOnce(),

@@ -1,12 +1,12 @@
-//! An operator moves the epoch: what is asked for is reserved first, what lies below is given up, and
-//! only then it is said to be done (S14).
+//! An operator moves the epoch. The leader first reserves beyond it, then gives up the range below,
+//! and only then reports the move as done (S14).
 
 use epicepoch_core::replica::{ADVANCE_AHEAD_MAX_NS, ADVANCE_AHEAD_NS, AdvanceError, Report};
 use epicepoch_wire::Epoch;
+use epicepoch_wire::raft_message::MessageKind;
 
-use crate::support::TICK_NS;
-use crate::support::bench::Bench;
-use crate::support::world::START_NS;
+use crate::support::bench::{Bench, message};
+use crate::support::{START_NS, TICK_NS};
 
 const HOUR_NS: u64 = 3_600_000_000_000;
 
@@ -26,14 +26,14 @@ fn is_told(bench: &Bench, to: Epoch) -> bool {
 }
 
 #[test]
-fn what_is_owned_below_an_advance_is_given_up_in_the_step_that_says_so() {
+fn a_range_below_an_advance_is_given_up_in_the_step_that_reports_it() {
     let mut bench = Bench::led(&[1, 2, 3]);
     let (low, high) = range(&bench);
     let to = Epoch(low.0 + (high.0 - low.0) / 2);
     assert_eq!(advance(&mut bench, to, HOUR_NS), Ok(()));
     assert!(is_told(&bench, to));
     assert_eq!(range(&bench), (to, high), "nothing had to be reserved");
-    // What lies below what is owned is done already, and takes nothing.
+    // An advance below the range is done already. It leaves the range as it is.
     bench.reports.clear();
     assert_eq!(advance(&mut bench, low, HOUR_NS), Ok(()));
     assert!(is_told(&bench, low));
@@ -69,7 +69,7 @@ fn an_advance_too_far_ahead_is_refused_and_changes_nothing() {
     assert!(matches!(refused, Err(AdvanceError::TooFarAhead { allowed_ns: HOUR_NS, .. })));
     let refused = advance(&mut bench, far(2 * ADVANCE_AHEAD_MAX_NS), u64::MAX);
     assert!(matches!(refused, Err(AdvanceError::TooFarAhead { .. })), "{refused:?}");
-    // A plan is no order.
+    // A plan changes nothing.
     let plan = bench.replica.plan_advance(far(HOUR_NS / 2), HOUR_NS).expect("it can be had");
     assert!(plan.ceiling_after > plan.to && plan.ceiling == before.1 && !plan.is_done);
     bench.drain();
@@ -78,9 +78,9 @@ fn an_advance_too_far_ahead_is_refused_and_changes_nothing() {
     assert_eq!(advance(&mut follower, Epoch(1), HOUR_NS), Err(AdvanceError::NotLeader));
 }
 
-/// What a plan says, at the bounds of each of its words.
+/// Checks each field of a plan at its bounds.
 #[test]
-fn a_plan_says_what_an_advance_would_come_to() {
+fn a_plan_shows_the_effect_of_an_advance() {
     let mut bench = Bench::led(&[1, 2, 3]);
     let (low, high) = range(&bench);
     let ceiling = bench.replica.ceiling();
@@ -96,9 +96,9 @@ fn a_plan_says_what_an_advance_would_come_to() {
     assert_eq!(plan(&bench, trusted_ns + 5, 5).map(|it| it.ahead_ns), Ok(5));
     let too_far = AdvanceError::TooFarAhead { ahead_ns: 6, allowed_ns: 5 };
     assert_eq!(plan(&bench, trusted_ns + 6, 5), Err(too_far));
-    // Without leave an hour, and never more than 366 days.
+    // By default an advance may go an hour ahead; it may never go more than 366 days ahead.
     assert_eq!((ADVANCE_AHEAD_NS, ADVANCE_AHEAD_MAX_NS), (HOUR_NS, 8_784 * HOUR_NS));
-    // The last epochs of all, for a clock that is near them.
+    // The clock is near the highest epoch.
     bench.now_ns += TICK_NS;
     bench.replica.handle_tick(bench.now_ns, u64::MAX - HOUR_NS).expect("no reason to stop");
     assert!(plan(&bench, u64::MAX - 1_001, HOUR_NS).is_ok());
@@ -107,7 +107,7 @@ fn a_plan_says_what_an_advance_would_come_to() {
     }
 }
 
-/// What is under way already is waited for: two reservations would be one too many.
+/// The advance waits for the pending reservation, because only one may be under way.
 #[test]
 fn an_advance_while_a_reservation_is_under_way_proposes_nothing_more() {
     let mut bench = Bench::led(&[1, 2, 3]);
@@ -134,15 +134,7 @@ fn an_advance_of_a_leader_that_is_deposed_is_never_said_to_be_done() {
     let to = Epoch(range(&bench).1.0 + HOUR_NS / 2);
     assert_eq!(advance(&mut bench, to, HOUR_NS), Ok(()));
     let term = bench.status().term.0;
-    bench
-        .take(
-            2,
-            &crate::support::bench::message(
-                epicepoch_wire::raft_message::MessageKind::Heartbeat,
-                term + 1,
-            ),
-        )
-        .expect("taken");
+    bench.take(2, &message(MessageKind::Heartbeat, term + 1)).expect("taken");
     bench.ticks(5);
     assert!(bench.shared.published().grant.is_none());
     assert!(!is_told(&bench, to));

@@ -1,5 +1,5 @@
-//! When a node campaigns besides the library's own timeout, to the nanosecond: in its turn when its
-//! leader is gone, once more when that comes to nothing, and at no other time.
+//! Campaigns that do not wait for the library's own timeout, to the nanosecond. A voter campaigns
+//! in its turn when its leader is gone, and once more if that campaign fails.
 
 use epicepoch_core::publication::Role;
 use epicepoch_wire::NodeId;
@@ -9,14 +9,14 @@ use crate::support::bench::{Bench, append, genesis, message};
 use crate::support::disk::Disk;
 use crate::support::{ELECTION_TICKS, TICK_NS};
 
-/// Between the turns of two voters: a quarter of an election timeout.
+/// Time between the turns of two voters: a quarter of an election timeout.
 const TURN_NS: u64 = ELECTION_TICKS as u64 * TICK_NS / 4;
-/// By how much a turn is late at most.
+/// Longest random delay of a turn.
 const JITTER_NS: u64 = TURN_NS / 8;
-/// Seeds of a draw.
+/// Number of seeds to draw from.
 const SEEDS: u64 = 20;
 
-/// Node `me` of so many voters, whose leader is `leader`, in term 2.
+/// Node `me` of `voters` voters, which follows `leader` in term 2.
 fn led_by(leader: u64, me: u64, voters: u64, seed: u64) -> Bench {
     let ids: Vec<u64> = (1..=voters).collect();
     let mut bench = Bench::being(me, Disk::genesis(&genesis(&ids)), seed);
@@ -31,14 +31,14 @@ fn tell(bench: &mut Bench, from: u64, message: RaftMessage) {
     bench.take(from, &RaftMessage { to, ..message }).expect("it is taken");
 }
 
-/// The same, and the connection from that leader has closed just now.
+/// Like [`led_by`], but the connection from the leader has just closed.
 fn left_by(leader: u64, me: u64, voters: u64, seed: u64) -> Bench {
     let mut bench = led_by(leader, me, voters, seed);
     bench.replica.handle_closed(bench.now_ns, NodeId(leader));
     bench
 }
 
-/// Whether a tick that comes `after_ns` makes the node ask whether it may campaign.
+/// Whether the node asks for pre-votes in a tick that comes `after_ns` later.
 fn asks(bench: &mut Bench, after_ns: u64) -> bool {
     bench.now_ns += after_ns;
     bench.replica.handle_tick(bench.now_ns, bench.now_ns).expect("no reason to stop");
@@ -46,7 +46,7 @@ fn asks(bench: &mut Bench, after_ns: u64) -> bool {
     bench.sent().iter().any(|out| out.message.kind == MessageKind::RequestPreVote)
 }
 
-/// Those of a lower id have their turn before, but for the one that is gone.
+/// Voters with a lower id have their turn first. The leader that is gone has none.
 #[test]
 fn voters_campaign_one_after_the_other_when_their_leader_is_gone() {
     let ranks =
@@ -60,21 +60,21 @@ fn voters_campaign_one_after_the_other_when_their_leader_is_gone() {
         };
         assert_eq!(asking(turn_ns), 0, "node {me} of {voters} asks before its turn");
         assert_eq!(asking(turn_ns + JITTER_NS), SEEDS as usize, "node {me} of {voters} waits");
-        // Their clocks differ by nothing, their draws do.
+        // Their clocks are equal, but each seed draws another delay.
         let half = asking(turn_ns + JITTER_NS / 2);
         assert!((1..SEEDS as usize).contains(&half), "{half} of {SEEDS}");
     }
 }
 
 #[test]
-fn nobody_campaigns_because_another_one_than_its_leader_is_gone() {
+fn only_the_leaders_end_starts_a_campaign() {
     let mut bench = led_by(2, 1, 3, 5);
     bench.replica.handle_closed(bench.now_ns, NodeId(3));
     assert_eq!(bench.status().leader, Some(NodeId(2)));
     assert!(!asks(&mut bench, JITTER_NS));
 }
 
-/// The turn of a node whose disk has not finished is lost: its vote for itself would come too late.
+/// A node loses its turn if its disk has not finished: its vote for itself would come too late.
 #[test]
 fn a_node_with_a_write_outstanding_lets_its_turn_pass() {
     let mut bench = led_by(2, 1, 3, 5);
@@ -85,8 +85,8 @@ fn a_node_with_a_write_outstanding_lets_its_turn_pass() {
     assert!(!asks(&mut bench, JITTER_NS));
 }
 
-/// A leader that is gone has offered leadership before: who has taken the offer does not begin anew
-/// when its turn comes.
+/// A leader offers leadership to this node and is then gone. The node campaigns already, and does
+/// not start again when its turn comes.
 #[test]
 fn a_candidate_does_not_campaign_again_in_its_turn() {
     let mut bench = left_by(2, 3, 3, 5);
@@ -97,7 +97,8 @@ fn a_candidate_does_not_campaign_again_in_its_turn() {
     assert!(!asks(&mut bench, TURN_NS + JITTER_NS));
 }
 
-/// Half a turn after everybody's turn has come, the leader's included: it may be back.
+/// Half a turn after every voter has had its turn, the leader included, because the leader may be
+/// back.
 #[test]
 fn a_campaign_that_came_to_nothing_is_repeated_half_a_turn_after_its_turn() {
     for (me, voters, rank) in [(1, 3, 0), (3, 3, 2), (5, 5, 4)] {
@@ -115,7 +116,7 @@ fn a_campaign_that_came_to_nothing_is_repeated_half_a_turn_after_its_turn() {
     }
 }
 
-/// Node 1 of three, a candidate in term 3, its write not finished.
+/// Node 1 of three: a candidate in term 3 whose write is not finished.
 fn candidate() -> Bench {
     let mut bench = left_by(2, 1, 3, 5);
     assert!(asks(&mut bench, JITTER_NS));
@@ -130,10 +131,10 @@ fn refuse(bench: &mut Bench) {
     assert_eq!(bench.status().role, Role::Candidate, "one of three has refused");
 }
 
-/// When the repeat is due, at the latest.
+/// The latest time at which a campaign is repeated.
 const REPEAT_NS: u64 = TURN_NS + TURN_NS / 2 + JITTER_NS;
 
-/// Votes that are on their way would not count any more.
+/// A new campaign would make votes that are still under way worthless.
 #[test]
 fn a_candidate_asks_again_only_when_a_vote_was_refused() {
     let mut bench = candidate();
@@ -145,7 +146,7 @@ fn a_candidate_asks_again_only_when_a_vote_was_refused() {
     assert!(asks(&mut bench, REPEAT_NS));
 }
 
-/// What it has asked for has not even left.
+/// The candidate's vote requests have not even left.
 #[test]
 fn a_candidate_whose_disk_has_not_finished_waits_for_another_turn() {
     let mut bench = candidate();
@@ -156,7 +157,7 @@ fn a_candidate_whose_disk_has_not_finished_waits_for_another_turn() {
     assert!(asks(&mut bench, 1));
 }
 
-/// A leader that came back, and is gone again: whose turn it was before says nothing.
+/// A leader comes back and is gone again. The turns from before no longer count.
 #[test]
 fn a_turn_is_forgotten_when_there_is_a_leader() {
     let mut bench = left_by(2, 3, 3, 5);
@@ -164,14 +165,14 @@ fn a_turn_is_forgotten_when_there_is_a_leader() {
     bench.persist();
     assert!(!asks(&mut bench, TURN_NS + JITTER_NS));
     assert_eq!(bench.status().leader, Some(NodeId(2)));
-    // Nor is it its turn when that leader has ended another way meanwhile.
+    // The node has no turn either if that leadership has ended another way meanwhile.
     let mut voter = left_by(2, 3, 3, 5);
     tell(&mut voter, 2, message(MessageKind::Heartbeat, 2));
     tell(&mut voter, 1, message(MessageKind::AppendResponse, 3));
     voter.persist();
     assert_eq!((voter.status().term.0, voter.status().leader), (3, None));
     assert!(!asks(&mut voter, TURN_NS + JITTER_NS));
-    // Gone once more, it has a turn of its own.
+    // When the leader is gone once more, the node gets a new turn.
     bench.replica.handle_closed(bench.now_ns, NodeId(2));
     assert!(!asks(&mut bench, TURN_NS));
     assert!(asks(&mut bench, JITTER_NS));

@@ -1,20 +1,18 @@
-//! Leadership goes away from a node that cannot take clients in, to one that may, and never round and
-//! round.
+//! A leader that cannot accept clients hands over to a node that can. Leadership does not circle.
 
 use epicepoch_core::replica::{HandOver, Report};
 use epicepoch_wire::NodeId;
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
-use epicepoch_wire::standing::{Standing, Zone, preference_of};
+use epicepoch_wire::voter_status::{VoterStatus, Zone, preference_of};
 
 use crate::support::bench::{Bench, message};
-use crate::support::world::START_NS;
-use crate::support::{ELECTION_TICKS, TICK_NS};
+use crate::support::{ELECTION_TICKS, START_NS, TICK_NS};
 
-/// For how long accepts have to fail before leadership is offered, ticks.
+/// How long accepts must fail before the leader offers leadership, ticks.
 const CUT_OFF_TICKS: usize = 2 * ELECTION_TICKS;
-/// Between the first offer and the second.
+/// Time between the first offer and the second, ticks.
 const PAUSE_TICKS: usize = 25 * ELECTION_TICKS;
-/// In which no accept must fail before earlier offers are forgotten.
+/// How long no accept may fail before earlier offers are forgotten, ticks.
 const FORGOTTEN_TICKS: usize = 3_200 * ELECTION_TICKS;
 
 fn led() -> Bench {
@@ -23,7 +21,7 @@ fn led() -> Bench {
     bench
 }
 
-/// A tick in which the others answer, and rounds complete.
+/// A tick in which the other voters answer and rounds complete.
 fn beat(bench: &mut Bench, is_cut_off: bool) {
     bench.now_ns += TICK_NS;
     bench.replica.handle_rounds(bench.now_ns);
@@ -38,7 +36,7 @@ fn beat(bench: &mut Bench, is_cut_off: bool) {
     bench.persist();
 }
 
-/// To whom leadership was offered, in which of so many beats.
+/// The offers of leadership within `beats` beats: the beat, and the voter.
 fn offers(bench: &mut Bench, beats: usize, is_cut_off: bool) -> Vec<(usize, u64)> {
     let mut offers = vec![];
     for at in 1..=beats {
@@ -57,7 +55,7 @@ fn offers(bench: &mut Bench, beats: usize, is_cut_off: bool) -> Vec<(usize, u64)
 fn a_leader_that_cannot_accept_clients_hands_over_after_two_election_timeouts_without_a_break() {
     let mut bench = led();
     assert_eq!(offers(&mut bench, CUT_OFF_TICKS - 1, true), []);
-    // One that is accepted is a break.
+    // One beat without a failed accept starts the time anew.
     assert_eq!(offers(&mut bench, 1, false), []);
     assert_eq!(offers(&mut bench, CUT_OFF_TICKS - 1, true), []);
     assert_eq!(offers(&mut bench, 1, true), [(1, 2)]);
@@ -65,28 +63,28 @@ fn a_leader_that_cannot_accept_clients_hands_over_after_two_election_timeouts_wi
 }
 
 #[test]
-fn what_was_not_taken_is_offered_to_each_in_turn_after_twice_as_long() {
+fn a_declined_offer_goes_to_the_next_voter_after_twice_as_long() {
     let mut bench = led();
     let at = |pauses: usize| CUT_OFF_TICKS + pauses * PAUSE_TICKS;
     let expected = [(at(0), 2), (at(1), 3), (at(3), 2), (at(7), 3), (at(15), 2), (at(31), 3)];
     assert_eq!(offers(&mut bench, at(32), true), expected);
-    // No longer than that.
+    // From now on the time between two offers stays the same.
     let longest = 16 * PAUSE_TICKS;
     assert_eq!(offers(&mut bench, longest - PAUSE_TICKS, true), [(longest - PAUSE_TICKS, 2)]);
 }
 
 #[test]
-fn nobody_is_offered_leadership_who_could_not_lead() {
+fn a_voter_that_could_not_lead_is_offered_no_leadership() {
     let mut bench = led();
     bench.replica.handle_sound_clocks(vec![NodeId(3)]);
     assert_eq!(offers(&mut bench, CUT_OFF_TICKS, true), [(CUT_OFF_TICKS, 3)]);
     let mut bench = led();
     bench.replica.handle_sound_clocks(vec![]);
     assert_eq!(offers(&mut bench, 4 * CUT_OFF_TICKS, true), []);
-    // As soon as somebody could.
+    // The leader offers leadership as soon as a voter could lead.
     bench.replica.handle_sound_clocks(vec![NodeId(2)]);
     assert_eq!(offers(&mut bench, 1, true), [(1, 2)]);
-    // A single voter leads on.
+    // A single voter keeps leading.
     let mut bench = Bench::led(&[1]);
     for _ in 0..4 * CUT_OFF_TICKS {
         bench.replica.handle_clients(true);
@@ -96,17 +94,18 @@ fn nobody_is_offered_leadership_who_could_not_lead() {
     assert!(bench.is_leader());
 }
 
-/// A voter says whether it could lead.
+/// A voter reports whether it could lead.
 fn say(bench: &mut Bench, node: u64, is_fit: bool) {
     let zone = Zone::new("a").expect("a name");
-    let context = Standing { is_fit, preference: preference_of(&[]), zone }.encode();
+    let context = VoterStatus { is_fit, preference: preference_of(&[]), zone }.encode();
     let answer = message(MessageKind::HeartbeatResponse, bench.status().term.0);
     bench.take(node, &RaftMessage { context, ..answer }).expect("an answer is taken");
 }
 
-/// It counts for an election timeout: one that is heard and says nothing more may have become fit.
+/// Such a report counts for an election timeout. After that a voter that is heard without a report
+/// may have become fit.
 #[test]
-fn who_says_that_it_could_not_lead_is_offered_nothing_as_long_as_it_says_so() {
+fn a_voter_is_offered_nothing_while_it_says_that_it_could_not_lead() {
     let mut bench = led();
     for _ in 0..2 * CUT_OFF_TICKS {
         say(&mut bench, 2, false);
@@ -122,7 +121,7 @@ fn who_says_that_it_could_not_lead_is_offered_nothing_as_long_as_it_says_so() {
     assert_eq!(offers(&mut bench, CUT_OFF_TICKS, true), [(CUT_OFF_TICKS, 2)]);
 }
 
-/// A leader that waits for other clocks has nothing for a client to miss.
+/// A leader that still waits for other clocks does not serve, so no client misses it.
 #[test]
 fn the_time_in_which_clients_are_cut_off_begins_when_a_leader_serves() {
     let mut bench = Bench::new(&[1, 2, 3]);
@@ -138,7 +137,7 @@ fn the_time_in_which_clients_are_cut_off_begins_when_a_leader_serves() {
     assert_eq!(offers(&mut bench, 2 * CUT_OFF_TICKS, true), [(CUT_OFF_TICKS, 2)]);
 }
 
-/// Who offers it may do so because of its own clients.
+/// The leader may have made the offer because it cannot accept clients itself.
 #[test]
 fn a_node_that_cannot_accept_clients_takes_no_leadership_that_is_offered() {
     for is_cut_off in [true, false] {
@@ -151,8 +150,8 @@ fn a_node_that_cannot_accept_clients_takes_no_leadership_that_is_offered() {
     }
 }
 
-/// The node that took over fails, too, and hands it on, and so does the next, and this one has been well
-/// meanwhile: it comes to an end.
+/// Every node fails to accept clients, so each hands leadership on. Meanwhile this node was well
+/// for a while. The offers must still come to an end.
 #[test]
 fn a_node_that_has_given_leadership_away_often_keeps_it_until_it_has_been_well_for_long() {
     let mut bench = led();
@@ -174,7 +173,7 @@ fn a_node_that_has_given_leadership_away_often_keeps_it_until_it_has_been_well_f
     assert_eq!(offers(&mut bench, CUT_OFF_TICKS, true), [(CUT_OFF_TICKS, 2)]);
 }
 
-/// Another node leads for a term, and then this one again.
+/// Another node leads for a term, then this node leads again.
 fn lead_again(bench: &mut Bench) {
     let term = bench.status().term.0 + 1;
     bench.take(2, &message(MessageKind::Heartbeat, term)).expect("a heartbeat is taken");

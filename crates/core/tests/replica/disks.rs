@@ -1,13 +1,13 @@
-//! What must be durable before what leaves, disks that are slow, stuck or set back, and logs that
-//! are compacted.
+//! What must be durable before a message leaves; slow and stuck disks; compacted logs.
 
 use epicepoch_core::publication::Role;
 use epicepoch_core::replica::{HandOver, Report};
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
 use epicepoch_wire::{LogIndex, NodeId, Term};
 
-use crate::support::bench::{Bench, append, message};
-use crate::support::{ELECTION_TICKS, MS, Plane, TICK_NS, World};
+use crate::support::bench::{Bench, append, genesis, message};
+use crate::support::disk::Disk;
+use crate::support::{Cluster, ELECTION_TICKS, START_NS};
 
 #[test]
 fn a_vote_leaves_only_after_it_is_durable() {
@@ -79,31 +79,15 @@ fn a_leaders_appends_and_heartbeats_do_not_wait_for_its_own_disk() {
 }
 
 #[test]
-fn what_a_quorum_wrote_is_committed_while_the_leaders_own_disk_is_slow() {
-    let mut world = World::started(1, 3);
-    let leader = world.elect();
-    world.run(100 * MS);
-    world.node(leader).disk.write_ns = 40 * MS;
-    world.load(leader, 300);
-    assert_eq!(world.leader(), Some(leader));
-    assert_eq!(world.history.leaderships(), 1);
-    assert_eq!(world.history.answered, 300);
-}
-
-#[test]
-fn a_leader_with_a_stuck_disk_hands_over_to_one_that_can_write() {
-    let mut world = World::started(2, 3);
-    let leader = world.elect();
-    world.load(leader, 5);
-    world.node(leader).disk.is_stuck = true;
-    world.run_until(100, "another leader", |world| world.leader().is_some_and(|id| id != leader));
-    assert!(world.has_reported(leader, |report| {
-        matches!(report, Report::HandingOver { why: HandOver::DiskStuck, .. })
-    }));
-    let next = world.leader().unwrap();
-    let answered = world.history.answered;
-    world.load(next, 20);
-    assert_eq!(world.history.answered, answered + 20);
+fn entries_that_a_quorum_wrote_are_committed_while_the_leaders_own_disk_is_slow() {
+    let mut bench = Bench::led(&[1, 2, 3]);
+    bench.beats(45, &[2, 3]);
+    let last = bench.status().last;
+    assert!(bench.status().writes_outstanding > 0 && bench.status().committed < last);
+    bench.ack(2, last);
+    assert!(bench.status().committed < last, "one of three");
+    bench.ack(3, last);
+    assert_eq!(bench.status().committed, last);
 }
 
 #[test]
@@ -114,7 +98,7 @@ fn a_leader_with_a_stuck_disk_and_no_successor_steps_down_and_does_not_campaign(
     for _ in 0..60 + 4 * ELECTION_TICKS {
         bench.tick();
         let term = bench.status().term.0;
-        // They hear it, and do nothing else.
+        // Both followers hear the leader, but acknowledge no entry.
         bench.take(2, &message(MessageKind::HeartbeatResponse, term)).unwrap();
         bench.take(3, &message(MessageKind::HeartbeatResponse, term)).unwrap();
     }
@@ -134,7 +118,7 @@ fn a_disk_that_was_stuck_once_gets_a_handover_again_and_no_step_down() {
         bench.reports.iter().filter(tried).count()
     };
     for round in 1..=3 {
-        // Stuck until a handover is tried.
+        // The disk is stuck until the leader tries to hand over.
         for _ in 0..100 {
             bench.tick();
             let term = bench.status().term.0;
@@ -144,7 +128,7 @@ fn a_disk_that_was_stuck_once_gets_a_handover_again_and_no_step_down() {
             }
         }
         assert_eq!(handovers(&bench), round);
-        // It writes again, before anybody has taken over, and goes on for long.
+        // The disk writes again before another node takes over, and goes on for long.
         for _ in 0..60 {
             bench.persist();
             bench.ack_all(2);
@@ -159,7 +143,7 @@ fn a_follower_with_a_stuck_disk_does_not_campaign() {
     let mut bench = Bench::new(&[1, 2, 3]);
     bench.take(2, &append(2, (1, 1), 1, 1)).unwrap();
     bench.ticks(20 * ELECTION_TICKS);
-    // Its first timeout may pass before the disk counts as stuck; it stays without consequence.
+    // The follower's first timeout may pass before its disk counts as stuck. That has no effect.
     assert_eq!(bench.status().term, Term(2));
     assert!(!bench.sent().iter().any(|out| out.message.kind == MessageKind::RequestVote));
 }
@@ -167,79 +151,52 @@ fn a_follower_with_a_stuck_disk_does_not_campaign() {
 #[test]
 fn a_single_voter_ticks_for_long_with_a_write_outstanding() {
     for seed in 0..20 {
-        let mut world = World::started(seed, 1);
-        world.node(NodeId(1)).disk.is_stuck = true;
-        world.run(1_000 * MS);
-        assert_eq!(world.leader(), None);
-        world.node(NodeId(1)).disk.is_stuck = false;
-        world.elect();
-        world.load(NodeId(1), 20);
-        world.node(NodeId(1)).disk.is_stuck = true;
-        world.run(3_000 * MS);
-        world.node(NodeId(1)).disk.is_stuck = false;
-        let answered = world.history.answered;
-        world.run(100 * MS);
-        world.load(NodeId(1), 20);
-        assert_eq!(world.history.answered, answered + 20);
+        let mut bench = Bench::drawing(Disk::genesis(&genesis(&[1])), seed);
+        bench.ticks(100);
+        assert!(bench.shared.published().grant.is_none());
+        bench.elect(&[]);
+        bench.persist();
+        bench.ticks(300);
+        bench.persist();
+        bench.ticks(1);
+        bench.persist();
+        let high = bench.shared.published().grant.expect("it leads").range.high;
+        assert!(high.0 > START_NS + bench.now_ns, "it reserves again");
     }
-}
-
-#[test]
-fn a_disk_set_back_to_an_older_state_is_reported() {
-    let mut world = World::started(3, 3);
-    let leader = world.elect();
-    world.load(leader, 10);
-    let victim = world.ids().into_iter().find(|id| *id != leader).unwrap();
-    let old = world.nodes[&victim].disk.durable().clone();
-    world.load(leader, 300);
-    world.crash(victim);
-    world.node(victim).disk.roll_back(old);
-    world.start(victim);
-    for _ in 0..60 {
-        world.step();
-    }
-    let violations = std::mem::take(&mut world.history.violations);
-    assert!(violations.iter().any(|what| what.starts_with("LOST")), "{violations:?}");
 }
 
 #[test]
 fn a_follower_that_lags_behind_the_compacted_log_gets_a_snapshot() {
     for is_lost in [false, true] {
-        let mut world = World::new(4, 3);
-        for id in [1, 2] {
-            world.node(NodeId(id)).disk.fill(1_022);
-        }
-        for id in [1, 2] {
-            world.start(NodeId(id));
-        }
-        let leader = world.elect();
-        world.load(leader, 200);
-        assert!(world.has_reported(leader, |report| matches!(report, Report::Compacted { .. })));
-        world.start(NodeId(3));
+        let mut cluster = Cluster::new(4, 3);
+        cluster.add(1, |disk| disk.fill(1_022));
+        cluster.add(2, |disk| disk.fill(1_022));
+        let leader = cluster.elect();
+        cluster.load(leader, 200);
+        assert!(cluster.has_reported(leader, |it| matches!(it, Report::Compacted { .. })));
+        let lagging = NodeId(3);
+        cluster.add(3, |_| ());
         if is_lost {
-            // The leader's messages are lost until the snapshot has been sent for sure.
-            world.cuts.insert((leader, NodeId(3), Plane::Raft));
-            world.run(200 * MS);
-            world.heal();
+            // The leader answers a heartbeat response with a snapshot, which is lost.
+            cluster.cut(leader, lagging);
+            cluster.ticks(20);
+            cluster.heal();
         }
-        let is_there = |world: &World| {
-            let applied = |id| world.nodes[&id].running().replica.applied();
-            applied(NodeId(3)) == applied(world.leader().unwrap_or(NodeId(3)))
-                && applied(NodeId(3)) > LogIndex(1_000)
-        };
-        world.run_until(200, "node 3 has caught up", is_there);
-        assert!(world.has_reported(NodeId(3), |report| matches!(report, Report::Installed { .. })));
-        // A restart from the snapshot and from the compacted log.
-        for id in world.ids() {
-            world.restart(id);
+        let applied = |cluster: &Cluster, id| cluster.bench(id).status().applied;
+        cluster.until(200, "node 3 has caught up", |cluster| {
+            cluster.leader().is_some_and(|leader| {
+                let here = applied(cluster, lagging);
+                here == applied(cluster, leader) && here > LogIndex(1_000)
+            })
+        });
+        assert!(cluster.has_reported(lagging, |it| matches!(it, Report::Installed { .. })));
+        // All nodes restart from the snapshot and the compacted log.
+        for id in cluster.ids() {
+            cluster.restart(id);
         }
-        let leader = world.elect();
-        world.load(leader, 20);
-        assert!(
-            world.nodes[&leader].disk.durable().entries.len() < 600,
-            "the disk is compacted too"
-        );
-        assert!(world.now_ns > TICK_NS);
+        let leader = cluster.elect();
+        cluster.load(leader, 20);
+        assert!(cluster.bench(leader).durable().entries.len() < 600, "the disk is compacted too");
     }
 }
 
@@ -254,14 +211,14 @@ fn a_node_whose_disk_is_stuck_does_not_take_leadership_over() {
     }
     bench.take(2, &message(MessageKind::TimeoutNow, 2)).unwrap();
     assert_eq!((bench.status().term, bench.status().role), (Term(2), Role::Follower));
-    // The disk is back, and so is the offer.
+    // The disk works again, and the leader repeats its offer.
     bench.persist();
     bench.take(2, &message(MessageKind::TimeoutNow, 2)).unwrap();
     assert_eq!((bench.status().term, bench.status().role), (Term(3), Role::Candidate));
 }
 
-/// A follower whose disk hangs while its leader goes on: what waits for the disk is limited, and
-/// what is dropped is the oldest, which the newest says as well.
+/// A follower's disk hangs while its leader goes on. The number of messages that wait for the disk
+/// is limited. The oldest ones are dropped, because the newest acknowledges their entries as well.
 #[test]
 fn messages_that_wait_for_a_disk_are_limited_and_the_newest_stay() {
     let mut bench = Bench::new(&[1, 2, 3]);

@@ -1,9 +1,9 @@
-//! The gate of formats: it opens when all can go through it, nobody is sent what he cannot read, and
-//! what cannot be read is never passed over (S15).
+//! The format gate: it opens when all members read the next format. A node is sent only what it can
+//! read, and an unreadable entry is never skipped (S15).
 
 use epicepoch_core::replica::{Fatal, MessageError, Replica, ReplicaConfig, RestoreError};
 use epicepoch_core::state::{Command, FORMATS, State};
-use epicepoch_wire::hello::Formats;
+use epicepoch_wire::peer_hello::Formats;
 use epicepoch_wire::raft_message::{LogEntry, MessageKind, RaftMessage, Snapshot};
 use epicepoch_wire::{DecodeError, LogIndex, NodeId, Term};
 
@@ -17,7 +17,7 @@ fn says(bench: &mut Bench, node: u64, newest: u32) {
     bench.replica.handle_formats(NodeId(node), Formats { oldest: FORMATS.oldest, newest });
 }
 
-/// Node 1 as a leader that reads up to the second format, of voters that it hears.
+/// Node 1 as the leader of `voters`, all of which it hears. It reads up to the second format.
 fn led(voters: &[u64]) -> Bench {
     let mut bench = Bench::reading(Disk::genesis(&genesis(voters)), NEXT);
     bench.elect(&voters[1..]);
@@ -34,7 +34,7 @@ fn raises(bench: &Bench) -> usize {
     entries.iter().filter(raise).count()
 }
 
-/// An append of one entry with this command.
+/// An append message with one entry that contains this command.
 fn carrying(data: Vec<u8>) -> RaftMessage {
     let mut message = append(2, (1, 1), 1, 2);
     message.entries[0].data = data;
@@ -51,7 +51,7 @@ fn the_format_is_raised_once_every_member_has_said_that_it_reads_the_next_and_is
     bench.beats(ELECTION_TICKS, &[2, 3]);
     bench.persist();
     assert_eq!((bench.replica.not_reading(NEXT), raises(&bench)), (vec![NodeId(3)], 0));
-    // A member that is not there may come back as an older version, whatever it has said.
+    // A silent member may come back with an older version, so its last hello does not count.
     bench.beats(2 * ELECTION_TICKS, &[2]);
     says(&mut bench, 3, NEXT + 1);
     bench.beats(2 * ELECTION_TICKS, &[2]);
@@ -87,7 +87,7 @@ fn the_record_on_disk_is_of_the_format_that_was_raised_with_the_next_write() {
         bench.persist();
     }
     assert_eq!(recorded(&bench).format, NEXT, "an older version ends at it");
-    // Once is enough.
+    // The state is recorded once and not again.
     let at = bench.durable().record.index;
     for _ in 0..3 {
         bench.ack_all(2);
@@ -121,7 +121,7 @@ fn a_leader_that_owns_nothing_yet_raises_no_format() {
 }
 
 #[test]
-fn a_raise_that_nobody_acknowledges_is_proposed_again_after_an_election_timeout() {
+fn an_unacknowledged_raise_is_proposed_again_after_an_election_timeout() {
     let mut bench = led(&[1, 2]);
     says(&mut bench, 2, NEXT);
     let raises_of: Vec<usize> = (0..ELECTION_TICKS + 2)
@@ -136,7 +136,7 @@ fn a_raise_that_nobody_acknowledges_is_proposed_again_after_an_election_timeout(
 }
 
 #[test]
-fn what_a_stranger_reads_is_remembered_until_another_speaks() {
+fn formats_of_a_stranger_are_remembered_until_another_speaks() {
     let mut bench = Bench::reading(Disk::genesis(&genesis(&[1, 2])), NEXT);
     let known = |bench: &Bench| [1, 2, 8, 9].map(|node| bench.replica.format_of(NodeId(node)));
     assert_eq!(known(&bench), [Some(NEXT), None, None, None], "what it reads itself it knows");
@@ -148,7 +148,7 @@ fn what_a_stranger_reads_is_remembered_until_another_speaks() {
 }
 
 #[test]
-fn a_node_that_starts_says_at_once_what_its_log_needs() {
+fn a_starting_node_publishes_the_format_of_its_log_at_once() {
     let mut bench = Bench::reading(Disk::genesis(&genesis(&[1, 2, 3])), NEXT);
     let mut raise = carrying(Command::Raise(NEXT).encode());
     raise.commit = LogIndex(1);
@@ -181,7 +181,7 @@ fn a_node_that_may_not_read_the_next_format_never_raises_it() {
 }
 
 #[test]
-fn what_a_node_cannot_read_it_neither_takes_nor_acknowledges() {
+fn an_unreadable_entry_is_neither_accepted_nor_acknowledged() {
     let mut bench = Bench::new(&[1, 2, 3]);
     for data in [Command::Raise(NEXT).encode(), vec![9], vec![3, 99, 0, 0, 0]] {
         let taken = bench.take(2, &carrying(data.clone()));
@@ -229,7 +229,7 @@ fn a_snapshot_of_an_older_format_than_the_state_is_refused() {
 }
 
 #[test]
-fn a_raise_that_was_overwritten_keeps_nobody_away() {
+fn an_overwritten_raise_refuses_no_peer() {
     let mut bench = Bench::reading(Disk::genesis(&genesis(&[1, 2, 3])), NEXT);
     let mut raise = carrying(Command::Raise(NEXT).encode());
     raise.commit = LogIndex(1);
@@ -244,7 +244,7 @@ fn a_raise_that_was_overwritten_keeps_nobody_away() {
     bench.persist();
     bench.tick();
     assert_eq!(published(&bench), FORMATS.oldest);
-    // One that is overwritten by itself is still there.
+    // An entry that is overwritten by an equal one is still in the log.
     let mut again = append(4, (1, 1), 1, 1);
     again.entries[0].data = Command::Raise(NEXT).encode();
     bench.take(2, &again).expect("of a later leader");
@@ -253,7 +253,7 @@ fn a_raise_that_was_overwritten_keeps_nobody_away() {
     assert_eq!((published(&bench), bench.replica.format_needed()), (NEXT, NEXT));
 }
 
-/// As an older version that is started on the directory of a newer one.
+/// An older version starts on the directory of a newer one.
 #[test]
 fn a_committed_entry_that_cannot_be_read_stops_the_node_and_nothing_is_lost() {
     let mut bench = Bench::reading(Disk::genesis(&genesis(&[1, 2, 3])), NEXT);
@@ -270,7 +270,7 @@ fn a_committed_entry_that_cannot_be_read_stops_the_node_and_nothing_is_lost() {
     assert!(matches!(fatal, Fatal::Unreadable { index: LogIndex(3), .. }), "{fatal}");
     older.persist();
     assert_eq!(older.durable().entries, held.entries);
-    // The version that wrote it goes on where it was.
+    // The newer version continues where it stopped.
     let mut newer = Bench::reading(older.disk, NEXT);
     newer.take(2, &append(2, (4, 2), 0, 4)).expect("a word of what is committed");
     assert_eq!((newer.status().applied, newer.replica.state().format), (LogIndex(4), NEXT));

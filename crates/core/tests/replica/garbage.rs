@@ -1,6 +1,6 @@
-//! Any messages at all, as long as the codec takes them, from members and strangers: a replica
-//! refuses or takes them, and never panics. (What it then believes is another matter: Raft trusts
-//! its members. A broken peer must not be able to stop a node by one frame.)
+//! Arbitrary messages that the codec accepts, from members and strangers. A replica refuses or
+//! accepts them, and never panics. Their content is not judged here, because Raft trusts its
+//! members. But one frame of a broken peer must not stop a node.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -103,7 +103,7 @@ fn run(seed: u64) {
     }
 }
 
-/// Seeds of the test: about a second of a development build.
+/// Seeds of the test. They take about a second in a development build.
 const SEEDS: u64 = 40_000;
 
 #[test]

@@ -1,12 +1,11 @@
-//! What a leader does about late grants, handovers that nobody takes, and pauses.
+//! Leaders whose grants come late, whose handovers are declined, or which pause.
 use epicepoch_core::replica::{Fatal, HandOver, Report};
 use epicepoch_wire::NodeId;
 use epicepoch_wire::raft_message::MessageKind;
 
 use crate::support::bench::{Bench, append, genesis, message};
 use crate::support::disk::Disk;
-use crate::support::node::{ELECTION_TICKS, RESERVATION_NS, TICK_NS};
-use crate::support::world::START_NS;
+use crate::support::{ELECTION_TICKS, RESERVATION_NS, START_NS, TICK_NS};
 
 fn beat(bench: &mut Bench, rounds: Option<u64>, ackers: &[u64]) {
     bench.now_ns += TICK_NS;
@@ -28,8 +27,8 @@ fn beat(bench: &mut Bench, rounds: Option<u64>, ackers: &[u64]) {
     bench.persist();
 }
 
-/// A grant that comes later than two election timeouts after the election: no round could have
-/// been begun before it, and yet leadership is handed over in the first tick after it.
+/// The grant comes later than two election timeouts after the election. No round could begin before
+/// it, so the leader must not hand over in the first tick after it.
 #[test]
 fn a_late_grant_is_no_stuck_data_plane() {
     let mut bench = Bench::new(&[1, 2, 3]);
@@ -51,17 +50,18 @@ fn a_late_grant_is_no_stuck_data_plane() {
     assert!(!stuck, "one tick after the grant: {:?}", bench.reports);
 }
 
-/// A leader whose clock is off, and whose successor does not take over, never reserves again.
+/// A leader's clock is off, and its successor does not take over. The leader must still reserve
+/// again.
 #[test]
-fn a_handover_that_nobody_takes_does_not_stop_reservations() {
+fn a_declined_handover_does_not_stop_reservations() {
     let mut bench = Bench::new(&[1, 2, 3]);
     bench.elect(&[2, 3]);
     for i in 0..2 * ELECTION_TICKS {
         beat(&mut bench, Some(1 + i as u64), &[2, 3]);
     }
     assert!(bench.shared.published().grant.is_some());
-    // Both others have right clocks; node 2, the first choice, refuses to take over (its disk is
-    // slow: `may_take_over`), and is healthy otherwise.
+    // Both others have right clocks. Node 2, the first choice, refuses to take over because its
+    // disk is slow (`may_take_over`), and is healthy otherwise.
     bench.replica.handle_clock(Some(vec![NodeId(2), NodeId(3)]));
     let ticks = 10 * RESERVATION_NS / TICK_NS;
     let (mut granted, mut to) = (0, std::collections::BTreeMap::new());
@@ -86,14 +86,15 @@ fn a_handover_that_nobody_takes_does_not_stop_reservations() {
     );
 }
 
-/// The process was stopped for a minute while a reservation was on its way: one pause counts as
-/// one missed deadline, not as one per tick.
+/// The process is paused for a minute while a reservation is under way. The pause counts as one
+/// missed deadline, and not as one per tick.
 #[test]
 fn a_pause_counts_as_one_missed_deadline() {
     let mut bench = Bench::new(&[1, 2, 3]);
     bench.elect(&[2, 3]);
     let mut i = 0;
-    // Acked until the first grant, then no more acks: the next reservation stays pending.
+    // Entries are acknowledged until the first grant and not after it, so the next reservation
+    // stays pending.
     while bench.shared.published().grant.is_none() {
         i += 1;
         beat(&mut bench, Some(i), &[2, 3]);
@@ -104,7 +105,7 @@ fn a_pause_counts_as_one_missed_deadline() {
         beat(&mut bench, Some(i), &[]);
     }
     bench.now_ns += 60_000_000_000;
-    // Everybody was paused; everybody goes on. The followers' disks need half a second.
+    // All nodes were paused, and all go on. The followers' disks need half a second.
     let mut missed = 0;
     let mut fatal = None;
     for tick in 0..100 {
@@ -128,8 +129,8 @@ fn a_pause_counts_as_one_missed_deadline() {
     assert!(missed <= 3 && fatal.is_none(), "{missed} deadlines missed in one second; {fatal:?}");
 }
 
-/// A leader that its followers hear and that gets no entry committed: one late reservation after
-/// another, until it stops and says why. Not a tick sooner than the limit says.
+/// A leader's followers hear it, but no entry is committed. One reservation after another is late,
+/// until the leader stops with a reason. It stops exactly at the limit.
 #[test]
 fn a_leader_whose_reservations_are_always_late_stops_at_the_limit() {
     let mut bench = Bench::new(&[1, 2, 3]);
@@ -161,8 +162,8 @@ fn a_leader_whose_reservations_are_always_late_stops_at_the_limit() {
     assert!(bench.is_leader(), "its quorum was heard all along");
 }
 
-/// A disk that takes writes and finishes none: after hundreds of them, some minutes' worth, the
-/// process ends instead of holding ever more.
+/// A disk accepts writes but finishes none. After hundreds of writes, which is some minutes' worth,
+/// the process ends. So it cannot hold ever more of them.
 #[test]
 fn a_disk_that_finishes_no_write_ends_the_process() {
     let mut bench = Bench::new(&[1, 2, 3]);
@@ -185,13 +186,13 @@ fn a_disk_that_finishes_no_write_ends_the_process() {
     );
 }
 
-/// A leader that hears nobody, and is heard: the library would notice within two election timeouts,
-/// and the others would wait for another one. It gives up after one and a quarter, and its last word
-/// asks the most up-to-date of those that it heard lately to campaign.
+/// A leader hears no follower, but the followers hear it. The library would notice within two
+/// election timeouts, and the others would wait for another timeout. This leader gives up after one
+/// and a quarter. Its last message asks the most up-to-date of the nodes heard lately to campaign.
 #[test]
 fn a_leader_that_hears_no_quorum_gives_up_and_asks_another_to_campaign() {
     let mut bench = Bench::led(&[1, 2, 3]);
-    // Node 3 was there until lately, and lacks the last entries.
+    // Node 3 was heard until lately, and lacks the last entries.
     bench.beats(2, &[2, 3]);
     bench.ack_all(2);
     bench.sent();
@@ -216,7 +217,7 @@ fn a_leader_that_hears_no_quorum_gives_up_and_asks_another_to_campaign() {
     assert!(bench.shared.published().grant.is_none());
 }
 
-/// One of two followers is enough to be heard.
+/// To hear one of two followers is enough.
 #[test]
 fn a_leader_that_hears_a_quorum_leads_on() {
     let mut bench = Bench::led(&[1, 2, 3]);
@@ -227,8 +228,8 @@ fn a_leader_that_hears_a_quorum_leads_on() {
     assert!(bench.is_leader());
 }
 
-/// Whoever stood still has heard nobody for long. It asks at once, since the answer to its next
-/// heartbeat may come after it has given up, and leads on when they answer.
+/// A leader that was paused has heard no follower for long. It asks them at once, because the
+/// answer to its next heartbeat may come after it has given up. If they answer, it keeps leading.
 #[test]
 fn a_leader_that_stood_still_asks_before_it_gives_up() {
     let mut bench = Bench::beating(Disk::genesis(&genesis(&[1, 2, 3])), 5, ELECTION_TICKS - 1);

@@ -1,22 +1,20 @@
-//! The replica, proven: stories whose names are the claims, the traps of the Raft library, and a
-//! randomized run of whole clusters with a checker that must find planted bugs.
+//! The replica in short scenarios: Raft's rules, the Raft library's traps, damaged disks, members
+//! that come and go. `proof/sim` covers random faults over whole clusters.
 
 mod support;
 
 mod advance;
 mod campaigns;
-mod chaos;
 mod clients;
-mod departure;
 mod disks;
-mod duties;
 mod election;
 mod format;
 mod garbage;
+mod graceful_shutdown;
+mod leader_checks;
 mod leadership;
 mod membership;
 mod operators;
-mod planted;
 mod positions;
 mod preferences;
 mod refusals;

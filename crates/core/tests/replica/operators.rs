@@ -1,4 +1,4 @@
-//! What operators ask of a leader: what is refused because nobody would be left to answer, and why.
+//! Operators' commands to a leader, and why it refuses some: a live majority must remain.
 
 use epicepoch_core::replica::{
     ChangeError, HandOver, LAG_MAX, NotCaughtUp, Replica, Report, TransferError,
@@ -21,10 +21,9 @@ fn ask(bench: &mut Bench, steps: &[MembershipStep]) -> Result<(), ChangeError> {
     result
 }
 
-/// A node that is out of descriptors declines, and has to be the second choice then, not each time the
-/// first.
+/// A node without free descriptors declines. The next handover must then choose another node first.
 #[test]
-fn who_did_not_take_over_is_asked_again_only_after_all_others() {
+fn a_voter_that_did_not_take_over_is_asked_again_after_all_others() {
     for asked_by_operator in [false, true] {
         let mut bench = Bench::led(&[1, 2, 3]);
         let mut asked = vec![];
@@ -48,7 +47,7 @@ fn hand_over(bench: &mut Bench, to: Option<u64>) -> Result<NodeId, TransferError
     result
 }
 
-/// A cluster of one with node 4 as a learner that has nothing, long ago.
+/// A cluster of one. Node 4 was added as a learner long ago, and has no entries.
 fn bench_with_learner() -> Bench {
     let mut bench = Bench::led(&[1]);
     assert_eq!(ask(&mut bench, &[learner(4)]), Ok(()));
@@ -73,7 +72,7 @@ fn a_learner_is_promoted_once_it_is_heard_and_lacks_little() {
     let entries = bench.status().committed.0;
     let behind = ChangeError::NotCaughtUp(NotCaughtUp::Behind { node: NodeId(4), entries });
     assert_eq!(ask(&mut bench, &promote), Err(behind));
-    // It is not only refused, it is said by how much.
+    // The refusal names the number of entries.
     assert!(behind.to_string().contains(&format!("lacks {entries} committed entries")));
     let nearly = epicepoch_wire::LogIndex(bench.status().committed.0 - LAG_MAX);
     bench.ack(4, nearly);
@@ -88,7 +87,7 @@ fn a_learner_is_promoted_once_it_is_heard_and_lacks_little() {
 }
 
 #[test]
-fn nobody_is_removed_whom_a_majority_needs() {
+fn a_voter_that_a_majority_needs_is_not_removed() {
     let mut bench = Bench::led(&[1, 2, 3]);
     bench.beats(2 * ELECTION_TICKS, &[2]);
     let remove = |node| [MembershipStep::Remove(NodeId(node))];
@@ -99,7 +98,7 @@ fn nobody_is_removed_whom_a_majority_needs() {
     assert_eq!(ask(&mut bench, &remove(3)), Ok(()));
 }
 
-/// A node that is gone is replaced in one change, in which no more voters are needed than before.
+/// A dead voter is replaced in one change, which needs no more voters than before.
 #[test]
 fn a_dead_voter_is_replaced_by_a_learner_that_is_there() {
     let mut bench = Bench::led(&[1, 2, 3]);
@@ -125,7 +124,7 @@ fn a_dead_voter_is_replaced_by_a_learner_that_is_there() {
 }
 
 #[test]
-fn leadership_goes_to_a_voter_that_can_take_it_and_to_nobody_else() {
+fn leadership_goes_only_to_a_voter_that_can_take_it() {
     let mut bench = Bench::led(&[1, 2, 3]);
     assert_eq!(ask(&mut bench, &[learner(4)]), Ok(()));
     bench.ack_all(2);
@@ -140,7 +139,7 @@ fn leadership_goes_to_a_voter_that_can_take_it_and_to_nobody_else() {
     assert_eq!(hand_over(&mut bench, None), Ok(NodeId(2)));
     assert!(bench.replica.is_handing_over());
     assert_eq!(hand_over(&mut bench, Some(2)), Err(TransferError::Busy));
-    // It does not take over: the leader leads on, and may be asked again.
+    // The voter does not take over. The leader keeps leading, and accepts another command.
     bench.beats(2 * ELECTION_TICKS, &[2]);
     assert!(bench.is_leader() && !bench.replica.is_handing_over());
     bench.ticks(2);
@@ -149,7 +148,7 @@ fn leadership_goes_to_a_voter_that_can_take_it_and_to_nobody_else() {
 }
 
 #[test]
-fn leadership_is_offered_to_nobody_when_nobody_is_there() {
+fn leadership_is_not_offered_without_a_live_voter() {
     let mut bench = Bench::led(&[1, 2, 3]);
     bench.ticks(ELECTION_TICKS + 1);
     assert!(bench.is_leader(), "it has not given up yet");
@@ -158,7 +157,7 @@ fn leadership_is_offered_to_nobody_when_nobody_is_there() {
     assert_eq!(hand_over(&mut bench, None), Err(TransferError::Nobody));
 }
 
-/// What an empty directory begins with is what was committed, configuration included.
+/// An empty directory begins with committed state, including the configuration.
 #[test]
 fn the_record_of_a_member_is_its_applied_state() {
     let bench = bench_with_learner();
@@ -169,7 +168,7 @@ fn the_record_of_a_member_is_its_applied_state() {
     assert_eq!(record.data, bench.replica.state().encode());
 }
 
-/// A change that waits in a new leader's log may be the one that what is asked needs.
+/// A new leader's log may hold an uncommitted change on which the command depends.
 #[test]
 fn nothing_is_refused_for_good_by_a_state_that_is_not_known_yet() {
     let mut bench = Bench::led(&[1, 2, 3]);

@@ -1,6 +1,7 @@
-//! Data directories that were set back to an older state: who notices, and what comes of it.
+//! Data directories that were rolled back to an older state: which node notices it, and the
+//! effects.
 
-use epicepoch_core::positions::SetBack;
+use epicepoch_core::positions::RolledBack;
 use epicepoch_core::replica::MessageError;
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
 use epicepoch_wire::{BootId, LogIndex, NodeId, StorePosition, Term};
@@ -16,43 +17,43 @@ fn at(position: u64) -> StorePosition {
 }
 
 #[test]
-fn a_peer_that_was_set_back_is_refused_also_by_who_has_restarted_since() {
+fn a_rolled_back_peer_is_refused_also_by_a_restarted_node() {
     let mut bench = Bench::new(&[1, 2, 3]);
-    bench.replica.handle_greeting(PEER, OLD, at(7)).unwrap();
+    bench.replica.handle_peer_hello(PEER, OLD, at(7)).unwrap();
     bench.replica.handle_position(PEER, OLD, at(40), at(7)).unwrap();
-    // What is remembered travels with the next write.
+    // The next write also stores the positions of peers.
     bench.take(2, &append(2, (1, 1), 1, 1)).unwrap();
     bench.persist();
     let mut bench = bench.restarted();
-    let set_back = SetBack { named: at(39), remembered: at(40) };
-    assert_eq!(bench.replica.handle_greeting(PEER, NEW, at(39)), Err(set_back));
-    assert_eq!(bench.replica.handle_greeting(PEER, OLD, at(7)), Ok(()), "the run it knows");
-    assert_eq!(bench.replica.handle_greeting(PEER, NEW, at(40)), Ok(()));
+    let rolled_back = RolledBack { named: at(39), remembered: at(40) };
+    assert_eq!(bench.replica.handle_peer_hello(PEER, NEW, at(39)), Err(rolled_back));
+    assert_eq!(bench.replica.handle_peer_hello(PEER, OLD, at(7)), Ok(()), "the boot it knows");
+    assert_eq!(bench.replica.handle_peer_hello(PEER, NEW, at(40)), Ok(()));
 }
 
 #[test]
-fn a_peer_that_was_set_back_while_it_ran_has_no_vote_until_it_has_everything_again() {
+fn a_peer_rolled_back_while_it_ran_has_no_vote_until_it_has_everything_again() {
     let mut bench = Bench::new(&[1, 2, 3]);
-    bench.replica.handle_greeting(PEER, OLD, at(7)).unwrap();
+    bench.replica.handle_peer_hello(PEER, OLD, at(7)).unwrap();
     bench.replica.handle_position(PEER, OLD, at(40), at(7)).unwrap();
-    let set_back = SetBack { named: at(12), remembered: at(40) };
-    assert_eq!(bench.replica.handle_position(PEER, OLD, at(12), at(40)), Err(set_back));
+    let rolled_back = RolledBack { named: at(12), remembered: at(40) };
+    assert_eq!(bench.replica.handle_position(PEER, OLD, at(12), at(40)), Err(rolled_back));
     let ask = RaftMessage {
         index: LogIndex(9),
         log_term: Term(4),
         ..message(MessageKind::RequestVote, 5)
     };
-    assert_eq!(bench.take(2, &ask), Err(MessageError::SetBack(set_back)));
+    assert_eq!(bench.take(2, &ask), Err(MessageError::RolledBack(rolled_back)));
     assert_eq!(bench.shared.promise.load(), Term(1), "nothing is promised to it");
-    bench.replica.handle_greeting(PEER, NEW, at(41)).unwrap();
+    bench.replica.handle_peer_hello(PEER, NEW, at(41)).unwrap();
     bench.take(2, &ask).unwrap();
     assert_eq!(bench.shared.promise.load(), Term(5));
 }
 
 #[test]
-fn an_answer_that_was_overtaken_accuses_nobody() {
+fn an_overtaken_answer_is_no_sign_of_a_rollback() {
     let mut bench = Bench::new(&[1, 2, 3]);
-    bench.replica.handle_greeting(PEER, OLD, at(7)).unwrap();
+    bench.replica.handle_peer_hello(PEER, OLD, at(7)).unwrap();
     bench.replica.handle_position(PEER, OLD, at(40), at(7)).unwrap();
     assert_eq!(bench.replica.handle_position(PEER, OLD, at(30), at(7)), Ok(()));
     assert_eq!(bench.shared.positions().of(PEER), at(40));

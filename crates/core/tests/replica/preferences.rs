@@ -1,4 +1,5 @@
-//! Leadership goes to better places, once, when all is calm, and to nobody who could not lead there.
+//! Leadership goes to a better zone, once, when the cluster is calm, and only to a voter that could
+//! lead there.
 
 use epicepoch_core::placement::Placement;
 use epicepoch_core::replica::{HandOver, LAG_MAX, Report, SettingsError, ZonesInDoubt};
@@ -6,13 +7,13 @@ use epicepoch_core::state::{MembershipChange, MembershipStep};
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
 use epicepoch_wire::settings::ClusterSettings;
-use epicepoch_wire::standing::{Standing, Zone, preference_of};
+use epicepoch_wire::voter_status::{VoterStatus, Zone, preference_of};
 use epicepoch_wire::{NodeId, StoreId};
 
 use crate::support::bench::{Bench, message};
 use crate::support::{ELECTION_TICKS, MS, TICK_NS, member};
 
-/// For how long all has to be calm before the first offer, ticks.
+/// How long the cluster must be calm before the first offer, ticks.
 const CALM_TICKS: usize = 25 * ELECTION_TICKS;
 
 fn zone(name: &str) -> Zone {
@@ -23,7 +24,7 @@ fn zones(names: &[&str]) -> Vec<Zone> {
     names.iter().map(|name| zone(name)).collect()
 }
 
-/// Node 1 in zone `own` leads three, and leaders should be in `leaders`.
+/// Node 1, in zone `own`, leads three nodes. Leaders should be in the zones `leaders`.
 fn led(own: &str, leaders: &[&str]) -> Bench {
     let mut bench = Bench::led(&[1, 2, 3]);
     bench.replica.place(Placement { zone: Some(zone(own)), leaders: zones(leaders) });
@@ -31,20 +32,20 @@ fn led(own: &str, leaders: &[&str]) -> Bench {
     bench
 }
 
-fn fit(zone_name: &str, leaders: &[&str]) -> Standing {
-    Standing { is_fit: true, preference: preference_of(&zones(leaders)), zone: zone(zone_name) }
+fn fit(zone_name: &str, leaders: &[&str]) -> VoterStatus {
+    VoterStatus { is_fit: true, preference: preference_of(&zones(leaders)), zone: zone(zone_name) }
 }
 
-/// A tick in which the others acknowledge everything and say what they are.
-fn beat(bench: &mut Bench, standings: &[(u64, &Standing)]) {
+/// A tick in which the other voters acknowledge everything and report their status.
+fn beat(bench: &mut Bench, voter_statuses: &[(u64, &VoterStatus)]) {
     bench.tick();
     bench.persist();
     if !bench.is_leader() {
         return;
     }
     let (term, last) = (bench.status().term.0, bench.status().last);
-    for (node, standing) in standings {
-        let context = standing.encode();
+    for (node, status) in voter_statuses {
+        let context = status.encode();
         let said = RaftMessage { context, ..message(MessageKind::HeartbeatResponse, term) };
         bench.take(*node, &said).expect("an answer is taken");
         bench.ack(*node, last);
@@ -52,12 +53,16 @@ fn beat(bench: &mut Bench, standings: &[(u64, &Standing)]) {
     bench.persist();
 }
 
-/// To whom leadership was offered because of a place, within so many ticks, and after how many.
-fn offered(bench: &mut Bench, ticks: usize, standings: &[(u64, &Standing)]) -> Vec<(usize, u64)> {
+/// The offers of leadership because of a zone within `ticks` ticks: the tick, and the voter.
+fn offered(
+    bench: &mut Bench,
+    ticks: usize,
+    voter_statuses: &[(u64, &VoterStatus)],
+) -> Vec<(usize, u64)> {
     let mut offers = vec![];
     for tick in 0..ticks {
         bench.reports.clear();
-        beat(bench, standings);
+        beat(bench, voter_statuses);
         offers.extend(bench.reports.iter().filter_map(|report| match report {
             Report::HandingOver { to, why: HandOver::Preferred } => Some((tick, to.0)),
             _ => None,
@@ -67,18 +72,18 @@ fn offered(bench: &mut Bench, ticks: usize, standings: &[(u64, &Standing)]) -> V
 }
 
 #[test]
-fn leadership_goes_to_the_best_place_when_all_has_been_calm_for_long() {
+fn leadership_goes_to_the_best_zone_when_all_has_been_calm_for_long() {
     let mut bench = led("c", &["a", "b"]);
     let (near, best) = (fit("b", &["a", "b"]), fit("a", &["a", "b"]));
     let both = [(2, &near), (3, &best)];
     let offers = offered(&mut bench, CALM_TICKS + 2, &both);
-    // The first beat is the one in which they say where they are.
+    // In the first beat the voters report their zones.
     assert_eq!(offers, [(CALM_TICKS, 3)]);
 }
 
-/// Two that are as good: to one of them, and not by turns to none.
+/// If two voters are equally good, the leader keeps to one of them and does not alternate.
 #[test]
-fn of_two_in_a_place_as_good_the_one_that_was_there_first_is_preferred() {
+fn of_two_in_equal_zones_the_first_candidate_stays_preferred() {
     let leaders = &["a"][..];
     let (good, other) = (fit("a", leaders), fit("c", leaders));
     let mut bench = led("c", leaders);
@@ -90,18 +95,18 @@ fn of_two_in_a_place_as_good_the_one_that_was_there_first_is_preferred() {
     assert_eq!(offers, [(CALM_TICKS - CALM_TICKS / 2, 3)]);
 }
 
-/// What the voters say of themselves.
-type Said<'a> = [(u64, &'a Standing)];
+/// The status of each voter.
+type Said<'a> = [(u64, &'a VoterStatus)];
 
-/// Node 2 has moved: an entry is written, which takes the disk so many ticks.
+/// Node 2 has moved, so an entry is written. The write takes the disk `ticks` ticks.
 fn write_slowly(bench: &mut Bench, ticks: usize, said: &Said) {
     let client_addr = "new:1".to_owned();
-    bench.replica.handle_introduction(Member { client_addr, ..member(NodeId(2), StoreId(102)) });
-    // It is proposed in the first tick, and waits for a tick in each that comes after.
+    bench.replica.handle_peer_addresses(Member { client_addr, ..member(NodeId(2), StoreId(102)) });
+    // The entry is proposed in the first tick. In each later tick its write waits for the disk.
     for _ in 0..=ticks {
         bench.tick();
-        for (node, standing) in said {
-            let context = standing.encode();
+        for (node, status) in said {
+            let context = status.encode();
             let term = bench.status().term.0;
             let said = RaftMessage { context, ..message(MessageKind::HeartbeatResponse, term) };
             bench.take(*node, &said).expect("an answer is taken");
@@ -110,12 +115,12 @@ fn write_slowly(bench: &mut Bench, ticks: usize, said: &Said) {
     bench.persist();
 }
 
-/// What happens to a leader, and how.
+/// The name of a disturbance, and how the test makes it.
 type Disturbance = (&'static str, fn(&mut Bench, &Said));
 
-/// What a leader has to see to meanwhile is no calm.
+/// A leader that is busy with other work is not calm.
 #[test]
-fn whatever_disturbs_a_leader_begins_the_time_anew() {
+fn any_disturbance_of_a_leader_restarts_the_wait() {
     let leaders = &["a"][..];
     let (good, other) = (fit("a", leaders), fit("c", leaders));
     let both = [(2, &good), (3, &other)];
@@ -135,7 +140,7 @@ fn whatever_disturbs_a_leader_begins_the_time_anew() {
         ("leadership is handed over", |bench, said| {
             let asked = bench.replica.hand_over(bench.now_ns, Some(NodeId(3)), HandOver::Asked);
             assert_eq!(asked, Some(NodeId(3)));
-            // Nobody takes over.
+            // No voter takes over.
             assert_eq!(offered(bench, ELECTION_TICKS, said), []);
         }),
     ];
@@ -147,7 +152,7 @@ fn whatever_disturbs_a_leader_begins_the_time_anew() {
         assert_eq!(offered(&mut bench, CALM_TICKS / 2, &both), [], "{what}");
         assert_eq!(offered(&mut bench, CALM_TICKS, &both).len(), 1, "{what}");
     }
-    // A write that takes no longer than half an election timeout is nothing.
+    // A write of at most half an election timeout is no disturbance.
     let mut bench = led("c", leaders);
     assert_eq!(offered(&mut bench, CALM_TICKS / 2, &both), []);
     write_slowly(&mut bench, ELECTION_TICKS / 2, &both);
@@ -155,14 +160,14 @@ fn whatever_disturbs_a_leader_begins_the_time_anew() {
     assert_eq!(offered(&mut bench, CALM_TICKS, &both), [(CALM_TICKS - waited, 2)]);
 }
 
-/// After eight times what the next offer would have to wait, it is a first one again: not a tick
-/// sooner.
+/// An offer is forgotten after eight times the wait until the next offer, and not a tick sooner.
+/// The next offer then counts as the first.
 #[test]
 fn an_offer_that_did_not_hold_is_forgotten_in_the_end() {
     let leaders = &["a"][..];
     let (good, other) = (fit("a", leaders), fit("c", leaders));
     let forgotten = 8 * 2 * CALM_TICKS;
-    // Ticks from the offer to the next one, when the voter is unfit for `unfit` of them.
+    // Ticks from the offer to the next one, if the voter is unfit for `unfit` of them.
     let next = |unfit: usize| {
         let mut bench = led("c", leaders);
         assert_eq!(offered(&mut bench, CALM_TICKS + 1, &[(2, &good), (3, &other)]).len(), 1);
@@ -176,7 +181,7 @@ fn an_offer_that_did_not_hold_is_forgotten_in_the_end() {
 }
 
 #[test]
-fn a_leader_in_a_place_as_good_keeps_leadership() {
+fn a_leader_in_an_equal_zone_keeps_leadership() {
     for (own, leaders) in [("a", &["a", "b"][..]), ("c", &[]), ("c", &["x"])] {
         let mut bench = led(own, leaders);
         let (same, other) = (fit("a", leaders), fit("b", leaders));
@@ -185,28 +190,28 @@ fn a_leader_in_a_place_as_good_keeps_leadership() {
     }
 }
 
-/// Why a voter is not preferred: what it says of itself, and what else there is.
-type Case = (&'static str, Standing, fn(&mut Bench));
+/// Why a voter is not preferred: the reason, the status that it reports, and other preparations.
+type Case = (&'static str, VoterStatus, fn(&mut Bench));
 
-/// Everything that would make the handover a loss.
+/// Every condition that would make the handover fail.
 #[test]
-fn nobody_is_preferred_who_could_not_lead() {
+fn a_voter_that_could_not_lead_is_not_preferred() {
     let leaders = &["a"][..];
     let good = fit("a", leaders);
     let cases: [Case; 4] = [
-        ("says that it could not", Standing { is_fit: false, ..good.clone() }, |_| {}),
+        ("says that it could not", VoterStatus { is_fit: false, ..good.clone() }, |_| {}),
         ("prefers another place", fit("a", &["c"]), |_| {}),
         ("its clock is off", good.clone(), |bench| {
             bench.replica.handle_sound_clocks(vec![NodeId(3)]);
         }),
         ("gone", good.clone(), |bench| bench.ticks(2)),
     ];
-    for (what, standing, prepare) in cases {
+    for (what, status, prepare) in cases {
         let mut bench = led("c", leaders);
         prepare(&mut bench);
         let other = fit("c", leaders);
-        let standings = [(3, &other), (2, &standing)];
-        let said = if what == "gone" { &standings[..1] } else { &standings[..] };
+        let voter_statuses = [(3, &other), (2, &status)];
+        let said = if what == "gone" { &voter_statuses[..1] } else { &voter_statuses[..] };
         let offers = offered(&mut bench, 2 * CALM_TICKS, said);
         assert_eq!(offers, [], "{what}");
     }
@@ -225,8 +230,8 @@ fn a_voter_that_lacks_entries_is_not_preferred_until_it_has_them() {
         bench.take(2, &said).expect("an answer is taken");
     };
     let lag = |bench: &Bench| bench.replica.entries_behind(NodeId(2));
-    // Silent for long enough to lack more than it may; then there for long enough to be offered
-    // leadership, did it not.
+    // Node 2 is silent until it lacks too many entries. Then it is present for so long that it
+    // would get leadership if it had them.
     for _ in 0..40 * CALM_TICKS {
         beat(&mut bench, &[(3, &other)]);
         if lag(&bench) > LAG_MAX {
@@ -243,8 +248,8 @@ fn a_voter_that_lacks_entries_is_not_preferred_until_it_has_them() {
     assert!(offers[0].0 + 2 >= CALM_TICKS, "{offers:?}");
 }
 
-/// A voter that never takes over: it is asked after 1, 2, 4, … of the first wait, and not more
-/// seldom than after 16.
+/// A voter never takes over. The waits between offers to it grow to 2, 4, 8 and 16 times the first
+/// wait, and never beyond 16.
 #[test]
 fn an_offer_that_does_not_hold_is_repeated_after_twice_as_long_up_to_a_limit() {
     let leaders = &["a"][..];
@@ -257,7 +262,7 @@ fn an_offer_that_does_not_hold_is_repeated_after_twice_as_long_up_to_a_limit() {
     assert!(waits.iter().all(|wait| *wait <= 16), "{waits:?}");
 }
 
-/// A hiccup of the one that would be preferred begins its time anew.
+/// If the preferred voter is silent for a moment, its wait starts anew.
 #[test]
 fn a_voter_that_comes_and_goes_is_not_preferred() {
     let leaders = &["a"][..];
@@ -270,7 +275,7 @@ fn a_voter_that_comes_and_goes_is_not_preferred() {
     }
 }
 
-/// A follower says where it is, and that it is fit only while it reaches a majority.
+/// A follower reports its zone. It reports that it is fit only while it reaches a majority.
 #[test]
 fn a_follower_says_whether_it_reaches_a_majority() {
     let mut bench = Bench::new(&[1, 2, 3]);
@@ -285,19 +290,19 @@ fn a_follower_says_whether_it_reaches_a_majority() {
     };
     assert_eq!(said(&mut bench), b"", "nothing without a zone");
     bench.replica.place(Placement { zone: Some(zone("a")), leaders: zones(&["a"]) });
-    let standing = |bench: &mut Bench| Standing::decode(&said(bench)).expect("a standing");
-    assert_eq!(standing(&mut bench), Standing { is_fit: false, ..fit("a", &["a"]) });
+    let status = |bench: &mut Bench| VoterStatus::decode(&said(bench)).expect("a status");
+    assert_eq!(status(&mut bench), VoterStatus { is_fit: false, ..fit("a", &["a"]) });
     bench.replica.handle_reached(bench.now_ns, NodeId(3));
-    assert_eq!(standing(&mut bench), fit("a", &["a"]));
+    assert_eq!(status(&mut bench), fit("a", &["a"]));
     bench.now_ns += 1_100 * MS;
     bench.now_ns -= bench.now_ns % TICK_NS;
-    assert!(!standing(&mut bench).is_fit, "that was long ago");
+    assert!(!status(&mut bench).is_fit, "that was long ago");
 }
 
-/// The voter of a preferred zone is lost: that is no slip in a name. One that is heard and says no
-/// zone is in none.
+/// If the voter of a preferred zone is lost, the zone's name is not wrong. A voter that is heard
+/// but reports no zone is in no zone.
 #[test]
-fn no_zone_is_told_while_a_voter_that_may_be_there_is_silent() {
+fn no_zone_is_reported_empty_while_a_voter_is_silent() {
     let leaders = &["b", "a"][..];
     let mut bench = led("a", leaders);
     let near = fit("a", leaders);
@@ -306,7 +311,7 @@ fn no_zone_is_told_while_a_voter_that_may_be_there_is_silent() {
     assert_eq!(bench.replica.empty_zones(), []);
     bench.ack(3, bench.status().last);
     assert_eq!(bench.replica.empty_zones(), zones(&["b"]));
-    // It has said once where it is, and is lost.
+    // Node 3 has reported its zone once, and is then lost.
     let far = fit("b", leaders);
     offered(&mut bench, 2, &[(2, &near), (3, &far)]);
     offered(&mut bench, CALM_TICKS, &[(2, &near)]);
@@ -314,7 +319,7 @@ fn no_zone_is_told_while_a_voter_that_may_be_there_is_silent() {
 }
 
 #[test]
-fn zones_that_no_voter_is_in_are_told_once_there_was_time_to_hear_of_them() {
+fn empty_zones_are_reported_once_all_voters_had_time_to_name_theirs() {
     let leaders = &["a", "zone-1"][..];
     let mut bench = led("b", leaders);
     let (one, other) = (fit("a", leaders), fit("b", leaders));
@@ -333,9 +338,9 @@ fn zones_that_no_voter_is_in_are_told_once_there_was_time_to_hear_of_them() {
     assert!(!agree(&bench), "node 3 would have leaders elsewhere");
 }
 
-/// Leaders are wanted somewhere by the settings of the cluster, and nodes were told no zone of their own.
+/// The settings of the cluster name leader zones, but the nodes themselves have no zone.
 #[test]
-fn a_leader_without_a_zone_hands_over_and_says_who_has_none() {
+fn a_leader_without_a_zone_hands_over_and_reports_voters_without_one() {
     let leaders = &["a"][..];
     let mut bench = led("b", leaders);
     bench.replica.place(Placement { zone: None, leaders: zones(leaders) });
@@ -356,9 +361,9 @@ fn a_leader_without_a_zone_hands_over_and_says_who_has_none() {
     assert_eq!(bench.replica.voters_without_zone(), [], "no place is better than another");
 }
 
-/// 25 election timeouts after the election, to the tick; and no follower says it.
+/// The report comes exactly 25 election timeouts after the election. A follower never makes it.
 #[test]
-fn empty_zones_are_told_after_so_many_ticks_by_the_leader() {
+fn empty_zones_are_reported_by_the_leader_after_a_number_of_ticks() {
     let leaders = &["a"][..];
     let mut bench = led("b", leaders);
     let other = fit("b", leaders);
@@ -367,13 +372,13 @@ fn empty_zones_are_told_after_so_many_ticks_by_the_leader() {
     assert_eq!(bench.replica.empty_zones(), []);
     offered(&mut bench, 1, &both);
     assert_eq!(bench.replica.empty_zones(), zones(leaders));
-    // Node 2 is silent: it has said where it is.
+    // Node 2 is silent, but has reported its zone before.
     offered(&mut bench, 2 * ELECTION_TICKS, &both[1..]);
     assert_eq!(bench.replica.empty_zones(), zones(leaders));
     let term = bench.status().term.0 + 1;
     bench.take(2, &message(MessageKind::Heartbeat, term)).expect("a heartbeat is taken");
     assert_eq!(bench.replica.empty_zones(), []);
-    // Whoever leads and owns nothing has other troubles.
+    // A leader without a range does not report empty zones.
     let mut bench = Bench::new(&[1, 2, 3]);
     bench.replica.place(Placement { zone: Some(zone("b")), leaders: zones(leaders) });
     bench.elect(&[2, 3]);
@@ -397,7 +402,7 @@ fn judged(bench: &Bench, leaders: &[&str], is_forced: bool) -> Judged {
     bench.replica.judge_zones(&settings, is_forced)
 }
 
-/// Where leaders are wanted nowhere yet: an operator is about to say so for the first time.
+/// No leader zones are set yet. An operator is about to set them for the first time.
 #[test]
 fn an_unknown_zone_is_refused_as_soon_as_every_voter_has_said_where_it_is() {
     let mut bench = led("a", &[]);
@@ -413,7 +418,7 @@ fn an_unknown_zone_is_refused_as_soon_as_every_voter_has_said_where_it_is() {
     let doubt = judged(&bench, &["a", "b", "c"], false).expect("node 3 may be there");
     let known = ZonesInDoubt { empty: zones(&["c"]), known: zones(&["a", "b"]), ..known };
     assert_eq!(doubt, Some(ZonesInDoubt { unplaced: unplaced(&[3]), ..known.clone() }));
-    // It need not be calm for as long as a leader waits who has to believe in silence.
+    // All voters have reported their zones, so the long wait for silent voters is not needed.
     offered(&mut bench, 1, &[(3, &far)]);
     assert_eq!(judged(&bench, &["c", "a", "b"], false), Ok(None));
     let refused = judged(&bench, &["c", "typo"], false).expect_err("nobody is there");
@@ -428,9 +433,9 @@ fn an_unknown_zone_is_refused_as_soon_as_every_voter_has_said_where_it_is() {
     assert_eq!(forced, Some(ZonesInDoubt { empty: zones(&["typo"]), known, unplaced: vec![] }));
 }
 
-/// It is heard and says no zone: once there was time to say one it is in none.
+/// A voter that is heard but reports no zone counts as without one after enough time.
 #[test]
-fn a_voter_without_a_zone_is_in_none_once_there_was_time_to_say_one() {
+fn a_voter_counts_as_without_a_zone_once_it_had_time_to_name_one() {
     let mut bench = led("a", &[]);
     let near = fit("b", &[]);
     offered(&mut bench, CALM_TICKS - 1, &[(2, &near)]);
@@ -440,7 +445,7 @@ fn a_voter_without_a_zone_is_in_none_once_there_was_time_to_say_one() {
     bench.ack(3, bench.status().last);
     assert!(judged(&bench, &["c"], false).is_err());
     assert_eq!(judged(&bench, &["b"], false), Ok(None));
-    // Silent, it may have begun to be somewhere.
+    // A silent voter may have been given a zone meanwhile.
     offered(&mut bench, 2 * ELECTION_TICKS, &[(2, &near)]);
     assert!(judged(&bench, &["c"], false).is_ok());
 }

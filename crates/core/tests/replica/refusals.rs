@@ -1,5 +1,5 @@
-//! What no correct peer sends is refused, without a panic and without a trace in the log; and the
-//! traps of crate raft 0.7.0 that have to do with single messages.
+//! Messages that no correct peer sends are refused, without a panic and without any change of the
+//! log. Also the traps of crate raft 0.7.0 in single messages.
 
 use epicepoch_core::publication::Role;
 use epicepoch_core::replica::MessageError;
@@ -10,11 +10,11 @@ use epicepoch_wire::raft_message::{
 };
 use epicepoch_wire::{BootId, ClusterId, Epoch, LogIndex, NodeId, StoreId, Term};
 
-use crate::support::ELECTION_TICKS;
-use crate::support::bench::{Bench, append, genesis, message, store};
+use crate::support::bench::{Bench, append, genesis, message};
 use crate::support::disk::Disk;
+use crate::support::{ELECTION_TICKS, store};
 
-/// A follower of node 2 in term 2 with the entries 2 to 6, 4 of them committed.
+/// A follower of node 2 in term 2. It has the entries 2 to 6, and index 4 is committed.
 fn follower() -> Bench {
     follower_drawing(5)
 }
@@ -74,7 +74,7 @@ fn a_commit_index_beyond_the_log_says_that_this_disk_lost_entries() {
     let beat = RaftMessage { commit: LogIndex(7), ..message(MessageKind::Heartbeat, 2) };
     let lost = MessageError::LostEntries { commit: LogIndex(7), last: LogIndex(6) };
     refused(&mut bench, 2, &beat, lost);
-    // A message of a term that has passed claims nothing any more.
+    // A message of an earlier term is ignored, so its content is not checked.
     let old = RaftMessage { term: Term(1), ..beat };
     assert_eq!(bench.take(2, &old), Ok(()));
 }
@@ -89,10 +89,10 @@ fn an_ack_beyond_the_log_is_refused() {
     refused(&mut bench, 2, &ack, MessageError::Impossible);
 }
 
-/// Found by a seed: a leader sends entries before they are durable, restarts without them in the
-/// same term, and then the acks arrive.
+/// Found by a seed: a leader sends entries before they are durable and restarts without them in the
+/// same term. Then their acks arrive.
 #[test]
-fn an_ack_of_what_an_earlier_run_sent_in_the_same_term_is_no_offence() {
+fn an_ack_of_an_entry_of_an_earlier_boot_is_no_offence() {
     let mut bench = Bench::new(&[1, 2, 3]);
     bench.elect(&[2]);
     bench.ack_all(2);
@@ -119,9 +119,9 @@ fn a_vote_that_was_not_asked_for_yet_is_refused() {
 }
 
 #[test]
-fn an_append_that_contradicts_what_is_committed_is_refused() {
+fn an_append_that_contradicts_a_committed_entry_is_refused() {
     let mut bench = follower();
-    // Overwrites entry 4, from its very beginning and from before it.
+    // These overwrite the committed entry 4, or name a wrong term for the entry before theirs.
     for before in [(3, 2), (4, 3), (4, 0), (5, 1)] {
         let other = append(3, before, 3, 4);
         refused(&mut bench, 2, &other, MessageError::Impossible);
@@ -170,7 +170,7 @@ fn snapshots_that_cannot_be_are_refused() {
     assert_eq!(bench.status().applied, LogIndex(50));
 }
 
-/// A follower of node 2 that has applied a reservation, at index 2.
+/// A follower of node 2 that has applied a reservation at index 2.
 fn follower_with_a_ceiling() -> Bench {
     let mut bench = Bench::new(&[1, 2, 3]);
     let owner = Owner { term: Term(2), node: NodeId(2), boot: BootId(3) };
@@ -182,7 +182,8 @@ fn follower_with_a_ceiling() -> Bench {
     bench
 }
 
-/// It would make the replica panic (S5). One that is older than what is applied here says nothing.
+/// Such a snapshot would make the replica panic (S5). A snapshot older than the applied index is
+/// ignored.
 #[test]
 fn a_snapshot_that_would_lower_the_ceiling_is_refused() {
     let mut bench = follower_with_a_ceiling();
@@ -194,9 +195,9 @@ fn a_snapshot_that_would_lower_the_ceiling_is_refused() {
     assert_eq!((bench.replica.ceiling(), bench.status().applied), (Epoch(1_000_000), LogIndex(2)));
 }
 
-/// A snapshot that was sent twice comes a second time when all of it is applied.
+/// A snapshot was sent twice. The second copy arrives after all its entries are applied.
 #[test]
-fn a_snapshot_of_what_is_committed_here_already_is_no_offence() {
+fn a_snapshot_of_committed_entries_is_no_offence() {
     let mut bench = follower();
     assert_eq!(bench.take(2, &snapshot(2, 4, &[1, 2, 3])), Ok(()));
     bench.persist();
@@ -215,8 +216,8 @@ fn terms_are_believed_up_to_the_limit() {
     assert_eq!(bench.status().term, Term(highest));
 }
 
-/// Above it the library's sums overflow: that of a hint as it looks for where logs meet, that of a
-/// snapshot's as it is taken for the log's last entry.
+/// Above the limit the library's sums overflow. With a hint this happens when it looks where the
+/// logs meet. With a snapshot it happens when it uses the index as that of the last entry.
 #[test]
 fn indexes_are_believed_up_to_the_limit() {
     let mut bench = follower();
@@ -232,7 +233,7 @@ fn indexes_are_believed_up_to_the_limit() {
     assert_eq!(bench.take(2, &snapshot(2, INDEX_MAX.0, &[1, 2, 3])), Ok(()));
 }
 
-/// On most of these the library would append across a gap, or panic later.
+/// With most of these the library would append across a gap, or panic later.
 #[test]
 fn appends_whose_entries_do_not_follow_each_other_are_refused() {
     let mut bench = follower();
@@ -259,14 +260,14 @@ fn appends_whose_entries_do_not_follow_each_other_are_refused() {
     assert_eq!(bench.take(2, &two), Ok(()));
     assert_eq!(bench.status().last, LogIndex(8));
     refused(&mut bench, 2, &append(2, (0, 2), 0, 0), MessageError::Impossible);
-    // An empty log has no term of anything, and takes what begins at its beginning.
+    // An empty log has no term at any index. It accepts only entries from its first index on.
     let mut bench = Bench::of(Disk::joining(&genesis(&[2, 3])));
     refused(&mut bench, 2, &append(2, (5, 0), 1, 0), MessageError::Impossible);
     assert_eq!(bench.take(2, &append(2, (0, 0), 1, 0)), Ok(()));
     assert_eq!(bench.status().last, LogIndex(1));
 }
 
-/// What an earlier leader sent comes late: it claims nothing any more.
+/// A late message of an earlier leader is ignored, so its content is not checked.
 #[test]
 fn an_append_of_a_term_that_has_passed_is_no_offence() {
     let mut bench = follower();
@@ -281,14 +282,14 @@ fn messages_to_others_of_oneself_and_of_term_0_are_refused() {
     let elsewhere = RaftMessage { to: NodeId(3), ..beat.clone() };
     refused(&mut bench, 2, &elsewhere, MessageError::WrongReceiver);
     refused(&mut bench, 1, &beat, MessageError::WrongReceiver);
-    // Trap: the library takes a message of term 0 for its own, and rewrites leader and log.
+    // Trap: the library treats a message of term 0 as its own, and changes the leader and the log.
     let mut local = append(2, (6, 2), 1, 4);
     local.term = Term(0);
     refused(&mut bench, 3, &local, MessageError::Impossible);
 }
 
 #[test]
-fn nobody_asks_for_a_snapshot_by_himself() {
+fn no_follower_requests_a_snapshot_itself() {
     let mut bench = Bench::new(&[1, 2, 3]);
     bench.elect(&[2]);
     let term = bench.status().term.0;
@@ -300,8 +301,8 @@ fn nobody_asks_for_a_snapshot_by_himself() {
     refused(&mut bench, 2, &ask, MessageError::Impossible);
 }
 
-/// Trap: a vote for a stranger is released before it is durable, by a single voter that becomes
-/// leader at once.
+/// Trap: a single voter that becomes leader at once releases a vote for a stranger before the vote
+/// is durable.
 #[test]
 fn a_single_voter_does_not_release_a_vote_that_it_could_forget() {
     let mut bench = Bench::new(&[1]);
@@ -319,7 +320,7 @@ fn a_single_voter_does_not_release_a_vote_that_it_could_forget() {
     assert_eq!((stored.term, stored.vote), (Term(5), NodeId(9)));
 }
 
-/// Trap: a single voter that campaigns while entries are not persisted makes the library panic.
+/// Trap: if a single voter campaigns while entries are not persisted, the library panics.
 #[test]
 fn a_single_voter_does_not_campaign_with_a_write_outstanding() {
     for seed in 0..20 {
@@ -336,13 +337,13 @@ fn a_single_voter_does_not_campaign_with_a_write_outstanding() {
     bench.ticks(10 * ELECTION_TICKS);
     bench.persist();
     bench.elect(&[]);
-    // Leading, it ticks with writes outstanding for as long as it must.
+    // As leader it may tick with unfinished writes for any time.
     bench.ticks(40);
     bench.persist();
     assert!(bench.is_leader());
 }
 
-/// Trap: the library looks for entries before a snapshot that it has not seen persisted.
+/// Trap: the library looks for entries before a snapshot whose write it has not seen finished.
 #[test]
 fn a_node_does_not_campaign_while_a_snapshot_is_not_durable() {
     for seed in 0..20 {
@@ -364,9 +365,9 @@ fn a_node_does_not_campaign_while_a_snapshot_is_not_durable() {
     }
 }
 
-/// Trap: the library's own draw comes from a generator of its thread, a constant one panics
-/// outside its bounds or splits votes for ever. Between two draws a campaign that comes to nothing is
-/// repeated once, after a turn and a half.
+/// Trap: the library draws from a generator of its thread. A constant draw panics outside its
+/// bounds, or splits votes for ever. Between two draws a failed campaign is repeated once, after a
+/// turn and a half.
 #[test]
 fn election_timeouts_differ_and_keep_their_bounds() {
     let mut bench = Bench::new(&[1, 2, 3]);
@@ -393,7 +394,7 @@ fn election_timeouts_differ_and_keep_their_bounds() {
     assert!(waits.len() >= ELECTION_TICKS - 1, "{waits:?}");
 }
 
-/// Trap: a follower forwards a proposal and answers Ok.
+/// Trap: in the library a follower forwards a proposal and answers Ok.
 #[test]
 fn a_follower_proposes_nothing() {
     let mut bench = follower();
@@ -403,7 +404,7 @@ fn a_follower_proposes_nothing() {
     assert_eq!(bench.status().last, LogIndex(6));
 }
 
-/// Trap: the library's snapshot state has no timeout.
+/// Trap: the library's snapshot state of a follower has no timeout.
 #[test]
 fn a_lost_snapshot_is_sent_again_even_after_a_late_ack() {
     let mut disk = Disk::genesis(&genesis(&[1, 2, 3]));
@@ -412,7 +413,7 @@ fn a_lost_snapshot_is_sent_again_even_after_a_late_ack() {
     bench.elect(&[2]);
     bench.ack_all(2);
     bench.sent();
-    // Node 3 has nothing, and its log head is gone here.
+    // Node 3 has no entries, and the leader's log no longer has the first ones.
     let term = bench.status().term.0;
     let last = bench.status().last;
     let nothing = RaftMessage {
@@ -422,7 +423,7 @@ fn a_lost_snapshot_is_sent_again_even_after_a_late_ack() {
     };
     bench.take(3, &nothing).unwrap();
     assert_eq!(bench.kinds_to(3), vec![MessageKind::Snapshot]);
-    // An old ack of node 3 arrives late; the snapshot itself never does.
+    // An old ack of node 3 arrives late. The snapshot itself never arrives.
     bench.ack(3, LogIndex(1));
     let mut was_sent = false;
     for _ in 0..20 * ELECTION_TICKS {
@@ -437,7 +438,7 @@ fn a_lost_snapshot_is_sent_again_even_after_a_late_ack() {
         let kinds = bench.kinds_to(3);
         bench.ack(2, last);
         if kinds.contains(&MessageKind::Append) {
-            // It still has nothing.
+            // Node 3 still has no entries.
             let again = RaftMessage {
                 index: LogIndex(last.0),
                 reject: true,

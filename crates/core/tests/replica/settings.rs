@@ -1,22 +1,22 @@
-//! Settings in the replicated state: seeded once, changed by command, and of account from the entry
-//! that sets them on.
+//! Settings in the replicated state: set once by the first leader, changed by command, and in
+//! effect from the entry that sets them.
 
 use std::sync::Arc;
 
 use epicepoch_core::placement::Placement;
 use epicepoch_core::replica::{HandOver, ReplicaConfig, Report, SettingsError};
 use epicepoch_core::state::{Command, FORMAT_OF_SETTINGS, FORMATS, Outcome, State};
-use epicepoch_wire::hello::Formats;
+use epicepoch_wire::peer_hello::Formats;
 use epicepoch_wire::raft_message::{LogEntry, MessageKind, RaftMessage};
 use epicepoch_wire::settings::{ClusterSettings, SettingName};
-use epicepoch_wire::standing::{Standing, Zone, preference_of};
+use epicepoch_wire::voter_status::{VoterStatus, Zone, preference_of};
 use epicepoch_wire::{LogIndex, NodeId, Term};
 
 use crate::support::bench::{Bench, genesis, message};
 use crate::support::disk::Disk;
 use crate::support::{ELECTION_TICKS, TICK_NS};
 
-/// The least that settings allow: four election timeouts of the bench.
+/// The shortest window that settings allow: four election timeouts of the bench.
 const SHORT_MS: u64 = *epicepoch_wire::settings::RESERVATION_MS.start();
 
 fn zone(name: &str) -> Zone {
@@ -33,7 +33,7 @@ fn told(reservation_ms: u64) -> ClusterSettings {
     }
 }
 
-/// Node 1 as a leader of three that read this format, and says so.
+/// Node 1 as the leader of three nodes that all read this format and have reported so.
 fn led(format: u32) -> Bench {
     led_with(2_000, format, |config| config.format_max = format)
 }
@@ -81,7 +81,7 @@ fn settings_are_seeded_once_the_format_has_room_for_them() {
 }
 
 #[test]
-fn a_change_counts_once_it_is_applied_and_not_when_it_is_proposed() {
+fn a_change_is_in_effect_when_it_is_applied_and_not_when_it_is_proposed() {
     let mut bench = led(FORMAT_OF_SETTINGS);
     let high = |bench: &Bench| bench.shared.published().grant.expect("it serves").range.high;
     assert_eq!(change(&mut bench, 7, &told(5_000)), Ok(()));
@@ -91,7 +91,8 @@ fn a_change_counts_once_it_is_applied_and_not_when_it_is_proposed() {
     bench.ack_all(2);
     assert!(is_told(&bench, 7, &Outcome::Set));
     assert_eq!(bench.replica.settings(), Some(&told(5_000)));
-    // The next range is as wide as they say, and is asked for at once: the one held is short of it.
+    // The next range has the new width. It is requested at once, because the current range is too
+    // short.
     bench.beats(2, &[2, 3]);
     bench.ack_all(2);
     assert!(high(&bench).0 > before.0 + 2_000_000_000, "{before:?} and {:?}", high(&bench));
@@ -99,7 +100,7 @@ fn a_change_counts_once_it_is_applied_and_not_when_it_is_proposed() {
 }
 
 #[test]
-fn what_counts_already_is_proposed_like_any_change_and_waits_for_the_one_that_is_under_way() {
+fn settings_in_effect_are_proposed_like_any_change_and_wait_for_the_pending_one() {
     let mut bench = led(FORMAT_OF_SETTINGS);
     assert_eq!(change(&mut bench, 7, &told(5_000)), Ok(()));
     assert_eq!(bench.replica.settings(), Some(&told(2_000)));
@@ -133,7 +134,8 @@ fn a_ceiling_of_a_wider_bound_says_no_more_of_clocks_when_the_bound_is_narrower(
     assert_eq!(change(&mut bench, 7, &bounded(WIDE_MS)), Ok(()));
     bench.ack_all(2);
     let before_ns = bench.replica.trusted_before_ns();
-    // A leader that was so far ahead was believed: the right clocks are not behind because of that.
+    // With the wide bound a leader could be so far ahead and still be trusted. So the ceiling must
+    // not make right clocks look behind.
     assert_eq!(change(&mut bench, 8, &bounded(narrow_ms)), Ok(()));
     bench.ack_all(2);
     let wider_ns = (WIDE_MS - narrow_ms) * 1_000_000;
@@ -141,7 +143,7 @@ fn a_ceiling_of_a_wider_bound_says_no_more_of_clocks_when_the_bound_is_narrower(
 }
 
 #[test]
-fn what_may_not_be_is_refused_before_it_is_proposed_and_does_nothing_where_it_was() {
+fn invalid_settings_are_refused_before_they_are_proposed_and_change_nothing() {
     let mut bench = led(FORMAT_OF_SETTINGS);
     let none = ClusterSettings { max_n: 0, ..told(2_000) };
     let refused = change(&mut bench, 7, &none).expect_err("none is no answer");
@@ -150,7 +152,7 @@ fn what_may_not_be_is_refused_before_it_is_proposed_and_does_nothing_where_it_wa
     let words = "MAX_N would be \"0\"; allowed is a whole number from 1 to 1048576";
     assert_eq!(refused.to_string(), words);
     assert_eq!(bench.replica.settings(), Some(&told(2_000)));
-    // A state judges what is in the log once more, everywhere alike.
+    // The state checks the settings in the log once more, on every node alike.
     let mut state = State { format: FORMAT_OF_SETTINGS, ..State::new(&genesis(&[1])) };
     let command = |is_seed, settings| Command::Settings { nonce: 1, is_seed, settings };
     assert!(matches!(state.apply(Term(1), &command(false, none)), Outcome::Refused(_)));
@@ -165,7 +167,7 @@ fn what_may_not_be_is_refused_before_it_is_proposed_and_does_nothing_where_it_wa
 }
 
 #[test]
-fn zones_that_count_already_keep_no_other_setting_from_being_changed() {
+fn zones_in_effect_block_no_other_setting() {
     let mut bench = led(FORMAT_OF_SETTINGS);
     let gone = ClusterSettings { leader_zones: vec![zone("gone")], ..told(2_000) };
     assert_eq!(change(&mut bench, 7, &gone), Ok(()));
@@ -177,9 +179,9 @@ fn zones_that_count_already_keep_no_other_setting_from_being_changed() {
     assert_eq!(doubt.expect("a doubt").empty, [zone("typo")], "the other one counts already");
 }
 
-/// Election timeouts are settings of nodes, and may have grown since.
+/// Election timeouts are settings of nodes, and may have become longer since.
 #[test]
-fn a_window_that_is_too_short_already_keeps_no_other_setting_from_being_changed() {
+fn a_window_that_is_too_short_already_blocks_no_other_setting() {
     let mut bench = led_with(SHORT_MS, FORMAT_OF_SETTINGS, |config| {
         config.format_max = FORMAT_OF_SETTINGS;
         config.tick_ns = 2 * TICK_NS;
@@ -233,7 +235,7 @@ fn settings_that_are_set_again_are_not_published_again() {
 }
 
 #[test]
-fn a_seed_that_nobody_acknowledges_is_proposed_again_after_an_election_timeout() {
+fn an_unacknowledged_seed_is_proposed_again_after_an_election_timeout() {
     let mut bench = Bench::reading(Disk::genesis(&genesis(&[1, 2])), FORMAT_OF_SETTINGS);
     bench.elect(&[2]);
     bench.persist();
@@ -277,9 +279,9 @@ fn settings_outlive_a_restart_and_come_with_the_state() {
     assert_eq!(published.settings.as_deref(), Some(&told(5_000)));
 }
 
-/// Whether node 2, which would have leaders in these zones, agrees with the leader.
+/// Whether node 2, which prefers these leader zones, agrees with the leader.
 fn agrees(bench: &mut Bench, leaders: &[Zone]) -> bool {
-    let said = Standing { is_fit: true, preference: preference_of(leaders), zone: zone("a") };
+    let said = VoterStatus { is_fit: true, preference: preference_of(leaders), zone: zone("a") };
     let answer = message(MessageKind::HeartbeatResponse, bench.status().term.0);
     let answer = RaftMessage { context: said.encode(), ..answer };
     bench.take(2, &answer).expect("an answer is taken");
@@ -287,9 +289,9 @@ fn agrees(bench: &mut Bench, leaders: &[Zone]) -> bool {
     placed.iter().find(|it| it.node == NodeId(2)).expect("a member").agrees
 }
 
-/// What a node was told counts only while there are no settings.
+/// A node's own configuration is in effect only while the state has no settings.
 #[test]
-fn leaders_are_wanted_where_the_settings_say_and_not_where_a_node_was_told() {
+fn leader_zones_come_from_the_settings_and_not_from_a_nodes_configuration() {
     let told_b = || Placement { zone: Some(zone("c")), leaders: vec![zone("b")] };
     let mut bench = led(FORMAT_OF_SETTINGS - 1);
     bench.replica.place(told_b());

@@ -1,6 +1,6 @@
-//! Connections from peers. Each says first who it is; then it is handed to whom it is for: Raft
-//! messages to the replica, confirm links to a worker. Garbage ends the connection and nothing
-//! else.
+//! Connections from peers. Each begins with a hello. Then a Raft link passes messages to the
+//! replica, and a confirm link goes to a worker. Malformed input ends its connection and has no
+//! other effect.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,58 +11,60 @@ use std::time::Duration;
 
 use epicepoch_core::durable::Record;
 use epicepoch_wire::bootstrap::Member;
-use epicepoch_wire::frame::{FrameKind, VERSION, write_frame, write_frame_of};
+use epicepoch_wire::frame::{FrameKind, write_frame, write_frame_of};
 use epicepoch_wire::gossip::{Ping, Pong};
-use epicepoch_wire::hello::{Hello, LinkKind, Refusal, RefusalCode};
+use epicepoch_wire::peer_hello::{LinkKind, PeerHello, Refusal, RefusalCode};
 use epicepoch_wire::raft_message::RaftMessage;
-use epicepoch_wire::{BootId, ClusterId, DecodeError, NodeId};
+use epicepoch_wire::{BootId, ClusterId, NodeId};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::introduction::{check, check_name, check_set_back, wrong_store};
-use super::plane::{Event, Inbox};
+use super::inbox::{Event, Inbox};
 use super::wall::wall_ns;
 use crate::abort::AbortOnPanic;
 use crate::faults::Faults;
-use crate::framed::{FrameError, FrameReader, write_frames};
-use crate::origins::Key;
-use crate::peers;
-use crate::peers::stream::PeerStream;
-use crate::peers::{greeted, greetings};
+use crate::framed::{FrameReader, write_frames};
+use crate::peers::handshake::{
+    NoHello, check, check_name, check_rolled_back, other_version, read_hello, wrong_store,
+};
+use crate::peers::{self, handshake_outcome, handshakes};
+use crate::security::limits::Key;
+use crate::security::tls::handshake::{Beginner, Handshakes};
+use crate::security::tls::peer_stream::PeerStream;
 use crate::shared::NodeShared;
-use crate::tls::handshake::{Beginner, Handshakes};
 use crate::worker::Workers;
 
-/// How long a connection may take to say who it is.
+/// Most time from the accept of a connection until its hello has come.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
-/// A Raft link that was heard within this time is alive: another process of its id is refused.
+/// A peer whose Raft link was heard within this time is alive, and a second process with its id is
+/// refused.
 const ALIVE_WITHIN: Duration = Duration::from_millis(500);
-/// After accept failed (out of descriptors, for instance), wait so long.
+/// Wait after a failed accept, for example when descriptors are missing.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
-/// Refused nodes that are remembered as told.
-const TOLD_MAX: usize = 64;
-/// Silence after which an inbound Raft link is closed; its peer pings all the time.
+/// Most nodes whose last refusal is remembered, so that it is logged once.
+const LOGGED_MAX: usize = 64;
+/// Silence after which an inbound Raft link is closed. A working peer pings all the time.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
-/// What the accepted connections share.
+/// The state that accepted connections share.
 pub(super) struct Accepted {
     pub(super) shared: Arc<NodeShared>,
     pub(super) workers: Workers,
     pub(super) faults: Faults,
     pub(super) inbox: Rc<Inbox>,
-    /// Ids that were removed from the cluster, as applied here.
+    /// The ids whose removal this node has applied.
     pub(super) removed: RefCell<BTreeSet<NodeId>>,
-    /// Inbound Raft links: whose, of which run, and when last heard.
+    /// The newest inbound Raft link of each peer.
     alive: RefCell<BTreeMap<NodeId, Alive>>,
-    /// Who was refused for what: each is told of once, however often it tries again.
-    told: RefCell<BTreeMap<NodeId, RefusalCode>>,
-    /// Connections that have not said yet who they are.
-    greetings: Handshakes,
-    /// From where members have come that proved who they are.
+    /// The last refusal of each peer. It is logged once, however often the peer tries again.
+    refused: RefCell<BTreeMap<NodeId, RefusalCode>>,
+    /// The connections that have not sent their hello yet.
+    handshakes: Handshakes,
+    /// Addresses from which members have proved their identity with a certificate.
     ///
-    /// Invariant: every id was a member's when it was put here, so there are few.
+    /// Invariant: every id was a member's when it was inserted, so there are few.
     proved_at: RefCell<BTreeMap<NodeId, Key>>,
 }
 
@@ -87,19 +89,19 @@ impl Accepted {
             inbox,
             removed: RefCell::default(),
             alive: RefCell::default(),
-            told: RefCell::default(),
-            greetings: greetings(),
+            refused: RefCell::default(),
+            handshakes: handshakes(),
             proved_at: RefCell::default(),
         })
     }
 
-    /// Accepts connections for ever.
+    /// Accepts connections from peers. Never ends.
     pub(super) async fn run(self: Rc<Self>, listener: Rc<TcpListener>) {
         let _abort = AbortOnPanic("peer listener");
         let this = self.clone();
         tokio::task::spawn_local(async move {
-            let _abort = AbortOnPanic("turns of peers");
-            this.greetings.hand_out_turns().await;
+            let _abort = AbortOnPanic("handshakes of peers");
+            this.handshakes.hand_out_turns().await;
         });
         let mut count = 0_u64;
         loop {
@@ -108,7 +110,8 @@ impl Accepted {
                     count += 1;
                     let this = self.clone();
                     tokio::task::spawn_local(async move { this.serve(stream, from, count).await });
-                    // One in a turn of the loop: however many come, Raft has its turns between.
+                    // Only one connection is accepted in each turn of the event loop, so that Raft
+                    // runs in between.
                     yield_now().await;
                 }
                 Err(error) => {
@@ -122,24 +125,24 @@ impl Accepted {
     async fn serve(self: Rc<Self>, stream: TcpStream, from: SocketAddr, link: u64) {
         let _abort = AbortOnPanic("link from a peer");
         let who = Beginner::at(Some(from.ip()), self.is_member_at(from.ip()));
-        let greeting = async {
+        let handshake = async {
             let mut reader = FrameReader::new(peers::accept(&self.shared, stream).await?);
             let hello = match read_hello(&mut reader).await {
                 Ok(hello) => hello,
                 Err(NoHello::Version(version)) => {
                     let refusal = other_version(self.shared.identity.node, version);
-                    self.tell_refused(from, NodeId(0), &refusal);
-                    self.say_to(version, &mut reader.into_stream(), &refusal).await;
+                    self.log_refused(from, NodeId(0), &refusal);
+                    self.refuse_version(version, &mut reader.into_stream(), &refusal).await;
                     return None;
                 }
                 Err(NoHello::Other) => return None,
             };
             Some((hello, reader.into_stream()))
         };
-        let ended = timeout(HELLO_TIMEOUT, self.greetings.advance(who, greeting)).await;
-        let said = greeted(ended, &self.shared, from.ip()).flatten();
-        let Some(((cluster, node, hello), mut stream)) = said else {
-            tracing::debug!(%from, "a connection on the peer port said no hello");
+        let ended = timeout(HELLO_TIMEOUT, self.handshakes.advance(who, handshake)).await;
+        let outcome = handshake_outcome(ended, &self.shared, from.ip()).flatten();
+        let Some(((cluster, node, hello), mut stream)) = outcome else {
+            tracing::debug!(%from, "a connection on the peer port sent no hello");
             return;
         };
         let answer = match peers::check_node(&self.shared, &stream, node) {
@@ -149,17 +152,17 @@ impl Accepted {
         match answer {
             Answer::Admitted => {
                 if let Some(record) = self.record().await {
-                    self.say(&mut stream, FrameKind::Admitted, |out| record.encode(out)).await;
+                    self.send(&mut stream, FrameKind::Admitted, |out| record.encode(out)).await;
                 }
             }
             Answer::Refused(refusal) => {
-                self.tell_refused(from, node, &refusal);
-                self.say(&mut stream, FrameKind::Refused, |out| refusal.encode(out)).await;
+                self.log_refused(from, node, &refusal);
+                self.send(&mut stream, FrameKind::Refused, |out| refusal.encode(out)).await;
             }
             Answer::Welcome => {
-                self.note_proved(node, from.ip(), &stream);
+                self.record_proved(node, from.ip(), &stream);
                 let welcome = self.shared.hello(hello.link, node);
-                if !self.say(&mut stream, FrameKind::Welcome, |out| welcome.encode(out)).await {
+                if !self.send(&mut stream, FrameKind::Welcome, |out| welcome.encode(out)).await {
                     return;
                 }
                 match hello.link {
@@ -171,24 +174,24 @@ impl Accepted {
         }
     }
 
-    /// Whether a member is known to be at `from`: by its address in the cluster's state, or because
-    /// it has shown its certificate from there.
+    /// Whether a member is known at `from`: the cluster's state has it there, or it has shown its
+    /// certificate from there.
     fn is_member_at(&self, from: IpAddr) -> bool {
         let members = &self.shared.core.published().members;
         let proved_at = self.proved_at.borrow();
-        peers::is_named_in(members.values().map(|member| &*member.raft_addr), from)
+        peers::is_listed(members.values().map(|member| &*member.raft_addr), from)
             || members.keys().any(|node| proved_at.get(node) == Some(&Key::of(from)))
     }
 
-    /// Remembers where a member has proved to be.
-    fn note_proved(&self, node: NodeId, from: IpAddr, stream: &PeerStream) {
+    /// Remembers the address of a member that has shown its certificate.
+    fn record_proved(&self, node: NodeId, from: IpAddr, stream: &PeerStream) {
         let is_proof = matches!(stream, PeerStream::Secured(_));
         if is_proof && self.shared.core.published().members.contains_key(&node) {
             self.proved_at.borrow_mut().insert(node, Key::of(from));
         }
     }
 
-    fn answer(&self, cluster: ClusterId, node: NodeId, hello: &Hello, link: u64) -> Answer {
+    fn answer(&self, cluster: ClusterId, node: NodeId, hello: &PeerHello, link: u64) -> Answer {
         if hello.link == LinkKind::Bootstrap {
             return self.answer_bootstrap(node, hello);
         }
@@ -214,35 +217,36 @@ impl Accepted {
         Answer::Welcome
     }
 
-    /// A warning for what is new, and a word for who debugs for what is not. Whoever has another's
-    /// certificate is told of already, at most once a second: he may claim any id.
-    fn tell_refused(&self, from: SocketAddr, node: NodeId, refusal: &Refusal) {
+    /// Logs a refusal: as a warning when it is new, otherwise as a debug line. A peer with a wrong
+    /// certificate can claim any id, so that refusal is always a debug line; the log of denials has
+    /// it, at most once a second.
+    fn log_refused(&self, from: SocketAddr, node: NodeId, refusal: &Refusal) {
         if refusal.code == RefusalCode::WrongCertificate {
             tracing::debug!(%from, node = node.0, %refusal, "a peer is refused");
             return;
         }
-        let mut told = self.told.borrow_mut();
-        if told.len() >= TOLD_MAX && !told.contains_key(&node) {
-            told.clear();
+        let mut refused = self.refused.borrow_mut();
+        if refused.len() >= LOGGED_MAX && !refused.contains_key(&node) {
+            refused.clear();
         }
-        if told.insert(node, refusal.code) == Some(refusal.code) {
+        if refused.insert(node, refusal.code) == Some(refusal.code) {
             tracing::debug!(%from, node = node.0, %refusal, "a peer is refused again");
         } else {
             tracing::warn!(%from, node = node.0, %refusal, "a peer is refused");
         }
     }
 
-    /// The state as it is applied now, from the replica.
+    /// Returns the state that the replica has applied; `None` when the plane has ended.
     async fn record(&self) -> Option<Record> {
         let (answer, answered) = oneshot::channel();
         self.inbox.send(Event::RecordWanted { answer }).await;
-        // Nobody answers when the plane has ended.
         answered.await.ok()
     }
 
-    /// An empty directory gets the state that it begins with, if it is that of a member: a first
-    /// member that missed the founding, or one that was added since. Every other one is refused.
-    fn answer_bootstrap(&self, node: NodeId, hello: &Hello) -> Answer {
+    /// Answers a node with an empty directory. If the cluster has that directory as a member's, the
+    /// node gets the current state: it is a first member that missed the founding, or a member that
+    /// was added since. All other empty directories are refused.
+    fn answer_bootstrap(&self, node: NodeId, hello: &PeerHello) -> Answer {
         if let Err(refusal) = check_name(&self.shared, node, hello) {
             return Answer::Refused(refusal);
         }
@@ -254,7 +258,7 @@ impl Accepted {
                 Answer::Refused(Refusal::new(RefusalCode::Removed, text))
             }
             Some(member) if member.store == hello.store => {
-                match check_set_back(&self.shared, member, hello) {
+                match check_rolled_back(&self.shared, member, hello) {
                     Ok(()) => Answer::Admitted,
                     Err(refusal) => Answer::Refused(refusal),
                 }
@@ -272,7 +276,7 @@ impl Accepted {
         }
     }
 
-    async fn say(
+    async fn send(
         &self,
         stream: &mut PeerStream,
         kind: FrameKind,
@@ -284,25 +288,25 @@ impl Accepted {
         timeout(HELLO_TIMEOUT, write_frames(stream, &mut frames)).await.is_ok_and(|w| w.is_ok())
     }
 
-    /// Refuses a peer of another version, in frames of that version.
-    async fn say_to(&self, version: u8, stream: &mut PeerStream, refusal: &Refusal) {
+    /// Sends a refusal to a peer that uses another protocol version, in frames of that version.
+    async fn refuse_version(&self, version: u8, stream: &mut PeerStream, refusal: &Refusal) {
         let mut frames = Vec::new();
         let cluster = self.shared.core.published().cluster;
         let me = self.shared.identity.node;
         let refused = FrameKind::Refused;
         write_frame_of(version, &mut frames, refused, cluster, me, |out| refusal.encode(out));
-        // It may be gone.
-        let _unheard = timeout(HELLO_TIMEOUT, write_frames(stream, &mut frames)).await;
+        // The write fails when the peer is gone, which does no harm.
+        let _gone = timeout(HELLO_TIMEOUT, write_frames(stream, &mut frames)).await;
     }
 
-    fn hand_to_worker(&self, node: NodeId, hello: Hello, stream: PeerStream) {
-        match stream.pack() {
-            Ok(stream) => self.workers.adopt_packed_link(node, hello, stream),
-            Err(error) => tracing::warn!(%error, "a confirm link cannot be handed over"),
+    fn hand_to_worker(&self, node: NodeId, hello: PeerHello, stream: PeerStream) {
+        match stream.detach() {
+            Ok(stream) => self.workers.adopt_detached_link(node, hello, stream),
+            Err(error) => tracing::warn!(%error, "a confirm link cannot be given to a worker"),
         }
     }
 
-    async fn serve_raft(&self, node: NodeId, hello: Hello, stream: PeerStream, link: u64) {
+    async fn serve_raft(&self, node: NodeId, hello: PeerHello, stream: PeerStream, link: u64) {
         let member = Member {
             node,
             store: hello.store,
@@ -310,7 +314,7 @@ impl Accepted {
             client_addr: hello.client_addr.clone(),
         };
         let store = hello.store;
-        self.inbox.send(Event::Introduced { member, hello }).await;
+        self.inbox.send(Event::PeerHello { member, hello }).await;
         let cluster = self.shared.core.published().cluster;
         let (reader, mut writer) = stream.into_split();
         let mut reader = FrameReader::new(reader);
@@ -334,7 +338,7 @@ impl Accepted {
             {
                 alive.heard_at = Instant::now();
             }
-            // It dials again, and is told.
+            // The link of a removed peer is closed. The peer dials again and then gets the refusal.
             if self.removed.borrow().contains(&node) {
                 break;
             }
@@ -344,7 +348,7 @@ impl Accepted {
                         self.inbox.send(Event::Message { from: node, store, message }).await;
                     }
                     Err(error) => {
-                        tracing::warn!(node = node.0, %error, "no message: link closed");
+                        tracing::warn!(node = node.0, %error, "a malformed Raft message: link closed");
                         break;
                     }
                 },
@@ -369,44 +373,9 @@ impl Accepted {
     }
 }
 
+/// The answer to a hello.
 enum Answer {
     Welcome,
     Admitted,
     Refused(Refusal),
-}
-
-/// Why the first frame of a connection is no hello.
-pub(super) enum NoHello {
-    /// It is of another version of the protocol.
-    Version(u8),
-    /// It is something else, or nothing.
-    Other,
-}
-
-/// The first frame of a connection, if it is a hello.
-pub(super) async fn read_hello(
-    reader: &mut FrameReader<PeerStream>,
-) -> Result<(ClusterId, NodeId, Hello), NoHello> {
-    let (header, payload) = match reader.next().await {
-        Ok(Some(frame)) => frame,
-        Err(FrameError::Malformed(DecodeError::Version(version))) => {
-            return Err(NoHello::Version(version));
-        }
-        Ok(None) | Err(_) => return Err(NoHello::Other),
-    };
-    if header.kind != FrameKind::Hello {
-        return Err(NoHello::Other);
-    }
-    let hello = Hello::decode(payload).map_err(|_| NoHello::Other)?;
-    Ok((header.cluster, header.from, hello))
-}
-
-/// What a peer of another version of the protocol is told. It knows the codes of its own version, so
-/// the code is an old one, after which it tries again.
-fn other_version(me: NodeId, version: u8) -> Refusal {
-    let text = format!(
-        "node {me} speaks version {VERSION} of the peer protocol, and this peer version {version}: \
-         update the older one of the two"
-    );
-    Refusal::new(RefusalCode::NotBootstrapped, text)
 }

@@ -1,9 +1,10 @@
-//! How an empty directory gets its first record. A first member asks every other one, again and
-//! again: the one with the lowest id draws the genesis, once all the others have said in one sweep
-//! that they are empty and told to bootstrap with the same list. Everybody else takes the state of
-//! a running member that knows this very data directory as a member: a first member that missed the
-//! founding, and a node that was added since. A member refuses all other empty ones, so that wiped
-//! disks never form a second cluster.
+//! Bootstrap: how an empty directory gets its first record.
+//!
+//! First members ask each other in sweeps. The member with the lowest id founds the cluster. It
+//! does so once all others have said, in one sweep, that they are empty and bootstrap with the same
+//! list. Every other node gets the state from a running member that knows its data directory as a
+//! member's. Such a node is a first member that missed the founding, or was added later. Members
+//! refuse all other empty directories, so wiped disks never form a second cluster.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,33 +16,29 @@ use epicepoch_core::replica::RestoreError;
 use epicepoch_core::state::State;
 use epicepoch_wire::bootstrap::{Empty, Genesis, Member};
 use epicepoch_wire::frame::{FrameKind, write_frame};
-use epicepoch_wire::hello::{Formats, Hello, LinkKind, Refusal, RefusalCode};
+use epicepoch_wire::peer_hello::{LinkKind, Refusal, RefusalCode};
 use epicepoch_wire::raft_message::Configuration;
 use epicepoch_wire::{ClusterId, LogIndex, NodeId, Term};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinSet, yield_now};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
-use super::ConsensusError;
-use super::accept::read_hello;
-use super::introduction::check_name;
-use super::link::CONNECT_TIMEOUT;
+use super::error::ConsensusError;
 use super::restore::{Answered, Restore, is_passing};
 use crate::framed::{FrameReader, write_frames};
-use crate::peers::stream::PeerStream;
-use crate::peers::{self, greeted, greetings};
+use crate::peers::handshake::{check_name, read_hello};
+use crate::peers::probe::{ASK_TIMEOUT, Found, Timing, ask, ask_timed};
+use crate::peers::{self, handshake_outcome, handshakes};
+use crate::security::tls::handshake::Beginner;
 use crate::shared::NodeShared;
 use crate::storage::Storage;
-use crate::tls::handshake::Beginner;
 
-/// Between two sweeps over those that are asked.
+/// Wait between two sweeps over the other nodes.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
-/// How long a node that is added has to say that it is there, and empty.
-pub(crate) const ASK_TIMEOUT: Duration = CONNECT_TIMEOUT;
-/// Sweeps between two lines in the log that say whom the node waits for.
+/// Sweeps between two log lines. Each line names the nodes that this node waits for.
 const SWEEPS_PER_LINE: u32 = 50;
 
-/// Waits for the first record, writes it durably, and returns what the directory holds then.
+/// Waits for the first record, writes it durably, and returns the content of the directory.
 pub(super) async fn run(
     shared: &Arc<NodeShared>,
     listener: &Rc<TcpListener>,
@@ -67,25 +64,24 @@ pub(super) async fn run(
     Ok(Restored { hard_state, record, entries: Vec::new(), positions: Positions::default() })
 }
 
-/// Asks the members that `JOIN` names until one of them knows this node as a member.
+/// Asks the addresses in `JOIN` until a member there knows this node as a member.
 async fn join(shared: &NodeShared) -> Result<Record, ConsensusError> {
     let mut sweeps = 0_u32;
     loop {
         let mut waiting_for = Vec::new();
         for addr in &shared.config.join {
-            let anybody = NodeId(0);
-            let why = match timeout(CONNECT_TIMEOUT, ask(shared, anybody, addr, shared.formats()))
-                .await
-            {
-                Ok(Ok(Found::Admitted(record))) => return adopt(shared, addr, record),
-                Ok(Ok(Found::Refused { by, refusal })) if refusal.code.is_final() => {
-                    return Err(ConsensusError::Refused { by, refusal });
-                }
-                Ok(Ok(Found::Refused { refusal, .. })) => refusal.to_string(),
-                Ok(Ok(Found::Empty(_))) => "it belongs to no cluster itself".to_owned(),
-                Ok(Err(error)) => error,
-                Err(_) => "no answer".to_owned(),
-            };
+            let any_node = NodeId(0);
+            let why =
+                match timeout(ASK_TIMEOUT, ask(shared, any_node, addr, shared.formats())).await {
+                    Ok(Ok(Found::Admitted(record))) => return adopt(shared, addr, record),
+                    Ok(Ok(Found::Refused { by, refusal })) if refusal.code.is_final() => {
+                        return Err(ConsensusError::Refused { by, refusal });
+                    }
+                    Ok(Ok(Found::Refused { refusal, .. })) => refusal.to_string(),
+                    Ok(Ok(Found::Empty(_))) => "it belongs to no cluster".to_owned(),
+                    Ok(Err(error)) => error,
+                    Err(_) => "no answer".to_owned(),
+                };
             waiting_for.push(format!("{addr}: {why}"));
         }
         if sweeps.is_multiple_of(SWEEPS_PER_LINE) {
@@ -96,7 +92,7 @@ async fn join(shared: &NodeShared) -> Result<Record, ConsensusError> {
     }
 }
 
-/// The state of a cluster that begins, as every first member writes it: index 1 of term 1.
+/// The first record of a new cluster, at index 1 of term 1. It is the same on every first member.
 fn record_of(genesis: &Genesis) -> Record {
     let voters = genesis.members.iter().map(|member| member.node).collect();
     Record {
@@ -107,16 +103,18 @@ fn record_of(genesis: &Genesis) -> Record {
     }
 }
 
+/// Founds the cluster with the other first members, or gets the state from a member that runs
+/// already.
 async fn find(shared: &Arc<NodeShared>, restore: &Restore) -> Result<Record, ConsensusError> {
     let me = shared.identity.node;
     let peers: Vec<_> = shared.config.peers.iter().filter(|(id, _)| **id != me).collect();
-    let founder = shared.config.peers.keys().next() == Some(&me);
+    let is_founder = shared.config.peers.keys().next() == Some(&me);
     let mut sweeps = 0_u32;
     loop {
         let mut empty = Vec::new();
         let mut waiting_for = Vec::new();
         for (node, addr) in &peers {
-            match timeout(CONNECT_TIMEOUT, ask_timed(shared, **node, addr)).await {
+            match timeout(ASK_TIMEOUT, ask_timed(shared, **node, addr)).await {
                 Ok(Ok((Found::Admitted(record), _))) => return adopt(shared, addr, record),
                 Ok(Ok((Found::Empty(answer), Timing { took, at }))) => {
                     empty.push(Answered { node: **node, answer, took, at });
@@ -133,7 +131,7 @@ async fn find(shared: &Arc<NodeShared>, restore: &Restore) -> Result<Record, Con
         }
         let unwilling = empty.iter().filter_map(|other| unwilling(shared, restore, other));
         waiting_for.extend(unwilling);
-        if waiting_for.is_empty() && founder {
+        if waiting_for.is_empty() && is_founder {
             match found(shared, restore, &empty).await {
                 Ok(genesis) => return Ok(record_of(&genesis)),
                 Err(error) if is_passing(&error) => waiting_for.push(error.to_string()),
@@ -142,7 +140,7 @@ async fn find(shared: &Arc<NodeShared>, restore: &Restore) -> Result<Record, Con
         }
         if sweeps.is_multiple_of(SWEEPS_PER_LINE) {
             let waiting_for = if waiting_for.is_empty() {
-                "the node with the lowest id, which draws the cluster id".to_owned()
+                "the node with the lowest id, which founds the cluster".to_owned()
             } else {
                 waiting_for.join("; ")
             };
@@ -153,12 +151,12 @@ async fn find(shared: &Arc<NodeShared>, restore: &Restore) -> Result<Record, Con
     }
 }
 
-/// Whether a refusal ends the bootstrap: whoever said it belongs to a cluster.
+/// Whether a refusal ends the bootstrap, because the node that refuses belongs to a cluster.
 fn ends(code: RefusalCode) -> bool {
     code.is_final() || code == RefusalCode::UnknownNode
 }
 
-/// Why an empty first member cannot be founded with, if so.
+/// Why this node cannot found a cluster with another empty first member; `None` if it can.
 fn unwilling(shared: &NodeShared, restore: &Restore, other: &Answered) -> Option<String> {
     let Answered { node, answer, .. } = other;
     if !answer.bootstrapping {
@@ -171,6 +169,7 @@ fn unwilling(shared: &NodeShared, restore: &Restore, other: &Answered) -> Option
     restore.unwilling(*node, answer.claim)
 }
 
+/// Makes the genesis of the new cluster.
 async fn found(
     shared: &Arc<NodeShared>,
     restore: &Restore,
@@ -193,6 +192,7 @@ async fn found(
     restore.genesis(shared, members, empty).await
 }
 
+/// Accepts the state that a member sent, if that state has this data directory as a member's.
 fn adopt(shared: &NodeShared, addr: &str, record: Record) -> Result<Record, ConsensusError> {
     let me = shared.identity;
     let newest = shared.formats().newest;
@@ -204,114 +204,31 @@ fn adopt(shared: &NodeShared, addr: &str, record: Record) -> Result<Record, Cons
     }
 }
 
-/// What a node says to a hello of an empty one, or to that of a leader that is told to add it.
-#[derive(Debug)]
-pub(crate) enum Found {
-    /// It is empty, too.
-    Empty(Empty),
-    /// It runs, and knows who asks as a member.
-    Admitted(Record),
-    /// It does not, and says why.
-    Refused { by: NodeId, refusal: Refusal },
-}
-
-/// When an answer came, and how long it took from the hello on: a clock that it names was read meanwhile.
-/// Names, connections and handshakes before it have no part in that.
-struct Timing {
-    took: Duration,
-    at: Instant,
-}
-
-async fn ask_timed(
-    shared: &NodeShared,
-    node: NodeId,
-    addr: &str,
-) -> Result<(Found, Timing), String> {
-    let stream = peers::connect(shared, addr, node).await.map_err(|error| error.to_string())?;
-    exchange(shared, node, stream, shared.formats()).await
-}
-
-/// Asks the node at `addr` what it is; 0 stands for whoever is there. One that reads none of `formats`
-/// refuses.
-pub(crate) async fn ask(
-    shared: &NodeShared,
-    node: NodeId,
-    addr: &str,
-    formats: Formats,
-) -> Result<Found, String> {
-    let stream = peers::connect(shared, addr, node).await.map_err(|error| error.to_string())?;
-    ask_over(shared, node, stream, formats).await
-}
-
-/// Asks who is at the other end of `stream` what it is; 0 stands for whoever is there.
-pub(super) async fn ask_over(
-    shared: &NodeShared,
-    node: NodeId,
-    stream: PeerStream,
-    formats: Formats,
-) -> Result<Found, String> {
-    exchange(shared, node, stream, formats).await.map(|(found, _)| found)
-}
-
-async fn exchange(
-    shared: &NodeShared,
-    node: NodeId,
-    mut stream: PeerStream,
-    formats: Formats,
-) -> Result<(Found, Timing), String> {
-    let text = |error: &dyn std::fmt::Display| error.to_string();
-    let hello = Hello { formats, ..shared.hello(LinkKind::Bootstrap, node) };
-    let mut frames = Vec::new();
-    write_frame(&mut frames, FrameKind::Hello, ClusterId(0), shared.identity.node, |out| {
-        hello.encode(out);
-    });
-    let asked = Instant::now();
-    write_frames(&mut stream, &mut frames).await.map_err(|error| text(&error))?;
-    let mut reader = FrameReader::new(stream);
-    let read = reader.next().await.map_err(|error| text(&error))?;
-    let at = Instant::now();
-    let timing = Timing { took: at - asked, at };
-    let (header, payload) = read.ok_or("the connection was closed")?;
-    let found = match header.kind {
-        FrameKind::Empty => Empty::decode(payload).map(Found::Empty),
-        FrameKind::Admitted => Record::decode(payload).map(Found::Admitted),
-        FrameKind::Refused => {
-            Refusal::decode(payload).map(|refusal| Found::Refused { by: header.from, refusal })
-        }
-        kind => return Err(format!("it answered {kind:?}")),
-    };
-    let found = found.map_err(|error| text(&error))?;
-    let by = header.from;
-    if by != node && node != NodeId(0) {
-        return Err(format!("node {by} answers there: correct PEERS"));
-    }
-    peers::check_node(shared, &reader.into_stream(), by).map_err(|refusal| text(&refusal))?;
-    Ok((found, timing))
-}
-
-/// Answers the others while this node is empty itself.
+/// Answers other nodes while this node's directory is empty.
 async fn answer(shared: Arc<NodeShared>, listener: Rc<TcpListener>, restore: Rc<Restore>) {
-    // Ends its tasks with itself: nobody is told "empty" once this node is not.
+    // These tasks end together with this one, so that no peer gets the answer "empty" once this
+    // node has a record.
     let mut answering = JoinSet::new();
-    let greetings = Rc::new(greetings());
-    let turns = greetings.clone();
+    let handshakes = Rc::new(handshakes());
+    let turns = handshakes.clone();
     answering.spawn_local(async move { turns.hand_out_turns().await });
     loop {
         let Ok((stream, from)) = listener.accept().await else {
             sleep(SWEEP_INTERVAL).await;
             continue;
         };
-        // No more are left than greetings there may be: what has given way ends at once.
+        // The limit of handshakes also limits this set: a task whose handshake is displaced ends at
+        // once.
         while answering.try_join_next().is_some() {}
-        let (shared, restore, greetings) = (shared.clone(), restore.clone(), greetings.clone());
+        let (shared, restore, handshakes) = (shared.clone(), restore.clone(), handshakes.clone());
         answering.spawn_local(async move {
             let addrs = shared.config.peers.values().chain(&shared.config.join);
-            let is_expected = peers::is_named_in(addrs.map(|addr| &**addr), from.ip());
+            let is_expected = peers::is_listed(addrs.map(|addr| &**addr), from.ip());
             let who = Beginner::at(Some(from.ip()), is_expected);
-            let answered = greetings.advance(who, answer_one(&shared, &restore, stream));
-            // A connection that goes wrong is asked again by its other end.
-            let answered = timeout(CONNECT_TIMEOUT, answered).await;
-            let _again = greeted(answered, &shared, from.ip());
+            let answered = handshakes.advance(who, answer_one(&shared, &restore, stream));
+            // If this fails, the other end asks again.
+            let answered = timeout(ASK_TIMEOUT, answered).await;
+            let _again = handshake_outcome(answered, &shared, from.ip());
         });
         yield_now().await;
     }
@@ -323,7 +240,7 @@ async fn answer_one(shared: &NodeShared, restore: &Restore, stream: TcpStream) -
     let mut stream = reader.into_stream();
     let me = shared.identity.node;
     let mut frames = Vec::new();
-    // An address in a list or in a backup may be this node's own, spelled in another way.
+    // A node may ask itself, when a list or a backup has another spelling of its address.
     let is_own = hello.link == LinkKind::Bootstrap
         && hello.to == NodeId(0)
         && (from, hello.store) == (me, shared.identity.store);

@@ -1,5 +1,6 @@
-//! The connection to a peer: Raft messages out, clock samples both ways. It is dialled for ever,
-//! and it never queues more than it is worth: Raft sends again what a broken link has lost.
+//! The connection to a peer. It sends Raft messages, and pings that sample the peer's clock. It
+//! reconnects for ever. Its queue is short, because Raft repeats messages that a broken link has
+//! lost.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::frame::{FrameKind, write_frame};
 use epicepoch_wire::gossip::{Ping, Pong};
-use epicepoch_wire::hello::{Hello, LinkKind, Refusal, RefusalCode};
+use epicepoch_wire::peer_hello::{LinkKind, PeerHello, Refusal, RefusalCode};
 use epicepoch_wire::raft_message::RaftMessage;
 use epicepoch_wire::{BootId, ClusterId, StorePosition};
 use thiserror::Error;
@@ -18,23 +19,23 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-use super::introduction::check_welcome;
-use super::plane::{Event, Inbox};
+use super::inbox::{Event, Inbox};
 use crate::abort::AbortOnPanic;
 use crate::framed::{FrameError, FrameReader, write_frames};
 use crate::peers;
-use crate::peers::stream::{PeerReader, PeerWriter};
+use crate::peers::handshake::check_welcome;
+use crate::security::tls::peer_stream::{PeerReader, PeerWriter};
 use crate::shared::NodeShared;
 
-/// Messages that may wait for one peer; beyond it they are dropped, and Raft sends again.
+/// Most messages that wait for one peer. Further ones are dropped; Raft repeats them.
 const QUEUE_LEN_MAX: usize = 256;
-/// How long to wait for a peer to accept and to answer the hello.
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// First and longest wait between two attempts to connect.
+/// Most time to connect and to get the answer to the hello.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// The shortest and the longest wait between two attempts to connect.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
-/// Between two clock samples; also what keeps a link known to be alive.
-pub(super) const PING_INTERVAL: Duration = Duration::from_millis(200);
-/// Silence after which a link is given up and dialled again.
+/// Time between two pings. They sample the peer's clock and prove that the link is alive.
+const PING_INTERVAL: Duration = Duration::from_millis(200);
+/// Silence after which a link is closed and dialled again.
 const SILENCE_MAX: Duration = Duration::from_millis(1_500);
 
 /// A link that reconnects by itself until it is dropped.
@@ -44,12 +45,12 @@ pub(super) struct Link {
     queue: mpsc::Sender<RaftMessage>,
     task: AbortHandle,
     is_up: Rc<Notify>,
-    /// The newest format that the other end of the connection reads; none while there is no connection.
+    /// The newest format that the connected peer reads; `None` while there is no connection.
     reads: Rc<Cell<Option<u32>>>,
 }
 
 impl Link {
-    /// Starts to connect to `peer`.
+    /// Opens a link to `peer`, which begins to connect.
     pub(super) fn open(
         shared: Arc<NodeShared>,
         cluster: ClusterId,
@@ -75,19 +76,19 @@ impl Link {
         Self { peer, queue, task, is_up, reads }
     }
 
-    /// Whether what is connected may be sent entries and states of `format` (S15). Whoever connects
-    /// later is asked then.
+    /// Whether entries and states of `format` may be sent (S15). They may while there is no
+    /// connection, because the next handshake checks the format again.
     pub(super) fn may_carry(&self, format: u32) -> bool {
         self.reads.get().is_none_or(|newest| newest >= format)
     }
 
-    /// The peer has just been heard to be up: a wait for the next attempt ends now. Otherwise its
-    /// votes would reach nobody here, nor ours it, for up to the longest wait after it starts.
-    pub(super) fn note_up(&self) {
+    /// Ends the wait for the next attempt, because the peer is known to run. Without this, a peer
+    /// that has just started would get no votes from this node until the wait is over.
+    pub(super) fn record_up(&self) {
         self.is_up.notify_waiters();
     }
 
-    /// Queues a message; `false` when it was dropped.
+    /// Queues a message. Returns whether there was space; if not, the message is dropped.
     pub(super) fn send(&self, message: RaftMessage) -> bool {
         self.queue.try_send(message).is_ok()
     }
@@ -103,16 +104,16 @@ struct Dialler {
     shared: Arc<NodeShared>,
     cluster: ClusterId,
     peer: Member,
-    /// Where the peer may be: where it was last, and what `PEERS` says now. Tried in turn.
+    /// The addresses to try in turn: that of the peer in the cluster's state, and that in `PEERS`.
     addrs: Vec<String>,
     inbox: Rc<Inbox>,
-    /// Wakes a wait between two attempts.
+    /// Ends the wait between two attempts.
     is_up: Rc<Notify>,
-    /// See [`Link::reads`].
+    /// The newest format that the connected peer reads; see [`Link::reads`].
     reads: Rc<Cell<Option<u32>>>,
 }
 
-/// Why a connection did not come about, or ended.
+/// Why a link is not connected, or why its connection ended.
 #[derive(Debug, Error)]
 enum LinkError {
     #[error(transparent)]
@@ -129,7 +130,7 @@ enum LinkError {
     Closed,
     #[error("the peer is silent")]
     Silent,
-    #[error("the node ends")]
+    #[error("this node ends")]
     Ended,
 }
 
@@ -137,14 +138,15 @@ impl Dialler {
     async fn run(self, mut queued: mpsc::Receiver<RaftMessage>) {
         let _abort = AbortOnPanic("link to a peer");
         let (mut backoff, backoff_max) = BACKOFF;
-        let mut told = String::new();
+        let mut logged = String::new();
         for attempt in 0_usize.. {
             let addr = &self.addrs[attempt % self.addrs.len()];
             let error = match self.connect(addr).await {
                 Ok((reader, writer, boot)) => {
                     tracing::info!(peer = self.peer.node.0, "connected");
-                    (backoff, told) = (BACKOFF.0, String::new());
-                    // What waited for the old connection is stale: Raft sends again.
+                    (backoff, logged) = (BACKOFF.0, String::new());
+                    // Messages that were queued for the old connection are out of date. Raft
+                    // repeats them.
                     while queued.try_recv().is_ok() {}
                     self.serve(reader, writer, boot, &mut queued).await
                 }
@@ -154,19 +156,20 @@ impl Dialler {
             if matches!(error, LinkError::Ended) {
                 return;
             }
-            self.tell(addr, &error, &mut told).await;
-            // The jitter keeps two nodes from dialling each other in step.
+            self.report(addr, &error, &mut logged).await;
+            // The jitter keeps two nodes from dialling each other at the same moments again and
+            // again.
             let jitter = Duration::from_micros(jitter_us(&self.shared, backoff));
             drain(&mut queued, backoff + jitter, &self.is_up).await;
             backoff = (backoff * 2).min(backoff_max);
         }
     }
 
-    /// Reports an error: once in the log per new text, and to the replica.
-    async fn tell(&self, addr: &str, error: &LinkError, told: &mut String) {
+    /// Reports an error to the replica, and logs it if its text is new.
+    async fn report(&self, addr: &str, error: &LinkError, logged: &mut String) {
         let node = self.peer.node;
         let text = error.to_string();
-        if !told.contains(&text) {
+        if !logged.contains(&text) {
             let is_ending = self.shared.health.is_shutting_down.load(Ordering::Relaxed);
             let is_early = matches!(
                 error,
@@ -177,10 +180,10 @@ impl Dialler {
             } else {
                 tracing::warn!(peer = node.0, addr, error = text, "no link");
             }
-            if told.len() > TOLD_LEN_MAX {
-                told.clear();
+            if logged.len() > LOGGED_LEN_MAX {
+                logged.clear();
             }
-            told.push_str(&text);
+            logged.push_str(&text);
         }
         let event = match error {
             LinkError::Refused(refusal) => Event::Refused { by: node, refusal: refusal.clone() },
@@ -205,17 +208,20 @@ impl Dialler {
             let (reader, mut writer) = stream.into_split();
             let mut frames = Vec::new();
             let me = self.shared.identity.node;
-            write_frame(&mut frames, FrameKind::Hello, self.cluster, me, |out| hello.encode(out));
+            write_frame(&mut frames, FrameKind::PeerHello, self.cluster, me, |out| {
+                hello.encode(out);
+            });
             write_frames(&mut writer, &mut frames).await?;
             let mut reader = FrameReader::new(reader);
             let (header, payload) = reader.next().await?.ok_or(LinkError::Closed)?;
             let boot = match header.kind {
                 FrameKind::Welcome => {
-                    let welcome = Hello::decode(payload).map_err(FrameError::from)?;
+                    let welcome = PeerHello::decode(payload).map_err(FrameError::from)?;
                     let from = (header.cluster, header.from);
                     check_welcome(&self.shared, self.cluster, &self.peer, from, &welcome)
                         .map_err(LinkError::WrongPeer)?;
-                    // In the same step as the check: nothing is raised in between.
+                    // This is set in the same step as the check, so that the format cannot be
+                    // raised in between.
                     self.reads.set(Some(welcome.formats.newest));
                     let member = Member {
                         raft_addr: welcome.raft_addr.clone(),
@@ -223,7 +229,7 @@ impl Dialler {
                         ..self.peer.clone()
                     };
                     let boot = welcome.boot;
-                    self.inbox.send(Event::Introduced { member, hello: welcome }).await;
+                    self.inbox.send(Event::PeerHello { member, hello: welcome }).await;
                     boot
                 }
                 FrameKind::Refused => {
@@ -239,7 +245,7 @@ impl Dialler {
         timeout(CONNECT_TIMEOUT, attempt).await.map_err(|_| LinkError::Timeout)?
     }
 
-    /// Serves a connection until it breaks.
+    /// Sends messages and pings on a connection, and reads pongs, until the connection breaks.
     async fn serve(
         &self,
         mut reader: FrameReader<PeerReader>,
@@ -250,8 +256,8 @@ impl Dialler {
         let mut pings = interval(PING_INTERVAL);
         pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut heard_at = Instant::now();
-        // The last question, and what was known of the peer's position when it was sent.
-        let mut asked = (0, StorePosition(0));
+        // When the last ping was sent, and the peer's position as this node knew it then.
+        let mut pinged = (0, StorePosition(0));
         let mut frames = Vec::new();
         loop {
             tokio::select! {
@@ -269,8 +275,8 @@ impl Dialler {
                         heard_at = Instant::now();
                         let received_ns = self.shared.clock.monotonic_ns();
                         let node = self.peer.node;
-                        let is_last = pong.sent_ns == asked.0;
-                        let since = if is_last { asked.1 } else { StorePosition(0) };
+                        let is_last = pong.sent_ns == pinged.0;
+                        let since = if is_last { pinged.1 } else { StorePosition(0) };
                         self.inbox.send(Event::Pong { node, boot, since, pong, received_ns }).await;
                     }
                 },
@@ -286,7 +292,7 @@ impl Dialler {
                         return LinkError::Silent;
                     }
                     let ping = Ping { sent_ns: self.shared.clock.monotonic_ns() };
-                    asked = (ping.sent_ns, self.shared.core.positions().of(self.peer.node));
+                    pinged = (ping.sent_ns, self.shared.core.positions().of(self.peer.node));
                     let me = self.shared.identity.node;
                     write_frame(&mut frames, FrameKind::Ping, self.cluster, me, |out| {
                         ping.encode(out);
@@ -302,12 +308,12 @@ impl Dialler {
     }
 }
 
-/// Bytes of errors that are remembered as told, so that each stands in the log once.
-const TOLD_LEN_MAX: usize = 2_048;
-/// Bytes of frames that wait to be written before no more messages are taken from the queue.
+/// Most bytes of error texts that are remembered, so that each error is logged once.
+const LOGGED_LEN_MAX: usize = 2_048;
+/// While this many bytes of frames are not written, messages stay in the queue.
 const FRAMES_LEN_MAX: usize = 256 << 10;
 
-/// Waits, for no longer than until the peer is known to be up, and drops what is queued meanwhile.
+/// Waits for `wait`, or until the peer is known to run, and drops messages meanwhile.
 async fn drain(queued: &mut mpsc::Receiver<RaftMessage>, wait: Duration, is_up: &Notify) {
     let until = sleep(wait);
     let woken = is_up.notified();
@@ -321,26 +327,27 @@ async fn drain(queued: &mut mpsc::Receiver<RaftMessage>, wait: Duration, is_up: 
     }
 }
 
-/// Up to a quarter of `backoff`, microseconds; drawn from the clock, since nothing depends on it.
+/// Returns a random time up to a quarter of `backoff`, microseconds. The clock is the seed, which
+/// is good enough because nothing depends on the value.
 fn jitter_us(shared: &NodeShared, backoff: Duration) -> u64 {
     let quarter = backoff.as_micros() as u64 / 4;
     fastrand::Rng::with_seed(shared.clock.monotonic_ns()).u64(0..=quarter)
 }
 
-/// Whether a refusal means that this node must end, once it is heard `times` in a row. Who was
-/// removed ends by rules of its own ([`super::farewell`]).
+/// Whether this node must end after `times` refusals in a row with this code. A removed node ends
+/// differently: see [`super::removal_notice`].
 pub(super) fn is_fatal(code: RefusalCode, times: u32) -> bool {
     match code {
-        // Another process of this id may be about to end; a wrong address of one peer is no
-        // reason to end a node that serves.
+        // Another process with this id may be about to end, so this node waits a little.
         RefusalCode::DuplicateNode => times >= DUPLICATE_REFUSALS_MAX,
-        RefusalCode::WrongStore | RefusalCode::SetBack | RefusalCode::EndedHistory => true,
-        // All others may heal, or concern one address only; so may a later version's codes.
+        RefusalCode::WrongStore | RefusalCode::RolledBack | RefusalCode::EndedHistory => true,
+        // Other refusals may be temporary, or concern one wrong address. So may codes of later
+        // versions.
         _ => false,
     }
 }
 
-/// Refusals as a duplicate that are waited out, a few seconds in all.
+/// How many refusals as a duplicate this node accepts before it ends. That is a few seconds.
 const DUPLICATE_REFUSALS_MAX: u32 = 12;
 
 #[cfg(test)]
@@ -348,15 +355,15 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_wait_for_the_next_attempt_ends_when_the_peer_is_up() {
+    async fn the_wait_for_the_next_attempt_ends_when_the_peer_is_up() {
         let (_queue, mut queued) = mpsc::channel(1);
         let is_up = Notify::new();
         let wait = Duration::from_mins(1);
         let waited = async {
             tokio::join!(drain(&mut queued, wait, &is_up), async { is_up.notify_waiters() });
         };
-        timeout(wait / 2, waited).await.expect("it does not wait to its end");
-        // What was heard while nobody waited shortens no later wait.
+        timeout(wait / 2, waited).await.expect("the wait ends early");
+        // A notification without a waiting task must not shorten a later wait.
         is_up.notify_waiters();
         let later = drain(&mut queued, Duration::from_mins(1), &is_up);
         assert!(timeout(Duration::from_millis(20), later).await.is_err());

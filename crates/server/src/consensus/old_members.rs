@@ -1,13 +1,14 @@
-//! Whether a member of the history that a backup is of still runs. The founder of the next history
-//! asks each of them that is no first member, at the address that the backup names, and goes on only
-//! where nobody is, or where somebody says that he holds nothing of it: a member that runs may have a
-//! majority, and give timestamps beside the new history (S13).
+//! Checks whether a member of the old history still runs. Such members may be a majority and give
+//! timestamps while the new history gives them, too (S13). So the founder of a new history asks
+//! every member in the backup that is not a first member, at its address in the backup. The founder
+//! goes on only if no process listens there, or if the answer says that the node holds nothing of
+//! the old history.
 //!
-//! Whoever takes a connection and does not say what he is counts as one that runs: a process that is
-//! stopped or overloaded, one that asks for a certificate, one that speaks TLS where this node does
-//! not. Where no connection can be made, nothing is proved, and the founder goes on: the machines of
-//! a cluster that is lost are gone as a rule. It says so in the log. But it does not go on where it
-//! has no way to any of them, or finds none of their names: then it is itself that is cut off.
+//! A process that accepts a connection but does not identify itself counts as running. It may be
+//! stopped or overloaded, ask for a certificate, or speak TLS when this node does not. An address
+//! that cannot be reached proves nothing. The founder logs it and goes on, because the machines of
+//! a lost cluster are usually gone. But if the founder has no route to any of the members, or
+//! resolves none of their names, it refuses: then it is probably cut off itself.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -15,46 +16,47 @@ use std::time::Duration;
 
 use epicepoch_wire::NodeId;
 use epicepoch_wire::backup::Backup;
-use epicepoch_wire::hello::RefusalCode;
+use epicepoch_wire::peer_hello::RefusalCode;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::ConsensusError;
-use super::bootstrap::{Found, ask_over};
+use super::error::ConsensusError;
 use crate::peers;
+use crate::peers::probe::{Found, ask_over};
 use crate::shared::NodeShared;
 
-/// How long a connection may take: two lost packets are sent again within it (RFC 6298: after one
-/// second, then after two).
+/// Most time for a connection. It is long enough to repeat a lost packet twice, after one second
+/// and after two more (RFC 6298).
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
-/// How long who has taken a connection has to say what he is.
+/// Most time for an answer on a connection.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often who has taken a connection is asked.
-const ASKS_MAX: usize = 3;
-/// Between two times.
-const ASK_PAUSE: Duration = Duration::from_millis(300);
-/// For how long an address is asked again that refuses connections, or to which there is no way: a
-/// process may be between two runs of its unit, a network or a resolver may come back.
+/// How often a process that accepts connections but does not answer is asked.
+const ATTEMPTS_MAX: usize = 3;
+/// Time between two attempts.
+const ATTEMPT_PAUSE: Duration = Duration::from_millis(300);
+/// How long an address is tried again when it refuses connections or has no route. Its process may
+/// be restarting, and a network or a name server may come back.
 const AWAY_TIME: Duration = Duration::from_secs(3);
 
-/// What is known of a member of the old history.
+/// The state of a member of the old history, as far as the founder can know it.
 #[derive(Debug, PartialEq, Eq)]
 enum Heard {
-    /// It holds nothing of that history, or no process listens there.
+    /// The node holds nothing of the old history, or no process listens at its address.
     Gone,
-    /// No connection can be made, and why: it may run or not.
+    /// No connection can be made, for this reason. The member may run or not.
     Unreached(String),
-    /// This machine has no way there, or does not find the name, and why: often by its own fault.
+    /// This machine has no route to the member or cannot resolve its name, for this reason. Often
+    /// the fault is on this machine.
     CutOff(String),
-    /// It runs, or somebody is there who does not say what he is.
+    /// The member runs, or a process at its address does not identify itself.
     Runs(String),
 }
 
-/// Asks the members that `backup` names and that are no first members of the new history.
+/// Checks the members in `backup` that are not first members of the new history.
 ///
 /// # Errors
-/// When one of them runs, or may, or when this machine has no way to any of them.
+/// When one of them runs or may run, or when this machine has no route to any of them.
 pub(super) async fn check(shared: &Arc<NodeShared>, backup: &Backup) -> Result<(), ConsensusError> {
     let mut asking = JoinSet::new();
     let is_first =
@@ -92,34 +94,34 @@ fn warn_of(addr: &str, why: &str) {
     tracing::warn!(
         addr,
         why,
-        "a member of the old history cannot be asked whether it still runs: if it does, and has a \
+        "a member of the old history cannot be asked whether it still runs: if it does and has a \
          majority, it gives timestamps beside the new history; make sure that it is stopped for good"
     );
 }
 
-/// Asks until it is clear, or a few times.
+/// Asks a few times, until the answer is clear.
 async fn ask_again(shared: &NodeShared, addr: &str) -> Heard {
     let mut was_there = None;
-    let mut asks = 0;
+    let mut attempts = 0;
     let mut away_since = None;
-    while asks < ASKS_MAX {
+    while attempts < ATTEMPTS_MAX {
         let stream = match dial(addr).await {
             Ok(stream) => stream,
             Err(heard) => {
                 let may_change = matches!(heard, Heard::Gone | Heard::CutOff(_));
                 let since = *away_since.get_or_insert_with(Instant::now);
                 if may_change && since.elapsed() < AWAY_TIME {
-                    sleep(ASK_PAUSE).await;
+                    sleep(ATTEMPT_PAUSE).await;
                     continue;
                 }
                 return match heard {
-                    // Whoever was there and cannot be reached any more may come back.
+                    // A process listened there before and cannot be reached now. It may come back.
                     Heard::Unreached(_) | Heard::CutOff(_) => was_there.unwrap_or(heard),
                     Heard::Gone | Heard::Runs(_) => heard,
                 };
             }
         };
-        (asks, away_since) = (asks + 1, None);
+        (attempts, away_since) = (attempts + 1, None);
         let asked = async {
             let stream = peers::begin(shared, stream, NodeId(0)).await;
             let stream = stream.map_err(|error| error.to_string())?;
@@ -131,15 +133,15 @@ async fn ask_again(shared: &NodeShared, addr: &str) -> Heard {
             Err(_) => "no answer".to_owned(),
         };
         was_there = Some(Heard::Runs(format!(
-            "it takes connections and does not say what it is: {why}; if it is no node of the old \
+            "it accepts connections and does not identify itself: {why}; if it is no node of the old \
              history, keep this machine from reaching it until the new one has begun"
         )));
-        sleep(ASK_PAUSE).await;
+        sleep(ATTEMPT_PAUSE).await;
     }
     was_there.unwrap_or(Heard::Gone)
 }
 
-/// A TCP connection, or what it means that there is none.
+/// Opens a TCP connection. A failure says something about the member.
 async fn dial(addr: &str) -> Result<TcpStream, Heard> {
     let found = match timeout(CONNECT_TIMEOUT, lookup_host(addr)).await {
         Ok(Ok(found)) => found.collect::<Vec<_>>(),
@@ -153,36 +155,36 @@ async fn dial(addr: &str) -> Result<TcpStream, Heard> {
     }
 }
 
-/// What it means that an address is not found.
+/// What a failed name lookup says about the member.
 fn without_address(error: &io::Error) -> Heard {
     match error.raw_os_error() {
         None => Heard::CutOff(error.to_string()),
-        // This machine is at fault: too many open files.
+        // The fault is on this machine, for example too many open files.
         Some(_) => Heard::Runs(format!("it cannot be asked: {error}")),
     }
 }
 
-/// What it means that no connection could be made.
+/// What a failed connection says about the member.
 fn without_connection(error: &io::Error) -> Heard {
     match error.kind() {
-        // Its machine says that no process listens there.
+        // The other machine says that no process listens there.
         ErrorKind::ConnectionRefused => Heard::Gone,
         ErrorKind::HostUnreachable | ErrorKind::TimedOut => Heard::Unreached(error.to_string()),
         ErrorKind::NetworkUnreachable => Heard::CutOff(error.to_string()),
-        // The name leads to no address: no call of the system has failed.
+        // The name has no address. (No system call has failed.)
         _ if error.raw_os_error().is_none() => Heard::CutOff(error.to_string()),
-        // This machine is at fault, or somebody was there: it says nothing of a member that is gone.
+        // The fault is on this machine, or a process was there. So the member may still run.
         _ => Heard::Runs(format!("it cannot be asked: {error}")),
     }
 }
 
-/// What an answer means.
+/// What an answer says about the member.
 fn heard_of(found: Found) -> Heard {
     match found {
         Found::Empty(_) => Heard::Gone,
         Found::Admitted(_) => Heard::Runs("it answers as a member".to_owned()),
         Found::Refused { refusal, .. } => match refusal.code {
-            // Of another cluster, or of none.
+            // The node belongs to another cluster, or to none.
             RefusalCode::WrongClusterName | RefusalCode::NotBootstrapped => Heard::Gone,
             _ => Heard::Runs(refusal.text),
         },
@@ -194,20 +196,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_says_that_nobody_is_there_counts_as_gone() {
+    fn a_member_counts_as_gone_only_when_its_machine_refuses_the_connection() {
         let of_system = |number| without_connection(&io::Error::from_raw_os_error(number));
         let errno = |errno: rustix::io::Errno| of_system(errno.raw_os_error());
         assert_eq!(errno(rustix::io::Errno::CONNREFUSED), Heard::Gone);
-        for errno_of_the_way in [rustix::io::Errno::HOSTUNREACH, rustix::io::Errno::TIMEDOUT] {
-            assert!(matches!(errno(errno_of_the_way), Heard::Unreached(_)));
+        for errno_of_the_route in [rustix::io::Errno::HOSTUNREACH, rustix::io::Errno::TIMEDOUT] {
+            assert!(matches!(errno(errno_of_the_route), Heard::Unreached(_)));
         }
         assert!(matches!(errno(rustix::io::Errno::NETUNREACH), Heard::CutOff(_)));
         let no_name = io::Error::other("failed to lookup address information");
         assert!(matches!(without_connection(&no_name), Heard::CutOff(_)));
         assert!(matches!(without_address(&no_name), Heard::CutOff(_)));
-        // Too many open files here, or a connection that was there and is not.
-        for errno_of_nobody in [rustix::io::Errno::MFILE, rustix::io::Errno::CONNRESET] {
-            assert!(matches!(errno(errno_of_nobody), Heard::Runs(_)));
+        // Too many open files on this machine, or a connection that broke.
+        for errno_of_neither in [rustix::io::Errno::MFILE, rustix::io::Errno::CONNRESET] {
+            assert!(matches!(errno(errno_of_neither), Heard::Runs(_)));
         }
     }
 }

@@ -1,86 +1,87 @@
-//! The loop in which events meet the replica: what happened goes in, what the replica wants done
-//! is done. It drains what has arrived before it ticks, so that neither load nor disk makes a
-//! follower believe that its leader is gone.
+//! The event loop of the consensus plane. It passes events to the replica, and does the writes and
+//! sends that the replica asks for. Before each tick it handles the events that have arrived. So
+//! neither load nor a slow disk makes a follower believe that its leader is gone.
 
-mod reports;
-
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use epicepoch_core::clock::{ClockStatus, TrustedClock, clocks_of};
-use epicepoch_core::durable::{Record, Restored};
+use epicepoch_core::durable::Restored;
 use epicepoch_core::publication::Identity;
 use epicepoch_core::replica::{HandOver, MessageError, Outgoing, Replica, ReplicaConfig, Report};
+use epicepoch_wire::NodeId;
 use epicepoch_wire::bootstrap::Member;
-use epicepoch_wire::gossip::Pong;
-use epicepoch_wire::hello::{Hello, Refusal, RefusalCode};
-use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
+use epicepoch_wire::peer_hello::RefusalCode;
+use epicepoch_wire::raft_message::MessageKind;
 use epicepoch_wire::settings::ClusterSettings;
-use epicepoch_wire::standing::Zone;
-use epicepoch_wire::{BootId, NodeId, StoreId, StorePosition};
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
-use self::reports::{tell_set_back, warn_of_short_window};
 use super::accept::Accepted;
-use super::farewell::Farewell;
-use super::introduction::differing_settings;
+use super::admin_commands::AdminCommands;
+use super::error::ConsensusError;
+use super::inbox::{Event, Inbox};
 use super::link::{Link, is_fatal};
-use super::operators::{Asked, Operators};
-use super::restore::LongestHeard;
+use super::removal_notice::RemovalNotice;
+use super::reports::{Reports, log_rolled_back, log_settings_that_differ, warn_of_short_window};
+use super::restore::{LongestHeard, Restore};
 use super::round_trips::RoundTrips;
-use super::wall::{self, ToldAhead, reading};
-use super::{Ask, ConsensusError, Parts, bootstrap, restore};
-use crate::config::{Config, default_reservation};
+use super::wall::{self, reading};
+use super::{bootstrap, restore};
+use crate::admin_queue::{AdminRequest, AdminRequests};
+use crate::config::Config;
 use crate::faults::Faults;
 use crate::metrics::Metrics;
+use crate::peers::handshake::differing_settings;
 use crate::shared::NodeShared;
-use crate::storage::{Completion, WriterHandle};
+use crate::storage::{Completion, Storage, WriterHandle};
 use crate::worker::Workers;
 
-/// Length of a tick. Timeouts are whole numbers of it.
+/// Length of a tick. Every timeout is a whole number of ticks.
 const TICK: Duration = Duration::from_millis(10);
-/// Events that may wait; their senders wait then.
-const INBOX_LEN_MAX: usize = 4_096;
-/// Events that are taken in one turn before messages and writes go out.
+/// Most events handled in one turn before writes and messages go out.
 const EVENTS_PER_TURN_MAX: usize = 256;
-/// Between two reports to the replica that one peer cannot be reached.
+/// Shortest time between two reports to the replica that the same peer is unreachable.
 const UNREACHABLE_INTERVAL_NS: u64 = 50_000_000;
 
-/// What happened outside.
+/// The parts that the consensus plane needs to run.
 #[derive(Debug)]
-pub(super) enum Event {
-    /// A peer's Raft message.
-    Message { from: NodeId, store: StoreId, message: RaftMessage },
-    /// A peer introduced itself on a Raft link.
-    Introduced { member: Member, hello: Hello },
-    /// A peer's clock sample and position, in the run `boot`; `since` was known of its position when
-    /// it was asked.
-    Pong { node: NodeId, boot: BootId, since: StorePosition, pong: Pong, received_ns: u64 },
-    /// A peer cannot be reached, or a link to it broke.
-    Unreachable { node: NodeId },
-    /// A peer closed a connection: its process may be gone.
-    Closed { node: NodeId },
-    /// A peer refuses this node.
-    Refused { by: NodeId, refusal: Refusal },
-    /// An empty directory that is a member's wants the state.
-    RecordWanted { answer: oneshot::Sender<Record> },
+pub struct Parts {
+    /// The state shared with the data plane.
+    pub shared: Arc<NodeShared>,
+    /// The workers. The plane tells them of each publication and passes them confirm links.
+    pub workers: Workers,
+    /// The open data directory.
+    pub storage: Storage,
+    /// The content of the data directory; `None` when it is empty.
+    pub restored: Option<Restored>,
+    /// The listener of the peer port.
+    pub listener: std::net::TcpListener,
+    /// The backup or floor above which a new history begins, on an empty first member.
+    pub restore: Restore,
+    /// The faults that tests inject.
+    pub faults: Faults,
+    /// Seed of the replica's random numbers.
+    pub seed: u64,
+    /// The metrics of the node.
+    pub metrics: Arc<Metrics>,
+    /// The admin commands of operators.
+    pub admin_requests: AdminRequests,
 }
 
-/// Where tasks of the consensus thread put events.
-#[derive(Debug)]
-pub(super) struct Inbox(mpsc::Sender<Event>);
-
-impl Inbox {
-    /// Waits while the inbox is full.
-    pub(super) async fn send(&self, event: Event) {
-        // Fails only when the plane has ended, and this task with it.
-        let _ended = self.0.send(event).await;
-    }
+/// An order from another thread of this node.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Order {
+    /// Hand leadership to this voter, if this node leads.
+    HandOver { to: NodeId },
+    /// Hand leadership over and do not become the leader again: the node is about to stop.
+    PrepareStop,
+    /// End the plane.
+    Stop,
 }
 
 struct Plane {
@@ -90,39 +91,27 @@ struct Plane {
     faults: Faults,
     replica: Replica,
     clock: TrustedClock,
-    /// Whether it was said that this leader's clock could not be compared.
-    is_clock_unproved: bool,
     writer: WriterHandle,
     inbox: Rc<Inbox>,
     accepted: Rc<Accepted>,
     links: BTreeMap<NodeId, Link>,
+    /// When the replica last got the report that a peer is unreachable.
     unreachable_at_ns: BTreeMap<NodeId, u64>,
-    refusals: BTreeMap<NodeId, u32>,
-    operators: Operators,
-    farewell: Farewell,
+    /// How often in a row each peer has refused this node as a duplicate.
+    duplicate_refusals: BTreeMap<NodeId, u32>,
+    admin_commands: AdminCommands,
+    removal_notice: RemovalNotice,
     heard: LongestHeard,
     round_trips: RoundTrips,
-    told: Told,
-    /// The settings of the cluster that count here, once there are any.
+    reports: Reports,
+    /// The cluster's settings; `None` while the replicated state has none.
     settings: Option<Arc<ClusterSettings>>,
-    /// What could not be read of what each peer sent, as far as it was said: it is sent again and again.
-    unreadable: BTreeMap<NodeId, MessageError>,
 }
 
-/// What was said already.
-#[derive(Debug, Default)]
-struct Told {
-    /// Zones that leaders should be in, and no voter is.
-    empty_zones: Vec<Zone>,
-    /// Voters that are in no zone.
-    without_zone: BTreeSet<NodeId>,
-    ahead: ToldAhead,
-}
-
-/// Runs the plane until it is told to stop, or cannot go on.
+/// Runs the plane until it gets the order to stop, or cannot go on.
 pub(super) async fn run(
     parts: Parts,
-    mut asked: mpsc::UnboundedReceiver<Ask>,
+    mut orders: mpsc::UnboundedReceiver<Order>,
 ) -> Result<(), ConsensusError> {
     let Parts {
         shared,
@@ -134,7 +123,7 @@ pub(super) async fn run(
         faults,
         seed,
         metrics,
-        mut asks,
+        mut admin_requests,
     } = parts;
     listener.set_nonblocking(true)?;
     let listener = Rc::new(TcpListener::from_std(listener)?);
@@ -143,22 +132,22 @@ pub(super) async fn run(
         restored
     } else {
         tokio::select! {
-            founded = bootstrap::run(&shared, &listener, &mut storage, &restore) => founded?,
-            () = until_stopped(&mut asked) => return Ok(()),
+            record = bootstrap::run(&shared, &listener, &mut storage, &restore) => record?,
+            () = until_stopped(&mut orders) => return Ok(()),
         }
     };
-    // Bounded by the writes that the replica lets be outstanding.
+    // The channel needs no limit of its own: the replica limits its outstanding writes.
     let (completed, mut completions) = mpsc::unbounded_channel();
     let writer = storage.into_writer(move |completion| {
-        // Fails only when the plane has ended.
+        // This fails only when the plane has ended.
         let _ended = completed.send(completion);
     })?;
-    let (sender, mut events) = mpsc::channel(INBOX_LEN_MAX);
-    let inbox = Rc::new(Inbox(sender));
+    let (inbox, mut events) = Inbox::open();
     let accepted = Accepted::new(shared.clone(), workers.clone(), faults.clone(), inbox.clone());
     let replica = replica(&shared, &restored, seed)?;
     let bound_ns = shared.config.clock_offset_max.as_nanos() as u64;
     let clock = TrustedClock::new(bound_ns, reading(&shared.clock, &faults));
+    let reports = Reports::new(shared.clone(), metrics.clone());
     let mut plane = Plane {
         shared,
         workers,
@@ -166,24 +155,22 @@ pub(super) async fn run(
         faults,
         replica,
         clock,
-        is_clock_unproved: false,
         writer,
         inbox,
         accepted: accepted.clone(),
         links: BTreeMap::new(),
         unreachable_at_ns: BTreeMap::new(),
-        refusals: BTreeMap::new(),
-        operators: Operators::default(),
-        farewell: Farewell::default(),
+        duplicate_refusals: BTreeMap::new(),
+        admin_commands: AdminCommands::default(),
+        removal_notice: RemovalNotice::default(),
         heard: LongestHeard::default(),
         round_trips: RoundTrips::default(),
-        told: Told::default(),
+        reports,
         settings: None,
-        unreadable: BTreeMap::new(),
     };
     plane.replica.seed_settings(plane.shared.config.shared());
     plane.replica.place(plane.shared.config.placement.clone());
-    plane.introduce_self();
+    plane.announce_own_addresses();
     plane.flush()?;
     tokio::task::spawn_local(accepted.run(listener));
 
@@ -191,25 +178,27 @@ pub(super) async fn run(
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let mut is_tick = false;
-        let mut wanted = None;
+        let mut order = None;
         tokio::select! {
             biased;
             Some(completion) = completions.recv() => plane.on_completion(completion)?,
-            ask = asked.recv() => match ask {
-                Some(Ask::Stop) | None => break,
-                // Once it is known who is heard: see below.
-                ask => wanted = ask,
+            received = orders.recv() => match received {
+                Some(Order::Stop) | None => break,
+                // The order is carried out below, after the events that have arrived.
+                received => order = received,
             },
-            Some(asked) = asks.next() => plane.on_asked(asked),
-            // Before events: a peer that never stops sending must not stop the clock.
+            Some(request) = admin_requests.next() => plane.on_admin_request(request),
+            // The tick comes before events, so that a peer that never stops sending cannot stop
+            // time.
             _ = ticks.tick() => is_tick = true,
             Some(event) = events.recv() => plane.on_event(event)?,
         }
-        if is_tick || wanted.is_some() {
-            // After a pause, the links' tasks read what waited in their sockets first.
+        if is_tick || order.is_some() {
+            // After a pause of this thread, the links' tasks first read the bytes that wait in
+            // their sockets.
             tokio::task::yield_now().await;
         }
-        // What arrived while this thread did not run is taken in before time moves.
+        // Events that arrived while this thread was paused are handled before the tick.
         while let Ok(completion) = completions.try_recv() {
             plane.on_completion(completion)?;
         }
@@ -217,24 +206,25 @@ pub(super) async fn run(
             let Ok(event) = events.try_recv() else { break };
             plane.on_event(event)?;
         }
-        plane.on_wanted(wanted);
+        plane.on_order(order);
         if is_tick {
             plane.tick()?;
         }
         plane.flush()?;
     }
     if !plane.writer.shutdown() {
-        tracing::warn!("the disk did not answer before the end");
+        tracing::warn!("the disk did not answer before the consensus plane ended");
     }
     Ok(())
 }
 
-/// Waits until the plane is told to stop; it leads nothing meanwhile.
-async fn until_stopped(asked: &mut mpsc::UnboundedReceiver<Ask>) {
-    while let Some(ask) = asked.recv().await {
-        match ask {
-            Ask::Stop => return,
-            Ask::HandOver { .. } | Ask::Depart => {}
+/// Waits for the order to stop. A node without a record cannot lead, so it ignores the other
+/// orders.
+async fn until_stopped(orders: &mut mpsc::UnboundedReceiver<Order>) {
+    while let Some(order) = orders.recv().await {
+        match order {
+            Order::Stop => return,
+            Order::HandOver { .. } | Order::PrepareStop => {}
         }
     }
 }
@@ -258,10 +248,10 @@ fn replica(shared: &NodeShared, restored: &Restored, seed: u64) -> Result<Replic
 }
 
 impl Plane {
-    /// This node's own addresses may be others than the cluster knows.
-    fn introduce_self(&mut self) {
+    /// Tells the replica this node's addresses, because the cluster may know older ones.
+    fn announce_own_addresses(&mut self) {
         let shared = &self.shared;
-        self.replica.handle_introduction(Member {
+        self.replica.handle_peer_addresses(Member {
             node: shared.identity.node,
             store: shared.identity.store,
             raft_addr: shared.config.raft_addr.clone(),
@@ -269,20 +259,20 @@ impl Plane {
         });
     }
 
-    /// What another thread of this node wants, if anything.
-    fn on_wanted(&mut self, wanted: Option<Ask>) {
+    /// Carries out an order from another thread of this node.
+    fn on_order(&mut self, order: Option<Order>) {
         let now_ns = self.shared.clock.monotonic_ns();
-        match wanted {
-            Some(Ask::HandOver { to }) => {
+        match order {
+            Some(Order::HandOver { to }) => {
                 let _ignored = self.replica.hand_over(now_ns, Some(to), HandOver::Asked);
             }
-            Some(Ask::Depart) => self.replica.handle_departure(now_ns),
-            // The loop has ended by then.
-            Some(Ask::Stop) | None => {}
+            Some(Order::PrepareStop) => self.replica.handle_shutdown_request(now_ns),
+            // The loop has ended before it can carry out this order.
+            Some(Order::Stop) | None => {}
         }
     }
 
-    fn on_asked(&mut self, asked: Asked) {
+    fn on_admin_request(&mut self, request: AdminRequest) {
         let published = self.shared.core.published();
         let now_ns = self.shared.clock.monotonic_ns();
         let election = self.shared.config.election_timeout;
@@ -296,7 +286,8 @@ impl Plane {
             restore::document(&self.shared, replica, self.heard, taken_ns)
         };
         let seen = (clock, backup, self.shared.allocator.epoch());
-        self.operators.take(asked, &mut self.replica, &published, (now_ns, election), seen);
+        let commands = &mut self.admin_commands;
+        commands.begin(request, &mut self.replica, &published, (now_ns, election), seen);
     }
 
     fn tick(&mut self) -> Result<(), ConsensusError> {
@@ -305,7 +296,7 @@ impl Plane {
         let is_voter = |node| published.voters.iter().any(|(voter, _)| voter == node);
         self.clock.retain_peers(is_voter);
         let me = self.shared.identity.node;
-        if self.farewell.is_over(me, &published.voters, reading.monotonic_ns) {
+        if self.removal_notice.is_over(me, &published.voters, reading.monotonic_ns) {
             return Err(ConsensusError::Removed { node: me });
         }
         let before = self.clock.status();
@@ -313,7 +304,7 @@ impl Plane {
         let clocks = clocks_of(published.voters.iter().map(|(node, _)| node), me);
         let status = self.clock.observe(reading, clocks, before_ns);
         if status != before {
-            self.tell_clock(status);
+            Reports::log_clock(status, &self.clock);
         }
         self.shared.clock.set_trusted_offset_ns(self.clock.offset_ns());
         let trusted = |node: &NodeId| self.clock.is_peer_trusted(*node);
@@ -329,23 +320,15 @@ impl Plane {
         self.replica.handle_clients(health.accepts.are_failing(reading.monotonic_ns));
         let trusted_ns = self.clock.trusted_ns(reading.monotonic_ns);
         self.replica.handle_tick(reading.monotonic_ns, trusted_ns)?;
-        let is_unproved = self.replica.is_clock_unproved();
-        if is_unproved && !self.is_clock_unproved {
-            tracing::warn!(
-                offsets = ?self.clock.peer_offsets(),
-                "this node leads and does not hear the clocks of a majority within \
-                 CLOCK_OFFSET_MAX_MS: its own is believed; make sure that it is right"
-            );
-        }
-        self.is_clock_unproved = is_unproved;
         health.is_quorum_reached.store(self.replica.is_quorum_reached(), Ordering::Relaxed);
         health.is_impaired.store(self.replica.is_impaired(), Ordering::Relaxed);
         health.ticked_ns.store(reading.monotonic_ns, Ordering::Relaxed);
 
         self.metrics.consensus.set_ceiling(self.replica.ceiling());
         self.metrics.consensus.set_clock_status(status);
-        self.tell_empty_zones();
-        self.tell_without_zone();
+        self.reports.log_unproved_clock(&self.replica, &self.clock);
+        self.reports.log_empty_zones(&self.replica);
+        self.reports.log_voters_without_zone(&self.replica);
         Ok(())
     }
 
@@ -371,41 +354,35 @@ impl Plane {
                         return Err(ConsensusError::LostEntries(error));
                     }
                     Err(error @ MessageError::Unreadable { .. }) => {
-                        if self.unreadable.insert(from, error) != Some(error) {
-                            tracing::warn!(
-                                peer = from.0,
-                                %error,
-                                "what a peer sends cannot be read here: run its version, or a later one"
-                            );
-                        }
+                        self.reports.log_unreadable(from, error);
                     }
                     Err(error) => {
                         let kind = message.kind;
-                        tracing::warn!(from = from.0, ?kind, %error, "a message was not taken");
+                        tracing::warn!(from = from.0, ?kind, %error, "a message was rejected");
                     }
                 }
             }
-            Event::Introduced { member, hello } => {
-                self.heard.hear(&hello.settings);
+            Event::PeerHello { member, hello } => {
+                self.heard.record(&hello.settings);
                 for text in differing_settings(&self.shared, &hello) {
                     tracing::warn!(peer = member.node.0, "a setting differs: {text}");
                 }
                 let node = member.node;
                 if let Some(link) = self.links.get(&node) {
-                    link.note_up();
+                    link.record_up();
                 }
-                let heard = self.replica.handle_greeting(node, hello.boot, hello.position);
-                tell_set_back(node, heard);
+                let heard = self.replica.handle_peer_hello(node, hello.boot, hello.position);
+                log_rolled_back(node, heard);
                 self.replica.handle_formats(node, hello.formats);
-                self.replica.handle_introduction(member);
+                self.replica.handle_peer_addresses(member);
             }
             Event::Pong { node, boot, since, pong, received_ns } => {
                 let heard = self.replica.handle_position(node, boot, pong.position, since);
-                tell_set_back(node, heard);
-                self.refusals.remove(&node);
+                log_rolled_back(node, heard);
+                self.duplicate_refusals.remove(&node);
                 self.replica.handle_reached(now_ns, node);
                 let round_trip_ns = received_ns.saturating_sub(pong.sent_ns);
-                let usual_ns = self.round_trips.note(now_ns, node, round_trip_ns);
+                let usual_ns = self.round_trips.record(now_ns, node, round_trip_ns);
                 self.round_trips.warn(now_ns, node, self.shared.config.election_timeout);
                 self.metrics.consensus.set_round_trip(node, usual_ns);
                 self.clock.handle_sample(node, pong.wall_ns, pong.sent_ns, received_ns);
@@ -419,18 +396,21 @@ impl Plane {
                 self.unreachable(node, now_ns, true);
             }
             Event::Refused { by, refusal } if refusal.code == RefusalCode::Removed => {
-                if self.farewell.said(by, now_ns) {
-                    tracing::warn!(%refusal, "this node was removed: it stops when most others say so");
+                if self.removal_notice.record(by, now_ns) {
+                    tracing::warn!(
+                        %refusal,
+                        "this node was removed: it stops when a majority of the others confirms it"
+                    );
                 }
                 self.shared.health.is_removed.store(true, Ordering::Relaxed);
                 self.unreachable(by, now_ns, false);
             }
             Event::RecordWanted { answer } => {
-                // Whoever asked may have stopped waiting.
+                // This fails when the connection that asked is gone.
                 drop(answer.send(self.replica.record()));
             }
             Event::Refused { by, refusal } => {
-                let times = self.refusals.entry(by).or_default();
+                let times = self.duplicate_refusals.entry(by).or_default();
                 *times = if refusal.code == RefusalCode::DuplicateNode { *times + 1 } else { 0 };
                 if is_fatal(refusal.code, *times) {
                     return Err(ConsensusError::Refused { by, refusal });
@@ -449,7 +429,7 @@ impl Plane {
         }
     }
 
-    /// Does what the replica wants done: writes, messages, reports, and the news for the workers.
+    /// Does what the replica asks for: publications, writes, messages and reports.
     fn flush(&mut self) -> Result<(), ConsensusError> {
         if self.replica.take_published() {
             self.publish();
@@ -469,35 +449,33 @@ impl Plane {
             }
         }
         while let Some(report) = self.replica.poll_report() {
-            if let Report::Changed { nonce, outcome } = &report {
-                self.operators.note_change(*nonce, outcome);
+            match &report {
+                Report::Changed { nonce, outcome } | Report::SettingsChanged { nonce, outcome } => {
+                    self.admin_commands.record_change(*nonce, outcome);
+                }
+                Report::Advanced { to } => self.admin_commands.record_advance(*to),
+                _ => {}
             }
-            if let Report::SettingsChanged { nonce, outcome } = &report {
-                self.operators.note_change(*nonce, outcome);
-            }
-            if let Report::Advanced { to } = &report {
-                self.operators.note_advance(*to);
-            }
-            self.tell(report);
+            self.reports.log(report, &self.clock);
         }
-        if !self.operators.is_idle() {
+        if !self.admin_commands.is_idle() {
             let now_ns = self.shared.clock.monotonic_ns();
-            self.operators.settle(&self.replica, &self.shared.core.published(), now_ns);
+            self.admin_commands.settle(&self.replica, &self.shared.core.published(), now_ns);
         }
         Ok(())
     }
 
-    /// The published state changed: links to the members there are now, and the workers know.
+    /// Follows a new publication: tells the workers, applies the settings, opens and closes links.
     fn publish(&mut self) {
         self.workers.notify_published();
         let published = self.shared.core.published();
         let me = self.shared.identity.node;
         if let Some(settings) = &published.settings {
-            self.take_in_settings(settings);
+            self.apply_settings(settings);
         }
         let is_wanted = |link: &Link| {
             let member = published.members.get(&link.peer.node);
-            // S15: a link to who does not read what is sent from now on ends before it is sent.
+            // S15: a link is closed before it would carry a format that its peer does not read.
             link.may_carry(published.format)
                 && member.is_some_and(|member| {
                     (member.store, &member.raft_addr) == (link.peer.store, &link.peer.raft_addr)
@@ -516,12 +494,12 @@ impl Plane {
             let members = published.members.clone();
             self.metrics.consensus.retain_peers(|node| members.contains_key(&node));
             self.round_trips.retain(|node| members.contains_key(&node));
-            self.unreadable.retain(|node, _| members.contains_key(node));
+            self.reports.retain(|node| members.contains_key(&node));
         }
     }
 
-    /// The settings of the cluster count from now on, whatever this node was told.
-    fn take_in_settings(&mut self, settings: &Arc<ClusterSettings>) {
+    /// Applies the cluster's settings; they replace this node's own.
+    fn apply_settings(&mut self, settings: &Arc<ClusterSettings>) {
         let before = self.settings.replace(settings.clone());
         if before.as_ref() == Some(settings) {
             return;
@@ -529,31 +507,6 @@ impl Plane {
         self.shared.max_n.store(settings.max_n, Ordering::Relaxed);
         self.clock.set_bound_ns(settings.clock_offset_max_ms * 1_000_000);
         warn_of_short_window(settings, self.shared.config.election_timeout);
-        let own = self.shared.config.shared();
-        if let Some(before) = before {
-            for name in before.differing(settings) {
-                let (from, to) = (before.text(name), settings.text(name));
-                tracing::warn!(
-                    setting = name.text(),
-                    from,
-                    to,
-                    "a setting of the cluster has changed"
-                );
-            }
-            return;
-        }
-        let mut default = Config::new(self.shared.identity.node, String::new());
-        default.reservation = default_reservation(self.shared.config.election_timeout);
-        let default = default.shared();
-        for name in own.differing(settings).filter(|name| own.text(*name) != default.text(*name)) {
-            let (here, counts) = (own.text(name), settings.text(name));
-            tracing::warn!(
-                setting = name.text(),
-                here,
-                counts,
-                "a setting of this node is not that of the cluster, which counts: take it away here, \
-                 or change the cluster's with: epicepoch settings set"
-            );
-        }
+        log_settings_that_differ(&self.shared.config, before.as_deref(), settings);
     }
 }

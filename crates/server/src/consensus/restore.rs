@@ -1,6 +1,6 @@
-//! How a new history of a cluster begins, and what a backup holds. It gathers what the proof rests
-//! on (the backup, the first members' clocks, whether the old history still runs somewhere) and
-//! decides nothing: [`epicepoch_core::restore`] does.
+//! How a new history of a cluster begins, and the content of a backup. This module collects the
+//! facts: the backup, the first members' clocks, and whether the old history still runs.
+//! [`epicepoch_core::restore`] decides.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -12,14 +12,15 @@ use epicepoch_core::replica::{Replica, RestoreError};
 use epicepoch_core::restore::{self, FloorError, Grounds, Surroundings, WallSample};
 use epicepoch_wire::backup::{BACKUP_LEN_MAX, Backup, BackupError};
 use epicepoch_wire::bootstrap::{Claim, Empty, Genesis, Member};
-use epicepoch_wire::hello::SharedSettings;
+use epicepoch_wire::peer_hello::SharedSettings;
 use epicepoch_wire::{ClusterId, Epoch, HistoryId, NodeId};
 use serde_json::{Value, json};
 use thiserror::Error;
 use tokio::time::Instant;
 
+use super::error::ConsensusError;
+use super::old_members;
 use super::wall::wall_ns;
-use super::{ConsensusError, old_members};
 use crate::config::Config;
 use crate::faults::Faults;
 use crate::shared::NodeShared;
@@ -27,7 +28,7 @@ use crate::storage::{OpenError, Storage};
 
 pub use epicepoch_core::restore::newest;
 
-/// What an empty first member was told to begin above.
+/// The backup or floor above which a new history begins, on an empty first member.
 #[derive(Debug)]
 pub struct Restore {
     backup: Option<Backup>,
@@ -35,27 +36,28 @@ pub struct Restore {
     faults: Faults,
 }
 
-/// Why a backup cannot be used; what to do. Which setting or flag names the file is known to the caller.
+/// Why a backup cannot be used, and what to do. The caller knows which setting or flag names the
+/// file.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RestoreFileError {
-    /// Correct the path, or the rights on it.
+    /// The file cannot be read. Correct the path or its permissions.
     #[error("{path} cannot be read: {cause}", path = .path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         cause: io::Error,
     },
-    /// Get another copy, or a newer version of this program.
+    /// The file is damaged or too new. Get another copy, or a newer version of this program.
     #[error("{path} cannot be used: {error}; get another copy", path = .path.display())]
     Unusable {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect of the file.
         error: BackupError,
     },
-    /// Correct `CLUSTER` or `RESTORE`.
+    /// The backup belongs to another cluster. Correct `CLUSTER` or `RESTORE`.
     #[error(
         "{path} is a backup of the cluster named {found:?}, and CLUSTER is {name:?}: correct \
          one of the two", path = .path.display()
@@ -70,10 +72,10 @@ pub enum RestoreFileError {
     },
 }
 
-/// Reads a backup.
+/// Reads the backup at `path`.
 ///
 /// # Errors
-/// When there is none, or it is damaged.
+/// When there is no backup, or it is damaged.
 pub fn read_backup(path: &Path) -> Result<Backup, RestoreFileError> {
     let unreadable = |cause| RestoreFileError::Unreadable { path: path.into(), cause };
     let mut bytes = Vec::new();
@@ -83,24 +85,24 @@ pub fn read_backup(path: &Path) -> Result<Backup, RestoreFileError> {
     Backup::parse(text).map_err(|error| RestoreFileError::Unusable { path: path.into(), error })
 }
 
-/// Why the directory of a stopped node gives no backup.
+/// Why no backup can be made from the directory of a stopped node.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StoppedError {
-    /// Do what the text says.
+    /// The data directory cannot be opened; the text says what to do.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Use the version that wrote it, or the directory of another node.
-    #[error("no node of this version could start from what the data directory holds")]
+    /// Use the version that wrote the state, or the directory of another node.
+    #[error("this version cannot read the state in the data directory")]
     State(#[from] RestoreError),
 }
 
-/// The backup of what the directory of a stopped node holds. The settings are the longest of any node of
-/// its cluster, milliseconds: the directory knows only those that came to be in its state, and longer
-/// ones of those count.
+/// Makes a backup from the data directory of a stopped node. `reservation_ms` and
+/// `clock_offset_max_ms` are the longest of any node of its cluster; if the replicated state has
+/// longer ones, those are used.
 ///
 /// # Errors
-/// When it cannot be read, or a process uses it.
+/// When the directory cannot be read, or a process uses it.
 pub fn backup_of_stopped(
     path: &Path,
     reservation_ms: u64,
@@ -113,7 +115,7 @@ pub fn backup_of_stopped(
     Ok(restore::backup_of_directory(&restored, around)?)
 }
 
-/// Another first member that was found empty, and when.
+/// The answer of another first member that is empty, when it came, and how long it took.
 #[derive(Debug)]
 pub(super) struct Answered {
     pub(super) node: NodeId,
@@ -123,10 +125,10 @@ pub(super) struct Answered {
 }
 
 impl Restore {
-    /// What the settings of an empty first member say.
+    /// Reads the settings of an empty first member, and the backup that they name.
     ///
     /// # Errors
-    /// When the backup cannot be read, or is one of another cluster.
+    /// When the backup cannot be read, or belongs to another cluster.
     pub fn read(config: &Config, faults: &Faults) -> Result<Self, RestoreFileError> {
         let Some(path) = config.restore.as_ref().filter(|_| config.bootstrap) else {
             return Ok(Self::none(config, faults));
@@ -140,13 +142,14 @@ impl Restore {
         Ok(Self { backup: Some(backup), ..Self::none(config, faults) })
     }
 
-    /// Without a backup.
+    /// Reads the settings without a backup.
     #[must_use]
     pub fn none(config: &Config, faults: &Faults) -> Self {
         Self { backup: None, by_hand: config.restore_floor, faults: faults.clone() }
     }
 
-    /// What other first members are told.
+    /// The backup, floor and wall clock that this node shows to the other first members; `None`
+    /// without backup and floor.
     pub(super) fn claim(&self) -> Option<Claim> {
         let backup = self.backup.as_ref().map(|backup| (backup.taken_ns, backup.checksum()));
         let is_any = backup.is_some() || self.by_hand.is_some();
@@ -154,7 +157,8 @@ impl Restore {
         is_any.then(|| Claim { backup, floor, wall_ns: wall_ns(&self.faults) })
     }
 
-    /// Why a first member that claims this cannot be founded with, if so: all were told the same.
+    /// Why this node cannot found a cluster with the first member `node`, whose claim is `theirs`;
+    /// `None` if it can. All must have the same backup and floor.
     pub(super) fn unwilling(&self, node: NodeId, theirs: Option<Claim>) -> Option<String> {
         let told = |claim: Option<Claim>| claim.map(|claim| (claim.backup, claim.floor));
         let (ours, theirs) =
@@ -162,23 +166,25 @@ impl Restore {
         if ours.0 != theirs.0 {
             return Some(match (ours.0, theirs.0) {
                 (Some(_), Some(_)) => {
-                    format!(
-                        "{node} has the file of another backup as RESTORE: give all the same one"
-                    )
+                    format!("RESTORE of node {node} is another backup: give all nodes the same one")
                 }
                 (_, Some(_)) => {
-                    format!("{node} has RESTORE, and this node has not: give all the same backup")
+                    format!(
+                        "node {node} has RESTORE, and this node has not: give all the same backup"
+                    )
                 }
                 (_, None) => {
-                    format!("{node} has no RESTORE, and this node has: give all the same backup")
+                    format!(
+                        "node {node} has no RESTORE, and this node has: give all the same backup"
+                    )
                 }
             });
         }
         (ours.1 != theirs.1)
-            .then(|| format!("{node} has another RESTORE_FLOOR: give all the same one"))
+            .then(|| format!("node {node} has another RESTORE_FLOOR: give all the same one"))
     }
 
-    /// The beginning of a history, once all other first members were found empty.
+    /// Makes the genesis of a new history. All other first members were found empty.
     pub(super) async fn genesis(
         &self,
         shared: &Arc<NodeShared>,
@@ -210,7 +216,7 @@ impl Restore {
             if floor > Epoch(0) {
                 tracing::warn!(floor = floor.0, ahead_ms, "a cluster begins above RESTORE_FLOOR");
             }
-            // Half of all numbers are left for the histories that follow from restores.
+            // The upper half of all numbers is left for the histories of later restores.
             let history = HistoryId(history >> 1);
             let cluster = ClusterId(cluster);
             return Ok(Genesis { cluster, history, members, floor, removed: Vec::new() });
@@ -238,8 +244,8 @@ impl Answered {
     }
 }
 
-/// The longest settings that peers have named since this node was started: one of them may have led
-/// before, or may lead later.
+/// The longest settings of all peers since this node started. Any of them may have led, or may lead
+/// later.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LongestHeard {
     reservation_ms: u64,
@@ -247,26 +253,27 @@ pub(super) struct LongestHeard {
 }
 
 impl LongestHeard {
-    pub(super) fn hear(&mut self, settings: &SharedSettings) {
+    pub(super) fn record(&mut self, settings: &SharedSettings) {
         self.reservation_ms = self.reservation_ms.max(settings.reservation_ms);
         self.clock_offset_max_ms = self.clock_offset_max_ms.max(settings.clock_offset_max_ms);
     }
 }
 
-/// A backup of what this node has applied, for operators, taken at the time that it trusts.
+/// The document with a backup of the state that this node has applied. `taken_ns` is trusted time.
 pub(super) fn document(
     shared: &NodeShared,
     replica: &Replica,
     heard: LongestHeard,
     taken_ns: u64,
 ) -> Value {
-    // What this node was told counts where it led before it knew the settings of the cluster.
-    let told = shared.config.shared();
+    // This node's own settings count, too, because it may have led before it knew the cluster's
+    // settings.
+    let own = shared.config.shared();
     let around = Surroundings {
         name: shared.config.cluster_name.clone(),
         taken_ns,
-        reservation_ms: told.reservation_ms.max(heard.reservation_ms),
-        clock_offset_max_ms: told.clock_offset_max_ms.max(heard.clock_offset_max_ms),
+        reservation_ms: own.reservation_ms.max(heard.reservation_ms),
+        clock_offset_max_ms: own.clock_offset_max_ms.max(heard.clock_offset_max_ms),
     };
     let backup = restore::backup(replica.state(), replica.applied(), around);
     json!({
@@ -277,7 +284,7 @@ pub(super) fn document(
     })
 }
 
-/// Whether a floor may be found by asking the same nodes again.
+/// Whether a floor may be found when the same nodes are asked again.
 pub(super) fn is_passing(error: &ConsensusError) -> bool {
     matches!(error, ConsensusError::NoFloor(error) if FloorError::is_passing(error))
 }

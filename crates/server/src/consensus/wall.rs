@@ -1,5 +1,5 @@
-//! The wall clock of this node, and what the test switch does to it. It never decides whether the
-//! clock is believed: [`epicepoch_core::clock`] does.
+//! The wall clock of this node, shifted by the test switch. [`epicepoch_core::clock`] decides
+//! whether the clock is trusted.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,39 +12,39 @@ use super::round_trips::RoundTrips;
 use crate::faults::Faults;
 use crate::shared::{NodeClock, NodeShared};
 
-/// Unix nanoseconds of the wall clock; 0 for a clock before 1970.
+/// The wall clock in Unix nanoseconds; 0 if it is before 1970.
 pub(crate) fn wall_ns(faults: &Faults) -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let wall_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
     wall_ns.saturating_add_signed(faults.wall_offset_ns())
 }
 
-/// Both clocks, read together.
+/// A reading of the monotonic clock and the wall clock together.
 pub(crate) fn reading(clock: &NodeClock, faults: &Faults) -> ClockReading {
     ClockReading { monotonic_ns: clock.monotonic_ns(), wall_ns: wall_ns(faults) }
 }
 
-/// How far the epochs of a node that serves are ahead of trusted time, nanoseconds: it stamps above
-/// where its range begins, and never below what it stamped last. `None` for another.
+/// How far the epochs of a leader are ahead of trusted time, nanoseconds. Its next epoch is above
+/// the start of its range and above the last epoch that it has given out. `None` without a grant.
 fn ahead_ns(published: &Published, stamped: Epoch, trusted_ns: u64) -> Option<u64> {
     let low = published.grant?.range.low;
     Some(low.max(stamped).0.saturating_sub(trusted_ns))
 }
 
-/// Of which leadership it was said, or needs not be, that it begins ahead of the clock.
+/// Warns when a leader begins ahead of its clock. Holds the term of the last check.
 #[derive(Debug, Default)]
-pub(super) struct ToldAhead(Term);
+pub(super) struct AheadWarning(Term);
 
-impl ToldAhead {
-    /// This leader owns epochs above `low`: says so once in a leadership, when that is further ahead than
-    /// the window of whoever led before explains.
-    pub(super) fn note(&mut self, term: Term, low: Epoch, trusted_ns: u64, window_ms: u64) {
+impl AheadWarning {
+    /// Records a grant above `low`. It warns on the first grant of a leadership, if `low` is
+    /// further ahead than the previous leader's reservation explains.
+    pub(super) fn record_grant(&mut self, term: Term, low: Epoch, trusted_ns: u64, window_ms: u64) {
         if let Some(ahead_ns) = self.begins_ahead(term, low, trusted_ns, window_ms) {
             tracing::warn!(
                 recovers_in_ms = ahead_ns / 1_000_000,
-                "this leader begins ahead of its clock, since the ceiling is: epochs move by the least \
-                 step, or stand still while the index goes on, until time has caught up; nothing is \
-                 refused for it"
+                "this leader begins ahead of its clock, because the ceiling is ahead: until time has \
+                 caught up, epochs move by the least step or stand still while the index rises; no \
+                 request is refused for it"
             );
         }
     }
@@ -60,14 +60,14 @@ impl ToldAhead {
             return None;
         }
         let ahead_ns = low.0.saturating_sub(trusted_ns);
-        (ahead_ns > window_ms * 1_000_000 + AHEAD_TOLD_NS).then_some(ahead_ns)
+        (ahead_ns > window_ms * 1_000_000 + AHEAD_WARNED_NS).then_some(ahead_ns)
     }
 }
 
-/// How far beyond a window a leader may begin ahead of its clock before it says so, nanoseconds.
-const AHEAD_TOLD_NS: u64 = 2_000_000_000;
+/// A leader warns when it begins ahead by more than a window plus this, nanoseconds.
+const AHEAD_WARNED_NS: u64 = 2_000_000_000;
 
-/// What operators are told of this node's clock; times are milliseconds, or Unix nanoseconds as text.
+/// The document about this node's clock. Times are milliseconds, or Unix nanoseconds as text.
 pub(super) fn document(
     shared: &NodeShared,
     published: &Published,
@@ -81,7 +81,7 @@ pub(super) fn document(
     let is_leader = published.leader == Some(published.identity.node);
     let stamped = shared.allocator.epoch();
     let recovers_ns = ahead_ns(published, stamped, trusted_ns);
-    // Of a leader that has stamped anything: how far its last answer is behind.
+    // Only a leader that has given out timestamps has an epoch to show.
     let epoch = Some(stamped).filter(|epoch| is_leader && *epoch > Epoch(0));
     let peers = clock.peer_offsets().into_iter();
     let peers = peers.map(|(node, ns)| json!({"nodeID": node.0, "offsetMs": ns as f64 / 1e6}));
@@ -132,7 +132,7 @@ mod tests {
     const S: u64 = 1_000_000_000;
 
     #[test]
-    fn a_leader_recovers_when_time_reaches_what_it_stamps_and_not_where_it_may() {
+    fn a_leader_recovers_when_time_reaches_its_last_stamp_and_not_its_range() {
         let me = Identity { node: NodeId(1), store: StoreId(1), boot: BootId(7) };
         let mut published = Published::nothing(me);
         assert_eq!(ahead_ns(&published, Epoch(90 * S), 5 * S), None, "it owns nothing");
@@ -146,22 +146,26 @@ mod tests {
     }
 
     #[test]
-    fn it_is_said_once_in_a_leadership_that_it_begins_ahead_and_not_of_a_usual_window() {
-        let mut told = ToldAhead::default();
+    fn a_leader_that_begins_ahead_warns_once_and_not_for_a_usual_window() {
+        let mut warning = AheadWarning::default();
         let window_ms = 1_000;
-        assert_eq!(told.begins_ahead(Term(2), Epoch(8 * S), 5 * S, window_ms), None, "usual");
+        assert_eq!(warning.begins_ahead(Term(2), Epoch(8 * S), 5 * S, window_ms), None, "usual");
         assert_eq!(
-            told.begins_ahead(Term(2), Epoch(60 * S), 5 * S, window_ms),
+            warning.begins_ahead(Term(2), Epoch(60 * S), 5 * S, window_ms),
             None,
             "moved by hand"
         );
-        assert_eq!(told.begins_ahead(Term(3), Epoch(60 * S), 5 * S, window_ms), Some(55 * S));
+        assert_eq!(warning.begins_ahead(Term(3), Epoch(60 * S), 5 * S, window_ms), Some(55 * S));
         assert_eq!(
-            told.begins_ahead(Term(3), Epoch(60 * S), 6 * S, window_ms),
+            warning.begins_ahead(Term(3), Epoch(60 * S), 6 * S, window_ms),
             None,
-            "said already"
+            "warned already"
         );
-        assert_eq!(told.begins_ahead(Term(4), Epoch(60 * S), 6 * S, 60_000), None, "a long window");
-        assert_eq!(told.begins_ahead(Term(5), Epoch(60 * S), 70 * S, window_ms), None);
+        assert_eq!(
+            warning.begins_ahead(Term(4), Epoch(60 * S), 6 * S, 60_000),
+            None,
+            "a long window"
+        );
+        assert_eq!(warning.begins_ahead(Term(5), Epoch(60 * S), 70 * S, window_ms), None);
     }
 }

@@ -1,41 +1,42 @@
-//! The cells that numbers are kept in between scrapes: a count, and a histogram with fixed
-//! bounds. A cell is a relaxed atomic; nothing is formatted, allocated or locked when one is
-//! written. Decisions are never made from them.
+//! The cells of the metrics: a count, and a histogram with fixed bounds. A cell is a relaxed
+//! atomic. Writing one formats nothing, allocates nothing and takes no lock. No decision depends on
+//! a cell.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that any thread reads.
+/// A counter or a gauge. Any thread may read it.
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
 
 impl Count {
-    /// Adds `n`, from any thread.
+    /// Adds `n`. Any thread may call this.
     pub fn add(&self, n: u64) {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Adds `n` where only one thread ever writes: a load and a store, no bus lock.
+    /// Adds `n` with a load and a store, which is cheaper than an atomic addition. Only one thread
+    /// may write this cell.
     pub fn add_alone(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// Replaces the number, for a gauge.
+    /// Sets the number. This is for gauges.
     pub fn set(&self, n: u64) {
         self.0.store(n, Ordering::Relaxed);
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub fn load(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// How often a value fell below each of some fixed bounds.
+/// A histogram: how many values lie between fixed bounds.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [u64],
-    /// One for each bound, and one for what lies above the last.
+    /// One count for each bound, and one for values above the last bound.
     buckets: Box<[Count]>,
     sum: Count,
 }
@@ -58,13 +59,13 @@ impl Histogram {
         Self { bounds, buckets, sum: Count::default() }
     }
 
-    /// Counts `value`, from any thread.
+    /// Counts `value`. Any thread may call this.
     pub fn observe(&self, value: u64) {
         self.buckets[self.bucket(value)].add(1);
         self.sum.add(value);
     }
 
-    /// Counts `value` `weight` times, where only one thread ever writes.
+    /// Counts `value` `weight` times. Only one thread may write this histogram.
     pub fn observe_alone(&self, value: u64, weight: u64) {
         self.buckets[self.bucket(value)].add_alone(weight);
         self.sum.add_alone(value.wrapping_mul(weight));
@@ -81,40 +82,41 @@ impl Histogram {
     }
 }
 
-/// Histograms of the same bounds, added up for a scrape.
+/// The sum of histograms with the same bounds, for a scrape.
 #[derive(Debug)]
-pub(crate) struct Folded {
+pub(crate) struct Sum {
     /// Sum of all values, in the unit of the metric.
     pub(crate) sum: f64,
-    /// How many values there were.
+    /// How many values were counted.
     pub(crate) count: u64,
-    /// Upper bound in the unit of the metric, and how many values fell between it and the one
-    /// before; the last bound is `f64::MAX`.
+    /// Pairs of an upper bound, in the unit of the metric, and the number of values above the bound
+    /// before it and up to this one. The last bound is `f64::MAX`.
     pub(crate) buckets: Vec<(f64, u64)>,
 }
 
-impl Folded {
-    /// Adds up `parts`, whose values are divided by `per_unit` to get the unit of the metric.
+impl Sum {
+    /// Adds up the histograms `parts`. Divides values and bounds by `per_unit`.
     pub(crate) fn new<'a>(parts: impl Iterator<Item = &'a Histogram>, per_unit: f64) -> Self {
-        let mut folded = Self { sum: 0.0, count: 0, buckets: Vec::new() };
+        let mut all = Self { sum: 0.0, count: 0, buckets: Vec::new() };
         for part in parts {
-            if folded.buckets.is_empty() {
+            if all.buckets.is_empty() {
                 let bounds = part.bounds.iter().map(|bound| *bound as f64 / per_unit);
-                folded.buckets = bounds.chain([f64::MAX]).map(|bound| (bound, 0)).collect();
+                all.buckets = bounds.chain([f64::MAX]).map(|bound| (bound, 0)).collect();
             }
-            for (into, from) in folded.buckets.iter_mut().zip(&part.buckets) {
+            for (into, from) in all.buckets.iter_mut().zip(&part.buckets) {
                 into.1 += from.load();
             }
-            folded.sum += part.sum.load() as f64 / per_unit;
+            all.sum += part.sum.load() as f64 / per_unit;
         }
-        // From the buckets as they were read: others go on writing them.
-        folded.count = folded.buckets.iter().map(|(_, count)| count).sum();
-        folded
+        // The count is taken from the buckets as read, because other threads still write the
+        // histograms.
+        all.count = all.buckets.iter().map(|(_, count)| count).sum();
+        all
     }
 }
 
-/// From a microsecond to ten seconds, three to a decade: below is the noise of a clock read,
-/// above every timeout of a node.
+/// Bounds from a microsecond to ten seconds, three for each factor of ten. Shorter times are the
+/// noise of reading a clock; longer ones exceed every timeout of a node.
 const DURATION_BOUNDS_NS: [u64; 22] = [
     1_000,
     2_000,
@@ -140,7 +142,7 @@ const DURATION_BOUNDS_NS: [u64; 22] = [
     10_000_000_000,
 ];
 
-/// Powers of two up to the largest request buffer that makes sense.
+/// Bounds at powers of two, up to the largest useful request buffer.
 const SIZE_BOUNDS: [u64; 15] =
     [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384];
 
@@ -154,9 +156,9 @@ mod tests {
         for (value, weight) in [(1, 2), (2, 1), (3, 1), (1 << 40, 5)] {
             histogram.observe_alone(value, weight);
         }
-        let folded = Folded::new([&histogram, &histogram].into_iter(), 1.0);
-        assert_eq!(folded.buckets[..3], [(1.0, 4), (2.0, 2), (4.0, 2)]);
-        assert_eq!(folded.buckets.last(), Some(&(f64::MAX, 10)));
-        assert_eq!(folded.count, 18);
+        let sum = Sum::new([&histogram, &histogram].into_iter(), 1.0);
+        assert_eq!(sum.buckets[..3], [(1.0, 4), (2.0, 2), (4.0, 2)]);
+        assert_eq!(sum.buckets.last(), Some(&(f64::MAX, 10)));
+        assert_eq!(sum.count, 18);
     }
 }

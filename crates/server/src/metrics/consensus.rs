@@ -1,5 +1,4 @@
-//! What the consensus plane counts. Its thread and the storage thread write the cells; any
-//! thread reads them at a scrape. No decision reads them.
+//! The metrics of the consensus plane. Its thread and the storage thread write them.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,22 +8,22 @@ use epicepoch_wire::{Epoch, NodeId};
 
 use super::cell::{Count, Histogram};
 
-/// The cells of the consensus plane.
+/// The metrics of the consensus plane.
 #[derive(Debug)]
 pub struct ConsensusMetrics {
-    /// Changes of the leader that this node has seen.
+    /// How often this node has seen the leader change.
     pub leader_changes: Count,
     /// Reservations of this node that were applied.
     pub reservations: Count,
-    /// From the proposal of a reservation until it was applied, nanoseconds.
+    /// Time from the proposal of a reservation until it was applied, nanoseconds.
     pub reservation_ns: Histogram,
-    /// Reservations that missed their deadline, half a window.
+    /// Reservations that missed their deadline, which is half a window.
     pub reservation_deadlines_missed: Count,
     /// Duration of one durable write, nanoseconds.
     pub fsync_ns: Histogram,
     /// Raft messages handed to a peer's connection.
     pub raft_messages_sent: Count,
-    /// Raft messages dropped because there was no connection, or it was full.
+    /// Raft messages dropped because the peer was not connected or its queue was full.
     pub raft_messages_dropped: Count,
     ceiling: Count,
     clock_status: Count,
@@ -51,46 +50,46 @@ impl Default for ConsensusMetrics {
 }
 
 impl ConsensusMetrics {
-    /// The replicated ceiling as this node has applied it.
+    /// Sets the replicated ceiling that this node has applied.
     pub fn set_ceiling(&self, ceiling: Epoch) {
         self.ceiling.set(ceiling.0);
     }
 
-    /// What the clock firewall thinks of this node's wall clock.
+    /// Sets the clock firewall's verdict on this node's wall clock.
     pub fn set_clock_status(&self, status: ClockStatus) {
         let position = CLOCK_STATUSES.iter().position(|(known, _)| *known == status);
         self.clock_status.set(position.unwrap_or_default() as u64);
     }
 
-    /// A peer's wall clock minus this node's, nanoseconds.
+    /// Sets the offset of a peer's clock: its wall clock minus this node's, nanoseconds.
     pub fn set_peer_clock_offset(&self, peer: NodeId, offset_ns: i64) {
         self.offsets().insert(peer, offset_ns);
     }
 
-    /// The usual round trip to a peer and back, nanoseconds.
+    /// Sets the usual round trip to a peer, nanoseconds.
     pub fn set_round_trip(&self, peer: NodeId, round_trip_ns: u64) {
         self.trips().insert(peer, round_trip_ns);
     }
 
-    /// Forgets every peer that is no member any more.
+    /// Removes the values of peers that are no longer members.
     pub fn retain_peers(&self, is_member: impl Fn(NodeId) -> bool) {
         self.offsets().retain(|peer, _| is_member(*peer));
         self.trips().retain(|peer, _| is_member(*peer));
     }
 
-    pub(super) fn ceiling(&self) -> Epoch {
+    pub(crate) fn ceiling(&self) -> Epoch {
         Epoch(self.ceiling.load())
     }
 
-    pub(super) fn clock_status(&self) -> usize {
+    pub(crate) fn clock_status(&self) -> usize {
         self.clock_status.load() as usize
     }
 
-    pub(super) fn peer_clock_offsets(&self) -> Vec<(NodeId, i64)> {
+    pub(crate) fn peer_clock_offsets(&self) -> Vec<(NodeId, i64)> {
         self.offsets().iter().map(|(peer, offset)| (*peer, *offset)).collect()
     }
 
-    pub(super) fn round_trips(&self) -> Vec<(NodeId, u64)> {
+    pub(crate) fn round_trips(&self) -> Vec<(NodeId, u64)> {
         self.trips().iter().map(|(peer, ns)| (*peer, *ns)).collect()
     }
 
@@ -103,8 +102,8 @@ impl ConsensusMetrics {
     }
 }
 
-/// What the firewall may think, and the labels of it.
-pub(super) const CLOCK_STATUSES: [(ClockStatus, &str); 3] = [
+/// The verdicts of the clock firewall, and their labels.
+pub(crate) const CLOCK_STATUSES: [(ClockStatus, &str); 3] = [
     (ClockStatus::Followed, "followed"),
     (ClockStatus::Outvoted, "outvoted"),
     (ClockStatus::Jumped, "jumped"),

@@ -1,62 +1,55 @@
-//! What a node tells about itself at `/metrics`. Cells are written where things happen and
-//! folded when somebody asks: nothing is formatted on the request path. Metrics inform people;
-//! no decision reads one.
+//! The metrics of a node. Their cells are written where events happen and read at a scrape. Nothing
+//! is formatted on the request path. No decision depends on a cell.
 //!
 //! - [`cell`]: counts and histograms.
-//! - [`worker`]: the cells of one worker.
-//! - [`consensus`]: the cells of the consensus plane.
-//! - `text`: the names, the help texts, the fold.
+//! - [`worker`]: the metrics of one worker.
+//! - [`consensus`]: the metrics of the consensus plane.
+//! - [`hiccup`]: the meter of the machine's stalls.
 
 use std::sync::Arc;
 
-use prometheus_client::registry::Registry;
-
-use crate::hiccup::Hiccups;
-use crate::shared::NodeShared;
-
 pub mod cell;
 pub mod consensus;
-mod text;
+pub mod hiccup;
 pub mod worker;
 
 use cell::Count;
 use consensus::ConsensusMetrics;
+use hiccup::Hiccups;
 use worker::WorkerMetrics;
 
-/// Everything that a node counts.
+/// The metrics of a node.
 #[derive(Debug)]
 pub struct Metrics {
-    shared: Arc<NodeShared>,
     workers: Vec<WorkerMetrics>,
-    /// The consensus plane's cells.
+    /// The metrics of the consensus plane.
     pub consensus: ConsensusMetrics,
-    /// The hiccup meter's cells.
-    pub hiccups: Hiccups,
-    /// Client connections accepted.
+    /// The stalls of the machine.
+    pub hiccups: Arc<Hiccups>,
+    /// Client connections that were accepted.
     pub(crate) connections_accepted: Count,
-    /// Client connections closed at once, by reason.
+    /// Client connections that were closed when they were accepted, by reason.
     connections_refused: [Count; ConnectionRefusal::ALL.len()],
-    /// Times that the listener could not accept, for want of descriptors or memory.
+    /// Accepts that failed, because descriptors or memory were missing.
     pub(crate) accept_failures: Count,
 }
 
 impl Metrics {
-    /// Empty cells for a node and its workers.
+    /// Empty metrics for a node with `workers` workers.
     #[must_use]
-    pub fn new(shared: Arc<NodeShared>) -> Self {
-        let workers = (0..shared.config.workers).map(|_| WorkerMetrics::default()).collect();
+    pub fn new(workers: usize) -> Self {
+        let workers = (0..workers).map(|_| WorkerMetrics::default()).collect();
         Self {
-            shared,
             workers,
             consensus: ConsensusMetrics::default(),
-            hiccups: Hiccups::default(),
+            hiccups: Arc::default(),
             connections_accepted: Count::default(),
             connections_refused: Default::default(),
             accept_failures: Count::default(),
         }
     }
 
-    /// The cells of worker `worker`, counted from 0.
+    /// The metrics of worker `worker`; the first is 0.
     ///
     /// # Panics
     /// When there is no such worker.
@@ -64,41 +57,40 @@ impl Metrics {
         &self.workers[worker]
     }
 
-    /// Counts a client connection that was closed at once.
+    /// The metrics of all workers.
+    pub(crate) fn workers(&self) -> &[WorkerMetrics] {
+        &self.workers
+    }
+
+    /// How many client connections were closed for this reason when they were accepted.
+    pub(crate) fn connections_refused(&self, refusal: ConnectionRefusal) -> u64 {
+        self.connections_refused[refusal as usize].load()
+    }
+
+    /// Counts a client connection that was closed when it was accepted.
     pub(crate) fn count_connection_refused(&self, refusal: ConnectionRefusal) {
         self.connections_refused[refusal as usize].add(1);
     }
-
-    /// The text that a Prometheus server scrapes, in the `OpenMetrics` format.
-    #[must_use]
-    pub fn render(self: &Arc<Self>) -> String {
-        let mut registry = Registry::with_prefix("epicepoch");
-        registry.register_collector(Box::new(text::Scrape(self.clone())));
-        let mut text = String::with_capacity(TEXT_LEN_EXPECTED);
-        // Writing to a string does not fail.
-        let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
-        text
-    }
 }
 
-/// Why a client's connection is closed at once.
+/// Why a client's connection is closed when it is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum ConnectionRefusal {
-    /// `CONNECTIONS_MAX`.
+    /// The node has `CONNECTIONS_MAX` connections.
     All,
-    /// `ADDRESS_CONNECTIONS_MAX`.
+    /// The client's address has `ADDRESS_CONNECTIONS_MAX` connections.
     Address,
-    /// The descriptors that are left are those of peers and storage.
+    /// The remaining descriptors are reserved for peers and storage.
     Descriptors,
-    /// The worker is full, or ends.
+    /// The worker's mailbox is full, or the worker is ending.
     Worker,
 }
 
 impl ConnectionRefusal {
     pub(crate) const ALL: [Self; 4] = [Self::All, Self::Address, Self::Descriptors, Self::Worker];
 
-    /// The value of the label.
+    /// The value of the metric's label.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::All => "all",
@@ -108,9 +100,3 @@ impl ConnectionRefusal {
         }
     }
 }
-
-/// The media type of [`Metrics::render`].
-pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// Bytes of a scrape, about.
-const TEXT_LEN_EXPECTED: usize = 24 << 10;

@@ -1,17 +1,16 @@
-//! What one worker counts. Every cell is written by that worker's thread alone and folded with
-//! the other workers' at a scrape.
+//! The metrics of one worker. Only that worker's thread writes them; a scrape adds up those of all
+//! workers.
 
 use epicepoch_core::confirm::RoundFailure;
 use epicepoch_wire::http::ErrorCode;
 
 use super::cell::{Count, Histogram};
-use crate::http::frames::Abuse;
 
-/// The cells of one worker, on cache lines of their own.
+/// The metrics of one worker. They share no cache line with those of another worker.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct WorkerMetrics {
-    /// Answers by path and status.
+    /// Answers by path and HTTP status.
     pub(crate) answers: [[Count; STATUSES.len()]; PathLabel::ALL.len()],
     /// Refusals by error code, in the order of [`ErrorCode::ALL`].
     pub(crate) refusals: [Count; ErrorCode::ALL.len()],
@@ -19,59 +18,61 @@ pub struct WorkerMetrics {
     pub(crate) native_answers: Count,
     /// Requests of the native protocol that were refused.
     pub(crate) native_refusals: Count,
-    /// Connections of the native protocol open now.
+    /// Connections of the native protocol that are open now.
     pub(crate) native_connections: Count,
-    /// Requests refused beyond what one address may ask.
+    /// Requests that were refused because their address exceeded its rate.
     pub(crate) requests_over_rate: Count,
-    /// Timestamps that were given to clients.
+    /// Timestamps given to clients.
     pub(crate) timestamps: Count,
     /// Requests that wait for a round now.
     pub(crate) waiting: Count,
-    /// From the arrival of a batch's first request to the begin of its round, per request.
+    /// Time from the arrival of a batch's first request to the start of its round, counted once per
+    /// request.
     pub(crate) waiting_ns: Histogram,
-    /// From the begin of a round to its confirmation, per request.
+    /// Time from the start of a round to its confirmation, counted once per request.
     pub(crate) confirm_ns: Histogram,
-    /// Taking the timestamps of a batch, per request.
+    /// Time to allocate the timestamps of a batch, counted once per request.
     pub(crate) allocate_ns: Histogram,
-    /// From the allocation of a batch until its answers were written, per request.
+    /// Time from the allocation of a batch until its answers were written, counted once per
+    /// request.
     pub(crate) write_ns: Histogram,
     /// Requests per batch.
     pub(crate) batch_size: Histogram,
-    /// Rounds begun, the empty ones of the probe included.
+    /// Rounds that were begun, including the empty rounds of the probe.
     pub(crate) rounds_begun: Count,
     /// Rounds that a quorum confirmed.
     pub(crate) rounds_confirmed: Count,
     /// Rounds that failed, in the order of [`FAILURES`].
     pub(crate) rounds_failed: [Count; FAILURES.len()],
-    /// Confirms of other nodes answered with yes.
+    /// Confirms from other nodes that this worker answered with yes.
     pub(crate) confirms_yes: Count,
-    /// Confirms of other nodes answered with no.
+    /// Confirms from other nodes that this worker answered with no.
     pub(crate) confirms_no: Count,
     /// Confirm links to other members that are connected now.
     pub(crate) links: Count,
-    /// Confirms sent over a sibling worker's link.
+    /// Confirms that were sent over a sibling worker's link.
     pub(crate) confirms_borrowed: Count,
-    /// Client connections open now.
+    /// Client connections that are open now.
     pub(crate) connections: Count,
-    /// Client connections of HTTP/2 closed because the client went too far.
+    /// HTTP/2 client connections that were closed for abuse, by kind of abuse.
     http2_abuse: [Count; Abuse::ALL.len()],
-    /// Connections of HTTP/3 open now.
+    /// HTTP/3 connections that are open now.
     pub(crate) http3_connections: Count,
-    /// Clients of HTTP/3 sent away for what they did.
+    /// HTTP/3 clients that were disconnected for abuse.
     pub(crate) http3_abusers_closed: Count,
-    /// Handshakes over QUIC that did not succeed.
+    /// QUIC handshakes that failed.
     pub(crate) quic_handshakes_failed: Count,
-    /// Clients over QUIC that were told to prove their address first.
+    /// QUIC clients that had to prove their address first.
     pub(crate) quic_retries: Count,
-    /// Clients over QUIC that were refused.
+    /// QUIC clients that were refused.
     pub(crate) quic_refusals: Count,
-    /// Client connections closed because they were idle or stuck.
+    /// Client connections that were closed because they were idle or stuck.
     pub(crate) connections_idle_closed: Count,
-    /// TLS handshakes of clients that were completed.
+    /// TLS handshakes of clients that succeeded.
     pub(crate) handshakes_completed: Count,
-    /// TLS handshakes of clients that failed, took too long or had to give way.
+    /// TLS handshakes of clients that failed, timed out, or gave way to other handshakes.
     pub(crate) handshakes_failed: Count,
-    /// Client connections refused because they speak no TLS.
+    /// Client connections that were refused because they do not use TLS.
     pub(crate) plain_refused: Count,
 }
 
@@ -138,12 +139,12 @@ impl WorkerMetrics {
         }
     }
 
-    /// Counts a client that was sent away.
+    /// Counts a client that was disconnected for abuse.
     pub(crate) fn count_abuse(&self, abuse: Abuse) {
         self.http2_abuse[abuse as usize].add_alone(1);
     }
 
-    /// How many clients were sent away for it.
+    /// How many clients were disconnected for this abuse.
     pub(crate) fn abuses(&self, abuse: Abuse) -> &Count {
         &self.http2_abuse[abuse as usize]
     }
@@ -156,17 +157,18 @@ impl WorkerMetrics {
     }
 }
 
-/// The statuses that a node answers with; [`ErrorCode::status`] gives no other.
+/// The HTTP statuses that a node answers with; [`ErrorCode::status`] returns no others.
 pub(crate) const STATUSES: [u16; 11] = [200, 400, 401, 403, 404, 405, 409, 422, 500, 503, 504];
 
-/// Why rounds fail, and their labels.
+/// The reasons why rounds fail, and their labels.
 pub(crate) const FAILURES: [(RoundFailure, &str); 3] = [
     (RoundFailure::Deposed, "deposed"),
     (RoundFailure::TimedOut, "timed_out"),
     (RoundFailure::GrantLost, "grant_lost"),
 ];
 
-/// The path of a request as metrics name it: never the client's own text, which has no limit.
+/// The path of a request as a label. The path that a client sends is never a label, because clients
+/// can invent any number of paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum PathLabel {
@@ -192,7 +194,7 @@ impl PathLabel {
         Self::Other,
     ];
 
-    /// The value of the label.
+    /// The value of the metric's label.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Timestamp => "timestamp",
@@ -203,6 +205,66 @@ impl PathLabel {
             Self::Metrics => "metrics",
             Self::Admin => "admin",
             Self::Other => "other",
+        }
+    }
+}
+
+/// Why an HTTP/2 client was disconnected for abuse. Most reasons name the kind of frame of which
+/// the client sent too many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Abuse {
+    /// Requests, without reading their answers.
+    Requests,
+    /// DATA frames.
+    Data,
+    /// `RST_STREAM` frames: cancelled requests.
+    Resets,
+    /// SETTINGS frames.
+    Settings,
+    /// PING frames.
+    Pings,
+    /// `WINDOW_UPDATE` frames.
+    Windows,
+    /// CONTINUATION frames.
+    Continuations,
+    /// Frames of other kinds.
+    Other,
+    /// The client exceeded a limit of the session. The connection ended with `ENHANCE_YOUR_CALM`.
+    Calm,
+    /// The client sent a frame that the protocol forbids, or bytes that are not a frame.
+    Protocol,
+}
+
+impl Abuse {
+    /// All values, for tables.
+    pub const ALL: [Self; 10] = [
+        Self::Requests,
+        Self::Data,
+        Self::Resets,
+        Self::Settings,
+        Self::Pings,
+        Self::Windows,
+        Self::Continuations,
+        Self::Other,
+        Self::Calm,
+        Self::Protocol,
+    ];
+
+    /// The value of the metric's label.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Requests => "requests",
+            Self::Data => "data",
+            Self::Resets => "resets",
+            Self::Settings => "settings",
+            Self::Pings => "pings",
+            Self::Windows => "windows",
+            Self::Continuations => "continuations",
+            Self::Other => "other",
+            Self::Calm => "calm",
+            Self::Protocol => "protocol",
         }
     }
 }

@@ -1,173 +1,50 @@
-//! Connections between nodes: plain, or with mutual TLS, in which each end shows a certificate of an
-//! authority that both trust, and whose name is that of the cluster and the node that it claims to
-//! be. Raft links, confirm links and the questions of a bootstrap all begin here, on either end.
+//! Connections between nodes, plain or with mutual TLS. Raft links, confirm links and the questions
+//! of a bootstrap all begin here, at either end.
 //!
-//! What a certificate proves is checked before a byte is said to who was dialled, and before a hello
-//! is believed of who has dialled. Who joins by addresses alone says hello to any node of its own
-//! cluster, and holds the answer to the certificate. It never falls back: what a connection has to be
-//! is said by `PEER_TLS` alone, so that nobody on the way can choose.
+//! Under TLS both ends verify the certificate before they trust the peer. The dialling end does so
+//! before it sends a byte, the other end before it believes the hello. A node that joins by address
+//! does not know which node it reaches. It sends its hello to any node of its cluster, and then
+//! checks that the certificate fits the node that answered. `PEER_TLS` alone decides between plain
+//! and TLS; nothing on the network can downgrade a connection.
 //!
-//! - `stream`: the connection itself.
+//! - `handshake`: the checks of a peer's hello.
+//! - `probe`: asks a node whether it is empty or a member.
 
 use std::io;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
-use epicepoch_certs::config::ALPN_PEER;
-use epicepoch_certs::rustls::client::danger::{
-    HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
-};
-use epicepoch_certs::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use epicepoch_certs::rustls::server::danger::ClientCertVerifier;
-use epicepoch_certs::rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, ServerConfig, SignatureScheme,
-};
-use epicepoch_certs::{
-    LivePair, LiveRoots, Pair, PairError, PemFile, RootsError, is_named, node_name, node_of,
-    peer_client_config, peer_server_config,
-};
 use epicepoch_wire::NodeId;
-use epicepoch_wire::hello::{Refusal, RefusalCode};
+use epicepoch_wire::peer_hello::{Refusal, RefusalCode};
 use tokio::net::TcpStream;
-use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use crate::config::{Config, PeerTlsMode, host_and_port};
-use crate::origins::Key;
-use crate::rights::{Caller, Port, Reason, Right};
+use crate::config::host_and_port;
+use crate::security::authz::{Caller, Port, Reason, Right};
+use crate::security::limits::Key;
+use crate::security::tls::handshake::{Handshakes, Pace};
+use crate::security::tls::peer_stream::PeerStream;
 use crate::shared::NodeShared;
-use crate::tls::handshake::{Handshakes, Pace};
-use crate::tls::upkeep::Certificates;
 
-pub(crate) mod stream;
+pub(crate) mod handshake;
+pub(crate) mod probe;
 
-use stream::{Movable, PeerStream};
+/// The first byte of a TLS connection (RFC 8446, 5.1). A frame of the peer protocol begins with
+/// another byte.
+const TLS_HANDSHAKE: u8 = 0x16;
 
-/// The first byte of a connection that begins with a handshake (RFC 8446, 5.1). A frame of the peer
-/// protocol begins with another one.
-const HANDSHAKE: u8 = 0x16;
+/// Most connections whose handshake or hello is under way. If there are more, one is closed, from
+/// the address that has most; connections of members are closed last.
+pub(crate) const HANDSHAKES_MAX: usize = 128;
+/// Most steps of handshakes per time. Some steps sign or verify, which takes a tenth of a
+/// millisecond, and this thread also runs elections. A restart of the largest cluster takes a few
+/// hundred steps.
+const HANDSHAKE_PACE: Pace = Pace { steps: 20, period: Duration::from_millis(10) };
 
-/// Connections that may be saying who they are at once, handshakes included. Beyond it one gives
-/// way: of the address that has the most, behind which no member is known.
-pub(crate) const GREETINGS_MAX: usize = 128;
-/// Steps of greetings that are taken in a while, whoever comes: some are a signature or the check of
-/// one, a tenth of a millisecond, and the thread has elections to hold. A restart of the largest
-/// cluster takes a few hundred.
-const GREETING_PACE: Pace = Pace { steps: 20, period: Duration::from_millis(10) };
-
-/// What mutual TLS between nodes needs.
-#[derive(Debug)]
-pub struct PeerTls {
-    mode: PeerTlsMode,
-    cluster_name: String,
-    server: Arc<ServerConfig>,
-    /// Towards a node that is known by its id.
-    client: Arc<ClientConfig>,
-    /// Towards whoever is there: who joins knows addresses alone.
-    client_of_anybody: Arc<ClientConfig>,
-    pair: Arc<LivePair>,
-    roots: Arc<LiveRoots>,
-}
-
-/// Why there is no TLS between nodes.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PeerTlsError {
-    /// Correct `PEER_CERT_FILE` or `PEER_KEY_FILE`, or what is in them.
-    #[error(transparent)]
-    Pair(#[from] PairError),
-    /// Correct `PEER_CA_FILE`, or what is in it.
-    #[error(transparent)]
-    Roots(#[from] RootsError),
-}
-
-impl PeerTls {
-    /// Reads what a configuration names; `None` where nodes speak in plain text alone.
-    ///
-    /// # Errors
-    /// When a file cannot be used, or the certificate is another node's.
-    pub fn load(config: &Config) -> Result<Option<Self>, PeerTlsError> {
-        let mode = config.links.mode();
-        let links = &config.links;
-        let (PeerTlsMode::Accept | PeerTlsMode::Dial | PeerTlsMode::On) = mode else {
-            return Ok(None);
-        };
-        let file =
-            |setting, path: &Option<_>| PemFile::new(setting, path.clone().unwrap_or_default());
-        let certificate = file("PEER_CERT_FILE", &links.cert_file);
-        let pair = Pair::load(certificate, file("PEER_KEY_FILE", &links.key_file))?;
-        let cluster_name = config.cluster_name.clone();
-        let pair = LivePair::named(pair, node_name(&cluster_name, config.node_id))?;
-        let roots = LiveRoots::load(file("PEER_CA_FILE", &links.ca_file))?;
-        let server = Arc::new(peer_server_config(pair.clone(), roots.clone()));
-        let client = peer_client_config(pair.clone(), roots.clone());
-        let mut client_of_anybody = client.clone();
-        let verifier = AnyNode { roots: roots.clone(), cluster_name: cluster_name.clone() };
-        let verifier = Arc::new(verifier);
-        client_of_anybody.dangerous().set_certificate_verifier(verifier);
-        Ok(Some(Self {
-            mode,
-            cluster_name,
-            server,
-            client: Arc::new(client),
-            client_of_anybody: Arc::new(client_of_anybody),
-            pair,
-            roots,
-        }))
-    }
-
-    /// Has what was read kept up to date.
-    pub fn keep(&self, certificates: &mut Certificates) {
-        certificates.add_pair(self.pair.clone());
-        certificates.add_roots(self.roots.clone());
-    }
-
-    async fn connect(&self, stream: TcpStream, node: NodeId) -> io::Result<PeerStream> {
-        let is_known = node != NodeId(0);
-        let config = if is_known { &self.client } else { &self.client_of_anybody };
-        let name = node_name(&self.cluster_name, node);
-        let name = ServerName::try_from(name).map_err(io::Error::other)?;
-        let connector = TlsConnector::from(config.clone());
-        let stream = connector.connect(name, Movable::Watched(stream)).await?;
-        require_alpn(stream.get_ref().1.alpn_protocol())?;
-        let stream = PeerStream::secured(tokio_rustls::TlsStream::from(stream));
-        if is_known {
-            self.check(&stream, node).map_err(io::Error::other)?;
-        }
-        Ok(stream)
-    }
-
-    async fn accept(&self, stream: TcpStream) -> io::Result<PeerStream> {
-        let acceptor = TlsAcceptor::from(self.server.clone());
-        let stream = acceptor.accept(Movable::Watched(stream)).await?;
-        require_alpn(stream.get_ref().1.alpn_protocol())?;
-        Ok(PeerStream::secured(tokio_rustls::TlsStream::from(stream)))
-    }
-
-    /// Whether the other end is the node that it says it is.
-    fn check(&self, stream: &PeerStream, node: NodeId) -> Result<(), String> {
-        let name = node_name(&self.cluster_name, node);
-        match stream.certificate() {
-            Some(certificate) if is_named(certificate, &name) => Ok(()),
-            Some(_) => Err(format!("the certificate shown is not that of {name}")),
-            None => Err("no certificate was shown".to_owned()),
-        }
-    }
-}
-
-/// A handshake may end without a common protocol where one end has none; not between nodes.
-fn require_alpn(spoken: Option<&[u8]>) -> io::Result<()> {
-    if spoken == Some(ALPN_PEER) {
-        return Ok(());
-    }
-    Err(io::Error::new(io::ErrorKind::InvalidData, "it does not speak the peer protocol"))
-}
-
-/// Connects to `node`, or to whoever is there if that is 0: then [`check_node`] has to follow, once
-/// he has said who he is.
+/// Connects to `node` at `addr`. Node 0 stands for any node; then call [`check_node`] when the peer
+/// has sent its node id.
 ///
 /// # Errors
-/// When nobody is there, or somebody who does not prove that he is that node.
+/// When there is no connection, or the peer does not prove that it is that node.
 pub(crate) async fn connect(
     shared: &NodeShared,
     addr: &str,
@@ -176,10 +53,10 @@ pub(crate) async fn connect(
     begin(shared, TcpStream::connect(addr).await?, node).await
 }
 
-/// The same on a TCP connection that there is already.
+/// [`connect`] over an open TCP connection.
 ///
 /// # Errors
-/// When who is there does not prove that he is that node.
+/// When the peer does not prove that it is that node.
 pub(crate) async fn begin(
     shared: &NodeShared,
     stream: TcpStream,
@@ -192,7 +69,8 @@ pub(crate) async fn begin(
     }
 }
 
-/// Takes a connection from a peer, as `PEER_TLS` says; what is refused is counted and logged.
+/// Accepts a connection from a peer, plain or with TLS as `PEER_TLS` allows. Counts and logs a
+/// refusal.
 pub(crate) async fn accept(shared: &NodeShared, stream: TcpStream) -> Option<PeerStream> {
     let _nodelay = stream.set_nodelay(true);
     let Some(tls) = &shared.peer_tls else { return Some(PeerStream::Plain(stream)) };
@@ -202,29 +80,29 @@ pub(crate) async fn accept(shared: &NodeShared, stream: TcpStream) -> Option<Pee
     if read == 0 {
         return None;
     }
-    if first[0] != HANDSHAKE {
+    if first[0] != TLS_HANDSHAKE {
         if tls.mode.accepts_plain() {
             return Some(PeerStream::Plain(stream));
         }
         let detail = "PEER_TLS of this node is on, and the peer speaks plain text";
-        shared.note_denial_of(Right::Peer, Reason::Plain, &caller, detail);
+        shared.record_denial_of(Right::Peer, Reason::Plain, &caller, detail);
         return None;
     }
     match tls.accept(stream).await {
         Ok(stream) => Some(stream),
         Err(error) => {
             let detail = error.to_string();
-            shared.note_denial_of(Right::Peer, Reason::Handshake, &caller, &detail);
+            shared.record_denial_of(Right::Peer, Reason::Handshake, &caller, &detail);
             None
         }
     }
 }
 
-/// Whether who says that he is `node` has proved it. On a plain connection nothing is proved, and
-/// nothing asked.
+/// Checks that the peer's certificate belongs to `node`. A plain connection has no certificate and
+/// passes.
 ///
 /// # Errors
-/// Why not, for him; it is counted and logged here.
+/// The refusal to send. It was counted and logged already.
 pub(crate) fn check_node(
     shared: &NodeShared,
     stream: &PeerStream,
@@ -232,10 +110,10 @@ pub(crate) fn check_node(
 ) -> Result<(), Refusal> {
     let (Some(tls), PeerStream::Secured(_)) = (&shared.peer_tls, stream) else { return Ok(()) };
     tls.check(stream, node).map_err(|text| {
-        let detail = format!("it says that it is node {node}, and {text}");
+        let detail = format!("the peer claims to be node {node}, but {text}");
         if let Ok(socket) = stream.socket() {
             let caller = caller(socket);
-            shared.note_denial_of(Right::Peer, Reason::CertificateName, &caller, &detail);
+            shared.record_denial_of(Right::Peer, Reason::CertificateName, &caller, &detail);
         }
         Refusal::new(RefusalCode::WrongCertificate, detail)
     })
@@ -249,81 +127,33 @@ fn caller_at(from: Option<IpAddr>) -> Caller {
     Caller { from, port: Port::Peers, is_encrypted: false }
 }
 
-/// Those who connect to the peer port, until they have said who they are.
-pub(crate) fn greetings() -> Handshakes {
-    Handshakes::new(GREETINGS_MAX, Some(GREETING_PACE))
+/// The limit of handshakes on a peer port; a handshake includes the hello.
+pub(crate) fn handshakes() -> Handshakes {
+    Handshakes::new(HANDSHAKES_MAX, Some(HANDSHAKE_PACE))
 }
 
-/// What a greeting ended with: that of [`Handshakes::advance`] under a timeout. Where its end is this
-/// node's doing, that is counted and logged.
-pub(crate) fn greeted<T, E>(
+/// Returns the outcome of [`Handshakes::advance`] under a timeout. Counts and logs handshakes that
+/// this node ended early.
+pub(crate) fn handshake_outcome<T, E>(
     ended: Result<Option<T>, E>,
     shared: &NodeShared,
     from: IpAddr,
 ) -> Option<T> {
     let detail = match ended {
-        Ok(Some(greeted)) => return Some(greeted),
-        Ok(None) => "too many were connecting, most of them from there",
-        Err(_) => "it did not say in time who it is",
+        Ok(Some(outcome)) => return Some(outcome),
+        Ok(None) => "too many handshakes were under way, most of them from this address",
+        Err(_) => "no hello came in time",
     };
-    shared.note_denial_of(Right::Peer, Reason::NoHello, &caller_at(Some(from)), detail);
+    shared.record_denial_of(Right::Peer, Reason::NoHello, &caller_at(Some(from)), detail);
     None
 }
 
-/// Whether one of these addresses, `host:port`, is that of `from`. Names are not looked up.
-pub(crate) fn is_named_in<'a>(addrs: impl IntoIterator<Item = &'a str>, from: IpAddr) -> bool {
+/// Whether the host of one of `addrs` (`host:port`) is the address `from`. Names are not resolved.
+pub(crate) fn is_listed<'a>(addrs: impl IntoIterator<Item = &'a str>, from: IpAddr) -> bool {
     let hosts = addrs.into_iter().filter_map(|addr| host_and_port(addr));
     let mut keys = hosts.filter_map(|(host, _)| {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         bare.parse().ok().map(Key::of)
     });
     keys.any(|key| key == Key::of(from))
-}
-
-/// Verifies that a server is some node of our cluster; that it is the one it says is checked when it
-/// has said so.
-#[derive(Debug)]
-struct AnyNode {
-    roots: Arc<LiveRoots>,
-    cluster_name: String,
-}
-
-impl ServerCertVerifier for AnyNode {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        // Nodes show the same certificate whoever has dialled, and it is good for both.
-        self.roots.verify_client_cert(end_entity, intermediates, now)?;
-        if node_of(end_entity, &self.cluster_name).is_none() {
-            return Err(Error::InvalidCertificate(CertificateError::NotValidForName));
-        }
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        ServerCertVerifier::verify_tls12_signature(&*self.roots, message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        ServerCertVerifier::verify_tls13_signature(&*self.roots, message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        ServerCertVerifier::supported_verify_schemes(&*self.roots)
-    }
 }

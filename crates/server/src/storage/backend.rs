@@ -1,5 +1,5 @@
-//! The disk below the database: it asks for faults before every sync, and is otherwise not there.
-//! It locks nothing: the data directory is locked as a whole.
+//! The storage backend below the database. It applies injected faults before every sync, and passes
+//! all other calls on. It takes no lock, because the data directory is locked as a whole.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use redb::StorageBackend;
 
 use crate::faults::Faults;
 
-/// A backend with faults.
+/// A storage backend with injected faults.
 #[derive(Debug)]
 pub(super) struct Disk<B> {
     inner: B,

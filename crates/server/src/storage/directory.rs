@@ -1,5 +1,5 @@
-//! The data directory's path, its lock, and files that appear whole or not at all. It never opens
-//! a file that it would have to create first, except to put a new one in its place.
+//! The data directory: its path, its lock, and its files. A file appears whole or not at all: it is
+//! written under another name and then renamed. Opening a file never creates it.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
@@ -15,21 +15,21 @@ const LOCK_FILE: &str = "LOCK";
 const IDENTITY_FILE: &str = "IDENTITY";
 const DATABASE_FILE: &str = "log.redb";
 
-/// A data directory that no other process uses.
+/// A data directory that is locked against other processes.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
-    /// Locked as long as it is open; the system unlocks it when the process ends, however it ends.
+    /// The file is locked while it is open. The system unlocks it when the process ends in any way.
     _lock: File,
 }
 
 impl Directory {
-    /// Whether something that says whose data directory it is lies at `path`. It makes nothing.
+    /// Whether `path` holds an `IDENTITY` file. Creates nothing.
     pub(super) fn is_one(path: &Path) -> bool {
         path.join(IDENTITY_FILE).is_file()
     }
 
-    /// Makes the directory and its parents if they are missing, and locks it.
+    /// Creates the directory and its parents if they are missing, and locks it.
     pub(super) fn lock(path: &Path) -> Result<Self, OpenError> {
         make(path).map_err(|source| match source.kind() {
             io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
@@ -51,7 +51,7 @@ impl Directory {
         }
     }
 
-    /// Puts a new database in its place, made by `create` in an empty file.
+    /// Creates a new database. `create` writes it to an empty file, which is then put in place.
     pub(super) fn place_database(
         &self,
         create: impl FnOnce(File) -> Result<(), DatabaseError>,
@@ -61,7 +61,7 @@ impl Directory {
         self.place(DATABASE_FILE).map_err(|source| self.unusable("write", source))
     }
 
-    /// Puts the identity in its place: from now on the database must be there.
+    /// Puts the `IDENTITY` file in place. From then on the database must exist.
     pub(super) fn place_identity(&self, identity: &Identity) -> Result<(), OpenError> {
         self.new_file(IDENTITY_FILE)
             .and_then(|mut file| file.write_all(identity.text().as_bytes()))
@@ -69,7 +69,7 @@ impl Directory {
             .map_err(|source| self.unusable("write", source))
     }
 
-    /// What the `IDENTITY` file says; `None` when there is none.
+    /// Reads the `IDENTITY` file; `None` when there is none.
     pub(super) fn identity(&self) -> Result<Option<Identity>, OpenError> {
         let mut text = String::new();
         let read = File::open(self.path.join(IDENTITY_FILE))
@@ -81,19 +81,20 @@ impl Directory {
             Err(source) => return Err(self.unusable("read", source)),
         }
         Identity::parse(&text).map(Some).map_err(|error| match error {
-            IdentityError::Damaged => self.damaged("its IDENTITY is not what was written"),
+            IdentityError::Damaged => self.damaged("its IDENTITY file is damaged"),
             IdentityError::Newer { found } => {
                 OpenError::NewerFormat { path: self.path.clone(), found, supported: FORMAT }
             }
         })
     }
 
-    /// Whether there is a database.
+    /// Whether the database's file exists.
     pub(super) fn has_database(&self) -> Result<bool, OpenError> {
         self.path.join(DATABASE_FILE).try_exists().map_err(|source| self.unusable("read", source))
     }
 
-    /// The database's file. An empty one is refused here: the database would take it for new.
+    /// Opens the database's file. An empty file is refused, because `redb` would take it for a new
+    /// database.
     pub(super) fn open_database(&self) -> Result<FileBackend, OpenError> {
         let file = OpenOptions::new()
             .read(true)
@@ -116,7 +117,7 @@ impl Directory {
             .open(self.path.join(format!("{name}.new")))
     }
 
-    /// Makes a file that was written as `name.new` durable, and then its name.
+    /// Puts a file in place: syncs `name.new`, renames it to `name`, and syncs the directory.
     fn place(&self, name: &str) -> io::Result<()> {
         let new = self.path.join(format!("{name}.new"));
         OpenOptions::new().write(true).open(&new)?.sync_all()?;
@@ -133,7 +134,7 @@ impl Directory {
     }
 }
 
-/// Makes a directory with its parents, each durable in the one above it.
+/// Creates a directory and its parents, and syncs each parent.
 fn make(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -145,14 +146,14 @@ fn make(path: &Path) -> io::Result<()> {
     };
     make(parent)?;
     match fs::create_dir(path) {
-        // Another node of the same process, or another process, was faster.
+        // Another process, or another node of this process, has created it in the meantime.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
         Err(error) => Err(error),
         Ok(()) => sync_directory(parent),
     }
 }
 
-/// Makes the names in a directory durable. Windows has no such call, and needs none.
+/// Syncs the file names in a directory. Windows has no such call and needs none.
 fn sync_directory(path: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(path)?.sync_all() } else { Ok(()) }
 }

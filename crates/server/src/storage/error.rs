@@ -1,4 +1,4 @@
-//! Why an opening, a write or a submission failed.
+//! The errors of opening a data directory, of a write and of a submission.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,75 +9,76 @@ use epicepoch_storage::identity::FORMAT;
 use epicepoch_wire::NodeId;
 use thiserror::Error;
 
-/// Why a data directory was not opened. What it held is still as it was.
+/// Why a data directory was not opened. The content of the directory is unchanged.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The path, or a part of it, is a file.
+    /// The path, or a part of it, is not a directory but a file.
     #[error("data directory {path}: not a directory; set DATA_DIR to a directory",
         path = .path.display())]
     NotADirectory {
         /// The data directory.
         path: PathBuf,
     },
-    /// The operating system refuses: permissions, a read-only or full disk, an IO error.
+    /// The operating system refuses, for example because of permissions, a full disk or an IO
+    /// error.
     #[error("cannot {action} data directory {path}; check its owner, permissions and disk", path = .path.display())]
     Unusable {
         /// The data directory.
         path: PathBuf,
-        /// What was tried, as a verb: "create", "lock", "read".
+        /// The failed action, as a verb: "create", "lock", "read".
         action: &'static str,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// There is no data of a cluster in it.
+    /// The directory holds no data of a cluster.
     #[error("{path} holds no data of a cluster; name the DATA_DIR of a node that was a member",
         path = .path.display())]
     NoData {
         /// The data directory.
         path: PathBuf,
     },
-    /// Another process has it open.
+    /// Another process uses the directory.
     #[error("data directory {path} is in use by another process; stop that one, or give this node \
         a DATA_DIR of its own", path = .path.display())]
     Locked {
         /// The data directory.
         path: PathBuf,
     },
-    /// It belongs to another node id.
+    /// The directory belongs to another node id.
     #[error("data directory {path} belongs to node {found}, not to node {node}; set NODE_ID or \
         DATA_DIR right: a node id lives and dies with its data", path = .path.display())]
     WrongNode {
         /// The data directory.
         path: PathBuf,
-        /// Whose it is.
+        /// The node that the directory belongs to.
         found: NodeId,
-        /// Who asked.
+        /// The node id in the settings.
         node: NodeId,
     },
-    /// It belongs to a cluster of another name.
+    /// The directory belongs to a cluster of another name.
     #[error("data directory {path} belongs to the cluster \"{found}\", not to \"{cluster}\"; set \
         CLUSTER or DATA_DIR right", path = .path.display())]
     WrongCluster {
         /// The data directory.
         path: PathBuf,
-        /// Whose it is.
+        /// The cluster that the directory belongs to.
         found: String,
-        /// Who asked.
+        /// The cluster name in the settings.
         cluster: String,
     },
-    /// A newer version of this program wrote it.
+    /// A newer version of this program wrote the directory.
     #[error("data directory {path} has format {found}, this program knows formats up to \
         {supported}; start the newer program again", path = .path.display())]
     NewerFormat {
         /// The data directory.
         path: PathBuf,
-        /// Its format.
+        /// The format of the directory.
         found: u64,
-        /// The newest format known here.
+        /// The newest format that this program reads.
         supported: u64,
     },
-    /// It has an identity, but its log is gone.
+    /// The directory has an identity, but its log is gone.
     #[error("data directory {path} has an IDENTITY but no log.redb: what this node promised is \
         lost; restore the file, or remove the member from its cluster and add it again under a new \
         node id with an empty directory", path = .path.display())]
@@ -85,20 +86,20 @@ pub enum OpenError {
         /// The data directory.
         path: PathBuf,
     },
-    /// Something in it is not what was written.
+    /// A file in the directory is damaged.
     #[error("data directory {path} is damaged: {what}; keep it for inspection, remove the member \
         from its cluster and add it again under a new node id with an empty directory",
         path = .path.display())]
     Damaged {
         /// The data directory.
         path: PathBuf,
-        /// What is wrong.
+        /// The damage.
         what: String,
     },
 }
 
 impl OpenError {
-    /// What a database's refusal means for the directory at `path`.
+    /// Makes the error for the directory at `path`, after its database failed with `error`.
     pub(super) fn of_database(error: DatabaseError, path: &Path) -> Self {
         let path = path.to_path_buf();
         let is_damage = error.is_damage();
@@ -116,15 +117,15 @@ impl OpenError {
     }
 }
 
-/// Why the storage thread, or a founding, ended. The process must end too: after a failed sync
-/// nobody knows what is on disk, and only a restart finds out.
+/// Why the storage thread, or the founding of a directory, failed. The process must end: after a
+/// failed sync only a restart can find out what is on disk.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// The disk failed a write or a sync.
+    /// The disk failed during a write or a sync.
     #[error("the data directory cannot be written: {0}; this node must stop")]
     Disk(Box<redb::Error>),
-    /// An invariant of what is stored was broken; the panic names it.
+    /// An invariant of the stored data is broken. The log has the panic, which names the invariant.
     #[error("the storage thread panicked; this node must stop")]
     Panicked,
 }
@@ -135,15 +136,15 @@ impl WriteError {
     }
 }
 
-/// Why a write was not taken.
+/// Why a write was not queued.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SubmitError {
-    /// [`QUEUE_LEN_MAX`](super::writer::QUEUE_LEN_MAX) writes wait. Submit it again, first, after
-    /// the next completion.
+    /// [`QUEUE_LEN_MAX`](super::writer::QUEUE_LEN_MAX) writes wait. Submit this write again after
+    /// the next completion, before any other write.
     #[error("too many writes wait for the disk")]
     Full(Box<Write>),
-    /// The storage thread has ended. Its last completion said why.
+    /// The storage thread has ended; its last completion names the reason.
     #[error("the storage thread has ended")]
     Stopped,
 }

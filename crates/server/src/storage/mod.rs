@@ -1,37 +1,37 @@
-//! The data directory: what a node must still know after it was killed. It never decides what is
-//! written, never acknowledges what is not on disk, never retries a failed write, and never opens
-//! a directory that lost something.
+//! The data directory: the state that must survive a kill. This module never decides what to write,
+//! never acknowledges a write that is not on disk, never retries a failed write, and never opens a
+//! directory that has lost anything.
 //!
 //! - `directory`: the path, its lock, and files that appear whole or not at all.
-//! - `writer`: the storage thread, which commits everything that waits in one transaction.
-//! - `backend`: the disk below the database, with the faults of [`crate::faults`].
-//! - `error`: why an opening, a write or a submission failed.
+//! - [`writer`]: the storage thread, which commits all waiting writes in one transaction.
+//! - `backend`: the disk below the database, with injected faults ([`crate::faults`]).
+//! - `error`: the errors.
 //!
-//! The tables, their invariants and the recovery are [`epicepoch_storage`]: they know no file and no
-//! thread, so that the simulator runs them too.
+//! The tables, their invariants and the recovery are in [`epicepoch_storage`], without files and
+//! threads, so that the simulator runs them, too.
 //!
-//! # Files, and what a crash leaves
-//! | file | what it is |
+//! # Files, and the states that a crash leaves
+//! | file | content |
 //! |---|---|
-//! | `LOCK` | empty; locked by the process that uses the directory |
+//! | `LOCK` | nothing; locked by the process that uses the directory |
 //! | `log.redb` | a `redb` 4 database: identity, hard state, record, log |
-//! | `IDENTITY` | the identity again, as text: the witness that `log.redb` was there |
-//! | `*.new` | a file that never became whole; written over by the next start |
+//! | `IDENTITY` | the identity again, as text: it proves that `log.redb` existed |
+//! | `*.new` | an unfinished file; the next start overwrites it |
 //!
-//! A new directory gets `log.redb`, then `IDENTITY`, each written beside its place, synced, renamed
-//! into it, and the rename synced. So these are all the states there are, whatever the crash:
+//! A new directory gets `log.redb`, then `IDENTITY`. Each is written as `*.new`, synced and renamed, and
+//! then the rename is synced. So a crash leaves one of these states:
 //!
 //! | `log.redb` | `IDENTITY` | genesis | the directory is |
 //! |---|---|---|---|
 //! | no | no | | new |
-//! | yes | no | no | new; its making is finished with the store id it has |
+//! | yes | no | no | new; the next start completes it with the same store id |
 //! | yes | yes | no | whole, of a member that is still empty |
 //! | yes | yes | yes | whole |
-//! | no | yes | | emptied by someone: refused |
-//! | yes | no | yes | robbed of its identity by someone: refused |
+//! | no | yes | | emptied by hand: refused |
+//! | yes | no | yes | without its identity, by hand: refused |
 //!
 //! # Commits
-//! Two syncs each; [`epicepoch_storage`] says why.
+//! Each takes two syncs; [`epicepoch_storage`] says why.
 //!
 //! Measured on a 2-core virtual machine with ext4, in a dev build (`cargo run -p
 //! epicepoch-server --example commit_latency`): a commit of one entry takes 0.26 ms at the
@@ -61,33 +61,35 @@ use directory::Directory;
 pub use error::{OpenError, SubmitError, WriteError};
 pub use writer::{Completion, WriterHandle};
 
-/// An open data directory, locked against every other process until it is dropped, or until the
-/// thread that it becomes has ended.
+/// An open data directory. It is locked against other processes until this value is dropped, or until
+/// its storage thread has ended.
 #[derive(Debug)]
 pub struct Storage {
-    // Declared before the directory, so that it is closed before the lock goes.
+    // The database is declared before the directory, so that it is closed before the lock is
+    // released.
     database: Database,
     directory: Directory,
 }
 
-/// What [`Storage::open`] found.
+/// The result of [`Storage::open`].
 #[derive(Debug)]
 pub struct Opened {
     /// The open directory.
     pub storage: Storage,
-    /// Its identity: drawn at random when the directory was made, the same ever after.
+    /// The identity of the directory. It is drawn at random when the directory is created, and
+    /// never changes.
     pub store: StoreId,
-    /// What it holds. `None` while it holds no genesis: the member is empty.
+    /// The content of the directory; `None` while it has no genesis.
     pub restored: Option<Restored>,
 }
 
 impl Storage {
-    /// Opens the data directory of `node` in the cluster named `cluster_name`, or makes it if it
-    /// does not exist. `faults` are asked at every sync; [`Faults::none`] has none.
+    /// Opens the data directory of `node` in the cluster named `cluster_name`. Creates the
+    /// directory if it does not exist. `faults` apply to every sync.
     ///
     /// # Errors
-    /// When the directory cannot be used, is used by another process, belongs to another node or
-    /// cluster, or lost or damaged anything. What it held is then still as it was.
+    /// When the directory cannot be used, is in use, belongs to another node or cluster, or has
+    /// lost or damaged data. Its content is then unchanged.
     pub fn open(
         path: &Path,
         node: NodeId,
@@ -135,13 +137,15 @@ impl Storage {
         Ok(Opened { storage, store: identity.store, restored })
     }
 
-    /// Reads the directory of a node that is stopped, whoever's it is; it makes nothing.
+    /// Reads the data directory of a stopped node, whatever its node id. Creates nothing.
     ///
     /// # Errors
-    /// When there is none, a process uses it, it holds no cluster's data yet, or it is damaged.
+    /// When no data directory is there, a process uses it, it has no data of a cluster yet, or it
+    /// is damaged.
     pub fn read_stopped(path: &Path) -> Result<(Identity, Restored), OpenError> {
         let none = || OpenError::NoData { path: path.into() };
-        // Locking makes a file, and a path that was mistyped is somebody else's directory.
+        // This check comes first: locking creates a file, and a mistyped path may be another
+        // program's directory.
         if !Directory::is_one(path) {
             return Err(none());
         }
@@ -160,27 +164,27 @@ impl Storage {
         Ok((identity, restored.ok_or_else(none)?))
     }
 
-    /// Writes the first record of an empty member, durably: a genesis, or the snapshot that it was
-    /// admitted with. The hard state becomes the record's term, no vote, commit at the record; the
-    /// log is empty. Returns once it is on disk.
+    /// Writes the first record of an empty member, which is a genesis or a snapshot. Returns once
+    /// it is on disk. The hard state gets the record's term, no vote, and the record's index as
+    /// commit. The log stays empty.
     ///
     /// # Errors
-    /// When the disk failed. The process must end: what is on disk is known only after a restart.
+    /// When the disk failed. The process must end: only a restart can find out what is on disk.
     ///
     /// # Panics
-    /// When there is a record already, or this one has index or term 0.
+    /// When the directory has a record already, or when `record` has index 0 or term 0.
     pub fn found(&mut self, record: &Record) -> Result<(), WriteError> {
         self.database.found(record).map_err(WriteError::disk)
     }
 
-    /// Starts the storage thread. `completed` is called on it, once per commit, in order; it must
-    /// not block. See [`writer`].
+    /// Starts the storage thread. The thread calls `completed` once per commit, in order;
+    /// `completed` must not block. See [`writer`].
     ///
     /// # Errors
     /// When the thread cannot be started.
     ///
     /// # Panics
-    /// While there is no record: call [`Storage::found`] first.
+    /// When the directory has no record: call [`Storage::found`] first.
     pub fn into_writer(
         self,
         completed: impl Fn(Completion) + Send + 'static,
@@ -190,14 +194,14 @@ impl Storage {
     }
 }
 
-/// An identity with a store id that nobody has drawn before.
+/// Makes a new identity with a random store id.
 fn mint(node: NodeId, cluster_name: &str) -> io::Result<Identity> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(io::Error::other)?;
     Ok(Identity::new(node, StoreId(u128::from_le_bytes(bytes)), cluster_name))
 }
 
-/// Refuses another node's directory, or another cluster's.
+/// Refuses the directory of another node or cluster.
 fn check(
     identity: &Identity,
     path: &Path,
@@ -249,7 +253,7 @@ mod tests {
             Storage::open(&self.path(), NodeId(1), "test", &Faults::none())
         }
 
-        /// A directory that holds a genesis, closed.
+        /// A closed directory that holds a genesis.
         fn founded() -> (Self, StoreId) {
             let disk = Self::new();
             let mut opened = disk.open().unwrap();
@@ -278,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_nodes_directory_is_read_by_whoever_asks_and_nothing_is_made() {
+    fn reading_the_directory_of_a_stopped_node_creates_nothing() {
         let (disk, store) = Disk::founded();
         let (identity, restored) = Storage::read_stopped(&disk.path()).unwrap();
         assert_eq!((identity.node, identity.store), (NodeId(1), store));
@@ -325,9 +329,9 @@ mod tests {
         disk.open().unwrap();
     }
 
-    /// The states that a crash can leave while a directory is made, in their order.
+    /// The states that a crash can leave while a directory is created, in order.
     #[test]
-    fn a_crash_while_it_is_made_leaves_it_new() {
+    fn a_crash_while_a_directory_is_created_leaves_it_new() {
         let disk = Disk::new();
         fs::create_dir_all(disk.path()).unwrap();
         fs::write(disk.file("LOCK"), "").unwrap();

@@ -1,10 +1,10 @@
-//! The storage thread: it takes every write that waits, commits them in one transaction, and says
-//! so. It never acknowledges before the sync, never splits a write, never retries a failed one,
-//! and ends at the first failure.
+//! The storage thread. It commits all waiting writes in one transaction and then reports the
+//! commit. It never acknowledges a write before the sync, never splits a write, never retries a
+//! failed write, and ends at the first failure.
 //!
 //! # Group commit
-//! While one commit is being synced, the writes behind it collect, and all of them share the next
-//! one. So a write is durable after at most two commits, whatever the load.
+//! Writes that arrive during a commit share the next commit. So a write is durable after two
+//! commits at most, under any load.
 
 use std::io;
 use std::mem;
@@ -21,33 +21,33 @@ use super::directory::Directory;
 use super::{SubmitError, WriteError};
 use crate::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Most writes that wait. The caller keeps fewer than this outstanding: a core that has so many
-/// steps on their way to the disk has long lost its leadership.
+/// Most writes that may wait. The core keeps fewer outstanding: with so many unwritten steps it
+/// would have lost leadership long ago.
 pub const QUEUE_LEN_MAX: usize = 1024;
-/// How long a shutdown waits for the disk, milliseconds.
+/// Most time that a shutdown waits for the disk, milliseconds.
 pub const SHUTDOWN_MS_MAX: u64 = 2000;
 
-/// What the storage thread says. Called on that thread.
+/// A report of the storage thread, which passes it to `completed`.
 #[derive(Debug)]
 pub enum Completion {
     /// Every write up to and including `number` is durable.
     Written {
-        /// [`Write::number`] of the last one.
+        /// The [`Write::number`] of the last durable write.
         number: u64,
-        /// How long the transaction took, from its begin to the end of its last sync.
+        /// Duration of the transaction, from its start to the end of its last sync.
         duration: Duration,
     },
-    /// What was submitted after the last [`Completion::Written`] is durable or is not. The thread
-    /// ends, and so must the process. Said at most once, and last.
+    /// The disk failed. Writes after the last [`Completion::Written`] may be durable or not. The
+    /// thread ends, and the process must end. This is reported at most once, and it is the last
+    /// report.
     Failed(WriteError),
 }
 
-/// The storage thread, to the one who submits. Dropped, it does what [`WriterHandle::shutdown`]
-/// does.
+/// A handle to the storage thread. Dropping it has the same effect as [`WriterHandle::shutdown`].
 #[derive(Debug)]
 pub struct WriterHandle {
     queue: Arc<Queue>,
-    /// Closed by the thread when it has let go of the directory.
+    /// The thread closes this channel after it has released the directory.
     ended: Receiver<()>,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -75,9 +75,9 @@ impl WriterHandle {
         self.queue.push(write)
     }
 
-    /// Writes what is queued, closes the directory and unlocks it. Says whether the thread ended
-    /// within [`SHUTDOWN_MS_MAX`]; if not, the disk hangs, and the thread goes on alone: it holds
-    /// up no process exit, and it still reports what it completes.
+    /// Commits the writes that wait, closes the directory and unlocks it. Returns whether the
+    /// thread ended within [`SHUTDOWN_MS_MAX`]. If not, the disk hangs. The thread then continues
+    /// alone and still reports its commits, but it does not keep the process alive.
     #[must_use]
     pub fn shutdown(mut self) -> bool {
         self.end()
@@ -91,7 +91,7 @@ impl WriterHandle {
         match self.ended.recv_timeout(Duration::from_millis(SHUTDOWN_MS_MAX)) {
             Err(RecvTimeoutError::Timeout) => false,
             Ok(()) | Err(RecvTimeoutError::Disconnected) => {
-                // A panic was reported as a completion.
+                // A panic of the thread was already reported as a completion.
                 let _ = thread.join();
                 true
             }
@@ -105,7 +105,7 @@ impl Drop for WriterHandle {
     }
 }
 
-/// The thread, from its start to its end.
+/// Runs on the thread, from its start to its end.
 fn run(
     queue: &Queue,
     mut database: Database,
@@ -115,7 +115,8 @@ fn run(
 ) {
     let outcome =
         catch_unwind(AssertUnwindSafe(|| write_until_closed(queue, &mut database, &completed)));
-    // Before the report: whoever hears it finds nothing to submit to.
+    // The queue closes before the report, so that the receiver of the report cannot submit more
+    // writes.
     queue.close();
     let panic = match outcome {
         Ok(Ok(())) => None,
@@ -182,7 +183,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Everything that waits, as soon as anything does. `None` once it is closed and empty.
+    /// Waits for writes and returns all of them. Returns `None` when the queue is closed and empty.
     fn take(&self) -> Option<Vec<Write>> {
         let mut waiting = self.lock();
         while waiting.writes.is_empty() && !waiting.closed {
@@ -197,13 +198,13 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// Nothing panics under this lock.
+    /// No code panics while it holds this lock.
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// With the faults of a debug build.
+/// These tests inject faults, which only debug builds can.
 #[cfg(all(test, debug_assertions))]
 mod tests {
     use std::fs;
@@ -218,9 +219,9 @@ mod tests {
     use super::*;
     use crate::faults::Faults;
 
-    const PATIENCE: Duration = Duration::from_secs(10);
+    const WAIT_MAX: Duration = Duration::from_secs(10);
 
-    /// A member on a real disk, whose faults are a file in the directory above.
+    /// A member on a real disk. The file of its faults is in the parent of its data directory.
     struct Member {
         root: TempDir,
         faults: Faults,
@@ -237,7 +238,7 @@ mod tests {
             self.root.path().join("data")
         }
 
-        /// Switches a fault on, and waits until it is read.
+        /// Switches a fault on, and waits until the faults are read again.
         fn fault(&self, line: &str) {
             let marker = format!("{line}\nwall_offset_ms={}", fastrand::i32(..));
             let offset: i64 = marker.rsplit('=').next().unwrap().parse().unwrap();
@@ -245,7 +246,7 @@ mod tests {
             fs::rename(self.root.path().join("new"), self.root.path().join("faults")).unwrap();
             let start = Instant::now();
             while self.faults.wall_offset_ns() != offset * 1_000_000 {
-                assert!(start.elapsed() < PATIENCE);
+                assert!(start.elapsed() < WAIT_MAX);
                 thread::yield_now();
             }
         }
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_completed_is_read_back() {
+    fn completed_writes_are_read_back() {
         let member = Member::new();
         let mut random = fastrand::Rng::with_seed(1);
         let mut model = Model::founded();
@@ -310,10 +311,10 @@ mod tests {
         for number in 2..=100 {
             writer.submit(write(number)).unwrap();
         }
-        assert!(completions.try_recv().is_err(), "nothing is done before its sync");
+        assert!(completions.try_recv().is_err(), "nothing is complete before its sync");
         member.fault("");
-        assert_eq!(written(completions.recv_timeout(PATIENCE).unwrap()), 1);
-        assert_eq!(written(completions.recv_timeout(PATIENCE).unwrap()), 100);
+        assert_eq!(written(completions.recv_timeout(WAIT_MAX).unwrap()), 1);
+        assert_eq!(written(completions.recv_timeout(WAIT_MAX).unwrap()), 100);
     }
 
     #[test]
@@ -332,10 +333,10 @@ mod tests {
         };
         assert_eq!(refused, write(number));
         member.fault("");
-        // In one commit or in two: it depends on when the thread looked first.
-        while written(completions.recv_timeout(PATIENCE).unwrap()) < number - 1 {}
+        // One commit or two commits follow, depending on when the thread took the first writes.
+        while written(completions.recv_timeout(WAIT_MAX).unwrap()) < number - 1 {}
         writer.submit(refused).unwrap();
-        assert_eq!(written(completions.recv_timeout(PATIENCE).unwrap()), number);
+        assert_eq!(written(completions.recv_timeout(WAIT_MAX).unwrap()), number);
     }
 
     #[test]
@@ -343,12 +344,12 @@ mod tests {
         let member = Member::new();
         let (writer, completions) = member.start();
         writer.submit(write(1)).unwrap();
-        assert_eq!(written(completions.recv_timeout(PATIENCE).unwrap()), 1);
+        assert_eq!(written(completions.recv_timeout(WAIT_MAX).unwrap()), 1);
         member.fault("fsync_fail=1");
         writer.submit(write(2)).unwrap();
-        let failed = completions.recv_timeout(PATIENCE).unwrap();
+        let failed = completions.recv_timeout(WAIT_MAX).unwrap();
         assert!(matches!(failed, Completion::Failed(WriteError::Disk(_))), "{failed:?}");
-        // A disk that works again changes nothing: no retry.
+        // The thread does not retry, even when the disk works again.
         member.fault("");
         assert!(matches!(writer.submit(write(2)), Err(SubmitError::Stopped)));
         assert!(writer.shutdown());
@@ -357,12 +358,12 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_invariant_is_reported_once_and_nothing_of_it_is_written() {
+    fn a_broken_invariant_is_reported_once_and_nothing_is_written() {
         let member = Member::new();
         let (writer, completions) = member.start();
         let hard_state = HardState { term: Term(1), vote: NodeId(1), commit: LogIndex(9) };
         writer.submit(Write { hard_state: Some(hard_state), ..write(1) }).unwrap();
-        let failed = completions.recv_timeout(PATIENCE).unwrap();
+        let failed = completions.recv_timeout(WAIT_MAX).unwrap();
         assert!(matches!(failed, Completion::Failed(WriteError::Panicked)), "{failed:?}");
         assert!(writer.shutdown());
         assert_eq!(completions.into_iter().count(), 0);
@@ -376,7 +377,7 @@ mod tests {
         member.fault("fsync_hang=1");
         writer.submit(write(1)).unwrap();
         assert!(!writer.shutdown());
-        // The thread still owns the directory: nobody may open it behind its back.
+        // The thread still holds the lock of the directory.
         assert!(matches!(member.open(), Err(OpenError::Locked { .. })));
         member.fault("");
         assert_eq!(completions.into_iter().map(written).collect::<Vec<_>>(), [1]);
@@ -413,7 +414,7 @@ mod interleavings {
         Write { number, ..Write::default() }
     }
 
-    /// [`Queue::push`] and [`Queue::close`], right or wrong.
+    /// [`Queue::push`] and [`Queue::close`], correct or with a planted bug.
     fn push(queue: &Queue, number: u64, plant: Plant) -> bool {
         if plant == Plant::NotifiedBeforePushed {
             queue.changed.notify_one();
@@ -476,7 +477,7 @@ mod interleavings {
     #[test]
     #[should_panic(expected = "deadlock")]
     fn planted_notified_before_pushed() {
-        // Nobody closes, which would wake the thread after all.
+        // No thread closes the queue here, because that would wake the storage thread after all.
         loom::model(|| {
             let queue = Arc::new(Queue::default());
             let taken = queue.clone();

@@ -1,5 +1,5 @@
-//! The models: loom's lock, condition and flag, and a bell that promises what tokio documents of
-//! its own. The flag can be weakened by a test, to show that the test would notice.
+//! The models: loom's lock, condition variable and flag, and a `Notify` with the behaviour that
+//! tokio documents. A test can weaken the flag, to prove that the test would find such a bug.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -10,10 +10,10 @@ use super::Ordering;
 pub(crate) use loom::sync::atomic::AtomicUsize;
 pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
 
-/// A fault in what threads share, for a test that must fail.
+/// A deliberate fault in the primitives, for a test that must fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Weakness {
-    /// A flag orders nothing else.
+    /// The flag uses relaxed ordering, so that it orders no other memory access.
     UnorderedFlag,
 }
 
@@ -22,12 +22,12 @@ thread_local! {
     static WEAKNESS: Cell<Option<Weakness>> = const { Cell::new(None) };
 }
 
-/// Weakens what is shared for the rest of the calling test.
+/// Weakens the primitives for the rest of the calling test.
 pub(crate) fn weaken(weakness: Weakness) {
     WEAKNESS.set(Some(weakness));
 }
 
-/// A flag.
+/// A flag that a test can weaken.
 #[derive(Debug, Default)]
 pub(crate) struct AtomicBool(loom::sync::atomic::AtomicBool);
 
@@ -37,9 +37,9 @@ impl AtomicBool {
     }
 
     pub(crate) fn store(&self, value: bool, order: Ordering) {
-        // A swap whose result is dropped: of a plain store beside a swap, loom lets a later swap
-        // read what stood before the store, though that swap comes after it. C11 does not: nothing
-        // comes between what a swap reads and what it writes.
+        // A store is modelled as a swap without its result. With a plain store, loom would let a
+        // later swap read the value from before the store. C11 forbids that: no write comes between
+        // the value that a swap reads and the value that it writes.
         self.0.swap(value, flag_order(order));
     }
 
@@ -53,9 +53,9 @@ fn flag_order(order: Ordering) -> Ordering {
     if is_weak { Ordering::Relaxed } else { order }
 }
 
-/// `tokio::sync::Notify` for one waiter.
+/// A model of `tokio::sync::Notify` for one waiting task.
 #[derive(Debug, Default)]
-pub(crate) struct Bell(Mutex<Rope>);
+pub(crate) struct Notify(Mutex<Rope>);
 
 #[derive(Debug, Default)]
 struct Rope {
@@ -63,7 +63,7 @@ struct Rope {
     waiter: Option<Waker>,
 }
 
-impl Bell {
+impl Notify {
     pub(crate) fn new() -> Self {
         Self::default()
     }

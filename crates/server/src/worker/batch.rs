@@ -1,22 +1,28 @@
-//! Where requests wait: slots for requests, and the batch that is open for them. A request joins
-//! the open batch; a round closes it, and answers every slot of it in order of arrival. It never
-//! decides whether a batch may be answered.
+//! The wait queue of one worker: the slots of its requests, and the open batch. A request joins the
+//! open batch. A round closes that batch, and answers its requests in order of arrival. This module
+//! never decides whether a batch may be answered.
 //!
-//! Slots and entries are used again, so that a request allocates nothing after start.
+//! Slots and entries are used again, so that a request allocates no memory after start.
 
 use std::task::{Context, Poll, Waker};
 
 use epicepoch_wire::TimestampRange;
 use epicepoch_wire::http::ErrorCode;
 
-/// What a request gets: its timestamps, or the code of a refusal.
+/// Most rounds of one worker that are in flight at once. With only one, a request that just missed
+/// a round would wait for that whole round trip. Each further round costs frames and makes batches
+/// smaller. Four rounds cover a round trip of four event-loop turns; on longer round trips, batches
+/// grow instead.
+pub(crate) const ROUNDS_IN_FLIGHT_MAX: usize = 4;
+
+/// The answer to a request: its timestamps, or the code of a refusal.
 pub(crate) type Outcome = Result<TimestampRange, ErrorCode>;
 
-/// Requests that share one round.
+/// A batch: requests that share one round.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     entries: Vec<Entry>,
-    /// How many requests joined, those that have gone since included.
+    /// How many requests joined, including those whose clients have gone since.
     pub(crate) requests: u64,
     /// Timestamps that all entries ask for together.
     pub(crate) total: u64,
@@ -27,14 +33,14 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Whether nobody joined: the batch of a probe.
+    /// Whether no request joined. A probe has such a batch.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 }
 
-/// The place of a request, or of a run of requests, in a batch. The generation tells whether its
-/// client still waits.
+/// A request, or a burst of requests, in a batch. If `generation` differs from that of the slot,
+/// the client no longer waits.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     slot: usize,
@@ -57,7 +63,7 @@ enum SlotState {
     Done(Outcome),
 }
 
-/// The slots of one worker and its open batch.
+/// The slots of one worker, and its open batch.
 ///
 /// Invariant: `free.len() + taken slots == slots.len() <= slots_max`, and the open batch has at
 /// most `2 * slots_max` entries.
@@ -68,12 +74,12 @@ pub(crate) struct Room {
     open: Batch,
     spare: Vec<Vec<Entry>>,
     slots_max: usize,
-    /// The last clock reading that this room was told of, monotonic nanoseconds.
+    /// The last clock reading that a caller has passed in, monotonic nanoseconds.
     now_ns: u64,
 }
 
 impl Room {
-    /// A room for at most `slots_max` requests.
+    /// An empty queue with at most `slots_max` slots.
     pub(crate) fn new(slots_max: usize) -> Self {
         Self {
             slots: Vec::new(),
@@ -85,9 +91,8 @@ impl Room {
         }
     }
 
-    /// Takes a slot in the open batch for one request, or for a run of requests that came together
-    /// and get one range; `None` when there is no room. Reads the clock only for the first of a
-    /// batch.
+    /// Takes a slot in the open batch, for one request or for a burst that gets one range. Returns
+    /// `None` when all slots are taken. Reads the clock only for the first request of a batch.
     pub(crate) fn enter(
         &mut self,
         requests: u32,
@@ -119,10 +124,8 @@ impl Room {
         Some(slot)
     }
 
-    /// What the request in `slot` got, or who to wake when it got something.
-    ///
-    /// # Panics
-    /// When the slot is not taken.
+    /// Returns the outcome of the request in `slot`. If it has none yet, the task of `context` is
+    /// woken when it gets one.
     pub(crate) fn poll(&mut self, slot: usize, context: &mut Context<'_>) -> Poll<Outcome> {
         match &mut self.slots[slot].state {
             SlotState::Done(outcome) => Poll::Ready(*outcome),
@@ -136,7 +139,8 @@ impl Room {
         }
     }
 
-    /// Gives a slot back. What it asked for in a batch is burned.
+    /// Frees a slot. If its request is in a batch, the timestamps that it asked for are left
+    /// unused.
     pub(crate) fn leave(&mut self, slot: usize) {
         let left = &mut self.slots[slot];
         left.generation += 1;
@@ -153,7 +157,7 @@ impl Room {
         closed
     }
 
-    /// Opens a batch again that no round could be begun for.
+    /// Opens a batch again, because no round could begin for it.
     ///
     /// # Panics
     /// When requests have joined the batch that was opened after it.
@@ -163,10 +167,10 @@ impl Room {
         self.spare(empty.entries);
     }
 
-    /// Answers a batch in order of arrival from the range that was taken for it.
+    /// Answers a batch in order of arrival, from the range that was allocated for it.
     ///
     /// # Panics
-    /// When the range is not of the batch's total.
+    /// When the size of the range is not the batch's total.
     pub(crate) fn answer(&mut self, batch: Batch, range: TimestampRange) {
         assert_eq!(range.count(), batch.total, "a range was taken for another batch");
         let mut rest = Some(range);
@@ -187,7 +191,7 @@ impl Room {
         self.spare(batch.entries);
     }
 
-    /// Refuses every request that has waited for `timeout_ns`, in whatever batch it is.
+    /// Refuses every request that has waited for `timeout_ns`, in any batch.
     pub(crate) fn expire(&mut self, now_ns: u64, timeout_ns: u64, code: ErrorCode) {
         self.now_ns = now_ns;
         for slot in &mut self.slots {
@@ -200,12 +204,12 @@ impl Room {
         }
     }
 
-    /// The last clock reading that this room was told of, monotonic nanoseconds.
+    /// The last clock reading that a caller has passed in, monotonic nanoseconds.
     pub(crate) fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// Whether nobody has joined the open batch.
+    /// Whether no request has joined the open batch.
     pub(crate) fn is_open_empty(&self) -> bool {
         self.open.is_empty()
     }
@@ -227,8 +231,8 @@ impl Room {
         }
     }
 
-    /// Drops entries of the open batch whose clients have gone: half of them at least, since
-    /// those that wait have slots.
+    /// Drops the entries of the open batch whose clients have gone. At least half of the entries
+    /// go, because each client that still waits has a slot.
     fn forget_the_gone(&mut self) {
         let slots = &self.slots;
         self.open.entries.retain(|entry| slots[entry.slot].generation == entry.generation);
@@ -245,9 +249,10 @@ impl Room {
     }
 }
 
-/// Lists kept for later batches: one for each round in flight and one that is open.
-const SPARE_MAX: usize = super::sequencer::ROUNDS_IN_FLIGHT_MAX + 1;
-/// Entries that a spare list keeps memory for.
+/// Most entry lists that are kept for later batches: one for each round in flight, and one for the
+/// open batch.
+const SPARE_MAX: usize = ROUNDS_IN_FLIGHT_MAX + 1;
+/// Most entries that a spare list keeps memory for.
 const SPARE_ENTRIES_MAX: usize = 4096;
 
 #[cfg(test)]
@@ -322,7 +327,7 @@ mod tests {
         room.expire(30, 20, ErrorCode::NoQuorum);
         assert_eq!(outcome(&mut room, first), Some(Err(ErrorCode::NoQuorum)));
         assert_eq!(outcome(&mut room, second), None);
-        // A request that joins a batch which has been open for long has its own time.
+        // The timeout of a request begins when it joins, although its batch was opened long before.
         let third = room.enter(1, 1, || unreachable!("the batch is open")).unwrap();
         room.expire(45, 20, ErrorCode::NoQuorum);
         assert_eq!(outcome(&mut room, second), Some(Err(ErrorCode::NoQuorum)));

@@ -1,6 +1,6 @@
-//! The other end of a confirm link: a member's worker asks, this worker answers from the node's
-//! Promise. The Promise is loaded after the frame was read, by the core's
-//! [`answer`]; nothing is cached in between (S4).
+//! The answering end of a confirm link: the worker of another member asks, and this worker answers
+//! from the node's Promise. The core's [`answer`] loads the Promise after the frame was read;
+//! nothing is cached in between (S4).
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -10,16 +10,16 @@ use std::task::Poll;
 use epicepoch_core::confirm::answer;
 use epicepoch_wire::confirm::Confirm;
 use epicepoch_wire::frame::{FrameKind, Header, write_frame};
-use epicepoch_wire::hello::Hello;
+use epicepoch_wire::peer_hello::PeerHello;
 use epicepoch_wire::{ClusterId, DecodeError, NodeId};
 use thiserror::Error;
 
 use super::confirm_link::prepare;
 use super::sequencer::Sequencer;
 use crate::framed::{FrameError, FrameReader, write_frames};
-use crate::peers::stream::Parcel;
+use crate::security::tls::peer_stream::DetachedStream;
 
-/// Questions answered with one write. More wait in the socket until it is done.
+/// Most questions answered with one write. Further ones wait in the socket until it is done.
 const ANSWERS_PER_WRITE_MAX: usize = 64;
 
 /// A confirm link that another member opened and whose hello was accepted.
@@ -27,24 +27,24 @@ const ANSWERS_PER_WRITE_MAX: usize = 64;
 pub(crate) struct Caller {
     /// The member that asks.
     pub(crate) from: NodeId,
-    /// Its hello.
-    pub(crate) hello: Hello,
-    /// The cluster that both are of.
+    /// The hello of that member.
+    pub(crate) hello: PeerHello,
+    /// The cluster that both nodes belong to.
     pub(crate) cluster: ClusterId,
 }
 
-/// Why the questions of a caller are answered no more. The link is closed; the caller opens
-/// another.
+/// Why this node stopped answering a caller. The link is closed; the caller opens another.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 enum CallerError {
-    /// The connection broke or carried what is no frame.
+    /// The connection broke or carried malformed frames.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// The payload is no question.
+    /// The payload is not a confirm.
     #[error("malformed payload: {0}")]
     Payload(#[from] DecodeError),
-    /// A frame of another kind, cluster, node or data directory than the link's.
+    /// The frame is of another kind, or its cluster, node, data directory or boot id differs from
+    /// the link's.
     #[error("a frame that does not belong to this link: {0:?}")]
     Foreign(Header),
 }
@@ -56,8 +56,8 @@ impl From<std::io::Error> for CallerError {
 }
 
 impl Caller {
-    /// Answers until the connection ends.
-    pub(crate) async fn serve(self, sequencer: Rc<Sequencer>, stream: Parcel) {
+    /// Answers confirms until the connection ends.
+    pub(crate) async fn serve(self, sequencer: Rc<Sequencer>, stream: DetachedStream) {
         let from = self.from;
         match self.answer_all(&sequencer, stream).await {
             Ok(()) => tracing::debug!(%from, "confirm link closed by the other end"),
@@ -65,8 +65,12 @@ impl Caller {
         }
     }
 
-    async fn answer_all(&self, sequencer: &Sequencer, stream: Parcel) -> Result<(), CallerError> {
-        let stream = stream.unpack()?;
+    async fn answer_all(
+        &self,
+        sequencer: &Sequencer,
+        stream: DetachedStream,
+    ) -> Result<(), CallerError> {
+        let stream = stream.attach()?;
         prepare(stream.socket()?)?;
         let (reader, mut writer) = stream.into_split();
         let mut reader = FrameReader::new(reader);
@@ -112,7 +116,7 @@ impl Caller {
     }
 }
 
-/// What `future` gives without waiting.
+/// Polls `future` once. Returns its result, or `None` if it would have to wait.
 async fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     poll_fn(|context| match future.as_mut().poll(context) {

@@ -1,185 +1,78 @@
-//! One confirm link from this worker to another member: connects, says who it is, checks who
-//! answers, carries questions out and answers back, and connects again when it broke. It never
-//! holds up the worker: a question is written at once or queued, and a queue that grows too long
-//! ends the link.
+//! One confirm link from this worker to another member. It connects, does the handshake, sends
+//! questions and receives answers, and reconnects when the connection breaks. It never delays the
+//! worker: a question is written at once or queued, and if the queue grows too long, the link ends.
 
-use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-use epicepoch_core::positions::Positions;
-use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::confirm::ConfirmReply;
 use epicepoch_wire::frame::{FrameKind, Header, write_frame};
-use epicepoch_wire::hello::{Hello, LinkKind, Refusal};
-use epicepoch_wire::{BootId, DecodeError, NodeId, StorePosition};
+use epicepoch_wire::peer_hello::{LinkKind, PeerHello, Refusal};
+use epicepoch_wire::{DecodeError, NodeId};
 use socket2::{SockRef, TcpKeepalive};
 use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::link::{Link, Pipe};
 use super::sequencer::Sequencer;
-use super::signal::Signal;
-use crate::consensus::introduction::check_position;
 use crate::framed::{FrameError, FrameReader, write_frames};
 use crate::peers;
-use crate::peers::stream::{PeerReader, PeerWriter};
+use crate::peers::handshake::check_position;
+use crate::security::tls::peer_stream::{PeerReader, PeerWriter};
 
-/// Longest time to open a connection: a peer on the other side of the world answers in a third.
+/// Most time to open a connection. A peer on the other side of the world answers in a third of it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Longest time for hello and welcome.
+/// Most time for the handshake: hello and welcome.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
-/// First pause before another attempt.
+/// The first pause before another attempt.
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
-/// Longest pause before another attempt. A peer that comes back also opens links of its own, and
-/// each cuts the pause short.
+/// The longest pause before another attempt. A peer that comes back also opens links of its own,
+/// and each of them shortens the pause.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
-/// A connection that ended sooner has shown nothing: a round trip between far places takes 80 ms.
+/// A connection that ended sooner does not prove that the link works: a round trip between distant
+/// places takes 80 ms.
 const LASTED_MIN: Duration = Duration::from_millis(100);
-/// Bytes that may wait to be sent on a link, three thousand questions: more is a link that hangs.
-const OUT_LEN_MAX: usize = 256 << 10;
-/// Answers taken in before other links and clients get their turn.
+/// Most answers handled before other links and clients get their turn.
 const REPLIES_PER_TURN_MAX: usize = 256;
-
-/// See the module.
-#[derive(Debug)]
-pub(crate) struct Link {
-    /// The member at the other end.
-    pub(crate) member: Member,
-    pipe: RefCell<Option<Pipe>>,
-    /// Questions without an answer: every one gets exactly one.
-    outstanding: Cell<u64>,
-    /// When the last answer came, or the first of the outstanding questions was asked.
-    progress_ns: Cell<u64>,
-    is_removed: Cell<bool>,
-    /// The run at the other end, and how far its data directory had come when it began.
-    run: Cell<(BootId, StorePosition)>,
-    retry: Signal,
-    flush: Signal,
-    hang_up: Signal,
-}
-
-/// The connected link, from the side of those who send.
-#[derive(Debug)]
-struct Pipe {
-    stream: Rc<PeerWriter>,
-    out: Vec<u8>,
-}
 
 /// Why a link is not connected.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 enum LinkError {
-    /// The member cannot be reached; tried again.
+    /// The member cannot be reached; the link tries again.
     #[error("no connection: {0}")]
     Connect(#[from] io::Error),
-    /// The member said nothing in time; tried again.
+    /// The member did not answer in time; the link tries again.
     #[error("no answer within {0:?}")]
     Silent(Duration),
-    /// The connection broke or carried what is no frame.
+    /// The connection broke or carried malformed frames.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// The member sent a payload that is none.
+    /// The member sent a payload that cannot be decoded.
     #[error("malformed payload: {0}")]
     Payload(#[from] DecodeError),
-    /// The member does not take this node for a member: its text says why.
+    /// The member refuses this node; its text says why.
     #[error("refused by the member: {0}")]
     Refused(Refusal),
-    /// Somebody else answers at the member's address: correct `RAFT_ADDR` or `PEERS`.
+    /// Another node answers at the member's address: correct `RAFT_ADDR` or `PEERS`.
     #[error("somebody else answers at this address: node {node}, data directory {store}")]
     Stranger { node: NodeId, store: String },
-    /// The member's data directory was set back to an older state; the text says what to do.
+    /// The member's data directory was rolled back to an older state; the text says what to do.
     #[error("{0}")]
-    SetBack(String),
-    /// The connection ended, or was ended by this node.
+    RolledBack(String),
+    /// The other end or this node ended the connection.
     #[error("the connection ended")]
     Ended,
-    /// The member sent a frame that does not belong here.
+    /// The member sent a frame that does not belong on a confirm link.
     #[error("an unexpected frame: {0:?}")]
     Unexpected(FrameKind),
 }
 
 impl Link {
-    /// A link that is not connected yet.
-    pub(crate) fn new(member: Member) -> Self {
-        Self {
-            member,
-            pipe: RefCell::new(None),
-            outstanding: Cell::new(0),
-            progress_ns: Cell::new(0),
-            is_removed: Cell::new(false),
-            run: Cell::default(),
-            retry: Signal::default(),
-            flush: Signal::default(),
-            hang_up: Signal::default(),
-        }
-    }
-
-    /// Whether it is connected.
-    pub(crate) fn is_up(&self) -> bool {
-        self.pipe.borrow().is_some()
-    }
-
-    /// Sends a question: at once if the socket takes it, else as soon as it does. Without a
-    /// connection it is dropped: the newest is asked again when there is one.
-    pub(crate) fn send(&self, frame: &[u8], now_ns: u64) {
-        let mut pipe = self.pipe.borrow_mut();
-        let Some(Pipe { stream, out }) = pipe.as_mut() else { return };
-        if self.outstanding.get() == 0 {
-            self.progress_ns.set(now_ns);
-        }
-        self.outstanding.set(self.outstanding.get() + 1);
-        // Behind what waits: written at once, it would land inside an earlier frame.
-        let written = if out.is_empty() {
-            match stream.try_write(frame) {
-                Ok(written) => written,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-                Err(_) => return self.hang_up.set(),
-            }
-        } else {
-            0
-        };
-        if out.len() + frame.len() > OUT_LEN_MAX {
-            return self.hang_up.set();
-        }
-        if written < frame.len() {
-            out.extend_from_slice(&frame[written..]);
-            self.flush.set();
-        }
-    }
-
-    /// Ends the link for good.
-    pub(crate) fn remove(&self) {
-        self.is_removed.set(true);
-        self.hang_up.set();
-        self.retry.set();
-    }
-
-    /// Cuts the pause before the next attempt short.
-    pub(crate) fn nudge(&self) {
-        self.retry.set();
-    }
-
-    /// Ends the connection if a question has been without an answer for `silence_ns_max`.
-    pub(crate) fn close_if_silent(&self, now_ns: u64, silence_ns_max: u64) {
-        let silence_ns = now_ns.saturating_sub(self.progress_ns.get());
-        if self.outstanding.get() > 0 && silence_ns >= silence_ns_max {
-            self.hang_up.set();
-        }
-    }
-
-    /// Ends the connection if the run at the other end has been found set back to an older state
-    /// since it was opened: its yeses count no more, and a new connection is refused (S8).
-    pub(crate) fn close_if_set_back(&self, positions: &Positions) {
-        let (boot, began) = self.run.get();
-        if self.is_up() && positions.check(self.member.node, boot, began).is_err() {
-            self.hang_up.set();
-        }
-    }
-
     /// Keeps the link connected until it is removed.
     pub(crate) async fn run(self: Rc<Self>, sequencer: Rc<Sequencer>) {
         let node = self.member.node;
@@ -210,12 +103,12 @@ impl Link {
         }
     }
 
-    /// Waits before the next attempt, by chance between half of `backoff` and all of it, so that
-    /// nodes that lost each other together do not come back together.
+    /// Waits before the next attempt. The wait is random, between half of `backoff` and all of it,
+    /// so that nodes that lost their connections together do not reconnect in step.
     async fn pause(&self, backoff: Duration) {
         let backoff = backoff.mul_f64(0.5 + fastrand::f64() / 2.0);
-        // A nudge cuts it short, but not to nothing: two nodes that nudge and refuse each other
-        // must not do so without end.
+        // A nudge ends the wait early, but not before this part is over. Otherwise two nodes that
+        // nudge and refuse each other would do so without pause.
         sleep(backoff / 4).await;
         tokio::select! {
             () = sleep(backoff / 4 * 3) => {}
@@ -254,7 +147,7 @@ impl Link {
         };
         let hello = shared.hello(LinkKind::Confirm(sequencer.worker), self.member.node);
         let mut out = Vec::new();
-        write_frame(&mut out, FrameKind::Hello, cluster, shared.identity.node, |out| {
+        write_frame(&mut out, FrameKind::PeerHello, cluster, shared.identity.node, |out| {
             hello.encode(out);
         });
         write_frames(writer, &mut out).await?;
@@ -264,7 +157,7 @@ impl Link {
             FrameKind::Refused => return Err(LinkError::Refused(Refusal::decode(payload)?)),
             other => return Err(LinkError::Unexpected(other)),
         }
-        let welcome = Hello::decode(payload)?;
+        let welcome = PeerHello::decode(payload)?;
         let is_expected = header.cluster == cluster
             && header.from == self.member.node
             && welcome.history == history
@@ -273,12 +166,12 @@ impl Link {
             && welcome.cluster_name == shared.config.cluster_name;
         if is_expected {
             self.run.set((welcome.boot, welcome.position));
-            return check_position(shared, &self.member, &welcome).map_err(LinkError::SetBack);
+            return check_position(shared, &self.member, &welcome).map_err(LinkError::RolledBack);
         }
         Err(LinkError::Stranger { node: header.from, store: welcome.store.to_string() })
     }
 
-    /// Carries frames both ways until the connection ends.
+    /// Sends questions and receives answers until the connection ends.
     async fn converse(
         &self,
         sequencer: &Sequencer,
@@ -286,7 +179,7 @@ impl Link {
         writer: PeerWriter,
     ) -> Result<(), LinkError> {
         let writer = Rc::new(writer);
-        // Whatever was wrong with an earlier connection is over.
+        // An earlier request to hang up was about the previous connection.
         self.hang_up.clear();
         if self.is_removed.get() {
             return Err(LinkError::Ended);
@@ -343,7 +236,7 @@ impl Link {
         Ok(())
     }
 
-    /// Writes what the socket did not take at once. Never ends before there was something.
+    /// Writes the bytes that the socket did not take at once. Ends only when a write fails.
     async fn flush_out(&self, writer: &PeerWriter) -> io::Result<()> {
         loop {
             let is_empty = self.pipe.borrow().as_ref().is_none_or(|pipe| pipe.out.is_empty());
@@ -352,7 +245,7 @@ impl Link {
                 continue;
             }
             writer.writable().await?;
-            // None when it was not as writable as it seemed.
+            // `written` is `None` when the socket takes nothing after all.
             let written = poll_fn(|context| {
                 let mut pipe = self.pipe.borrow_mut();
                 let Some(Pipe { stream, out }) = pipe.as_mut() else {
@@ -371,10 +264,10 @@ impl Link {
     }
 }
 
-/// The pauses between attempts: each twice the one before it. A connection that lasted longer than
-/// the pause that comes next begins anew, however many were cut before it: a link that is cut again
-/// and again must be back before the node that needs it leads. A peer that ends every connection
-/// within [`LASTED_MIN`] is dialled ever more seldom.
+/// The pauses between attempts; each is twice the one before. After a connection that lasted longer
+/// than the next pause, the pauses begin again with the shortest, however many connections were cut
+/// before: a link that is often cut must be back before the node that needs it becomes the leader.
+/// A peer that ends every connection within [`LASTED_MIN`] is dialled less and less often.
 #[derive(Debug)]
 struct Backoff {
     next: Duration,
@@ -387,14 +280,14 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// A connection has ended that was served for so long after its welcome.
+    /// Records that a connection has ended that lasted for `lasted` after its welcome.
     fn served(&mut self, lasted: Duration) {
         if lasted > self.next.max(LASTED_MIN) {
             *self = Self::default();
         }
     }
 
-    /// The pause before the next attempt.
+    /// Returns the pause before the next attempt.
     fn next(&mut self) -> Duration {
         let pause = self.next;
         self.next = (pause * 2).min(BACKOFF_MAX);
@@ -402,8 +295,8 @@ impl Backoff {
     }
 }
 
-/// Sets a peer connection up: frames leave at once, and a peer that vanished without a word is
-/// noticed within seconds even where nothing is asked.
+/// Prepares the socket of a peer connection: frames are sent at once, and the kernel notices within
+/// seconds when the peer vanishes, even on an idle connection.
 pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let keepalive = TcpKeepalive::new()
@@ -413,22 +306,24 @@ pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
-/// Silence after which the kernel asks whether the peer is there.
+/// Silence after which the kernel sends a keepalive probe.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
-/// Pause between two such questions.
+/// Pause between two keepalive probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
-/// Questions without an answer that end the connection.
+/// Unanswered keepalive probes after which the kernel ends the connection.
 const KEEPALIVE_RETRIES: u32 = 3;
 
 #[cfg(test)]
 mod tests {
-    use epicepoch_wire::StoreId;
-    use epicepoch_wire::hello::RefusalCode;
+    use epicepoch_core::positions::Positions;
+    use epicepoch_wire::bootstrap::Member;
+    use epicepoch_wire::peer_hello::RefusalCode;
+    use epicepoch_wire::{BootId, StoreId, StorePosition};
     use tokio::io::AsyncReadExt as _;
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::peers::stream::PeerStream;
+    use crate::security::tls::peer_stream::PeerStream;
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_question_behind_a_queue_is_not_written_into_the_middle_of_another() {
@@ -446,7 +341,7 @@ mod tests {
         };
         let link = Link::new(member);
         let writer = Rc::new(writer);
-        // The first half of one frame has gone out; its rest waits.
+        // The first half of one frame is sent, and its second half waits.
         assert_eq!(writer.try_write(b"AA").unwrap(), 2);
         link.pipe.replace(Some(Pipe { stream: writer.clone(), out: b"aa".to_vec() }));
         link.send(b"BBbb", 0);
@@ -472,11 +367,11 @@ mod tests {
         let mut positions = Positions::default();
         positions.greet(node, BOOT, StorePosition(5)).unwrap();
         positions.hear(node, BOOT, StorePosition(9), StorePosition(5)).unwrap();
-        link.close_if_set_back(&positions);
+        link.close_if_rolled_back(&positions);
         assert!(!link.hang_up.is_set(), "a peer that goes on");
-        // It answers with less than was known of it when it was asked.
+        // The peer answers with a lower position than it was known to have.
         positions.hear(node, BOOT, StorePosition(6), StorePosition(9)).unwrap_err();
-        link.close_if_set_back(&positions);
+        link.close_if_rolled_back(&positions);
         assert!(link.hang_up.is_set());
     }
 
@@ -486,15 +381,16 @@ mod tests {
         let mut backoff = Backoff::default();
         let grown: Vec<Duration> = (0..9).map(|_| backoff.next()).collect();
         assert_eq!(grown, [10, 20, 40, 80, 160, 320, 640, 1000, 1000].map(ms));
-        // Welcomed, and ended at once, again and again.
+        // A connection that is welcomed and then ended at once does not shorten the pause.
         backoff.served(ms(1));
         assert_eq!(backoff.next(), BACKOFF_MAX);
         backoff.served(ms(1001));
         assert_eq!(backoff.next(), BACKOFF_MIN);
-        // A round trip of 80 ms, and ended by the first answer.
+        // A connection of 80 ms, one long round trip, that ended with the first answer.
         backoff.served(ms(80));
         assert_eq!(backoff.next(), 2 * BACKOFF_MIN);
-        // Cut every 300 ms: never more than the shortest pause, though none lasts a second.
+        // Connections that are cut every 300 ms: the pause stays the shortest, though none lasts a
+        // second.
         for _ in 0..20 {
             backoff.served(ms(300));
             assert_eq!(backoff.next(), BACKOFF_MIN);

@@ -1,5 +1,6 @@
-//! A worker's confirm links to the other members: asks every voter of a round, over its own links
-//! or, where those do not make a quorum, over a sibling worker's. It never waits for a link.
+//! A worker's confirm links to the other members. A round asks every voter over the worker's own
+//! links. If those do not reach a quorum, it also uses the links of sibling workers. It never waits
+//! for a link.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,17 +14,17 @@ use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::frame::{FrameKind, HEADER_LEN, write_frame};
 use epicepoch_wire::{ClusterId, NodeId, WorkerId};
 
-use super::confirm_link::Link;
-use super::mail::{Letter, Letterbox};
-use super::sequencer::nanos;
+use super::link::Link;
+use super::mailbox::{Mailbox, WorkerMessage};
 use crate::metrics::Metrics;
+use crate::shared::nanos;
 
-/// See the module.
+/// The confirm links of one worker.
 #[derive(Debug)]
 pub(crate) struct Links {
     me: NodeId,
     worker: WorkerId,
-    boxes: Arc<[Letterbox]>,
+    boxes: Arc<[Mailbox]>,
     metrics: Arc<Metrics>,
     own: RefCell<Vec<Rc<Link>>>,
     frame: RefCell<Vec<u8>>,
@@ -31,12 +32,12 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    /// No links yet. A link that leaves a confirm unanswered for two election timeouts is closed:
-    /// by then its voter, or the way to it, is gone.
+    /// A worker without links. A link that leaves a confirm unanswered for two election timeouts
+    /// will be closed: by then the voter, or the network to it, is gone.
     pub(crate) fn new(
         me: NodeId,
         worker: WorkerId,
-        boxes: Arc<[Letterbox]>,
+        boxes: Arc<[Mailbox]>,
         metrics: Arc<Metrics>,
         election_timeout: Duration,
     ) -> Self {
@@ -51,8 +52,8 @@ impl Links {
         }
     }
 
-    /// Follows the membership: ends the links to those that left, and returns new ones to those
-    /// that came, to be run.
+    /// Follows the membership: ends the links to members that have left, and returns new links for
+    /// members that were added. The caller must run the new links.
     pub(crate) fn reconcile(&self, published: &Published) -> Vec<Rc<Link>> {
         let mut links = self.own.borrow_mut();
         links.retain(|link| {
@@ -103,7 +104,7 @@ impl Links {
         }
     }
 
-    /// Asks one voter of a round, over a link that was connected after the round had begun.
+    /// Asks one voter of a round, because its link connected after the round began.
     pub(crate) fn ask_one(&self, node: NodeId, begun: &Begun, now_ns: u64) {
         let mut frame = Vec::with_capacity(HEADER_LEN + Confirm::LEN);
         self.encode(begun, &mut frame);
@@ -114,50 +115,52 @@ impl Links {
         }
     }
 
-    /// Sends a sibling's confirm.
+    /// Sends the confirm of a sibling worker.
     pub(crate) fn forward(&self, to: NodeId, frame: &[u8], now_ns: u64) {
         for link in self.own.borrow().iter().filter(|link| link.member.node == to) {
             link.send(frame, now_ns);
         }
     }
 
-    /// Hands the answer to a forwarded confirm to the sibling that asked.
+    /// Passes the answer to a forwarded confirm to the sibling worker that asked.
     pub(crate) fn hand_over(&self, from: NodeId, reply: ConfirmReply) {
-        if let Some(letterbox) = self.boxes.get(reply.worker.0 as usize) {
-            // A full box loses an answer, as a network may.
-            let _ = letterbox.put(Letter::Reply { from, reply });
+        if let Some(mailbox) = self.boxes.get(reply.worker.0 as usize) {
+            // When the mailbox is full the answer is lost, as it may be in a network.
+            let _ = mailbox.put(WorkerMessage::Reply { from, reply });
         }
     }
 
-    /// Connects to a member again at once: it has just shown that it is there.
+    /// Shortens the wait before the next attempt to connect to a member, because the member is
+    /// known to run.
     pub(crate) fn nudge(&self, node: NodeId) {
         for link in self.own.borrow().iter().filter(|link| link.member.node == node) {
             link.nudge();
         }
     }
 
-    /// Connects to every member that is not connected: this node leads from now on, and needs them.
+    /// Shortens the wait of every link that is not connected, because this node leads from now on
+    /// and needs them.
     pub(crate) fn nudge_down(&self) {
         for link in self.own.borrow().iter().filter(|link| !link.is_up()) {
             link.nudge();
         }
     }
 
-    /// Closes links that have left a confirm unanswered for too long.
+    /// Closes links on which a confirm has waited too long for its answer.
     pub(crate) fn close_silent(&self, now_ns: u64) {
         for link in self.own.borrow().iter() {
             link.close_if_silent(now_ns, self.silence_ns_max);
         }
     }
 
-    /// Closes links to runs whose data directory was found set back.
-    pub(crate) fn close_set_back(&self, positions: &Positions) {
+    /// Closes links to runs whose data directory was found rolled back.
+    pub(crate) fn close_rolled_back(&self, positions: &Positions) {
         for link in self.own.borrow().iter() {
-            link.close_if_set_back(positions);
+            link.close_if_rolled_back(positions);
         }
     }
 
-    /// Tells siblings and metrics which links are up.
+    /// Tells sibling workers and the metrics which links are connected.
     pub(crate) fn count(&self) {
         let links = self.own.borrow();
         let up = || links.iter().filter(|link| link.is_up()).map(|link| link.member.node);
@@ -174,10 +177,10 @@ impl Links {
     fn borrow(&self, node: NodeId, frame: &[u8]) {
         let own = self.worker.0 as usize;
         let siblings = self.boxes.iter().enumerate().filter(|(sibling, _)| *sibling != own);
-        for (_, letterbox) in siblings {
-            if letterbox.may_reach(node) {
-                let letter = Letter::Forward { to: node, frame: frame.to_vec() };
-                if letterbox.put(letter).is_ok() {
+        for (_, mailbox) in siblings {
+            if mailbox.may_reach(node) {
+                let message = WorkerMessage::Forward { to: node, frame: frame.to_vec() };
+                if mailbox.put(message).is_ok() {
                     self.metrics.worker(own).confirms_borrowed.add_alone(1);
                     return;
                 }

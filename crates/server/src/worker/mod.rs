@@ -1,145 +1,159 @@
-//! The data plane: worker threads, each with its own event loop, clients, confirm links and
-//! rounds. A request is answered on the thread that received it. Workers share the allocator, the
-//! publication and the Promise, and nothing else that matters.
+//! The data plane: worker threads, each with its own event loop, clients, confirm links and rounds.
+//! A request is answered on the thread that received it. Workers share the allocator, the
+//! publication and the Promise. Apart from these they share only limits, metrics and mailboxes.
 //!
-//! - [`Workers`]: starts, feeds and ends them.
+//! - [`Workers`]: starts and ends the workers, and passes them connections.
 //! - `thread`: the event loop of one worker: peers first, then clients.
-//! - `processor`: where that thread runs, and whether it sleeps.
-//! - `mail`: what other threads tell a worker.
+//! - `front`: the interface of the code that serves a worker's clients.
+//! - `processor`: the processor that a worker runs on, and whether it sleeps.
+//! - `mailbox`: messages from other threads to a worker.
 //! - `sequencer`: requests, rounds, answers.
-//! - `batch`: where requests wait; `places`: how many may.
-//! - `view`: what a worker last saw published.
-//! - `links`, `confirm_link`: questions to other members.
+//! - `batch`: the queue of requests that wait; `admission`: how many may wait.
+//! - `view`: the publication as a worker last read it.
+//! - `links`, `link`, `confirm_link`: questions to other members.
 //! - `confirm_answer`: answers to other members.
-//! - `signal`: how tasks of one worker wake each other.
-//! - `turns`: so that what costs long leaves peers their turn.
-//! - `watched`: what the event loop waits for, polled only when it was woken.
+//! - `turns`: splits long work, so that peers are served in between.
+//! - `watched`: futures of the event loop that are polled only when they were woken.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use epicepoch_certs::rustls;
-use epicepoch_wire::hello::{Hello, LinkKind};
+use epicepoch_wire::peer_hello::{LinkKind, PeerHello};
 use epicepoch_wire::{NodeId, WorkerId};
-use quinn_proto::crypto::rustls::NoInitialCipherSuite;
 
-use crate::config::Config;
-use crate::http::http3::{endpoint, limits};
 use crate::metrics::{ConnectionRefusal, Metrics};
-use crate::origins::{ConnectionPermit, Origins};
-use crate::peers::stream::Parcel;
-use crate::rights::Port;
+use crate::security::authz::Port;
+use crate::security::limits::{AddressLimits, ConnectionPermit};
+use crate::security::tls::peer_stream::DetachedStream;
 use crate::shared::NodeShared;
 
+mod admission;
 pub(crate) mod batch;
 mod confirm_answer;
 mod confirm_link;
+mod ended;
+pub(crate) mod front;
+mod link;
 mod links;
-mod mail;
-mod places;
+mod mailbox;
 pub(crate) mod processor;
+mod quic;
 pub(crate) mod sequencer;
-pub(crate) mod signal;
 mod thread;
 pub(crate) mod turns;
 pub(crate) mod view;
 mod watched;
 
-use mail::{Letter, Letterbox};
-use places::Places;
+use admission::AdmissionLimit;
+use ended::{EndGuard, Ended};
+use front::OpenFront;
+use mailbox::{Mailbox, WorkerMessage};
+use processor::CpuPlacement;
 pub use processor::ProcessorError;
-use processor::Seat;
+use quic::QuicSocket;
 
-/// The workers of a node. Clones are handles to the same threads; when the last one goes, the
-/// threads end without finishing their requests.
+/// The workers of a node. Clones are handles to the same threads. When the last handle is dropped,
+/// the threads end without finishing their requests.
 #[derive(Clone, Debug)]
 pub struct Workers(Arc<Handles>);
 
 #[derive(Debug)]
 struct Handles {
-    boxes: Arc<[Letterbox]>,
+    boxes: Arc<[Mailbox]>,
     metrics: Arc<Metrics>,
-    origins: Arc<Origins>,
-    /// Operators apart: clients must not take their places.
-    operators: Arc<Origins>,
+    address_limits: Arc<AddressLimits>,
+    /// Limits for operators. They are separate, so that clients cannot use up what operators need.
+    operators: Arc<AddressLimits>,
     next: AtomicUsize,
     ended: Arc<Ended>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Workers {
-    /// Starts as many workers as the configuration says, as threads named `worker-N`.
+    /// Starts the configured number of workers, as threads named `worker-N`. Each gets a front from
+    /// `open_front`.
     ///
     /// # Errors
-    /// When the system has no thread or no event queue to give.
+    /// When the system refuses a thread or an event queue.
     #[expect(clippy::needless_pass_by_value, reason = "the threads share what is given here")]
-    pub fn spawn(shared: Arc<NodeShared>, metrics: Arc<Metrics>) -> io::Result<Self> {
+    pub(crate) fn spawn(
+        shared: Arc<NodeShared>,
+        metrics: Arc<Metrics>,
+        open_front: OpenFront,
+    ) -> io::Result<Self> {
         let count = shared.config.workers;
-        let (boxes, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| Letterbox::new()).unzip();
-        let boxes: Arc<[Letterbox]> = boxes.into();
-        let places = Arc::new(Places::new(shared.config.request_buffer));
+        let (boxes, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| Mailbox::new()).unzip();
+        let boxes: Arc<[Mailbox]> = boxes.into();
+        let admission = Arc::new(AdmissionLimit::new(shared.config.request_buffer));
         let handles = Handles {
             boxes: boxes.clone(),
             metrics: metrics.clone(),
-            origins: Origins::new(shared.config.limits.address_request_rate_max),
-            operators: Origins::new(None),
+            address_limits: AddressLimits::new(shared.config.limits.address_request_rate_max),
+            operators: AddressLimits::new(None),
             next: AtomicUsize::new(0),
             ended: Arc::default(),
             threads: Mutex::default(),
         };
-        // From here on a failure drops the handles, which ends the threads that have started.
+        // If a later step fails, dropping the handles ends the threads that have started.
         let workers = Self(Arc::new(handles));
-        for (worker, letters) in receivers.into_iter().enumerate() {
+        for (worker, messages) in receivers.into_iter().enumerate() {
             let start = thread::Start {
                 worker: WorkerId(worker as u32),
                 shared: shared.clone(),
                 metrics: metrics.clone(),
                 boxes: boxes.clone(),
-                letters,
-                places: places.clone(),
+                messages,
+                open_front,
+                admission: admission.clone(),
                 ended: EndGuard(workers.0.ended.clone()),
             };
-            let seat = Seat {
+            let cpu_placement = CpuPlacement {
                 cpu: shared.config.worker_cpus.get(worker).copied(),
                 is_spinning: shared.config.busy_poll,
             };
-            let thread = start.spawn(seat)?;
+            let thread = start.spawn(cpu_placement)?;
             workers.threads().push(thread);
         }
         Ok(workers)
     }
 
-    /// Tells every worker to look at the publication. Never blocks; calls in quick succession
-    /// may be seen as one.
+    /// Tells every worker to read the publication. Never blocks. Several quick calls may have the
+    /// effect of one.
     pub fn notify_published(&self) {
-        self.0.boxes.iter().for_each(Letterbox::notify_published);
+        self.0.boxes.iter().for_each(Mailbox::notify_published);
     }
 
-    /// Hands over an inbound confirm link whose hello was checked and answered with a welcome.
-    /// Closed at once if it is no confirm link, or if the worker cannot take it.
-    pub fn adopt_confirm_link(&self, from: NodeId, hello: Hello, stream: TcpStream) {
-        self.adopt_packed_link(from, hello, stream.into());
+    /// Passes an inbound confirm link to its worker. Its hello was checked and answered with a
+    /// welcome. The link is closed at once if it is of another kind, or if the worker cannot take
+    /// it.
+    pub fn adopt_confirm_link(&self, from: NodeId, hello: PeerHello, stream: TcpStream) {
+        self.adopt_detached_link(from, hello, stream.into());
     }
 
-    /// [`Self::adopt_confirm_link`] of a connection that may be secured.
-    pub(crate) fn adopt_packed_link(&self, from: NodeId, hello: Hello, stream: Parcel) {
+    /// [`Self::adopt_confirm_link`] for a connection that may use TLS.
+    pub(crate) fn adopt_detached_link(
+        &self,
+        from: NodeId,
+        hello: PeerHello,
+        stream: DetachedStream,
+    ) {
         let LinkKind::Confirm(worker) = hello.link else {
             tracing::warn!(%from, link = ?hello.link, "not a confirm link; closed");
             return;
         };
-        let letterbox = &self.0.boxes[worker.0 as usize % self.0.boxes.len()];
-        let letter = Letter::ConfirmLink { from, hello: Box::new(hello), stream };
-        if letterbox.put(letter).is_err() {
+        let mailbox = &self.0.boxes[worker.0 as usize % self.0.boxes.len()];
+        let message = WorkerMessage::ConfirmLink { from, hello: Box::new(hello), stream };
+        if mailbox.put(message).is_err() {
             tracing::warn!(%from, "a worker that is full or ending takes no confirm link");
         }
     }
 
-    /// Hands over a client's connection that came in at `port`, to each worker in turn. Closed at
-    /// once, and counted, if the worker cannot take it.
+    /// Passes a client's connection that came in at `port` to the next worker in turn. If that
+    /// worker cannot take it, the connection is closed at once and counted.
     pub(crate) fn adopt_client(
         &self,
         stream: TcpStream,
@@ -148,69 +162,58 @@ impl Workers {
         permit: ConnectionPermit,
     ) {
         let worker = self.0.next.fetch_add(1, Ordering::Relaxed) % self.0.boxes.len();
-        if self.0.boxes[worker].put(Letter::Client(stream, port, permit)).is_err() {
+        if self.0.boxes[worker].put(WorkerMessage::Client(stream, port, permit)).is_err() {
             self.0.metrics.count_connection_refused(ConnectionRefusal::Worker);
             tracing::debug!(%addr, worker, "a worker that is full or ending takes no client");
         }
     }
 
-    /// Serves HTTP/3 with a socket and an endpoint for each worker, all of one UDP port, whose
-    /// clients may do what those of `port` may.
-    ///
-    /// # Errors
-    /// When `tls` is not one that QUIC can begin with.
+    /// Passes each worker a socket of one UDP port. Its clients have the rights of clients of
+    /// `port`.
     ///
     /// # Panics
-    /// When there are not as many sockets as workers.
-    pub fn serve_http3(
+    /// When the number of sockets is not the number of workers.
+    pub(crate) fn serve_quic(
         &self,
         sockets: Vec<UdpSocket>,
-        tls: Arc<rustls::ServerConfig>,
+        server: &quinn::ServerConfig,
         port: Port,
-        config: &Config,
-    ) -> Result<(), NoInitialCipherSuite> {
+    ) {
         assert_eq!(sockets.len(), self.0.boxes.len(), "a socket for each worker");
-        let server = limits::server(tls, config.limits.idle_timeout)?;
-        let endpoint = limits::endpoint();
-        let room = endpoint::Room {
-            origins: self.origins(port).clone(),
-            connections_max: config.connections_max,
-            address_connections_max: config.limits.address_connections_max,
-        };
-        for (letterbox, socket) in self.0.boxes.iter().zip(sockets) {
-            let (server, endpoint, room) = (server.clone(), endpoint.clone(), room.clone());
-            let start = endpoint::Start { socket, endpoint, server, room, port };
-            if letterbox.put(Letter::Http3(Box::new(start))).is_err() {
+        for (mailbox, socket) in self.0.boxes.iter().zip(sockets) {
+            let address_limits = self.address_limits(port).clone();
+            let server = server.clone();
+            let socket = QuicSocket { socket, server, port, address_limits };
+            if mailbox.put(WorkerMessage::Quic(Box::new(socket))).is_err() {
                 tracing::warn!("a worker that is full or ending serves no HTTP/3");
             }
         }
-        Ok(())
     }
 
-    /// How many connections there are that came in at `port`, those that wait for their worker
-    /// included.
+    /// How many connections came in at `port` and are open, including those that wait for their
+    /// worker.
     pub fn connections(&self, port: Port) -> usize {
-        self.origins(port).connections()
+        self.address_limits(port).connections()
     }
 
-    /// Where those come from that came in at `port`.
-    pub(crate) fn origins(&self, port: Port) -> &Arc<Origins> {
+    /// The per-address limits of connections that came in at `port`.
+    pub(crate) fn address_limits(&self, port: Port) -> &Arc<AddressLimits> {
         match port {
-            Port::Shared | Port::Clients => &self.0.origins,
+            Port::Shared | Port::Clients => &self.0.address_limits,
             Port::Operations | Port::Peers => &self.0.operators,
         }
     }
 
-    /// Stops taking requests, finishes those in flight, and ends the threads. Idle connections
-    /// are closed, busy ones after their answer; what is not finished by `deadline` from now is
-    /// cut off. Returns whether every thread has ended in time.
+    /// Stops accepting requests, finishes those in flight, and ends the threads. Idle connections
+    /// are closed at once, busy ones after their answers. When `deadline` has passed, the rest is
+    /// cut off. Returns whether every thread ended in time.
     pub fn shutdown(&self, deadline: Duration) -> bool {
         self.0.stop(deadline);
         let threads = self.0.boxes.len();
         let has_ended = self.0.ended.wait(threads, deadline + END_GRACE);
         if has_ended {
             for thread in self.threads().drain(..) {
-                // A worker that panics has ended the process.
+                // This cannot fail: a panic of a worker aborts the process.
                 let _ = thread.join();
             }
         }
@@ -225,7 +228,7 @@ impl Workers {
 impl Handles {
     fn stop(&self, deadline: Duration) {
         let at = Instant::now() + deadline;
-        self.boxes.iter().for_each(|letterbox| letterbox.stop(at));
+        self.boxes.iter().for_each(|mailbox| mailbox.stop(at));
     }
 }
 
@@ -235,32 +238,5 @@ impl Drop for Handles {
     }
 }
 
-/// Counts the threads that have ended.
-#[derive(Debug, Default)]
-struct Ended {
-    count: Mutex<usize>,
-    changed: Condvar,
-}
-
-impl Ended {
-    /// Waits until `count` have ended; returns whether they have, after `timeout` at most.
-    fn wait(&self, count: usize, timeout: Duration) -> bool {
-        let ended = self.count.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.changed.wait_timeout_while(ended, timeout, |ended| *ended < count);
-        *waited.unwrap_or_else(PoisonError::into_inner).0 >= count
-    }
-}
-
-/// Held by a worker's thread: dropped, it counts the thread as ended.
-#[derive(Debug)]
-pub(crate) struct EndGuard(Arc<Ended>);
-
-impl Drop for EndGuard {
-    fn drop(&mut self) {
-        *self.0.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        self.0.changed.notify_all();
-    }
-}
-
-/// What a worker may take beyond its deadline to drop what it holds.
+/// How long after its deadline a worker may take to drop its connections and tasks.
 const END_GRACE: Duration = Duration::from_millis(500);

@@ -1,5 +1,5 @@
-//! Where workers run and how they wait: pinned to processors, and spinning, if they are told to.
-//! It never chooses a processor by itself.
+//! The processors that workers run on, and how workers wait: pinned and spinning, if the settings
+//! say so. This module never chooses a processor by itself.
 
 use std::io;
 
@@ -8,32 +8,32 @@ use thiserror::Error;
 use tokio::runtime::Builder;
 use tokio::task::yield_now;
 
-use crate::config::WORKER_CPUS;
+use crate::config::CPU_MAX;
 
-/// Why workers cannot run where they are told to.
+/// Why workers cannot run on the configured processors.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ProcessorError {
-    /// Name other processors, or let the process use this one.
+    /// The process may not use this processor. Name other processors, or allow this one.
     #[error(
         "WORKER_CPUS has processor {cpu}, which this machine has not or this process may not use; \
          allowed are {allowed}"
     )]
     Forbidden {
-        /// The processor.
+        /// The processor that may not be used.
         cpu: usize,
-        /// Those that the process may use.
+        /// The processors that the process may use.
         allowed: String,
     },
-    /// The system does not tell which processors there are.
+    /// The system does not say which processors the process may use.
     #[error("the processors that this process may use cannot be read")]
     Unknown(#[from] io::Error),
 }
 
-/// Refuses processors that this process may not use.
+/// Checks that this process may use these processors.
 ///
 /// # Errors
-/// The first of them.
+/// The first processor that it may not use.
 pub(crate) fn check(cpus: &[usize]) -> Result<(), ProcessorError> {
     if cpus.is_empty() {
         return Ok(());
@@ -45,34 +45,35 @@ pub(crate) fn check(cpus: &[usize]) -> Result<(), ProcessorError> {
     }
 }
 
-/// `0, 1, 3`
+/// The processors as text, such as `0, 1, 3`.
 fn listed(set: &CpuSet) -> String {
-    let numbers = (0..=WORKER_CPUS.max as usize).filter(|cpu| set.is_set(*cpu));
+    let numbers = (0..=CPU_MAX).filter(|cpu| set.is_set(*cpu));
     numbers.map(|cpu| cpu.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// How one worker waits, and where it runs.
+/// Where one worker runs, and how it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seat {
-    /// Its processor, if it is pinned.
+pub(super) struct CpuPlacement {
+    /// Its processor; `None` when it is not pinned.
     pub(super) cpu: Option<usize>,
-    /// Whether it spins.
+    /// Whether the worker spins, that is, never sleeps.
     pub(super) is_spinning: bool,
 }
 
-impl Seat {
-    /// Starts a thread in this seat. What a thread starts later would inherit its place, so
-    /// `runtime` sends its other threads back to where the caller may run.
+impl CpuPlacement {
+    /// Starts a thread with this placement. Threads that it starts later would inherit the
+    /// placement, so `runtime` moves its other threads back to the processors of the caller.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub(super) fn spawn<T>(
         self,
         runtime: &mut Builder,
         spawn: impl FnOnce(&mut Builder) -> io::Result<T>,
     ) -> io::Result<T> {
         if self.is_spinning {
-            // One task, then a look at the sockets: with more, an answer waits for the spinning.
+            // The runtime checks the sockets after every task; otherwise an answer would wait for
+            // the spin task.
             runtime.event_interval(1);
         }
         let Some(cpu) = self.cpu else { return spawn(runtime) };
@@ -82,18 +83,18 @@ impl Seat {
                 tracing::warn!(%error, "a resolver stays on its worker's processor");
             }
         });
-        let mut seat = CpuSet::new();
-        seat.set(cpu);
-        // A thread begins where the one runs that starts it.
-        sched_setaffinity(None, &seat)?;
+        let mut cpu_placement = CpuSet::new();
+        cpu_placement.set(cpu);
+        // A new thread inherits the processors of the thread that starts it.
+        sched_setaffinity(None, &cpu_placement)?;
         let spawned = spawn(runtime);
         sched_setaffinity(None, &before)?;
         spawned
     }
 }
 
-/// Keeps a runtime from sleeping. It is a task of the runtime and not of the worker's own set, so
-/// that the worker is not polled for it: a turn is a look at the sockets and nothing else.
+/// Keeps a runtime from sleeping. It is a task of the runtime, not of the worker's own set, so that
+/// spinning does not poll the worker; it only checks the sockets.
 pub(super) async fn spin() {
     loop {
         yield_now().await;
@@ -113,9 +114,9 @@ mod tests {
     fn a_pinned_thread_runs_on_its_processor_and_its_starter_where_it_did() {
         let before = own();
         let cpu = *before.last().unwrap();
-        let seat = Seat { cpu: Some(cpu), is_spinning: false };
+        let cpu_placement = CpuPlacement { cpu: Some(cpu), is_spinning: false };
         let mut runtime = Builder::new_current_thread();
-        let pinned = seat.spawn(&mut runtime, |runtime| {
+        let pinned = cpu_placement.spawn(&mut runtime, |runtime| {
             let runtime = runtime.build()?;
             let body = move || {
                 let resolver = runtime.block_on(runtime.spawn_blocking(own)).unwrap();

@@ -1,8 +1,9 @@
-//! The heart of a worker: requests join the open batch, a round is begun for it at the end of
-//! the event-loop turn, and when a quorum has confirmed the round its timestamps are taken and
-//! its requests are answered. All on one thread, without a hop to another.
+//! The centre of a worker. Requests join the open batch. At the end of the event-loop turn a round
+//! begins for that batch. When a quorum has confirmed the round, the batch gets its timestamps and
+//! its requests are answered. All of this runs on one thread.
 //!
-//! It decides nothing about safety: [`Rounds`] closes, counts and proves, the allocator stamps.
+//! This module decides nothing about safety: [`Rounds`] closes batches and counts answers, and the
+//! allocator gives out timestamps.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -19,42 +20,37 @@ use epicepoch_wire::confirm::ConfirmReply;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::{NodeId, WorkerId};
 
-use super::batch::{Batch, Outcome, Room};
+use super::admission::AdmissionLimit;
+use super::batch::{Batch, Outcome, ROUNDS_IN_FLIGHT_MAX, Room};
 use super::links::Links;
-use super::places::Places;
-use super::signal::{Signal, behind_ready_tasks};
 use super::view::View;
 use crate::metrics::Metrics;
 use crate::metrics::worker::WorkerMetrics;
-use crate::shared::NodeShared;
+use crate::shared::{NodeShared, nanos};
+use crate::sync::signal::{Signal, behind_ready_tasks};
 
-/// Rounds of one worker in flight at once. One would let a request wait for a round trip that it
-/// cannot join; each further one costs frames and makes batches smaller. Four cover a round trip
-/// that is four event-loop turns long; beyond that, batches grow instead.
-pub(crate) const ROUNDS_IN_FLIGHT_MAX: usize = 4;
-
-/// See the module.
+/// Runs the batches and rounds of one worker.
 #[derive(Debug)]
 pub(crate) struct Sequencer {
-    /// This worker.
     pub(crate) worker: WorkerId,
-    /// The node.
+    /// The state that this node's planes share.
     pub(crate) shared: Arc<NodeShared>,
     /// The links to the other voters.
     pub(crate) links: Links,
-    /// Set when requests begin to wait while the timer sleeps long.
+    /// Set when the timer must tick sooner: requests wait, or this node leads.
     pub(crate) alarm: Signal,
     metrics: Arc<Metrics>,
     rounds: RefCell<Rounds<Batch>>,
     room: RefCell<Room>,
     view: RefCell<Rc<View>>,
-    /// For the requests that wait on all workers of the node.
-    places: Arc<Places>,
-    /// Set when a turn has something to do.
+    /// The limit of requests that wait on all workers of the node.
+    admission: Arc<AdmissionLimit>,
+    /// Set when the next turn has work.
     due: Signal,
-    /// Batches that were answered and may not be written yet: when, and how many requests.
+    /// Batches whose answers may not be written yet: when each got its timestamps, and how many
+    /// requests it has.
     answered: RefCell<VecDeque<(u64, u64)>>,
-    /// Requests that wait on this worker.
+    /// How many requests wait on this worker.
     own_waiting: Cell<u64>,
     is_active: Cell<bool>,
     last_round_ns: Cell<u64>,
@@ -67,7 +63,7 @@ impl Sequencer {
         shared: Arc<NodeShared>,
         metrics: Arc<Metrics>,
         links: Links,
-        places: Arc<Places>,
+        admission: Arc<AdmissionLimit>,
     ) -> Self {
         let view = Rc::new(View::new(shared.core.published(), shared.alt_svc.clone()));
         Self {
@@ -78,7 +74,7 @@ impl Sequencer {
             rounds: RefCell::new(Rounds::new(shared.identity, worker)),
             room: RefCell::new(Room::new(shared.config.request_buffer)),
             view: RefCell::new(view),
-            places,
+            admission,
             due: Signal::default(),
             answered: RefCell::default(),
             own_waiting: Cell::default(),
@@ -88,21 +84,22 @@ impl Sequencer {
         }
     }
 
-    /// Takes a request for `count` timestamps in; the ticket resolves to what it gets.
+    /// Adds a request for `count` timestamps to the open batch. The ticket resolves to its outcome.
     ///
     /// # Errors
-    /// The code to refuse it with, at once.
-    pub(crate) fn enter(self: &Rc<Self>, count: u64) -> Result<Ticket, ErrorCode> {
-        self.enter_run(1, |_| count)
+    /// The code of the refusal, when the request cannot wait.
+    pub(crate) fn join(self: &Rc<Self>, count: u64) -> Result<Ticket, ErrorCode> {
+        self.join_burst(1, |_| count)
     }
 
-    /// Takes a run of requests in that were read together from one connection, as many as there is
-    /// room for, and at least the first. `total` says how many timestamps that many of them ask for
-    /// together; the ticket resolves to one range for all of [`Ticket::requests`].
+    /// Adds a burst of requests, read together from one connection, to the open batch. It admits
+    /// the first requests of the burst, as many as the admission limit allows. `total` returns how
+    /// many timestamps that many requests ask for. The ticket resolves to one range for all
+    /// [`Ticket::requests`].
     ///
     /// # Errors
-    /// The code to refuse all of them with, at once.
-    pub(crate) fn enter_run(
+    /// The code of the refusal, when no request of the burst can wait.
+    pub(crate) fn join_burst(
         self: &Rc<Self>,
         requests: u32,
         total: impl FnOnce(u32) -> u64,
@@ -113,14 +110,14 @@ impl Sequencer {
                 return Err(view.refusal());
             }
         }
-        let admitted = self.places.take(requests);
+        let admitted = self.admission.take(requests);
         if admitted == 0 {
             return Err(ErrorCode::Overloaded);
         }
         let clock = || self.shared.clock.monotonic_ns();
         let slot = self.room.borrow_mut().enter(admitted, total(admitted), clock);
         let Some(slot) = slot else {
-            self.places.give_back(admitted);
+            self.admission.give_back(admitted);
             return Err(ErrorCode::Overloaded);
         };
         self.count_waiting(|own| own + u64::from(admitted));
@@ -131,8 +128,8 @@ impl Sequencer {
         Ok(Ticket { sequencer: self.clone(), slot, requests: admitted })
     }
 
-    /// Takes turns for ever: one when something is due, behind every task that is ready, so that
-    /// requests that arrived together share a round.
+    /// Runs a turn whenever one has work. A turn comes after every task that is ready, so that
+    /// requests that arrived together share a round. Never ends.
     pub(crate) async fn take_turns(self: Rc<Self>) {
         loop {
             self.due.wait().await;
@@ -143,7 +140,8 @@ impl Sequencer {
         }
     }
 
-    /// Counts a voter's answer to a confirm of this worker, and completes what it proves at once.
+    /// Counts a voter's answer to a confirm of this worker. Completes or fails at once the rounds
+    /// that this decides.
     pub(crate) fn handle_reply(&self, from: NodeId, reply: &ConfirmReply) {
         if !self.rounds.borrow_mut().handle_reply(from, reply) {
             return;
@@ -155,7 +153,7 @@ impl Sequencer {
         }
     }
 
-    /// Takes in what the consensus plane has published. Returns it as this worker now sees it.
+    /// Applies the newest publication of the consensus plane, and returns the new view.
     pub(crate) fn handle_publication(&self) -> Rc<View> {
         let view = Rc::new(View::new(self.shared.core.published(), self.shared.alt_svc.clone()));
         let before = self.view.replace(view.clone());
@@ -166,7 +164,7 @@ impl Sequencer {
         self.fail_rounds(now_ns);
         if view.is_leading() {
             self.due.set();
-            // The timer may sleep longer than the probes of a leader allow.
+            // The timer's present sleep may be longer than the pause between a leader's probes.
             self.alarm.set();
         } else {
             let batch = self.room.borrow_mut().close(now_ns);
@@ -175,27 +173,27 @@ impl Sequencer {
         view
     }
 
-    /// Does what is due by time alone: deadlines, dead links, the probe of an idle leader.
+    /// Handles a tick: deadlines, links that do not answer, and the probe of an idle leader.
     pub(crate) fn handle_tick(&self) {
         let now_ns = self.shared.clock.monotonic_ns();
         self.fail_rounds(now_ns);
         let timeout_ns = nanos(self.shared.config.request_timeout);
         self.room.borrow_mut().expire(now_ns, timeout_ns, ErrorCode::NoQuorum);
         self.links.close_silent(now_ns);
-        self.links.close_set_back(&self.shared.core.positions());
+        self.links.close_rolled_back(&self.shared.core.positions());
         let is_active = self.room.borrow().taken() > 0 || !self.rounds.borrow().is_empty();
         self.is_active.set(is_active);
-        // Not activity: the next probe's tick looks after this one's deadline, and an idle node
-        // wakes half as often.
+        // A probe does not make the worker active. The tick of the next probe checks this one's
+        // deadline, so an idle node wakes half as often.
         self.probe(now_ns);
     }
 
-    /// Whether requests wait or rounds are in flight: the timer must tick.
+    /// Whether requests wait or rounds are in flight, so that the timer must tick often.
     pub(crate) fn is_active(&self) -> bool {
         self.is_active.get()
     }
 
-    /// The newest round's question, for a link that was connected after it was asked.
+    /// Sends the confirm of the newest round to `node`, whose link connected after the round began.
     pub(crate) fn ask_again(&self, node: NodeId) {
         let newest = self.rounds.borrow().newest();
         if let Some(begun) = newest {
@@ -203,29 +201,29 @@ impl Sequencer {
         }
     }
 
-    /// A time that is past, monotonic nanoseconds: when a batch was last opened or closed, or the
-    /// timer last ticked. It costs no clock reading, and nothing that matters rests on it.
+    /// A recent time, monotonic nanoseconds: when a batch was last opened or closed, or the last
+    /// tick. It needs no clock reading. Use it only where an old time does no harm.
     pub(crate) fn recent_ns(&self) -> u64 {
         self.room.borrow().now_ns()
     }
 
-    /// What this worker last saw published.
+    /// The publication as this worker last read it.
     pub(crate) fn view(&self) -> Rc<View> {
         self.view.borrow().clone()
     }
 
-    /// This worker's cells.
+    /// This worker's metrics.
     pub(crate) fn metrics(&self) -> &WorkerMetrics {
         self.metrics.worker(self.worker.0 as usize)
     }
 
-    /// The node's cells.
+    /// The node's metrics.
     pub(crate) fn node_metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
 
-    /// How often an idle leader's first worker begins an empty round, so that others can see
-    /// that rounds can complete.
+    /// Time between the empty rounds that the first worker of an idle leader begins. They show that
+    /// rounds can complete.
     pub(crate) fn probe_interval(&self) -> Duration {
         self.shared.config.election_timeout / 2
     }
@@ -242,8 +240,8 @@ impl Sequencer {
         }
     }
 
-    /// Begins a round for the open batch, unless there is no grant or too many are in flight:
-    /// the publication, or the round that ends, sets `due` again.
+    /// Begins a round for the open batch. Does nothing without a grant, or while too many rounds
+    /// are in flight; the next publication, or the end of a round, then sets `due` again.
     fn begin_round(&self, now_ns: u64) {
         let is_serving = self.view.borrow().is_serving();
         if !is_serving || self.rounds.borrow().len() >= ROUNDS_IN_FLIGHT_MAX {
@@ -260,7 +258,8 @@ impl Sequencer {
                 self.complete_confirmed();
             }
             Err((batch, published)) => {
-                // The publication is on its way here, and refuses or begins again.
+                // A newer publication exists, and its announcement will reach this worker soon. If
+                // this node still leads, the batch waits for that; otherwise it is refused now.
                 let view = View::new(published, self.shared.alt_svc.clone());
                 if view.is_leading() {
                     self.room.borrow_mut().reopen(batch);
@@ -289,7 +288,7 @@ impl Sequencer {
         self.shared.health.round_completed_ns.fetch_max(now.monotonic_ns, Ordering::Relaxed);
         metrics.rounds_confirmed.add_alone(1);
         if batch.is_empty() {
-            // A probe: there is nobody to refuse, only the list to give back.
+            // This is a probe: it has no requests, and only its entry list is kept for later.
             self.room.borrow_mut().refuse(batch, ErrorCode::Internal);
             return;
         }
@@ -314,8 +313,8 @@ impl Sequencer {
     fn refuse_unallocated(&self, batch: Batch, error: AllocateError) {
         let code = match error {
             AllocateError::NoGrant | AllocateError::OtherTerm => self.refusal_of_a_leader(),
-            // What is left: a grant that must not be used, or one that is used up to the last
-            // index. Neither heals by asking again.
+            // The other errors: the grant must not be used, or its last index is used. A second
+            // attempt would fail in the same way.
             error => {
                 tracing::error!(%error, "a confirmed batch got no timestamps");
                 ErrorCode::Internal
@@ -324,7 +323,7 @@ impl Sequencer {
         self.refuse(batch, code);
     }
 
-    /// Refuses the batches of all rounds that cannot be confirmed any more.
+    /// Refuses the batches of all rounds that can no longer be confirmed.
     fn fail_rounds(&self, now_ns: u64) {
         loop {
             if self.rounds.borrow().is_empty() {
@@ -342,7 +341,7 @@ impl Sequencer {
         }
     }
 
-    /// How a node refuses that thought it led: by then it may know the next leader.
+    /// The refusal of a node that believed it led. By now it may know the next leader.
     fn refusal_of_a_leader(&self) -> ErrorCode {
         View::new(self.shared.core.published(), self.shared.alt_svc.clone()).refusal()
     }
@@ -351,10 +350,11 @@ impl Sequencer {
         self.room.borrow_mut().refuse(batch, code);
     }
 
-    /// Begins an empty round where nobody asks, so that a leader whose rounds cannot complete is
-    /// noticed before a client does.
+    /// Begins an empty round while no request waits. So a leader whose rounds cannot complete is
+    /// noticed before a client asks it.
     fn probe(&self, now_ns: u64) {
-        // A tick that comes a little early must not put the probe off by a whole one.
+        // Without this tolerance, a tick that comes a little early would delay the probe by a whole
+        // interval.
         let pause_ns = nanos(self.probe_interval() * 7 / 8);
         let is_due = now_ns.saturating_sub(self.last_round_ns.get()) >= pause_ns;
         let is_idle = self.rounds.borrow().is_empty() && self.room.borrow().is_open_empty();
@@ -365,7 +365,7 @@ impl Sequencer {
 
     fn leave(&self, slot: usize, requests: u32) {
         self.room.borrow_mut().leave(slot);
-        self.places.give_back(requests);
+        self.admission.give_back(requests);
         self.count_waiting(|own| own - u64::from(requests));
     }
 
@@ -375,8 +375,8 @@ impl Sequencer {
     }
 }
 
-/// The place of a request, or of a run of them, with a sequencer: resolves to its timestamps or its
-/// refusal. Dropped, it gives the place back.
+/// A request, or a burst of requests, that waits in a sequencer. It resolves to the timestamps or
+/// to the refusal. Dropping it frees the slot and lowers the count of the admission limit.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     sequencer: Rc<Sequencer>,
@@ -385,20 +385,20 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// How many requests were taken in.
+    /// How many requests were admitted and have not been given back.
     pub(crate) fn requests(&self) -> u32 {
         self.requests
     }
 
-    /// Gives the place of one request back, whose client has gone. Returns whether it was the last:
-    /// then the ticket is to be dropped.
+    /// Gives back one request, because its client has gone. Returns whether it was the last one;
+    /// then drop the ticket.
     ///
     /// # Panics
-    /// When none is left.
+    /// When no request is left.
     pub(crate) fn give_one_back(&mut self) -> bool {
         assert!(self.requests > 0, "a place was given back twice");
         self.requests -= 1;
-        self.sequencer.places.give_back(1);
+        self.sequencer.admission.give_back(1);
         self.sequencer.count_waiting(|own| own - 1);
         self.requests == 0
     }
@@ -416,9 +416,4 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         self.sequencer.leave(self.slot, self.requests);
     }
-}
-
-/// A duration as the monotonic clock counts it.
-pub(crate) fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,6 +1,6 @@
-//! The event loop of one worker: a single-threaded runtime, on which peers come before clients.
-//! Mail, timer and confirm links are polled by the loop's own future, before every few client
-//! tasks; a busy client plane cannot keep a voter from answering. It never blocks.
+//! The event loop of one worker: a single-threaded runtime that serves peers before clients. The
+//! loop's own future polls mailbox, timer and confirm links before every few client tasks. So busy
+//! clients cannot keep a voter from answering. It never blocks.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -13,62 +13,66 @@ use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use epicepoch_wire::hello::{Hello, LinkKind};
+use epicepoch_wire::peer_hello::{LinkKind, PeerHello};
 use epicepoch_wire::{NodeId, WorkerId};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::EndGuard;
+use super::admission::AdmissionLimit;
 use super::confirm_answer::Caller;
+use super::ended::EndGuard;
+use super::front::{Front, OpenFront};
 use super::links::Links;
-use super::mail::{Letter, Letterbox};
-use super::places::Places;
-use super::processor::{Seat, spin};
+use super::mailbox::{Mailbox, WorkerMessage};
+use super::processor::{CpuPlacement, spin};
 use super::sequencer::Sequencer;
-use super::signal::Signal;
 use super::turns::Turns;
 use super::watched::{Watch, Watched};
 use crate::abort::AbortOnPanic;
-use crate::http::connection::Clients;
 use crate::metrics::Metrics;
-use crate::peers::stream::Parcel;
+use crate::security::tls::peer_stream::DetachedStream;
 use crate::shared::NodeShared;
+use crate::sync::signal::Signal;
 
-/// Time between ticks while requests wait or rounds are in flight: an eighth of an election
-/// timeout, within these bounds. A deadline is noticed that much late.
+/// Shortest time between ticks while requests wait or rounds are in flight. The time is an eighth
+/// of the election timeout, between this and [`TICK_MAX`]. A deadline is noticed up to one tick
+/// late.
 const TICK_MIN: Duration = Duration::from_millis(1);
-/// See [`TICK_MIN`].
+/// Longest time between ticks; see [`TICK_MIN`].
 const TICK_MAX: Duration = Duration::from_millis(25);
-/// Time between ticks of a worker with nothing to do.
+/// Time between ticks while a worker has no work.
 const TICK_IDLE: Duration = Duration::from_millis(250);
-/// Inbound confirm links at most: a link for each worker of each member, as far as one worker
-/// serves them. A caller's older link of the same worker is closed first.
+/// Most inbound confirm links: one for each worker of each member that this worker serves. A new
+/// link from the same worker of a member closes the older one first.
 const CALLERS_MAX: usize = 1024;
-/// Letters read before peers and clients get their turn.
-const LETTERS_PER_TURN_MAX: usize = 256;
-/// Threads for name resolution, which the system offers only as a blocking call.
+/// Most messages read before peers and clients get their turn.
+const MESSAGES_PER_TURN_MAX: usize = 256;
+/// Most threads for name resolution, which the system offers only as a blocking call.
 const RESOLVERS_MAX: usize = 1;
 
-/// What a worker's thread is started with.
+/// The parts of a worker, before its thread is started.
 pub(crate) struct Start {
     pub(crate) worker: WorkerId,
     pub(crate) shared: Arc<NodeShared>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) boxes: Arc<[Letterbox]>,
-    pub(crate) letters: mpsc::Receiver<Letter>,
-    pub(crate) places: Arc<Places>,
+    pub(crate) boxes: Arc<[Mailbox]>,
+    pub(crate) messages: mpsc::Receiver<WorkerMessage>,
+    pub(crate) open_front: OpenFront,
+    pub(crate) admission: Arc<AdmissionLimit>,
     pub(crate) ended: EndGuard,
 }
 
 impl Start {
-    /// Starts the thread in its seat.
-    pub(crate) fn spawn(self, seat: Seat) -> io::Result<JoinHandle<()>> {
+    /// Starts the thread on its processor.
+    pub(crate) fn spawn(self, cpu_placement: CpuPlacement) -> io::Result<JoinHandle<()>> {
         let mut builder = Builder::new_current_thread();
         builder.enable_io().enable_time().max_blocking_threads(RESOLVERS_MAX);
         builder.thread_name(format!("resolve-{}", self.worker));
-        seat.spawn(&mut builder, |builder| self.spawn_on(builder.build()?, seat.is_spinning))
+        cpu_placement.spawn(&mut builder, |builder| {
+            self.spawn_on(builder.build()?, cpu_placement.is_spinning)
+        })
     }
 
     fn spawn_on(self, runtime: Runtime, is_spinning: bool) -> io::Result<JoinHandle<()>> {
@@ -77,15 +81,16 @@ impl Start {
             if is_spinning {
                 runtime.spawn(spin());
             }
-            let Self { worker, shared, metrics, boxes, letters, places, ended } = self;
+            let Self { worker, shared, metrics, boxes, messages, open_front, admission, ended } =
+                self;
             let local = LocalSet::new();
             let timeout = shared.config.election_timeout;
             let node = shared.identity.node;
             let links = Links::new(node, worker, boxes.clone(), metrics.clone(), timeout);
-            let sequencer = Rc::new(Sequencer::new(worker, shared, metrics, links, places));
+            let sequencer = Rc::new(Sequencer::new(worker, shared, metrics, links, admission));
             let turns = Arc::new(Turns::default());
             let worker = Worker {
-                clients: Clients::new(sequencer.clone(), turns.clone()),
+                front: open_front(sequencer.clone(), turns.clone()),
                 sequencer,
                 boxes,
                 callers: RefCell::default(),
@@ -93,10 +98,10 @@ impl Start {
                 turns,
                 peers: RefCell::default(),
             };
-            runtime.block_on(local.run_until(worker.serve(letters)));
-            // Clients' tasks first: they hold places in the sequencer.
+            runtime.block_on(local.run_until(worker.serve(messages)));
+            // Clients' tasks are dropped first, because they hold slots of the sequencer.
             drop(local);
-            // A name that is being resolved is not waited for.
+            // Does not wait for a name that is being resolved.
             runtime.shutdown_background();
             drop(ended);
         })
@@ -106,37 +111,38 @@ impl Start {
 /// One worker, on its own thread.
 struct Worker {
     sequencer: Rc<Sequencer>,
-    clients: Rc<Clients>,
-    boxes: Arc<[Letterbox]>,
-    /// Inbound confirm links by the worker that opened them: set to close one.
+    front: Box<dyn Front>,
+    boxes: Arc<[Mailbox]>,
+    /// Inbound confirm links, by the worker that opened them. Setting the signal closes the link.
     callers: RefCell<BTreeMap<(NodeId, WorkerId), Rc<Signal>>>,
     watch: Arc<Watch>,
     turns: Arc<Turns>,
-    /// Links that wait to be polled.
+    /// New links that the event loop does not poll yet.
     peers: RefCell<Vec<Watched<'static>>>,
 }
 
 impl Worker {
-    /// Serves until told to stop.
-    async fn serve(self, letters: mpsc::Receiver<Letter>) {
+    /// Runs the event loop until the worker has stopped.
+    async fn serve(self, messages: mpsc::Receiver<WorkerMessage>) {
         self.follow_publication();
-        let mut mail = Watched::new(&self.watch, self.read_mail(letters));
+        let mut mail = Watched::new(&self.watch, self.read_mail(messages));
         let mut ticks = Watched::new(&self.watch, self.tick());
-        let mut sweeps = Watched::new(&self.watch, self.clients.clone().sweep());
-        let mut handshakes = Watched::new(&self.watch, self.clients.clone().hand_out_turns());
+        let chores = self.front.chores().into_iter();
+        let mut chores: Vec<_> = chores.map(|it| Watched::new(&self.watch, it)).collect();
         let mut turns = pin!(spawn_local(self.sequencer.clone().take_turns()));
         let mut peers = Vec::new();
         poll_fn(|context| {
-            self.watch.note_waker(context);
+            self.watch.record_waker(context);
             if mail.poll().is_ready() {
                 return Poll::Ready(());
             }
             peers.append(&mut self.peers.borrow_mut());
             poll_peers(&mut peers);
-            // These never end.
+            // Ticks and chores never end.
             let _: Poll<()> = ticks.poll();
-            let _: Poll<()> = sweeps.poll();
-            let _: Poll<()> = handshakes.poll();
+            for chore in &mut chores {
+                let _: Poll<()> = chore.poll();
+            }
             self.turns.begin(context);
             match turns.as_mut().poll(context) {
                 Poll::Ready(Err(error)) if error.is_panic() => {
@@ -149,31 +155,31 @@ impl Worker {
         turns.abort();
     }
 
-    async fn read_mail(&self, mut letters: mpsc::Receiver<Letter>) {
-        let letterbox = &self.boxes[self.sequencer.worker.0 as usize];
-        let mut letters_in_a_row = 0;
+    async fn read_mail(&self, mut messages: mpsc::Receiver<WorkerMessage>) {
+        let mailbox = &self.boxes[self.sequencer.worker.0 as usize];
+        let mut messages_in_a_row = 0;
         let mut stop_at = None;
         loop {
             tokio::select! {
                 biased;
-                () = letterbox.rung() => {
-                    if letterbox.take_published() {
+                () = mailbox.rung() => {
+                    if mailbox.take_published() {
                         self.follow_publication();
                     }
-                    if stop_at.is_none() && let Some(at) = letterbox.stop_at() {
+                    if stop_at.is_none() && let Some(at) = mailbox.stop_at() {
                         stop_at = Some(Instant::from_std(at));
-                        self.clients.close();
+                        self.front.close();
                     }
                 }
-                () = self.clients.gone(), if stop_at.is_some() => return,
+                () = self.front.gone().wait(), if stop_at.is_some() => return,
                 () = sleep_until(stop_at.unwrap_or_else(Instant::now)), if stop_at.is_some() => {
                     return;
                 }
-                Some(letter) = letters.recv() => {
-                    self.handle_letter(letter, stop_at.is_some());
-                    letters_in_a_row += 1;
-                    if letters_in_a_row >= LETTERS_PER_TURN_MAX {
-                        letters_in_a_row = 0;
+                Some(message) = messages.recv() => {
+                    self.handle_message(message, stop_at.is_some());
+                    messages_in_a_row += 1;
+                    if messages_in_a_row >= MESSAGES_PER_TURN_MAX {
+                        messages_in_a_row = 0;
                         tokio::task::yield_now().await;
                     }
                 }
@@ -181,28 +187,26 @@ impl Worker {
         }
     }
 
-    fn handle_letter(&self, letter: Letter, is_stopping: bool) {
-        match letter {
-            Letter::Client(stream, port, permit) => {
+    fn handle_message(&self, message: WorkerMessage, is_stopping: bool) {
+        match message {
+            WorkerMessage::Client(stream, port, permit) => {
                 if !is_stopping {
-                    self.clients.adopt(stream, port, permit);
+                    self.front.adopt(stream, port, permit);
                 }
             }
-            Letter::Http3(start) => {
-                spawn_local(start.serve(self.clients.clone(), self.turns.clone()));
-            }
-            Letter::ConfirmLink { from, hello, stream } => self.adopt(from, *hello, stream),
-            Letter::Forward { to, frame } => {
+            WorkerMessage::Quic(socket) => self.front.serve_quic(*socket),
+            WorkerMessage::ConfirmLink { from, hello, stream } => self.adopt(from, *hello, stream),
+            WorkerMessage::Forward { to, frame } => {
                 let now_ns = self.sequencer.shared.clock.monotonic_ns();
                 self.sequencer.links.forward(to, &frame, now_ns);
             }
-            Letter::Reply { from, reply } => self.sequencer.handle_reply(from, &reply),
+            WorkerMessage::Reply { from, reply } => self.sequencer.handle_reply(from, &reply),
         }
     }
 
     fn follow_publication(&self) {
         let view = self.sequencer.handle_publication();
-        self.clients.follow_publication();
+        self.front.follow_publication();
         let new = self.sequencer.links.reconcile(&view.published);
         let mut peers = self.peers.borrow_mut();
         for link in new {
@@ -210,14 +214,14 @@ impl Worker {
         }
     }
 
-    /// Serves an inbound confirm link; an older one of the same caller is closed.
-    fn adopt(&self, from: NodeId, hello: Hello, stream: Parcel) {
+    /// Serves an inbound confirm link, and closes an older one of the same caller.
+    fn adopt(&self, from: NodeId, hello: PeerHello, stream: DetachedStream) {
         let LinkKind::Confirm(worker) = hello.link else { return };
-        // The peer is there: a link of our own to it need not wait out its pause.
+        // The peer runs, so this worker's own link to it need not wait any longer to reconnect.
         self.sequencer.links.nudge(from);
         let close = Rc::new(Signal::default());
         let mut callers = self.callers.borrow_mut();
-        // A closed link's entry is the only one that holds its signal.
+        // When a link has closed, this map holds the only reference to its signal.
         callers.retain(|_, close| Rc::strong_count(close) > 1);
         if let Some(older) = callers.insert((from, worker), close.clone()) {
             older.set();
@@ -238,7 +242,7 @@ impl Worker {
         self.peers.borrow_mut().push(Watched::new(&self.watch, serving));
     }
 
-    /// Tells the sequencer the time: often while requests wait, seldom while none do.
+    /// Calls the sequencer at each tick: often while requests wait, seldom otherwise.
     async fn tick(&self) {
         let sequencer = &self.sequencer;
         let tick = (sequencer.shared.config.election_timeout / 8).clamp(TICK_MIN, TICK_MAX);
@@ -259,7 +263,7 @@ impl Worker {
     }
 }
 
-/// Polls every link that something has happened for, and drops those that have ended.
+/// Polls every link that was woken, and drops those that have ended.
 fn poll_peers(peers: &mut Vec<Watched<'static>>) {
     let mut position = 0;
     while let Some(peer) = peers.get_mut(position) {

@@ -1,6 +1,6 @@
-//! The turns of a worker's event loop, each of which begins with the peers. What costs a worker long
-//! and is not a peer's waits here for a turn of its own, so that peers come between its parts: what
-//! clients have a worker do is a turn's for as long as [`TURN_MAX`], and one by one beyond it.
+//! The turns of a worker's event loop. Each turn serves peers first, then clients. Clients may use
+//! [`TURN_MAX`] of a turn; after that, each further client waits for the next turn. Long work that
+//! is not for peers is split in the same way, so that peers are served between its parts.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,24 +8,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// Time for clients in one turn, after which peers are looked at before any other client. A confirm
-/// frame that comes under the heaviest load of clients waits for that, and for the client that was
-/// begun last.
+/// Time that clients may use in one turn; then peers are served before any other client. Under the
+/// heaviest load a confirm frame waits for this time, and for the client that was begun last.
 pub(crate) const TURN_MAX: Duration = Duration::from_micros(500);
-/// Clients that have their turn between two looks at the clock. Most are through in microseconds, and
-/// a look costs a hundredth of that each.
+/// Clients that are served between two clock readings. Most clients take microseconds, and a clock
+/// reading costs a hundredth of that.
 const CLIENTS_PER_LOOK: u64 = 4;
 
-/// See the module. It is of one thread; only its type is shared.
+/// The turns of one event loop. Only one thread uses it, although its type could be shared.
 #[derive(Debug)]
 pub(crate) struct Turns {
     count: AtomicU64,
-    /// Clients that have had this turn.
+    /// Clients that were served in this turn.
     clients: AtomicU64,
-    /// When the clock was first looked at in this turn, nanoseconds since `origin`; 0 before.
+    /// When the clock was first read in this turn, nanoseconds since `origin`; 0 before that.
     began_ns: AtomicU64,
     origin: Instant,
-    /// Time spent in this turn by what is paced, nanoseconds.
+    /// Time that [`Paced`] futures have used in this turn, nanoseconds.
     spent_ns: AtomicU64,
     has_waiting: AtomicBool,
     waiting: Mutex<Waiting>,
@@ -34,12 +33,12 @@ pub(crate) struct Turns {
 #[derive(Debug, Default)]
 struct Waiting {
     tasks: Vec<Waker>,
-    /// Has the event loop turn again.
+    /// Wakes the event loop for another turn.
     event_loop: Option<Waker>,
 }
 
 impl Turns {
-    /// The event loop begins a turn: peers first, then who waits for it.
+    /// Begins a turn, after the peers were served, and wakes the tasks that wait for it.
     pub(super) fn begin(&self, context: &Context<'_>) {
         let count = self.count.load(Ordering::Relaxed);
         self.count.store(count + 1, Ordering::Relaxed);
@@ -54,7 +53,8 @@ impl Turns {
         }
     }
 
-    /// Whether a client that is about to be served has to wait for the next turn; it is woken then.
+    /// Whether the time of clients is used up, so that this client must wait for the next turn. Its
+    /// task is woken then.
     pub(crate) fn is_over(&self, context: &Context<'_>) -> bool {
         self.is_over_at(context, Instant::now)
     }
@@ -70,7 +70,7 @@ impl Turns {
             0 => self.began_ns.store(now_ns.max(1), Ordering::Relaxed),
             began_ns if now_ns - began_ns < TURN_MAX.as_nanos() as u64 => {}
             _ => {
-                // Whoever comes next in this turn looks at the clock, too.
+                // The next client in this turn reads the clock, too.
                 self.clients.store(clients, Ordering::Relaxed);
                 self.wake_at_next(context);
                 return true;
@@ -79,12 +79,12 @@ impl Turns {
         false
     }
 
-    /// Waits for the next turn.
+    /// A future that is ready in the next turn.
     pub(crate) fn next(&self) -> NextTurn<'_> {
         NextTurn { turns: self, after: self.count.load(Ordering::Relaxed) }
     }
 
-    /// Has the task of `context` run in the next turn.
+    /// Wakes the task of `context` in the next turn.
     fn wake_at_next(&self, context: &Context<'_>) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.tasks.push(context.waker().clone());
@@ -109,7 +109,7 @@ impl Default for Turns {
     }
 }
 
-/// Ready in the turn after the one in which it was made.
+/// A future that is ready in the turn after the one in which it was made.
 #[derive(Debug)]
 pub(crate) struct NextTurn<'a> {
     turns: &'a Turns,
@@ -128,8 +128,8 @@ impl Future for NextTurn<'_> {
     }
 }
 
-/// A future that shares an allowance of time per turn with all others that are paced: once it is
-/// spent, they wait for the next turn.
+/// A future that runs only while the turn has time left for paced futures. All of them share that
+/// time; when it is used up, they wait for the next turn.
 pub(crate) struct Paced<F> {
     future: F,
     turns: Arc<Turns>,
@@ -137,7 +137,7 @@ pub(crate) struct Paced<F> {
 }
 
 impl<F: Future<Output = ()> + Unpin> Paced<F> {
-    /// `future`, which may begin to run as long as less than `allowance` of the turn is spent.
+    /// Polls `future` only while paced futures have used less than `allowance` of the turn.
     pub(crate) fn new(future: F, turns: Arc<Turns>, allowance: Duration) -> Self {
         Self { future, turns, allowance }
     }
@@ -188,8 +188,8 @@ mod tests {
         assert_eq!(polls, 2, "once in each turn");
     }
 
-    /// Serves clients in a turn, each of whom takes so long, and all of whom want more, until one has
-    /// to wait; how many were served, and for how long.
+    /// Serves up to `clients` clients in one turn, each for the time `each`, until one must wait
+    /// for the next turn. Returns how many were served, and the time that this took.
     fn serve(turns: &Turns, clients: usize, each: Duration) -> (usize, Duration) {
         let context = Context::from_waker(Waker::noop());
         turns.begin(&context);
@@ -211,7 +211,8 @@ mod tests {
         for each in [1, 50, 100, 300, 1000].map(Duration::from_micros) {
             for _ in 0..3 {
                 let (served, spent) = serve(&turns, 10_000, each);
-                // Before the first look, and before the last one.
+                // Up to `CLIENTS_PER_LOOK` clients run before the first clock reading, and as many
+                // before the last.
                 let most = TURN_MAX + each * 2 * CLIENTS_PER_LOOK as u32;
                 assert!(spent <= most && served < 10_000, "{served} of {each:?}: {spent:?}");
                 assert!(spent >= TURN_MAX.min(each * CLIENTS_PER_LOOK as u32), "{spent:?}");

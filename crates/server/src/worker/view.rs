@@ -1,6 +1,6 @@
-//! What a worker last saw published, with everything that answers repeat of it made ready. It
-//! steers requests and informs people; no proof rests on it: a round reads the publication
-//! itself, after its batch has closed.
+//! A worker's last look at the publication, with the repeated parts of answers made ready. It
+//! steers requests and informs people. No proof uses it: a round reads the publication itself,
+//! after its batch has closed.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use epicepoch_core::publication::{Published, Role};
 use epicepoch_wire::http::{ErrorCode, cluster_header};
 use http::HeaderValue;
 
-/// See the module.
+/// A publication, and the parts of answers made from it.
 #[derive(Debug)]
 pub(crate) struct View {
-    /// What was published.
+    /// The publication.
     pub(crate) published: Arc<Published>,
-    /// Cluster id and history id, on every answer.
+    /// The header with cluster id and history id, sent on every answer.
     pub(crate) cluster: HeaderValue,
-    /// What answers over TCP say of HTTP/3, if it is served.
+    /// The `Alt-Svc` header that announces HTTP/3 over TCP; `None` when HTTP/3 is off.
     pub(crate) alt_svc: Option<HeaderValue>,
-    /// Where clients reach the leader, if it is another node.
+    /// The client address of the leader, when another node leads.
     pub(crate) other_leader: Option<LeaderAddress>,
 }
 
-/// The leader's client address, as header and as body.
+/// The leader's client address, as a header and as a body.
 #[derive(Clone, Debug)]
 pub(crate) struct LeaderAddress {
     pub(crate) header: HeaderValue,
@@ -30,12 +30,12 @@ pub(crate) struct LeaderAddress {
 }
 
 impl View {
-    /// Makes ready what is published.
+    /// Makes the parts of answers from a publication.
     pub(crate) fn new(published: Arc<Published>, alt_svc: Option<HeaderValue>) -> Self {
         let text = cluster_header(published.cluster, published.history);
         let cluster = HeaderValue::from_str(&text).unwrap_or(HeaderValue::from_static("unknown"));
         let other_leader = published.other_leader().and_then(|leader| {
-            // An address that is no header value, or none at all, leads nobody anywhere.
+            // An address that is empty or no valid header value would not help a client.
             let header = HeaderValue::from_str(&leader.client_addr).ok()?;
             let body = Bytes::copy_from_slice(leader.client_addr.as_bytes());
             (!body.is_empty()).then_some(LeaderAddress { header, body })
@@ -43,12 +43,12 @@ impl View {
         Self { published, cluster, alt_svc, other_leader }
     }
 
-    /// Whether this node leads, with a grant or waiting for one: its requests wait for a round.
+    /// Whether this node leads, with or without a grant. Its requests then wait for a round.
     pub(crate) fn is_leading(&self) -> bool {
         self.published.role == Role::Leader
     }
 
-    /// Whether this node leads and owns a range: its requests are answered.
+    /// Whether this node leads and owns a range, so that it can answer requests.
     pub(crate) fn is_serving(&self) -> bool {
         self.is_leading() && self.published.grant.is_some()
     }
@@ -58,7 +58,7 @@ impl View {
         self.published.members.contains_key(&self.published.identity.node)
     }
 
-    /// Why a node that does not lead refuses.
+    /// The code with which a node that does not lead refuses requests.
     pub(crate) fn refusal(&self) -> ErrorCode {
         if self.other_leader.is_some() {
             ErrorCode::NotLeader

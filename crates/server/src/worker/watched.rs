@@ -1,23 +1,23 @@
-//! Futures that one task waits for together, each polled only when something that it waits for has
-//! happened. A worker's event loop has a link for every member and each direction; to look at all
-//! of them after every wake-up costs more than what one of them has to do. It never decides an
-//! order, and never polls a future that has ended.
+//! Futures that one task waits for together. Each future is polled only when it was woken. A
+//! worker's event loop has two links for every member, one in each direction, and polling all of
+//! them after every wake-up would cost more than the work of the one that was woken. This module
+//! decides no order, and never polls a future that has ended.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// Whom the futures of one task wake.
+/// The task that the watched futures wake.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     waker: Mutex<Option<Waker>>,
 }
 
 impl Watch {
-    /// Notes the task that watches. Before it looks at its futures, since what happens from then on
-    /// has to wake it again.
-    pub(super) fn note_waker(&self, context: &Context<'_>) {
+    /// Records the task that polls the futures. Call it before polling them: from then on every
+    /// event must wake the task again.
+    pub(super) fn record_waker(&self, context: &Context<'_>) {
         let mut noted = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
         if !noted.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
             *noted = Some(context.waker().clone());
@@ -31,20 +31,23 @@ impl Watch {
     }
 }
 
-/// A watched future.
+/// A future that is polled only when it was woken.
 pub(super) struct Watched<'a> {
     future: Pin<Box<dyn Future<Output = ()> + 'a>>,
-    bell: Arc<Bell>,
+    notify: Arc<Notify>,
     waker: Waker,
 }
 
-/// Invariant: once it has rung, the task is awake or has been woken, until it is polled.
-struct Bell {
+/// Sets a flag when the future is woken.
+///
+/// Invariant: once the flag is set, the task is awake or has been woken, until the future is
+/// polled.
+struct Notify {
     has_rung: AtomicBool,
     watch: Arc<Watch>,
 }
 
-impl Wake for Bell {
+impl Wake for Notify {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -57,16 +60,17 @@ impl Wake for Bell {
 }
 
 impl<'a> Watched<'a> {
-    /// A future that is polled the first time that the task looks.
+    /// Watches `future`. The first poll always polls it.
     pub(super) fn new(watch: &Arc<Watch>, future: impl Future<Output = ()> + 'a) -> Self {
-        let bell = Arc::new(Bell { has_rung: AtomicBool::new(true), watch: watch.clone() });
-        Self { future: Box::pin(future), waker: bell.clone().into(), bell }
+        let notify = Arc::new(Notify { has_rung: AtomicBool::new(true), watch: watch.clone() });
+        Self { future: Box::pin(future), waker: notify.clone().into(), notify }
     }
 
-    /// Polls the future if something has happened.
+    /// Polls the future if it was woken since the last poll.
     pub(super) fn poll(&mut self) -> Poll<()> {
-        // Taken before the poll: what happens during it counts for the next one.
-        if !self.bell.has_rung.swap(false, Ordering::AcqRel) {
+        // The flag is cleared before the poll, so that a wake-up during the poll leads to another
+        // poll.
+        if !self.notify.has_rung.swap(false, Ordering::AcqRel) {
             return Poll::Pending;
         }
         self.future.as_mut().poll(&mut Context::from_waker(&self.waker))
@@ -104,7 +108,7 @@ mod tests {
             })
             .await;
         });
-        watch.note_waker(&Context::from_waker(&task.clone().into()));
+        watch.record_waker(&Context::from_waker(&task.clone().into()));
         assert!(watched.poll().is_pending());
         assert!(watched.poll().is_pending());
         assert_eq!((polls.get(), task.0.load(Ordering::Relaxed)), (1, 0));
@@ -132,7 +136,7 @@ mod tests {
             })
             .await;
         });
-        watch.note_waker(&Context::from_waker(&task.clone().into()));
+        watch.record_waker(&Context::from_waker(&task.clone().into()));
         for polled in 1..=3 {
             assert!(watched.poll().is_pending());
             assert_eq!((polls.get(), task.0.load(Ordering::Relaxed)), (polled, polled));

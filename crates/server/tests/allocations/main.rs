@@ -1,7 +1,7 @@
-//! What a request costs in memory once everything has grown, on the leader and on the voters that
-//! confirm: over the native protocol, over HTTP/2 and on the hot path of HTTP/1.1 nothing, through
-//! hyper a map of headers and no more. Every thread of this process is counted, so the client here takes nothing
-//! while it is counted, and there is one test at a time.
+//! Counts the memory allocations of a request once all buffers have grown, on the leader and on the
+//! voters that confirm. The native protocol, HTTP/2 and the fast path of HTTP/1.1 allocate nothing.
+//! A request through hyper allocates a map of headers. Every thread of this process is counted, so
+//! the client here allocates nothing while counting, and only one test runs at a time.
 
 #[path = "../data_plane/node.rs"]
 #[allow(dead_code, reason = "shared with the tests of the data plane")]
@@ -16,22 +16,23 @@ use epicepoch_attack::http2::get;
 use epicepoch_wire::http2::frame::{self, Frame, PREFACE, flag, kind};
 use epicepoch_wire::native::frame::{ANSWER_LEN, REQUEST_LEN};
 use epicepoch_wire::native::{ClientHello, Request, TO_CLIENT_TAIL_LEN_MAX, split};
-use node::{Cluster, PATIENCE, TestNode};
+use node::{Cluster, TestNode, WAIT_MAX};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// What timers and sweeps may take meanwhile, whatever the number of requests.
+/// Most allocations of timers and sweeps while counting, whatever the number of requests.
 const BACKGROUND_MAX: usize = 40;
-/// Requests that are counted: one allocation in a hundred of them shows.
+/// Requests that are counted: so many that one allocation in a hundred requests shows.
 const REQUESTS: usize = 100 * BACKGROUND_MAX;
-/// Counts, of which the least is taken.
+/// Number of counts; the lowest one is used.
 const COUNTS: usize = 3;
-/// As many requests at once as may wait on a connection, and fewer.
+/// Requests at once: one, some, and as many as may wait on a connection.
 const DEPTHS: [usize; 3] = [1, 64, 512];
-/// For a request and its answer through hyper: the map of the answer's headers that hyper wants, an
-/// index and a list. The map of a request is used again; what is our own takes nothing.
+/// Most allocations for a request and its answer through hyper: an index and a list, for the map of
+/// the answer's headers that hyper needs. The map of a request is reused. Our own code allocates
+/// nothing.
 const HTTP_MAX: f64 = 2.0;
 
 static ALONE: Mutex<()> = Mutex::new(());
@@ -54,16 +55,16 @@ fn serving() -> (Cluster, Vec<TestNode>) {
 
 fn connect(node: &TestNode) -> TcpStream {
     let stream = TcpStream::connect(node.addr).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     stream.set_nodelay(true).unwrap();
     stream
 }
 
-/// Allocations by all threads while `rounds` times something is asked and read: the least of a few
-/// counts. A voter that gets no processor for a while answers hundreds of rounds at once, for which
-/// a buffer grows and shrinks again; what a request takes shows in every count.
+/// Counts the allocations of all threads during `rounds` calls of `round`, a few times, and returns
+/// the lowest count. A voter that gets no processor for a while answers hundreds of rounds at once;
+/// then a buffer grows and shrinks again. An allocation for each request shows in every count.
 fn taken(rounds: usize, mut round: impl FnMut()) -> usize {
-    // Lists grow to what they need.
+    // Buffers grow to the size that they need.
     for _ in 0..rounds.min(500) {
         round();
     }
@@ -114,7 +115,7 @@ fn a_native_request_takes_no_memory_on_the_leader_nor_on_the_voters() {
     }
 }
 
-/// Allocations for so many times a request over HTTP/1.1, `depth` of them in one write.
+/// Counts the allocations of a request over HTTP/1.1, with `depth` requests in one write.
 fn taken_by_http(node: &TestNode, request: &[u8], depth: usize) -> usize {
     let mut stream = connect(node);
     let mut answer = vec![0; 4096];
@@ -148,8 +149,8 @@ fn a_hot_request_over_http_takes_no_memory() {
     }
 }
 
-/// A client of HTTP/2 that takes no memory: one block of requests whose stream ids are changed, and
-/// one buffer.
+/// An HTTP/2 client that does not allocate while it runs. It sends one block of requests again and
+/// again, with new stream ids, and reads into one buffer.
 struct Http2 {
     stream: TcpStream,
     requests: Vec<u8>,
@@ -173,7 +174,7 @@ impl Http2 {
         Self { stream, requests, next: 1, input: Vec::with_capacity(1 << 20) }
     }
 
-    /// Asks on every stream, and reads until as many answers have ended.
+    /// Sends a request on each of `depth` streams, and reads until as many answers have ended.
     fn round(&mut self, depth: usize) {
         let len = self.requests.len() / depth;
         for request in self.requests.chunks_mut(len) {

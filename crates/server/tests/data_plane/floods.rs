@@ -3,7 +3,7 @@
 
 use epicepoch_attack::http2::{Flood, Outcome, flood, frame, kind};
 
-use crate::node::{Cluster, PATIENCE, TestNode};
+use crate::node::{Cluster, TestNode, WAIT_MAX};
 
 fn serving() -> TestNode {
     let mut cluster = Cluster::new(1);
@@ -13,7 +13,7 @@ fn serving() -> TestNode {
     node
 }
 
-/// Connections that were ended for a flood, by what they sent.
+/// Number of connections that were ended for a flood, by the kind of frames.
 fn abuses(node: &TestNode) -> Vec<(String, u64)> {
     let text = node.request("GET /metrics");
     let counts = text.text().lines().filter_map(|line| {
@@ -24,19 +24,19 @@ fn abuses(node: &TestNode) -> Vec<(String, u64)> {
     counts.filter(|(_, count)| *count > 0).collect()
 }
 
-/// Runs a flood against a node of its own, while somebody else asks.
+/// Runs a flood against a new node while another client sends requests.
 fn ends(kind: Flood, labels: &[&str]) -> Outcome {
     let node = serving();
     let mut other = node.connect();
     let outcome = std::thread::scope(|scope| {
-        let flooding = scope.spawn(|| flood(node.addr, kind, PATIENCE).unwrap());
+        let flooding = scope.spawn(|| flood(node.addr, kind, WAIT_MAX).unwrap());
         while !flooding.is_finished() {
             assert_eq!(other.request("GET /timestamp").status, 200, "{kind:?}");
         }
         flooding.join().unwrap()
     });
     assert!(outcome.is_ended, "{kind:?}: {outcome:?}");
-    // It is counted before the worker does anything else.
+    // The worker counts the flood before it does anything else.
     let counted = abuses(&node);
     assert_eq!(counted.len(), 1, "{kind:?}: {counted:?}");
     assert!(labels.contains(&counted[0].0.as_str()), "{kind:?}: {counted:?}");

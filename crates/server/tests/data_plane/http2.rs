@@ -7,7 +7,7 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 
-use crate::node::{Cluster, PATIENCE, TestNode, await_metric};
+use crate::node::{Cluster, TestNode, WAIT_MAX, await_metric};
 
 type Sender = http2::SendRequest<Empty<Bytes>>;
 
@@ -27,7 +27,7 @@ async fn request(sender: &mut Sender, method: Method, path: &str) -> Response<By
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let future = async { tokio::time::timeout(PATIENCE, future).await.expect("in time") };
+    let future = async { tokio::time::timeout(WAIT_MAX, future).await.expect("in time") };
     runtime.block_on(future)
 }
 
@@ -104,7 +104,7 @@ fn a_node_that_stops_finishes_open_streams() {
         .await
         .unwrap();
         let workers = node.workers.clone();
-        let stopping = tokio::task::spawn_blocking(move || workers.shutdown(PATIENCE));
+        let stopping = tokio::task::spawn_blocking(move || workers.shutdown(WAIT_MAX));
         node.publish(cluster.leading(1, 3, true));
         assert_eq!(asked.await.unwrap().status(), 200);
         drop(sender);
@@ -116,7 +116,7 @@ fn a_node_that_stops_finishes_open_streams() {
 fn a_stream_that_is_reset_gives_its_place_back_at_once() {
     let mut cluster = Cluster::new(1);
     let node = cluster.start_with(1, |config| {
-        config.election_timeout = PATIENCE / 4;
+        config.election_timeout = WAIT_MAX / 4;
         config.request_buffer = 1;
     });
     node.publish(cluster.leading(1, 3, false));
@@ -141,7 +141,7 @@ fn a_stream_that_is_reset_gives_its_place_back_at_once() {
             tokio::spawn(async move { request(&mut asking, Method::GET, "/timestamp").await });
         await_waiting(1).await;
         node.publish(cluster.leading(1, 3, true));
-        // What the others had asked for was burned.
+        // The timestamps for the cancelled requests are never given to another request.
         let reply = asked.await.unwrap();
         assert_eq!((reply.status().as_u16(), reply.body().len()), (200, 16));
     });

@@ -10,18 +10,18 @@ use epicepoch_wire::http2::frame::{self, Frame, PREFACE, flag, kind, setting};
 use epicepoch_wire::http2::hpack::Decoder;
 use epicepoch_wire::{NodeId, Timestamp};
 
-use crate::node::{Cluster, PATIENCE, TestNode};
+use crate::node::{Cluster, TestNode, WAIT_MAX};
 
 const WHOLE: u8 = flag::END_HEADERS | flag::END_STREAM;
 
-/// A client that says every frame by itself.
+/// A client that writes each frame itself.
 struct Raw {
     stream: TcpStream,
     decoder: Decoder,
     input: Vec<u8>,
     /// Answers that have not ended.
     open: BTreeMap<u32, Answer>,
-    /// Bytes that were read.
+    /// Number of bytes read.
     taken: usize,
 }
 
@@ -48,7 +48,7 @@ impl Raw {
     fn new(node: &TestNode, settings: &[(u16, u32)]) -> Self {
         let stream = TcpStream::connect(node.addr).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
         let table = settings.iter().find(|(name, _)| *name == setting::HEADER_TABLE_SIZE);
         let decoder = Decoder::new(table.map_or(4096, |(_, len)| *len as usize));
         let (input, open) = (Vec::new(), BTreeMap::new());
@@ -63,7 +63,7 @@ impl Raw {
         self.stream.write_all(bytes).unwrap();
     }
 
-    /// Asks on streams in one write.
+    /// Sends requests on several streams in one write.
     fn ask(&mut self, asks: &[(u32, Vec<u8>)]) {
         let mut bytes = Vec::new();
         for (stream, block) in asks {
@@ -72,7 +72,7 @@ impl Raw {
         self.send(&bytes);
     }
 
-    /// The next `count` answers that are whole, by their streams.
+    /// The next `count` complete answers, by stream.
     fn answers(&mut self, count: usize) -> BTreeMap<u32, Answer> {
         let mut whole = BTreeMap::new();
         while whole.len() < count {
@@ -118,7 +118,7 @@ fn serving() -> TestNode {
     node
 }
 
-/// A `GET` with a request id, without the table.
+/// The header block of a `GET` with a request id. It does not use the HPACK table.
 fn told(path: &str, id: &str) -> Vec<u8> {
     let name = "epicepoch-request-id";
     let mut block = get(path);
@@ -143,9 +143,9 @@ fn requests_of_one_write_share_a_round_and_later_answers_are_short() {
         client.ask(&ids.map(|id| (id, get("/timestamp"))).collect::<Vec<_>>());
         let answers = client.answers(STREAMS as usize);
         shortest = shortest.min((client.taken - before.1) / STREAMS as usize);
-        // Of the metrics themselves no round is begun, of a probe one may be.
+        // Reading the metrics begins no round; a check whether the node is ready may begin one.
         assert!(node.metric("epicepoch_rounds_begun_total") - before.0 <= 3);
-        // Streams of one run get their parts in order.
+        // Streams of one burst get their parts of the range in order.
         for (id, answer) in answers {
             assert!(answer.timestamps()[0] > last, "stream {id}");
             last = answer.timestamps()[0];
@@ -194,7 +194,7 @@ fn an_answer_waits_for_its_windows_and_loses_nothing() {
     let node = serving();
     let mut client = Raw::new(&node, &[(setting::INITIAL_WINDOW_SIZE, 0)]);
     client.ask(&[(1, get("/timestamp")), (3, get("/timestamp?n=2")), (5, get("/nope"))]);
-    // Heads come at once, bodies as they are let.
+    // Heads of answers come at once. Bodies come as far as the window allows.
     let more = |stream: u32, by: u32| {
         let mut bytes = Vec::new();
         frame::put(&mut bytes, kind::WINDOW_UPDATE, 0, stream, &by.to_be_bytes());
@@ -211,7 +211,7 @@ fn an_answer_waits_for_its_windows_and_loses_nothing() {
     assert_eq!(client.answers(1)[&5].status(), "404");
     client.send(&more(3, 2));
     assert_eq!(client.answers(1)[&3].timestamps().len(), 2);
-    // The window of the connection: lists of 65 kB, of which the second has to wait.
+    // The window of the connection: of two lists of 65 kB, the second has to wait.
     frame::put_settings(&mut settings, &[(setting::INITIAL_WINDOW_SIZE, 1 << 20)]);
     client.send(&settings);
     client.ask(&[(7, get("/timestamp?n=1000")), (9, get("/timestamp?n=4000"))]);
@@ -226,7 +226,7 @@ fn requests_of_a_run_that_are_taken_back_give_their_places_back() {
     let mut cluster = Cluster::new(1);
     let node = cluster.start_with(1, |config| {
         config.workers = 1;
-        config.election_timeout = PATIENCE / 4;
+        config.election_timeout = WAIT_MAX / 4;
         config.request_buffer = 4;
     });
     node.publish(cluster.leading(1, 3, false));
@@ -246,7 +246,7 @@ fn requests_of_a_run_that_are_taken_back_give_their_places_back() {
     node.await_metric("epicepoch_waiting_requests", 2);
     client.ask(&ask(&[9, 11]));
     node.await_metric("epicepoch_waiting_requests", 4);
-    // A whole run, and one that waits behind those that have a place.
+    // Cancels a whole burst, and one that waits because the admission limit is reached.
     client.send(&take_back(&[9, 11]));
     node.await_metric("epicepoch_waiting_requests", 2);
     client.ask(&ask(&[13, 15, 17]));
@@ -265,7 +265,8 @@ fn a_head_that_is_too_long_is_refused_and_the_connection_serves_on() {
     let node = serving();
     let mut client = Raw::new(&node, &[]);
     let mut block = get("/timestamp");
-    // Kept in the table, and named again and again: some hundred bytes that say 20 kB.
+    // One header is stored in the table and then named again and again, so a few hundred bytes
+    // stand for 20 kB.
     block.extend([&b"\x40\x01x\x7f\x01"[..], &[b'v'; 128]].concat());
     block.extend([0xbe; 128]);
     client.ask(&[(1, block), (3, get("/timestamp"))]);
@@ -273,7 +274,7 @@ fn a_head_that_is_too_long_is_refused_and_the_connection_serves_on() {
     assert_eq!((answers[&1].status(), answers[&3].status()), ("431", "200"));
 }
 
-/// An answer without what differs from one to the next.
+/// An answer without the parts that differ from one answer to the next.
 fn comparable(mut headers: BTreeMap<String, String>, body: Vec<u8>, is_stamps: bool) -> String {
     for name in ["date", "connection", "transfer-encoding"] {
         headers.remove(name);

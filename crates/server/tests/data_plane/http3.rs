@@ -1,37 +1,44 @@
-//! The same port over UDP: HTTP/3, with a client that says what it wants byte by byte, so that each
-//! limit is met by one who does not keep to it.
+//! HTTP/3 on the UDP port of the same number: asked by the `h3` crate's client, and by a client that
+//! sends single bytes where a limit is to be broken.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use epicepoch_bench::http3::answer::Answers;
-use epicepoch_bench::http3::control::Beside;
-use epicepoch_bench::http3::qpack::Head;
-use epicepoch_bench::http3::{CONTROL, kind, number, request};
+use bytes::{Buf as _, Bytes};
+use epicepoch_bench::quic;
 use epicepoch_certs::authority::{Authority, Issued, Validity};
 use epicepoch_certs::config::ALPN_H3;
 use epicepoch_certs::{LivePair, LiveRoots, Pair, PemFile, client_config, server_config};
 use epicepoch_server::Config;
 use epicepoch_server::config::ClientTlsMode;
-use epicepoch_server::http::http3::{endpoint, limits};
-use epicepoch_server::rights::Port;
-use epicepoch_server::tls::load_http3;
-use epicepoch_server::tls::upkeep::Certificates;
+use epicepoch_server::front;
+use epicepoch_server::front::http3::{endpoint, limits};
+use epicepoch_server::security::authz::Port;
+use epicepoch_server::security::tls::load_http3;
+use epicepoch_server::security::tls::reloader::Certificates;
 use epicepoch_wire::NodeId;
+use epicepoch_wire::http::{HEADER_ERROR, HEADER_LEADER};
+use epicepoch_wire::http2::hpack;
+use h3::client::{RequestStream, SendRequest};
+use h3::error::StreamError;
+use http::Request;
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ConnectionError, Endpoint, ReadToEndError, VarInt};
 use tempfile::TempDir;
 
-use crate::node::{Cluster, PATIENCE, TestNode};
+use crate::node::{Cluster, TestNode, WAIT_MAX};
 
 /// `H3_EXCESSIVE_LOAD` (RFC 9114, 8.1).
 const EXCESSIVE_LOAD: VarInt = VarInt::from_u32(0x107);
 /// `H3_NO_ERROR`.
 const NO_ERROR: VarInt = VarInt::from_u32(0x100);
+/// Types of frames (RFC 9114, 7.2): a header section, and a reserved type without meaning.
+const HEADERS: u8 = 1;
+const UNKNOWN: u8 = 0x21;
 
-/// A node that serves HTTP/3, and what its clients need to trust it.
+/// A node that serves HTTP/3, and the files that its clients need to trust it.
 struct Stage {
     node: TestNode,
     cluster: Cluster,
@@ -48,11 +55,11 @@ impl Stage {
         Self::of(1, change)
     }
 
-    /// Node 1 of a cluster of so many.
+    /// Node 1 of a cluster of `count` nodes.
     fn of(count: u64, change: impl FnOnce(&mut Config)) -> Self {
         let mut cluster = Cluster::new(count);
         let node = cluster.start_with(1, |config| {
-            config.election_timeout = PATIENCE / 4;
+            config.election_timeout = WAIT_MAX / 4;
             change(config);
         });
         let dir = tempfile::tempdir().unwrap();
@@ -65,8 +72,7 @@ impl Stage {
         let addr = first[0].local_addr().unwrap();
         let mut sockets = endpoint::bind(addr, workers - 1).unwrap();
         sockets.extend(first);
-        node.workers
-            .serve_http3(sockets, Arc::new(tls), Port::Shared, &node.shared.config)
+        front::serve_http3(&node.workers, sockets, Arc::new(tls), Port::Shared, &node.shared)
             .unwrap();
         node.publish(cluster.leading(1, 3, true));
         node.await_metric("epicepoch_is_leader", 1);
@@ -77,7 +83,7 @@ impl Stage {
         self.node.metric(name)
     }
 
-    /// A client's end of UDP.
+    /// A client's UDP endpoint.
     fn endpoint(&self) -> Endpoint {
         let ca = PemFile::new("--ca-file", self.dir.path().join("cert.pem"));
         let tls = client_config(LiveRoots::load(ca).unwrap(), None, &[ALPN_H3]);
@@ -87,8 +93,8 @@ impl Stage {
         endpoint
     }
 
-    /// A connection of somebody who lets the server open no stream, so that it cannot say its first
-    /// words, and who keeps the connection from being silent.
+    /// A connection of a client that does not allow the server to open a stream, so that the server
+    /// cannot send its settings. The client keeps the connection from becoming idle.
     async fn connect_as_miser(&self) -> (Endpoint, quinn::Connection) {
         let ca = PemFile::new("--ca-file", self.dir.path().join("cert.pem"));
         let tls = client_config(LiveRoots::load(ca).unwrap(), None, &[ALPN_H3]);
@@ -109,49 +115,106 @@ impl Stage {
         let quic = endpoint.connect(self.addr, "localhost").unwrap().await.unwrap();
         Client::begin(quic, endpoint).await
     }
+
+    async fn connect_by_hand(&self) -> ByHand {
+        let endpoint = self.endpoint();
+        let quic = endpoint.connect(self.addr, "localhost").unwrap().await.unwrap();
+        let mut control = quic.open_uni().await.unwrap();
+        // Opens a control stream with empty settings.
+        control.write_all(&[0, 4, 0]).await.unwrap();
+        ByHand { quic, control, _endpoint: endpoint }
+    }
 }
 
-struct Client {
+/// A connection on which a test writes each byte.
+struct ByHand {
     quic: quinn::Connection,
     control: quinn::SendStream,
     _endpoint: Endpoint,
 }
 
+/// The client of the `h3` crate.
+struct Client {
+    quic: quinn::Connection,
+    requests: SendRequest<quic::Connection, Bytes>,
+    _endpoint: Endpoint,
+}
+
+type Asked = RequestStream<quic::Stream, Bytes>;
+
+/// The headers of an answer.
+struct Head {
+    status: u16,
+    error: String,
+    leader: String,
+}
+
 impl Client {
     async fn begin(quic: quinn::Connection, endpoint: Endpoint) -> Self {
-        let mut control = quic.open_uni().await.unwrap();
-        control.write_all(CONTROL).await.unwrap();
-        Self { quic, control, _endpoint: endpoint }
+        let (mut driver, requests) =
+            h3::client::new(quic::Connection::new(quic.clone())).await.unwrap();
+        tokio::spawn(async move { driver.wait_idle().await });
+        Self { quic, requests, _endpoint: endpoint }
     }
 
     async fn get(&self, path: &str) -> (Head, Vec<u8>) {
-        self.send(&request(path, "localhost", None)).await.expect("an answer")
+        let mut asked = self.ask("GET", path).await.unwrap();
+        asked.finish().await.unwrap();
+        answer(asked).await
     }
 
-    /// What comes back for these bytes on a request's stream.
-    async fn send(&self, bytes: &[u8]) -> Result<(Head, Vec<u8>), ReadToEndError> {
-        let (mut send, mut recv) = self.quic.open_bi().await.unwrap();
-        // A server that refuses does not read on.
-        let _ = send.write_all(bytes).await;
-        let _ = send.finish();
-        let stream = recv.read_to_end(4 << 20).await?;
-        let mut answers = Answers::default();
-        let answer = answers.read(&stream).unwrap();
-        Ok((answer.head.clone(), answer.body.into_owned()))
+    /// Sends a `POST` with a body of `len` bytes to `/timestamp`.
+    async fn post(&self, len: usize) -> (Head, Vec<u8>) {
+        let mut asked = self.ask("POST", "/timestamp").await.unwrap();
+        // A server that refuses the request does not read the whole body.
+        let _ = asked.send_data(vec![b'x'; len].into()).await;
+        let _ = asked.finish().await;
+        answer(asked).await
     }
 
-    /// The code with which the server ends the connection.
-    async fn ended(&self) -> VarInt {
-        match self.quic.closed().await {
-            ConnectionError::ApplicationClosed(close) => close.error_code,
-            error => panic!("not ended by HTTP/3: {error}"),
-        }
+    async fn ask(&self, method: &str, path: &str) -> Result<Asked, StreamError> {
+        let uri = format!("https://localhost{path}");
+        let request = Request::builder().method(method).uri(uri).body(()).unwrap();
+        self.requests.clone().send_request(request).await
     }
+}
+
+async fn answer(mut asked: Asked) -> (Head, Vec<u8>) {
+    let head = asked.recv_response().await.unwrap();
+    let header = |name| head.headers().get(name).map_or("", |value| value.to_str().unwrap()).into();
+    let (error, leader) = (header(HEADER_ERROR), header(HEADER_LEADER));
+    let mut body = Vec::new();
+    while let Some(mut data) = asked.recv_data().await.unwrap() {
+        body.extend_from_slice(&data.copy_to_bytes(data.remaining()));
+    }
+    (Head { status: head.status().as_u16(), error, leader }, body)
+}
+
+/// Waits until the server closes the connection, and returns its code.
+async fn ended(quic: &quinn::Connection) -> VarInt {
+    match quic.closed().await {
+        ConnectionError::ApplicationClosed(close) => close.error_code,
+        error => panic!("not ended by HTTP/3: {error}"),
+    }
+}
+
+/// The first bytes of a frame: its type, and its length as a number of eight bytes (RFC 9000, 16).
+fn frame_head(kind: u8, len: u64) -> Vec<u8> {
+    [&[kind][..], &(len | 3 << 62).to_be_bytes()].concat()
+}
+
+/// A HEADERS frame with a `GET`, from entries and names of the static table (RFC 9204, 4.5).
+fn get_frame(path: &str) -> Vec<u8> {
+    let mut section = vec![0, 0, 0xd1, 0xd7, 0x50];
+    hpack::put_string(&mut section, b"localhost");
+    section.push(0x51);
+    hpack::put_string(&mut section, path.as_bytes());
+    [frame_head(HEADERS, section.len() as u64), section].concat()
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let future = async { tokio::time::timeout(PATIENCE, future).await.expect("in time") };
+    let future = async { tokio::time::timeout(WAIT_MAX, future).await.expect("in time") };
     runtime.block_on(future)
 }
 
@@ -177,8 +240,8 @@ fn http3_gets_the_same_answers() {
     });
 }
 
-/// The first answer that is not a timestamp: what was published is taken in at once, but not before
-/// the next request.
+/// Returns the first answer that is not a timestamp. The worker applies a publication before the
+/// next request, not before that.
 async fn first_refusal(client: &Client) -> (Head, Vec<u8>) {
     loop {
         let (head, body) = client.get("/timestamp").await;
@@ -224,14 +287,12 @@ fn streams_share_rounds_and_get_distinct_timestamps() {
             let asked = (0..20).map(|turn| if turn % 2 == 0 { &one } else { &two });
             let mut open = Vec::new();
             for client in asked {
-                let (mut send, recv) = client.quic.open_bi().await.unwrap();
-                send.write_all(&request("/timestamp", "localhost", None)).await.unwrap();
-                send.finish().unwrap();
-                open.push(recv);
+                let mut asked = client.ask("GET", "/timestamp").await.unwrap();
+                asked.finish().await.unwrap();
+                open.push(asked);
             }
-            for mut recv in open {
-                let stream = recv.read_to_end(1 << 16).await.unwrap();
-                all.push(Answers::default().read(&stream).unwrap().body.into_owned());
+            for asked in open {
+                all.push(answer(asked).await.1);
             }
         }
         all.sort_unstable();
@@ -240,24 +301,13 @@ fn streams_share_rounds_and_get_distinct_timestamps() {
     });
 }
 
-/// The head of a `POST`, with a body of this length behind it in one frame.
-fn post(len: usize) -> Vec<u8> {
-    let mut bytes = request("/timestamp", "localhost", None);
-    let get = bytes.iter().position(|byte| *byte == 0xd1).unwrap();
-    bytes[get] = 0xd4;
-    number::put(&mut bytes, kind::DATA);
-    number::put(&mut bytes, len as u64);
-    bytes.resize(bytes.len() + len, b'x');
-    bytes
-}
-
 #[test]
 fn a_short_body_is_ignored_and_a_long_one_refused() {
     let stage = Stage::new();
     block_on(async {
         let client = stage.connect().await;
-        assert_eq!(client.send(&post(4096)).await.unwrap().0.status, 200);
-        let (head, _) = client.send(&post(4097)).await.unwrap();
+        assert_eq!(client.post(4096).await.0.status, 200);
+        let (head, _) = client.post(4097).await;
         assert_eq!((head.status, &*head.error), (400, "BAD_REQUEST"));
     });
 }
@@ -267,8 +317,14 @@ fn a_head_that_is_too_large_is_refused() {
     let stage = Stage::new();
     block_on(async {
         let client = stage.connect().await;
+        // The client of the library would not send this request.
         let path = format!("/up?{}", "x".repeat(limits::HEAD_LEN_MAX as usize));
-        assert_eq!(client.get(&path).await.0.status, 431);
+        let (mut send, mut recv) = client.quic.open_bi().await.unwrap();
+        let _ = send.write_all(&get_frame(&path)).await;
+        let stream = recv.read_to_end(1 << 10).await.unwrap();
+        // Entry 24 of the static table, `:status`, with `431` in Huffman's code (RFC 7541, B).
+        let status = [0x5f, 0x09, 0x83, 0x69, 0x90, 0xff];
+        assert!(stream.windows(status.len()).any(|part| part == status), "{stream:x?}");
         assert_eq!(client.get("/up").await.0.status, 200);
     });
 }
@@ -278,13 +334,10 @@ fn a_stream_brings_no_more_than_it_may() {
     let stage = Stage::new();
     block_on(async {
         let client = stage.connect().await;
-        for kind in [kind::HEADERS, 0x21] {
-            // A frame of a terabyte, of which the library would keep whatever comes.
+        for kind in [HEADERS, UNKNOWN] {
+            // The frame claims a terabyte. The library would keep everything that comes of it.
             let (mut send, _recv) = client.quic.open_bi().await.unwrap();
-            let mut head = Vec::new();
-            number::put(&mut head, kind);
-            number::put(&mut head, 1 << 40);
-            send.write_all(&head).await.unwrap();
+            send.write_all(&frame_head(kind, 1 << 40)).await.unwrap();
             let part = vec![0; 1 << 10];
             let mut written = 0;
             while send.write_all(&part).await.is_ok() {
@@ -302,12 +355,10 @@ fn a_stream_brings_no_more_than_it_may() {
 fn a_control_frame_that_says_it_is_long_ends_the_connection() {
     let stage = Stage::new();
     block_on(async {
-        let mut client = stage.connect().await;
-        let mut frame = Vec::new();
-        number::put(&mut frame, 0x21);
-        number::put(&mut frame, limits::CONTROL_FRAME_LEN_MAX + 1);
+        let mut client = stage.connect_by_hand().await;
+        let frame = frame_head(UNKNOWN, limits::CONTROL_FRAME_LEN_MAX + 1);
         client.control.write_all(&frame).await.unwrap();
-        assert_eq!(client.ended().await, EXCESSIVE_LOAD);
+        assert_eq!(ended(&client.quic).await, EXCESSIVE_LOAD);
     });
     stage.node.await_metric("epicepoch_http3_abusers_closed_total", 1);
 }
@@ -316,17 +367,17 @@ fn a_control_frame_that_says_it_is_long_ends_the_connection() {
 fn what_comes_beside_requests_has_an_end() {
     let stage = Stage::new();
     block_on(async {
-        let mut client = stage.connect().await;
-        // Frames that mean nothing, each of them short.
-        let frame = [0x21, 32].into_iter().chain([0; 32]).collect::<Vec<_>>();
+        let mut client = stage.connect_by_hand().await;
+        // Short frames of a reserved type without meaning.
+        let frame = [UNKNOWN, 32].into_iter().chain([0; 32]).collect::<Vec<_>>();
         while client.control.write_all(&frame).await.is_ok() {}
-        assert_eq!(client.ended().await, EXCESSIVE_LOAD);
+        assert_eq!(ended(&client.quic).await, EXCESSIVE_LOAD);
         let client = stage.connect().await;
-        // Streams of a kind that means nothing.
+        // Streams of a reserved type without meaning.
         while let Ok(mut stream) = client.quic.open_uni().await {
-            let _ = stream.write_all(&[0x21, 1]).await;
+            let _ = stream.write_all(&[UNKNOWN, 1]).await;
         }
-        assert_eq!(client.ended().await, EXCESSIVE_LOAD);
+        assert_eq!(ended(&client.quic).await, EXCESSIVE_LOAD);
     });
     stage.node.await_metric("epicepoch_http3_abusers_closed_total", 2);
 }
@@ -336,10 +387,10 @@ fn requests_that_are_taken_back_have_an_end() {
     let stage = Stage::new();
     block_on(async {
         let client = stage.connect().await;
-        let path = request("/timestamp", "localhost", None);
+        let path = get_frame("/timestamp");
         let mut opened = 0;
         while let Ok((mut send, mut recv)) = client.quic.open_bi().await {
-            // Half of them before the server can know what they are.
+            // Half of the streams are reset before the server can know what they are.
             if opened % 2 == 0 {
                 let _ = send.write_all(&path[..3]).await;
                 tokio::task::yield_now().await;
@@ -352,7 +403,7 @@ fn requests_that_are_taken_back_have_an_end() {
             opened += 1;
             assert!(opened < 100 * limits::TAKEN_BACK_MAX, "{opened} were taken");
         }
-        assert_eq!(client.ended().await, EXCESSIVE_LOAD);
+        assert_eq!(ended(&client.quic).await, EXCESSIVE_LOAD);
         let other = stage.connect().await;
         assert_eq!(other.get("/timestamp").await.0.status, 200);
     });
@@ -371,6 +422,7 @@ fn so_many_streams_are_open_at_once_and_no_datagrams_are_taken() {
         }
         let another = tokio::time::timeout(Duration::from_millis(200), client.quic.open_bi());
         assert!(another.await.is_err(), "more streams than {}", limits::STREAMS_MAX);
+        let client = stage.connect_by_hand().await;
         let mut beside = vec![];
         for _ in 1..limits::STREAMS_BESIDE_MAX {
             beside.push(client.quic.open_uni().await.unwrap());
@@ -389,12 +441,12 @@ fn connections_of_http3_count_as_all_do() {
         let _second = stage.connect().await;
         let endpoint = stage.endpoint();
         let refused = endpoint.connect(stage.addr, "localhost").unwrap().await.unwrap_err();
-        // It has proven its address before it is told.
+        // The client has proven its address before it is refused.
         let ConnectionError::ConnectionClosed(close) = refused else { panic!("{refused}") };
         assert_eq!(close.error_code, quinn::TransportErrorCode::CONNECTION_REFUSED);
         assert_eq!(first.get("/up").await.0.status, 200);
         let tcp = std::net::TcpStream::connect(stage.node.addr).unwrap();
-        tcp.set_read_timeout(Some(PATIENCE)).unwrap();
+        tcp.set_read_timeout(Some(WAIT_MAX)).unwrap();
         let read = std::io::Read::read(&mut &tcp, &mut [0; 1]);
         let is_closed = read.as_ref().is_ok_and(|len| *len == 0)
             || read.as_ref().is_err_and(|error| error.kind() == ErrorKind::ConnectionReset);
@@ -408,28 +460,19 @@ fn a_node_that_stops_says_so_and_answers_what_it_has() {
     block_on(async {
         let client = stage.connect().await;
         assert_eq!(client.get("/timestamp").await.0.status, 200);
-        // Its head has come and its body has not: it is being answered.
-        let (mut send, mut recv) = client.quic.open_bi().await.unwrap();
-        let request = post(10);
-        send.write_all(&request[..request.len() - 1]).await.unwrap();
+        // The server has the head of this request but not its body, so the request is still open.
+        let mut asked = client.ask("POST", "/timestamp").await.unwrap();
+        asked.send_data(Bytes::from_static(b"half")).await.unwrap();
         assert_eq!(client.get("/up").await.0.status, 200);
         let workers = stage.node.workers.clone();
-        let stopping = std::thread::spawn(move || workers.shutdown(PATIENCE));
-        let mut beside = Beside::default();
-        let mut control = client.quic.accept_uni().await.unwrap();
-        let mut bytes = [0; 64];
-        loop {
-            let len = control.read(&mut bytes).await.unwrap().expect("it says when it goes");
-            if beside.receive(&bytes[..len]) {
-                break;
-            }
+        let stopping = std::thread::spawn(move || workers.shutdown(WAIT_MAX));
+        // The server sends GOAWAY, so the library sends no further request.
+        while !matches!(client.ask("GET", "/up").await, Err(StreamError::RemoteClosing { .. })) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        send.write_all(&request[request.len() - 1..]).await.unwrap();
-        send.finish().unwrap();
-        let stream = recv.read_to_end(1 << 16).await.unwrap();
-        let status = Answers::default().read(&stream).unwrap().head.status;
-        assert_eq!(status, 200);
-        assert_eq!(client.ended().await, NO_ERROR);
+        asked.finish().await.unwrap();
+        assert_eq!(answer(asked).await.0.status, 200);
+        assert_eq!(ended(&client.quic).await, NO_ERROR);
         assert!(stopping.join().unwrap());
     });
 }
@@ -444,14 +487,14 @@ fn half_a_head_has_its_time_and_so_has_silence() {
     block_on(async {
         let client = stage.connect().await;
         let (mut send, mut recv) = client.quic.open_bi().await.unwrap();
-        let head = request("/timestamp", "localhost", None);
+        let head = get_frame("/timestamp");
         send.write_all(&head[..head.len() - 1]).await.unwrap();
         let cut = recv.read_to_end(1 << 16).await.unwrap_err();
         assert!(matches!(cut, ReadToEndError::Read(quinn::ReadError::Reset(_))), "{cut}");
         assert_eq!(client.get("/timestamp").await.0.status, 200);
-        // From here on it says nothing.
-        assert_eq!(client.ended().await, NO_ERROR);
-        // And this one never did.
+        // The client sends nothing more.
+        assert_eq!(ended(&client.quic).await, NO_ERROR);
+        // This client has never sent anything.
         let endpoint = stage.endpoint();
         let quic = endpoint.connect(stage.addr, "localhost").unwrap().await.unwrap();
         assert!(matches!(quic.closed().await, ConnectionError::ApplicationClosed(_)));
@@ -481,7 +524,7 @@ fn a_client_that_lets_the_server_open_no_stream_does_not_delay_a_node_that_stops
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let workers = stage.node.workers.clone();
-        let stopping = std::thread::spawn(move || workers.shutdown(PATIENCE / 2));
+        let stopping = std::thread::spawn(move || workers.shutdown(WAIT_MAX / 2));
         let ended = quic.closed().await;
         assert!(matches!(ended, ConnectionError::ApplicationClosed(_)), "{ended}");
         assert!(stopping.join().unwrap(), "it had to be cut off");
@@ -492,7 +535,8 @@ fn a_client_that_lets_the_server_open_no_stream_does_not_delay_a_node_that_stops
 fn once_many_shake_hands_addresses_are_proven_first() {
     let stage = Stage::new();
     block_on(async {
-        // Clients that never hear from the server: what they send is passed on, and nothing back.
+        // Clients that receive nothing from the server: their datagrams are passed on, and no
+        // answers come back.
         let deaf = tokio::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let front = deaf.local_addr().unwrap();
         let to = stage.addr;
@@ -542,13 +586,13 @@ fn clients_show_a_certificate_over_http3_where_they_have_to_over_tcp() {
         config.tls.cert_file = at("node.pem");
         config.tls.key_file = at("node.key");
         config.tls.client_ca_file = Some(at("ca.pem"));
-        config.election_timeout = PATIENCE / 4;
+        config.election_timeout = WAIT_MAX / 4;
     });
     let (config, tcp) = (&node.shared.config, node.shared.tls.as_ref());
     let tls = load_http3(config, tcp, &mut Certificates::default()).unwrap().expect("it is on");
     let sockets = endpoint::bind((Ipv4Addr::LOCALHOST, 0).into(), 1).unwrap();
     let addr = sockets[0].local_addr().unwrap();
-    node.workers.serve_http3(sockets, tls, Port::Shared, config).unwrap();
+    front::serve_http3(&node.workers, sockets, tls, Port::Shared, &node.shared).unwrap();
     node.publish(cluster.leading(1, 3, true));
     let ca = LiveRoots::load(PemFile::new("--ca-file", at("ca.pem"))).unwrap();
     let file = |name: &str| PemFile::new("--cert-file", at(name));
@@ -565,7 +609,8 @@ fn clients_show_a_certificate_over_http3_where_they_have_to_over_tcp() {
                     let client = Client::begin(quic, endpoint).await;
                     assert_eq!(client.get("/up").await.0.status, 200);
                 }
-                // The client is through before the server has seen that there is none.
+                // The client's handshake may be complete before the server has noticed that there
+                // is no certificate.
                 Ok(quic) => {
                     let refused = quic.closed().await;
                     assert!(matches!(refused, ConnectionError::ConnectionClosed(_)), "{refused}");

@@ -5,16 +5,16 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use epicepoch_server::Config;
-use epicepoch_server::rights::Port;
+use epicepoch_server::security::authz::Port;
 use epicepoch_wire::native;
 use socket2::{Domain, Socket, Type};
 
-use crate::node::{Client, Cluster, PATIENCE, TestNode};
+use crate::node::{Client, Cluster, TestNode, WAIT_MAX};
 
 fn serving(change: impl FnOnce(&mut Config)) -> TestNode {
     let mut cluster = Cluster::new(1);
     let node = cluster.start_with(1, |config| {
-        config.election_timeout = PATIENCE / 4;
+        config.election_timeout = WAIT_MAX / 4;
         change(config);
     });
     node.publish(cluster.leading(1, 3, true));
@@ -45,7 +45,7 @@ fn one_address_holds_its_share_of_the_connections_and_no_more() {
     let count = "epicepoch_connections_refused_total{reason=\"address\"} 1\n";
     assert!(text.text().contains(count), "{}", text.text());
     held.pop().unwrap().leave();
-    // The place of who has left is free again, once the node has seen it leave.
+    // A client that has left no longer counts, once the node has noticed.
     while connect_from(7, &node).try_request("GET /up").is_none() {
         std::thread::yield_now();
     }
@@ -54,7 +54,7 @@ fn one_address_holds_its_share_of_the_connections_and_no_more() {
 #[test]
 fn the_last_descriptors_are_not_given_to_clients() {
     let mut cluster = Cluster::new(1);
-    // Those of a process that runs reach beyond it.
+    // A running process already has more descriptors open than the limit of 3.
     let node = cluster.start_within(1, 3, |_| {});
     let mut refused = node.connect();
     refused.send("GET /up");
@@ -62,14 +62,15 @@ fn the_last_descriptors_are_not_given_to_clients() {
     assert_eq!(node.workers.connections(Port::Shared), 0);
 }
 
-/// The requests of a test take less time than one of them is worth.
+/// Requests per second and address. All requests of a test take less time than one request is
+/// worth.
 const RATE_MAX: u32 = 10;
 
 fn rated() -> TestNode {
     serving(|config| config.limits.address_request_rate_max = NonZeroU32::new(RATE_MAX))
 }
 
-/// Statuses of as many requests as may be asked at once, and of as many again.
+/// Statuses of twice as many requests as are allowed at once.
 fn statuses(client: &mut Client, request: &str) -> Vec<u16> {
     (0..2 * RATE_MAX).map(|_| client.request(request).status).collect()
 }
@@ -108,7 +109,7 @@ fn a_pipeline_beyond_the_rate_is_answered_in_order_and_its_rest_refused() {
 #[test]
 fn a_request_that_waits_for_room_is_counted_once() {
     const REQUESTS: usize = 60;
-    // Each round has room for a few, so that the last ones have waited for many.
+    // Each round has room for a few requests, so the last ones wait for many rounds.
     let node = serving(|config| {
         config.request_buffer = 4;
         config.limits.address_request_rate_max = NonZeroU32::new(REQUESTS as u32);
@@ -146,7 +147,7 @@ fn a_client_that_has_asked_and_falls_silent_is_closed_after_the_idle_time() {
     }
 }
 
-/// Bytes that the kernel holds for a client of `node`, sent and not sent.
+/// Bytes for a client of `node` that the kernel holds, sent or not.
 fn held_by_the_kernel(node: &TestNode, client: &Client) -> Option<usize> {
     let port = |addr: SocketAddr| format!(":{:04X}", addr.port());
     let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
@@ -161,7 +162,7 @@ fn held_by_the_kernel(node: &TestNode, client: &Client) -> Option<usize> {
 
 #[test]
 fn the_kernel_holds_little_for_a_client_that_does_not_read() {
-    // What is sent and not acknowledged is the client's window, which is its own memory.
+    // Bytes that are sent and not acknowledged are in the client's window, which is its own memory.
     const HELD_MAX: usize = 512 << 10;
     let node = serving(|_| {});
     let mut deaf = node.connect();

@@ -1,9 +1,10 @@
 //! The data plane of nodes over real loopback sockets. The consensus plane is played by hand: a
 //! test publishes who leads, and accepts confirm links as that plane would.
 
+mod authz;
 mod bad_input;
+mod fast_path;
 mod floods;
-mod hot_path;
 mod http2;
 mod http2_frames;
 mod http3;
@@ -12,6 +13,5 @@ mod malformed;
 mod native;
 mod node;
 mod requests;
-mod rights;
 mod rounds;
 mod tls;

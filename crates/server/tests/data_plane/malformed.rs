@@ -4,13 +4,13 @@
 
 use epicepoch_attack::http2::{PREFACE, frame, get, kind};
 
-use crate::node::{Cluster, PATIENCE};
+use crate::node::{Cluster, WAIT_MAX};
 
 const SEEDS: u64 = 400;
-/// Changes to one stream at most.
+/// Most changes to one stream.
 const CHANGES_MAX: u64 = 6;
 
-/// Chance that follows from a seed (Steele et al., splitmix64).
+/// Random numbers from a seed (Steele et al., splitmix64).
 struct Chance(u64);
 
 impl Chance {
@@ -78,12 +78,12 @@ fn whatever_is_almost_a_request_ends_with_its_client_and_keeps_nothing() {
         let mut bytes = streams[chance.below(streams.len())].clone();
         spoil(&mut bytes, &mut chance);
         let mut client = node.connect();
-        // In two parts, since a node must not rely on where bytes are cut.
+        // The bytes are sent in two parts, because a node must not rely on where they are split.
         let (first, second) = bytes.split_at(chance.below(bytes.len() + 1));
         client.send_raw(first);
         client.send_raw(second);
         client.try_finish_sending();
-        // Reads to the end of the connection, for PATIENCE at most.
+        // Reads until the connection ends, at most for WAIT_MAX.
         client.read_to_end();
         if seed % 50 == 0 {
             assert_eq!(node.request("GET /timestamp").status, 200, "seed {seed}");
@@ -91,9 +91,9 @@ fn whatever_is_almost_a_request_ends_with_its_client_and_keeps_nothing() {
     }
     node.await_metric("epicepoch_waiting_requests", 0);
     let start = std::time::Instant::now();
-    // The one that asks is there.
+    // One connection is that of this request itself.
     while node.metric("epicepoch_connections_open") > 1 {
-        assert!(start.elapsed() < PATIENCE, "connections are left");
+        assert!(start.elapsed() < WAIT_MAX, "connections are left");
         std::thread::yield_now();
     }
 }

@@ -14,7 +14,7 @@ use epicepoch_wire::native::{
 };
 use epicepoch_wire::{ClusterId, HistoryId, NodeId, Timestamp, TimestampRange};
 
-use crate::node::{CLUSTER, Cluster, PATIENCE, TestNode};
+use crate::node::{CLUSTER, Cluster, TestNode, WAIT_MAX};
 
 /// The in-flight limit of `docs/protocol.md`.
 const IN_FLIGHT_MAX: u64 = 1024;
@@ -50,12 +50,12 @@ impl Native {
 
     pub(crate) fn connect_to(addr: SocketAddr) -> Self {
         let stream = TcpStream::connect(addr).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
         stream.set_nodelay(true).unwrap();
         Self { stream, buffer: Vec::new() }
     }
 
-    /// A connection that was welcomed.
+    /// A connection after the handshake.
     fn open(node: &TestNode) -> Self {
         let mut client = Self::connect(node);
         client.hello(&ClientHello::default());
@@ -108,7 +108,7 @@ impl Native {
         }
     }
 
-    /// The range of the next answer, which must be to `id`.
+    /// Returns the range of the next answer, which must be to request `id`.
     pub(crate) fn range(&mut self, id: u64) -> TimestampRange {
         match self.next() {
             Got::Answer(of, range) if of == id => range,
@@ -116,7 +116,8 @@ impl Native {
         }
     }
 
-    /// The code of the next refusal, which must be of `id` and leave the connection open.
+    /// Returns the code of the next refusal. It must be to request `id` and leave the connection
+    /// open.
     fn refusal(&mut self, id: u64) -> (ErrorCode, String) {
         match self.next() {
             Got::Error { code: Some(code), closes: false, id: of, text } if of == id => {
@@ -126,7 +127,7 @@ impl Native {
         }
     }
 
-    /// The code of an error behind which the connection ends.
+    /// Returns the code of the next error, after which the connection must end.
     pub(crate) fn end(&mut self) -> ErrorCode {
         let got = self.next();
         let Got::Error { code: Some(code), closes: true, .. } = got else {
@@ -204,7 +205,7 @@ fn frames_may_come_byte_by_byte() {
     bytes.extend_from_slice(&ping(5));
     for byte in bytes {
         client.send(&[byte]);
-        // Each byte is looked at alone before the next one comes.
+        // The node parses each byte before the next one comes.
         std::thread::sleep(Duration::from_micros(300));
     }
     assert!(matches!(client.next(), Got::Welcome(_)));
@@ -291,7 +292,7 @@ fn a_follower_names_the_leader_and_tells_when_it_changes() {
     let mut client = Native::open(&node);
     client.ask(1, 1);
     let named = (ErrorCode::NotLeader, "client-2.test:80".to_owned());
-    // A welcome may overtake the publication.
+    // The welcome may come before the worker has seen the publication.
     match client.next() {
         Got::Leader(..) => assert_eq!(client.refusal(1), named),
         Got::Error { code, text, .. } => assert_eq!((code, text), (Some(named.0), named.1)),
@@ -375,7 +376,8 @@ fn a_client_that_does_not_read_is_stopped_and_gets_every_answer_later() {
     client.stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
     let (mut sent, mut id) = (0_usize, 0_u64);
     let batch: Vec<_> = (0..1000).flat_map(|_| Request::new(3, 1).unwrap().to_bytes()).collect();
-    // The kernel's buffers hold a few MB of either direction; a node that buffered would take all.
+    // The kernel buffers a few MB in each direction. A node that buffered answers would read
+    // everything.
     let is_stopped = loop {
         match client.stream.write(&batch[sent % 16..]) {
             Ok(length) => sent += length,
@@ -440,7 +442,7 @@ fn a_node_that_stops_answers_says_goodbye_and_closes() {
     client.range(1);
     node.stop_accepting();
     node.shared.health.is_shutting_down.store(true, Ordering::SeqCst);
-    assert!(node.workers.shutdown(PATIENCE));
+    assert!(node.workers.shutdown(WAIT_MAX));
     assert_eq!(client.next(), Got::Goodbye);
     assert_eq!(client.next(), Got::End);
 }
@@ -452,7 +454,7 @@ fn what_a_client_sends_before_it_has_read_the_goodbye_does_not_reset_it() {
         let mut client = Native::open(&node);
         let begin = Instant::now();
         let workers = node.workers.clone();
-        let stopping = std::thread::spawn(move || workers.shutdown(PATIENCE));
+        let stopping = std::thread::spawn(move || workers.shutdown(WAIT_MAX));
         assert_eq!(client.next(), Got::Goodbye);
         client.ask(1, 1);
         std::thread::sleep(Duration::from_millis(2));
@@ -468,7 +470,7 @@ fn what_a_client_sends_before_it_has_read_the_goodbye_does_not_reset_it() {
     panic!("this machine is too slow to tell");
 }
 
-/// A request, from outside: when it began and ended, and what it got.
+/// A request as its client sees it: when it began and ended, and the timestamps that it got.
 struct Call {
     begin: Instant,
     end: Instant,
@@ -509,7 +511,8 @@ fn native_and_http_clients_share_one_order() {
     check_order(calls);
 }
 
-/// Every call that began after another one ended has greater timestamps; none comes twice.
+/// Checks that a call that began after another one ended has greater timestamps, and that no
+/// timestamp comes twice.
 fn check_order(mut calls: Vec<Call>) {
     calls.sort_by_key(|call| call.first);
     assert!(calls.is_sorted_by(|a, b| a.last < b.first), "a timestamp came twice");

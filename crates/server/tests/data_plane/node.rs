@@ -12,30 +12,31 @@ use epicepoch_core::allocator::Allocator;
 use epicepoch_core::publication::{EpochRange, Grant, Identity, Published, Role, Shared};
 use epicepoch_core::quorum::Voters;
 use epicepoch_server::Config;
-use epicepoch_server::consensus::operators::Desk;
+use epicepoch_server::admin_queue::AdminQueue;
 use epicepoch_server::faults::Faults;
-use epicepoch_server::listener::{AcceptLimits, Acceptor, ClientListener, DescriptorLimit};
+use epicepoch_server::front;
+use epicepoch_server::front::listener::{AcceptLimits, Acceptor, ClientListener, DescriptorLimit};
 use epicepoch_server::metrics::Metrics;
-use epicepoch_server::rights::{Port, Rights};
+use epicepoch_server::security::authz::{Authorization, Port};
+use epicepoch_server::security::tls::ClientTls;
+use epicepoch_server::security::tls::reloader::Certificates;
 use epicepoch_server::shared::{Health, NodeClock, NodeShared};
-use epicepoch_server::tls::ClientTls;
-use epicepoch_server::tls::upkeep::Certificates;
 use epicepoch_server::worker::Workers;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::frame::{FrameKind, Header, split_frame, write_frame};
-use epicepoch_wire::hello::{Hello, LinkKind};
+use epicepoch_wire::peer_hello::{LinkKind, PeerHello};
 use epicepoch_wire::{
     BootId, ClusterId, Epoch, HistoryId, NodeId, StoreId, Term, Timestamp, WorkerId,
 };
 
-/// The cluster of all tests.
+/// The cluster id in all tests.
 pub(crate) const CLUSTER: ClusterId = ClusterId(0xC1);
-/// Longer than any step of a test takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-/// Where time starts for every node here: trusted time, Unix nanoseconds.
+/// Longest wait for a step of a test, also on a busy machine.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(20);
+/// Trusted time at which every node here begins, Unix nanoseconds.
 pub(crate) const START_NS: u64 = 1_700_000_000_000_000_000;
 
-/// A data plane.
+/// The data plane of one node.
 pub(crate) struct TestNode {
     pub(crate) shared: Arc<NodeShared>,
     pub(crate) workers: Workers,
@@ -66,7 +67,7 @@ impl Cluster {
         Self { members: Arc::new(members), ports }
     }
 
-    /// What a node of this cluster publishes that follows nobody.
+    /// The publication of a node of this cluster that knows no leader.
     pub(crate) fn nothing(&self, node: u64) -> Published {
         let ids: Vec<_> = self.members.keys().copied().collect();
         Published {
@@ -78,7 +79,7 @@ impl Cluster {
         }
     }
 
-    /// What the leader of `term` publishes, with a grant or before it has one.
+    /// The publication of the leader of `term`, with or without a grant.
     pub(crate) fn leading(&self, node: u64, term: u64, has_grant: bool) -> Published {
         let range = EpochRange { low: Epoch(START_NS), high: Epoch(START_NS + (1 << 60)) };
         let boot = identity(NodeId(node)).boot;
@@ -91,17 +92,17 @@ impl Cluster {
         }
     }
 
-    /// Starts a node with one worker and every default but a patient election timeout.
+    /// Starts a node with one worker, a long election timeout, and otherwise the defaults.
     pub(crate) fn start(&mut self, node: u64) -> TestNode {
-        self.start_with(node, |config| config.election_timeout = PATIENCE / 4)
+        self.start_with(node, |config| config.election_timeout = WAIT_MAX / 4)
     }
 
-    /// Starts a node.
+    /// Starts a node with a changed configuration.
     pub(crate) fn start_with(&mut self, node: u64, change: impl FnOnce(&mut Config)) -> TestNode {
         self.start_within(node, u64::MAX, change)
     }
 
-    /// Starts a node whose clients get no descriptor from `descriptors_max` on.
+    /// Starts a node that accepts a client only if its descriptor is below `descriptors_max`.
     pub(crate) fn start_within(
         &mut self,
         node: u64,
@@ -110,7 +111,7 @@ impl Cluster {
     ) -> TestNode {
         let id = NodeId(node);
         let mut config = Config::new(id, self.members[&id].raft_addr.clone());
-        config.request_timeout = PATIENCE;
+        config.request_timeout = WAIT_MAX;
         change(&mut config);
         let published = self.nothing(node);
         let core = Arc::new(Shared::new(Term(0), published));
@@ -122,23 +123,23 @@ impl Cluster {
             allocator: Allocator::new(core.clone(), interval_ns),
             clock: NodeClock::new(START_NS),
             health: Health::default(),
-            desk: Desk::open().0,
+            admin_queue: AdminQueue::open().0,
             tls: ClientTls::load(&config).unwrap(),
             certificates: Certificates::default(),
-            rights: Rights::load(&config.rights).unwrap(),
+            authz: Authorization::load(&config.authz).unwrap(),
             alt_svc: None,
             peer_tls: None,
             max_n: config.max_n.into(),
             config,
             core,
         });
-        let metrics = Arc::new(Metrics::new(shared.clone()));
-        let workers = Workers::spawn(shared.clone(), metrics.clone()).unwrap();
-        // Other tests of this process have descriptors, too.
+        let metrics = Arc::new(Metrics::new(shared.config.workers));
+        let workers = front::spawn_workers(shared.clone(), metrics.clone()).unwrap();
+        // The real limit is not used, because other tests of this process have descriptors too.
         let descriptors = DescriptorLimit { before: None, now: None };
         let limits =
             AcceptLimits { descriptors_max, ..AcceptLimits::new(&shared.config, descriptors) };
-        let has_ops_port = shared.config.rights.ops_addr.is_some();
+        let has_ops_port = shared.config.authz.ops_addr.is_some();
         let open = |port| {
             let listener = ClientListener::bind(IpAddr::V4(Ipv4Addr::LOCALHOST), 0).unwrap();
             let addr = listener.local_addr();
@@ -153,41 +154,41 @@ impl Cluster {
         TestNode { shared, workers, addr, ops_addr, acceptors, _peer_port: peer_port }
     }
 
-    /// Takes the peer port of a node that is played by the test.
+    /// Returns the peer port of a node that the test itself plays.
     pub(crate) fn take_port(&mut self, node: u64) -> TcpListener {
         self.ports.remove(&NodeId(node)).expect("a port is taken once")
     }
 }
 
 impl TestNode {
-    /// Publishes, as the consensus plane does.
+    /// Publishes like the consensus plane.
     pub(crate) fn publish(&self, published: Published) {
         self.shared.core.promise.raise(published.term);
         self.shared.core.publish(Arc::new(published));
         self.workers.notify_published();
     }
 
-    /// A connection to the client port.
+    /// Opens a connection to the client port.
     pub(crate) fn connect(&self) -> Client {
         Client::new(TcpStream::connect(self.addr).unwrap())
     }
 
-    /// A connection to the port of operators.
+    /// Opens a connection to the port for operators.
     pub(crate) fn connect_ops(&self) -> Client {
         Client::new(TcpStream::connect(self.ops_addr.expect("a port of operators")).unwrap())
     }
 
-    /// One request on a connection of its own.
+    /// Sends one request on a new connection.
     pub(crate) fn request(&self, request: &str) -> Reply {
         self.connect().request(request)
     }
 
-    /// A metric's value, read over HTTP. The connection is dealt to some worker.
+    /// Reads a metric's value over HTTP. Any worker may get the connection.
     pub(crate) fn metric(&self, name: &str) -> u64 {
         metric(self.addr, name)
     }
 
-    /// Asks until a metric has a value.
+    /// Waits until a metric has a value.
     pub(crate) fn await_metric(&self, name: &str, value: u64) {
         await_metric(self.addr, name, value);
     }
@@ -215,16 +216,16 @@ fn metric(addr: SocketAddr, name: &str) -> u64 {
     value.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse::<f64>().unwrap() as u64
 }
 
-/// Asks until a metric has a value.
+/// Waits until a metric has a value.
 pub(crate) fn await_metric(addr: SocketAddr, name: &str, value: u64) {
     let start = std::time::Instant::now();
     while metric(addr, name) != value {
-        assert!(start.elapsed() < PATIENCE, "{name} is {}", metric(addr, name));
+        assert!(start.elapsed() < WAIT_MAX, "{name} is {}", metric(addr, name));
         std::thread::yield_now();
     }
 }
 
-/// The store of a node, in every test.
+/// The store id of a node, the same in every test.
 pub(crate) fn store(node: NodeId) -> StoreId {
     StoreId(u128::from(node.0) << 64)
 }
@@ -233,14 +234,14 @@ fn identity(node: NodeId) -> Identity {
     Identity { node, store: store(node), boot: BootId(node.0 + 700) }
 }
 
-/// Plays the part of the consensus plane that accepts confirm links.
+/// Accepts confirm links in place of the consensus plane.
 struct PeerPort {
     addr: SocketAddr,
     is_closed: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Workers whose confirm links every node refuses, as bits; for tests of borrowed links.
+/// Workers whose confirm links every node refuses, one bit each. For tests of borrowed links.
 pub(crate) static REFUSED_WORKERS: AtomicU64 = AtomicU64::new(0);
 
 impl PeerPort {
@@ -255,8 +256,8 @@ impl PeerPort {
                 }
                 let Ok(mut stream) = stream else { continue };
                 let Some((header, payload)) = read_frame(&mut stream) else { continue };
-                let hello = Hello::decode(&payload).unwrap();
-                assert_eq!((header.kind, header.cluster), (FrameKind::Hello, CLUSTER));
+                let hello = PeerHello::decode(&payload).unwrap();
+                assert_eq!((header.kind, header.cluster), (FrameKind::PeerHello, CLUSTER));
                 let LinkKind::Confirm(WorkerId(worker)) = hello.link else { continue };
                 if shared.config.node_id == NodeId(2)
                     && REFUSED_WORKERS.load(Ordering::SeqCst) >> worker & 1 == 1
@@ -283,7 +284,7 @@ impl Drop for PeerPort {
     }
 }
 
-/// Reads one frame; `None` when the stream ends first.
+/// Reads one frame, or returns `None` if the stream ends first.
 pub(crate) fn read_frame(stream: &mut TcpStream) -> Option<(Header, Vec<u8>)> {
     let mut bytes = Vec::new();
     loop {
@@ -323,9 +324,9 @@ pub(crate) struct Reply {
 }
 
 impl Client {
-    /// What has connected.
+    /// Wraps an open connection.
     pub(crate) fn new(stream: TcpStream) -> Self {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
         stream.set_nodelay(true).unwrap();
         Self { stream, buffer: Vec::new() }
     }
@@ -336,12 +337,12 @@ impl Client {
         self.reply().expect("an answer")
     }
 
-    /// Where it connects from.
+    /// The client's own address.
     pub(crate) fn local_addr(&self) -> SocketAddr {
         self.stream.local_addr().unwrap()
     }
 
-    /// The same; `None` when the connection ends instead.
+    /// Like [`Self::request`], but returns `None` if the connection ends instead.
     pub(crate) fn try_request(&mut self, request: &str) -> Option<Reply> {
         self.send(request);
         self.reply()
@@ -352,13 +353,13 @@ impl Client {
         self.send_raw(format!("{request} HTTP/1.1\r\nhost: test\r\n\r\n").as_bytes());
     }
 
-    /// Sends bytes; a peer that has closed takes none.
+    /// Sends bytes. An error is ignored, because the peer may have closed.
     pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
 
-    /// Reads an answer; `None` when the connection ends instead. A body without a length is read
-    /// to its last chunk.
+    /// Reads an answer, or returns `None` if the connection ends instead. A body without a length
+    /// is read to its last chunk.
     pub(crate) fn reply(&mut self) -> Option<Reply> {
         let head_len = self.read_until(|bytes| find(bytes, b"\r\n\r\n").map(|at| at + 4))?;
         let head = String::from_utf8(self.buffer.drain(..head_len).collect()).unwrap();
@@ -383,7 +384,7 @@ impl Client {
         self.buffer.is_empty() && self.read_until(|_| None).is_none() && self.buffer.is_empty()
     }
 
-    /// Some bytes that have come.
+    /// Waits for some bytes and returns them.
     pub(crate) fn read_some(&mut self) -> String {
         self.read_until(|bytes| (!bytes.is_empty()).then_some(bytes.len())).expect("more bytes");
         String::from_utf8(std::mem::take(&mut self.buffer)).unwrap()
@@ -394,17 +395,17 @@ impl Client {
         assert!(self.read_until(|_| None).is_none());
     }
 
-    /// Says that nothing more will be sent; answers can still be read.
+    /// Closes the sending direction; answers can still be read.
     pub(crate) fn finish_sending(&self) {
         self.stream.shutdown(Shutdown::Write).unwrap();
     }
 
-    /// The same, where the peer may have closed already.
+    /// Like [`Self::finish_sending`], but the peer may have closed already.
     pub(crate) fn try_finish_sending(&self) {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// Leaves without a word.
+    /// Closes the connection in both directions.
     pub(crate) fn leave(self) {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
@@ -435,7 +436,7 @@ impl Reply {
         self.headers.get(name).map_or("", String::as_str)
     }
 
-    /// The code of a refusal.
+    /// The status and the error code of a refusal.
     pub(crate) fn error(&self) -> (u16, &str) {
         (self.status, self.header("epicepoch-error"))
     }

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use epicepoch_core::publication::Role;
-use epicepoch_server::rights::Port;
+use epicepoch_server::security::authz::Port;
 use epicepoch_wire::{NodeId, Timestamp, TimestampRange};
 
-use crate::node::{Cluster, PATIENCE, REFUSED_WORKERS, TestNode};
+use crate::node::{Cluster, REFUSED_WORKERS, TestNode, WAIT_MAX};
 
 const CLUSTER_HEADER: &str = "000000000000000000000000000000c1.0000000000000009";
 
@@ -60,7 +60,7 @@ fn every_metric_is_in_the_documents_and_nothing_else_is() {
             _ => name.to_owned(),
         })
         .collect();
-    let book = include_str!("../../../../docs/operations.md");
+    let book = include_str!("../../../../docs/operations/monitoring.md");
     let (_, after) = book.split_once("\n## Metrics\n").unwrap();
     let (section, _) = after.split_once("\n## ").unwrap();
     let rows = section.lines().filter(|line| line.starts_with("| `epicepoch_"));
@@ -135,7 +135,7 @@ fn a_head_request_gets_the_headers_alone_and_no_timestamp() {
     client.send_raw(
         b"HEAD /up HTTP/1.1\r\nhost: t\r\n\r\nHEAD /timestamp HTTP/1.1\r\nhost: t\r\n\r\n",
     );
-    // What a reader that expects no bodies sees.
+    // The bytes that a reader sees if it expects no bodies.
     let mut heads = String::new();
     client.send_raw(b"GET /none HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n");
     while !heads.contains("no such path") {
@@ -255,7 +255,7 @@ fn a_client_that_leaves_gives_its_place_back_at_the_deadline() {
         let mut client = node.connect();
         client.send("GET /timestamp?n=5");
         client.leave();
-        // One that still had its place would have the next refused as `OVERLOADED`.
+        // If the client still counted, the next request would be refused as `OVERLOADED`.
         node.await_metric("epicepoch_refusals_total{code=\"NO_QUORUM\"}", expired);
     }
     node.await_metric("epicepoch_waiting_requests", 0);
@@ -312,7 +312,7 @@ fn timestamps_are_unique_over_workers_and_rise_on_every_connection() {
                 let mut client = node.connect();
                 let ask = |n: usize| client.request(&format!("GET /timestamp?n={}", 1 + n % 5));
                 let mine = (0..200).map(ask).flat_map(|reply| {
-                    // A worker may not have seen the publication yet.
+                    // The worker may not have seen the publication yet.
                     if reply.status == 200 { reply.timestamps() } else { Vec::new() }
                 });
                 let mine: Vec<_> = mine.collect();
@@ -342,7 +342,7 @@ fn a_node_that_stops_answers_what_waits_and_closes_what_is_idle() {
     node.await_metric("epicepoch_waiting_requests", 1);
     node.stop_accepting();
     std::thread::scope(|scope| {
-        let stopping = scope.spawn(|| node.workers.shutdown(PATIENCE));
+        let stopping = scope.spawn(|| node.workers.shutdown(WAIT_MAX));
         assert!(idle.is_closed());
         assert!(used.is_closed());
         node.publish(cluster.leading(1, 3, true));
@@ -390,7 +390,7 @@ fn a_worker_without_links_borrows_a_siblings() {
     let mut cluster = Cluster::new(2);
     let two_workers = |config: &mut epicepoch_server::Config| {
         config.cluster_name = "refuses".into();
-        config.election_timeout = PATIENCE / 4;
+        config.election_timeout = WAIT_MAX / 4;
         config.workers = 2;
     };
     let (a, b) = (cluster.start_with(1, two_workers), cluster.start_with(2, two_workers));
@@ -399,7 +399,7 @@ fn a_worker_without_links_borrows_a_siblings() {
     b.publish(following);
     a.publish(cluster.leading(1, 3, true));
     a.await_metric("epicepoch_confirm_links", 1);
-    // Connections are dealt in turn: every second one is worker 1's.
+    // Workers get connections in turn, so every second one belongs to worker 1.
     for _ in 0..4 {
         assert_eq!(a.request("GET /timestamp").status, 200);
     }

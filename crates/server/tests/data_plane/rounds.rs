@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::frame::FrameKind;
-use epicepoch_wire::hello::{Hello, LinkKind};
+use epicepoch_wire::peer_hello::{LinkKind, PeerHello};
 use epicepoch_wire::{BootId, NodeId, Round, StoreId, Term, WorkerId};
 
-use crate::node::{Cluster, PATIENCE, TestNode, read_frame, send_frame, store};
+use crate::node::{Cluster, TestNode, WAIT_MAX, read_frame, send_frame, store};
 
 fn two() -> (Cluster, TestNode, TestNode) {
     let mut cluster = Cluster::new(2);
@@ -18,7 +18,8 @@ fn two() -> (Cluster, TestNode, TestNode) {
     (cluster, a, b)
 }
 
-/// Asks until the worker has seen the publication.
+/// Sends requests until the worker has seen the publication. Returns the first answer with a
+/// timestamp.
 fn first_timestamp(node: &TestNode) -> crate::node::Reply {
     let mut client = node.connect();
     loop {
@@ -45,7 +46,7 @@ fn a_voter_confirms_and_after_a_higher_promise_it_does_not() {
 fn workers_that_spin_confirm_and_answer_and_end() {
     let mut cluster = Cluster::new(2);
     let spinning = |config: &mut epicepoch_server::Config| {
-        config.election_timeout = PATIENCE / 4;
+        config.election_timeout = WAIT_MAX / 4;
         config.busy_poll = true;
     };
     let (a, b) = (cluster.start_with(1, spinning), cluster.start_with(2, spinning));
@@ -58,7 +59,7 @@ fn workers_that_spin_confirm_and_answer_and_end() {
     }
     b.shared.core.promise.raise(Term(4));
     assert_eq!(a.request("GET /timestamp").error(), (503, "NO_LEADER"));
-    assert!(a.workers.shutdown(PATIENCE) && b.workers.shutdown(PATIENCE));
+    assert!(a.workers.shutdown(WAIT_MAX) && b.workers.shutdown(WAIT_MAX));
 }
 
 #[test]
@@ -105,7 +106,8 @@ fn a_link_that_broke_is_connected_again() {
     a.publish(cluster.leading(1, 3, true));
     let mut client = a.connect();
     a.await_metric("epicepoch_is_leader", 1);
-    // The voter's machine: it takes the question and dies; asked again over a new link, it answers.
+    // The voter reads the question and its link breaks. Over a new link it is asked again, and
+    // answers.
     let voter = std::thread::spawn(move || {
         let mut lost = welcome(&port, store(NodeId(2)));
         assert_eq!(read_frame(&mut lost).unwrap().0.kind, FrameKind::Confirm);
@@ -133,7 +135,7 @@ fn a_stranger_at_a_members_address_is_not_asked() {
     let a = cluster.start_with(1, |config| config.election_timeout = Duration::from_millis(100));
     a.publish(cluster.leading(1, 3, true));
     let stranger = std::thread::spawn(move || {
-        // An emptied data directory under an old id: no question may reach it.
+        // A node with an empty data directory uses an old id. No question may reach it.
         for _ in 0..3 {
             let mut stream = welcome(&port, StoreId(99));
             assert!(read_frame(&mut stream).is_none());
@@ -227,12 +229,13 @@ fn question(node: u64) -> Confirm {
 /// Opens a confirm link to `node` as member `from`.
 fn call(cluster: &Cluster, node: &TestNode, from: u64) -> std::net::TcpStream {
     let mut stream = std::net::TcpStream::connect(&node.shared.config.raft_addr).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     let identity = cluster.nothing(from).identity;
     let link = LinkKind::Confirm(WorkerId(0));
     let to = node.shared.identity.node;
-    let hello = Hello { store: identity.store, boot: identity.boot, ..node.shared.hello(link, to) };
-    send_frame(&mut stream, FrameKind::Hello, NodeId(from), |out| hello.encode(out));
+    let hello =
+        PeerHello { store: identity.store, boot: identity.boot, ..node.shared.hello(link, to) };
+    send_frame(&mut stream, FrameKind::PeerHello, NodeId(from), |out| hello.encode(out));
     assert_eq!(read_frame(&mut stream).unwrap().0.kind, FrameKind::Welcome);
     stream
 }
@@ -241,8 +244,8 @@ fn call(cluster: &Cluster, node: &TestNode, from: u64) -> std::net::TcpStream {
 fn welcome(port: &std::net::TcpListener, store: StoreId) -> std::net::TcpStream {
     let (mut stream, _) = port.accept().unwrap();
     let (header, payload) = read_frame(&mut stream).unwrap();
-    let hello = Hello::decode(&payload).unwrap();
-    let welcome = Hello { to: header.from, store, ..hello };
+    let hello = PeerHello::decode(&payload).unwrap();
+    let welcome = PeerHello { to: header.from, store, ..hello };
     send_frame(&mut stream, FrameKind::Welcome, NodeId(2), |out| welcome.encode(out));
     stream
 }

@@ -19,9 +19,9 @@ use epicepoch_wire::native::{
 use epicepoch_wire::{NodeId, Timestamp};
 use tempfile::TempDir;
 
-use crate::node::{Cluster, PATIENCE, TestNode, await_metric};
+use crate::node::{Cluster, TestNode, WAIT_MAX, await_metric};
 
-/// A leader alone behind TLS, with an authority of its own.
+/// A leader without peers, behind TLS, with its own authority.
 struct Secured {
     directory: TempDir,
     authority: Authority,
@@ -60,7 +60,7 @@ impl Secured {
             config.tls.cert_file = certificate;
             config.tls.key_file = key;
             config.tls.client_ca_file = asks_for_certificates.then(|| ca.clone());
-            config.election_timeout = PATIENCE / 4;
+            config.election_timeout = WAIT_MAX / 4;
             change(config);
         });
         node.publish(cluster.leading(1, 3, true));
@@ -76,7 +76,7 @@ impl Secured {
         connect(self.node.addr, config)
     }
 
-    /// A connection without a certificate.
+    /// Opens a connection without a client certificate.
     fn open(&self, alpn: &[&[u8]]) -> Stream {
         self.connect(&self.config(None, alpn))
     }
@@ -91,7 +91,7 @@ impl Secured {
 
 fn connect(addr: SocketAddr, config: &Arc<ClientConfig>) -> Stream {
     let stream = TcpStream::connect(addr).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     stream.set_nodelay(true).unwrap();
     let name = ServerName::try_from("localhost").unwrap();
     StreamOwned::new(ClientConnection::new(config.clone(), name).unwrap(), stream)
@@ -99,7 +99,7 @@ fn connect(addr: SocketAddr, config: &Arc<ClientConfig>) -> Stream {
 
 const GET: &[u8] = b"GET /timestamp HTTP/1.1\r\nhost: a\r\n\r\n";
 
-/// The bodies of `count` answers with 200.
+/// Reads `count` answers with status 200 and returns their bodies.
 fn bodies(stream: &mut impl std::io::Read, count: usize) -> Vec<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut bodies = Vec::new();
@@ -135,7 +135,7 @@ fn http1_over_tls_is_answered_in_order_on_both_paths() {
             client.write_all(&GET.repeat(burst)).unwrap();
             all.extend(bodies(&mut client, burst));
         }
-        // Hyper's from here on, and more than a socket or a record holds.
+        // Hyper serves this request. Its answer is longer than a socket buffer or a TLS record.
         client.write_all(b"GET /timestamp?n=65536 HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
         let list = bodies(&mut client, 1).remove(0);
         assert_eq!(list.len(), 65536 * Timestamp::LEN);
@@ -165,7 +165,7 @@ fn http2_over_tls_begins_by_alpn_and_without() {
         let expected = alpn.first().copied();
         assert_eq!(client.conn.alpn_protocol(), expected);
     }
-    // What is no protocol of this port is refused in the handshake.
+    // A protocol that this port does not have is refused in the handshake.
     let mut client = secured.open(&[b"spdy/1"]);
     assert!(client.write_all(GET).and_then(|()| client.read(&mut [0])).is_err());
 }
@@ -211,7 +211,7 @@ fn who_speaks_no_tls_is_told_so_where_it_is_asked_for() {
     assert!(reply.text().contains("TLS"), "{}", reply.text());
     assert!(plain.is_closed());
     let mut native = TcpStream::connect(secured.node.addr).unwrap();
-    native.set_read_timeout(Some(PATIENCE)).unwrap();
+    native.set_read_timeout(Some(WAIT_MAX)).unwrap();
     let mut hello = Vec::new();
     ClientHello::default().encode(&mut hello);
     assert_eq!(hello[0], FIRST_BYTE);
@@ -244,7 +244,7 @@ fn without_the_certificate_that_is_asked_for_nobody_gets_an_answer() {
             let mut client = secured.connect(&config);
             let asked = client.write_all(bytes).and_then(|()| client.read(&mut [0]));
             let error = asked.expect_err("no answer").to_string();
-            // It is told why, not only cut off.
+            // The client gets an alert with the reason before the connection is closed.
             assert!(error.contains("received fatal alert"), "{error}");
         }
     }
@@ -259,7 +259,8 @@ fn without_the_certificate_that_is_asked_for_nobody_gets_an_answer() {
 #[test]
 fn half_open_handshakes_keep_nobody_out() {
     let secured = Secured::start(ClientTlsMode::Both, false);
-    // The first flight of a client that then says nothing: as many as may be under way, and more.
+    // Clients send the first flight of a handshake and then nothing: more clients than handshakes
+    // may be open.
     let name = ServerName::try_from("localhost").unwrap();
     let mut session = ClientConnection::new(secured.config(None, &[]), name).unwrap();
     let mut hello = Vec::new();
@@ -272,7 +273,7 @@ fn half_open_handshakes_keep_nobody_out() {
             stream
         })
         .collect();
-    // The oldest have given way.
+    // The oldest handshakes have been ended to make room.
     await_metric(secured.node.addr, "epicepoch_tls_handshakes_total{outcome=\"failed\"}", 88);
     for _ in 0..3 {
         let mut client = secured.open(&[]);
@@ -288,7 +289,8 @@ fn an_orderly_end_is_told_to_a_client_behind_tls() {
     let mut client = secured.open(&[]);
     client.write_all(b"GET /timestamp HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").unwrap();
     bodies(&mut client, 1);
-    // Without the alert of an orderly end this is an error: the answer may have been cut.
+    // Without the `close_notify` alert this would be an error, because the answer may be
+    // incomplete.
     assert_eq!(client.read(&mut [0]).expect("an orderly end"), 0);
 }
 
@@ -298,14 +300,14 @@ fn an_end_that_a_client_or_the_sweep_has_begun_is_told_to_it_behind_tls() {
         config.limits.head_timeout = Duration::from_secs(1);
     });
     for request in [GET, b"GET /up HTTP/1.1\r\nhost: a\r\n\r\n"] {
-        // It sends no more, and reads.
+        // The client sends no more, and reads.
         let mut client = secured.open(&[]);
         client.write_all(request).unwrap();
         client.conn.send_close_notify();
         client.flush().unwrap();
         bodies(&mut client, 1);
         assert_eq!(client.read(&mut [0]).expect("an orderly end"), 0);
-        // It is in the middle of a head for too long.
+        // The client leaves a request head incomplete for too long.
         let mut client = secured.open(&[]);
         client.write_all(request).unwrap();
         bodies(&mut client, 1);
@@ -317,7 +319,7 @@ fn an_end_that_a_client_or_the_sweep_has_begun_is_told_to_it_behind_tls() {
 #[test]
 fn who_looks_after_a_node_needs_no_certificate_of_a_client_at_the_port_for_that() {
     let secured = Secured::start_with(ClientTlsMode::On, true, |config| {
-        config.rights.ops_addr = Some("127.0.0.1:0".parse().unwrap());
+        config.authz.ops_addr = Some("127.0.0.1:0".parse().unwrap());
     });
     let ops = secured.node.ops_addr.expect("a port for operators");
     let stranger = secured.config(None, &[b"http/1.1"]);

@@ -1,6 +1,6 @@
-//! What a client's connection costs a node in memory while it is silent, also after it was busy.
-//! The bounds are those of docs/operations.md. Every thread of this process is counted, so the
-//! client here keeps nothing, and there is one test at a time.
+//! Measures how much memory a silent client connection costs a node, also after it was busy. The
+//! bounds are those of docs/operations/deploy.md. Every thread of this process is counted, so the
+//! client here keeps no memory, and only one test runs at a time.
 
 #[path = "../data_plane/node.rs"]
 #[allow(dead_code, reason = "shared with the tests of the data plane")]
@@ -13,9 +13,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use epicepoch_attack::http2::{frame, get, kind};
-use epicepoch_server::rights::Port;
+use epicepoch_server::security::authz::Port;
 use epicepoch_wire::native::{ClientHello, Request};
-use node::{Cluster, PATIENCE, TestNode};
+use node::{Cluster, TestNode, WAIT_MAX};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -23,13 +23,13 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// Connections that are measured together.
 const CONNECTIONS: usize = 50;
-/// Requests of a burst on each.
+/// Requests in the burst that each connection sends.
 const BURST: usize = 200;
-/// What a node allocates meanwhile beside its connections.
+/// Most bytes that a node allocates meanwhile for anything but these connections.
 const BACKGROUND_MAX: usize = 16 << 10;
-/// Bytes that a silent connection may keep: on the hot path of HTTP/1.1 and over the native
-/// protocol, through hyper, and of HTTP/2 beside its client's table of headers. What is measured is
-/// printed.
+/// Most bytes that a silent connection may keep: on the fast path of HTTP/1.1 and over the native
+/// protocol; through hyper; and over HTTP/2, without its client's header table. The test prints the
+/// measured values.
 const OWN_MAX: usize = 3 << 10;
 const HYPER_MAX: usize = 40 << 10;
 const HTTP2_MAX: usize = 6 << 10;
@@ -55,7 +55,7 @@ fn kept(words: &[u8], max: usize, mut is_answered: impl FnMut(&[u8]) -> bool) ->
     let node = serving();
     let mut held = Vec::with_capacity(CONNECTIONS);
     let mut chunk = vec![0; 256 << 10];
-    // What workers share grows first.
+    // Buffers that connections of a worker share grow first.
     drop(busy(&node, words, &mut chunk, &mut is_answered));
     while node.workers.connections(Port::Shared) > 0 {
         std::thread::yield_now();
@@ -69,7 +69,7 @@ fn kept(words: &[u8], max: usize, mut is_answered: impl FnMut(&[u8]) -> bool) ->
         let change = region.change();
         let kept = change.bytes_allocated.saturating_sub(change.bytes_deallocated);
         let each = kept.saturating_sub(BACKGROUND_MAX) / CONNECTIONS;
-        if each <= max || start.elapsed() > PATIENCE / 2 {
+        if each <= max || start.elapsed() > WAIT_MAX / 2 {
             assert_eq!(
                 node.workers.connections(Port::Shared),
                 CONNECTIONS,
@@ -81,7 +81,7 @@ fn kept(words: &[u8], max: usize, mut is_answered: impl FnMut(&[u8]) -> bool) ->
     }
 }
 
-/// A connection that was busy and is silent now.
+/// A connection that was busy and is now silent.
 fn busy(
     node: &TestNode,
     words: &[u8],
@@ -89,7 +89,7 @@ fn busy(
     is_answered: &mut impl FnMut(&[u8]) -> bool,
 ) -> TcpStream {
     let mut stream = TcpStream::connect(node.addr).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     stream.write_all(words).unwrap();
     let mut length = 0;
     while !is_answered(&chunk[..length]) {
@@ -143,7 +143,7 @@ fn a_silent_connection_of_http2_keeps_little_after_a_burst() {
     for stream in 0..STREAMS {
         words.extend(frame(kind::HEADERS, 5, 1 + 2 * stream, &get("/timestamp")));
     }
-    // The last answer is one of a frame with 16 bytes that ends its stream.
+    // Each answer has a frame of 16 bytes that ends its stream. These frames are counted.
     let ends = |answer: &[u8]| count(answer, &[0, 0, 16, kind::DATA, 1]) == STREAMS as usize;
     let kept = kept(&words, HTTP2_MAX, ends);
     println!("HTTP/2 after {STREAMS} streams at once: {kept} bytes");

@@ -1,4 +1,4 @@
-//! Certificates of a cluster in files, and nodes that show them.
+//! The fixture of these tests: an authority, its certificates in files, and nodes that use them.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use epicepoch_server::{Config, Node};
 use epicepoch_wire::NodeId;
 use tempfile::TempDir;
 
-/// The cluster of all tests here.
+/// The cluster name of all tests here.
 pub(crate) const CLUSTER: &str = "secured";
-/// Longer than any step of a test takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest wait for a step of a test, also on a busy machine.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// An authority, its files, and the ports of three nodes.
 pub(crate) struct Fixture {
@@ -45,7 +45,7 @@ impl Fixture {
         self.authority.node(NodeId(node), &[], Validity::days(days)).unwrap()
     }
 
-    /// Puts a certificate where a node reads its own.
+    /// Writes a certificate to the file of a node.
     pub(crate) fn hand_out(&self, node: u64, issued: &Issued) {
         write(&self.path(&format!("node-{node}.key")), &issued.key);
         write(&self.path(&format!("node-{node}.pem")), &issued.certificate);
@@ -60,7 +60,7 @@ impl Fixture {
         config.http_port = 0;
         "127.0.0.1:0".clone_into(&mut config.advertise_addr);
         config.data_dir = self.path(&format!("data-{node}"));
-        // A machine that builds beside is slow.
+        // A long timeout, because the machine may be busy with a build.
         config.election_timeout = Duration::from_secs(1);
         config.heartbeat = Duration::from_millis(200);
         config.reservation = Duration::from_secs(5);
@@ -81,7 +81,7 @@ impl Fixture {
     }
 }
 
-/// A node that is stopped with its test.
+/// A node that stops when its test ends.
 pub(crate) struct Running(Option<Node>);
 
 impl Running {
@@ -93,7 +93,7 @@ impl Running {
         self.0.as_ref().expect("it runs")
     }
 
-    /// The sum of a metric's values whose line begins so.
+    /// The value of a metric, added up over its labels.
     pub(crate) fn metric(&self, name: &str) -> u64 {
         let text = get(self.node().http_addr(), "/metrics").1;
         let lines = text.lines().filter(|line| line.starts_with(name));
@@ -101,7 +101,7 @@ impl Running {
         values.sum::<f64>() as u64
     }
 
-    /// Waits until a metric is at least so much.
+    /// Waits until a metric is at least `least`.
     pub(crate) fn await_metric(&self, name: &str, least: u64) {
         wait_until(name, || self.metric(name) >= least);
     }
@@ -116,7 +116,7 @@ impl Drop for Running {
     }
 }
 
-/// Waits until some node gives a timestamp, and returns it.
+/// Waits until a node gives a timestamp, and returns it.
 pub(crate) fn stamp(nodes: &[Running]) -> Vec<u8> {
     let mut got = None;
     wait_until("a timestamp", || {
@@ -128,12 +128,12 @@ pub(crate) fn stamp(nodes: &[Running]) -> Vec<u8> {
     got.unwrap_or_default().into_bytes()
 }
 
-/// Status and body.
+/// Sends a `GET` and returns status and body.
 pub(crate) fn get(addr: SocketAddr, path: &str) -> (u16, String) {
     use std::io::{Read as _, Write as _};
     let ask = || -> std::io::Result<String> {
         let mut stream = std::net::TcpStream::connect(addr)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(WAIT_MAX))?;
         write!(stream, "GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
@@ -148,7 +148,7 @@ pub(crate) fn get(addr: SocketAddr, path: &str) -> (u16, String) {
 pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(start.elapsed() < WAIT_MAX, "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

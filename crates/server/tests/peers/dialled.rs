@@ -1,4 +1,4 @@
-//! Whom a node dials and does not find: it says nothing to him, not even hello.
+//! A node sends nothing, not even its hello, to a process that does not prove to be the dialled peer.
 
 use std::io::Read as _;
 use std::net::TcpListener;
@@ -20,9 +20,10 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-use crate::authorities::{CLUSTER, Fixture, PATIENCE, Running, write};
+use crate::authorities::{CLUSTER, Fixture, Running, WAIT_MAX, write};
 
-/// What node 1 says, behind the handshake, to who answers at node 2's address with `issued`.
+/// Plays a process at node 2's address that shows the certificate `issued`. Returns the bytes that
+/// node 1 sends to it after the TLS handshake.
 fn said_to(fixture: &Fixture, port: &TcpListener, issued: &Issued) -> Vec<u8> {
     let (certificate, key) = (fixture.path("other.pem"), fixture.path("other.key"));
     write(&certificate, &issued.certificate);
@@ -32,7 +33,7 @@ fn said_to(fixture: &Fixture, port: &TcpListener, issued: &Issued) -> Vec<u8> {
     let roots = LiveRoots::load(file(fixture.path("ca.pem"))).unwrap();
     let config = Arc::new(peer_server_config(pair, roots));
     let (stream, _) = port.accept().unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     let mut stream = StreamOwned::new(ServerConnection::new(config).unwrap(), stream);
     let mut said = vec![0; 4096];
     match stream.read(&mut said) {
@@ -42,7 +43,8 @@ fn said_to(fixture: &Fixture, port: &TcpListener, issued: &Issued) -> Vec<u8> {
     said
 }
 
-/// What our authority never signs: a name that stands for every node of the cluster.
+/// A certificate with a wildcard name, valid for every node of the cluster. Our authority never
+/// signs one.
 fn wildcard(authority: &Authority) -> Issued {
     let mut own = CertificateParams::default();
     own.distinguished_name = DistinguishedName::new();
@@ -56,7 +58,7 @@ fn wildcard(authority: &Authority) -> Issued {
     params.use_authority_key_identifier_extension = true;
     let key = KeyPair::generate().unwrap();
     let certificate = params.signed_by(&key, &issuer).unwrap();
-    // It would be taken elsewhere: it is signed by whom the nodes trust, and for such a name.
+    // A common TLS client would accept this certificate, because it trusts the authority.
     let der = CertificateDer::from_pem_slice(authority.certificate().as_bytes()).unwrap();
     let mut roots = RootCertStore::empty();
     roots.add(der).unwrap();
@@ -75,7 +77,7 @@ fn wildcard(authority: &Authority) -> Issued {
 }
 
 #[test]
-fn nothing_is_said_to_who_answers_in_the_place_of_a_peer() {
+fn a_process_in_the_place_of_a_peer_gets_no_byte() {
     let fixture = Fixture::new();
     let port = TcpListener::bind(fixture.raft[1]).unwrap();
     let _dialling = fixture.start(1);
@@ -86,13 +88,13 @@ fn nothing_is_said_to_who_answers_in_the_place_of_a_peer() {
     assert_eq!(said_to(&fixture, &port, &forged), b"", "another authority");
     let wild = wildcard(&fixture.authority);
     assert_eq!(said_to(&fixture, &port, &wild), b"", "a wildcard");
-    // And it does speak to who is node 2.
+    // The real node 2 gets a hello.
     let second = fixture.issued(2, 30);
     assert!(!said_to(&fixture, &port, &second).is_empty());
 }
 
 #[test]
-fn who_joins_says_hello_to_nodes_of_its_cluster_alone() {
+fn a_joining_node_sends_its_hello_only_to_nodes_of_its_cluster() {
     let fixture = Fixture::new();
     let other = Authority::new("other").unwrap();
     let both = format!("{}{}", fixture.authority.certificate(), other.certificate());
@@ -107,7 +109,7 @@ fn who_joins_says_hello_to_nodes_of_its_cluster_alone() {
     assert_eq!(said_to(&fixture, &port, &client), b"", "a client of the authority");
     let foreign = other.node(NodeId(2), &[], Validity::days(1)).unwrap();
     assert_eq!(said_to(&fixture, &port, &foreign), b"", "a node of another cluster");
-    // Whichever node it is.
+    // Node 1 sends its hello to any node of the cluster.
     assert!(!said_to(&fixture, &port, &fixture.issued(2, 30)).is_empty());
     assert!(!said_to(&fixture, &port, &fixture.issued(3, 30)).is_empty());
 }

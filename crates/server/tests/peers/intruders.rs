@@ -1,4 +1,4 @@
-//! Who connects to a node and is not who he says: refused before he is believed, logged and counted.
+//! Peers with a false identity are refused, logged and counted before a node trusts them.
 
 use std::io;
 use std::net::TcpStream;
@@ -16,14 +16,14 @@ use epicepoch_certs::{
 use epicepoch_core::state::FORMATS;
 use epicepoch_server::config::PeerTlsMode;
 use epicepoch_wire::frame::{FrameKind, split_frame, write_frame};
-use epicepoch_wire::hello::{Hello, LinkKind, Refusal, RefusalCode, SharedSettings};
+use epicepoch_wire::peer_hello::{LinkKind, PeerHello, Refusal, RefusalCode, SharedSettings};
 use epicepoch_wire::{BootId, ClusterId, HistoryId, NodeId, StoreId, StorePosition, WorkerId};
 
-use crate::authorities::{CLUSTER, Fixture, PATIENCE, Running, stamp, write};
+use crate::authorities::{CLUSTER, Fixture, Running, WAIT_MAX, stamp, write};
 
-/// A hello of `from`, as a member would say it.
-fn hello(link: LinkKind, to: u64) -> Hello {
-    Hello {
+/// A valid hello of a member.
+fn hello(link: LinkKind, to: u64) -> PeerHello {
+    PeerHello {
         link,
         to: NodeId(to),
         store: StoreId(7),
@@ -54,14 +54,16 @@ fn pair(dir: &Path, issued: &Issued) -> Arc<LivePair> {
     LivePair::new(Pair::load(file(certificate), file(key)).unwrap())
 }
 
-/// What a node answers to a hello, if anything.
+/// Returns the answer of a node to a hello, if it answers.
 fn answer(
     stream: &mut (impl io::Read + io::Write),
     from: u64,
-    hello: &Hello,
+    hello: &PeerHello,
 ) -> io::Result<Option<(FrameKind, Vec<u8>)>> {
     let mut out = Vec::new();
-    write_frame(&mut out, FrameKind::Hello, ClusterId(9), NodeId(from), |out| hello.encode(out));
+    write_frame(&mut out, FrameKind::PeerHello, ClusterId(9), NodeId(from), |out| {
+        hello.encode(out);
+    });
     stream.write_all(&out)?;
     stream.flush()?;
     let mut bytes = Vec::new();
@@ -92,7 +94,7 @@ impl Target {
 
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.fixture.raft[0]).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
         stream
     }
 
@@ -100,7 +102,7 @@ impl Target {
         &self,
         config: ClientConfig,
         from: u64,
-        hello: &Hello,
+        hello: &PeerHello,
     ) -> io::Result<Option<(FrameKind, Vec<u8>)>> {
         let name = ServerName::try_from(node_name(CLUSTER, NodeId(1))).unwrap();
         let session = ClientConnection::new(Arc::new(config), name).unwrap();
@@ -120,7 +122,7 @@ impl Target {
         self.nodes[0].metric(&name)
     }
 
-    /// Nobody is believed on any kind of link; `reason` counts each.
+    /// Checks that every kind of link refuses this peer, and that `reason` counts each refusal.
     fn refuses(&self, config: impl Fn() -> ClientConfig, from: u64, reason: &str) {
         for link in [LinkKind::Raft, LinkKind::Confirm(WorkerId(0)), LinkKind::Bootstrap] {
             let before = self.denied(reason);
@@ -136,11 +138,10 @@ impl Target {
         }
     }
 
-    /// Waits until exactly so many were refused: a connection may be seen to end before it is
-    /// counted.
+    /// Waits until exactly `count` peers were refused. A connection may end before it is counted.
     #[track_caller]
     fn await_denied(&self, reason: &str, count: u64) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         while self.denied(reason) < count {
             assert!(Instant::now() < deadline, "not counted: {reason}");
             std::thread::sleep(Duration::from_millis(2));
@@ -153,38 +154,40 @@ impl Target {
 fn a_peer_with_the_certificate_of_another_node_cluster_or_time_is_refused_and_counted() {
     let target = Target::new();
     let fixture = &target.fixture;
-    // The certificate of node 3, by who says that he is node 2.
+    // The peer shows the certificate of node 3 and sends the hello of node 2.
     let third = fixture.issued(3, 30);
     target.refuses(|| target.as_peer(&third), 2, "certificate_name");
-    // That of node 2 of another cluster, by that cluster's authority, which nobody here trusts.
+    // The peer shows the certificate of node 2 of another cluster. This cluster does not trust its
+    // authority.
     let other = Authority::new("other").unwrap();
     let foreign = other.node(NodeId(2), &[], Validity::days(30)).unwrap();
     target.refuses(|| target.as_peer(&foreign), 2, "handshake");
-    // A client's, and one of an authority that only has the same name.
+    // The peer shows a client's certificate, then one from another authority with the same name.
     let client = fixture.authority.client("somebody", Validity::days(30)).unwrap();
     target.refuses(|| target.as_peer(&client), 2, "certificate_name");
     let same_name = Authority::new(CLUSTER).unwrap();
     let forged = same_name.node(NodeId(2), &[], Validity::days(30)).unwrap();
     target.refuses(|| target.as_peer(&forged), 2, "handshake");
-    // One that has expired, and none.
+    // The peer shows an expired certificate, then none.
     let past = SystemTime::now() - Duration::from_mins(1);
     let expired = fixture.authority.node(NodeId(2), &[], Validity::until(past)).unwrap();
     target.refuses(|| target.as_peer(&expired), 2, "handshake");
     let none = || client_config(target.roots(), None, &[ALPN_PEER]);
     target.refuses(none, 2, "handshake");
-    // One that is signed by itself.
+    // The peer shows a self-signed certificate.
     let paths = ["self.pem", "self.key"].map(|name| PemFile::new("SELF", fixture.path(name)));
     let [certificate, key] = paths;
     let names = [node_name(CLUSTER, NodeId(2))];
     let own = LivePair::new(Pair::load_or_make(certificate, key, &names).unwrap());
     target.refuses(|| peer_client_config(own.clone(), target.roots()), 2, "handshake");
-    // The right one is believed as far as the membership goes: it is another data directory.
+    // The right certificate is accepted. Then the wrong data directory is refused, because it is
+    // not the member's.
     let second = fixture.issued(2, 30);
     let (kind, payload) =
         target.say(target.as_peer(&second), 2, &hello(LinkKind::Bootstrap, 1)).unwrap().unwrap();
     assert_eq!(kind, FrameKind::Refused);
     assert_eq!(Refusal::decode(&payload).unwrap().code, RefusalCode::WrongStore);
-    // And the cluster never noticed.
+    // The cluster still serves.
     stamp(&target.nodes);
 }
 
@@ -224,11 +227,11 @@ fn a_session_that_speaks_no_peer_protocol_is_refused() {
 }
 
 #[test]
-fn an_empty_node_that_waits_to_be_founded_believes_nobody_without_a_certificate() {
+fn an_empty_node_trusts_no_peer_without_a_certificate() {
     let fixture = Fixture::new();
     let waiting = fixture.start(1);
     let mut stream = TcpStream::connect(fixture.raft[0]).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     let answered = answer(&mut stream, 2, &hello(LinkKind::Bootstrap, 1));
     assert!(matches!(answered, Err(_) | Ok(None)), "{answered:?}");
     waiting.await_metric("epicepoch_denied_total{right=\"peer\",reason=\"plain_text\"}", 1);
@@ -241,7 +244,7 @@ fn an_empty_node_that_waits_to_be_founded_believes_nobody_without_a_certificate(
     let mut stream = StreamOwned::new(session, stream);
     let (kind, _) = answer(&mut stream, 2, &hello(LinkKind::Bootstrap, 1)).unwrap().unwrap();
     assert_eq!(kind, FrameKind::Refused);
-    // Whoever may speak plainly meanwhile says so by its mode alone.
+    // Plain text is accepted only in this mode.
     drop(waiting);
     let open = fixture.start_as(1, Some(PeerTlsMode::Accept));
     let mut stream = TcpStream::connect(fixture.raft[0]).unwrap();

@@ -1,5 +1,4 @@
-//! Mutual TLS between whole nodes over loopback: who is taken for a member of the cluster, on either
-//! end of a connection, and who is not.
+//! Mutual TLS between whole nodes over loopback: which peers each end accepts, and which it refuses.
 
 mod authorities;
 mod crowd;

@@ -1,5 +1,5 @@
-//! No new history begins while a member of the old one is there and does not say that it holds
-//! nothing: somebody who takes connections and is silent, or speaks TLS where the founder does not.
+//! No new history begins while a member of the old one may run: one that accepts connections and is
+//! silent, or one that speaks TLS where the founder does not.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use epicepoch_wire::backup::Backup;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::{ClusterId, Epoch, HistoryId, LogIndex, NodeId, StoreId};
 
-use crate::authorities::{CLUSTER, Fixture, PATIENCE, Running, get, wait_until, write};
+use crate::authorities::{CLUSTER, Fixture, Running, WAIT_MAX, get, wait_until, write};
 
 /// A backup of a cluster whose members were at these addresses.
 fn backup(fixture: &Fixture, addrs: &[String]) -> PathBuf {
@@ -52,18 +52,18 @@ fn founder(fixture: &Fixture, addrs: &[String]) -> Config {
     config
 }
 
-/// With what the founder ends.
+/// Waits until the founder ends, and returns its error.
 fn ended(config: Config) -> ConsensusError {
     let node = Node::start(config).unwrap();
     let (ended, end) = mpsc::channel();
     spawn(move || ended.send(node.wait()));
-    match end.recv_timeout(PATIENCE).expect("the founder ends") {
+    match end.recv_timeout(WAIT_MAX).expect("the founder ends") {
         Err(RunError::Consensus(error)) => error,
         other => panic!("{other:?}"),
     }
 }
 
-/// Where it was asked whether the old history runs, and what was said.
+/// Returns the address of the member that may still run, and its answer.
 fn refused(config: Config) -> (String, String) {
     match ended(config) {
         ConsensusError::OldHistoryRuns { addr, said } => (addr, said),
@@ -83,9 +83,9 @@ fn serves(config: Config) -> Running {
 }
 
 #[test]
-fn who_takes_a_connection_and_stays_silent_may_be_a_paused_node() {
+fn a_silent_process_that_accepts_connections_may_be_a_paused_node() {
     let fixture = Fixture::new();
-    // The system takes connections for a process that is stopped.
+    // The system accepts connections on behalf of a stopped process.
     let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let there = silent.local_addr().unwrap().to_string();
     for config in [founder(&fixture, from_ref(&there)), plain(founder(&fixture, from_ref(&there)))]
@@ -94,18 +94,18 @@ fn who_takes_a_connection_and_stays_silent_may_be_a_paused_node() {
         assert_eq!(addr, there);
         assert!(said.contains("no answer"), "{said}");
     }
-    // Gone at last: nobody listens there.
+    // Now no process listens at the address.
     drop(silent);
     let _running = serves(plain(founder(&fixture, &[there])));
 }
 
 #[test]
-fn a_node_that_speaks_another_kind_of_connection_runs_all_the_same() {
+fn a_node_that_speaks_tls_to_a_plain_founder_or_the_reverse_runs() {
     let fixture = Fixture::new();
     let mut old = fixture.config(2);
     old.peers = [(NodeId(2), old.raft_addr.clone())].into();
     let there = old.raft_addr.clone();
-    // It asks for a certificate, and the founder speaks plain text; then the other way round.
+    // The member requires TLS and the founder speaks plain text; then the other way round.
     let secured = serves(old.clone());
     let (addr, said) = refused(plain(founder(&fixture, from_ref(&there))));
     assert_eq!(addr, there, "{said}");
@@ -116,7 +116,7 @@ fn a_node_that_speaks_another_kind_of_connection_runs_all_the_same() {
 }
 
 #[test]
-fn who_is_between_two_runs_of_its_unit_is_not_gone() {
+fn a_member_that_restarts_is_not_gone() {
     let fixture = Fixture::new();
     let freed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
     let started = spawn(move || {
@@ -129,8 +129,8 @@ fn who_is_between_two_runs_of_its_unit_is_not_gone() {
     drop(started.join().unwrap());
 }
 
-/// No name is found: more likely the founder's resolver is gone than every old member's name. One
-/// that is found proves the opposite.
+/// No name resolves: the founder's resolver is more likely at fault than all the names. One name that
+/// resolves proves that the resolver works.
 #[test]
 fn a_founder_that_is_cut_off_from_all_old_members_founds_nothing() {
     let fixture = Fixture::new();

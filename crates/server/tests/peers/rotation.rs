@@ -1,4 +1,4 @@
-//! Certificates and their authority change under a running cluster that is asked all the time.
+//! Certificates and their authority are replaced in a running cluster under load.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,7 +9,7 @@ use epicepoch_wire::NodeId;
 
 use crate::authorities::{CLUSTER, Fixture, Running, get, stamp, wait_until, write};
 
-/// Longest time without a timestamp while nobody is stopped: far above a hiccup of the machine.
+/// Longest time without a timestamp while all nodes run: far above a stall of the machine.
 const GAP_MAX: Duration = Duration::from_secs(8);
 
 fn expiry(node: &Running) -> u64 {
@@ -43,7 +43,7 @@ fn certificates_and_their_authority_are_replaced_under_load() {
             }
             longest.max(last.elapsed())
         });
-        // New certificates of the same authority.
+        // The nodes get new certificates of the same authority.
         let before = expiry(&nodes[0]);
         for node in 1..=3 {
             fixture.hand_out(node, &fixture.issued(node, 60));
@@ -51,8 +51,8 @@ fn certificates_and_their_authority_are_replaced_under_load() {
         for node in &nodes {
             wait_until("new ones", || expiry(node) > before + 86_400);
         }
-        // Another authority: first it is trusted beside the old one, then its certificates are handed
-        // out, then the old one is trusted no more.
+        // A new authority: first nodes trust both, then they get its certificates, then they stop
+        // trusting the old one.
         let new = Authority::new(CLUSTER).unwrap();
         let both = format!("{}{}", fixture.authority.certificate(), new.certificate());
         write(&fixture.path("ca.pem"), &both);
@@ -70,15 +70,15 @@ fn certificates_and_their_authority_are_replaced_under_load() {
         asking.join().unwrap()
     });
     assert!(longest < GAP_MAX, "{longest:?} without a timestamp");
-    // No connection was dropped for it, and new ones are made with what is new: a node that comes back
-    // meets the others under the new authority alone.
+    // No connection was dropped. New connections use the new certificates: the others accept a
+    // restarted node, although they trust only the new authority.
     drop(nodes.remove(2));
     nodes.push(fixture.start(3));
     for node in &nodes {
         node.await_metric("epicepoch_confirm_links", 2);
     }
     stamp(&nodes);
-    // The old authority is worth nothing any more.
+    // Certificates of the old authority are refused.
     fixture.hand_out(3, &fixture.issued(3, 30));
     drop(nodes.remove(2));
     let name = "epicepoch_denied_total{right=\"peer\",reason=\"handshake\"}";

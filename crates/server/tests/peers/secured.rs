@@ -1,4 +1,4 @@
-//! What nodes with certificates do.
+//! Nodes with certificates: founding, startup checks, and the change from plain text.
 
 use epicepoch_server::config::PeerTlsMode;
 use epicepoch_server::reload::RELOAD_INTERVAL;
@@ -6,7 +6,7 @@ use epicepoch_server::{Node, StartError};
 
 use crate::authorities::{CLUSTER, Fixture, Running, stamp, write};
 
-/// How many peers were turned away: for that reason, or for any.
+/// The number of refused peers, for one reason or for all reasons.
 fn denied(nodes: &[Running], reason: Option<&str>) -> u64 {
     let labels = reason.map(|reason| format!("{{right=\"peer\",reason=\"{reason}\"}}"));
     let name = format!("epicepoch_denied_total{}", labels.unwrap_or_default());
@@ -27,7 +27,7 @@ fn nodes_with_certificates_found_a_cluster_and_confirm_rounds() {
 }
 
 #[test]
-fn a_node_does_not_start_with_what_is_not_its_own_certificate() {
+fn a_node_does_not_start_with_a_certificate_of_another_node() {
     let fixture = Fixture::new();
     let refused = |change: &dyn Fn()| {
         change();
@@ -49,13 +49,13 @@ fn a_node_does_not_start_with_what_is_not_its_own_certificate() {
 }
 
 #[test]
-fn a_running_node_takes_nobody_elses_certificate_in_place_of_its_own() {
+fn a_running_node_rejects_the_certificate_of_another_node() {
     let fixture = Fixture::new();
     let nodes = [1, 2, 3].map(|node| fixture.start(node));
     stamp(&nodes);
     let expiry = "epicepoch_certificate_expiry_timestamp_seconds{setting=\"PEER_CERT_FILE\"}";
     let before = nodes[0].metric(expiry);
-    // Of the same authority, and with its key: it would be refused by everybody who knows node 1.
+    // A valid certificate of another node: peers that know node 1 would refuse it.
     fixture.hand_out(1, &fixture.issued(2, 300));
     std::thread::sleep(4 * RELOAD_INTERVAL);
     assert_eq!(nodes[0].metric(expiry), before);
@@ -64,7 +64,7 @@ fn a_running_node_takes_nobody_elses_certificate_in_place_of_its_own() {
 }
 
 #[test]
-fn nodes_go_from_plain_text_to_tls_one_restart_after_the_other() {
+fn nodes_change_from_plain_text_to_tls_one_restart_at_a_time() {
     use PeerTlsMode::{Accept, Dial, Off, On};
     let fixture = Fixture::new();
     let mut nodes: Vec<Running> =
@@ -75,14 +75,14 @@ fn nodes_go_from_plain_text_to_tls_one_restart_after_the_other() {
             let node = at as u64 + 1;
             drop(nodes.remove(at));
             nodes.insert(at, fixture.start_as(node, Some(mode)));
-            // Each comes back to both others before the next one goes.
+            // Each node is connected to both others before the next one restarts.
             for node in &nodes {
                 node.await_metric("epicepoch_confirm_links", 2);
             }
             seen.push(stamp(&nodes));
         }
     }
-    // Who is stopped in the middle of a handshake is counted at the other end, as one that did not end it.
+    // A node that stops in the middle of a handshake is counted at the other end.
     let unended = denied(&nodes, Some("handshake"));
     assert_eq!(denied(&nodes, None), unended, "nobody was turned away on the way");
     assert!(unended <= 2 * 9, "one at each of the two others for each restart: {unended}");

@@ -1,34 +1,34 @@
-//! Frames of HTTP/2 (RFC 9113, sections 4 and 6): how they are cut out of a stream, and the few
-//! that are sent here.
+//! Frames of HTTP/2 (RFC 9113, sections 4 and 6): reads them from a stream, and writes the few
+//! kinds that this project sends.
 
-/// Bytes before a frame's payload.
+/// Bytes of a frame's header.
 pub const HEAD_LEN: usize = 9;
-/// The longest payload that is taken; nothing longer is allowed unless one asks for it.
+/// Longest payload that is accepted, bytes. Peers may send longer ones only if asked to.
 pub const PAYLOAD_LEN_MAX: usize = 16_384;
-/// How a client begins.
+/// The bytes with which a client begins a connection.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The highest stream id and the largest window.
 pub const ID_MAX: u32 = (1 << 31) - 1;
 
 /// Kinds of frames, section 6.
 pub mod kind {
-    /// A part of a body.
+    /// DATA: a part of a body.
     pub const DATA: u8 = 0;
-    /// The beginning of a request or an answer.
+    /// HEADERS: the beginning of a request or an answer.
     pub const HEADERS: u8 = 1;
-    /// Obsolete.
+    /// PRIORITY: obsolete.
     pub const PRIORITY: u8 = 2;
-    /// The end of a stream before its time.
+    /// Resets a stream.
     pub const RST_STREAM: u8 = 3;
-    /// What the sender can take.
+    /// The limits and options of the sender.
     pub const SETTINGS: u8 = 4;
-    /// Forbidden here.
+    /// Push promise: forbidden here.
     pub const PUSH_PROMISE: u8 = 5;
-    /// Wants an answer.
+    /// Ping; must be answered.
     pub const PING: u8 = 6;
-    /// No more streams.
+    /// Goaway: no more streams.
     pub const GOAWAY: u8 = 7;
-    /// More may be sent.
+    /// Opens the flow-control window.
     pub const WINDOW_UPDATE: u8 = 8;
     /// The rest of a header block.
     pub const CONTINUATION: u8 = 9;
@@ -36,11 +36,11 @@ pub mod kind {
 
 /// Flags of frames.
 pub mod flag {
-    /// SETTINGS, PING: an answer.
+    /// SETTINGS, PING: acknowledges such a frame.
     pub const ACK: u8 = 1;
-    /// DATA, HEADERS: the last of its stream.
+    /// DATA, HEADERS: the last frame of its stream.
     pub const END_STREAM: u8 = 1;
-    /// HEADERS, CONTINUATION: the header block is whole.
+    /// HEADERS, CONTINUATION: the last frame of its header block.
     pub const END_HEADERS: u8 = 4;
     /// DATA, HEADERS: the payload begins with the length of the padding at its end.
     pub const PADDED: u8 = 8;
@@ -50,52 +50,52 @@ pub mod flag {
 
 /// Settings, section 6.5.2.
 pub mod setting {
-    /// The size of the peer's decoding table.
+    /// Size of the sender's decoding table.
     pub const HEADER_TABLE_SIZE: u16 = 1;
     /// Whether servers may push.
     pub const ENABLE_PUSH: u16 = 2;
-    /// Streams that may be open at once.
+    /// Most streams open at once.
     pub const MAX_CONCURRENT_STREAMS: u16 = 3;
     /// The window of a new stream.
     pub const INITIAL_WINDOW_SIZE: u16 = 4;
-    /// The longest payload that is taken.
+    /// The longest accepted payload.
     pub const MAX_FRAME_SIZE: u16 = 5;
-    /// What the headers of one message may take, as in a table.
+    /// Most bytes of the headers of one message, counted as in the table.
     pub const MAX_HEADER_LIST_SIZE: u16 = 6;
 }
 
 /// Why a stream ends, section 7.
 pub mod code {
-    /// For none of the reasons below.
+    /// No error.
     pub const NO_ERROR: u32 = 0;
-    /// What was sent is forbidden.
+    /// The protocol forbids the frame.
     pub const PROTOCOL_ERROR: u32 = 1;
-    /// More was sent, or allowed, than windows hold.
+    /// The other end sent more, or opened a window further, than allowed.
     pub const FLOW_CONTROL_ERROR: u32 = 3;
-    /// The sender had ended the stream before.
+    /// The stream had ended already.
     pub const STREAM_CLOSED: u32 = 5;
-    /// A frame has not the length of its kind.
+    /// A frame has a wrong length for its kind.
     pub const FRAME_SIZE_ERROR: u32 = 6;
-    /// The stream was not looked at.
+    /// The stream was not processed.
     pub const REFUSED_STREAM: u32 = 7;
-    /// Nobody waits any more.
+    /// The client has cancelled.
     pub const CANCEL: u32 = 8;
-    /// A header block means nothing, so that none behind it does.
+    /// A header block cannot be decoded, so no later one can.
     pub const COMPRESSION_ERROR: u32 = 9;
-    /// It is too much.
+    /// The other end sends too much, and should slow down.
     pub const ENHANCE_YOUR_CALM: u32 = 11;
 }
 
-/// A frame, as a view into what was read.
+/// A frame, borrowed from the read buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
-    /// One of [`kind`], or one that is not known and means nothing.
+    /// One of [`kind`], or an unknown one to ignore.
     pub kind: u8,
-    /// Of [`flag`], by kind.
+    /// Flags of [`flag`]; their meaning depends on the kind.
     pub flags: u8,
-    /// 0 is the connection.
+    /// The stream's id; 0 is the connection.
     pub stream: u32,
-    /// At most [`PAYLOAD_LEN_MAX`].
+    /// The payload, at most [`PAYLOAD_LEN_MAX`] bytes.
     pub payload: &'a [u8],
 }
 
@@ -104,10 +104,10 @@ pub struct Frame<'a> {
 pub struct TooLong;
 
 impl<'a> Frame<'a> {
-    /// The frame at the front of `input`; `None` as long as bytes are missing.
+    /// Reads the frame at the front of `input`; `None` while bytes are missing.
     ///
     /// # Errors
-    /// [`TooLong`], before the bytes are there.
+    /// [`TooLong`], as soon as the length has arrived.
     pub fn split(input: &'a [u8]) -> Result<Option<Self>, TooLong> {
         let Some((head, rest)) = input.split_first_chunk::<HEAD_LEN>() else { return Ok(None) };
         let [high, middle, low, kind, flags, stream @ ..] = *head;
@@ -120,7 +120,7 @@ impl<'a> Frame<'a> {
         Ok(Some(Self { kind, flags, stream, payload }))
     }
 
-    /// Bytes of all of it.
+    /// Bytes of the whole frame.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "a frame is never empty")]
     pub fn len(&self) -> usize {
@@ -147,16 +147,16 @@ impl<'a> Frame<'a> {
 /// Appends a frame.
 ///
 /// # Panics
-/// If the payload is longer than any peer must take.
+/// If the payload is longer than every peer must accept.
 pub fn put(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
     put_head(out, payload.len(), kind, flags, stream);
     out.extend_from_slice(payload);
 }
 
-/// Appends what comes before a payload of `len` bytes.
+/// Appends the header of a frame with `len` bytes of payload.
 ///
 /// # Panics
-/// If the payload is longer than any peer must take.
+/// If the payload is longer than every peer must accept.
 pub fn put_head(out: &mut Vec<u8>, len: usize, kind: u8, flags: u8, stream: u32) {
     assert!(len <= PAYLOAD_LEN_MAX, "a payload within its limit");
     let mut head = [0; HEAD_LEN];
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_is_cut_out_when_it_is_whole() {
+    fn a_frame_is_read_when_it_is_complete() {
         let mut bytes = Vec::new();
         put(&mut bytes, kind::PING, flag::ACK, 5, b"12345678");
         for len in 0..bytes.len() {
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_is_taken_off_and_never_more_than_there_is() {
+    fn padding_is_removed_and_never_exceeds_the_payload() {
         let frame = |payload| Frame { kind: kind::DATA, flags: flag::PADDED, stream: 1, payload };
         assert_eq!(frame(&[2, b'a', 0, 0]).unpadded(), Some(&b"a"[..]));
         assert_eq!(frame(&[3, 0, 0, 0]).unpadded(), Some(&b""[..]));

@@ -1,5 +1,4 @@
-//! Header blocks (HPACK, RFC 7541): the decoder with its dynamic table, and what both ends write
-//! blocks with.
+//! Header blocks (HPACK, RFC 7541): the decoder with its dynamic table, and the encoding of strings.
 
 use std::collections::VecDeque;
 
@@ -7,55 +6,56 @@ use thiserror::Error;
 
 use super::huffman;
 
-/// Why a header block cannot be decoded, and nothing after it.
+/// Why a header block cannot be decoded. After that, no later block of the connection can be
+/// decoded.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HpackError {
-    /// It ends too early.
+    /// The block is truncated.
     #[error("a header block is cut off")]
     Cut,
-    /// A number beyond any that is meant.
+    /// A number is too large.
     #[error("a number in a header block is too large")]
     Number,
-    /// No such entry in the tables.
+    /// An index is not in the tables.
     #[error("a header block names an entry that does not exist")]
     Index,
-    /// Not a string in the Huffman code.
+    /// A string is not valid Huffman code.
     #[error("a string in a header block is not in the Huffman code")]
     Huffman,
-    /// Larger than allowed, or not at the beginning.
+    /// A change of the table size is too large, or not at the beginning.
     #[error("a header block changes its table in a way that is not allowed")]
     TableSize,
-    /// More than [`LIST_LEN_MAX`].
+    /// The headers exceed [`LIST_LEN_MAX`].
     #[error("a header block says more than any is meant to")]
     TooLong,
 }
 
-/// Bytes of the dynamic table: the default of the protocol, which is not changed here.
+/// Bytes of the dynamic table: the default of the protocol.
 pub const TABLE_LEN_MAX: usize = 4096;
-/// What an entry takes beyond its name and value, section 4.1.
+/// Bytes of an entry besides name and value (section 4.1).
 pub const ENTRY_OVERHEAD: usize = 32;
-/// Bytes of all headers of a block, counted as in the table. A few bytes can name an entry of
+/// Most bytes of all headers of a block, counted as in the table. A few bytes can repeat an entry of
 /// [`TABLE_LEN_MAX`] many times.
 pub const LIST_LEN_MAX: usize = 64 << 10;
-/// Bytes of a block that is recognised when it comes again.
+/// Longest block that is kept to recognise its repetition.
 const REPEATED_LEN_MAX: usize = 256;
-/// Bytes that a number may take after its prefix; 4 hold 28 bits.
+/// Most bytes of a number after its prefix; 4 hold 28 bits.
 const NUMBER_LEN_MAX: u32 = 4;
 
 /// Decodes the header blocks of one connection, in order.
 #[derive(Debug)]
 pub struct Decoder {
-    /// Newest first.
+    /// The entries of the dynamic table, newest first.
     table: VecDeque<Entry>,
-    /// What the entries take.
+    /// Bytes of all entries.
     len: usize,
-    /// What they may take by the encoder's own word, at most `len_allowed`.
+    /// Most bytes of all entries, as set by the encoder; at most `len_allowed`.
     len_max: usize,
     len_allowed: usize,
     name: Vec<u8>,
     value: Vec<u8>,
-    /// The last block, if it changed nothing.
+    /// The last block, if it did not change the table.
     last: Vec<u8>,
 }
 
@@ -78,7 +78,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// An empty table of so many bytes.
+    /// A decoder whose dynamic table holds at most this many bytes.
     #[must_use]
     pub fn new(len_max: usize) -> Self {
         Self {
@@ -92,30 +92,30 @@ impl Decoder {
         }
     }
 
-    /// Whether a block says what the last one said: it is the same byte for byte, and that one left
-    /// the table as it was. So are nearly all answers of a connection.
+    /// Whether a block has the same headers as the last one: the bytes are the same, and the last
+    /// block did not change the table. Nearly all blocks of a connection repeat the last one.
     #[must_use]
     pub fn is_repeated(&self, block: &[u8]) -> bool {
         !self.last.is_empty() && self.last == block
     }
 
-    /// Bytes that the dynamic table takes now.
+    /// Bytes of the dynamic table now.
     #[must_use]
     pub fn table_len(&self) -> usize {
         self.len
     }
 
-    /// Gives back memory that only a long header needs.
+    /// Frees the memory of a long header.
     pub fn give_back(&mut self) {
         self.name = Vec::new();
         self.value = Vec::new();
         self.table.shrink_to_fit();
     }
 
-    /// Decodes a block, and hands each header to `field`: its name and its value.
+    /// Decodes a block; calls `field` with the name and value of each header.
     ///
     /// # Errors
-    /// The connection is of no more use after any of them.
+    /// After any error the connection must be closed.
     pub fn decode(
         &mut self,
         whole: &[u8],
@@ -171,7 +171,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// A header of the tables.
+    /// The header at an index of the tables.
     fn entry(&self, index: usize) -> Result<(&[u8], &[u8]), HpackError> {
         let at = index.checked_sub(1).ok_or(HpackError::Index)?;
         if let Some((name, value)) = STATIC.get(at) {
@@ -181,7 +181,8 @@ impl Decoder {
         Ok((&entry.name, &entry.value))
     }
 
-    /// Puts a header with the present value into the table. One that is too large empties it.
+    /// Adds a header with this name and the decoded value to the table. A header that is too large
+    /// empties the table.
     fn keep(&mut self, name: &[u8]) {
         let entry = Entry { name: name.into(), value: self.value[..].into() };
         self.evict(entry.len());
@@ -191,7 +192,7 @@ impl Decoder {
         }
     }
 
-    /// Makes room.
+    /// Evicts the oldest entries until `room` more bytes fit.
     fn evict(&mut self, room: usize) {
         while self.len + room > self.len_max {
             let Some(oldest) = self.table.pop_back() else { return };
@@ -200,10 +201,10 @@ impl Decoder {
     }
 }
 
-/// A number whose first byte has a prefix of so many bits, section 5.1.
+/// Reads a number with a prefix of `prefix` bits in its first byte (section 5.1).
 ///
 /// # Errors
-/// When it is cut off, or beyond any that is meant.
+/// When it is truncated or too large.
 pub fn number(block: &mut &[u8], prefix: u32) -> Result<usize, HpackError> {
     let (first, rest) = block.split_first().ok_or(HpackError::Cut)?;
     *block = rest;
@@ -223,23 +224,23 @@ pub fn number(block: &mut &[u8], prefix: u32) -> Result<usize, HpackError> {
     Err(HpackError::Number)
 }
 
-/// Appends a string, section 5.2, whose length has a prefix of so many bits.
+/// Reads a string (section 5.2) whose length has a prefix of `prefix` bits, and appends it.
 ///
 /// # Errors
-/// When it is cut off, or not in the Huffman code.
+/// When it is truncated, or not valid Huffman code.
 pub fn string(block: &mut &[u8], prefix: u32, text: &mut Vec<u8>) -> Result<(), HpackError> {
     let is_coded = block.first().ok_or(HpackError::Cut)? & 1 << prefix != 0;
     let len = number(block, prefix)?;
     let (bytes, rest) = block.split_at_checked(len).ok_or(HpackError::Cut)?;
     *block = rest;
     if is_coded {
-        return huffman::decode(bytes, text);
+        return huffman::decode(bytes, text).ok_or(HpackError::Huffman);
     }
     text.extend_from_slice(bytes);
     Ok(())
 }
 
-/// Appends a string as it is.
+/// Writes a string without Huffman code.
 pub fn put_string(out: &mut Vec<u8>, text: &[u8]) {
     let mut len = text.len();
     if len < 0x7f {
@@ -256,16 +257,16 @@ pub fn put_string(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(text);
 }
 
-/// An entry of the tables, section 6.1.
+/// Indexed header (section 6.1).
 pub const INDEXED: u8 = 0x80;
-/// A literal that goes into the table, section 6.2.1.
+/// Literal header that is added to the table (section 6.2.1).
 pub const KEPT: u8 = 0x40;
-/// A change of the table's size, section 6.3.
+/// Change of the table size (section 6.3).
 pub const SIZE_UPDATE: u8 = 0x20;
-/// The newest entry of a dynamic table, which comes behind the static one.
+/// Index of the newest entry of the dynamic table, after the static one.
 pub const NEWEST: u8 = INDEXED | (STATIC.len() as u8 + 1);
 
-/// Appendix A.
+/// The static table (appendix A).
 const STATIC: [(&str, &str); 61] = [
     (":authority", ""),
     (":method", "GET"),
@@ -384,10 +385,10 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_repeated_only_while_the_table_is_what_it_was() {
+    fn a_block_counts_as_repeated_only_while_the_table_is_unchanged() {
         let mut decoder = Decoder::default();
         assert!(!decoder.is_repeated(&[]) && !decoder.is_repeated(&[0x88]));
-        // With an entry into the table the next block of the same bytes says something else.
+        // A block that adds an entry changes the meaning of the next one.
         let kept = b"\x88\x40\x01a\x01b";
         decode(&mut decoder, kept).unwrap();
         assert!(!decoder.is_repeated(kept));
@@ -396,7 +397,7 @@ mod tests {
         assert!(decoder.is_repeated(&[0x88, 0xbe]) && !decoder.is_repeated(&[0x88]));
         decode(&mut decoder, kept).unwrap();
         assert!(!decoder.is_repeated(&[0x88, 0xbe]));
-        // The table is emptied: what was there is not there any more.
+        // The table is emptied: its entries are gone.
         decode(&mut decoder, &[0x88, 0xbe]).unwrap();
         decode(&mut decoder, &[0x20]).unwrap();
         assert!(!decoder.is_repeated(&[0x88, 0xbe]) && !decoder.is_repeated(&[0x20]));
@@ -407,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_encoder_writes_is_refused() {
+    fn malformed_blocks_are_refused() {
         let cases: [(&[u8], HpackError); 8] = [
             (&[0x80], HpackError::Index),
             (&[0xbe], HpackError::Index),
@@ -422,7 +423,7 @@ mod tests {
             let decoded = decode(&mut Decoder::default(), block);
             assert_eq!(decoded, Err(error), "{block:x?}");
         }
-        // 3 KiB, and then as often as it takes one byte each.
+        // One header of 3 KiB, then many repetitions of one byte each.
         let mut bomb = b"\x40\x01a\x7f\x81\x17".to_vec();
         bomb.resize(bomb.len() + 0x7f + 0xb81, b'x');
         bomb.resize(bomb.len() + 100, 0xbe);

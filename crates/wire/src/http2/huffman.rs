@@ -1,12 +1,10 @@
-//! The Huffman code of HPACK (RFC 7541, section 5.2 and appendix B). The code is canonical, so the
-//! lengths are all there is to know: codes of one length follow each other in order of symbols.
-//! Only what is new to a connection comes this way, not every header.
+//! The Huffman code of HPACK (RFC 7541, section 5.2 and appendix B). The code is canonical: the
+//! lengths determine it, because codes of one length follow each other in the order of symbols. It
+//! is rarely used: only headers that are new to a connection are sent in it.
 
-use super::hpack::HpackError;
-
-/// Appends what `coded` says to `text`.
-pub(super) fn decode(coded: &[u8], text: &mut Vec<u8>) -> Result<(), HpackError> {
-    // The low `have` bits of `bits` are what was taken of `rest` and is no symbol yet.
+/// Decodes `coded` and appends its text to `text`; `None` if it is not valid Huffman code.
+pub(super) fn decode(coded: &[u8], text: &mut Vec<u8>) -> Option<()> {
+    // The low `have` bits of `bits` come from the input and are not decoded yet.
     let (mut bits, mut have, mut rest) = (0_u64, 0_usize, coded);
     loop {
         while have <= 56
@@ -14,7 +12,7 @@ pub(super) fn decode(coded: &[u8], text: &mut Vec<u8>) -> Result<(), HpackError>
         {
             (bits, have, rest) = (bits << 8 | u64::from(*byte), have + 8, behind);
         }
-        // What is missing behind the end are ones: the beginning of no short symbol.
+        // Pad with 1-bits (RFC 7541, 5.2), which begin no short symbol.
         let next = if have >= 8 { bits >> (have - 8) } else { !(!bits << (8 - have)) };
         let (symbol, len) = SHORT[usize::from(next as u8)];
         if len > 0 && usize::from(len) <= have {
@@ -24,16 +22,16 @@ pub(super) fn decode(coded: &[u8], text: &mut Vec<u8>) -> Result<(), HpackError>
             have -= len;
             text.push(symbol);
         } else {
-            // What fills the last byte is the beginning of the symbol that ends a string: ones.
+            // The padding of the last byte is the beginning of the end symbol, so it is 1-bits.
             let is_padding = have < 8 && bits == (1 << have) - 1;
-            return if is_padding { Ok(()) } else { Err(HpackError::Huffman) };
+            return is_padding.then_some(());
         }
         bits &= (1 << have) - 1;
     }
 }
 
-/// The symbol of more than eight bits at the front, and how many. The one that ends a string is none:
-/// it must not be in one.
+/// The symbol at the front if its code has more than eight bits, and the length of the code. `None`
+/// for the end symbol, which must not occur in a string.
 fn long(bits: u64, have: usize) -> Option<(u8, usize)> {
     for len in SHORT_LEN_MAX + 1..=LEN_MAX.min(have) {
         let code = (bits >> (have - len)) as u32;
@@ -45,10 +43,12 @@ fn long(bits: u64, have: usize) -> Option<(u8, usize)> {
     None
 }
 
-/// Bits that are looked at first, at once: nearly all of what is in headers has no more.
+/// Bits that index the first table. Nearly all characters of headers have codes of this length or
+/// shorter.
 const SHORT_LEN_MAX: usize = 8;
 
-/// The symbol that eight bits begin with, and its bits; 0 where it has more.
+/// For eight bits: the symbol at their front and the length of its code. The length is 0 if the
+/// code is longer than eight bits.
 static SHORT: [(u8, u8); 1 << SHORT_LEN_MAX] = {
     let mut table = [(0, 0); 1 << SHORT_LEN_MAX];
     let mut len = 1;
@@ -70,11 +70,11 @@ static SHORT: [(u8, u8); 1 << SHORT_LEN_MAX] = {
     table
 };
 
-/// Codes by length.
+/// The codes, grouped by length.
 struct Codes {
     first: [u32; LEN_MAX + 1],
     count: [u32; LEN_MAX + 1],
-    /// Where the symbols of a length begin in `symbols`.
+    /// Start of the symbols of each length in `symbols`.
     offset: [u32; LEN_MAX + 1],
     symbols: [u16; SYMBOLS],
 }
@@ -108,11 +108,11 @@ const fn codes() -> Codes {
     codes
 }
 
-/// Bytes, and the symbol that ends a string.
+/// Number of symbols: the bytes, and the end symbol.
 const SYMBOLS: usize = 257;
 const LEN_MAX: usize = 30;
 
-/// Bits of each symbol's code.
+/// Length of each symbol's code, bits.
 const LENGTHS: [u8; SYMBOLS] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28,
     28, 28, 28, 28, 28, 28, 28, 28, 6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5,
@@ -130,7 +130,7 @@ const LENGTHS: [u8; SYMBOLS] = [
 mod tests {
     use super::*;
 
-    /// The code of a symbol, by the same rule from the other side.
+    /// Encodes a text, with codes derived by the same rule as the decoder's.
     fn encode(text: &[u8]) -> Vec<u8> {
         let (mut bits, mut len, mut out) = (0_u64, 0, Vec::new());
         for byte in text {
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn the_code_is_complete() {
-        // Every sequence of bits is the beginning of a symbol: the lengths satisfy Kraft exactly.
+        // Every sequence of bits begins a symbol: the lengths satisfy Kraft's equation.
         let kraft: u64 = LENGTHS.iter().map(|len| 1 << (LEN_MAX - usize::from(*len))).sum();
         assert_eq!(kraft, 1 << LEN_MAX);
         // RFC 7541, appendix B: '*' is 11111001, '~' is 1111111111101, the end is 30 ones.
@@ -172,10 +172,10 @@ mod tests {
     }
 
     #[test]
-    fn what_no_encoder_writes_is_refused() {
-        // A byte of padding too many, padding of zeros, and the symbol of the end.
+    fn malformed_code_is_refused() {
+        // Three invalid strings: a byte of padding too many, padding of 0-bits, and the end symbol.
         for coded in [&[0xff, 0xff][..], &[0b0001_1000], &[0xff, 0xff, 0xff, 0xff]] {
-            assert!(decode(coded, &mut Vec::new()).is_err(), "{coded:x?}");
+            assert!(decode(coded, &mut Vec::new()).is_none(), "{coded:x?}");
         }
     }
 }

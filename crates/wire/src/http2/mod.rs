@@ -1,7 +1,7 @@
-//! What both ends of HTTP/2 (RFC 9113) read and write: frames, and header blocks (RFC 7541). It knows
-//! no connection, no stream and no limit that is not of the format.
+//! The formats of HTTP/2 (RFC 9113) for both ends: frames, and header blocks (RFC 7541). This
+//! module knows no connections and no streams, and only the limits of the format.
 //!
-//! - [`frame`]: what a connection consists of.
+//! - [`frame`]: the frames.
 //! - [`hpack`]: header blocks; `huffman`: the strings in them.
 
 pub mod frame;

@@ -1,5 +1,5 @@
-//! The header that all frames begin with, and how long a frame is. The kind tells the length even
-//! where its meaning is not known, so that frames of later versions can be passed over.
+//! The header and the length of a frame. The kind determines the length, even if the kind is
+//! unknown, so frames of later versions can be skipped.
 //!
 //! ```text
 //!  offset  0      1       2        4          8            16
@@ -10,7 +10,7 @@
 
 use crate::cursor::DecodeError;
 
-/// Bytes of a header; a frame of a small kind is nothing else.
+/// Bytes of a header; a frame of a small kind has nothing else.
 pub const HEADER_LEN: usize = 16;
 /// Bytes of a request.
 pub const REQUEST_LEN: usize = HEADER_LEN;
@@ -19,36 +19,36 @@ pub const ANSWER_LEN: usize = 32;
 
 /// A client asks for timestamps.
 pub const KIND_REQUEST: u8 = 0x01;
-/// Either end asks whether the other is there.
+/// Either end checks that the other is alive.
 pub const KIND_PING: u8 = 0x02;
 /// The answer to a ping.
 pub const KIND_PONG: u8 = 0x03;
-/// A node will read no more requests on this connection.
+/// A node reads no more requests on this connection.
 pub const KIND_GOODBYE: u8 = 0x04;
 /// A node gives timestamps.
 pub const KIND_ANSWER: u8 = 0x41;
 /// A client begins a connection.
 pub const KIND_HELLO: u8 = 0x80;
-/// A node accepts it.
+/// A node accepts a connection.
 pub const KIND_WELCOME: u8 = 0x81;
 /// A node refuses a request, or the connection.
 pub const KIND_ERROR: u8 = 0x82;
-/// A node says who leads now.
+/// A node names the leader.
 pub const KIND_LEADER: u8 = 0x83;
 
-/// How long frames of a kind are: its two highest bits.
+/// The length of frames, in the two highest bits of the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
     /// [`HEADER_LEN`] bytes: kinds `0x00` to `0x3f`.
     Small,
     /// [`ANSWER_LEN`] bytes: kinds `0x40` to `0x7f`.
     Wide,
-    /// The header, and as many bytes as its argument says: kinds `0x80` to `0xbf`.
+    /// The header, and the number of bytes in its argument: kinds `0x80` to `0xbf`.
     Variable,
 }
 
 impl Size {
-    /// The size of frames of `kind`; `None` for kinds `0xc0` to `0xff`, which there never are.
+    /// The size of frames of `kind`; `None` for kinds `0xc0` to `0xff`, which do not exist.
     #[must_use]
     pub const fn of(kind: u8) -> Option<Self> {
         match kind >> 6 {
@@ -60,18 +60,18 @@ impl Size {
     }
 }
 
-/// The first 16 bytes of every frame. What a field means is up to the kind.
+/// The first 16 bytes of every frame. The kind determines the meaning of the other fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// What the frame is.
+    /// The kind of the frame.
     pub kind: u8,
-    /// Bits that change what it means.
+    /// Bits that modify the meaning of the kind.
     pub flags: u8,
     /// The number of an error, or 0.
     pub code: u16,
-    /// The count of a request or an answer, less one; the length of a variable tail.
+    /// The count of a request or an answer, minus one; or the length of a variable tail.
     pub argument: u32,
-    /// The request that the frame is about, as its client numbered it.
+    /// The client's number of the request that the frame is about.
     pub id: u64,
 }
 
@@ -86,7 +86,7 @@ impl Header {
         (high << 64 | u128::from(self.id)).to_be_bytes()
     }
 
-    /// Reads a header. Every value is one.
+    /// Reads a header. Any bytes are a valid header.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; HEADER_LEN]) -> Self {
         let [kind, flags, c0, c1, a0, a1, a2, a3, id @ ..] = *bytes;
@@ -100,12 +100,12 @@ impl Header {
     }
 }
 
-/// A frame as it stands in a buffer.
+/// A frame in a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
     /// Its first 16 bytes.
     pub header: Header,
-    /// What follows them.
+    /// The bytes after the header.
     pub tail: &'a [u8],
 }
 
@@ -118,12 +118,12 @@ impl Frame<'_> {
     }
 }
 
-/// Takes the frame at the front of `bytes`; `None` when more bytes must come first. The length of
-/// a variable tail is checked before anything is waited for.
+/// Splits the first frame off `bytes`; `None` while bytes are missing. The length of a variable
+/// tail is checked first.
 ///
 /// # Errors
-/// [`DecodeError::TooLong`] for a variable tail above `tail_len_max`, [`DecodeError::BadValue`]
-/// for a kind whose length is not known: nothing behind it can be read.
+/// [`DecodeError::TooLong`] for a variable tail above `tail_len_max`. [`DecodeError::BadValue`] for
+/// a kind of unknown length; then the following bytes cannot be read, either.
 pub fn split(bytes: &[u8], tail_len_max: usize) -> Result<Option<Frame<'_>>, DecodeError> {
     let Some(kind) = bytes.first().copied() else { return Ok(None) };
     let Some(size) = Size::of(kind) else {
@@ -142,6 +142,18 @@ pub fn split(bytes: &[u8], tail_len_max: usize) -> Result<Option<Frame<'_>>, Dec
     Ok(rest.get(..length).map(|tail| Frame { header, tail }))
 }
 
+/// Reads a text of at most `limit` bytes.
+pub(super) fn text<'a>(
+    field: &'static str,
+    bytes: &'a [u8],
+    limit: usize,
+) -> Result<&'a str, DecodeError> {
+    if bytes.len() > limit {
+        return Err(DecodeError::TooLong { field, length: bytes.len(), limit });
+    }
+    std::str::from_utf8(bytes).map_err(|_| DecodeError::BadText(field))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -156,7 +168,7 @@ mod tests {
         }
 
         #[test]
-        fn every_prefix_of_a_frame_waits_and_the_whole_is_taken(
+        fn every_prefix_of_a_frame_waits_and_the_whole_is_split_off(
             kind in 0_u8..0xc0, length in 0_usize..300, more: Vec<u8>,
         ) {
             let header = Header { kind, argument: length as u32, ..Header::default() };
@@ -187,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tail_over_the_limit_is_refused_before_it_has_come() {
+    fn a_tail_over_the_limit_is_refused_before_it_arrives() {
         let header = Header { kind: KIND_HELLO, argument: 4097, ..Header::default() };
         let bytes = header.to_bytes();
         let refused = split(&bytes, 4096);

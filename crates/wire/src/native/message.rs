@@ -1,28 +1,28 @@
-//! What frames mean: requests and answers, pings, errors, notices. What a frame of this version
-//! must leave at zero is checked, so that it can get a meaning later without being misread.
+//! The meaning of frames: requests and answers, pings, errors, notices. Unused fields must be zero,
+//! and a receiver checks that, so that a later version can give them a meaning.
 
+use super::client_hello::{ClientHello, ClientHelloError, Welcome};
 use super::frame::{
     ANSWER_LEN, Frame, HEADER_LEN, Header, KIND_ANSWER, KIND_ERROR, KIND_GOODBYE, KIND_HELLO,
-    KIND_LEADER, KIND_PING, KIND_PONG, KIND_REQUEST, KIND_WELCOME, REQUEST_LEN,
+    KIND_LEADER, KIND_PING, KIND_PONG, KIND_REQUEST, KIND_WELCOME, REQUEST_LEN, text,
 };
-use super::hello::{ClientHello, HelloError, Welcome};
 use crate::cursor::DecodeError;
-use crate::hello::ADDR_LEN_MAX;
 use crate::http::ErrorCode;
 use crate::id::NodeId;
+use crate::peer_hello::ADDR_LEN_MAX;
 use crate::timestamp::{EpochIndex, Timestamp, TimestampRange};
 
-/// Longest text of an error, bytes. An address of a leader is shorter.
+/// Longest text of an error, bytes. The address of a leader is shorter.
 pub const ERROR_TEXT_LEN_MAX: usize = 512;
-/// Flag of an error: the node closes the connection behind it.
+/// Flag of an error: the node closes the connection after this frame.
 const FLAG_CLOSES: u8 = 1;
 
 /// A request for `1 + more` timestamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The client's number for it. Comes back; means nothing to the node.
+    /// The client's number of the request. The answer repeats it; the node does not use it.
     pub id: u64,
-    /// How many timestamps beyond the first.
+    /// The number of timestamps beyond the first.
     pub more: u32,
 }
 
@@ -34,20 +34,19 @@ impl Request {
         Some(Self { id, more })
     }
 
-    /// How many timestamps it asks for.
+    /// The number of timestamps.
     #[must_use]
     pub const fn count(&self) -> u64 {
         self.more as u64 + 1
     }
 
-    /// Its bytes.
+    /// The bytes of the request's frame.
     #[must_use]
     pub fn to_bytes(self) -> [u8; REQUEST_LEN] {
         header(KIND_REQUEST, self.more, self.id).to_bytes()
     }
 
-    /// Reads a request; `None` for any other frame, and for one that asks for something that this
-    /// version does not know.
+    /// Reads a request; `None` for any other frame, and for a request that this version does not know.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; REQUEST_LEN]) -> Option<Self> {
         let [head @ .., a0, a1, a2, a3] = *bytes.first_chunk::<8>()?;
@@ -56,7 +55,7 @@ impl Request {
         (head == [KIND_REQUEST, 0, 0, 0]).then_some(Self { id, more })
     }
 
-    /// The answer to it: `count` timestamps from `first`.
+    /// The answer to this request: `count` timestamps from `first`.
     #[must_use]
     pub fn answer(self, first: Timestamp) -> [u8; ANSWER_LEN] {
         let mut bytes = [0; ANSWER_LEN];
@@ -70,14 +69,14 @@ impl Request {
 /// A refusal of one request, or of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorFrame<'a> {
-    /// The number of an [`ErrorCode`]. A client treats one that it does not know as
+    /// The number of an [`ErrorCode`]. A client treats an unknown number as
     /// [`ErrorCode::Internal`].
     pub code: u16,
-    /// Whether the connection ends behind it.
+    /// Whether the connection ends after this frame.
     pub closes: bool,
-    /// The request; of a connection's end, the frame that was wrong, or 0.
+    /// The id of the refused request. When the connection ends: the id of the wrong frame, or 0.
     pub id: u64,
-    /// The leader's client address with `NOT_LEADER`; otherwise a text for people, maybe empty.
+    /// With `NOT_LEADER` the leader's client address, otherwise a text for people, which may be empty.
     pub text: &'a str,
 }
 
@@ -103,12 +102,12 @@ impl ErrorFrame<'_> {
     }
 }
 
-/// Who leads now, told without being asked.
+/// A notice of the leader, sent without a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaderNotice<'a> {
-    /// The leader; 0 while nobody is known to lead.
+    /// The leader; 0 while none is known.
     pub node: NodeId,
-    /// Its client address; empty while nobody is known to lead.
+    /// The leader's client address; empty while no leader is known.
     pub addr: &'a str,
 }
 
@@ -137,25 +136,25 @@ pub fn pong(id: u64) -> [u8; HEADER_LEN] {
     header(KIND_PONG, 0, id).to_bytes()
 }
 
-/// The bytes of a node's goodbye.
+/// The bytes of a goodbye.
 #[must_use]
 pub fn goodbye() -> [u8; HEADER_LEN] {
     header(KIND_GOODBYE, 0, 0).to_bytes()
 }
 
-/// What a client says.
+/// A frame from a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToServer {
-    /// The first frame, and only the first.
-    Hello(ClientHello),
+    /// A hello. It must be the first frame, and only the first.
+    ClientHello(ClientHello),
     /// Asks for timestamps.
     Request(Request),
-    /// Is to be answered with a pong.
+    /// Must be answered with a pong.
     Ping(u64),
     /// Answers a ping of the node.
     Pong(u64),
-    /// A frame, or a use of one, that this version does not know: it is refused by its id, and the
-    /// connection goes on.
+    /// A frame that this version does not know, or an unknown use of one. The node refuses its id,
+    /// and the connection goes on.
     Unknown {
         /// The frame's id.
         id: u64,
@@ -163,15 +162,14 @@ pub enum ToServer {
 }
 
 impl ToServer {
-    /// Says what a frame from a client means.
+    /// Decodes a frame from a client.
     ///
     /// # Errors
-    /// When no version means anything by it, or it is a frame that only nodes send: the connection
-    /// ends.
-    pub fn decode(frame: &Frame<'_>) -> Result<Self, HelloError> {
+    /// When no version allows it, or only nodes send it: the connection ends.
+    pub fn decode(frame: &Frame<'_>) -> Result<Self, ClientHelloError> {
         let header = frame.header;
         match header.kind {
-            KIND_HELLO => ClientHello::decode(frame).map(Self::Hello),
+            KIND_HELLO => ClientHello::decode(frame).map(Self::ClientHello),
             KIND_REQUEST if is_plain(header) => {
                 Ok(Self::Request(Request { id: header.id, more: header.argument }))
             }
@@ -185,7 +183,7 @@ impl ToServer {
     }
 }
 
-/// What a node says.
+/// A frame from a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToClient<'a> {
     /// The first frame, unless it is an error.
@@ -194,29 +192,29 @@ pub enum ToClient<'a> {
     Answer {
         /// The request.
         id: u64,
-        /// As many as it asked for.
+        /// As many timestamps as requested.
         range: TimestampRange,
     },
-    /// No timestamps.
+    /// A refusal.
     Error(ErrorFrame<'a>),
-    /// Who leads now.
+    /// A notice of the current leader.
     Leader(LeaderNotice<'a>),
-    /// Is to be answered with a pong.
+    /// Must be answered with a pong.
     Ping(u64),
     /// Answers a ping of the client.
     Pong(u64),
-    /// No more requests are read; those that were read are still answered.
+    /// The node reads no more requests; it still answers those that it has read.
     Goodbye,
-    /// A frame that this version does not know: it is passed over.
+    /// A frame that this version does not know: skip it.
     Unknown,
 }
 
 impl<'a> ToClient<'a> {
-    /// Says what a frame from a node means.
+    /// Decodes a frame from a node.
     ///
     /// # Errors
-    /// When a node of any version would not send it: the connection ends.
-    pub fn decode(frame: &Frame<'a>) -> Result<Self, HelloError> {
+    /// When no version of a node sends it: the connection ends.
+    pub fn decode(frame: &Frame<'a>) -> Result<Self, ClientHelloError> {
         let Frame { header, tail } = *frame;
         let is_known = match header.kind {
             KIND_ANSWER => is_plain(header),
@@ -272,28 +270,16 @@ fn leader(header: Header, tail: &[u8]) -> Result<LeaderNotice<'_>, DecodeError> 
     Ok(LeaderNotice { node: NodeId(header.id), addr })
 }
 
-/// The text that fills a tail.
-pub(super) fn text<'a>(
-    field: &'static str,
-    bytes: &'a [u8],
-    limit: usize,
-) -> Result<&'a str, DecodeError> {
-    if bytes.len() > limit {
-        return Err(DecodeError::TooLong { field, length: bytes.len(), limit });
-    }
-    std::str::from_utf8(bytes).map_err(|_| DecodeError::BadText(field))
-}
-
 const fn header(kind: u8, argument: u32, id: u64) -> Header {
     Header { kind, flags: 0, code: 0, argument, id }
 }
 
-/// Whether only argument and id say something.
+/// Whether only argument and id are set.
 const fn is_plain(header: Header) -> bool {
     header.flags == 0 && header.code == 0
 }
 
-/// Whether only the id says something.
+/// Whether only the id is set.
 const fn is_bare(header: Header) -> bool {
     is_plain(header) && header.argument == 0
 }

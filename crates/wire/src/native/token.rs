@@ -1,5 +1,4 @@
-//! What a client shows to be let in. It is never shown to anybody else: not by `Debug`, and in no
-//! error.
+//! The token of a client. Neither `Debug` nor any error shows it.
 
 use std::fmt;
 
@@ -8,13 +7,13 @@ pub const TOKEN_LEN_MAX: usize = 256;
 
 /// A bearer token: 1 to [`TOKEN_LEN_MAX`] visible ASCII characters.
 ///
-/// Two tokens are compared as texts are, which takes longer the more of them is the same: a node
-/// compares otherwise.
+/// The time of `==` depends on how many characters are equal, so a node compares in constant time
+/// instead.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(Box<str>);
 
 impl Token {
-    /// The token of that text; `None` if it is none.
+    /// A token with this text; `None` when the text is not valid.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let is_fit = (1..=TOKEN_LEN_MAX).contains(&text.len());
@@ -22,7 +21,7 @@ impl Token {
         (is_fit && is_visible).then(|| Self(text.into()))
     }
 
-    /// The text that is sent.
+    /// The text, for sending.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
@@ -40,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_visible_to_nobody_but_who_asks_for_it() {
+    fn a_token_is_shown_only_on_request() {
         let token = Token::new("secret-0123456789").unwrap();
         assert_eq!(token.reveal(), "secret-0123456789");
         assert_eq!(format!("{token:?}"), "Token(..)");

@@ -1,7 +1,7 @@
-//! The golden vectors: bytes and their meaning, for implementations in every language. They are
-//! made from the code and stand in `vectors/*.json`; a file that differs from what the code makes
-//! fails. `UPDATE_VECTORS=1 cargo test -p epicepoch-wire --test vectors` writes them anew: a
-//! change of a line that was there before is a break of the protocol.
+//! The golden vectors: bytes and their meaning, for implementations in every language. The code
+//! makes them, and they are stored in `vectors/*.json`. The test fails if a file differs from what
+//! the code makes. `UPDATE_VECTORS=1 cargo test -p epicepoch-wire --test vectors` writes them anew.
+//! A change of an existing line breaks the protocol.
 
 mod errors;
 mod native;
@@ -24,12 +24,12 @@ fn unhex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-/// Numbers of 64 bits are texts: not every JSON reader holds them.
+/// 64-bit numbers are texts, because not every JSON reader can hold them.
 fn number(value: u64) -> Value {
     Value::String(value.to_string())
 }
 
-/// Holds `vectors/<name>.json` to what the code makes; returns it as it was read.
+/// Compares `vectors/<name>.json` with what the code makes. Returns the file's content.
 fn hold(name: &str, made: &Value) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("vectors/{name}.json"));
     let text = serde_json::to_string_pretty(made).unwrap() + "\n";

@@ -1,11 +1,11 @@
-//! Frames of the native protocol, from both ends, and what each end must refuse.
+//! Frames of the native protocol from both ends, and the bytes that each end must refuse.
 
 use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::native::client_hello::{MAGIC, MemberAddr};
 use epicepoch_wire::native::frame::{Header, KIND_ERROR, KIND_HELLO, KIND_WELCOME};
-use epicepoch_wire::native::hello::{MAGIC, MemberAddr};
 use epicepoch_wire::native::message::{goodbye, ping, pong};
 use epicepoch_wire::native::{
-    ClientHello, ErrorFrame, HelloError, LeaderNotice, Request, TO_CLIENT_TAIL_LEN_MAX,
+    ClientHello, ClientHelloError, ErrorFrame, LeaderNotice, Request, TO_CLIENT_TAIL_LEN_MAX,
     TO_SERVER_TAIL_LEN_MAX, ToClient, ToServer, Token, VERSION, Welcome, split,
 };
 use epicepoch_wire::{ClusterId, Epoch, EpochIndex, HistoryId, NodeId, Timestamp};
@@ -62,7 +62,7 @@ fn welcome() -> Welcome {
     }
 }
 
-/// A welcome of a node that has not joined: nothing but what must be there.
+/// The welcome of a node that has not joined: it has only the required fields.
 fn welcome_of_a_stranger() -> Welcome {
     Welcome {
         version: VERSION,
@@ -129,7 +129,7 @@ fn to_client() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Frames that are read though this version writes none like them, and what is made of them.
+/// Frames that this version reads, but never writes: the sender, a description, and the bytes.
 fn later_versions() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let mut newer = greeting(KIND_HELLO, 0x0100, &[0x7f, 0xff, 0, 2, 1, 2]);
     newer[1] = 9;
@@ -270,12 +270,12 @@ fn welcome_fields(welcome: &Welcome) -> Value {
     })
 }
 
-/// What a node makes of bytes from a client: the meaning, or why the connection ends.
-fn read_by_node(bytes: &[u8]) -> Result<Value, HelloError> {
+/// Reads bytes from a client as a node does: returns their meaning, or why the connection ends.
+fn read_by_node(bytes: &[u8]) -> Result<Value, ClientHelloError> {
     let frame = split(bytes, TO_SERVER_TAIL_LEN_MAX)?.expect("a whole frame");
     assert_eq!(frame.len(), bytes.len());
     Ok(match ToServer::decode(&frame)? {
-        ToServer::Hello(hello) => hello_fields(&hello),
+        ToServer::ClientHello(hello) => hello_fields(&hello),
         ToServer::Request(request) => {
             assert_eq!(Request::from_bytes(bytes.first_chunk().unwrap()), Some(request));
             json!({"kind": "request", "id": number(request.id), "count": number(request.count())})
@@ -286,8 +286,8 @@ fn read_by_node(bytes: &[u8]) -> Result<Value, HelloError> {
     })
 }
 
-/// What a client makes of bytes from a node.
-fn read_by_client(bytes: &[u8]) -> Result<Value, HelloError> {
+/// Reads bytes from a node as a client does: returns their meaning, or why the connection ends.
+fn read_by_client(bytes: &[u8]) -> Result<Value, ClientHelloError> {
     let frame = split(bytes, TO_CLIENT_TAIL_LEN_MAX)?.expect("a whole frame");
     assert_eq!(frame.len(), bytes.len());
     Ok(match ToClient::decode(&frame)? {
@@ -316,7 +316,7 @@ fn read_by_client(bytes: &[u8]) -> Result<Value, HelloError> {
     })
 }
 
-fn read(from: &str, bytes: &[u8]) -> Result<Value, HelloError> {
+fn read(from: &str, bytes: &[u8]) -> Result<Value, ClientHelloError> {
     if from == "client" { read_by_node(bytes) } else { read_by_client(bytes) }
 }
 
@@ -362,7 +362,7 @@ fn rewritten(from: &str, bytes: &[u8]) -> Vec<u8> {
     let frame = split(bytes, TO_CLIENT_TAIL_LEN_MAX).unwrap().unwrap();
     if from == "client" {
         return match ToServer::decode(&frame).unwrap() {
-            ToServer::Hello(hello) => written(|out| hello.encode(out)),
+            ToServer::ClientHello(hello) => written(|out| hello.encode(out)),
             ToServer::Request(request) => request.to_bytes().to_vec(),
             ToServer::Ping(id) => ping(id).to_vec(),
             ToServer::Pong(id) => pong(id).to_vec(),

@@ -1,10 +1,10 @@
-//! The timestamps themselves: unique, in real-time order, and commits above starts.
+//! Order of timestamps: unique, in real-time order, commits above starts.
 
 use std::collections::{HashMap, HashSet};
 
 use epicepoch_client::Timestamp;
 
-use super::{Anomaly, Evidence, Stored, Verdict};
+use super::evidence::{Anomaly, Evidence, Stored, Verdict};
 use crate::history::{Outcome, Stamp};
 
 pub(super) fn check(evidence: &Evidence, stored: &Stored<'_>, verdict: &mut Verdict) {
@@ -28,7 +28,7 @@ pub(super) fn check(evidence: &Evidence, stored: &Stored<'_>, verdict: &mut Verd
     }
 }
 
-/// Those of the dead count as well, so far as they are known.
+/// Timestamps of killed clients count too, if they are known.
 fn unique(
     evidence: &Evidence,
     stored: &Stored<'_>,
@@ -52,8 +52,8 @@ fn unique(
     }
 }
 
-/// Goes through the calls in the order in which they began, with the highest timestamp of those
-/// that were complete by then.
+/// Goes through the calls in the order in which they began. Compares each with the highest
+/// timestamp of the calls that had ended by then.
 fn real_time(stamps: &mut [(Stamp, &str)], verdict: &mut Verdict) {
     let mut by_answer = stamps.to_vec();
     by_answer.sort_by_key(|(stamp, _)| stamp.answered);

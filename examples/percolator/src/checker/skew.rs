@@ -1,16 +1,17 @@
-//! Write skew (A5B): two transactions at the same time, each of which read a row that the other
-//! wrote, and which wrote different rows. Snapshot isolation allows it, serializability does not.
+//! Write skew (A5B): two concurrent transactions that wrote different rows, each of which read a
+//! row that the other wrote. Snapshot isolation allows it, serializability does not.
 
 use std::collections::{HashMap, HashSet};
 
 use epicepoch_client::Timestamp;
 
-use super::{Evidence, Stored};
+use super::evidence::{Evidence, Stored};
 use crate::history::Outcome;
 
-/// How many such pairs committed.
+/// Counts such pairs in which both committed.
 pub(super) fn count(evidence: &Evidence, stored: &Stored<'_>) -> u64 {
-    // Reader to writer: it read what the other one overwrote before it committed itself.
+    // From reader to writer: the version that the reader saw was overwritten before the reader
+    // committed.
     let mut overtaken_by: HashMap<Timestamp, HashSet<Timestamp>> = HashMap::new();
     for ended in &evidence.ended {
         let Outcome::Committed { commit } = ended.outcome else { continue };

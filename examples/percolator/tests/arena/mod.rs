@@ -1,6 +1,6 @@
-//! The world of one thread at a time: whose turn it is, who dies, and when, is drawn from a seed,
-//! so that a run can be had again. Before every call a client waits for its turn; a turn is one
-//! millisecond of a clock that nobody else moves.
+//! A world that runs one thread at a time. A seed decides which client runs next, which client dies
+//! and when, so that runs repeat exactly. Before every call a client waits for its turn, which
+//! takes one millisecond of a simulated clock.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -13,9 +13,9 @@ use percolator::columns::Columns;
 use percolator::history::Line;
 use percolator::plant::{Falsifier, Plant, Purpose};
 use percolator::protocol::{Reply, Request, Row};
-use percolator::world::{Setback, World};
+use percolator::world::{World, WorldError};
 
-/// What is run.
+/// Settings of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Script {
     pub(crate) seed: u64,
@@ -23,37 +23,38 @@ pub(crate) struct Script {
     pub(crate) clients: usize,
     pub(crate) transactions: usize,
     pub(crate) bank: Bank,
-    /// Of so many calls, one kills its client; 0 for never.
+    /// One call in this many kills its client; 0 for none.
     pub(crate) deadly: u32,
 }
 
-/// Runs a script to its end, resolves what the dead left, and returns what is known of it.
+/// Runs a script, resolves the remaining locks, and returns the records.
 pub(crate) fn evidence_of(script: Script) -> Evidence {
     let [first] = clients(script);
     let arena = first.arena;
     arena.begin();
     thread::scope(|scope| {
-        for seat in 0..script.clients {
+        for place in 0..script.clients {
             let arena = arena.clone();
-            scope.spawn(move || live(&arena, seat));
+            scope.spawn(move || live(&arena, place));
         }
     });
     arena.state().is_over = true;
     conclude(&Client::new(&arena, 0))
 }
 
-/// Clients of one loaded bank that take no turns: a test lets them act, one inside another.
+/// Clients of one bank with initial values. They have no turns: the test decides when each acts,
+/// also one in the middle of another.
 pub(crate) fn clients<const N: usize>(script: Script) -> [Client; N] {
     let arena = Arc::new(Arena::new(script));
     let mut first = Client::new(&arena, 0);
     script.bank.load(&mut first).expect("nobody disturbs the load");
-    std::array::from_fn(|seat| Client::new(&arena, seat))
+    std::array::from_fn(|place| Client::new(&arena, place))
 }
 
-/// Resolves what the dead left, and returns what is known.
+/// Resolves the remaining locks, and returns the records.
 pub(crate) fn conclude(client: &Client) -> Evidence {
     let arena = &client.arena;
-    // Locks of those who died last have to be old enough.
+    // Remaining locks must have expired.
     arena.state().now += Duration::from_secs(1);
     let mut last = Client::new(arena, 0);
     arena.script.bank.audit(&mut last).expect("nobody disturbs the last audit");
@@ -63,17 +64,17 @@ pub(crate) fn conclude(client: &Client) -> Evidence {
     evidence
 }
 
-fn live(arena: &Arc<Arena>, seat: usize) {
-    let mut client = Client::new(arena, seat);
-    let mut rng = fastrand::Rng::with_seed(arena.script.seed ^ ((seat as u64 + 1) << 32));
-    arena.await_turn(seat);
-    let _seat = Seat(arena, seat);
+fn live(arena: &Arc<Arena>, place: usize) {
+    let mut client = Client::new(arena, place);
+    let mut rng = fastrand::Rng::with_seed(arena.script.seed ^ ((place as u64 + 1) << 32));
+    arena.await_turn(place);
+    let _place = Place(arena, place);
     for _ in 0..arena.script.transactions {
         match arena.script.bank.work(&mut client, &mut rng) {
             Ok(_) => {}
-            // Somebody else takes the seat and knows nothing.
-            Err(Setback::Killed) => client.life += 1,
-            Err(setback) => panic!("{setback}"),
+            // A new client replaces the dead one, and knows nothing of its work.
+            Err(WorldError::Killed) => client.life += 1,
+            Err(error) => panic!("{error}"),
         }
         client.rename();
     }
@@ -82,7 +83,7 @@ fn live(arena: &Arc<Arena>, seat: usize) {
 struct Arena {
     script: Script,
     state: Mutex<State>,
-    bells: Vec<Condvar>,
+    wakers: Vec<Condvar>,
 }
 
 struct State {
@@ -104,22 +105,24 @@ impl State {
     }
 }
 
-/// Gives the seat up, also in a panic: others would wait for ever.
-struct Seat<'a>(&'a Arena, usize);
+/// Ends the client's part in the turns, also in a panic. Otherwise other clients would wait for
+/// ever.
+struct Place<'a>(&'a Arena, usize);
 
-impl Drop for Seat<'_> {
+impl Drop for Place<'_> {
     fn drop(&mut self) {
         self.0.leave(self.1);
     }
 }
 
-/// One client on its seat.
+/// A client, and its position in the order of turns.
 pub(crate) struct Client {
     arena: Arc<Arena>,
-    seat: usize,
+    place: usize,
     life: usize,
     name: String,
-    /// Dies at this call from now, counted from 0, and whether it is carried out.
+    /// The call at which the client dies, counted from now from 0, and whether that call is
+    /// executed.
     pub(crate) dies_at: Option<(usize, bool)>,
 }
 
@@ -136,8 +139,8 @@ impl Arena {
             falsifier: Falsifier::new(script.plant),
             lines: Vec::new(),
         };
-        let bells = (0..script.clients).map(|_| Condvar::new()).collect();
-        Self { script, state: Mutex::new(state), bells }
+        let wakers = (0..script.clients).map(|_| Condvar::new()).collect();
+        Self { script, state: Mutex::new(state), wakers }
     }
 
     fn begin(&self) {
@@ -150,48 +153,48 @@ impl Arena {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn await_turn(&self, seat: usize) {
+    fn await_turn(&self, place: usize) {
         let state = self.state();
-        drop(self.bells[seat].wait_while(state, |state| state.turn != seat));
+        drop(self.wakers[place].wait_while(state, |state| state.turn != place));
     }
 
-    /// Gives the turn to somebody, who may be the same.
-    fn pass(&self, seat: usize) {
+    /// Gives the turn to a random client, perhaps to the same one.
+    fn pass(&self, place: usize) {
         let mut state = self.state();
         if state.is_over {
             return;
         }
         state.now += Duration::from_millis(1);
         state.draw();
-        if state.turn != seat {
-            self.bells[state.turn].notify_one();
-            drop(self.bells[seat].wait_while(state, |state| state.turn != seat));
+        if state.turn != place {
+            self.wakers[state.turn].notify_one();
+            drop(self.wakers[place].wait_while(state, |state| state.turn != place));
         }
     }
 
-    fn leave(&self, seat: usize) {
+    fn leave(&self, place: usize) {
         let mut state = self.state();
-        state.present.retain(|other| *other != seat);
+        state.present.retain(|other| *other != place);
         if !state.present.is_empty() {
             state.draw();
-            self.bells[state.turn].notify_one();
+            self.wakers[state.turn].notify_one();
         }
     }
 }
 
 impl Client {
-    fn new(arena: &Arc<Arena>, seat: usize) -> Self {
+    fn new(arena: &Arc<Arena>, place: usize) -> Self {
         let mut client =
-            Self { arena: arena.clone(), seat, life: 0, name: String::new(), dies_at: None };
+            Self { arena: arena.clone(), place, life: 0, name: String::new(), dies_at: None };
         client.rename();
         client
     }
 
     fn rename(&mut self) {
-        self.name = format!("client {} in life {}", self.seat, self.life);
+        self.name = format!("client {} in life {}", self.place, self.life);
     }
 
-    /// Whether this call is the last one of this life, and if so, whether it is carried out.
+    /// Whether this call kills the client, and if so, whether it is executed.
     fn death(&mut self) -> Option<bool> {
         if let Some((calls, _)) = &mut self.dies_at {
             let left = calls.checked_sub(1);
@@ -226,21 +229,21 @@ impl World for Client {
         &self.name
     }
 
-    fn call(&mut self, request: Request) -> Result<Reply, Setback> {
-        self.arena.pass(self.seat);
+    fn call(&mut self, request: Request) -> Result<Reply, WorldError> {
+        self.arena.pass(self.place);
         let death = self.death();
         if death == Some(false) {
-            return Err(Setback::Killed);
+            return Err(WorldError::Killed);
         }
         let store = request.store(STORES);
         let mut state = self.arena.state();
         let now = state.now;
         let reply = state.stores[store].handle(request, now);
-        if death.is_some() { Err(Setback::Killed) } else { Ok(reply) }
+        if death.is_some() { Err(WorldError::Killed) } else { Ok(reply) }
     }
 
-    fn timestamp(&mut self, purpose: Purpose) -> Result<Timestamp, Setback> {
-        self.arena.pass(self.seat);
+    fn timestamp(&mut self, purpose: Purpose) -> Result<Timestamp, WorldError> {
+        self.arena.pass(self.place);
         let mut state = self.arena.state();
         let State { given, falsifier, now, .. } = &mut *state;
         falsifier.timestamp(purpose, || {
@@ -250,13 +253,13 @@ impl World for Client {
         })
     }
 
-    fn pause(&mut self, about: Duration) -> Result<(), Setback> {
-        self.arena.pass(self.seat);
+    fn pause(&mut self, about: Duration) -> Result<(), WorldError> {
+        self.arena.pass(self.place);
         self.arena.state().now += about;
         Ok(())
     }
 
-    fn record(&mut self, line: &Line) -> Result<(), Setback> {
+    fn record(&mut self, line: &Line) -> Result<(), WorldError> {
         self.arena.state().lines.push(line.clone());
         Ok(())
     }

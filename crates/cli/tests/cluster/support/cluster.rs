@@ -1,4 +1,4 @@
-//! Three nodes that form a cluster, in a temporary directory, gone when the test is over.
+//! A cluster of three nodes in a temporary directory, which is deleted after the test.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,31 +9,33 @@ use epicepoch_bench::load;
 use tempfile::TempDir;
 
 use super::node::{binary, command, command_of};
-use super::{Node, PATIENCE, Turn, wait_until};
+use super::{Node, Turn, WAIT_MAX, wait_until};
 
 /// Members of a cluster under test.
 pub(crate) const MEMBERS: usize = 3;
-/// Of a [calm](Cluster::start_calm) cluster, ms: longer than a machine that others use stands still.
+/// Election timeout of a [calm](Cluster::start_calm) cluster, ms: longer than a stall of a shared
+/// machine.
 const CALM_ELECTION_TIMEOUT_MS: &str = "1000";
 /// Where Linux keeps files in memory.
 const MEMORY_DIR: &str = "/dev/shm";
-/// Of the name of a cluster's directory.
+/// First part of the name of a cluster's directory.
 const PREFIX: &str = "epicepoch-test-";
 
 pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
-    // Dropped after the nodes, in this order.
+    // These are dropped after the nodes, in this order.
     pub(crate) dir: TempDir,
     _turn: Turn,
 }
 
 impl Cluster {
-    /// Three nodes with the defaults, ready.
+    /// Starts three nodes with the defaults, and waits until they are ready.
     pub(crate) fn start() -> Self {
         Self::start_with(&[])
     }
 
-    /// Three nodes with these settings beside the required ones, ready.
+    /// Starts three nodes with these settings and the required ones, and waits until they are
+    /// ready.
     pub(crate) fn start_with(settings: &[(&str, &str)]) -> Self {
         let mut cluster = Self::down(settings);
         cluster.start_all();
@@ -41,12 +43,12 @@ impl Cluster {
         cluster
     }
 
-    /// Three nodes among whom leadership stays where it is as long as the leader lives, ready: for
-    /// stories that are about neither elections nor disks, and that ask one node again and again
-    /// because it leads. With the defaults a machine that stands still, or a disk that does not
-    /// answer, for 200 ms moves leadership, rightly; such a story would judge the machine.
+    /// Starts three nodes with a long election timeout, and waits until they are ready. Their
+    /// leader stays as long as it lives. It is for tests that need the same leader again and again,
+    /// but are not about elections or disks. With the defaults, a stall of the machine or of a disk
+    /// for 200 ms rightly moves leadership, and such a test would judge the machine.
     ///
-    /// `RESERVATION_MS` follows the election timeout, so it is 5000.
+    /// `RESERVATION_MS` follows from the election timeout, so it is 5000.
     pub(crate) fn start_calm() -> Self {
         let mut cluster = Self::down_calm(&[]);
         cluster.start_all();
@@ -54,9 +56,9 @@ impl Cluster {
         cluster
     }
 
-    /// The same with these settings, not started yet.
+    /// A calm cluster with these settings, not started yet.
     pub(crate) fn down_calm(settings: &[(&str, &str)]) -> Self {
-        let turn = Turn::take();
+        let turn = Turn::side_by_side();
         let in_memory = TempDir::with_prefix_in(PREFIX, MEMORY_DIR);
         let dir = in_memory.or_else(|_| TempDir::with_prefix(PREFIX));
         let mut cluster = Self::down_in(dir.expect("a temporary directory"), turn, settings);
@@ -66,9 +68,9 @@ impl Cluster {
         cluster
     }
 
-    /// Three nodes that are told to found a cluster and were not started yet.
+    /// Three nodes that will found a cluster, not started yet.
     pub(crate) fn down(settings: &[(&str, &str)]) -> Self {
-        let turn = Turn::take();
+        let turn = Turn::side_by_side();
         Self::down_in(TempDir::with_prefix(PREFIX).expect("a temporary directory"), turn, settings)
     }
 
@@ -97,7 +99,7 @@ impl Cluster {
     /// Waits until every node is ready and one of them leads.
     #[track_caller]
     pub(crate) fn wait_until_ready(&mut self) {
-        wait_until("every node is ready", PATIENCE, || {
+        wait_until("every node is ready", WAIT_MAX, || {
             for node in &mut self.nodes {
                 let status = node.exit_status();
                 assert!(status.is_none(), "node {} exited: {status:?}", node.id);
@@ -107,10 +109,10 @@ impl Cluster {
         self.wait_for_leader();
     }
 
-    /// Index of the node that says it leads and holds a grant, once there is one.
+    /// Waits for a node that leads and holds a grant, and returns its index.
     #[track_caller]
     pub(crate) fn wait_for_leader(&self) -> usize {
-        self.wait_for_leader_other_than(None, PATIENCE)
+        self.wait_for_leader_other_than(None, WAIT_MAX)
     }
 
     #[track_caller]
@@ -133,15 +135,14 @@ impl Cluster {
         (0..self.nodes.len()).filter(|other| *other != index).collect()
     }
 
-    /// Every node runs, is ready, and the cluster serves: nothing that was not killed died, and
-    /// all is well again.
+    /// Waits until every node runs and is ready, and the cluster serves.
     #[track_caller]
     pub(crate) fn assert_well(&mut self) {
         self.wait_until_ready();
-        wait_until("the leader serves", PATIENCE, || self.nodes.iter().any(Node::serves));
+        wait_until("the leader serves", WAIT_MAX, || self.nodes.iter().any(Node::serves));
     }
 
-    /// A node that is down, with an id of its own, told to join the cluster by one address.
+    /// Adds a node that will join the cluster by one address. The node is not started.
     pub(crate) fn add_joining(&mut self, id: u64, name: &str) -> usize {
         let mut node = Node::new(id, self.dir.path(), name);
         node.set("JOIN", self.nodes[0].raft_addr());
@@ -149,17 +150,17 @@ impl Cluster {
         self.nodes.len() - 1
     }
 
-    /// An operator's command, with the addresses of all nodes.
+    /// Runs an operator's command with the addresses of all nodes.
     pub(crate) fn operate(&self, args: &[&str]) -> Output {
         self.operator(args).output().expect("the binary can be started")
     }
 
-    /// The same, not started yet.
+    /// An operator's command with the addresses of all nodes, not started yet.
     pub(crate) fn operator(&self, args: &[&str]) -> Command {
         self.operator_with(binary(), args)
     }
 
-    /// The same with this program.
+    /// An operator's command of this program, not started yet.
     pub(crate) fn operator_with(&self, program: PathBuf, args: &[&str]) -> Command {
         let addrs: Vec<_> = self.nodes.iter().map(|node| node.http().to_string()).collect();
         let mut command = command_of(program, &BTreeMap::new(), self.dir.path());
@@ -167,13 +168,13 @@ impl Cluster {
         command
     }
 
-    /// A command that asks no node.
+    /// Runs a command that needs no node.
     pub(crate) fn run(&self, args: &[&str]) -> Output {
         let output = command(&BTreeMap::new(), self.dir.path()).args(args).output();
         output.expect("the binary can be started")
     }
 
-    /// The same, done: what it printed.
+    /// Runs an operator's command that must succeed. Returns its output.
     #[track_caller]
     pub(crate) fn order(&self, args: &[&str]) -> String {
         let output = self.operate(args);
@@ -182,7 +183,8 @@ impl Cluster {
         out
     }
 
-    /// The same, refused with 1 in words that hold all of these.
+    /// Runs an operator's command that must fail with exit code 1. Its error must have all these
+    /// words.
     #[track_caller]
     pub(crate) fn assert_refused(&self, args: &[&str], words: &[&str]) {
         let output = self.operate(args);
@@ -193,7 +195,7 @@ impl Cluster {
         }
     }
 
-    /// For the load generator.
+    /// The nodes as targets of the load generator.
     pub(crate) fn targets(&self) -> Vec<load::Node> {
         let target = |node: &Node| load::Node { id: node.id, addr: node.http() };
         self.nodes.iter().map(target).collect()

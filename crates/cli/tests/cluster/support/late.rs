@@ -1,5 +1,5 @@
-//! Requests to a process that is paused: it reads them when it goes on, and must not answer with
-//! what others have passed.
+//! Requests to a paused process. It reads them when it is resumed. It must not answer with
+//! timestamps that other nodes have already passed.
 
 use std::time::Instant;
 
@@ -8,11 +8,11 @@ use epicepoch_bench::{Operation, Outcome};
 
 use super::wire::{Wire, request};
 
-/// A request that was sent to a node which may answer much later.
+/// Requests that were sent to a node which may answer much later.
 pub(crate) struct Late {
     start: Instant,
     wire: Wire,
-    /// Requests sent together.
+    /// Number of requests that were sent together.
     count: usize,
 }
 
@@ -24,7 +24,7 @@ impl Late {
         Self { start, wire, count }
     }
 
-    /// Reads what comes; each answer as an operation, refusals and silence too.
+    /// Reads the answers and adds each as an operation. Refusals and missing answers count too.
     pub(crate) fn collect(mut self, node: u64, operations: &mut Vec<Operation>) {
         for _ in 0..self.count {
             let outcome = match self.wire.receive() {

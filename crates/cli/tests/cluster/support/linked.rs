@@ -1,4 +1,4 @@
-//! A cluster whose every connection passes a proxy, between the nodes and before the clients.
+//! A cluster with a proxy on every connection, between the nodes and from clients.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::{Deref, DerefMut};
@@ -9,20 +9,20 @@ use epicepoch_link::{Diallers, Fault, Links, Party};
 use super::{Cluster, Node, unused_port};
 
 pub(crate) struct LinkedCluster {
-    /// Dropped first: its nodes should end before their links do.
+    /// Dropped first, so that the nodes end before their links.
     cluster: Cluster,
     pub(crate) links: Links,
-    /// Where clients reach each node through the proxy.
+    /// Addresses at which clients reach the nodes through the proxy.
     client_addrs: Vec<SocketAddr>,
 }
 
 impl LinkedCluster {
-    /// Three nodes with the defaults behind links that are good, ready.
+    /// Starts three nodes with the defaults behind good links, and waits until they are ready.
     pub(crate) fn start(seed: u64) -> Self {
         Self::start_of(Cluster::down(&[]), seed)
     }
 
-    /// The same of nodes that were not started yet.
+    /// Starts these nodes behind good links, and waits until they are ready.
     pub(crate) fn start_of(mut cluster: Cluster, seed: u64) -> Self {
         let links = Links::start(seed).expect("a proxy can be started");
         let mut client_addrs = Vec::new();
@@ -34,8 +34,8 @@ impl LinkedCluster {
         Self { cluster, links, client_addrs }
     }
 
-    /// A node that is down and shall join the cluster, behind links of its own; it knows the addresses
-    /// of all that are there.
+    /// Adds a node with its own links that will join the cluster. It knows all addresses, and is
+    /// not started.
     pub(crate) fn add_joining(&mut self, id: u64) -> usize {
         let known: Vec<_> = self.nodes.iter().map(|node| node.raft_addr().to_string()).collect();
         let index = self.cluster.add_joining(id, &format!("node-{id}"));
@@ -45,33 +45,33 @@ impl LinkedCluster {
         index
     }
 
-    /// Takes the last node out of the test; if it runs, it ends.
+    /// Removes the last node from the test, and ends it.
     pub(crate) fn drop_last(&mut self) {
         self.cluster.nodes.pop();
         self.client_addrs.pop();
     }
 
-    /// The node of this index, as an end of a link.
+    /// The node with this index as an end of a link.
     pub(crate) fn party(&self, index: usize) -> Party {
         Party::node(self.nodes[index].id)
     }
 
-    /// From now on this is wrong with what one node sends to another.
+    /// Sets a fault for all bytes that one node sends to another.
     pub(crate) fn set(&self, from: usize, to: usize, fault: Fault) {
         self.links.set(self.party(from), self.party(to), fault);
     }
 
-    /// The same with everything that one node sends to its peers.
+    /// Sets a fault for all bytes that one node sends to its peers.
     pub(crate) fn set_outgoing(&self, index: usize, fault: Fault) {
         self.others(index).iter().for_each(|other| self.set(index, *other, fault));
     }
 
-    /// The same with everything that its peers send to one node.
+    /// Sets a fault for all bytes that its peers send to one node.
     pub(crate) fn set_incoming(&self, index: usize, fault: Fault) {
         self.others(index).iter().for_each(|other| self.set(*other, index, fault));
     }
 
-    /// The same with everything between the nodes.
+    /// Sets a fault for all bytes between the nodes.
     pub(crate) fn set_all(&self, fault: Fault) {
         (0..self.nodes.len()).for_each(|index| self.set_outgoing(index, fault));
     }
@@ -92,17 +92,18 @@ impl LinkedCluster {
         all.flat_map(of).map(|(from, to)| (self.party(from), self.party(to)))
     }
 
-    /// For clients that reach the nodes through the proxy.
+    /// The nodes as targets for clients behind the proxy.
     pub(crate) fn targets_behind_links(&self) -> Vec<load::Node> {
         let pairs = self.nodes.iter().zip(&self.client_addrs);
         pairs.map(|(node, addr)| load::Node { id: node.id, addr: *addr }).collect()
     }
 }
 
-/// Puts the proxy before a node that is down; gives where clients reach it.
+/// Puts the proxy before a node that is down. Returns the address for clients.
 fn stand_before(links: &Links, node: &mut Node) -> SocketAddr {
     let party = Party::node(node.id);
-    // Peers dial the proxy, at the address that the node names; it listens elsewhere.
+    // Peers dial the proxy at the address that the node names. The node itself listens at another
+    // one.
     let bind = SocketAddr::from((Ipv4Addr::LOCALHOST, unused_port()));
     node.set("RAFT_BIND", bind);
     let front = links.stand_before(party, Diallers::Peers, node.raft_addr(), bind);

@@ -1,14 +1,17 @@
-//! What the stories are told with: nodes as processes, clusters of them, sockets, and a watch
-//! that drives all nodes and checks every answer. Every wait has a deadline and a name.
+//! Tools of these tests: nodes as processes, clusters of them, sockets, and a watch that sends
+//! requests to all nodes and checks every answer. Every wait has a deadline and a name.
 
+pub(crate) mod calling;
 pub(crate) mod cluster;
 pub(crate) mod late;
 pub(crate) mod linked;
 pub(crate) mod node;
+pub(crate) mod operator;
 pub(crate) mod process;
 pub(crate) mod silence;
 pub(crate) mod small_disk;
 pub(crate) mod stalls;
+pub(crate) mod turn;
 pub(crate) mod undisturbed;
 pub(crate) mod watch;
 pub(crate) mod wire;
@@ -16,74 +19,71 @@ pub(crate) mod wire;
 use std::io::Write;
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+pub(crate) use calling::Calling;
 pub(crate) use cluster::Cluster;
 pub(crate) use linked::LinkedCluster;
 pub(crate) use node::{Faults, Node};
 pub(crate) use silence::Silence;
+pub(crate) use turn::{Turn, alone};
 pub(crate) use undisturbed::{Campaigns, Disturbed, undisturbed};
 pub(crate) use watch::Watch;
 
-/// How long anything may take that is expected to happen: generous, because it only matters when
-/// something is broken.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-/// Between two looks at a condition.
-const POLL_PAUSE: Duration = Duration::from_millis(2);
-
-/// The right to run processes: one test at a time.
-pub(crate) struct Turn(#[expect(dead_code, reason = "held, never read")] MutexGuard<'static, ()>);
-
-impl Turn {
-    pub(crate) fn take() -> Self {
-        static TURN: Mutex<()> = Mutex::new(());
-        // A test that failed has not broken anything that the next one uses.
-        Self(TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
-    }
-}
+/// Longest wait for an expected event. It is generous, because it only matters when something is
+/// broken.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(30);
+/// Pause between two checks of a condition: this share of the time waited so far, within these
+/// bounds. A check often costs a connection or a process, and must not slow down the event that it
+/// waits for.
+const POLL_SHARE: u32 = 32;
+const POLL_MIN: Duration = Duration::from_millis(2);
+const POLL_MAX: Duration = Duration::from_millis(50);
 
 /// Waits until `condition` holds.
 ///
 /// # Panics
-/// With `what` was waited for, after `limit`.
+/// After `limit`. The message names `what` it waited for.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + limit;
+    let start = Instant::now();
     while !condition() {
-        assert!(Instant::now() < deadline, "waited {limit:?} in vain until {what}");
-        std::thread::sleep(POLL_PAUSE);
+        let waited = start.elapsed();
+        assert!(waited < limit, "waited {limit:?} in vain: {what}");
+        std::thread::sleep((waited / POLL_SHARE).clamp(POLL_MIN, POLL_MAX));
     }
 }
 
-/// Watches for `time` that `condition` holds whenever it is looked at.
+/// Checks for `time` that `condition` holds at every look.
 ///
 /// # Panics
-/// With `what` should have held, when it does not.
+/// If it does not hold. The message names `what` should hold.
 #[track_caller]
 pub(crate) fn holds_for(what: &str, time: Duration, condition: impl FnMut() -> bool) {
     assert!(has_held_for(time, condition), "no longer: {what}");
 }
 
-/// Whether `condition` has held for `time` whenever it was looked at; ends when it does not.
+/// Checks `condition` for `time`. Returns whether it held each time; returns at once if it does
+/// not.
 pub(crate) fn has_held_for(time: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + time;
     while Instant::now() < end {
         if !condition() {
             return false;
         }
-        std::thread::sleep(POLL_PAUSE);
+        std::thread::sleep(POLL_MIN * 5);
     }
     true
 }
 
-/// Lets a fault last; the length of a fault is no guess about how long something takes.
+/// Waits while a fault lasts. Only the length of a fault is a fixed time; for all else the tests
+/// wait for an event.
 pub(crate) fn let_pass(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// A loopback port that nobody listens on. Below the range that the kernel takes client ports
-/// from, so that no connection of ours can be in the way; never given twice by this process.
+/// Returns an unused loopback port, and never the same one twice. It is below the range of the
+/// kernel's client ports, so no connection can take it meanwhile.
 pub(crate) fn unused_port() -> u16 {
     const FIRST: u16 = 12_000;
     const COUNT: u16 = 20_000;
@@ -99,16 +99,16 @@ pub(crate) fn unused_port() -> u16 {
     panic!("no unused port among {COUNT}");
 }
 
-/// How often an event happens whose cost is measured: `usual` times, or as `EPICEPOCH_OUTAGES` says,
-/// so that the distribution has a tail.
+/// How often a measured event is repeated: `EPICEPOCH_OUTAGES` times, so that the distribution has
+/// a tail, or `usual` times without it.
 pub(crate) fn outages(usual: usize) -> usize {
     let setting = std::env::var("EPICEPOCH_OUTAGES").ok();
     setting.map_or(usual, |count| count.parse().expect("EPICEPOCH_OUTAGES is a number"))
 }
 
-/// Prints a figure, also when the test passes.
+/// Prints a figure even if the test passes.
 pub(crate) fn say(line: &str) {
-    // Losing a line on a closed pipe is no reason to fail.
+    // A line that is lost on a closed pipe must not fail the test.
     let _ = writeln!(std::io::stdout().lock(), "    {line}");
 }
 

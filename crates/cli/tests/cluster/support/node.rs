@@ -12,9 +12,9 @@ use epicepoch_server::faults;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::wire::{Answer, Wire, request};
-use super::{PATIENCE, let_pass, unused_port, wait_until};
+use super::{WAIT_MAX, let_pass, unused_port, wait_until};
 
-/// How long a question to a node may take before it counts as no answer.
+/// Timeout of a request to a node. After that it counts as not answered.
 const ASK_LIMIT: Duration = Duration::from_millis(1500);
 /// Lines of a node's log that a failed test prints.
 const LOG_TAIL_LINES: usize = 60;
@@ -25,8 +25,8 @@ pub(crate) fn binary() -> PathBuf {
     other.map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_epicepoch")), PathBuf::from)
 }
 
-/// The program that is replaced by the one under test: `EPICEPOCH_OLD_BIN`, or a copy in this
-/// directory of the one under test, which is another file, but not another version.
+/// The program to upgrade from: `EPICEPOCH_OLD_BIN`. Without it, a copy in this directory of the
+/// program under test, which is another file but not another version.
 pub(crate) fn old_program(dir: &Path) -> PathBuf {
     let Some(given) = std::env::var_os("EPICEPOCH_OLD_BIN") else {
         let path = dir.join("epicepoch-old");
@@ -39,12 +39,12 @@ pub(crate) fn old_program(dir: &Path) -> PathBuf {
     old
 }
 
-/// Whether the binary under test can break its clock and its disk: a release build refuses to.
-fn is_test_build() -> bool {
+/// Whether the binary under test can break its clock and its disk. A release build cannot.
+pub(crate) fn is_test_build() -> bool {
     !binary().components().any(|part| part.as_os_str() == "release")
 }
 
-/// The binary with an environment of nothing but these settings.
+/// The binary with only these settings in its environment.
 pub(crate) fn command<'a>(
     settings: impl IntoIterator<Item = (&'a String, &'a String)>,
     home: &Path,
@@ -52,7 +52,7 @@ pub(crate) fn command<'a>(
     command_of(binary(), settings, home)
 }
 
-/// The same for another binary.
+/// Another binary with only these settings in its environment.
 pub(crate) fn command_of<'a>(
     program: PathBuf,
     settings: impl IntoIterator<Item = (&'a String, &'a String)>,
@@ -67,22 +67,22 @@ pub(crate) fn command_of<'a>(
     command
 }
 
-/// A node that may run, be paused, or be down.
+/// A node whose process runs, is paused, or is down.
 pub(crate) struct Node {
     pub(crate) id: u64,
     pub(crate) raft_port: u16,
     pub(crate) http_port: u16,
-    /// Working directory; the data directory and the log are in it.
+    /// Working directory. It contains the data directory and the log.
     pub(crate) home: PathBuf,
     settings: BTreeMap<String, String>,
-    /// Another binary than that under test.
+    /// The program to run instead of the binary under test.
     program: Option<PathBuf>,
     child: Option<Child>,
     paused: bool,
 }
 
 impl Node {
-    /// A node that is down, with a directory of its own below `parent` and unused ports.
+    /// Makes a node with its own directory below `parent` and unused ports. It is not started.
     pub(crate) fn new(id: u64, parent: &Path, name: &str) -> Self {
         let home = parent.join(name);
         fs::create_dir(&home).expect("a directory for the node");
@@ -112,12 +112,12 @@ impl Node {
         self.settings.insert(name.into(), value.to_string());
     }
 
-    /// From the next start on this binary runs.
+    /// Runs this program from the next start on.
     pub(crate) fn install(&mut self, program: PathBuf) {
         self.program = Some(program);
     }
 
-    /// The program that the process runs, as the kernel names it.
+    /// The program that the process runs, as the kernel reports it.
     pub(crate) fn runs(&self) -> PathBuf {
         fs::read_link(format!("/proc/{}/exe", self.pid())).expect("our own child can be looked at")
     }
@@ -134,7 +134,7 @@ impl Node {
         (Ipv4Addr::LOCALHOST, self.raft_port).into()
     }
 
-    /// Where clients dial it.
+    /// The address for clients.
     pub(crate) fn http(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.http_port).into()
     }
@@ -151,7 +151,7 @@ impl Node {
         self.home.join("log")
     }
 
-    /// Starts the process; whether it gets anywhere is for the caller to see.
+    /// Starts the process, which may still exit during its start.
     pub(crate) fn start(&mut self) {
         assert!(self.child.is_none(), "node {} runs already", self.id);
         let log = || -> File {
@@ -173,7 +173,7 @@ impl Node {
         kill_process(pid, signal).expect("our own child can be signalled");
     }
 
-    /// `kill -9`; returns when the process is gone.
+    /// Kills the process with SIGKILL. Returns when it is gone.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             self.paused = false;
@@ -182,38 +182,38 @@ impl Node {
         }
     }
 
-    /// SIGSTOP.
+    /// Sends SIGSTOP.
     pub(crate) fn pause(&mut self) {
         self.signal(Signal::STOP);
         self.paused = true;
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub(crate) fn resume(&mut self) {
         self.signal(Signal::CONT);
         self.paused = false;
     }
 
-    /// SIGTERM, then waits for the exit.
+    /// Sends SIGTERM and waits for the exit.
     pub(crate) fn terminate(&mut self) -> ExitStatus {
-        self.tell_to_stop();
-        self.wait_for_exit(PATIENCE)
+        self.request_stop();
+        self.wait_for_exit(WAIT_MAX)
     }
 
-    /// SIGTERM.
-    pub(crate) fn tell_to_stop(&self) {
+    /// Sends SIGTERM.
+    pub(crate) fn request_stop(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// Two signals back to back, as from a supervisor that signals the process and then its
-    /// group; then waits for the exit.
+    /// Sends two signals one right after the other, as a supervisor does that signals the process
+    /// and then its group. Waits for the exit.
     pub(crate) fn signal_twice(&mut self, signal: Signal) -> ExitStatus {
         self.signal(signal);
         self.signal(signal);
-        self.wait_for_exit(PATIENCE)
+        self.wait_for_exit(WAIT_MAX)
     }
 
-    /// Waits until the process ends by itself.
+    /// Waits until the process exits.
     #[track_caller]
     pub(crate) fn wait_for_exit(&mut self, limit: Duration) -> ExitStatus {
         let mut status = None;
@@ -225,7 +225,7 @@ impl Node {
         status.expect("the wait is over")
     }
 
-    /// How the process ended, if it did.
+    /// How the process ended, if it has ended.
     pub(crate) fn exit_status(&mut self) -> Option<ExitStatus> {
         let child = self.child.as_mut()?;
         child.try_wait().expect("our own child can be waited for")
@@ -236,8 +236,8 @@ impl Node {
         self.child.is_some() && self.exit_status().is_none()
     }
 
-    /// One question on a connection of its own; `None` without an answer. A paused node is not
-    /// asked: it would only cost the time until the limit.
+    /// Sends one `GET` on a new connection. Returns `None` without an answer. A paused node is not
+    /// asked, because it would only run into the timeout.
     pub(crate) fn ask(&self, target: &str) -> Option<Answer> {
         if self.child.is_none() || self.paused {
             return None;
@@ -245,7 +245,7 @@ impl Node {
         Wire::open(self.http(), ASK_LIMIT).ok()?.get(target).ok()
     }
 
-    /// The same with a method and headers.
+    /// Sends one request with a method and headers on a new connection.
     pub(crate) fn ask_with(
         &self,
         method: &str,
@@ -262,7 +262,7 @@ impl Node {
         let text = self.ask("/metrics")?.text();
         let values = text.lines().filter_map(|line| {
             let rest = line.strip_prefix(name)?;
-            // Not a longer name.
+            // A longer name that begins with this one is another metric.
             let value = match rest.strip_prefix('{') {
                 Some(labelled) => labelled.rsplit_once('}')?.1,
                 None => rest.strip_prefix(' ')?,
@@ -288,10 +288,12 @@ impl Node {
         self.says_yes("/timestamp")
     }
 
-    /// Breaks the clock or the disk of a test build: when this returns, a running node goes by it.
+    /// Breaks the clock or the disk of a test build. A running node has read the faults when this
+    /// returns.
     pub(crate) fn break_with(&self, faults: Faults) {
         assert!(is_test_build(), "a release build cannot break its clock or its disk");
-        // Written aside and moved, so that the node never reads half a file.
+        // The file is written under another name and renamed, so that the node never reads half of
+        // it.
         let aside = self.home.join("faults.new");
         fs::write(&aside, faults.to_string()).expect("the faults can be written");
         fs::rename(&aside, self.faults_file()).expect("the faults can be moved");
@@ -300,13 +302,13 @@ impl Node {
         }
     }
 
-    /// Loses the disk. The node must be down.
+    /// Deletes the data directory. The node must be down.
     pub(crate) fn wipe(&self) {
         assert!(self.child.is_none(), "the disk of a running node is not wiped");
         fs::remove_dir_all(self.data_dir()).expect("the data directory can be removed");
     }
 
-    /// Everything the process wrote, in all its runs.
+    /// The output of the process since the first start.
     pub(crate) fn log(&self) -> String {
         let bytes = fs::read(self.log_file()).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
@@ -330,17 +332,17 @@ impl Drop for Node {
             eprintln!("{}", self.log_tail());
         }
         if let Some(child) = &mut self.child {
-            // It may be gone already; there is nobody to tell.
+            // An error is ignored, because the process may have ended already.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// What is broken on a node of a test build.
+/// The faults of a node of a test build.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
-    /// Added to the wall clock.
+    /// Milliseconds that are added to the wall clock.
     pub(crate) wall_offset_ms: i64,
     /// Every fsync fails.
     pub(crate) fsync_fail: bool,

@@ -1,5 +1,5 @@
-//! What the kernel says about a process and a directory: memory, processor time, bytes on disk;
-//! and the limits of our own process.
+//! Figures of a process and a directory, as the kernel reports them: memory, CPU time, bytes on
+//! disk. Also the limits of this process.
 
 use std::fs;
 use std::path::Path;
@@ -15,11 +15,11 @@ pub(crate) fn resident_bytes(pid: u32) -> u64 {
     kib.expect("a process has a resident size") * 1024
 }
 
-/// Processor time of all threads that live, to the nanosecond.
+/// CPU time of all threads that still run, in nanoseconds resolution.
 pub(crate) fn processor_time(pid: u32) -> Duration {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process exists");
     let nanos = tasks.filter_map(|task| {
-        // A thread may end while we look.
+        // A thread may end while its figures are read.
         let text = fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
         text.split_whitespace().next()?.parse::<u64>().ok()
     });
@@ -33,7 +33,7 @@ pub(crate) fn disk_bytes(dir: &Path) -> u64 {
     let of = |entry: fs::DirEntry| match entry.metadata() {
         Ok(data) if data.is_dir() => disk_bytes(&entry.path()),
         Ok(data) => data.len().max(data.blocks() * 512),
-        // Files may go while we look.
+        // Files may be deleted while the directory is read.
         Err(_) => 0,
     };
     entries.filter_map(Result::ok).map(of).sum()
@@ -47,7 +47,7 @@ pub(crate) fn is_hangup_ignored() -> bool {
     mask.expect("a process has a mask of ignored signals") & 1 == 1
 }
 
-/// Lets this process open `wanted` files.
+/// Raises the limit of this process to at least `wanted` open files.
 pub(crate) fn raise_descriptor_limit(wanted: u64) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < wanted) {

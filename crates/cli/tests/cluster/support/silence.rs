@@ -1,10 +1,10 @@
-//! How long nobody answered, or nobody else led, event by event: the figures of
-//! `docs/operations.md`, "How long an outage lasts", and what holds them to it.
+//! Measures for each event how long there was no answer, or no other leader. These are the figures
+//! of `docs/operations/outages.md`, and this module checks them.
 //!
-//! `EPICEPOCH_OUTAGES_FACTOR` says how strictly: 1 is what is promised, to the millisecond, for release
-//! builds on a machine of their own (`scripts/outages`). Without it figures are held to twice that,
-//! beside what the machine itself was held up ([`Stalls`](super::stalls::Stalls)): debug builds on a
-//! machine that is shared.
+//! `EPICEPOCH_OUTAGES_FACTOR=1` allows exactly the promise, to the millisecond: for release builds
+//! on a dedicated machine (`scripts/outages`). Without it, twice the promise is allowed, plus the
+//! stalls of the machine itself ([`Stalls`](super::stalls::Stalls)): for debug builds on a shared
+//! machine.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -12,20 +12,20 @@ use std::time::{Duration, Instant};
 use super::watch::Seen;
 use super::{millis, say};
 
-/// How many times what is promised is allowed without `EPICEPOCH_OUTAGES_FACTOR`.
+/// Without `EPICEPOCH_OUTAGES_FACTOR`, the promise times this factor is allowed.
 const FACTOR: u32 = 2;
 
-/// How strictly figures are held to what is promised.
+/// How strictly figures are held to the promise.
 #[derive(Clone, Copy)]
 struct Strictness {
-    /// Times what is promised.
+    /// The promise times this factor is allowed.
     factor: u32,
-    /// Whether the machine's own stalls are allowed for.
+    /// Whether stalls of the machine itself are subtracted.
     is_machine_allowed_for: bool,
 }
 
 impl Strictness {
-    /// As the environment says.
+    /// Reads it from the environment.
     fn set() -> Self {
         let setting = std::env::var("EPICEPOCH_OUTAGES_FACTOR").ok();
         let factor = setting.map_or(FACTOR, |text| {
@@ -40,7 +40,8 @@ impl Strictness {
     }
 }
 
-/// The longest time without an answer around each of many equal events; or until another led.
+/// The longest times without an answer around many equal events, or the times until another node
+/// led.
 pub(crate) struct Silence {
     what: &'static str,
     event: &'static str,
@@ -48,7 +49,7 @@ pub(crate) struct Silence {
     gaps: Vec<Gap>,
 }
 
-/// How long it was, and how much of that can be the machine's ([`Stalls`]).
+/// Length of a silence, and how much of it may be due to the machine ([`Stalls`]).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Gap {
     length: Duration,
@@ -61,7 +62,7 @@ impl Silence {
         Self { what: "longest silence", event, strictness, gaps: Vec::new() }
     }
 
-    /// Measures until when another led, by whoever asked, each from just before the event.
+    /// Measures for each event the time until the test saw another node lead.
     pub(crate) fn until_another_leads(
         event: &'static str,
         seen: &Seen,
@@ -74,7 +75,7 @@ impl Silence {
         times
     }
 
-    /// Measures the events, each from just before it happened until it was over.
+    /// Measures the longest silence of each event, from just before it until it was over.
     pub(crate) fn of(event: &'static str, seen: &Seen, windows: &[(Instant, Instant)]) -> Self {
         let mut silence = Self::new(event);
         for (from, to) in windows {
@@ -92,7 +93,8 @@ impl Silence {
         self.gaps.iter().map(|gap| gap.length).collect()
     }
 
-    /// What is held to a bound: the whole of it, or what cannot be the machine's.
+    /// The part of each silence that is compared with the bound: all of it, or without the part
+    /// that may be due to the machine.
     fn held(&self) -> Vec<Duration> {
         if !self.strictness.is_machine_allowed_for {
             return self.lengths();
@@ -104,7 +106,7 @@ impl Silence {
     }
 
     /// Prints the distribution.
-    fn tell(&self) {
+    fn print(&self) {
         let all: Vec<String> = self.gaps.iter().map(Gap::to_string).collect();
         let lengths = self.lengths();
         say(&format!(
@@ -119,34 +121,34 @@ impl Silence {
         ));
     }
 
-    /// Holds the median from below, in milliseconds: somebody answered who could not know that he
-    /// may.
+    /// Checks that the median is at least `p50_ms`. If it is shorter, a node answered without
+    /// knowing that it may.
     #[track_caller]
     pub(crate) fn assert_at_least(&self, p50_ms: u64) {
         let p50 = rank(&self.lengths(), 50);
         assert!(p50 >= Duration::from_millis(p50_ms), "{}: only {p50:?} of silence", self.event);
     }
 
-    /// Prints the distribution and holds it to `(p50, p99)` in milliseconds, as promised, times the
-    /// factor. Of fewer than a hundred events the 99th percentile is the worst.
+    /// Prints the distribution, and checks the promised `(p50, p99)` in milliseconds, times the
+    /// factor. With fewer than a hundred events the 99th percentile is the worst one.
     #[track_caller]
     pub(crate) fn assert_promised(&self, (p50_ms, p99_ms): (u64, u64)) {
-        self.tell();
+        self.print();
         self.assert_rank(50, p50_ms * u64::from(self.strictness.factor));
         self.assert_rank(99, p99_ms * u64::from(self.strictness.factor));
     }
 
-    /// Holds every single one to this many milliseconds, times the factor.
+    /// Checks that every silence is at most this many milliseconds, times the factor.
     #[track_caller]
     pub(crate) fn assert_each_promised(&self, ms: u64) {
         self.assert_rank(100, ms * u64::from(self.strictness.factor));
     }
 
-    /// Prints the distribution and holds every single one to this many milliseconds, whatever the
-    /// factor.
+    /// Prints the distribution, and checks that every silence is at most this many milliseconds.
+    /// The factor does not count.
     #[track_caller]
     pub(crate) fn assert_within(&self, ms: u64) {
-        self.tell();
+        self.print();
         self.assert_rank(100, ms);
     }
 
@@ -163,7 +165,7 @@ impl Silence {
     }
 }
 
-/// A percentile of what is in order, by nearest rank.
+/// A percentile of a sorted list, by nearest rank.
 fn rank(sorted: &[Duration], percent: usize) -> Duration {
     sorted[(sorted.len() * percent).div_ceil(100) - 1]
 }
@@ -179,7 +181,7 @@ impl fmt::Display for Gap {
 }
 
 #[test]
-fn a_silence_is_held_to_its_bound_beside_what_the_machine_was_held_up() {
+fn a_silence_is_held_to_its_bound_without_the_stalls_of_the_machine() {
     let ms = Duration::from_millis;
     let is_within = |length, allowance| {
         let mut silence = Silence { strictness: Strictness::of(2), ..Silence::new("test") };
@@ -194,7 +196,7 @@ fn a_silence_is_held_to_its_bound_beside_what_the_machine_was_held_up() {
 }
 
 #[test]
-fn what_is_promised_is_held_to_the_millisecond_where_the_factor_is_one() {
+fn with_a_factor_of_one_the_promise_is_held_to_the_millisecond() {
     let ms = Duration::from_millis;
     let mut silence = Silence { strictness: Strictness::of(1), ..Silence::new("test") };
     (1..=100).for_each(|length| silence.add(ms(length), ms(50)));

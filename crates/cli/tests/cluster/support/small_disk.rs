@@ -1,5 +1,5 @@
-//! A real file system of a few MiB under a node's data directory, that can be filled. It needs the
-//! right to mount; where that is missing there is none, and CI does not accept that.
+//! A real file system of a few MiB for a node's data directory. A test can fill it. It needs the
+//! right to mount; without that right, the test fails in CI.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -8,19 +8,20 @@ use std::process::Command;
 
 use super::{Node, say};
 
-/// Most of what is written at once to fill it, bytes.
+/// Bytes of one write when the disk is filled.
 const FILL_LEN: usize = 64 << 10;
 
-/// Unmounted when dropped; whoever still has files open keeps them.
+/// The mounted file system. It is unmounted when dropped; open files stay usable.
 pub(crate) struct SmallDisk {
     at: PathBuf,
 }
 
 impl SmallDisk {
-    /// A disk for a node that has no data directory yet. `None` without the right to mount.
+    /// Mounts a disk for a node that has no data directory yet. Returns `None` without the right to
+    /// mount.
     ///
     /// # Panics
-    /// Without it where `CI` is set: there, the test must not be left out.
+    /// If `CI` is set and the right to mount is missing: CI must not leave the test out.
     pub(crate) fn under(node: &Node, kib: u64) -> Option<Self> {
         let at = node.data_dir();
         fs::create_dir(&at).expect("the node has no data directory yet");
@@ -35,7 +36,7 @@ impl SmallDisk {
         None
     }
 
-    /// Takes all that is left of it.
+    /// Fills the disk.
     pub(crate) fn fill(&self) {
         let mut filler = File::create(self.filler()).expect("the disk has room for a name");
         let mut len = FILL_LEN;
@@ -48,7 +49,7 @@ impl SmallDisk {
         }
     }
 
-    /// Gives it back.
+    /// Frees the space again.
     pub(crate) fn free(&self) {
         fs::remove_file(self.filler()).expect("the disk was filled");
     }
@@ -60,7 +61,15 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // A mount that stays is seen by whoever removes the directory.
+        // If this fails, the directory cannot be removed either.
         let _ = Command::new("umount").arg("-l").arg(&self.at).status();
     }
+}
+
+/// Checks that the log names the full disk.
+#[track_caller]
+pub(crate) fn assert_says_why(log: &str) {
+    let log = log.to_lowercase();
+    let says = |word| log.contains(word);
+    assert!(says("no space left") || says("storage full"), "it does not say why: {log}");
 }

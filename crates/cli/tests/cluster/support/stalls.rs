@@ -1,6 +1,7 @@
-//! What the machine itself held up while a test ran: how late a sleeping thread woke on each of its
-//! processors, and how long the disk took to make one small write durable. Nodes on the same machine wait as long, so a
-//! bound on their silence holds beside it; without it a test would judge the machine.
+//! Measures stalls of the machine while a test runs: how late a sleeping thread wakes on each
+//! processor, and how long the disk takes for a small durable write. Nodes on the same machine wait
+//! as long. So this time is subtracted from their silence; otherwise a test would judge the
+//! machine.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -11,29 +12,29 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// How long the thread sleeps between two looks.
+/// How long a thread sleeps at a time.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Processors that are watched at most: where there are more, one that stands still stops nobody.
+/// Most processors that are watched. If there are more, the stall of one processor stops no node.
 const PROCESSORS_MAX: usize = 16;
-/// One durable write after so many sleeps: enough to meet a disk that is held up for 10 ms, and no
-/// load to speak of.
+/// Sleeps between two durable writes. This is often enough to notice a disk that hangs for 10 ms,
+/// and costs little load.
 const SLEEPS_PER_WRITE: u32 = 5;
-/// Each write makes the file longer, so that it waits for the file system's journal as well, as
-/// that of a database does now and then; after so many bytes it begins again.
+/// Length at which the file is begun anew. Each write extends the file, so that it also waits for
+/// the file system's journal, as a database sometimes does.
 const FILE_LEN_MAX: u64 = 1 << 20;
 /// Bytes of one write.
 const WRITE_LEN: usize = 4096;
-/// What is shorter is the machine as it always is, and counts as nothing.
+/// Shorter stalls are normal and do not count.
 const STALL_MIN: Duration = Duration::from_millis(2);
-/// Writes that follow one another when leadership moves: a vote of the one that campaigns, one of
-/// another, and the new leader's first entry.
+/// Writes one after the other when leadership moves: the candidate's vote, the vote of another
+/// node, and the new leader's first entry.
 const WRITES_IN_A_ROW: u32 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
-    /// The processor was somebody else's.
+    /// A thread woke late, because its processor was busy.
     Wake,
-    /// The disk was somebody else's.
+    /// A write took long, because the disk was busy.
     Write,
 }
 
@@ -44,16 +45,16 @@ struct Stall {
     cause: Cause,
 }
 
-/// Watches the machine until it is told to stop.
+/// Watches the machine until it is stopped.
 pub(crate) struct StallMeter {
     is_over: Arc<AtomicBool>,
-    /// One for each processor, which it never leaves, and one for the disk. A thread that may go
-    /// anywhere sees nothing of a processor that is taken away while it sleeps beside another one.
+    /// One thread pinned to each processor, and one for the disk. A thread that is not pinned does
+    /// not notice a stall of a processor on which it does not sleep.
     threads: Vec<JoinHandle<Stalls>>,
 }
 
 impl StallMeter {
-    /// Starts to watch; its file lies on the disk that the nodes write to.
+    /// Starts to watch. Its file is on the disk to which the nodes write.
     pub(crate) fn start() -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let over = is_over.clone();
@@ -73,9 +74,9 @@ impl StallMeter {
     }
 }
 
-/// Those that this process, and so the nodes that it starts, may run on.
+/// The processors on which this process and its nodes may run.
 fn processors() -> Vec<usize> {
-    let allowed = sched_getaffinity(None).expect("our own processors are told");
+    let allowed = sched_getaffinity(None).expect("our own processors are known");
     (0..CpuSet::MAX_CPU).filter(|it| allowed.is_set(*it)).take(PROCESSORS_MAX).collect()
 }
 
@@ -87,7 +88,7 @@ fn watch_processor(processor: usize, is_over: &AtomicBool) -> Stalls {
     while !is_over.load(Ordering::SeqCst) {
         let due = Instant::now() + PAUSE;
         std::thread::sleep(PAUSE);
-        stalls.note(Cause::Wake, due, Instant::now());
+        stalls.record(Cause::Wake, due, Instant::now());
     }
     stalls
 }
@@ -101,7 +102,7 @@ fn watch_disk(file: &File, is_over: &AtomicBool) -> Stalls {
         file.write_all_at(&[0; WRITE_LEN], length)
             .and_then(|()| file.sync_data())
             .expect("a durable write");
-        stalls.note(Cause::Write, from, Instant::now());
+        stalls.record(Cause::Write, from, Instant::now());
         length += WRITE_LEN as u64;
         if length > FILE_LEN_MAX {
             file.set_len(0).expect("a shorter file");
@@ -111,19 +112,19 @@ fn watch_disk(file: &File, is_over: &AtomicBool) -> Stalls {
     stalls
 }
 
-/// When the machine was held up.
+/// The stalls of the machine.
 #[derive(Debug, Default)]
 pub(crate) struct Stalls(Vec<Stall>);
 
 impl Stalls {
-    fn note(&mut self, cause: Cause, from: Instant, to: Instant) {
+    fn record(&mut self, cause: Cause, from: Instant, to: Instant) {
         if to.saturating_duration_since(from) >= STALL_MIN {
             self.0.push(Stall { from, to, cause });
         }
     }
 
-    /// How much of a silence between `from` and `to` can be the machine's: one late wake-up, and
-    /// the writes of a handover, each as slow as the slowest that was met.
+    /// How much of a silence between `from` and `to` may be due to the machine: one late wake-up,
+    /// and the writes of a handover, each as slow as the slowest write in that time.
     pub(crate) fn allowance(&self, from: Instant, to: Instant) -> Duration {
         let longest = |cause| {
             let met =
@@ -135,7 +136,7 @@ impl Stalls {
 }
 
 #[test]
-fn every_processor_is_watched_by_a_thread_that_stays_there() {
+fn every_processor_is_watched_by_a_pinned_thread() {
     let meter = StallMeter::start();
     assert_eq!(meter.threads.len(), 1 + processors().len());
     drop(meter.stop());
@@ -148,15 +149,15 @@ fn every_processor_is_watched_by_a_thread_that_stays_there() {
 }
 
 #[test]
-fn only_what_was_held_up_in_a_window_is_allowed_for() {
+fn only_stalls_in_a_window_are_allowed_for() {
     let start = Instant::now();
     let at = |ms| start + Duration::from_millis(ms);
     let mut stalls = Stalls::default();
-    stalls.note(Cause::Wake, at(0), at(1));
+    stalls.record(Cause::Wake, at(0), at(1));
     assert_eq!(stalls.allowance(at(0), at(100)), Duration::ZERO, "as it always is");
-    stalls.note(Cause::Wake, at(10), at(15));
-    stalls.note(Cause::Write, at(20), at(30));
-    stalls.note(Cause::Write, at(40), at(44));
+    stalls.record(Cause::Wake, at(10), at(15));
+    stalls.record(Cause::Write, at(20), at(30));
+    stalls.record(Cause::Write, at(40), at(44));
     assert_eq!(stalls.allowance(at(0), at(100)), Duration::from_millis(5 + 3 * 10));
     assert_eq!(stalls.allowance(at(35), at(100)), Duration::from_millis(3 * 4));
     assert_eq!(stalls.allowance(at(50), at(100)), Duration::ZERO);

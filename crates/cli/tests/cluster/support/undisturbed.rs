@@ -1,38 +1,37 @@
-//! Stories of who leads, on a machine that now and then stands still for longer than an election
-//! timeout: then somebody campaigns whom nobody has asked, rightly, and what the story says of the
-//! leader need not hold. Such a story is told again, twice at most; without such a campaign it has
-//! failed at once.
+//! Repeats tests about leadership on a machine that sometimes stalls for longer than an election
+//! timeout. Then a node rightly campaigns although no one asked it to, and leadership moves. Such a
+//! test runs again, at most twice. Without such a campaign it fails at once.
 
 use super::{Cluster, say};
 
-/// How often a story is told at most.
-const TELLINGS: usize = 3;
+/// Most runs of one test.
+const RUNS_MAX: usize = 3;
 
-/// Somebody campaigned whom nobody had asked, so this telling says nothing.
+/// A node campaigned without being asked to, so this run proves nothing.
 #[must_use]
 pub(crate) struct Disturbed;
 
-/// Tells a story until a telling is not disturbed.
+/// Runs a test until a run is not disturbed.
 ///
 /// # Panics
-/// When each was.
+/// If every run was disturbed.
 #[track_caller]
 pub(crate) fn undisturbed(story: impl FnMut() -> Result<(), Disturbed>) {
-    let told = first_undisturbed(story);
-    assert!(told.is_ok(), "{TELLINGS} times somebody campaigned whom nobody had asked");
+    let is_done = first_undisturbed(story);
+    assert!(is_done.is_ok(), "{RUNS_MAX} times a node campaigned without being asked to");
 }
 
 fn first_undisturbed(mut story: impl FnMut() -> Result<(), Disturbed>) -> Result<(), Disturbed> {
-    for _ in 0..TELLINGS {
+    for _ in 0..RUNS_MAX {
         if story().is_ok() {
             return Ok(());
         }
-        say("a node has campaigned whom nobody had asked: told again");
+        say("a node has campaigned without being asked to: the story runs again");
     }
     Err(Disturbed)
 }
 
-/// How often the nodes had campaigned at one moment.
+/// Number of campaigns of all nodes up to one moment.
 pub(crate) struct Campaigns(usize);
 
 impl Campaigns {
@@ -41,11 +40,12 @@ impl Campaigns {
         Self(cluster.nodes.iter().map(|node| of(node.log())).sum())
     }
 
-    /// Judges what was found since then: it holds, or was disturbed. `asked` is how often
-    /// leadership was asked to move meanwhile, or had to, each of which makes somebody campaign.
+    /// Judges whether `what` has held since that moment, or the run was disturbed. `asked` is how
+    /// often leadership was asked to move meanwhile, or had to move. Each of these makes a node
+    /// campaign.
     ///
     /// # Panics
-    /// With `what` should have held, when it does not and nobody campaigned beyond that.
+    /// If `what` does not hold and there were no further campaigns. The message names `what`.
     #[track_caller]
     pub(crate) fn judge(
         &self,
@@ -64,17 +64,17 @@ impl Campaigns {
 }
 
 #[test]
-fn a_story_is_told_again_when_it_was_disturbed_and_three_times_at_most() {
-    let mut tellings = 0;
+fn a_disturbed_story_runs_again_and_three_times_at_most() {
+    let mut runs = 0;
     undisturbed(|| {
-        tellings += 1;
-        if tellings < TELLINGS { Err(Disturbed) } else { Ok(()) }
+        runs += 1;
+        if runs < RUNS_MAX { Err(Disturbed) } else { Ok(()) }
     });
-    assert_eq!(tellings, TELLINGS);
+    assert_eq!(runs, RUNS_MAX);
     let never = first_undisturbed(|| {
-        tellings += 1;
+        runs += 1;
         Err(Disturbed)
     });
     assert!(never.is_err(), "a story that is always disturbed shows nothing");
-    assert_eq!(tellings, 2 * TELLINGS);
+    assert_eq!(runs, 2 * RUNS_MAX);
 }

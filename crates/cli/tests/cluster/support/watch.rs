@@ -1,4 +1,4 @@
-//! Drives all nodes at once and checks every answer: the witness of the fault stories.
+//! Sends requests to all nodes at once and checks every answer.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -6,12 +6,16 @@ use epicepoch_bench::load::{self, LoadConfig, Routing, RunningLoad};
 use epicepoch_bench::{AnswerTimes, History, Operation, Outcome, Report};
 
 use super::stalls::{StallMeter, Stalls};
-use super::{Cluster, PATIENCE, say, wait_until};
+use super::turn::is_alone;
+use super::{Cluster, WAIT_MAX, say, wait_until};
 
-/// Answers that make a load "under way".
+/// Number of answers after which the load counts as begun.
 const ANSWERS_TO_BEGIN: u64 = 50;
-/// How far from wall time an epoch may be while clocks are believed: the reservation window and
-/// the bound on offsets, with room for a busy machine.
+/// Pause of each connection after an answer or a refusal, if the test shares the machine. There are
+/// still enough requests to find a wrong answer, and the other tests get processors.
+const SHARED_PAUSE: Duration = Duration::from_millis(5);
+/// Largest distance of an epoch from wall time while clocks are followed: the reservation window
+/// and the bound on offsets, with room for a busy machine.
 const EPOCH_ERROR_MAX: Duration = Duration::from_secs(2);
 
 pub(crate) struct Watch {
@@ -22,7 +26,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Two connections to every node, ask and ask again, leader or not.
+    /// Starts two connections to every node, leader or not. Each sends one request after the other.
     pub(crate) fn start(cluster: &Cluster) -> Self {
         Self::start_with(cluster, 2)
     }
@@ -31,37 +35,42 @@ impl Watch {
         Self::start_at(cluster.targets(), connections_per_node)
     }
 
-    /// The same at these addresses.
+    /// Starts the same load at these addresses.
     pub(crate) fn start_at(targets: Vec<load::Node>, connections_per_node: usize) -> Self {
         let origin = Instant::now();
-        let load = load::start(LoadConfig {
+        let mut config = LoadConfig {
             connections: connections_per_node * targets.len(),
             routing: Routing::EveryNode,
             keep_operations: true,
             ..LoadConfig::new(targets)
-        });
-        wait_until("the load is under way", PATIENCE, || load.answers() >= ANSWERS_TO_BEGIN);
+        };
+        if !is_alone() {
+            (config.answer_pause, config.retry_pause) = (SHARED_PAUSE, SHARED_PAUSE);
+        }
+        let load = load::start(config);
+        wait_until("the load is under way", WAIT_MAX, || load.answers() >= ANSWERS_TO_BEGIN);
         Self { load, origin, wall: WallAnchor::now(), stalls: StallMeter::start() }
     }
 
     /// Waits until a request that was sent after `at` has been answered.
     #[track_caller]
     pub(crate) fn wait_for_service_since(&self, at: Instant) {
-        wait_until("the cluster serves again", PATIENCE, || self.load.answered_since(at));
+        wait_until("the cluster serves again", WAIT_MAX, || self.load.answered_since(at));
     }
 
-    /// Whether nobody has answered a request that was sent after `at`.
+    /// Whether every request that was sent after `at` is still without an answer.
     pub(crate) fn is_silent_since(&self, at: Instant) -> bool {
         !self.load.answered_since(at)
     }
 
-    /// Ends the load and checks everything that was ever answered.
+    /// Ends the load and checks all answers.
     #[track_caller]
     pub(crate) fn finish(self) -> Seen {
         self.finish_with(&[])
     }
 
-    /// The same with operations that the test asked by itself, since the watch began.
+    /// Ends the load and checks all answers, together with operations that the test itself made
+    /// since the watch began.
     #[track_caller]
     pub(crate) fn finish_with(self, own: &[Operation]) -> Seen {
         let report = self.load.stop();
@@ -76,23 +85,23 @@ impl Watch {
     }
 }
 
-/// What a watch saw; in order and unique, or the test would have failed.
+/// The answers that a watch got. They are unique and in order; otherwise the test has failed.
 pub(crate) struct Seen {
     pub(crate) report: Report,
     pub(crate) times: AnswerTimes,
-    /// When the machine itself was held up.
+    /// The stalls of the machine itself.
     pub(crate) stalls: Stalls,
     wall: WallAnchor,
 }
 
 impl Seen {
-    /// No epoch was further from true wall time than is allowed, in either direction.
+    /// Checks that no epoch was too far from true wall time, in either direction.
     #[track_caller]
     pub(crate) fn assert_epochs_at_wall_time(&self) {
         self.assert_epochs(true);
     }
 
-    /// No epoch ran ahead of true wall time; they may lie behind it.
+    /// Checks that no epoch was too far ahead of true wall time. Epochs may lie behind it.
     #[track_caller]
     pub(crate) fn assert_epochs_not_ahead(&self) {
         self.assert_epochs(false);
@@ -125,7 +134,7 @@ pub(crate) fn is_at_wall_time(cluster: &Cluster) -> bool {
     apart.is_some_and(|apart| u128::from(apart) <= EPOCH_ERROR_MAX.as_nanos())
 }
 
-/// One moment on both clocks, so that instants have a wall time.
+/// The same moment on both clocks, to convert instants to wall time.
 struct WallAnchor {
     at: Instant,
     unix_ns: u64,

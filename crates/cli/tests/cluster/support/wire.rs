@@ -1,5 +1,5 @@
-//! A blocking socket that speaks HTTP/1.1 by hand, so that requests can be as wrong as a test
-//! wants them. It times out, and never retries.
+//! A blocking socket with hand-written HTTP/1.1, so that a test can send wrong requests. It has
+//! timeouts, and never retries.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,7 +21,7 @@ impl Answer {
         found.next().map(|(_, value)| value.as_str())
     }
 
-    /// The stable code of an error.
+    /// The stable error code of a refusal.
     pub(crate) fn error(&self) -> Option<&str> {
         self.header("epicepoch-error")
     }
@@ -37,7 +37,7 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// Connects; no step on this connection takes longer than `limit`.
+    /// Connects. No step on this connection may take longer than `limit`.
     pub(crate) fn open(addr: SocketAddr, limit: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&addr, limit)?;
         stream.set_nodelay(true)?;
@@ -74,22 +74,6 @@ impl Wire {
         self.send(&request("GET", target, &[], b""))?;
         self.receive()
     }
-
-    /// Whether the server closes within the limit, whatever it says before.
-    pub(crate) fn is_closed_by_server(&mut self) -> bool {
-        let mut chunk = [0; 8192];
-        loop {
-            match self.stream.read(&mut chunk) {
-                Ok(0) => return true,
-                Ok(_) => {}
-                Err(error) => return !is_timeout(&error),
-            }
-        }
-    }
-}
-
-fn is_timeout(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {

@@ -1,5 +1,4 @@
-//! One replica on the bench: every message to it is made by hand, every write becomes durable when
-//! the story says so.
+//! A single replica. The test writes every message to it, and decides when a write becomes durable.
 
 use std::sync::Arc;
 
@@ -7,13 +6,24 @@ use epicepoch_core::durable::Restored;
 use epicepoch_core::publication::{Identity, Published, Role, Shared};
 use epicepoch_core::replica::{MessageError, Outgoing, Replica, ReplicaConfig, Report, Status};
 use epicepoch_core::state::FORMATS;
-use epicepoch_wire::bootstrap::Genesis;
+use epicepoch_wire::bootstrap::{Genesis, Member};
 use epicepoch_wire::raft_message::{EntryKind, LogEntry, MessageKind, RaftMessage};
 use epicepoch_wire::{BootId, ClusterId, Epoch, HistoryId, LogIndex, NodeId, StoreId, Term};
 
 use super::disk::Disk;
-use super::node::{ELECTION_TICKS, RESERVATION_NS, TICK_NS, member};
-use super::world::START_NS;
+
+/// A millisecond in nanoseconds.
+pub(crate) const MS: u64 = 1_000_000;
+/// Unix time when a test begins, nanoseconds.
+pub(crate) const START_NS: u64 = 1_700_000_000_000 * MS;
+/// Length of a tick, nanoseconds.
+pub(crate) const TICK_NS: u64 = 10 * MS;
+/// Shortest election timeout, ticks.
+pub(crate) const ELECTION_TICKS: usize = 5;
+/// How far ahead of trusted time leaders reserve, nanoseconds.
+pub(crate) const RESERVATION_NS: u64 = 1_000 * MS;
+/// How often the epoch advances, nanoseconds.
+pub(crate) const EPOCH_INTERVAL_NS: u64 = 100 * MS;
 
 /// A replica of node 1.
 pub(crate) struct Bench {
@@ -30,6 +40,12 @@ pub(crate) fn store(node: u64) -> StoreId {
     StoreId(u128::from(node) + 100)
 }
 
+/// A member whose addresses follow from its id.
+pub(crate) fn member(node: NodeId, store: StoreId) -> Member {
+    let (raft_addr, client_addr) = (format!("n{node}:1"), format!("n{node}:2"));
+    Member { node, store, raft_addr, client_addr }
+}
+
 /// The genesis of a cluster with these voters.
 pub(crate) fn genesis(voters: &[u64]) -> Genesis {
     let members = voters.iter().map(|node| member(NodeId(*node), store(*node))).collect();
@@ -42,7 +58,7 @@ pub(crate) fn genesis(voters: &[u64]) -> Genesis {
     }
 }
 
-/// A message to node 1 that says nothing yet.
+/// A message to node 1 with empty fields.
 pub(crate) fn message(kind: MessageKind, term: u64) -> RaftMessage {
     RaftMessage {
         kind,
@@ -85,12 +101,12 @@ pub(crate) fn append(
 }
 
 impl Bench {
-    /// A first member of a cluster with these voters.
+    /// Node 1 as a first member of a cluster with these voters.
     pub(crate) fn new(voters: &[u64]) -> Self {
         Self::of(Disk::genesis(&genesis(voters)))
     }
 
-    /// Node 1 as leader of these voters, everything durable and acknowledged.
+    /// Node 1 as the leader of these voters. All entries are durable and acknowledged.
     pub(crate) fn led(voters: &[u64]) -> Self {
         let mut bench = Self::new(voters);
         let others: Vec<u64> = voters.iter().copied().filter(|id| *id != 1).collect();
@@ -102,22 +118,22 @@ impl Bench {
         bench
     }
 
-    /// A replica of a disk.
+    /// A replica that starts from a disk.
     pub(crate) fn of(disk: Disk) -> Self {
         Self::drawing(disk, 5)
     }
 
-    /// A replica of a disk that draws from a seed.
+    /// A replica that starts from a disk. `seed` decides its random draws.
     pub(crate) fn drawing(disk: Disk, seed: u64) -> Self {
         Self::beating(disk, seed, 1)
     }
 
-    /// The same, with as many ticks between two heartbeats.
+    /// Like [`Bench::drawing`], with this many ticks between two heartbeats.
     pub(crate) fn beating(disk: Disk, seed: u64, heartbeat_ticks: usize) -> Self {
         Self::made(disk, |config| (config.seed, config.heartbeat_ticks) = (seed, heartbeat_ticks))
     }
 
-    /// A replica of node `node`: the bench of another one than node 1. Messages have to say so.
+    /// A replica of node `node`. Messages to it must name that node.
     pub(crate) fn being(node: u64, disk: Disk, seed: u64) -> Self {
         Self::made(disk, |config| {
             config.seed = seed;
@@ -125,12 +141,12 @@ impl Bench {
         })
     }
 
-    /// One that reads formats up to `format_max`; the others read the oldest alone.
+    /// A replica that reads formats up to `format_max`. The other nodes read only the oldest.
     pub(crate) fn reading(disk: Disk, format_max: u32) -> Self {
         Self::made(disk, |config| config.format_max = format_max)
     }
 
-    /// A replica of node 1 that behaves as usual, but for what `differ` changes.
+    /// A replica of node 1 with the usual configuration, which `differ` may change.
     pub(crate) fn made(disk: Disk, differ: impl FnOnce(&mut ReplicaConfig)) -> Self {
         let mut config = ReplicaConfig {
             identity: Identity { node: NodeId(1), store: store(1), boot: BootId(7) },
@@ -150,7 +166,7 @@ impl Bench {
         Self { replica, shared, disk, now_ns: 0, sent: vec![], reports: vec![] }
     }
 
-    /// What the disk holds, started again.
+    /// Restarts the replica from its disk.
     pub(crate) fn restarted(mut self) -> Self {
         self.disk.crash();
         Self::of(self.disk)
@@ -185,7 +201,7 @@ impl Bench {
         }
     }
 
-    /// Ticks as a leader that `others` hear and answer, and do nothing else.
+    /// Ticks as a leader. `others` hear it and answer heartbeats, but acknowledge no entry.
     pub(crate) fn beats(&mut self, count: usize, others: &[u64]) {
         for _ in 0..count {
             self.tick();
@@ -195,13 +211,13 @@ impl Bench {
         }
     }
 
-    /// A follower says that it is there, and nothing of what it has.
+    /// A follower sends a heartbeat response, which reports nothing about its log.
     pub(crate) fn hear(&mut self, from: u64) {
         let beat = message(MessageKind::HeartbeatResponse, self.status().term.0);
         self.take(from, &beat).expect("an answer is taken");
     }
 
-    /// Takes in a message from a node with its right store.
+    /// Handles a message from a node, with that node's right store id.
     pub(crate) fn take(&mut self, from: u64, message: &RaftMessage) -> Result<(), MessageError> {
         self.take_of(from, store(from), message)
     }
@@ -217,7 +233,7 @@ impl Bench {
         taken
     }
 
-    /// Makes the oldest write durable, if there is one.
+    /// Makes the oldest pending write durable. Returns whether there was one.
     pub(crate) fn persist_one(&mut self) -> bool {
         let Some(number) = self.disk.finish_one() else { return false };
         self.replica.handle_persisted(self.now_ns, number);
@@ -225,17 +241,17 @@ impl Bench {
         true
     }
 
-    /// Makes every write durable, and those that follow from it.
+    /// Makes every pending write durable, and the writes that follow from these.
     pub(crate) fn persist(&mut self) {
         while self.persist_one() {}
     }
 
-    /// What has left since this was last asked.
+    /// The messages sent since the last call.
     pub(crate) fn sent(&mut self) -> Vec<Outgoing> {
         std::mem::take(&mut self.sent)
     }
 
-    /// The kinds of what has left to `to` since this was last asked; the rest is forgotten.
+    /// The kinds of messages sent to `to` since the last call; drops the other messages.
     pub(crate) fn kinds_to(&mut self, to: u64) -> Vec<MessageKind> {
         let sent = self.sent().into_iter().filter(|out| out.to == NodeId(to));
         sent.map(|out| out.message.kind).collect()
@@ -249,7 +265,7 @@ impl Bench {
         self.status().role == Role::Leader
     }
 
-    /// Ticks until this node leads; `others` say yes to everything.
+    /// Ticks until this node leads. `others` grant it every vote.
     pub(crate) fn elect(&mut self, others: &[u64]) {
         for _ in 0..10 * ELECTION_TICKS {
             self.tick();

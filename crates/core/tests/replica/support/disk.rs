@@ -1,5 +1,5 @@
-//! A simulated disk: writes become durable one by one, in their order, when the world says so. A
-//! crash loses the rest. It holds what a write means to the invariants of [`Restored`].
+//! A data directory in memory. Writes become durable one by one, in order. A restart loses the
+//! others.
 
 use std::collections::VecDeque;
 
@@ -10,15 +10,10 @@ use epicepoch_wire::bootstrap::Genesis;
 use epicepoch_wire::raft_message::{Configuration, EntryKind, LogEntry};
 use epicepoch_wire::{LogIndex, NodeId, Term};
 
-/// One data directory.
 #[derive(Debug)]
 pub(crate) struct Disk {
     durable: Restored,
     pending: VecDeque<Write>,
-    /// How long a write takes.
-    pub(crate) write_ns: u64,
-    /// A stuck disk finishes nothing.
-    pub(crate) is_stuck: bool,
 }
 
 impl Disk {
@@ -33,7 +28,7 @@ impl Disk {
         })
     }
 
-    /// The disk of a node that knows its cluster and nothing else.
+    /// The disk of a node that knows its cluster but has no log.
     pub(crate) fn joining(genesis: &Genesis) -> Self {
         let nothing = Genesis { members: vec![], ..genesis.clone() };
         Self::holding(Record {
@@ -48,10 +43,10 @@ impl Disk {
         let hard_state = HardState { term: record.term, vote: NodeId(0), commit: record.index };
         let durable =
             Restored { hard_state, record, entries: vec![], positions: Positions::default() };
-        Self { durable, pending: VecDeque::new(), write_ns: 0, is_stuck: false }
+        Self { durable, pending: VecDeque::new() }
     }
 
-    /// Adds committed empty entries, so that the log is soon compacted.
+    /// Adds `entries` committed empty entries, so that the log is soon compacted.
     pub(crate) fn fill(&mut self, entries: u64) {
         let Restored { hard_state, record, entries: log, .. } = &mut self.durable;
         let next = record.index.0 + 1;
@@ -65,15 +60,9 @@ impl Disk {
         hard_state.commit = LogIndex(record.index.0 + entries);
     }
 
-    /// What a restart reads.
+    /// The content that a restart reads.
     pub(crate) const fn durable(&self) -> &Restored {
         &self.durable
-    }
-
-    /// Sets the directory back to an older state, as a restore from a backup would.
-    pub(crate) fn roll_back(&mut self, durable: Restored) {
-        self.durable = durable;
-        self.pending.clear();
     }
 
     pub(crate) fn submit(&mut self, write: Write) {
@@ -87,16 +76,7 @@ impl Disk {
         Some(write.number)
     }
 
-    /// Finishes the oldest write, or all of them in one transaction. Returns the last number.
-    pub(crate) fn finish_some(&mut self, is_all: bool) -> Option<u64> {
-        let mut number = self.finish_one();
-        while is_all && !self.pending.is_empty() {
-            number = self.finish_one();
-        }
-        number
-    }
-
-    /// Loses what is not durable.
+    /// Loses the writes that are not durable.
     pub(crate) fn crash(&mut self) {
         self.pending.clear();
     }

@@ -1,0 +1,74 @@
+//! Arguments that several commands share.
+
+use std::ops::RangeInclusive;
+
+use clap::{Arg, ArgAction, Command, value_parser};
+
+/// Help text of the commands that send an order to the leader.
+pub(crate) const WHERE_ORDERS_ARE_ACCEPTED: &str = "\
+Orders are accepted on the leader's own machine (--addr localhost:PORT), and from the addresses in \
+ADMIN_FROM: in plain text if OPS_PLAIN_FROM allows that, too, otherwise over TLS with a token.";
+
+/// Help text of the commands that ask every node.
+pub(crate) const EVERY_NODE_IS_ASKED: &str = "\
+The command asks every node: OPS_PLAIN_FROM of each must allow it, or give --ca-file and \
+--token-file if the nodes use TLS. If the nodes have an OPS_ADDR, name that of every node in --addr.";
+
+/// Builds a command that only groups other commands.
+pub(crate) fn group(name: &'static str, subcommands: impl IntoIterator<Item = Command>) -> Command {
+    Command::new(name)
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .disable_help_subcommand(true)
+        .subcommands(subcommands)
+}
+
+pub(crate) fn text(name: &'static str, value: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name(value).help(help)
+}
+
+pub(crate) fn number(name: &'static str, allowed: RangeInclusive<u64>, help: &'static str) -> Arg {
+    text(name, "K", help).value_parser(value_parser!(u64).range(allowed))
+}
+
+pub(crate) fn client_arguments() -> [Arg; 6] {
+    [
+        Arg::new("addr")
+            .long("addr")
+            .value_name("HOST:PORT,...")
+            .help("Client addresses of some members [env: EPICEPOCH_ADDRS]")
+            .long_help(
+                "Client addresses of some members; the command finds the leader from there. A \
+                 port alone means localhost.\n[env: EPICEPOCH_ADDRS]\n\
+                 [default: localhost:8881,8882,8883,8080]",
+            ),
+        Arg::new("timeout")
+            .long("timeout")
+            .value_name("TIME")
+            .default_value("5s")
+            .help("How long to try, such as 5s or 500ms"),
+        tls_file("ca-file", "Authorities of the nodes, as PEM; turns TLS on", "EPICEPOCH_CA_FILE"),
+        tls_file("cert-file", "Client certificate, as PEM", "EPICEPOCH_CERT_FILE"),
+        tls_file("key-file", "Private key of the client certificate, as PEM", "EPICEPOCH_KEY_FILE"),
+        Arg::new("token-file")
+            .long("token-file")
+            .value_name("FILE")
+            .help("File whose first token is sent to nodes [env: EPICEPOCH_TOKEN_FILE]"),
+    ]
+}
+
+fn tls_file(name: &'static str, help: &'static str, variable: &'static str) -> Arg {
+    Arg::new(name)
+        .long(name)
+        .value_name("FILE")
+        .help(format!("{help} [env: {variable}]"))
+        .help_heading("TLS")
+}
+
+pub(crate) fn json() -> Arg {
+    switch("json", "Print JSON; 64-bit numbers are strings, because many readers round them")
+}
+
+pub(crate) fn switch(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
+}

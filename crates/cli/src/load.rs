@@ -1,0 +1,243 @@
+//! The arguments that describe load on a cluster, and their conversion to a configuration of the
+//! load generator.
+
+use std::fs;
+use std::net::ToSocketAddrs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use epicepoch_bench::floor::Floor;
+use epicepoch_bench::latency::shown;
+use epicepoch_bench::run::config::{
+    CONNECTIONS_MAX, DURATION_MAX, IN_FLIGHT_MAX, INTERVAL_MIN, INTERVALS_MAX, PIDS_MAX, RATE_MAX,
+    RATE_MIN, THREADS_MAX,
+};
+use epicepoch_bench::run::{Arrivals, Pace, RunConfig, Target, Transport};
+use epicepoch_wire::http::RANGE_COUNT_MAX;
+
+use crate::addresses;
+use crate::arguments::{client_arguments, number, switch, text};
+use crate::failure::Failure;
+
+/// Adds the arguments that every load command has.
+pub(crate) fn arguments(command: Command, warmup: &'static str, duration: &'static str) -> Command {
+    command
+        .args(client_arguments())
+        .arg(
+            text("transport", "NAME", "How requests travel")
+                .value_parser(["http1", "h2c", "http3", "native", "client"])
+                .visible_alias("via")
+                .default_value("http1"),
+        )
+        .arg(number("connections", 1..=CONNECTIONS_MAX as u64, "Connections in all [default: 8]"))
+        .arg(number(
+            "pipeline",
+            1..=IN_FLIGHT_MAX as u64,
+            "http1: requests open on one connection [default: 1]",
+        ))
+        .arg(number(
+            "in-flight",
+            1..=IN_FLIGHT_MAX as u64,
+            "h2c, http3, native: requests open on one connection; client: callers of one [default: 1]",
+        ))
+        .arg(number("threads", 1..=THREADS_MAX as u64, "Threads that send [default: 1]"))
+        .arg(number("count", 1..=RANGE_COUNT_MAX, "Timestamps per request [default: 1]").short('n'))
+        .arg(switch("range", "Ask for format=range over HTTP: 24 bytes for any number of timestamps"))
+        .arg(text("rate", "R", "Requests per second: an open loop"))
+        .arg(
+            text("arrivals", "HOW", "How the requests of --rate are spread")
+                .value_parser(["constant", "poisson"])
+                .default_value("constant")
+                .requires("rate"),
+        )
+        .arg(text("warmup", "TIME", "Load before the measurement, or 0").default_value(warmup))
+        .arg(text("duration", "TIME", "How long to measure").default_value(duration))
+        .arg(
+            text("verify", "WHETHER", "Check that answers are unique and in real-time order")
+                .value_parser(["on", "off"])
+                .default_value("on"),
+        )
+        .arg(
+            Arg::new("pid")
+                .long("pid")
+                .value_name("PID,...")
+                .value_delimiter(',')
+                .value_parser(value_parser!(u32).range(1..))
+                .action(ArgAction::Append)
+                .help("Local server processes whose CPU time is measured"),
+        )
+}
+
+/// Builds the argument for the directory in which fsync is measured.
+pub(crate) fn floor_dir() -> Arg {
+    text("dir", "DIR", "Directory in which the floor syncs a file: on the disk of DATA_DIR")
+        .default_value(".")
+}
+
+/// Measures the floor, to show it beside another measurement.
+pub(crate) fn floor(matches: &ArgMatches) -> Result<Floor, Failure> {
+    floor_for(matches, FLOOR_TIME)
+}
+
+pub(crate) fn floor_for(matches: &ArgMatches, each: Duration) -> Result<Floor, Failure> {
+    let directory = PathBuf::from(text_of(matches, "dir"));
+    if !directory.is_dir() {
+        return Err(Failure::usage(anyhow!(
+            "--dir is {}, which is not a directory",
+            directory.display()
+        )));
+    }
+    let floor = Floor::measure(&directory, each);
+    Ok(floor.with_context(|| format!("measuring with files in {}", directory.display()))?)
+}
+
+/// Length of an interval. The default is a second, or longer so that at most `INTERVALS_MAX` are
+/// needed.
+fn interval(matches: &ArgMatches, run: Duration) -> Result<Duration, Failure> {
+    let least = INTERVAL_MIN.max(run.div_f64(INTERVALS_MAX));
+    // Only commands that write reports have this flag.
+    if !matches!(matches.try_get_one::<String>("interval"), Ok(Some(_))) {
+        return Ok(Duration::from_secs(least.as_secs_f64().ceil() as u64));
+    }
+    let given = duration(matches, "interval", DURATION_MAX)?;
+    if given < least {
+        return Err(Failure::usage(anyhow!(
+            "--interval is {}; it must be at least {} for this --duration",
+            shown(given),
+            shown(least)
+        )));
+    }
+    Ok(given)
+}
+
+/// Returns the configuration of a run, without its targets.
+pub(crate) fn config(matches: &ArgMatches) -> Result<RunConfig, Failure> {
+    let count = |name| matches.get_one::<u64>(name).copied();
+    let in_flight = |name| count(name).map_or(1, |count| count as usize);
+    let only = |flag: &str, transport: &str| {
+        Failure::usage(anyhow!("--{flag} is for --transport {transport}"))
+    };
+    let transport = match text_of(matches, "transport") {
+        "h2c" | "http3" | "native" | "client" if count("pipeline").is_some() => {
+            return Err(only("pipeline", "http1"));
+        }
+        "h2c" => Transport::H2c { streams: in_flight("in-flight") },
+        "http3" => Transport::Http3 { streams: in_flight("in-flight") },
+        "native" => Transport::Native { in_flight: in_flight("in-flight") },
+        "client" => Transport::Client { callers: in_flight("in-flight") },
+        _ if count("in-flight").is_some() => {
+            return Err(only(
+                "in-flight",
+                "h2c, http3, native and client; over http1 it is --pipeline",
+            ));
+        }
+        _ => Transport::Http1 { pipeline: in_flight("pipeline") },
+    };
+    let arrivals = match text_of(matches, "arrivals") {
+        "poisson" => Arrivals::Poisson,
+        _ => Arrivals::Constant,
+    };
+    let pace = match matches.get_one::<String>("rate") {
+        None => Pace::Closed,
+        Some(text) => {
+            let rate = text.parse().ok().filter(|rate| (RATE_MIN..=RATE_MAX).contains(rate));
+            let rate = rate.ok_or_else(|| {
+                Failure::usage(anyhow!(
+                    "--rate is {text:?}; allowed are {RATE_MIN} to {RATE_MAX} requests per second"
+                ))
+            })?;
+            Pace::Open { rate, arrivals }
+        }
+    };
+    let pids: Vec<u32> = matches.get_many("pid").into_iter().flatten().copied().collect();
+    if pids.len() > PIDS_MAX {
+        return Err(Failure::usage(anyhow!("--pid takes at most {PIDS_MAX} processes")));
+    }
+    let run = duration(matches, "duration", DURATION_MAX)?;
+    let defaults = RunConfig::new(Vec::new());
+    let config = RunConfig {
+        transport,
+        pace,
+        connections: count("connections").map_or(defaults.connections, |it| it as usize),
+        threads: count("threads").map_or(defaults.threads, |it| it as usize),
+        count: count("count").unwrap_or(defaults.count),
+        warmup: warmup(matches)?,
+        duration: run,
+        interval: interval(matches, run)?,
+        request_timeout: duration(matches, "timeout", addresses::TIMEOUT_MAX)?,
+        verify: text_of(matches, "verify") == "on",
+        pids,
+        spin: matches.try_get_one::<bool>("spin").is_ok_and(|it| it == Some(&true)),
+        range: matches.get_flag("range"),
+        ..defaults
+    };
+    if config.count > config.count_max() {
+        let max = config.count_max();
+        let text = format!(
+            "-n is {}; over {} at most {max}, or more with --range",
+            config.count,
+            config.transport.name()
+        );
+        return Err(Failure::usage(anyhow!(text)));
+    }
+    Ok(config)
+}
+
+/// Returns the length of the warm-up, which may be 0.
+fn warmup(matches: &ArgMatches) -> Result<Duration, Failure> {
+    match text_of(matches, "warmup") {
+        "0" | "0s" | "0ms" => Ok(Duration::ZERO),
+        _ => duration(matches, "warmup", DURATION_MAX),
+    }
+}
+
+pub(crate) fn duration(
+    matches: &ArgMatches,
+    name: &str,
+    max: Duration,
+) -> Result<Duration, Failure> {
+    let text = text_of(matches, name);
+    addresses::duration(text, max).ok_or_else(|| {
+        let max = max.as_secs();
+        Failure::usage(anyhow!(
+            "--{name} is {text:?}; allowed is a whole number with its unit, from 1ms to {max}s, \
+             such as 5s or 500ms"
+        ))
+    })
+}
+
+/// Returns the value of an argument that is required or has a default.
+fn text_of<'a>(matches: &'a ArgMatches, name: &str) -> &'a str {
+    matches.get_one::<String>(name).map_or("", String::as_str)
+}
+
+pub(crate) fn output(
+    matches: &ArgMatches,
+    name: &str,
+) -> Result<Option<(fs::File, PathBuf)>, Failure> {
+    let Some(path) = matches.get_one::<String>(name).map(Path::new) else { return Ok(None) };
+    let file = fs::File::create(path).with_context(|| format!("--{name} {}", path.display()))?;
+    Ok(Some((file, path.to_owned())))
+}
+
+/// Returns the members with their addresses, the leader first.
+pub(crate) fn targets(members: &epicepoch_client::Members) -> Result<Vec<Target>, Failure> {
+    let mut targets = Vec::with_capacity(members.members.len());
+    for member in &members.members {
+        let addr = member.addr.to_socket_addrs();
+        let addr = addr.with_context(|| format!("the address {} of a member", member.addr))?.next();
+        let addr = addr.ok_or_else(|| anyhow!("{} has no address", member.addr))?;
+        targets.push(Target { id: member.node_id.0, name: member.addr.clone(), addr });
+    }
+    let leader = members.leader.as_ref().map(|leader| leader.node_id.0);
+    targets.sort_by_key(|target| (Some(target.id) != leader, target.id));
+    if targets.is_empty() {
+        return Err(anyhow!("the cluster has no members yet").into());
+    }
+    Ok(targets)
+}
+
+/// How long the echo floor is measured beside every run.
+pub(crate) const FLOOR_TIME: Duration = Duration::from_millis(300);

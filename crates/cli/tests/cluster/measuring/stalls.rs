@@ -1,0 +1,45 @@
+//! A node reports how long its machine stalled and what it cost, so that a measurement from outside can tell the
+//! machine from the service.
+
+use std::time::{Duration, Instant};
+
+use crate::support::stalls::StallMeter;
+use crate::support::{Cluster, WAIT_MAX, alone, let_pass, wait_until};
+
+/// Holds the reported stall of a paused node, and the absence of one at another, to the length of the pause.
+#[test]
+fn a_stall_of_the_machine_shows_in_the_metrics_of_the_node_that_it_hit() {
+    const STALL: Duration = Duration::from_millis(700);
+    let _alone = alone();
+    let mut cluster = Cluster::start();
+    let leader = cluster.wait_for_leader();
+    let (hit, spared) = (cluster.others(leader)[0], cluster.others(leader)[1]);
+    let seen = |cluster: &Cluster, node: usize, name| cluster.nodes[node].metric(name);
+    let looks = "epicepoch_hiccup_seconds_count";
+    let before = seen(&cluster, hit, looks).expect("a node has a meter");
+    wait_until("the meter looks again", WAIT_MAX, || seen(&cluster, hit, looks) > Some(before));
+
+    let longest = "epicepoch_hiccup_max_seconds";
+    let before = seen(&cluster, spared, longest).expect("a node has a meter");
+    let (from, meter) = (Instant::now(), StallMeter::start());
+    cluster.nodes[hit].pause();
+    let_pass(STALL);
+    cluster.nodes[hit].resume();
+    // The node's last measured period may have ended just before the pause.
+    let expected = Some(STALL.as_secs_f64() - 0.1);
+    wait_until("the stall shows", WAIT_MAX, || seen(&cluster, hit, longest) >= expected);
+    let after = seen(&cluster, spared, longest).expect("a node has a meter");
+    // A stall of the machine itself shows at both nodes.
+    let machine = meter.stop().allowance(from, Instant::now()).as_secs_f64();
+    let is_spared = after <= before || Some(after) < expected.map(|it| it + machine);
+    assert!(
+        is_spared,
+        "node {spared} stalled for {after} s, before {before} s, machine {machine} s"
+    );
+
+    let pid = f64::from(cluster.nodes[hit].pid());
+    assert_eq!(seen(&cluster, hit, "epicepoch_process_id"), Some(pid));
+    let cost = "epicepoch_process_cpu_seconds_total";
+    let before = seen(&cluster, hit, cost).expect("a node knows what it cost");
+    wait_until("the node costs something", WAIT_MAX, || seen(&cluster, hit, cost) > Some(before));
+}

@@ -1,0 +1,68 @@
+//! The data directory and the latency stay small while the log is compacted.
+
+use std::time::{Duration, Instant};
+
+use epicepoch_bench::load::{self, LoadConfig};
+
+use crate::support::process::disk_bytes;
+use crate::support::{Cluster, let_pass, millis, say, wait_until};
+
+/// Most bytes on disk, whatever the uptime.
+const DISK_MAX: u64 = 5 << 20;
+/// Number of reservations while the disk is watched. The next one: how long they may take.
+const RESERVATIONS: u64 = 200;
+const RESERVATIONS_LIMIT: Duration = Duration::from_secs(20);
+/// With fewer reservations, the absent node would need no snapshot.
+const RESERVATIONS_MIN: u64 = 180;
+
+/// A cluster that reserves as often as settings allow: a dozen times a second.
+fn often_reserving() -> Cluster {
+    Cluster::start_with(&[
+        ("RESERVATION_MS", "200"),
+        ("ELECTION_TIMEOUT_MS", "50"),
+        ("HEARTBEAT_MS", "10"),
+        ("EPOCH_INTERVAL_MS", "10"),
+    ])
+}
+
+#[test]
+fn the_data_directory_and_latency_stay_small_through_compaction_and_a_snapshot() {
+    let mut cluster = often_reserving();
+    let leader = cluster.wait_for_leader();
+    // One follower misses entries that the leader has compacted: a test build keeps at most 128
+    // entries. A test in crates/server makes ten thousand reservations without waiting:
+    // `the_data_directory_stays_small_through_ten_thousand_reservations`.
+    let absent = cluster.others(leader)[0];
+    cluster.nodes[absent].kill();
+    let load = load::start(LoadConfig { connections: 4, ..LoadConfig::new(cluster.targets()) });
+    let from = Instant::now();
+    let mut reservations = 0;
+    let mut largest = 0;
+    while reservations < RESERVATIONS && from.elapsed() < RESERVATIONS_LIMIT {
+        let counts =
+            cluster.nodes.iter().filter_map(|node| node.metric("epicepoch_reservations_total"));
+        reservations = (counts.sum::<f64>() as u64).max(reservations);
+        largest = cluster.nodes.iter().map(|it| disk_bytes(&it.data_dir())).max().unwrap_or(0);
+        assert!(largest <= DISK_MAX, "a data directory has {largest} bytes");
+        let_pass(Duration::from_millis(100));
+    }
+    cluster.nodes[absent].start();
+    let returned = cluster.time_until_ready();
+    let report = load.stop();
+    say(&format!(
+        "{reservations} reservations in {:.1} s: largest data directory {} kB; the absent node \
+         was ready after {:.0} ms",
+        from.elapsed().as_secs_f64(),
+        largest / 1000,
+        millis(returned),
+    ));
+    say(&format!("latency meanwhile: {report}"));
+    assert!(reservations >= RESERVATIONS_MIN, "only {reservations} reservations");
+    wait_until("the absent node installs a snapshot", Duration::from_secs(10), || {
+        cluster.nodes[absent].log().contains("snapshot installed")
+    });
+    for node in &cluster.nodes {
+        let bytes = disk_bytes(&node.data_dir());
+        assert!(bytes <= DISK_MAX, "node {} has {bytes} bytes", node.id);
+    }
+}

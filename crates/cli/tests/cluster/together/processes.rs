@@ -1,0 +1,116 @@
+//! Processes that are killed, or told to stop: every answer stays unique and in order.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::support::process::is_hangup_ignored;
+use crate::support::wire::{Wire, request};
+use crate::support::{Calling, Cluster, WAIT_MAX, Watch, holds_for, wait_until};
+
+/// Number of unread answers. Each has a few KiB; together they are more than all buffers hold.
+const UNREAD: usize = 2_000;
+/// The log message of a node that becomes leader.
+const LEADS: &str = "this node leads\"";
+
+/// A client that does not read its answers delays the end of a node that was told to stop. Then the leader is told to
+/// stop, too: the third node takes over, with the vote of the one that is stopping.
+#[test]
+fn leadership_never_goes_to_a_node_that_was_told_to_stop_and_that_node_votes() {
+    let mut cluster = Cluster::down_calm(&[("SHUTDOWN_TIMEOUT_MS", "20000")]);
+    cluster.start_all();
+    cluster.wait_until_ready();
+    let calling = Calling::start(&cluster);
+    let mut was_delayed = false;
+    for _ in 0..3 {
+        let leader = cluster.wait_for_leader();
+        let others = cluster.others(leader);
+        let (leaving, third) = (others[0], others[1]);
+        let mut idler = Wire::open(cluster.nodes[leaving].http(), WAIT_MAX).expect("a connection");
+        let unread = request("GET", "/metrics", &[], b"").repeat(UNREAD);
+        idler.send(&unread).expect("they are taken");
+        assert_eq!(idler.receive().expect("an answer").status, 200);
+        let led = |cluster: &Cluster| cluster.nodes[leaving].log().matches(LEADS).count();
+        let before = led(&cluster);
+        cluster.nodes[leaving].request_stop();
+        wait_until("it accepts no client", WAIT_MAX, || {
+            Wire::open(cluster.nodes[leaving].http(), WAIT_MAX).is_err()
+        });
+        let status = cluster.nodes[leader].terminate();
+        assert_eq!(status.code(), Some(0), "SIGTERM ends with 0");
+        wait_until("the third serves", WAIT_MAX, || cluster.nodes[third].serves());
+        was_delayed |= cluster.nodes[leaving].is_running();
+        assert_eq!(led(&cluster), before, "a node that is stopping has led");
+        cluster.nodes[leader].start();
+        wait_until("the old leader is back", WAIT_MAX, || cluster.nodes[leader].is_ready());
+        drop(idler);
+        let status = cluster.nodes[leaving].wait_for_exit(WAIT_MAX);
+        assert_eq!(status.code(), Some(0), "it was a graceful shutdown");
+        assert_eq!(led(&cluster), before, "a node that is stopping has led");
+        cluster.nodes[leaving].start();
+        cluster.wait_until_ready();
+        if was_delayed {
+            break;
+        }
+    }
+    assert!(was_delayed, "no shutdown was delayed: nothing was shown");
+    cluster.assert_well();
+    calling.finish();
+}
+
+#[test]
+fn a_signal_sent_twice_still_hands_over() {
+    let mut cluster = Cluster::start();
+    let mut signals = vec![Signal::TERM, Signal::INT];
+    // If SIGHUP is ignored here, the nodes inherit that and ignore it too.
+    if !is_hangup_ignored() {
+        signals.push(Signal::HUP);
+    }
+    for signal in signals {
+        let leader = cluster.wait_for_leader();
+        let status = cluster.nodes[leader].signal_twice(signal);
+        assert_eq!(status.code(), Some(0), "{signal:?} twice ends with 0");
+        cluster.nodes[leader].start();
+        cluster.wait_until_ready();
+    }
+    cluster.assert_well();
+}
+
+#[test]
+fn without_a_quorum_nobody_answers_and_with_one_the_order_goes_on() {
+    let mut cluster = Cluster::start();
+    let watch = Watch::start(&cluster);
+    let leader = cluster.wait_for_leader();
+    let others = cluster.others(leader);
+    cluster.nodes[leader].kill();
+    cluster.nodes[others[0]].kill();
+    let gone = Instant::now();
+    holds_for("nobody answers without a quorum", Duration::from_secs(1), || {
+        watch.is_silent_since(gone)
+    });
+    let survivor = others[1];
+    assert!(cluster.nodes[survivor].is_running(), "losing the quorum is no reason to exit");
+    let answer = cluster.nodes[survivor].ask("/timestamp").expect("the survivor answers");
+    assert_eq!(answer.status, 503, "{answer:?}");
+    let back = Instant::now();
+    cluster.nodes[leader].start();
+    watch.wait_for_service_since(back);
+    cluster.nodes[others[0]].start();
+    cluster.assert_well();
+    watch.finish();
+}
+
+#[test]
+fn a_cluster_that_lost_all_its_processes_goes_on_above_what_it_gave() {
+    let mut cluster = Cluster::start();
+    let watch = Watch::start(&cluster);
+    for _ in 0..2 {
+        cluster.kill_all();
+        let back = Instant::now();
+        cluster.start_all();
+        watch.wait_for_service_since(back);
+        cluster.wait_until_ready();
+    }
+    cluster.assert_well();
+    watch.finish();
+}

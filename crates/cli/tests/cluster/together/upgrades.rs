@@ -1,0 +1,253 @@
+//! Two versions of the program in one cluster, under load: upgraded node by node, downgraded and upgraded again,
+//! members added and removed across versions, leadership moved between them in both directions. No call fails, no
+//! answer is wrong, and after each step all nodes have the same state.
+//!
+//! [`old_program`] is the other version; `scripts/upgrade` builds the oldest one that is supported. Without it, a copy
+//! of the program under test stands in: that tests the story and says nothing of versions.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use epicepoch_wire::backup::Backup;
+use serde_json::Value;
+
+use crate::support::node::{binary, old_program};
+use crate::support::operator::transferred;
+use crate::support::operator::{admit, list, remove, roles};
+use crate::support::{
+    Calling, Campaigns, Cluster, Disturbed, Node, WAIT_MAX, Watch, say, undisturbed, wait_until,
+};
+
+/// Keeps the state at the oldest format, even if all nodes run the new version. A version without
+/// this setting reads no other format.
+const HELD: (&str, &str) = ("FORMAT_MAX", "1");
+/// Most attempts to hand leadership to a version. On a busy machine leadership may move on.
+const TRANSFER_TRIES: usize = 5;
+/// Entries that all nodes apply before the next step. They are the leader's reservations.
+const ENTRIES: u64 = 1;
+
+/// The state that a node has applied, read from its backup.
+fn held(node: &Node) -> Option<Backup> {
+    let document: Value = serde_json::from_str(&node.ask("/admin/backup")?.text()).ok()?;
+    let backup = Backup::parse(document["backup"].as_str()?).expect("a backup");
+    // These fields are not part of the state: the time of the backup, and what the node knows of
+    // other nodes' settings.
+    Some(Backup { taken_ns: 0, reservation_ms: 0, clock_offset_max_ms: 0, ..backup })
+}
+
+/// Waits until every node is ready, has applied a new entry, and has the same state as all others.
+#[track_caller]
+fn assert_equal(cluster: &mut Cluster) {
+    cluster.wait_until_ready();
+    let mut from = None;
+    wait_until("all nodes have the same state", WAIT_MAX, || {
+        let all: Option<Vec<Backup>> = cluster.nodes.iter().map(held).collect();
+        let Some(all) = all else { return false };
+        let index = all[0].index;
+        if all.iter().any(|it| it.index != index) {
+            return false;
+        }
+        assert!(all.iter().all(|it| *it == all[0]), "different states at one index: {all:#?}");
+        index.0 >= from.get_or_insert(index.0).saturating_add(ENTRIES)
+    });
+}
+
+/// Whether this node runs this program.
+fn is_of(node: &Node, program: &Path) -> bool {
+    node.runs() == program.canonicalize().expect("the program is there")
+}
+
+/// A follower that runs this program.
+fn follower_of(cluster: &Cluster, program: &Path) -> usize {
+    let leader = cluster.wait_for_leader();
+    let others = cluster.others(leader);
+    let found = others.into_iter().find(|index| is_of(&cluster.nodes[*index], program));
+    found.expect("a follower of that version")
+}
+
+/// Restarts a node with another program.
+#[track_caller]
+fn replace(cluster: &mut Cluster, index: usize, program: &Path) {
+    let node = &mut cluster.nodes[index];
+    assert_eq!(node.terminate().code(), Some(0));
+    node.install(program.to_owned());
+    node.start();
+    assert!(is_of(node, program));
+    assert_equal(cluster);
+}
+
+/// Hands leadership to a node that runs this program, and returns its index.
+#[track_caller]
+fn lead_with(cluster: &mut Cluster, program: &Path) -> usize {
+    for _ in 0..TRANSFER_TRIES {
+        let leader = cluster.wait_for_leader();
+        if is_of(&cluster.nodes[leader], program) {
+            return leader;
+        }
+        let id = cluster.nodes[follower_of(cluster, program)].id.to_string();
+        transferred(cluster, &["leader", "transfer", "--to", &id]);
+        assert_equal(cluster);
+    }
+    panic!("{TRANSFER_TRIES} times leadership did not stay where it was handed to");
+}
+
+/// Restarts every node with this program, the leader last and after it has handed over.
+#[track_caller]
+fn roll(cluster: &mut Cluster, program: &Path) {
+    loop {
+        let leader = cluster.wait_for_leader();
+        let behind = |index: &usize| !is_of(&cluster.nodes[*index], program);
+        match cluster.others(leader).into_iter().find(behind) {
+            Some(index) => replace(cluster, index, program),
+            None if behind(&leader) => {
+                lead_with(cluster, program);
+            }
+            None => return,
+        }
+    }
+}
+
+/// The format of the leader's state.
+fn format(cluster: &Cluster) -> u64 {
+    list(cluster)["format"].as_u64().expect("a format")
+}
+
+/// Starts the old program on the disk of a member whose format it does not read. Checks that it
+/// exits and leaves the data unchanged.
+#[track_caller]
+fn assert_refused_by_format(cluster: &mut Cluster, old: &Path, new: &Path) {
+    let (index, risen) = (follower_of(cluster, new), format(cluster));
+    let node = &mut cluster.nodes[index];
+    assert_eq!(node.terminate().code(), Some(0));
+    node.install(old.to_owned());
+    // The copy that stands in for an old version must not read more formats than that version.
+    node.set(HELD.0, HELD.1);
+    node.start();
+    assert_eq!(node.wait_for_exit(WAIT_MAX).code(), Some(1), "{}", node.log());
+    node.install(new.to_owned());
+    node.unset(HELD.0);
+    node.start();
+    let id = node.id.to_string();
+    assert_equal(cluster);
+    undisturbed(|| {
+        let campaigns = Campaigns::so_far(cluster);
+        let is_asked = cluster.wait_for_leader() != index;
+        if is_asked {
+            transferred(cluster, &["leader", "transfer", "--to", &id]);
+        }
+        let leads = cluster.wait_for_leader() == index;
+        campaigns.judge(cluster, usize::from(is_asked), leads, "it leads when it is asked to")
+    });
+    assert_eq!(format(cluster), risen, "nothing is lost");
+}
+
+/// The list of members that this program prints for an operator.
+fn members_told_by(cluster: &Cluster, program: PathBuf) -> String {
+    let output = cluster.operator_with(program, &["member", "list"]).output();
+    let output = output.expect("the program can be started");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+#[test]
+fn two_versions_in_one_cluster_under_load_fail_no_call_and_have_the_same_state_after_each_step() {
+    undisturbed(upgrade_and_take_back);
+}
+
+/// Returns `Disturbed` if leadership moved while a member was added, because the leader's version
+/// matters.
+fn upgrade_and_take_back() -> Result<(), Disturbed> {
+    let mut cluster = Cluster::down(&[HELD]);
+    let (old, new) = (old_program(cluster.dir.path()), binary());
+    for node in &mut cluster.nodes {
+        node.install(old.clone());
+    }
+    cluster.start_all();
+    cluster.wait_until_ready();
+    let watch = Watch::start_with(&cluster, 1);
+    let calling = Calling::start(&cluster);
+
+    // The first node is upgraded. Then the leader is killed, and the next one is elected with a
+    // vote of each version.
+    let first = follower_of(&cluster, &old);
+    replace(&mut cluster, first, &new);
+    let leader = cluster.wait_for_leader();
+    cluster.nodes[leader].kill();
+    watch.wait_for_service_since(Instant::now());
+    cluster.nodes[leader].start();
+    assert_equal(&mut cluster);
+
+    // The second node is upgraded while an old one leads. The old leader also adds a member of the
+    // new version.
+    lead_with(&mut cluster, &old);
+    let second = follower_of(&cluster, &old);
+    replace(&mut cluster, second, &new);
+    lead_with(&mut cluster, &old);
+    let campaigns = Campaigns::so_far(&cluster);
+    let leader = lead_with(&mut cluster, &old);
+    let fourth = cluster.add_joining(4, "node-4");
+    cluster.nodes[fourth].set(HELD.0, HELD.1);
+    admit(&mut cluster, fourth);
+    let is_same = cluster.wait_for_leader() == leader;
+    let by_old = campaigns.judge(&cluster, 0, is_same, "the old one has added it");
+    assert_equal(&mut cluster);
+    lead_with(&mut cluster, &new);
+    lead_with(&mut cluster, &old);
+
+    // The leader is upgraded last, after it has handed over. The old operator's command understands
+    // new nodes.
+    roll(&mut cluster, &new);
+    let told = members_told_by(&cluster, old.clone());
+    assert!(cluster.nodes.iter().all(|it| told.contains(&it.raft_addr().to_string())), "{told}");
+    // A restarted node reads what both versions have written.
+    let leader = cluster.wait_for_leader();
+    cluster.nodes[leader].kill();
+    watch.wait_for_service_since(Instant::now());
+    cluster.nodes[leader].start();
+    assert_equal(&mut cluster);
+
+    // One node is downgraded. A new leader adds a member of the old version. An old leader
+    // continues after entries that new nodes have written, and removes one of those nodes.
+    let back = follower_of(&cluster, &new);
+    replace(&mut cluster, back, &old);
+    lead_with(&mut cluster, &new);
+    let campaigns = Campaigns::so_far(&cluster);
+    let leader = lead_with(&mut cluster, &new);
+    let fifth = cluster.add_joining(5, "node-5");
+    cluster.nodes[fifth].set(HELD.0, HELD.1);
+    cluster.nodes[fifth].install(old.clone());
+    admit(&mut cluster, fifth);
+    let is_same = cluster.wait_for_leader() == leader;
+    let by_new = campaigns.judge(&cluster, 0, is_same, "the new one has added it");
+    assert_equal(&mut cluster);
+    lead_with(&mut cluster, &old);
+    let fourth = cluster.nodes.iter().position(|node| node.id == 4).expect("a member");
+    assert!(is_of(&cluster.nodes[fourth], &new));
+    remove(&mut cluster, fourth);
+    assert_equal(&mut cluster);
+
+    // All nodes are downgraded, and upgraded again.
+    roll(&mut cluster, &old);
+    roll(&mut cluster, &new);
+    assert_eq!(roles(&cluster), ["1 voter", "2 voter", "3 voter", "5 voter"]);
+
+    // Without the setting `FORMAT_MAX`, the format may rise.
+    let held = format(&cluster);
+    assert_eq!(held.to_string(), HELD.1);
+    for index in 0..cluster.nodes.len() {
+        cluster.nodes[index].unset(HELD.0);
+        replace(&mut cluster, index, &new);
+    }
+    wait_until("the format rises", WAIT_MAX, || format(&cluster) > held);
+    assert_equal(&mut cluster);
+    assert_refused_by_format(&mut cluster, &old, &new);
+
+    cluster.assert_well();
+    watch.wait_for_service_since(Instant::now());
+    let operations = calling.finish();
+    assert!(operations.len() > 500, "{} calls", operations.len());
+    let calls = operations.len();
+    watch.finish_with(&operations);
+    say(&format!("{} upgraded and downgraded under {calls} calls of the client", old.display()));
+    by_old.and(by_new)
+}

@@ -1,0 +1,279 @@
+//! Checks the settings of one node: each number must be within its range, and the settings must
+//! agree with each other.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use crate::addresses::{host_and_port, host_ip, is_loopback};
+use crate::allowed_from::AllowedFrom;
+use crate::config::{
+    CLUSTER_NAME_LEN_MAX, Config, HEARTBEATS_MIN, PEERS_MAX, RESERVATION_ELECTIONS_MIN,
+};
+use crate::defaults::default_raft_bind;
+use crate::error::ConfigError;
+use crate::links::PeerTlsMode;
+use crate::setting::Kind;
+use crate::table::settings;
+use crate::tls::ClientTlsMode;
+use crate::values::{CPU_MAX, millis};
+
+impl Config {
+    /// Checks that every number is within its range, then that the settings agree with each other.
+    ///
+    /// # Errors
+    /// Returns the first violation found.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        numbers(self)?;
+        addresses(self)?;
+        members(self)?;
+        loopback(self)?;
+        peer_links(self)?;
+        operations(self)?;
+        worker_cpus(self)?;
+        timing(self)?;
+        if !self.placement.leaders.is_empty() && self.placement.zone.is_none() {
+            return Err(ConfigError::LeaderZonesWithoutZone);
+        }
+        if self.tls.client_ca_file.is_some() && self.tls.clients != ClientTlsMode::On {
+            return Err(ConfigError::ClientCaWithoutTls { mode: self.tls.clients.name() });
+        }
+        let named =
+            !self.cluster_name.is_empty() && self.cluster_name.len() <= CLUSTER_NAME_LEN_MAX;
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if !named || !self.cluster_name.chars().all(plain) {
+            return Err(ConfigError::ClusterName { value: self.cluster_name.clone() });
+        }
+        if self.data_dir.as_os_str().is_empty() {
+            return Err(ConfigError::DataDir);
+        }
+        Ok(())
+    }
+}
+
+fn numbers(config: &Config) -> Result<(), ConfigError> {
+    for setting in settings() {
+        if let Kind::Number { range, get, .. } = &setting.kind {
+            let value = get(config);
+            if !range.contains(&value) {
+                let (setting, allowed) = (setting.name, setting.allowed());
+                return Err(ConfigError::OutOfRange { setting, value, allowed });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn addresses(config: &Config) -> Result<(), ConfigError> {
+    dialable("RAFT_ADDR", &config.raft_addr, "RAFT_BIND", 1)?;
+    let (_, advertised) = dialable("ADVERTISE_ADDR", &config.advertise_addr, "HTTP_BIND", 0)?;
+    if advertised == 0 && config.http_port != 0 {
+        let addr = config.advertise_addr.clone();
+        return Err(ConfigError::AdvertisePort { addr, http_port: config.http_port });
+    }
+    if config.raft_bind.port() == 0 {
+        let value = config.raft_bind.to_string();
+        return Err(ConfigError::Address { setting: "RAFT_BIND", value });
+    }
+    let clients = SocketAddr::new(config.http_bind, config.http_port);
+    if clash(clients, config.raft_bind) {
+        let (port, raft_bind) = (config.http_port, config.raft_bind);
+        return Err(ConfigError::PortClash { port, raft_bind });
+    }
+    Ok(())
+}
+
+/// Returns host and port of an address that other machines can dial. The port is at least
+/// `port_min`. `bind` is the setting that chooses where to listen.
+fn dialable<'a>(
+    setting: &'static str,
+    addr: &'a str,
+    bind: &'static str,
+    port_min: u16,
+) -> Result<(&'a str, u16), ConfigError> {
+    match host_and_port(addr) {
+        Some((host, _)) if host_ip(host).is_some_and(|ip| ip.is_unspecified()) => {
+            Err(ConfigError::Wildcard { setting, value: addr.to_owned(), bind })
+        }
+        Some((host, port)) if port >= port_min => Ok((host, port)),
+        Some(_) | None => Err(ConfigError::Address { setting, value: addr.to_owned() }),
+    }
+}
+
+/// Whether two listeners need the same port of one interface. Port 0 clashes with no port, because
+/// the system chooses a free one.
+fn clash(one: SocketAddr, other: SocketAddr) -> bool {
+    let overlap =
+        one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified();
+    overlap && one.port() != 0 && one.port() == other.port()
+}
+
+/// Refuses a loopback address beside remote peers, because a remote peer that dials it reaches
+/// itself.
+fn loopback(config: &Config) -> Result<(), ConfigError> {
+    let mut own =
+        [("RAFT_ADDR", &config.raft_addr), ("ADVERTISE_ADDR", &config.advertise_addr)].into_iter();
+    let Some((setting, addr)) = own.find(|(_, addr)| is_loopback(addr)) else { return Ok(()) };
+    let addr = addr.clone();
+    if let Some(member) = config.join.iter().find(|member| !is_loopback(member)) {
+        return Err(ConfigError::LoopbackJoins { setting, addr, member: member.clone() });
+    }
+    let mut peers = config.peers.iter();
+    match peers.find(|(id, addr)| **id != config.node_id && !is_loopback(addr)) {
+        Some((peer, peer_addr)) => {
+            let (peer, peer_addr) = (*peer, peer_addr.clone());
+            Err(ConfigError::Loopback { setting, addr, peer, peer_addr })
+        }
+        None => Ok(()),
+    }
+}
+
+fn members(config: &Config) -> Result<(), ConfigError> {
+    if !config.join.is_empty() {
+        return join(config);
+    }
+    let count = config.peers.len();
+    if count == 0 {
+        return Err(ConfigError::NoPeers);
+    }
+    if count > PEERS_MAX {
+        return Err(ConfigError::TooManyPeers { count });
+    }
+    if config.single && count > 1 {
+        return Err(ConfigError::SingleWithPeers { count });
+    }
+    let mut seen = BTreeMap::new();
+    for (id, addr) in &config.peers {
+        if id.0 == 0 {
+            return Err(ConfigError::PeerZero);
+        }
+        dialable("PEERS", addr, "RAFT_BIND", 1)?;
+        if let Some(first) = seen.insert(addr.to_ascii_lowercase(), *id) {
+            let addr = addr.clone();
+            return Err(ConfigError::DuplicateAddress { addr, first, second: *id });
+        }
+    }
+    let node_id = config.node_id;
+    match config.peers.get(&node_id) {
+        None => {
+            let known: Vec<_> = config.peers.keys().map(ToString::to_string).collect();
+            Err(ConfigError::PeersWithoutThisNode { node_id, known: known.join(", ") })
+        }
+        Some(in_peers) if !in_peers.eq_ignore_ascii_case(&config.raft_addr) => {
+            let (in_peers, raft_addr) = (in_peers.clone(), config.raft_addr.clone());
+            Err(ConfigError::PeersDisagree { node_id, in_peers, raft_addr })
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+fn join(config: &Config) -> Result<(), ConfigError> {
+    let conflicts = [
+        ("SINGLE", config.single),
+        ("BOOTSTRAP", config.bootstrap),
+        ("RESTORE", config.restore.is_some()),
+        ("RESTORE_FLOOR", config.restore_floor.is_some()),
+        ("PEERS", !config.peers.is_empty()),
+    ];
+    if let Some((other, _)) = conflicts.into_iter().find(|(_, is_set)| *is_set) {
+        return Err(ConfigError::JoinWith { other });
+    }
+    let count = config.join.len();
+    if count > PEERS_MAX {
+        return Err(ConfigError::TooManyToJoin { count });
+    }
+    for addr in &config.join {
+        dialable("JOIN", addr, "RAFT_BIND", 1)?;
+        if addr.eq_ignore_ascii_case(&config.raft_addr) {
+            return Err(ConfigError::JoinsItself { addr: addr.clone() });
+        }
+    }
+    Ok(())
+}
+
+/// Checks that either all or none of the certificate files are set, and that plain text stays on
+/// this machine unless `PEER_PLAIN` allows it elsewhere.
+fn peer_links(config: &Config) -> Result<(), ConfigError> {
+    let links = &config.links;
+    let files = [
+        ("PEER_CERT_FILE", &links.cert_file),
+        ("PEER_KEY_FILE", &links.key_file),
+        ("PEER_CA_FILE", &links.ca_file),
+    ];
+    let needs_files = files.iter().any(|(_, file)| file.is_some())
+        || links.tls.is_some_and(|mode| mode != PeerTlsMode::Off);
+    if needs_files && let Some((missing, _)) = files.iter().find(|(_, file)| file.is_none()) {
+        return Err(ConfigError::PeerFile { missing });
+    }
+    if !links.mode().accepts_plain() || links.allows_plain {
+        return Ok(());
+    }
+    let others = config.peers.iter().filter(|(node, _)| **node != config.node_id);
+    let others = others.map(|(_, addr)| ("PEERS", addr));
+    let mut dialled = others.chain(config.join.iter().map(|addr| ("JOIN", addr)));
+    if let Some((setting, addr)) = dialled.find(|(_, addr)| !is_loopback(addr)) {
+        return Err(ConfigError::PlainPeers { setting, addr: addr.clone() });
+    }
+    if config.peer_bind().ip().is_loopback() {
+        return Ok(());
+    }
+    let is_default = config.raft_bind == default_raft_bind(&config.raft_addr);
+    Err(if is_default {
+        ConfigError::PlainPeers { setting: "RAFT_ADDR", addr: config.raft_addr.clone() }
+    } else {
+        ConfigError::PlainPeers { setting: "RAFT_BIND", addr: config.raft_bind.to_string() }
+    })
+}
+
+/// Checks that `OPS_ADDR` has its own port, and that other machines reach it in plain text only
+/// where `OPS_PLAIN_FROM` allows it.
+fn operations(config: &Config) -> Result<(), ConfigError> {
+    let Some(ops_addr) = config.authz.ops_addr else { return Ok(()) };
+    let is_plain = config.tls.clients == ClientTlsMode::Off;
+    let is_routable = !ops_addr.ip().is_loopback();
+    if is_plain && is_routable && config.authz.ops_plain_from == AllowedFrom::Loopback {
+        return Err(ConfigError::PlainOperations { ops_addr });
+    }
+    let clients = SocketAddr::new(config.http_bind, config.http_port);
+    for (setting, other) in [("HTTP_PORT", clients), ("RAFT_BIND", config.raft_bind)] {
+        if clash(ops_addr, other) {
+            return Err(ConfigError::OperationsClash { ops_addr, setting, other });
+        }
+    }
+    Ok(())
+}
+
+fn worker_cpus(config: &Config) -> Result<(), ConfigError> {
+    let cpus = &config.worker_cpus;
+    for (position, cpu) in cpus.iter().enumerate() {
+        if *cpu > CPU_MAX {
+            let allowed = format!("allowed is a whole number from 0 to {CPU_MAX}");
+            let (setting, value) = ("WORKER_CPUS", *cpu as u64);
+            return Err(ConfigError::OutOfRange { setting, value, allowed });
+        }
+        if cpus[..position].contains(cpu) {
+            return Err(ConfigError::DuplicateCpu { cpu: *cpu });
+        }
+    }
+    if !cpus.is_empty() && cpus.len() != config.workers {
+        let (cpus, workers) = (cpus.len(), config.workers);
+        return Err(ConfigError::WorkerCpus { cpus, workers });
+    }
+    Ok(())
+}
+
+fn timing(config: &Config) -> Result<(), ConfigError> {
+    let election_ms = millis(config.election_timeout);
+    let (heartbeat_ms, max_ms) = (millis(config.heartbeat), election_ms / HEARTBEATS_MIN);
+    if heartbeat_ms > max_ms {
+        return Err(ConfigError::HeartbeatTooSlow { heartbeat_ms, election_ms, max_ms });
+    }
+    let reservation_ms = millis(config.reservation);
+    let min_ms = election_ms * RESERVATION_ELECTIONS_MIN;
+    if reservation_ms < min_ms {
+        return Err(ConfigError::ReservationTooShort { reservation_ms, election_ms, min_ms });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

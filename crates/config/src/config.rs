@@ -1,0 +1,192 @@
+//! The configuration of a node, with typed fields. This module parses no text and reads no
+//! environment, flag or file; [`crate::sources`] does.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use epicepoch_core::placement::Placement;
+use epicepoch_wire::settings::ClusterSettings;
+use epicepoch_wire::{Epoch, NodeId};
+
+use crate::addresses::host_and_port;
+use crate::authz::AuthorizationConfig;
+use crate::limits::Limits;
+use crate::links::Links;
+use crate::logging::Logging;
+use crate::tls::Tls;
+use crate::values::millis;
+
+/// All settings that a node needs to start. [`Config::new`] fills in the defaults. A node does not
+/// start if [`Config::check`] refuses its configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Raft node id (`NODE_ID`): not 0, unique in the cluster, never used again. No default,
+    /// because a node that guesses its id could vote twice.
+    pub node_id: NodeId,
+    /// Raft addresses of the first members (`PEERS`): `host:port` by node id, including this node,
+    /// 1 to [`PEERS_MAX`] of them. Once data exists, the replicated membership counts instead. No
+    /// default, because a node that guesses its peers could found a second cluster.
+    pub peers: BTreeMap<NodeId, String>,
+    /// Run a cluster of one node (`SINGLE`). Default off: such a cluster stops with its only node,
+    /// so the operator must ask for it.
+    pub single: bool,
+    /// An empty data directory may found a new cluster (`BOOTSTRAP`). Default off, so that wiped
+    /// disks never form a second cluster. Once data exists, this is ignored, with a log line.
+    pub bootstrap: bool,
+    /// Raft addresses of members of a running cluster (`JOIN`), at most [`PEERS_MAX`]. A node with
+    /// an empty data directory asks them for its first record instead of founding a cluster. Once
+    /// data exists, this is ignored. Replaces `peers`. Default none.
+    pub join: Vec<String>,
+    /// A backup (`RESTORE`) from which an empty data directory begins a new history of the cluster.
+    /// It needs `bootstrap`, and the same file on all first members. Once data exists, this is
+    /// ignored. Default none.
+    pub restore: Option<PathBuf>,
+    /// A new cluster starts above this epoch (`RESTORE_FLOOR`). Set it to the greatest epoch that
+    /// another oracle gave, or that was given since the backup. It only raises the floor. Once data
+    /// exists, this is ignored. Default none.
+    pub restore_floor: Option<Epoch>,
+    /// `host:port` at which other nodes reach this node (`RAFT_ADDR`). No default, because only the
+    /// operator knows which name the peers use for this machine.
+    pub raft_addr: String,
+    /// Address of the peer listener (`RAFT_BIND`). Default all interfaces at the port of
+    /// `RAFT_ADDR`, see [`default_raft_bind`](crate::default_raft_bind). Behind address translation
+    /// the two differ. [`Config::peer_bind`] is the address that the listener really binds.
+    pub raft_bind: SocketAddr,
+    /// Interface of the client port (`HTTP_BIND`). Default all interfaces, of the same address
+    /// family as `RAFT_ADDR`, because clients reach the node at that host, too.
+    pub http_bind: IpAddr,
+    /// Client port (`HTTP_PORT`): TCP, and UDP for HTTP/3. Default 8080. With 0 the system chooses
+    /// a port, for tests.
+    pub http_port: u16,
+    /// `host:port` that this node sends to clients and peers as its client address
+    /// (`ADVERTISE_ADDR`). Default: the host of `RAFT_ADDR` and `HTTP_PORT`. Port 0 means the port
+    /// that the system chose; read it with [`Config::advertise_addr_at`].
+    pub advertise_addr: String,
+    /// Settings of the connections between nodes.
+    pub links: Links,
+    /// Which callers have which rights, and on which port.
+    pub authz: AuthorizationConfig,
+    /// Directory of the Raft log and the ceiling (`DATA_DIR`). Default `_raft/node-<NODE_ID>`.
+    pub data_dir: PathBuf,
+    /// Cluster name (`CLUSTER`): nodes with another name are refused. Default `epicepoch`. It has 1
+    /// to [`CLUSTER_NAME_LEN_MAX`] letters, digits, `.`, `_` or `-`, because it appears in logs and
+    /// metrics labels.
+    pub cluster_name: String,
+    /// This node's zone (`ZONE`), and the zones preferred for leaders (`LEADER_ZONES`), the best
+    /// first, at most
+    /// 9. Default: none of either.
+    pub placement: Placement,
+    /// How often the epoch advances and the index restarts at 0 (`EPOCH_INTERVAL_MS`). Default 100
+    /// ms: close enough to wall time for range queries, and rare enough to cost nothing.
+    pub epoch_interval: Duration,
+    /// How many reservations in a row may miss their deadline before this node exits with an error
+    /// (`EPOCH_DEADLINE_LIMIT`). They count while the node leads and reaches a quorum. Default 100:
+    /// tens of seconds, longer than any stall that ends by itself.
+    pub epoch_deadline_limit: u32,
+    /// Newest format of the replicated state that this node reads (`FORMAT_MAX`). The cluster
+    /// raises its format only to one that all members read. Default: the newest format of this
+    /// version, so that an upgrade is complete when the last node is upgraded.
+    pub format_max: u32,
+    /// How many requests may wait for the next round (`TIMESTAMP_REQUEST_BUFFER`). More are refused
+    /// with 503 at once. Default 10000: one round serves them all, so a longer queue means a
+    /// failure, not load.
+    pub request_buffer: usize,
+    /// How far ahead of the clock a leader reserves epochs (`RESERVATION_MS`). At least
+    /// [`RESERVATION_ELECTIONS_MIN`] election timeouts. A leader asks for the next reservation
+    /// while three fifths of the present one remain, and has it before half is used. Then two
+    /// election timeouts must remain, because a transfer of leadership drops proposals for one
+    /// election timeout. Default 1000 ms, or five election timeouts if that is more.
+    pub reservation: Duration,
+    /// How far a clock may be from the voters' median and still be trusted (`CLOCK_OFFSET_MAX_MS`).
+    /// Default 500 ms: far above the usual error with NTP, and far below the error of a wrong
+    /// clock.
+    pub clock_offset_max: Duration,
+    /// Most timestamps in one answer (`MAX_N`). Default 65536, which is 1 MiB. `format=range` has
+    /// its own, larger maximum.
+    pub max_n: u64,
+    /// Shortest silence after which a follower campaigns (`ELECTION_TIMEOUT_MS`). The real timeout
+    /// is random, from one to two times this. Default 200 ms: longer than the worst stall of a LAN,
+    /// and short enough for the outages that `docs/operations/outages.md` lists.
+    pub election_timeout: Duration,
+    /// Time between a leader's heartbeats (`HEARTBEAT_MS`), at most a third of the election
+    /// timeout, so that the loss of one heartbeat deposes no leader. Default a fifth of the
+    /// election timeout: 40 ms.
+    pub heartbeat: Duration,
+    /// How long a request may wait for a round before it is refused with 503
+    /// (`REQUEST_TIMEOUT_MS`). Default 1000 ms: longer than an election, shorter than the timeout
+    /// of most callers.
+    pub request_timeout: Duration,
+    /// Most client connections at once (`CONNECTIONS_MAX`); more are closed. Default 20000: a few
+    /// hundred MB of memory at worst.
+    pub connections_max: usize,
+    /// Limits of one client or one address.
+    pub limits: Limits,
+    /// Number of data-plane threads (`WORKERS`). Default half of the cores, 1 to [`WORKERS_MAX`],
+    /// because the kernel's network stack and the consensus plane need the other half.
+    pub workers: usize,
+    /// Processors to which the workers are pinned (`WORKER_CPUS`), in the order of the workers: one
+    /// for each worker, each once, or none. Default none, because the kernel knows what else runs
+    /// on the machine.
+    pub worker_cpus: Vec<usize>,
+    /// Workers spin instead of sleeping (`BUSY_POLL`). Default off, because each worker then keeps
+    /// a processor busy, even when idle.
+    pub busy_poll: bool,
+    /// How long SIGTERM waits for open requests and for the handover of leadership
+    /// (`SHUTDOWN_TIMEOUT_MS`). Default 3000 ms: well below the grace period of common supervisors.
+    pub shutdown_timeout: Duration,
+    /// Certificates for clients, and whether clients must present one.
+    pub tls: Tls,
+    /// Settings of the log. The binary starts the log; a node does not read this field.
+    pub logging: Logging,
+}
+
+impl Config {
+    /// The settings that all nodes share, as this node has them. A new cluster starts with them.
+    /// Once the replicated state has these settings, this node's values are ignored.
+    #[must_use]
+    pub fn shared(&self) -> ClusterSettings {
+        ClusterSettings {
+            epoch_interval_ms: millis(self.epoch_interval),
+            reservation_ms: millis(self.reservation),
+            clock_offset_max_ms: millis(self.clock_offset_max),
+            max_n: self.max_n,
+            leader_zones: self.placement.leaders.clone(),
+        }
+    }
+
+    /// Makes this node a cluster of one: it is its only peer.
+    #[must_use]
+    pub fn into_single(mut self) -> Self {
+        self.single = true;
+        self.peers = BTreeMap::from([(self.node_id, self.raft_addr.clone())]);
+        self
+    }
+
+    /// The client address that this node advertises, once the client port is bound to `http_port`.
+    #[must_use]
+    pub fn advertise_addr_at(&self, http_port: u16) -> String {
+        match host_and_port(&self.advertise_addr) {
+            Some((host, 0)) => format!("{host}:{http_port}"),
+            Some(_) | None => self.advertise_addr.clone(),
+        }
+    }
+}
+
+/// Most voters. Each one makes every quorum larger, and 9 already survive the loss of 4.
+pub const PEERS_MAX: usize = 9;
+/// Most bytes of a cluster name, because it is a label in metrics and part of every peer hello.
+pub const CLUSTER_NAME_LEN_MAX: usize = 64;
+/// Cluster name when none is given.
+pub const CLUSTER_NAME_DEFAULT: &str = "epicepoch";
+/// Range of `ELECTION_TIMEOUT_MS`.
+pub const ELECTION_TIMEOUT_MS: RangeInclusive<u64> = 50..=10_000;
+/// Least election timeouts that a reservation must cover: twice the two that must remain when half
+/// is used.
+pub const RESERVATION_ELECTIONS_MIN: u64 = 4;
+/// Least heartbeats in one election timeout.
+pub const HEARTBEATS_MIN: u64 = 3;
+/// Most workers.
+pub const WORKERS_MAX: usize = 64;

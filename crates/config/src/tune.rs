@@ -1,0 +1,490 @@
+//! Checks whether the settings of a running cluster suit its links. The input is the JSON of its
+//! nodes; the output is a report for people and programs. This module asks no node. Numbers out of
+//! range are refused, because an answer may come from another version or another program.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::config::RESERVATION_ELECTIONS_MIN;
+use crate::defaults::default_reservation;
+use crate::timing::{Timing, is_too_tight};
+
+/// The round trip from one node to another, in ms.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Link {
+    from: u64,
+    to: u64,
+    usual_ms: f64,
+    max_ms: f64,
+}
+
+/// The present settings of a node, in ms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Present {
+    election: u64,
+    heartbeat: u64,
+    reservation: u64,
+    /// `None` if the node's version does not report it. The same holds for the next field.
+    request_timeout: Option<u64>,
+    clock_offset_max: Option<u64>,
+}
+
+/// The answer of a node.
+struct NodeReport {
+    present: Present,
+    links: Vec<Link>,
+    /// Ids of the voters; `None` if the node's version does not report them.
+    voters: Option<Vec<u64>>,
+}
+
+/// Advised values, in ms, for settings that are too small.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Raised {
+    reservation: Option<u64>,
+    request_timeout: Option<u64>,
+    clock_offset_max: Option<u64>,
+}
+
+impl Raised {
+    /// Returns the command that raises the settings of the cluster.
+    fn command(&self) -> Option<String> {
+        let named =
+            [("RESERVATION_MS", self.reservation), ("CLOCK_OFFSET_MAX_MS", self.clock_offset_max)];
+        let changes: String =
+            named.into_iter().filter_map(|(name, ms)| Some(format!(" {name}={}", ms?))).collect();
+        (!changes.is_empty()).then(|| format!("epicepoch settings set{changes}"))
+    }
+}
+
+/// The report on a cluster.
+#[derive(Debug)]
+pub struct Report {
+    links: Vec<Link>,
+    present: BTreeMap<u64, Present>,
+    /// Links (from, to) between nodes that answer, for which no recent round trip is known.
+    unmeasured: Vec<(u64, u64)>,
+    /// Nodes without a usable answer, with the reason.
+    silent: Vec<(u64, String)>,
+}
+
+impl Report {
+    /// Makes the report from each node's answer, or from the reason why it has none.
+    pub fn of(answers: impl IntoIterator<Item = (u64, Result<Value, String>)>) -> Self {
+        let mut report =
+            Self { links: vec![], present: BTreeMap::new(), unmeasured: vec![], silent: vec![] };
+        let mut voters = BTreeMap::new();
+        for (node, answer) in answers {
+            match answer.and_then(|said| read(node, &said)) {
+                Ok(said) => {
+                    report.present.insert(node, said.present);
+                    report.links.extend(said.links);
+                    voters.insert(node, said.voters);
+                }
+                Err(why) => report.silent.push((node, why)),
+            }
+        }
+        for (from, voters) in &voters {
+            let is_voter = |to: u64| voters.as_ref().is_none_or(|voters| voters.contains(&to));
+            let is_measured = |to| report.links.iter().any(|it| (it.from, it.to) == (*from, to));
+            let others = report.present.keys().copied().filter(|to| to != from && is_voter(*to));
+            report.unmeasured.extend(others.filter(|to| !is_measured(*to)).map(|to| (*from, to)));
+        }
+        report
+    }
+
+    /// Returns the longest of the usual round trips.
+    fn longest(&self) -> Option<Duration> {
+        let longest = self.links.iter().map(|link| link.usual_ms).max_by(f64::total_cmp)?;
+        Some(Duration::from_secs_f64(longest / 1e3))
+    }
+
+    fn shortest_timeout(&self) -> Option<Duration> {
+        self.present.values().map(|it| Duration::from_millis(it.election)).min()
+    }
+
+    fn is_tight(&self) -> bool {
+        let known = self.longest().zip(self.shortest_timeout());
+        known.is_some_and(|(longest, election)| is_too_tight(election, longest))
+    }
+
+    /// Whether `RESERVATION_MS` is too short for the election timeout of a node.
+    fn is_window_short(&self) -> bool {
+        let least = |it: &Present| RESERVATION_ELECTIONS_MIN * it.election;
+        self.present.values().any(|it| it.reservation < least(it))
+    }
+
+    /// Whether every link is measured and the settings suit all links.
+    pub fn is_well(&self) -> bool {
+        let is_measured = self.silent.is_empty() && self.unmeasured.is_empty();
+        is_measured && !self.is_tight() && !self.is_window_short()
+    }
+
+    /// Returns the other settings that must be raised together with this election timeout.
+    fn raised(&self, advised: Duration) -> Raised {
+        let election = advised.as_millis() as u64;
+        // RESERVATION_MS must suit the longest election timeout of all nodes.
+        let elections = self.present.values().map(|it| it.election);
+        let slowest = elections.fold(election, u64::max);
+        let window = default_reservation(Duration::from_millis(slowest));
+        let least = RESERVATION_ELECTIONS_MIN * slowest;
+        let longest = self.links.iter().map(|it| it.max_ms).max_by(f64::total_cmp).unwrap_or(0.0);
+        let is_too_small = |present: Option<u64>, least: u64| present.is_some_and(|it| it <= least);
+        let needed = |least: u64, of: fn(&Present) -> Option<u64>| {
+            let more = (least + 1).next_multiple_of(STEP_MS);
+            self.present.values().any(|it| is_too_small(of(it), least)).then_some(more)
+        };
+        let is_short = self.present.values().any(|it| it.reservation < least);
+        Raised {
+            reservation: is_short.then_some(window.as_millis() as u64),
+            request_timeout: needed(2 * election, |it| it.request_timeout),
+            clock_offset_max: needed(longest.ceil() as u64, |it| it.clock_offset_max),
+        }
+    }
+
+    /// The report as JSON.
+    pub fn document(&self) -> Value {
+        let ms = |duration: Duration| duration.as_millis() as u64;
+        let advised = self.longest().and_then(Timing::advised);
+        json!({
+            "links": self.links.iter().map(|link| json!({
+                "from": link.from, "to": link.to, "usualMs": link.usual_ms, "maxMs": link.max_ms,
+            })).collect::<Vec<_>>(),
+            "nodes": self.present.iter().map(|(node, present)| json!({
+                "nodeID": node, "electionTimeoutMs": present.election,
+                "heartbeatMs": present.heartbeat, "reservationMs": present.reservation,
+                "requestTimeoutMs": present.request_timeout,
+                "clockOffsetMaxMs": present.clock_offset_max,
+            })).collect::<Vec<_>>(),
+            "unmeasured": self.unmeasured.iter().map(|(from, to)| json!({"from": from, "to": to}))
+                .collect::<Vec<_>>(),
+            "silent": self.silent.iter().map(|(node, why)| json!({"nodeID": node, "error": why}))
+                .collect::<Vec<_>>(),
+            "tooTight": self.is_tight(),
+            "advised": advised.map(|it| {
+                let raised = self.raised(it.election_timeout);
+                json!({
+                    "electionTimeoutMs": ms(it.election_timeout), "heartbeatMs": ms(it.heartbeat),
+                    "reservationMs": ms(it.reservation),
+                    "requestTimeoutMs": raised.request_timeout,
+                    "clockOffsetMaxMs": raised.clock_offset_max,
+                    "clusterCommand": raised.command(),
+                })
+            }),
+        })
+    }
+
+    /// The report as text.
+    pub fn text(&self) -> String {
+        let mut text = format!("{:<4} {:<4} {:>11} {:>11}\n", "FROM", "TO", "USUAL", "LONGEST");
+        let mut line = |line: String| text += &(line + "\n");
+        for Link { from, to, usual_ms, max_ms } in &self.links {
+            line(format!("{from:<4} {to:<4} {usual_ms:>8.2} ms {max_ms:>8.2} ms"));
+        }
+        for (from, to) in &self.unmeasured {
+            line(format!("{from:<4} {to:<4} not measured in the last seconds"));
+        }
+        for (node, why) in &self.silent {
+            line(format!("{node:<4} {why}"));
+        }
+        let Some(longest) = self.longest() else {
+            line(
+                "no round trip is known: run this again when the nodes have run for some seconds"
+                    .into(),
+            );
+            return text;
+        };
+        let longest_ms = longest.as_secs_f64() * 1e3;
+        line(format!("the longest usual round trip is {longest_ms:.2} ms: {}", kind(longest)));
+        let Some(advised) = Timing::advised(longest) else {
+            line("no settings suit links of more than a second: put the voters nearer".into());
+            return text;
+        };
+        let raised = self.raised(advised.election_timeout);
+        let election = advised.election_timeout.as_millis() as u64;
+        let of_node = |election: u64, heartbeat: u64| {
+            format!("ELECTION_TIMEOUT_MS={election} HEARTBEAT_MS={heartbeat}")
+        };
+        let heartbeat = advised.heartbeat.as_millis() as u64;
+        let _infallible = writeln!(text, "advised     {}", of_node(election, heartbeat));
+        for (node, it) in &self.present {
+            let (own, shared) = (of_node(it.election, it.heartbeat), it.reservation);
+            let _infallible = writeln!(text, "node {node:<6} {own} RESERVATION_MS={shared}");
+        }
+        if let Some(ms) = raised.request_timeout {
+            let why = "above two election timeouts, or requests are refused during an election";
+            let _infallible = writeln!(text, "advised     REQUEST_TIMEOUT_MS={ms}: {why}");
+        }
+        if let Some(ms) = raised.clock_offset_max {
+            let why = "above the longest round trip, or the nodes cannot compare clocks";
+            let _infallible = writeln!(text, "advised     CLOCK_OFFSET_MAX_MS={ms}: {why}");
+        }
+        if let Some(ms) = raised.reservation {
+            let why = "at least four election timeouts of every node";
+            let _infallible = writeln!(text, "advised     RESERVATION_MS={ms}: {why}");
+        }
+        if let Some(command) = raised.command() {
+            let _infallible = writeln!(
+                text,
+                "first give  {command}\n\
+                 these settings belong to the cluster, which ignores those of its nodes: remove them \
+                 from all nodes"
+            );
+        }
+        text += if self.is_tight() {
+            "TOO TIGHT: an election does not fit into its turn; set the advised values on all nodes\n"
+        } else if self.is_window_short() {
+            "TOO SHORT: RESERVATION_MS is below four ELECTION_TIMEOUT_MS; give the command above\n"
+        } else if !self.is_well() {
+            "not all links were measured: run this again when all nodes have run for some seconds\n"
+        } else if raised.request_timeout.is_some() {
+            "the election settings suit; set the other advised values on all nodes\n"
+        } else if raised != Raised::default() {
+            "the election settings suit; give the command above\n"
+        } else if self.present.values().any(|it| it.election < election) {
+            "the settings suit the links, with little to spare\n"
+        } else {
+            "the settings suit the links\n"
+        };
+        text
+    }
+}
+
+/// Parses the answer of a node.
+///
+/// # Errors
+/// Names the first value that is missing or out of range.
+fn read(node: u64, said: &Value) -> Result<NodeReport, String> {
+    let setting = |name: &str| whole_ms(name, &said[name]);
+    let required = |name: &str| setting(name)?.ok_or_else(|| OTHER_VERSION.to_owned());
+    let present = Present {
+        election: required("electionTimeoutMs")?,
+        heartbeat: required("heartbeatMs")?,
+        reservation: required("reservationMs")?,
+        request_timeout: setting("requestTimeoutMs")?,
+        clock_offset_max: setting("clockOffsetMaxMs")?,
+    };
+    let links = said["roundTrips"].as_array().ok_or(OTHER_VERSION)?.iter().map(|link| {
+        Ok(Link {
+            from: node,
+            to: link["nodeID"].as_u64().ok_or(OTHER_VERSION)?,
+            usual_ms: ms("usualMs", &link["usualMs"])?,
+            max_ms: ms("maxMs", &link["maxMs"])?,
+        })
+    });
+    let links = links.collect::<Result<_, String>>()?;
+    let voters = said["voters"].as_array();
+    let voters = voters.map(|ids| ids.iter().filter_map(Value::as_u64).collect());
+    Ok(NodeReport { present, links, voters })
+}
+
+/// Reads a setting; `None` if it is missing.
+fn whole_ms(name: &str, value: &Value) -> Result<Option<u64>, String> {
+    let is_sound = |ms: &u64| *ms <= MS_MAX;
+    match value {
+        Value::Null => Ok(None),
+        value => value
+            .as_u64()
+            .filter(is_sound)
+            .map(Some)
+            .ok_or_else(|| out_of_range(name, value, "whole ")),
+    }
+}
+
+/// Reads a measured time.
+fn ms(name: &str, value: &Value) -> Result<f64, String> {
+    let is_sound = |ms: &f64| (0.0..=MS_MAX as f64).contains(ms);
+    match value {
+        Value::Null => Err(OTHER_VERSION.to_owned()),
+        value => value.as_f64().filter(is_sound).ok_or_else(|| out_of_range(name, value, "")),
+    }
+}
+
+fn out_of_range(name: &str, value: &Value, whole: &str) -> String {
+    // Only a number is shown, because a value of another type may be of any length.
+    let value = if value.is_number() { value.to_string() } else { "no number".to_owned() };
+    format!("reports {name} as {value}; allowed are {whole}milliseconds from 0 to {MS_MAX}")
+}
+
+/// Names the places between which such round trips are usual.
+fn kind(round_trip: Duration) -> &'static str {
+    match round_trip.as_micros() {
+        0..2_000 => "as in one place, or zones close by",
+        2_000..20_000 => "as between zones, or regions close by",
+        _ => "as between regions; every request waits for one such round trip",
+    }
+}
+
+/// Advised times are multiples of this, in ms.
+const STEP_MS: u64 = 50;
+/// Greatest setting of any version, and greatest measured round trip, in ms: a day.
+const MS_MAX: u64 = 86_400_000;
+const OTHER_VERSION: &str = "does not report its links: it runs another version";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Row = (u64, Result<Value, String>);
+
+    fn row(node: u64, election: u64, trips: &[(u64, f64)]) -> Row {
+        let trips: Vec<_> = trips
+            .iter()
+            .map(|(to, ms)| json!({"nodeID": to, "usualMs": ms, "maxMs": ms * 2.0}))
+            .collect();
+        let said = json!({"electionTimeoutMs": election, "heartbeatMs": election / 5,
+                          "reservationMs": 1000, "roundTrips": trips});
+        (node, Ok(said))
+    }
+
+    #[test]
+    fn the_defaults_suit_a_lan() {
+        let report = Report::of([row(1, 200, &[(2, 0.25)]), row(2, 200, &[(1, 0.3)])]);
+        let expected = "\
+FROM TO         USUAL     LONGEST
+1    2        0.25 ms     0.50 ms
+2    1        0.30 ms     0.60 ms
+the longest usual round trip is 0.30 ms: as in one place, or zones close by
+advised     ELECTION_TIMEOUT_MS=200 HEARTBEAT_MS=40
+node 1      ELECTION_TIMEOUT_MS=200 HEARTBEAT_MS=40 RESERVATION_MS=1000
+node 2      ELECTION_TIMEOUT_MS=200 HEARTBEAT_MS=40 RESERVATION_MS=1000
+the settings suit the links
+";
+        assert_eq!(report.text(), expected);
+        assert!(report.is_well());
+    }
+
+    #[test]
+    fn links_between_regions_get_advice() {
+        let report = Report::of([row(1, 200, &[(2, 70.5)])]);
+        assert!(!report.is_well());
+        let text = report.text();
+        assert!(text.contains("advised     ELECTION_TIMEOUT_MS=750 HEARTBEAT_MS=150"), "{text}");
+        assert!(text.contains("TOO TIGHT") && text.contains("between regions"), "{text}");
+        assert_eq!(report.document()["advised"]["reservationMs"], 3_750);
+        // RESERVATION_MS belongs to the cluster, so setting it on a node has no effect.
+        let command = "epicepoch settings set RESERVATION_MS=3750";
+        assert!(text.contains(&format!("first give  {command}\n")), "{text}");
+        assert!(!text.contains("HEARTBEAT_MS=150 RESERVATION_MS"), "{text}");
+        assert_eq!(report.document()["advised"]["clusterCommand"], command);
+        let report = Report::of([row(1, 200, &[(2, 22.0)])]);
+        assert!(report.is_well() && report.text().ends_with("with little to spare\n"));
+    }
+
+    /// The state after a restart with longer election timeouts, without the advised command.
+    #[test]
+    fn a_reservation_too_short_for_a_node_is_reported_on_any_links() {
+        let report = Report::of([row(1, 1_800, &[(2, 0.25)]), row(2, 200, &[(1, 0.25)])]);
+        let text = report.text();
+        assert!(!report.is_well() && text.contains("TOO SHORT: RESERVATION_MS"), "{text}");
+        assert!(text.contains("epicepoch settings set RESERVATION_MS=9000\n"), "{text}");
+        assert!(Report::of([row(1, 250, &[(2, 0.25)])]).is_well());
+    }
+
+    #[test]
+    fn nodes_without_an_answer_are_named() {
+        let mut silent = row(3, 200, &[]);
+        silent.1 = Err("no answer".into());
+        let mut old = row(2, 200, &[]);
+        old.1 = Ok(json!({"status": "followed"}));
+        let report = Report::of([row(1, 200, &[(2, 1.0)]), old, silent]);
+        assert!(!report.is_well());
+        assert!(
+            report.text().contains("2    does not report")
+                && report.text().contains("3    no answer")
+        );
+        assert!(Report::of([row(1, 200, &[])]).text().contains("no round trip is known"));
+    }
+
+    /// Links count as unsuitable while one is not measured, because it may be the longest.
+    #[test]
+    fn settings_never_suit_while_a_link_is_not_measured() {
+        let rows = [row(1, 200, &[(2, 1.0), (3, 1.0)]), row(2, 200, &[(1, 1.0)]), row(3, 200, &[])];
+        let report = Report::of(rows);
+        assert_eq!(report.unmeasured, [(2, 3), (3, 1), (3, 2)]);
+        let text = report.text();
+        assert!(!report.is_well() && !text.contains("suit"), "{text}");
+        assert!(
+            text.contains("2    3    not measured") && text.contains("not all links were measured")
+        );
+        assert_eq!(report.document()["unmeasured"][0], json!({"from": 2, "to": 3}));
+        let none = Report::of([row(1, 200, &[]), row(2, 200, &[])]);
+        assert!(!none.is_well() && none.text().contains("2    1    not measured"));
+        // Links to learners need no measurement.
+        let voting = |mut row: Row| {
+            row.1.as_mut().expect("said")["voters"] = json!([1, 2]);
+            row
+        };
+        let rows = [row(1, 200, &[(2, 1.0)]), row(2, 200, &[(1, 1.0)])].map(voting);
+        let learner = voting(row(3, 200, &[(1, 1.0), (2, 1.0)]));
+        let report = Report::of(rows.into_iter().chain([learner]));
+        assert!(report.is_well(), "{}", report.text());
+    }
+
+    #[test]
+    fn other_times_that_the_links_need_are_advised_where_they_are_too_small() {
+        let with = |request: u64, offset: u64| {
+            let mut row = row(1, 800, &[(2, 80.0)]);
+            let said = row.1.as_mut().expect("said");
+            said["reservationMs"] = json!(4_000);
+            said["requestTimeoutMs"] = json!(request);
+            said["clockOffsetMaxMs"] = json!(offset);
+            Report::of([row])
+        };
+        let report = with(1_600, 160);
+        let text = report.text();
+        assert!(report.is_well() && text.contains("advised     REQUEST_TIMEOUT_MS=1650: "));
+        assert!(text.contains("advised     CLOCK_OFFSET_MAX_MS=200: "), "{text}");
+        assert!(text.contains("epicepoch settings set CLOCK_OFFSET_MAX_MS=200\n"), "{text}");
+        assert!(text.ends_with("set the other advised values on all nodes\n"), "{text}");
+        assert_eq!(report.document()["advised"]["clockOffsetMaxMs"], 200);
+        let report = with(1_601, 161);
+        assert!(report.text().ends_with("the settings suit the links\n"));
+        assert_eq!(report.document()["advised"]["requestTimeoutMs"], Value::Null);
+    }
+
+    #[test]
+    fn a_number_out_of_range_is_reported_and_the_other_nodes_are_read() {
+        let settings = ["electionTimeoutMs", "reservationMs", "requestTimeoutMs"];
+        let of_setting = settings.map(|name| (name, json!(u64::MAX), "18446744073709551615"));
+        let others = [
+            ("heartbeatMs", json!(-1), "-1"),
+            ("clockOffsetMaxMs", json!("1"), "no number"),
+            ("usualMs", json!(1e300), "1e+300"),
+            ("usualMs", json!(-0.5), "-0.5"),
+            ("usualMs", json!(1e15), "1000000000000000.0"),
+            ("maxMs", json!(1e19), "1e+19"),
+        ];
+        for (name, value, shown) in of_setting.into_iter().chain(others) {
+            let mut nonsense = row(2, 200, &[(1, 1.0)]);
+            let said = nonsense.1.as_mut().expect("said");
+            let said = if said["roundTrips"][0].get(name).is_some() {
+                &mut said["roundTrips"][0]
+            } else {
+                said
+            };
+            said[name] = value;
+            let report = Report::of([row(1, 200, &[(2, 1.0)]), nonsense]);
+            let text = report.text();
+            assert!(!report.is_well() && text.contains("1    2        1.00 ms"), "{text}");
+            let told = format!("2    reports {name} as {shown}; ");
+            assert!(text.contains(&told), "{told}: {text}");
+            assert_eq!(report.document()["silent"][0]["nodeID"], 2);
+        }
+    }
+
+    #[test]
+    fn the_greatest_times_are_handled() {
+        let mut longest = row(1, MS_MAX, &[(2, MS_MAX as f64 / 2.0)]);
+        let said = longest.1.as_mut().expect("said");
+        for name in ["reservationMs", "requestTimeoutMs", "clockOffsetMaxMs"] {
+            said[name] = json!(MS_MAX);
+        }
+        let report = Report::of([longest, row(2, 200, &[(1, 900.0)])]);
+        let text = report.text();
+        assert!(!report.is_well() && text.contains("put the voters nearer"), "{text}");
+        assert!(report.document()["advised"].is_null());
+    }
+}

@@ -1,0 +1,148 @@
+//! Why a replica refuses an operation. Each variant says what its caller can do.
+
+use epicepoch_wire::{DecodeError, LogIndex, NodeId};
+use thiserror::Error;
+
+use crate::positions::RolledBack;
+
+/// Why a replica cannot start from a data directory.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RestoreError {
+    /// The record is damaged: restore the node from its peers.
+    #[error("the stored state cannot be read")]
+    Record(#[from] DecodeError),
+    /// The library refuses the log: restore the node from its peers.
+    #[error("the stored log is refused")]
+    Log(#[from] raft::Error),
+}
+
+/// Why a peer's message was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum MessageError {
+    /// The message is for another node: close the connection.
+    #[error("the message is for another node")]
+    WrongReceiver,
+    /// The sender's data directory is not the one its node id is bound to: close the connection.
+    #[error("the sender's data directory is not the one its node id is bound to")]
+    WrongStore,
+    /// Only a known member may send this kind of message: drop it.
+    #[error("only a member may send this kind of message")]
+    NotAMember,
+    /// The sender's data directory was rolled back to an older state: refuse it.
+    #[error(
+        "the sender's data directory was rolled back to an older state: it names {} durable writes \
+         and has named {}", .0.named, .0.remembered
+    )]
+    RolledBack(RolledBack),
+    /// The message carries data of a newer format: run a version that reads it.
+    #[error("the message carries what cannot be read here, at index {index}: {error}")]
+    Unreadable {
+        /// The index of the unreadable entry or snapshot.
+        index: LogIndex,
+        /// Why it cannot be read.
+        error: DecodeError,
+    },
+    /// No correct peer sends this claim: close the connection.
+    #[error("the message claims what no correct peer claims")]
+    Impossible,
+    /// This node's disk has lost entries that it had acknowledged: it must stop.
+    #[error(
+        "a leader knows {commit} entries to be committed here, this disk holds {last}: it was set \
+         back to an older state"
+    )]
+    LostEntries {
+        /// The commit index that the leader knows.
+        commit: LogIndex,
+        /// The last entry on this disk.
+        last: LogIndex,
+    },
+}
+
+/// Why a membership change was not proposed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ChangeError {
+    /// Ask the leader.
+    #[error("this node does not lead")]
+    NotLeader,
+    /// Wait until the pending change is done, or until this leader has applied the changes in its
+    /// log.
+    #[error("another membership change is under way")]
+    Busy,
+    /// The change can never be made.
+    #[error("{0}")]
+    Refused(&'static str),
+    /// Wait until the member is caught up; see [`propose_prudent_change`](super::Replica::propose_prudent_change).
+    #[error(transparent)]
+    NotCaughtUp(#[from] NotCaughtUp),
+    /// Hand leadership over first, then ask the new leader.
+    #[error("node {0} leads: hand leadership over first, then remove it")]
+    Leads(NodeId),
+    /// Bring voters back, add others, or first remove the lost ones.
+    #[error(
+        "only {there} of the {voters} voters that there would be are there, which is no majority: \
+         nobody could answer any more"
+    )]
+    Stranded {
+        /// Voters of the new configuration that were heard within an election timeout.
+        there: usize,
+        /// All voters of the new configuration.
+        voters: usize,
+    },
+}
+
+/// Why leadership was not handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum TransferError {
+    /// Ask the leader.
+    #[error("this node does not lead")]
+    NotLeader,
+    /// There is nothing to do.
+    #[error("node {0} leads already")]
+    LeadsAlready(NodeId),
+    /// Name a member.
+    #[error("node {0} is no member of the cluster")]
+    Unknown(NodeId),
+    /// Promote it first.
+    #[error("node {0} is a learner: it has no vote and cannot lead before it is promoted")]
+    Learner(NodeId),
+    /// Wait until the member is caught up and heard, or name another one.
+    #[error(transparent)]
+    NotCaughtUp(#[from] NotCaughtUp),
+    /// Wait until another voter is caught up and heard.
+    #[error("no other voter is caught up and was heard within an election timeout")]
+    Nobody,
+    /// Wait until the handover that is under way has ended.
+    #[error("leadership is being handed over already")]
+    Busy,
+    /// Wait until this leader has applied the membership changes in its log: it does not know yet
+    /// whether the node is a voter.
+    #[error("node {0} is no voter yet, and a membership change is under way")]
+    Changing(NodeId),
+}
+
+/// Why a member can neither lead nor vote for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum NotCaughtUp {
+    /// Make sure that it runs and is reachable.
+    #[error("node {0} was not heard within an election timeout: is it running, and is it reached?")]
+    Silent(NodeId),
+    /// Wait until the member has caught up.
+    #[error(
+        "node {node} is not caught up: it lacks {entries} committed entries, and may lack {LAG_MAX}"
+    )]
+    Behind {
+        /// The member.
+        node: NodeId,
+        /// How many committed entries the member is not known to hold.
+        entries: u64,
+    },
+}
+
+/// Most committed entries that a caught-up member may lack: a few seconds of them, which fit in one
+/// message. A leader writes a few entries a second under any load.
+pub const LAG_MAX: u64 = 16;

@@ -1,0 +1,449 @@
+//! The checks that a leader makes in each tick: quorum, disk, data plane, clock, snapshots, limits.
+//! Durations are counted in ticks, so that a pause of the whole process counts as one tick.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use epicepoch_wire::bootstrap::Member;
+use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
+use epicepoch_wire::{LogIndex, NodeId, Term};
+use raft::eraftpb::ConfChangeV2;
+use raft::{ProgressState, StateRole};
+
+use super::{Fatal, HandOver, PeerProgress, Replica, Report, Status};
+use crate::planted::{self, Bug};
+use crate::publication::Role;
+use crate::state::Command;
+
+/// The memory of the checks.
+#[derive(Debug, Default)]
+pub(super) struct LeaderChecks {
+    /// Term, role and leader as last published.
+    pub(super) seen: Option<(Term, Role, Option<NodeId>)>,
+    /// Members whose last hello has other addresses than the state has.
+    pub(super) readdressed: BTreeMap<NodeId, Member>,
+    /// Ticks until the next change of addresses may be proposed.
+    readdress_pause: usize,
+    /// When each peer was last heard.
+    heard_ns: BTreeMap<NodeId, u64>,
+    /// Peers that are being sent a snapshot, each with how many ticks that has taken.
+    snapshots: BTreeMap<NodeId, usize>,
+    /// For how many ticks this node has led in this term.
+    led: usize,
+    /// For how many ticks no quorum was heard within an election timeout.
+    unheard: usize,
+    /// The last completed round that was reported, and for how many ticks no later one has been.
+    rounds: (u64, usize),
+    /// Ticks since this leader last tried to hand over.
+    since_hand_over: usize,
+    /// Voters that were offered leadership in this term and did not take it.
+    asked: BTreeSet<NodeId>,
+    /// The voters that may lead instead; `None` unless this node's clock is off.
+    clock_successors: Option<Vec<NodeId>>,
+    /// Whether the wall clock was compared with another one since the start, and for how many ticks
+    /// a leader has waited for that.
+    pub(super) clock_compared: (bool, usize),
+    /// Whether a handover because of the disk or the data plane was tried in this term.
+    is_giving_up: bool,
+}
+
+impl LeaderChecks {
+    pub(super) fn heard(&mut self, node: NodeId, now_ns: u64) {
+        self.heard_ns.insert(node, now_ns);
+    }
+
+    /// Forgets the snapshot on its way to `node`. Returns whether there was one.
+    pub(super) fn snapshot_done(&mut self, node: NodeId) -> bool {
+        self.snapshots.remove(&node).is_some()
+    }
+
+    /// Resets the checks as this node begins to lead a term.
+    pub(super) fn begin_term(&mut self) {
+        self.unheard = 0;
+        self.led = 0;
+        self.rounds.1 = 0;
+        self.clock_compared.1 = 0;
+        self.is_giving_up = false;
+        self.since_hand_over = 0;
+        self.asked.clear();
+        self.snapshots.clear();
+    }
+}
+
+impl Replica {
+    /// Records when the data plane last completed a confirm round, by the data plane's clock. Only
+    /// a change of the value matters.
+    pub fn handle_rounds(&mut self, completed_ns: u64) {
+        if self.leader_checks.rounds.0 != completed_ns {
+            self.leader_checks.rounds = (completed_ns, 0);
+        }
+    }
+
+    /// If this node leads and its clock is off, leadership goes to one of `successors`, whose
+    /// clocks are right. `None` when the clock is believed.
+    pub fn handle_clock(&mut self, successors: Option<Vec<NodeId>>) {
+        self.leader_checks.clock_successors = successors;
+    }
+
+    /// Records whether this node's clock was compared with a majority's since its start. Until it
+    /// is, a leader waits with its first reservation, for a few election timeouts at most.
+    pub fn handle_compared(&mut self, is_compared: bool) {
+        self.leader_checks.clock_compared.0 = is_compared;
+    }
+
+    /// Whether a leader may reserve: its clock was compared, or the leader has waited long enough.
+    pub(super) fn may_reserve(&self) -> bool {
+        if planted::is(Bug::EveryVoterAwaited) && !self.is_everybody_heard() {
+            return false;
+        }
+        self.leader_checks.clock_compared.0 || self.has_waited_for_clocks()
+    }
+
+    /// For a planted bug: whether every voter is heard.
+    fn is_everybody_heard(&self) -> bool {
+        let me = self.config.identity.node;
+        self.voters.iter().all(|(node, _)| node == me || self.is_heard(node))
+    }
+
+    /// Whether this leader has waited long enough for other clocks, and now uses the known ones
+    /// although they are no majority. Then S11 holds only if one of them is right.
+    #[must_use]
+    pub fn is_clock_unproved(&self) -> bool {
+        let is_leader = self.raw.raft.state == StateRole::Leader;
+        is_leader && !self.leader_checks.clock_compared.0 && self.has_waited_for_clocks()
+    }
+
+    /// For how many ticks this leader has led; meaningless on a follower.
+    pub(super) const fn led_ticks(&self) -> usize {
+        self.leader_checks.led
+    }
+
+    fn has_waited_for_clocks(&self) -> bool {
+        self.leader_checks.clock_compared.1 > COMPARE_ELECTIONS_MAX * self.config.election_ticks
+    }
+
+    /// Whether the library's election timeout may run. A follower with a stuck disk could not make
+    /// its own vote durable. If a single voter campaigns with a write outstanding, the library
+    /// panics.
+    pub(super) fn may_tick(&mut self) -> bool {
+        self.outbox.tick();
+        if self.raw.raft.state == StateRole::Leader {
+            return true;
+        }
+        // To campaign, the library reads the entries after the applied index. A snapshot sets that
+        // index only once it is durable; before, the library would panic.
+        if self.snapshot_to_apply.is_some() {
+            return false;
+        }
+        let is_single = self.voters.len() <= 1;
+        let is_stuck = self.outbox.oldest_ticks() > self.config.election_ticks;
+        !(is_stuck || is_single && self.outbox.outstanding() > 0)
+    }
+
+    /// Whether this node accepts leadership. It declines
+    /// - while a snapshot is not durable (see [`Replica::may_tick`]);
+    /// - while it is going to stop;
+    /// - while clients cannot connect, which may be the reason for the offer;
+    /// - while an old write is outstanding. Its vote for itself would wait as long: this node would
+    ///   refuse the old leader's rounds and not become the new leader.
+    pub(super) fn may_take_over(&self) -> bool {
+        let write_ticks_max = (self.config.election_ticks / 2).max(1);
+        self.snapshot_to_apply.is_none()
+            && self.outbox.oldest_ticks() <= write_ticks_max
+            && self.are_clients_let_in()
+            && !self.is_stopping()
+    }
+
+    pub(super) fn record_message(&mut self, message: &RaftMessage) {
+        if message.kind == MessageKind::Snapshot {
+            self.leader_checks.snapshots.insert(message.to, 0);
+        }
+    }
+
+    /// A snapshot has arrived when the library says so. An ack alone proves nothing: it may have
+    /// been sent before the snapshot was lost.
+    pub(super) fn forget_snapshot_if_taken(&mut self, node: NodeId) {
+        let progress = self.raw.raft.prs().get(node.0);
+        if progress.is_none_or(|progress| progress.state != ProgressState::Snapshot) {
+            self.leader_checks.snapshot_done(node);
+        }
+    }
+
+    /// The leader's checks of one tick.
+    pub(super) fn look_after_leadership(&mut self) {
+        if self.raw.raft.state != StateRole::Leader {
+            return;
+        }
+        self.fail_late_snapshots();
+        self.leave_joint();
+        self.readdress();
+        self.raise_format();
+        self.seed_settings_if_due();
+        self.leader_checks.since_hand_over += 1;
+        // Without a grant no round is expected.
+        let is_serving = self.grant.is_some();
+        self.leader_checks.rounds.1 = if is_serving { self.leader_checks.rounds.1 + 1 } else { 0 };
+        self.leader_checks.clock_compared.1 += 1;
+        self.leader_checks.led += 1;
+        let election = self.config.election_ticks;
+        self.leader_checks.unheard =
+            if self.is_quorum_heard() { 0 } else { self.leader_checks.unheard + 1 };
+        if self.leader_checks.unheard == 1 {
+            // This process, or every process, may have been paused. The answer to the next
+            // heartbeat could come too late, so a heartbeat now leaves the most time for its
+            // answer.
+            self.step(|raw| raw.raft.ping());
+        }
+        if self.leader_checks.unheard > election / UNHEARD_PARTS {
+            return self.give_up_unheard();
+        }
+        if self.is_stopping() {
+            self.forget_preferred();
+            return self.give_away_again();
+        }
+        let why = if self.outbox.oldest_ticks() >= election {
+            HandOver::DiskStuck
+        } else if self.leader_checks.rounds.1 >= 2 * election {
+            HandOver::RoundsStuck
+        } else if self.leader_checks.clock_successors.is_some() {
+            HandOver::ClockOff
+        } else {
+            // Disk and data plane work again.
+            self.leader_checks.is_giving_up = false;
+            if self.look_after_clients() {
+                return self.forget_preferred();
+            }
+            return self.look_after_preference();
+        };
+        self.forget_preferred();
+        if self.voters.len() > 1 {
+            self.give_up(why);
+        }
+    }
+
+    /// Gives up leadership because no quorum is heard. The library's own check comes later, within
+    /// two election timeouts, and does not inform the others. They may still hear this node well,
+    /// and would wait for another timeout. So this leader's last message asks a voter to campaign.
+    /// A handover is impossible: it needs answers, which do not come.
+    fn give_up_unheard(&mut self) {
+        let why = HandOver::Unheard;
+        let (now_ns, long_ns) = (self.now_ns, 2 * self.election_ns());
+        let heard = &self.leader_checks.heard_ns;
+        let is_recent =
+            |node| heard.get(&node).is_some_and(|at| now_ns.saturating_sub(*at) <= long_ns);
+        let to = self.most_up_to_date(is_recent);
+        self.reports.push_back(Report::SteppedDown { why });
+        let term = Term(self.raw.raft.term);
+        self.step(|raw| raw.raft.become_follower(term.0, raft::INVALID_ID));
+        if let Some(to) = to {
+            self.reports.push_back(Report::HandingOver { to, why });
+            self.outbox.push_last_word(RaftMessage::plain(MessageKind::TimeoutNow, to, term));
+        }
+    }
+
+    /// Hands over. The library gives up a transfer after an election timeout and takes no proposal
+    /// meanwhile, so between two attempts there is time for a reservation. A leader with a stuck
+    /// disk or data plane steps down when no voter has taken over.
+    fn give_up(&mut self, why: HandOver) {
+        let election = self.config.election_ticks;
+        let is_stuck = why != HandOver::ClockOff;
+        let is_again = !self.leader_checks.asked.is_empty();
+        let pause = if is_stuck || !is_again { election } else { HAND_OVER_ELECTIONS * election };
+        if self.leader_checks.since_hand_over < pause {
+            return;
+        }
+        self.leader_checks.since_hand_over = 0;
+        if is_stuck && self.leader_checks.is_giving_up {
+            self.reports.push_back(Report::SteppedDown { why });
+            self.step(|raw| {
+                let term = raw.raft.term;
+                raw.raft.become_follower(term, raft::INVALID_ID);
+            });
+            return;
+        }
+        self.leader_checks.is_giving_up = is_stuck;
+        let allowed = self.leader_checks.clock_successors.clone();
+        let may = |node: NodeId| match (&allowed, is_stuck) {
+            (Some(allowed), false) => allowed.contains(&node),
+            _ => true,
+        };
+        if let Some(to) = self.next_successor(may) {
+            self.transfer(to, why);
+        }
+    }
+
+    /// The [`successor`](Self::successor) among the voters not asked yet. A voter that did not take
+    /// over is asked again only after all others.
+    pub(super) fn next_successor(&mut self, may: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+        self.fresh_successor(&may).or_else(|| {
+            self.leader_checks.asked.clear();
+            self.fresh_successor(may)
+        })
+    }
+
+    /// The [`successor`](Self::successor) among the voters not asked yet, if there is one.
+    pub(super) fn fresh_successor(&mut self, may: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+        let to = self.successor(|node| may(node) && !self.leader_checks.asked.contains(&node))?;
+        self.leader_checks.asked.insert(to);
+        Some(to)
+    }
+
+    pub(super) fn transfer(&mut self, to: NodeId, why: HandOver) {
+        if planted::is(Bug::TransfereeKept) && self.is_handing_over() {
+            return;
+        }
+        self.reports.push_back(Report::HandingOver { to, why });
+        self.step(|raw| raw.transfer_leader(to.0));
+    }
+
+    /// The most up-to-date voter that was heard within an election timeout and for which `may` is
+    /// true.
+    pub(super) fn successor(&self, may: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+        self.most_up_to_date(|node| self.is_heard(node) && may(node))
+    }
+
+    /// The most up-to-date of the other voters for which `may` is true.
+    fn most_up_to_date(&self, may: impl Fn(NodeId) -> bool) -> Option<NodeId> {
+        let me = self.config.identity.node;
+        let progress = self.raw.raft.prs();
+        let incoming = progress.conf().to_conf_state().voters;
+        let candidates = self.voters.iter();
+        let candidates =
+            candidates.filter(|(node, _)| *node != me && incoming.contains(&node.0) && may(*node));
+        let matched = |node: NodeId| progress.get(node.0).map_or(0, |peer| peer.matched);
+        // Among equals the lowest id wins, so that every replay chooses the same voter.
+        candidates.map(|(node, _)| node).max_by_key(|node| (matched(*node), u64::MAX - node.0))
+    }
+
+    pub(super) fn is_heard(&self, node: NodeId) -> bool {
+        let heard = self.leader_checks.heard_ns.get(&node);
+        heard.is_some_and(|at| self.now_ns.saturating_sub(*at) <= self.election_ns())
+    }
+
+    pub(super) const fn election_ns(&self) -> u64 {
+        self.config.tick_ns * self.config.election_ticks as u64
+    }
+
+    /// Whether a quorum, this node included, was heard within an election timeout.
+    #[must_use]
+    pub fn is_quorum_heard(&self) -> bool {
+        let me = self.config.identity.node;
+        self.voters.is_quorum_by(|node| node == me || self.is_heard(node))
+    }
+
+    /// Whether this node is connected to a quorum: it leads and hears a quorum, or it hears its
+    /// leader.
+    #[must_use]
+    pub fn is_quorum_reached(&self) -> bool {
+        match (self.role(), self.leader()) {
+            (Role::Leader, _) => self.is_quorum_heard(),
+            (Role::Follower, Some(leader)) => self.is_heard(leader),
+            (Role::Follower | Role::Candidate, _) => false,
+        }
+    }
+
+    /// Whether this node cannot lead now: its disk does not answer, or it leads and its rounds do
+    /// not complete.
+    #[must_use]
+    pub fn is_impaired(&self) -> bool {
+        let election = self.config.election_ticks;
+        let are_rounds_stuck =
+            self.role() == Role::Leader && self.leader_checks.rounds.1 >= 2 * election;
+        self.outbox.oldest_ticks() >= election || are_rounds_stuck
+    }
+
+    fn fail_late_snapshots(&mut self) {
+        if planted::is(Bug::SnapshotNeverFailed) {
+            return;
+        }
+        let limit = self.config.election_ticks * SNAPSHOT_ELECTIONS_MAX;
+        for ticks in self.leader_checks.snapshots.values_mut() {
+            *ticks += 1;
+        }
+        let late = self.leader_checks.snapshots.iter().find(|(_, ticks)| **ticks > limit);
+        if let Some(node) = late.map(|(node, _)| *node) {
+            self.leader_checks.snapshots.remove(&node);
+            self.step(|raw| raw.report_snapshot(node.0, raft::SnapshotStatus::Failure));
+        }
+    }
+
+    /// Leaves a joint configuration as soon as it is applied, even if another leader entered it.
+    fn leave_joint(&mut self) {
+        let raft = &self.raw.raft;
+        let is_due = self.voters.is_joint() && !planted::is(Bug::JointNeverLeft);
+        if is_due && !raft.has_pending_conf() && raft.lead_transferee.is_none() {
+            // If the proposal is dropped, it is made again at the next tick.
+            let leave = ConfChangeV2::default();
+            let _again = self.step(|raw| raw.propose_conf_change(Vec::new(), leave));
+        }
+    }
+
+    /// Proposes one member's new addresses, and waits an election timeout before it proposes again.
+    fn readdress(&mut self) {
+        if self.leader_checks.readdress_pause > 0 {
+            self.leader_checks.readdress_pause -= 1;
+            return;
+        }
+        let news = self.leader_checks.readdressed.values();
+        let mut news = news.filter(|member| self.state.members.get(&member.node) != Some(member));
+        if let Some(member) = news.next()
+            && self.raw.raft.lead_transferee.is_none()
+        {
+            let command = Command::Readdress(member.clone()).encode();
+            self.leader_checks.readdress_pause = self.config.election_ticks;
+            // If the proposal is dropped, it is made again after the pause.
+            let _again = self.step(|raw| raw.propose(Vec::new(), command));
+        }
+    }
+
+    pub(super) fn check_limits(&self) -> Result<(), Fatal> {
+        let (missed, limit) = (self.reservation.missed, self.config.deadline_limit);
+        if missed >= limit {
+            return Err(Fatal::DeadlineLimit { missed });
+        }
+        let outstanding = self.outbox.outstanding();
+        if outstanding >= WRITES_OUTSTANDING_MAX {
+            return Err(Fatal::DiskStuck { outstanding });
+        }
+        Ok(())
+    }
+
+    /// The status of this replica.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let raft = &self.raw.raft;
+        let peers = raft.prs().iter().map(|(id, progress)| PeerProgress {
+            node: NodeId(*id),
+            matched: LogIndex(progress.matched),
+            is_heard: self.is_heard(NodeId(*id)),
+        });
+        let mut peers: Vec<_> = peers.collect();
+        peers.sort_unstable_by_key(|peer| peer.node);
+        Status {
+            term: Term(raft.term),
+            role: self.role(),
+            leader: self.leader(),
+            last: LogIndex(raft.raft_log.last_index()),
+            committed: LogIndex(raft.raft_log.committed),
+            applied: self.applied.0,
+            log_len: self.raw.store().len(),
+            writes_outstanding: self.outbox.outstanding(),
+            messages_held: self.outbox.held(),
+            peers,
+        }
+    }
+}
+
+/// After an election timeout without a quorum, a leader waits for another election timeout divided
+/// by this before it gives up, because an answer may just be late.
+const UNHEARD_PARTS: usize = 4;
+/// Election timeouts between two offers of leadership because of the clock. In the first, the
+/// library waits and takes no proposal; the other two leave time for a reservation.
+const HAND_OVER_ELECTIONS: usize = 3;
+/// Most election timeouts that a leader waits for a first sample of another clock. Samples come
+/// over the links that elected it; if none has come by then, those links deliver none.
+const COMPARE_ELECTIONS_MAX: usize = 5;
+/// Election timeouts after which a snapshot that was not acknowledged counts as lost.
+const SNAPSHOT_ELECTIONS_MAX: usize = 10;
+/// Writes that may be outstanding before the disk counts as dead. At a few writes a second, it has
+/// not answered for minutes then.
+pub(super) const WRITES_OUTSTANDING_MAX: usize = 512;

@@ -1,0 +1,255 @@
+//! Log lines and counts of the consensus plane: elections, reservations, clocks and zones. Most
+//! conditions are logged once, when they begin.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use epicepoch_core::clock::{ClockStatus, TrustedClock};
+use epicepoch_core::positions::RolledBack;
+use epicepoch_core::publication::Role;
+use epicepoch_core::replica::{MessageError, Replica, Report};
+use epicepoch_wire::NodeId;
+use epicepoch_wire::settings::ClusterSettings;
+use epicepoch_wire::voter_status::Zone;
+
+use super::wall::AheadWarning;
+use crate::config::{Config, RESERVATION_ELECTIONS_MIN, default_reservation};
+use crate::metrics::Metrics;
+use crate::shared::NodeShared;
+
+/// Writes the log lines and counts, and remembers what was logged already.
+#[derive(Debug)]
+pub(super) struct Reports {
+    shared: Arc<NodeShared>,
+    metrics: Arc<Metrics>,
+    /// Whether this leader's clock could not be compared with those of a majority, at the last
+    /// check.
+    is_clock_unproved: bool,
+    /// Zones of `LEADER_ZONES` without a voter, at the last check.
+    empty_zones: Vec<Zone>,
+    /// Voters without a zone that were logged.
+    without_zone: BTreeSet<NodeId>,
+    ahead: AheadWarning,
+    /// The last read error for each peer's messages. It is logged once, because the peer sends the
+    /// same message again and again.
+    unreadable: BTreeMap<NodeId, MessageError>,
+}
+
+impl Reports {
+    pub(super) fn new(shared: Arc<NodeShared>, metrics: Arc<Metrics>) -> Self {
+        Self {
+            shared,
+            metrics,
+            is_clock_unproved: false,
+            empty_zones: Vec::new(),
+            without_zone: BTreeSet::new(),
+            ahead: AheadWarning::default(),
+            unreadable: BTreeMap::new(),
+        }
+    }
+
+    /// Forgets peers that are no longer members.
+    pub(super) fn retain(&mut self, is_member: impl Fn(NodeId) -> bool) {
+        self.unreadable.retain(|node, _| is_member(*node));
+    }
+
+    pub(super) fn log_clock(status: ClockStatus, clock: &TrustedClock) {
+        let offsets = clock.peer_offsets();
+        match status {
+            ClockStatus::Followed => tracing::info!(?offsets, "the wall clock is followed"),
+            ClockStatus::Outvoted => tracing::error!(
+                ?offsets,
+                "the wall clock is off: the median of the voters' clocks is used; set the clock \
+                 of this machine right"
+            ),
+            ClockStatus::Jumped => tracing::error!(
+                ?offsets,
+                "the wall clock jumped or drifted off, and too few peers answer to confirm it: \
+                 it is not followed; set it right, or restart this node to accept it"
+            ),
+        }
+    }
+
+    pub(super) fn log_unproved_clock(&mut self, replica: &Replica, clock: &TrustedClock) {
+        let is_unproved = replica.is_clock_unproved();
+        if is_unproved && !self.is_clock_unproved {
+            tracing::warn!(
+                offsets = ?clock.peer_offsets(),
+                "this leader cannot compare its clock with a majority within CLOCK_OFFSET_MAX_MS \
+                 and trusts its own; make sure that it is right"
+            );
+        }
+        self.is_clock_unproved = is_unproved;
+    }
+
+    /// Logs the zones of `LEADER_ZONES` that have no voter, when they change.
+    pub(super) fn log_empty_zones(&mut self, replica: &Replica) {
+        let empty = replica.empty_zones();
+        if empty == self.empty_zones {
+            return;
+        }
+        if !empty.is_empty() {
+            let mut known: Vec<_> = replica.placed().into_iter().filter_map(|it| it.zone).collect();
+            known.sort_unstable();
+            known.dedup();
+            let names = |zones: &[Zone]| {
+                zones.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+            };
+            tracing::error!(
+                unknown = names(&empty),
+                known = names(&known),
+                "LEADER_ZONES names a zone that no voter is in: correct it, or correct ZONE on the \
+                 nodes"
+            );
+        }
+        self.empty_zones = empty;
+    }
+
+    /// Logs the voters without a zone while zones matter, each once per leadership.
+    pub(super) fn log_voters_without_zone(&mut self, replica: &Replica) {
+        if self.shared.core.published().role != Role::Leader {
+            return self.without_zone.clear();
+        }
+        let without = replica.voters_without_zone();
+        if without.iter().all(|node| self.without_zone.contains(node)) {
+            return;
+        }
+        let nodes: Vec<_> = without.iter().map(ToString::to_string).collect();
+        tracing::warn!(
+            nodes = nodes.join(","),
+            "LEADER_ZONES is set and these voters have no ZONE, so it never hands them leadership; \
+             set ZONE there, and restart them"
+        );
+        self.without_zone.extend(without);
+    }
+
+    pub(super) fn log_unreadable(&mut self, from: NodeId, error: MessageError) {
+        if self.unreadable.insert(from, error) != Some(error) {
+            tracing::warn!(
+                peer = from.0,
+                %error,
+                "this version cannot read a peer's messages: run the peer's version, or a later one"
+            );
+        }
+    }
+
+    /// Logs and counts a report of the replica.
+    pub(super) fn log(&mut self, report: Report, clock: &TrustedClock) {
+        let metrics = &self.metrics.consensus;
+        let trusted_ns = || clock.trusted_ns(self.shared.clock.monotonic_ns());
+        match report {
+            Report::Leadership { term, role, leader } => {
+                let leader = leader.map(|leader| leader.0);
+                if leader.is_some() {
+                    metrics.leader_changes.add(1);
+                }
+                match role {
+                    Role::Leader => tracing::info!(term = term.0, "this node leads"),
+                    Role::Follower => tracing::info!(term = term.0, leader, "this node follows"),
+                    Role::Candidate => tracing::info!(term = term.0, "this node campaigns"),
+                }
+            }
+            Report::Granted { term, range, took_ns } => {
+                metrics.reservations.add(1);
+                metrics.reservation_ns.observe(took_ns);
+                tracing::debug!(term = term.0, high = range.high.0, took_ns, "granted");
+                let window_ms = self.shared.settings().reservation_ms;
+                self.ahead.record_grant(term, range.low, trusted_ns(), window_ms);
+            }
+            Report::ReservationLate { missed } => {
+                metrics.reservation_deadlines_missed.add(1);
+                tracing::warn!(missed, "a reservation has missed its deadline");
+            }
+            Report::Exhausted => tracing::error!("no epoch is left below 2^64 nanoseconds"),
+            Report::Installed { index } => tracing::info!(index = index.0, "snapshot installed"),
+            Report::Compacted { to } => tracing::debug!(to = to.0, "log compacted"),
+            Report::Changed { nonce, outcome } => {
+                tracing::info!(nonce, ?outcome, "membership change");
+            }
+            Report::Advanced { to } if to.0 > trusted_ns() => {
+                tracing::warn!(to = to.0, "an operator has moved the epoch: answers are above it");
+            }
+            Report::Advanced { to } => {
+                tracing::info!(to = to.0, "answers are above a time that has passed");
+            }
+            // The plane logs each change of the settings when it applies it.
+            Report::SettingsChanged { nonce, outcome } => {
+                tracing::debug!(nonce, ?outcome, "settings");
+            }
+            Report::FormatRaised { to } => tracing::warn!(
+                to,
+                "the replicated state has a new format: versions that cannot read it can no longer \
+                 be started"
+            ),
+            Report::Removed => {
+                self.shared.health.is_removed.store(true, Ordering::Relaxed);
+                tracing::warn!(
+                    "this node was removed from the cluster: it stops when a majority of the others \
+                     confirms it"
+                );
+            }
+            Report::HandingOver { to, why } => {
+                tracing::info!(to = to.0, ?why, "handing leadership over");
+            }
+            Report::SteppedDown { why } => tracing::warn!(?why, "leadership given up"),
+        }
+    }
+}
+
+pub(super) fn warn_of_short_window(settings: &ClusterSettings, election_timeout: Duration) {
+    let election_timeout_ms = election_timeout.as_millis() as u64;
+    let least_ms = RESERVATION_ELECTIONS_MIN * election_timeout_ms;
+    if settings.reservation_ms < least_ms {
+        let enough_ms = default_reservation(election_timeout).as_millis() as u64;
+        tracing::warn!(
+            reservation_ms = settings.reservation_ms,
+            election_timeout_ms,
+            least_ms,
+            "RESERVATION_MS of the cluster is below four ELECTION_TIMEOUT_MS of this node; raise it: \
+             epicepoch settings set RESERVATION_MS={enough_ms}"
+        );
+    }
+}
+
+/// Logs a change of the cluster's settings. The first time in this run, it logs instead which of
+/// this node's own settings are overridden by the cluster's.
+pub(super) fn log_settings_that_differ(
+    config: &Config,
+    before: Option<&ClusterSettings>,
+    settings: &ClusterSettings,
+) {
+    if let Some(before) = before {
+        for name in before.differing(settings) {
+            let (from, to) = (before.text(name), settings.text(name));
+            tracing::warn!(setting = name.text(), from, to, "a setting of the cluster has changed");
+        }
+        return;
+    }
+    let own = config.shared();
+    let mut default = Config::new(config.node_id, String::new());
+    default.reservation = default_reservation(config.election_timeout);
+    let default = default.shared();
+    for name in own.differing(settings).filter(|name| own.text(*name) != default.text(*name)) {
+        let (here, cluster) = (own.text(name), settings.text(name));
+        tracing::warn!(
+            setting = name.text(),
+            here,
+            cluster,
+            "a setting of this node differs from the cluster's, which is used: remove it here, or \
+             change the cluster's with: epicepoch settings set"
+        );
+    }
+}
+
+pub(super) fn log_rolled_back(node: NodeId, checked: Result<(), RolledBack>) {
+    if let Err(RolledBack { named, remembered }) = checked {
+        tracing::error!(
+            peer = node.0,
+            named = named.0,
+            remembered = remembered.0,
+            "a peer's data directory was rolled back to an older state: it is refused"
+        );
+    }
+}

@@ -1,0 +1,457 @@
+//! The client connections of one worker: their limits, their idle time, and how they end. The first
+//! bytes of a connection tell HTTP from the native protocol. HTTP/1.1 begins on the fast path,
+//! which serves one kind of request. At a request of any other kind, hyper takes over the
+//! connection. One sweep per worker looks for connections that are idle or stuck, so that a request
+//! needs no timer.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::native::{self, ErrorFrame};
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::spawn_local;
+use tokio::time::{sleep, timeout};
+
+use super::deadlines::{ClientState, SWEEP_INTERVAL, Timeout};
+use super::http1::hyper_stream::ClientStream;
+use super::http1::protocol::Http1;
+use super::http2::protocol::Http2;
+use super::routes::service::NodeService;
+use super::sniff::{OPENING_LEN, Opening, is_tls};
+use crate::front::native::protocol::Native;
+use crate::front::pipeline::connection::{Connection, End};
+use crate::front::pipeline::protocol::{Common, Protocol};
+use crate::security::authz::{Caller, Port};
+use crate::security::limits::ConnectionPermit;
+use crate::security::tls::handshake::{Handshakes, Shaken};
+use crate::security::tls::socket::Socket;
+use crate::sync::signal::Signal;
+use crate::worker::sequencer::Sequencer;
+use crate::worker::turns::Turns;
+
+/// At most this many header lines in a request. This is also hyper's default.
+const HEADERS_MAX: usize = 100;
+/// At most this many bytes in a request's head, and in answers that hyper holds until they are
+/// written. A request here has a few hundred bytes; proxies add some.
+const HEAD_LEN_MAX: usize = 16 << 10;
+/// Most idle HTTP/3 connections per worker that may keep the memory they have grown to. The newest
+/// ones beyond it are closed.
+const GROWN_MAX: usize = 256;
+/// After a client's last answer, the node reads and drops further bytes for this long. So the
+/// client can read why it was refused, and gets no reset.
+const LINGER_TIME_MAX: Duration = Duration::from_secs(1);
+/// The same while the node stops, when native clients close as soon as they read the goodbye. The
+/// last TLS record must also be written within this time.
+const LINGER_TIME_CLOSING: Duration = Duration::from_millis(50);
+/// How many bytes the node reads and drops then, at most.
+const LINGER_LEN_MAX: u64 = 4 << 20;
+
+/// The client connections of one worker.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    sequencer: Rc<Sequencer>,
+    turns: Arc<Turns>,
+    /// The settings of hyper for HTTP/1.1.
+    protocol: http1::Builder,
+    native: Rc<Common<Native>>,
+    handshakes: Handshakes,
+    http1: Rc<Common<Http1>>,
+    http2: Rc<Common<Http2>>,
+    connections: RefCell<BTreeMap<u64, Rc<ClientState>>>,
+    next: Cell<u64>,
+    /// Number of sweeps so far: the clock of the connections.
+    sweeps: Rc<Cell<u64>>,
+    timeout: Timeout,
+    is_closing: Cell<bool>,
+    gone: Signal,
+}
+
+impl Clients {
+    /// Starts without connections.
+    pub(crate) fn new(sequencer: Rc<Sequencer>, turns: Arc<Turns>) -> Rc<Self> {
+        Rc::new(Self {
+            turns,
+            native: Common::new(sequencer.clone()),
+            handshakes: Handshakes::default(),
+            http1: Common::new(sequencer.clone()),
+            http2: Common::new(sequencer.clone()),
+            timeout: Timeout::new(&sequencer.shared.config.limits),
+            sequencer,
+            protocol: protocol(),
+            connections: RefCell::default(),
+            next: Cell::default(),
+            sweeps: Rc::default(),
+            is_closing: Cell::default(),
+            gone: Signal::default(),
+        })
+    }
+
+    /// Serves a connection on a new task.
+    pub(crate) fn adopt(
+        self: &Rc<Self>,
+        stream: std::net::TcpStream,
+        port: Port,
+        permit: ConnectionPermit,
+    ) {
+        let stream = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream));
+        let stream = match stream {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::debug!(%error, "a client's connection was lost at once");
+                return;
+            }
+        };
+        let from = stream.peer_addr().ok().map(|addr| addr.ip());
+        let caller = Caller { from, port, is_encrypted: false };
+        let (id, state) = self.enlist(caller, permit);
+        let clients = self.clone();
+        spawn_local(async move {
+            let Some(stream) = clients.secure(&state, stream).await else {
+                return clients.forget(id);
+            };
+            let stream = Rc::new(RefCell::new(stream));
+            match clients.opening(&state, &stream).await {
+                Some(Opening::Native) => clients.serve(&clients.native, &state, &stream).await,
+                // The port of operators has no fast path.
+                Some(Opening::Http) if caller.port == Port::Operations => {
+                    Box::pin(clients.serve_hyper(&state, stream.clone(), Vec::new())).await;
+                }
+                Some(Opening::Http2) => {
+                    Box::pin(clients.serve(&clients.http2, &state, &stream)).await;
+                }
+                Some(Opening::Http) => clients.serve(&clients.http1, &state, &stream).await,
+                Some(Opening::Foreign) | None => {}
+            }
+            // A stopping worker ends with its last connection. A client closes when it has read the
+            // last answer. Bytes that it sends before that must not reset the connection, because a
+            // reset would lose answers that are still on their way.
+            let is_last_word = clients.is_closing.get();
+            let limit = if is_last_word { LINGER_TIME_CLOSING } else { LINGER_TIME_MAX };
+            if !is_last_word {
+                clients.forget(id);
+            }
+            match Rc::into_inner(stream).map(RefCell::into_inner) {
+                Some(stream) if !state.is_cut.get() && !state.has_ended.get() => {
+                    linger(stream, limit).await;
+                }
+                Some(mut stream @ Socket::Secured(_)) => {
+                    // TLS has to announce the end; otherwise anyone on the way could fake it. The
+                    // wait is short, because a client may not read, or may be gone.
+                    let _ = timeout(LINGER_TIME_CLOSING, stream.shutdown()).await;
+                }
+                Some(Socket::Plain(_)) | None => {}
+            }
+            if is_last_word {
+                clients.forget(id);
+            }
+        });
+    }
+
+    /// Adds a connection to the list that is swept, counted and closed.
+    pub(super) fn enlist(
+        &self,
+        caller: Caller,
+        permit: ConnectionPermit,
+    ) -> (u64, Rc<ClientState>) {
+        let id = self.next.replace(self.next.get() + 1);
+        let state = Rc::new(ClientState::new(self.sweeps.clone(), caller, permit));
+        self.connections.borrow_mut().insert(id, state.clone());
+        self.count();
+        (id, state)
+    }
+
+    /// The sequencer that the clients' requests go to.
+    pub(super) fn sequencer(&self) -> &Rc<Sequencer> {
+        &self.sequencer
+    }
+
+    /// Whether this worker takes no more requests.
+    pub(super) fn is_closing(&self) -> bool {
+        self.is_closing.get()
+    }
+
+    /// Closes idle connections now and busy ones after their answers.
+    pub(crate) fn close(&self) {
+        self.is_closing.set(true);
+        for state in self.connections.borrow().values() {
+            state.wake();
+        }
+        if self.connections.borrow().is_empty() {
+            self.gone.set();
+        }
+    }
+
+    /// Set when [`Self::close`] was called and no connection is left.
+    pub(crate) fn gone(&self) -> &Signal {
+        &self.gone
+    }
+
+    /// Cuts off connections that are idle or stuck. Never returns.
+    pub(crate) async fn sweep(self: Rc<Self>) {
+        loop {
+            sleep(SWEEP_INTERVAL).await;
+            self.sweeps.set(self.sweeps.get() + 1);
+            let (mut cut, mut grown) = (0, 0);
+            for state in self.connections.borrow().values() {
+                if state.is_overdue(self.timeout) {
+                    state.is_cut.set(true);
+                    state.wake();
+                    cut += 1;
+                } else {
+                    state.record_sweep();
+                }
+                // The newest connections are closed first: the older ones may be in a client's
+                // pool.
+                grown += usize::from(state.is_grown());
+                if grown > GROWN_MAX && state.is_grown() {
+                    state.retire();
+                }
+            }
+            self.sequencer.metrics().connections_idle_closed.add_alone(cut);
+        }
+    }
+
+    /// Tells native connections when another leader becomes known.
+    pub(crate) fn follow_publication(&self) {
+        if self.native.follow_publication() {
+            let connections = self.connections.borrow();
+            connections.values().filter(|state| state.is_native.get()).for_each(|it| it.wake());
+        }
+    }
+
+    /// Does the TLS handshake if the client begins one; a plain connection stays plain if this port
+    /// allows that. `None`: the connection must not be served.
+    async fn secure(&self, state: &ClientState, stream: TcpStream) -> Option<Socket> {
+        let stream = Socket::Plain(stream);
+        let Some(tls) = &self.sequencer.shared.tls else { return Some(stream) };
+        let stream = RefCell::new(stream);
+        let first = self.first_bytes(state, &stream, |bytes| bytes.first().copied()).await?;
+        let stream = match stream.into_inner() {
+            Socket::Plain(stream) if is_tls(&[first]) => stream,
+            stream if tls.takes_plain => return Some(stream),
+            stream => {
+                self.sequencer.metrics().plain_refused.add_alone(1);
+                refuse_plain(stream, first).await;
+                return None;
+            }
+        };
+        let is_over = |context: &mut Context<'_>| {
+            state.record_waker(context);
+            state.is_cut.get() || self.is_closing.get()
+        };
+        let metrics = self.sequencer.metrics();
+        let Caller { from, port, .. } = state.caller();
+        let config = if port == Port::Operations { &tls.operators } else { &tls.config };
+        // Boxed, because the future is large and plain connections do not need it.
+        match Box::pin(self.handshakes.shake(from, config, stream, is_over)).await {
+            Shaken::Secured(stream) => {
+                metrics.handshakes_completed.add_alone(1);
+                state.end_handshake();
+                Some(stream)
+            }
+            Shaken::Failed(stream, error) => {
+                metrics.handshakes_failed.add_alone(1);
+                tracing::debug!(%error, from = ?state.caller().from, "a client's handshake failed");
+                // Gives the client time to read why the handshake failed.
+                linger(Socket::Plain(stream), LINGER_TIME_MAX).await;
+                None
+            }
+            Shaken::Dropped => {
+                metrics.handshakes_failed.add_alone(1);
+                None
+            }
+        }
+    }
+
+    /// Gives handshakes their turns. Never returns.
+    pub(crate) async fn hand_out_turns(self: Rc<Self>) {
+        self.handshakes.hand_out_turns().await;
+    }
+
+    /// Waits for the first bytes and returns the protocol that they begin. The bytes stay in the
+    /// socket. `None` when the connection ends first.
+    async fn opening(&self, state: &ClientState, stream: &RefCell<Socket>) -> Option<Opening> {
+        self.first_bytes(state, stream, Opening::of).await
+    }
+
+    /// Waits for the first bytes and returns `tell` of them. The bytes stay in the socket. `None`
+    /// when the connection ends first.
+    async fn first_bytes<T>(
+        &self,
+        state: &ClientState,
+        stream: &RefCell<Socket>,
+        tell: impl Fn(&[u8]) -> Option<T>,
+    ) -> Option<T> {
+        poll_fn(|context| {
+            state.record_waker(context);
+            if state.is_cut.get() || self.is_closing.get() {
+                return Poll::Ready(None);
+            }
+            let mut bytes = [0; OPENING_LEN];
+            let result = ready!(stream.borrow_mut().poll_peek(context, &mut bytes));
+            let told = result.ok().and_then(|length| tell(&bytes[..length]));
+            state.has_ended.set(told.is_none());
+            Poll::Ready(told)
+        })
+        .await
+    }
+
+    /// Serves a connection in the request pipeline; hyper takes over if the pipeline hands it over.
+    async fn serve<P: Protocol>(
+        &self,
+        common: &Rc<Common<P>>,
+        state: &Rc<ClientState>,
+        stream: &Rc<RefCell<Socket>>,
+    ) {
+        let connection = Connection::new(common.clone(), state.clone());
+        let poll = |connection: &mut Connection<P>, context: &mut Context<'_>| {
+            connection.poll(context, &mut stream.borrow_mut())
+        };
+        match self
+            .until_over(state, connection, Connection::close, Connection::give_back, poll)
+            .await
+        {
+            Ok(End::Over) => {}
+            Ok(End::HandOver(unread)) => {
+                // Boxed, because hyper's part of a connection is large and most connections need
+                // none.
+                Box::pin(self.serve_hyper(state, stream.clone(), unread)).await;
+            }
+            Err(error) => {
+                state.has_ended.set(true);
+                tracing::debug!(%error, "a client's connection ended with an error");
+            }
+        }
+    }
+
+    /// Serves HTTP/1.1 requests that the fast path does not take. Begins with `unread`: bytes that
+    /// were read and not answered.
+    async fn serve_hyper(
+        &self,
+        state: &Rc<ClientState>,
+        stream: Rc<RefCell<Socket>>,
+        unread: Vec<u8>,
+    ) {
+        type Served<'a> = Pin<&'a mut http1::Connection<TokioIo<ClientStream>, NodeService>>;
+        let io = TokioIo::new(ClientStream::new(stream, unread, state.clone()));
+        let service = NodeService::new(self.sequencer.clone(), state.clone());
+        let connection = pin!(self.protocol.serve_connection(io, service));
+        let close = |connection: &mut Served<'_>| connection.as_mut().graceful_shutdown();
+        let poll = |connection: &mut Served<'_>, context: &mut Context<'_>| {
+            connection.as_mut().poll(context)
+        };
+        // Hyper does not give back memory that it has grown to.
+        let result = self.until_over(state, connection, close, |_| {}, poll).await;
+        if let Err(error) = result {
+            tracing::debug!(%error, "a client's connection ended with an error");
+        }
+    }
+
+    /// Drives a connection until it has ended or is cut off. Calls `close` once when this worker
+    /// closes.
+    async fn until_over<C, T: Default, E>(
+        &self,
+        state: &ClientState,
+        mut connection: C,
+        close: impl FnOnce(&mut C),
+        give_back: impl Fn(&mut C),
+        mut poll: impl FnMut(&mut C, &mut Context<'_>) -> Poll<Result<T, E>>,
+    ) -> Result<T, E> {
+        let mut close = Some(close);
+        poll_fn(|context| {
+            state.record_waker(context);
+            if state.is_cut.get() {
+                return Poll::Ready(Ok(T::default()));
+            }
+            if (self.is_closing.get() || state.is_retired.get())
+                && let Some(close) = close.take()
+            {
+                close(&mut connection);
+            }
+            if state.gives_back() {
+                give_back(&mut connection);
+            }
+            if self.turns.is_over(context) {
+                return Poll::Pending;
+            }
+            poll(&mut connection, context)
+        })
+        .await
+    }
+
+    /// Forgets a connection that has ended.
+    pub(super) fn forget(&self, id: u64) {
+        self.connections.borrow_mut().remove(&id);
+        self.count();
+        if self.is_closing.get() && self.connections.borrow().is_empty() {
+            self.gone.set();
+        }
+    }
+
+    fn count(&self) {
+        self.sequencer.metrics().connections.set(self.connections.borrow().len() as u64);
+    }
+}
+
+/// The settings of hyper for HTTP/1.1.
+fn protocol() -> http1::Builder {
+    let mut protocol = http1::Builder::new();
+    // Without `pipeline_flush`. With it hyper buffers answers without a limit; and it holds back an
+    // answer or a refusal while the start of another request waits behind it.
+    protocol
+        // A client may announce that it sends no more and still wait for its answers. So the node
+        // notices only at its next write that a client is gone. Until then the client counts as a
+        // connection, at most until the request's deadline.
+        .half_close(true)
+        .writev(false)
+        .max_headers(HEADERS_MAX)
+        .max_buf_size(HEAD_LEN_MAX)
+        // The sweep limits that time, without a timer per request.
+        .header_read_timeout(None);
+    protocol
+}
+
+/// Tells a client without TLS that this port needs it.
+async fn refuse_plain(mut stream: Socket, first: u8) {
+    let mut answer = Vec::new();
+    if first == native::FIRST_BYTE {
+        let code = ErrorCode::BadRequest as u16;
+        ErrorFrame { code, closes: true, id: 0, text: PLAIN_REFUSED }.encode(&mut answer);
+    } else {
+        let length = PLAIN_REFUSED.len() + 1;
+        let code = ErrorCode::BadRequest.name();
+        answer.extend_from_slice(
+            format!(
+                "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: {length}\r\n\
+                 epicepoch-error: {code}\r\nconnection: close\r\n\r\n{PLAIN_REFUSED}\n"
+            )
+            .as_bytes(),
+        );
+    }
+    if stream.write_all(&answer).await.is_ok() {
+        linger(stream, LINGER_TIME_MAX).await;
+    }
+}
+
+/// The text for a client that speaks no TLS where it must.
+const PLAIN_REFUSED: &str = "this port speaks TLS alone: use https, or give the client --ca-file";
+
+/// Reads and drops the bytes that a client sends after its last answer, within limits.
+async fn linger(mut stream: Socket, limit: Duration) {
+    let reading = async {
+        stream.shutdown().await?;
+        tokio::io::copy(&mut stream.take(LINGER_LEN_MAX), &mut tokio::io::sink()).await
+    };
+    // The connection is dropped now, however the reading ended.
+    let _ = timeout(limit, reading).await;
+}

@@ -1,0 +1,184 @@
+//! HTTP/1.1 in the pipeline: it serves `GET /timestamp` only. At any other request, hyper takes
+//! over the rest of the connection.
+
+use std::cell::{RefCell, RefMut};
+use std::rc::Rc;
+
+use epicepoch_wire::Timestamp;
+
+use super::scan::{FastRequest, REQUEST_LEN_MAX, Scan, scan};
+use super::templates::{Echo, RefusalTemplate, ResponseTemplates};
+use crate::front::deadlines::ClientState;
+use crate::front::pipeline::protocol::{Common, Line, Protocol, Stage};
+use crate::front::pipeline::queue::{Answers, Refused, Waiting};
+use crate::front::pipeline::refusal::Refusal;
+use crate::front::routes::answer;
+use crate::front::routes::query::{Ask, LIST_COUNT_MAX};
+use crate::metrics::worker::{PathLabel, WorkerMetrics};
+use crate::worker::sequencer::Sequencer;
+
+/// Most requests of one connection that are read and not answered. Further ones wait in the socket.
+const IN_FLIGHT_MAX: usize = 120;
+/// The node stops reading from a client at this many bytes of answers that are due or wait to be
+/// written. This is the size of hyper's buffers: one buffer and one chunk of a list. The last
+/// answer may exceed it.
+const ANSWERS_LEN_MAX: usize = 32 << 10;
+/// Approximate bytes of the head of an answer.
+const HEAD_LEN: usize = 256;
+
+// A partial request leaves enough of the read limit for the rest of it.
+const _: () = assert!(REQUEST_LEN_MAX < Http1::READ_LEN_MAX);
+const _: () = assert!(LIST_COUNT_MAX as usize * Timestamp::LEN <= ANSWERS_LEN_MAX);
+const _: () = assert!(IN_FLIGHT_MAX * (HEAD_LEN + Timestamp::LEN) <= ANSWERS_LEN_MAX);
+
+/// The protocol HTTP/1.1 in the pipeline. Its connections need no state beside the pipeline's.
+#[derive(Debug)]
+pub(crate) struct Http1;
+
+/// An accepted request that waits for its answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    ask: Ask,
+    request_id_len: u8,
+    /// Whether it is the last request of its connection.
+    closes: bool,
+}
+
+impl Waiting for Request {
+    #[inline]
+    fn count(&self) -> u64 {
+        self.ask.count
+    }
+
+    #[inline]
+    fn answer_len(&self) -> usize {
+        HEAD_LEN + self.ask.body_len()
+    }
+
+    #[inline]
+    fn request_id_len(&self) -> usize {
+        self.request_id_len.into()
+    }
+}
+
+impl Protocol for Http1 {
+    type Request = Request;
+    type Shared = RefCell<ResponseTemplates>;
+
+    const READ_LEN_MAX: usize = 16 << 10;
+    const WAITS_FOR_ROOM: bool = true;
+
+    fn share(sequencer: &Rc<Sequencer>) -> Self::Shared {
+        RefCell::new(ResponseTemplates::new(sequencer))
+    }
+
+    fn begin(_: &Rc<Common<Self>>, _: &Rc<ClientState>) -> Self {
+        Self
+    }
+
+    #[inline]
+    fn room(&self, line: &Line<Request>) -> usize {
+        let is_full = line.queue.len() >= IN_FLIGHT_MAX
+            || line.queue.owed_len() + line.outbox.len() >= ANSWERS_LEN_MAX;
+        if is_full { 0 } else { Self::READ_LEN_MAX }
+    }
+
+    #[inline]
+    fn receive<'a>(
+        &mut self,
+        common: &Common<Self>,
+        line: &mut Line<Request>,
+        bytes: &'a [u8],
+        _: usize,
+    ) -> &'a [u8] {
+        let shared = &common.sequencer.shared;
+        let max_n = shared.max_n();
+        let before = line.queue.len();
+        let mut rest = bytes;
+        while line.stage == Stage::Open && !rest.is_empty() {
+            if self.room(line) == 0 {
+                line.is_full = true;
+                break;
+            }
+            match scan(rest, max_n) {
+                // Hyper takes over; the service refuses, counts and logs the request.
+                Scan::Fast(request) if shared.authz.check_fast(request.authorization).is_err() => {
+                    line.stage = Stage::Leaving;
+                }
+                Scan::Fast(request) => {
+                    push(line, &request);
+                    rest = &rest[request.len..];
+                }
+                Scan::Partial => break,
+                Scan::Other => line.stage = Stage::Leaving,
+            }
+        }
+        let has_taken = line.queue.len() > before;
+        let is_in_head = line.stage == Stage::Open && !rest.is_empty() && !line.is_full;
+        line.state.record_requests(has_taken, is_in_head);
+        rest
+    }
+
+    fn end_input(&mut self, line: &mut Line<Request>) {
+        if line.held.is_empty() {
+            // The client sends no more, but may still read.
+            line.state.record_end();
+            line.stage = Stage::Ending;
+        } else {
+            // Only a part of a request is left: hyper answers it.
+            line.stage = Stage::Leaving;
+        }
+    }
+
+    #[inline]
+    fn answer(&mut self, common: &Common<Self>, answers: Answers<'_, Request>, out: &mut Vec<u8>) {
+        let mut templates = refreshed(common);
+        answers.each(|Request { ask, closes, .. }, request_id, first| {
+            templates.answer(ask, Echo { request_id, closes }, first, out);
+        });
+    }
+
+    fn refuse(
+        &mut self,
+        common: &Common<Self>,
+        refused: Refused<'_, Request>,
+        refusal: &Refusal,
+        out: &mut Vec<u8>,
+    ) {
+        let templates = refreshed(common);
+        let template = RefusalTemplate::new(answer::refused(refusal));
+        refused.each(|Request { closes, .. }, request_id| {
+            templates.refusal(&template, Echo { request_id, closes }, out);
+        });
+    }
+
+    fn count(metrics: &WorkerMetrics, status: u16, requests: u64) {
+        metrics.count_answers(PathLabel::Timestamp, status, requests);
+    }
+
+    /// The last answer announces the end of the connection.
+    fn close(&mut self, line: &mut Line<Request>) {
+        if let Some(last) = line.queue.last_mut() {
+            last.closes = true;
+        }
+        line.stop();
+    }
+}
+
+/// The answer templates, refreshed.
+fn refreshed(common: &Common<Http1>) -> RefMut<'_, ResponseTemplates> {
+    let mut templates = common.shared.borrow_mut();
+    templates.refresh(&common.sequencer);
+    templates
+}
+
+#[inline]
+fn push(line: &mut Line<Request>, request: &FastRequest<'_>) {
+    let FastRequest { ask, request_id, closes, .. } = *request;
+    let request_id_len = request_id.len() as u8;
+    line.queue.push(Request { ask, request_id_len, closes }, request_id);
+    if closes {
+        // The node ignores bytes behind a client's last request.
+        line.stage = Stage::Ending;
+    }
+}

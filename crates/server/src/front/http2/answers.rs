@@ -1,0 +1,314 @@
+//! Header blocks of answers (RFC 7541). Answers with timestamps use the client's header table. On
+//! each connection, the first such answer of a second stores all its headers in the table; later
+//! ones need one byte per header. Other answers are rare and do not change the table. The table is
+//! emptied before it is filled, so the node need not track its contents.
+
+use std::rc::Rc;
+
+use epicepoch_wire::Timestamp;
+use epicepoch_wire::http::HEADER_REQUEST_ID;
+use epicepoch_wire::http2::frame::{self, HEAD_LEN, flag, kind};
+use epicepoch_wire::http2::hpack::{INDEXED, KEPT, NEWEST, SIZE_UPDATE, TABLE_LEN_MAX, put_string};
+use http::header::{CONTENT_LENGTH, DATE, HeaderMap};
+
+use crate::front::routes::answer;
+use crate::front::routes::body::Body;
+use crate::front::routes::date::Date;
+use crate::front::routes::query::Format;
+use crate::worker::sequencer::Sequencer;
+use crate::worker::view::View;
+
+/// Bytes of the client's table that the node uses. Its headers fill a third of that.
+const TABLE_LEN: usize = 1024;
+/// The size updates that empty the table: to size 0, then to [`TABLE_LEN`], which is 31 + 0x61 + (7
+/// << 7).
+const TABLE_ANEW: [u8; 4] = [SIZE_UPDATE, SIZE_UPDATE | 0x1f, 0x80 | 0x61, 7];
+const _: () = assert!(TABLE_LEN == 0x1f + 0x61 + (7 << 7));
+
+/// Indexes of the static table (RFC 7541, appendix A).
+mod index {
+    pub(super) const STATUS: u8 = 8;
+    pub(super) const CACHE_CONTROL: u8 = 24;
+    pub(super) const CONTENT_LENGTH: u8 = 28;
+    pub(super) const CONTENT_TYPE: u8 = 31;
+    pub(super) const DATE: u8 = 33;
+}
+
+/// The statuses of the static table, with their indexes.
+const STATUSES: [(u16, u8); 4] = [(200, 8), (400, 12), (404, 13), (500, 14)];
+
+/// The known state of a client's header table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Table {
+    holds: Holds,
+    /// Whether the table is large enough.
+    is_usable: bool,
+    /// Whether the client may have shrunk the table since it was last emptied (section 4.2).
+    is_changed: bool,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self { holds: Holds::Other, is_usable: true, is_changed: false }
+    }
+}
+
+/// Which headers the table holds, with their generation of [`ResponseTemplates`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holds {
+    Other,
+    /// All headers except the length.
+    Rest(u64),
+    /// The same, and as the oldest entry the length of one timestamp.
+    All(u64),
+}
+
+impl Table {
+    /// Records the largest size that the client allows, in bytes.
+    pub(super) fn resize(&mut self, len: usize) {
+        *self = Self { holds: Holds::Other, is_usable: len >= TABLE_LEN, is_changed: true };
+    }
+
+    /// Begins a block that does not use the table.
+    fn begin(&mut self, out: &mut Vec<u8>) {
+        if std::mem::take(&mut self.is_changed) {
+            out.push(SIZE_UPDATE);
+        }
+    }
+}
+
+/// The parts of answers that are the same for one worker. They are made again when the second of
+/// the `Date` or the publication has changed.
+#[derive(Debug)]
+pub(crate) struct ResponseTemplates {
+    view: Rc<View>,
+    date: Date,
+    generation: u64,
+    /// Status and headers without the length, as literals that are not stored in a table.
+    plain: Vec<u8>,
+    /// The same, stored in an emptied table.
+    rest: Vec<u8>,
+    /// The same, read from the table.
+    rest_again: Vec<u8>,
+    /// Status and headers with the length of one timestamp, stored in an emptied table.
+    all: Vec<u8>,
+    /// Both frames of the answer with one timestamp. All headers are read from the table.
+    one: Vec<u8>,
+}
+
+impl ResponseTemplates {
+    /// Templates of the current second and publication.
+    pub(super) fn new(sequencer: &Sequencer) -> Self {
+        let mut templates = Self {
+            view: sequencer.view(),
+            date: Date::new(sequencer.shared.clock.monotonic_ns()),
+            generation: 0,
+            plain: Vec::new(),
+            rest: Vec::new(),
+            rest_again: Vec::new(),
+            all: Vec::new(),
+            one: Vec::new(),
+        };
+        templates.make();
+        templates
+    }
+
+    /// Makes the templates again if the second or the publication has changed. The time is the
+    /// worker's last clock reading: at most a round trip or an idle tick old.
+    pub(super) fn refresh(&mut self, sequencer: &Sequencer) {
+        let (now_ns, view) = (sequencer.recent_ns(), sequencer.view());
+        let is_past = self.date.is_past(now_ns);
+        if is_past || !Rc::ptr_eq(&view, &self.view) {
+            if is_past {
+                self.date = Date::new(now_ns);
+            }
+            self.view = view;
+            self.make();
+        }
+    }
+
+    fn make(&mut self) {
+        self.generation += 1;
+        let answer = answer::timestamps(&self.view, Format::Binary, Body::Empty);
+        let mut headers = answer.headers().clone();
+        headers.extend(self.date.value().map(|date| (DATE, date.clone())));
+        let literals = |literal: u8| {
+            let mut block = Vec::new();
+            for (name, value) in &headers {
+                let index = match name.as_str() {
+                    "cache-control" => index::CACHE_CONTROL,
+                    "content-type" => index::CONTENT_TYPE,
+                    "date" => index::DATE,
+                    _ => 0,
+                };
+                put_literal(literal, index, name.as_str(), value.as_bytes(), &mut block);
+            }
+            block
+        };
+        let status = [INDEXED | index::STATUS];
+        let length = Timestamp::LEN.to_string();
+        let mut kept_length = Vec::new();
+        let name = CONTENT_LENGTH.as_str();
+        put_literal(KEPT, index::CONTENT_LENGTH, name, length.as_bytes(), &mut kept_length);
+        let count = headers.len() as u8;
+        let from_table: Vec<u8> = (0..count).map(|at| NEWEST + at).collect();
+        self.plain = [&status[..], &literals(0)].concat();
+        self.rest = [&TABLE_ANEW[..], &status, &literals(KEPT)].concat();
+        self.rest_again = [&status[..], &from_table].concat();
+        self.all = [&TABLE_ANEW[..], &status, &kept_length, &literals(KEPT)].concat();
+        self.one.clear();
+        let block = [&self.rest_again[..], &[NEWEST + count]].concat();
+        frame::put(&mut self.one, kind::HEADERS, flag::END_HEADERS, 0, &block);
+        frame::put(&mut self.one, kind::DATA, flag::END_STREAM, 0, &[0; Timestamp::LEN]);
+    }
+
+    /// Appends the whole answer with one timestamp and without a request id.
+    pub(super) fn one(&self, table: &mut Table, id: u32, stamp: Timestamp, out: &mut Vec<u8>) {
+        if table.holds == Holds::All(self.generation) {
+            let start = out.len();
+            out.extend_from_slice(&self.one);
+            let answer = &mut out[start..];
+            let body_at = answer.len() - Timestamp::LEN;
+            let id = id.to_be_bytes();
+            answer[HEAD_LEN - id.len()..HEAD_LEN].copy_from_slice(&id);
+            answer[body_at - id.len()..body_at].copy_from_slice(&id);
+            answer[body_at..].copy_from_slice(&stamp.to_bytes());
+            return;
+        }
+        self.head(table, id, Timestamp::LEN, &[], out);
+        frame::put(out, kind::DATA, flag::END_STREAM, id, &stamp.to_bytes());
+    }
+
+    /// Appends the head of an answer with timestamps.
+    pub(super) fn head(
+        &self,
+        table: &mut Table,
+        id: u32,
+        body_len: usize,
+        request_id: &[u8],
+        out: &mut Vec<u8>,
+    ) {
+        let at = begin_head(out);
+        let is_one = body_len == Timestamp::LEN;
+        if !table.is_usable {
+            table.begin(out);
+            out.extend_from_slice(&self.plain);
+            put_length(body_len, out);
+        } else if table.holds == Holds::All(self.generation)
+            || table.holds == Holds::Rest(self.generation) && !is_one
+        {
+            out.extend_from_slice(&self.rest_again);
+            put_length(body_len, out);
+        } else if is_one {
+            (table.holds, table.is_changed) = (Holds::All(self.generation), false);
+            out.extend_from_slice(&self.all);
+        } else {
+            (table.holds, table.is_changed) = (Holds::Rest(self.generation), false);
+            out.extend_from_slice(&self.rest);
+            put_length(body_len, out);
+        }
+        put_request_id(request_id, out);
+        end_head(at, flag::END_HEADERS, id, out);
+    }
+
+    /// Appends the head of any answer, including the `Date`.
+    pub(super) fn other(
+        &self,
+        table: &mut Table,
+        id: u32,
+        answer: &Other<'_>,
+        request_id: &[u8],
+        out: &mut Vec<u8>,
+    ) {
+        let at = begin_head(out);
+        table.begin(out);
+        if let Some((_, index)) = STATUSES.iter().find(|(status, _)| *status == answer.status) {
+            out.push(INDEXED | index);
+        } else {
+            let status = answer.status.to_string();
+            put_literal(0, index::STATUS, ":status", status.as_bytes(), out);
+        }
+        for (name, value) in answer.headers {
+            put_literal(0, 0, name.as_str(), value.as_bytes(), out);
+        }
+        if let Some(len) = answer.body_len
+            && !answer.headers.contains_key(CONTENT_LENGTH)
+        {
+            put_length(len as usize, out);
+        }
+        if let Some(date) = self.date.value() {
+            put_literal(0, index::DATE, DATE.as_str(), date.as_bytes(), out);
+        }
+        put_request_id(request_id, out);
+        let flags =
+            if answer.ends { flag::END_HEADERS | flag::END_STREAM } else { flag::END_HEADERS };
+        end_head(at, flags, id, out);
+    }
+}
+
+/// The head of an answer without timestamps, or of a rare one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Other<'a> {
+    pub(super) status: u16,
+    pub(super) headers: &'a HeaderMap,
+    /// Bytes of the body, if known.
+    pub(super) body_len: Option<u64>,
+    /// Whether the answer has no body.
+    pub(super) ends: bool,
+}
+
+/// Reserves the head of a frame and returns its position.
+fn begin_head(out: &mut Vec<u8>) -> usize {
+    let at = out.len();
+    out.extend_from_slice(&[0; HEAD_LEN]);
+    at
+}
+
+/// Writes the head of the frame that begins at `at`.
+///
+/// # Panics
+/// When the frame is longer than every client must accept. The headers of an answer never are.
+fn end_head(at: usize, flags: u8, id: u32, out: &mut [u8]) {
+    let len = out.len() - at - HEAD_LEN;
+    assert!(len <= frame::PAYLOAD_LEN_MAX, "the head of an answer of {len} bytes");
+    out[at..at + 3].copy_from_slice(&(len as u32).to_be_bytes()[1..]);
+    (out[at + 3], out[at + 4]) = (kind::HEADERS, flags);
+    out[at + 5..at + HEAD_LEN].copy_from_slice(&id.to_be_bytes());
+}
+
+/// Appends a field. Its name is an index of the static table, or the text `name` if `index` is 0.
+fn put_literal(literal: u8, index: u8, name: &str, value: &[u8], out: &mut Vec<u8>) {
+    // The index has a prefix of four bits, or of six if the table keeps the literal.
+    let most = if literal == KEPT { 0x3f } else { 0x0f };
+    if index < most {
+        out.push(literal | index);
+    } else {
+        out.extend_from_slice(&[literal | most, index - most]);
+    }
+    if index == 0 {
+        put_string(out, name.as_bytes());
+    }
+    put_string(out, value);
+}
+
+fn put_length(len: usize, out: &mut Vec<u8>) {
+    let mut digits = [0; 20];
+    let (mut at, mut rest) = (digits.len(), len);
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    put_literal(0, index::CONTENT_LENGTH, CONTENT_LENGTH.as_str(), &digits[at..], out);
+}
+
+fn put_request_id(request_id: &[u8], out: &mut Vec<u8>) {
+    if !request_id.is_empty() {
+        put_literal(0, 0, HEADER_REQUEST_ID, request_id, out);
+    }
+}
+
+const _: () = assert!(TABLE_LEN <= TABLE_LEN_MAX);

@@ -1,0 +1,22 @@
+//! HTTP/2 (RFC 9113), the server's half of a connection. It serves the requests of this node: small
+//! ones, whose bodies mean nothing. This module speaks the whole protocol without a library: header
+//! compression has one state per connection, so `GET /timestamp` cannot be served apart from the
+//! rest (`docs/decisions/0026-http2-of-our-own.md`). `GET /timestamp` joins the batches of the
+//! worker's sequencer like the fast path of HTTP/1.1: the requests of one read are one burst. All
+//! other requests go to the service. This module holds no timestamp and no proof, and never pushes.
+//!
+//! - [`session`]: the protocol: bytes in, requests out. No socket, no clock.
+//! - `head`: the content of a header block, and whether it is a request.
+//! - `streams`: the open requests, and how much may be sent for them.
+//! - `answers`: header blocks of answers, as short as the client's table allows.
+//! - `exchange`: requests of the service, and bodies that a client does not accept at once.
+//! - [`meter`]: the frames that a client sends beside requests, and their limit.
+//! - `protocol`: this protocol in the request pipeline.
+
+mod answers;
+mod exchange;
+mod head;
+pub mod meter;
+pub(crate) mod protocol;
+pub mod session;
+mod streams;

@@ -1,0 +1,375 @@
+//! HTTP/2 in the pipeline: `GET /timestamp` joins batches, all other requests go to the service.
+//! The session decides what the client's frames mean.
+
+use std::cell::{RefCell, RefMut};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use epicepoch_wire::TimestampRange;
+use epicepoch_wire::http2::frame::{self, HEAD_LEN, PAYLOAD_LEN_MAX, PREFACE, flag, kind};
+
+use super::answers::{Other, ResponseTemplates, Table};
+use super::exchange::{Exchanges, Ready};
+use super::meter::FrameMeter;
+use super::session::{Event, Fault, STREAMS_MAX, Session};
+use crate::front::deadlines::ClientState;
+use crate::front::pipeline::protocol::{Common, Line, Protocol, Stage};
+use crate::front::pipeline::queue::{Answers, Interest, Refused, Waiting};
+use crate::front::pipeline::refusal::Refusal;
+use crate::front::routes::answer::{self, Answer};
+use crate::front::routes::body::Body;
+use crate::front::routes::query::{Ask, Format};
+use crate::front::routes::service::NodeService;
+use crate::metrics::worker::{PathLabel, WorkerMetrics};
+use crate::security::authz::Port;
+use crate::worker::sequencer::Sequencer;
+
+/// The node stops reading from a client at this many bytes of answers that are due or wait to be
+/// written. The last answer may exceed it.
+const ANSWERS_LEN_MAX: usize = 32 << 10;
+/// Approximate bytes of an answer without its body. Each open stream may need that many.
+const ANSWER_HEAD_LEN: usize = 64;
+/// The node stops reading at this many waiting requests, cancelled ones included: four times as
+/// many as may be open.
+const QUEUE_LEN_MAX: usize = 4 * STREAMS_MAX;
+/// The status of a request whose head is too long.
+const HEAD_TOO_LONG: u16 = 431;
+
+// A partial frame leaves enough of the read limit for the rest of it.
+const _: () = assert!(2 * (HEAD_LEN + PAYLOAD_LEN_MAX) <= Http2::READ_LEN_MAX + HEAD_LEN);
+const _: () = assert!(STREAMS_MAX * ANSWER_HEAD_LEN < ANSWERS_LEN_MAX);
+
+/// The state of one HTTP/2 connection in the pipeline.
+pub(crate) struct Http2 {
+    state: Rc<ClientState>,
+    service: NodeService,
+    /// `None` until the preface has come.
+    session: Option<Session>,
+    meter: FrameMeter,
+    table: Table,
+    exchanges: Exchanges,
+}
+
+/// A request that waits for its answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    stream: u32,
+    ask: Ask,
+    request_id_len: u8,
+    interest: Interest,
+}
+
+impl Waiting for Request {
+    #[inline]
+    fn count(&self) -> u64 {
+        self.ask.count
+    }
+
+    #[inline]
+    fn answer_len(&self) -> usize {
+        ANSWER_HEAD_LEN + self.ask.body_len()
+    }
+
+    #[inline]
+    fn request_id_len(&self) -> usize {
+        self.request_id_len.into()
+    }
+
+    #[inline]
+    fn interest(&self) -> Interest {
+        self.interest
+    }
+
+    fn set_interest(&mut self, interest: Interest) {
+        self.interest = interest;
+    }
+}
+
+impl Protocol for Http2 {
+    type Request = Request;
+    type Shared = RefCell<ResponseTemplates>;
+
+    const READ_LEN_MAX: usize = (32 << 10) + HEAD_LEN;
+    const WAITS_FOR_ROOM: bool = true;
+
+    fn share(sequencer: &Rc<Sequencer>) -> Self::Shared {
+        RefCell::new(ResponseTemplates::new(sequencer))
+    }
+
+    fn begin(common: &Rc<Common<Self>>, state: &Rc<ClientState>) -> Self {
+        state.keeps_little.set(true);
+        Self {
+            state: state.clone(),
+            service: NodeService::new(common.sequencer.clone(), state.clone()),
+            session: None,
+            meter: FrameMeter::new(PREFACE.len(), state.sweeps()),
+            table: Table::default(),
+            exchanges: Exchanges::default(),
+        }
+    }
+
+    #[inline]
+    fn room(&self, line: &Line<Request>) -> usize {
+        let is_full = line.queue.len() >= QUEUE_LEN_MAX
+            || line.queue.owed_len() + line.outbox.len() >= ANSWERS_LEN_MAX;
+        if is_full { 0 } else { Self::READ_LEN_MAX }
+    }
+
+    fn receive<'a>(
+        &mut self,
+        common: &Common<Self>,
+        line: &mut Line<Request>,
+        bytes: &'a [u8],
+        seen: usize,
+    ) -> &'a [u8] {
+        let max_n = common.sequencer.shared.max_n();
+        let mut rest = bytes;
+        if self.session.is_some() {
+            self.count_frames(common, line, &bytes[seen..]);
+        } else {
+            match Session::preface(bytes) {
+                Some(true) => {
+                    rest = &bytes[PREFACE.len()..];
+                    // The port of operators has no fast path.
+                    let takes_fast = self.state.caller().port != Port::Operations;
+                    self.session = Some(Session::new(max_n, takes_fast, line.outbox.bytes()));
+                    self.count_frames(common, line, rest);
+                }
+                Some(false) => {}
+                // The bytes only began like HTTP/2, as `POST` does.
+                None => line.stage = Stage::Leaving,
+            }
+        }
+        if let Some(session) = &mut self.session {
+            session.set_max_n(max_n);
+        }
+        while line.stage == Stage::Open {
+            if self.room(line) == 0 {
+                line.is_full = !rest.is_empty();
+                break;
+            }
+            let Some(session) = &mut self.session else { break };
+            match session.receive(rest, line.outbox.bytes()) {
+                Ok(None) => break,
+                Ok(Some((length, event))) => {
+                    rest = &rest[length..];
+                    self.handle(common, line, event);
+                }
+                Err(fault) => self.send_away(common, line, fault),
+            }
+        }
+        rest
+    }
+
+    /// A client that sends no more reads no more, either.
+    fn end_input(&mut self, line: &mut Line<Request>) {
+        line.state.record_end();
+        self.drop_all(line);
+        line.stage = Stage::Cut;
+    }
+
+    fn answer(&mut self, common: &Common<Self>, answers: Answers<'_, Request>, out: &mut Vec<u8>) {
+        let templates = refreshed(common);
+        let Self { session, table, exchanges, .. } = self;
+        let Some(session) = session else { unreachable!("a request came without a preface") };
+        answers.each(|Request { stream: id, ask, .. }, request_id, first| {
+            let body_len = ask.body_len();
+            let Some(is_whole) = session.spend_all(id, body_len) else { return };
+            if is_whole && ask.count == 1 && request_id.is_empty() && ask.format == Format::Binary {
+                return templates.one(table, id, first, out);
+            }
+            templates.head(table, id, body_len, request_id, out);
+            if is_whole {
+                frame::put_head(out, body_len, kind::DATA, flag::END_STREAM, id);
+                ask.put_body(first, out);
+                return;
+            }
+            let Some(range) = TimestampRange::new(first, ask.count) else {
+                unreachable!("a range within an epoch was taken")
+            };
+            exchanges.send(
+                id,
+                match ask.format {
+                    Format::Range => Body::range(&range),
+                    Format::Binary | Format::Json => Body::list(range),
+                },
+            );
+        });
+    }
+
+    fn refuse(
+        &mut self,
+        common: &Common<Self>,
+        refused: Refused<'_, Request>,
+        refusal: &Refusal,
+        out: &mut Vec<u8>,
+    ) {
+        let templates = refreshed(common);
+        let Self { session, table, exchanges, .. } = self;
+        let Some(session) = session else { unreachable!("a request came without a preface") };
+        let (parts, body) = answer::refused(refusal).into_parts();
+        let Body::Whole(text) = body else { unreachable!("a refusal is a line of text") };
+        let (status, headers) = (parts.status.as_u16(), &parts.headers);
+        let body_len = Some(text.len() as u64);
+        let other = Other { status, headers, body_len, ends: false };
+        refused.each(|Request { stream: id, .. }, request_id| {
+            let Some(is_whole) = session.spend_all(id, text.len()) else { return };
+            templates.other(table, id, &other, request_id, out);
+            if is_whole {
+                frame::put(out, kind::DATA, flag::END_STREAM, id, &text);
+            } else {
+                exchanges.send(id, Body::Whole(text.clone()));
+            }
+        });
+    }
+
+    fn count(metrics: &WorkerMetrics, status: u16, requests: u64) {
+        metrics.count_answers(PathLabel::Timestamp, status, requests);
+    }
+
+    /// Announces the end. Requests that arrive before the client knows it are answered, later ones
+    /// are not.
+    fn close(&mut self, line: &mut Line<Request>) {
+        match &mut self.session {
+            Some(session) => session.close(line.outbox.bytes()),
+            None => line.stop(),
+        }
+    }
+
+    /// Sends answers of the service, and bodies, while the outbox has space.
+    #[inline]
+    fn advance(
+        &mut self,
+        common: &Common<Self>,
+        line: &mut Line<Request>,
+        context: &mut Context<'_>,
+    ) -> bool {
+        if self.exchanges.is_empty() {
+            return false;
+        }
+        while line.outbox.len() < ANSWERS_LEN_MAX
+            && let Poll::Ready(ready) = self.exchanges.poll_answer(context)
+        {
+            self.put_answer(common, ready, line.outbox.bytes());
+        }
+        let Some(session) = &mut self.session else { return false };
+        let waiting = line.outbox.len();
+        let out = line.outbox.bytes();
+        let len_max = out.len() - waiting + ANSWERS_LEN_MAX;
+        self.exchanges.pump(session, out, len_max)
+    }
+
+    #[inline]
+    fn record_written(&mut self, bytes: usize) {
+        self.meter.record_written(bytes);
+    }
+
+    #[inline]
+    fn is_over(&self) -> bool {
+        self.session.as_ref().is_some_and(Session::is_over)
+    }
+
+    fn give_back(&mut self) {
+        self.exchanges.give_back();
+        if let Some(session) = &mut self.session {
+            session.give_back();
+        }
+    }
+}
+
+impl Http2 {
+    /// Counts the frames that begin in `bytes`.
+    fn count_frames(&mut self, common: &Common<Self>, line: &mut Line<Request>, bytes: &[u8]) {
+        let has_begun = self.meter.has_begun();
+        if let Some(abuse) = self.meter.handle_read(bytes, line.state.sweeps()) {
+            self.send_away(common, line, Fault { code: frame::code::ENHANCE_YOUR_CALM, abuse });
+            line.state.record_end();
+            line.stage = Stage::Cut;
+        } else if !has_begun && self.meter.has_begun() {
+            // From now on the client may be silent.
+            line.state.end_hello();
+        }
+    }
+
+    fn handle(&mut self, common: &Common<Self>, line: &mut Line<Request>, event: Event) {
+        match event {
+            Event::Fast { id } => self.handle_fast(common, line, id),
+            Event::Request { id, request, body_len } => {
+                self.exchanges.begin(&self.service, id, *request, body_len);
+            }
+            Event::TooLong { id } => {
+                let mut answer = Answer::new(Body::Empty);
+                if let Ok(status) = HEAD_TOO_LONG.try_into() {
+                    *answer.status_mut() = status;
+                }
+                let ready = Ready { id, answer, is_head: false };
+                self.put_answer(common, ready, line.outbox.bytes());
+            }
+            Event::Data { id, len, ends } => self.exchanges.handle_data(id, len, ends),
+            Event::Reset { id } => {
+                if !line.queue.cancel(|request| request.stream.cmp(&id)) {
+                    self.exchanges.drop_stream(id);
+                }
+            }
+            Event::Table(len) => self.table.resize(len),
+            // Bodies are sent after every read, so a larger window needs no action here.
+            Event::Nothing | Event::Window => {}
+        }
+    }
+
+    fn handle_fast(&mut self, common: &Common<Self>, line: &mut Line<Request>, id: u32) {
+        let Some(request) = self.session.as_ref().and_then(Session::fast_path) else { return };
+        if let Err(reason) = common.sequencer.shared.authz.check_fast(&request.authorization) {
+            let answer = self.service.refuse_caller(reason, &request.request_id);
+            let ready = Ready { id, answer, is_head: false };
+            return self.put_answer(common, ready, line.outbox.bytes());
+        }
+        let (ask, request_id_len) = (request.ask, request.request_id.len() as u8);
+        let waiting = Request { stream: id, ask, request_id_len, interest: Interest::Wanted };
+        line.queue.push(waiting, &request.request_id);
+    }
+
+    fn put_answer(
+        &mut self,
+        common: &Common<Self>,
+        Ready { id, answer, is_head }: Ready,
+        out: &mut Vec<u8>,
+    ) {
+        let (parts, body) = answer.into_parts();
+        let body_len = body.len();
+        let ends = is_head || body_len == Some(0);
+        let other =
+            Other { status: parts.status.as_u16(), headers: &parts.headers, body_len, ends };
+        refreshed(common).other(&mut self.table, id, &other, &[], out);
+        let body = if is_head { Body::Empty } else { body };
+        if body.len() != Some(0) {
+            self.exchanges.send(id, body);
+        } else if let Some(session) = &mut self.session {
+            session.finish(id, out);
+        }
+    }
+
+    /// Tells the client the reason, and ends the connection when that is written.
+    fn send_away(&mut self, common: &Common<Self>, line: &mut Line<Request>, fault: Fault) {
+        common.sequencer.metrics().count_abuse(fault.abuse);
+        tracing::debug!(?fault, "a client of HTTP/2 is sent away");
+        self.drop_all(line);
+        if let Some(session) = &self.session {
+            session.end(fault, line.outbox.bytes());
+        }
+        line.stage = Stage::Ending;
+    }
+
+    fn drop_all(&mut self, line: &mut Line<Request>) {
+        line.queue.clear();
+        self.exchanges.clear();
+        line.record_in_flight();
+    }
+}
+
+/// The answer templates, refreshed.
+fn refreshed(common: &Common<Http2>) -> RefMut<'_, ResponseTemplates> {
+    let mut templates = common.shared.borrow_mut();
+    templates.refresh(&common.sequencer);
+    templates
+}

@@ -1,0 +1,594 @@
+//! One HTTP/2 connection as its server sees it (RFC 9113, sections 3 to 6): the open streams, how
+//! much may be sent, and what the client's frames mean. Bytes in, requests out. A session has no
+//! socket and no clock, and does not know how a request is answered.
+//!
+//! A client that breaks a rule of the connection is told which one, and further bytes of it are
+//! ignored. A client that breaks a rule of a stream loses the stream; too many such faults end the
+//! connection.
+
+use std::collections::VecDeque;
+
+use epicepoch_wire::http2::frame::{self, Frame, HEAD_LEN, PREFACE, code, flag, kind, setting};
+use epicepoch_wire::http2::hpack::{Decoder, HpackError};
+
+pub use super::head::HEAD_LEN_MAX;
+use super::head::Head;
+use super::streams::{Streams, WINDOW_MAX};
+use crate::front::routes::query::Ask;
+pub use event::{Event, FastRequest, Fault};
+
+mod event;
+
+/// Most open requests of one connection.
+pub const STREAMS_MAX: usize = 256;
+/// Most streams that may end because of a client's errors. One more ends the connection
+/// (CVE-2025-8671).
+const FAULTS_MAX: usize = 64;
+/// At most this many bytes in a header block of several frames. A head within its limit is shorter.
+const BLOCK_LEN_MAX: usize = 2 * HEAD_LEN_MAX;
+/// Most CONTINUATION frames of one header block. Without a limit, empty ones could go on for ever
+/// (CVE-2024-27316).
+const CONTINUATIONS_MAX: usize = 16;
+/// Initial size of every window, bytes. The node does not change its receive windows, because
+/// bodies here are small.
+const WINDOW_AT_FIRST: i64 = 65_535;
+/// The node reopens the connection's window when it has received this many bytes.
+const OWED_MAX: u32 = 32 << 10;
+/// Payload of a PING. Its answer shows that the client knows of the end.
+const END_PING: [u8; 8] = *b"epicend\n";
+/// The highest possible stream id.
+const ID_MAX: u32 = frame::ID_MAX;
+
+/// A header block whose end has not arrived.
+#[derive(Clone, Copy, Debug)]
+struct Unfinished {
+    id: u32,
+    ends: bool,
+    depends_on_itself: bool,
+    parts: usize,
+}
+
+/// The stages of the connection's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Closing {
+    No,
+    /// The node has announced the end. Requests that the client sent before it knew are answered.
+    Announced,
+    /// The client knows of the end. New requests are ignored.
+    Told,
+}
+
+/// The protocol state of one HTTP/2 connection.
+#[derive(Debug)]
+pub struct Session {
+    max_n: u64,
+    takes_fast: bool,
+    decoder: Decoder,
+    head: Head,
+    fast_path: Option<FastRequest>,
+    /// The part of a header block that has arrived.
+    block: Vec<u8>,
+    unfinished: Option<Unfinished>,
+    streams: Streams,
+    /// The highest stream id that the client has begun.
+    last_id: u32,
+    /// Streams that this node has ended. Their client may not know it yet.
+    ended: VecDeque<u32>,
+    faults: usize,
+    has_settings: bool,
+    /// Bytes that may be sent on all streams together.
+    window: i64,
+    /// Bytes that may be sent on each new stream.
+    stream_window: i64,
+    /// Bytes that were received since the connection's window was last reopened.
+    owed: u32,
+    closing: Closing,
+}
+
+impl Session {
+    /// Sets the highest count of a request on the fast path.
+    pub const fn set_max_n(&mut self, max_n: u64) {
+        self.max_n = max_n;
+    }
+
+    /// A connection whose preface has arrived. If `takes_fast`, requests of the fast path for at
+    /// most `max_n` timestamps get their own event. Appends the server's first frame.
+    #[must_use]
+    pub fn new(max_n: u64, takes_fast: bool, out: &mut Vec<u8>) -> Self {
+        let settings = [
+            (setting::MAX_CONCURRENT_STREAMS, STREAMS_MAX as u32),
+            (setting::MAX_HEADER_LIST_SIZE, HEAD_LEN_MAX as u32),
+        ];
+        frame::put_settings(out, &settings);
+        Self {
+            max_n,
+            takes_fast,
+            decoder: Decoder::default(),
+            head: Head::default(),
+            fast_path: None,
+            block: Vec::new(),
+            unfinished: None,
+            streams: Streams::default(),
+            last_id: 0,
+            ended: VecDeque::new(),
+            faults: 0,
+            has_settings: false,
+            window: WINDOW_AT_FIRST,
+            stream_window: WINDOW_AT_FIRST,
+            owed: 0,
+            closing: Closing::No,
+        }
+    }
+
+    /// `Some(true)` if `bytes` begin with the client's preface, `Some(false)` if they are the
+    /// beginning of it; `None` if they differ from it.
+    #[must_use]
+    pub fn preface(bytes: &[u8]) -> Option<bool> {
+        if bytes.starts_with(PREFACE) {
+            return Some(true);
+        }
+        PREFACE.starts_with(bytes).then_some(false)
+    }
+
+    /// The length and the meaning of the first frame of `bytes`; `None` if the frame is incomplete.
+    /// Appends the frames that must be sent at once.
+    ///
+    /// # Errors
+    /// When the connection is over; see [`Session::end`].
+    pub fn receive(
+        &mut self,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<(usize, Event)>, Fault> {
+        let Some(frame) = Frame::split(bytes).map_err(|_| Fault::SIZE)? else { return Ok(None) };
+        if self.unfinished.is_some() && frame.kind != kind::CONTINUATION {
+            return Err(Fault::PROTOCOL);
+        }
+        if !self.has_settings {
+            if frame.kind != kind::SETTINGS || frame.has(flag::ACK) {
+                return Err(Fault::PROTOCOL);
+            }
+            self.has_settings = true;
+        }
+        let event = match frame.kind {
+            kind::HEADERS => self.handle_headers(&frame, out)?,
+            kind::DATA => self.handle_data(&frame, out)?,
+            kind::RST_STREAM => self.handle_reset(&frame)?,
+            kind::WINDOW_UPDATE => self.handle_window(&frame, out)?,
+            kind::SETTINGS => self.handle_settings(&frame, out)?,
+            kind::PING => self.handle_ping(&frame, out)?,
+            kind::CONTINUATION => self.handle_continuation(&frame, out)?,
+            kind::PRIORITY => handle_priority(&frame)?,
+            kind::GOAWAY => handle_goaway(&frame)?,
+            kind::PUSH_PROMISE => return Err(Fault::PROTOCOL),
+            _ => Event::Nothing,
+        };
+        Ok(Some((HEAD_LEN + frame.payload.len(), event)))
+    }
+
+    /// The latest request of the fast path.
+    #[must_use]
+    pub fn fast_path(&self) -> Option<&FastRequest> {
+        self.fast_path.as_ref()
+    }
+
+    /// How many streams are open.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        self.streams.open()
+    }
+
+    /// Spends the windows on the whole body of an answer and closes its stream. Returns
+    /// `Some(false)` and does nothing if the windows are too small or the client still sends its
+    /// body; `None` if the stream is not open.
+    pub fn spend_all(&mut self, id: u32, len: usize) -> Option<bool> {
+        let len = len as i64;
+        let stream = self.streams.get(id)?;
+        if stream.is_sending || self.window < len || stream.window < len {
+            return Some(false);
+        }
+        self.window -= len;
+        self.streams.close(id);
+        Some(true)
+    }
+
+    /// Spends the windows on up to `wanted` bytes of a body. Returns how many bytes may be sent;
+    /// `None` if the stream is not open.
+    pub fn spend(&mut self, id: u32, wanted: usize) -> Option<usize> {
+        let len = wanted.min(self.allowed(id)?);
+        self.window -= len as i64;
+        self.streams.get(id)?.window -= len as i64;
+        Some(len)
+    }
+
+    /// Bytes of a body that may be sent on a stream now; `None` if the stream is not open.
+    pub fn allowed(&mut self, id: u32) -> Option<usize> {
+        let stream = self.streams.get(id)?;
+        Some(self.window.min(stream.window).max(0) as usize)
+    }
+
+    /// Closes a stream whose answer has ended. If the client still sends its body, the node tells
+    /// it to stop (section 8.1).
+    pub fn finish(&mut self, id: u32, out: &mut Vec<u8>) {
+        if self.streams.get(id).is_some_and(|stream| stream.is_sending) {
+            self.reset(id, code::NO_ERROR, out);
+        } else {
+            self.streams.close(id);
+        }
+    }
+
+    /// Announces the end of the connection, once.
+    pub fn close(&mut self, out: &mut Vec<u8>) {
+        if self.closing == Closing::No {
+            self.closing = Closing::Announced;
+            put_goaway(ID_MAX, code::NO_ERROR, out);
+            frame::put(out, kind::PING, 0, 0, &END_PING);
+        }
+    }
+
+    /// Whether the client knows of the end and no stream is open.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.closing == Closing::Told && self.streams.open() == 0
+    }
+
+    /// Tells the client why the connection ends now.
+    pub fn end(&self, fault: Fault, out: &mut Vec<u8>) {
+        put_goaway(self.last_id, fault.code, out);
+    }
+
+    /// Gives back unused memory.
+    pub fn give_back(&mut self) {
+        self.decoder.give_back();
+        self.head.give_back();
+        self.streams.give_back();
+        self.ended.shrink_to_fit();
+        if self.unfinished.is_none() {
+            self.block = Vec::new();
+        }
+    }
+
+    fn handle_headers(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<Event, Fault> {
+        if frame.stream == 0 {
+            return Err(Fault::PROTOCOL);
+        }
+        let mut fragment = frame.unpadded().ok_or(Fault::PROTOCOL)?;
+        let mut depends_on_itself = false;
+        if frame.has(flag::PRIORITY) {
+            let (priority, rest) = fragment.split_first_chunk().ok_or(Fault::SIZE)?;
+            depends_on_itself = depends_on(*priority) == frame.stream;
+            fragment = rest;
+        }
+        let (id, ends) = (frame.stream, frame.has(flag::END_STREAM));
+        if frame.has(flag::END_HEADERS) {
+            return self.handle_block(id, ends, depends_on_itself, fragment, out);
+        }
+        self.unfinished = Some(Unfinished { id, ends, depends_on_itself, parts: 0 });
+        self.block.clear();
+        self.block.extend_from_slice(fragment);
+        Ok(Event::Nothing)
+    }
+
+    fn handle_continuation(
+        &mut self,
+        frame: &Frame<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Event, Fault> {
+        let unfinished = self.unfinished.as_mut().filter(|it| it.id == frame.stream);
+        let unfinished = unfinished.ok_or(Fault::PROTOCOL)?;
+        unfinished.parts += 1;
+        if unfinished.parts > CONTINUATIONS_MAX
+            || self.block.len() + frame.payload.len() > BLOCK_LEN_MAX
+        {
+            return Err(Fault::CALM);
+        }
+        self.block.extend_from_slice(frame.payload);
+        if !frame.has(flag::END_HEADERS) {
+            return Ok(Event::Nothing);
+        }
+        let Unfinished { id, ends, depends_on_itself, .. } = *unfinished;
+        self.unfinished = None;
+        let mut block = std::mem::take(&mut self.block);
+        let event = self.handle_block(id, ends, depends_on_itself, &block, out);
+        block.clear();
+        self.block = block;
+        event
+    }
+
+    /// Handles a whole header block. Every block is decoded, also one that is then ignored: later
+    /// blocks refer to its entries in the table.
+    fn handle_block(
+        &mut self,
+        id: u32,
+        ends: bool,
+        depends_on_itself: bool,
+        block: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Event, Fault> {
+        if id.is_multiple_of(2) {
+            return Err(Fault::PROTOCOL);
+        }
+        if id <= self.last_id {
+            return self.handle_trailer(id, ends, block, out);
+        }
+        let is_fast_again = ends && self.fast_path.is_some() && self.decoder.is_repeated(block);
+        if !is_fast_again {
+            self.decode(block)?;
+        }
+        if self.closing == Closing::Told {
+            return Ok(Event::Nothing);
+        }
+        self.last_id = id;
+        if self.streams.open() == STREAMS_MAX {
+            self.reset(id, code::REFUSED_STREAM, out);
+            return Ok(Event::Nothing);
+        }
+        if is_fast_again && !depends_on_itself {
+            self.streams.push(id, false, None, self.stream_window);
+            return Ok(Event::Fast { id });
+        }
+        let announced = if ends { None } else { self.head.content_length() };
+        self.streams.push(id, !ends, announced, self.stream_window);
+        if self.head.is_too_long() {
+            return Ok(Event::TooLong { id });
+        }
+        let is_short = ends && self.head.content_length().is_some_and(|length| length > 0);
+        if depends_on_itself || is_short || !self.head.is_request() {
+            return self.fault(id, code::PROTOCOL_ERROR, out);
+        }
+        if ends
+            && self.takes_fast
+            && let Some(ask) = self.head.fast_path(self.max_n)
+        {
+            self.keep_hot(ask);
+            return Ok(Event::Fast { id });
+        }
+        let Some(request) = self.head.request() else {
+            return self.fault(id, code::PROTOCOL_ERROR, out);
+        };
+        let body_len = if ends { Some(0) } else { announced };
+        Ok(Event::Request { id, request: Box::new(request), body_len })
+    }
+
+    /// Handles a block on a stream that has begun: trailers.
+    fn handle_trailer(
+        &mut self,
+        id: u32,
+        ends: bool,
+        block: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Event, Fault> {
+        match self.streams.get(id) {
+            Some(stream) if stream.is_sending => {}
+            Some(_) => return Err(Fault::CLOSED),
+            None if self.ended.contains(&id) => {
+                self.decode(block)?;
+                return Ok(Event::Nothing);
+            }
+            // Only the newest id certainly had a stream: a client may skip lower ids.
+            None if id == self.last_id => return Err(Fault::CLOSED),
+            None => return Err(Fault::PROTOCOL),
+        }
+        self.decode(block)?;
+        if !ends || !self.head.is_trailer() {
+            return self.fault(id, code::PROTOCOL_ERROR, out);
+        }
+        self.take_body(id, 0, true, out)
+    }
+
+    fn handle_data(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<Event, Fault> {
+        let id = frame.stream;
+        if id == 0 || self.is_idle(id) {
+            return Err(Fault::PROTOCOL);
+        }
+        let length = frame.unpadded().ok_or(Fault::PROTOCOL)?.len();
+        let counted = frame.payload.len() as u32;
+        self.owed += counted;
+        if self.owed >= OWED_MAX {
+            let owed = std::mem::take(&mut self.owed);
+            frame::put(out, kind::WINDOW_UPDATE, 0, 0, &owed.to_be_bytes());
+        }
+        match self.streams.get(id) {
+            Some(stream) if stream.is_sending => stream.received += counted,
+            None if self.ended.contains(&id) || id > self.last_id => return Ok(Event::Nothing),
+            Some(_) | None => return Err(Fault::CLOSED),
+        }
+        self.take_body(id, length, frame.has(flag::END_STREAM), out)
+    }
+
+    /// Applies a part of a body to its stream.
+    fn take_body(
+        &mut self,
+        id: u32,
+        len: usize,
+        ends: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<Event, Fault> {
+        let Some(stream) = self.streams.get(id) else { return Ok(Event::Nothing) };
+        if i64::from(stream.received) > WINDOW_AT_FIRST {
+            return self.fault(id, code::FLOW_CONTROL_ERROR, out);
+        }
+        if let Some(left) = stream.announced {
+            match left.checked_sub(len as u64) {
+                Some(left) if left == 0 || !ends => stream.announced = Some(left),
+                _ => return self.fault(id, code::PROTOCOL_ERROR, out),
+            }
+        }
+        stream.is_sending = !ends;
+        Ok(Event::Data { id, len, ends })
+    }
+
+    fn handle_reset(&mut self, frame: &Frame<'_>) -> Result<Event, Fault> {
+        if frame.payload.len() != 4 {
+            return Err(Fault::SIZE);
+        }
+        let id = frame.stream;
+        if id == 0 || self.is_idle(id) {
+            return Err(Fault::PROTOCOL);
+        }
+        Ok(if self.streams.close(id) { Event::Reset { id } } else { Event::Nothing })
+    }
+
+    fn handle_window(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<Event, Fault> {
+        let more: [u8; 4] = frame.payload.try_into().map_err(|_| Fault::SIZE)?;
+        let more = i64::from(u32::from_be_bytes(more) & ID_MAX);
+        let id = frame.stream;
+        if id == 0 {
+            if more == 0 {
+                return Err(Fault::PROTOCOL);
+            }
+            self.window += more;
+            return if self.window > WINDOW_MAX { Err(Fault::WINDOW) } else { Ok(Event::Window) };
+        }
+        if self.is_idle(id) {
+            return Err(Fault::PROTOCOL);
+        }
+        let Some(stream) = self.streams.get(id) else { return Ok(Event::Nothing) };
+        if more == 0 {
+            return self.fault(id, code::PROTOCOL_ERROR, out);
+        }
+        if stream.window + more > WINDOW_MAX {
+            return self.fault(id, code::FLOW_CONTROL_ERROR, out);
+        }
+        stream.window += more;
+        Ok(Event::Window)
+    }
+
+    fn handle_settings(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<Event, Fault> {
+        if frame.stream != 0 {
+            return Err(Fault::PROTOCOL);
+        }
+        if frame.has(flag::ACK) {
+            return if frame.payload.is_empty() { Ok(Event::Nothing) } else { Err(Fault::SIZE) };
+        }
+        let (settings, rest) = frame.payload.as_chunks::<{ frame::SETTING_LEN }>();
+        if !rest.is_empty() {
+            return Err(Fault::SIZE);
+        }
+        let mut event = Event::Window;
+        let mut stream_window = self.stream_window;
+        for [high, low, value @ ..] in settings {
+            let value = u32::from_be_bytes(*value);
+            match u16::from_be_bytes([*high, *low]) {
+                setting::HEADER_TABLE_SIZE => event = Event::Table(value as usize),
+                setting::ENABLE_PUSH if value > 1 => return Err(Fault::PROTOCOL),
+                setting::INITIAL_WINDOW_SIZE if i64::from(value) > WINDOW_MAX => {
+                    return Err(Fault::WINDOW);
+                }
+                // One frame may hold thousands of these, so only the last one is applied to all
+                // streams.
+                setting::INITIAL_WINDOW_SIZE => stream_window = i64::from(value),
+                setting::MAX_FRAME_SIZE => {
+                    // The node's frames are never longer than the lowest allowed value.
+                    let allowed = frame::PAYLOAD_LEN_MAX as u32..1 << 24;
+                    if !allowed.contains(&value) {
+                        return Err(Fault::PROTOCOL);
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.change_stream_window(stream_window)?;
+        frame::put(out, kind::SETTINGS, flag::ACK, 0, &[]);
+        Ok(event)
+    }
+
+    fn change_stream_window(&mut self, window: i64) -> Result<(), Fault> {
+        let change = window - self.stream_window;
+        self.stream_window = window;
+        if change == 0 || self.streams.change_windows(change) { Ok(()) } else { Err(Fault::WINDOW) }
+    }
+
+    fn handle_ping(&mut self, frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<Event, Fault> {
+        if frame.stream != 0 {
+            return Err(Fault::PROTOCOL);
+        }
+        if frame.payload.len() != END_PING.len() {
+            return Err(Fault::SIZE);
+        }
+        if !frame.has(flag::ACK) {
+            frame::put(out, kind::PING, flag::ACK, 0, frame.payload);
+        } else if self.closing == Closing::Announced && frame.payload == END_PING {
+            self.closing = Closing::Told;
+            put_goaway(self.last_id, code::NO_ERROR, out);
+        }
+        Ok(Event::Nothing)
+    }
+
+    /// Whether a stream has not begun. After the end, newer streams are ignored and do not count as
+    /// idle.
+    fn is_idle(&self, id: u32) -> bool {
+        id > self.last_id && self.closing != Closing::Told
+    }
+
+    fn decode(&mut self, block: &[u8]) -> Result<(), Fault> {
+        self.fast_path = None;
+        let Self { decoder, head, .. } = self;
+        head.clear();
+        decoder.decode(block, |name, value| head.take(name, value)).map_err(|error| match error {
+            HpackError::TooLong => Fault::CALM,
+            _ => Fault::new(code::COMPRESSION_ERROR),
+        })
+    }
+
+    fn keep_hot(&mut self, ask: Ask) {
+        self.fast_path = Some(FastRequest {
+            ask,
+            request_id: self.head.request_id().to_vec(),
+            authorization: self.head.authorization().to_vec(),
+        });
+    }
+
+    /// Ends a stream because of a client's fault.
+    fn fault(&mut self, id: u32, code: u32, out: &mut Vec<u8>) -> Result<Event, Fault> {
+        self.faults += 1;
+        if self.faults > FAULTS_MAX {
+            return Err(Fault::CALM);
+        }
+        self.reset(id, code, out);
+        Ok(Event::Reset { id })
+    }
+
+    /// Ends a stream. Frames that the client sent before it knew are no fault. The node remembers
+    /// [`STREAMS_MAX`] ended streams: the client can begin no more before it knows.
+    fn reset(&mut self, id: u32, code: u32, out: &mut Vec<u8>) {
+        self.streams.close(id);
+        if self.ended.len() == STREAMS_MAX {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(id);
+        frame::put(out, kind::RST_STREAM, 0, id, &code.to_be_bytes());
+    }
+}
+
+fn handle_priority(frame: &Frame<'_>) -> Result<Event, Fault> {
+    let priority = frame.payload.try_into().map_err(|_| Fault::SIZE)?;
+    if frame.stream == 0 || depends_on(priority) == frame.stream {
+        return Err(Fault::PROTOCOL);
+    }
+    Ok(Event::Nothing)
+}
+
+/// A GOAWAY needs no answer: the client closes the connection when it has its answers.
+fn handle_goaway(frame: &Frame<'_>) -> Result<Event, Fault> {
+    match frame {
+        Frame { stream: 0, payload: [_, _, _, _, _, _, _, _, ..], .. } => Ok(Event::Nothing),
+        Frame { stream: 0, .. } => Err(Fault::SIZE),
+        _ => Err(Fault::PROTOCOL),
+    }
+}
+
+/// The stream that a priority depends on. RFC 9113 dropped the other parts of priorities.
+fn depends_on([a, b, c, d, _]: [u8; 5]) -> u32 {
+    u32::from_be_bytes([a, b, c, d]) & ID_MAX
+}
+
+fn put_goaway(last: u32, code: u32, out: &mut Vec<u8>) {
+    let mut payload = [0; 8];
+    payload[..4].copy_from_slice(&last.to_be_bytes());
+    payload[4..].copy_from_slice(&code.to_be_bytes());
+    frame::put(out, kind::GOAWAY, 0, 0, &payload);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,311 @@
+//! The native protocol in the request pipeline: a hello, then requests and pings. Each answer
+//! carries the id of its request, so that a refusal need not wait for earlier requests.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::Context;
+
+use epicepoch_wire::NodeId;
+use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::native::client_hello::MemberAddr;
+use epicepoch_wire::native::message::{goodbye, pong};
+use epicepoch_wire::native::{
+    ANSWER_LEN, ClientHello, ClientHelloError, ErrorFrame, Frame, HEADER_LEN, LeaderNotice,
+    Request, TO_SERVER_TAIL_LEN_MAX, ToServer, Token, split,
+};
+
+use super::welcome::{self, CloseReason};
+use crate::front::deadlines::ClientState;
+use crate::front::pipeline::protocol::{Common, Line, Protocol, Stage};
+use crate::front::pipeline::queue::{Answers, Refused, Waiting};
+use crate::front::pipeline::refusal::Refusal;
+use crate::metrics::worker::WorkerMetrics;
+use crate::security::authz::Right;
+use crate::security::authz::tokens::Tokens;
+use crate::worker::sequencer::Sequencer;
+
+/// Most requests of one connection that are read and not answered. Further ones wait in the socket.
+/// The limit is enough for the pipeline of a busy client, and eight such clients stay below the
+/// default of `TIMESTAMP_REQUEST_BUFFER`.
+const IN_FLIGHT_MAX: usize = 1024;
+/// The node stops reading from a client at this many bytes of waiting answers.
+const OUTBOX_LEN_MAX: usize = 64 << 10;
+
+/// The state that the native connections of one worker share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// Grows by one when another leader becomes known.
+    leader_changes: Cell<u64>,
+    leader: RefCell<Option<MemberAddr>>,
+    connections: Cell<u64>,
+}
+
+impl Common<Native> {
+    /// Reads the latest publication. Returns whether connections must be told of another leader.
+    pub(crate) fn follow_publication(&self) -> bool {
+        let leader = welcome::leader(&self.sequencer.view().published);
+        if leader == *self.shared.leader.borrow() {
+            return false;
+        }
+        *self.shared.leader.borrow_mut() = leader;
+        self.shared.leader_changes.set(self.shared.leader_changes.get() + 1);
+        self.shared.connections.get() > 0
+    }
+
+    /// Grows when other tokens come into force.
+    fn tokens_version(&self) -> u64 {
+        self.sequencer.shared.authz.clients.as_ref().map_or(0, Tokens::version)
+    }
+
+    fn count_connection(&self, change: impl FnOnce(u64) -> u64) {
+        let connections = change(self.shared.connections.get());
+        self.shared.connections.set(connections);
+        self.sequencer.metrics().native_connections.set(connections);
+    }
+}
+
+/// The state of one native connection in the pipeline.
+pub(crate) struct Native {
+    common: Rc<Common<Self>>,
+    state: Rc<ClientState>,
+    /// Whether the hello was accepted.
+    is_welcome: bool,
+    /// The frame that follows the last answer when the connection ends.
+    last_frame: Vec<u8>,
+    /// The latest change of the leader that the client knows of.
+    leader_changes: u64,
+    /// The token of the hello, and the version of the token file against which it was last checked.
+    token: Option<Token>,
+    tokens_seen: u64,
+}
+
+impl Waiting for Request {
+    #[inline]
+    fn count(&self) -> u64 {
+        Request::count(self)
+    }
+}
+
+impl Protocol for Native {
+    type Request = Request;
+    type Shared = Shared;
+
+    /// The most requests that may be in flight.
+    const READ_LEN_MAX: usize = IN_FLIGHT_MAX * HEADER_LEN;
+    const WAITS_FOR_ROOM: bool = false;
+
+    fn share(sequencer: &Rc<Sequencer>) -> Shared {
+        Shared {
+            leader_changes: Cell::default(),
+            leader: RefCell::new(welcome::leader(&sequencer.view().published)),
+            connections: Cell::default(),
+        }
+    }
+
+    fn begin(common: &Rc<Common<Self>>, state: &Rc<ClientState>) -> Self {
+        state.begin_hello();
+        common.count_connection(|count| count + 1);
+        Self {
+            common: common.clone(),
+            state: state.clone(),
+            is_welcome: false,
+            last_frame: Vec::new(),
+            leader_changes: common.shared.leader_changes.get(),
+            token: None,
+            tokens_seen: common.tokens_version(),
+        }
+    }
+
+    /// One read holds at most as many requests as may be in flight, so all of them are accepted.
+    #[inline]
+    fn room(&self, line: &Line<Request>) -> usize {
+        if line.outbox.len() > OUTBOX_LEN_MAX {
+            return 0;
+        }
+        (IN_FLIGHT_MAX - line.queue.len()) * HEADER_LEN
+    }
+
+    #[inline]
+    fn receive<'a>(
+        &mut self,
+        common: &Common<Self>,
+        line: &mut Line<Request>,
+        bytes: &'a [u8],
+        _: usize,
+    ) -> &'a [u8] {
+        let mut rest = bytes;
+        if self.tokens_seen != common.tokens_version() && self.is_welcome {
+            self.tokens_seen = common.tokens_version();
+            if let Err(reason) = self.admit() {
+                self.send_away(line, 0, reason);
+            }
+        }
+        while line.stage == Stage::Open {
+            if self.is_welcome {
+                while let Some((head, behind)) = rest.split_first_chunk()
+                    && let Some(request) = Request::from_bytes(head)
+                {
+                    line.queue.push(request, &[]);
+                    rest = behind;
+                }
+            }
+            match split(rest, TO_SERVER_TAIL_LEN_MAX) {
+                Ok(None) => break,
+                Ok(Some(frame)) => {
+                    self.handle(line, &frame);
+                    rest = &rest[frame.len()..];
+                }
+                Err(error) => self.refuse_protocol(line, 0, &error.into()),
+            }
+        }
+        rest
+    }
+
+    /// The client sends no more, but may still read.
+    fn end_input(&mut self, line: &mut Line<Request>) {
+        line.state.record_end();
+        line.stage = Stage::Ending;
+    }
+
+    #[inline]
+    fn answer(&mut self, _: &Common<Self>, answers: Answers<'_, Request>, out: &mut Vec<u8>) {
+        out.reserve(answers.len() * ANSWER_LEN);
+        answers.each(|request, _, first| out.extend_from_slice(&request.answer(first)));
+    }
+
+    fn refuse(
+        &mut self,
+        _: &Common<Self>,
+        refused: Refused<'_, Request>,
+        refusal: &Refusal,
+        out: &mut Vec<u8>,
+    ) {
+        // Without a known leader the text is empty: the code is enough.
+        let leader = refusal.leader().and_then(|leader| std::str::from_utf8(&leader.body).ok());
+        let (code, text) = (refusal.code as u16, leader.unwrap_or(""));
+        refused.each(|request, _| {
+            ErrorFrame { code, closes: false, id: request.id, text }.encode(out);
+        });
+    }
+
+    fn count(metrics: &WorkerMetrics, status: u16, requests: u64) {
+        let counted =
+            if status == 200 { &metrics.native_answers } else { &metrics.native_refusals };
+        counted.add_alone(requests);
+    }
+
+    /// A goodbye follows the last answer.
+    fn close(&mut self, line: &mut Line<Request>) {
+        if self.is_welcome && line.stage == Stage::Open {
+            self.last_frame.extend_from_slice(&goodbye());
+        }
+        line.stop();
+    }
+
+    /// Tells the client of another leader.
+    #[inline]
+    fn advance(
+        &mut self,
+        common: &Common<Self>,
+        line: &mut Line<Request>,
+        _: &mut Context<'_>,
+    ) -> bool {
+        let changes = common.shared.leader_changes.get();
+        if self.leader_changes == changes || !self.is_welcome || line.stage != Stage::Open {
+            return false;
+        }
+        self.leader_changes = changes;
+        let leader = common.shared.leader.borrow();
+        let leader = leader.as_ref().map(|leader| (leader.node, leader.addr.as_str()));
+        let (node, addr) = leader.unwrap_or((NodeId(0), ""));
+        LeaderNotice { node, addr }.encode(line.outbox.bytes());
+        false
+    }
+
+    fn end_output(&mut self, out: &mut Vec<u8>) {
+        out.append(&mut self.last_frame);
+    }
+}
+
+impl Native {
+    /// Handles every frame except a request that [`Request::from_bytes`] reads.
+    fn handle(&mut self, line: &mut Line<Request>, frame: &Frame<'_>) {
+        let id = frame.header.id;
+        let message = match ToServer::decode(frame) {
+            Ok(message) => message,
+            Err(error) => {
+                let id = if self.is_welcome { id } else { 0 };
+                return self.refuse_protocol(line, id, &error);
+            }
+        };
+        match message {
+            ToServer::ClientHello(hello) if !self.is_welcome => self.handle_hello(line, hello),
+            ToServer::ClientHello(_) => {
+                let text = "a hello is only the first frame";
+                self.send_away(line, 0, (ErrorCode::BadRequest, text));
+            }
+            _ if !self.is_welcome => {
+                let text = "a connection begins with a hello";
+                self.send_away(line, 0, (ErrorCode::BadRequest, text));
+            }
+            ToServer::Request(request) => line.queue.push(request, &[]),
+            ToServer::Ping(id) => line.outbox.bytes().extend_from_slice(&pong(id)),
+            ToServer::Pong(_) => {}
+            ToServer::Unknown { id } => {
+                let code = ErrorCode::Unsupported;
+                let frame = ErrorFrame { code: code as u16, closes: false, id, text: "" };
+                frame.encode(line.outbox.bytes());
+                self.common.sequencer.metrics().count_refusal(code);
+            }
+        }
+    }
+
+    fn handle_hello(&mut self, line: &mut Line<Request>, hello: ClientHello) {
+        let sequencer = &self.common.sequencer;
+        let view = sequencer.view();
+        let cluster_name = &sequencer.shared.config.cluster_name;
+        let checked = welcome::check(&hello, &view.published, cluster_name);
+        self.token = hello.token;
+        if let Err(reason) = self.admit().and(checked) {
+            return self.send_away(line, 0, reason);
+        }
+        tracing::debug!(agent = hello.agent, "a native client");
+        let idle_ms = sequencer.shared.config.limits.idle_timeout.as_millis() as u32;
+        welcome::welcome(&view.published, cluster_name, IN_FLIGHT_MAX, idle_ms)
+            .encode(line.outbox.bytes());
+        self.is_welcome = true;
+        self.state.end_hello();
+    }
+
+    /// Whether the client may get timestamps.
+    fn admit(&self) -> Result<(), CloseReason> {
+        let shared = &self.common.sequencer.shared;
+        let token = self.token.as_ref().map(|token| token.reveal().as_bytes());
+        shared.authz.check_native(&self.state.caller(), token).map_err(|reason| {
+            shared.record_denial(Right::Timestamps, reason, &self.state.caller());
+            let text = match reason.code() {
+                ErrorCode::Unauthorized => "missing or invalid token in the hello",
+                _ => reason.advice(),
+            };
+            (reason.code(), text)
+        })
+    }
+
+    fn refuse_protocol(&mut self, line: &mut Line<Request>, id: u64, error: &ClientHelloError) {
+        tracing::debug!(%error, "a native client broke the protocol");
+        self.send_away(line, id, welcome::protocol_error(error));
+    }
+
+    /// Ends the connection with a reason, which follows the answers to earlier requests.
+    fn send_away(&mut self, line: &mut Line<Request>, id: u64, (code, text): CloseReason) {
+        ErrorFrame { code: code as u16, closes: true, id, text }.encode(&mut self.last_frame);
+        self.common.sequencer.metrics().count_refusal(code);
+        line.stage = Stage::Ending;
+    }
+}
+
+impl Drop for Native {
+    fn drop(&mut self) {
+        self.common.count_connection(|count| count - 1);
+    }
+}

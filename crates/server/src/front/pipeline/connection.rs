@@ -1,0 +1,287 @@
+//! The loop that drives one client's connection of any protocol. It answers requests whose round is
+//! over, lets new requests join the open batch, and writes. It stops reading while too much waits.
+//! It does not interpret a byte itself.
+
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use epicepoch_wire::http::ErrorCode;
+
+use super::protocol::{Common, Line, Protocol, Stage};
+use super::queue::{Answers, Refused, Settled};
+use super::refusal::Refusal;
+use crate::front::deadlines::ClientState;
+use crate::security::tls::socket::Socket;
+
+/// At most this many reads of one connection, or retries of held bytes, before others have a turn.
+/// A refusal is immediate, so a client that keeps sending could otherwise occupy the worker for
+/// ever.
+const TURNS_MAX: u32 = 4;
+/// The status that metrics use for answers with timestamps.
+const OK: u16 = 200;
+
+/// How a connection leaves the pipeline.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The connection is over and must be closed.
+    #[default]
+    Over,
+    /// Another protocol takes over. It gets the bytes that were read and not answered; all requests
+    /// before them are answered and written.
+    HandOver(Vec<u8>),
+}
+
+/// One client's connection in the pipeline.
+pub(crate) struct Connection<P: Protocol> {
+    common: Rc<Common<P>>,
+    protocol: P,
+    line: Line<P::Request>,
+}
+
+impl<P: Protocol> Connection<P> {
+    /// A connection that has read nothing yet.
+    pub(crate) fn new(common: Rc<Common<P>>, state: Rc<ClientState>) -> Self {
+        let protocol = P::begin(&common, &state);
+        Self { common, protocol, line: Line::new(state) }
+    }
+
+    /// Answers, writes and reads as far as possible without waiting. Ready when the connection
+    /// leaves the pipeline.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    pub(crate) fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        stream: &mut Socket,
+    ) -> Poll<io::Result<End>> {
+        let mut turns = 0;
+        loop {
+            let gives_way = self.settle(context);
+            let Self { common, protocol, line } = self;
+            let has_more = protocol.advance(common, line, context);
+            let is_over = gives_way || turns == TURNS_MAX;
+            if self.may_take_held() && !is_over {
+                turns += 1;
+                self.take_held();
+                continue;
+            }
+            let is_through = self.is_through();
+            if is_through {
+                self.protocol.end_output(self.line.outbox.bytes());
+            }
+            let before = self.line.outbox.len();
+            let writing = self.line.outbox.poll_write(context, stream)?;
+            let written = before - self.line.outbox.len();
+            if written > 0 {
+                self.protocol.record_written(written);
+                self.line.state.handle_write();
+            }
+            if let Some(end) = self.end(is_through, writing.is_ready()) {
+                return Poll::Ready(Ok(end));
+            }
+            if is_over {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            if self.may_take_held() {
+                continue;
+            }
+            let goes_on = has_more && writing.is_ready();
+            if !goes_on && self.poll_read(context, stream)?.is_pending() {
+                return Poll::Pending;
+            }
+            turns += 1;
+        }
+    }
+
+    /// Stops accepting requests, answers the accepted ones, and ends.
+    pub(crate) fn close(&mut self) {
+        self.protocol.close(&mut self.line);
+    }
+
+    /// Gives back memory that bursts have made grow.
+    pub(crate) fn give_back(&mut self) {
+        self.line.held.shrink_to_fit();
+        self.line.queue.give_back();
+        self.line.outbox.give_back();
+        self.protocol.give_back();
+    }
+
+    /// Whether all accepted requests are answered and no more are accepted.
+    fn is_through(&self) -> bool {
+        match self.line.stage {
+            Stage::Open | Stage::Cut => false,
+            Stage::Leaving | Stage::Ending => self.line.queue.len() == 0,
+        }
+    }
+
+    /// How the connection ends; `None` if it goes on.
+    fn end(&mut self, is_through: bool, is_written: bool) -> Option<End> {
+        match self.line.stage {
+            Stage::Open => (is_written && self.protocol.is_over()).then_some(End::Over),
+            Stage::Cut => Some(End::Over),
+            Stage::Ending => (is_through && is_written).then_some(End::Over),
+            Stage::Leaving => (is_through && is_written)
+                .then(|| End::HandOver(std::mem::take(&mut self.line.held))),
+        }
+    }
+
+    /// Answers bursts that have their outcome, and lets new requests join a batch. Returns whether
+    /// other connections should have a turn first, because they may use the freed capacity as well.
+    fn settle(&mut self, context: &mut Context<'_>) -> bool {
+        if self.line.queue.len() == 0 {
+            return false;
+        }
+        let is_held_up = self.line.queue.joined() > 0 && self.line.queue.has_new();
+        let before = self.line.queue.bursts();
+        loop {
+            while let Poll::Ready(Some(settled)) = self.line.queue.poll(context) {
+                self.answer(settled);
+            }
+            if !self.line.queue.has_new() {
+                return false;
+            }
+            if is_held_up && self.line.queue.bursts() < before {
+                return true;
+            }
+            if !self.join() {
+                return false;
+            }
+        }
+    }
+
+    /// Lets new requests join the open batch: as many as the rate of their address and the
+    /// admission limit of the node allow. The other new requests wait if the protocol allows that
+    /// and earlier requests of this connection are in a batch; otherwise they are refused. Returns
+    /// whether there is something new to settle.
+    fn join(&mut self) -> bool {
+        let Line { state, queue, .. } = &mut self.line;
+        let wanted = queue.wanted();
+        if wanted == 0 {
+            if queue.joined() > 0 {
+                return false;
+            }
+            // All requests were cancelled.
+            let requests = queue.len();
+            self.answer(Settled { requests, outcome: None });
+            return true;
+        }
+        let sequencer = &self.common.sequencer;
+        let allowed = state.take(wanted, &sequencer.shared.clock);
+        let joined = match allowed {
+            0 => Err(ErrorCode::Overloaded),
+            allowed => sequencer.join_burst(allowed, |admitted| queue.total(admitted)),
+        };
+        let code = match joined {
+            Ok(ticket) => {
+                let admitted = ticket.requests();
+                queue.join(ticket);
+                if P::WAITS_FOR_ROOM {
+                    // Waiting requests are counted for the rate when they join a batch.
+                    state.give_back(allowed - admitted);
+                    return true;
+                }
+                if admitted == wanted {
+                    return true;
+                }
+                ErrorCode::Overloaded
+            }
+            Err(_) if P::WAITS_FOR_ROOM && queue.joined() > 0 => {
+                state.give_back(allowed);
+                return false;
+            }
+            Err(code) => code,
+        };
+        if allowed < wanted {
+            let over = u64::from(wanted - allowed);
+            sequencer.metrics().requests_over_rate.add_alone(over);
+        }
+        self.refuse(self.line.queue.joined(), self.line.queue.len(), code);
+        true
+    }
+
+    /// Answers the oldest requests.
+    fn answer(&mut self, Settled { requests, outcome }: Settled) {
+        match outcome {
+            None => self.line.queue.drain(0..requests, |_, _| {}),
+            Some(Ok(range)) => {
+                let Self { common, protocol, line } = self;
+                let answered = line.queue.live_of(0..requests) as u64;
+                let answers = Answers { queue: &mut line.queue, requests, range };
+                protocol.answer(common, answers, line.outbox.bytes());
+                P::count(common.sequencer.metrics(), OK, answered);
+            }
+            Some(Err(code)) => return self.refuse(0, requests, code),
+        }
+        self.line.record_in_flight();
+    }
+
+    /// Refuses the requests `first..end`.
+    fn refuse(&mut self, first: usize, end: usize, code: ErrorCode) {
+        let Self { common, protocol, line } = self;
+        let refusal = Refusal::now(&common.sequencer, code);
+        let requests = line.queue.live_of(first..end) as u64;
+        let refused = Refused { queue: &mut line.queue, range: first..end };
+        protocol.refuse(common, refused, &refusal, line.outbox.bytes());
+        let metrics = common.sequencer.metrics();
+        P::count(metrics, refusal.code.status(), requests);
+        metrics.count_refusals(refusal.code, requests);
+        line.record_in_flight();
+    }
+
+    /// Whether held bytes, which did not fit before, may be handled now.
+    fn may_take_held(&self) -> bool {
+        self.line.is_full && self.protocol.room(&self.line) > 0
+    }
+
+    /// Reads once if allowed, and parses. Pending when there is nothing to read, or too much waits.
+    fn poll_read(
+        &mut self,
+        context: &mut Context<'_>,
+        stream: &mut Socket,
+    ) -> Poll<io::Result<()>> {
+        let Self { common, protocol, line } = self;
+        let (held, room) = (line.held.len(), protocol.room(line));
+        if line.stage != Stage::Open || held >= room {
+            return Poll::Pending;
+        }
+        let mut scratch = common.scratch.borrow_mut();
+        let scratch = &mut scratch[..room];
+        let length = ready!(stream.poll_read_behind(context, &line.held, scratch))?;
+        if length > held {
+            take_in(common, protocol, line, &scratch[..length], held);
+        } else {
+            protocol.end_input(line);
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Parses the held bytes again.
+    fn take_held(&mut self) {
+        let Self { common, protocol, line } = self;
+        let mut scratch = common.scratch.borrow_mut();
+        let held = line.held.len();
+        scratch[..held].copy_from_slice(&line.held);
+        take_in(common, protocol, line, &scratch[..held], held);
+    }
+}
+
+/// Accepts as many whole requests as fit, and holds the remaining bytes.
+#[inline]
+fn take_in<P: Protocol>(
+    common: &Common<P>,
+    protocol: &mut P,
+    line: &mut Line<P::Request>,
+    bytes: &[u8],
+    seen: usize,
+) {
+    line.is_full = false;
+    let rest = protocol.receive(common, line, bytes, seen);
+    line.held.clear();
+    if line.stage != Stage::Ending {
+        line.held.extend_from_slice(rest);
+    }
+    line.record_in_flight();
+}

@@ -1,0 +1,178 @@
+//! The interface between a protocol and the pipeline, and the parts of a connection that both use.
+//! The loop of [`super::connection`] calls every method, and is compiled once per protocol.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+use std::task::Context;
+
+use super::outbox::Outbox;
+use super::queue::{Answers, Queue, Refused, Waiting};
+use super::refusal::Refusal;
+use crate::front::deadlines::ClientState;
+use crate::metrics::worker::WorkerMetrics;
+use crate::worker::sequencer::Sequencer;
+
+/// A client protocol on one connection.
+pub(crate) trait Protocol: Sized {
+    /// The part of a request that is kept until it is answered.
+    type Request: Waiting;
+    /// The state that the connections of one worker share.
+    type Shared;
+
+    /// Most bytes of one read, including held bytes.
+    const READ_LEN_MAX: usize;
+    /// Whether requests beyond the admission limit wait behind earlier requests of this connection,
+    /// as if they were not read yet. Otherwise they are refused at once.
+    const WAITS_FOR_ROOM: bool;
+
+    /// Creates the shared state, before the first connection.
+    fn share(sequencer: &Rc<Sequencer>) -> Self::Shared;
+
+    /// Creates the state of a new connection.
+    fn begin(common: &Rc<Common<Self>>, state: &Rc<ClientState>) -> Self;
+
+    /// How many bytes may be read now, including held ones. 0 while too many requests wait for
+    /// answers, or too many answers wait for the client.
+    fn room(&self, line: &Line<Self::Request>) -> usize;
+
+    /// Accepts as many whole requests as fit, and returns the remaining bytes. The first `seen`
+    /// bytes were passed before.
+    fn receive<'a>(
+        &mut self,
+        common: &Common<Self>,
+        line: &mut Line<Self::Request>,
+        bytes: &'a [u8],
+        seen: usize,
+    ) -> &'a [u8];
+
+    /// Handles the end of the client's bytes. The held bytes are an incomplete request.
+    fn end_input(&mut self, line: &mut Line<Self::Request>);
+
+    /// Appends the answers to requests that got timestamps.
+    fn answer(
+        &mut self,
+        common: &Common<Self>,
+        answers: Answers<'_, Self::Request>,
+        out: &mut Vec<u8>,
+    );
+
+    /// Appends the refusals of requests.
+    fn refuse(
+        &mut self,
+        common: &Common<Self>,
+        refused: Refused<'_, Self::Request>,
+        refusal: &Refusal,
+        out: &mut Vec<u8>,
+    );
+
+    /// Counts answers and refusals.
+    fn count(metrics: &WorkerMetrics, status: u16, requests: u64);
+
+    /// Stops accepting requests, and tells the client. Accepted requests are still answered.
+    fn close(&mut self, line: &mut Line<Self::Request>);
+
+    /// Does the work that is not in the queue. Returns whether only a full outbox stops it.
+    #[inline]
+    fn advance(
+        &mut self,
+        _common: &Common<Self>,
+        _line: &mut Line<Self::Request>,
+        _context: &mut Context<'_>,
+    ) -> bool {
+        false
+    }
+
+    /// Records that the socket accepted this many bytes of answers.
+    #[inline]
+    fn record_written(&mut self, _bytes: usize) {}
+
+    /// Appends the bytes that follow the last answer.
+    fn end_output(&mut self, _out: &mut Vec<u8>) {}
+
+    /// Whether an open connection has nothing left to do.
+    #[inline]
+    fn is_over(&self) -> bool {
+        false
+    }
+
+    /// Gives back memory that bursts have made grow.
+    fn give_back(&mut self) {}
+}
+
+/// The state that one worker's connections of one protocol share.
+pub(crate) struct Common<P: Protocol> {
+    pub(crate) sequencer: Rc<Sequencer>,
+    pub(crate) shared: P::Shared,
+    /// The buffer into which every connection of the worker reads.
+    pub(super) scratch: RefCell<Box<[u8]>>,
+}
+
+impl<P: Protocol> Common<P> {
+    /// Creates the shared state, before the first connection.
+    pub(crate) fn new(sequencer: Rc<Sequencer>) -> Rc<Self> {
+        Rc::new(Self {
+            shared: P::share(&sequencer),
+            scratch: RefCell::new(vec![0; P::READ_LEN_MAX].into_boxed_slice()),
+            sequencer,
+        })
+    }
+}
+
+impl<P: Protocol> fmt::Debug for Common<P> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Common").finish_non_exhaustive()
+    }
+}
+
+/// The stages of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// The connection accepts requests.
+    Open,
+    /// No more requests are accepted. When all answers are written, another protocol takes over.
+    Leaving,
+    /// No more requests are accepted. When all answers are written, the connection ends.
+    Ending,
+    /// The connection ends now, even if answers are not written.
+    Cut,
+}
+
+/// The parts of a connection that the pipeline and its protocol share.
+#[derive(Debug)]
+pub(crate) struct Line<R> {
+    pub(crate) state: Rc<ClientState>,
+    pub(crate) stage: Stage,
+    /// Bytes that were read and belong to no accepted request yet.
+    pub(crate) held: Vec<u8>,
+    /// Whether `held` may contain a whole request that did not fit.
+    pub(crate) is_full: bool,
+    pub(crate) queue: Queue<R>,
+    pub(crate) outbox: Outbox,
+}
+
+impl<R: Waiting> Line<R> {
+    pub(super) fn new(state: Rc<ClientState>) -> Self {
+        Self {
+            state,
+            stage: Stage::Open,
+            held: Vec::new(),
+            is_full: false,
+            queue: Queue::default(),
+            outbox: Outbox::default(),
+        }
+    }
+
+    /// Stops accepting requests.
+    pub(crate) fn stop(&mut self) {
+        self.stage = Stage::Ending;
+        self.held = Vec::new();
+        self.is_full = false;
+    }
+
+    /// Tells the sweep how many requests are being answered.
+    #[inline]
+    pub(crate) fn record_in_flight(&self) {
+        self.state.set_fast_in_flight(self.queue.live() as u32);
+    }
+}

@@ -1,0 +1,379 @@
+//! The waiting requests of one connection, in order of arrival, and the bursts in which they joined
+//! batches. The requests of one read join as one burst. All of them have arrived before the batch
+//! closes, and each gets its part of the burst's range. So a client sees the same result as if each
+//! request had joined alone.
+
+use std::cmp::Ordering;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use epicepoch_wire::{EpochIndex, Timestamp, TimestampRange};
+
+use crate::worker::batch::Outcome;
+use crate::worker::sequencer::Ticket;
+
+/// A waiting request, as its protocol stores it.
+pub(crate) trait Waiting: Copy {
+    /// How many timestamps the request asks for.
+    fn count(&self) -> u64;
+
+    /// Approximate bytes of the answer; 0 if the protocol does not limit them.
+    fn answer_len(&self) -> usize {
+        0
+    }
+
+    /// Bytes of the request id; 0 if there is none.
+    fn request_id_len(&self) -> usize {
+        0
+    }
+
+    /// Whether the client still wants the answer.
+    fn interest(&self) -> Interest {
+        Interest::Wanted
+    }
+
+    /// Changes [`Self::interest`].
+    fn set_interest(&mut self, _: Interest) {
+        unreachable!("a request of this protocol cannot be cancelled")
+    }
+}
+
+/// Whether the client still wants the answer to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Interest {
+    Wanted,
+    /// The client cancelled it before it joined a batch.
+    Dropped,
+    /// The client cancelled it later: its part of the range is not used.
+    Burned,
+}
+
+/// The waiting requests of one connection.
+///
+/// Invariants: the first `joined` requests are those of `bursts`. `cancelled` requests are not
+/// wanted. `owed_len` is the sum of the answers to the others.
+#[derive(Debug)]
+pub(crate) struct Queue<R> {
+    requests: VecDeque<R>,
+    joined: usize,
+    bursts: VecDeque<Burst>,
+    cancelled: usize,
+    owed_len: usize,
+    /// The request ids, one after the other.
+    request_ids: VecDeque<u8>,
+}
+
+#[derive(Debug)]
+struct Burst {
+    /// `None` if all of the burst's requests were cancelled.
+    ticket: Option<Ticket>,
+    /// How many requests the burst has, cancelled ones included.
+    requests: usize,
+}
+
+/// The outcome of the requests at the front of a queue.
+#[derive(Debug)]
+pub(super) struct Settled {
+    pub(super) requests: usize,
+    /// `None` if all of the requests were cancelled.
+    pub(super) outcome: Option<Outcome>,
+}
+
+impl<R> Default for Queue<R> {
+    fn default() -> Self {
+        Self {
+            requests: VecDeque::new(),
+            joined: 0,
+            bursts: VecDeque::new(),
+            cancelled: 0,
+            owed_len: 0,
+            request_ids: VecDeque::new(),
+        }
+    }
+}
+
+impl<R: Waiting> Queue<R> {
+    /// Adds a request at the end.
+    #[inline]
+    pub(crate) fn push(&mut self, request: R, request_id: &[u8]) {
+        if request.request_id_len() > 0 {
+            self.request_ids.extend(request_id);
+        }
+        self.owed_len += request.answer_len();
+        self.requests.push_back(request);
+    }
+
+    /// Cancels the request for which `find` returns `Equal`, and frees its capacity at once. The
+    /// requests are sorted in the order of `find`. Returns whether the request was there and
+    /// wanted.
+    pub(crate) fn cancel(&mut self, find: impl FnMut(&R) -> Ordering) -> bool {
+        let Ok(at) = self.requests.binary_search_by(find) else { return false };
+        let request = &mut self.requests[at];
+        if request.interest() != Interest::Wanted {
+            return false;
+        }
+        let has_joined = at < self.joined;
+        request.set_interest(if has_joined { Interest::Burned } else { Interest::Dropped });
+        self.owed_len -= request.answer_len();
+        self.cancelled += 1;
+        if has_joined {
+            let mut left = at;
+            let burst = self.bursts.iter_mut().find(|burst| {
+                let is_here = left < burst.requests;
+                left = left.saturating_sub(burst.requests);
+                is_here
+            });
+            if let Some(burst) = burst
+                && burst.ticket.as_mut().is_some_and(Ticket::give_one_back)
+            {
+                burst.ticket = None;
+            }
+        }
+        true
+    }
+
+    /// Drops all requests and frees their capacity.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Gives back unused memory.
+    pub(super) fn give_back(&mut self) {
+        self.requests.shrink_to_fit();
+        self.bursts.shrink_to_fit();
+        self.request_ids.shrink_to_fit();
+    }
+
+    /// How many requests the queue has, cancelled ones included.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// How many requests must be answered.
+    #[inline]
+    pub(crate) fn live(&self) -> usize {
+        self.requests.len() - self.cancelled
+    }
+
+    /// How many requests of `range` must be answered.
+    pub(super) fn live_of(&self, range: Range<usize>) -> usize {
+        if self.cancelled == 0 {
+            return range.len();
+        }
+        self.requests.range(range).filter(|it| it.interest() == Interest::Wanted).count()
+    }
+
+    /// Approximate bytes of the answers to all wanted requests.
+    #[inline]
+    pub(crate) fn owed_len(&self) -> usize {
+        self.owed_len
+    }
+
+    /// The newest request.
+    pub(crate) fn last_mut(&mut self) -> Option<&mut R> {
+        self.requests.back_mut()
+    }
+
+    /// How many requests are in a batch.
+    pub(super) fn joined(&self) -> usize {
+        self.joined
+    }
+
+    /// Whether some requests are not in a batch yet.
+    pub(super) fn has_new(&self) -> bool {
+        self.joined < self.requests.len()
+    }
+
+    /// How many bursts wait.
+    pub(super) fn bursts(&self) -> usize {
+        self.bursts.len()
+    }
+
+    /// How many wanted requests are not in a batch yet.
+    pub(super) fn wanted(&self) -> u32 {
+        self.live_of(self.joined..self.requests.len()) as u32
+    }
+
+    /// How many timestamps the next `requests` requests ask for. Counts only wanted requests that
+    /// are not in a batch yet.
+    pub(super) fn total(&self, requests: u32) -> u64 {
+        let new = self.requests.range(self.joined..);
+        if self.cancelled == 0 {
+            return new.take(requests as usize).map(R::count).sum();
+        }
+        let wanted = new.filter(|it| it.interest() == Interest::Wanted);
+        wanted.take(requests as usize).map(R::count).sum()
+    }
+
+    /// Records that the next requests have joined a batch, as many as `ticket` is for.
+    pub(super) fn join(&mut self, ticket: Ticket) {
+        let mut left = ticket.requests();
+        let requests = if self.cancelled == 0 {
+            left as usize
+        } else {
+            let covers = |it: &&R| {
+                let is_covered = left > 0;
+                left -= u32::from(is_covered && it.interest() == Interest::Wanted);
+                is_covered
+            };
+            self.requests.range(self.joined..).take_while(covers).count()
+        };
+        self.joined += requests;
+        self.bursts.push_back(Burst { ticket: Some(ticket), requests });
+    }
+
+    /// Ready with the outcome of the oldest burst. Its requests stay at the front of the queue.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Settled>> {
+        let Some(burst) = self.bursts.front_mut() else { return Poll::Ready(None) };
+        let outcome = match &mut burst.ticket {
+            None => None,
+            Some(ticket) => match Pin::new(ticket).poll(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(outcome) => Some(outcome),
+            },
+        };
+        let requests = burst.requests;
+        self.bursts.pop_front();
+        self.joined -= requests;
+        Poll::Ready(Some(Settled { requests, outcome }))
+    }
+
+    /// Removes the requests of `range`, and passes each to `each` with its request id. Requests
+    /// with ids may only be removed from the front.
+    #[inline]
+    pub(super) fn drain(&mut self, range: Range<usize>, mut each: impl FnMut(R, &[u8])) {
+        for request in self.requests.drain(range) {
+            if request.interest() == Interest::Wanted {
+                self.owed_len -= request.answer_len();
+            } else {
+                self.cancelled -= 1;
+            }
+            let len = request.request_id_len();
+            if len == 0 {
+                each(request, &[]);
+                continue;
+            }
+            let mut request_id = [0; u8::MAX as usize];
+            for (to, from) in request_id.iter_mut().zip(self.request_ids.drain(..len)) {
+                *to = from;
+            }
+            each(request, &request_id[..len]);
+        }
+    }
+}
+
+/// Requests that must be answered from one range.
+pub(crate) struct Answers<'a, R> {
+    pub(super) queue: &'a mut Queue<R>,
+    pub(super) requests: usize,
+    pub(super) range: TimestampRange,
+}
+
+impl<R: Waiting> Answers<'_, R> {
+    /// How many requests there are.
+    pub(crate) fn len(&self) -> usize {
+        self.requests
+    }
+
+    /// Passes each wanted request to `each`, with its request id and its first timestamp.
+    ///
+    /// # Panics
+    /// When the range and the requests have different numbers of timestamps.
+    #[inline]
+    pub(crate) fn each(self, mut each: impl FnMut(R, &[u8], Timestamp)) {
+        let Timestamp { epoch, index: EpochIndex(first) } = self.range.first();
+        let mut taken = 0;
+        self.queue.drain(0..self.requests, |request, request_id| {
+            if request.interest() == Interest::Dropped {
+                return;
+            }
+            // The index wraps only after the last timestamp of an epoch; the wrapped value is not
+            // used.
+            let own = Timestamp::new(epoch, EpochIndex(first.wrapping_add(taken)));
+            taken += request.count();
+            if request.interest() == Interest::Wanted {
+                each(request, request_id, own);
+            }
+        });
+        assert_eq!(taken, self.range.count(), "a range was taken for another burst");
+    }
+}
+
+/// Requests that are refused together.
+pub(crate) struct Refused<'a, R> {
+    pub(super) queue: &'a mut Queue<R>,
+    pub(super) range: Range<usize>,
+}
+
+impl<R: Waiting> Refused<'_, R> {
+    /// Passes each wanted request to `each`, with its request id.
+    pub(crate) fn each(self, mut each: impl FnMut(R, &[u8])) {
+        self.queue.drain(self.range, |request, request_id| {
+            if request.interest() == Interest::Wanted {
+                each(request, request_id);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_wire::Epoch;
+
+    use super::*;
+
+    #[derive(Clone, Copy)]
+    struct Request {
+        id: u64,
+        count: u64,
+        interest: Interest,
+    }
+
+    impl Waiting for Request {
+        fn count(&self) -> u64 {
+            self.count
+        }
+
+        fn interest(&self) -> Interest {
+            self.interest
+        }
+
+        fn set_interest(&mut self, interest: Interest) {
+            self.interest = interest;
+        }
+    }
+
+    #[test]
+    fn each_request_gets_its_part_of_the_range_up_to_the_last_index() {
+        let mut queue = Queue::default();
+        let interests = [Interest::Wanted, Interest::Dropped, Interest::Wanted, Interest::Burned];
+        for id in 0..3000_u64 {
+            let interest = interests[id as usize % interests.len()];
+            queue.push(Request { id, count: 1 + id % 5, interest }, &[]);
+            queue.cancelled += usize::from(interest != Interest::Wanted);
+        }
+        let requests = queue.requests.clone();
+        // A dropped request never joined, so the range has no part for it; a burned one has.
+        let joined = |it: &&Request| it.interest != Interest::Dropped;
+        let total = requests.iter().filter(joined).map(|it| it.count).sum();
+        let first = Timestamp::new(Epoch(9), EpochIndex(u64::MAX - total + 1));
+        let range = TimestampRange::new(first, total).unwrap();
+        let mut given = Vec::new();
+        let requests_len = requests.len();
+        let answers = Answers { queue: &mut queue, requests: requests_len, range };
+        answers.each(|request, _, own| given.push((request.id, own)));
+        let mut next = first;
+        let mut expected = Vec::new();
+        for request in requests.iter().filter(joined) {
+            if request.interest == Interest::Wanted {
+                expected.push((request.id, next));
+            }
+            next.index.0 = next.index.0.wrapping_add(request.count);
+        }
+        assert_eq!(given, expected);
+        assert_eq!((queue.len(), queue.live()), (0, 0));
+    }
+}

@@ -1,0 +1,18 @@
+//! The answers of a node over HTTP of any version.
+//!
+//! - [`table`]: paths, methods, rights.
+//! - `service`: one request: route, wait, answer.
+//! - [`query`]: the parameters of a request for timestamps.
+//! - `admin`: the commands of operators.
+//! - `members`, `metrics_page`: documents.
+//! - `answer`, `body`, `date`: the parts of answers.
+
+mod admin;
+pub(crate) mod answer;
+pub(crate) mod body;
+pub(crate) mod date;
+mod members;
+mod metrics_page;
+pub mod query;
+pub(crate) mod service;
+pub mod table;

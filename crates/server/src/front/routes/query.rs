@@ -1,0 +1,207 @@
+//! The parameters of a request for timestamps: `n` and `format`. An invalid query is never guessed
+//! at: it is refused with a specific code.
+
+use epicepoch_wire::http::{ErrorCode, RANGE_COUNT_MAX};
+use epicepoch_wire::{EpochIndex, Timestamp, TimestampRange};
+
+/// At most this many bytes in a query on a fast path: both parameters with their longest values.
+pub(crate) const FAST_QUERY_LEN_MAX: usize = 64;
+/// Most timestamps in one answer of a fast path, 16 kB. Longer lists are made in chunks while they
+/// are sent; a fast path cannot do that.
+pub const LIST_COUNT_MAX: u64 = 1000;
+
+/// The form of an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// The timestamps, 16 bytes each, one after another.
+    #[default]
+    Binary,
+    /// The first timestamp and the count, 24 bytes.
+    Range,
+    /// JSON, for people.
+    Json,
+}
+
+/// A parsed query. Invariant: `1 <= count <=` the maximum of the format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// How many timestamps.
+    pub count: u64,
+    /// The form of the answer.
+    pub format: Format,
+}
+
+/// Why a query is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadQuery {
+    /// The specific error code.
+    pub code: ErrorCode,
+    /// One line that tells the client what to do.
+    pub text: String,
+}
+
+impl Ask {
+    /// Parses a query that a fast path can answer. `None` for the others, which the service
+    /// answers: invalid queries, JSON and long lists.
+    #[must_use]
+    pub fn parse_fast(query: Option<&str>, max_n: u64) -> Option<Self> {
+        let ask = Self::parse(query, max_n).ok()?;
+        match ask.format {
+            Format::Binary => (ask.count <= LIST_COUNT_MAX).then_some(ask),
+            Format::Range => Some(ask),
+            Format::Json => None,
+        }
+    }
+
+    /// Bytes of the answer's body. JSON bodies have more.
+    #[inline]
+    #[must_use]
+    pub const fn body_len(self) -> usize {
+        match self.format {
+            Format::Range => TimestampRange::LEN,
+            Format::Binary | Format::Json => self.count as usize * Timestamp::LEN,
+        }
+    }
+
+    /// Appends the binary body of the answer. Its first timestamp is `first`.
+    ///
+    /// # Panics
+    /// When the epoch has too few timestamps from `first` on.
+    pub(crate) fn put_body(self, first: Timestamp, out: &mut Vec<u8>) {
+        if self.count == 1 && self.format == Format::Binary {
+            return out.extend_from_slice(&first.to_bytes());
+        }
+        let Some(range) = TimestampRange::new(first, self.count) else {
+            unreachable!("a range within an epoch was taken")
+        };
+        if self.format == Format::Range {
+            return out.extend_from_slice(&range.to_bytes());
+        }
+        let start = out.len();
+        out.resize(start + self.body_len(), 0);
+        let (places, _) = out[start..].as_chunks_mut();
+        for (place, at) in places.iter_mut().zip(0..) {
+            // The range does not go beyond the last index.
+            let index = EpochIndex(first.index.0 + at);
+            *place = Timestamp::new(first.epoch, index).to_bytes();
+        }
+    }
+
+    /// Parses a query for at most `max_n` single timestamps. Keys other than `n` and `format` are
+    /// refused: otherwise a misspelt `n` would get one timestamp without a warning.
+    ///
+    /// # Errors
+    /// When any part of the query is invalid.
+    pub fn parse(query: Option<&str>, max_n: u64) -> Result<Self, BadQuery> {
+        let Some(query) = query else { return Ok(Self { count: 1, format: Format::default() }) };
+        let (mut n, mut format) = (None, None);
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let (code, seen) = match key {
+                "n" => (ErrorCode::BadCount, n.replace(value)),
+                "format" => (ErrorCode::BadFormat, format.replace(value)),
+                _ => {
+                    let text = "unknown parameter; /timestamp takes n and format".to_owned();
+                    return Err(BadQuery { code: ErrorCode::BadRequest, text });
+                }
+            };
+            if seen.is_some() {
+                return Err(BadQuery { code, text: format!("{key} is given twice; give it once") });
+            }
+        }
+        let format = match format {
+            None => Format::default(),
+            Some("binary") => Format::Binary,
+            Some("range") => Format::Range,
+            Some("json") => Format::Json,
+            Some(_) => {
+                let text = "format must be binary, range or json".to_owned();
+                return Err(BadQuery { code: ErrorCode::BadFormat, text });
+            }
+        };
+        let count_max = match format {
+            Format::Binary | Format::Json => max_n,
+            Format::Range => RANGE_COUNT_MAX,
+        };
+        let count = match n {
+            None => Some(1),
+            Some(text) => decimal(text).filter(|count| (1..=count_max).contains(count)),
+        };
+        count.map(|count| Self { count, format }).ok_or_else(|| {
+            let hint = match format {
+                Format::Binary | Format::Json => "; format=range allows more",
+                Format::Range => "",
+            };
+            let text = format!("n must be a whole number from 1 to {count_max}{hint}");
+            BadQuery { code: ErrorCode::BadCount, text }
+        })
+    }
+}
+
+/// Parses a number of decimal digits only: no sign, no space, no exponent.
+fn decimal(text: &str) -> Option<u64> {
+    let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if is_plain { text.parse().ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(query: &str) -> Result<(u64, Format), ErrorCode> {
+        let asked = Ask::parse(Some(query), 65_536);
+        asked.map(|ask| (ask.count, ask.format)).map_err(|bad| bad.code)
+    }
+
+    #[test]
+    fn what_is_asked_for_is_understood() {
+        assert_eq!(Ask::parse(None, 9), Ok(Ask { count: 1, format: Format::Binary }));
+        for (query, count, format) in [
+            ("", 1, Format::Binary),
+            ("n=3", 3, Format::Binary),
+            ("n=0003", 3, Format::Binary),
+            ("n=65536", 65_536, Format::Binary),
+            ("format=json", 1, Format::Json),
+            ("format=range&n=4294967296", 1 << 32, Format::Range),
+            ("n=4294967296&format=range", 1 << 32, Format::Range),
+            ("&n=2&", 2, Format::Binary),
+        ] {
+            assert_eq!(parse(query), Ok((count, format)), "{query}");
+        }
+    }
+
+    #[test]
+    fn a_bad_count_is_refused() {
+        for query in [
+            "n=0",
+            "n=-1",
+            "n=1e30",
+            "n=abc",
+            "n=",
+            "n",
+            "n=65537",
+            "n=1&n=1",
+            "n=+1",
+            "n=%31",
+            "n=1.0",
+            "n= 1",
+            "n=99999999999999999999999",
+            "n=65537&format=json",
+            "n=4294967297&format=range",
+            "n=0x10",
+            "n=１",
+        ] {
+            assert_eq!(parse(query), Err(ErrorCode::BadCount), "{query}");
+        }
+    }
+
+    #[test]
+    fn a_bad_format_and_an_unknown_key_are_refused() {
+        for query in ["format=xml", "format=", "format", "format=json&format=json", "format=JSON"] {
+            assert_eq!(parse(query), Err(ErrorCode::BadFormat), "{query}");
+        }
+        for query in ["m=3", "N=3", "=3", "count=3&n=1", "n =3"] {
+            assert_eq!(parse(query), Err(ErrorCode::BadRequest), "{query}");
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! One request: find its route, wait for timestamps if it asks for some, answer. This module does
+//! not allocate for `/timestamp`, except in rare cases.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Buf as _;
+use epicepoch_wire::http::{ErrorCode, HEADER_REQUEST_ID, REQUEST_ID_LEN_MAX};
+use epicepoch_wire::settings::MAX_N;
+use http::header::{ALT_SVC, HOST, HeaderName, HeaderValue};
+use http::{Method, Request, StatusCode, Version};
+use http_body::Body as HttpBody;
+use hyper::body::Incoming;
+use hyper::service::Service;
+use tokio::time::timeout;
+
+use super::admin;
+use super::admin::Admin;
+use super::answer::{self, Answer};
+use super::body::Body;
+use super::members;
+use super::metrics_page;
+use super::query::{Ask, BadQuery, Format};
+use super::table::{Route, Row};
+use crate::admin_queue::Denied;
+use crate::front::deadlines::{ClientState, InFlight};
+use crate::front::pipeline::refusal::{Leaving, Refusal};
+use crate::metrics::worker::PathLabel;
+use crate::security::authz::{Port, Reason, Right};
+use crate::worker::batch::Outcome;
+use crate::worker::sequencer::{Sequencer, Ticket};
+use crate::worker::view::View;
+
+/// At most this many bytes of a request's body are read and ignored; a longer body is refused.
+const BODY_LEN_MAX: u64 = 4096;
+/// Longest time in which a body must arrive.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+static REQUEST_ID: HeaderName = HeaderName::from_static(HEADER_REQUEST_ID);
+
+/// Answers the requests of one connection.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeService {
+    sequencer: Rc<Sequencer>,
+    client: Rc<ClientState>,
+}
+
+impl NodeService {
+    /// The service of one client's connection.
+    pub(crate) fn new(sequencer: Rc<Sequencer>, client: Rc<ClientState>) -> Self {
+        Self { sequencer, client }
+    }
+
+    /// Begins to answer a request of any protocol.
+    pub(crate) fn answer<B>(&self, request: Request<B>) -> Answering
+    where
+        B: HttpBody + Unpin + 'static,
+    {
+        let in_flight = ClientState::begin(&self.client);
+        let id = request.headers().get(&REQUEST_ID);
+        let request_id = id.filter(|id| id.len() <= REQUEST_ID_LEN_MAX).cloned();
+        let step = self.begin(request);
+        Answering { step, service: self.clone(), request_id, _in_flight: in_flight }
+    }
+
+    fn begin<B>(&self, request: Request<B>) -> Step
+    where
+        B: HttpBody + Unpin + 'static,
+    {
+        if request.body().is_end_stream() {
+            return self.route(&request);
+        }
+        let service = self.clone();
+        Step::Reading(Box::pin(async move {
+            let version = request.version();
+            let (parts, body) = request.into_parts();
+            match read_and_ignore(body).await {
+                Ok(()) => service.route(&Request::from_parts(parts, ())),
+                Err(text) => {
+                    let view = service.sequencer.view();
+                    let refused = answer::refusal_with(&view, ErrorCode::BadRequest, text.into());
+                    let label = Row::of(parts.uri.path()).map_or(PathLabel::Other, Row::label);
+                    service.count(label, &refused, Some(ErrorCode::BadRequest));
+                    Step::Done(answer::and_close(refused, version))
+                }
+            }
+        }))
+    }
+
+    fn route<B>(&self, request: &Request<B>) -> Step {
+        let request_id = request.headers().get(&REQUEST_ID);
+        let view = self.sequencer.view();
+        let refuse = |label, answer, code| {
+            self.count(label, &answer, Some(code));
+            Step::Done(answer)
+        };
+        let complaint = if request_id.is_some_and(|id| id.len() > REQUEST_ID_LEN_MAX) {
+            Some(format!("epicepoch-request-id is over {REQUEST_ID_LEN_MAX} bytes\n"))
+        } else if !names_its_host(request) {
+            Some("a request of HTTP/1.1 needs exactly one host header\n".to_owned())
+        } else {
+            None
+        };
+        if let Some(text) = complaint {
+            let code = ErrorCode::BadRequest;
+            let label = Row::of(request.uri().path()).map_or(PathLabel::Other, Row::label);
+            return refuse(label, answer::refusal_with(&view, code, text.into()), code);
+        }
+        let row = Row::of(request.uri().path());
+        let label = row.map_or(PathLabel::Other, Row::label);
+        if let Some(refused) = self.refuse_over_rate(label) {
+            return Step::Done(refused);
+        }
+        let Some(row) = row else {
+            let code = ErrorCode::NotFound;
+            return refuse(label, answer::refusal(&view, code), code);
+        };
+        if !row.methods.take(request.method()) {
+            let code = ErrorCode::MethodNotAllowed;
+            return refuse(label, answer::wrong_method(&view, row.methods), code);
+        }
+        let shared = &self.sequencer.shared;
+        let caller = &self.client.caller();
+        if let Err(reason) = shared.authz.check(row.right, caller, request.headers()) {
+            return Step::Done(self.refuse_right(row.right, label, reason));
+        }
+        match row.route {
+            Route::Timestamp => return self.wait_for_timestamps(&view, request.uri().query()),
+            Route::Admin(admin) => return self.operate(&view, admin, request),
+            Route::Up | Route::Ready | Route::Leader | Route::Members | Route::Metrics => {}
+        }
+        let answer = self.inform(&view, row.route);
+        self.count(label, &answer, None);
+        let is_head = *request.method() == Method::HEAD;
+        Step::Done(if is_head { answer::without_body(answer) } else { answer })
+    }
+
+    /// Refuses a request for timestamps that a fast path has parsed, but may not answer.
+    pub(crate) fn refuse_caller(&self, reason: Reason, request_id: &[u8]) -> Answer {
+        let label = PathLabel::Timestamp;
+        let refused = self.refuse_over_rate(label);
+        let mut answer =
+            refused.unwrap_or_else(|| self.refuse_right(Right::Timestamps, label, reason));
+        if let Ok(id) = HeaderValue::from_bytes(request_id)
+            && !id.is_empty()
+        {
+            answer.headers_mut().insert(&REQUEST_ID, id);
+        }
+        answer
+    }
+
+    /// The refusal of a request beyond the rate of the client's address; `None` if the rate allows
+    /// it.
+    fn refuse_over_rate(&self, label: PathLabel) -> Option<Answer> {
+        if self.client.take(1, &self.sequencer.shared.clock) > 0 {
+            return None;
+        }
+        self.sequencer.metrics().requests_over_rate.add_alone(1);
+        let code = ErrorCode::Overloaded;
+        let answer = answer::refusal(&self.sequencer.view(), code);
+        self.count(label, &answer, Some(code));
+        Some(answer)
+    }
+
+    fn refuse_right(&self, right: Right, label: PathLabel, reason: Reason) -> Answer {
+        self.sequencer.shared.record_denial(right, reason, &self.client.caller());
+        let text = format!("{}\n", reason.advice());
+        let answer = answer::refusal_with(&self.sequencer.view(), reason.code(), text.into());
+        self.count(label, &answer, Some(reason.code()));
+        answer
+    }
+
+    /// Runs an operator's command: it is parsed at once, and answered when it is done.
+    fn operate<B>(&self, view: &View, admin: Admin, request: &Request<B>) -> Step {
+        let shared = self.sequencer.shared.clone();
+        let order = admin::order(admin, request.uri().query()).and_then(|order| {
+            let text = "this node has not joined its cluster yet; ask a member";
+            let is_joined = view.is_joined();
+            if is_joined { Ok(order) } else { Err(Denied::new(ErrorCode::NotReady, text)) }
+        });
+        match order {
+            Ok(order) => {
+                let service = self.clone();
+                Step::Reading(Box::pin(async move {
+                    Step::Done(service.operated(admin::carry_out(shared, order).await))
+                }))
+            }
+            Err(denied) => Step::Done(self.operated(Err(denied))),
+        }
+    }
+
+    fn operated(&self, outcome: Result<serde_json::Value, Denied>) -> Answer {
+        let view = self.sequencer.view();
+        let (answer, code) = match outcome {
+            Ok(document) => (answer::json(&view, format!("{document}\n").into()), None),
+            Err(Denied { code: code @ ErrorCode::NotLeader, .. }) => {
+                let refusal = Refusal::now(&self.sequencer, code);
+                (answer::refused(&refusal), Some(refusal.code))
+            }
+            Err(Denied { code, text }) => {
+                (answer::refusal_with(&view, code, format!("{text}\n").into()), Some(code))
+            }
+        };
+        self.count(PathLabel::Admin, &answer, code);
+        answer
+    }
+
+    fn wait_for_timestamps(&self, view: &View, query: Option<&str>) -> Step {
+        // A follower learns of a new MAX_N a heartbeat after the leader has applied it. So only the
+        // leader enforces MAX_N. A follower names the leader, and refuses only counts beyond the
+        // highest possible MAX_N.
+        let max_n = if view.is_leading() { self.sequencer.shared.max_n() } else { *MAX_N.end() };
+        let ask = match Ask::parse(query, max_n) {
+            Ok(ask) => ask,
+            Err(BadQuery { code, mut text }) => {
+                text.push('\n');
+                let answer = answer::refusal_with(view, code, text.into());
+                self.count(PathLabel::Timestamp, &answer, Some(code));
+                return Step::Done(answer);
+            }
+        };
+        match self.sequencer.join(ask.count) {
+            Ok(ticket) => Step::Waiting { ticket, format: ask.format },
+            Err(code) => Step::Done(self.timestamps(Err(code), ask.format)),
+        }
+    }
+
+    /// The answer to a request for timestamps.
+    fn timestamps(&self, outcome: Outcome, format: Format) -> Answer {
+        match outcome {
+            Ok(range) => {
+                let view = self.sequencer.view();
+                let body = match format {
+                    Format::Binary => Body::list(range),
+                    Format::Range => Body::range(&range),
+                    Format::Json => Body::json(range),
+                };
+                let answer = answer::timestamps(&view, format, body);
+                self.count(PathLabel::Timestamp, &answer, None);
+                answer
+            }
+            Err(code) => {
+                let refusal = Refusal::now(&self.sequencer, code);
+                let answer = answer::refused(&refusal);
+                self.count(PathLabel::Timestamp, &answer, Some(refusal.code));
+                answer
+            }
+        }
+    }
+
+    /// The answers of the other paths.
+    fn inform(&self, view: &View, route: Route) -> Answer {
+        let shared = &self.sequencer.shared;
+        match route {
+            Route::Up => answer::text(view, StatusCode::OK, &b"ok"[..]),
+            Route::Ready => answer::ready(view, shared.is_raft_available(), self.leaving()),
+            Route::Leader => answer::leader(view, self.leaving()),
+            Route::Members => {
+                let document = members::document(&view.published, &shared.config.cluster_name);
+                answer::json(view, document)
+            }
+            Route::Metrics => {
+                let metrics = self.sequencer.node_metrics().clone();
+                answer::metrics(view, metrics_page::render(metrics, shared.clone()))
+            }
+            Route::Timestamp | Route::Admin(_) => unreachable!("they are waited for"),
+        }
+    }
+
+    fn leaving(&self) -> Leaving {
+        Leaving::of(&self.sequencer)
+    }
+
+    fn count(&self, label: PathLabel, answer: &Answer, refusal: Option<ErrorCode>) {
+        let metrics = self.sequencer.metrics();
+        metrics.count_answer(label, answer.status().as_u16());
+        if let Some(code) = refusal {
+            metrics.count_refusal(code);
+        }
+    }
+}
+
+impl Service<Request<Incoming>> for NodeService {
+    type Response = Answer;
+    type Error = Infallible;
+    type Future = Answering;
+
+    fn call(&self, request: Request<Incoming>) -> Answering {
+        self.answer(request)
+    }
+}
+
+/// A request that is being answered.
+pub(crate) struct Answering {
+    step: Step,
+    service: NodeService,
+    /// Every answer repeats the request id.
+    request_id: Option<HeaderValue>,
+    _in_flight: InFlight,
+}
+
+enum Step {
+    Done(Answer),
+    Waiting { ticket: Ticket, format: Format },
+    Reading(Pin<Box<dyn Future<Output = Step>>>),
+    Taken,
+}
+
+impl Future for Answering {
+    type Output = Result<Answer, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut answer = loop {
+            match &mut self.step {
+                Step::Reading(reading) => self.step = ready!(reading.as_mut().poll(context)),
+                Step::Waiting { ticket, format } => {
+                    let outcome = ready!(Pin::new(ticket).poll(context));
+                    let format = *format;
+                    self.step = Step::Taken;
+                    break self.service.timestamps(outcome, format);
+                }
+                Step::Done(_) => {
+                    let Step::Done(answer) = std::mem::replace(&mut self.step, Step::Taken) else {
+                        unreachable!("it was done a line above")
+                    };
+                    break answer;
+                }
+                Step::Taken => unreachable!("an answer is given once"),
+            }
+        };
+        if self.service.client.caller().port == Port::Operations {
+            // The port of operators has no HTTP/3 to advertise.
+            answer.headers_mut().remove(ALT_SVC);
+        }
+        if let Some(id) = self.request_id.take() {
+            answer.headers_mut().insert(&REQUEST_ID, id);
+        }
+        Poll::Ready(Ok(answer))
+    }
+}
+
+/// Whether a request of HTTP/1.1 has exactly one `Host` (RFC 9112, 3.2). Its value does not matter
+/// here. Other versions need none.
+fn names_its_host<B>(request: &Request<B>) -> bool {
+    if request.version() != Version::HTTP_11 {
+        return true;
+    }
+    let mut hosts = request.headers().get_all(HOST).iter();
+    hosts.next().is_some() && hosts.next().is_none()
+}
+
+/// Reads a body to its end, within limits.
+async fn read_and_ignore<B>(mut body: B) -> Result<(), &'static str>
+where
+    B: HttpBody + Unpin,
+{
+    const TOO_LONG: &str = "the body is too long; requests here need none\n";
+    if body.size_hint().lower() > BODY_LEN_MAX {
+        return Err(TOO_LONG);
+    }
+    let mut length = 0;
+    let reading = async {
+        while let Some(frame) =
+            std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await
+        {
+            let Ok(frame) = frame else { return Err("the body ended early\n") };
+            length += frame.data_ref().map_or(0, |data| data.remaining() as u64);
+            if length > BODY_LEN_MAX {
+                return Err(TOO_LONG);
+            }
+        }
+        Ok(())
+    };
+    timeout(BODY_TIMEOUT, reading).await.unwrap_or(Err("the body took too long\n"))
+}

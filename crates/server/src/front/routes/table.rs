@@ -1,0 +1,175 @@
+//! The only table of a node's answers: paths, their methods, and the right that each needs. A path
+//! that is not in the table gets a 404, also without any right. A caller without the needed right
+//! is refused. The native protocol has a row here, too.
+
+use epicepoch_wire::http::{
+    PATH_ADMIN_ADD, PATH_ADMIN_ADVANCE, PATH_ADMIN_ADVANCE_PLAN, PATH_ADMIN_BACKUP,
+    PATH_ADMIN_CLOCK, PATH_ADMIN_MEMBERS, PATH_ADMIN_PROMOTE, PATH_ADMIN_REMOVE, PATH_ADMIN_SET,
+    PATH_ADMIN_SETTINGS, PATH_ADMIN_TRANSFER, PATH_LEADER, PATH_MEMBERS, PATH_MEMBERSHIP,
+    PATH_METRICS, PATH_READY, PATH_TIMESTAMP, PATH_UP,
+};
+use http::Method;
+
+use super::admin::Admin;
+use crate::metrics::worker::PathLabel;
+use crate::security::authz::Right;
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The path, compared byte by byte: `/timestamp/` is another path.
+    pub path: &'static str,
+    /// The allowed methods.
+    pub methods: Methods,
+    /// The right that a caller needs.
+    pub right: Right,
+    pub(crate) route: Route,
+}
+
+/// All paths over HTTP, the most used first.
+pub const TABLE: [Row; 18] = [
+    row(PATH_TIMESTAMP, Methods::GetPost, Right::Timestamps, Route::Timestamp),
+    row(PATH_MEMBERS, Methods::GetHead, Right::Timestamps, Route::Members),
+    row(PATH_MEMBERSHIP, Methods::GetHead, Right::Timestamps, Route::Members),
+    row(PATH_LEADER, Methods::GetHead, Right::Health, Route::Leader),
+    row(PATH_READY, Methods::GetHead, Right::Health, Route::Ready),
+    row(PATH_UP, Methods::GetHead, Right::Health, Route::Up),
+    row(PATH_METRICS, Methods::GetHead, Right::Operations, Route::Metrics),
+    row(PATH_ADMIN_MEMBERS, Methods::Get, Right::Operations, Route::Admin(Admin::Members)),
+    row(PATH_ADMIN_CLOCK, Methods::Get, Right::Operations, Route::Admin(Admin::Clock)),
+    row(PATH_ADMIN_ADVANCE_PLAN, Methods::Get, Right::Operations, Route::Admin(Admin::AdvancePlan)),
+    row(PATH_ADMIN_BACKUP, Methods::Get, Right::Operations, Route::Admin(Admin::Backup)),
+    row(PATH_ADMIN_SETTINGS, Methods::Get, Right::Operations, Route::Admin(Admin::Settings)),
+    row(PATH_ADMIN_ADD, Methods::Post, Right::Change, Route::Admin(Admin::Add)),
+    row(PATH_ADMIN_PROMOTE, Methods::Post, Right::Change, Route::Admin(Admin::Promote)),
+    row(PATH_ADMIN_REMOVE, Methods::Post, Right::Change, Route::Admin(Admin::Remove)),
+    row(PATH_ADMIN_TRANSFER, Methods::Post, Right::Change, Route::Admin(Admin::Transfer)),
+    row(PATH_ADMIN_ADVANCE, Methods::Post, Right::Change, Route::Admin(Admin::Advance)),
+    row(PATH_ADMIN_SET, Methods::Post, Right::Change, Route::Admin(Admin::Set)),
+];
+
+/// The right that a native connection needs: the native protocol carries only timestamps, and which
+/// node leads.
+pub const NATIVE: Right = Right::Timestamps;
+
+const fn row(path: &'static str, methods: Methods, right: Right, route: Route) -> Row {
+    Row { path, methods, right, route }
+}
+
+impl Row {
+    /// The row of a path.
+    pub(crate) fn of(path: &str) -> Option<&'static Self> {
+        TABLE.iter().find(|row| row.path == path)
+    }
+
+    /// The metrics label of the path.
+    pub(crate) const fn label(&self) -> PathLabel {
+        match self.route {
+            Route::Timestamp => PathLabel::Timestamp,
+            Route::Up => PathLabel::Up,
+            Route::Ready => PathLabel::Ready,
+            Route::Leader => PathLabel::Leader,
+            Route::Members => PathLabel::Members,
+            Route::Metrics => PathLabel::Metrics,
+            Route::Admin(_) => PathLabel::Admin,
+        }
+    }
+}
+
+/// The purpose of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    Timestamp,
+    Up,
+    Ready,
+    Leader,
+    Members,
+    Metrics,
+    Admin(Admin),
+}
+
+/// The methods that a path allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Methods {
+    /// No `HEAD`: it would use up a timestamp that the client does not see.
+    GetPost,
+    /// `HEAD` is a `GET` without the body.
+    GetHead,
+    /// The path reads, and may take some time.
+    Get,
+    /// The path changes something.
+    Post,
+}
+
+impl Methods {
+    /// Whether `method` is allowed.
+    #[must_use]
+    pub fn take(self, method: &Method) -> bool {
+        match self {
+            Self::GetPost => *method == Method::GET || *method == Method::POST,
+            Self::GetHead => *method == Method::GET || *method == Method::HEAD,
+            Self::Get => *method == Method::GET,
+            Self::Post => *method == Method::POST,
+        }
+    }
+
+    /// The value of the `Allow` header.
+    #[must_use]
+    pub const fn allowed(self) -> &'static str {
+        match self {
+            Self::GetPost => "GET, POST",
+            Self::GetHead => "GET, HEAD",
+            Self::Get => "GET",
+            Self::Post => "POST",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(path: &str) -> Option<Route> {
+        Row::of(path).map(|row| row.route)
+    }
+
+    #[test]
+    fn paths_are_compared_byte_by_byte_and_stand_there_once() {
+        assert_eq!(route("/timestamp"), Some(Route::Timestamp));
+        assert_eq!(route("/membership"), route("/members"));
+        for path in ["", "/", "*", "/timestamp/", "/Timestamp", "//up", "/up%20", "/admin"] {
+            assert_eq!(route(path), None, "{path}");
+        }
+        for row in TABLE {
+            assert_eq!(Row::of(row.path), Some(&row), "{} stands there twice", row.path);
+        }
+    }
+
+    #[test]
+    fn what_changes_something_is_a_post_and_needs_the_right_to_and_nothing_else_does() {
+        for row in TABLE {
+            let changes = matches!(row.route, Route::Admin(admin) if admin.changes());
+            assert_eq!(row.methods == Methods::Post, changes, "{}", row.path);
+            assert_eq!(row.right == Right::Change, changes, "{}", row.path);
+        }
+    }
+
+    #[test]
+    fn what_operators_see_is_for_operators() {
+        for row in TABLE {
+            let is_of_operators = row.path.starts_with("/admin") || row.path == "/metrics";
+            let is_open = matches!(row.right, Right::Health | Right::Timestamps);
+            assert_eq!(is_of_operators, !is_open, "{}", row.path);
+        }
+        assert_eq!(NATIVE, Right::Timestamps);
+    }
+
+    #[test]
+    fn a_head_request_burns_no_timestamp() {
+        let takes = |path, method: &Method| Row::of(path).unwrap().methods.take(method);
+        assert!(!takes("/timestamp", &Method::HEAD));
+        assert!(takes("/timestamp", &Method::POST));
+        assert!(takes("/up", &Method::HEAD));
+        assert!(!takes("/up", &Method::POST));
+    }
+}

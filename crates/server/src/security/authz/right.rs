@@ -1,0 +1,191 @@
+//! Rights, the ports on which they are granted, and the reasons for refusals.
+
+use std::net::IpAddr;
+
+use epicepoch_wire::http::{ErrorCode, HEADER_ADMIN};
+
+/// The right that a caller needs for a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Right {
+    /// To ask whether the node is well. Everybody has this right, because load balancers and
+    /// supervisors have no token.
+    Health,
+    /// To get timestamps, and the addresses of nodes that give them.
+    Timestamps,
+    /// To read the pages for operators.
+    Operations,
+    /// To change the cluster, such as its members, its leader or its settings.
+    Change,
+    /// To speak as a member of the cluster. Only the peer port needs it, and no route.
+    Peer,
+}
+
+impl Right {
+    /// Every right, ordered by number.
+    pub const ALL: [Self; 5] =
+        [Self::Health, Self::Timestamps, Self::Operations, Self::Change, Self::Peer];
+
+    /// The value of the label in metrics and logs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Health => "health",
+            Self::Timestamps => "timestamps",
+            Self::Operations => "operations",
+            Self::Change => "change",
+            Self::Peer => "peer",
+        }
+    }
+}
+
+/// The listener that accepted a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// The client port of a node without `OPS_ADDR`. It answers everything except peers.
+    Shared,
+    /// The client port of a node with `OPS_ADDR`.
+    Clients,
+    /// The port of operators, `OPS_ADDR`.
+    Operations,
+    /// The peer port.
+    Peers,
+}
+
+impl Port {
+    /// Whether this port answers requests that need `right`.
+    #[must_use]
+    pub const fn answers(self, right: Right) -> bool {
+        match (self, right) {
+            (Self::Peers, right) => matches!(right, Right::Peer),
+            (_, Right::Peer) => false,
+            (Self::Shared, _) | (_, Right::Health) => true,
+            (Self::Clients, right) => matches!(right, Right::Timestamps),
+            (Self::Operations, right) => matches!(right, Right::Operations | Right::Change),
+        }
+    }
+}
+
+/// The facts about a caller that the caller cannot fake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The address of the caller, if the system knows it.
+    pub from: Option<IpAddr>,
+    /// The port that accepted the connection.
+    pub port: Port,
+    /// Whether the connection is encrypted, so that its content cannot be read or changed on the
+    /// way.
+    pub is_encrypted: bool,
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Reason {
+    /// Another port answers this request.
+    Port,
+    /// The request came from another machine in plain text.
+    Plain,
+    /// The token is missing.
+    NoToken,
+    /// The token is not in the token file.
+    WrongToken,
+    /// `ADMIN_FROM` does not allow the address.
+    Address,
+    /// A change lacks the header that pages in browsers cannot send.
+    Header,
+    /// A peer has shown no certificate that this node accepts.
+    Handshake,
+    /// A peer has shown the certificate of another node or cluster.
+    CertificateName,
+    /// The request came from another machine over TLS, but the node has no tokens to identify
+    /// operators.
+    NoTokenFile,
+    /// A caller of the peer port did not identify itself in time, or was dropped before in favour
+    /// of others.
+    NoHello,
+}
+
+impl Reason {
+    /// Every reason, ordered by number.
+    pub const ALL: [Self; 10] = [
+        Self::Port,
+        Self::Plain,
+        Self::NoToken,
+        Self::WrongToken,
+        Self::Address,
+        Self::Header,
+        Self::Handshake,
+        Self::CertificateName,
+        Self::NoTokenFile,
+        Self::NoHello,
+    ];
+
+    /// The value of the label in metrics and logs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Port => "port",
+            Self::Plain => "plain_text",
+            Self::NoToken => "no_token",
+            Self::WrongToken => "wrong_token",
+            Self::Address => "address",
+            Self::Header => "header",
+            Self::Handshake => "handshake",
+            Self::CertificateName => "certificate_name",
+            Self::NoTokenFile => "no_token_file",
+            Self::NoHello => "no_hello",
+        }
+    }
+
+    /// The code that a client gets.
+    #[must_use]
+    pub const fn code(self) -> ErrorCode {
+        match self {
+            Self::NoToken | Self::WrongToken => ErrorCode::Unauthorized,
+            Self::Port
+            | Self::Plain
+            | Self::Address
+            | Self::Header
+            | Self::Handshake
+            | Self::CertificateName
+            | Self::NoTokenFile
+            | Self::NoHello => ErrorCode::Forbidden,
+        }
+    }
+
+    /// One line that tells the caller what to do.
+    #[must_use]
+    pub const fn advice(self) -> &'static str {
+        match self {
+            Self::Port => {
+                "this is not answered on this port: metrics and /admin are at OPS_ADDR where it is \
+                 set, timestamps and members at HTTP_PORT"
+            }
+            Self::Plain => {
+                "operations are not taken from this address in plain text: ask at localhost on the \
+                 node's own machine (its other addresses count as another machine's), or allow the \
+                 address on every node by OPS_PLAIN_FROM, or ask over TLS with a token of \
+                 OPS_TOKEN_FILE; either way changes need the address in ADMIN_FROM, too"
+            }
+            Self::NoToken => "a token is needed: authorization: Bearer TOKEN",
+            Self::WrongToken => "the token is none that this node takes",
+            Self::Address => {
+                "changes are not taken from this address: ask at localhost on the node's own machine, \
+                 or allow the address by ADMIN_FROM on every node"
+            }
+            Self::Header => "a change needs the header epicepoch-admin, with any value",
+            Self::Handshake => "a peer needs a certificate of an authority that this node trusts",
+            Self::CertificateName => "a peer needs the certificate of its own node and cluster",
+            Self::NoTokenFile => {
+                "operators are taken from another machine with a token, and this node knows none: \
+                 set OPS_TOKEN_FILE, ask at localhost on the node's own machine, or allow the address \
+                 by OPS_PLAIN_FROM; from another machine changes need it in ADMIN_FROM, too"
+            }
+            Self::NoHello => "a peer says who it is as soon as it is connected",
+        }
+    }
+}
+
+// The advice contains the header's name as people type it.
+const _: () = assert!(matches!(HEADER_ADMIN.as_bytes(), b"epicepoch-admin"));

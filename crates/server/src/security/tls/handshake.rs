@@ -1,0 +1,446 @@
+//! The TLS handshakes of one thread: those of a worker's clients, or those of peers. One step of a
+//! handshake costs as much as hundreds of requests. So each turn of the event loop takes at most
+//! one step, and all other work goes on between.
+//!
+//! The number of handshakes under way is limited ([`UNDER_WAY_MAX`] per worker). A new one beyond
+//! the limit drops the oldest one of the address that has the most, so that one address cannot keep
+//! others out. Expected members come first: they are dropped last, and never wait behind strangers.
+//! The caller limits the time of a handshake.
+
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use epicepoch_certs::rustls::ServerConfig;
+use tokio::net::TcpStream;
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep_until};
+use tokio_rustls::TlsAcceptor;
+
+use super::socket::Socket;
+use crate::security::limits::Key;
+use crate::sync::signal::Signal;
+
+/// Most handshakes under way on one worker. Each needs some ten kilobytes, and all are examined
+/// when one must be dropped.
+pub(crate) const UNDER_WAY_MAX: usize = 512;
+/// TLS accepts no more answers for a client while its records hold this many unsent bytes.
+const RECORDS_LEN_MAX: usize = 32 << 10;
+
+/// The TLS handshakes of one thread.
+#[derive(Debug)]
+pub(crate) struct Handshakes {
+    under_way_max: usize,
+    pace: Option<Pace>,
+    /// The handshakes under way, in the order in which they began.
+    under_way: RefCell<BTreeMap<u64, Slot>>,
+    waiting: RefCell<Waiting>,
+    has_waiting: Signal,
+    next: Cell<u64>,
+}
+
+/// Most steps in each period, even if the thread is idle otherwise.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    pub(crate) steps: u32,
+    pub(crate) period: Duration,
+}
+
+/// The other end of a handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Beginner {
+    from: Option<Key>,
+    is_expected: bool,
+}
+
+impl Beginner {
+    /// A caller from address `from`. `is_expected`: a member is known at this address.
+    pub(crate) fn at(from: Option<IpAddr>, is_expected: bool) -> Self {
+        Self { from: from.map(Key::of), is_expected }
+    }
+}
+
+/// The handshakes that wait for a turn.
+#[derive(Debug, Default)]
+struct Waiting {
+    expected: VecDeque<Rc<Turn>>,
+    others: VecDeque<Rc<Turn>>,
+}
+
+/// An entry of [`Handshakes`]: a handshake under way.
+#[derive(Debug)]
+struct Slot {
+    who: Beginner,
+    gives_way: Rc<Cell<bool>>,
+    turn: Rc<Turn>,
+}
+
+/// A handshake holds this until it is over.
+struct UnderWay<'a> {
+    handshakes: &'a Handshakes,
+    id: u64,
+    gives_way: Rc<Cell<bool>>,
+    turn: Rc<Turn>,
+}
+
+/// How a handshake ended.
+pub(crate) enum Shaken {
+    /// The handshake succeeded.
+    Secured(Socket),
+    /// The handshake failed. TLS has told the client why, if it reads.
+    Failed(TcpStream, io::Error),
+    /// The handshake was dropped in favour of another, or the connection was closed.
+    Dropped,
+}
+
+/// The next step of a handshake, which waits for its turn.
+#[derive(Debug)]
+struct Turn {
+    is_expected: bool,
+    stage: Cell<Stage>,
+    waker: RefCell<Option<Waker>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    /// No step is due.
+    #[default]
+    Idle,
+    /// The step is in the queue.
+    Waiting,
+    /// The handshake may take one step.
+    Granted,
+}
+
+impl Default for Handshakes {
+    /// The handshakes of a worker's clients.
+    fn default() -> Self {
+        Self::new(UNDER_WAY_MAX, None)
+    }
+}
+
+impl Handshakes {
+    /// At most `under_way_max` handshakes at once, with the speed limit `pace`.
+    pub(crate) fn new(under_way_max: usize, pace: Option<Pace>) -> Self {
+        Self {
+            under_way_max,
+            pace,
+            under_way: RefCell::default(),
+            waiting: RefCell::default(),
+            has_waiting: Signal::default(),
+            next: Cell::default(),
+        }
+    }
+
+    /// Runs the handshake `begun` to its end, one step per turn. `None` if it was dropped in favour
+    /// of another.
+    pub(crate) async fn advance<T>(
+        &self,
+        who: Beginner,
+        begun: impl Future<Output = T>,
+    ) -> Option<T> {
+        let under_way = self.begin(who);
+        let mut begun = pin!(begun);
+        poll_fn(|context| {
+            if under_way.gives_way.get() {
+                return Poll::Ready(None);
+            }
+            ready!(self.poll_turn(&under_way.turn, context));
+            begun.as_mut().poll(context).map(Some)
+        })
+        .await
+    }
+
+    /// Does the handshake with a client at `from`. `is_over` is called whenever the task is woken;
+    /// if it returns `true`, the handshake is dropped.
+    pub(crate) async fn shake(
+        &self,
+        from: Option<IpAddr>,
+        config: &Arc<ServerConfig>,
+        stream: TcpStream,
+        mut is_over: impl FnMut(&mut Context<'_>) -> bool,
+    ) -> Shaken {
+        let under_way = self.begin(Beginner::at(from, false));
+        let acceptor = TlsAcceptor::from(config.clone());
+        let accept = acceptor.accept_with(stream, |session| {
+            session.set_buffer_limit(Some(RECORDS_LEN_MAX));
+        });
+        let mut accept = pin!(accept.into_fallible());
+        poll_fn(|context| {
+            if under_way.gives_way.get() || is_over(context) {
+                return Poll::Ready(Shaken::Dropped);
+            }
+            ready!(self.poll_turn(&under_way.turn, context));
+            let shaken = ready!(accept.as_mut().poll(context));
+            Poll::Ready(match shaken {
+                Ok(stream) => Shaken::Secured(Socket::secured(stream)),
+                Err((error, stream)) => Shaken::Failed(stream, error),
+            })
+        })
+        .await
+    }
+
+    /// Lets waiting handshakes take their steps, one per turn of the event loop. Never returns.
+    pub(crate) async fn hand_out_turns(&self) {
+        let (mut began, mut taken) = (Instant::now(), 0);
+        loop {
+            self.has_waiting.wait().await;
+            loop {
+                if let Some(Pace { steps, period }) = self.pace {
+                    if taken >= steps {
+                        sleep_until(began + period).await;
+                    }
+                    if began.elapsed() >= period {
+                        (began, taken) = (Instant::now(), 0);
+                    }
+                }
+                let next = self.waiting.borrow_mut().next();
+                let Some(turn) = next else { break };
+                // Skips a handshake that is over.
+                if turn.stage.get() == Stage::Waiting {
+                    taken += 1;
+                    turn.stage.set(Stage::Granted);
+                    turn.wake();
+                    yield_now().await;
+                }
+            }
+        }
+    }
+
+    fn begin(&self, who: Beginner) -> UnderWay<'_> {
+        let turn = Rc::new(Turn {
+            is_expected: who.is_expected,
+            stage: Cell::default(),
+            waker: RefCell::default(),
+        });
+        let id = self.next.replace(self.next.get() + 1);
+        let gives_way = Rc::new(Cell::new(false));
+        let mut under_way = self.under_way.borrow_mut();
+        if under_way.len() >= self.under_way_max
+            && let Some(slot) = one_too_many(&under_way).and_then(|id| under_way.remove(&id))
+        {
+            slot.gives_way.set(true);
+            slot.turn.stage.set(Stage::Idle);
+            slot.turn.wake();
+        }
+        under_way.insert(id, Slot { who, gives_way: gives_way.clone(), turn: turn.clone() });
+        UnderWay { handshakes: self, id, gives_way, turn }
+    }
+
+    fn poll_turn(&self, turn: &Rc<Turn>, context: &Context<'_>) -> Poll<()> {
+        turn.record_waker(context);
+        match turn.stage.get() {
+            Stage::Granted => {
+                turn.stage.set(Stage::Idle);
+                return Poll::Ready(());
+            }
+            Stage::Waiting => {}
+            Stage::Idle => {
+                turn.stage.set(Stage::Waiting);
+                self.waiting.borrow_mut().add(turn.clone());
+                self.has_waiting.set();
+            }
+        }
+        Poll::Pending
+    }
+}
+
+/// Returns the handshake to drop. Strangers are dropped before expected members. Of the addresses
+/// with the most handshakes it takes the one whose oldest began first, and of that address the
+/// oldest.
+fn one_too_many(under_way: &BTreeMap<u64, Slot>) -> Option<u64> {
+    let mut of_address: HashMap<Beginner, (bool, usize, Reverse<u64>)> = HashMap::new();
+    for (id, slot) in under_way {
+        let first = (!slot.who.is_expected, 0, Reverse(*id));
+        of_address.entry(slot.who).or_insert(first).1 += 1;
+    }
+    of_address.into_values().max().map(|(_, _, Reverse(oldest))| oldest)
+}
+
+impl Waiting {
+    fn add(&mut self, turn: Rc<Turn>) {
+        if turn.is_expected {
+            self.expected.push_back(turn);
+        } else {
+            self.others.push_back(turn);
+        }
+    }
+
+    fn next(&mut self) -> Option<Rc<Turn>> {
+        self.expected.pop_front().or_else(|| self.others.pop_front())
+    }
+}
+
+impl Turn {
+    fn record_waker(&self, context: &Context<'_>) {
+        let mut noted = self.waker.borrow_mut();
+        if !noted.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            *noted = Some(context.waker().clone());
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = self.waker.borrow().as_ref() {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.handshakes.under_way.borrow_mut().remove(&self.id);
+        // This also applies to a dropped handshake: it must not use up a turn.
+        self.turn.stage.set(Stage::Idle);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn poll<T>(future: std::pin::Pin<&mut impl Future<Output = T>>) -> Poll<T> {
+        future.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    fn stranger(last: u8) -> Beginner {
+        Beginner::at(Some([192, 0, 2, last].into()), false)
+    }
+
+    fn expected(last: u8) -> Beginner {
+        Beginner { is_expected: true, ..stranger(last) }
+    }
+
+    #[test]
+    fn who_is_expected_gives_way_to_nobody_who_is_not_and_waits_behind_none() {
+        let handshakes = Handshakes::new(4, None);
+        let context = Context::from_waker(Waker::noop());
+        let begin = |who| {
+            let under_way = handshakes.begin(who);
+            assert!(handshakes.poll_turn(&under_way.turn, &context).is_pending());
+            under_way
+        };
+        // Many strangers with one handshake each, and a peer with three. One stranger has the
+        // peer's address, from before the peer was known.
+        let first = begin(stranger(1));
+        let peer = [(); 3].map(|()| begin(expected(9)));
+        let others: Vec<_> = (2..100).map(|last| begin(stranger(last))).collect();
+        assert!(first.gives_way.get());
+        assert!(peer.iter().all(|it| !it.gives_way.get()));
+        let left: Vec<_> = others.iter().map(|it| it.gives_way.get()).collect();
+        assert!(left[..97].iter().all(|gives_way| *gives_way) && !left[97], "{left:?}");
+        // If all are peers, the oldest handshake is dropped.
+        let more = begin(expected(9));
+        assert!(others[97].gives_way.get() && !peer[0].gives_way.get());
+        let fifth = begin(expected(9));
+        assert!(peer[0].gives_way.get() && !more.gives_way.get() && !fifth.gives_way.get());
+        drop(others);
+        drop((first, fifth));
+        let unknown = begin(stranger(3));
+        let late = begin(expected(8));
+        let mut handing_out = pin!(handshakes.hand_out_turns());
+        for expected in [&peer[1], &peer[2], &more] {
+            assert!(poll(handing_out.as_mut()).is_pending());
+            assert_eq!(expected.turn.stage.get(), Stage::Granted);
+        }
+        assert_eq!(late.turn.stage.get(), Stage::Waiting);
+        assert!(poll(handing_out.as_mut()).is_pending());
+        assert_eq!(late.turn.stage.get(), Stage::Granted);
+        assert_eq!(unknown.turn.stage.get(), Stage::Idle, "it gave way");
+    }
+
+    #[test]
+    fn no_more_steps_than_its_pace_are_taken_in_a_period() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let period = Duration::from_hours(1);
+            let handshakes = Handshakes::new(8, Some(Pace { steps: 2, period }));
+            let context = Context::from_waker(Waker::noop());
+            let all: Vec<_> = (0..4).map(|_| handshakes.begin(stranger(1))).collect();
+            for it in &all {
+                assert!(handshakes.poll_turn(&it.turn, &context).is_pending());
+            }
+            let mut handing_out = pin!(handshakes.hand_out_turns());
+            for _ in 0..10 {
+                assert!(poll(handing_out.as_mut()).is_pending());
+            }
+            let granted = all.iter().filter(|it| it.turn.stage.get() == Stage::Granted).count();
+            assert_eq!(granted, 2);
+        });
+    }
+
+    #[test]
+    fn the_oldest_of_the_address_with_the_most_gives_way() {
+        let handshakes = Handshakes::default();
+        let begin = |last| handshakes.begin(stranger(last));
+        let good = begin(1);
+        let mut flood: Vec<_> = (1..UNDER_WAY_MAX).map(|_| begin(2)).collect();
+        assert!(flood.iter().chain([&good]).all(|it| !it.gives_way.get()));
+        drop(flood.pop());
+        flood.push(begin(2));
+        assert!(flood.iter().chain([&good]).all(|it| !it.gives_way.get()), "one has gone");
+        // The flood continues, and another client begins in the middle of it.
+        flood.extend((0..UNDER_WAY_MAX).map(|_| begin(2)));
+        let other = begin(3);
+        flood.push(begin(2));
+        assert!(!good.gives_way.get() && !other.gives_way.get());
+        let left: Vec<_> = flood.iter().map(|it| it.gives_way.get()).collect();
+        let newest = left.len() - (UNDER_WAY_MAX - 2);
+        assert!(left[..newest].iter().all(|gives_way| *gives_way));
+        assert!(left[newest..].iter().all(|gives_way| !gives_way));
+        drop((flood, good, other));
+        assert!(handshakes.under_way.borrow().is_empty());
+    }
+
+    #[test]
+    fn a_handshake_that_gave_way_takes_no_turn() {
+        let handshakes = Handshakes::default();
+        let context = Context::from_waker(Waker::noop());
+        let begin = |last| {
+            let under_way = handshakes.begin(stranger(last));
+            assert!(handshakes.poll_turn(&under_way.turn, &context).is_pending());
+            let turn = under_way.turn.clone();
+            (under_way, turn)
+        };
+        let (first, gone) = begin(1);
+        let kept: Vec<_> = (0..UNDER_WAY_MAX).map(|_| begin(1)).collect();
+        assert!(first.gives_way.get());
+        drop(first);
+        let mut handing_out = pin!(handshakes.hand_out_turns());
+        assert!(poll(handing_out.as_mut()).is_pending());
+        assert_eq!(gone.stage.get(), Stage::Idle);
+        assert_eq!(kept[0].1.stage.get(), Stage::Granted, "the first turn is one that is alive's");
+    }
+
+    #[test]
+    fn one_step_is_taken_in_a_turn_of_the_loop() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(poll_fn(|_| {
+            let handshakes = Handshakes::default();
+            let mut handing_out = pin!(handshakes.hand_out_turns());
+            let begun: Vec<_> = (0..3).map(|_| handshakes.begin(stranger(1))).collect();
+            let turns: Vec<_> = begun.iter().map(|it| it.turn.clone()).collect();
+            let context = Context::from_waker(Waker::noop());
+            let is_granted = |turn| handshakes.poll_turn(turn, &context).is_ready();
+            assert!(turns.iter().all(|turn| !is_granted(turn)), "none before its turn");
+            // A handshake that is over waits no more.
+            turns[1].stage.set(Stage::Idle);
+            for expected in [[true, false, false], [false, false, true]] {
+                assert!(poll(handing_out.as_mut()).is_pending());
+                let granted: Vec<_> =
+                    turns.iter().map(|turn| turn.stage.get() == Stage::Granted).collect();
+                assert_eq!(granted, expected);
+                let granted = turns.iter().filter(|turn| turn.stage.get() == Stage::Granted);
+                granted.for_each(|turn| turn.stage.set(Stage::Idle));
+            }
+            Poll::Ready(())
+        }));
+    }
+}

@@ -1,0 +1,481 @@
+//! Nobody can tell the hot path from hyper: the same bytes get the same answers from both, in
+//! whatever parts they come. A connection that has asked for `/up` is hyper's for good; one that
+//! has asked for a timestamp alone is still on the hot path. Both are real connections to a real
+//! node in this process. What may differ is the second of a `Date` and which timestamps there are.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+
+use epicepoch_wire::{NodeId, Timestamp, TimestampRange};
+
+use crate::node::{Cluster, TestNode, WAIT_MAX};
+
+/// Number of changed requests that both paths get.
+const CHANGED: usize = 2000;
+
+/// Most requests of one connection that a node has read and not answered.
+const IN_FLIGHT_MAX: u64 = 120;
+
+const HOT: &[u8] = b"GET /timestamp HTTP/1.1\r\nHost: a\r\n\r\n";
+const UP: &[u8] = b"GET /up HTTP/1.1\r\nHost: a\r\n\r\n";
+
+/// Requests that the fast path takes, other requests, and bytes that are no request.
+const REQUESTS: [&[u8]; 34] = [
+    HOT,
+    b"GET /timestamp?n=3 HTTP/1.1\r\nhost: a\r\naccept: */*\r\n\r\n",
+    b"GET /timestamp?n=1000 HTTP/1.1\r\nhost: a\r\n\r\n",
+    b"GET /timestamp?n=1001 HTTP/1.1\r\nhost: a\r\n\r\n",
+    b"GET /timestamp?format=range&n=4294967296 HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"GET /timestamp?format=binary HTTP/1.1\r\nHost: a\r\nConnection: Keep-Alive\r\n\r\n",
+    b"GET /timestamp? HTTP/1.1\r\nHost: a\r\nEpicEpoch-Request-Id: \t42 abc \r\n\r\n",
+    b"GET /timestamp?n=2 HTTP/1.1\r\nHost: a\r\nepicepoch-request-id: 7\r\nCookie: a=\"\tb\"\r\n\r\n",
+    b"GET /timestamp HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+    b"GET /timestamp?n=4 HTTP/1.1\r\nHost: a\r\nconnection:close\r\nepicepoch-request-id:9\r\n\r\n",
+    b"GET /timestamp HTTP/1.1\r\nHost: a\r\nepicepoch-request-id: \r\n\r\n",
+    b"GET /timestamp HTTP/1.1\r\nHost: a\r\nepicepoch-request-id: 1\r\nepicepoch-request-id: 2\r\n\r\n",
+    b"GET /timestamp?format=json HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"GET /timestamp?n=0 HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"GET /timestamp?n=1&n=1 HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"GET /timestamp?m=1 HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"GET /timestamp HTTP/1.1\r\n\r\n",
+    b"GET /timestamp HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
+    b"GET /timestamp HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+    b"GET http://a/timestamp HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"POST /timestamp HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc",
+    b"GET /timestamp HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n",
+    b"GET /timestamp HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
+    b"GET /timestamp HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+    b"GET /timestamp HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n\
+        0\r\n\r\n",
+    b"GET /timestamp HTTP/1.1\r\nHost: a\r\nX: y\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    b"GET /timestamp HTTP/1.1\r\nHost: a\r\nX: y\r\n folded\r\n\r\n",
+    b"GET /timestamp HTTP/1.1\r\nHost: a\r\nX: \0\r\n\r\n",
+    b"GET /timestamp HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n\r\n",
+    b"GET /timestamp HTTP/1.1\r\nHost: a\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n",
+    b"GET /nope HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"DELETE /timestamp HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"\r\nGET /timestamp HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+];
+
+/// A node without peers, with one worker.
+fn serving() -> TestNode {
+    let mut cluster = Cluster::new(1);
+    let node = cluster.start_with(1, |config| config.workers = 1);
+    node.publish(cluster.leading(1, 3, true));
+    node.await_metric("epicepoch_has_grant", 1);
+    node
+}
+
+fn connect(addr: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(addr).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    stream
+}
+
+/// Sends a complete request and reads its answer.
+fn exchange(stream: &mut TcpStream, request: &[u8]) -> String {
+    stream.write_all(request).unwrap();
+    let mut answer = Vec::new();
+    let mut bytes = [0; 4096];
+    loop {
+        if let Some((head, body)) = split_head(&answer)
+            && body.len() >= content_length(&head)
+        {
+            assert_eq!(body.len(), content_length(&head), "one answer");
+            return head;
+        }
+        let length = stream.read(&mut bytes).expect("the node answers");
+        assert_ne!(length, 0, "the node closed the connection");
+        answer.extend_from_slice(&bytes[..length]);
+    }
+}
+
+/// Splits an answer into its head and the bytes behind it. The head may contain any byte, because
+/// it may repeat a request id.
+fn split_head(bytes: &[u8]) -> Option<(String, &[u8])> {
+    let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
+    Some((bytes[..end].iter().map(|byte| char::from(*byte)).collect(), &bytes[end..]))
+}
+
+fn content_length(head: &str) -> usize {
+    let line = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    line.map_or(0, |length| length.parse().expect("a length"))
+}
+
+/// Which path a connection takes.
+#[derive(Clone, Copy)]
+enum Path {
+    FastRequests,
+    Hyper,
+}
+
+/// A node with one worker, and a second connection to it. That connection shows when the worker has
+/// read everything that was sent before.
+struct Peer {
+    addr: SocketAddr,
+    barrier: TcpStream,
+}
+
+impl Peer {
+    fn new(addr: SocketAddr) -> Self {
+        Self { addr, barrier: connect(addr) }
+    }
+
+    /// Sends `parts`, each so that the node reads it separately, then ends sending. Returns
+    /// everything that the node answers, except the answer to the request that chose the path.
+    fn answers(&mut self, path: Path, parts: &[&[u8]]) -> Vec<u8> {
+        let mut stream = connect(self.addr);
+        exchange(
+            &mut stream,
+            match path {
+                Path::FastRequests => HOT,
+                Path::Hyper => UP,
+            },
+        );
+        for (at, part) in parts.iter().enumerate() {
+            if at > 0 {
+                exchange(&mut self.barrier, HOT);
+            }
+            // If the node has closed the connection, the rest of the parts is lost.
+            let _ = stream.write_all(part);
+        }
+        let _ = stream.shutdown(Shutdown::Write);
+        let mut answers = Vec::new();
+        stream.read_to_end(&mut answers).expect("the node ends the connection");
+        answers
+    }
+
+    /// Checks that both paths answer these bytes alike.
+    ///
+    /// For bytes that are no request, hyper's answer depends on the parts in which they come. If it
+    /// reads the HTTP/2 preface in two parts, it answers 400; in one part, it does not. If a wrong
+    /// head comes in one part, it answers at once; otherwise at the end of the head. The same holds
+    /// for what the fast path hands over, and hyper may get it in fewer parts than were sent.
+    fn compare(&mut self, bytes: &[u8], parts: &[&[u8]]) {
+        assert_eq!(bytes, parts.concat());
+        let told = |answers: Vec<u8>| comparable(&answers).join("\n");
+        let hot = told(self.answers(Path::FastRequests, parts));
+        let mut others = Vec::new();
+        for joined in 1..=parts.len() {
+            let first = parts[..joined].concat();
+            let parts: Vec<&[u8]> = [&first[..]].iter().chain(&parts[joined..]).copied().collect();
+            let other = told(self.answers(Path::Hyper, &parts));
+            if hot == other {
+                return;
+            }
+            others.push(other);
+        }
+        panic!("to {}\n{hot}\nand not {others:#?}", bytes.escape_ascii());
+    }
+}
+
+/// Returns the part of the answers that does not depend on when they are given. Checks that
+/// timestamps rise.
+fn comparable(bytes: &[u8]) -> Vec<String> {
+    let mut last: Option<Timestamp> = None;
+    let mut answers = Vec::new();
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let Some((head, body)) = split_head(rest) else {
+            panic!("half an answer: {}", rest.escape_ascii());
+        };
+        let (body, behind) = body.split_at(content_length(&head));
+        let is_json = head.contains("content-type: application/json");
+        let mut text: Vec<String> = head.lines().map(str::to_owned).collect();
+        for line in &mut text {
+            if let Some(date) = line.strip_prefix("date: ") {
+                assert!(date.len() == 29 && date.ends_with(" GMT"), "{date}");
+                "date: now".clone_into(line);
+            }
+            if is_json && line.starts_with("content-length: ") {
+                "content-length: some".clone_into(line);
+            }
+        }
+        if head.contains("octet-stream") {
+            let own = match body.len() {
+                TimestampRange::LEN => vec![
+                    TimestampRange::from_bytes(body.try_into().expect("24 bytes"))
+                        .expect("a range")
+                        .first(),
+                ],
+                _ => body.as_chunks().0.iter().map(|it| Timestamp::from_bytes(*it)).collect(),
+            };
+            for timestamp in own {
+                assert!(last.is_none_or(|last| last < timestamp), "timestamps rise");
+                last = Some(timestamp);
+            }
+        } else if !is_json {
+            text.push(body.escape_ascii().to_string());
+        }
+        answers.push(text.join("\n"));
+        rest = behind;
+    }
+    answers
+}
+
+#[test]
+fn every_pair_of_requests_gets_the_same_answers_from_both_paths() {
+    let node = serving();
+    let mut peer = Peer::new(node.addr);
+    for first in REQUESTS {
+        peer.compare(first, &[first]);
+        for second in REQUESTS {
+            let bytes = [first, second].concat();
+            peer.compare(&bytes, &[&bytes]);
+        }
+        // The request comes in one read, and between two others.
+        let bytes = [HOT, HOT, first, HOT].concat();
+        peer.compare(&bytes, &[HOT, &bytes[HOT.len()..]]);
+        peer.compare(&bytes, &[&bytes]);
+    }
+}
+
+#[test]
+fn where_bytes_are_cut_changes_no_answer() {
+    let node = serving();
+    let mut peer = Peer::new(node.addr);
+    for requests in [
+        &[REQUESTS[1], REQUESTS[7]][..],
+        &[REQUESTS[4], REQUESTS[9]],
+        &[HOT, REQUESTS[20], HOT],
+        &[HOT, REQUESTS[23], HOT],
+        &[HOT, REQUESTS[27]],
+    ] {
+        let bytes = requests.concat();
+        for cut in 1..bytes.len() {
+            peer.compare(&bytes, &[&bytes[..cut], &bytes[cut..]]);
+        }
+        // The bytes end at each position.
+        for cut in (0..bytes.len()).step_by(3) {
+            peer.compare(&bytes[..cut], &[&bytes[..cut]]);
+        }
+        let each: Vec<&[u8]> = bytes.chunks(1).collect();
+        peer.compare(&bytes, &each);
+    }
+}
+
+/// Bytes that have a meaning in a head, or are not allowed in one.
+const SPECIAL: &[u8] = b"\r\n \t:,;=?&/\0\x0b\x7f\x80\xffGT1c";
+
+/// A few requests one behind the other, with some bytes changed.
+fn changed(random: &mut fastrand::Rng) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for _ in 0..random.usize(1..=4) {
+        let request = if random.bool() { HOT } else { REQUESTS[random.usize(..REQUESTS.len())] };
+        bytes.extend_from_slice(request);
+    }
+    for _ in 0..random.usize(..4) {
+        let at = random.usize(..bytes.len());
+        let special = SPECIAL[random.usize(..SPECIAL.len())];
+        match random.u8(..6) {
+            0 => bytes[at] = special,
+            1 => bytes[at] = random.u8(..),
+            2 => bytes.insert(at, special),
+            3 => drop(bytes.remove(at)),
+            4 => bytes[at] ^= 0x20,
+            _ => {
+                // Repeats a line, or inserts a line of another request.
+                let from = REQUESTS[random.usize(..REQUESTS.len())];
+                let lines: Vec<&[u8]> = from.split_inclusive(|byte| *byte == b'\n').collect();
+                let line = lines[random.usize(..lines.len())];
+                let end = bytes[at..].iter().position(|byte| *byte == b'\n');
+                let at = end.map_or(bytes.len(), |end| at + end + 1);
+                bytes.splice(at..at, line.iter().copied());
+            }
+        }
+    }
+    bytes
+}
+
+#[test]
+fn changed_requests_get_the_same_answers_from_both_paths() {
+    let node = serving();
+    let mut peer = Peer::new(node.addr);
+    let mut random = fastrand::Rng::with_seed(6);
+    for _ in 0..CHANGED {
+        let bytes = changed(&mut random);
+        let mut cuts: Vec<usize> =
+            (0..random.usize(..4)).map(|_| random.usize(..bytes.len())).collect();
+        cuts.extend([0, bytes.len()]);
+        cuts.sort_unstable();
+        cuts.dedup();
+        let parts: Vec<&[u8]> = cuts.windows(2).map(|cut| &bytes[cut[0]..cut[1]]).collect();
+        peer.compare(&bytes, &parts);
+    }
+}
+
+#[test]
+fn refusals_are_the_same_from_both_paths() {
+    let mut cluster = Cluster::new(2);
+    let mut start = |node: u64| cluster.start_with(node, |config| config.workers = 1);
+    let (follower, candidate) = (start(1), start(2));
+    let mut published = cluster.nothing(1);
+    published.leader = Some(NodeId(2));
+    follower.publish(published);
+    for (addr, error) in [(follower.addr, "NOT_LEADER"), (candidate.addr, "NO_LEADER")] {
+        // The worker sees the publication a moment later.
+        while !exchange(&mut connect(addr), HOT).contains(error) {
+            std::thread::yield_now();
+        }
+        let mut peer = Peer::new(addr);
+        for request in REQUESTS {
+            peer.compare(request, &[request]);
+        }
+        let bytes = [REQUESTS[7], HOT, REQUESTS[4], REQUESTS[9]].concat();
+        peer.compare(&bytes, &[&bytes]);
+        let refused = comparable(&peer.answers(Path::FastRequests, &[&bytes]));
+        assert_eq!(refused.len(), 4);
+        assert!(refused.iter().all(|it| it.contains(error)), "{refused:?}");
+        assert!(refused[0].contains("epicepoch-request-id: 7"), "{refused:?}");
+        assert!(refused[3].contains("connection: close"), "{refused:?}");
+    }
+}
+
+/// The paths of the tests above are two: hyper looks at the next request only when one is answered.
+#[test]
+fn hot_requests_of_one_write_share_a_round_and_others_have_one_each() {
+    const REQUESTS: usize = 100;
+    let node = serving();
+    let mut peer = Peer::new(node.addr);
+    let rounds = || node.metric("epicepoch_rounds_begun_total");
+    let bytes = HOT.repeat(REQUESTS);
+    for (path, is_many) in [(Path::FastRequests, false), (Path::Hyper, true)] {
+        let before = rounds();
+        let answers = comparable(&peer.answers(path, &[&bytes]));
+        let begun = rounds() - before;
+        assert_eq!(answers.len(), REQUESTS);
+        assert_eq!(begun >= REQUESTS as u64, is_many, "{begun} rounds");
+    }
+}
+
+#[test]
+fn what_a_client_reads_late_is_every_answer_once_and_in_order() {
+    let node = serving();
+    let addr = node.addr;
+    let requests = [
+        &b"GET /timestamp?n=1000 HTTP/1.1\r\nHost: a\r\n\r\n".repeat(1000)[..],
+        &HOT.repeat(20_000),
+    ]
+    .concat();
+    let mut stream = connect(addr);
+    let mut sender = stream.try_clone().expect("a second handle");
+    let sending = std::thread::spawn(move || {
+        // The write blocks, because the node stops reading until its answers are read.
+        sender.write_all(&requests).unwrap();
+        sender.shutdown(Shutdown::Write).expect("the node is there");
+    });
+    exchange(&mut connect(addr), HOT);
+    let mut answers = Vec::new();
+    stream.read_to_end(&mut answers).expect("the node answers");
+    sending.join().expect("no panic");
+    assert_eq!(comparable(&answers).len(), 21_000);
+}
+
+#[test]
+fn requests_beyond_the_buffer_wait_behind_those_of_their_connection() {
+    let mut cluster = Cluster::new(1);
+    let node = cluster.start_with(1, |config| (config.workers, config.request_buffer) = (1, 4));
+    node.publish(cluster.leading(1, 3, true));
+    node.await_metric("epicepoch_has_grant", 1);
+    let answers =
+        comparable(&Peer::new(node.addr).answers(Path::FastRequests, &[&HOT.repeat(1000)]));
+    assert_eq!(answers.len(), 1000);
+    assert!(answers.iter().all(|answer| answer.starts_with("HTTP/1.1 200 OK")), "{answers:?}");
+}
+
+/// The first request gets its answer, and the last one says that it is the last.
+#[test]
+fn a_node_that_stops_answers_every_request_that_it_has_read() {
+    let mut cluster = Cluster::new(1);
+    let node = cluster.start_with(1, |config| config.workers = 1);
+    node.publish(cluster.leading(1, 3, false));
+    node.await_metric("epicepoch_is_leader", 1);
+    let (mut busy, mut begun) = (connect(node.addr), connect(node.addr));
+    begun.write_all(&HOT[..10]).unwrap();
+    busy.write_all(&[&HOT.repeat(3), &HOT[..10]].concat()).unwrap();
+    node.await_metric("epicepoch_waiting_requests", 3);
+    node.stop_accepting();
+    std::thread::scope(|scope| {
+        let stopping = scope.spawn(|| node.workers.shutdown(WAIT_MAX));
+        let mut answers = Vec::new();
+        assert_eq!(begun.read_to_end(&mut answers).unwrap(), 0);
+        node.publish(cluster.leading(1, 3, true));
+        busy.read_to_end(&mut answers).unwrap();
+        let answers = comparable(&answers);
+        let closes: Vec<_> = answers.iter().map(|it| it.contains("connection: close")).collect();
+        assert_eq!(closes, [false, false, true], "{answers:?}");
+        drop((busy, begun));
+        assert!(stopping.join().unwrap());
+    });
+}
+
+/// Hyper's part of the connection begins where that of the hot path ends: behind every answer.
+#[test]
+fn what_is_handed_over_waits_for_the_answers_before_it() {
+    let mut cluster = Cluster::new(1);
+    let node = cluster.start_with(1, |config| config.workers = 1);
+    node.publish(cluster.leading(1, 3, false));
+    node.await_metric("epicepoch_is_leader", 1);
+    let mut stream = connect(node.addr);
+    stream.write_all(&[HOT, HOT, UP, HOT].concat()).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    node.await_metric("epicepoch_waiting_requests", 2);
+    node.publish(cluster.leading(1, 3, true));
+    let mut answers = Vec::new();
+    stream.read_to_end(&mut answers).unwrap();
+    let answers = comparable(&answers);
+    let lengths: Vec<_> = answers.iter().map(|it| content_length(it)).collect();
+    assert_eq!(lengths, [16, 16, 2, 16], "{answers:?}");
+}
+
+/// What the node reads no more lies in its socket when the connection closes: the answers on their
+/// way must not be lost with it.
+#[test]
+fn a_node_that_stops_while_more_is_sent_loses_no_answer_that_it_gave() {
+    let mut cluster = Cluster::new(1);
+    let node = cluster.start_with(1, |config| config.workers = 1);
+    node.publish(cluster.leading(1, 3, false));
+    node.await_metric("epicepoch_is_leader", 1);
+    let (mut stream, mut begun) = (connect(node.addr), connect(node.addr));
+    begun.write_all(&HOT[..10]).unwrap();
+    stream.write_all(&HOT.repeat(1000)).unwrap();
+    node.await_metric("epicepoch_waiting_requests", IN_FLIGHT_MAX);
+    node.stop_accepting();
+    std::thread::scope(|scope| {
+        let stopping = scope.spawn(|| node.workers.shutdown(WAIT_MAX));
+        // When this connection ends, the worker is closing its connections.
+        assert_eq!(begun.read_to_end(&mut Vec::new()).unwrap(), 0);
+        node.publish(cluster.leading(1, 3, true));
+        let mut answers = Vec::new();
+        stream.read_to_end(&mut answers).expect("the connection is not reset");
+        let answers = comparable(&answers);
+        assert!(answers.last().is_some_and(|last| last.contains("connection: close")));
+        assert!(answers.len() as u64 >= IN_FLIGHT_MAX, "{} answers", answers.len());
+        drop((stream, begun));
+        assert!(stopping.join().unwrap());
+    });
+}
+
+#[test]
+fn answers_of_both_paths_are_counted_alike() {
+    let node = serving();
+    let mut peer = Peer::new(node.addr);
+    let counts = || {
+        let ok = node.metric("epicepoch_requests_total{path=\"timestamp\",status=\"200\"}");
+        (ok, node.metric("epicepoch_timestamps_total"))
+    };
+    // A counter appears with its first request.
+    exchange(&mut connect(node.addr), HOT);
+    let bytes = [REQUESTS[1], REQUESTS[2], HOT].concat();
+    let mut added = Vec::new();
+    for path in [Path::FastRequests, Path::Hyper] {
+        let before = counts();
+        peer.answers(path, &[&bytes]);
+        let after = counts();
+        added.push((after.0 - before.0, after.1 - before.1));
+    }
+    // The request that chose the path is one for a timestamp on the fast path.
+    assert_eq!(added, [(4, 1005), (3, 1004)]);
+}

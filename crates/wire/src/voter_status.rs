@@ -1,0 +1,141 @@
+//! The status of a voter in its answers to heartbeats: its zone, and whether it could lead. The
+//! leader uses it to choose a successor. It is sent in the context of the message, which the
+//! library does not use there. A node without a zone sends none.
+
+use std::fmt;
+
+use crate::cursor::{DecodeError, Reader, Writer};
+
+/// Longest name of a zone, bytes. With it the whole status fits into the context of a message. This
+/// length and the allowed characters of a name ([`Zone::new`]) are part of format 3 of the
+/// replicated state, because its settings hold zones
+/// ([`ClusterSettings::read`](crate::settings::ClusterSettings::read)).
+pub const ZONE_LEN_MAX: usize = 32;
+/// The first byte: the version. Later versions may append fields.
+const VERSION: u8 = 1;
+
+/// A location that machines share, such as a data centre or an availability zone. Its name has 1 to
+/// [`ZONE_LEN_MAX`] letters, digits, `.`, `_`, `-`, because it appears in logs and lists.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Zone(String);
+
+impl Zone {
+    /// The zone of this name; `None` when the name is not valid.
+    #[must_use]
+    pub fn new(name: &str) -> Option<Self> {
+        let is_plain =
+            |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+        let is_name = (1..=ZONE_LEN_MAX).contains(&name.len()) && name.bytes().all(is_plain);
+        is_name.then(|| Self(name.to_owned()))
+    }
+
+    /// The zone's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Zone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The status of a voter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VoterStatus {
+    /// Whether the voter could lead: it reaches a majority of the voters, and its disk keeps up.
+    pub is_fit: bool,
+    /// Checksum of the voter's preferred zones of leaders, in order. Nodes with different checksums
+    /// do not agree on where leaders should be.
+    pub preference: u32,
+    /// The voter's zone.
+    pub zone: Zone,
+}
+
+impl VoterStatus {
+    /// Encodes the status as the context of a message.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(10 + self.zone.0.len());
+        out.put_u8(VERSION);
+        out.put_u8(u8::from(self.is_fit));
+        out.put_u32(self.preference);
+        out.put_bytes(self.zone.0.as_bytes());
+        out
+    }
+
+    /// Reads a context; skips additions of later versions.
+    ///
+    /// # Errors
+    /// When the bytes are no status.
+    pub fn decode(context: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(context);
+        let version = reader.u8("version")?;
+        if version == 0 {
+            return Err(DecodeError::BadValue { field: "version", value: 0 });
+        }
+        let flags = reader.u8("flags")?;
+        let preference = reader.u32("preference")?;
+        let name = reader.text("zone", ZONE_LEN_MAX)?;
+        let zone = Zone::new(&name);
+        let zone = zone.ok_or(DecodeError::BadValue { field: "zone", value: name.len() as u64 })?;
+        Ok(Self { is_fit: flags & 1 == 1, preference, zone })
+    }
+}
+
+/// Checksum of zones in order; 0 for none.
+#[must_use]
+pub fn preference_of(zones: &[Zone]) -> u32 {
+    if zones.is_empty() {
+        return 0;
+    }
+    let names: Vec<&str> = zones.iter().map(Zone::name).collect();
+    crc32fast::hash(names.join(",").as_bytes()).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::raft_message::CONTEXT_LEN_MAX;
+
+    proptest! {
+        #[test]
+        fn a_status_round_trips_and_fits_into_a_context(
+            is_fit: bool, preference: u32, name in "[a-zA-Z0-9._-]{1,32}", more: u8,
+        ) {
+            let zone = Zone::new(&name).expect("a name");
+            let standing = VoterStatus { is_fit, preference, zone };
+            let mut bytes = standing.encode();
+            prop_assert!(bytes.len() <= CONTEXT_LEN_MAX);
+            prop_assert_eq!(VoterStatus::decode(&bytes), Ok(standing.clone()));
+            bytes.push(more);
+            prop_assert_eq!(VoterStatus::decode(&bytes), Ok(standing));
+        }
+
+        #[test]
+        fn garbage_never_panics(bytes: Vec<u8>) {
+            let _ = VoterStatus::decode(&bytes);
+        }
+    }
+
+    #[test]
+    fn a_zone_has_a_name_that_lists_can_show() {
+        for bad in ["", "a b", "a,b", "ü", &"a".repeat(ZONE_LEN_MAX + 1)] {
+            assert_eq!(Zone::new(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_order_of_preferred_zones_matters() {
+        let zones = |names: &[&str]| -> Vec<Zone> {
+            names.iter().map(|name| Zone::new(name).expect("a name")).collect()
+        };
+        assert_eq!(preference_of(&[]), 0);
+        assert_ne!(preference_of(&zones(&["a", "b"])), preference_of(&zones(&["b", "a"])));
+        assert_ne!(preference_of(&zones(&["a"])), 0);
+    }
+}

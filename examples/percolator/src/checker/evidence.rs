@@ -1,0 +1,126 @@
+//! The records that the checker reads, and its findings.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+
+use epicepoch_client::Timestamp;
+
+use crate::history::{Ended, Line, Trying};
+use crate::protocol::{Row, Version};
+
+/// The records of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Evidence {
+    pub ended: Vec<Ended>,
+    /// Transactions that took locks; most of them ended.
+    pub trying: Vec<Trying>,
+    /// Transactions that could not begin.
+    pub without_timestamp: u64,
+    pub rows: Vec<Row>,
+    pub total: i64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Anomalies. Empty if there are none.
+    pub findings: Vec<Finding>,
+    /// Number of timestamps whose order was checked.
+    pub timestamps: u64,
+    /// Number of reads that were compared with the stores.
+    pub reads: u64,
+    pub versions: u64,
+    /// Number of snapshots of all accounts whose sum was checked.
+    pub snapshots: u64,
+    /// Transactions of killed clients that committed.
+    pub cut_off_committed: u64,
+    /// Transactions of killed clients that did not commit.
+    pub cut_off_lost: u64,
+    /// Pairs of transactions with write skew, which is allowed.
+    pub write_skews: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    pub anomaly: Anomaly,
+    /// The transactions, the row, and what was expected.
+    pub what: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Anomaly {
+    /// A timestamp was given twice.
+    Duplicate,
+    /// One call for a timestamp ended before another one began, but got the higher timestamp.
+    RealTime,
+    /// A commit timestamp is not above its start timestamp.
+    CommitNotAfterStart,
+    /// Two concurrent transactions wrote the same row and both committed (P4, lost update).
+    LostUpdate,
+    /// A read did not see the newest version at its start (G-SI, or a dirty read: G1).
+    WrongRead,
+    /// Only some writes of a transaction are there, or at different timestamps. Or writes of an
+    /// aborted one are there (G1a).
+    Torn,
+    /// The sum of all accounts changed.
+    Total,
+    /// A lock remained at the end.
+    Leftover,
+}
+
+impl Evidence {
+    /// Adds the records of a client.
+    pub fn add(&mut self, lines: impl IntoIterator<Item = Line>) {
+        for line in lines {
+            match line {
+                Line::Ended(ended) => self.ended.push(ended),
+                Line::Trying(trying) => self.trying.push(trying),
+                Line::NoTimestamp { .. } => self.without_timestamp += 1,
+            }
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.anomaly, self.what)
+    }
+}
+
+impl Verdict {
+    pub fn count(&self, anomaly: Anomaly) -> usize {
+        self.findings.iter().filter(|finding| finding.anomaly == anomaly).count()
+    }
+
+    pub(super) fn add(&mut self, anomaly: Anomaly, what: String) {
+        self.findings.push(Finding { anomaly, what });
+    }
+}
+
+/// The stores' versions, by row and by transaction.
+pub(super) struct Stored<'a> {
+    pub(super) rows: BTreeMap<&'a str, &'a [Version]>,
+    pub(super) by_start: HashMap<Timestamp, Vec<(&'a str, Version)>>,
+}
+
+impl<'a> Stored<'a> {
+    pub(super) fn of(rows: &'a [Row]) -> Self {
+        let mut by_start: HashMap<Timestamp, Vec<(&str, Version)>> = HashMap::new();
+        for row in rows {
+            for version in &row.versions {
+                by_start.entry(version.start).or_default().push((&row.row, *version));
+            }
+        }
+        let rows = rows.iter().map(|row| (row.row.as_str(), row.versions.as_slice())).collect();
+        Self { rows, by_start }
+    }
+
+    pub(super) fn of_row(&self, row: &str) -> &'a [Version] {
+        self.rows.get(row).copied().unwrap_or_default()
+    }
+
+    pub(super) fn seen_at(&self, row: &str, at: Timestamp) -> Option<Version> {
+        let versions = self.of_row(row);
+        let above = versions.partition_point(|version| version.commit <= at);
+        above.checked_sub(1).map(|newest| versions[newest])
+    }
+}

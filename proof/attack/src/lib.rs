@@ -1,0 +1,18 @@
+//! Malicious clients at the socket, for tests of the server and for `scripts/attack`. They connect
+//! only to addresses that they are given, and no product crate depends on them.
+//!
+//! - [`http2`]: floods of HTTP/2 frames.
+//! - [`connections`]: many idle or slow connections.
+//! - [`peers`]: connections to the peer port without a handshake.
+//! - [`requests`]: more requests or connections than a node can serve.
+//! - [`quic`]: floods of first QUIC packets, with garbage or with abandoned handshakes.
+//! - [`client`]: a well-behaved client that measures latency during an attack.
+//! - [`echo`]: a server that only answers, to measure the machine's own limit.
+
+pub mod client;
+pub mod connections;
+pub mod echo;
+pub mod http2;
+pub mod peers;
+pub mod quic;
+pub mod requests;

@@ -1,0 +1,143 @@
+//! The driver of the Rust client, `epicepoch-client`, over the native protocol. With `--hedge MS`
+//! the client asks a second node if the first has not answered after that time.
+
+use std::collections::HashMap;
+use std::io::{BufRead, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use epicepoch_client::{BadAnswer, Client, Options, TimestampRange, TimestampsError};
+use epicepoch_conformance::Fault;
+use epicepoch_conformance::protocol::{Command, Reply};
+use tokio::sync::{mpsc, oneshot};
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let hedge_after = match arguments.as_slice() {
+        [] => None,
+        [flag, ms] if flag == "--hedge" => Some(ms.parse().expect("milliseconds")),
+        other => panic!("allowed is --hedge MS, not {other:?}"),
+    };
+    let hedge_after = hedge_after.map(Duration::from_millis);
+    let (sender, receiver) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            let command = serde_json::from_str(&line).expect("a command");
+            if sender.send(command).is_err() {
+                return;
+            }
+        }
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(drive(receiver, hedge_after));
+}
+
+/// Calls under way by id, with the sender that cancels each.
+type Calls = Arc<Mutex<HashMap<u64, oneshot::Sender<()>>>>;
+
+/// Executes commands until the input ends.
+async fn drive(mut commands: mpsc::UnboundedReceiver<Command>, hedge_after: Option<Duration>) {
+    let origin = Instant::now();
+    let calls = Calls::default();
+    let mut client = None;
+    while let Some(command) = commands.recv().await {
+        let start = reading(origin);
+        match command {
+            Command::Open { id, addrs, timeout_ms, attempt_ms, refresh_ms, cluster } => {
+                let mut options = Options::default();
+                options.timeout = Duration::from_millis(timeout_ms);
+                options.attempt_timeout = Duration::from_millis(attempt_ms);
+                options.refresh_interval = Duration::from_millis(refresh_ms);
+                options.cluster_name = cluster;
+                options.hedge_after = hedge_after;
+                let opened = Client::new(addrs, options);
+                let error = opened.as_ref().err().map(|error| (Fault::Other, error.to_string()));
+                client = opened.ok();
+                reply(id, start, origin, Err(error));
+            }
+            Command::Timestamps { id, count, timeout_ms } => {
+                // Dropping the client closes it. Then there is no client to call, which in Rust the
+                // compiler reports. Here the driver does.
+                let Some(client) = client.clone() else {
+                    let closed = (Fault::Closed, "there is no client".to_owned());
+                    reply(id, start, origin, Err(Some(closed)));
+                    continue;
+                };
+                let (cancel, cancelled) = oneshot::channel();
+                held(&calls).insert(id, cancel);
+                let calls = calls.clone();
+                tokio::spawn(async move {
+                    let start = reading(origin);
+                    let deadline = Instant::now() + Duration::from_millis(timeout_ms);
+                    let outcome = tokio::select! {
+                        outcome = client.timestamps_before(count, deadline) => outcome
+                            .map_err(|error| Some((fault(&error), error.to_string()))),
+                        // A caller cancels by dropping the future.
+                        Ok(()) = cancelled => {
+                            Err(Some((Fault::Cancelled, "the caller gave up".to_owned())))
+                        }
+                    };
+                    reply(id, start, origin, outcome);
+                    held(&calls).remove(&id);
+                });
+            }
+            Command::Cancel { id, call } => {
+                if let Some(cancel) = held(&calls).remove(&call) {
+                    // The call may have ended already.
+                    let _ = cancel.send(());
+                }
+                reply(id, start, origin, Err(None));
+            }
+            Command::Clock { id } => reply(id, start, origin, Err(None)),
+            Command::Close { id } => {
+                client = None;
+                reply(id, start, origin, Err(None));
+            }
+        }
+    }
+}
+
+fn held(calls: &Calls) -> std::sync::MutexGuard<'_, HashMap<u64, oneshot::Sender<()>>> {
+    calls.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn reading(origin: Instant) -> u64 {
+    origin.elapsed().as_nanos() as u64
+}
+
+/// Writes a reply. Without range and error it only confirms the command.
+fn reply(
+    id: u64,
+    start: u64,
+    origin: Instant,
+    outcome: Result<TimestampRange, Option<(Fault, String)>>,
+) {
+    let end = reading(origin);
+    let mut reply = Reply { id, start, end, ..Reply::default() };
+    match outcome {
+        Ok(range) => {
+            reply.first = Some(range.first().to_string());
+            reply.count = Some(range.count());
+        }
+        Err(Some((fault, text))) => (reply.error, reply.text) = (Some(fault), Some(text)),
+        Err(None) => {}
+    }
+    let mut line = serde_json::to_vec(&reply).expect("a reply is JSON");
+    line.push(b'\n');
+    let mut output = std::io::stdout().lock();
+    // The process that reads the output may have ended.
+    let _ = output.write_all(&line).and_then(|()| output.flush());
+}
+
+fn fault(error: &TimestampsError) -> Fault {
+    match error {
+        TimestampsError::Count(_) => Fault::Count,
+        TimestampsError::Stopped => Fault::Closed,
+        TimestampsError::DeadlineExceeded { .. } => Fault::Deadline,
+        TimestampsError::WentBackwards { .. } => Fault::Backwards,
+        TimestampsError::AnotherCluster(_) => Fault::WrongCluster,
+        TimestampsError::BadAnswer(BadAnswer::Refused { .. }) => Fault::Refused,
+        TimestampsError::BadAnswer(_) => Fault::Protocol,
+        _ => Fault::Other,
+    }
+}

@@ -1,0 +1,202 @@
+//! Three real nodes as processes on loopback, in a temporary directory. Dropping the cluster ends
+//! them. The directory is in memory where possible: a busy disk would delay votes after the loss of
+//! a leader, but only clients are tested here.
+
+use std::fs::{self, OpenOptions};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::{Verdict, WAIT_MAX, wait_until};
+
+/// A cluster under test.
+#[derive(Debug)]
+pub struct Cluster {
+    nodes: Vec<Member>,
+    // Declared after the nodes, so that it is dropped after them.
+    _dir: TempDir,
+}
+
+/// A node's process. Dropping it kills the process.
+#[derive(Debug)]
+struct Member {
+    id: usize,
+    http: SocketAddr,
+    settings: Vec<(&'static str, String)>,
+    binary: PathBuf,
+    home: PathBuf,
+    child: Option<Child>,
+}
+
+impl Cluster {
+    /// Starts three nodes of this binary with the default settings.
+    ///
+    /// # Errors
+    /// The nodes do not become ready. The message has the end of their logs.
+    pub fn start(binary: &Path) -> Result<Self, String> {
+        let dir =
+            TempDir::with_prefix_in(PREFIX, MEMORY_DIR).or_else(|_| TempDir::with_prefix(PREFIX));
+        let dir = dir.map_err(|error| format!("no temporary directory: {error}"))?;
+        let ports = || [(); MEMBERS].map(|()| unused_port());
+        let (raft, http) = (ports(), ports());
+        let raft_addr = |index: usize| format!("127.0.0.1:{}", raft[index]);
+        let peers = (0..MEMBERS).map(|index| format!("{}={}", index + 1, raft_addr(index)));
+        let peers = peers.collect::<Vec<_>>().join(",");
+        let member = |index: usize| {
+            let home = dir.path().join(format!("node-{}", index + 1));
+            let settings = vec![
+                ("NODE_ID", (index + 1).to_string()),
+                ("RAFT_ADDR", raft_addr(index)),
+                ("HTTP_PORT", http[index].to_string()),
+                ("ADVERTISE_ADDR", format!("127.0.0.1:{}", http[index])),
+                ("PEERS", peers.clone()),
+                ("BOOTSTRAP", "1".to_owned()),
+                ("DATA_DIR", home.join("data").display().to_string()),
+            ];
+            let http = (Ipv4Addr::LOCALHOST, http[index]).into();
+            let binary = binary.to_owned();
+            Member { id: index + 1, http, settings, binary, home, child: None }
+        };
+        let mut cluster = Self { nodes: (0..MEMBERS).map(member).collect(), _dir: dir };
+        for node in &mut cluster.nodes {
+            fs::create_dir(&node.home).map_err(|error| error.to_string())?;
+            node.start()?;
+        }
+        cluster.wait_until_ready()?;
+        Ok(cluster)
+    }
+
+    /// The client addresses of all nodes.
+    #[must_use]
+    pub fn addrs(&self) -> Vec<SocketAddr> {
+        self.nodes.iter().map(|node| node.http).collect()
+    }
+
+    /// Waits until every node is ready and one of them leads. Returns the index of the leader.
+    ///
+    /// # Errors
+    /// The nodes do not become ready. The message has the end of their logs.
+    pub fn wait_until_ready(&self) -> Result<usize, String> {
+        let mut leader = None;
+        let ready = wait_until("every node is ready and one leads", WAIT_MAX, || {
+            leader = self.nodes.iter().position(|node| node.says_yes("/leader"));
+            leader.is_some() && self.nodes.iter().all(|node| node.says_yes("/ready"))
+        });
+        let logs = || self.nodes.iter().map(Member::log_tail).collect::<String>();
+        ready.map_err(|why| format!("{why}\n{}", logs()))?;
+        leader.ok_or_else(|| "nobody leads".to_owned())
+    }
+
+    /// Kills a node with SIGKILL.
+    ///
+    /// # Errors
+    /// The kill failed.
+    pub fn kill(&mut self, index: usize) -> Verdict {
+        let Some(mut child) = self.nodes[index].child.take() else { return Ok(()) };
+        child.kill().and_then(|()| child.wait()).map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Stops a node with SIGTERM. Waits until it has ended with code 0.
+    ///
+    /// # Errors
+    /// The node does not end, or ends with another code.
+    pub fn terminate(&mut self, index: usize) -> Verdict {
+        let Some(mut child) = self.nodes[index].child.take() else { return Ok(()) };
+        let pid = Pid::from_raw(child.id() as i32).ok_or("a process id is not 0")?;
+        kill_process(pid, Signal::TERM).map_err(|error| error.to_string())?;
+        let status = child.wait().map_err(|error| error.to_string())?;
+        if status.success() { Ok(()) } else { Err(format!("SIGTERM ended a node with {status}")) }
+    }
+
+    /// Starts a node that is down.
+    ///
+    /// # Errors
+    /// The binary cannot be started.
+    pub fn restart(&mut self, index: usize) -> Verdict {
+        self.nodes[index].start()
+    }
+}
+
+impl Member {
+    fn start(&mut self) -> Verdict {
+        let log = OpenOptions::new().create(true).append(true).open(self.log_file());
+        let log = log.map_err(|error| error.to_string())?;
+        let also = log.try_clone().map_err(|error| error.to_string())?;
+        let mut command = Command::new(&self.binary);
+        command.arg("serve").env_clear().current_dir(&self.home);
+        command.envs(self.settings.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null()).stdout(log).stderr(also);
+        let child = command.spawn();
+        let child = child.map_err(|error| format!("{}: {error}", self.binary.display()))?;
+        self.child = Some(child);
+        Ok(())
+    }
+
+    fn says_yes(&self, path: &str) -> bool {
+        let asked = || -> std::io::Result<bool> {
+            let mut stream = TcpStream::connect_timeout(&self.http, ASK_LIMIT)?;
+            stream.set_read_timeout(Some(ASK_LIMIT))?;
+            let request = format!("GET {path} HTTP/1.1\r\nhost: node\r\nconnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes())?;
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer)?;
+            Ok(answer.starts_with(b"HTTP/1.1 200 "))
+        };
+        self.child.is_some() && asked().unwrap_or(false)
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.home.join("log")
+    }
+
+    fn log_tail(&self) -> String {
+        let log = fs::read_to_string(self.log_file()).unwrap_or_default();
+        let lines: Vec<_> = log.lines().collect();
+        let tail = &lines[lines.len().saturating_sub(LOG_TAIL_LINES)..];
+        format!("--- node {}\n{}\n", self.id, tail.join("\n"))
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            // The process may have ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// An unused loopback port below the range of client ports. So no connection can take the port of a
+/// restarting node.
+fn unused_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let own_start = (std::process::id() as u16).wrapping_mul(241);
+    loop {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = PORT_FIRST + own_start.wrapping_add(step) % PORT_COUNT;
+        if TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// Directory in which Linux keeps files in memory.
+const MEMORY_DIR: &str = "/dev/shm";
+/// Prefix of the directory's name.
+const PREFIX: &str = "epicepoch-conformance-";
+/// Number of members.
+const MEMBERS: usize = 3;
+/// How long a node may take to answer.
+const ASK_LIMIT: Duration = Duration::from_millis(1500);
+/// Most log lines in an error message.
+const LOG_TAIL_LINES: usize = 40;
+/// The range of ports: the first, and how many.
+const PORT_FIRST: u16 = 12_000;
+const PORT_COUNT: u16 = 20_000;

@@ -1,0 +1,371 @@
+//! A driver: a process that executes calls of the client under test. Several threads may call at
+//! once.
+//!
+//! The suite maps the driver's instants to its own clock as intervals that contain them. In the
+//! record a call starts no later and ends no earlier than in truth. So every violation found is
+//! real, for any driver with a monotonic clock.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command as Process, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use epicepoch_wire::{Timestamp, TimestampRange};
+
+use crate::protocol::{Command, Fault, Reply};
+use crate::{WAIT_MAX, lock};
+
+/// How to start a driver.
+#[derive(Clone, Debug)]
+pub struct DriverCommand {
+    /// The driver's name in reports.
+    pub name: String,
+    /// Program and arguments; at least the program.
+    pub words: Vec<String>,
+}
+
+/// Settings of the client.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How long one node may take to answer. Default 100 ms, because scripted nodes are near.
+    pub attempt: Duration,
+    /// How often the client reads the list of members again. Default a minute, which is longer than
+    /// a scenario.
+    pub refresh: Duration,
+    /// How long the client may take to open. Default 2 s.
+    pub timeout: Duration,
+    /// The cluster name that the client expects. Default `None`: any name.
+    pub cluster: Option<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            attempt: Duration::from_millis(100),
+            refresh: Duration::from_mins(1),
+            timeout: Duration::from_secs(2),
+            cluster: None,
+        }
+    }
+}
+
+/// A running driver. Dropping it kills the process.
+#[derive(Debug)]
+pub struct Driver {
+    child: Child,
+    input: Mutex<Option<ChildStdin>>,
+    shared: Arc<Shared>,
+    last_id: AtomicU64,
+    clock: Clock,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Senders for the replies to commands under way, by id; `None` once the driver has ended.
+    waiting: Mutex<Option<HashMap<u64, Sender<Reply>>>>,
+    /// Invalid replies of the driver.
+    stray: Mutex<Vec<String>>,
+}
+
+/// The driver's clock. Its zero was between `low` and `high`, nanoseconds since `origin`.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    origin: Instant,
+    low: i128,
+    high: i128,
+}
+
+/// A finished call.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// A moment at or before the start of the call.
+    pub start: Instant,
+    /// A moment at or after the end of the call.
+    pub end: Instant,
+    /// Duration of the call by the driver's clock.
+    pub took: Duration,
+    /// Number of timestamps asked for.
+    pub count: u64,
+    /// The timestamps, or why the call failed.
+    pub outcome: Result<TimestampRange, Refusal>,
+}
+
+/// Why a call failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The kind of error.
+    pub fault: Fault,
+    /// The error message of the client.
+    pub text: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} ({})", self.fault, self.text)
+    }
+}
+
+/// A command under way.
+#[derive(Debug)]
+pub struct Pending {
+    id: u64,
+    count: u64,
+    clock: Clock,
+    receiver: Receiver<Reply>,
+}
+
+impl Pending {
+    /// Waits for the reply.
+    ///
+    /// # Errors
+    /// There is no reply, or an invalid one. The driver or the client has failed.
+    pub fn wait(self) -> Result<Call, String> {
+        let reply = match self.receiver.recv_timeout(WAIT_MAX) {
+            Ok(reply) => reply,
+            Err(RecvTimeoutError::Timeout) => {
+                return Err(format!("no reply to command {} within {WAIT_MAX:?}", self.id));
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(format!("the driver ended before it replied to {}", self.id));
+            }
+        };
+        let outcome = self.outcome(&reply)?;
+        Ok(Call {
+            start: self.clock.earliest(reply.start),
+            end: self.clock.latest(reply.end),
+            took: Duration::from_nanos(reply.end.saturating_sub(reply.start)),
+            count: self.count,
+            outcome,
+        })
+    }
+
+    /// Parses the result in a reply.
+    fn outcome(&self, reply: &Reply) -> Result<Result<TimestampRange, Refusal>, String> {
+        if reply.end < reply.start {
+            return Err(format!("the driver's clock went back: {reply:?}"));
+        }
+        if let Some(fault) = reply.error {
+            return Ok(Err(Refusal { fault, text: reply.text.clone().unwrap_or_default() }));
+        }
+        if self.count == 0 && reply.first.is_none() {
+            // The command was no call, so it has no timestamps.
+            let nothing = TimestampRange::new(Timestamp::default(), 1).ok_or("no range")?;
+            return Ok(Ok(nothing));
+        }
+        let first = reply.first.as_deref().ok_or_else(|| format!("neither: {reply:?}"))?;
+        let first: Timestamp = first.parse().map_err(|error| format!("{error}: {reply:?}"))?;
+        let count = reply.count.ok_or_else(|| format!("no count: {reply:?}"))?;
+        let range = TimestampRange::new(first, count);
+        range.map(Ok).ok_or_else(|| format!("no range: {reply:?}"))
+    }
+}
+
+impl Clock {
+    /// A clock of which nothing is known, as before the first reply.
+    fn unknown(origin: Instant) -> Self {
+        Self { origin, low: i128::MIN, high: i128::MAX }
+    }
+
+    /// Records that the driver read `reading` between the moments `before` and `after`.
+    fn narrow(&mut self, reading: u64, before: Instant, after: Instant) {
+        let since = |at: Instant| at.saturating_duration_since(self.origin).as_nanos() as i128;
+        self.low = self.low.max(since(before) - i128::from(reading));
+        self.high = self.high.min(since(after) - i128::from(reading));
+    }
+
+    fn earliest(&self, reading: u64) -> Instant {
+        self.at(i128::from(reading).saturating_add(self.low))
+    }
+
+    fn latest(&self, reading: u64) -> Instant {
+        self.at(i128::from(reading).saturating_add(self.high))
+    }
+
+    fn at(&self, nanos: i128) -> Instant {
+        self.origin + Duration::from_nanos(u64::try_from(nanos.max(0)).unwrap_or(0))
+    }
+}
+
+impl Driver {
+    /// Starts a driver and calibrates its clock.
+    ///
+    /// # Errors
+    /// The program cannot be started, or does not reply.
+    pub fn start(command: &DriverCommand) -> Result<Self, String> {
+        let (program, arguments) = command.words.split_first().ok_or("no driver named")?;
+        let mut child = Process::new(program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("{program} cannot be started: {error}"))?;
+        let input = Mutex::new(child.stdin.take());
+        let output = child.stdout.take().ok_or("the driver has no output")?;
+        let shared =
+            Arc::new(Shared { waiting: Mutex::new(Some(HashMap::new())), ..<_>::default() });
+        let origin = Instant::now();
+        let clock = Clock::unknown(origin);
+        let reading = shared.clone();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines() {
+                let Ok(line) = line else { break };
+                reading.take(&line);
+            }
+            lock(&reading.waiting).take();
+        });
+        let last_id = AtomicU64::new(0);
+        let mut driver = Self { child, input, shared, last_id, clock };
+        for _ in 0..CLOCK_READINGS {
+            let before = Instant::now();
+            let pending = driver.send(0, |id| Command::Clock { id });
+            let reply = pending.receiver.recv_timeout(WAIT_MAX);
+            let after = Instant::now();
+            let reply = reply.map_err(|error| format!("the driver has no clock: {error}"))?;
+            driver.clock.narrow(reply.start, before, after);
+            driver.clock.narrow(reply.end, before, after);
+        }
+        if driver.clock.low > driver.clock.high {
+            return Err("the driver's clock is not monotonic".to_owned());
+        }
+        Ok(driver)
+    }
+
+    /// Uncertainty of the driver's clock.
+    #[must_use]
+    pub fn clock_uncertainty(&self) -> Duration {
+        Duration::from_nanos(u64::try_from(self.clock.high - self.clock.low).unwrap_or(0))
+    }
+
+    /// Makes the client.
+    ///
+    /// # Errors
+    /// The driver failed. An error of the client is in the returned call.
+    pub fn open(&self, addrs: &[String], settings: &Settings) -> Result<Call, String> {
+        let millis = |time: Duration| time.as_millis() as u64;
+        let addrs = addrs.to_vec();
+        let pending = self.send(0, |id| Command::Open {
+            id,
+            addrs,
+            timeout_ms: millis(settings.timeout),
+            attempt_ms: millis(settings.attempt),
+            refresh_ms: millis(settings.refresh),
+            cluster: settings.cluster.clone(),
+        });
+        pending.wait()
+    }
+
+    /// Begins a call.
+    #[must_use]
+    pub fn begin(&self, count: u64, timeout: Duration) -> Pending {
+        let timeout_ms = timeout.as_millis() as u64;
+        let mut pending = self.send(count, |id| Command::Timestamps { id, count, timeout_ms });
+        pending.count = count;
+        pending
+    }
+
+    /// Cancels a call.
+    ///
+    /// # Errors
+    /// The driver failed.
+    pub fn cancel(&self, call: &Pending) -> Result<Call, String> {
+        let call = call.id;
+        self.send(0, |id| Command::Cancel { id, call }).wait()
+    }
+
+    /// Closes the client.
+    ///
+    /// # Errors
+    /// The driver failed.
+    pub fn close(&self) -> Result<Call, String> {
+        self.send(0, |id| Command::Close { id }).wait()
+    }
+
+    /// Ends the driver by closing its input.
+    ///
+    /// # Errors
+    /// The driver sent invalid replies, does not end, or ends with an error.
+    pub fn finish(mut self) -> Result<(), String> {
+        lock(&self.input).take();
+        let deadline = Instant::now() + WAIT_MAX;
+        let status = loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => break status,
+                Ok(None) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Ok(None) => return Err("the driver does not end with its input".to_owned()),
+                Err(error) => return Err(format!("the driver cannot be waited for: {error}")),
+            }
+        };
+        if !status.success() {
+            return Err(format!("the driver ended with {status}"));
+        }
+        match lock(&self.shared.stray).first() {
+            Some(line) => Err(format!("the driver said {line:?}, which is no reply to anything")),
+            None => Ok(()),
+        }
+    }
+
+    fn send(&self, count: u64, command: impl FnOnce(u64) -> Command) -> Pending {
+        let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        let (sender, receiver) = channel();
+        if let Some(waiting) = &mut *lock(&self.shared.waiting) {
+            waiting.insert(id, sender);
+        }
+        let mut line = serde_json::to_vec(&command(id)).expect("a command is JSON");
+        line.push(b'\n');
+        if let Some(input) = &mut *lock(&self.input) {
+            // A failed write is ignored, because the end of the driver's output shows that it has
+            // ended.
+            let _ = input.write_all(&line);
+        }
+        Pending { id, count, clock: self.clock, receiver }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // The process may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Shared {
+    fn take(&self, line: &str) {
+        let reply: Reply = match serde_json::from_str(line) {
+            Ok(reply) => reply,
+            Err(error) => return lock(&self.stray).push(format!("{line} ({error})")),
+        };
+        let waiting = lock(&self.waiting).as_mut().and_then(|waiting| waiting.remove(&reply.id));
+        match waiting {
+            // The caller may no longer wait.
+            Some(sender) => drop(sender.send(reply)),
+            None => lock(&self.stray).push(line.to_owned()),
+        }
+    }
+}
+
+/// Clock readings at the start. The closest ones bound the driver's clock.
+const CLOCK_READINGS: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_of_a_driver_lies_between_the_bounds_that_are_used_for_it() {
+        let origin = Instant::now();
+        let at = |nanos: u64| origin + Duration::from_nanos(nanos);
+        let mut clock = Clock::unknown(origin);
+        // The zero of this clock was at 1000.
+        clock.narrow(500, at(1400), at(1700));
+        clock.narrow(900, at(1895), at(2500));
+        clock.narrow(1000, at(1100), at(2003));
+        assert_eq!((clock.earliest(2000), clock.latest(2000)), (at(2995), at(3003)));
+    }
+}

@@ -1,0 +1,409 @@
+//! A scripted node. It speaks the native protocol with the codec of `epicepoch-wire`, and handles
+//! hellos and requests as a scenario says. By default it is a correct leader.
+
+use std::fmt;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::native::client_hello::MemberAddr;
+use epicepoch_wire::native::message::{goodbye, pong};
+use epicepoch_wire::native::{
+    COUNT_MAX, ClientHello, ErrorFrame, Request, TO_SERVER_TAIL_LEN_MAX, ToServer, Welcome, split,
+};
+use epicepoch_wire::{ClusterId, HistoryId, NodeId, TimestampRange};
+
+use crate::lock;
+use crate::oracle::Oracle;
+
+/// The state that the nodes of a scenario share.
+#[derive(Debug, Default)]
+pub struct ScriptedCluster {
+    /// The source of their timestamps.
+    pub oracle: Oracle,
+    leader: Mutex<Option<MemberAddr>>,
+    members: Mutex<Vec<MemberAddr>>,
+}
+
+/// A scripted node. It is cheap to clone. It ends with [`Node::stop`] or with the scenario.
+#[derive(Clone, Debug)]
+pub struct Node {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    me: MemberAddr,
+    scripted: Arc<ScriptedCluster>,
+    greet: Mutex<Greet>,
+    ask: Mutex<Answering>,
+    seen: Mutex<Seen>,
+    peers: Mutex<Vec<Peer>>,
+    is_over: AtomicBool,
+    write: Mutex<Writing>,
+}
+
+type Greet = Box<dyn FnMut(&Node, &Peer, &ClientHello) + Send>;
+type Answering = Box<dyn FnMut(&Node, Ask) + Send>;
+
+/// Everything that a node has received.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// Number of accepted connections.
+    pub connections: u64,
+    /// Number of client hellos.
+    pub hellos: u64,
+    /// Number of requests.
+    pub requests: u64,
+    /// When hellos and requests arrived; at most the first [`ARRIVALS_MAX`].
+    pub arrivals: Vec<Instant>,
+    /// Ids of the pongs.
+    pub pongs: Vec<u64>,
+    /// Number of connections that the client closed.
+    pub closed: u64,
+    /// Descriptions of frames that a client must not send.
+    pub offences: Vec<String>,
+}
+
+/// How a node sends its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writing {
+    /// A frame at a time.
+    Whole,
+    /// A byte at a time.
+    Bytes,
+}
+
+/// A connection of the node to a client.
+#[derive(Clone)]
+pub struct Peer {
+    stream: Arc<Mutex<TcpStream>>,
+    node: Node,
+}
+
+/// A request that arrived.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// The connection on which the request arrived.
+    pub peer: Peer,
+    /// The parsed frame.
+    pub request: Request,
+    /// Number of the request at this node, from 1.
+    pub number: u64,
+    /// When the request arrived.
+    pub at: Instant,
+}
+
+impl ScriptedCluster {
+    /// Makes all nodes name this node as the leader.
+    pub fn is_led_by(&self, node: &Node) {
+        *lock(&self.leader) = Some(node.inner.me.clone());
+    }
+
+    /// Makes all nodes say that they know no leader.
+    pub fn is_led_by_nobody(&self) {
+        *lock(&self.leader) = None;
+    }
+
+    /// Adds a node to the list of members.
+    pub fn lists(&self, node: &Node) {
+        lock(&self.members).push(node.inner.me.clone());
+    }
+}
+
+impl Seen {
+    fn arrives(&mut self) -> Instant {
+        let now = Instant::now();
+        if self.arrivals.len() < ARRIVALS_MAX {
+            self.arrivals.push(now);
+        }
+        now
+    }
+}
+
+impl Node {
+    /// Starts a node on an unused port. It is not a member yet.
+    ///
+    /// # Panics
+    /// If no port is free.
+    #[must_use]
+    pub fn start(scripted: &Arc<ScriptedCluster>, id: u64) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let addr = listener.local_addr().expect("a bound port");
+        let inner = Inner {
+            me: MemberAddr { node: NodeId(id), addr: addr.to_string() },
+            scripted: scripted.clone(),
+            greet: Mutex::new(Box::new(|node, peer, _| peer.welcome(&node.greeting()))),
+            ask: Mutex::new(Box::new(|_, ask| ask.answer())),
+            seen: Mutex::default(),
+            peers: Mutex::default(),
+            is_over: AtomicBool::new(false),
+            write: Mutex::new(Writing::Whole),
+        };
+        let node = Self { inner: Arc::new(inner) };
+        let accepting = node.clone();
+        std::thread::spawn(move || accepting.accept(&listener));
+        node
+    }
+
+    /// The node's address, as `host:port`.
+    #[must_use]
+    pub fn addr(&self) -> String {
+        self.inner.me.addr.clone()
+    }
+
+    /// Sets the handler of requests.
+    pub fn on_request(&self, answering: impl FnMut(&Self, Ask) + Send + 'static) {
+        *lock(&self.inner.ask) = Box::new(answering);
+    }
+
+    /// Sets the handler of hellos.
+    pub fn on_hello(&self, greet: impl FnMut(&Self, &Peer, &ClientHello) + Send + 'static) {
+        *lock(&self.inner.greet) = Box::new(greet);
+    }
+
+    /// Sets how bytes are sent.
+    pub fn writes(&self, writing: Writing) {
+        *lock(&self.inner.write) = writing;
+    }
+
+    /// The default answer of the node to a hello.
+    #[must_use]
+    pub fn greeting(&self) -> Welcome {
+        let scripted = &self.inner.scripted;
+        Welcome {
+            version: 1,
+            cluster: Some((CLUSTER, HISTORY)),
+            node: self.inner.me.node,
+            leader: lock(&scripted.leader).clone(),
+            in_flight_max: 1024,
+            idle_ms: 60_000,
+            count_max: COUNT_MAX,
+            members: lock(&scripted.members).clone(),
+            ..Welcome::default()
+        }
+    }
+
+    /// Everything that the node has received so far.
+    #[must_use]
+    pub fn seen(&self) -> Seen {
+        lock(&self.inner.seen).clone()
+    }
+
+    /// Closes every connection of the node.
+    pub fn hang_up(&self) {
+        for peer in lock(&self.inner.peers).drain(..) {
+            peer.hang_up();
+        }
+    }
+
+    /// Sends a frame on every connection.
+    pub fn say_to_all(&self, bytes: &[u8]) {
+        let peers = lock(&self.inner.peers).clone();
+        for peer in peers {
+            peer.say(bytes);
+        }
+    }
+
+    /// Closes every connection and accepts no more.
+    pub fn stop(&self) {
+        if !self.inner.is_over.swap(true, Ordering::SeqCst) {
+            // Wakes the accepting thread, which may have ended already.
+            let _ = TcpStream::connect(&self.inner.me.addr);
+        }
+        self.hang_up();
+    }
+
+    fn accept(&self, listener: &TcpListener) {
+        while let Ok((stream, _)) = listener.accept() {
+            if self.inner.is_over.load(Ordering::SeqCst) {
+                return;
+            }
+            let node = self.clone();
+            std::thread::spawn(move || {
+                let whole = node.converse(stream);
+                let mut seen = lock(&node.inner.seen);
+                seen.closed += 1;
+                seen.offences.extend(whole.err());
+            });
+        }
+    }
+
+    /// Serves one connection until it ends.
+    fn converse(&self, mut stream: TcpStream) -> Result<(), String> {
+        lock(&self.inner.seen).connections += 1;
+        // If this fails, answers only come later.
+        let _ = stream.set_nodelay(true);
+        let Ok(writing) = stream.try_clone() else { return Ok(()) };
+        let peer = Peer { stream: Arc::new(Mutex::new(writing)), node: self.clone() };
+        lock(&self.inner.peers).push(peer.clone());
+        let (mut input, mut chunk) = (Vec::new(), [0; 4096]);
+        let mut is_greeted = false;
+        loop {
+            match stream.read(&mut chunk) {
+                Ok(0) | Err(_) => return Ok(()),
+                Ok(length) => input.extend_from_slice(&chunk[..length]),
+            }
+            let mut taken = 0;
+            while let Some(frame) =
+                split(&input[taken..], TO_SERVER_TAIL_LEN_MAX).map_err(|error| error.to_string())?
+            {
+                let message = ToServer::decode(&frame).map_err(|error| error.to_string())?;
+                taken += frame.len();
+                if is_greeted == matches!(message, ToServer::ClientHello(_)) {
+                    return Err(format!("{message:?}, but hello comes first and once"));
+                }
+                is_greeted = true;
+                self.handle(&peer, message)?;
+            }
+            input.drain(..taken);
+        }
+    }
+
+    fn handle(&self, peer: &Peer, message: ToServer) -> Result<(), String> {
+        match message {
+            ToServer::ClientHello(hello) => {
+                let mut seen = lock(&self.inner.seen);
+                seen.hellos += 1;
+                seen.arrives();
+                drop(seen);
+                lock(&self.inner.greet)(self, peer, &hello);
+            }
+            ToServer::Request(request) => {
+                let (number, at) = {
+                    let mut seen = lock(&self.inner.seen);
+                    seen.requests += 1;
+                    (seen.requests, seen.arrives())
+                };
+                let ask = Ask { peer: peer.clone(), request, number, at };
+                lock(&self.inner.ask)(self, ask);
+            }
+            ToServer::Ping(id) => peer.say(&pong(id)),
+            ToServer::Pong(id) => lock(&self.inner.seen).pongs.push(id),
+            ToServer::Unknown { id } => {
+                return Err(format!("a frame with id {id} that version 1 has not"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner").field("me", &self.me).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Peer").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl Peer {
+    /// Sends bytes. It is no error if the client has closed the connection.
+    pub fn say(&self, bytes: &[u8]) {
+        let writing = *lock(&self.node.inner.write);
+        let mut stream: MutexGuard<'_, TcpStream> = lock(&self.stream);
+        match writing {
+            Writing::Whole => drop(stream.write_all(bytes)),
+            Writing::Bytes => {
+                for byte in bytes {
+                    let _ = stream.write_all(&[*byte]);
+                    std::thread::sleep(BETWEEN_BYTES);
+                }
+            }
+        }
+    }
+
+    /// Sends a welcome.
+    pub fn welcome(&self, welcome: &Welcome) {
+        let mut bytes = Vec::new();
+        welcome.encode(&mut bytes);
+        self.say(&bytes);
+    }
+
+    /// Sends an error frame.
+    pub fn refuse(&self, code: u16, closes: bool, id: u64, text: &str) {
+        let mut bytes = Vec::new();
+        ErrorFrame { code, closes, id, text }.encode(&mut bytes);
+        self.say(&bytes);
+    }
+
+    /// Sends a goodbye, then closes the connection.
+    pub fn leave(&self) {
+        self.say(&goodbye());
+        self.hang_up();
+    }
+
+    /// Closes the connection.
+    pub fn hang_up(&self) {
+        // The connection may be closed already.
+        let _ = lock(&self.stream).shutdown(Shutdown::Both);
+    }
+}
+
+impl Ask {
+    /// Takes timestamps for this request and sends them.
+    pub fn answer(&self) {
+        let range = self.take();
+        self.send(range);
+    }
+
+    /// Takes timestamps for this request, to be sent later.
+    #[must_use]
+    pub fn take(&self) -> TimestampRange {
+        self.peer.node.inner.scripted.oracle.take(self.request.count(), self.at)
+    }
+
+    /// Sends these timestamps as the answer.
+    pub fn send(&self, range: TimestampRange) {
+        self.peer.say(&self.request.answer(range.first()));
+    }
+
+    /// Answers with an error.
+    pub fn refuse(&self, code: ErrorCode, text: &str) {
+        self.peer.refuse(code as u16, false, self.request.id, text);
+    }
+}
+
+/// An address that refuses connections while this value exists: its port is bound without a
+/// listener.
+#[derive(Debug)]
+pub struct DeadAddress {
+    _socket: socket2::Socket,
+    addr: SocketAddr,
+}
+
+impl DeadAddress {
+    /// Binds an unused port.
+    ///
+    /// # Panics
+    /// If no port is free.
+    #[must_use]
+    pub fn hold() -> Self {
+        use socket2::{Domain, Socket, Type};
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        let any: SocketAddr = ([127, 0, 0, 1], 0).into();
+        socket.bind(&any.into()).expect("a free port");
+        let addr = socket.local_addr().ok().and_then(|addr| addr.as_socket());
+        Self { _socket: socket, addr: addr.expect("a bound port") }
+    }
+
+    /// The address, as `host:port`.
+    #[must_use]
+    pub fn addr(&self) -> String {
+        self.addr.to_string()
+    }
+}
+
+/// Cluster id of the scripted nodes.
+pub const CLUSTER: ClusterId = ClusterId(0xabc);
+/// History id of the scripted nodes.
+pub const HISTORY: HistoryId = HistoryId(1);
+/// Most arrivals that are kept: several times what a scenario needs.
+pub const ARRIVALS_MAX: usize = 4096;
+/// Pause between single bytes, so that the client reads each by itself.
+const BETWEEN_BYTES: Duration = Duration::from_micros(200);

@@ -1,0 +1,101 @@
+//! The suite's protocol with a driver: one JSON object a line, commands on the driver's standard
+//! input, replies on its standard output. `clients/README.md` describes it. A driver in another
+//! language needs nothing from this crate.
+
+use serde::{Deserialize, Serialize};
+
+/// A command. Each command gets one reply with its `id`; replies may come in any order. A driver
+/// reads the next command without waiting until the last one has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub enum Command {
+    /// Make the client. If the client connects when it is made, reply once it has connected.
+    Open {
+        /// Repeated in the reply.
+        id: u64,
+        /// `host:port` of the initial members.
+        addrs: Vec<String>,
+        /// Timeout of opening, and of a call without its own timeout, milliseconds.
+        timeout_ms: u64,
+        /// How long the client waits for one node before it asks another, milliseconds.
+        attempt_ms: u64,
+        /// How often the client reads the list of members again, milliseconds.
+        refresh_ms: u64,
+        /// The cluster name that the client expects; if absent, any.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cluster: Option<String>,
+    },
+    /// Ask the client for timestamps.
+    Timestamps {
+        /// Repeated in the reply.
+        id: u64,
+        /// Number of timestamps.
+        count: u64,
+        /// Timeout of the call, milliseconds.
+        timeout_ms: u64,
+    },
+    /// Cancel the call with id `call`.
+    Cancel {
+        /// Repeated in the reply, which comes at once.
+        id: u64,
+        /// Id of the call. The call gets a separate reply.
+        call: u64,
+    },
+    /// Only reply. The suite uses this to calibrate the driver's clock.
+    Clock {
+        /// Repeated in the reply.
+        id: u64,
+    },
+    /// Close the client. Reply when it is closed.
+    Close {
+        /// Repeated in the reply.
+        id: u64,
+    },
+}
+
+/// A driver's reply to a command.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reply {
+    /// Id of the command.
+    pub id: u64,
+    /// The driver's monotonic clock before the client was called, nanoseconds.
+    pub start: u64,
+    /// The same clock after the client returned.
+    pub end: u64,
+    /// The lowest timestamp, 32 hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<String>,
+    /// Number of timestamps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
+    /// Why there are no timestamps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<Fault>,
+    /// The error message of the client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+}
+
+/// Why a call failed, independent of the language.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fault {
+    /// The client got no timestamp before the deadline.
+    Deadline,
+    /// The caller cancelled the call.
+    Cancelled,
+    /// The client is closed.
+    Closed,
+    /// The count is invalid.
+    Count,
+    /// An answer or a refusal shows another cluster or history.
+    WrongCluster,
+    /// An answer is not above an earlier one.
+    Backwards,
+    /// An answer is invalid.
+    Protocol,
+    /// A node refused, and a retry would not help.
+    Refused,
+    /// Any other error. No scenario accepts it.
+    Other,
+}

@@ -1,0 +1,149 @@
+//! Which answers a client accepts: to its own request, with the right count, above earlier answers.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::native::{Request, Welcome};
+use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
+
+use super::expect::{QUIET, hold, scenario};
+use crate::node::Ask;
+use crate::protocol::Fault;
+use crate::scene::{CALL_MAX, Scene};
+use crate::suite::Scenario;
+use crate::{Settings, Verdict, lock, wait_until};
+
+pub(super) const SCENARIOS: &[Scenario] = &[
+    scenario(7, "an_answer_that_goes_back_is_refused", goes_back),
+    scenario(7, "an_answer_that_was_given_before_is_refused", comes_twice),
+    scenario(10, "an_answer_of_another_count_is_refused", wrong_count),
+    scenario(10, "a_count_outside_the_limits_is_refused_and_not_sent", counts),
+    scenario(10, "requests_keep_to_the_count_limit_of_the_welcome", count_limit),
+    scenario(11, "answers_come_in_any_order", any_order),
+    scenario(11, "an_answer_to_nothing_is_refused", answer_to_nothing),
+    scenario(11, "a_refusal_of_nothing_is_refused", refusal_of_nothing),
+];
+
+fn goes_back(scene: &mut Scene) -> Verdict {
+    let leader = scene.leader();
+    scene.open(&[&leader])?;
+    scene.answered(1)?;
+    leader.on_request(|_, ask| {
+        let earlier = Timestamp::new(Epoch(crate::oracle::EPOCH.0 - 1), EpochIndex(7));
+        ask.peer.say(&ask.request.answer(earlier));
+    });
+    scene.refused(1, Fault::Backwards).map(drop)
+}
+
+fn comes_twice(scene: &mut Scene) -> Verdict {
+    let leader = scene.leader();
+    scene.open(&[&leader])?;
+    let before = scene.answered(3)?;
+    leader.on_request(move |_, ask| ask.peer.say(&ask.request.answer(before.last())));
+    scene.refused(2, Fault::Backwards).map(drop)
+}
+
+fn wrong_count(scene: &mut Scene) -> Verdict {
+    let leader = scene.leader();
+    scene.open(&[&leader])?;
+    scene.answered(1)?;
+    leader.on_request(|_, ask| {
+        let range = ask.take();
+        let less = Request { more: ask.request.more - 1, ..ask.request };
+        ask.peer.say(&less.answer(range.first()));
+    });
+    let closed = leader.seen().closed;
+    scene.refused(5, Fault::Protocol)?;
+    wait_until("the client closes the connection", CALL_MAX, || leader.seen().closed > closed)
+}
+
+fn counts(scene: &mut Scene) -> Verdict {
+    let leader = scene.leader();
+    scene.open(&[&leader])?;
+    scene.answered(1 << 32)?;
+    let before = leader.seen().requests;
+    for count in [0, (1 << 32) + 1] {
+        scene.refused(count, Fault::Count)?;
+    }
+    let after = leader.seen().requests;
+    hold(before == after, || format!("{} requests were sent", after - before))
+}
+
+fn any_order(scene: &mut Scene) -> Verdict {
+    let leader = scene.leader();
+    let held: Arc<Mutex<Vec<Ask>>> = Arc::default();
+    let holding = held.clone();
+    leader.on_request(move |_, ask| lock(&holding).push(ask));
+    let settings = Settings { attempt: Duration::from_secs(10), ..Settings::default() };
+    scene.open_with(&[&leader], &settings)?;
+    let mut calls = Vec::new();
+    for count in [3, 5, 7, 9] {
+        calls.push(scene.begin(count, CALL_MAX));
+        // A client with several requests in flight sends one for each call.
+        let due = calls.len();
+        let _ = wait_until("the client asks", QUIET, || lock(&held).len() == due);
+    }
+    // Requests in flight are answered from the newest to the oldest. A client that allows few in
+    // flight then sends the others.
+    leader.on_request(|_, ask| ask.answer());
+    let asks = std::mem::take(&mut *lock(&held));
+    asks.iter().rev().for_each(Ask::answer);
+    for call in calls {
+        scene.end(call)?.outcome.map_err(|refusal| format!("a call failed: {refusal}"))?;
+    }
+    Ok(())
+}
+
+fn answer_to_nothing(scene: &mut Scene) -> Verdict {
+    let leader = scene.leader();
+    scene.open(&[&leader])?;
+    scene.answered(1)?;
+    leader.on_request(|_, ask| {
+        let range = ask.take();
+        let other = Request { id: ask.request.id.wrapping_add(1 << 40), ..ask.request };
+        ask.peer.say(&other.answer(range.first()));
+    });
+    let closed = leader.seen().closed;
+    scene.refused(1, Fault::Protocol)?;
+    wait_until("the client closes the connection", CALL_MAX, || leader.seen().closed > closed)
+}
+
+fn refusal_of_nothing(scene: &mut Scene) -> Verdict {
+    let leader = scene.leader();
+    scene.open(&[&leader])?;
+    scene.answered(1)?;
+    leader.on_request(|_, ask| {
+        let other = ask.request.id.wrapping_add(1 << 40);
+        ask.peer.refuse(ErrorCode::NoQuorum as u16, false, other, "");
+    });
+    let closed = leader.seen().closed;
+    scene.refused(1, Fault::Protocol)?;
+    wait_until("the client closes the connection", CALL_MAX, || leader.seen().closed > closed)
+}
+
+fn count_limit(scene: &mut Scene) -> Verdict {
+    let leader = scene.leader();
+    leader.on_hello(|node, peer, _| {
+        peer.welcome(&Welcome { count_max: LIMIT, ..node.greeting() });
+    });
+    let most = Arc::new(Mutex::new(0));
+    let seen = most.clone();
+    leader.on_request(move |_, ask| {
+        let mut most = lock(&seen);
+        *most = ask.request.count().max(*most);
+        ask.answer();
+    });
+    scene.open(&[&leader])?;
+    for _ in 0..5 {
+        let calls: Vec<_> = (0..20).map(|_| scene.begin(2, CALL_MAX)).collect();
+        for call in calls {
+            scene.end(call)?.outcome.map_err(|refusal| format!("a call failed: {refusal}"))?;
+        }
+    }
+    let most = *lock(&most);
+    hold(most <= LIMIT, || format!("a request asked for {most}, allowed are {LIMIT}"))
+}
+
+/// The largest count that a node allows in a request: more than one call wants, less than two.
+const LIMIT: u64 = 3;

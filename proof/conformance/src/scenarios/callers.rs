@@ -1,0 +1,110 @@
+//! Which caller gets which timestamps: shared requests, and lost answers.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::expect::{QUIET, hold, scenario};
+use crate::node::Ask;
+use crate::scene::{CALL_MAX, Scene};
+use crate::suite::Scenario;
+use crate::{Settings, Verdict, lock, wait_until};
+
+pub(super) const SCENARIOS: &[Scenario] = &[
+    scenario(1, "a_caller_joins_no_request_that_was_sent", joins_nothing_sent),
+    scenario(1, "nothing_is_fetched_ahead", fetches_nothing_ahead),
+    scenario(2, "a_lost_answer_is_asked_for_again", asks_again),
+    scenario(2, "callers_share_requests_across_lost_connections", many_callers),
+];
+
+/// Settings with which the client does not leave a node that delays an answer.
+fn patient() -> Settings {
+    Settings { attempt: Duration::from_secs(10), ..Settings::default() }
+}
+
+fn joins_nothing_sent(scene: &mut Scene) -> Verdict {
+    let leader = scene.leader();
+    let held: Arc<Mutex<Vec<Ask>>> = Arc::default();
+    let holding = held.clone();
+    // The first request takes its timestamps at once, but is answered late.
+    let mut first = None;
+    leader.on_request(move |_, ask| {
+        if ask.number == 1 {
+            first = Some(ask.take());
+            lock(&holding).push(ask);
+        } else if let (Some(range), Some(early)) = (first.take(), lock(&holding).pop()) {
+            early.send(range);
+            ask.answer();
+        } else {
+            ask.answer();
+        }
+    });
+    scene.open_with(&[&leader], &patient())?;
+    let early = scene.begin(1, CALL_MAX);
+    wait_until("the client asks", CALL_MAX, || leader.seen().requests == 1)?;
+    let late: Vec<_> = (0..5).map(|_| scene.begin(1, CALL_MAX)).collect();
+    std::thread::sleep(QUIET);
+    if let Some(ask) = lock(&held).pop() {
+        // A client with one request in flight has sent no more. So the range is the first one.
+        ask.send(range_of_first());
+    }
+    for call in std::iter::once(early).chain(late) {
+        scene.end(call)?.outcome.map_err(|refusal| format!("a call failed: {refusal}"))?;
+    }
+    Ok(())
+}
+
+/// The first timestamps of the scripted cluster.
+fn range_of_first() -> epicepoch_wire::TimestampRange {
+    use epicepoch_wire::{EpochIndex, Timestamp, TimestampRange};
+    let first = Timestamp::new(crate::oracle::EPOCH, EpochIndex(0));
+    TimestampRange::new(first, 1).expect("one is a range")
+}
+
+fn fetches_nothing_ahead(scene: &mut Scene) -> Verdict {
+    let leader = scene.leader();
+    scene.open(&[&leader])?;
+    for _ in 0..20 {
+        scene.answered(1)?;
+    }
+    hold(leader.seen().requests >= 20, || {
+        format!("20 calls in turn came to {} requests", leader.seen().requests)
+    })
+}
+
+fn asks_again(scene: &mut Scene) -> Verdict {
+    let leader = scene.leader();
+    leader.on_request(|_, ask| {
+        if ask.number % 2 == 1 {
+            // The timestamps are taken, and then lost with the connection.
+            let _ = ask.take();
+            ask.peer.hang_up();
+        } else {
+            ask.answer();
+        }
+    });
+    scene.open(&[&leader])?;
+    for count in [1, 4, 1] {
+        scene.answered(count)?;
+    }
+    Ok(())
+}
+
+fn many_callers(scene: &mut Scene) -> Verdict {
+    let leader = scene.leader();
+    leader.on_request(|_, ask| match ask.number {
+        number if number % 10 == 3 => {
+            let _ = ask.take();
+            ask.peer.hang_up();
+        }
+        number if number % 10 == 7 => ask.peer.hang_up(),
+        _ => ask.answer(),
+    });
+    scene.open(&[&leader])?;
+    for _ in 0..15 {
+        let calls: Vec<_> = (0..20).map(|caller| scene.begin(1 + caller % 3, CALL_MAX)).collect();
+        for call in calls {
+            scene.end(call)?.outcome.map_err(|refusal| format!("a call failed: {refusal}"))?;
+        }
+    }
+    Ok(())
+}

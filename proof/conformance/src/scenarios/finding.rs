@@ -1,0 +1,290 @@
+//! How a client finds the leader: with hints that are right, wrong, late or circular, and when
+//! nodes die.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use epicepoch_wire::NodeId;
+use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::native::LeaderNotice;
+
+use super::expect::{hold, scenario};
+use crate::node::{DeadAddress, Node};
+use crate::scene::{CALL_MAX, Scene};
+use crate::suite::Scenario;
+use crate::{Settings, Verdict, wait_until};
+
+pub(super) const SCENARIOS: &[Scenario] = &[
+    scenario(3, "the_leader_that_a_follower_names_is_asked", follower_names),
+    scenario(3, "a_leader_that_steps_down_is_followed_to_the_next", steps_down),
+    scenario(3, "a_wrong_hint_is_survived", wrong_hint),
+    scenario(3, "a_dead_address_is_passed_over", dead_address),
+    scenario(3, "a_leader_that_falls_silent_is_left", falls_silent),
+    scenario(3, "a_leader_that_dies_is_replaced", dies),
+    scenario(3, "a_goodbye_sends_the_client_elsewhere", goodbye),
+    scenario(3, "a_notice_is_a_hint_and_no_failure", notices),
+    scenario(3, "an_election_is_waited_out", election),
+    scenario(4, "a_member_that_was_added_is_found_when_the_others_are_gone", fresh_members),
+    scenario(9, "nodes_that_name_each_other_are_not_asked_without_pause", circle),
+    scenario(9, "a_node_that_hangs_up_is_not_asked_without_pause", storm),
+];
+
+/// Makes the node refuse every request and name this address as the leader.
+fn names(node: &Node, addr: String) {
+    node.on_request(move |_, ask| ask.refuse(ErrorCode::NotLeader, &addr));
+}
+
+fn follower_names(scene: &mut Scene) -> Verdict {
+    let leader = scene.leader();
+    let follower = scene.node();
+    names(&follower, leader.addr());
+    scene.open(&[&follower])?;
+    scene.answered(3)?;
+    scene.answered(1).map(drop)
+}
+
+fn steps_down(scene: &mut Scene) -> Verdict {
+    let old = scene.leader();
+    let new = scene.node();
+    scene.open(&[&old])?;
+    scene.answered(1)?;
+    names(&old, new.addr());
+    scene.scripted.is_led_by(&new);
+    let began = Instant::now();
+    scene.answered(1)?;
+    let took = began.elapsed();
+    hold(took < Duration::from_secs(1), || format!("it took {took:?} to go where it was told"))
+}
+
+fn wrong_hint(scene: &mut Scene) -> Verdict {
+    let dead = DeadAddress::hold();
+    let old = scene.leader();
+    let new = scene.node();
+    scene.open(&[&old])?;
+    scene.answered(1)?;
+    names(&old, dead.addr());
+    // In its welcome the old leader still names itself as the leader. The new one names the right
+    // leader.
+    let old_words = old.greeting();
+    old.on_hello(move |_, peer, _| peer.welcome(&old_words));
+    scene.scripted.is_led_by(&new);
+    scene.answered(1).map(drop)
+}
+
+fn dead_address(scene: &mut Scene) -> Verdict {
+    let dead = DeadAddress::hold();
+    let leader = scene.leader();
+    scene.open_at(&[dead.addr(), leader.addr()], &Settings::default())?;
+    scene.answered(1).map(drop)
+}
+
+fn falls_silent(scene: &mut Scene) -> Verdict {
+    let old = scene.leader();
+    let new = scene.node();
+    scene.open(&[&old, &new])?;
+    scene.answered(1)?;
+    // The node acts like a paused process: connections stay open, and it even accepts new ones.
+    old.on_request(|_, _| {});
+    old.on_hello(|_, _, _| {});
+    scene.scripted.is_led_by(&new);
+    let began = Instant::now();
+    scene.answered(1)?;
+    let took = began.elapsed();
+    hold(took < Duration::from_secs(2), || format!("it took {took:?}, attempts take 100 ms"))
+}
+
+fn dies(scene: &mut Scene) -> Verdict {
+    let old = scene.leader();
+    let new = scene.node();
+    scene.open(&[&old, &new])?;
+    scene.answered(1)?;
+    scene.scripted.is_led_by(&new);
+    old.stop();
+    let began = Instant::now();
+    scene.answered(1)?;
+    let took = began.elapsed();
+    hold(took < Duration::from_secs(1), || format!("it took {took:?}"))
+}
+
+fn goodbye(scene: &mut Scene) -> Verdict {
+    let old = scene.leader();
+    let new = scene.node();
+    scene.open(&[&old, &new])?;
+    scene.answered(1)?;
+    scene.scripted.is_led_by(&new);
+    let leaving = old.clone();
+    // The node answers the requests that it has read, then ends. Unread requests are lost.
+    let mut was_answered = false;
+    old.on_request(move |_, ask| {
+        if !was_answered {
+            was_answered = true;
+            ask.answer();
+        }
+        ask.peer.leave();
+    });
+    let calls: Vec<_> = (0..6).map(|_| scene.begin(1, CALL_MAX)).collect();
+    for call in calls {
+        scene.end(call)?.outcome.map_err(|refusal| format!("a call failed: {refusal}"))?;
+    }
+    leaving.stop();
+    scene.answered(1).map(drop)
+}
+
+fn notices(scene: &mut Scene) -> Verdict {
+    let leader = scene.leader();
+    scene.open(&[&leader])?;
+    scene.answered(1)?;
+    let notice = |node: u64, addr: &str| {
+        let mut bytes = Vec::new();
+        LeaderNotice { node: NodeId(node), addr }.encode(&mut bytes);
+        bytes
+    };
+    // The notices say: no leader is known; then, this node leads; then, a node that does not exist
+    // leads.
+    leader.say_to_all(&notice(0, ""));
+    scene.answered(1)?;
+    leader.say_to_all(&notice(1, &leader.addr()));
+    scene.answered(1)?;
+    let dead = DeadAddress::hold();
+    leader.say_to_all(&notice(9, &dead.addr()));
+    scene.answered(1).map(drop)
+}
+
+fn election(scene: &mut Scene) -> Verdict {
+    let one = scene.leader();
+    let two = scene.node();
+    scene.open(&[&one, &two])?;
+    scene.answered(1)?;
+    scene.scripted.is_led_by_nobody();
+    for node in [&one, &two] {
+        node.on_request(|_, ask| ask.refuse(ErrorCode::NoLeader, ""));
+    }
+    one.hang_up();
+    let call = scene.begin(1, CALL_MAX);
+    std::thread::sleep(Duration::from_millis(300));
+    two.on_request(|_, ask| ask.answer());
+    scene.scripted.is_led_by(&two);
+    let elected = Instant::now();
+    let call = scene.end(call)?;
+    call.outcome.map_err(|refusal| format!("the call failed: {refusal}"))?;
+    let took = call.end.saturating_duration_since(elected);
+    hold(took < Duration::from_millis(600), || {
+        format!("the new leader was found {took:?} after it was elected")
+    })
+}
+
+fn fresh_members(scene: &mut Scene) -> Verdict {
+    let old = scene.leader();
+    let settings = Settings { refresh: Duration::from_millis(100), ..Settings::default() };
+    scene.open_with(&[&old], &settings)?;
+    scene.answered(1)?;
+    // Only the list of members names the new node.
+    let new = scene.node();
+    let before = old.seen().hellos;
+    // One hello is not enough, because it may belong to another connection.
+    wait_until("the client looks at the members again", CALL_MAX, || {
+        old.seen().hellos >= before + 2
+    })?;
+    // Time for the client to read the welcome, which has the list of members.
+    std::thread::sleep(Duration::from_millis(50));
+    scene.scripted.is_led_by(&new);
+    old.stop();
+    scene.answered(1).map(drop)
+}
+
+fn circle(scene: &mut Scene) -> Verdict {
+    let one = scene.leader();
+    let two = scene.node();
+    scene.open(&[&one, &two])?;
+    scene.answered(1)?;
+    let is_over = Arc::new(AtomicBool::new(false));
+    for (node, other) in [(&one, two.addr()), (&two, one.addr())] {
+        let over = is_over.clone();
+        node.on_request(move |_, ask| {
+            if over.load(Ordering::SeqCst) {
+                ask.answer();
+            } else {
+                ask.refuse(ErrorCode::NotLeader, &other);
+            }
+        });
+        // In its welcome each node names itself as the leader.
+        let mut welcome = node.greeting();
+        welcome.leader = welcome.members.iter().find(|it| it.addr == node.addr()).cloned();
+        node.on_hello(move |_, peer, _| peer.welcome(&welcome));
+    }
+    let before = arrivals(&[&one, &two]).len();
+    let call = scene.begin(1, CALL_MAX);
+    let came = trouble(&[&one, &two], before);
+    is_over.store(true, Ordering::SeqCst);
+    scene.end(call)?.outcome.map_err(|refusal| format!("the call failed: {refusal}"))?;
+    calm(&came)
+}
+
+fn storm(scene: &mut Scene) -> Verdict {
+    let leader = scene.leader();
+    scene.open(&[&leader])?;
+    scene.answered(1)?;
+    let is_over = Arc::new(AtomicBool::new(false));
+    let over = is_over.clone();
+    leader.on_request(move |_, ask| {
+        if over.load(Ordering::SeqCst) {
+            ask.answer();
+        } else {
+            ask.peer.hang_up();
+        }
+    });
+    let before = arrivals(&[&leader]).len();
+    let call = scene.begin(1, CALL_MAX);
+    let came = trouble(&[&leader], before);
+    is_over.store(true, Ordering::SeqCst);
+    scene.end(call)?.outcome.map_err(|refusal| format!("the call failed: {refusal}"))?;
+    calm(&came)
+}
+
+/// When hellos and requests arrived at these nodes, in order.
+fn arrivals(nodes: &[&Node]) -> Vec<Instant> {
+    let mut all: Vec<_> = nodes.iter().flat_map(|node| node.seen().arrivals).collect();
+    all.sort_unstable();
+    all
+}
+
+/// Waits, while every request fails, until there are enough frames to judge. Returns the arrivals
+/// after the first `before`.
+fn trouble(nodes: &[&Node], before: usize) -> Vec<Instant> {
+    std::thread::sleep(STORM);
+    // A client with longer pauses sends fewer frames, which is no storm.
+    let _ = wait_until("enough came", STORM, || arrivals(nodes).len() >= before + FRAMES_LEAST);
+    arrivals(nodes).split_off(before)
+}
+
+/// Checks that frames come in bursts with growing pauses between them. The number of frames per
+/// time would prove nothing on a machine that stalls, but stalls only lengthen pauses.
+fn calm(came: &[Instant]) -> Verdict {
+    hold(came.len() >= 2, || format!("only {} frames came", came.len()))?;
+    let (mut row, mut longest) = (1, 1);
+    for pair in came.windows(2).skip(RAMP_FRAMES) {
+        row = if pair[1] - pair[0] < PAUSE_LEAST { row + 1 } else { 1 };
+        longest = longest.max(row);
+    }
+    hold(longest <= BURST_FRAMES_MAX, || {
+        let all = came.len();
+        format!(
+            "{longest} frames came without a pause of {PAUSE_LEAST:?} between any two of them, \
+             not {BURST_FRAMES_MAX} at most ({all} in all)"
+        )
+    })
+}
+
+/// How long every request fails, and how much longer the test waits for enough frames.
+const STORM: Duration = Duration::from_millis(500);
+/// Fewest hellos and requests that are enough to judge.
+const FRAMES_LEAST: usize = RAMP_FRAMES + 2 * BURST_FRAMES_MAX;
+/// Least length of the sixth pause and of all later ones. Pauses double from 1 ms to 50 ms, and
+/// half of each is random.
+const PAUSE_LEAST: Duration = Duration::from_millis(10);
+/// Most frames before the sixth pause: attempts of four hops, with a hello and a request each.
+const RAMP_FRAMES: usize = 6 * 4 * 2;
+/// Most frames between two later pauses: one such attempt, and a second one of a hedging client,
+/// which pauses for each separately.
+const BURST_FRAMES_MAX: usize = 2 * 4 * 2;

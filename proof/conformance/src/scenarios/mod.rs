@@ -1,0 +1,67 @@
+//! Every scenario, grouped by what goes wrong.
+//!
+//! A client may connect when it is made or at its first call. It may have one or more requests in
+//! flight, may merge callers, and may send requests before the welcome. Scenarios accept all of
+//! these.
+
+mod answers;
+mod callers;
+mod clusters;
+mod deadlines;
+mod expect;
+mod finding;
+mod refusals;
+mod wire;
+
+use crate::suite::Scenario;
+
+/// All scenarios, clause by clause.
+#[must_use]
+pub fn all() -> Vec<Scenario> {
+    let parts = [
+        callers::SCENARIOS,
+        finding::SCENARIOS,
+        deadlines::SCENARIOS,
+        clusters::SCENARIOS,
+        answers::SCENARIOS,
+        wire::SCENARIOS,
+        refusals::SCENARIOS,
+    ];
+    let mut all: Vec<Scenario> = parts.concat();
+    all.sort_by_key(|scenario| scenario.clause);
+    all
+}
+
+/// The scenarios with these names.
+///
+/// # Errors
+/// The first unknown name.
+pub fn named(names: &[&str]) -> Result<Vec<Scenario>, String> {
+    let all = all();
+    let find = |name: &&str| {
+        let found = all.iter().find(|scenario| scenario.name == *name).copied();
+        found.ok_or_else(|| format!("there is no scenario {name:?}"))
+    };
+    names.iter().map(find).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_clause_has_a_scenario_and_every_scenario_a_name_of_its_own() {
+        let all = all();
+        let names: HashSet<_> = all.iter().map(|scenario| scenario.name).collect();
+        assert_eq!(names.len(), all.len());
+        let clauses: HashSet<_> = all.iter().map(|scenario| scenario.clause.0).collect();
+        assert_eq!(clauses, (1..=12).collect());
+    }
+
+    #[test]
+    fn a_name_that_no_scenario_has_is_said() {
+        assert!(named(&["callers_share_requests_across_lost_connections", "nothing"]).is_err());
+    }
+}

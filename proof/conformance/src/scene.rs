@@ -1,0 +1,212 @@
+//! The scripted nodes and the driver of a scenario, and a record of every call. When the scenario
+//! ends, the record is checked against the timestamps given.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use epicepoch_wire::TimestampRange;
+
+use crate::Verdict;
+use crate::driver::{Call, Driver, DriverCommand, Pending, Refusal, Settings};
+use crate::node::{Node, ScriptedCluster};
+use crate::protocol::Fault;
+
+/// The nodes and the driver of a scenario.
+#[derive(Debug)]
+pub struct Scene {
+    /// The state that the nodes share.
+    pub scripted: Arc<ScriptedCluster>,
+    driver: Driver,
+    nodes: Nodes,
+    calls: Vec<Call>,
+}
+
+impl Scene {
+    /// Makes a scene without nodes. Its driver has no client yet.
+    ///
+    /// # Errors
+    /// The driver does not start.
+    pub fn new(command: &DriverCommand) -> Result<Self, String> {
+        let driver = Driver::start(command)?;
+        Ok(Self { scripted: Arc::default(), driver, nodes: Nodes::default(), calls: Vec::new() })
+    }
+
+    /// Adds a node that is not a member.
+    pub fn unlisted_node(&mut self) -> Node {
+        let node = Node::start(&self.scripted, self.nodes.0.len() as u64 + 1);
+        self.nodes.0.push(node.clone());
+        node
+    }
+
+    /// Adds a node that is a member.
+    pub fn node(&mut self) -> Node {
+        let node = self.unlisted_node();
+        self.scripted.lists(&node);
+        node
+    }
+
+    /// Adds a member that all nodes name as the leader.
+    pub fn leader(&mut self) -> Node {
+        let node = self.node();
+        self.scripted.is_led_by(&node);
+        node
+    }
+
+    /// Opens a client that starts with these nodes.
+    ///
+    /// # Errors
+    /// The client does not open.
+    pub fn open(&self, nodes: &[&Node]) -> Verdict {
+        self.open_with(nodes, &Settings::default())
+    }
+
+    /// Like [`Self::open`], with other settings.
+    ///
+    /// # Errors
+    /// The client does not open.
+    pub fn open_with(&self, nodes: &[&Node], settings: &Settings) -> Verdict {
+        let addrs: Vec<_> = nodes.iter().map(|node| node.addr()).collect();
+        self.open_at(&addrs, settings)
+    }
+
+    /// Like [`Self::open`], with any addresses.
+    ///
+    /// # Errors
+    /// The client does not open.
+    pub fn open_at(&self, addrs: &[String], settings: &Settings) -> Verdict {
+        let opened = self.driver.open(addrs, settings)?;
+        opened.outcome.map(drop).map_err(|refusal| format!("the client does not open: {refusal}"))
+    }
+
+    /// Opens a client and calls it. Returns the first error, because a client may connect in either
+    /// step.
+    ///
+    /// # Errors
+    /// Both steps succeed.
+    pub fn first_refusal(&mut self, addrs: &[String], timeout: Duration) -> Result<Call, String> {
+        self.first_refusal_with(addrs, &Settings { timeout, ..Settings::default() })
+    }
+
+    /// Like [`Self::first_refusal`], with other settings. Their timeout is that of opening and of
+    /// the call.
+    ///
+    /// # Errors
+    /// Both steps succeed.
+    pub fn first_refusal_with(
+        &mut self,
+        addrs: &[String],
+        settings: &Settings,
+    ) -> Result<Call, String> {
+        let timeout = settings.timeout;
+        let opened = self.driver.open(addrs, settings)?;
+        if opened.outcome.is_err() {
+            return Ok(opened);
+        }
+        let called = self.call(1, timeout)?;
+        match called.outcome {
+            Err(_) => Ok(called),
+            Ok(range) => Err(format!("the call was answered with {}", range.first())),
+        }
+    }
+
+    /// Makes one call, which may have any result.
+    ///
+    /// # Errors
+    /// The driver failed.
+    pub fn call(&mut self, count: u64, timeout: Duration) -> Result<Call, String> {
+        let pending = self.begin(count, timeout);
+        self.end(pending)
+    }
+
+    /// Makes one call, which must succeed.
+    ///
+    /// # Errors
+    /// The call fails.
+    pub fn answered(&mut self, count: u64) -> Result<TimestampRange, String> {
+        let call = self.call(count, CALL_MAX)?;
+        call.outcome.map_err(|refusal| format!("a call failed: {refusal}"))
+    }
+
+    /// Makes one call, which must fail with this kind of error.
+    ///
+    /// # Errors
+    /// The call succeeds, or fails with another kind.
+    pub fn refused(&mut self, count: u64, fault: Fault) -> Result<Call, String> {
+        let call = self.call(count, CALL_MAX)?;
+        expect_fault(&call, fault)?;
+        Ok(call)
+    }
+
+    /// Begins a call.
+    #[must_use]
+    pub fn begin(&self, count: u64, timeout: Duration) -> Pending {
+        self.driver.begin(count, timeout)
+    }
+
+    /// Waits for a call, and records it for the check.
+    ///
+    /// # Errors
+    /// The driver failed.
+    pub fn end(&mut self, pending: Pending) -> Result<Call, String> {
+        let call = pending.wait()?;
+        self.calls.push(call.clone());
+        Ok(call)
+    }
+
+    /// Cancels a call.
+    ///
+    /// # Errors
+    /// The driver failed.
+    pub fn cancel(&self, pending: &Pending) -> Verdict {
+        self.driver.cancel(pending).map(drop)
+    }
+
+    /// Closes the client.
+    ///
+    /// # Errors
+    /// The driver failed.
+    pub fn close(&self) -> Verdict {
+        self.driver.close().map(drop)
+    }
+
+    /// Ends the scenario with the checks that every scenario has.
+    ///
+    /// # Errors
+    /// The first violation.
+    pub fn finish(self) -> Verdict {
+        self.scripted.oracle.check(&self.calls)?;
+        for node in &self.nodes.0 {
+            if let Some(offence) = node.seen().offences.first() {
+                return Err(format!("C8: the client sent {offence}"));
+            }
+        }
+        self.driver.finish()
+    }
+}
+
+/// The nodes of a scenario. They end when this is dropped.
+#[derive(Debug, Default)]
+struct Nodes(Vec<Node>);
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        self.0.iter().for_each(Node::stop);
+    }
+}
+
+/// Checks that a call failed with this kind of error.
+///
+/// # Errors
+/// The call succeeded, or failed with another kind.
+pub fn expect_fault(call: &Call, fault: Fault) -> Verdict {
+    match &call.outcome {
+        Err(refusal) if refusal.fault == fault => Ok(()),
+        Err(Refusal { fault: other, text }) => {
+            Err(format!("the call failed with {other:?} instead of {fault:?}: {text}"))
+        }
+        Ok(range) => Err(format!("the call was answered with {}", range.first())),
+    }
+}
+
+/// Default timeout of a call.
+pub const CALL_MAX: Duration = Duration::from_secs(3);

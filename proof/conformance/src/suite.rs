@@ -1,0 +1,89 @@
+//! Runs scenarios one after another, each with a separate driver process. So no scenario disturbs
+//! the times of another.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use crate::Verdict;
+use crate::driver::DriverCommand;
+use crate::scene::Scene;
+
+/// A scenario.
+#[derive(Clone, Copy)]
+pub struct Scenario {
+    /// The claim of the scenario, named like a test.
+    pub name: &'static str,
+    /// The clause of the contract in `clients/README.md`.
+    pub clause: Clause,
+    /// Plays the scenario.
+    pub play: fn(&mut Scene) -> Verdict,
+}
+
+/// A clause of the contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Clause(pub u8);
+
+/// The result of a scenario.
+#[derive(Clone, Debug)]
+pub struct Played {
+    /// Name of the scenario.
+    pub name: &'static str,
+    /// Clause of the scenario.
+    pub clause: Clause,
+    /// Whether the client passed.
+    pub verdict: Verdict,
+    /// How long the scenario took.
+    pub took: Duration,
+}
+
+impl fmt::Display for Clause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("C{}", self.0))
+    }
+}
+
+impl fmt::Debug for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.clause, self.name)
+    }
+}
+
+impl fmt::Display for Played {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, clause, verdict, took } = self;
+        let ms = took.as_millis();
+        match verdict {
+            Ok(()) => write!(f, "ok      {clause:<4} {name} ({ms} ms)"),
+            Err(why) => write!(f, "BROKEN  {clause:<4} {name} ({ms} ms)\n        {why}"),
+        }
+    }
+}
+
+/// Plays one scenario with a driver.
+#[must_use]
+pub fn play(command: &DriverCommand, scenario: &Scenario) -> Played {
+    let began = Instant::now();
+    let story = AssertUnwindSafe(|| {
+        let mut scene = Scene::new(command)?;
+        (scenario.play)(&mut scene)?;
+        scene.finish()
+    });
+    let verdict = catch_unwind(story).unwrap_or_else(|_| Err("the scenario panicked".to_owned()));
+    let Scenario { name, clause, .. } = *scenario;
+    Played { name, clause, verdict, took: began.elapsed() }
+}
+
+/// Plays these scenarios, and reports each one when it ends.
+pub fn play_all(
+    command: &DriverCommand,
+    scenarios: &[Scenario],
+    mut tell: impl FnMut(&Played),
+) -> Vec<Played> {
+    let each = scenarios.iter().map(|scenario| {
+        let played = play(command, scenario);
+        tell(&played);
+        played
+    });
+    each.collect()
+}

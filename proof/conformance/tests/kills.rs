@@ -1,0 +1,87 @@
+//! Clients of all languages on three real nodes, while leaders are killed or stopped. Tests that
+//! need Go and tests that limit times run only with `-- --ignored`. They run one cluster at a time.
+//!
+//! `EPICEPOCH_BIN` names the binary under test. Without it, the tests make a development build.
+
+mod drivers;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use epicepoch_conformance::kills::{Loss, median, run};
+
+use drivers::{go, hedging_rust, naive, rust};
+
+/// Limits of the longest call when a leader is killed: `(p50, worst)`. A client may notice only the
+/// silence that `docs/operations/outages.md` promises. The machine's own stalls are subtracted from
+/// the worst.
+const KILLED: (Duration, Duration) = (Duration::from_millis(150), Duration::from_millis(400));
+/// The same limits when a leader is stopped.
+const STOPPED: (Duration, Duration) = (Duration::from_millis(30), Duration::from_millis(50));
+
+/// Waits for the turn of this test. Two clusters on a small machine would disturb each other.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn binary() -> PathBuf {
+    if let Some(binary) = std::env::var_os("EPICEPOCH_BIN") {
+        return binary.into();
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--quiet", "--locked", "--package", "epicepoch"]).current_dir(&root);
+    assert!(build.status().expect("cargo runs").success(), "the binary does not build");
+    root.join("target/debug/epicepoch")
+}
+
+#[test]
+#[ignore = "needs Go, and bounds times: cargo xtask ci runs it"]
+fn rust_go_and_http_clients_meet_lost_leaders_in_one_order_and_without_an_error() {
+    let _turn = turn();
+    let losses = [Loss::Killed, Loss::Stopped].repeat(6);
+    let seen =
+        run(&binary(), &[rust(), hedging_rust(), go()], &losses).expect("a run that can be judged");
+    for client in &seen.clients {
+        println!(
+            "{}: {} calls, clock {:?}",
+            client.name,
+            client.calls.len(),
+            client.clock_uncertainty
+        );
+        for loss in [Loss::Killed, Loss::Stopped] {
+            println!("  longest call, leader {loss:?}: {}", seen.longest(client, loss));
+        }
+    }
+    println!("http: {} answers", seen.http_answers);
+    assert_eq!(seen.disorder, Vec::<String>::new());
+    assert_eq!(seen.failures(), Vec::<String>::new());
+    assert!(seen.http_answers > 1000, "only {} answers over HTTP", seen.http_answers);
+    for client in &seen.clients {
+        let (name, calls) = (&client.name, client.calls.len());
+        assert!(calls > 1000, "only {calls} calls of {name}");
+        // A less certain clock could not show a wrong order.
+        let uncertainty = client.clock_uncertainty;
+        assert!(uncertainty < Duration::from_millis(1), "{name}: clock {uncertainty:?}");
+        for (loss, (median_max, worst_max)) in [(Loss::Killed, KILLED), (Loss::Stopped, STOPPED)] {
+            let longest = seen.longest(client, loss);
+            let costs = &longest.unexplained;
+            assert_eq!(costs.len(), losses.len() / 2, "calls were under way at every loss");
+            assert!(median(&longest.calls) <= Some(median_max), "{name}, {loss:?}: {longest}");
+            assert!(costs.last() <= Some(&worst_max), "{name}, {loss:?}: {longest}");
+        }
+    }
+}
+
+#[test]
+fn a_client_that_fetches_ahead_is_found_in_the_common_order() {
+    let _turn = turn();
+    let seen = run(&binary(), &[rust(), naive("prefetch")], &[]).expect("a run that can be judged");
+    let said = seen.disorder.first().expect("the planted fault is found");
+    assert!(said.starts_with("all clients: "), "{said}");
+    let sound = run(&binary(), &[rust(), naive("none")], &[]).expect("a run that can be judged");
+    assert_eq!(sound.disorder, Vec::<String>::new());
+}

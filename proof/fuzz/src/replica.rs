@@ -1,0 +1,603 @@
+//! One replica, fed with events from the bytes. The events are messages of members and strangers,
+//! ticks, writes that become durable late, crashes, closed links, membership changes, rounds and
+//! their answers, handshakes and store positions, formats, zones, settings, and a moved epoch.
+//!
+//! The replica must never panic. It may send only what it has promised and made durable (S4, S6).
+//! Its timestamps must rise and lie in its grant (S1, S3). It must always start from its durable
+//! state.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use epicepoch_core::allocator::{Allocator, Now};
+use epicepoch_core::confirm::Rounds;
+use epicepoch_core::durable::{HardState, Record, Restored, Write};
+use epicepoch_core::placement::Placement;
+use epicepoch_core::positions::Positions;
+use epicepoch_core::publication::{Identity, Published, Role, Shared};
+use epicepoch_core::replica::{HandOver, Outgoing, Replica, ReplicaConfig, Report};
+use epicepoch_core::state::{Command, FORMATS, MembershipChange, MembershipStep, Owner, State};
+use epicepoch_wire::bootstrap::{Genesis, Member};
+use epicepoch_wire::confirm::ConfirmReply;
+use epicepoch_wire::peer_hello::Formats;
+use epicepoch_wire::raft_message::{
+    Configuration, EntryKind, LogEntry, MessageKind, RaftMessage, Snapshot,
+};
+use epicepoch_wire::settings::ClusterSettings;
+use epicepoch_wire::voter_status::{VoterStatus, Zone};
+use epicepoch_wire::{
+    BootId, ClusterId, Epoch, HistoryId, LogIndex, NodeId, Round, StoreId, StorePosition, Term,
+    Timestamp, WorkerId,
+};
+
+use crate::script::Script;
+
+/// Runs the bytes as a script.
+pub(crate) fn replica(data: &[u8]) {
+    let mut script = Script::new(data);
+    let mut bench = Bench::drawn(&mut script);
+    for _ in 0..EVENTS_MAX {
+        if script.is_over() {
+            break;
+        }
+        bench.happen(&mut script);
+    }
+    // The replica must be able to start from the durable state.
+    bench.crash();
+}
+
+/// Node 1 and its surroundings.
+struct Bench {
+    replica: Replica,
+    shared: Arc<Shared>,
+    allocator: Allocator,
+    rounds: Rounds<()>,
+    durable: Restored,
+    pending: VecDeque<Write>,
+    now_ns: u64,
+    boots: u64,
+    nonce: u64,
+    stamped: Option<Timestamp>,
+    /// Answers of this term must be above this epoch, because an operator moved the epoch there.
+    /// Peers may lie about later terms, and so about the ceiling.
+    advanced: Option<(Term, Epoch)>,
+}
+
+impl Bench {
+    fn drawn(script: &mut Script<'_>) -> Self {
+        let voters: &[u64] = match script.below(5) {
+            0 => &[1],
+            1 => &[1, 2],
+            2 => &[2, 3, 4],
+            _ => &[1, 2, 3],
+        };
+        let how = script.byte();
+        let genesis = genesis(if how & 1 == 0 { voters } else { &[] });
+        let start = u64::from(how & 1 == 0);
+        let mut durable = Restored {
+            hard_state: HardState { term: Term(start), vote: NodeId(0), commit: LogIndex(start) },
+            record: Record {
+                index: LogIndex(start),
+                term: Term(start),
+                configuration: configuration(&genesis),
+                data: State::new(&genesis).encode(),
+            },
+            entries: vec![],
+            positions: Positions::default(),
+        };
+        if how & 6 == 6 && start == 1 {
+            durable.entries = (2..=FILLED).map(|index| entry(index, 1, vec![])).collect();
+            durable.hard_state.commit = LogIndex(FILLED);
+        }
+        let (replica, shared, allocator, rounds) = boot(&durable, 1);
+        let pending = VecDeque::new();
+        let mut bench = Self {
+            replica,
+            shared,
+            allocator,
+            rounds,
+            durable,
+            pending,
+            now_ns: 0,
+            boots: 1,
+            nonce: 0,
+            stamped: None,
+            advanced: None,
+        };
+        bench.drain();
+        bench
+    }
+
+    fn happen(&mut self, script: &mut Script<'_>) {
+        let code = script.byte();
+        if WIDER.contains(&code) {
+            self.happen_wider(code, script);
+            return self.drain();
+        }
+        match code % 20 {
+            0 => self.tick(1),
+            1 => self.tick(1 + script.below(32)),
+            2 => self.persist(1),
+            3 => self.persist(usize::MAX),
+            4 => self.crash(),
+            5 => self.campaign(script),
+            6 => self.acknowledge(script),
+            7 => {
+                let peer = NodeId(1 + script.below(5));
+                self.replica.handle_closed(self.now_ns, peer);
+                self.replica.handle_unreachable(self.now_ns, peer);
+            }
+            8 => {
+                let to = Some(NodeId(script.below(6))).filter(|node| *node != NodeId(0));
+                self.replica.hand_over(self.now_ns, to, HandOver::Asked);
+            }
+            9 => self.change(script),
+            10 => {
+                let node = NodeId(1 + script.below(6));
+                let raft_addr = String::from_utf8_lossy(&script.bytes(12)).into_owned();
+                let moved = Member { raft_addr, ..member(node) };
+                self.replica.handle_peer_addresses(moved);
+            }
+            11 => self.replica.handle_rounds(self.now_ns),
+            12 | 13 => self.round(script),
+            14 => {
+                let bits = script.byte();
+                let others = (2..5).filter(|node| bits >> node & 1 == 1).map(NodeId);
+                self.replica.handle_clock((bits & 1 == 0).then(|| others.collect()));
+            }
+            _ => {
+                let message = self.message(script);
+                self.receive(1 + script.below(6), &message);
+            }
+        }
+        self.drain();
+    }
+
+    /// Handles events that were added later. Their codes used to be messages, as many others still
+    /// are.
+    fn happen_wider(&mut self, code: u8, script: &mut Script<'_>) {
+        // A node has no link to itself.
+        let peer = NodeId(2 + script.below(5));
+        let status = self.replica.status();
+        match code {
+            215 => {
+                let (boot, began) = (BootId(script.below(4)), StorePosition(script.near(8)));
+                let _ = self.replica.handle_peer_hello(peer, boot, began);
+            }
+            216 => {
+                let (boot, named) = (BootId(script.below(4)), StorePosition(script.near(8)));
+                let since = StorePosition(script.near(named.0));
+                let _ = self.replica.handle_position(peer, boot, named, since);
+            }
+            217 => {
+                let newest = script.below(u64::from(FORMATS.newest) + 2) as u32;
+                let oldest = FORMATS.oldest.min(newest);
+                self.replica.handle_formats(peer, Formats { oldest, newest });
+            }
+            218 => {
+                let (is_fit, preference) = (script.byte() & 1 == 0, u32::from(script.byte() & 3));
+                let standing = zone(script).map(|zone| VoterStatus { is_fit, preference, zone });
+                let context = standing.map_or_else(|| script.bytes(24), |it| it.encode());
+                let empty = empty(MessageKind::HeartbeatResponse, script.near(status.term.0));
+                self.receive(peer.0, &RaftMessage { context, ..empty });
+            }
+            219 => {
+                let change = self.drawn_change(script);
+                let _ = self.replica.propose_prudent_change(self.now_ns, &change);
+            }
+            235 => {
+                let leader_zones = zone(script).into_iter().collect();
+                let settings = ClusterSettings { leader_zones, ..settings(script) };
+                if script.below(4) == 0 {
+                    return self.replica.seed_settings(settings);
+                }
+                self.nonce += 1;
+                let _ = self.replica.judge_zones(&settings, script.byte() & 1 == 0);
+                let _ = self.replica.change_settings(self.now_ns, self.nonce, &settings);
+            }
+            236 => {
+                let at = START_NS + self.now_ns;
+                // Within the owned range, or beyond it.
+                let step_ns = script.below(8) * RESERVATION_NS / 4;
+                let to = Epoch(script.near(at + step_ns));
+                let allowed_ns = script.near(10 * RESERVATION_NS);
+                let planned = self.replica.plan_advance(to, allowed_ns);
+                let taken = self.replica.advance(self.now_ns, to, allowed_ns);
+                assert_eq!(planned, taken, "it is taken as it was planned");
+            }
+            237 => {
+                let own = zone(script);
+                let leaders = zone(script).into_iter().collect();
+                self.replica.place(Placement { zone: own, leaders });
+            }
+            238 => {
+                let bits = script.byte();
+                let sound = (1..6).filter(|node| bits >> node & 1 == 1).map(NodeId).collect();
+                self.replica.handle_sound_clocks(sound);
+                self.replica.handle_reached(self.now_ns, peer);
+                self.replica.handle_clients(bits & 1 == 1);
+            }
+            _ => {
+                let to = Some(NodeId(script.below(6))).filter(|node| *node != NodeId(0));
+                if let Ok(to) = self.replica.hand_over_asked(self.now_ns, to) {
+                    assert_ne!(to, NodeId(1), "to somebody else");
+                }
+            }
+        }
+    }
+
+    fn tick(&mut self, count: u64) {
+        for _ in 0..count {
+            self.now_ns += TICK_NS;
+            // The replica may ask to stop. Here it runs on, which must do no harm.
+            let _ = self.replica.handle_tick(self.now_ns, START_NS + self.now_ns);
+            self.drain();
+        }
+    }
+
+    fn persist(&mut self, count: usize) {
+        for _ in 0..count.min(self.pending.len()) {
+            let Some(write) = self.pending.pop_front() else { break };
+            self.durable.apply(&write);
+            self.replica.handle_persisted(self.now_ns, write.number);
+            self.drain();
+        }
+    }
+
+    fn crash(&mut self) {
+        self.pending.clear();
+        self.boots += 1;
+        // Not checked here: a later boot stamps above this. That holds only if no peer lies about
+        // committed entries, and here peers lie. The simulator checks it.
+        (self.stamped, self.advanced) = (None, None);
+        let parts = boot(&self.durable, self.boots);
+        (self.replica, self.shared, self.allocator, self.rounds) = parts;
+        self.drain();
+    }
+
+    /// Carries out the replica's actions, and checks its messages.
+    fn drain(&mut self) {
+        while let Some(write) = self.replica.poll_write() {
+            self.pending.push_back(write);
+        }
+        while let Some(out) = self.replica.poll_message() {
+            self.check(&out);
+        }
+        while let Some(report) = self.replica.poll_report() {
+            if let Report::Advanced { to } = report {
+                let term = self.replica.status().term;
+                self.advanced = self.advanced.max(Some((term, to)));
+            }
+        }
+        self.replica.take_published();
+        let published = self.shared.published();
+        if let Some(grant) = published.grant {
+            assert_eq!(published.role, Role::Leader, "S3: only a leader holds a grant");
+            assert_eq!(grant.term, published.term, "S3: of its own term");
+            assert_eq!(grant.boot, BootId(self.boots), "S3: of its own run");
+        }
+    }
+
+    fn check(&self, out: &Outgoing) {
+        let RaftMessage { kind, term, reject, index, .. } = out.message;
+        if matches!(kind, MessageKind::RequestPreVote | MessageKind::RequestPreVoteResponse) {
+            return;
+        }
+        assert!(self.shared.promise.load() >= term, "S4: {out:?}");
+        let Restored { hard_state, record, entries, .. } = &self.durable;
+        let last = entries.last().map_or(record.index, |entry| entry.index);
+        assert!(hard_state.term >= term, "S6: {out:?} at {hard_state:?}");
+        let is_later = hard_state.term > term;
+        let is_durable = match kind {
+            MessageKind::RequestVote => is_later || hard_state.vote == NodeId(1),
+            MessageKind::RequestVoteResponse => reject || is_later || hard_state.vote == out.to,
+            MessageKind::AppendResponse => reject || is_later || last >= index,
+            _ => true,
+        };
+        assert!(is_durable, "S6: {out:?} at {hard_state:?} and {last}");
+        let mut bytes = Vec::new();
+        out.message.encode(&mut bytes);
+        assert_eq!(RaftMessage::decode(&bytes).as_ref(), Ok(&out.message), "it has an encoding");
+    }
+
+    fn receive(&mut self, from: u64, message: &RaftMessage) {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        // Only messages that the codec accepts are delivered.
+        if RaftMessage::decode(&bytes).is_ok() {
+            let (from, store) = (NodeId(from), member(NodeId(from)).store);
+            let _ = self.replica.handle_message(self.now_ns, from, store, message);
+            self.drain();
+        }
+    }
+
+    /// Ticks until the replica campaigns, then grants every vote.
+    fn campaign(&mut self, script: &mut Script<'_>) {
+        for kind in [MessageKind::RequestPreVoteResponse, MessageKind::RequestVoteResponse] {
+            let before = self.replica.status();
+            let mut left = 3 * ELECTION_TICKS;
+            while self.replica.status().role == Role::Follower && left > 0 {
+                self.tick(1);
+                left -= 1;
+            }
+            self.persist(usize::MAX);
+            let term = self.replica.status().term.0;
+            let term = if kind == MessageKind::RequestPreVoteResponse { term + 1 } else { term };
+            let reject = script.byte() == 255;
+            for from in 2..=4 {
+                self.receive(from, &RaftMessage { reject, ..empty(kind, term) });
+            }
+            if before.role == Role::Leader {
+                return;
+            }
+        }
+        self.persist(usize::MAX);
+    }
+
+    fn acknowledge(&mut self, script: &mut Script<'_>) {
+        if script.byte() & 1 == 0 {
+            self.persist(usize::MAX);
+        }
+        let status = self.replica.status();
+        let index = LogIndex(status.last.0.saturating_sub(script.below(3)));
+        let kind = MessageKind::AppendResponse;
+        self.receive(2 + script.below(3), &RaftMessage { index, ..empty(kind, status.term.0) });
+    }
+
+    fn change(&mut self, script: &mut Script<'_>) {
+        let change = self.drawn_change(script);
+        let _ = self.replica.propose_change(self.now_ns, &change);
+    }
+
+    fn drawn_change(&mut self, script: &mut Script<'_>) -> MembershipChange {
+        let steps = (0..=script.below(3)).map(|_| {
+            let node = NodeId(1 + script.below(7));
+            match script.below(3) {
+                0 => MembershipStep::AddLearner(member(node)),
+                1 => MembershipStep::Promote(node),
+                _ => MembershipStep::Remove(node),
+            }
+        });
+        self.nonce += 1;
+        MembershipChange { nonce: self.nonce, steps: steps.collect() }
+    }
+
+    /// Begins a round, answers yes or no for some voters, and allocates if the round is confirmed.
+    fn round(&mut self, script: &mut Script<'_>) {
+        let Ok(begun) = self.rounds.begin(|| (), &self.shared, self.now_ns + 1) else { return };
+        for _ in 0..script.below(4) {
+            let from = NodeId(1 + script.below(6));
+            let promise = Term(script.near(begun.confirm.term.0));
+            let reply = ConfirmReply {
+                leader: NodeId(1),
+                store: member(from).store,
+                boot: BootId(self.boots),
+                worker: WorkerId(0),
+                term: begun.confirm.term,
+                round: Round(script.near(begun.confirm.round.0)),
+                promise,
+            };
+            self.rounds.handle_reply(from, &reply);
+        }
+        while let Some(((), confirmed)) = self.rounds.poll_confirmed() {
+            let now =
+                Now { monotonic_ns: self.now_ns, trusted_ns: script.near(START_NS + self.now_ns) };
+            let count = script.near(1);
+            let Ok(range) = self.allocator.allocate(&confirmed, count, now) else { continue };
+            assert_eq!(range.count(), count);
+            assert!(self.stamped < Some(range.first()), "S1: {range:?} after {:?}", self.stamped);
+            self.stamped = Some(range.last());
+            let grant = self.shared.published().grant;
+            if let Some((term, to)) = self.advanced
+                && grant.is_some_and(|grant| grant.term == term)
+            {
+                assert!(to < range.first().epoch, "{range:?} is not above {to:?}");
+            }
+            let is_inside = grant.is_some_and(|grant| grant.range.contains(range.first().epoch));
+            assert!(is_inside, "S3: {range:?} is not in {grant:?}");
+        }
+        while self.rounds.poll_failed(self.now_ns + 1, &self.shared).is_some() {}
+    }
+
+    fn message(&self, script: &mut Script<'_>) -> RaftMessage {
+        let status = self.replica.status();
+        let kind = MessageKind::ALL[script.below(MessageKind::ALL.len() as u64) as usize];
+        let term = script.near(status.term.0);
+        let at = if script.byte() & 1 == 0 { status.last } else { status.committed };
+        let index = script.near(at.0);
+        let log_term = script.near(term);
+        let flags = script.byte();
+        let count = if kind == MessageKind::Append { script.below(4) } else { 0 };
+        let entries = (1..=count).map(|step| Self::entry(script, index.saturating_add(step), term));
+        let entries = entries.collect();
+        let snapshot = (kind == MessageKind::Snapshot).then(|| self.snapshot(script, index, term));
+        RaftMessage {
+            to: if flags & 0xF0 == 0xF0 { NodeId(script.below(3)) } else { NodeId(1) },
+            log_term: Term(log_term),
+            index: LogIndex(index),
+            commit: LogIndex(script.near(status.committed.0)),
+            commit_term: Term(script.near(log_term)),
+            reject: flags & 1 != 0,
+            reject_hint: LogIndex(script.near(index)),
+            request_snapshot: LogIndex(if flags & 0x0E == 0x0E { script.near(index) } else { 0 }),
+            context: if flags & 0x30 == 0x30 { b"CampaignTransfer".to_vec() } else { vec![] },
+            entries,
+            snapshot,
+            ..empty(kind, term)
+        }
+    }
+
+    fn entry(script: &mut Script<'_>, index: u64, term: u64) -> LogEntry {
+        let term = if script.byte() < 16 { script.near(term) } else { term };
+        let node = NodeId(1 + script.below(6));
+        let owner = Owner { term: Term(script.near(term)), node, boot: BootId(script.below(4)) };
+        match script.below(8) {
+            0 => entry(index, term, script.bytes(24)),
+            1 => LogEntry { context: script.bytes(24), ..entry(index, term, vec![]) },
+            2 => LogEntry {
+                kind: EntryKind::Membership,
+                context: script.bytes(24),
+                ..entry(index, term, script.bytes(8))
+            },
+            3 => {
+                let step = match script.below(3) {
+                    0 => MembershipStep::AddLearner(member(node)),
+                    1 => MembershipStep::Promote(node),
+                    _ => MembershipStep::Remove(node),
+                };
+                let change = MembershipChange { nonce: 1, steps: vec![step] };
+                let context = change.encode();
+                LogEntry { kind: EntryKind::Membership, context, ..entry(index, term, vec![]) }
+            }
+            4 => {
+                let until = Epoch(script.near(START_NS));
+                entry(index, term, Command::Reserve { owner, until }.encode())
+            }
+            5 => entry(index, term, Command::Readdress(member(node)).encode()),
+            6 if script.byte() & 1 == 0 => {
+                // This may also be a format that no node reads.
+                let to = script.below(u64::from(FORMATS.newest) + 2) as u32;
+                entry(index, term, Command::Raise(to).encode())
+            }
+            6 => {
+                let settings = settings(script);
+                let is_seed = script.byte() & 1 == 0;
+                entry(index, term, Command::Settings { nonce: 1, is_seed, settings }.encode())
+            }
+            _ => entry(index, term, vec![]),
+        }
+    }
+
+    fn snapshot(&self, script: &mut Script<'_>, index: u64, term: u64) -> Snapshot {
+        let ids = |script: &mut Script<'_>| -> Vec<NodeId> {
+            let bits = script.byte();
+            (1..7).filter(|node| bits >> node & 1 == 1).map(NodeId).collect()
+        };
+        let is_plain = script.byte() & 1 == 0;
+        let configuration = if is_plain {
+            configuration(&genesis(&[1, 2, 3]))
+        } else {
+            Configuration {
+                voters: ids(script),
+                learners: ids(script),
+                voters_outgoing: if script.byte() & 1 == 0 { vec![] } else { ids(script) },
+                learners_next: if script.byte() & 7 != 0 { vec![] } else { ids(script) },
+                auto_leave: script.below(8) == 0,
+            }
+        };
+        let data = match script.below(4) {
+            0 => script.bytes(64),
+            1 => self.replica.state().encode(),
+            2 => drawn_state(script, &[1, 2, 3]).encode(),
+            _ => drawn_state(script, &[1, 2, 3, 4, 5, 6]).encode(),
+        };
+        let term = Term(script.near(term));
+        Snapshot { index: LogIndex(index), term, configuration, data }
+    }
+}
+
+/// Draws a state of any format, with settings if the format has them.
+fn drawn_state(script: &mut Script<'_>, voters: &[u64]) -> State {
+    let format = FORMATS.oldest + script.below(u64::from(FORMATS.newest)) as u32;
+    let mut state = State { format, ..State::new(&genesis(voters)) };
+    state.ceiling = Epoch(script.near(0));
+    let command = Command::Settings { nonce: 1, is_seed: true, settings: settings(script) };
+    state.apply(Term(1), &command);
+    if script.byte() == 255 {
+        state.reservation_longest_ms = script.near(state.reservation_longest_ms);
+    }
+    state
+}
+
+/// Draws settings, mostly valid ones.
+fn settings(script: &mut Script<'_>) -> ClusterSettings {
+    ClusterSettings {
+        epoch_interval_ms: 1 + script.below(60_000),
+        reservation_ms: 200 + script.below(60_000),
+        clock_offset_max_ms: 1 + script.below(60_000),
+        max_n: script.below(1 << 20),
+        leader_zones: vec![],
+    }
+}
+
+fn zone(script: &mut Script<'_>) -> Option<Zone> {
+    Zone::new(["", "near", "far", "else"][script.below(4) as usize])
+}
+
+fn boot(durable: &Restored, boots: u64) -> (Replica, Arc<Shared>, Allocator, Rounds<()>) {
+    let identity =
+        Identity { node: NodeId(1), store: member(NodeId(1)).store, boot: BootId(boots) };
+    let nothing = Published::nothing(identity);
+    let shared = Arc::new(Shared::new(durable.hard_state.term, nothing));
+    let config = ReplicaConfig {
+        identity,
+        seed: boots,
+        election_ticks: ELECTION_TICKS as usize,
+        heartbeat_ticks: 2,
+        tick_ns: TICK_NS,
+        reservation_ns: RESERVATION_NS,
+        deadline_limit: 100,
+        format_max: FORMATS.newest,
+    };
+    let mut replica = Replica::new(config, durable, shared.clone()).expect("a sound disk");
+    replica.handle_compared(true);
+    let allocator = Allocator::new(shared.clone(), EPOCH_INTERVAL_NS);
+    (replica, shared, allocator, Rounds::new(identity, WorkerId(0)))
+}
+
+fn member(node: NodeId) -> Member {
+    let (raft_addr, client_addr) = (format!("n{node}:1"), format!("n{node}:2"));
+    Member { node, store: StoreId(u128::from(node.0) + 100), raft_addr, client_addr }
+}
+
+fn genesis(voters: &[u64]) -> Genesis {
+    let members = voters.iter().map(|node| member(NodeId(*node))).collect();
+    Genesis {
+        cluster: ClusterId(9),
+        history: HistoryId(1),
+        members,
+        floor: Epoch(0),
+        removed: vec![],
+    }
+}
+
+fn configuration(genesis: &Genesis) -> Configuration {
+    let voters = genesis.members.iter().map(|member| member.node).collect();
+    Configuration { voters, ..Configuration::default() }
+}
+
+fn entry(index: u64, term: u64, data: Vec<u8>) -> LogEntry {
+    let (index, term) = (LogIndex(index), Term(term));
+    LogEntry { kind: EntryKind::Normal, term, index, data, context: vec![] }
+}
+
+/// A message to node 1 with empty fields.
+fn empty(kind: MessageKind, term: u64) -> RaftMessage {
+    RaftMessage {
+        kind,
+        to: NodeId(1),
+        term: Term(term),
+        log_term: Term(0),
+        index: LogIndex(0),
+        commit: LogIndex(0),
+        commit_term: Term(0),
+        reject: false,
+        reject_hint: LogIndex(0),
+        request_snapshot: LogIndex(0),
+        context: vec![],
+        entries: vec![],
+        snapshot: None,
+    }
+}
+
+/// Most events of one script.
+const EVENTS_MAX: usize = 128;
+/// Codes of events that were added later.
+const WIDER: [u8; 10] = [215, 216, 217, 218, 219, 235, 236, 237, 238, 239];
+const ELECTION_TICKS: u64 = 5;
+const TICK_NS: u64 = 10_000_000;
+const RESERVATION_NS: u64 = 1_000_000_000;
+const EPOCH_INTERVAL_NS: u64 = 100_000_000;
+const START_NS: u64 = 1_700_000_000_000_000_000;
+/// Last index of a log that begins long.
+const FILLED: u64 = 1_022;

@@ -1,0 +1,68 @@
+//! Runs seeds of the default generator, as `epicepoch sim` does, without the rest of the binary.
+//! `scripts/coverage` counts the lines that these runs cover. Arguments: the first seed and the
+//! number of seeds. A build with planted bugs takes the name of one as a third argument, and shows
+//! which of the seeds find it. A single seed that fails also prints its trace.
+
+use std::process::ExitCode;
+
+use epicepoch_sim::plant::Plant;
+use epicepoch_sim::run::{Options, run};
+use epicepoch_sim::summary::Summary;
+
+fn main() -> ExitCode {
+    let numbers: Option<Vec<u64>> =
+        std::env::args().skip(1).take(2).map(|it| it.parse().ok()).collect();
+    let plant = std::env::args().nth(3);
+    let Some([first, count]) = numbers.as_deref() else {
+        eprintln!("usage: seeds FIRST COUNT [BUG]");
+        return ExitCode::from(2);
+    };
+    if let Some(name) = plant {
+        return find(&name, *first..first.saturating_add(*count));
+    }
+    let mut summary = Summary::default();
+    let (mut hash, mut failures) = (0_u64, 0);
+    for seed in *first..first.saturating_add(*count) {
+        let outcome = run(Options::new(seed));
+        hash = hash.rotate_left(1) ^ outcome.hash;
+        if let Some(failure) = outcome.failure {
+            if *count == 1 {
+                print_trace(Options::new(seed));
+            }
+            eprintln!("seed {seed}: {failure}");
+            failures += 1;
+        }
+        summary.add(&outcome.summary);
+    }
+    println!("{summary}\ntrace hash {hash:016x}");
+    if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Prints the last events of a run that failed.
+fn print_trace(options: Options) {
+    for line in run(Options { trace_len: TRACE_LEN, ..options }).trace {
+        println!("{line}");
+    }
+}
+
+/// Most events of a printed trace.
+const TRACE_LEN: usize = 20_000;
+
+/// Prints which of these seeds find a planted bug.
+fn find(name: &str, seeds: std::ops::Range<u64>) -> ExitCode {
+    let Some(plant) = Plant::named(name).filter(|_| cfg!(debug_assertions)) else {
+        eprintln!("no planted bug {name} in this build");
+        return ExitCode::from(2);
+    };
+    let is_single = seeds.end - seeds.start == 1;
+    for seed in seeds {
+        let options = Options { plant: Some(plant), ..Options::new(seed) };
+        if let Some(failure) = run(options).failure {
+            if is_single {
+                print_trace(options);
+            }
+            println!("seed {seed}: {failure}");
+        }
+    }
+    ExitCode::SUCCESS
+}

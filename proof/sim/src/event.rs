@@ -1,0 +1,321 @@
+//! The events of a run. The state of a run changes only in an event.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use epicepoch_core::publication::Published;
+use epicepoch_wire::bootstrap::Member;
+use epicepoch_wire::confirm::{Confirm, ConfirmReply};
+use epicepoch_wire::gossip::{Ping, Pong};
+use epicepoch_wire::{BootId, Epoch, NodeId, StorePosition, Timestamp, TimestampRange};
+
+use crate::plane::Plane;
+
+/// The answer to a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Answer {
+    /// Answered with these timestamps.
+    Given(TimestampRange),
+    /// Refused; names a node that may be the leader, if one is known.
+    Refused(Option<NodeId>),
+}
+
+/// A client, and the number of its attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Asker {
+    pub(crate) client: usize,
+    pub(crate) attempt: u64,
+}
+
+/// A request that waits on a worker.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) asker: Asker,
+    /// The worker at which the request arrived.
+    pub(crate) worker: usize,
+    pub(crate) count: u64,
+    /// The highest timestamp in any answer before the request arrived.
+    pub(crate) floor: Option<Timestamp>,
+    /// The epoch to which operators had moved the cluster before the request arrived.
+    pub(crate) above: Epoch,
+    /// True time at which the request arrived on the worker, nanoseconds.
+    pub(crate) arrived_ns: u64,
+}
+
+/// The peer hello that a process sends on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PeerHello {
+    pub(crate) boot: BootId,
+    /// The position of the data directory when the process started.
+    pub(crate) began: StorePosition,
+    /// The newest format that the sender reads.
+    pub(crate) reads: u32,
+    /// The format that the receiver must read.
+    pub(crate) needs: u32,
+}
+
+/// The end of a fault.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum End {
+    Start(NodeId),
+    /// A process that was told to stop ends, and stays down for so many nanoseconds.
+    Stop(NodeId, u64),
+    Links,
+    Slow,
+    /// The pause of one thread ends; the thread is given by its number.
+    Pause(NodeId, usize),
+    Disk(NodeId),
+    RolledBack(NodeId),
+    Clock(NodeId),
+    Update(NodeId),
+    BackUp,
+}
+
+impl End {
+    pub(crate) const fn node(self) -> Option<NodeId> {
+        match self {
+            Self::Start(node)
+            | Self::Stop(node, _)
+            | Self::Pause(node, _)
+            | Self::Disk(node)
+            | Self::RolledBack(node)
+            | Self::Update(node)
+            | Self::Clock(node) => Some(node),
+            Self::Links | Self::Slow | Self::BackUp => None,
+        }
+    }
+}
+
+/// A command of an operator to one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AdminCommand {
+    Advance,
+    HandOver,
+    Members,
+    Mistake,
+    Settings,
+}
+
+/// An event.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    // Events of a node's consensus plane.
+    Tick,
+    Written,
+    Raft {
+        from: NodeId,
+        hello: PeerHello,
+        bytes: Rc<[u8]>,
+    },
+    Closed {
+        peer: NodeId,
+    },
+    /// A process of `from` says hello over a new connection. If `is_answered`, the receiver sends
+    /// its own hello back.
+    Connected {
+        from: NodeId,
+        boot: BootId,
+        member: Rc<Member>,
+        is_answered: bool,
+    },
+    /// An operator's command. While the node is paused, the command gets no answer.
+    Admin {
+        command: AdminCommand,
+    },
+    /// The process is going to stop.
+    Shutdown,
+    /// The next step after a call of the replica: raise the Promise, publish, or send messages.
+    Share,
+    Ping {
+        from: NodeId,
+        boot: BootId,
+        since: StorePosition,
+        ping: Ping,
+    },
+    /// Answers a ping of `boot`. `since` is the position of the answering node that `boot` knew
+    /// when it asked.
+    Pong {
+        from: NodeId,
+        hello: PeerHello,
+        boot: BootId,
+        since: StorePosition,
+        pong: Pong,
+    },
+    // Events of a node's workers.
+    Arrive {
+        worker: usize,
+        asker: Asker,
+        count: u64,
+    },
+    /// The worker closes the open batch, then reads the publication and its node's Promise.
+    Turn {
+        worker: usize,
+    },
+    /// The worker sends the question of the round that its turn began.
+    Ask {
+        confirm: Confirm,
+        published: Arc<Published>,
+    },
+    /// A confirm frame has arrived. The voter has not loaded its Promise yet.
+    Confirm {
+        from: NodeId,
+        confirm: Confirm,
+    },
+    /// The voter has loaded its Promise and has not sent its answer yet.
+    Load {
+        from: NodeId,
+        confirm: Confirm,
+    },
+    Send {
+        to: NodeId,
+        reply: ConfirmReply,
+    },
+    Reply {
+        from: NodeId,
+        hello: PeerHello,
+        reply: ConfirmReply,
+    },
+    Allocate {
+        worker: usize,
+    },
+    /// An answer leaves the node.
+    Answer {
+        request: Request,
+        answer: Answer,
+    },
+    /// The worker checks deadlines. On an idle leader it also probes.
+    WorkerTick {
+        worker: usize,
+    },
+    // Events of the world.
+    Client {
+        client: usize,
+    },
+    GiveUp {
+        asker: Asker,
+    },
+    Answered {
+        asker: Asker,
+        answer: Answer,
+        by: NodeId,
+    },
+    Fault,
+    /// Operators act.
+    Operate,
+    /// A fault strikes a node, provoked by an election or a change of members there.
+    Strike {
+        node: NodeId,
+    },
+    /// A node is cut off from some others.
+    Divide {
+        node: NodeId,
+        from: u16,
+        planes: &'static [Plane],
+    },
+    End {
+        end: End,
+    },
+}
+
+impl Event {
+    /// The plane that handles the event; `None` if the event is for no node.
+    pub(crate) const fn plane(&self) -> Option<Plane> {
+        match self.place() {
+            Some((plane, _)) => Some(plane),
+            None => None,
+        }
+    }
+
+    /// The number of the thread that handles the event, by [`Plane::threads`]; `None` if the event
+    /// is for no node.
+    pub(crate) fn thread(&self) -> Option<usize> {
+        self.place().map(|(plane, at)| plane.threads().start + at)
+    }
+
+    /// The plane that handles the event, and the thread within it. A question of worker N is
+    /// answered by worker N of the other node.
+    const fn place(&self) -> Option<(Plane, usize)> {
+        let worker = match self {
+            Self::Tick
+            | Self::Written
+            | Self::Raft { .. }
+            | Self::Closed { .. }
+            | Self::Connected { .. }
+            | Self::Admin { .. }
+            | Self::Shutdown
+            | Self::Share
+            | Self::Ping { .. }
+            | Self::Pong { .. } => return Some((Plane::Raft, 0)),
+            Self::Arrive { worker, .. }
+            | Self::Turn { worker }
+            | Self::Allocate { worker }
+            | Self::WorkerTick { worker } => *worker,
+            Self::Ask { confirm, .. }
+            | Self::Confirm { confirm, .. }
+            | Self::Load { confirm, .. } => confirm.worker.0 as usize,
+            Self::Send { reply, .. } | Self::Reply { reply, .. } => reply.worker.0 as usize,
+            Self::Answer { request, .. } => request.worker,
+            Self::Client { .. }
+            | Self::GiveUp { .. }
+            | Self::Answered { .. }
+            | Self::Fault
+            | Self::Strike { .. }
+            | Self::Divide { .. }
+            | Self::Operate
+            | Self::End { .. } => return None,
+        };
+        Some((Plane::Workers, worker))
+    }
+
+    /// Two numbers, one for the event's kind and one for its content. The hash of a run consists of
+    /// them.
+    pub(crate) fn digest(&self) -> (u64, u64) {
+        match self {
+            Self::Tick => (1, 0),
+            Self::Written => (2, 0),
+            Self::Raft { from, bytes, .. } => (3, from.0 << 32 ^ hashed(bytes)),
+            Self::Closed { peer } => (4, peer.0),
+            Self::Connected { from, boot, .. } => (26, from.0 << 32 ^ boot.0),
+            Self::Admin { command } => (27, *command as u64),
+            Self::Shutdown => (28, 0),
+            Self::Ping { from, ping, .. } => (5, from.0 ^ ping.sent_ns),
+            Self::Pong { from, pong, .. } => (6, from.0 ^ pong.wall_ns),
+            Self::Arrive { asker, count, .. } => (7, asker.attempt << 32 ^ count),
+            Self::Turn { worker } => (8, *worker as u64),
+            Self::Ask { confirm, .. } => (9, confirm.round.0),
+            Self::Confirm { from, confirm } => (10, from.0 << 32 ^ confirm.round.0),
+            Self::Load { from, confirm } => (11, from.0 << 32 ^ confirm.round.0),
+            Self::Send { to, reply } => (12, to.0 << 32 ^ reply.promise.0),
+            Self::Reply { from, reply, .. } => (13, from.0 << 32 ^ reply.promise.0),
+            Self::Allocate { worker } => (14, *worker as u64),
+            Self::Answer { answer, .. } => (15, answer.digest()),
+            Self::Client { client } => (16, *client as u64),
+            Self::GiveUp { asker } => (17, asker.attempt),
+            Self::Answered { answer, .. } => (18, answer.digest()),
+            Self::Fault => (19, 0),
+            Self::Operate => (25, 0),
+            Self::Strike { node } => (22, node.0),
+            Self::Divide { node, from, .. } => (23, node.0 << 32 | u64::from(*from)),
+            Self::WorkerTick { worker } => (21, *worker as u64),
+            Self::Share => (24, 0),
+            Self::End { end } => (20, end.node().map_or(0, |node| node.0)),
+        }
+    }
+}
+
+/// Hashes all bits of `bytes`, eight bytes at a time, with FNV-1a's steps over words.
+fn hashed(bytes: &[u8]) -> u64 {
+    let step = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(23);
+    let (words, rest) = bytes.as_chunks::<8>();
+    let hash = words.iter().map(|word| u64::from_le_bytes(*word)).fold(bytes.len() as u64, step);
+    rest.iter().map(|byte| u64::from(*byte)).fold(hash, step)
+}
+
+impl Answer {
+    fn digest(self) -> u64 {
+        match self {
+            Self::Given(range) => range.first().epoch.0 ^ range.first().index.0,
+            Self::Refused(hint) => hint.map_or(0, |node| node.0),
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The invariants that the checkers check, and how a broken one is reported.
+
+use std::fmt;
+
+/// An invariant with a checker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Invariant {
+    /// Promise 1: no timestamp is given twice.
+    Unique,
+    /// Promise 2: an answer is above every answer that was complete before its request started
+    /// (rests on S2).
+    Order,
+    /// Promise 3 and S11: the epoch is bound to the clocks.
+    Bound,
+    /// S1: the stamps of a process only rise.
+    AllocatorRises,
+    /// S2, S7: a confirmed round has the yes of a quorum of the voters, asked after the batch
+    /// closed.
+    Quorum,
+    /// S3: a stamp is in a range that apply assigned to this node and boot, in the term that the
+    /// round confirmed.
+    InsideOwnedRange,
+    /// S4: before a message leaves, the sender's Promise has reached the message's term.
+    PromiseFirst,
+    /// S5: a range has one owner, equal index means equal state, and the ceiling never goes back.
+    Ranges,
+    /// S6: the promises in a message are durable before the message leaves.
+    DurableFirst,
+    /// S7: the voters published at an applied index are the same everywhere.
+    Voters,
+    /// S8, and Raft's own rule: one leader per term.
+    OneLeader,
+    /// S8: an id that was removed is never a member again.
+    Ids,
+    /// S12: a node that is promoted, or that gets leadership from an operator or for its zone, is
+    /// live and has all committed entries. After a change of members a majority is live, and the
+    /// leader is not removed.
+    CaughtUp,
+    /// S9: correct peers send no impossible message, and lose no entries.
+    Possible,
+    /// S15: a node is sent, and holds, only data that it can read.
+    Readable,
+    /// S13: a restored history begins above every timestamp that the old one can have given.
+    Restored,
+    /// S14: once an operator's advance is done, requests that arrive are answered above it.
+    Advanced,
+    /// S16: a leader uses the settings in effect at the index that it has applied.
+    Settings,
+    /// S10: a request gets one answer: a refusal, or as many timestamps as it asked for.
+    ToldOnce,
+    /// Not a guarantee: a publication has only a grant of its own node, in the term that the node
+    /// leads. This check finds a bug sooner than a wrong answer or a refused confirm round would.
+    Publication,
+}
+
+/// A broken invariant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The invariant that was broken.
+    pub invariant: Invariant,
+    /// How it was broken.
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.invariant, self.what)
+    }
+}

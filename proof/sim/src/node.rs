@@ -1,0 +1,274 @@
+//! One simulated node: a machine with a disk and clocks. While its process runs, it also has a
+//! replica, workers and an allocator.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use epicepoch_core::clock::TrustedClock;
+use epicepoch_core::confirm::{Confirmed, Rounds};
+use epicepoch_core::publication::{Identity, Published, Shared, Step};
+use epicepoch_core::replica::{Replica, ReplicaConfig, RestoreError};
+use epicepoch_wire::bootstrap::Member;
+use epicepoch_wire::{BootId, DecodeError, LogIndex, NodeId, Round, StoreId, Term, WorkerId};
+
+use crate::clock::MachineClock;
+use crate::disk::{Disk, Unreadable};
+use crate::event::{Event, PeerHello, Request};
+use crate::parameters::{
+    CLOCK_OFFSET_MAX_NS, ELECTION_TICKS, HEARTBEAT_TICKS, RESERVATION_NS, THREADS, TICK_NS, WORKERS,
+};
+use crate::plant::Plant;
+use crate::stamper::Stamper;
+use crate::version::Version;
+
+/// A batch. It is shared, so that a planted bug can add to it after it was closed.
+pub(crate) type Batch = Rc<Asked>;
+
+/// Requests that share one confirm round.
+#[derive(Debug, Default)]
+pub(crate) struct Asked {
+    pub(crate) requests: RefCell<Vec<Request>>,
+    /// The round of these requests; `None` before it has begun.
+    pub(crate) round: Cell<Option<Round>>,
+}
+
+impl Asked {
+    pub(crate) fn new(requests: Vec<Request>) -> Batch {
+        Rc::new(Self { requests: requests.into(), round: Cell::new(None) })
+    }
+}
+
+/// One worker.
+pub(crate) struct Worker {
+    pub(crate) rounds: Rounds<Batch>,
+    pub(crate) open: Vec<Request>,
+    pub(crate) is_turn_due: bool,
+    pub(crate) newest: Option<Batch>,
+    pub(crate) confirmed: VecDeque<(Batch, Confirmed)>,
+}
+
+/// A step of the consensus plane in or after a call of the replica, in the core's order. Workers
+/// may do anything between two steps.
+#[derive(Debug)]
+pub(crate) enum Share {
+    /// Raise the Promise to this term.
+    Raise(Term),
+    Publish(Arc<Published>),
+    /// Write to the disk, send messages, and read reports.
+    Release,
+}
+
+impl From<Step> for Share {
+    fn from(step: Step) -> Self {
+        match step {
+            Step::Raised(term) => Self::Raise(term),
+            Step::Published(published) => Self::Publish(published),
+        }
+    }
+}
+
+/// A running process.
+pub(crate) struct Running {
+    pub(crate) identity: Identity,
+    pub(crate) replica: Replica,
+    pub(crate) shared: Arc<Shared>,
+    /// The publication as the workers see it. It follows `shared` step by step, later.
+    pub(crate) seen: Arc<Shared>,
+    /// The steps that the last call of the replica has yet to take.
+    pub(crate) shares: VecDeque<Share>,
+    pub(crate) stamper: Stamper,
+    pub(crate) workers: Vec<Worker>,
+    pub(crate) clock: TrustedClock,
+    /// Trusted minus monotonic time, as the consensus plane last published it to the workers.
+    pub(crate) trusted_offset_ns: i64,
+    /// When a worker last completed a round, on this process's clock.
+    pub(crate) completed_ns: u64,
+    pub(crate) applied: LogIndex,
+    /// The boots of peers whose hello was accepted.
+    pub(crate) accepted: BTreeMap<NodeId, BootId>,
+    pub(crate) ticks: u64,
+    /// When the last tick was, on this process's clock, nanoseconds.
+    pub(crate) ticked_ns: u64,
+    /// Trusted time at the last tick.
+    pub(crate) trusted_ns: u64,
+    /// For planted bugs: stale Promises from which voters answer. The first was loaded some time
+    /// ago, the second at the start.
+    pub(crate) stale: (Term, Term),
+    /// For a planted bug: whether leadership was being handed over at the last grant.
+    pub(crate) hands_over: bool,
+    /// Whether the process was told to stop.
+    pub(crate) is_told_to_stop: bool,
+    /// The term in which the consensus plane was told to stop.
+    pub(crate) shutdown_in: Option<Term>,
+}
+
+/// A machine, with or without a running process.
+pub(crate) struct Node {
+    pub(crate) id: NodeId,
+    pub(crate) store: StoreId,
+    pub(crate) disk: Disk,
+    pub(crate) clock: MachineClock,
+    pub(crate) boots: u64,
+    /// How often the node's addresses changed.
+    pub(crate) moves: u64,
+    pub(crate) version: Version,
+    /// Time until which no new client can connect.
+    pub(crate) accepts_fail_until_ns: u64,
+    /// When the pause of each thread ends; 0 if the thread is not paused.
+    pub(crate) paused_until_ns: [u64; THREADS],
+    /// Events that arrived during a pause, by thread, each with the boot that it is meant for.
+    pub(crate) held: [Vec<(Option<BootId>, Event)>; THREADS],
+    pub(crate) running: Option<Running>,
+}
+
+impl Node {
+    pub(crate) fn new(id: NodeId, disk: Disk) -> Self {
+        Self {
+            id,
+            store: store_of(id),
+            disk,
+            clock: MachineClock::default(),
+            boots: 0,
+            moves: 0,
+            version: Version::default(),
+            accepts_fail_until_ns: 0,
+            paused_until_ns: [0; THREADS],
+            held: Default::default(),
+            running: None,
+        }
+    }
+
+    /// Starts the process from the durable content.
+    ///
+    /// # Errors
+    /// If the disk cannot be read. The process has ended then.
+    pub(crate) fn boot(
+        &mut self,
+        now_ns: u64,
+        seed: u64,
+        plant: Option<Plant>,
+    ) -> Result<(), Unreadable> {
+        let restored = self.disk.restore(plant)?;
+        self.boots += 1;
+        self.clock.start(now_ns);
+        let boot = BootId(self.id.0 * 1_000_000 + self.boots);
+        let identity = Identity { node: self.id, store: self.store, boot };
+        let term = restored.hard_state.term;
+        let shared = Arc::new(Shared::recorded(term, Published::nothing(identity)));
+        let workers_see = Arc::new(Shared::new(term, Published::nothing(identity)));
+        let config = ReplicaConfig {
+            identity,
+            seed,
+            election_ticks: ELECTION_TICKS,
+            heartbeat_ticks: HEARTBEAT_TICKS,
+            tick_ns: TICK_NS,
+            reservation_ns: RESERVATION_NS,
+            deadline_limit: 100,
+            format_max: self.version.reads,
+        };
+        let replica = match Replica::new(config, &restored, shared.clone()) {
+            Ok(replica) => replica,
+            Err(RestoreError::Record(error @ DecodeError::Format { .. })) => {
+                self.disk.close();
+                return Err(Unreadable::Newer(error));
+            }
+            Err(error) => panic!("a sound disk: {error}"),
+        };
+        let mut clock = TrustedClock::new(CLOCK_OFFSET_MAX_NS, self.clock.read(now_ns));
+        if let Some(settings) = replica.settings() {
+            clock.set_bound_ns(settings.clock_offset_max_ms * 1_000_000);
+        }
+        let worker = |id| Worker {
+            rounds: Rounds::new(identity, WorkerId(id)),
+            open: vec![],
+            is_turn_due: false,
+            newest: None,
+            confirmed: VecDeque::new(),
+        };
+        self.running = Some(Running {
+            identity,
+            stamper: Stamper::new(&workers_see, plant),
+            workers: (0..WORKERS as u32).map(worker).collect(),
+            trusted_offset_ns: clock.offset_ns(),
+            clock,
+            completed_ns: 0,
+            applied: replica.applied(),
+            accepted: BTreeMap::new(),
+            ticks: 0,
+            ticked_ns: 0,
+            trusted_ns: 0,
+            stale: (Term(0), shared.promise.load()),
+            hands_over: false,
+            is_told_to_stop: false,
+            shutdown_in: None,
+            replica,
+            shared,
+            seen: workers_see,
+            shares: VecDeque::new(),
+        });
+        Ok(())
+    }
+
+    /// The peer hello of the running process.
+    pub(crate) fn hello(&self) -> PeerHello {
+        let running = self.running();
+        PeerHello {
+            boot: running.identity.boot,
+            began: running.replica.began(),
+            reads: self.version.reads,
+            needs: running.replica.format_needed(),
+        }
+    }
+
+    /// The node as a member, with its current addresses.
+    pub(crate) fn as_member(&self) -> Member {
+        let member = Member { store: self.store, ..member(self.id) };
+        if self.moves == 0 {
+            return member;
+        }
+        Member { raft_addr: format!("{}-{}", member.raft_addr, self.moves), ..member }
+    }
+
+    pub(crate) fn running(&self) -> &Running {
+        self.running.as_ref().expect("the process runs")
+    }
+
+    pub(crate) fn running_mut(&mut self) -> &mut Running {
+        self.running.as_mut().expect("the process runs")
+    }
+
+    /// The publication that the workers see.
+    pub(crate) fn published(&self) -> Option<Arc<Published>> {
+        self.running.as_ref().map(|running| running.seen.published())
+    }
+
+    /// Whether the process leads and has used up its range: the range ends before trusted time, so
+    /// the epoch stands still.
+    pub(crate) fn is_used_up(&self, now_ns: u64) -> bool {
+        let trusted_ns = self.running().clock.trusted_ns(self.clock.monotonic_ns(now_ns));
+        let grant = self.published().and_then(|published| published.grant);
+        grant.is_some_and(|grant| grant.range.high.0 < trusted_ns)
+    }
+
+    /// Whether the process has a grant, and so believes that it is the leader.
+    pub(crate) fn holds_grant(&self) -> bool {
+        self.published().is_some_and(|published| published.grant.is_some())
+    }
+}
+
+pub(crate) fn store_of(node: NodeId) -> StoreId {
+    store_in(node, 0)
+}
+
+/// The data directory of a node in one of the histories of a run.
+pub(crate) fn store_in(node: NodeId, era: u32) -> StoreId {
+    StoreId(u128::from(node.0) + 100 + 1_000 * u128::from(era))
+}
+
+/// A member whose addresses and store follow from its id.
+pub(crate) fn member(node: NodeId) -> Member {
+    let (raft_addr, client_addr) = (format!("n{node}:1"), format!("n{node}:2"));
+    Member { node, store: store_of(node), raft_addr, client_addr }
+}

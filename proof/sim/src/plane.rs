@@ -1,0 +1,24 @@
+//! The two planes of a process, and the threads of each.
+
+use std::ops::Range;
+
+use crate::parameters::THREADS;
+
+/// One of the two planes of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Plane {
+    /// The consensus plane's thread and links.
+    Raft = 0,
+    /// The workers' threads and links.
+    Workers = 1,
+}
+
+impl Plane {
+    /// The plane's threads by number: 0 is the consensus plane, the others are the workers.
+    pub(crate) const fn threads(self) -> Range<usize> {
+        match self {
+            Self::Raft => 0..1,
+            Self::Workers => 1..THREADS,
+        }
+    }
+}

@@ -1,0 +1,594 @@
+//! The consensus plane of simulated nodes: the work of the server's thread with a replica, its
+//! disk, its peers' links and its clocks. The planted bugs of disks and publications are here.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use epicepoch_core::clock::{ClockStatus, clocks_of};
+use epicepoch_core::durable::Write;
+use epicepoch_core::publication::{Grant, Published, Role};
+use epicepoch_core::replica::{Fatal, HandOver, MessageError, Report};
+use epicepoch_core::state::{Command, FORMATS, Outcome};
+use epicepoch_wire::gossip::{Ping, Pong};
+use epicepoch_wire::peer_hello::Formats;
+use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
+use epicepoch_wire::{BootId, NodeId, StorePosition, Term};
+
+use crate::disk::Finished;
+use crate::event::{End, Event, PeerHello};
+use crate::history::Invariant;
+use crate::node::{Running, Share};
+use crate::parameters::{MS, TICK_NS};
+use crate::plant::Plant;
+use crate::world::World;
+
+/// Ticks between two pings of every peer, as in production.
+const PING_TICKS: u64 = 20;
+/// Of a thousand snapshots during faults: how many break their connection, and how many are lost
+/// without a sign.
+const SNAPSHOTS_BROKEN: u32 = 100;
+const SNAPSHOTS_LOST: u32 = 300;
+/// For a planted bug: ticks between two checks of leadership.
+const LOOK_TICKS: u64 = 50;
+/// Name of the count of replicas that end their process.
+pub(crate) const GAVE_UP: &str = "replica gave up";
+
+impl World {
+    pub(crate) fn tick(&mut self, id: NodeId) {
+        self.settle(id);
+        let reading = self.at(id).clock.read(self.now_ns);
+        let is_naive = self.is_planted(Plant::OwnClock);
+        let do_accepts_fail = self.do_accepts_fail(id);
+        let running = self.node(id).running_mut();
+        running.ticks += 1;
+        running.ticked_ns = reading.monotonic_ns;
+        let published = running.shared.published();
+        let is_voter = |node| published.voters.iter().any(|(voter, _)| voter == node);
+        running.clock.retain_peers(is_voter);
+        let voters = clocks_of(published.voters.iter().map(|(node, _)| node), id);
+        let status = running.clock.observe(reading, voters, running.replica.trusted_before_ns());
+        running.trusted_offset_ns = running.clock.offset_ns();
+        let trusted = |node: &NodeId| running.clock.is_peer_trusted(*node);
+        let successors = (status == ClockStatus::Outvoted)
+            .then(|| published.voters.iter().map(|(node, _)| node).filter(trusted).collect());
+        running.replica.handle_clock(successors);
+        let sound = published.voters.iter().map(|(node, _)| node).filter(trusted).collect();
+        running.replica.handle_sound_clocks(sound);
+        running.replica.handle_compared(running.clock.is_compared(voters));
+        running.replica.handle_rounds(running.completed_ns);
+        running.replica.handle_clients(do_accepts_fail);
+        let trusted_ns = if is_naive {
+            running.trusted_offset_ns = reading.wall_ns as i64 - reading.monotonic_ns as i64;
+            reading.wall_ns
+        } else {
+            running.clock.trusted_ns(reading.monotonic_ns)
+        };
+        running.trusted_ns = trusted_ns;
+        let is_ping_due = running.ticks.is_multiple_of(PING_TICKS);
+        let boot = running.identity.boot;
+        let result = running.replica.handle_tick(reading.monotonic_ns, trusted_ns);
+        let is_unproved = running.replica.is_clock_unproved();
+        if is_unproved && !self.history.is_clock_unproved {
+            self.history.is_clock_unproved = true;
+            self.count("clock believed without a majority's");
+        }
+        self.trusts(trusted_ns);
+        self.pump(id);
+        if let Err(fatal @ Fatal::Unreadable { .. }) = result {
+            self.note(|| format!("{id} must stop: {fatal}"));
+            self.crash(id);
+            self.close(id);
+            self.holds_unreadable(id, || format!("node {id}: {fatal}"));
+            return;
+        }
+        if let Err(fatal) = result {
+            self.note(|| format!("{id} must stop: {fatal}"));
+            self.count(GAVE_UP);
+            self.fall(id);
+            return;
+        }
+        if is_ping_due {
+            let ping = Ping { sent_ns: reading.monotonic_ns };
+            let known = self.at(id).running().shared.positions();
+            for (peer, _) in published.voters.iter().filter(|(peer, _)| *peer != id) {
+                let since = known.of(peer);
+                self.send(id, peer, &Event::Ping { from: id, boot, since, ping });
+            }
+        }
+        self.schedule_own(id, TICK_NS, Event::Tick);
+    }
+
+    /// Records a time that a node trusts now, Unix nanoseconds.
+    pub(crate) fn trusts(&mut self, trusted_ns: u64) {
+        self.history.trusted_max_ns = self.history.trusted_max_ns.max(trusted_ns);
+    }
+
+    /// The process ends by itself and is started again later.
+    pub(crate) fn fall(&mut self, id: NodeId) {
+        self.crash(id);
+        self.close(id);
+        self.start_later(id);
+    }
+
+    pub(crate) fn ping(
+        &mut self,
+        id: NodeId,
+        from: NodeId,
+        boot: BootId,
+        since: StorePosition,
+        ping: Ping,
+    ) {
+        let wall_ns = self.at(id).clock.wall_ns(self.now_ns);
+        let hello = self.at(id).hello();
+        let position = self.at(id).running().replica.position();
+        let answer = Pong { sent_ns: ping.sent_ns, wall_ns, position };
+        self.send(id, from, &Event::Pong { from: id, hello, boot, since, pong: answer });
+    }
+
+    pub(crate) fn pong(
+        &mut self,
+        id: NodeId,
+        (from, hello): (NodeId, PeerHello),
+        boot: BootId,
+        since: StorePosition,
+        pong: Pong,
+    ) {
+        if boot != self.at(id).running().identity.boot || !self.accept_hello(id, from, hello) {
+            return;
+        }
+        if self.checks_positions() {
+            let named = pong.position;
+            let heard =
+                self.with(id, |replica, _| replica.handle_position(from, hello.boot, named, since));
+            if heard.is_err() {
+                return self.refuse_hello(id, from, hello);
+            }
+        }
+        let now_ns = self.monotonic_ns(id);
+        let running = self.node(id).running_mut();
+        running.replica.handle_reached(now_ns, from);
+        running.clock.handle_sample(from, pong.wall_ns, pong.sent_ns, now_ns);
+    }
+
+    pub(crate) fn closed(&mut self, id: NodeId, peer: NodeId) {
+        self.with(id, |replica, now_ns| {
+            replica.handle_closed(now_ns, peer);
+            replica.handle_unreachable(now_ns, peer);
+        });
+    }
+
+    pub(crate) fn written(&mut self, id: NodeId) {
+        let is_lying = self.is_planted(Plant::LyingDisk);
+        let is_together = self.chance(self.conditions.together);
+        let disk = &mut self.node(id).disk;
+        if disk.is_stuck {
+            self.schedule_own(id, TICK_NS, Event::Written);
+            return;
+        }
+        let is_full = disk.is_full;
+        let finished = disk.finish(is_together);
+        self.begin_write(id);
+        match finished {
+            Finished::Written(number) if !is_lying => {
+                self.with(id, |replica, now_ns| replica.handle_persisted(now_ns, number));
+            }
+            Finished::Written(_) | Finished::None => {}
+            // The write is not retried, because only a restart shows the content of the disk.
+            Finished::Failed => {
+                self.count(if is_full { "no room for a write" } else { "sync failed" });
+                self.fall(id);
+            }
+        }
+    }
+
+    /// The disk begins to write the waiting writes, unless it is busy with others.
+    fn begin_write(&mut self, id: NodeId) {
+        let disk = &mut self.node(id).disk;
+        if disk.begin() {
+            let write_ns = disk.write_ns;
+            self.schedule_own(id, write_ns, Event::Written);
+        }
+    }
+
+    /// Whether nodes check the positions that peers name. The check is off for one planted bug. It
+    /// is also off on planted disks, where it would find the bug before the checkers do.
+    pub(crate) fn checks_positions(&self) -> bool {
+        !self.plant().is_some_and(|plant| plant == Plant::Unremembered || plant.is_in_disk())
+    }
+
+    /// Handles the hello of a peer's boot, which may be new here. Returns whether the hello is
+    /// accepted.
+    fn accept_hello(&mut self, id: NodeId, from: NodeId, hello: PeerHello) -> bool {
+        if !self.can_speak(id, from, hello) {
+            return false;
+        }
+        let running = self.node(id).running_mut();
+        let is_known = running.accepted.get(&from) == Some(&hello.boot);
+        let positions = running.shared.positions();
+        let known = positions.check(from, hello.boot, hello.began);
+        if known.is_ok() && !is_known {
+            running.accepted.insert(from, hello.boot);
+            let accepted = self
+                .with(id, |replica, _| replica.handle_peer_hello(from, hello.boot, hello.began));
+            accepted.expect("it was checked");
+            let formats = Formats { oldest: FORMATS.oldest, newest: hello.reads };
+            self.with(id, |replica, _| replica.handle_formats(from, formats));
+        }
+        if known.is_err() && self.checks_positions() {
+            self.refuse_hello(id, from, hello);
+            return false;
+        }
+        true
+    }
+
+    /// A peer refuses a process because its data directory was rolled back. The process ends with
+    /// that error, until its operator has put the newest directory back.
+    fn refuse_hello(&mut self, by: NodeId, node: NodeId, hello: PeerHello) {
+        self.summary.refusals += 1;
+        let is_running = |known: &Running| known.identity.boot == hello.boot;
+        if !self.at(node).running.as_ref().is_some_and(is_running) {
+            return;
+        }
+        self.note(|| format!("{by} refuses {node}, which was set back"));
+        if !self.at(node).disk.is_rolled_back() {
+            let what = || format!("node {by} takes node {node} for set back, which it is not");
+            self.history.violate(Invariant::Possible, what);
+        }
+        self.stop_rolled_back(node, "set back: refused by a peer");
+    }
+
+    fn stop_rolled_back(&mut self, node: NodeId, how: &'static str) {
+        self.count(how);
+        self.crash(node);
+        self.close(node);
+        let after_ns = self.random.u64(500..3_000) * MS;
+        self.schedule_world(after_ns, Event::End { end: End::RolledBack(node) });
+    }
+
+    /// Whether a message of this boot of `from` reaches a node with a rolled-back disk. In the
+    /// simulator a message to one boot of a process also reaches the next boot. Raft tolerates
+    /// that, but a rolled-back disk does not. So here, as in production, a connection ends with the
+    /// process at either end, and the peer checks the new hello before it sends anything.
+    fn comes_to_rolled_back(&mut self, to: NodeId, from: NodeId, hello: PeerHello) -> bool {
+        if !self.checks_positions() {
+            return true;
+        }
+        let theirs = self.at(to).hello();
+        let sender = self.at(from).running.as_ref();
+        let Some(sender) = sender.filter(|sender| sender.identity.boot == hello.boot) else {
+            return false;
+        };
+        let is_known = sender.shared.positions().check(to, theirs.boot, theirs.began).is_ok();
+        if !is_known {
+            self.refuse_hello(from, to, theirs);
+        }
+        is_known
+    }
+
+    pub(crate) fn receive(&mut self, to: NodeId, from: NodeId, hello: PeerHello, bytes: &[u8]) {
+        if self.at(to).disk.is_rolled_back() && !self.comes_to_rolled_back(to, from, hello) {
+            return;
+        }
+        if !self.accept_hello(to, from, hello) {
+            return;
+        }
+        let message = RaftMessage::decode(bytes).expect("what a replica sends has an encoding");
+        let store = self.at(from).store;
+        let taken =
+            self.with(to, |replica, now| replica.handle_message(now, from, store, &message));
+        let Err(error) = taken else {
+            let boot = self.at(to).hello().boot;
+            self.history.heard(boot, from, self.monotonic_ns(to));
+            self.history.taken(to, (from, hello.boot), &message);
+            return;
+        };
+        self.summary.refusals += 1;
+        self.note(|| format!("{to} refuses {message:?} of {from}: {error}"));
+        let is_expected = self.plant().is_some_and(Plant::is_in_disk);
+        match error {
+            MessageError::LostEntries { .. } if self.at(to).disk.is_rolled_back() => {
+                self.stop_rolled_back(to, "set back: the leader knows of more");
+            }
+            MessageError::LostEntries { .. } => {
+                if !is_expected {
+                    let what = || format!("node {to} of {from}: {error}");
+                    self.history.violate(Invariant::Possible, what);
+                }
+                self.fall(to);
+            }
+            MessageError::Unreadable { .. } => {
+                let what = || format!("{from} sent to {to}: {error}");
+                self.history.violate(Invariant::Readable, what);
+            }
+            MessageError::Impossible if !is_expected => {
+                let what = || format!("{from} sent {message:?} to {to}");
+                self.history.violate(Invariant::Possible, what);
+            }
+            _ => {}
+        }
+    }
+
+    /// Handles a replica's outputs. In some runs it does so in steps, and workers may do anything
+    /// between two steps. The next call of the replica comes after all steps.
+    pub(crate) fn pump(&mut self, id: NodeId) {
+        self.take_applied(id);
+        let mut shares = self.take_shares(id);
+        let has_seen = !shares.is_empty();
+        if self.is_planted(Plant::PublishedFirst) {
+            shares.sort_by_key(|share| matches!(share, Share::Raise(_)));
+        }
+        let release = if self.is_planted(Plant::ReleasedFirst) { 0 } else { shares.len() };
+        shares.insert(release, Share::Release);
+        self.node(id).running_mut().shares.extend(shares);
+        if self.conditions.step_ns > 0 && has_seen {
+            self.next_step(id, Event::Share);
+        } else {
+            self.settle(id);
+        }
+    }
+
+    /// Takes all remaining steps of the last call of the replica.
+    pub(crate) fn settle(&mut self, id: NodeId) {
+        while self.share(id) {}
+    }
+
+    /// Takes the next step after a call of the replica. Returns `false` if no step was left.
+    pub(crate) fn share(&mut self, id: NodeId) -> bool {
+        let Some(share) = self.node(id).running_mut().shares.pop_front() else { return false };
+        self.take_share(id, share);
+        true
+    }
+
+    fn take_share(&mut self, id: NodeId, share: Share) {
+        // A planted bug must be found by its effects, and not by this check of the node's own view.
+        let looks_inside = self.plant().is_none();
+        let running = self.nodes[id.0 as usize - 1].running_mut();
+        match share {
+            Share::Raise(promise) => {
+                let before = running.seen.promise.load();
+                running.seen.promise.raise(promise);
+                if promise > before {
+                    self.note(|| format!("{id} promises term {promise}"));
+                }
+            }
+            Share::Publish(published) => {
+                if looks_inside {
+                    self.history.check_published(&published, running.seen.promise.load());
+                }
+                running.seen.publish(published.clone());
+                self.note(|| {
+                    let Published { term, role, leader, grant, .. } = &*published;
+                    format!("{id} publishes term {term}, {role:?}, leader {leader:?}, {grant:?}")
+                });
+            }
+            Share::Release => self.release(id),
+        }
+    }
+
+    /// Shows the history which entries a replica has applied.
+    fn take_applied(&mut self, id: NodeId) {
+        let running = self.nodes[id.0 as usize - 1].running_mut();
+        let (identity, applied) = (running.identity, running.replica.applied());
+        if applied != running.applied {
+            running.applied = applied;
+            if let Some(settings) = running.replica.settings() {
+                running.clock.set_bound_ns(settings.clock_offset_max_ms * MS);
+            }
+            let published = running.shared.published();
+            self.history.applied(identity, applied, running.replica.state(), &published);
+        }
+    }
+
+    /// Hands writes to the disk and messages to the links, and reads reports.
+    fn release(&mut self, id: NodeId) {
+        let is_lying = self.is_planted(Plant::LyingDisk);
+        while let Some(write) = self.node(id).running_mut().replica.poll_write() {
+            let number = write.number;
+            self.note(|| format!("{id} writes {write:?}"));
+            self.see_reserved(id, &write);
+            let disk = &mut self.node(id).disk;
+            disk.submit(write);
+            self.begin_write(id);
+            if is_lying {
+                let now_ns = self.monotonic_ns(id);
+                let running = self.node(id).running_mut();
+                running.replica.handle_persisted(now_ns, number);
+                for share in self.take_shares(id) {
+                    self.take_share(id, share);
+                }
+                self.take_applied(id);
+            }
+        }
+        self.send_messages(id);
+        while let Some(report) = self.node(id).running_mut().replica.poll_report() {
+            self.note(|| format!("{id} reports {report:?}"));
+            self.summary.take_report(&report);
+            if matches!(report, Report::Leadership { .. } | Report::Changed { .. }) {
+                self.provoke(id);
+            }
+            if let Report::Leadership { term, role: Role::Leader, .. } = report {
+                self.check_departed(id, term);
+            }
+            if let Report::Advanced { to } = report {
+                self.history.advanced(to);
+            }
+            if let Report::HandingOver { to, why: HandOver::Preferred } = report {
+                self.prefers(id, to);
+            }
+            if let Report::HandingOver { why: HandOver::ClientsCut, .. } = report {
+                self.count("handover where accepts fail");
+            }
+            if let Report::SettingsChanged { outcome: Outcome::Set, .. } = report {
+                self.count("settings taken in");
+            }
+            if matches!(report, Report::Removed) {
+                self.count("member removed");
+            }
+        }
+    }
+
+    /// A node that was told to stop may still lead in the term of that moment, because others may
+    /// have voted for it. It must not lead in a later term.
+    fn check_departed(&mut self, id: NodeId, term: Term) {
+        let told = self.at(id).running().shutdown_in;
+        if let Some(told) = told.filter(|told| term > *told) {
+            let what = || format!("node {id} was told to stop in term {told} and leads in {term}");
+            self.history.violate(Invariant::Possible, what);
+        }
+    }
+
+    /// Shows the history which ranges a leader proposes to reserve.
+    fn see_reserved(&mut self, id: NodeId, write: &Write) {
+        let running = self.at(id).running();
+        let (identity, trusted_ns) = (running.identity, running.trusted_ns);
+        let status = running.replica.status();
+        for entry in &write.entries {
+            // Counts only the leader's own entries, those of its term. Others come from earlier
+            // leaders.
+            let is_own = status.role == Role::Leader && status.term == entry.term;
+            if is_own && let Ok(Command::Reserve { until, .. }) = Command::decode(&entry.data) {
+                self.history.reserves(identity, until, trusted_ns);
+            }
+        }
+    }
+
+    /// Sends the messages that may leave.
+    fn send_messages(&mut self, id: NodeId) {
+        while let Some(out) = self.node(id).running_mut().replica.poll_message() {
+            let node = &self.nodes[id.0 as usize - 1];
+            let identity = node.running().identity;
+            // The Promise as the workers see it now.
+            let promise = node.running().seen.promise.load();
+            let is_disk = self.plant().is_some_and(Plant::is_in_disk);
+            let disk = (!is_disk).then(|| node.disk.durable());
+            self.history.released(identity, &out, promise, disk);
+            // A rolled-back node has forgotten its promises, and peers refuse its messages.
+            if !node.disk.is_rolled_back() {
+                self.history.promised(identity, &out);
+            }
+            // Like a message in the socket of a machine that disappears without closing the
+            // connection.
+            let is_snapshot = out.message.kind == MessageKind::Snapshot;
+            if is_snapshot && self.nemesis.pause_ns > 0 && self.chance(SNAPSHOTS_LOST) {
+                self.count("snapshot lost");
+                continue;
+            }
+            let mut bytes = vec![];
+            out.message.encode(&mut bytes);
+            let bytes: Rc<[u8]> = bytes.into();
+            let hello = self.at(id).hello();
+            self.send(id, out.to, &Event::Raft { from: id, hello, bytes });
+            // A snapshot is the largest message, and its connection may break.
+            if is_snapshot && self.chance(SNAPSHOTS_BROKEN) {
+                let after_ns = self.link_ns();
+                self.schedule_own(id, after_ns, Event::Closed { peer: out.to });
+            }
+        }
+    }
+
+    /// The steps of the last call of a replica, as workers see them. With a planted bug only the
+    /// last publication may remain.
+    fn take_shares(&mut self, id: NodeId) -> Vec<Share> {
+        let plant = self.plant().filter(|plant| plant.is_in_publication());
+        let running = self.node(id).running_mut();
+        let is_fresh = running.replica.take_published();
+        let mut shares: Vec<Share> =
+            running.shared.take_steps().into_iter().map(Share::from).collect();
+        let is_published = shares.iter().any(|share| matches!(share, Share::Publish(_)));
+        // In production this event informs the workers of a publication.
+        assert_eq!(is_fresh, is_published, "what {id} publishes is told to its workers");
+        let Some(plant) = plant else { return shares };
+        let (fresh, seen) = (running.shared.published(), running.seen.published());
+        if fresh.grant.is_some() {
+            running.hands_over = running.replica.is_handing_over();
+        }
+        let is_kept = match plant {
+            Plant::RevokedLate => fresh.grant.is_none(),
+            Plant::TransferKeepsGrant => fresh.grant.is_none() && running.hands_over,
+            Plant::CoalescedPublication => {
+                let term = |grant: Option<Grant>| grant.map(|grant| grant.term);
+                !running.ticks.is_multiple_of(LOOK_TICKS) && term(fresh.grant) != term(seen.grant)
+            }
+            _ => false,
+        };
+        let grant = if is_kept { seen.grant.or(fresh.grant) } else { fresh.grant };
+        if is_fresh || grant != seen.grant {
+            shares.retain(|share| matches!(share, Share::Raise(_)));
+            let published = Published { grant, ..Published::clone(&fresh) };
+            shares.push(Share::Publish(Arc::new(published)));
+        }
+        shares
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_wire::Term;
+
+    use super::*;
+    use crate::parameters::SECOND;
+
+    #[test]
+    fn workers_see_every_step_of_a_call_in_the_order_in_which_the_core_took_it() {
+        let mut world = World::new(1, 3, 0, None);
+        let id = NodeId(1);
+        world.start(id);
+        world.conditions.step_ns = MS;
+        let running = world.node(id).running_mut();
+        let of =
+            |term| Published { term: Term(term), ..Published::clone(&running.seen.published()) };
+        for published in [of(0), of(9)] {
+            running.shared.publish(Arc::new(published));
+        }
+        running.shared.raise(Term(9));
+        let shares: Vec<Share> = running.shared.take_steps().into_iter().map(Share::from).collect();
+        let [Share::Publish(_), Share::Publish(_), Share::Raise(Term(9))] = shares[..] else {
+            panic!("{shares:?}")
+        };
+        running.shares.extend(shares);
+        world.share(id);
+        assert_eq!(world.history.violation, None);
+        world.share(id);
+        let violation = world.history.violation.as_ref().map(|violation| violation.invariant);
+        assert_eq!(
+            violation,
+            Some(Invariant::PromiseFirst),
+            "it is published before it is promised"
+        );
+    }
+
+    #[test]
+    fn a_stopping_node_that_leads_in_a_later_term_is_found() {
+        let mut world = World::new(1, 3, 0, None);
+        let id = NodeId(1);
+        world.start(id);
+        world.check_departed(id, Term(9));
+        world.node(id).running_mut().shutdown_in = Some(Term(8));
+        world.check_departed(id, Term(8));
+        assert_eq!(world.history.violation, None, "others may have voted in that term");
+        world.check_departed(id, Term(9));
+        let violation = world.history.violation.as_ref().map(|violation| violation.invariant);
+        assert_eq!(violation, Some(Invariant::Possible));
+    }
+
+    #[test]
+    fn a_rolled_back_disk_receives_nothing_sent_to_an_earlier_run() {
+        let mut world = World::new(1, 3, 0, None);
+        for id in world.ids() {
+            world.start(id);
+        }
+        world.live_until(SECOND, None).expect("nothing is wrong");
+        let (other, back) = (NodeId(1), NodeId(3));
+        world.node(back).disk.copy();
+        world.live_until(4 * SECOND, None).expect("nothing is wrong");
+        world.crash(back);
+        world.node(back).disk.rolled_back();
+        world.start(back);
+        let hello = world.at(other).hello();
+        let earlier = PeerHello { boot: BootId(hello.boot.0 - 1), ..hello };
+        assert!(!world.comes_to_rolled_back(back, other, earlier));
+        assert!(world.at(back).running.is_some(), "that connection has ended: nobody was asked");
+        assert!(!world.comes_to_rolled_back(back, other, hello));
+        assert!(world.at(back).running.is_none(), "who opens another one remembers more");
+    }
+}

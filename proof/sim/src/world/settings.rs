@@ -1,0 +1,142 @@
+//! The settings of simulated clusters. The first leader sets them from its own. Operators change
+//! them at any moment, also to invalid values or before the format supports settings. The checkers
+//! of equal states see them. The checkers of clocks use the longest settings ever in effect
+//! ([`crate::history`]).
+
+use std::cmp::Ordering;
+use std::ops::RangeInclusive;
+
+use epicepoch_core::replica::SettingsError;
+use epicepoch_core::state::FORMAT_OF_SETTINGS;
+use epicepoch_wire::NodeId;
+use epicepoch_wire::settings::ClusterSettings;
+use epicepoch_wire::voter_status::Zone;
+
+use crate::event::{End, Event};
+use crate::history::Invariant;
+use crate::parameters::{
+    CLOCK_OFFSET_MAX_NS, ELECTION_TICKS, EPOCH_INTERVAL_NS, MS, RESERVATION_NS, TICK_NS,
+    initial_settings,
+};
+use crate::world::World;
+use crate::world::features::Feature;
+use crate::world::operators::{ZONES_KNOWN, zone};
+
+impl World {
+    /// An operator changes settings, mostly to valid values.
+    pub(crate) fn change_settings(&mut self, node: NodeId) {
+        let replica = &self.at(node).running().replica;
+        let (format, before) = (replica.state().format, replica.settings().cloned());
+        let before = before
+            .unwrap_or_else(|| initial_settings(self.placement(node).unwrap_or_default().leaders));
+        let mut settings = before.clone();
+        let is_wrong = match self.random.u32(0..12) {
+            0 => {
+                settings.max_n = 0;
+                true
+            }
+            1 => {
+                settings.reservation_ms = ELECTIONS_MS - 1;
+                true
+            }
+            2..5 => {
+                let told_ms = RESERVATION_NS / MS;
+                let drawn_ms = [ELECTIONS_MS..=told_ms, told_ms..=4_000, LONG_MS];
+                settings.reservation_ms = self.one_of(&drawn_ms);
+                false
+            }
+            5..7 => {
+                let told_ms = EPOCH_INTERVAL_NS / MS;
+                settings.epoch_interval_ms =
+                    self.one_of(&[50..=told_ms, 50..=told_ms, told_ms..=300]);
+                false
+            }
+            7..9 => {
+                let told_ms = CLOCK_OFFSET_MAX_NS / MS;
+                settings.clock_offset_max_ms =
+                    self.one_of(&[400..=told_ms, told_ms..=2_000, LONG_MS]);
+                false
+            }
+            9..11 if self.has(Feature::Zones) => {
+                let mut zones: Vec<Zone> = (0..ZONES_KNOWN).map(zone).collect();
+                self.random.shuffle(&mut zones);
+                zones.truncate(self.random.usize(0..=zones.len()));
+                settings.leader_zones = zones;
+                false
+            }
+            _ => {
+                settings.max_n = self.random.u64(1..=1 << 20);
+                false
+            }
+        };
+        self.note(|| format!("{node} is asked to set {settings:?}"));
+        self.nemesis.nonce += 1;
+        let nonce = self.nemesis.nonce;
+        let is_forced = self.random.bool();
+        let judged = self.at(node).running().replica.judge_zones(&settings, is_forced);
+        if let Err(error) = judged {
+            return self.zones_refused(node, &error);
+        }
+        let taken = self.with(node, |replica, now| replica.change_settings(now, nonce, &settings));
+        match taken {
+            Ok(()) if is_wrong || format < FORMAT_OF_SETTINGS => {
+                let what = || format!("{node} takes {settings:?} at format {format}");
+                self.history.violate(Invariant::Possible, what);
+            }
+            Ok(()) => {
+                self.count("settings changed");
+                let raised = |ms: fn(&ClusterSettings) -> u64| ms(&settings).cmp(&ms(&before));
+                for (what, raised_what, how) in [
+                    ("window shortened", "window raised", raised(|it| it.reservation_ms)),
+                    ("bound lowered", "bound raised", raised(|it| it.clock_offset_max_ms)),
+                    ("interval shortened", "interval raised", raised(|it| it.epoch_interval_ms)),
+                ] {
+                    match how {
+                        Ordering::Less => self.count(what),
+                        Ordering::Greater => self.count(raised_what),
+                        Ordering::Equal => {}
+                    }
+                }
+                if settings.leader_zones != before.leader_zones {
+                    self.count("leader zones changed");
+                }
+                self.provoke(node);
+                // The documents tell operators to take a backup after they have raised a window or
+                // a bound.
+                if self.has(Feature::Restores) && self.random.bool() {
+                    let after_ns = self.random.u64(0..500 * MS);
+                    self.schedule_world(after_ns, Event::End { end: End::BackUp });
+                }
+            }
+            Err(SettingsError::Format { .. }) => self.count("settings refused: old format"),
+            Err(_) => {}
+        }
+    }
+
+    /// A zone may be refused as unknown only if all voters have reported their zones, and no voter
+    /// is in it.
+    fn zones_refused(&mut self, leader: NodeId, error: &SettingsError) {
+        self.count("settings refused: unknown zone");
+        self.note(|| format!("{leader} refuses: {error}"));
+        let published = self.at(leader).running().shared.published();
+        // A voter that a joint configuration removes does not count.
+        let voters = published.voters.incoming().map(|(voter, _)| voter);
+        let zones: Vec<Zone> =
+            voters.filter_map(|voter| self.placement(voter).and_then(|it| it.zone)).collect();
+        let SettingsError::UnknownZones { unknown, .. } = error else { return };
+        if let Some(zone) = unknown.iter().find(|zone| zones.contains(zone)) {
+            let what = || format!("{leader} knows of no voter in {zone:?}, and one is there");
+            self.history.violate(Invariant::Possible, what);
+        }
+    }
+
+    fn one_of(&mut self, ranges: &[RangeInclusive<u64>; 3]) -> u64 {
+        let range = ranges[self.random.usize(0..3)].clone();
+        self.random.u64(range)
+    }
+}
+
+/// Long windows and bounds, milliseconds: longer than the other margins of a restore.
+const LONG_MS: RangeInclusive<u64> = 10_000..=30_000;
+/// The shortest reservation that election timeouts allow, milliseconds.
+const ELECTIONS_MS: u64 = 4 * ELECTION_TICKS as u64 * TICK_NS / MS;

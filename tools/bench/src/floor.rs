@@ -1,0 +1,332 @@
+//! Measures what the machine itself can do, so that a figure can be read as a multiple of it: a
+//! bare 16-byte echo over loopback TCP, one fsync, one clock read, one thread wake-up.
+
+use std::fs::OpenOptions;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use crate::latency;
+
+/// The results of all measurements.
+#[derive(Clone, Debug)]
+pub struct Floor {
+    /// Round trips of 16 bytes with both ends asleep in `read`.
+    pub echo_sleeping_ns: Histogram<u64>,
+    /// Round trips of 16 bytes with both ends polling `read`.
+    pub echo_spinning_ns: Histogram<u64>,
+    /// Echoes per second of one server thread, one message per system call.
+    pub rate_plain: f64,
+    /// Echoes per second of one server thread, many messages per system call.
+    pub rate_pipelined: f64,
+    /// Like `rate_pipelined`, but with the sizes of the native protocol (16 bytes out, 32 back) and
+    /// as many connections as a service has.
+    pub rate_frames: f64,
+    /// A write of 4 KiB and its fsync.
+    pub fsync_ns: Histogram<u64>,
+    /// One reading of the monotonic clock, the mean of many.
+    pub clock: Duration,
+    /// Time from `unpark` until the other thread runs.
+    pub wake_ns: Histogram<u64>,
+}
+
+impl Floor {
+    /// Runs each measurement for about `each`. The fsync is measured in `directory`.
+    ///
+    /// # Errors
+    /// Loopback or the directory cannot be used.
+    pub fn measure(directory: &Path, each: Duration) -> io::Result<Self> {
+        Ok(Self {
+            echo_sleeping_ns: echo(Wait::Sleeping, each)?,
+            echo_spinning_ns: echo(Wait::Spinning, each)?,
+            rate_plain: echo_rate(PLAIN_CONNECTIONS, 1, MESSAGE_LEN, each)?,
+            rate_pipelined: echo_rate(1, PIPELINED, MESSAGE_LEN, each)?,
+            rate_frames: echo_rate(FRAME_CONNECTIONS, PIPELINED, FRAME_LEN, each)?,
+            fsync_ns: fsync(directory, each)?,
+            clock: clock(each.min(CLOCK_TIME_MAX)),
+            wake_ns: wake(each),
+        })
+    }
+}
+
+/// How the ends of an echo wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// In the kernel, in a blocking `read`.
+    Sleeping,
+    /// In a loop of non-blocking reads.
+    Spinning,
+}
+
+/// Measures the latency of echoes for about `time`.
+///
+/// # Errors
+/// Loopback cannot be used.
+pub fn echo(wait: Wait, time: Duration) -> io::Result<Histogram<u64>> {
+    let (mut near, mut far) = pair()?;
+    near.set_nonblocking(wait == Wait::Spinning)?;
+    far.set_nonblocking(wait == Wait::Spinning)?;
+    let server = std::thread::spawn(move || {
+        let mut message = [0; MESSAGE_LEN];
+        while read_message(&mut far, &mut message).is_ok() && far.write_all(&message).is_ok() {}
+    });
+    let mut latencies = latency::histogram();
+    let mut message = [7; MESSAGE_LEN];
+    let began = Instant::now();
+    let mut rounds = 0_u64;
+    // On a busy machine the warm-up may take all the time. At least one round trip is measured.
+    while began.elapsed() < time || latencies.is_empty() {
+        let sent = Instant::now();
+        near.write_all(&message)?;
+        read_message(&mut near, &mut message)?;
+        rounds += 1;
+        if rounds > WARMUP_ROUNDS {
+            latency::record(&mut latencies, sent.elapsed());
+        }
+    }
+    drop(near);
+    server.join().expect("an echo never panics");
+    Ok(latencies)
+}
+
+/// Reads a complete message. If the stream does not block, it polls in a loop.
+fn read_message(stream: &mut TcpStream, message: &mut [u8]) -> io::Result<()> {
+    let mut read = 0;
+    let mut tries = 0_u32;
+    while read < message.len() {
+        match stream.read(&mut message[read..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(len) => read += len,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                tries = tries.wrapping_add(1);
+                // If there is only one processor, the other end must get to run.
+                if tries.is_multiple_of(SPINS) {
+                    std::thread::yield_now();
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Measures echoes per second over `connections`. Each write has `batch` messages, and each message
+/// is answered with `answer_len` bytes.
+fn echo_rate(
+    connections: usize,
+    batch: usize,
+    answer_len: usize,
+    time: Duration,
+) -> io::Result<f64> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let addr = listener.local_addr()?;
+    listener.set_nonblocking(true)?;
+    let server: JoinHandle<io::Result<()>> =
+        std::thread::spawn(move || serve_echoes(listener, connections, batch, answer_len));
+    let rate = ask_for_echoes(addr, connections, batch, answer_len, time);
+    let outcome = server.join().expect("an echo never panics");
+    // The client's error comes first, because it explains the server's.
+    let rate = rate?;
+    outcome?;
+    Ok(rate)
+}
+
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
+/// Serves all connections on one thread until every one has ended.
+fn serve_echoes(
+    listener: TcpListener,
+    connections: usize,
+    batch: usize,
+    answer_len: usize,
+) -> io::Result<()> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    runtime()?.block_on(async move {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..connections {
+            let (mut stream, _) = tokio::time::timeout(ACCEPT_TIMEOUT, listener.accept()).await??;
+            stream.set_nodelay(true)?;
+            tasks.spawn(async move {
+                let mut buffer = vec![0; batch * MESSAGE_LEN];
+                let answers = vec![7; (batch + 1) * answer_len];
+                let mut unanswered = 0;
+                while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+                    unanswered += read;
+                    let whole = unanswered / MESSAGE_LEN;
+                    unanswered %= MESSAGE_LEN;
+                    if stream.write_all(&answers[..whole * answer_len]).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        while tasks.join_next().await.is_some() {}
+        Ok(())
+    })
+}
+
+fn ask_for_echoes(
+    addr: SocketAddr,
+    connections: usize,
+    batch: usize,
+    answer_len: usize,
+    time: Duration,
+) -> io::Result<f64> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    runtime()?.block_on(async move {
+        let mut tasks = tokio::task::JoinSet::new();
+        let began = Instant::now();
+        for _ in 0..connections {
+            tasks.spawn(async move {
+                let mut stream = tokio::net::TcpStream::connect(addr).await?;
+                stream.set_nodelay(true)?;
+                let messages = vec![7; batch * MESSAGE_LEN];
+                let mut answers = vec![0; batch * answer_len];
+                let mut echoes = 0_u64;
+                while began.elapsed() < time {
+                    stream.write_all(&messages).await?;
+                    stream.read_exact(&mut answers).await?;
+                    echoes += batch as u64;
+                }
+                Ok::<u64, io::Error>(echoes)
+            });
+        }
+        let mut echoes = 0;
+        while let Some(done) = tasks.join_next().await {
+            echoes += done.map_err(io::Error::other)??;
+        }
+        Ok(echoes as f64 / began.elapsed().as_secs_f64())
+    })
+}
+
+/// Returns the two ends of a connection over loopback.
+fn pair() -> io::Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let near = TcpStream::connect(listener.local_addr()?)?;
+    let (far, _) = listener.accept()?;
+    near.set_nodelay(true)?;
+    far.set_nodelay(true)?;
+    Ok((near, far))
+}
+
+/// Measures a write and fsync of a temporary file.
+fn fsync(directory: &Path, time: Duration) -> io::Result<Histogram<u64>> {
+    use std::os::unix::fs::FileExt;
+    let path = directory.join(format!("epicepoch-floor-{}", std::process::id()));
+    let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
+    // The name is removed at once; the file itself disappears when it is closed.
+    std::fs::remove_file(&path)?;
+    let block = [7; BLOCK_LEN];
+    file.write_all_at(&block, 0)?;
+    file.sync_all()?;
+    let mut latencies = latency::histogram();
+    let began = Instant::now();
+    while began.elapsed() < time {
+        let before = Instant::now();
+        file.write_all_at(&block, 0)?;
+        file.sync_all()?;
+        latency::record(&mut latencies, before.elapsed());
+    }
+    Ok(latencies)
+}
+
+fn clock(time: Duration) -> Duration {
+    let began = Instant::now();
+    let mut readings = 0_u32;
+    let mut now = began;
+    while now.duration_since(began) < time && readings < u32::MAX {
+        now = std::hint::black_box(Instant::now());
+        readings += 1;
+    }
+    now.duration_since(began) / readings.max(1)
+}
+
+/// Wakes a thread that has gone to sleep, again and again.
+fn wake(time: Duration) -> Histogram<u64> {
+    let (done, woken): (SyncSender<Duration>, _) = sync_channel(1);
+    let (call, called) = sync_channel::<Instant>(1);
+    let sleeper = std::thread::spawn(move || {
+        while let Ok(at) = called.recv() {
+            if done.send(at.elapsed()).is_err() {
+                return;
+            }
+        }
+    });
+    let mut latencies = latency::histogram();
+    let began = Instant::now();
+    while began.elapsed() < time {
+        // Long enough for the other thread to fall asleep.
+        std::thread::sleep(FALL_ASLEEP);
+        let answered = call.send(Instant::now()).ok().and_then(|()| woken.recv().ok());
+        let Some(took) = answered else { break };
+        latency::record(&mut latencies, took);
+    }
+    drop(call);
+    sleeper.join().expect("a sleeper never panics");
+    latencies
+}
+
+/// Bytes of a message, as many as a timestamp has.
+pub const MESSAGE_LEN: usize = 16;
+/// Connections for `rate_plain`: so many that neither end waits for the other.
+const PLAIN_CONNECTIONS: usize = 64;
+/// Connections for `rate_frames`.
+const FRAME_CONNECTIONS: usize = 8;
+/// Bytes of an answer of the native protocol.
+const FRAME_LEN: usize = 32;
+/// Messages in one write for `rate_pipelined`.
+const PIPELINED: usize = 256;
+/// Bytes of a write that is synced: a page.
+const BLOCK_LEN: usize = 4096;
+/// Round trips of the warm-up, which are not measured.
+const WARMUP_ROUNDS: u64 = 100;
+/// Empty reads after which a spinning end yields the processor.
+const SPINS: u32 = 256;
+/// Longest time to measure the clock; it is enough for a mean.
+const CLOCK_TIME_MAX: Duration = Duration::from_millis(200);
+const FALL_ASLEEP: Duration = Duration::from_micros(200);
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_measured_and_nothing_is_left_behind() {
+        let directory = std::env::temp_dir();
+        let measure = || Floor::measure(&directory, Duration::from_millis(60)).expect("measured");
+        // Rates are measured one after another. If the machine stalls during one of them, they
+        // cannot be compared.
+        let is_plausible =
+            |it: &Floor| it.rate_pipelined > it.rate_plain && it.rate_frames > it.rate_plain;
+        let mut floor = measure();
+        for _ in 1..3 {
+            if is_plausible(&floor) {
+                break;
+            }
+            floor = measure();
+        }
+        for histogram in
+            [&floor.echo_sleeping_ns, &floor.echo_spinning_ns, &floor.fsync_ns, &floor.wake_ns]
+        {
+            assert!(!histogram.is_empty() && histogram.min() > 0);
+        }
+        assert!(floor.rate_plain > 0.0 && is_plausible(&floor), "{floor:?}");
+        assert!(!floor.clock.is_zero() && floor.clock < Duration::from_millis(1));
+        let name = format!("epicepoch-floor-{}", std::process::id());
+        assert!(!directory.join(name).exists());
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_an_error() {
+        assert!(fsync(Path::new("/nonexistent"), Duration::ZERO).is_err());
+    }
+}

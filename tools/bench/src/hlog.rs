@@ -1,0 +1,31 @@
+//! The latency of a run as a log of interval histograms (`.hlog`) for HdrHistogram's tools: format
+//! 1.3, V2 compressed histograms of nanoseconds, maxima in milliseconds. It holds only latency,
+//! because many readers ignore tags and add up all lines.
+
+use std::fmt::Write as _;
+
+use crate::record::Run;
+
+/// Returns the log of a run.
+#[must_use]
+pub fn hlog(run: &Run) -> String {
+    let started = run.started_unix_ns as f64 / 1e9;
+    let command = run.program.command.join(" ").replace(['\n', '\r'], " ");
+    let mut text = format!(
+        "#[{command}]\n#[Histogram log format version 1.3]\n\
+         #[StartTime: {started:.3} (seconds since epoch)]\n\
+         #[BaseTime: {started:.3} (seconds since epoch)]\n\
+         #[MaxValueDivisor: {NANOS_PER_MILLI:.1}]\n\
+         \"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\
+         \"Interval_Compressed_Histogram\"\n"
+    );
+    let length = run.interval_ns as f64 / 1e9;
+    for interval in &run.intervals {
+        let start = interval.start_ns as f64 / 1e9;
+        let max = interval.max_ns as f64 / NANOS_PER_MILLI;
+        let _infallible = writeln!(text, "{start:.3},{length:.3},{max:.3},{}", interval.histogram);
+    }
+    text
+}
+
+const NANOS_PER_MILLI: f64 = 1e6;

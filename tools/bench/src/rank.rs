@@ -1,0 +1,158 @@
+//! Tests whether two sets of figures differ: the exact permutation test of rank sums (Wilcoxon
+//! 1945, Mann and Whitney 1947), two-sided. It assumes only that the figures of a set are
+//! exchangeable. It assumes no shape of their distribution, because latencies have long tails and
+//! one bad run must not decide.
+
+/// Result of the test.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Difference {
+    /// Probability of a rank difference at least as large, if the sets do not differ.
+    pub p: f64,
+    /// Median of the ratios of all pairs (Hodges and Lehmann 1963).
+    pub ratio: f64,
+}
+
+/// Compares two sets of non-negative figures. `None` if one set is empty.
+#[must_use]
+pub fn difference(base: &[f64], new: &[f64]) -> Option<Difference> {
+    if base.is_empty() || new.is_empty() {
+        return None;
+    }
+    let all: Vec<f64> = base.iter().chain(new).copied().collect();
+    let ranks = doubled_ranks(&all);
+    // Rank sum of the second set, and the mean that it has if the sets do not differ.
+    let expected = new.len() as i64 * (all.len() as i64 + 1);
+    let sum: i64 = ranks[base.len()..].iter().sum();
+    let p = share_as_extreme(&ranks, new.len(), expected, (sum - expected).abs());
+    Some(Difference { p, ratio: ratio(base, new) })
+}
+
+/// The smallest `p` that sets of these sizes can have.
+#[must_use]
+pub fn smallest_p(base: usize, new: usize) -> f64 {
+    // The two most extreme choices, divided by the number of all choices.
+    let ways = (1..=new).fold(1.0, |ways, at| ways * (base + at) as f64 / at as f64);
+    (2.0 / ways).min(1.0)
+}
+
+/// Twice the rank of each figure. Equal figures share the mean of their ranks.
+fn doubled_ranks(all: &[f64]) -> Vec<i64> {
+    let below = |value: f64| all.iter().filter(|other| **other < value).count() as i64;
+    let equal = |value: f64| all.iter().filter(|other| **other <= value).count() as i64;
+    all.iter().map(|value| below(*value) + equal(*value) + 1).collect()
+}
+
+/// Share of all choices of `count` ranks whose sum is at least `distance` from `expected`.
+fn share_as_extreme(ranks: &[i64], count: usize, expected: i64, distance: i64) -> f64 {
+    if ranks.len() > EXACT_MAX {
+        return share_by_lot(ranks, count, expected, distance);
+    }
+    let (mut extreme, mut ways) = (0_u64, 0_u64);
+    let mut chosen: u64 = (1 << count) - 1;
+    while chosen < 1 << ranks.len() {
+        let sum: i64 = ranks
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| chosen >> at & 1 == 1)
+            .map(|(_, it)| it)
+            .sum();
+        ways += 1;
+        extreme += u64::from((sum - expected).abs() >= distance);
+        // The next higher number with the same count of 1-bits.
+        let lowest = chosen & chosen.wrapping_neg();
+        let ripple = chosen + lowest;
+        chosen = ripple | (((chosen ^ ripple) / lowest) >> 2);
+    }
+    extreme as f64 / ways as f64
+}
+
+/// Estimates the same share for larger sets, from random permutations. The observed order counts as
+/// one of them, so that errors rather hide a difference than invent one.
+fn share_by_lot(ranks: &[i64], count: usize, expected: i64, distance: i64) -> f64 {
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut drawn = ranks.to_vec();
+    let mut extreme = 1_u32;
+    for _ in 0..DRAWS {
+        random.shuffle(&mut drawn);
+        let sum: i64 = drawn[..count].iter().sum();
+        extreme += u32::from((sum - expected).abs() >= distance);
+    }
+    f64::from(extreme) / f64::from(DRAWS + 1)
+}
+
+fn ratio(base: &[f64], new: &[f64]) -> f64 {
+    let one = |new: f64, base: f64| if new <= 0.0 && base <= 0.0 { 1.0 } else { new / base };
+    let ratios = new.iter().flat_map(|new| base.iter().map(move |base| one(*new, *base)));
+    median(ratios.collect())
+}
+
+/// The middle value of a set, or the mean of its two middle values.
+///
+/// # Panics
+/// If the set is empty.
+#[must_use]
+pub fn median(mut set: Vec<f64>) -> f64 {
+    assert!(!set.is_empty(), "an empty set has no middle");
+    set.sort_unstable_by(f64::total_cmp);
+    let middle = set.len() / 2;
+    if set.len().is_multiple_of(2) {
+        f64::midpoint(set[middle - 1], set[middle])
+    } else {
+        set[middle]
+    }
+}
+
+/// Most figures of both sets together for which all permutations are tried: 184,756.
+const EXACT_MAX: usize = 20;
+/// Random permutations that are drawn for larger sets.
+const DRAWS: u32 = 50_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn p(base: &[f64], new: &[f64]) -> f64 {
+        difference(base, new).expect("both hold something").p
+    }
+
+    #[test]
+    fn p_is_that_of_the_published_tables() {
+        // Three against three without overlap: 2 of 20 choices. Five against five: 2 of 252.
+        assert!((p(&[1.0, 2.0, 3.0], &[4.0, 5.0, 6.0]) - 0.1).abs() < 1e-12);
+        let (low, high) = ([1.0, 2.0, 3.0, 4.0, 5.0], [6.0, 7.0, 8.0, 9.0, 10.0]);
+        assert!((p(&low, &high) - 2.0 / 252.0).abs() < 1e-12);
+        assert!((p(&high, &low) - 2.0 / 252.0).abs() < 1e-12);
+        assert!((smallest_p(5, 5) - 2.0 / 252.0).abs() < 1e-12);
+        // Four against four with U = 1: 4 of 70 choices.
+        assert!((p(&[1.0, 2.0, 3.0, 5.0], &[4.0, 6.0, 7.0, 8.0]) - 4.0 / 70.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn equal_figures_do_not_differ() {
+        assert!((p(&[7.0; 5], &[7.0; 5]) - 1.0).abs() < 1e-12);
+        assert!((p(&[1.0], &[2.0]) - 1.0).abs() < 1e-12);
+        assert_eq!(difference(&[], &[1.0]), None);
+    }
+
+    #[test]
+    fn drawn_permutations_say_about_what_all_of_them_say() {
+        let mut random = fastrand::Rng::with_seed(5);
+        for _ in 0..20 {
+            let all: Vec<f64> = (0..16).map(|_| random.f64()).collect();
+            let ranks = doubled_ranks(&all);
+            let expected = 8 * 17;
+            let distance = (ranks[8..].iter().sum::<i64>() - expected).abs();
+            let exact = share_as_extreme(&ranks, 8, expected, distance);
+            let drawn = share_by_lot(&ranks, 8, expected, distance);
+            assert!((exact - drawn).abs() < 0.01, "{exact} {drawn}");
+        }
+    }
+
+    #[test]
+    fn the_ratio_is_that_of_the_middle_and_one_bad_run_does_not_decide() {
+        let found = difference(&[10.0, 10.0, 10.0], &[20.0, 20.0, 9000.0]).expect("figures");
+        assert!((found.ratio - 2.0).abs() < 1e-12);
+        let found = difference(&[0.0, 0.0], &[0.0, 0.0]).expect("figures");
+        assert!((found.ratio - 1.0).abs() < 1e-12);
+    }
+}

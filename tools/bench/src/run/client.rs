@@ -1,0 +1,125 @@
+//! Sends requests through the Rust client, as a program does: many callers at once, whose calls the
+//! client merges into few requests. The client finds and follows the leader itself. So redirects
+//! and retries are part of the latency and are not counted.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use epicepoch_client::{BadAnswer, Client, Observer, Options, TimestampsError};
+use tokio::task::JoinSet;
+
+use super::config::{RunConfig, Target};
+use super::counts::failure;
+use super::load_connection::LoadConnection;
+use crate::history::BrokenAnswer;
+
+/// Sends requests until the measurement is over.
+pub(super) async fn drive(load: LoadConnection, callers: usize) {
+    let load = Rc::new(load);
+    let addrs = load.config.targets.iter().map(|target| target.name.clone());
+    let connected = Arc::new(Connected::new(&load.config));
+    let mut options = Options::default();
+    options.tls.clone_from(&load.config.tls);
+    options.token.clone_from(&load.config.token);
+    options.observer = Some(connected.clone());
+    let Ok(client) = Client::new(addrs, options) else {
+        load.not_connected();
+        return load.finish();
+    };
+    let mut tasks = JoinSet::new();
+    for _ in 0..callers {
+        tasks.spawn_local(call(load.clone(), client.clone(), connected.clone()));
+    }
+    while tasks.join_next().await.is_some() {}
+    load.finish();
+}
+
+/// The node that a client is connected to. The client does not say which node answered, but it asks
+/// one node at a time, over its latest connection.
+#[derive(Debug)]
+struct Connected {
+    targets: Vec<Target>,
+    /// Id of the node of the last connection, or [`NODE_UNKNOWN`].
+    node: AtomicU64,
+}
+
+impl Connected {
+    fn new(config: &RunConfig) -> Self {
+        Self { targets: config.targets.clone(), node: AtomicU64::new(NODE_UNKNOWN) }
+    }
+
+    fn node(&self) -> u64 {
+        self.node.load(Ordering::Relaxed)
+    }
+}
+
+impl Observer for Connected {
+    fn connected(&self, addr: &str) {
+        let parsed: Option<SocketAddr> = addr.parse().ok();
+        let is_it = |target: &&Target| target.name == addr || Some(target.addr) == parsed;
+        let node = self.targets.iter().find(is_it).map_or(NODE_UNKNOWN, |target| target.id);
+        self.node.store(node, Ordering::Relaxed);
+    }
+}
+
+/// Runs one caller.
+async fn call(load: Rc<LoadConnection>, client: Client, connected: Arc<Connected>) {
+    loop {
+        let now = Instant::now();
+        let Some(ticket) = load.claim_at(now) else { return };
+        let now = if ticket.in_time {
+            load.pacer.due(&ticket).await;
+            Instant::now()
+        } else {
+            now
+        };
+        let sent = load.sent_at(ticket, now);
+        let deadline = load.deadline(&sent).into_std();
+        match client.timestamps_before(load.config.count, deadline).await {
+            Ok(range) => load.statistics.borrow_mut().answered(&sent, connected.node(), range),
+            Err(error) => {
+                match judge(error) {
+                    Failed::NoAnswer(name) => load.statistics.borrow_mut().failed(&sent, name),
+                    Failed::Wrong(why) => {
+                        load.statistics.borrow_mut().broken(&sent, connected.node(), why);
+                    }
+                }
+                // Without this pause, a client that fails at once would fail a million times a
+                // second.
+                tokio::time::sleep(load.config.retry_pause).await;
+            }
+        }
+    }
+}
+
+/// Why a call brought no timestamps.
+enum Failed {
+    /// A failure, with its name.
+    NoAnswer(&'static str),
+    /// A wrong answer. The client has rejected it, so the checker never sees it.
+    Wrong(BrokenAnswer),
+}
+
+/// Classifies an error of the client as a failure or a wrong answer.
+fn judge(error: TimestampsError) -> Failed {
+    match error {
+        TimestampsError::WentBackwards { floor, answer, .. } => {
+            Failed::Wrong(BrokenAnswer::Backwards { floor, answer })
+        }
+        TimestampsError::BadAnswer(BadAnswer::Foreign { addr, what }) => {
+            Failed::Wrong(BrokenAnswer::Foreign(format!("{addr} answered with {what}")))
+        }
+        TimestampsError::DeadlineExceeded { .. } => Failed::NoAnswer(failure::TIMEOUT),
+        TimestampsError::BadAnswer(_) | TimestampsError::AnotherCluster(_) => {
+            Failed::NoAnswer(failure::STATUS)
+        }
+        // These calls never became a request. The type may get more reasons.
+        _ => Failed::NoAnswer(failure::LOST),
+    }
+}
+
+/// Stands for a member that is not among the targets; no node has this id.
+const NODE_UNKNOWN: u64 = 0;

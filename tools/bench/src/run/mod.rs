@@ -1,0 +1,405 @@
+//! The generator: sends requests in an open or a closed loop and counts the results. Each thread
+//! has its own runtime, connections and histograms, which are merged at the end.
+//!
+//! - [`config`]: what to do, and the transports. `window`: begin, warm-up and end. `pacer`: when
+//!   each request is due.
+//! - `load_connection`: what all connections share. `pipe` keeps a TCP connection busy, `channel`
+//!   holds its bytes; `http1`, `h2c` and `native` are its protocols. `http3` and `client` drive
+//!   libraries.
+//! - `counts`: what is counted; `statistics`: the counts of one thread. [`time_series`]: the counts by interval. `checker`:
+//!   checks answers.
+//! - [`nodes`]: what the measured nodes report. [`monitor`]: a measurement without an end.
+//! - [`measurement`]: the result, and whether the generator can be trusted.
+//!
+//! It never judges the service; [`crate::slo`] does.
+
+mod channel;
+mod checker;
+mod client;
+pub mod config;
+mod counts;
+mod h2c;
+mod http1;
+mod http3;
+mod load_connection;
+pub mod measurement;
+pub mod monitor;
+mod native;
+pub mod nodes;
+mod pacer;
+mod pipe;
+mod statistics;
+pub mod time_series;
+mod window;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::task::{JoinSet, LocalSet};
+
+pub use checker::Checked;
+pub use config::{Arrivals, Pace, RunConfig, Target, Transport};
+pub use counts::{Counts, Failures, Live, Wire, failure};
+pub use measurement::{Bottleneck, Generator, Measurement};
+pub use nodes::NodeReport;
+
+use crate::hiccup::HiccupMeter;
+use crate::machine::{self, CpuTicks, Machine};
+use checker::{Checker, ToChecker};
+use load_connection::LoadConnection;
+use nodes::Asked;
+use pacer::Pacer;
+use statistics::{Shared, Statistics};
+use time_series::TimeSeries;
+use window::Window;
+
+/// Runs a measurement to its end. Calls `watch` about once a second, also in the warm-up, with the
+/// counts since the last call and the time since the first request.
+///
+/// # Panics
+/// If a number of the configuration is out of its range, or a thread cannot be started.
+pub fn run(config: RunConfig, mut watch: impl FnMut(&Live, Duration)) -> Measurement {
+    config.assert_sound();
+    let machine = Machine::read();
+    let window = Window::new(&config, Instant::now() + HEAD_START);
+    let shared = Arc::new(Shared::new(window));
+    let threads = config.threads_used();
+    let checking = config.verify.then(|| Checker::start(Instant::now(), threads));
+    let (checker, lines) = checking.unzip();
+    let config = Arc::new(config);
+    let Threads { running, held, names } =
+        Threads::start(&config, &shared, lines.unwrap_or_default());
+    let ask_at =
+        window.from.checked_sub(nodes::LEAD).map_or(window.began, |at| at.max(window.began));
+    let asked = Asked::start(&config, ask_at);
+    let meter = HiccupMeter::start(window.from..window.end, config.interval);
+    let started = SystemTime::now() + window.from.saturating_duration_since(Instant::now());
+
+    let mut look = Look::new(&shared, &mut watch);
+    look.until(window.from);
+    let before = Reading::take(&config, &names, threads);
+    look.until(window.end);
+    let after = before.again(&config);
+    let load_after = machine::load();
+    drop(held);
+    // The last answers may take as long as the request timeout.
+    while !running.iter().all(JoinHandle::is_finished) {
+        look.until(Instant::now() + LOOK_AT_THE_END);
+    }
+    look.take();
+    let Look { time_series, mut counts, .. } = look;
+    for thread in running {
+        counts.merge(&thread.join().expect("a generator thread never panics"));
+    }
+    let over = Instant::now();
+    let nodes = asked.until(Asked::start(&config, over));
+    let hiccups = meter.stop();
+    let mut verified = checker.map(Checker::join);
+    if let Some(checked) = &mut verified {
+        checked.verdict.totals.unknown = counts::unknown(&counts.failures);
+        checked.verdict.totals.refused = counts.refused();
+        counts.unverified += checked.left_out;
+    }
+    // A spinning thread is always busy, so its busy time says nothing.
+    let busy = if config.spin { None } else { before.busy_until(&after) };
+    let generator = Generator::new(&config, &counts, busy);
+    Measurement {
+        elapsed: shared.last_answer() - window.from,
+        gap_max: shared.gap_max(over),
+        checked: verified,
+        generator,
+        started,
+        intervals: time_series.finish(&window, config.interval, hiccups.intervals),
+        hiccups: hiccups.all,
+        cpu_shares: before.shares_until(&after),
+        softirq: before.softirq_until(&after),
+        server_busy: before.server_busy_until(&after),
+        switches: before.switches_until(&after),
+        nodes,
+        server_cpu: before.server_cpu_until(&after, &config.pids),
+        machine,
+        load_after,
+        counts,
+        config: Arc::unwrap_or_clone(config),
+    }
+}
+
+/// Adds up the counts that the threads hand over, and shows them once a second.
+struct Look<'a, W> {
+    shared: &'a Shared,
+    watch: &'a mut W,
+    time_series: TimeSeries,
+    counts: Counts,
+    live: Live,
+    shown: Instant,
+}
+
+impl<'a, W: FnMut(&Live, Duration)> Look<'a, W> {
+    fn new(shared: &'a Shared, watch: &'a mut W) -> Self {
+        let (time_series, counts, live) = (TimeSeries::new(), Counts::new(), Live::new());
+        Self { shared, watch, time_series, counts, live, shown: shared.window.began }
+    }
+
+    fn take(&mut self) {
+        self.time_series.take(&self.shared.exchange, &mut self.counts, &mut self.live);
+    }
+
+    fn until(&mut self, end: Instant) {
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            std::thread::sleep(left.min(LOOK));
+            self.take();
+            let now = Instant::now();
+            if now.saturating_duration_since(self.shown) >= SHOW {
+                self.shown = now;
+                (self.watch)(&self.live, now.saturating_duration_since(self.shared.window.began));
+                self.live.clear();
+            }
+        }
+    }
+}
+
+/// The generator threads of a run.
+struct Threads {
+    running: Vec<JoinHandle<Counts>>,
+    /// A generator thread ends only when its sender here is dropped. Until then the kernel still
+    /// knows the thread's counters.
+    held: Vec<Sender<()>>,
+    /// Receives the kernel ids of the threads.
+    names: Receiver<i32>,
+}
+
+impl Threads {
+    fn start(config: &Arc<RunConfig>, shared: &Arc<Shared>, lines: Vec<ToChecker>) -> Self {
+        let threads = config.threads_used();
+        let mut lines = lines.into_iter();
+        let (ids, names) = channel();
+        let mut held = Vec::with_capacity(threads);
+        let running = (0..threads).map(|thread| {
+            let (guard, released) = channel();
+            held.push(guard);
+            let kernel = Kernel { names: ids.clone(), released };
+            start(thread, config, shared, lines.next(), kernel)
+        });
+        let running = running.collect();
+        Self { running, held, names }
+    }
+}
+
+/// A generator thread's channels, through which its kernel counters can be read before it ends.
+struct Kernel {
+    /// Sends the thread's kernel id.
+    names: Sender<i32>,
+    /// Closed when the counters were read. The thread waits for that, because the kernel forgets a
+    /// thread that has ended.
+    released: Receiver<()>,
+}
+
+fn start(
+    thread: usize,
+    config: &Arc<RunConfig>,
+    shared: &Arc<Shared>,
+    checker: Option<ToChecker>,
+    kernel: Kernel,
+) -> JoinHandle<Counts> {
+    let (config, shared) = (config.clone(), shared.clone());
+    let body = move || {
+        // The receiver may be gone already, so an error is ignored.
+        let _unheard = kernel.names.send(rustix::thread::gettid().as_raw_nonzero().get());
+        let counts = drive(thread, &config, &shared, checker);
+        // Returns when the channel is closed. No message is ever sent.
+        let _released = kernel.released.recv();
+        counts
+    };
+    let name = format!("bench-{thread}");
+    std::thread::Builder::new().name(name).spawn(body).expect("threads can be started")
+}
+
+fn drive(
+    thread: usize,
+    config: &Arc<RunConfig>,
+    shared: &Arc<Shared>,
+    checker: Option<ToChecker>,
+) -> Counts {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    if config.spin {
+        // Poll the sockets after every task.
+        builder.event_interval(1);
+    }
+    let runtime = builder.enable_all().build().expect("a runtime can be built");
+    if config.spin {
+        runtime.spawn(spin());
+    }
+    let open_loop = matches!(config.pace, Pace::Open { .. });
+    let statistics =
+        Rc::new(RefCell::new(Statistics::new(shared.clone(), open_loop, config.interval, checker)));
+    let local = LocalSet::new();
+    let unsent = local.block_on(&runtime, async {
+        let pacer = Pacer::new(config, shared.window, thread).expect("a timer can be made");
+        let clock = pacer.clone();
+        let keeping = tokio::task::spawn_local(async move { clock.keep_time().await });
+        let ticked = statistics.clone();
+        let ticking = tokio::task::spawn_local(async move {
+            let mut ticks = tokio::time::interval(TICK);
+            for tick in 0_u64.. {
+                ticks.tick().await;
+                ticked.borrow_mut().report_to_checker();
+                if tick.is_multiple_of(TICKS_PER_PIECE) {
+                    ticked.borrow_mut().hand_over();
+                }
+            }
+        });
+        tokio::time::sleep_until(shared.window.began.into()).await;
+        let standing = tokio::task::spawn_local(stand_still(config.planted_standstill));
+        let mut tasks = JoinSet::new();
+        for connection in (thread..config.connections).step_by(config.threads_used()) {
+            let load = LoadConnection::new(
+                config.clone(),
+                pacer.clone(),
+                statistics.clone(),
+                shared.clone(),
+            );
+            match config.transport_of(connection) {
+                Transport::Http1 { pipeline } => {
+                    tasks.spawn_local(pipe::drive::<http1::Answers>(load, pipeline))
+                }
+                Transport::H2c { streams } => {
+                    tasks.spawn_local(pipe::drive::<h2c::Streams>(load, streams))
+                }
+                Transport::Http3 { streams } => tasks.spawn_local(http3::drive(load, streams)),
+                Transport::Native { in_flight } => {
+                    tasks.spawn_local(pipe::drive::<native::Ids>(load, in_flight))
+                }
+                Transport::Client { callers } => tasks.spawn_local(client::drive(load, callers)),
+            };
+        }
+        let is_whole = tokio::select! {
+            () = async { while tasks.join_next().await.is_some() {} } => true,
+            () = shared.stopped() => false,
+        };
+        tasks.shutdown().await;
+        ticking.abort();
+        keeping.abort();
+        standing.abort();
+        let _aborted = (ticking.await, keeping.await, standing.await);
+        // A run that was stopped early has no planned end, so no request counts as unsent.
+        if is_whole { pacer.unsent() } else { 0 }
+    });
+    drop(local);
+    let statistics = Rc::try_unwrap(statistics).expect("every task has ended").into_inner();
+    let mut counts = statistics.finish();
+    counts.unsent += unsent;
+    counts
+}
+
+/// Keeps a runtime from sleeping.
+async fn spin() {
+    loop {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Stops the thread from time to time: see [`RunConfig::planted_standstill`].
+async fn stand_still(length: Duration) {
+    while !length.is_zero() {
+        tokio::time::sleep(STANDSTILLS_APART).await;
+        std::thread::sleep(length);
+    }
+}
+
+/// The kernel's counters at one moment.
+struct Reading {
+    at: Instant,
+    ticks: Option<CpuTicks>,
+    threads: Vec<i32>,
+    busy: Vec<Option<Duration>>,
+    servers: Vec<Option<Duration>>,
+    /// Busy time of server threads, by process and thread id.
+    server_threads: BTreeMap<(u32, i32), Duration>,
+}
+
+impl Reading {
+    fn take(config: &RunConfig, names: &Receiver<i32>, threads: usize) -> Self {
+        let threads: Vec<i32> = names.iter().take(threads).collect();
+        Self::of(config, threads)
+    }
+
+    fn again(&self, config: &RunConfig) -> Self {
+        Self::of(config, self.threads.clone())
+    }
+
+    fn of(config: &RunConfig, threads: Vec<i32>) -> Self {
+        let server_threads = config.pids.iter().flat_map(|pid| {
+            machine::threads_busy(*pid).into_iter().map(|(thread, busy)| ((*pid, thread), busy))
+        });
+        Self {
+            server_threads: server_threads.collect(),
+            at: Instant::now(),
+            ticks: CpuTicks::read(),
+            busy: threads.iter().map(|id| machine::thread_busy(*id)).collect(),
+            threads,
+            servers: config.pids.iter().map(|pid| machine::process_cpu(*pid)).collect(),
+        }
+    }
+
+    /// Share of the time in which the busiest generator thread ran or waited for a processor.
+    fn busy_until(&self, after: &Self) -> Option<f64> {
+        let wall = (after.at - self.at).as_secs_f64();
+        let pairs = self.busy.iter().zip(&after.busy);
+        let busy = pairs.filter_map(|(from, to)| Some((*to)?.saturating_sub((*from)?)));
+        busy.max().map(|busy| (busy.as_secs_f64() / wall).min(1.0))
+    }
+
+    fn shares_until(&self, after: &Self) -> Option<(f64, f64)> {
+        Some(after.ticks?.shares_since(self.ticks?))
+    }
+
+    /// Context switches of the whole machine per second.
+    fn switches_until(&self, after: &Self) -> Option<f64> {
+        let switches = after.ticks?.switches.saturating_sub(self.ticks?.switches);
+        Some(switches as f64 / (after.at - self.at).as_secs_f64())
+    }
+
+    fn softirq_until(&self, after: &Self) -> Option<f64> {
+        Some(after.ticks?.softirq_share_since(self.ticks?))
+    }
+
+    /// Share of the time in which the busiest thread of a server ran or waited for a processor. A
+    /// new thread's time counts in full.
+    fn server_busy_until(&self, after: &Self) -> Option<f64> {
+        let wall = (after.at - self.at).as_secs_f64();
+        let busy = after.server_threads.iter().map(|(thread, busy)| {
+            busy.saturating_sub(self.server_threads.get(thread).copied().unwrap_or_default())
+        });
+        busy.max().map(|busy| (busy.as_secs_f64() / wall).min(1.0))
+    }
+
+    fn server_cpu_until(&self, after: &Self, pids: &[u32]) -> Vec<(u32, Option<Duration>)> {
+        let spent = self.servers.iter().zip(&after.servers);
+        let spent = spent.map(|(from, to)| Some((*to)?.saturating_sub((*from)?)));
+        pids.iter().copied().zip(spent).collect()
+    }
+}
+
+/// Time from the start of the threads to the first request.
+const HEAD_START: Duration = Duration::from_millis(20);
+/// Time between two reports of a thread to the checker.
+const TICK: Duration = Duration::from_millis(100);
+/// A thread hands over its counts after this many reports to the checker.
+const TICKS_PER_PIECE: u64 = 5;
+/// Time between two planted standstills.
+const STANDSTILLS_APART: Duration = Duration::from_millis(500);
+/// Time between two additions of the threads' counts.
+const LOOK: Duration = Duration::from_millis(250);
+/// Time between two additions while the last answers come.
+const LOOK_AT_THE_END: Duration = Duration::from_millis(5);
+/// Time between two calls of `watch`.
+const SHOW: Duration = Duration::from_secs(1);

@@ -1,0 +1,131 @@
+//! A measurement without an end: the generator of [`super::run`] in an open loop. Its counts are
+//! read at intervals, and its memory is bounded. `epicepoch probe` uses it.
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use super::checker::Checker;
+use super::config::{Pace, RunConfig};
+use super::counts::{Counts, Failures};
+use super::statistics::Shared;
+use super::window::Window;
+use super::{HEAD_START, Kernel, start};
+use crate::latency;
+
+/// A running generator. Dropping it leaves its threads running; [`Monitor::stop`] ends them.
+#[derive(Debug)]
+pub struct Monitor {
+    shared: Arc<Shared>,
+    checker: Option<Checker>,
+    threads: Vec<JoinHandle<Counts>>,
+}
+
+/// Counts since the last snapshot, and totals since the beginning.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// Requests that brought timestamps, since the last snapshot.
+    pub answers: u64,
+    /// Requests that brought no timestamps, by kind, since the last snapshot.
+    pub failures: Failures,
+    /// Latency of the answers since the last snapshot, from the time when the request was due.
+    pub latency_ns: Histogram<u64>,
+    /// Descriptions of wrong answers since the last snapshot.
+    pub descriptions: Vec<String>,
+    /// Wrong answers since the beginning.
+    pub violations: u64,
+    /// Answers checked since the beginning.
+    pub checked: u64,
+    /// The node that answered last; 0 before the first answer.
+    pub leader: u64,
+    /// How often the answering node changed, since the beginning.
+    pub leader_changes: u64,
+    /// The longest time without an answer since the beginning, up to now.
+    pub gap_max: Duration,
+    /// Time since the last answer, or since the beginning if there is none.
+    pub silence: Duration,
+}
+
+impl Monitor {
+    /// Starts the generator. `warmup` and `duration` of the configuration are ignored.
+    ///
+    /// # Panics
+    /// If a number of the configuration is out of its range, if the pace is not an open loop, or if
+    /// a thread cannot be started.
+    #[must_use]
+    pub fn start(config: RunConfig) -> Self {
+        config.assert_sound();
+        assert!(matches!(config.pace, Pace::Open { .. }), "a vigil has a rate");
+        let began = Instant::now() + HEAD_START;
+        let end = began + ENDLESS;
+        let window = Window { began, from: began, end, given_up: end };
+        let shared = Arc::new(Shared::new(window));
+        let threads = config.threads_used();
+        let checking = config.verify.then(|| Checker::start(Instant::now(), threads));
+        let (checker, lines) = checking.unzip();
+        let mut lines = lines.unwrap_or_default().into_iter();
+        let config = Arc::new(config);
+        let threads = (0..threads).map(|thread| {
+            // The other ends are dropped: a monitor does not read the kernel counters of its
+            // threads.
+            let (names, released) = (channel().0, channel().1);
+            start(thread, &config, &shared, lines.next(), Kernel { names, released })
+        });
+        let threads = threads.collect();
+        Self { shared, checker, threads }
+    }
+
+    /// Returns the counts since the last snapshot.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let now = Instant::now();
+        let mut snapshot = Snapshot {
+            answers: 0,
+            failures: Failures::new(),
+            latency_ns: latency::histogram(),
+            descriptions: Vec::new(),
+            violations: 0,
+            checked: 0,
+            leader: self.shared.answered_by(),
+            leader_changes: self.shared.leader_changes(),
+            gap_max: self.shared.gap_max(now),
+            silence: self.shared.silence(now),
+        };
+        let pieces = self.shared.exchange.take();
+        for piece in &pieces {
+            snapshot.answers += piece.answers;
+            snapshot.latency_ns.add(&piece.latency_ns).expect("the same bounds");
+            for (name, count) in &piece.failures {
+                *snapshot.failures.entry(name).or_default() += count;
+            }
+        }
+        self.shared.exchange.give_back(pieces);
+        if let Some(checker) = &self.checker {
+            let findings = checker.findings();
+            snapshot.violations = findings.violations;
+            snapshot.checked = findings.checked;
+            snapshot.descriptions = findings.descriptions;
+        }
+        snapshot
+    }
+
+    /// Ends the generator. Open requests get no answer. Returns the last snapshot, with everything
+    /// until then.
+    #[must_use]
+    pub fn stop(self) -> Snapshot {
+        self.shared.stop();
+        let last = |thread: JoinHandle<Counts>| thread.join().expect("a generator never panics");
+        let Self { shared, checker, threads } = self;
+        threads.into_iter().map(last).for_each(drop);
+        if let Some(checker) = &checker {
+            checker.wait();
+        }
+        Self { shared, checker, threads: Vec::new() }.snapshot()
+    }
+}
+
+/// Stands for no end: longer than any machine runs.
+const ENDLESS: Duration = Duration::from_hours(50 * 365 * 24);

@@ -1,0 +1,30 @@
+//! The times at which the phases of a measurement begin, the same for all of its threads.
+
+use std::time::Instant;
+
+use super::config::RunConfig;
+
+/// `began <= from < end < given_up`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    /// The first request is due at this time.
+    pub(super) began: Instant,
+    /// The warm-up ends: requests that are due from here on count.
+    pub(super) from: Instant,
+    /// No request is due from here on.
+    pub(super) end: Instant,
+    /// From here on, no request is sent, even if it was due before, and no answer is awaited.
+    pub(super) given_up: Instant,
+}
+
+impl Window {
+    pub(super) fn new(config: &RunConfig, began: Instant) -> Self {
+        let from = began + config.warmup;
+        let end = from + config.duration;
+        Self { began, from, end, given_up: end + config.request_timeout }
+    }
+
+    pub(super) fn counts(&self, intended: Instant) -> bool {
+        intended >= self.from && intended < self.end
+    }
+}

@@ -1,0 +1,254 @@
+//! The generator over h2c: streams, the leader, and connections that end.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use epicepoch_bench::http2::session::STREAM_WINDOW;
+use epicepoch_bench::run::{self, Arrivals, Pace, RunConfig, Target, Transport};
+use epicepoch_bench::text;
+use epicepoch_wire::http2::frame::{self, flag, kind};
+use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
+use http::Response;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+/// A node that is the leader, or names the leader. It closes the connection after `requests_max`
+/// requests.
+fn serve(leader: Option<SocketAddr>, requests_max: u64) -> Target {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let next = Arc::new(AtomicU64::new(0));
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            while let Ok((stream, _)) = listener.accept().await {
+                let next = next.clone();
+                tokio::spawn(async move {
+                    // The handshake fails for a client that asks for metrics, because it uses
+                    // HTTP/1.1.
+                    let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+                    let mut requests = 0;
+                    while let Some(Ok((_, mut respond))) = connection.accept().await {
+                        requests += 1;
+                        if requests > requests_max {
+                            return;
+                        }
+                        let (status, header) = match leader {
+                            Some(leader) => (409, leader.to_string()),
+                            None => (200, String::new()),
+                        };
+                        let response = Response::builder()
+                            .status(status)
+                            .header("epicepoch-leader", header)
+                            .body(())
+                            .unwrap();
+                        let mut stream = respond.send_response(response, false).unwrap();
+                        let index = EpochIndex(next.fetch_add(1, Ordering::SeqCst));
+                        let body = Timestamp::new(Epoch(7), index).to_bytes();
+                        stream.send_data(Bytes::copy_from_slice(&body), true).unwrap();
+                    }
+                });
+            }
+        });
+    });
+    Target { id: u64::from(addr.port()), name: addr.to_string(), addr }
+}
+
+fn config(targets: Vec<Target>) -> RunConfig {
+    RunConfig {
+        transport: Transport::H2c { streams: 8 },
+        connections: 2,
+        warmup: Duration::ZERO,
+        duration: Duration::from_millis(500),
+        ..RunConfig::new(targets)
+    }
+}
+
+#[test]
+fn the_leader_is_followed_over_h2c_in_both_loops() {
+    let leader = serve(None, u64::MAX);
+    let follower = serve(Some(leader.addr), u64::MAX);
+    for pace in [Pace::Closed, Pace::Open { rate: 2000.0, arrivals: Arrivals::Poisson }] {
+        let config = RunConfig { pace, ..config(vec![follower.clone(), leader.clone()]) };
+        let measured = run::run(config, |_, _| {});
+        let table = text::run_table(&measured, None, &[]);
+        assert_eq!(measured.counts.failed(), 0, "{table}");
+        assert!(measured.counts.redirects > 0 && measured.counts.answers > 0, "{table}");
+        assert_eq!(measured.counts.answers_by_node.keys().collect::<Vec<_>>(), [&leader.id]);
+        measured.checked.expect("on by default").verdict.assert_clean();
+    }
+}
+
+#[test]
+fn a_connection_that_ends_costs_what_was_open_on_it_and_is_opened_again() {
+    let leader = serve(None, PER_CONNECTION);
+    let measured = run::run(config(vec![leader]), |_, _| {});
+    let table = text::run_table(&measured, None, &[]);
+    assert!(measured.counts.failures["lost"] > 0, "{table}");
+    assert!(measured.counts.answers > 2 * PER_CONNECTION, "{table}");
+    measured.checked.expect("on by default").verdict.assert_clean();
+}
+
+/// A server of the `h2` crate; `serve` handles each connection.
+fn listen<F, T>(serve: F) -> Target
+where
+    F: Fn(TcpStream) -> T + Send + 'static,
+    T: Future<Output = ()> + 'static,
+{
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let local = tokio::task::LocalSet::new();
+        local.block_on(&runtime, async move {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::task::spawn_local(serve(stream));
+            }
+        });
+    });
+    Target { id: u64::from(addr.port()), name: addr.to_string(), addr }
+}
+
+/// The next timestamp, above all earlier ones.
+fn stamp() -> Bytes {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let index = EpochIndex(NEXT.fetch_add(1, Ordering::SeqCst));
+    Bytes::copy_from_slice(&Timestamp::new(Epoch(7), index).to_bytes())
+}
+
+fn answer(mut respond: h2::server::SendResponse<Bytes>) {
+    // A header that is in no table, with every visible byte, in the Huffman code of another
+    // implementation.
+    let visible: Vec<u8> = (0x20..=0x7e).chain(0x80..=0xff).collect();
+    let response = Response::builder().header("x-visible", &visible[..]).body(()).unwrap();
+    let Ok(mut stream) = respond.send_response(response, false) else { return };
+    let _gone = stream.send_data(stamp(), true);
+}
+
+#[test]
+fn a_server_that_goes_away_gracefully_fails_nobody() {
+    let target = listen(|stream| async move {
+        let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+        let mut requests = 0;
+        while let Some(Ok((_, respond))) = connection.accept().await {
+            requests += 1;
+            if requests == PER_CONNECTION {
+                connection.graceful_shutdown();
+            }
+            answer(respond);
+        }
+    });
+    let measured = run::run(config(vec![target]), |_, _| {});
+    let table = text::run_table(&measured, None, &[]);
+    assert_eq!(measured.counts.failed(), 0, "{table}");
+    assert!(measured.counts.answers > 5 * PER_CONNECTION, "{table}");
+    measured.checked.expect("on by default").verdict.assert_clean();
+}
+
+#[test]
+fn no_more_streams_are_opened_than_the_server_allows_and_refused_ones_are_sent_again() {
+    static OPEN: AtomicU64 = AtomicU64::new(0);
+    static OPEN_MAX: AtomicU64 = AtomicU64::new(0);
+    let target = listen(|stream| async move {
+        let mut builder = h2::server::Builder::new();
+        let Ok(mut connection) = builder.max_concurrent_streams(3).handshake(stream).await else {
+            return;
+        };
+        let mut requests = 0;
+        while let Some(Ok((_, mut respond))) = connection.accept().await {
+            requests += 1;
+            if requests % 50 == 0 {
+                respond.send_reset(h2::Reason::REFUSED_STREAM);
+                continue;
+            }
+            OPEN_MAX.fetch_max(OPEN.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            tokio::task::spawn_local(async move {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                OPEN.fetch_sub(1, Ordering::SeqCst);
+                answer(respond);
+            });
+        }
+    });
+    let config = RunConfig { connections: 1, ..config(vec![target]) };
+    let measured = run::run(config, |_, _| {});
+    let table = text::run_table(&measured, None, &[]);
+    assert_eq!((measured.counts.failed(), OPEN_MAX.load(Ordering::SeqCst)), (0, 3), "{table}");
+    assert!(measured.counts.answers > 100 && measured.counts.redirects > 0, "{table}");
+    measured.checked.expect("on by default").verdict.assert_clean();
+}
+
+#[test]
+fn a_request_without_an_answer_times_out_alone() {
+    static REQUESTS: AtomicU64 = AtomicU64::new(0);
+    let target = listen(|stream| async move {
+        let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+        let mut forgotten = Vec::new();
+        while let Some(Ok((_, respond))) = connection.accept().await {
+            if REQUESTS.fetch_add(1, Ordering::SeqCst) == FORGOTTEN {
+                forgotten.push(respond);
+            } else {
+                answer(respond);
+            }
+        }
+    });
+    let config = RunConfig {
+        connections: 1,
+        // The timeout ends in the middle of the run, while other requests are open.
+        duration: Duration::from_millis(1500),
+        request_timeout: Duration::from_secs(1),
+        ..config(vec![target])
+    };
+    let measured = run::run(config, |_, _| {});
+    let (counts, table) = (&measured.counts, text::run_table(&measured, None, &[]));
+    assert_eq!(counts.failures, [("timeout", 1)].into(), "{table}");
+    // All other requests are answered, before and after it on its connection too.
+    assert_eq!(counts.answers + 1, REQUESTS.load(Ordering::SeqCst), "{table}");
+    assert!(counts.answers > 2 * FORGOTTEN, "{table}");
+    measured.checked.expect("on by default").verdict.assert_clean();
+}
+
+#[test]
+fn a_server_that_sends_more_than_it_may_is_reported() {
+    let target = listen(|mut stream| async move {
+        let mut bytes = Vec::new();
+        frame::put_settings(&mut bytes, &[]);
+        frame::put(&mut bytes, kind::HEADERS, flag::END_HEADERS, 1, &[0x88]);
+        for _ in 0..=STREAM_WINDOW as usize / frame::PAYLOAD_LEN_MAX {
+            frame::put(&mut bytes, kind::DATA, 0, 1, &[0; frame::PAYLOAD_LEN_MAX]);
+        }
+        // The settings are sent first. The rest answers a request.
+        let (settings, rest) = bytes.split_at(9);
+        let _gone = stream.write_all(settings).await;
+        let mut heard = [0; 1024];
+        let mut bytes = 0;
+        while bytes < BEFORE_REQUESTS {
+            match stream.read(&mut heard).await {
+                Ok(len @ 1..) => bytes += len,
+                _ => return,
+            }
+        }
+        let _gone = stream.write_all(rest).await;
+    });
+    let config = RunConfig { connections: 1, ..config(vec![target]) };
+    let measured = run::run(config, |_, _| {});
+    let table = text::run_table(&measured, None, &[]);
+    assert!(measured.counts.failures.get("protocol").is_some_and(|it| *it > 0), "{table}");
+    // At least the eight streams of a lost connection fail.
+    assert!(measured.counts.failures["lost"] >= 8, "{table}");
+    assert_eq!(measured.counts.answers, 0, "{table}");
+}
+
+/// One byte more than a client sends before its first request: preface, settings, window update,
+/// acknowledgement.
+const BEFORE_REQUESTS: usize = 24 + (9 + 12) + (9 + 4) + 9 + 1;
+/// Number, from 0, of the request that a server does not answer.
+const FORGOTTEN: u64 = 10;
+/// Requests that a server answers on each connection before it closes the connection.
+const PER_CONNECTION: u64 = 10;

@@ -1,0 +1,210 @@
+//! The generator when a server is gone for a while, when it delays an answer, or when the generator
+//! itself stalls: each is attributed to its cause.
+
+mod undisturbed;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use epicepoch_bench::latency::quantile;
+use epicepoch_bench::run::{self, Arrivals, Bottleneck, Measurement, Pace};
+use epicepoch_bench::run::{RunConfig, Target, Transport};
+use epicepoch_bench::text;
+use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
+
+use undisturbed::undisturbed;
+
+/// A node that can go away and come back.
+struct Server {
+    next: AtomicU64,
+    /// While this is set, the server does not listen, and closes every connection.
+    is_down: AtomicBool,
+    /// Number of answers on the first connection.
+    first_max: u64,
+}
+
+impl Server {
+    fn start(first_max: u64) -> (Arc<Self>, Target) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (next, is_down) = (AtomicU64::new(0), AtomicBool::new(false));
+        let server = Arc::new(Self { next, is_down, first_max });
+        let serving = server.clone();
+        std::thread::spawn(move || serving.listen(addr, listener));
+        (server, Target { id: u64::from(addr.port()), name: addr.to_string(), addr })
+    }
+
+    fn listen(self: Arc<Self>, addr: SocketAddr, listener: TcpListener) {
+        listener.set_nonblocking(true).unwrap();
+        let (mut listener, mut streams) = (Some(listener), Vec::<TcpStream>::new());
+        let mut answers_max = self.first_max;
+        loop {
+            if self.is_down.load(Ordering::Relaxed) {
+                listener = None;
+                let close = |it: TcpStream| it.shutdown(Shutdown::Both).ok();
+                streams.drain(..).filter_map(close).for_each(drop);
+            } else if listener.is_none() {
+                listener = TcpListener::bind(addr).ok();
+                if let Some(listener) = &listener {
+                    listener.set_nonblocking(true).unwrap();
+                }
+            }
+            match listener.as_ref().map(TcpListener::accept) {
+                Some(Ok((stream, _))) => {
+                    stream.set_nonblocking(false).unwrap();
+                    stream.set_nodelay(true).unwrap();
+                    streams.push(stream.try_clone().unwrap());
+                    let server = self.clone();
+                    // The first client asks for metrics before the load begins, and gets none.
+                    std::thread::spawn(move || server.serve(stream, answers_max));
+                }
+                Some(Err(error)) if error.kind() != ErrorKind::WouldBlock => panic!("{error}"),
+                _ => std::thread::sleep(Duration::from_millis(1)),
+            }
+            if self.next.load(Ordering::Relaxed) >= answers_max {
+                answers_max = u64::MAX;
+            }
+        }
+    }
+
+    fn serve(&self, mut stream: TcpStream, mut answers_max: u64) {
+        let (mut buffer, mut chunk) = (Vec::new(), [0; 16 * 1024]);
+        while let Ok(len @ 1..) = stream.read(&mut chunk) {
+            buffer.extend_from_slice(&chunk[..len]);
+            if !buffer.ends_with(b"\r\n\r\n") {
+                continue;
+            }
+            if buffer.starts_with(b"GET /metrics ") {
+                return;
+            }
+            let asked = buffer.windows(4).filter(|four| four == b"\r\n\r\n").count() as u64;
+            buffer.clear();
+            let given = asked.min(answers_max);
+            answers_max -= given;
+            let answers: Vec<u8> = (0..given).flat_map(|_| self.answer()).collect();
+            if stream.write_all(&answers).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn answer(&self) -> Vec<u8> {
+        let index = EpochIndex(self.next.fetch_add(1, Ordering::SeqCst));
+        let mut answer = b"HTTP/1.1 200 OK\r\ncontent-length: 16\r\n\r\n".to_vec();
+        answer.extend_from_slice(&Timestamp::new(Epoch(7), index).to_bytes());
+        answer
+    }
+}
+
+fn config(target: &Target, rate: f64) -> RunConfig {
+    RunConfig {
+        pace: Pace::Open { rate, arrivals: Arrivals::Constant },
+        warmup: Duration::from_millis(100),
+        duration: Duration::from_secs(1),
+        interval: Duration::from_millis(250),
+        ..RunConfig::new(vec![target.clone()])
+    }
+}
+
+/// A run with an outage of [`OUTAGE`] in the middle.
+fn with_an_outage(connections: usize) -> Measurement {
+    let (server, target) = Server::start(u64::MAX);
+    let outage = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        server.is_down.store(true, Ordering::Relaxed);
+        std::thread::sleep(OUTAGE);
+        server.is_down.store(false, Ordering::Relaxed);
+    });
+    let measured = run::run(RunConfig { connections, ..config(&target, 1000.0) }, |_, _| {});
+    outage.join().unwrap();
+    assert!(measured.gap_max > OUTAGE.mul_f64(0.9), "{:?}", measured.gap_max);
+    measured
+}
+
+#[test]
+fn attempts_to_connect_are_counted_and_are_no_requests_that_failed() {
+    let measured = with_an_outage(4);
+    let (counts, table) = (&measured.counts, text::run_table(&measured, None, &[]));
+    assert!(counts.failures["connect"] > 50, "{table}");
+    // At most the requests fail that were open when the connections broke.
+    assert!(counts.failed() <= 4 && measured.failure_share() <= 0.004, "{table}");
+    assert_eq!(counts.answers + counts.failed(), 1000, "{table}");
+    let totals = measured.checked.expect("on by default").verdict.totals;
+    assert_eq!(totals.refused, 0, "{totals:?}");
+}
+
+#[test]
+fn who_connects_again_was_not_free_while_nobody_listened() {
+    let measured = undisturbed(|| with_an_outage(256));
+    let (counts, table) = (&measured.counts, text::run_table(&measured, None, &[]));
+    // A quarter of all requests had been claimed by idle connections.
+    assert!(quantile(&counts.lateness_ns, 0.99) < OUTAGE / 3, "{table}");
+    assert!(counts.backlogged > 200, "{table}");
+    let bottleneck = measured.generator.bottleneck;
+    assert!(!matches!(bottleneck, Some(Bottleneck::Late { .. })), "{bottleneck:?}");
+}
+
+#[test]
+fn a_generator_that_stood_still_was_late_for_all_that_was_due_meanwhile() {
+    let (_server, target) = Server::start(u64::MAX);
+    let standstill = Duration::from_millis(100);
+    let config = RunConfig { connections: 64, ..config(&target, 2000.0) };
+    let stalled = RunConfig { planted_standstill: standstill, ..config };
+    let measured = run::run(stalled, |_, _| {});
+    let (counts, table) = (&measured.counts, text::run_table(&measured, None, &[]));
+    let bottleneck = measured.generator.bottleneck;
+    // On a machine with too little processor time, the generator is overrun as well. That is
+    // reported first.
+    let is_named = matches!(bottleneck, Some(Bottleneck::Late { .. } | Bottleneck::Overrun { .. }));
+    assert!(is_named, "{bottleneck:?} {table}");
+    assert!(quantile(&counts.lateness_ns, 0.95) > standstill / 4, "{table}");
+    assert!(table.contains("THE GENERATOR WAS THE BOTTLENECK"), "{table}");
+}
+
+#[test]
+fn only_what_is_past_its_time_has_timed_out() {
+    // A generator that stalls sends several requests at once, which time out together.
+    let measured = undisturbed(|| {
+        // The request after the 20th gets no answer, nor does any later one.
+        let (_server, target) = Server::start(20);
+        let config = RunConfig {
+            transport: Transport::Http1 { pipeline: 64 },
+            connections: 1,
+            warmup: Duration::ZERO,
+            request_timeout: Duration::from_millis(200),
+            ..config(&target, 100.0)
+        };
+        run::run(config, |_, _| {})
+    });
+    let table = text::run_table(&measured, None, &[]);
+    let failures = &measured.counts.failures;
+    let count = |name| failures.get(name).copied().unwrap_or(0);
+    assert!((1..=5).contains(&count("timeout")), "{table}");
+    assert!((10..=25).contains(&count("lost")), "{table}");
+    assert_eq!(measured.counts.answers, 100 - count("timeout") - count("lost"), "{table}");
+}
+
+#[test]
+fn nothing_is_waited_for_longer_than_one_timeout_after_the_end() {
+    // This server accepts connections but never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = silent.local_addr().unwrap();
+    let config = RunConfig {
+        connections: 1,
+        warmup: Duration::ZERO,
+        duration: Duration::from_millis(500),
+        request_timeout: Duration::from_secs(2),
+        ..config(&Target { id: 1, name: addr.to_string(), addr }, 10.0)
+    };
+    let measured = run::run(config, |_, _| {});
+    // The second request is sent when the first has timed out, half a second before the end.
+    let table = text::run_table(&measured, None, &[]);
+    assert!(measured.gap_max < Duration::from_millis(3300), "{:?} {table}", measured.gap_max);
+    assert_eq!(measured.counts.failed(), 5, "{table}");
+}
+
+/// Length of the outage.
+const OUTAGE: Duration = Duration::from_millis(300);

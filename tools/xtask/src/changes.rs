@@ -1,0 +1,211 @@
+//! Finds with git what has changed, and which crates and planted bugs that concerns.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::layers;
+use crate::shell::Shell;
+
+/// Branches with which a change is compared. The first one that exists is used.
+const BRANCHES: [&str; 2] = ["origin/main", "main"];
+/// Files whose change concerns every crate.
+const FOR_ALL: [&str; 4] = ["Cargo.toml", "Cargo.lock", ".cargo/", "rust-toolchain"];
+/// The planted bugs are split into this many parts. CI tests one part each day.
+const SHARES: u64 = 4;
+/// Most planted bugs near a change that are tested at once. A change of everything is left to the
+/// nightly run.
+const NEAR_MAX: usize = 24;
+/// Seconds of a day.
+const DAY: u64 = 86_400;
+
+/// The files that differ from the commit where this branch began, including new and uncommitted
+/// ones. On the main branch itself, the files that differ from the previous commit.
+fn files(sh: &Shell) -> Result<Vec<String>, String> {
+    let head = sh.output("git rev-parse HEAD")?;
+    let mut base = None;
+    for branch in BRANCHES {
+        base = base.or(sh.output(&format!("git merge-base {branch} HEAD")).ok());
+    }
+    let base = base.filter(|base| *base != head).unwrap_or_else(|| "HEAD~1".to_owned());
+    let Ok(changed) = sh.output(&format!("git diff --name-only {}", base.trim())) else {
+        sh.note("this clone has no older commit: nothing counts as changed");
+        return Ok(vec![]);
+    };
+    let new = sh.output("git ls-files --others --exclude-standard")?;
+    Ok(changed.lines().chain(new.lines()).map(str::to_owned).collect())
+}
+
+/// The crates that contain `files`, and the crates that depend on them, also if only their tests
+/// do.
+fn crates(
+    files: &[String],
+    manifests: &BTreeMap<PathBuf, String>,
+    is_all: bool,
+) -> BTreeSet<PathBuf> {
+    let touches = |file: &String| FOR_ALL.iter().any(|top| file.starts_with(top));
+    if is_all || files.iter().any(touches) {
+        return manifests.keys().cloned().collect();
+    }
+    let mut found: BTreeSet<PathBuf> = manifests
+        .keys()
+        .filter(|krate| files.iter().any(|file| Path::new(file).starts_with(krate)))
+        .cloned()
+        .collect();
+    loop {
+        let names: Vec<String> =
+            found.iter().map(|krate| layers::manifest(&manifests[krate]).0).collect();
+        let needs = |text: &str| {
+            text.lines().any(|line| {
+                line.split(['.', ' ', '='])
+                    .next()
+                    .is_some_and(|key| names.iter().any(|name| name == key))
+            })
+        };
+        let more: Vec<PathBuf> = manifests
+            .iter()
+            .filter(|(_, text)| needs(text))
+            .map(|(krate, _)| krate.clone())
+            .collect();
+        let before = found.len();
+        found.extend(more);
+        if found.len() == before {
+            return found;
+        }
+    }
+}
+
+/// Reads a message of Cargo about a test binary: the directory of its crate, and the binary.
+fn binary(message: &str) -> Option<(PathBuf, PathBuf)> {
+    let field = |name: &str| {
+        let (_, rest) = message.split_once(&format!("\"{name}\":\""))?;
+        Some(PathBuf::from(rest.split_once('"')?.0))
+    };
+    let is_test = message.contains("\"test\":true}") && message.contains("\"profile\":{");
+    let krate = field("manifest_path")?.parent()?.to_owned();
+    is_test.then_some((krate, field("executable")?))
+}
+
+/// Runs the tests of the crates that changed and of those that depend on them. The whole workspace
+/// is built, so that features are the same as in other steps and nothing is compiled twice.
+/// Unchanged crates are not compiled again.
+pub(crate) fn tests(sh: &Shell) -> Result<(), String> {
+    let mut manifests = BTreeMap::new();
+    for krate in layers::members()? {
+        let text =
+            fs::read_to_string(krate.join("Cargo.toml")).map_err(|error| error.to_string())?;
+        manifests.insert(krate, text);
+    }
+    let crates = crates(&files(sh)?, &manifests, sh.is_all);
+    let names: Vec<String> = crates.iter().map(|krate| krate.display().to_string()).collect();
+    sh.say(&format!("changed, or in need of what changed: {}", names.join(", ")));
+    if crates.is_empty() {
+        return Ok(());
+    }
+    let root = std::env::current_dir().map_err(|error| error.to_string())?;
+    let messages = sh.output(
+        "cargo test --workspace --locked --no-run --message-format=json-render-diagnostics",
+    )?;
+    for (krate, program) in messages.lines().filter_map(binary) {
+        if krate.strip_prefix(&root).is_ok_and(|krate| crates.contains(krate)) {
+            let mut command = sh.command(&format!("{} --quiet", program.display()));
+            command.current_dir(&krate).env("CARGO_MANIFEST_DIR", &krate);
+            sh.succeed(command)?;
+        }
+    }
+    Ok(())
+}
+
+/// The planted bugs that a text names, written as on the command line: `Bug::LateVoters` is
+/// `late-voters`.
+fn plants(text: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for kind in ["Bug::", "Plant::"] {
+        for (at, _) in text.match_indices(kind) {
+            let name = &text[at + kind.len()..];
+            let name =
+                &name[..name.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(name.len())];
+            if name.starts_with(|c: char| c.is_ascii_uppercase())
+                && name.contains(|c: char| c.is_ascii_lowercase())
+            {
+                let mut plain = String::new();
+                for c in name.chars() {
+                    if c.is_ascii_uppercase() && !plain.is_empty() {
+                        plain.push('-');
+                    }
+                    plain.push(c.to_ascii_lowercase());
+                }
+                found.insert(plain);
+            }
+        }
+    }
+    found
+}
+
+/// Tests the planted bugs near the changed files. With `is_shared` it also tests today's part of
+/// all.
+pub(crate) fn planted(sh: &Shell, is_shared: bool) -> Result<(), String> {
+    let mut near = BTreeSet::new();
+    let is_code = |file: &&String| file.contains("/src/") && !file.ends_with("/planted.rs");
+    for file in files(sh)?.iter().filter(is_code).filter(|file| !file.starts_with("proof/")) {
+        near.extend(plants(&fs::read_to_string(file).unwrap_or_default()));
+    }
+    if near.len() > NEAR_MAX {
+        sh.note(&format!(
+            "{} planted bugs are near the change; {NEAR_MAX} were looked for",
+            near.len()
+        ));
+    }
+    let near: Vec<String> = near.into_iter().take(NEAR_MAX).collect();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let share = if is_shared { format!("{}/{SHARES}", now / DAY % SHARES) } else { String::new() };
+    if near.is_empty() && share.is_empty() {
+        return Ok(());
+    }
+    sh.run(&format!(
+        "EPICEPOCH_PLANTED={} EPICEPOCH_PLANTED_SHARE={share} cargo test --workspace --locked --test planted -- \
+         --ignored --nocapture every_planted_bug",
+        near.join(","),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crates_that_need_what_changed_count_as_changed() {
+        let manifest = |name: &str, needs: &str| {
+            format!("[package]\nname = \"{name}\"\n[dev-dependencies]\n{needs}\n")
+        };
+        let all: BTreeMap<PathBuf, String> = [
+            ("crates/wire", manifest("e-wire", "")),
+            ("crates/core", manifest("e-core", "e-wire.workspace = true")),
+            ("tools/bench", manifest("e-bench", "e-core = { path = \"../core\" }")),
+            ("tools/xtask", manifest("xtask", "")),
+        ]
+        .into_iter()
+        .map(|(krate, text)| (krate.into(), text))
+        .collect();
+        let names = |file: &str| crates(&[file.to_owned()], &all, false).len();
+        assert_eq!(names("crates/wire/src/lib.rs"), 3);
+        assert_eq!(names("crates/core/src/lib.rs"), 2);
+        assert_eq!(names("README.md"), 0);
+        assert_eq!(names("Cargo.lock"), 4);
+    }
+
+    #[test]
+    fn planted_bugs_are_named_as_on_the_command_line() {
+        let text = "if is(Bug::LateVoters) { Plant::LostTurn } else { Bug::ALL }";
+        assert_eq!(plants(text).into_iter().collect::<Vec<_>>(), ["late-voters", "lost-turn"]);
+    }
+
+    #[test]
+    fn a_test_binary_is_read_from_what_cargo_says() {
+        let message = "{\"reason\":\"compiler-artifact\",\"manifest_path\":\"/a/b/Cargo.toml\",\"profile\":{\"test\":true},\
+                       \"executable\":\"/t/b-1\"}";
+        assert_eq!(binary(message), Some(("/a/b".into(), "/t/b-1".into())));
+        assert_eq!(binary(&message.replace("\"/t/b-1\"", "null")), None);
+    }
+}

@@ -1,0 +1,156 @@
+//! The layers: which parts of a crate may import which, and which crates may depend on which.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Parts of `crates/server/src`, the lowest first. A part may import parts of its own row and of
+/// earlier rows.
+const SERVER: &[&[&str]] = &[
+    &["sync", "abort", "reload", "faults", "framed"],
+    &["metrics"],
+    &["security"],
+    &["admin_queue"],
+    &["shared"],
+    &["peers"],
+    &["worker"],
+    &["storage", "consensus"],
+    &["front"],
+    &["node"],
+];
+
+/// Crates that have layers.
+const LAYERS: &[(&str, &[&[&str]])] = &[("crates/server", SERVER)];
+
+/// Crates that ship, the lowest first. A crate may depend on earlier ones.
+const SHIPPED: &[&str] = &["wire", "core", "storage", "certs", "config", "client", "server", "cli"];
+/// Pairs of shipped crates that must be independent: neither may depend on the other, directly or
+/// through other crates.
+const APART: &[(&str, &str)] = &[("client", "core"), ("client", "storage"), ("server", "client")];
+/// The only shipped crate that may depend on crates that prove and measure: `sim` and `bench` are
+/// its commands.
+const TOP: &str = "cli";
+
+/// Number of known findings of each crate. No crate has any now.
+const KNOWN: &[(&str, usize)] = &[];
+
+/// Number of findings that a crate may have.
+pub(crate) fn known(krate: &Path) -> usize {
+    KNOWN.iter().find(|(name, _)| krate.ends_with(name)).map_or(0, |(_, known)| *known)
+}
+
+/// Returns why `from` must not import `to` (both relative to the crate's `src`), or `None` if it
+/// may.
+pub(crate) fn uphill(krate: &Path, from: &Path, to: &Path) -> Option<String> {
+    let (_, rows) = LAYERS.iter().find(|(name, _)| krate.ends_with(name))?;
+    let layer = |file: &Path| {
+        let first = file.iter().next()?.to_str()?.trim_end_matches(".rs").to_owned();
+        rows.iter().position(|row| row.contains(&first.as_str())).map(|row| (row, first))
+    };
+    let ((from_row, from), (to_row, to)) = (layer(from)?, layer(to)?);
+    (from_row < to_row).then(|| format!("{from} is below {to}"))
+}
+
+/// The directories of the workspace's crates.
+///
+/// # Errors
+/// When the workspace's directories cannot be read.
+pub(crate) fn members() -> Result<Vec<PathBuf>, String> {
+    let mut found = Vec::new();
+    for top in ["crates", "proof", "tools", "examples"] {
+        for entry in fs::read_dir(top).map_err(|error| format!("{top}: {error}"))? {
+            let path = entry.map_err(|error| format!("{top}: {error}"))?.path();
+            if path.join("Cargo.toml").exists() && path.join("src").exists() {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Reads a manifest: the name of the package, and the names of its dependencies that are not only
+/// for tests or the build.
+pub(crate) fn manifest(text: &str) -> (String, Vec<String>) {
+    let (mut section, mut name, mut dependencies) = ("", String::new(), Vec::new());
+    for line in text.lines() {
+        if let Some(header) = line.trim().strip_prefix('[') {
+            section = header.trim_end_matches(']');
+            dependencies.extend(section.strip_prefix("dependencies.").map(str::to_owned));
+        } else if let Some((key, value)) = line.split_once('=') {
+            let key = key.trim();
+            match section {
+                "package" if key == "name" => value.trim().trim_matches('"').clone_into(&mut name),
+                "dependencies" => dependencies.push(key.trim_end_matches(".workspace").to_owned()),
+                _ => {}
+            }
+        }
+    }
+    (name, dependencies)
+}
+
+/// Dependencies between crates that point the wrong way.
+///
+/// # Errors
+/// When a manifest cannot be read.
+pub(crate) fn between_crates(members: &[PathBuf]) -> Result<Vec<String>, String> {
+    let mut manifests = BTreeMap::new();
+    for member in members {
+        let file = member.join("Cargo.toml");
+        let text =
+            fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        let (package, dependencies) = manifest(&text);
+        manifests.insert(package, (member.clone(), dependencies));
+    }
+    let directory = |path: &Path| {
+        path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned()
+    };
+    let mut found = Vec::new();
+    for (member, dependencies) in
+        manifests.values().filter(|(member, _)| member.starts_with("crates"))
+    {
+        let from = directory(member);
+        let rank = |name: &str| SHIPPED.iter().position(|shipped| *shipped == name);
+        if rank(&from).is_none() {
+            found.push(format!("{}: has no place among the crates that ship", member.display()));
+        }
+        for (other, _) in dependencies.iter().filter_map(|name| manifests.get(name)) {
+            let to = directory(other);
+            let file = member.join("Cargo.toml");
+            if !other.starts_with("crates") {
+                if from != TOP {
+                    found.push(format!(
+                        "{}: depends on {}, which does not ship",
+                        file.display(),
+                        other.display()
+                    ));
+                }
+            } else if rank(&to) >= rank(&from) || APART.contains(&(from.as_str(), to.as_str())) {
+                found.push(format!("{}: {from} may not depend on {to}", file.display()));
+            }
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_import_of_a_higher_layer_is_uphill() {
+        let server = Path::new("crates/server");
+        let check = |from: &str, to: &str| uphill(server, Path::new(from), Path::new(to));
+        assert!(check("shared.rs", "consensus/plane.rs").is_some());
+        assert_eq!(check("consensus/plane.rs", "shared.rs"), None);
+        assert_eq!(check("worker/batch.rs", "worker/view.rs"), None);
+    }
+
+    #[test]
+    fn a_manifest_is_read_without_what_tests_need() {
+        let text = "[package]\nname = \"a\"\n[dependencies]\nb.workspace = true\nc = { version = \"1\" }\n\
+                    [dependencies.d]\nversion = \"1\"\n[dev-dependencies]\ne = \"1\"\n";
+        let (name, dependencies) = manifest(text);
+        assert_eq!((name.as_str(), dependencies.join(" ").as_str()), ("a", "b c d"));
+    }
+}

@@ -1,0 +1,192 @@
+//! The steps of the tiers: the name of each, its commands, its time limit, and whether it runs
+//! beside the others.
+
+use crate::shell::Shell;
+use crate::{changes, dependencies, smoke};
+
+/// A set of steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tier {
+    /// The steps that a developer runs after an edit.
+    Check,
+    /// The steps that must succeed before a change is accepted.
+    Ci,
+    /// All steps.
+    Nightly,
+}
+
+/// How a step runs.
+pub(crate) enum Run {
+    /// Commands that run one after the other. Words are separated by white space, variables come
+    /// first, and `$PWD` stands for the root.
+    Commands(&'static [&'static str]),
+    /// A function, for steps that need more than commands.
+    Function(fn(&Shell) -> Result<(), String>),
+}
+
+/// A step.
+pub(crate) struct Step {
+    /// Name of the step, for `--only`.
+    pub(crate) name: &'static str,
+    /// The claim that holds if the step succeeds.
+    pub(crate) title: &'static str,
+    /// The tiers that contain the step.
+    pub(crate) tiers: &'static [Tier],
+    /// Time limit, seconds.
+    pub(crate) bound: u64,
+    /// How the step runs.
+    pub(crate) run: Run,
+    /// Whether `ci` runs the step beside the others, when the processors are idle. Such a step
+    /// downloads. A step that compiles never runs beside real processes, because their disks would
+    /// wait for its writes. In the other tiers all steps run one after the other.
+    pub(crate) is_beside: bool,
+    /// Steps that must succeed first.
+    pub(crate) after: &'static [&'static str],
+    /// Whether the output is printed as it comes.
+    pub(crate) is_live: bool,
+}
+
+impl Step {
+    const fn new(
+        name: &'static str,
+        title: &'static str,
+        tiers: &'static [Tier],
+        bound: u64,
+        run: Run,
+    ) -> Self {
+        Self { name, title, tiers, bound, run, is_beside: false, after: &[], is_live: false }
+    }
+
+    const fn beside(self) -> Self {
+        Self { is_beside: true, ..self }
+    }
+
+    const fn live(self) -> Self {
+        Self { is_live: true, ..self }
+    }
+
+    const fn after(self, after: &'static [&'static str]) -> Self {
+        Self { after, ..self }
+    }
+}
+
+const ALL: &[Tier] = &[Tier::Check, Tier::Ci, Tier::Nightly];
+const BOTH: &[Tier] = &[Tier::Ci, Tier::Nightly];
+const CHECK: &[Tier] = &[Tier::Check];
+const CI: &[Tier] = &[Tier::Ci];
+const NIGHT: &[Tier] = &[Tier::Nightly];
+
+use Run::{Commands, Function};
+
+/// All steps, in the order in which they run.
+#[rustfmt::skip]
+pub(crate) const STEPS: &[Step] = &[
+    Step::new("format", "The code is formatted", ALL, 60, Commands(&["cargo fmt --all --check"])),
+    Step::new("documents", "The documents name what is there", ALL, 60, Function(|sh| sh.own("documents"))),
+    Step::new("catalogue", "The catalogue of tests is what the tests say", ALL, 60,
+        Function(|sh| sh.own("catalogue --check"))),
+    Step::new("imports", "Imports point one way", ALL, 60, Function(|sh| sh.own("imports"))),
+    Step::new("tools", "Programs that the steps need are installed", BOTH, 500, Function(dependencies::tools)).beside(),
+    Step::new("changed-tests", "The tests of the crates that changed and of those that need them", CHECK, 1200,
+        Function(changes::tests)),
+    Step::new("changed-planted", "Planted bugs near the change are found", CHECK, 600,
+        Function(|sh| changes::planted(sh, false))),
+    Step::new("tests", "The tests of the workspace, clusters of real processes among them", BOTH, 1800,
+        Commands(&["cargo test --workspace --locked"])).live(),
+    Step::new("planted-near", "Planted bugs near the change are found, and today's share of the others", CI, 600,
+        Function(|sh| changes::planted(sh, true))).after(&["tests"]),
+    Step::new("planted", "Every planted bug is found by its checker", NIGHT, 1800, Commands(&[
+        "cargo test --profile planted --workspace --test planted --locked -- --ignored --nocapture",
+    ])),
+    Step::new("upgrade", "The oldest supported version and this one work in one cluster", BOTH, 1500,
+        Function(smoke::upgrade)).after(&["tests"]),
+    Step::new("corpus", "The corpus of the fuzz targets is what is written today", BOTH, 60,
+        Function(dependencies::corpus)).after(&["tests"]),
+    Step::new("fuzz-short", "Every fuzz target holds for a second of changed inputs", CI, 300, Commands(&[
+        "EPICEPOCH_FUZZ_MS=1000 cargo test --workspace --locked --test corpus -- --ignored --nocapture",
+    ])).after(&["tests"]),
+    Step::new("fuzz", "The fuzzing engine finds the planted bug, and nothing in 5 s of each target", NIGHT, 1500,
+        Commands(&["scripts/fuzz all 5"])),
+    Step::new("interleavings", "What threads share holds under every order of their steps", NIGHT, 1500, Commands(&[
+        "cargo clippy -p epicepoch-core --features loom --test interleavings --locked -- -D warnings",
+        "cargo test -p epicepoch-core --features loom --test interleavings --locked",
+        "cargo test -p epicepoch-server --features loom --lib --locked interleavings",
+    ])),
+    Step::new("go", "The Go client: vet, tests with the race detector, a short fuzz, every benchmark once", BOTH, 900,
+        Function(smoke::go)).after(&["tests"]),
+    Step::new("conformance", "Every client keeps the contract, also while leaders are killed", BOTH, 450, Commands(&[
+        "EPICEPOCH_BIN=$PWD/target/debug/epicepoch cargo test --workspace --locked --test scripted --test kills \
+         -- --ignored --nocapture",
+        // The command that an author of another client would use.
+        "EPICEPOCH_BIN=target/debug/epicepoch target/debug/conformance --kills 1 -- \
+         target/debug/conformance-rust-driver",
+    ])).after(&["tests"]),
+    Step::new("percolator", "The example's bank holds under kills, and a planted mistake is found", BOTH, 300,
+        Function(smoke::percolator)).after(&["tests"]),
+    Step::new("release", "A release build", BOTH, 1500, Commands(&["cargo build --release --locked"])),
+    Step::new("lints", "No lint has anything to say", ALL, 1500, Commands(&[
+        "cargo clippy --workspace --all-targets --locked --target-dir target/lints -- -D warnings",
+    ])),
+    Step::new("rustdoc", "The documentation of the code builds", BOTH, 900, Commands(&[
+        "RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps --locked --target-dir target/lints",
+    ])),
+    Step::new("licences", "Licences and sources of dependencies are those of deny.toml", BOTH, 120,
+        Function(dependencies::licences)),
+    Step::new("no-faults", "A release build refuses test faults and planted bugs", BOTH, 60,
+        Function(smoke::no_faults)).after(&["release"]),
+    Step::new("seeds", "Simulated clusters keep every invariant on fresh seeds", CI, 120, Commands(&[
+        "target/release/epicepoch sim --jobs 2 --seeds 60",
+    ])).after(&["release"]),
+    Step::new("smoke", "The README's first command, then every path, a load and SIGTERM", BOTH, 400,
+        Function(smoke::readme)).after(&["release", "tools"]),
+    Step::new("attacks", "No attack does harm, a second each", BOTH, 400, Commands(&[
+        "cargo build --workspace --locked --tests --bin attack",
+        "BIN=$PWD/target/debug/epicepoch ATTACK=$PWD/target/debug/attack scripts/attack --smoke",
+    ])).after(&["tests", "tools"]),
+    Step::new("wire", "What is on the wire: h2spec, TLS, and segments in a capture", BOTH, 500, Commands(&[
+        "EPICEPOCH_BIN=target/debug/epicepoch LOCKSTEP=target/debug/examples/lockstep scripts/wire",
+    ])).after(&["tests", "tools"]),
+    Step::new("components", "The list of what a release is made of is the same twice", BOTH, 120,
+        Function(dependencies::components)),
+    Step::new("night", "A night in a minute, on 200 fresh seeds at least", NIGHT, 900,
+        Commands(&["scripts/night 1 200"])),
+    Step::new("gate", "A request costs a worker no more than what is accepted", NIGHT, 400, Commands(&["scripts/gate"])),
+    Step::new("http3", "HTTP/3 clients of others understand a cluster", NIGHT, 700,
+        Commands(&["scripts/http3-clients"])),
+    Step::new("compare", "The comparison with other systems, a second each", NIGHT, 1500, Commands(&[
+        "scripts/compare --smoke",
+        "cargo test --quiet --release --locked --manifest-path tools/compare/Cargo.toml",
+    ])),
+    Step::new("scale", "Cost as a cluster grows, a second each", NIGHT, 300, Commands(&["scripts/scale --smoke"])),
+    Step::new("measurements", "The measurements that docs/performance.md has its figures from, a second each", NIGHT,
+        600, Function(smoke::measurements)),
+    Step::new("page", "A browser shows the page of a measurement", NIGHT, 600, Function(smoke::page)),
+    Step::new("histograms", "HdrHistogram's tools read the reports", NIGHT, 1020,
+        Function(dependencies::histogram_tools)),
+    Step::new("coverage", "The simulator reaches the lines of the core", NIGHT, 1800, Function(dependencies::coverage)),
+    Step::new("deny", "cargo-deny has nothing to say about any dependency", NIGHT, 1800, Function(dependencies::deny)),
+    Step::new("audit", "No advisory concerns a dependency, as a second tool reads them", NIGHT, 1200,
+        Function(dependencies::audit)),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_waits_for_steps_before_it_that_are_in_its_tiers() {
+        for (at, step) in STEPS.iter().enumerate() {
+            for name in step.after {
+                let before = STEPS[..at].iter().find(|step| step.name == *name);
+                let before = before.unwrap_or_else(|| panic!("{} waits for {name}", step.name));
+                assert!(step.tiers.iter().all(|tier| before.tiers.contains(tier)), "{}", step.name);
+            }
+            assert_eq!(
+                STEPS.iter().filter(|other| other.name == step.name).count(),
+                1,
+                "{}",
+                step.name
+            );
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Runs the steps of a tier, in two queues, with a table at the end. Each step has a time limit,
+//! and so have all of them together.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::{Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::shell::{self, Shell};
+use crate::steps::{Run, STEPS, Step, Tier};
+
+/// Directory for the output of each step.
+const LOGS: &str = "target/xtask";
+/// Lines of a failed step's output that are printed.
+const TAIL_LINES: usize = 60;
+
+impl Tier {
+    /// The tier with this name.
+    pub(crate) fn of(name: &str) -> Option<Self> {
+        [Self::Check, Self::Ci, Self::Nightly].into_iter().find(|tier| tier.name() == name)
+    }
+
+    /// The name of the tier, which is also its command.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Check => "check",
+            Self::Ci => "ci",
+            Self::Nightly => "nightly",
+        }
+    }
+
+    /// Seconds that all steps together should take on two cores. If they take longer, a note says
+    /// so.
+    const fn budget(self) -> u64 {
+        match self {
+            Self::Check => 5 * 60,
+            Self::Ci => 25 * 60,
+            Self::Nightly => 4 * 3600,
+        }
+    }
+
+    /// Seconds after which the remaining steps are not run.
+    const fn bound(self) -> u64 {
+        match self {
+            Self::Check => 30 * 60,
+            Self::Ci => 50 * 60,
+            Self::Nightly => 6 * 3600,
+        }
+    }
+}
+
+/// How a step ended.
+#[derive(Debug, Clone)]
+struct Ended {
+    took: Duration,
+    result: Result<(), String>,
+    notes: Vec<String>,
+}
+
+/// State that both queues of steps share.
+struct Tally {
+    ended: Mutex<BTreeMap<&'static str, Ended>>,
+    changed: Condvar,
+    start: Instant,
+    deadline: Instant,
+    is_to_go_on: bool,
+    is_all: bool,
+}
+
+impl Tally {
+    /// Runs `steps` one after the other.
+    fn lane(&self, steps: &[&'static Step], is_idle: bool) {
+        for step in steps {
+            if !self.is_to_run(step) {
+                continue;
+            }
+            let ended = self.step(step, is_idle);
+            let mut all = self.ended.lock().expect("no panic");
+            all.insert(step.name, ended);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits for the steps that `step` needs, and returns whether to run it. It is not run if one
+    /// of them failed, nor if any other step failed and the run should not go on after a failure.
+    fn is_to_run(&self, step: &Step) -> bool {
+        let mut all = self.ended.lock().expect("no panic");
+        loop {
+            let failed = all.iter().find(|(name, ended)| {
+                ended.result.is_err() && (!self.is_to_go_on || step.after.contains(name))
+            });
+            if let Some((name, _)) = failed {
+                let result = Err(format!("not run: {name} failed"));
+                if self.is_to_go_on {
+                    all.insert(step.name, Ended { took: Duration::ZERO, result, notes: vec![] });
+                    self.changed.notify_all();
+                }
+                return false;
+            }
+            if step.after.iter().all(|name| all.contains_key(name)) {
+                return true;
+            }
+            all = self.changed.wait(all).expect("no panic");
+        }
+    }
+
+    fn step(&self, step: &Step, is_idle: bool) -> Ended {
+        let from = Instant::now();
+        let at = self.start.elapsed().as_secs();
+        let beside = if is_idle { ", beside the others" } else { "" };
+        println!("\n== {}: {} [{at} s, bound {} s{beside}]", step.name, step.title, step.bound);
+        let log = Path::new(LOGS).join(format!("{}.log", step.name));
+        let deadline = (from + Duration::from_secs(step.bound)).min(self.deadline);
+        let mut shell = match Shell::new(log, deadline, step.is_live, is_idle) {
+            Ok(shell) => shell,
+            Err(error) => {
+                return Ended {
+                    took: from.elapsed(),
+                    result: Err(format!("{LOGS}: {error}")),
+                    notes: vec![],
+                };
+            }
+        };
+        shell.is_all = self.is_all;
+        let result = match step.run {
+            Run::Commands(commands) => commands.iter().try_for_each(|command| shell.run(command)),
+            Run::Function(function) => function(&shell),
+        };
+        let ended = Ended { took: from.elapsed(), result, notes: shell.notes() };
+        let seconds = ended.took.as_secs();
+        match &ended.result {
+            Ok(()) => println!("-- {}: {seconds} s", step.name),
+            Err(error) => {
+                let printed = shell.printed();
+                let lines: Vec<&str> = printed.lines().collect();
+                let tail = lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n");
+                println!("{tail}\n-- FAILED: {}: {error} ({seconds} s)", step.name);
+            }
+        }
+        ended
+    }
+}
+
+/// Which steps of a tier to run, and how.
+#[derive(Debug)]
+pub(crate) struct Choice {
+    pub(crate) tier: Tier,
+    /// Names of steps; if empty, all steps run.
+    pub(crate) only: Vec<String>,
+    pub(crate) is_to_go_on: bool,
+    /// Whether every file counts as changed.
+    pub(crate) is_all: bool,
+}
+
+/// Runs the steps of `choice`. Returns whether all of them succeed.
+///
+/// # Errors
+/// When there is no step with a given name.
+pub(crate) fn run(choice: &Choice) -> Result<bool, String> {
+    let tier = choice.tier;
+    if let Some(unknown) =
+        choice.only.iter().find(|name| !STEPS.iter().any(|step| step.name == **name))
+    {
+        return Err(format!("no step is named {unknown}: cargo xtask steps"));
+    }
+    let is_meant = |step: &Step| match choice.only.as_slice() {
+        [] => step.tiers.contains(&tier),
+        only => only.iter().any(|name| name == step.name),
+    };
+    let start = Instant::now();
+    let tally = Tally {
+        ended: Mutex::default(),
+        changed: Condvar::new(),
+        start,
+        deadline: start + Duration::from_secs(tier.bound()),
+        is_to_go_on: choice.is_to_go_on,
+        is_all: choice.is_all,
+    };
+    let steps: Vec<&'static Step> = STEPS.iter().filter(|step| is_meant(step)).collect();
+    if choice.only.is_empty() {
+        let (beside, main) = steps
+            .iter()
+            .partition::<Vec<&'static Step>, _>(|step| tier == Tier::Ci && step.is_beside);
+        thread::scope(|scope| {
+            scope.spawn(|| tally.lane(&beside, true));
+            tally.lane(&main, false);
+            let failed =
+                tally.ended.lock().expect("no panic").values().any(|ended| ended.result.is_err());
+            if failed && !tally.is_to_go_on {
+                shell::end_all();
+            }
+        });
+    } else {
+        // With `--only`, the steps that these need count as done. If something is missing, the step
+        // says what.
+        let mut ended = tally.ended.lock().expect("no panic");
+        for name in steps
+            .iter()
+            .flat_map(|step| step.after)
+            .filter(|name| !choice.only.contains(&(**name).to_owned()))
+        {
+            ended.insert(name, Ended { took: Duration::ZERO, result: Ok(()), notes: vec![] });
+        }
+        drop(ended);
+        tally.lane(&steps, false);
+    }
+    let took = start.elapsed().as_secs();
+    let ended = tally.ended.into_inner().expect("no panic");
+    println!("{}", table(&steps, &ended));
+    for name in ended.iter().filter(|(_, ended)| ended.result.is_err()).map(|(name, _)| name) {
+        println!(
+            "FAILED: {name}; alone: cargo xtask {} --only {name}; output: {LOGS}/{name}.log",
+            tier.name()
+        );
+    }
+    let holds = ended.values().all(|ended| ended.result.is_ok());
+    println!("{}: {took} s", if holds { "All of it holds" } else { "It does not hold" });
+    if choice.only.is_empty() && took > tier.budget() {
+        println!("NOTE: {} is meant to take {} s", tier.name(), tier.budget());
+    }
+    // Notes about what was not checked come last.
+    for note in ended.values().flat_map(|ended| &ended.notes) {
+        println!("NOTE: {note}");
+    }
+    Ok(holds)
+}
+
+/// A table with a row for each step: seconds, name, and how it ended.
+fn table(steps: &[&Step], ended: &BTreeMap<&str, Ended>) -> String {
+    let mut text = String::new();
+    for step in steps {
+        let (seconds, how) = match ended.get(step.name) {
+            Some(Ended { took, result: Ok(()), .. }) => (took.as_secs(), step.title),
+            Some(Ended { took, result: Err(error), .. }) => (took.as_secs(), error.as_str()),
+            None => (0, "not run"),
+        };
+        let _ = write!(text, "\n{seconds:>6} s  {:<16} {how}", step.name);
+    }
+    text
+}
+
+/// `cargo xtask steps`: prints every step, its tiers, its time limit and its commands.
+pub(crate) fn list() {
+    for step in STEPS {
+        let tiers: Vec<&str> = step.tiers.iter().map(|tier| tier.name()).collect();
+        println!("{:<16} {} [{}; {} s]", step.name, step.title, tiers.join(", "), step.bound);
+        if let Run::Commands(commands) = step.run {
+            for command in commands {
+                println!("{:<16}   $ {command}", "");
+            }
+        }
+    }
+}
