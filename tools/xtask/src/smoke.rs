@@ -255,6 +255,9 @@ fn measure(cluster: &Cluster<'_>, via: &str) -> Result<(), String> {
 pub(crate) fn page(sh: &Shell) -> Result<(), String> {
     dependencies::install(sh, &if has("chromium") { vec![] } else { vec!["chromium".to_owned()] });
     if !has("chromium") {
+        if std::env::var_os("CI").is_some() {
+            return Err("chromium is missing: apt-get install chromium".to_owned());
+        }
         sh.note("the page of a measurement was NOT opened: there is no chromium");
         return Ok(());
     }

@@ -146,6 +146,8 @@ pub(crate) const STEPS: &[Step] = &[
     Step::new("wire", "What is on the wire: h2spec, TLS, and segments in a capture", BOTH, 500, Commands(&[
         "EPICEPOCH_BIN=target/debug/epicepoch LOCKSTEP=target/debug/examples/lockstep scripts/wire",
     ])).after(&["tests", "tools"]),
+    Step::new("page", "A browser shows the page of a measurement", BOTH, 600, Function(smoke::page))
+        .after(&["tests", "smoke"]),
     Step::new("components", "The list of what a release is made of is the same twice", BOTH, 120,
         Function(dependencies::components)),
     Step::new("night", "A night in a minute, on 200 fresh seeds at least", NIGHT, 900,
@@ -160,7 +162,6 @@ pub(crate) const STEPS: &[Step] = &[
     Step::new("scale", "Cost as a cluster grows, a second each", NIGHT, 300, Commands(&["scripts/scale --smoke"])),
     Step::new("measurements", "The measurements that docs/performance.md has its figures from, a second each", NIGHT,
         600, Function(smoke::measurements)),
-    Step::new("page", "A browser shows the page of a measurement", NIGHT, 600, Function(smoke::page)),
     Step::new("histograms", "HdrHistogram's tools read the reports", NIGHT, 1020,
         Function(dependencies::histogram_tools)),
     Step::new("coverage", "The simulator reaches the lines of the core", NIGHT, 1800, Function(dependencies::coverage)),
