@@ -175,7 +175,7 @@ fn http2_asked(bytes: &[u8], part: usize, patience: usize) -> (Vec<String>, Vec<
             at += len;
             match &event {
                 Asked::Fast { id } => {
-                    let hot = server.fast_path().expect("what is hot was decoded");
+                    let hot = server.fast_request().expect("what is hot was decoded");
                     let Ask { count, format } = hot.ask;
                     let is_within = match format {
                         Format::Binary => count <= LIST_COUNT_MAX,

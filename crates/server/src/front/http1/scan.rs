@@ -253,7 +253,7 @@ mod tests {
 
     const MAX_N: u64 = 65_536;
 
-    fn fast_path(bytes: &[u8]) -> FastRequest<'_> {
+    fn fast_request(bytes: &[u8]) -> FastRequest<'_> {
         match scan(bytes, MAX_N) {
             Scan::Fast(request) => request,
             other => panic!("{other:?}: {}", bytes.escape_ascii()),
@@ -280,7 +280,7 @@ mod tests {
                 Format::Binary,
             ),
         ] {
-            let request = fast_path(text.as_bytes());
+            let request = fast_request(text.as_bytes());
             assert_eq!(request.ask, Ask { count, format }, "{text}");
             assert_eq!((request.request_id, request.closes), (&b""[..], false), "{text}");
             assert_eq!(request.len, text.len(), "{text}");
@@ -291,7 +291,7 @@ mod tests {
     fn a_request_id_and_the_last_request_are_seen() {
         let text = b"GET /timestamp HTTP/1.1\r\nEpicEpoch-Request-Id: \t 4 2\t \r\nHost: a\r\n\
             CONNECTION:close\r\n\r\nGET /";
-        let request = fast_path(text);
+        let request = fast_request(text);
         assert_eq!((request.request_id, request.closes), (&b"4 2"[..], true));
         assert_eq!(&text[request.len..], b"GET /");
     }
@@ -377,7 +377,7 @@ mod tests {
         }
         let mut followed = text.to_vec();
         followed.extend_from_slice(b"\0\0\0");
-        assert_eq!(fast_path(&followed), fast_path(text));
+        assert_eq!(fast_request(&followed), fast_request(text));
     }
 
     #[test]
@@ -391,7 +391,7 @@ mod tests {
         text.extend_from_slice(b"\r\n\r\n");
         assert_eq!(scan(&text, MAX_N), Scan::Other, "longer than a hot request may be");
         text.remove(60);
-        assert_eq!(fast_path(&text).len, REQUEST_LEN_MAX);
+        assert_eq!(fast_request(&text).len, REQUEST_LEN_MAX);
     }
 
     #[test]

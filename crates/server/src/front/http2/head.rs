@@ -171,7 +171,7 @@ impl Head {
 
     /// The count and format that the head asks for, if it is a request of the fast path without a
     /// body.
-    pub(super) fn fast_path(&self, max_n: u64) -> Option<Ask> {
+    pub(super) fn fast_ask(&self, max_n: u64) -> Option<Ask> {
         if !matches!(self.value(METHOD), b"GET" | b"POST") {
             return None;
         }
@@ -330,9 +330,9 @@ mod tests {
 
     #[test]
     fn what_clients_send_is_hot() {
-        assert_eq!(head(&BASE).fast_path(9), Some(Ask { count: 1, format: Format::Binary }));
+        assert_eq!(head(&BASE).fast_ask(9), Some(Ask { count: 1, format: Format::Binary }));
         let range = with(":path", "/timestamp?n=4294967296&format=range");
-        assert_eq!(range.fast_path(9), Some(Ask { count: 1 << 32, format: Format::Range }));
+        assert_eq!(range.fast_ask(9), Some(Ask { count: 1 << 32, format: Format::Range }));
         for (name, value) in [
             (":method", "POST"),
             ("content-length", "0"),
@@ -341,12 +341,12 @@ mod tests {
             ("host", "b"),
         ] {
             assert!(
-                with(name, value).is_request() && with(name, value).fast_path(9).is_some(),
+                with(name, value).is_request() && with(name, value).fast_ask(9).is_some(),
                 "{name}"
             );
         }
         let told = with("epicepoch-request-id", "4 2");
-        assert_eq!((told.request_id(), told.fast_path(9).is_some()), (&b"4 2"[..], true));
+        assert_eq!((told.request_id(), told.fast_ask(9).is_some()), (&b"4 2"[..], true));
         assert_eq!(with("authorization", "Bearer x").authorization(), b"Bearer x");
     }
 
@@ -369,7 +369,7 @@ mod tests {
         ] {
             let head = with(name, value);
             assert!(head.is_request(), "{name}: {value}");
-            assert_eq!(head.fast_path(9), None, "{name}: {value}");
+            assert_eq!(head.fast_ask(9), None, "{name}: {value}");
             let request = head.request().expect("a request");
             let path = request.uri().path_and_query().expect("a path").as_str();
             assert!(name != ":path" || path == value);
@@ -379,9 +379,9 @@ mod tests {
         }
         let id = ("epicepoch-request-id", "1");
         let twice = head(&[&BASE[..], &[id, id]].concat());
-        assert!(twice.fast_path(9).is_none() && twice.is_request());
+        assert!(twice.fast_ask(9).is_none() && twice.is_request());
         let token = ("authorization", "Bearer x");
-        assert!(head(&[&BASE[..], &[token, token]].concat()).fast_path(9).is_none());
+        assert!(head(&[&BASE[..], &[token, token]].concat()).fast_ask(9).is_none());
     }
 
     #[test]

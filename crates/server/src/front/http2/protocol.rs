@@ -318,7 +318,7 @@ impl Http2 {
     }
 
     fn handle_fast(&mut self, common: &Common<Self>, line: &mut Line<Request>, id: u32) {
-        let Some(request) = self.session.as_ref().and_then(Session::fast_path) else { return };
+        let Some(request) = self.session.as_ref().and_then(Session::fast_request) else { return };
         if let Err(reason) = common.sequencer.shared.authz.check_fast(&request.authorization) {
             let answer = self.service.refuse_caller(reason, &request.request_id);
             let ready = Ready { id, answer, is_head: false };

@@ -65,7 +65,7 @@ pub struct Session {
     takes_fast: bool,
     decoder: Decoder,
     head: Head,
-    fast_path: Option<FastRequest>,
+    fast_request: Option<FastRequest>,
     /// The part of a header block that has arrived.
     block: Vec<u8>,
     unfinished: Option<Unfinished>,
@@ -105,7 +105,7 @@ impl Session {
             takes_fast,
             decoder: Decoder::default(),
             head: Head::default(),
-            fast_path: None,
+            fast_request: None,
             block: Vec::new(),
             unfinished: None,
             streams: Streams::default(),
@@ -168,8 +168,8 @@ impl Session {
 
     /// The latest request of the fast path.
     #[must_use]
-    pub fn fast_path(&self) -> Option<&FastRequest> {
-        self.fast_path.as_ref()
+    pub fn fast_request(&self) -> Option<&FastRequest> {
+        self.fast_request.as_ref()
     }
 
     /// How many streams are open.
@@ -311,7 +311,7 @@ impl Session {
         if id <= self.last_id {
             return self.handle_trailer(id, ends, block, out);
         }
-        let is_fast_again = ends && self.fast_path.is_some() && self.decoder.is_repeated(block);
+        let is_fast_again = ends && self.fast_request.is_some() && self.decoder.is_repeated(block);
         if !is_fast_again {
             self.decode(block)?;
         }
@@ -338,9 +338,9 @@ impl Session {
         }
         if ends
             && self.takes_fast
-            && let Some(ask) = self.head.fast_path(self.max_n)
+            && let Some(ask) = self.head.fast_ask(self.max_n)
         {
-            self.keep_hot(ask);
+            self.keep_fast_request(ask);
             return Ok(Event::Fast { id });
         }
         let Some(request) = self.head.request() else {
@@ -522,7 +522,7 @@ impl Session {
     }
 
     fn decode(&mut self, block: &[u8]) -> Result<(), Fault> {
-        self.fast_path = None;
+        self.fast_request = None;
         let Self { decoder, head, .. } = self;
         head.clear();
         decoder.decode(block, |name, value| head.take(name, value)).map_err(|error| match error {
@@ -531,8 +531,8 @@ impl Session {
         })
     }
 
-    fn keep_hot(&mut self, ask: Ask) {
-        self.fast_path = Some(FastRequest {
+    fn keep_fast_request(&mut self, ask: Ask) {
+        self.fast_request = Some(FastRequest {
             ask,
             request_id: self.head.request_id().to_vec(),
             authorization: self.head.authorization().to_vec(),

@@ -34,7 +34,7 @@ pub enum Event {
     /// The caller has nothing to do.
     Nothing,
     /// A whole request of the fast path has arrived:
-    /// [`Session::fast_path`](super::Session::fast_path) returns it.
+    /// [`Session::fast_request`](super::Session::fast_request) returns it.
     Fast {
         /// The stream of the request.
         id: u32,

@@ -110,13 +110,13 @@ fn a_request_like_the_last_is_hot_again_and_another_is_what_it_says() {
     // The table holds its entries only now; the third request is like the second.
     assert_eq!(fixture.say(&headers(3, WHOLE, AGAIN)), ["hot 3"]);
     assert_eq!(fixture.say(&headers(5, WHOLE, AGAIN)), ["hot 5"]);
-    assert_eq!(fixture.session.fast_path().unwrap().ask.count, 1);
+    assert_eq!(fixture.session.fast_request().unwrap().ask.count, 1);
     let other = block("/timestamp?n=3", &[("epicepoch-request-id", "42")]);
     assert_eq!(fixture.say(&headers(7, WHOLE, &other)), ["hot 7"]);
-    let fast_path = fixture.session.fast_path().unwrap();
-    assert_eq!((fast_path.ask.count, &fast_path.request_id[..]), (3, &b"42"[..]));
+    let fast_request = fixture.session.fast_request().unwrap();
+    assert_eq!((fast_request.ask.count, &fast_request.request_id[..]), (3, &b"42"[..]));
     assert_eq!(fixture.say(&headers(9, WHOLE, AGAIN)), ["hot 9"]);
-    assert!(fixture.session.fast_path().unwrap().request_id.is_empty());
+    assert!(fixture.session.fast_request().unwrap().request_id.is_empty());
     // Not of the fast path: a request with a body, another path, a connection without a fast path.
     assert_eq!(fixture.say(&headers(11, flag::END_HEADERS, AGAIN)), ["GET /timestamp 11 None"]);
     assert_eq!(fixture.say(&headers(13, WHOLE, &block("/up", &[]))), ["GET /up 13 Some(0)"]);
