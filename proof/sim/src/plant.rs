@@ -207,26 +207,6 @@ impl Plant {
         }
     }
 
-    /// Whether the bug breaks no invariant: only a healed cluster that does not answer, or does not
-    /// become whole again, shows it.
-    #[must_use]
-    pub const fn is_of_liveness(self) -> bool {
-        matches!(
-            self,
-            Self::LostTurn
-                | Self::UnheardRefusal
-                | Self::Core(
-                    Bug::LostReservation
-                        | Bug::EveryVoterAwaited
-                        | Bug::RaisedUnread
-                        | Bug::SnapshotNeverFailed
-                        | Bug::JointNeverLeft
-                        | Bug::RestlessHandover
-                        | Bug::TransfereeKept
-                )
-        )
-    }
-
     /// Whether the workers need a publication of their own, because it is what the bug is in.
     pub(crate) const fn is_in_publication(self) -> bool {
         matches!(self, Self::RevokedLate | Self::TransferKeepsGrant | Self::CoalescedPublication)

@@ -9,7 +9,8 @@ use crate::source::{Kind, tokens};
 
 const PAGE: &str = "docs/testing-catalogue.md";
 /// The two lists of planted bugs: those inside the core, and those around it.
-const BUGS: [&str; 2] = ["crates/core/src/planted.rs", "proof/sim/src/plant.rs"];
+const BUGS: [&str; 2] = ["crates/core/src/planted.rs", AROUND];
+const AROUND: &str = "proof/sim/src/plant.rs";
 /// Most characters in a line of the page. Tables may be wider.
 const WIDTH: usize = 118;
 
@@ -82,21 +83,14 @@ fn read(path: &Path) -> Result<String, String> {
 
 fn page(root: &Path) -> Result<String, String> {
     let mut page = INTRODUCTION.to_owned();
-    let mut around = String::new();
-    let mut names = Vec::new();
-    for file in BUGS {
-        around = read(&root.join(file))?;
-        for bug in bugs(&around) {
-            names.push((bug.variant.clone(), bug.name.clone()));
-            if let Some(row) = bug.row()? {
-                page.push_str(&row);
-            }
-        }
+    let bugs = planted(root)?;
+    for bug in &bugs {
+        page.push_str(&bug.row()?.unwrap_or_default());
     }
     page.push_str(HARMLESS);
-    for (variant, why) in harmless(&around) {
-        let name = names.iter().find(|(other, _)| *other == variant);
-        let (_, name) = name.ok_or_else(|| format!("no planted bug {variant}"))?;
+    for (variant, why) in harmless(&read(&root.join(AROUND))?) {
+        let bug = bugs.iter().find(|bug| bug.variant == variant);
+        let Bug { name, .. } = bug.ok_or_else(|| format!("no planted bug {variant}"))?;
         let _ = writeln!(page, "| `{name}` | {why} |");
     }
     for (directory, heading) in SUITES {
@@ -108,10 +102,23 @@ fn page(root: &Path) -> Result<String, String> {
     Ok(page)
 }
 
+/// The planted bugs of both lists.
+///
+/// # Errors
+/// When a list cannot be read.
+pub(crate) fn planted(root: &Path) -> Result<Vec<Bug>, String> {
+    let mut all = Vec::new();
+    for file in BUGS {
+        all.extend(bugs(&read(&root.join(file))?));
+    }
+    Ok(all)
+}
+
 /// A planted bug: a variant of one of the two lists, with its doc comment.
-struct Bug {
-    variant: String,
-    name: String,
+pub(crate) struct Bug {
+    pub(crate) variant: String,
+    /// Its name on the command line.
+    pub(crate) name: String,
     doc: String,
 }
 

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::catalogue::{self, Bug};
 use crate::layers;
 use crate::shell::Shell;
 
@@ -117,28 +118,17 @@ pub(crate) fn tests(sh: &Shell) -> Result<(), String> {
     Ok(())
 }
 
-/// The planted bugs that a text names, written as on the command line: `Bug::LateVoters` is
-/// `late-voters`.
-fn plants(text: &str) -> BTreeSet<String> {
+/// The planted bugs that a text names: `Bug::LateVoters` is `late-voters`. Other lists of bugs,
+/// which have a `Plant` of their own, are not meant.
+fn plants(text: &str, bugs: &[Bug]) -> BTreeSet<String> {
+    let follows = |rest: &str, name: &str| {
+        rest.strip_prefix(name)
+            .is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
+    };
     let mut found = BTreeSet::new();
-    for kind in ["Bug::", "Plant::"] {
-        for (at, _) in text.match_indices(kind) {
-            let name = &text[at + kind.len()..];
-            let name =
-                &name[..name.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(name.len())];
-            if name.starts_with(|c: char| c.is_ascii_uppercase())
-                && name.contains(|c: char| c.is_ascii_lowercase())
-            {
-                let mut plain = String::new();
-                for c in name.chars() {
-                    if c.is_ascii_uppercase() && !plain.is_empty() {
-                        plain.push('-');
-                    }
-                    plain.push(c.to_ascii_lowercase());
-                }
-                found.insert(plain);
-            }
-        }
+    for rest in ["Bug::", "Plant::"].iter().flat_map(|kind| text.split(kind).skip(1)) {
+        let named = bugs.iter().filter(|bug| follows(rest, &bug.variant));
+        found.extend(named.map(|bug| bug.name.clone()));
     }
     found
 }
@@ -146,10 +136,11 @@ fn plants(text: &str) -> BTreeSet<String> {
 /// Tests the planted bugs near the changed files. With `is_shared` it also tests today's part of
 /// all.
 pub(crate) fn planted(sh: &Shell, is_shared: bool) -> Result<(), String> {
+    let bugs = catalogue::planted(Path::new(""))?;
     let mut near = BTreeSet::new();
     let is_code = |file: &&String| file.contains("/src/") && !file.ends_with("/planted.rs");
     for file in files(sh)?.iter().filter(is_code).filter(|file| !file.starts_with("proof/")) {
-        near.extend(plants(&fs::read_to_string(file).unwrap_or_default()));
+        near.extend(plants(&fs::read_to_string(file).unwrap_or_default(), &bugs));
     }
     if near.len() > NEAR_MAX {
         sh.note(&format!(
@@ -197,8 +188,10 @@ mod tests {
 
     #[test]
     fn planted_bugs_are_named_as_on_the_command_line() {
-        let text = "if is(Bug::LateVoters) { Plant::LostTurn } else { Bug::ALL }";
-        assert_eq!(plants(text).into_iter().collect::<Vec<_>>(), ["late-voters", "lost-turn"]);
+        let lists = catalogue::planted(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
+        let text = "if is(Bug::LateVoters) { Plant::LostTurn } else { Bug::ALL } Plant::LostTurns, Plant::Nothing";
+        let found = plants(text, &lists.expect("two lists"));
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), ["late-voters", "lost-turn"]);
     }
 
     #[test]
