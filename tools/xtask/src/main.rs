@@ -6,6 +6,7 @@ mod dependencies;
 mod documents;
 mod imports;
 mod layers;
+mod processes;
 mod shell;
 mod smoke;
 mod source;
@@ -35,6 +36,7 @@ The checks of this repository, in tiers.
     cargo xtask imports [CRATE]   circles between files of a crate, and imports that point uphill
 
 A step's output is in target/xtask/STEP.log. Its environment is cleared and set: settings of the shell do not reach it.
+If a signal ends this program, its steps end too.
 The steps are in tools/xtask/src/steps.rs, the layers in layers.rs beside it. Exit code 0: all of it holds; 1: it does
 not; 2: wrong usage.";
 
@@ -64,6 +66,10 @@ fn run(command: &str, rest: &[String]) -> Result<bool, String> {
     match command {
         "catalogue" => catalogue::command(rest),
         "documents" => documents::command(),
+        // Started by the tiers.
+        processes::Guard::COMMAND => {
+            processes::Guard::run().map(|()| true).map_err(|error| error.to_string())
+        }
         "imports" => imports::command(rest),
         "steps" => {
             tiers::list();

@@ -5,11 +5,14 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use crate::processes::{end, signal};
 
 /// Names of the environment variables that a step inherits.
 const KEPT: [&str; 23] = [
@@ -54,8 +57,6 @@ const KEPT_PREFIXES: [&str; 11] = [
 const KEPT_SUFFIXES: [&str; 2] = ["_proxy", "_PROXY"];
 /// Time between two checks whether a running command has ended.
 const LOOK: Duration = Duration::from_millis(30);
-/// Time that a command has to end after it was told to.
-const END: Duration = Duration::from_secs(10);
 /// How long to wait for output when a command has ended but left processes that hold its output
 /// open.
 const OUTPUT: Duration = Duration::from_secs(2);
@@ -72,6 +73,8 @@ pub(crate) struct Shell {
     notes: Mutex<Vec<String>>,
     /// Whether everything counts as changed.
     pub(crate) is_all: bool,
+    /// The process group that commands join.
+    pub(crate) group: Option<u32>,
 }
 
 impl Shell {
@@ -86,7 +89,15 @@ impl Shell {
             fs::create_dir_all(directory)?;
         }
         File::create(&log)?;
-        Ok(Self { log, deadline, is_live, is_idle, notes: Mutex::default(), is_all: false })
+        Ok(Self {
+            log,
+            deadline,
+            is_live,
+            is_idle,
+            notes: Mutex::default(),
+            is_all: false,
+            group: None,
+        })
     }
 
     /// Prints what was left out and why. The table at the end repeats it.
@@ -141,6 +152,9 @@ impl Shell {
             .envs(environment())
             .envs(variables)
             .stdin(Stdio::null());
+        if let Some(group) = self.group {
+            command.process_group(group.cast_signed());
+        }
         command
     }
 
@@ -201,12 +215,25 @@ impl Shell {
     /// Runs `words` and returns what it prints. An error if the command fails.
     pub(crate) fn output(&self, words: &str) -> Result<String, String> {
         self.say(&format!("$ {words}"));
-        let output = self.command(words).output().map_err(|error| format!("{words}: {error}"))?;
+        let output = self.captured(self.command(words))?;
         if !output.status.success() {
             self.say(&String::from_utf8_lossy(&output.stderr));
             return Err(format!("{words}: {}", output.status));
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Runs `command` until it ends or its time is up, and returns what it prints.
+    pub(crate) fn captured(&self, mut command: Command) -> Result<Output, String> {
+        let shown = shown(&command);
+        let failed = |error: io::Error| format!("{shown}: {error}");
+        // In files, so that processes that the command leaves are not waited for.
+        let files = [self.log.with_extension("out"), self.log.with_extension("err")];
+        command.stdout(File::create(&files[0]).map_err(failed)?);
+        command.stderr(File::create(&files[1]).map_err(failed)?);
+        let status = self.wait(&mut command.spawn().map_err(failed)?, &shown)?;
+        let [stdout, stderr] = files.map(fs::read);
+        Ok(Output { status, stdout: stdout.map_err(failed)?, stderr: stderr.map_err(failed)? })
     }
 
     /// Starts `command` with its output in `file`. It ends when the returned value is dropped.
@@ -238,7 +265,7 @@ impl Running {
 
     /// Sends SIGTERM and waits at most `limit` for the end. Returns the exit code.
     pub(crate) fn terminate(&mut self, limit: Duration) -> Result<i32, String> {
-        signal("TERM", &[self.child.id()]);
+        signal("TERM", [&self.child.id()]);
         let until = Instant::now() + limit;
         loop {
             if let Some(status) = self.child.try_wait().map_err(|error| error.to_string())? {
@@ -318,50 +345,6 @@ fn copy(mut reader: io::PipeReader, log: &Path, is_live: bool) {
     }
 }
 
-/// All descendants of a process: its children, their children, and so on.
-fn descendants(process: u32) -> Vec<u32> {
-    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
-    let children =
-        threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-    let children: Vec<u32> = children
-        .flat_map(|list| {
-            list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>()
-        })
-        .collect();
-    let below: Vec<u32> = children.iter().flat_map(|child| descendants(*child)).collect();
-    children.into_iter().chain(below).collect()
-}
-
-fn signal(name: &str, processes: &[u32]) {
-    let list: Vec<String> = processes.iter().map(u32::to_string).collect();
-    let _ = Command::new("sh")
-        .args(["-c", &format!("kill -{name} {} 2>/dev/null", list.join(" "))])
-        .status();
-}
-
-/// Ends a process and all its descendants.
-fn end(child: &mut Child) {
-    let mut all = descendants(child.id());
-    all.push(child.id());
-    signal("TERM", &all);
-    let until = Instant::now() + END;
-    while Instant::now() < until && matches!(child.try_wait(), Ok(None)) {
-        thread::sleep(LOOK);
-    }
-    signal("KILL", &all);
-    let _ = child.wait();
-}
-
-/// Ends all processes that this program has started, and their descendants.
-pub(crate) fn end_all() {
-    let all = descendants(std::process::id());
-    if !all.is_empty() {
-        signal("TERM", &all);
-        thread::sleep(Duration::from_secs(1));
-        signal("KILL", &all);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -389,14 +372,18 @@ mod tests {
         assert_eq!(error, "sh -c false: exit code 1");
         shell.run("echo words").expect("it succeeds");
         assert!(shell.printed().ends_with("$ echo words\nwords\n"), "{}", shell.printed());
+        assert_eq!(shell.output("echo words"), Ok("words\n".to_owned()));
+        assert_eq!(shell.output("sh -c false"), Err("sh -c false: exit status: 1".to_owned()));
     }
 
     #[test]
     fn a_command_that_takes_too_long_is_ended_with_what_it_began() {
         let shell = shell("late", Duration::from_millis(200));
         let from = Instant::now();
-        let error = shell.run("timeout 60 sleep 50").expect_err("it is ended");
-        assert!(error.contains("not done in time"), "{error}");
+        let late = "timeout 60 sleep 50";
+        for error in [shell.run(late).expect_err("ended"), shell.output(late).expect_err("ended")] {
+            assert!(error.contains("not done in time"), "{error}");
+        }
         assert!(from.elapsed() < Duration::from_secs(20));
     }
 }

@@ -76,7 +76,8 @@ impl<'a> Cluster<'a> {
             .arg("--output")
             .arg(&body)
             .arg(format!("http://127.0.0.1:{port}{target}"));
-        let status = String::from_utf8(command.output().ok()?.stdout).ok()?.parse().ok()?;
+        let output = self.sh.captured(command).ok()?;
+        let status = String::from_utf8(output.stdout).ok()?.parse().ok()?;
         Some((status, fs::read(body).unwrap_or_default()))
     }
 
@@ -276,7 +277,7 @@ pub(crate) fn no_faults(sh: &Shell) -> Result<(), String> {
     for (command, code, said) in
         [(serve, 1, "TEST_FAULTS_FILE"), (plant, 2, "a release build has no planted bugs")]
     {
-        let output = sh.command(&command).output().map_err(|error| error.to_string())?;
+        let output = sh.captured(sh.command(&command))?;
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         sh.say(&errors);
         if output.status.code() != Some(code) || !errors.contains(said) {
@@ -335,10 +336,8 @@ pub(crate) fn percolator(sh: &Shell) -> Result<(), String> {
     if !said.lines().any(|line| line.contains("by the client in Go") && counted(line)) {
         return Err("the client in Go did nothing".to_owned());
     }
-    let output = sh
-        .command(&format!("{bank} --seconds 3 --plant read-past-locks --dir {work}/run"))
-        .output();
-    let output = output.map_err(|error| error.to_string())?;
+    let planted = format!("{bank} --seconds 3 --plant read-past-locks --dir {work}/run");
+    let output = sh.captured(sh.command(&planted))?;
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     sh.say(&said);

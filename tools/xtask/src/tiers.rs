@@ -8,7 +8,8 @@ use std::sync::{Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::shell::{self, Shell};
+use crate::processes::Guard;
+use crate::shell::Shell;
 use crate::steps::{Run, STEPS, Step, Tier};
 
 /// Directory for the output of each step.
@@ -67,6 +68,7 @@ struct Tally {
     deadline: Instant,
     is_to_go_on: bool,
     is_all: bool,
+    guard: Guard,
 }
 
 impl Tally {
@@ -124,6 +126,7 @@ impl Tally {
             }
         };
         shell.is_all = self.is_all;
+        shell.group = Some(self.guard.group());
         let result = match step.run {
             Run::Commands(commands) => commands.iter().try_for_each(|command| shell.run(command)),
             Run::Function(function) => function(&shell),
@@ -157,7 +160,7 @@ pub(crate) struct Choice {
 /// Runs the steps of `choice`. Returns whether all of them succeed.
 ///
 /// # Errors
-/// When there is no step with a given name.
+/// When there is no step with a given name, or no guard can be started.
 pub(crate) fn run(choice: &Choice) -> Result<bool, String> {
     let tier = choice.tier;
     if let Some(unknown) =
@@ -177,6 +180,7 @@ pub(crate) fn run(choice: &Choice) -> Result<bool, String> {
         deadline: start + Duration::from_secs(tier.bound()),
         is_to_go_on: choice.is_to_go_on,
         is_all: choice.is_all,
+        guard: Guard::start().map_err(|error| format!("a guard of the steps: {error}"))?,
     };
     let steps: Vec<&'static Step> = STEPS.iter().filter(|step| is_meant(step)).collect();
     if choice.only.is_empty() {
@@ -189,7 +193,7 @@ pub(crate) fn run(choice: &Choice) -> Result<bool, String> {
             let failed =
                 tally.ended.lock().expect("no panic").values().any(|ended| ended.result.is_err());
             if failed && !tally.is_to_go_on {
-                shell::end_all();
+                tally.guard.end();
             }
         });
     } else {
