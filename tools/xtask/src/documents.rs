@@ -1,21 +1,21 @@
-//! Checks that what the documents name exists: files, headings, paths, tests, metrics, messages. A
-//! finding names file and line.
+//! Checks that what the documents name exists: files, headings, paths, tests, metrics, messages; and
+//! that `cargo test` commands anywhere name tests. A finding names file and line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::source::{Kind, Token, attribute, is_for_tests, tokens};
+use crate::source::{Kind, Token, tokens};
+use crate::test_commands::Tests;
 
 /// Most characters in a line of prose.
 const LINE_LEN_MAX: usize = 120;
-/// Directories that contain code.
-const CODE: [&str; 4] = ["crates", "proof", "tools", "examples"];
+/// The files that contain code.
+const CODE: [&str; 4] = ["crates/*.rs", "proof/*.rs", "tools/*.rs", "examples/*.rs"];
 /// Top directories. A path in backquotes that begins with one of them must exist.
-const TOPS: [&str; 12] = [
-    "crates", "proof", "tools", "docs", "deploy", "scripts", "examples", "clients", "interop",
-    "fuzz", ".ci", ".cargo",
+const TOPS: [&str; 10] = [
+    "crates", "proof", "tools", "docs", "deploy", "scripts", "examples", "clients", ".ci", ".cargo",
 ];
 /// A name in snake case with at least this many words is taken for the name of a test.
 const TEST_WORDS_MIN: usize = 4;
@@ -28,55 +28,43 @@ const EVIDENCE: [&str; 2] = ["forget_snapshot_if_taken", "most_up_to_date"];
 const OLDEST: (&str, &str) = ("scripts/upgrade", "OLDEST=");
 
 /// The names that the code defines.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Code {
-    texts: Vec<String>,
-    tests: BTreeSet<String>,
+    texts: Vec<(PathBuf, String)>,
+    tests: Tests,
     functions: BTreeSet<String>,
     strings: BTreeSet<String>,
 }
 
 impl Code {
-    fn read(files: &[PathBuf]) -> Result<Self, String> {
-        let mut code = Self::default();
-        for file in files {
-            let text = read(file)?;
-            code.add(&tokens(&text));
-            code.texts.push(text);
+    fn read() -> Result<Self, String> {
+        let mut code = Self { tests: Tests::new()?, ..Self::default() };
+        for (file, text) in texts(&CODE)? {
+            code.add(&file, &tokens(&text));
+            code.texts.push((file, text));
         }
         Ok(code)
     }
 
-    fn add(&mut self, tokens: &[Token]) {
-        let (mut at, mut is_test) = (0, false);
-        while at < tokens.len() {
-            if let Some((inside, behind)) = attribute(tokens, at) {
-                is_test |=
-                    is_for_tests(inside) && !inside.iter().any(|token| token.is_ident("cfg"));
-                at = behind;
-                continue;
-            }
-            match &tokens[at].kind {
+    fn add(&mut self, file: &Path, tokens: &[Token]) {
+        self.tests.add(file, tokens);
+        for (at, token) in tokens.iter().enumerate() {
+            match &token.kind {
                 Kind::Str(text) => {
                     self.strings.insert(text.clone());
                 }
                 Kind::Ident(word) if word == "fn" => {
-                    if let Some(name) = tokens.get(at + 1).and_then(Token::ident) {
-                        self.functions.insert(name.to_owned());
-                        if std::mem::take(&mut is_test) {
-                            self.tests.insert(name.to_owned());
-                        }
-                    }
+                    let name = tokens.get(at + 1).and_then(Token::ident);
+                    self.functions.extend(name.map(str::to_owned));
                 }
                 Kind::Ident(_) | Kind::PathSep | Kind::Punct(_) => {}
             }
-            at += 1;
         }
     }
 
     fn has_evidence(&self, name: &str) -> bool {
         let is_checker = name.starts_with("check_") || EVIDENCE.contains(&name);
-        self.tests.contains(name) || (is_checker && self.functions.contains(name))
+        self.tests.has(name) || (is_checker && self.functions.contains(name))
     }
 
     /// Whether the code has this metric. The code has its name without the parts that the output
@@ -256,17 +244,15 @@ fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// The files of the repository that match one of `patterns`, including new files.
-fn listed(patterns: &[String]) -> Result<Vec<PathBuf>, String> {
+/// The files of the repository that match one of `patterns`, including new files, with their texts.
+fn texts(patterns: &[&str]) -> Result<Vec<(PathBuf, String)>, String> {
     let mut git = Command::new("git");
     git.args(["ls-files", "--cached", "--others", "--exclude-standard", "--"]).args(patterns);
     let output = git.output().map_err(|error| format!("git: {error}"))?;
     let names = String::from_utf8_lossy(&output.stdout);
-    let mut files: Vec<PathBuf> =
+    let files: BTreeSet<PathBuf> =
         names.lines().map(PathBuf::from).filter(|file| file.exists()).collect();
-    files.sort();
-    files.dedup();
-    Ok(files)
+    files.into_iter().map(|file| read(&file).map(|text| (file, text))).collect()
 }
 
 /// `cargo xtask documents`: prints every finding. Returns whether there are none.
@@ -274,12 +260,9 @@ fn listed(patterns: &[String]) -> Result<Vec<PathBuf>, String> {
 /// # Errors
 /// When a file cannot be read.
 pub(crate) fn command() -> Result<bool, String> {
-    let code = Code::read(&listed(&CODE.map(|top| format!("{top}/*.rs")))?)?;
-    let mut documents = Vec::new();
-    for path in listed(&["*.md".to_owned()])? {
-        let text = read(&path)?;
-        documents.push(Document { path, text });
-    }
+    let code = Code::read()?;
+    let documents: Vec<Document> =
+        texts(&["*.md"])?.into_iter().map(|(path, text)| Document { path, text }).collect();
     let mut headings = Headings::default();
     let mut count = 0;
     let mut say = |path: &Path, Finding(line, what): Finding| {
@@ -291,9 +274,18 @@ pub(crate) fn command() -> Result<bool, String> {
             say(&document.path, finding);
         }
         for (line, message) in document.messages() {
-            if !code.texts.iter().any(|text| text.contains(message)) {
+            if !code.texts.iter().any(|(_, text)| text.contains(message)) {
                 say(&document.path, Finding(line, format!("no such message: {message}")));
             }
+        }
+    }
+    // The code, its comments and the scripts have commands, too.
+    let scripts = texts(&["scripts/*", ".ci/*"])?;
+    let pages = documents.iter().map(|Document { path, text }| (path, text));
+    let others = code.texts.iter().chain(&scripts).map(|(path, text)| (path, text));
+    for (path, text) in pages.chain(others) {
+        for (line, what) in code.tests.missing(text) {
+            say(path, Finding(line, format!("no {what}")));
         }
     }
     // The documents must name the oldest version that the upgrade test uses.
@@ -342,7 +334,7 @@ mod tests {
     #[test]
     fn a_metric_is_known_without_its_unit() {
         let mut code = Code::default();
-        code.add(&tokens(
+        code.add(Path::new("a.rs"), &tokens(
             "f(\"round_trip\"); #[test]\n#[ignore]\nfn it_holds_for_all_seeds() {} fn other() {}",
         ));
         assert!(

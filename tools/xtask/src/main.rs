@@ -11,6 +11,7 @@ mod shell;
 mod smoke;
 mod source;
 mod steps;
+mod test_commands;
 mod tiers;
 
 use std::process::ExitCode;
@@ -31,7 +32,8 @@ The checks of this repository, in tiers.
     --fail-fast                   ends after the first step that fails
 
     cargo xtask steps             every step: its tiers, its bound, its commands
-    cargo xtask documents         links, paths, tests, metrics and messages that documents name, and do not exist
+    cargo xtask documents         what documents name and does not exist: links, paths, tests, metrics, messages;
+                                  and `cargo test` commands that run no test
     cargo xtask catalogue         writes docs/testing-catalogue.md; with --check, says whether it is stale
     cargo xtask imports [CRATE]   circles between files of a crate, and imports that point uphill
 

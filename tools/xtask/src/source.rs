@@ -231,6 +231,11 @@ pub(crate) fn is_for_tests(attribute: &[Token]) -> bool {
     ) || matches!(names.as_slice(), ["tokio", "test", ..])
 }
 
+/// Whether an attribute makes its function a test.
+pub(crate) fn is_test(attribute: &[Token]) -> bool {
+    is_for_tests(attribute) && !attribute.iter().any(|token| token.is_ident("cfg"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
