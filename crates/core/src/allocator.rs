@@ -11,7 +11,7 @@ use thiserror::Error;
 use crate::confirm::Confirmed;
 use crate::planted::{self, Bug, safety_assert};
 use crate::publication::{EpochRange, Grant, Shared};
-use crate::sync::{Mutex, PoisonError};
+use crate::sync::{AtomicU64, Mutex, Ordering, PoisonError};
 
 /// The two times that an allocation needs, read once per batch by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +49,8 @@ pub struct Allocator {
     shared: Arc<Shared>,
     epoch_interval_ns: u64,
     position: Mutex<Position>,
+    /// The epoch of `position`, for readers that must not take its lock.
+    last_epoch: AtomicU64,
 }
 
 /// The position of the allocator.
@@ -67,7 +69,12 @@ impl Allocator {
     /// is this node's own setting; it applies while the cluster has no settings.
     #[must_use]
     pub fn new(shared: Arc<Shared>, epoch_interval_ns: u64) -> Self {
-        Self { shared, epoch_interval_ns, position: Mutex::new(Position::default()) }
+        Self {
+            shared,
+            epoch_interval_ns,
+            position: Mutex::new(Position::default()),
+            last_epoch: AtomicU64::new(0),
+        }
     }
 
     /// Takes `count` consecutive timestamps of one epoch for a confirmed round.
@@ -104,6 +111,7 @@ impl Allocator {
         // S3: timestamps lie inside the range that apply assigned to this term and boot.
         safety_assert!(grant.range.contains(next.epoch), "S3: stamped outside the granted range");
         *position = Position { next_index: next.next_index + taken(count), ..next };
+        self.last_epoch.store(next.epoch.0, Ordering::Relaxed);
         if planted::is(Bug::IntervalRestarts) {
             position.moved_at_ns = now.monotonic_ns;
         }
@@ -113,10 +121,12 @@ impl Allocator {
         Ok(range)
     }
 
-    /// The epoch of the last timestamp; 0 before the first.
+    /// The epoch of the last timestamp; 0 before the first. It takes no lock, so that the consensus
+    /// thread may call it. Only [`Allocator::allocate`] takes the lock; it needs a confirmed round,
+    /// which only workers have.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
-        self.position.lock().unwrap_or_else(PoisonError::into_inner).epoch
+        Epoch(self.last_epoch.load(Ordering::Relaxed))
     }
 }
 
@@ -336,6 +346,20 @@ mod tests {
         assert_eq!(allocator.epoch(), Epoch(0));
         grant(&allocator, 1, 0, 100);
         allocator.allocate(&round(1), 1, now(0, 42)).unwrap();
+        assert_eq!(allocator.epoch(), Epoch(42));
+        grant(&allocator, 1, 0, 60);
+        let refused = allocator.allocate(&round(2), 1, now(INTERVAL, 55));
+        assert_eq!(refused, Err(AllocateError::OtherTerm));
+        assert_eq!(allocator.epoch(), Epoch(42), "nothing was stamped");
+    }
+
+    /// If `epoch` took the lock, this test would hang.
+    #[test]
+    fn the_epoch_is_read_while_a_batch_holds_the_lock() {
+        let allocator = allocator();
+        grant(&allocator, 1, 0, 100);
+        allocator.allocate(&round(1), 1, now(0, 42)).unwrap();
+        let _held = allocator.position.lock().unwrap();
         assert_eq!(allocator.epoch(), Epoch(42));
     }
 

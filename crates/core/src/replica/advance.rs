@@ -1,6 +1,7 @@
-//! An operator moves the epoch with `clock advance-to`. Once that is done, every answer of the
-//! cluster is above the requested epoch (S14). The log needs no command for it: the leader makes an
-//! ordinary reservation that ends beyond the epoch, and then gives up the part of its range below.
+//! An operator moves the epoch with `clock advance-to`. Every request that begins after success was
+//! reported is answered above the requested epoch (S14); a request that began before may be answered
+//! below it. The log needs no command for this: the leader makes an ordinary reservation that ends
+//! beyond the epoch, and then gives up the part of its range below.
 //!
 //! That is enough. When the reservation is applied, the ceiling is above the epoch, and so is every
 //! later leader's range. From the same step on, this leader stamps nothing below the epoch. Rounds
@@ -24,7 +25,7 @@ pub const ADVANCE_AHEAD_MAX_NS: u64 = 366 * 24 * 3_600 * 1_000_000_000;
 /// The effect of moving the epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advance {
-    /// Every answer will be above this epoch.
+    /// Every request that begins afterwards is answered above this epoch.
     pub to: Epoch,
     /// The ceiling now.
     pub ceiling: Epoch,
@@ -33,7 +34,8 @@ pub struct Advance {
     /// How far `to` is ahead of trusted time, nanoseconds; 0 when it is not. During this time
     /// epochs rise by the least step or stand still.
     pub ahead_ns: u64,
-    /// Whether every answer is above `to` already, because the whole range of this leader is.
+    /// Whether every request that begins now is answered above `to`, because the whole range of this
+    /// leader is above it.
     pub is_done: bool,
 }
 
@@ -99,9 +101,9 @@ impl Replica {
         Ok(Advance { to, ceiling, ceiling_after, ahead_ns, is_done })
     }
 
-    /// Moves the epoch: once [`Report::Advanced`] says so, every answer of the cluster is above
-    /// `to`. A leader that loses leadership first reports nothing. The ceiling may have risen then,
-    /// which is harmless.
+    /// Moves the epoch: every request that begins after [`Report::Advanced`] is answered above `to`.
+    /// A leader that loses leadership first reports nothing. The ceiling may have risen then, which
+    /// is harmless.
     ///
     /// # Errors
     /// Why the epoch is not moved.

@@ -52,7 +52,8 @@ pub enum Report {
         /// What the change did.
         outcome: Outcome,
     },
-    /// An operator's advance is done: every answer of the cluster is above this epoch.
+    /// An operator's advance is done: every request that begins from now on is answered above this
+    /// epoch.
     Advanced {
         /// The epoch.
         to: Epoch,

@@ -50,6 +50,11 @@ impl AtomicU64 {
         self.0.load(order)
     }
 
+    /// Replaces the number.
+    pub fn store(&self, value: u64, order: Ordering) {
+        self.0.store(value, order);
+    }
+
     /// Raises the number to `value`, if it is below. Returns the old number.
     pub fn fetch_max(&self, value: u64, order: Ordering) -> u64 {
         if has(Weakness::SplitMaximum) {
