@@ -3,8 +3,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,6 @@ use epicepoch_wire::http::{PATH_LEADER, PATH_READY, RANGE_COUNT_MAX};
 use epicepoch_wire::native::Token;
 use epicepoch_wire::peer_hello::CLUSTER_NAME_LEN_MAX;
 use epicepoch_wire::{Timestamp, TimestampRange};
-use tokio::sync::Notify;
 
 use crate::clock::{DURATION_MAX, now};
 use crate::dial::{Alpn, Dialer};
@@ -22,11 +20,12 @@ use crate::error::{
 };
 use crate::members::{Members, is_address};
 use crate::observer::Observer;
-use crate::session::{Action, End, Goal, Pursuit, Session};
+use crate::pursuit::{Action, End, Goal, Pursuit};
+use crate::session::{Session, Settings};
 use crate::tls::Tls;
 use crate::token::TokenSource;
 use crate::transport::{Answer, Transport};
-use crate::waiters::{Outcome, Waiters};
+use crate::waiters::Outcome;
 
 /// A client of one cluster. It is cheap to clone. Clones share connections, the known leader, the
 /// order of returned timestamps, and requests: concurrent calls share one. The client needs a tokio
@@ -105,15 +104,13 @@ pub struct Readiness {
 #[derive(Debug)]
 struct Shared {
     core: Arc<Core>,
-    session: Arc<Mutex<Session>>,
     transport: Transport,
     options: Options,
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.core.is_closed.store(true, Ordering::Release);
-        self.core.notify.notify_one();
+        self.core.close();
     }
 }
 
@@ -140,11 +137,11 @@ impl Client {
         addrs: impl IntoIterator<Item = A>,
         options: Options,
     ) -> Result<Self, NewClientError> {
-        let seeds: Vec<String> = addrs.into_iter().map(Into::into).collect();
-        if seeds.is_empty() {
+        let addrs: Vec<String> = addrs.into_iter().map(Into::into).collect();
+        if addrs.is_empty() {
             return Err(NewClientError::NoAddress);
         }
-        if let Some(bad) = seeds.iter().find(|addr| !is_address(addr)) {
+        if let Some(bad) = addrs.iter().find(|addr| !is_address(addr)) {
             return Err(NewClientError::Address(bad.clone()));
         }
         if let Some(bad) = options.cluster_name.as_ref()
@@ -159,23 +156,24 @@ impl Client {
             return Err(NewClientError::ObserverOverHttp);
         }
         options.check_durations()?;
-        let session = Session::new(seeds, options.seed).expecting(options.cluster_name.clone());
-        let session = Arc::new(Mutex::new(session));
-        let core = Arc::new(Core {
-            waiters: Mutex::new(Waiters::default()),
-            session: session.clone(),
+        let session = Session::new(Settings {
+            addrs,
+            seed: options.seed,
+            cluster_name: options.cluster_name.clone(),
             attempt_timeout: options.attempt_timeout,
             refresh_interval: options.refresh_interval,
             hedge_after: options.hedge_after,
-            cluster_name: options.cluster_name.clone(),
-            observer: options.observer.clone(),
-            dialer: options.dialer(Alpn::Native),
-            notify: Notify::new(),
-            is_closed: AtomicBool::new(false),
-            is_driven: AtomicBool::new(false),
-        });
+        })
+        .observed(options.observer.is_some());
+        let core = Arc::new(Core::new(
+            session,
+            options.attempt_timeout,
+            options.cluster_name.clone(),
+            options.observer.clone(),
+            options.dialer(Alpn::Native),
+        ));
         let transport = Transport::new(options.dialer(Alpn::Http1));
-        let shared = Shared { core, session, transport, options };
+        let shared = Shared { core, transport, options };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -254,17 +252,18 @@ impl Client {
     /// Carries out the actions of a pursuit until it finishes.
     async fn pursue(&self, goal: Goal, deadline: Instant) -> End {
         let attempt_timeout = self.shared.options.attempt_timeout;
-        let mut pursuit = Pursuit::new(&self.session(), goal, deadline, attempt_timeout);
+        let core = &self.shared.core;
+        let mut pursuit = Pursuit::new(core.session().directory(), goal, deadline, attempt_timeout);
         loop {
-            let action = pursuit.poll_action(&mut self.session(), now());
+            let action = pursuit.poll_action(core.session().directory(), now());
             match action {
                 Action::Finish(end) => return end,
                 Action::Wait { until } => tokio::time::sleep_until(until.into()).await,
                 Action::Ask { addr, path, until } => {
                     let exchange = self.shared.transport.exchange(&addr, &path);
                     let outcome = before(until, &addr, exchange).await;
-                    let mut session = self.session();
-                    pursuit.handle_outcome(&mut session, &addr, &path, outcome, now());
+                    let mut session = core.session();
+                    pursuit.handle_outcome(session.directory(), &addr, &path, outcome, now());
                 }
             }
         }
@@ -275,17 +274,13 @@ impl Client {
         let attempt_timeout = self.shared.options.attempt_timeout;
         let until = now().checked_add(attempt_timeout).map_or(deadline, |at| at.min(deadline));
         let answer = before(until, addr, self.shared.transport.exchange(addr, path)).await?;
-        self.session().check_cluster(addr, answer.cluster.as_deref())?;
+        let mut session = self.shared.core.session();
+        session.directory().check_cluster(addr, answer.cluster.as_deref())?;
         if matches!(answer.status, 200 | 503) {
             return Ok(answer);
         }
         let what = format!("status {} at {path}", answer.status);
         Err(BadAnswer::Foreign { addr: addr.to_owned(), what }.into())
-    }
-
-    /// The lock is held only for a decision, never across an await.
-    fn session(&self) -> MutexGuard<'_, Session> {
-        self.shared.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -334,7 +329,7 @@ impl Default for Options {
     }
 }
 
-/// One call over the native protocol: an entry among the waiters. The driver enforces its deadline.
+/// One call over the native protocol: an entry in the session. The session enforces its deadline.
 struct Call<'a> {
     client: &'a Client,
     count: u64,
@@ -349,7 +344,7 @@ impl Future for Call<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
         let core = &self.client.shared.core;
         if let Some(slot) = self.slot {
-            return core.waiters().poll(slot, context);
+            return core.session().poll_call(slot, context);
         }
         if !(1..=RANGE_COUNT_MAX).contains(&self.count) {
             return Poll::Ready(Err(TimestampsError::Count(self.count)));
@@ -358,17 +353,17 @@ impl Future for Call<'_> {
             return Poll::Ready(Err(TimestampsError::DeadlineExceeded { last: None }));
         }
         let (slot, is_first) = {
-            let mut waiters = core.waiters();
-            let Some((slot, is_first)) = waiters.enter(self.count, self.deadline) else {
+            let mut session = core.session();
+            let Some((slot, is_first)) = session.enter(self.count, self.deadline) else {
                 return Poll::Ready(Err(TimestampsError::TooManyCalls));
             };
             // This is always pending, because no answer can be there yet. It registers the waker.
-            let _: Poll<Outcome> = waiters.poll(slot, context);
+            let _: Poll<Outcome> = session.poll_call(slot, context);
             (slot, is_first)
         };
         let driven = core.ensure_driven();
         if is_first {
-            core.notify.notify_one();
+            core.notify();
         }
         self.slot = Some(slot);
         driven.map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending)
@@ -378,7 +373,7 @@ impl Future for Call<'_> {
 impl Drop for Call<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
-            self.client.shared.core.waiters().leave(slot);
+            self.client.shared.core.session().leave(slot);
         }
     }
 }

@@ -1,39 +1,78 @@
-//! The driver: the task that carries out calls over the native protocol. It keeps a connection to
-//! the leader, sends the callers' requests and gives them the answers. The session decides which
-//! node to ask and which answers to accept. The waiters hold the callers.
-//!
-//! The driver connects at the first call, and keeps the connection alive with pings. If no request
-//! is in flight, a call is sent at once; otherwise callers gather in the next request. A refused or
-//! lost request is repeated for the callers that still wait. Unused timestamps are only skipped.
-//!
-//! - `conversation`: the exchange over one connection.
-//! - `hedge`: the second connection.
-//! - `state`: what the loop and the conversations share.
+//! The driver: the task that carries out what the session decides. It owns the connections, the
+//! timer and the observer, and decides nothing.
 
-mod conversation;
-mod hedge;
-mod state;
+use std::future::Future;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::{Duration, Instant};
 
-use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-
-use epicepoch_wire::NodeId;
-use epicepoch_wire::http::{ErrorCode, cluster_header};
-use epicepoch_wire::native::{TO_CLIENT_TAIL_LEN_MAX, ToClient, Welcome, split};
-use tracing::Instrument as _;
+use epicepoch_wire::native::Welcome;
+use tokio::sync::Notify;
 
 use crate::clock::now;
-use crate::error::{Setback, TimestampsError};
-use crate::link::{Link, NoLink, foreign, lost};
-use crate::members::is_address;
-use conversation::Conversation;
-use hedge::Hedge;
-use state::{Driver, Limits, Next, TICK, member_addrs};
+use crate::dial::Dialer;
+use crate::error::{OpenError, TimestampsError};
+use crate::link::Link;
+use crate::observer::Observer;
+use crate::session::{Action, LinkId, Notice, Session};
 
-pub(crate) use state::Core;
+/// The state that callers and the driver share.
+#[derive(Debug)]
+pub(crate) struct Core {
+    session: Mutex<Session>,
+    attempt_timeout: Duration,
+    /// The required cluster name.
+    cluster_name: Option<String>,
+    observer: Option<Arc<dyn Observer>>,
+    /// Opens connections of the native protocol.
+    dialer: Dialer,
+    /// Notified when a caller opens a batch, and when the client is dropped.
+    notify: Notify,
+    /// Whether the last client was dropped.
+    is_closed: AtomicBool,
+    /// Whether a driver runs.
+    is_driven: AtomicBool,
+}
 
 impl Core {
+    pub(crate) fn new(
+        session: Session,
+        attempt_timeout: Duration,
+        cluster_name: Option<String>,
+        observer: Option<Arc<dyn Observer>>,
+        dialer: Dialer,
+    ) -> Self {
+        Self {
+            session: Mutex::new(session),
+            attempt_timeout,
+            cluster_name,
+            observer,
+            dialer,
+            notify: Notify::new(),
+            is_closed: AtomicBool::new(false),
+            is_driven: AtomicBool::new(false),
+        }
+    }
+
+    /// The lock is held only for a decision, never across an await.
+    pub(crate) fn session(&self) -> MutexGuard<'_, Session> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the driver take a turn.
+    pub(crate) fn notify(&self) {
+        self.notify.notify_one();
+    }
+
+    /// Ends the driver.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        self.notify.notify_one();
+    }
+
     /// Starts a driver if none runs.
     ///
     /// # Errors
@@ -49,189 +88,198 @@ impl Core {
         runtime.spawn(Driver::new(self.clone()).run());
         Ok(())
     }
+
+    async fn open(self: Arc<Self>, addr: String) -> Result<(Link, Welcome), OpenError> {
+        Link::open(&self.dialer, &addr, self.cluster_name.as_deref()).await
+    }
+
+    /// Learns the members again, from a new welcome of the node at `addr`.
+    async fn refresh(self: Arc<Self>, addr: String) {
+        let opening = tokio::time::timeout(self.attempt_timeout, self.clone().open(addr.clone()));
+        if let Ok(Ok((_, welcome))) = opening.await {
+            self.session().handle_refreshed(&addr, &welcome);
+        }
+    }
+}
+
+/// The task that carries out a session.
+struct Driver {
+    core: Arc<Core>,
+    first: Connection,
+    second: Connection,
+    /// Callers to wake when no lock is held.
+    wakers: Vec<Waker>,
+    notices: Vec<Notice>,
+}
+
+/// One of the two connections of a session.
+enum Connection {
+    None,
+    Opening(LinkId, Opening),
+    Open(LinkId, Link),
+}
+
+type Opening = Pin<Box<dyn Future<Output = Result<(Link, Welcome), OpenError>> + Send>>;
+
+/// An event of a connection.
+enum Event {
+    Opened(LinkId, Box<Result<Welcome, OpenError>>),
+    Received,
+    Closed(LinkId, io::Error),
+}
+
+/// When the driver ends, for any reason, it stops the waiting callers.
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let mut session = self.core.session();
+        session.stop();
+        session.take_wakers(&mut self.wakers);
+        // This is set while the lock is held, so a later caller finds no driver and starts one.
+        self.core.is_driven.store(false, Ordering::Release);
+        drop(session);
+        self.wakers.drain(..).for_each(Waker::wake);
+    }
 }
 
 impl Driver {
+    fn new(core: Arc<Core>) -> Self {
+        let (first, second) = (Connection::None, Connection::None);
+        Self { core, first, second, wakers: Vec::new(), notices: Vec::new() }
+    }
+
     /// Serves callers until the client is dropped.
     async fn run(mut self) {
+        let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
         while !self.core.is_closed.load(Ordering::Acquire) {
-            if !self.core.waiters().is_wanted() {
-                self.core.notify.notified().await;
-                continue;
+            let timeout = self.turn();
+            if let Some(timeout) = timeout.map(Into::into)
+                && timer.deadline() != timeout
+            {
+                timer.as_mut().reset(timeout);
             }
-            let next = match self.connect().await {
-                Ok((addr, link, limits)) => {
-                    // Each connection has one span; calls have none.
-                    let span = tracing::debug_span!("connection", addr, node = self.node.0);
-                    let hedge = self.hedge();
-                    Conversation::new(&mut self, &addr, link, limits, hedge)
-                        .run()
-                        .instrument(span)
-                        .await
-                }
-                Err(next) => next,
-            };
-            self.turn(next).await;
-        }
-    }
-
-    /// Connects to the node that the session names. That node must lead.
-    async fn connect(&mut self) -> Result<(String, Link, Limits), Next> {
-        let addr = {
-            let mut session = self.core.session();
-            let leader = session.leader().map(str::to_owned);
-            leader.unwrap_or_else(|| session.next_address())
-        };
-        let (link, welcome) = self.open(&addr).await?;
-        match self.learn(&addr, &welcome) {
-            Ok(()) => {}
-            Err(Next::Leave(setback @ Setback::NoLeader { .. })) => {
-                return Err(self.listen(&addr, link, welcome.node, setback).await);
-            }
-            Err(next) => return Err(next),
-        }
-        self.node = welcome.node;
-        tracing::debug!(addr, node = welcome.node.0, "connected to the leader");
-        if let Some(observer) = &self.core.observer {
-            observer.connected(&addr);
-        }
-        Ok((addr, link, Limits::of(&welcome)))
-    }
-
-    /// Waits on the connection to a node that knows no leader, because the node reports the leader
-    /// when it learns of one.
-    async fn listen(&mut self, addr: &str, mut link: Link, node: NodeId, setback: Setback) -> Next {
-        self.core.session().record_setback(&setback, now());
-        let until = self.record_setback(setback, 0);
-        let mut tick = until.min(now() + TICK);
-        while now() < until && !self.core.is_closed.load(Ordering::Acquire) {
-            // This is checked in every turn of the loop, in case the node never stops sending.
-            if now() >= tick {
-                self.expire();
-                tick = until.min(now() + TICK);
-            }
-            let exchanged = tokio::select! {
-                exchanged = link.exchange() => exchanged,
-                () = tokio::time::sleep_until(tick.into()) => continue,
-            };
-            if let Err(error) = exchanged {
-                return Next::Leave(lost(addr, &error));
-            }
-            let mut taken = 0;
-            while let Ok(Some(frame)) = split(&link.received()[taken..], TO_CLIENT_TAIL_LEN_MAX) {
-                taken += frame.len();
-                match ToClient::decode(&frame) {
-                    Ok(ToClient::Leader(leader)) if leader.node == node => {
-                        return Next::Switch(addr.to_owned());
-                    }
-                    Ok(ToClient::Leader(leader)) if is_address(leader.addr) => {
-                        let leader = leader.addr.to_owned();
-                        return Next::Follow { by: addr.to_owned(), leader };
-                    }
-                    Ok(ToClient::Leader(_) | ToClient::Pong(_) | ToClient::Unknown) => {}
-                    Ok(_) => {
-                        return Next::Leave(lost(
-                            addr,
-                            &"it sent an unexpected frame before it knew a leader",
-                        ));
-                    }
-                    Err(error) => return Next::Fail(foreign(addr, &error.to_string()).into()),
-                }
-            }
-            link.consume(taken);
-        }
-        Next::Stay
-    }
-
-    /// Opens a connection. Callers whose deadline passes meanwhile fail.
-    async fn open(&mut self, addr: &str) -> Result<(Link, Welcome), Next> {
-        let core = self.core.clone();
-        let link = Link::open(&core.dialer, addr, core.cluster_name.as_deref());
-        let opening = tokio::time::timeout(core.attempt_timeout, link);
-        let mut opening = pin!(opening);
-        let opened = loop {
+            let is_waking = self.wake_some();
             tokio::select! {
-                opened = &mut opening => break opened,
-                () = tokio::time::sleep(TICK) => self.expire(),
+                biased;
+                event = self.first.event() => Self::report(&self.core, &mut self.first, event),
+                event = self.second.event() => Self::report(&self.core, &mut self.second, event),
+                () = self.core.notify.notified() => {}
+                () = timer.as_mut(), if timeout.is_some() => {}
+                () = tokio::task::yield_now(), if is_waking => {}
             }
-        };
-        match opened {
-            Ok(Ok(opened)) => Ok(opened),
-            Ok(Err(NoLink::Setback(setback))) => Err(Next::Leave(setback)),
-            Ok(Err(NoLink::AnotherCluster(found))) => {
-                Err(Next::Fail(core.session().another_cluster(addr, found).into()))
-            }
-            Ok(Err(NoLink::Bad(bad))) => Err(Next::Fail(bad.into())),
-            Err(_elapsed) => Err(Next::Leave(Setback::Silent { addr: addr.to_owned() })),
         }
     }
 
-    /// Applies a welcome: checks the cluster, learns the members and the leader.
-    fn learn(&mut self, addr: &str, welcome: &Welcome) -> Result<(), Next> {
+    /// Reports an event of a connection to the session.
+    fn report(core: &Core, connection: &mut Connection, event: Event) {
+        let mut session = core.session();
+        match (event, connection) {
+            (Event::Received, Connection::Open(link, open)) => {
+                let (received, out) = open.buffers();
+                let taken = session.handle_received(*link, received, now(), out);
+                open.consume(taken);
+            }
+            (Event::Opened(link, opened), _) => session.handle_opened(link, *opened, now()),
+            (Event::Closed(link, error), _) => session.handle_closed(link, &error, now()),
+            (Event::Received, Connection::None | Connection::Opening(..)) => {}
+        }
+    }
+
+    /// Carries out what the session wants now. Returns when it wants the next turn.
+    fn turn(&mut self) -> Option<Instant> {
+        let now = now();
         let mut session = self.core.session();
-        let name = &welcome.cluster_name;
-        session.check_name(addr, name).map_err(|error| Next::Fail(error.into()))?;
-        let Some((cluster, history)) = welcome.cluster else {
-            let (addr, code) = (addr.to_owned(), ErrorCode::NotReady);
-            return Err(Next::Leave(Setback::Refused { addr, code }));
-        };
-        let cluster = cluster_header(cluster, history);
-        session.check_cluster(addr, Some(&cluster)).map_err(|error| Next::Fail(error.into()))?;
-        let leader = welcome.leader.as_ref().filter(|leader| is_address(&leader.addr));
-        session.learn_members(member_addrs(welcome));
-        session.forget_any_leader();
-        match leader {
-            // The dialled address is kept, because it may be the only one that works from this
-            // machine.
-            Some(leader) if leader.node == welcome.node => {
-                session.set_leader(addr.to_owned());
-                Ok(())
+        session.handle_time(now);
+        for connection in [&mut self.first, &mut self.second] {
+            if let Connection::Open(link, open) = connection {
+                session.poll_transmit(*link, now, &mut open.out);
             }
-            Some(leader) => Err(Next::Follow { by: addr.to_owned(), leader: leader.addr.clone() }),
-            None => Err(Next::Leave(Setback::NoLeader { addr: addr.to_owned() })),
         }
-    }
-
-    /// Carries out a step: moves to another node, waits, or fails the callers.
-    async fn turn(&mut self, next: Next) {
-        match next {
-            Next::Stay => {}
-            Next::Switch(addr) => self.core.session().set_leader(addr),
-            Next::Follow { by, leader } => {
-                let is_suspect = self.core.session().is_suspect(&leader, now());
-                if !is_suspect && self.setbacks.hop() {
-                    return self.core.session().set_leader(leader);
+        session.take_wakers(&mut self.wakers);
+        session.take_notices(&mut self.notices);
+        let timeout = session.timeout();
+        let mut action = session.poll_action();
+        drop(session);
+        while let Some(next) = action {
+            self.carry_out(next);
+            action = self.core.session().poll_action();
+        }
+        if let Some(observer) = &self.core.observer {
+            for notice in self.notices.drain(..) {
+                match notice {
+                    Notice::Connected(addr) => observer.connected(&addr),
+                    Notice::Setback(setback) => observer.setback(&setback),
+                    Notice::Answered { callers, timestamps, latency } => {
+                        observer.answered(callers, timestamps, latency);
+                    }
                 }
-                // That node's knowledge is outdated, or the nodes name each other in a circle.
-                self.core.session().forget_leader(&by);
-                self.pause(Setback::NoLeader { addr: by }).await;
             }
-            Next::Leave(setback) | Next::Pause(setback) => {
-                self.core.session().record_setback(&setback, now());
-                self.pause(setback).await;
+        }
+        timeout
+    }
+
+    fn carry_out(&mut self, action: Action) {
+        match action {
+            Action::Open { link, addr } => {
+                let opening = Box::pin(self.core.clone().open(addr));
+                *self.connection(link) = Connection::Opening(link, opening);
             }
-            Next::Fail(error) => {
-                tracing::error!(%error, "a node answered against the protocol; its answer was rejected");
-                self.core.session().forget_any_leader();
-                self.core.waiters().fail_open(&error, &mut self.wakers);
-                self.wake();
+            Action::Close { link } => {
+                let connection = self.connection(link);
+                if connection.link() == Some(link) {
+                    *connection = Connection::None;
+                }
+            }
+            Action::Refresh { addr } => {
+                tokio::spawn(self.core.clone().refresh(addr));
             }
         }
     }
 
-    /// Waits after a setback. Callers whose deadline passes meanwhile fail.
-    async fn pause(&mut self, setback: Setback) {
-        let until = self.record_setback(setback, 0);
-        while now() < until && !self.core.is_closed.load(Ordering::Acquire) {
-            tokio::time::sleep_until(until.min(now() + TICK).into()).await;
-            self.expire();
-        }
+    fn connection(&mut self, link: LinkId) -> &mut Connection {
+        if link.is_hedge() { &mut self.second } else { &mut self.first }
     }
 
-    fn hedge(&self) -> Option<Hedge> {
-        let name = self.core.cluster_name.clone();
-        let dialer = self.core.dialer.clone();
-        let timeout = self.core.attempt_timeout;
-        self.core.hedge_after.map(|after| Hedge::new(after, timeout, name, dialer))
+    /// Wakes some of the callers that are to be woken. Returns whether any are left. Waking
+    /// thousands takes longer than a round trip, so the next requests of the first callers are sent
+    /// meanwhile.
+    fn wake_some(&mut self) -> bool {
+        let waiting = self.wakers.len();
+        let some = waiting.min(WAKE_AT_ONCE.max(waiting / WAKE_FRACTION));
+        self.wakers.drain(..some).for_each(Waker::wake);
+        !self.wakers.is_empty()
     }
 }
+
+impl Connection {
+    fn link(&self) -> Option<LinkId> {
+        match self {
+            Self::None => None,
+            Self::Opening(link, _) | Self::Open(link, _) => Some(*link),
+        }
+    }
+
+    /// Waits for the next event. Cancel safe: no event is lost if the future is dropped.
+    async fn event(&mut self) -> Event {
+        match self {
+            Self::None => std::future::pending().await,
+            Self::Open(link, open) => match open.exchange().await {
+                Ok(()) => Event::Received,
+                Err(error) => Event::Closed(*link, error),
+            },
+            Self::Opening(link, opening) => {
+                let (link, opened) = (*link, opening.await);
+                let (connection, opened) = match opened {
+                    Ok((open, welcome)) => (Self::Open(link, open), Ok(welcome)),
+                    Err(error) => (Self::None, Err(error)),
+                };
+                *self = connection;
+                Event::Opened(link, Box::new(opened))
+            }
+        }
+    }
+}
+
+/// How many callers are woken at once. More are woken if otherwise not all could be woken before
+/// the requests in flight are answered: a quarter, because four may be in flight.
+const WAKE_AT_ONCE: usize = 256;
+const WAKE_FRACTION: usize = 4;

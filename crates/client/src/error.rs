@@ -188,6 +188,11 @@ impl Setback {
         }
     }
 
+    /// Returns the setback for a broken connection.
+    pub(crate) fn lost(addr: &str, reason: &dyn ToString) -> Self {
+        Self::Lost { addr: addr.to_owned(), reason: reason.to_string() }
+    }
+
     /// Whether a node answered.
     pub(crate) fn is_answer(&self) -> bool {
         match self {
@@ -195,6 +200,21 @@ impl Setback {
             Self::Unreachable { .. } | Self::Lost { .. } | Self::Silent { .. } => false,
         }
     }
+}
+
+/// Why no connection to a node was made.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Ask another node, or this one later.
+    #[error(transparent)]
+    Setback(#[from] Setback),
+    /// The node refused: it belongs to another cluster. Correct the address.
+    #[error("the node belongs to another cluster: {0}")]
+    AnotherCluster(String),
+    /// No retry helps. Correct the address.
+    #[error(transparent)]
+    BadAnswer(#[from] BadAnswer),
 }
 
 /// An answer came from another cluster, or from another history of it.
@@ -262,6 +282,13 @@ pub enum BadAnswer {
         /// What is wrong with the answer.
         what: String,
     },
+}
+
+impl BadAnswer {
+    /// Returns the error for an answer that no node sends.
+    pub(crate) fn foreign(addr: &str, what: &str) -> Self {
+        Self::Foreign { addr: addr.to_owned(), what: what.to_owned() }
+    }
 }
 
 fn because(last: Option<&Setback>) -> String {

@@ -23,10 +23,13 @@
 //! - [`tls`]: the authorities that a client trusts, and its certificate.
 //! - [`dial`]: connections to nodes.
 //! - [`wall_time`]: timestamps and `SystemTime`.
-//! - `session`: the decisions: which node to ask, how long to wait, which answers to accept.
+//! - [`session`]: the decisions over the native protocol: which node to ask, what to send, twice if
+//!   it is slow, and who gets which part of an answer. For drivers with IO of their own, such as
+//!   the simulator's.
 //! - `waiters`: the waiting callers and the batches that they share.
-//! - `driver`: the task that connects session, waiters and a native connection; `link`: that
-//!   connection.
+//! - `pursuit`: the decisions of one call over HTTP.
+//! - `directory`: what a client knows of its cluster.
+//! - `driver`: the task that carries out a session; `link`: one native connection.
 //! - `clock`: the clock of a client.
 //! - `transport`: one request and its answer over a kept-alive HTTP/1.1 connection.
 
@@ -34,12 +37,14 @@ pub mod blocking;
 pub mod client;
 mod clock;
 pub mod dial;
+mod directory;
 mod driver;
 pub mod error;
 mod link;
 pub mod members;
 pub mod observer;
-mod session;
+mod pursuit;
+pub mod session;
 pub mod tls;
 pub mod token;
 mod transport;
@@ -50,7 +55,8 @@ pub use client::{Client, Options, Readiness, Via};
 pub use epicepoch_wire::native::Token;
 pub use epicepoch_wire::{Epoch, EpochIndex, Timestamp, TimestampRange};
 pub use error::{
-    AskError, BadAnswer, ConnectError, MembersError, NewClientError, Setback, TimestampsError,
+    AskError, BadAnswer, ConnectError, MembersError, NewClientError, OpenError, Setback,
+    TimestampsError,
 };
 pub use members::{Member, Members};
 pub use observer::Observer;

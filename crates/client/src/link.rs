@@ -13,7 +13,7 @@ use epicepoch_wire::native::{
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 
 use crate::dial::{Dialer, Socket};
-use crate::error::{BadAnswer, Setback};
+use crate::error::{BadAnswer, OpenError, Setback};
 
 /// A connection after the welcome.
 #[derive(Debug)]
@@ -27,27 +27,16 @@ pub(crate) struct Link {
     filled: usize,
 }
 
-/// Why no connection was made.
-#[derive(Debug)]
-pub(crate) enum NoLink {
-    /// Another node or another attempt may succeed.
-    Setback(Setback),
-    /// The node says that it belongs to another cluster: no retry helps.
-    AnotherCluster(String),
-    /// No retry helps.
-    Bad(BadAnswer),
-}
-
 impl Link {
     /// Connects to `addr` and sends a client hello with the required name of the cluster.
     pub(crate) async fn open(
         dialer: &Dialer,
         addr: &str,
         cluster_name: Option<&str>,
-    ) -> Result<(Self, Welcome), NoLink> {
+    ) -> Result<(Self, Welcome), OpenError> {
         let stream = dialer.dial(addr).await.map_err(|error| {
             let (addr, reason) = (addr.to_owned(), error.to_string());
-            NoLink::Setback(Setback::Unreachable { addr, reason })
+            OpenError::Setback(Setback::Unreachable { addr, reason })
         })?;
         let input = vec![0; INPUT_LEN].into_boxed_slice();
         let mut link = Self { stream, out: Vec::new(), written: 0, input, filled: 0 };
@@ -56,9 +45,11 @@ impl Link {
         let token = dialer.token();
         ClientHello { agent, cluster_name, token, ..ClientHello::default() }.encode(&mut link.out);
         loop {
-            link.exchange().await.map_err(|error| NoLink::Setback(lost(addr, &error)))?;
+            link.exchange()
+                .await
+                .map_err(|error| OpenError::Setback(Setback::lost(addr, &error)))?;
             let foreign = |error: ClientHelloError| {
-                NoLink::Bad(foreign(addr, &format!("no welcome: {error}")))
+                OpenError::BadAnswer(BadAnswer::foreign(addr, &format!("no welcome: {error}")))
             };
             let Some(frame) = link.frame().map_err(|error| foreign(error.into()))? else {
                 continue;
@@ -69,7 +60,7 @@ impl Link {
                     let code = error.error_code().unwrap_or(ErrorCode::Internal);
                     return Err(refused(addr, code, error.text));
                 }
-                _ => return Err(NoLink::Bad(self::foreign(addr, "no welcome"))),
+                _ => return Err(OpenError::BadAnswer(BadAnswer::foreign(addr, "no welcome"))),
             };
             let length = frame.len();
             link.consume(length);
@@ -88,9 +79,9 @@ impl Link {
         split(&self.input[..self.filled], TO_CLIENT_TAIL_LEN_MAX)
     }
 
-    /// The received bytes that are not consumed yet.
-    pub(crate) fn received(&self) -> &[u8] {
-        &self.input[..self.filled]
+    /// The received bytes that are not consumed yet, and the bytes to send.
+    pub(crate) fn buffers(&mut self) -> (&[u8], &mut Vec<u8>) {
+        (&self.input[..self.filled], &mut self.out)
     }
 
     /// Drops `length` bytes from the front of the received bytes.
@@ -128,26 +119,16 @@ impl Link {
 }
 
 /// Returns the setback, or the error, for a refused connection.
-fn refused(addr: &str, code: ErrorCode, text: &str) -> NoLink {
+fn refused(addr: &str, code: ErrorCode, text: &str) -> OpenError {
     let addr = addr.to_owned();
     if code.is_retryable() || code == ErrorCode::Internal {
-        return NoLink::Setback(Setback::Refused { addr, code });
+        return OpenError::Setback(Setback::Refused { addr, code });
     }
     let message = text.to_owned();
     match code {
-        ErrorCode::WrongCluster => NoLink::AnotherCluster(message),
-        code => NoLink::Bad(BadAnswer::Refused { addr, code, message }),
+        ErrorCode::WrongCluster => OpenError::AnotherCluster(message),
+        code => OpenError::BadAnswer(BadAnswer::Refused { addr, code, message }),
     }
-}
-
-/// Returns the setback for a broken connection.
-pub(crate) fn lost(addr: &str, error: &dyn ToString) -> Setback {
-    Setback::Lost { addr: addr.to_owned(), reason: error.to_string() }
-}
-
-/// Returns the error for an answer that no node sends.
-pub(crate) fn foreign(addr: &str, what: &str) -> BadAnswer {
-    BadAnswer::Foreign { addr: addr.to_owned(), what: what.to_owned() }
 }
 
 /// Bytes of the receive buffer: enough for the longest frame.

@@ -1,522 +1,420 @@
-//! The decisions of a client: which node to ask next, how long to wait, which answers to accept. It
-//! opens no socket and reads no clock: `now` and the seed are arguments, as in quinn's protocol
-//! crate.
+//! The session of a client over the native protocol. It finds the leader, shares requests among
+//! callers, sends slow ones a second time, retries, and gives each caller its part of an answer. It
+//! opens no socket, reads no clock and never waits: `now` and the seed are arguments, as in quinn's
+//! protocol crate. The client's driver carries out its actions, and the simulator does the same.
 //!
-//! All calls of one client share a [`Session`]. A [`Pursuit`] is one call over HTTP. It returns an
-//! [`Action`] and receives its outcome, again and again, until the action is to finish.
+//! The session connects at the first call, and keeps the connection alive with pings. If no request
+//! is in flight, a call is sent at once; otherwise callers gather in the next request. A refused or
+//! lost request is repeated for the callers that still wait. Unused timestamps are only skipped.
+//!
+//! A driver works in turns: it reports what happened (`handle_*`), then calls
+//! [`Session::handle_time`], [`Session::poll_transmit`] for each open connection,
+//! [`Session::poll_action`], and [`Session::take_wakers`]. It comes back at
+//! [`Session::timeout`], at the latest.
+//!
+//! - `action`: what a session and its driver tell each other.
+//! - `exchange`: the requests and answers on the leader's connection.
+//! - `hedge`: the second connection.
+//! - `state`: what the phases share.
 
-use std::time::{Duration, Instant};
+mod action;
+mod exchange;
+mod hedge;
+mod state;
 
-use epicepoch_wire::http::{ErrorCode, PATH_MEMBERS, PATH_TIMESTAMP, RANGE_COUNT_MAX};
-use epicepoch_wire::{Timestamp, TimestampRange};
+use std::collections::VecDeque;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
-use crate::error::{AnotherCluster, BadAnswer, MembersError, Setback, TimestampsError};
-use crate::members::{Member, Members, is_address};
-use crate::transport::Answer;
+use epicepoch_wire::NodeId;
+use epicepoch_wire::native::{TO_CLIENT_TAIL_LEN_MAX, ToClient, Welcome, split};
 
-/// The knowledge that all calls of one client share.
+use crate::directory::{Directory, OVERLOADED_SETBACKS, Setbacks};
+use crate::error::{BadAnswer, OpenError, Setback};
+use crate::members::is_address;
+use crate::waiters::{Outcome, Waiters};
+pub(crate) use action::Notice;
+pub use action::{Action, LinkId, Settings};
+use exchange::Exchange;
+use state::{Next, State, TICK};
+
+/// The session of a client. All calls of one client share it.
 #[derive(Debug)]
-pub(crate) struct Session {
-    /// Addresses given by the caller, never empty.
-    seeds: Vec<String>,
-    /// Addresses of the members in the newest member list.
-    members: Vec<String>,
-    leader: Option<String>,
-    /// Addresses that recently did not answer, and since when. Hints to them are ignored, because
-    /// other nodes may not know yet that they are down.
-    suspects: Vec<(String, Instant)>,
-    /// Cluster and history of the first answer that contained them.
-    cluster: Option<String>,
-    /// The required name of the cluster.
-    cluster_name: Option<String>,
-    /// The highest timestamp returned so far.
-    highest: Option<Timestamp>,
-    /// Counts the addresses asked in turn; the next address follows from it.
-    turn: usize,
-    rng: fastrand::Rng,
+pub struct Session {
+    state: State,
+    phase: Phase,
+    /// When the phase checks deadlines next. `None` if no caller can wait.
+    timer: Option<Instant>,
 }
 
-/// The next step for the caller of [`Pursuit::poll_action`].
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Action {
-    /// Ask `addr` for `path`, and wait at most until `until`.
-    Ask { addr: String, path: String, until: Instant },
-    /// Do nothing before `until`.
-    Wait { until: Instant },
-    /// Return this to the caller.
-    Finish(End),
-}
-
-/// One call, from its beginning to its answer or its deadline.
 #[derive(Debug)]
-pub(crate) struct Pursuit {
-    goal: Goal,
-    deadline: Instant,
-    attempt_timeout: Duration,
-    setbacks: Setbacks,
-    wait_until: Option<Instant>,
-    /// Highest timestamp returned before this request was sent. The answer must lie above it. It
-    /// may lie below the answers of concurrent calls.
-    floor: Option<Timestamp>,
-    end: Option<End>,
-}
-
-/// The failures since the last success.
-#[derive(Debug, Default)]
-pub(crate) struct Setbacks {
-    /// Attempts that failed so far.
-    count: u32,
-    /// Leaders followed since the last setback.
-    hops: u32,
-    /// The setback to report at the deadline: the newest one in which a node answered, because a
-    /// live node knows more about the cluster than a dead one. If no node answered, the newest
-    /// setback.
-    last: Option<Setback>,
-    /// Setbacks in a row in which no node answered. After more than one round over all addresses,
-    /// the answer in `last` is outdated.
-    unanswered: usize,
-}
-
-impl Setbacks {
-    /// Counts one more followed leader. Returns whether it may be followed at once.
-    pub(crate) fn hop(&mut self) -> bool {
-        self.hops += 1;
-        self.hops <= HOPS_MAX
-    }
-
-    /// The setback to report at the deadline.
-    pub(crate) fn last(&self) -> Option<&Setback> {
-        self.last.as_ref()
-    }
-
-    /// Records a setback and returns how long to wait. It counts as at least the `least`th setback
-    /// in a row.
-    pub(crate) fn record(
-        &mut self,
-        session: &mut Session,
-        setback: Setback,
-        least: u32,
-    ) -> Duration {
-        self.count = (self.count + 1).max(least);
-        self.hops = 0;
-        self.unanswered = if setback.is_answer() { 0 } else { self.unanswered + 1 };
-        let is_outdated = self.unanswered > session.address_count();
-        if self.unanswered == 0
-            || is_outdated
-            || !self.last.as_ref().is_some_and(Setback::is_answer)
-        {
-            self.last = Some(setback);
-        }
-        session.backoff(self.count)
-    }
-}
-
-/// The goal of a pursuit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Goal {
-    /// This many timestamps, all above every one returned before.
-    Timestamps(u64),
-    /// The member list.
-    Members,
-}
-
-/// How a pursuit ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    Timestamps(TimestampRange),
-    Members(Members),
-    Count(u64),
-    DeadlineExceeded(Option<Setback>),
-    AnotherCluster(AnotherCluster),
-    WentBackwards { addr: String, floor: Timestamp, answer: Timestamp },
-    BadAnswer(BadAnswer),
+enum Phase {
+    /// There is no connection. Unless a caller waits, none is opened.
+    Idle,
+    /// A wait after a setback.
+    Pausing {
+        until: Instant,
+    },
+    Opening {
+        link: LinkId,
+        addr: String,
+        until: Instant,
+    },
+    /// The node knows no leader, and reports one when it learns of it.
+    Listening {
+        link: LinkId,
+        addr: String,
+        node: NodeId,
+        until: Instant,
+    },
+    /// The node leads.
+    Serving(Box<Exchange>),
 }
 
 impl Session {
-    /// Creates a session that knows `seeds` (not empty) and draws the random part of waits from
-    /// `seed`.
-    pub(crate) fn new(seeds: Vec<String>, seed: u64) -> Self {
-        assert!(!seeds.is_empty(), "a session needs an address to begin with");
-        Self {
-            seeds,
-            members: Vec::new(),
-            leader: None,
-            suspects: Vec::new(),
-            cluster: None,
-            cluster_name: None,
-            highest: None,
-            turn: 0,
-            rng: fastrand::Rng::with_seed(seed),
-        }
+    /// Creates a session that connects at the first call.
+    ///
+    /// # Panics
+    /// `settings` has no address.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        let directory = Directory::new(settings.addrs.clone(), settings.seed)
+            .expecting(settings.cluster_name.clone());
+        let state = State {
+            settings,
+            directory,
+            waiters: Waiters::default(),
+            setbacks: Setbacks::default(),
+            wakers: Vec::new(),
+            notices: Vec::new(),
+            actions: VecDeque::new(),
+            is_observed: false,
+            last_link: 0,
+            last_id: 0,
+        };
+        Self { state, phase: Phase::Idle, timer: None }
     }
 
-    /// Makes the session accept only nodes of a cluster with that name.
-    pub(crate) fn expecting(mut self, cluster_name: Option<String>) -> Self {
-        self.cluster_name = cluster_name;
+    /// Keeps news for [`Self::take_notices`] if `is_observed`.
+    pub(crate) fn observed(mut self, is_observed: bool) -> Self {
+        self.state.is_observed = is_observed;
         self
     }
 
-    /// Checks that the node's cluster has the expected name, if one is expected. A node without a
-    /// cluster name is then refused, too.
-    pub(crate) fn check_name(&self, addr: &str, found: &str) -> Result<(), AnotherCluster> {
-        match &self.cluster_name {
-            Some(expected) if expected != found => {
-                let (expected, found) = (format!("{expected:?}"), format!("{found:?}"));
-                Err(AnotherCluster { addr: addr.to_owned(), expected, found })
-            }
-            Some(_) | None => Ok(()),
+    /// Adds a call for `count` timestamps, 1 to 2^32. Returns the number of the call, and whether
+    /// the driver must take a turn now; `None` if too many calls wait. After that call
+    /// [`Self::poll_call`], and in the end [`Self::leave`].
+    pub fn enter(&mut self, count: u64, deadline: Instant) -> Option<(usize, bool)> {
+        self.state.waiters.enter(count, deadline)
+    }
+
+    /// Returns the outcome of a call, or registers its waker.
+    ///
+    /// # Panics
+    /// There is no such call, or its outcome was returned already.
+    pub fn poll_call(&mut self, call: usize, context: &mut Context<'_>) -> Poll<Outcome> {
+        self.state.waiters.poll(call, context)
+    }
+
+    /// Ends a call. Timestamps that were requested for it are skipped.
+    pub fn leave(&mut self, call: usize) {
+        self.state.waiters.leave(call);
+    }
+
+    /// Applies the time. Callers whose deadline has passed fail, and silent nodes are left.
+    pub fn handle_time(&mut self, now: Instant) {
+        if self.timer.is_some_and(|timer| now >= timer) {
+            self.handle_tick(now);
+        }
+        match &mut self.phase {
+            Phase::Idle => self.begin(now),
+            Phase::Serving(exchange) => exchange.reach(&mut self.state, now),
+            Phase::Pausing { .. } | Phase::Opening { .. } | Phase::Listening { .. } => {}
         }
     }
 
-    /// Checks that an answer comes from the cluster of the first answer. A node that has not joined
-    /// yet has no cluster (all zeros) and passes.
-    pub(crate) fn check_cluster(
+    /// Applies the result of [`Action::Open`].
+    pub fn handle_opened(
         &mut self,
-        addr: &str,
-        cluster: Option<&str>,
-    ) -> Result<(), AnotherCluster> {
-        let named =
-            |text: &&str| text.split('.').next().is_some_and(|id| id.contains(|c| c != '0'));
-        let Some(found) = cluster.filter(named) else { return Ok(()) };
-        match &self.cluster {
-            Some(expected) if expected != found => {
-                let (expected, found) = (expected.clone(), found.to_owned());
-                Err(AnotherCluster { addr: addr.to_owned(), expected, found })
-            }
-            Some(_) => Ok(()),
-            None => {
-                self.cluster = Some(found.to_owned());
-                Ok(())
-            }
-        }
-    }
-
-    /// Returns the error for a node at `addr` that says that it belongs to another cluster.
-    pub(crate) fn another_cluster(&self, addr: &str, found: String) -> AnotherCluster {
-        let name = self.cluster_name.as_ref().map(|name| format!("{name:?}"));
-        let expected = name.or_else(|| self.cluster.clone());
-        let expected = expected.unwrap_or_else(|| "any".to_owned());
-        AnotherCluster { addr: addr.to_owned(), expected, found }
-    }
-
-    /// Applies a list of members from the node at `from`.
-    fn learn(&mut self, from: &str, members: &Members, now: Instant) {
-        self.learn_members(members.members.iter().map(|member| member.addr.clone()).collect());
-        let leader = members.leader.as_ref().map(|Member { addr, .. }| addr.clone());
-        self.leader = leader.filter(|leader| leader == from || !self.is_suspect(leader, now));
-    }
-
-    /// Replaces the members' addresses by those that a node knows.
-    pub(crate) fn learn_members(&mut self, members: Vec<String>) {
-        self.members = members;
-    }
-
-    /// Forgets the leader if it was at the address of the setback. If no node answered there, hints
-    /// to that address are ignored for a while.
-    pub(crate) fn record_setback(&mut self, setback: &Setback, now: Instant) {
-        let addr = setback.addr();
-        self.forget_leader(addr);
-        if setback.is_answer() {
-            return;
-        }
-        self.suspects.retain(|(suspect, since)| suspect != addr && !is_over(*since, now));
-        if self.suspects.len() == SUSPECTS_MAX {
-            self.suspects.remove(0);
-        }
-        self.suspects.push((addr.to_owned(), now));
-    }
-
-    /// Whether hints to that address are ignored.
-    pub(crate) fn is_suspect(&self, addr: &str, now: Instant) -> bool {
-        self.suspects.iter().any(|(suspect, since)| suspect == addr && !is_over(*since, now))
-    }
-
-    /// The address at which the leader probably is.
-    pub(crate) fn leader(&self) -> Option<&str> {
-        self.leader.as_deref()
-    }
-
-    /// Sets the address at which the leader probably is.
-    pub(crate) fn set_leader(&mut self, addr: String) {
-        self.suspects.retain(|(suspect, _)| *suspect != addr);
-        self.leader = Some(addr);
-    }
-
-    /// Forgets the leader.
-    pub(crate) fn forget_any_leader(&mut self) {
-        self.leader = None;
-    }
-
-    /// The highest timestamp returned so far.
-    pub(crate) fn highest(&self) -> Option<Timestamp> {
-        self.highest
-    }
-
-    /// Records a timestamp that is about to be returned.
-    pub(crate) fn record_returned(&mut self, last: Timestamp) {
-        self.highest = self.highest.max(Some(last));
-    }
-
-    /// Forgets the leader if it is at `addr`. Otherwise another call has found a newer leader.
-    pub(crate) fn forget_leader(&mut self, addr: &str) {
-        self.leader.take_if(|leader| leader == addr);
-    }
-
-    /// Returns the next address in turn: members first, then seeds that are no members, because
-    /// seeds may be outdated.
-    pub(crate) fn next_address(&mut self) -> String {
-        let extra = self.seeds.iter().filter(|seed| !self.members.contains(seed));
-        let all: Vec<_> = self.members.iter().chain(extra).collect();
-        let addr = all[self.turn % all.len()].clone();
-        self.turn = self.turn.wrapping_add(1);
-        addr
-    }
-
-    /// At most how many addresses one round over all of them has.
-    fn address_count(&self) -> usize {
-        self.members.len() + self.seeds.len()
-    }
-
-    /// Returns the wait after a setback. It doubles from [`BACKOFF_MIN`] to [`BACKOFF_MAX`]. Up to
-    /// half of it is random, so that clients that lost the same leader do not return at the same
-    /// moment. `Retry-After` is ignored, because it has whole seconds, longer than an election.
-    fn backoff(&mut self, setbacks: u32) -> Duration {
-        let doubled =
-            BACKOFF_MIN * 2_u32.pow(setbacks.saturating_sub(1).min(BACKOFF_DOUBLINGS_MAX));
-        let most = doubled.min(BACKOFF_MAX);
-        most.mul_f64(1.0 - self.rng.f64() / 2.0)
-    }
-}
-
-impl Pursuit {
-    /// Creates a call that ends at `deadline` and waits at most `attempt_timeout` for one node.
-    pub(crate) fn new(
-        session: &Session,
-        goal: Goal,
-        deadline: Instant,
-        attempt_timeout: Duration,
-    ) -> Self {
-        let end = match goal {
-            Goal::Timestamps(count) if !(1..=RANGE_COUNT_MAX).contains(&count) => {
-                Some(End::Count(count))
-            }
-            Goal::Timestamps(_) | Goal::Members => None,
-        };
-        Self {
-            goal,
-            deadline,
-            attempt_timeout,
-            setbacks: Setbacks::default(),
-            wait_until: None,
-            floor: session.highest,
-            end,
-        }
-    }
-
-    /// Returns the next step. After an [`Action::Ask`], report its outcome before polling again.
-    pub(crate) fn poll_action(&mut self, session: &mut Session, now: Instant) -> Action {
-        if let Some(end) = self.end.take() {
-            return Action::Finish(end);
-        }
-        if now >= self.deadline {
-            return Action::Finish(End::DeadlineExceeded(self.setbacks.last.take()));
-        }
-        if let Some(until) = self.wait_until.take_if(|until| *until > now) {
-            self.wait_until = Some(until);
-            return Action::Wait { until: until.min(self.deadline) };
-        }
-        let until =
-            now.checked_add(self.attempt_timeout).map_or(self.deadline, |at| at.min(self.deadline));
-        match (self.goal, &session.leader) {
-            (Goal::Timestamps(count), Some(leader)) => {
-                // The answer to this request must also lie above timestamps that other calls
-                // returned meanwhile.
-                self.floor = session.highest;
-                let path = format!("{PATH_TIMESTAMP}?format=range&n={count}");
-                Action::Ask { addr: leader.clone(), path, until }
-            }
-            (Goal::Timestamps(_), None) | (Goal::Members, _) => {
-                let addr = session.next_address();
-                Action::Ask { addr, path: PATH_MEMBERS.to_owned(), until }
-            }
-        }
-    }
-
-    /// Applies the outcome of asking `addr` for `path`.
-    pub(crate) fn handle_outcome(
-        &mut self,
-        session: &mut Session,
-        addr: &str,
-        path: &str,
-        outcome: Result<Answer, Setback>,
+        link: LinkId,
+        opened: Result<Welcome, OpenError>,
         now: Instant,
     ) {
-        let answer = match outcome {
-            Ok(answer) => answer,
-            Err(setback) => return self.handle_setback(session, setback, now),
+        let next = match &mut self.phase {
+            Phase::Opening { link: own, addr, .. } if *own == link => {
+                let addr = std::mem::take(addr);
+                match opened {
+                    Ok(welcome) => match self.welcomed(link, addr, &welcome, now) {
+                        Ok(()) => return,
+                        Err(next) => next,
+                    },
+                    Err(OpenError::Setback(setback)) => Next::Leave(setback),
+                    Err(OpenError::AnotherCluster(found)) => {
+                        Next::Fail(self.state.directory.another_cluster(&addr, found).into())
+                    }
+                    Err(OpenError::BadAnswer(bad)) => Next::Fail(bad.into()),
+                }
+            }
+            Phase::Serving(exchange) => exchange.hedge_opened(&mut self.state, link, opened, now),
+            _ => return,
         };
-        if let Err(error) = session.check_cluster(addr, answer.cluster.as_deref()) {
-            self.end = Some(End::AnotherCluster(error));
-        } else if answer.status != 200 {
-            self.handle_refusal(session, addr, &answer, now);
-        } else if path == PATH_MEMBERS {
-            self.handle_members(session, addr, &answer, now);
+        self.follow(next, now);
+    }
+
+    /// Handles every complete frame in `bytes`, which are the received bytes that were not taken
+    /// yet. Returns how many bytes were taken. Appends what is to be sent to `out`, whose bytes
+    /// wait to be sent over the same connection.
+    pub fn handle_received(
+        &mut self,
+        link: LinkId,
+        bytes: &[u8],
+        now: Instant,
+        out: &mut Vec<u8>,
+    ) -> usize {
+        let (taken, next) = match &mut self.phase {
+            Phase::Listening { link: own, addr, node, .. } if *own == link => {
+                listen(addr, *node, bytes)
+            }
+            Phase::Serving(exchange) => exchange.receive(&mut self.state, link, bytes, now, out),
+            // An answer of a connection that was left belongs to no request of this one.
+            _ => (bytes.len(), Next::Stay),
+        };
+        self.follow(next, now);
+        taken
+    }
+
+    /// Applies the end of a connection that the session has not closed.
+    pub fn handle_closed(&mut self, link: LinkId, reason: &dyn ToString, now: Instant) {
+        let next = match &mut self.phase {
+            Phase::Listening { link: own, addr, .. } if *own == link => {
+                Next::Leave(Setback::lost(addr, reason))
+            }
+            Phase::Serving(exchange) => exchange.closed(&mut self.state, link, reason, now),
+            _ => return,
+        };
+        self.follow(next, now);
+    }
+
+    /// Applies the welcome that [`Action::Refresh`] asked for.
+    pub fn handle_refreshed(&mut self, addr: &str, welcome: &Welcome) {
+        self.state.refresh(addr, welcome);
+    }
+
+    /// Fails every call because no driver is left. Connections are forgotten. Another driver may
+    /// take over.
+    pub fn stop(&mut self) {
+        let state = &mut self.state;
+        state.waiters.stop(&mut state.wakers);
+        state.setbacks = Setbacks::default();
+        state.actions.clear();
+        (self.phase, self.timer) = (Phase::Idle, None);
+    }
+
+    /// Appends the bytes to send over an open connection now.
+    pub fn poll_transmit(&mut self, link: LinkId, now: Instant, out: &mut Vec<u8>) {
+        if let Phase::Serving(exchange) = &mut self.phase
+            && let Some(timer) = exchange.transmit(&mut self.state, link, now, out)
+        {
+            self.timer = Some(timer);
+        }
+    }
+
+    /// The next action, if there is one.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.state.actions.pop_front()
+    }
+
+    /// Appends the wakers of the calls that have ended. Call them when no lock is held.
+    pub fn take_wakers(&mut self, into: &mut Vec<Waker>) {
+        if into.is_empty() {
+            std::mem::swap(into, &mut self.state.wakers);
         } else {
-            self.handle_range(session, addr, &answer, now);
+            into.append(&mut self.state.wakers);
         }
     }
 
-    fn handle_members(&mut self, session: &mut Session, addr: &str, answer: &Answer, now: Instant) {
-        let members = match Members::from_json(&answer.body, answer.cluster.clone()) {
-            Ok(members) => members,
-            Err(what) => return self.end_badly(addr, format!("a member list with {what}")),
-        };
-        if let Err(error) = session.check_name(addr, &members.cluster_name) {
-            self.end = Some(End::AnotherCluster(error));
-            return;
+    /// Appends the news for an observer.
+    pub(crate) fn take_notices(&mut self, into: &mut Vec<Notice>) {
+        into.append(&mut self.state.notices);
+    }
+
+    /// When to call [`Self::handle_time`]; `None` if only after an event or a call.
+    #[must_use]
+    pub fn timeout(&self) -> Option<Instant> {
+        match &self.phase {
+            Phase::Serving(exchange) => exchange.due().into_iter().chain(self.timer).min(),
+            _ => self.timer,
         }
-        session.learn(addr, &members, now);
-        let leads = session.leader.is_some();
-        match self.goal {
-            Goal::Members => self.end = Some(End::Members(members)),
-            Goal::Timestamps(_) if leads => {}
-            Goal::Timestamps(_) => {
-                let setback = Setback::NoLeader { addr: addr.to_owned() };
-                self.handle_setback(session, setback, now);
+    }
+
+    pub(crate) fn directory(&mut self) -> &mut Directory {
+        &mut self.state.directory
+    }
+
+    fn handle_tick(&mut self, now: Instant) {
+        self.state.expire(now);
+        let next = match &mut self.phase {
+            Phase::Idle => return self.timer = None,
+            Phase::Pausing { until } | Phase::Listening { until, .. } if now >= *until => {
+                Next::Again
             }
-        }
-    }
-
-    fn handle_range(&mut self, session: &mut Session, addr: &str, answer: &Answer, now: Instant) {
-        let Goal::Timestamps(count) = self.goal else {
-            return self.end_badly(addr, "timestamps that nobody asked for".to_owned());
-        };
-        if session.cluster.is_none() || answer.cluster.is_none() {
-            return self.end_badly(addr, "timestamps of no cluster".to_owned());
-        }
-        let bytes = answer.body.as_ref().try_into().ok();
-        let range = bytes.and_then(TimestampRange::from_bytes).filter(|r| r.count() == count);
-        let Some(range) = range else {
-            let what = format!("{} bytes that are no range of {count}", answer.body.len());
-            return self.end_badly(addr, what);
-        };
-        let (answer, addr) = (range.first(), addr.to_owned());
-        if let Some(floor) = self.floor.filter(|floor| answer <= *floor) {
-            self.end = Some(End::WentBackwards { addr, floor, answer });
-            return;
-        }
-        session.record_returned(range.last());
-        // An answer at the deadline is too late.
-        if now < self.deadline {
-            self.end = Some(End::Timestamps(range));
-        }
-    }
-
-    fn handle_refusal(&mut self, session: &mut Session, addr: &str, answer: &Answer, now: Instant) {
-        let (status, to) = (answer.status, addr.to_owned());
-        let Some(code) = answer.error.as_deref().and_then(ErrorCode::from_name) else {
-            if matches!(status, 429 | 502..=504) {
-                return self.handle_setback(session, Setback::Status { addr: to, status }, now);
+            Phase::Opening { addr, until, .. } if now >= *until => {
+                Next::Leave(Setback::Silent { addr: std::mem::take(addr) })
             }
-            return self.end_badly(addr, format!("status {status} without a reason"));
-        };
-        if code == ErrorCode::NotLeader {
-            let other = |leader: &&String| {
-                *leader != addr && is_address(leader) && !session.is_suspect(leader, now)
-            };
-            if let Some(leader) = answer.leader.as_ref().filter(other)
-                && self.setbacks.hop()
-            {
-                session.leader = Some(leader.clone());
+            Phase::Pausing { until }
+            | Phase::Opening { until, .. }
+            | Phase::Listening { until, .. } => {
+                self.timer = Some((*until).min(now + TICK));
                 return;
             }
-        }
-        // `INTERNAL` means that only this node is broken: another one may lead soon.
-        if !code.is_retryable() && code != ErrorCode::Internal {
-            let text = String::from_utf8_lossy(&answer.body);
-            let message = text.trim().chars().take(MESSAGE_LEN_MAX).collect();
-            self.end = Some(match code {
-                ErrorCode::WrongCluster => {
-                    End::AnotherCluster(session.another_cluster(addr, message))
-                }
-                code => End::BadAnswer(BadAnswer::Refused { addr: to, code, message }),
-            });
+            Phase::Serving(exchange) => {
+                let (timer, next) = exchange.tick(&mut self.state, now);
+                self.timer = Some(timer);
+                next
+            }
+        };
+        self.follow(next, now);
+    }
+
+    /// Connects if a caller waits: to the leader, if one is known, or to the next address.
+    fn begin(&mut self, now: Instant) {
+        let state = &mut self.state;
+        if !state.waiters.is_wanted() {
+            self.timer = None;
             return;
         }
-        let setback = Setback::Refused { addr: to, code };
-        if code == ErrorCode::Overloaded {
-            // The node still leads, and a search for another leader would only add load.
-            return self.wait(session, setback, OVERLOADED_SETBACKS, now);
+        let leader = state.directory.leader().map(str::to_owned);
+        let addr = leader.unwrap_or_else(|| state.directory.next_address());
+        let link = state.open(addr.clone(), false);
+        let until = now + state.settings.attempt_timeout;
+        self.wait(Phase::Opening { link, addr, until }, until, now);
+    }
+
+    /// Enters a phase that ends at `until`. Meanwhile deadlines are checked.
+    fn wait(&mut self, phase: Phase, until: Instant, now: Instant) {
+        self.phase = phase;
+        self.timer = Some(until.min(now + TICK));
+    }
+
+    /// Applies the welcome of the node that was asked. If it leads, the exchange begins; if it
+    /// knows no leader, the session listens.
+    fn welcomed(
+        &mut self,
+        link: LinkId,
+        addr: String,
+        welcome: &Welcome,
+        now: Instant,
+    ) -> Result<(), Next> {
+        let node = welcome.node;
+        let state = &mut self.state;
+        match state.learn(&addr, welcome) {
+            Ok(()) => {}
+            Err(Next::Leave(setback @ Setback::NoLeader { .. })) => {
+                state.directory.record_setback(&setback, now);
+                let until = state.record_setback(setback, 0, now);
+                self.wait(Phase::Listening { link, addr, node, until }, until, now);
+                return Ok(());
+            }
+            Err(next) => return Err(next),
         }
-        self.handle_setback(session, setback, now);
+        tracing::debug!(addr, node = node.0, "connected to the leader");
+        if state.is_observed {
+            state.notices.push(Notice::Connected(addr.clone()));
+        }
+        let exchange = Exchange::new(&state.settings, link, addr, welcome, now);
+        self.timer = Some(now + exchange.tick_interval());
+        self.phase = Phase::Serving(Box::new(exchange));
+        Ok(())
     }
 
-    fn handle_setback(&mut self, session: &mut Session, setback: Setback, now: Instant) {
-        session.record_setback(&setback, now);
-        self.wait(session, setback, 0, now);
-    }
-
-    fn wait(&mut self, session: &mut Session, setback: Setback, least: u32, now: Instant) {
-        self.wait_until = Some(now + self.setbacks.record(session, setback, least));
-    }
-
-    fn end_badly(&mut self, addr: &str, what: String) {
-        self.end = Some(End::BadAnswer(BadAnswer::Foreign { addr: addr.to_owned(), what }));
-    }
-}
-
-impl From<End> for Result<TimestampRange, TimestampsError> {
-    fn from(end: End) -> Self {
-        Err(match end {
-            End::Timestamps(range) => return Ok(range),
-            End::Members(_) => unreachable!("a pursuit of timestamps ends with timestamps"),
-            End::Count(count) => TimestampsError::Count(count),
-            End::DeadlineExceeded(last) => TimestampsError::DeadlineExceeded { last },
-            End::AnotherCluster(error) => error.into(),
-            End::WentBackwards { addr, floor, answer } => {
-                TimestampsError::WentBackwards { addr, floor, answer }
+    /// Carries out a step: stays, moves to another node, waits, or fails the callers.
+    fn follow(&mut self, next: Next, now: Instant) {
+        match next {
+            Next::Stay => return,
+            Next::Pause(setback) => {
+                let until = self.state.record_setback(setback, OVERLOADED_SETBACKS, now);
+                if let Phase::Serving(exchange) = &mut self.phase {
+                    exchange.rest(until);
+                }
+                return;
             }
-            End::BadAnswer(error) => error.into(),
-        })
-    }
-}
-
-impl From<End> for Result<Members, MembersError> {
-    fn from(end: End) -> Self {
-        Err(match end {
-            End::Members(members) => return Ok(members),
-            End::Timestamps(_) | End::Count(_) | End::WentBackwards { .. } => {
-                unreachable!("a pursuit of members ends with members")
+            Next::Again
+            | Next::Follow { .. }
+            | Next::Switch(_)
+            | Next::Leave(_)
+            | Next::Fail(_) => {
+                self.disconnect();
             }
-            End::DeadlineExceeded(last) => MembersError::DeadlineExceeded { last },
-            End::AnotherCluster(error) => error.into(),
-            End::BadAnswer(error) => error.into(),
-        })
+        }
+        let directory = &mut self.state.directory;
+        match next {
+            Next::Stay | Next::Pause(_) | Next::Again => {}
+            Next::Switch(addr) => directory.set_leader(addr),
+            Next::Follow { by, leader } => {
+                if !directory.is_suspect(&leader, now) && self.state.setbacks.hop() {
+                    directory.set_leader(leader);
+                } else {
+                    // That node's knowledge is outdated, or the nodes name each other in a circle.
+                    directory.forget_leader(&by);
+                    self.pause(Setback::NoLeader { addr: by }, now);
+                }
+            }
+            Next::Leave(setback) => {
+                directory.record_setback(&setback, now);
+                self.pause(setback, now);
+            }
+            Next::Fail(error) => {
+                tracing::error!(%error, "a node answered against the protocol; its answer was rejected");
+                directory.forget_any_leader();
+                self.state.waiters.fail_open(&error, &mut self.state.wakers);
+            }
+        }
+        if matches!(self.phase, Phase::Idle) {
+            self.begin(now);
+        }
+    }
+
+    /// Closes every connection. Callers of unanswered requests wait again.
+    fn disconnect(&mut self) {
+        match std::mem::replace(&mut self.phase, Phase::Idle) {
+            Phase::Idle | Phase::Pausing { .. } => {}
+            Phase::Opening { link, .. } | Phase::Listening { link, .. } => self.state.close(link),
+            Phase::Serving(exchange) => exchange.end(&mut self.state),
+        }
+    }
+
+    /// Waits after a setback.
+    fn pause(&mut self, setback: Setback, now: Instant) {
+        let until = self.state.record_setback(setback, 0, now);
+        self.wait(Phase::Pausing { until }, until, now);
     }
 }
 
-fn is_over(since: Instant, now: Instant) -> bool {
-    now.saturating_duration_since(since) >= SUSPICION
+/// Reads the frames of the node at `addr`, which knew no leader. Returns how many bytes were taken.
+fn listen(addr: &str, node: NodeId, bytes: &[u8]) -> (usize, Next) {
+    let mut taken = 0;
+    while let Ok(Some(frame)) = split(&bytes[taken..], TO_CLIENT_TAIL_LEN_MAX) {
+        taken += frame.len();
+        match ToClient::decode(&frame) {
+            Ok(ToClient::Leader(leader)) if leader.node == node => {
+                return (taken, Next::Switch(addr.to_owned()));
+            }
+            Ok(ToClient::Leader(leader)) if is_address(leader.addr) => {
+                let leader = leader.addr.to_owned();
+                return (taken, Next::Follow { by: addr.to_owned(), leader });
+            }
+            Ok(ToClient::Leader(_) | ToClient::Pong(_) | ToClient::Unknown) => {}
+            Ok(_) => {
+                let what = "it sent an unexpected frame before it knew a leader";
+                return (taken, Next::Leave(Setback::lost(addr, &what)));
+            }
+            Err(error) => {
+                return (taken, Next::Fail(BadAnswer::foreign(addr, &error.to_string()).into()));
+            }
+        }
+    }
+    (taken, Next::Stay)
 }
-
-/// How long hints to a node that did not answer are ignored: longer than an election. The node's
-/// own claim to lead still counts.
-const SUSPICION: Duration = Duration::from_secs(1);
-/// Most suspects: as many as a cluster can have members.
-const SUSPECTS_MAX: usize = Members::COUNT_MAX;
-/// Shortest wait after a setback.
-const BACKOFF_MIN: Duration = Duration::from_millis(1);
-/// Longest wait after a setback: much shorter than an election.
-const BACKOFF_MAX: Duration = Duration::from_millis(50);
-/// How many doublings reach [`BACKOFF_MAX`]: `BACKOFF_MIN * 2^6 = 64 ms`.
-const BACKOFF_DOUBLINGS_MAX: u32 = 6;
-/// An overload counts as at least this many setbacks, because the leader still leads and needs a
-/// pause.
-pub(crate) const OVERLOADED_SETBACKS: u32 = BACKOFF_DOUBLINGS_MAX;
-/// Most leaders followed in a row without a wait. More than one is rare.
-const HOPS_MAX: u32 = 3;
-/// Most characters of a refusal's text in an error.
-const MESSAGE_LEN_MAX: usize = 300;
 
 #[cfg(test)]
 mod tests;

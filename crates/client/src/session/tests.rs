@@ -1,395 +1,449 @@
-//! Tests of the decisions of a session, without a socket.
+//! Tests of a session, without a socket: callers, connections and the clock are moved by hand.
 
-use bytes::Bytes;
-use epicepoch_wire::{Epoch, EpochIndex};
+use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::native::client_hello::MemberAddr;
+use epicepoch_wire::native::{COUNT_MAX, ErrorFrame, Request, TO_SERVER_TAIL_LEN_MAX, ToServer};
+use epicepoch_wire::{ClusterId, Epoch, EpochIndex, HistoryId, Timestamp, TimestampRange};
+
+use std::time::Duration;
 
 use super::*;
+use crate::error::TimestampsError;
 
-const CLUSTER: &str = "00000000000000000000000000000abc.0000000000000001";
-const OTHER: &str = "00000000000000000000000000000def.0000000000000001";
-const NONE: &str = "00000000000000000000000000000000.0000000000000000";
-const SECOND: Duration = Duration::from_secs(1);
+const AFTER: Duration = Duration::from_millis(20);
+const ATTEMPT: Duration = Duration::from_millis(400);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A call under test, its session, and a clock that only the test moves.
+/// A session, a clock, and the actions that the session has asked for.
 struct World {
     now: Instant,
     session: Session,
-    pursuit: Pursuit,
+    opening: VecDeque<(LinkId, String)>,
+    closed: Vec<LinkId>,
+    /// Bytes that were sent and not read yet, of both connections.
+    out: [Vec<u8>; 2],
 }
 
 impl World {
-    fn new(seeds: &[&str], goal: Goal) -> Self {
-        let seeds = seeds.iter().map(|&seed| seed.to_owned()).collect();
-        let (session, now) = (Session::new(seeds, 1), Instant::now());
-        let pursuit = Pursuit::new(&session, goal, now + SECOND, SECOND / 4);
-        Self { now, session, pursuit }
+    fn new(hedge_after: Option<Duration>) -> Self {
+        let session = Session::new(Settings {
+            addrs: vec!["a:1".to_owned(), "b:2".to_owned()],
+            seed: 1,
+            cluster_name: None,
+            attempt_timeout: ATTEMPT,
+            refresh_interval: Duration::from_mins(1),
+            hedge_after,
+        });
+        let (opening, closed, out) = (VecDeque::new(), Vec::new(), Default::default());
+        Self { now: Instant::now(), session, opening, closed, out }
     }
 
-    fn call_again(&mut self, goal: Goal) {
-        self.pursuit = Pursuit::new(&self.session, goal, self.now + SECOND, SECOND / 4);
+    /// A session with a call that was answered, and its connection to the leader at `a:1`.
+    fn serving() -> (Self, LinkId) {
+        let mut world = Self::new(None);
+        let link = world.warm_up();
+        (world, link)
     }
 
-    /// Returns the next question. Waits in between are skipped by moving the clock.
-    fn asked(&mut self) -> (String, String) {
-        loop {
-            match self.pursuit.poll_action(&mut self.session, self.now) {
-                Action::Ask { addr, path, .. } => return (addr, path),
-                Action::Wait { until } => {
-                    assert!(until - self.now <= BACKOFF_MAX);
-                    self.now = until;
-                }
-                Action::Finish(end) => panic!("finished with {end:?}"),
+    /// The same with a second connection to the leader.
+    fn hedging() -> (Self, LinkId, LinkId) {
+        let mut world = Self::new(Some(AFTER));
+        let first = world.warm_up();
+        let second = world.opened("a:1", 1, 1);
+        assert!(second.is_hedge() && !first.is_hedge());
+        (world, first, second)
+    }
+
+    fn warm_up(&mut self) -> LinkId {
+        let call = self.call(1);
+        let link = self.opened("a:1", 1, 1);
+        let request = self.asked(link);
+        self.answer(link, request, 0);
+        assert_eq!(self.outcome(call), Some(Ok(range(0, 1))));
+        self.session.leave(call);
+        link
+    }
+
+    fn call(&mut self, count: u64) -> usize {
+        let call = self.session.enter(count, self.now + TIMEOUT).expect("there is room").0;
+        self.turn();
+        call
+    }
+
+    fn outcome(&mut self, call: usize) -> Option<Outcome> {
+        match self.session.poll_call(call, &mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(outcome) => Some(outcome),
+            Poll::Pending => None,
+        }
+    }
+
+    /// Moves the clock, in steps as small as the session asks for.
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(timeout) = self.session.timeout().filter(|timeout| *timeout <= end) {
+            self.now = self.now.max(timeout);
+            self.turn();
+        }
+        self.now = end;
+        self.turn();
+    }
+
+    fn turn(&mut self) {
+        self.session.handle_time(self.now);
+        while let Some(action) = self.session.poll_action() {
+            match action {
+                Action::Open { link, addr } => self.opening.push_back((link, addr)),
+                Action::Close { link } => self.closed.push(link),
+                Action::Refresh { .. } => {}
             }
         }
     }
 
-    fn end(&mut self) -> End {
-        match self.pursuit.poll_action(&mut self.session, self.now) {
-            Action::Finish(end) => end,
-            other => panic!("not finished: {other:?}"),
-        }
+    /// Opens the next connection, which the session wants to `addr`. The node with that number says
+    /// that node `leader` leads.
+    fn opened(&mut self, addr: &str, node: u64, leader: u64) -> LinkId {
+        let (link, wanted) = self.opening.pop_front().expect("a connection is wanted");
+        assert_eq!(wanted, addr);
+        let leader =
+            MemberAddr { node: NodeId(leader), addr: format!("{}:{leader}", name(leader)) };
+        let welcome = Welcome {
+            version: 1,
+            cluster: Some((ClusterId(7), HistoryId(1))),
+            node: NodeId(node),
+            leader: Some(leader),
+            in_flight_max: 1024,
+            idle_ms: 60_000,
+            count_max: COUNT_MAX,
+            ..Welcome::default()
+        };
+        self.session.handle_opened(link, Ok(welcome), self.now);
+        self.turn();
+        link
     }
 
-    fn reply(&mut self, answer: Answer) -> &mut Self {
-        let (addr, path) = self.asked();
-        self.pursuit.handle_outcome(&mut self.session, &addr, &path, Ok(answer), self.now);
-        self
-    }
-
-    fn reply_from(&mut self, addr: &str, path: &str, answer: Answer) -> &mut Self {
-        assert_eq!(self.asked(), (addr.to_owned(), path.to_owned()));
-        self.reply_again(addr, path, answer)
-    }
-
-    fn reply_again(&mut self, addr: &str, path: &str, answer: Answer) -> &mut Self {
-        self.pursuit.handle_outcome(&mut self.session, addr, path, Ok(answer), self.now);
-        self
-    }
-
-    fn lose(&mut self) -> String {
-        let (addr, path) = self.asked();
-        let lost = Setback::Lost { addr: addr.clone(), reason: "reset".into() };
-        self.pursuit.handle_outcome(&mut self.session, &addr, &path, Err(lost), self.now);
-        addr
-    }
-}
-
-fn answer(status: u16, body: impl Into<Bytes>) -> Answer {
-    Answer { status, cluster: Some(CLUSTER.into()), body: body.into(), ..Answer::default() }
-}
-
-fn refusal(code: ErrorCode, leader: Option<&str>) -> Answer {
-    let (error, leader) = (Some(code.name().to_owned()), leader.map(str::to_owned));
-    Answer { error, leader, ..answer(code.status(), "say why\n") }
-}
-
-fn list(leader: &str) -> Answer {
-    let json = format!(
-        r#"{{"leader":{leader},"members":[{{"nodeID":1,"addr":"a:1"}},{{"nodeID":2,"addr":"b:2"}}]}}"#
-    );
-    answer(200, json)
-}
-
-fn led_by(addr: &str) -> Answer {
-    list(&format!(r#"{{"nodeID":1,"addr":"{addr}"}}"#))
-}
-
-fn range(epoch: u64, index: u64, count: u64) -> TimestampRange {
-    let first = Timestamp::new(Epoch(epoch), EpochIndex(index));
-    TimestampRange::new(first, count).expect("a range")
-}
-
-fn stamped(range: TimestampRange) -> Answer {
-    answer(200, range.to_bytes().to_vec())
-}
-
-const ONE: &str = "/timestamp?format=range&n=1";
-
-#[test]
-fn the_leader_is_found_once_and_then_asked_directly() {
-    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
-    world.reply_from("x:9", "/members", led_by("b:2"));
-    world.reply_from("b:2", ONE, stamped(range(5, 0, 1)));
-    assert_eq!(world.end(), End::Timestamps(range(5, 0, 1)));
-    world.call_again(Goal::Timestamps(1));
-    world.reply_from("b:2", ONE, stamped(range(5, 1, 1)));
-    assert_eq!(world.end(), End::Timestamps(range(5, 1, 1)));
-}
-
-#[test]
-fn a_deposed_leader_sends_the_client_on_without_a_wait() {
-    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
-    let before = world.now;
-    world.reply(led_by("a:1"));
-    world.reply_from("a:1", ONE, refusal(ErrorCode::NotLeader, Some("b:2")));
-    world.reply_from("b:2", ONE, stamped(range(5, 0, 1)));
-    assert_eq!(world.end(), End::Timestamps(range(5, 0, 1)));
-    assert_eq!(world.now, before);
-}
-
-#[test]
-fn nodes_that_send_the_client_in_circles_make_it_wait() {
-    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
-    world.reply(led_by("a:1"));
-    for (from, to) in [("a:1", "b:2"), ("b:2", "a:1"), ("a:1", "b:2"), ("b:2", "a:1")] {
-        world.reply_from(from, ONE, refusal(ErrorCode::NotLeader, Some(to)));
-    }
-    let action = world.pursuit.poll_action(&mut world.session, world.now);
-    assert!(matches!(action, Action::Wait { .. }), "{action:?}");
-    assert_eq!(world.asked().1, "/members");
-}
-
-#[test]
-fn a_lost_leader_makes_the_client_ask_every_node_in_turn() {
-    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
-    world.reply(led_by("a:1"));
-    assert_eq!(world.lose(), "a:1");
-    let mut asked: Vec<_> = (0..6).map(|_| world.lose()).collect();
-    asked.sort();
-    assert_eq!(asked, ["a:1", "a:1", "b:2", "b:2", "x:9", "x:9"]);
-}
-
-#[test]
-fn the_call_ends_at_its_deadline_and_names_the_last_setback() {
-    let mut world = World::new(&["x:9", "y:9"], Goal::Timestamps(1));
-    let begin = world.now;
-    let end = loop {
-        match world.pursuit.poll_action(&mut world.session, world.now) {
-            Action::Finish(end) => break end,
-            Action::Wait { until } => world.now = until,
-            Action::Ask { until, .. } => {
-                assert!(until <= begin + SECOND);
-                world.lose();
+    /// The requests that the session sends over a connection now.
+    fn all_asked(&mut self, link: LinkId) -> Vec<Request> {
+        let out = &mut self.out[usize::from(link.is_hedge())];
+        self.session.poll_transmit(link, self.now, out);
+        let (mut requests, mut taken) = (Vec::new(), 0);
+        while let Some(frame) = split(&out[taken..], TO_SERVER_TAIL_LEN_MAX).unwrap() {
+            taken += frame.len();
+            if let ToServer::Request(request) = ToServer::decode(&frame).unwrap() {
+                requests.push(request);
             }
         }
-    };
-    assert_eq!(world.now, begin + SECOND);
-    assert!(matches!(end, End::DeadlineExceeded(Some(Setback::Lost { .. }))), "{end:?}");
-    assert!(
-        world.pursuit.setbacks.count > 20,
-        "waits are bounded: {}",
-        world.pursuit.setbacks.count
-    );
-}
-
-#[test]
-fn a_live_nodes_refusal_is_reported_rather_than_a_dead_nodes_silence() {
-    let mut world = World::new(&["x:9", "y:9"], Goal::Timestamps(1));
-    world.reply(list("null")).lose();
-    let refused = world.pursuit.setbacks.last.clone();
-    assert!(matches!(refused, Some(Setback::NoLeader { .. })), "{refused:?}");
-    for _ in 0..world.session.address_count() {
-        world.lose();
+        out.clear();
+        requests
     }
-    let lost = world.pursuit.setbacks.last.clone();
-    assert!(matches!(lost, Some(Setback::Lost { .. })), "nobody lives any more: {lost:?}");
-}
 
-#[test]
-fn an_overloaded_leader_is_asked_again_after_the_longest_wait() {
-    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
-    world.reply(led_by("a:1"));
-    let before = world.now;
-    world.reply_from("a:1", ONE, refusal(ErrorCode::Overloaded, None));
-    assert_eq!(world.asked(), ("a:1".into(), ONE.into()));
-    assert!(world.now - before >= BACKOFF_MAX / 4);
-}
+    fn asked(&mut self, link: LinkId) -> Request {
+        let requests = self.all_asked(link);
+        let [request] = requests[..] else { panic!("{requests:?}") };
+        request
+    }
 
-#[test]
-fn a_leader_without_a_quorum_is_left_for_the_others() {
-    for code in [ErrorCode::NoQuorum, ErrorCode::ShuttingDown, ErrorCode::Internal] {
-        let mut world = World::new(&["x:9"], Goal::Timestamps(1));
-        world.reply(led_by("a:1"));
-        world.reply_from("a:1", ONE, refusal(code, None));
-        assert_eq!(world.asked().1, "/members", "{code}");
+    fn receive(&mut self, link: LinkId, bytes: &[u8]) {
+        let out = &mut self.out[usize::from(link.is_hedge())];
+        assert_eq!(self.session.handle_received(link, bytes, self.now, out), bytes.len());
+        self.turn();
+    }
+
+    /// The node answers with the timestamps from `index` on.
+    fn answer(&mut self, link: LinkId, request: Request, index: u64) {
+        self.receive(link, &request.answer(stamp(index)));
+    }
+
+    fn refuse(&mut self, link: LinkId, request: Request, code: ErrorCode) {
+        let mut out = Vec::new();
+        let frame = ErrorFrame { code: code as u16, closes: false, id: request.id, text: "" };
+        frame.encode(&mut out);
+        self.receive(link, &out);
     }
 }
 
-#[test]
-fn an_election_is_waited_out() {
-    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
-    world.reply(list("null")).reply(list("null")).reply(led_by("b:2"));
-    world.reply_from("b:2", ONE, stamped(range(5, 0, 1)));
-    assert_eq!(world.end(), End::Timestamps(range(5, 0, 1)));
+fn name(node: u64) -> char {
+    char::from(b'`' + node as u8)
+}
+
+fn stamp(index: u64) -> Timestamp {
+    Timestamp::new(Epoch(9), EpochIndex(index))
+}
+
+fn range(index: u64, count: u64) -> TimestampRange {
+    TimestampRange::new(stamp(index), count).unwrap()
 }
 
 #[test]
-fn another_cluster_or_history_is_refused_at_once() {
-    let history = "00000000000000000000000000000abc.0000000000000002";
-    for found in [OTHER, history] {
-        let mut world = World::new(&["x:9"], Goal::Timestamps(1));
-        world.reply(led_by("b:2"));
-        world.reply(Answer { cluster: Some(found.into()), ..stamped(range(5, 0, 1)) });
-        let end = world.end();
-        assert!(matches!(&end, End::AnotherCluster(e) if e.found == found), "{end:?}");
+fn callers_share_a_request_and_each_gets_its_own_part() {
+    let (mut world, link) = World::serving();
+    let calls = [2, 1, 3].map(|count| world.call(count));
+    let request = world.asked(link);
+    assert_eq!(request.count(), 6);
+    world.answer(link, request, 10);
+    let got = calls.map(|call| world.outcome(call));
+    assert_eq!(got, [range(10, 2), range(12, 1), range(13, 3)].map(|range| Some(Ok(range))));
+}
+
+#[test]
+fn a_call_never_joins_a_request_that_was_sent() {
+    let (mut world, link) = World::serving();
+    let early = world.call(1);
+    let first = world.asked(link);
+    let late = world.call(1);
+    let second = world.asked(link);
+    assert_ne!(first.id, second.id);
+    world.answer(link, first, 5);
+    assert_eq!((world.outcome(early), world.outcome(late)), (Some(Ok(range(5, 1))), None));
+    world.answer(link, second, 6);
+    assert_eq!(world.outcome(late), Some(Ok(range(6, 1))));
+}
+
+#[test]
+fn an_answer_goes_to_the_callers_of_its_request_in_whatever_order_answers_come() {
+    let (mut world, link) = World::serving();
+    let mut asked = Vec::new();
+    for _ in 0..3 {
+        let call = world.call(1);
+        asked.push((call, world.asked(link)));
+    }
+    for (index, (call, request)) in asked.into_iter().rev().enumerate() {
+        let index = 7 + index as u64;
+        world.answer(link, request, index);
+        assert_eq!(world.outcome(call), Some(Ok(range(index, 1))));
     }
 }
 
-#[test]
-fn a_cluster_of_another_name_or_of_none_is_refused_at_once() {
-    for (body, is_believed) in [
-        (r#"{"leader":null,"members":[],"clusterName":"mine"}"#, true),
-        (r#"{"leader":null,"members":[],"clusterName":"yours"}"#, false),
-        (r#"{"leader":null,"members":[]}"#, false),
-    ] {
-        let mut world = World::new(&["x:9"], Goal::Members);
-        world.session = Session::new(vec!["x:9".to_owned()], 1).expecting(Some("mine".to_owned()));
-        world.reply(answer(200, body));
-        let end = world.end();
-        assert_eq!(matches!(end, End::Members(_)), is_believed, "{end:?}");
-        assert_eq!(matches!(end, End::AnotherCluster(_)), !is_believed, "{end:?}");
-    }
+/// Sends one request over both connections. Returns its call and the two questions.
+fn asked_twice(world: &mut World, first: LinkId, second: LinkId) -> (usize, Request, Request) {
+    let call = world.call(1);
+    let request = world.asked(first);
+    assert_eq!(world.all_asked(second), [], "it is too early for a copy");
+    world.pass(AFTER);
+    let copy = world.asked(second);
+    assert_eq!(copy, request);
+    assert_eq!(world.all_asked(second), [], "one copy is enough");
+    (call, request, copy)
 }
 
 #[test]
-fn a_node_that_has_not_joined_contradicts_no_cluster_but_stamps_nothing() {
-    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
-    let unborn = |answer| Answer { cluster: Some(NONE.into()), ..answer };
-    world.reply(unborn(led_by("b:2"))).reply(unborn(stamped(range(5, 0, 1))));
-    let end = world.end();
-    assert!(matches!(end, End::BadAnswer(BadAnswer::Foreign { .. })), "{end:?}");
-}
-
-#[test]
-fn an_answer_below_what_was_returned_before_is_refused() {
-    let mut world = World::new(&["x:9"], Goal::Timestamps(4));
-    world.reply(led_by("b:2")).reply(stamped(range(5, 6, 4)));
-    assert_eq!(world.end(), End::Timestamps(range(5, 6, 4)));
-    for first in [9, 0] {
-        world.call_again(Goal::Timestamps(1));
-        world.reply(stamped(range(5, first, 1)));
-        assert!(matches!(world.end(), End::WentBackwards { .. }), "{first}");
-    }
-    world.call_again(Goal::Timestamps(1));
-    world.reply(stamped(range(5, 10, 1)));
-    assert_eq!(world.end(), End::Timestamps(range(5, 10, 1)));
-}
-
-#[test]
-fn concurrent_calls_may_return_in_any_order() {
-    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
-    world.reply(led_by("b:2"));
-    world.asked();
-    let mut other = Pursuit::new(&world.session, Goal::Timestamps(1), world.now + SECOND, SECOND);
-    other.handle_outcome(&mut world.session, "b:2", ONE, Ok(stamped(range(5, 1, 1))), world.now);
-    world.reply_again("b:2", ONE, stamped(range(5, 0, 1)));
-    assert_eq!(world.end(), End::Timestamps(range(5, 0, 1)));
-}
-
-#[test]
-fn timestamps_returned_before_a_second_attempt_lie_below_its_answer() {
-    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
-    world.reply(led_by("b:2"));
-    world.asked();
-    let mut other = Pursuit::new(&world.session, Goal::Timestamps(1), world.now + SECOND, SECOND);
-    other.handle_outcome(&mut world.session, "b:2", ONE, Ok(stamped(range(5, 1, 1))), world.now);
-    world.reply_again("b:2", ONE, refusal(ErrorCode::Overloaded, None));
-    world.reply(stamped(range(5, 0, 1)));
-    assert!(matches!(world.end(), End::WentBackwards { .. }));
-}
-
-#[test]
-fn an_answer_that_no_oracle_gives_is_an_error_at_once() {
-    let no_reason = Answer { error: None, ..answer(404, "") };
-    for bad in [answer(200, vec![0; 16]), stamped(range(5, 0, 2)), no_reason] {
-        let mut world = World::new(&["x:9"], Goal::Timestamps(1));
-        world.reply(led_by("b:2")).reply(bad);
-        assert!(matches!(world.end(), End::BadAnswer(BadAnswer::Foreign { .. })));
-    }
-    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
-    world.reply(led_by("b:2")).reply(refusal(ErrorCode::BadCount, None));
-    let end = world.end();
-    assert!(
-        matches!(&end, End::BadAnswer(BadAnswer::Refused { message, .. }) if message == "say why"),
-        "{end:?}"
-    );
-    let mut world = World::new(&["x:9"], Goal::Members);
-    world.reply(answer(200, "<html>"));
-    assert!(matches!(world.end(), End::BadAnswer(BadAnswer::Foreign { .. })));
-}
-
-#[test]
-fn a_hint_that_is_no_address_is_not_followed() {
-    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
-    world.reply(led_by("a:1"));
-    world.reply_from("a:1", ONE, refusal(ErrorCode::NotLeader, Some("b:2\r\nx: y")));
-    assert_eq!(world.asked().1, "/members");
-}
-
-#[test]
-fn counts_outside_the_bounds_are_refused_without_asking() {
-    for count in [0, RANGE_COUNT_MAX + 1] {
-        let mut world = World::new(&["x:9"], Goal::Timestamps(count));
-        assert_eq!(world.end(), End::Count(count));
+fn the_second_answer_of_a_hedged_request_goes_to_no_caller() {
+    for is_hedge_first in [false, true] {
+        let (mut world, first, second) = World::hedging();
+        let (call, request, copy) = asked_twice(&mut world, first, second);
+        // These calls wait while the burnt range comes: one was sent, one was not.
+        world.pass(AFTER / 4);
+        let sent = world.call(1);
+        let next = world.asked(first);
+        let open = world.call(1);
+        if is_hedge_first {
+            world.answer(second, copy, 10);
+            assert_eq!(world.outcome(call), Some(Ok(range(10, 1))));
+            world.answer(first, request, 20);
+        } else {
+            world.answer(first, request, 10);
+            assert_eq!(world.outcome(call), Some(Ok(range(10, 1))));
+            world.answer(second, copy, 20);
+        }
+        assert_eq!((world.outcome(sent), world.outcome(open)), (None, None));
+        let last = world.asked(first);
+        world.answer(first, next, 30);
+        world.answer(first, last, 40);
+        assert_eq!(world.outcome(sent), Some(Ok(range(30, 1))), "the floor is not raised");
+        assert_eq!(world.outcome(open), Some(Ok(range(40, 1))));
+        assert_eq!(world.closed, [], "neither connection is left");
     }
 }
 
 #[test]
-fn waits_double_up_to_their_maximum() {
-    let mut session = Session::new(vec!["x:9".into()], 7);
-    for setbacks in 1..200 {
-        let wait = session.backoff(setbacks);
-        assert!(wait >= BACKOFF_MIN / 2 && wait <= BACKOFF_MAX, "{setbacks}: {wait:?}");
-    }
+fn a_burnt_range_does_not_raise_the_floor() {
+    let (mut world, first, second) = World::hedging();
+    let (call, request, copy) = asked_twice(&mut world, first, second);
+    world.answer(first, request, 10);
+    world.answer(second, copy, 90);
+    assert_eq!(world.outcome(call), Some(Ok(range(10, 1))));
+    let later = world.call(1);
+    let request = world.asked(first);
+    world.answer(first, request, 50);
+    assert_eq!(world.outcome(later), Some(Ok(range(50, 1))));
 }
 
 #[test]
-fn a_hint_about_a_node_that_has_just_fallen_silent_is_not_followed() {
-    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
-    world.reply(led_by("a:1"));
-    assert_eq!(world.lose(), "a:1");
-    // Every address is asked in turn. The hint does not make the client ask the silent node again.
-    for _ in 0..2 {
-        let (addr, path) = world.asked();
-        assert_eq!(path, "/members");
-        if addr != "a:1" {
-            world.reply_again(&addr, &path, led_by("a:1"));
-            assert_eq!(world.asked().1, "/members", "{addr} knows no better yet");
+fn each_answer_must_lie_above_what_was_returned_before_its_own_sending() {
+    for (is_hedged, index, is_right) in
+        [(false, 5, true), (false, 0, false), (true, 11, true), (true, 10, false)]
+    {
+        let (mut world, first, second) = World::hedging();
+        let slow = world.call(1);
+        let request = world.asked(first);
+        // A quick call returns 10 before the copy is sent.
+        let quick = world.call(1);
+        let other = world.asked(first);
+        world.answer(first, other, 10);
+        assert_eq!(world.outcome(quick), Some(Ok(range(10, 1))));
+        world.pass(AFTER);
+        let copy = world.asked(second);
+        assert_eq!(copy, request);
+        world.answer(if is_hedged { second } else { first }, copy, index);
+        let got = world.outcome(slow);
+        match got {
+            Some(Ok(got)) if is_right => assert_eq!(got, range(index, 1)),
+            Some(Err(TimestampsError::WentBackwards { .. })) if !is_right => {}
+            got => panic!("hedged {is_hedged}, {index}: {got:?}"),
         }
     }
-    // If the node itself says that it leads, the client believes it at once.
-    world.reply_again("a:1", "/members", led_by("a:1"));
-    world.now += BACKOFF_MAX;
-    world.reply_from("a:1", ONE, stamped(range(5, 0, 1)));
-    assert_eq!(world.end(), End::Timestamps(range(5, 0, 1)));
 }
 
 #[test]
-fn a_suspicion_ends_after_a_while_and_suspects_are_bounded() {
-    let mut session = Session::new(vec!["x:9".to_owned()], 1);
-    let now = Instant::now();
-    for port in 1..=SUSPECTS_MAX + 3 {
-        session.record_setback(&Setback::Silent { addr: format!("a:{port}") }, now);
+fn a_reply_of_a_connection_that_was_left_is_ignored() {
+    let (mut world, old) = World::serving();
+    let call = world.call(1);
+    let lost = world.asked(old);
+    world.session.handle_closed(old, &"reset", world.now);
+    world.pass(ATTEMPT / 4);
+    let new = world.opened("b:2", 2, 2);
+    let request = world.asked(new);
+    assert_ne!(request.id, lost.id, "an id is never used again");
+    // The driver may report events of the old connection late: an answer, even of the right id, a
+    // refusal, its end.
+    world.answer(old, lost, 10);
+    world.answer(old, request, 11);
+    world.refuse(old, request, ErrorCode::NoQuorum);
+    world.session.handle_closed(old, &"reset", world.now);
+    world.session.handle_opened(old, Err(OpenError::AnotherCluster(String::new())), world.now);
+    world.turn();
+    assert_eq!(world.outcome(call), None);
+    world.answer(new, request, 12);
+    assert_eq!(world.outcome(call), Some(Ok(range(12, 1))));
+}
+
+#[test]
+fn a_reply_of_a_second_connection_that_was_left_is_not_taken_for_its_successors() {
+    let (mut world, first, old) = World::hedging();
+    let (call, request, copy) = asked_twice(&mut world, first, old);
+    world.session.handle_closed(old, &"reset", world.now);
+    world.turn();
+    world.pass(ATTEMPT / 8);
+    let new = world.opened("a:1", 1, 1);
+    // A quick call returns 30 before the request is copied again.
+    let quick = world.call(1);
+    let other = world.asked(first);
+    world.answer(first, other, 30);
+    assert_eq!(world.outcome(quick), Some(Ok(range(30, 1))));
+    assert_eq!(world.asked(new), request);
+    world.answer(old, copy, 20);
+    assert_eq!(world.outcome(call), None);
+    world.answer(new, request, 31);
+    assert_eq!(world.outcome(call), Some(Ok(range(31, 1))));
+}
+
+#[test]
+fn callers_of_a_refused_request_do_not_get_the_answer_to_its_copy() {
+    let (mut world, first, second) = World::hedging();
+    let (call, request, copy) = asked_twice(&mut world, first, second);
+    world.refuse(first, request, ErrorCode::Overloaded);
+    world.pass(Duration::from_millis(45));
+    // This caller shares the repeated request, and has called after the copy was sent.
+    let late = world.call(1);
+    let again = world.asked(first);
+    assert_eq!((again.count(), again.id == request.id), (2, false));
+    world.answer(second, copy, 10);
+    assert_eq!((world.outcome(call), world.outcome(late)), (None, None));
+    world.answer(first, again, 20);
+    let got = [call, late].map(|call| world.outcome(call));
+    assert_eq!(got, [range(20, 1), range(21, 1)].map(|range| Some(Ok(range))));
+}
+
+#[test]
+fn a_lost_request_is_repeated_with_the_callers_that_came_meanwhile() {
+    let (mut world, old) = World::serving();
+    let call = world.call(2);
+    let lost = world.asked(old);
+    world.session.handle_closed(old, &"reset", world.now);
+    let late = world.call(3);
+    world.pass(ATTEMPT / 4);
+    let new = world.opened("b:2", 2, 2);
+    let request = world.asked(new);
+    assert_eq!((request.count(), request.id == lost.id), (5, false));
+    world.answer(new, request, 10);
+    let got = [call, late].map(|call| world.outcome(call));
+    assert_eq!(got, [range(10, 2), range(12, 3)].map(|range| Some(Ok(range))));
+}
+
+#[test]
+fn another_leader_that_answers_the_hedge_is_moved_to() {
+    let (mut world, first, second) = World::hedging();
+    let call = world.call(1);
+    world.asked(first);
+    // The leader does not answer the copy either, so the hedge tries the next node.
+    world.pass(AFTER);
+    world.asked(second);
+    world.pass(ATTEMPT / 8);
+    let (link, addr) = world.opening.back().cloned().expect("another node is tried");
+    assert!(link.is_hedge() && addr == "b:2", "{addr}");
+    world.opening.clear();
+    world.opening.push_back((link, addr));
+    let second = world.opened("b:2", 2, 2);
+    let copy = world.asked(second);
+    world.answer(second, copy, 10);
+    assert_eq!(world.outcome(call), Some(Ok(range(10, 1))));
+    assert!(world.closed.contains(&first) && world.closed.contains(&second));
+    let later = world.call(1);
+    let first = world.opened("b:2", 2, 2);
+    let request = world.asked(first);
+    world.answer(first, request, 20);
+    assert_eq!(world.outcome(later), Some(Ok(range(20, 1))));
+}
+
+#[test]
+fn a_leader_is_found_by_what_a_follower_says() {
+    let mut world = World::new(None);
+    let call = world.call(1);
+    world.opened("a:1", 1, 2);
+    let link = world.opened("b:2", 2, 2);
+    let request = world.asked(link);
+    world.answer(link, request, 3);
+    assert_eq!(world.outcome(call), Some(Ok(range(3, 1))));
+}
+
+#[test]
+fn every_call_ends_at_its_deadline_whatever_the_session_waits_for() {
+    type Case = fn(&mut World);
+    let cases: [(&str, Case); 4] = [
+        ("no connection is made", |_| {}),
+        ("connections are refused", |world| {
+            while let Some((link, addr)) = world.opening.pop_front() {
+                let setback = Setback::Unreachable { addr, reason: String::new() };
+                world.session.handle_opened(link, Err(setback.into()), world.now);
+            }
+        }),
+        ("the leader is silent", |world| {
+            if let Some((_, addr)) = world.opening.front().cloned() {
+                let node = if addr == "a:1" { 1 } else { 2 };
+                let link = world.opened(&addr, node, node);
+                world.all_asked(link);
+            }
+        }),
+        ("two nodes name each other", |world| {
+            if let Some((_, addr)) = world.opening.front().cloned() {
+                let node = if addr == "a:1" { 1 } else { 2 };
+                world.opened(&addr, node, 3 - node);
+            }
+        }),
+    ];
+    for hedge_after in [None, Some(AFTER)] {
+        for (what, case) in cases {
+            let mut world = World::new(hedge_after);
+            let begin = world.now;
+            let call = world.call(1);
+            while world.now < begin + TIMEOUT {
+                assert_eq!(world.outcome(call), None, "{what}");
+                case(&mut world);
+                world.pass(Duration::from_millis(1));
+            }
+            world.pass(TICK);
+            let got = world.outcome(call);
+            let is_late = matches!(got, Some(Err(TimestampsError::DeadlineExceeded { .. })));
+            assert!(is_late, "{what}: {got:?}");
+        }
     }
-    assert_eq!(session.suspects.len(), SUSPECTS_MAX);
-    assert!(!session.is_suspect("a:3", now) && session.is_suspect("a:4", now));
-    assert!(session.is_suspect("a:4", now + SUSPICION / 2));
-    assert!(!session.is_suspect("a:4", now + SUSPICION));
-    session.set_leader("a:5".to_owned());
-    assert!(!session.is_suspect("a:5", now), "it said that it leads");
-    session.record_setback(&Setback::NoLeader { addr: "b:1".to_owned() }, now);
-    assert!(!session.is_suspect("b:1", now), "it answered");
-}
-
-#[test]
-fn a_range_at_the_deadline_is_not_returned_and_still_counts_for_the_order() {
-    let mut world = World::new(&["b:2"], Goal::Timestamps(1));
-    world.reply_from("b:2", "/members", led_by("b:2"));
-    world.asked();
-    world.now += SECOND;
-    world.reply_again("b:2", ONE, stamped(range(5, 7, 1)));
-    assert_eq!(world.end(), End::DeadlineExceeded(None));
-    world.call_again(Goal::Timestamps(1));
-    world.reply_from("b:2", ONE, stamped(range(5, 7, 1)));
-    assert!(matches!(world.end(), End::WentBackwards { .. }));
-}
-
-#[test]
-fn a_refusal_for_another_cluster_gives_the_clients_own_error() {
-    let mut world = World::new(&["b:2"], Goal::Timestamps(1));
-    world.reply_from("b:2", "/members", led_by("b:2"));
-    world.reply_from("b:2", ONE, refusal(ErrorCode::WrongCluster, None));
-    let End::AnotherCluster(error) = world.end() else { panic!("it is of another cluster") };
-    assert_eq!((error.addr.as_str(), error.expected.as_str()), ("b:2", CLUSTER));
-    assert_eq!(error.found, "say why");
 }

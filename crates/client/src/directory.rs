@@ -1,0 +1,296 @@
+//! What a client knows of its cluster: the addresses, the leader, the nodes that did not answer,
+//! and the highest timestamp returned. It decides which node to ask next, how long to wait after a
+//! setback, and which cluster to accept. It opens no socket and reads no clock: `now` and the seed
+//! are arguments.
+
+use std::time::{Duration, Instant};
+
+use epicepoch_wire::Timestamp;
+
+use crate::error::{AnotherCluster, Setback};
+use crate::members::{Member, Members};
+
+/// The knowledge that all calls of one client share.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    /// Addresses given by the caller, never empty.
+    seeds: Vec<String>,
+    /// Addresses of the members in the newest member list.
+    members: Vec<String>,
+    leader: Option<String>,
+    /// Addresses that recently did not answer, and since when. Hints to them are ignored, because
+    /// other nodes may not know yet that they are down.
+    suspects: Vec<(String, Instant)>,
+    /// Cluster and history of the first answer that contained them.
+    cluster: Option<String>,
+    /// The required name of the cluster.
+    cluster_name: Option<String>,
+    /// The highest timestamp returned so far.
+    highest: Option<Timestamp>,
+    /// Counts the addresses asked in turn; the next address follows from it.
+    turn: usize,
+    rng: fastrand::Rng,
+}
+
+/// The failures since the last success.
+#[derive(Debug, Default)]
+pub(crate) struct Setbacks {
+    /// Attempts that failed so far.
+    pub(crate) count: u32,
+    /// Leaders followed since the last setback.
+    hops: u32,
+    /// The setback to report at the deadline: the newest one in which a node answered, because a
+    /// live node knows more about the cluster than a dead one. If no node answered, the newest
+    /// setback.
+    last: Option<Setback>,
+    /// Setbacks in a row in which no node answered. After more than one round over all addresses,
+    /// the answer in `last` is outdated.
+    unanswered: usize,
+}
+
+impl Setbacks {
+    /// Counts one more followed leader. Returns whether it may be followed at once.
+    pub(crate) fn hop(&mut self) -> bool {
+        self.hops += 1;
+        self.hops <= HOPS_MAX
+    }
+
+    /// The setback to report at the deadline.
+    pub(crate) fn last(&self) -> Option<&Setback> {
+        self.last.as_ref()
+    }
+
+    /// Records a setback and returns how long to wait. It counts as at least the `least`th setback
+    /// in a row.
+    pub(crate) fn record(
+        &mut self,
+        directory: &mut Directory,
+        setback: Setback,
+        least: u32,
+    ) -> Duration {
+        self.count = (self.count + 1).max(least);
+        self.hops = 0;
+        self.unanswered = if setback.is_answer() { 0 } else { self.unanswered + 1 };
+        let is_outdated = self.unanswered > directory.address_count();
+        if self.unanswered == 0
+            || is_outdated
+            || !self.last.as_ref().is_some_and(Setback::is_answer)
+        {
+            self.last = Some(setback);
+        }
+        directory.backoff(self.count)
+    }
+}
+
+impl Directory {
+    /// Creates a directory that knows `seeds` (not empty) and draws the random part of waits from
+    /// `seed`.
+    pub(crate) fn new(seeds: Vec<String>, seed: u64) -> Self {
+        assert!(!seeds.is_empty(), "a directory needs an address to begin with");
+        Self {
+            seeds,
+            members: Vec::new(),
+            leader: None,
+            suspects: Vec::new(),
+            cluster: None,
+            cluster_name: None,
+            highest: None,
+            turn: 0,
+            rng: fastrand::Rng::with_seed(seed),
+        }
+    }
+
+    /// Makes the directory accept only nodes of a cluster with that name.
+    pub(crate) fn expecting(mut self, cluster_name: Option<String>) -> Self {
+        self.cluster_name = cluster_name;
+        self
+    }
+
+    /// Checks that the node's cluster has the expected name, if one is expected. A node without a
+    /// cluster name is then refused, too.
+    pub(crate) fn check_name(&self, addr: &str, found: &str) -> Result<(), AnotherCluster> {
+        match &self.cluster_name {
+            Some(expected) if expected != found => {
+                let (expected, found) = (format!("{expected:?}"), format!("{found:?}"));
+                Err(AnotherCluster { addr: addr.to_owned(), expected, found })
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Checks that an answer comes from the cluster of the first answer. A node that has not joined
+    /// yet has no cluster (all zeros) and passes.
+    pub(crate) fn check_cluster(
+        &mut self,
+        addr: &str,
+        cluster: Option<&str>,
+    ) -> Result<(), AnotherCluster> {
+        let named =
+            |text: &&str| text.split('.').next().is_some_and(|id| id.contains(|c| c != '0'));
+        let Some(found) = cluster.filter(named) else { return Ok(()) };
+        match &self.cluster {
+            Some(expected) if expected != found => {
+                let (expected, found) = (expected.clone(), found.to_owned());
+                Err(AnotherCluster { addr: addr.to_owned(), expected, found })
+            }
+            Some(_) => Ok(()),
+            None => {
+                self.cluster = Some(found.to_owned());
+                Ok(())
+            }
+        }
+    }
+
+    /// Cluster and history of the first answer that contained them.
+    pub(crate) fn cluster(&self) -> Option<&str> {
+        self.cluster.as_deref()
+    }
+
+    /// Returns the error for a node at `addr` that says that it belongs to another cluster.
+    pub(crate) fn another_cluster(&self, addr: &str, found: String) -> AnotherCluster {
+        let name = self.cluster_name.as_ref().map(|name| format!("{name:?}"));
+        let expected = name.or_else(|| self.cluster.clone());
+        let expected = expected.unwrap_or_else(|| "any".to_owned());
+        AnotherCluster { addr: addr.to_owned(), expected, found }
+    }
+
+    /// Applies a list of members from the node at `from`.
+    pub(crate) fn learn(&mut self, from: &str, members: &Members, now: Instant) {
+        self.learn_members(members.members.iter().map(|member| member.addr.clone()).collect());
+        let leader = members.leader.as_ref().map(|Member { addr, .. }| addr.clone());
+        self.leader = leader.filter(|leader| leader == from || !self.is_suspect(leader, now));
+    }
+
+    /// Replaces the members' addresses by those that a node knows.
+    pub(crate) fn learn_members(&mut self, members: Vec<String>) {
+        self.members = members;
+    }
+
+    /// Forgets the leader if it was at the address of the setback. If no node answered there, hints
+    /// to that address are ignored for a while.
+    pub(crate) fn record_setback(&mut self, setback: &Setback, now: Instant) {
+        let addr = setback.addr();
+        self.forget_leader(addr);
+        if setback.is_answer() {
+            return;
+        }
+        self.suspects.retain(|(suspect, since)| suspect != addr && !is_over(*since, now));
+        if self.suspects.len() == SUSPECTS_MAX {
+            self.suspects.remove(0);
+        }
+        self.suspects.push((addr.to_owned(), now));
+    }
+
+    /// Whether hints to that address are ignored.
+    pub(crate) fn is_suspect(&self, addr: &str, now: Instant) -> bool {
+        self.suspects.iter().any(|(suspect, since)| suspect == addr && !is_over(*since, now))
+    }
+
+    /// The address at which the leader probably is.
+    pub(crate) fn leader(&self) -> Option<&str> {
+        self.leader.as_deref()
+    }
+
+    /// Sets the address at which the leader probably is.
+    pub(crate) fn set_leader(&mut self, addr: String) {
+        self.suspects.retain(|(suspect, _)| *suspect != addr);
+        self.leader = Some(addr);
+    }
+
+    /// Forgets the leader.
+    pub(crate) fn forget_any_leader(&mut self) {
+        self.leader = None;
+    }
+
+    /// The highest timestamp returned so far.
+    pub(crate) fn highest(&self) -> Option<Timestamp> {
+        self.highest
+    }
+
+    /// Records a timestamp that is about to be returned.
+    pub(crate) fn record_returned(&mut self, last: Timestamp) {
+        self.highest = self.highest.max(Some(last));
+    }
+
+    /// Forgets the leader if it is at `addr`. Otherwise another call has found a newer leader.
+    pub(crate) fn forget_leader(&mut self, addr: &str) {
+        self.leader.take_if(|leader| leader == addr);
+    }
+
+    /// Returns the next address in turn: members first, then seeds that are no members, because
+    /// seeds may be outdated.
+    pub(crate) fn next_address(&mut self) -> String {
+        let extra = self.seeds.iter().filter(|seed| !self.members.contains(seed));
+        let all: Vec<_> = self.members.iter().chain(extra).collect();
+        let addr = all[self.turn % all.len()].clone();
+        self.turn = self.turn.wrapping_add(1);
+        addr
+    }
+
+    /// At most how many addresses one round over all of them has.
+    pub(crate) fn address_count(&self) -> usize {
+        self.members.len() + self.seeds.len()
+    }
+
+    /// Returns the wait after a setback. It doubles from [`BACKOFF_MIN`] to [`BACKOFF_MAX`]. Up to
+    /// half of it is random, so that clients that lost the same leader do not return at the same
+    /// moment. `Retry-After` is ignored, because it has whole seconds, longer than an election.
+    fn backoff(&mut self, setbacks: u32) -> Duration {
+        let doubled =
+            BACKOFF_MIN * 2_u32.pow(setbacks.saturating_sub(1).min(BACKOFF_DOUBLINGS_MAX));
+        let most = doubled.min(BACKOFF_MAX);
+        most.mul_f64(1.0 - self.rng.f64() / 2.0)
+    }
+}
+
+fn is_over(since: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(since) >= SUSPICION
+}
+
+/// How long hints to a node that did not answer are ignored: longer than an election. The node's
+/// own claim to lead still counts.
+const SUSPICION: Duration = Duration::from_secs(1);
+/// Most suspects: as many as a cluster can have members.
+const SUSPECTS_MAX: usize = Members::COUNT_MAX;
+/// Shortest wait after a setback.
+const BACKOFF_MIN: Duration = Duration::from_millis(1);
+/// Longest wait after a setback: much shorter than an election.
+pub(crate) const BACKOFF_MAX: Duration = Duration::from_millis(50);
+/// How many doublings reach [`BACKOFF_MAX`]: `BACKOFF_MIN * 2^6 = 64 ms`.
+const BACKOFF_DOUBLINGS_MAX: u32 = 6;
+/// An overload counts as at least this many setbacks, because the leader still leads and needs a
+/// pause.
+pub(crate) const OVERLOADED_SETBACKS: u32 = BACKOFF_DOUBLINGS_MAX;
+/// Most leaders followed in a row without a wait. More than one is rare.
+const HOPS_MAX: u32 = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_their_maximum() {
+        let mut directory = Directory::new(vec!["x:9".into()], 7);
+        for setbacks in 1..200 {
+            let wait = directory.backoff(setbacks);
+            assert!(wait >= BACKOFF_MIN / 2 && wait <= BACKOFF_MAX, "{setbacks}: {wait:?}");
+        }
+    }
+
+    #[test]
+    fn a_suspicion_ends_after_a_while_and_suspects_are_bounded() {
+        let mut directory = Directory::new(vec!["x:9".to_owned()], 1);
+        let now = Instant::now();
+        for port in 1..=SUSPECTS_MAX + 3 {
+            directory.record_setback(&Setback::Silent { addr: format!("a:{port}") }, now);
+        }
+        assert_eq!(directory.suspects.len(), SUSPECTS_MAX);
+        assert!(!directory.is_suspect("a:3", now) && directory.is_suspect("a:4", now));
+        assert!(directory.is_suspect("a:4", now + SUSPICION / 2));
+        assert!(!directory.is_suspect("a:4", now + SUSPICION));
+        directory.set_leader("a:5".to_owned());
+        assert!(!directory.is_suspect("a:5", now), "it said that it leads");
+        directory.record_setback(&Setback::NoLeader { addr: "b:1".to_owned() }, now);
+        assert!(!directory.is_suspect("b:1", now), "it answered");
+    }
+}

@@ -1,0 +1,292 @@
+//! One call over HTTP: which node to ask for what, how long to wait, which answers to accept. It
+//! opens no socket and reads no clock, as in quinn's protocol crate: `now` is an argument.
+//!
+//! A [`Pursuit`] returns an [`Action`] and receives its outcome, again and again, until the action
+//! is to finish.
+
+use std::time::{Duration, Instant};
+
+use epicepoch_wire::http::{ErrorCode, PATH_MEMBERS, PATH_TIMESTAMP, RANGE_COUNT_MAX};
+use epicepoch_wire::{Timestamp, TimestampRange};
+
+use crate::directory::{Directory, OVERLOADED_SETBACKS, Setbacks};
+use crate::error::{AnotherCluster, BadAnswer, MembersError, Setback, TimestampsError};
+use crate::members::{Members, is_address};
+use crate::transport::Answer;
+
+/// The next step for the caller of [`Pursuit::poll_action`].
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Ask `addr` for `path`, and wait at most until `until`.
+    Ask { addr: String, path: String, until: Instant },
+    /// Do nothing before `until`.
+    Wait { until: Instant },
+    /// Return this to the caller.
+    Finish(End),
+}
+
+/// One call, from its beginning to its answer or its deadline.
+#[derive(Debug)]
+pub(crate) struct Pursuit {
+    goal: Goal,
+    deadline: Instant,
+    attempt_timeout: Duration,
+    setbacks: Setbacks,
+    wait_until: Option<Instant>,
+    /// Highest timestamp returned before this request was sent. The answer must lie above it. It
+    /// may lie below the answers of concurrent calls.
+    floor: Option<Timestamp>,
+    end: Option<End>,
+}
+
+/// The goal of a pursuit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Goal {
+    /// This many timestamps, all above every one returned before.
+    Timestamps(u64),
+    /// The member list.
+    Members,
+}
+
+/// How a pursuit ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Timestamps(TimestampRange),
+    Members(Members),
+    Count(u64),
+    DeadlineExceeded(Option<Setback>),
+    AnotherCluster(AnotherCluster),
+    WentBackwards { addr: String, floor: Timestamp, answer: Timestamp },
+    BadAnswer(BadAnswer),
+}
+
+impl Pursuit {
+    /// Creates a call that ends at `deadline` and waits at most `attempt_timeout` for one node.
+    pub(crate) fn new(
+        directory: &Directory,
+        goal: Goal,
+        deadline: Instant,
+        attempt_timeout: Duration,
+    ) -> Self {
+        let end = match goal {
+            Goal::Timestamps(count) if !(1..=RANGE_COUNT_MAX).contains(&count) => {
+                Some(End::Count(count))
+            }
+            Goal::Timestamps(_) | Goal::Members => None,
+        };
+        Self {
+            goal,
+            deadline,
+            attempt_timeout,
+            setbacks: Setbacks::default(),
+            wait_until: None,
+            floor: directory.highest(),
+            end,
+        }
+    }
+
+    /// Returns the next step. After an [`Action::Ask`], report its outcome before polling again.
+    pub(crate) fn poll_action(&mut self, directory: &mut Directory, now: Instant) -> Action {
+        if let Some(end) = self.end.take() {
+            return Action::Finish(end);
+        }
+        if now >= self.deadline {
+            return Action::Finish(End::DeadlineExceeded(self.setbacks.last().cloned()));
+        }
+        if let Some(until) = self.wait_until.take_if(|until| *until > now) {
+            self.wait_until = Some(until);
+            return Action::Wait { until: until.min(self.deadline) };
+        }
+        let until =
+            now.checked_add(self.attempt_timeout).map_or(self.deadline, |at| at.min(self.deadline));
+        match (self.goal, directory.leader()) {
+            (Goal::Timestamps(count), Some(leader)) => {
+                // The answer to this request must also lie above timestamps that other calls
+                // returned meanwhile.
+                self.floor = directory.highest();
+                let path = format!("{PATH_TIMESTAMP}?format=range&n={count}");
+                Action::Ask { addr: leader.to_owned(), path, until }
+            }
+            (Goal::Timestamps(_), None) | (Goal::Members, _) => {
+                let addr = directory.next_address();
+                Action::Ask { addr, path: PATH_MEMBERS.to_owned(), until }
+            }
+        }
+    }
+
+    /// Applies the outcome of asking `addr` for `path`.
+    pub(crate) fn handle_outcome(
+        &mut self,
+        directory: &mut Directory,
+        addr: &str,
+        path: &str,
+        outcome: Result<Answer, Setback>,
+        now: Instant,
+    ) {
+        let answer = match outcome {
+            Ok(answer) => answer,
+            Err(setback) => return self.handle_setback(directory, setback, now),
+        };
+        if let Err(error) = directory.check_cluster(addr, answer.cluster.as_deref()) {
+            self.end = Some(End::AnotherCluster(error));
+        } else if answer.status != 200 {
+            self.handle_refusal(directory, addr, &answer, now);
+        } else if path == PATH_MEMBERS {
+            self.handle_members(directory, addr, &answer, now);
+        } else {
+            self.handle_range(directory, addr, &answer, now);
+        }
+    }
+
+    fn handle_members(
+        &mut self,
+        directory: &mut Directory,
+        addr: &str,
+        answer: &Answer,
+        now: Instant,
+    ) {
+        let members = match Members::from_json(&answer.body, answer.cluster.clone()) {
+            Ok(members) => members,
+            Err(what) => return self.end_badly(addr, format!("a member list with {what}")),
+        };
+        if let Err(error) = directory.check_name(addr, &members.cluster_name) {
+            self.end = Some(End::AnotherCluster(error));
+            return;
+        }
+        directory.learn(addr, &members, now);
+        let leads = directory.leader().is_some();
+        match self.goal {
+            Goal::Members => self.end = Some(End::Members(members)),
+            Goal::Timestamps(_) if leads => {}
+            Goal::Timestamps(_) => {
+                let setback = Setback::NoLeader { addr: addr.to_owned() };
+                self.handle_setback(directory, setback, now);
+            }
+        }
+    }
+
+    fn handle_range(
+        &mut self,
+        directory: &mut Directory,
+        addr: &str,
+        answer: &Answer,
+        now: Instant,
+    ) {
+        let Goal::Timestamps(count) = self.goal else {
+            return self.end_badly(addr, "timestamps that nobody asked for".to_owned());
+        };
+        if directory.cluster().is_none() || answer.cluster.is_none() {
+            return self.end_badly(addr, "timestamps of no cluster".to_owned());
+        }
+        let bytes = answer.body.as_ref().try_into().ok();
+        let range = bytes.and_then(TimestampRange::from_bytes).filter(|r| r.count() == count);
+        let Some(range) = range else {
+            let what = format!("{} bytes that are no range of {count}", answer.body.len());
+            return self.end_badly(addr, what);
+        };
+        let (answer, addr) = (range.first(), addr.to_owned());
+        if let Some(floor) = self.floor.filter(|floor| answer <= *floor) {
+            self.end = Some(End::WentBackwards { addr, floor, answer });
+            return;
+        }
+        directory.record_returned(range.last());
+        // An answer at the deadline is too late.
+        if now < self.deadline {
+            self.end = Some(End::Timestamps(range));
+        }
+    }
+
+    fn handle_refusal(
+        &mut self,
+        directory: &mut Directory,
+        addr: &str,
+        answer: &Answer,
+        now: Instant,
+    ) {
+        let (status, to) = (answer.status, addr.to_owned());
+        let Some(code) = answer.error.as_deref().and_then(ErrorCode::from_name) else {
+            if matches!(status, 429 | 502..=504) {
+                return self.handle_setback(directory, Setback::Status { addr: to, status }, now);
+            }
+            return self.end_badly(addr, format!("status {status} without a reason"));
+        };
+        if code == ErrorCode::NotLeader {
+            let other = |leader: &&String| {
+                *leader != addr && is_address(leader) && !directory.is_suspect(leader, now)
+            };
+            if let Some(leader) = answer.leader.as_ref().filter(other)
+                && self.setbacks.hop()
+            {
+                directory.set_leader(leader.clone());
+                return;
+            }
+        }
+        // `INTERNAL` means that only this node is broken: another one may lead soon.
+        if !code.is_retryable() && code != ErrorCode::Internal {
+            let text = String::from_utf8_lossy(&answer.body);
+            let message = text.trim().chars().take(MESSAGE_LEN_MAX).collect();
+            self.end = Some(match code {
+                ErrorCode::WrongCluster => {
+                    End::AnotherCluster(directory.another_cluster(addr, message))
+                }
+                code => End::BadAnswer(BadAnswer::Refused { addr: to, code, message }),
+            });
+            return;
+        }
+        let setback = Setback::Refused { addr: to, code };
+        if code == ErrorCode::Overloaded {
+            // The node still leads, and a search for another leader would only add load.
+            return self.wait(directory, setback, OVERLOADED_SETBACKS, now);
+        }
+        self.handle_setback(directory, setback, now);
+    }
+
+    fn handle_setback(&mut self, directory: &mut Directory, setback: Setback, now: Instant) {
+        directory.record_setback(&setback, now);
+        self.wait(directory, setback, 0, now);
+    }
+
+    fn wait(&mut self, directory: &mut Directory, setback: Setback, least: u32, now: Instant) {
+        self.wait_until = Some(now + self.setbacks.record(directory, setback, least));
+    }
+
+    fn end_badly(&mut self, addr: &str, what: String) {
+        self.end = Some(End::BadAnswer(BadAnswer::Foreign { addr: addr.to_owned(), what }));
+    }
+}
+
+impl From<End> for Result<TimestampRange, TimestampsError> {
+    fn from(end: End) -> Self {
+        Err(match end {
+            End::Timestamps(range) => return Ok(range),
+            End::Members(_) => unreachable!("a pursuit of timestamps ends with timestamps"),
+            End::Count(count) => TimestampsError::Count(count),
+            End::DeadlineExceeded(last) => TimestampsError::DeadlineExceeded { last },
+            End::AnotherCluster(error) => error.into(),
+            End::WentBackwards { addr, floor, answer } => {
+                TimestampsError::WentBackwards { addr, floor, answer }
+            }
+            End::BadAnswer(error) => error.into(),
+        })
+    }
+}
+
+impl From<End> for Result<Members, MembersError> {
+    fn from(end: End) -> Self {
+        Err(match end {
+            End::Members(members) => return Ok(members),
+            End::Timestamps(_) | End::Count(_) | End::WentBackwards { .. } => {
+                unreachable!("a pursuit of members ends with members")
+            }
+            End::DeadlineExceeded(last) => MembersError::DeadlineExceeded { last },
+            End::AnotherCluster(error) => error.into(),
+            End::BadAnswer(error) => error.into(),
+        })
+    }
+}
+
+/// Most characters of a refusal's text in an error.
+const MESSAGE_LEN_MAX: usize = 300;
+
+#[cfg(test)]
+mod tests;

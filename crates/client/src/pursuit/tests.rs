@@ -1,0 +1,371 @@
+//! Tests of the decisions of a call over HTTP, without a socket.
+
+use bytes::Bytes;
+use epicepoch_wire::{Epoch, EpochIndex};
+
+use super::*;
+use crate::directory::BACKOFF_MAX;
+
+const CLUSTER: &str = "00000000000000000000000000000abc.0000000000000001";
+const OTHER: &str = "00000000000000000000000000000def.0000000000000001";
+const NONE: &str = "00000000000000000000000000000000.0000000000000000";
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A call under test, its directory, and a clock that only the test moves.
+struct World {
+    now: Instant,
+    directory: Directory,
+    pursuit: Pursuit,
+}
+
+impl World {
+    fn new(seeds: &[&str], goal: Goal) -> Self {
+        let seeds = seeds.iter().map(|&seed| seed.to_owned()).collect();
+        let (directory, now) = (Directory::new(seeds, 1), Instant::now());
+        let pursuit = Pursuit::new(&directory, goal, now + SECOND, SECOND / 4);
+        Self { now, directory, pursuit }
+    }
+
+    fn call_again(&mut self, goal: Goal) {
+        self.pursuit = Pursuit::new(&self.directory, goal, self.now + SECOND, SECOND / 4);
+    }
+
+    /// Returns the next question. Waits in between are skipped by moving the clock.
+    fn asked(&mut self) -> (String, String) {
+        loop {
+            match self.pursuit.poll_action(&mut self.directory, self.now) {
+                Action::Ask { addr, path, .. } => return (addr, path),
+                Action::Wait { until } => {
+                    assert!(until - self.now <= BACKOFF_MAX);
+                    self.now = until;
+                }
+                Action::Finish(end) => panic!("finished with {end:?}"),
+            }
+        }
+    }
+
+    fn end(&mut self) -> End {
+        match self.pursuit.poll_action(&mut self.directory, self.now) {
+            Action::Finish(end) => end,
+            other => panic!("not finished: {other:?}"),
+        }
+    }
+
+    fn reply(&mut self, answer: Answer) -> &mut Self {
+        let (addr, path) = self.asked();
+        self.pursuit.handle_outcome(&mut self.directory, &addr, &path, Ok(answer), self.now);
+        self
+    }
+
+    fn reply_from(&mut self, addr: &str, path: &str, answer: Answer) -> &mut Self {
+        assert_eq!(self.asked(), (addr.to_owned(), path.to_owned()));
+        self.reply_again(addr, path, answer)
+    }
+
+    fn reply_again(&mut self, addr: &str, path: &str, answer: Answer) -> &mut Self {
+        self.pursuit.handle_outcome(&mut self.directory, addr, path, Ok(answer), self.now);
+        self
+    }
+
+    fn lose(&mut self) -> String {
+        let (addr, path) = self.asked();
+        let lost = Setback::Lost { addr: addr.clone(), reason: "reset".into() };
+        self.pursuit.handle_outcome(&mut self.directory, &addr, &path, Err(lost), self.now);
+        addr
+    }
+}
+
+fn answer(status: u16, body: impl Into<Bytes>) -> Answer {
+    Answer { status, cluster: Some(CLUSTER.into()), body: body.into(), ..Answer::default() }
+}
+
+fn refusal(code: ErrorCode, leader: Option<&str>) -> Answer {
+    let (error, leader) = (Some(code.name().to_owned()), leader.map(str::to_owned));
+    Answer { error, leader, ..answer(code.status(), "say why\n") }
+}
+
+fn list(leader: &str) -> Answer {
+    let json = format!(
+        r#"{{"leader":{leader},"members":[{{"nodeID":1,"addr":"a:1"}},{{"nodeID":2,"addr":"b:2"}}]}}"#
+    );
+    answer(200, json)
+}
+
+fn led_by(addr: &str) -> Answer {
+    list(&format!(r#"{{"nodeID":1,"addr":"{addr}"}}"#))
+}
+
+fn range(epoch: u64, index: u64, count: u64) -> TimestampRange {
+    let first = Timestamp::new(Epoch(epoch), EpochIndex(index));
+    TimestampRange::new(first, count).expect("a range")
+}
+
+fn stamped(range: TimestampRange) -> Answer {
+    answer(200, range.to_bytes().to_vec())
+}
+
+const ONE: &str = "/timestamp?format=range&n=1";
+
+#[test]
+fn the_leader_is_found_once_and_then_asked_directly() {
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    world.reply_from("x:9", "/members", led_by("b:2"));
+    world.reply_from("b:2", ONE, stamped(range(5, 0, 1)));
+    assert_eq!(world.end(), End::Timestamps(range(5, 0, 1)));
+    world.call_again(Goal::Timestamps(1));
+    world.reply_from("b:2", ONE, stamped(range(5, 1, 1)));
+    assert_eq!(world.end(), End::Timestamps(range(5, 1, 1)));
+}
+
+#[test]
+fn a_deposed_leader_sends_the_client_on_without_a_wait() {
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    let before = world.now;
+    world.reply(led_by("a:1"));
+    world.reply_from("a:1", ONE, refusal(ErrorCode::NotLeader, Some("b:2")));
+    world.reply_from("b:2", ONE, stamped(range(5, 0, 1)));
+    assert_eq!(world.end(), End::Timestamps(range(5, 0, 1)));
+    assert_eq!(world.now, before);
+}
+
+#[test]
+fn nodes_that_send_the_client_in_circles_make_it_wait() {
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    world.reply(led_by("a:1"));
+    for (from, to) in [("a:1", "b:2"), ("b:2", "a:1"), ("a:1", "b:2"), ("b:2", "a:1")] {
+        world.reply_from(from, ONE, refusal(ErrorCode::NotLeader, Some(to)));
+    }
+    let action = world.pursuit.poll_action(&mut world.directory, world.now);
+    assert!(matches!(action, Action::Wait { .. }), "{action:?}");
+    assert_eq!(world.asked().1, "/members");
+}
+
+#[test]
+fn a_lost_leader_makes_the_client_ask_every_node_in_turn() {
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    world.reply(led_by("a:1"));
+    assert_eq!(world.lose(), "a:1");
+    let mut asked: Vec<_> = (0..6).map(|_| world.lose()).collect();
+    asked.sort();
+    assert_eq!(asked, ["a:1", "a:1", "b:2", "b:2", "x:9", "x:9"]);
+}
+
+#[test]
+fn the_call_ends_at_its_deadline_and_names_the_last_setback() {
+    let mut world = World::new(&["x:9", "y:9"], Goal::Timestamps(1));
+    let begin = world.now;
+    let end = loop {
+        match world.pursuit.poll_action(&mut world.directory, world.now) {
+            Action::Finish(end) => break end,
+            Action::Wait { until } => world.now = until,
+            Action::Ask { until, .. } => {
+                assert!(until <= begin + SECOND);
+                world.lose();
+            }
+        }
+    };
+    assert_eq!(world.now, begin + SECOND);
+    assert!(matches!(end, End::DeadlineExceeded(Some(Setback::Lost { .. }))), "{end:?}");
+    assert!(
+        world.pursuit.setbacks.count > 20,
+        "waits are bounded: {}",
+        world.pursuit.setbacks.count
+    );
+}
+
+#[test]
+fn a_live_nodes_refusal_is_reported_rather_than_a_dead_nodes_silence() {
+    let mut world = World::new(&["x:9", "y:9"], Goal::Timestamps(1));
+    world.reply(list("null")).lose();
+    let refused = world.pursuit.setbacks.last().cloned();
+    assert!(matches!(refused, Some(Setback::NoLeader { .. })), "{refused:?}");
+    for _ in 0..world.directory.address_count() {
+        world.lose();
+    }
+    let lost = world.pursuit.setbacks.last().cloned();
+    assert!(matches!(lost, Some(Setback::Lost { .. })), "nobody lives any more: {lost:?}");
+}
+
+#[test]
+fn an_overloaded_leader_is_asked_again_after_the_longest_wait() {
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    world.reply(led_by("a:1"));
+    let before = world.now;
+    world.reply_from("a:1", ONE, refusal(ErrorCode::Overloaded, None));
+    assert_eq!(world.asked(), ("a:1".into(), ONE.into()));
+    assert!(world.now - before >= BACKOFF_MAX / 4);
+}
+
+#[test]
+fn a_leader_without_a_quorum_is_left_for_the_others() {
+    for code in [ErrorCode::NoQuorum, ErrorCode::ShuttingDown, ErrorCode::Internal] {
+        let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+        world.reply(led_by("a:1"));
+        world.reply_from("a:1", ONE, refusal(code, None));
+        assert_eq!(world.asked().1, "/members", "{code}");
+    }
+}
+
+#[test]
+fn an_election_is_waited_out() {
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    world.reply(list("null")).reply(list("null")).reply(led_by("b:2"));
+    world.reply_from("b:2", ONE, stamped(range(5, 0, 1)));
+    assert_eq!(world.end(), End::Timestamps(range(5, 0, 1)));
+}
+
+#[test]
+fn another_cluster_or_history_is_refused_at_once() {
+    let history = "00000000000000000000000000000abc.0000000000000002";
+    for found in [OTHER, history] {
+        let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+        world.reply(led_by("b:2"));
+        world.reply(Answer { cluster: Some(found.into()), ..stamped(range(5, 0, 1)) });
+        let end = world.end();
+        assert!(matches!(&end, End::AnotherCluster(e) if e.found == found), "{end:?}");
+    }
+}
+
+#[test]
+fn a_cluster_of_another_name_or_of_none_is_refused_at_once() {
+    for (body, is_believed) in [
+        (r#"{"leader":null,"members":[],"clusterName":"mine"}"#, true),
+        (r#"{"leader":null,"members":[],"clusterName":"yours"}"#, false),
+        (r#"{"leader":null,"members":[]}"#, false),
+    ] {
+        let mut world = World::new(&["x:9"], Goal::Members);
+        world.directory =
+            Directory::new(vec!["x:9".to_owned()], 1).expecting(Some("mine".to_owned()));
+        world.reply(answer(200, body));
+        let end = world.end();
+        assert_eq!(matches!(end, End::Members(_)), is_believed, "{end:?}");
+        assert_eq!(matches!(end, End::AnotherCluster(_)), !is_believed, "{end:?}");
+    }
+}
+
+#[test]
+fn a_node_that_has_not_joined_contradicts_no_cluster_but_stamps_nothing() {
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    let unborn = |answer| Answer { cluster: Some(NONE.into()), ..answer };
+    world.reply(unborn(led_by("b:2"))).reply(unborn(stamped(range(5, 0, 1))));
+    let end = world.end();
+    assert!(matches!(end, End::BadAnswer(BadAnswer::Foreign { .. })), "{end:?}");
+}
+
+#[test]
+fn an_answer_below_what_was_returned_before_is_refused() {
+    let mut world = World::new(&["x:9"], Goal::Timestamps(4));
+    world.reply(led_by("b:2")).reply(stamped(range(5, 6, 4)));
+    assert_eq!(world.end(), End::Timestamps(range(5, 6, 4)));
+    for first in [9, 0] {
+        world.call_again(Goal::Timestamps(1));
+        world.reply(stamped(range(5, first, 1)));
+        assert!(matches!(world.end(), End::WentBackwards { .. }), "{first}");
+    }
+    world.call_again(Goal::Timestamps(1));
+    world.reply(stamped(range(5, 10, 1)));
+    assert_eq!(world.end(), End::Timestamps(range(5, 10, 1)));
+}
+
+#[test]
+fn concurrent_calls_may_return_in_any_order() {
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    world.reply(led_by("b:2"));
+    world.asked();
+    let mut other = Pursuit::new(&world.directory, Goal::Timestamps(1), world.now + SECOND, SECOND);
+    other.handle_outcome(&mut world.directory, "b:2", ONE, Ok(stamped(range(5, 1, 1))), world.now);
+    world.reply_again("b:2", ONE, stamped(range(5, 0, 1)));
+    assert_eq!(world.end(), End::Timestamps(range(5, 0, 1)));
+}
+
+#[test]
+fn timestamps_returned_before_a_second_attempt_lie_below_its_answer() {
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    world.reply(led_by("b:2"));
+    world.asked();
+    let mut other = Pursuit::new(&world.directory, Goal::Timestamps(1), world.now + SECOND, SECOND);
+    other.handle_outcome(&mut world.directory, "b:2", ONE, Ok(stamped(range(5, 1, 1))), world.now);
+    world.reply_again("b:2", ONE, refusal(ErrorCode::Overloaded, None));
+    world.reply(stamped(range(5, 0, 1)));
+    assert!(matches!(world.end(), End::WentBackwards { .. }));
+}
+
+#[test]
+fn an_answer_that_no_oracle_gives_is_an_error_at_once() {
+    let no_reason = Answer { error: None, ..answer(404, "") };
+    for bad in [answer(200, vec![0; 16]), stamped(range(5, 0, 2)), no_reason] {
+        let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+        world.reply(led_by("b:2")).reply(bad);
+        assert!(matches!(world.end(), End::BadAnswer(BadAnswer::Foreign { .. })));
+    }
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    world.reply(led_by("b:2")).reply(refusal(ErrorCode::BadCount, None));
+    let end = world.end();
+    assert!(
+        matches!(&end, End::BadAnswer(BadAnswer::Refused { message, .. }) if message == "say why"),
+        "{end:?}"
+    );
+    let mut world = World::new(&["x:9"], Goal::Members);
+    world.reply(answer(200, "<html>"));
+    assert!(matches!(world.end(), End::BadAnswer(BadAnswer::Foreign { .. })));
+}
+
+#[test]
+fn a_hint_that_is_no_address_is_not_followed() {
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    world.reply(led_by("a:1"));
+    world.reply_from("a:1", ONE, refusal(ErrorCode::NotLeader, Some("b:2\r\nx: y")));
+    assert_eq!(world.asked().1, "/members");
+}
+
+#[test]
+fn counts_outside_the_bounds_are_refused_without_asking() {
+    for count in [0, RANGE_COUNT_MAX + 1] {
+        let mut world = World::new(&["x:9"], Goal::Timestamps(count));
+        assert_eq!(world.end(), End::Count(count));
+    }
+}
+
+#[test]
+fn a_hint_about_a_node_that_has_just_fallen_silent_is_not_followed() {
+    let mut world = World::new(&["x:9"], Goal::Timestamps(1));
+    world.reply(led_by("a:1"));
+    assert_eq!(world.lose(), "a:1");
+    // Every address is asked in turn. The hint does not make the client ask the silent node again.
+    for _ in 0..2 {
+        let (addr, path) = world.asked();
+        assert_eq!(path, "/members");
+        if addr != "a:1" {
+            world.reply_again(&addr, &path, led_by("a:1"));
+            assert_eq!(world.asked().1, "/members", "{addr} knows no better yet");
+        }
+    }
+    // If the node itself says that it leads, the client believes it at once.
+    world.reply_again("a:1", "/members", led_by("a:1"));
+    world.now += BACKOFF_MAX;
+    world.reply_from("a:1", ONE, stamped(range(5, 0, 1)));
+    assert_eq!(world.end(), End::Timestamps(range(5, 0, 1)));
+}
+
+#[test]
+fn a_range_at_the_deadline_is_not_returned_and_still_counts_for_the_order() {
+    let mut world = World::new(&["b:2"], Goal::Timestamps(1));
+    world.reply_from("b:2", "/members", led_by("b:2"));
+    world.asked();
+    world.now += SECOND;
+    world.reply_again("b:2", ONE, stamped(range(5, 7, 1)));
+    assert_eq!(world.end(), End::DeadlineExceeded(None));
+    world.call_again(Goal::Timestamps(1));
+    world.reply_from("b:2", ONE, stamped(range(5, 7, 1)));
+    assert!(matches!(world.end(), End::WentBackwards { .. }));
+}
+
+#[test]
+fn a_refusal_for_another_cluster_gives_the_clients_own_error() {
+    let mut world = World::new(&["b:2"], Goal::Timestamps(1));
+    world.reply_from("b:2", "/members", led_by("b:2"));
+    world.reply_from("b:2", ONE, refusal(ErrorCode::WrongCluster, None));
+    let End::AnotherCluster(error) = world.end() else { panic!("it is of another cluster") };
+    assert_eq!((error.addr.as_str(), error.expected.as_str()), ("b:2", CLUSTER));
+    assert_eq!(error.found, "say why");
+}

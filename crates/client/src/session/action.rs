@@ -1,0 +1,72 @@
+//! What a session and its driver tell each other: settings, connections by number, actions, and
+//! news for an observer.
+
+use std::time::Duration;
+
+use crate::error::Setback;
+
+/// The settings of a session.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Addresses to begin with, `host:port`, never empty.
+    pub addrs: Vec<String>,
+    /// Seed of the random part of waits.
+    pub seed: u64,
+    /// The required cluster name. `None` accepts any.
+    pub cluster_name: Option<String>,
+    /// How long one node may take to answer before another is asked.
+    pub attempt_timeout: Duration,
+    /// How often the members' addresses are learned again.
+    pub refresh_interval: Duration,
+    /// Time after which an unanswered request is sent a second time. `None` means never.
+    pub hedge_after: Option<Duration>,
+}
+
+/// The number of a connection. The session ignores events of a connection that it has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkId {
+    pub(super) number: u64,
+    pub(super) is_hedge: bool,
+}
+
+/// An action that the session asks of its driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Connect to the node, and report it to
+    /// [`handle_opened`](super::Session::handle_opened). There is no timeout: the session closes a
+    /// connection that takes too long.
+    Open {
+        /// The number of the new connection.
+        link: LinkId,
+        /// The address of the node.
+        addr: String,
+    },
+    /// Close the connection, or stop connecting.
+    Close {
+        /// The number of the connection.
+        link: LinkId,
+    },
+    /// Read a new welcome of the node over a connection of its own, for
+    /// [`handle_refreshed`](super::Session::handle_refreshed).
+    Refresh {
+        /// The address of the node.
+        addr: String,
+    },
+}
+
+/// News for an observer.
+#[derive(Clone, Debug)]
+pub(crate) enum Notice {
+    Connected(String),
+    Setback(Setback),
+    Answered { callers: usize, timestamps: u64, latency: Duration },
+}
+
+impl LinkId {
+    /// Whether this is the second connection, for hedged requests. At most one connection of each
+    /// kind is open or being opened.
+    #[must_use]
+    pub const fn is_hedge(self) -> bool {
+        self.is_hedge
+    }
+}

@@ -1,0 +1,450 @@
+//! The exchange with the leader. It sends requests and reads answers until the connection is of no
+//! use. It never connects to another leader; it returns the next step instead.
+//!
+//! With hedging, a request that waits too long is sent again over another connection ([`Hedge`]).
+//! The first answer goes to the callers; the other one is checked and dropped.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::native::message::{ping, pong};
+use epicepoch_wire::native::{
+    ErrorFrame, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient, Welcome, split,
+};
+use epicepoch_wire::{NodeId, TimestampRange};
+use tracing::Span;
+
+use super::action::{Action, LinkId, Settings};
+use super::hedge::Hedge;
+use super::state::{Asked, Limits, Next, State, TICK};
+use crate::error::{BadAnswer, OpenError, Setback};
+use crate::members::is_address;
+use crate::waiters::Batch;
+
+/// The exchange with the leader.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    link: LinkId,
+    addr: String,
+    node: NodeId,
+    sent: VecDeque<Sent>,
+    hedge: Option<Hedge>,
+    /// When the pause for an overloaded leader ends. Until then nothing is sent, but answers are
+    /// read.
+    quiet_until: Option<Instant>,
+    limits: Limits,
+    /// Time between two checks for deadlines, silence and slow requests.
+    tick: Duration,
+    /// Time between two refreshes of the list of members.
+    refresh: Duration,
+    /// Whether nothing is under way. Then the only check is for the next ping.
+    is_resting: bool,
+    is_ping_due: bool,
+    pinged_at: Instant,
+    refreshed_at: Instant,
+    span: Span,
+}
+
+/// A request that was sent on this connection and has no answer here yet.
+#[derive(Debug)]
+struct Sent {
+    asked: Asked,
+    /// The callers; `None` once they were answered over the other connection.
+    batch: Option<Batch>,
+    span: Span,
+}
+
+impl Exchange {
+    /// Begins on the connection `link` to the leader at `addr`.
+    pub(super) fn new(
+        settings: &Settings,
+        link: LinkId,
+        addr: String,
+        welcome: &Welcome,
+        now: Instant,
+    ) -> Self {
+        let hedge =
+            settings.hedge_after.map(|after| Hedge::new(after, settings.attempt_timeout, now));
+        let tick = hedge.as_ref().map_or(TICK, |hedge| hedge.tick().min(TICK));
+        let span = tracing::debug_span!("connection", addr, node = welcome.node.0);
+        Self {
+            link,
+            addr,
+            node: welcome.node,
+            sent: VecDeque::with_capacity(IN_FLIGHT_MAX),
+            hedge,
+            quiet_until: None,
+            limits: Limits::of(welcome),
+            tick,
+            refresh: settings.refresh_interval.max(TICK),
+            is_resting: false,
+            is_ping_due: false,
+            pinged_at: now,
+            refreshed_at: now,
+            span,
+        }
+    }
+
+    pub(super) fn tick_interval(&self) -> Duration {
+        self.tick
+    }
+
+    /// Sends nothing before `until`.
+    pub(super) fn rest(&mut self, until: Instant) {
+        self.quiet_until = Some(until);
+    }
+
+    /// Pings an idle connection, refreshes the list of members, and finds a silent leader. Returns
+    /// when to check again.
+    pub(super) fn tick(&mut self, state: &mut State, now: Instant) -> (Instant, Next) {
+        self.is_resting = self.is_idle();
+        let since = |then| now.saturating_duration_since(then);
+        if self.is_resting && since(self.pinged_at) >= self.limits.idle / 3 {
+            self.pinged_at = now;
+            self.is_ping_due = true;
+        }
+        if since(self.refreshed_at) >= self.refresh {
+            self.refreshed_at = now;
+            state.actions.push_back(Action::Refresh { addr: self.addr.clone() });
+        }
+        let rest = (self.limits.idle / 3).min(self.refresh);
+        let after = if self.is_resting { rest } else { self.tick };
+        let timeout = state.settings.attempt_timeout;
+        (now + after, self.silence(timeout, now).unwrap_or(Next::Stay))
+    }
+
+    /// Keeps the second connection open, if there is one.
+    pub(super) fn reach(&mut self, state: &mut State, now: Instant) {
+        if let Some(hedge) = &mut self.hedge {
+            hedge.reach(state, &self.addr, now);
+        }
+    }
+
+    /// When the second connection needs [`Self::reach`].
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.hedge.as_ref().and_then(Hedge::due)
+    }
+
+    /// Appends what is to be sent over `link` now. Returns when to check for deadlines if nothing
+    /// was under way before.
+    pub(super) fn transmit(
+        &mut self,
+        state: &mut State,
+        link: LinkId,
+        now: Instant,
+        out: &mut Vec<u8>,
+    ) -> Option<Instant> {
+        if link != self.link {
+            self.ask_twice(state, link, now, out);
+            return None;
+        }
+        if std::mem::take(&mut self.is_ping_due) {
+            out.extend_from_slice(&ping(0));
+        }
+        self.send(state, now, out);
+        (self.is_resting && !self.is_idle()).then(|| {
+            self.is_resting = false;
+            now + self.tick
+        })
+    }
+
+    /// Handles every complete frame in `bytes`. Returns how many bytes were taken.
+    pub(super) fn receive(
+        &mut self,
+        state: &mut State,
+        link: LinkId,
+        bytes: &[u8],
+        now: Instant,
+        out: &mut Vec<u8>,
+    ) -> (usize, Next) {
+        let is_first = link == self.link;
+        if !is_first && self.hedge.as_ref().is_none_or(|hedge| !hedge.is_open(link)) {
+            // An answer of a connection that was left belongs to no request of its successor.
+            return (bytes.len(), Next::Stay);
+        }
+        let (mut next, mut taken, mut is_useful) = (Next::Stay, 0, true);
+        let after = loop {
+            let frame = match split(&bytes[taken..], TO_CLIENT_TAIL_LEN_MAX) {
+                Ok(Some(frame)) => frame,
+                Ok(None) => break Next::Stay,
+                Err(error) => break self.foreign(link, &error.to_string()),
+            };
+            taken += frame.len();
+            let judged = match ToClient::decode(&frame) {
+                Ok(ToClient::Ping(id)) => {
+                    out.extend_from_slice(&pong(id));
+                    if out.len() > OUT_LEN_MAX && is_first {
+                        break Next::Leave(Setback::lost(
+                            &self.addr,
+                            &"it pings and does not read",
+                        ));
+                    }
+                    is_useful &= out.len() <= OUT_LEN_MAX;
+                    Next::Stay
+                }
+                Ok(frame) if is_first => self.handle(state, &frame, now),
+                Ok(frame) => self.handle_hedged(state, &frame, &mut is_useful, now),
+                Err(error) => break self.foreign(link, &error.to_string()),
+            };
+            if judged.weight() > next.weight() {
+                next = judged;
+            }
+        };
+        if let Some(hedge) = self.hedge.as_mut().filter(|_| !is_useful) {
+            hedge.give_up(state, now);
+        }
+        (taken, if after.weight() > next.weight() { after } else { next })
+    }
+
+    /// The end of a connection. The end of the second one changes nothing on the first one.
+    pub(super) fn closed(
+        &mut self,
+        state: &mut State,
+        link: LinkId,
+        reason: &dyn ToString,
+        now: Instant,
+    ) -> Next {
+        if link == self.link {
+            return Next::Leave(Setback::lost(&self.addr, reason));
+        }
+        if let Some(hedge) = self.hedge.as_mut().filter(|hedge| hedge.is_open(link)) {
+            hedge.closed(state, now);
+        }
+        Next::Stay
+    }
+
+    /// Applies the result of opening the second connection.
+    pub(super) fn hedge_opened(
+        &mut self,
+        state: &mut State,
+        link: LinkId,
+        opened: Result<Welcome, OpenError>,
+        now: Instant,
+    ) -> Next {
+        let Some(hedge) = &mut self.hedge else { return Next::Stay };
+        match hedge.opened(state, link, opened, now) {
+            Ok(()) => Next::Stay,
+            Err(error) => Next::Fail(error),
+        }
+    }
+
+    /// Closes both connections. Callers of unanswered requests wait again.
+    pub(super) fn end(mut self, state: &mut State) {
+        // The newest batch is put back first, so that the oldest one ends up in front.
+        while let Some(sent) = self.sent.pop_back() {
+            sent.span.record("outcome", "lost");
+            if let Some(batch) = sent.batch {
+                state.waiters.requeue(batch);
+            }
+        }
+        state.close(self.link);
+        if let Some(hedge) = &mut self.hedge {
+            hedge.close(state);
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.sent.is_empty() && self.quiet_until.is_none()
+    }
+
+    /// Sends waiting batches, up to the limit of requests in flight.
+    fn send(&mut self, state: &mut State, now: Instant, out: &mut Vec<u8>) {
+        if self.quiet_until.is_some_and(|until| now < until) {
+            return;
+        }
+        self.quiet_until = None;
+        // A request whose callers were answered over the other connection does not count as in
+        // flight. All unanswered requests together have their own limit.
+        let unanswered_max = self.limits.in_flight_max.min(UNANSWERED_MAX);
+        let has_room = |sent: &VecDeque<Sent>| {
+            sent.len() < unanswered_max
+                && (sent.len() < IN_FLIGHT_MAX
+                    || sent.iter().filter(|it| it.batch.is_some()).count() < IN_FLIGHT_MAX)
+        };
+        while has_room(&self.sent) {
+            let Some(batch) = state.waiters.take_batch(self.limits.count_max) else { return };
+            state.last_id += 1;
+            let (id, total) = (state.last_id, batch.total());
+            let span = tracing::debug_span!(
+                parent: &self.span,
+                "request",
+                id,
+                callers = batch.callers(),
+                timestamps = total,
+                outcome = tracing::field::Empty
+            );
+            // The waiters keep the total within the largest count of a request.
+            let request = Request::new(id, total).expect("a total in bounds");
+            out.extend_from_slice(&request.to_bytes());
+            let asked = Asked { id, total, floor: state.directory.highest(), at: now };
+            self.sent.push_back(Sent { asked, batch: Some(batch), span });
+        }
+    }
+
+    /// Sends requests that have waited too long a second time, over `link`.
+    fn ask_twice(&mut self, state: &State, link: LinkId, now: Instant, out: &mut Vec<u8>) {
+        let Some(hedge) = self.hedge.as_mut().filter(|hedge| hedge.is_open(link)) else { return };
+        for sent in self.sent.iter().filter(|sent| sent.batch.is_some()) {
+            if now.saturating_duration_since(sent.asked.at) < hedge.after() {
+                break;
+            }
+            // The answer to the copy must also lie above timestamps returned since the first
+            // sending.
+            let floor = state.directory.highest();
+            if hedge.ask(Asked { floor, at: now, ..sent.asked }, out) {
+                sent.span.record("outcome", "hedged");
+            }
+        }
+    }
+
+    /// Handles a frame from the leader.
+    fn handle(&mut self, state: &mut State, frame: &ToClient<'_>, now: Instant) -> Next {
+        match frame {
+            ToClient::Answer { id, range } => self.answered(state, *id, *range, now),
+            ToClient::Error(error) => self.handle_error(state, error),
+            ToClient::Leader(leader) => {
+                // This is only a hint that another node leads. A refusal would say so for certain.
+                let is_another = leader.node != NodeId(0) && leader.node != self.node;
+                if is_another && is_address(leader.addr) {
+                    tracing::debug!(leader = leader.addr, "another node leads");
+                    let (by, leader) = (self.addr.clone(), leader.addr.to_owned());
+                    return Next::Follow { by, leader };
+                }
+                Next::Stay
+            }
+            ToClient::Goodbye => {
+                let (addr, code) = (self.addr.clone(), ErrorCode::ShuttingDown);
+                Next::Leave(Setback::Refused { addr, code })
+            }
+            ToClient::Welcome(_) => self.foreign(self.link, "a second welcome"),
+            ToClient::Ping(_) | ToClient::Pong(_) | ToClient::Unknown => Next::Stay,
+        }
+    }
+
+    /// Checks an answer, and gives it to its callers unless they were answered already.
+    fn answered(
+        &mut self,
+        state: &mut State,
+        id: u64,
+        range: TimestampRange,
+        now: Instant,
+    ) -> Next {
+        let Some(Sent { asked, batch, span }) = self.take(id) else {
+            return self.foreign(self.link, "an answer to nothing");
+        };
+        if let Err(error) = asked.check(&self.addr, range) {
+            span.record("outcome", "refused by the client");
+            if let Some(batch) = batch {
+                state.waiters.fail(batch, &error, &mut state.wakers);
+            }
+            return Next::Fail(error);
+        }
+        if let Some(batch) = batch {
+            span.record("outcome", "answered");
+            state.give_out(batch, range, asked.at, now);
+        }
+        Next::Stay
+    }
+
+    fn handle_error(&mut self, state: &mut State, error: &ErrorFrame<'_>) -> Next {
+        let code = error.error_code().unwrap_or(ErrorCode::Internal);
+        if let Some(sent) = self.take(error.id) {
+            sent.span.record("outcome", code.name());
+            if let Some(batch) = sent.batch {
+                state.waiters.requeue(batch);
+            }
+        } else if !error.closes {
+            return self.foreign(self.link, "a refusal of nothing");
+        }
+        if code == ErrorCode::WrongCluster {
+            let found = error.text.to_owned();
+            return Next::Fail(state.directory.another_cluster(&self.addr, found).into());
+        }
+        refused(&self.addr, code, error.text)
+    }
+
+    /// Handles a frame of the second connection. Clears `is_useful` if that connection is of no use
+    /// any more. The first one ends only if another node answers or the frame breaks the protocol.
+    fn handle_hedged(
+        &mut self,
+        state: &mut State,
+        frame: &ToClient<'_>,
+        is_useful: &mut bool,
+        now: Instant,
+    ) -> Next {
+        let Some(hedge) = &mut self.hedge else { return Next::Stay };
+        let ToClient::Answer { id, range } = frame else {
+            *is_useful &= hedge.handle(frame);
+            return Next::Stay;
+        };
+        let Some(asked) = hedge.answered(*id, now) else {
+            return Next::Fail(BadAnswer::foreign(hedge.addr(), "an answer to nothing").into());
+        };
+        if let Err(error) = asked.check(hedge.addr(), *range) {
+            return Next::Fail(error);
+        }
+        let first = self.sent.iter_mut().find(|sent| sent.asked.id == asked.id);
+        if let Some(sent) = first
+            && let Some(batch) = sent.batch.take()
+        {
+            sent.span.record("outcome", "answered by the hedge");
+            state.give_out(batch, *range, sent.asked.at, now);
+        }
+        if hedge.node() == Some(self.node) {
+            return Next::Stay;
+        }
+        // Only a leader answers, so the node of the first connection does not lead any more.
+        Next::Switch(hedge.addr().to_owned())
+    }
+
+    /// Leaves the node if it does not answer. If a node answers over the second connection,
+    /// switches to that address.
+    fn silence(&self, attempt_timeout: Duration, now: Instant) -> Option<Next> {
+        let is_silent =
+            |sent: &&Sent| now.saturating_duration_since(sent.asked.at) >= attempt_timeout;
+        let silent = self.sent.iter().find(is_silent)?;
+        let answering =
+            self.hedge.as_ref().and_then(|hedge| hedge.answering_since(silent.asked.at));
+        Some(match answering {
+            Some(addr) => Next::Switch(addr.to_owned()),
+            None => Next::Leave(Setback::Silent { addr: self.addr.clone() }),
+        })
+    }
+
+    /// Removes and returns the request with that id, which is usually the oldest.
+    fn take(&mut self, id: u64) -> Option<Sent> {
+        let position = self.sent.iter().position(|sent| sent.asked.id == id)?;
+        self.sent.remove(position)
+    }
+
+    /// The step after an answer that no node sends, over `link`.
+    fn foreign(&self, link: LinkId, what: &str) -> Next {
+        let hedge = self.hedge.as_ref().filter(|_| link != self.link);
+        Next::Fail(BadAnswer::foreign(hedge.map_or(&self.addr, Hedge::addr), what).into())
+    }
+}
+
+fn refused(addr: &str, code: ErrorCode, text: &str) -> Next {
+    let addr = addr.to_owned();
+    match code {
+        ErrorCode::NotLeader if text != addr && is_address(text) => {
+            Next::Follow { by: addr, leader: text.to_owned() }
+        }
+        ErrorCode::Overloaded => Next::Pause(Setback::Refused { addr, code }),
+        // `INTERNAL` means that only this node is broken; another one may answer.
+        code if code.is_retryable() || code == ErrorCode::Internal => {
+            Next::Leave(Setback::Refused { addr, code })
+        }
+        code => Next::Fail(BadAnswer::Refused { addr, code, message: text.to_owned() }.into()),
+    }
+}
+
+/// Most requests in flight on a connection. With one, a caller would first wait for a round trip
+/// that it cannot join. With many, requests would be too small to save work.
+pub(crate) const IN_FLIGHT_MAX: usize = 4;
+/// Most unanswered requests on this connection, including those answered over the other one. A node
+/// reads that many requests before it answers, unless its welcome says less.
+const UNANSWERED_MAX: usize = 1024;
+/// Most bytes that wait to be sent: enough for a few requests and some thousand pongs.
+const OUT_LEN_MAX: usize = 1 << 16;

@@ -1,0 +1,253 @@
+//! The second connection of a hedging client. A request that waits too long at the leader is sent
+//! again here, to the leader or to the next known node. This module never answers a caller and
+//! never retries.
+//!
+//! Decision 14 (`docs/decisions`) argues why this keeps the order. A copy is sent after all of its
+//! callers have called, so either answer may be returned. Each answer must lie above the floor of
+//! its own sending.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use epicepoch_wire::NodeId;
+use epicepoch_wire::http::{ErrorCode, cluster_header};
+use epicepoch_wire::native::{Request, ToClient, Welcome};
+
+use super::action::LinkId;
+use super::state::{Asked, State};
+use crate::error::{OpenError, TimestampsError};
+use crate::members::is_address;
+
+/// The second connection.
+#[derive(Debug)]
+pub(super) struct Hedge {
+    after: Duration,
+    /// How long one node is tried before the next one.
+    node_timeout: Duration,
+    phase: Phase,
+    /// Copies that have no answer yet.
+    copies: VecDeque<Asked>,
+    /// The next address to try, named by the last node. Without it the leader comes first, then the
+    /// addresses in turn.
+    hint: Option<String>,
+    has_tried_leader: bool,
+    answered_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// There is no connection, and no attempt before `until`.
+    Idle {
+        until: Instant,
+    },
+    Opening {
+        link: LinkId,
+        addr: String,
+        until: Instant,
+    },
+    Open {
+        link: LinkId,
+        addr: String,
+        node: NodeId,
+        count_max: u64,
+    },
+}
+
+impl Hedge {
+    pub(super) fn new(after: Duration, attempt_timeout: Duration, now: Instant) -> Self {
+        Self {
+            after,
+            node_timeout: after.max(attempt_timeout / WAIT_FRACTION),
+            phase: Phase::Idle { until: now },
+            copies: VecDeque::new(),
+            hint: None,
+            has_tried_leader: false,
+            answered_at: None,
+        }
+    }
+
+    /// Time after which a request is sent a second time.
+    pub(super) fn after(&self) -> Duration {
+        self.after
+    }
+
+    /// Time between two checks for requests that wait too long.
+    pub(super) fn tick(&self) -> Duration {
+        self.after.max(TICK_MIN)
+    }
+
+    /// When [`Self::reach`] has something to do, copies apart.
+    pub(super) fn due(&self) -> Option<Instant> {
+        match &self.phase {
+            Phase::Idle { until } | Phase::Opening { until, .. } => Some(*until),
+            Phase::Open { .. } => None,
+        }
+    }
+
+    /// Whether `link` is the second connection, and open.
+    pub(super) fn is_open(&self, link: LinkId) -> bool {
+        matches!(&self.phase, Phase::Open { link: own, .. } if *own == link)
+    }
+
+    /// The address of the second connection, or "" if there is none.
+    pub(super) fn addr(&self) -> &str {
+        match &self.phase {
+            Phase::Idle { .. } => "",
+            Phase::Opening { addr, .. } | Phase::Open { addr, .. } => addr,
+        }
+    }
+
+    /// The node that the second connection leads to.
+    pub(super) fn node(&self) -> Option<NodeId> {
+        match &self.phase {
+            Phase::Open { node, .. } => Some(*node),
+            Phase::Idle { .. } | Phase::Opening { .. } => None,
+        }
+    }
+
+    /// Returns the address of the node if it has answered since `since`.
+    pub(super) fn answering_since(&self, since: Instant) -> Option<&str> {
+        let is_new = self.answered_at.is_some_and(|at| at >= since);
+        (is_new && self.node().is_some()).then(|| self.addr())
+    }
+
+    /// Sends a copy over this connection. Returns false if one was sent already, or if a limit
+    /// forbids it.
+    pub(super) fn ask(&mut self, asked: Asked, out: &mut Vec<u8>) -> bool {
+        let Phase::Open { count_max, .. } = &self.phase else { return false };
+        let is_asked = self.copies.iter().any(|copy| copy.id == asked.id);
+        if is_asked || asked.total > *count_max || self.copies.len() >= COPIES_MAX {
+            return false;
+        }
+        let request = Request::new(asked.id, asked.total).expect("it was sent before");
+        out.extend_from_slice(&request.to_bytes());
+        self.copies.push_back(asked);
+        true
+    }
+
+    /// Keeps the second connection open. It leads to the leader, or, if the leader does not answer,
+    /// to each of the other nodes in turn.
+    pub(super) fn reach(&mut self, state: &mut State, leader: &str, now: Instant) {
+        let is_stuck = |asked: &Asked| now.saturating_duration_since(asked.at) >= self.node_timeout;
+        let is_late = matches!(&self.phase, Phase::Opening { until, .. } if now >= *until);
+        if is_late || self.copies.front().is_some_and(is_stuck) {
+            self.leave(state, now);
+        }
+        if !matches!(&self.phase, Phase::Idle { until } if now >= *until) {
+            return;
+        }
+        let addr = match self.hint.take() {
+            Some(hint) => hint,
+            None if !self.has_tried_leader => leader.to_owned(),
+            // The leader is not tried again, unless no other node is known.
+            None => match state.directory.next_address() {
+                next if next == leader => state.directory.next_address(),
+                next => next,
+            },
+        };
+        self.has_tried_leader = true;
+        let link = state.open(addr.clone(), true);
+        self.phase = Phase::Opening { link, addr, until: now + self.node_timeout };
+    }
+
+    /// Applies the result of opening this connection. A node that does not lead may name the
+    /// leader.
+    ///
+    /// # Errors
+    /// The node belongs to another cluster.
+    pub(super) fn opened(
+        &mut self,
+        state: &mut State,
+        link: LinkId,
+        opened: Result<Welcome, OpenError>,
+        now: Instant,
+    ) -> Result<(), TimestampsError> {
+        let Phase::Opening { link: own, addr, until } = &mut self.phase else { return Ok(()) };
+        if *own != link {
+            return Ok(());
+        }
+        let Ok(welcome) = opened else {
+            self.phase = Phase::Idle { until: *until };
+            return Ok(());
+        };
+        let directory = &mut state.directory;
+        directory.check_name(addr, &welcome.cluster_name)?;
+        if let Some((cluster, history)) = welcome.cluster {
+            directory.check_cluster(addr, Some(&cluster_header(cluster, history)))?;
+            match &welcome.leader {
+                Some(leader) if leader.node == welcome.node => {
+                    let (addr, node) = (std::mem::take(addr), welcome.node);
+                    let count_max = welcome.count_max;
+                    self.phase = Phase::Open { link, addr, node, count_max };
+                    return Ok(());
+                }
+                Some(leader)
+                    if is_address(&leader.addr) && !directory.is_suspect(&leader.addr, now) =>
+                {
+                    self.hint = Some(leader.addr.clone());
+                }
+                Some(_) | None => {}
+            }
+        }
+        self.give_up(state, now);
+        Ok(())
+    }
+
+    /// Removes and returns the copy with that id, which is answered now.
+    pub(super) fn answered(&mut self, id: u64, now: Instant) -> Option<Asked> {
+        let position = self.copies.iter().position(|copy| copy.id == id)?;
+        self.answered_at = Some(now);
+        self.copies.remove(position)
+    }
+
+    /// Handles a frame that is no answer. Returns whether the connection is still of use.
+    pub(super) fn handle(&mut self, frame: &ToClient<'_>) -> bool {
+        match frame {
+            ToClient::Error(error) => {
+                self.copies.retain(|copy| copy.id != error.id);
+                let is_named = error.error_code() == Some(ErrorCode::NotLeader);
+                if is_named && is_address(error.text) {
+                    self.hint = Some(error.text.to_owned());
+                }
+                false
+            }
+            ToClient::Leader(_) | ToClient::Goodbye | ToClient::Welcome(_) => false,
+            ToClient::Answer { .. } | ToClient::Ping(_) | ToClient::Pong(_) | ToClient::Unknown => {
+                true
+            }
+        }
+    }
+
+    /// The connection has ended. Nodes close idle connections, so the leader may be healthy.
+    pub(super) fn closed(&mut self, state: &mut State, now: Instant) {
+        self.has_tried_leader = false;
+        self.give_up(state, now);
+    }
+
+    /// Closes the connection and forgets its copies, whose timestamps are skipped. The next attempt
+    /// comes a while after `now`.
+    pub(super) fn give_up(&mut self, state: &mut State, now: Instant) {
+        self.leave(state, now + self.node_timeout);
+    }
+
+    /// Closes the connection.
+    pub(super) fn close(&mut self, state: &mut State) {
+        if let Phase::Opening { link, .. } | Phase::Open { link, .. } = &self.phase {
+            state.close(*link);
+        }
+    }
+
+    fn leave(&mut self, state: &mut State, until: Instant) {
+        self.close(state);
+        self.copies.clear();
+        self.phase = Phase::Idle { until };
+    }
+}
+
+/// A node gets an eighth of the time of an attempt. So the hedge finds another node before the
+/// client leaves the first one.
+const WAIT_FRACTION: u32 = 8;
+/// Most copies that may wait for an answer.
+const COPIES_MAX: usize = 64;
+/// Shortest time between two checks: the resolution of timers.
+const TICK_MIN: Duration = Duration::from_millis(1);

@@ -1,0 +1,218 @@
+//! What the phases of a session share: the callers, the directory, the setbacks, and the numbers of
+//! connections and requests. It records setbacks, enforces deadlines and gives answers to callers.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use epicepoch_wire::http::{ErrorCode, cluster_header};
+use epicepoch_wire::native::{COUNT_MAX, Welcome};
+use epicepoch_wire::{Timestamp, TimestampRange};
+
+use super::action::{Action, LinkId, Notice, Settings};
+use crate::directory::{Directory, Setbacks};
+use crate::error::{BadAnswer, Setback, TimestampsError};
+use crate::members::is_address;
+use crate::waiters::{Batch, Waiters};
+
+/// What the phases of a session share.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) settings: Settings,
+    pub(super) directory: Directory,
+    pub(super) waiters: Waiters,
+    pub(super) setbacks: Setbacks,
+    /// Callers to wake when no lock is held.
+    pub(super) wakers: Vec<Waker>,
+    pub(super) notices: Vec<Notice>,
+    /// Whether anything takes the notices.
+    pub(super) is_observed: bool,
+    pub(super) actions: VecDeque<Action>,
+    /// The number of the last connection. No number is used twice.
+    pub(super) last_link: u64,
+    /// The id of the last request, over all connections. No id is used twice, except for the copy
+    /// of a request on the second connection.
+    pub(super) last_id: u64,
+}
+
+/// A sent request, to check its answer over either connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub(super) id: u64,
+    pub(super) total: u64,
+    /// The highest timestamp returned before this sending. The answer must lie above it.
+    pub(super) floor: Option<Timestamp>,
+    pub(super) at: Instant,
+}
+
+/// The limits that a node sets for a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// How long a connection may be silent before the node closes it.
+    pub(super) idle: Duration,
+    /// How many requests the node reads before it answers.
+    pub(super) in_flight_max: usize,
+    /// Most timestamps in one request.
+    pub(super) count_max: u64,
+}
+
+/// The next step after an event.
+#[derive(Debug)]
+pub(super) enum Next {
+    Stay,
+    /// Connect again at once.
+    Again,
+    /// The node still leads, but send nothing for a moment. Only inside an exchange.
+    Pause(Setback),
+    /// This node says that another one leads.
+    Follow {
+        by: String,
+        leader: String,
+    },
+    /// The leader answers at this address.
+    Switch(String),
+    /// Leave this node.
+    Leave(Setback),
+    /// Fail the callers, because no retry helps.
+    Fail(TimestampsError),
+}
+
+impl Asked {
+    /// Checks that `range` can be the answer of the node at `addr`.
+    pub(super) fn check(&self, addr: &str, range: TimestampRange) -> Result<(), TimestampsError> {
+        if range.count() != self.total {
+            let what = format!("{} timestamps instead of {}", range.count(), self.total);
+            return Err(BadAnswer::foreign(addr, &what).into());
+        }
+        match self.floor {
+            Some(floor) if range.first() <= floor => {
+                let (addr, answer) = (addr.to_owned(), range.first());
+                Err(TimestampsError::WentBackwards { addr, floor, answer })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Limits {
+    pub(super) fn of(welcome: &Welcome) -> Self {
+        let idle_ms = match welcome.idle_ms {
+            0 => IDLE_MS_DEFAULT,
+            idle_ms => idle_ms.max(IDLE_MS_MIN),
+        };
+        Self {
+            idle: Duration::from_millis(u64::from(idle_ms)),
+            in_flight_max: welcome.in_flight_max as usize,
+            count_max: welcome.count_max.min(COUNT_MAX),
+        }
+    }
+}
+
+impl Next {
+    /// Of several steps the heaviest one is taken; of equal ones, the first. For example, an
+    /// overload does not matter once the node says that it no longer leads.
+    pub(super) fn weight(&self) -> u8 {
+        match self {
+            Self::Stay => 0,
+            Self::Pause(_) => 1,
+            Self::Again | Self::Follow { .. } | Self::Switch(_) | Self::Leave(_) => 2,
+            Self::Fail(_) => 3,
+        }
+    }
+}
+
+impl State {
+    /// Asks the driver for a connection to the node at `addr`.
+    pub(super) fn open(&mut self, addr: String, is_hedge: bool) -> LinkId {
+        self.last_link += 1;
+        let link = LinkId { number: self.last_link, is_hedge };
+        self.actions.push_back(Action::Open { link, addr });
+        link
+    }
+
+    /// Asks the driver to close a connection, open or not.
+    pub(super) fn close(&mut self, link: LinkId) {
+        self.actions.push_back(Action::Close { link });
+    }
+
+    /// Applies a welcome: checks the cluster, learns the members and the leader.
+    pub(super) fn learn(&mut self, addr: &str, welcome: &Welcome) -> Result<(), Next> {
+        let directory = &mut self.directory;
+        let name = &welcome.cluster_name;
+        directory.check_name(addr, name).map_err(|error| Next::Fail(error.into()))?;
+        let Some((cluster, history)) = welcome.cluster else {
+            let (addr, code) = (addr.to_owned(), ErrorCode::NotReady);
+            return Err(Next::Leave(Setback::Refused { addr, code }));
+        };
+        let cluster = cluster_header(cluster, history);
+        directory.check_cluster(addr, Some(&cluster)).map_err(|error| Next::Fail(error.into()))?;
+        let leader = welcome.leader.as_ref().filter(|leader| is_address(&leader.addr));
+        directory.learn_members(member_addrs(welcome));
+        directory.forget_any_leader();
+        match leader {
+            // The dialled address is kept, because it may be the only one that works from this
+            // machine.
+            Some(leader) if leader.node == welcome.node => {
+                directory.set_leader(addr.to_owned());
+                Ok(())
+            }
+            Some(leader) => Err(Next::Follow { by: addr.to_owned(), leader: leader.addr.clone() }),
+            None => Err(Next::Leave(Setback::NoLeader { addr: addr.to_owned() })),
+        }
+    }
+
+    /// Learns the members again, from a new welcome of the node at `addr`.
+    pub(super) fn refresh(&mut self, addr: &str, welcome: &Welcome) {
+        let directory = &mut self.directory;
+        if let Some((cluster, history)) = welcome.cluster
+            && directory.check_name(addr, &welcome.cluster_name).is_ok()
+            && directory.check_cluster(addr, Some(&cluster_header(cluster, history))).is_ok()
+        {
+            directory.learn_members(member_addrs(welcome));
+        }
+    }
+
+    /// Records a setback and returns the end of the wait. It counts as at least the `least`th
+    /// setback in a row.
+    pub(super) fn record_setback(&mut self, setback: Setback, least: u32, now: Instant) -> Instant {
+        tracing::debug!(%setback, "asking again");
+        if self.is_observed {
+            self.notices.push(Notice::Setback(setback.clone()));
+        }
+        now + self.setbacks.record(&mut self.directory, setback, least)
+    }
+
+    /// Gives a checked range to its callers. `at` is when the request was first sent.
+    pub(super) fn give_out(
+        &mut self,
+        batch: Batch,
+        range: TimestampRange,
+        at: Instant,
+        now: Instant,
+    ) {
+        let setbacks = std::mem::take(&mut self.setbacks);
+        self.directory.record_returned(range.last());
+        if self.is_observed {
+            let (callers, latency) = (batch.callers(), now.saturating_duration_since(at));
+            self.notices.push(Notice::Answered { callers, timestamps: range.count(), latency });
+        }
+        self.waiters.answer(batch, range, now, setbacks.last(), &mut self.wakers);
+    }
+
+    /// Fails the callers whose deadline has passed.
+    pub(super) fn expire(&mut self, now: Instant) {
+        self.waiters.expire(now, self.setbacks.last(), &mut self.wakers);
+    }
+}
+
+fn member_addrs(welcome: &Welcome) -> Vec<String> {
+    let addrs = welcome.members.iter().map(|member| member.addr.clone());
+    addrs.filter(|addr| is_address(addr)).collect()
+}
+
+/// Idle limit of a node whose welcome names none.
+const IDLE_MS_DEFAULT: u32 = 120_000;
+/// Shortest idle limit that the client accepts from a node.
+const IDLE_MS_MIN: u32 = 300;
+/// Time between two checks for deadlines and silent nodes, while a caller waits.
+pub(super) const TICK: Duration = Duration::from_millis(5);
