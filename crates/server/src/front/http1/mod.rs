@@ -3,7 +3,7 @@
 //! every byte that is not answered yet. Requests join the batches of the worker's sequencer like
 //! those of the native protocol: the requests of one read are one burst. Answers are the same bytes
 //! that hyper would write. This module holds no timestamp and no proof, and never guesses what a
-//! request means: in doubt, hyper decides (`docs/decisions/0015-hot-path-for-http1.md`).
+//! request means: in doubt, hyper decides (`docs/decisions/0015-fast-path-for-http1.md`).
 //!
 //! - `scan`: whether bytes begin with a request of the fast path.
 //! - `protocol`: this protocol in the request pipeline.
