@@ -27,45 +27,46 @@ macro_rules! bugs {
 
 bugs! {
     // Rounds and quorums.
-    /// A yes counts for every round in flight, of whatever term or round it was.
+    /// A yes counts for every round in flight, even if it answered another round or term.
     ///
     /// Breaks S2; found by `quorum` within 20 seeds. Seen: PD: a client that changed servers took
     /// an older timestamp ([tikv/pd#6770](https://github.com/tikv/pd/issues/6770)).
     AnyReplyCounts "any-reply-counts",
-    /// Yeses are counted, not voters: one that is repeated counts for another voter.
+    /// The leader counts yeses instead of voters, so a repeated yes counts as the yes of another
+    /// voter.
     ///
     /// Breaks S2; found by `quorum` within 20 seeds. Seen: xraft
     /// ([#27](https://github.com/xnnyygn/xraft/issues/27)), akka-raft
     /// ([#45](https://github.com/ktoso/akka-raft/issues/45)).
     CountedTwice "counted-twice",
-    /// The yes of a voter that was removed still counts for one.
+    /// The yes of a removed voter still counts.
     ///
-    /// Breaks S7, S8; found by `quorum` within 20 seeds. Seen: jgroups-raft: whoever is outside of
-    /// the members may vote ([#24](https://github.com/jgroups-extras/jgroups-raft/issues/24)).
+    /// Breaks S7, S8; found by `quorum` within 20 seeds. Seen: jgroups-raft: nodes that are not
+    /// members may vote ([#24](https://github.com/jgroups-extras/jgroups-raft/issues/24)).
     RemovedCounts "removed-counts",
-    /// The yes of a learner counts for a voter's.
+    /// The yes of a learner counts like that of a voter.
     ///
-    /// Breaks S7; found by `quorum` within 20 seeds. Seen: Zeebe: members that are not active
-    /// counted ([camunda#62835](https://github.com/camunda/camunda/pull/62835)).
+    /// Breaks S7; found by `quorum` within 20 seeds. Seen: Zeebe: inactive members counted
+    /// ([camunda#62835](https://github.com/camunda/camunda/pull/62835)).
     LearnerCounts "learner-counts",
-    /// While several voters change, the incoming half alone confirms rounds.
+    /// While several voters change, only the new voters confirm rounds.
     ///
     /// Breaks S7; found by `quorum` within 100 seeds. Seen: Zeebe: a recovered joint configuration
     /// was committed by the new members' majority alone
     /// ([camunda#60086](https://github.com/camunda/camunda/issues/60086)).
     IncomingHalf "incoming-half",
-    /// While several voters change, one half decides alone, elections, commits and rounds alike: the
-    /// incoming one, as if there were no joint configuration.
+    /// While several voters change, the new voters alone decide elections, commits and rounds, as
+    /// if there were no joint configuration.
     ///
     /// Breaks S7; found by `one leader` within 800 seeds. Seen: why joint consensus is needed (Raft
     /// paper, figure 10).
     HalfOfJoint "half-of-joint",
-    /// Half of the voters is taken for a majority.
+    /// Half of the voters counts as a majority.
     ///
     /// Breaks S2; found by `quorum` within 20 seeds. Seen: why quorums are majorities.
     EvenHalf "even-half",
     // Configurations.
-    /// The workers' voters are those of the node's start for ever.
+    /// The workers use the voters of the node's start for ever.
     ///
     /// Breaks S7; found by `S7` within 100 seeds. Seen: RethinkDB's reconfiguration ([Jepsen
     /// 2016](https://aphyr.com/posts/330-jepsen-rethinkdb-2-2-3-reconfiguration)).
@@ -73,51 +74,48 @@ bugs! {
     /// The workers' voters are published some time after the change is applied.
     ///
     /// Breaks S7; found by `S7` within 100 seeds. Seen: raft-rs: a campaign while changes were not
-    /// applied ([tikv/raft-rs#221](https://github.com/tikv/raft-rs/issues/221)).
+    /// yet applied ([tikv/raft-rs#221](https://github.com/tikv/raft-rs/issues/221)).
     LateVoters "late-voters",
-    /// A change of members that can never be made is proposed all the same.
+    /// A change of members that can never be made is proposed.
     ///
-    /// Breaks S12; found by `S9` within 20 seeds. Seen: what a command that says ok and does
-    /// nothing costs.
+    /// Breaks S12; found by `S9` within 20 seeds. Seen: a command that says ok and does nothing.
     MistakesProposed "mistakes-proposed",
     /// An id that was removed is admitted again.
     ///
     /// Breaks S8; found by `S8` within 20 seeds. Seen: CockroachDB: a replica that came back under
-    /// its id would vote again ([#756](https://github.com/cockroachdb/cockroach/issues/756));
+    /// its old id would vote again ([#756](https://github.com/cockroachdb/cockroach/issues/756));
     /// Redis-Raft crashed on it ([#2](https://github.com/RedisLabs/redisraft/issues/2)).
     ReusedId "reused-id",
-    /// A learner is promoted however much it lacks, and whether or not it is there.
+    /// A learner is promoted even if it lacks many entries or does not run.
     ///
-    /// Breaks S12; found by `S12` within 300 seeds. Seen: Tarantool: a node that had just been
-    /// added counted for the quorum before it had the data
-    /// ([#6281](https://github.com/tarantool/tarantool/issues/6281)).
+    /// Breaks S12; found by `S12` within 300 seeds. Seen: Tarantool: a new node counted for the
+    /// quorum before it had the data ([#6281](https://github.com/tarantool/tarantool/issues/6281)).
     PromotesBehind "promotes-behind",
-    /// Leadership is handed to whom an operator names, however much it lacks, and whether or not it is
-    /// there.
+    /// An operator's command hands leadership to a voter even if it lacks many entries or does not
+    /// run.
     ///
-    /// Breaks S12; found by `S12` within 100 seeds. Seen: braft: a dead peer was handed to, and
-    /// nobody led for an election timeout ([#289](https://github.com/baidu/braft/pull/289));
-    /// RabbitMQ's Raft: one too far behind to be elected
+    /// Breaks S12; found by `S12` within 100 seeds. Seen: braft: leadership was handed to a dead
+    /// peer, and no node led for an election timeout
+    /// ([#289](https://github.com/baidu/braft/pull/289)); RabbitMQ's Raft: leadership was handed to
+    /// a node that lacked too many entries to be elected
     /// ([#636](https://github.com/rabbitmq/ra/pull/636)).
     HandsOverBehind "hands-over-behind",
-    /// Leadership is handed to a voter in a better place however much it lacks, and whether or not it
-    /// is there.
+    /// Leadership is handed to a voter in a better zone even if it lacks many entries or does not
+    /// run.
     ///
-    /// Breaks S12; found by `S12` within 1,000 seeds. Seen: what makes a preference worse than
-    /// none.
+    /// Breaks S12; found by `S12` within 1,000 seeds. Seen: such a preference is worse than none.
     UnfitPreferred "unfit-preferred",
     // Promise, disk and votes.
-    /// An answer that was overtaken by a later one of the same run accuses its node of having been set
-    /// back.
+    /// An answer arrives after a later one of the same run; its node is then taken for rolled back.
     ///
-    /// Breaks S8; found by `S9` within 20 seeds. Seen: what makes a check worse than none.
+    /// Breaks S8; found by `S9` within 20 seeds. Seen: such a check is worse than none.
     OvertakenAccuses "overtaken-accuses",
-    /// The Promise is raised at the next tick, when the vote may have left.
+    /// The Promise is raised only at the next tick, when the vote may have left.
     ///
     /// Breaks S4; found by `S4` within 20 seeds. Seen: the model of this protocol ([decision
     /// 4](decisions/0004-confirm-rounds-instead-of-readindex-or-leases.md)).
     LatePromise "late-promise",
-    /// A vote, or a request for votes, leaves before it is on disk.
+    /// A vote or a request for votes is sent before it is on disk.
     ///
     /// Breaks S6; found by `S6` within 20 seeds. Seen: NebulaGraph: a candidate's vote for itself
     /// was not saved ([#3415](https://github.com/vesoft-inc/nebula/pull/3415)).
@@ -127,60 +125,60 @@ bugs! {
     /// Breaks S6; found by `S6` within 20 seeds. Seen: etcd with one member
     /// ([#14370](https://github.com/etcd-io/etcd/issues/14370)).
     EarlyAck "early-ack",
-    /// Entries that replace others are acknowledged before they are on disk: there is something at
-    /// their index.
+    /// Entries that replace others are acknowledged before they are on disk, because older entries
+    /// with these indexes are there.
     ///
-    /// Breaks S6; found by `S6` within 100 seeds. Seen: Copycat: an index was taken for committed
-    /// while an entry of an older term lay there
+    /// Breaks S6; found by `S6` within 100 seeds. Seen: Copycat: an index counted as committed
+    /// while an entry of an older term was there
     /// ([#265](https://github.com/atomix/copycat/issues/265)).
     EarlyOverwrite "early-overwrite",
-    /// Any completion of a write counts for all that are outstanding.
+    /// The completion of any write counts for all outstanding writes.
     ///
-    /// Breaks S6; found by `S6` within 20 seeds. Seen: etcd: entries were applied before they were saved
-    /// ([etcd#10508](https://github.com/etcd-io/etcd/issues/10508)).
+    /// Breaks S6; found by `S6` within 20 seeds. Seen: etcd: entries were applied before they were
+    /// saved ([etcd#10508](https://github.com/etcd-io/etcd/issues/10508)).
     AnyCompletion "any-completion",
-    /// A restart reads the term and forgets who got the vote in it.
+    /// A restart reads the term, but forgets for which node it voted.
     ///
     /// Breaks S6; found by `S6` within 300 seeds. Seen: Zeebe elected two leaders of a term
     /// ([camunda#5356](https://github.com/camunda/camunda/issues/5356)); Hazelcast
     /// ([#16643](https://github.com/hazelcast/hazelcast/pull/16643)).
     ForgottenVote "forgotten-vote",
     // Grants and ranges.
-    /// A range has no term of its own: it is kept until leadership is regained, and stamped in.
+    /// A range has no term: the node keeps it until it leads again, and stamps in it.
     ///
     /// Breaks S3; found by `S3` within 20 seeds. Seen: Dgraph Zero
     /// ([#2261](https://github.com/dgraph-io/dgraph/pull/2261)); PD
     /// ([#4885](https://github.com/tikv/pd/pull/4885)).
     KeptRange "kept-range",
-    /// The range is only hidden while this node does not lead, and taken out again when it does.
+    /// The range is only hidden while the node does not lead, and used again when it does.
     ///
     /// Breaks S3; found by `S3` within 20 seeds. Seen: Dgraph Zero
     /// ([#2261](https://github.com/dgraph-io/dgraph/pull/2261)); PD
     /// ([#4885](https://github.com/tikv/pd/pull/4885)).
     HiddenRange "hidden-range",
-    /// Roles are looked at now and then: leader, follower, leader between two looks is no change,
-    /// and the range is kept in the new term.
+    /// Roles are checked only now and then. A leader that became follower and leader again between
+    /// two checks keeps its range in the new term.
     ///
-    /// Breaks S3; found by `S3` within 100 seeds. Seen: PD: leader again, and not synchronized at
-    /// once ([#8836](https://github.com/tikv/pd/issues/8836)).
+    /// Breaks S3; found by `S3` within 100 seeds. Seen: PD: a node that led again did not
+    /// synchronise at once ([#8836](https://github.com/tikv/pd/issues/8836)).
     CoalescedRoles "coalesced-roles",
-    /// A restarted node takes the range that it reads from its log for its own.
+    /// A restarted node uses the range that it reads in its log as its own.
     ///
     /// Breaks S3; found by `S3` within 20 seeds. Seen: CockroachDB: leases from before a restart
     /// ([#10420](https://github.com/cockroachdb/cockroach/pull/10420)).
     RestartedRange "restarted-range",
-    /// Whoever applies a range stamps in it: a follower answers.
+    /// Every node that applies a range stamps in it, so a follower answers.
     ///
     /// Breaks S3; found by `S3` within 20 seeds. Seen: Redis-Raft: stale reads ([Jepsen
     /// 2020](https://jepsen.io/analyses/redis-raft-1b3fbf6)).
     FollowerAnswers "follower-answers",
-    /// A range begins at the ceiling that its proposer knew, not where the last one ended.
+    /// A range begins at the ceiling that its proposer knew, not at the end of the last range.
     ///
-    /// Breaks S3, S5; found by `S3` within 20 seeds. Seen: Dgraph Zero: leases proposed on a stale
+    /// Breaks S3, S5; found by `S3` within 20 seeds. Seen: Dgraph Zero: leases proposed with an old
     /// maximum ([#2115](https://github.com/dgraph-io/dgraph/issues/2115)).
     ProposerRange "proposer-range",
-    /// A new leader stamps above the ceiling that it has applied so far, before its own
-    /// reservation is.
+    /// A new leader stamps above the ceiling that it has applied so far, before its own reservation
+    /// is applied.
     ///
     /// Breaks S3, S5; found by `S3` within 20 seeds. Seen: etcd: ReadIndex before an entry of the
     /// term ([#7331](https://github.com/etcd-io/etcd/issues/7331)); TiKV
@@ -188,15 +186,15 @@ bugs! {
     LaggingCeiling "lagging-ceiling",
     /// A new leader publishes such a range and takes it back in the same step.
     ///
-    /// Breaks S3; found by `S3` within 1,000 seeds. Seen: what is published is seen, for however
-    /// short a time.
+    /// Breaks S3; found by `S3` within 1,000 seeds. Seen: even a grant that is published for a
+    /// moment can be used.
     MomentaryGrant "momentary-grant",
-    /// A reservation names a bound only, in whole seconds: whoever finds the ceiling there believes that it
-    /// is its.
+    /// A reservation has only a bound, in whole seconds. Every node that finds the ceiling there
+    /// takes the range for its own.
     ///
     /// Breaks S5; found by `S5` within 20 seeds. Seen: the model of this protocol.
     EqualProposals "equal-proposals",
-    /// A reservation of an older term that completes late is taken for the current term's.
+    /// A reservation of an older term that completes late counts for the current term.
     ///
     /// Breaks S3; found by `S3` within 20 seeds. Seen: PD: a former leader's timestamp was saved
     /// after all ([#9171](https://github.com/tikv/pd/pull/9171)).
@@ -206,81 +204,82 @@ bugs! {
     /// Breaks S5; found by `S5` within 20 seeds. Seen: Milvus: the saved timestamp was not loaded
     /// ([#7516](https://github.com/milvus-io/milvus/issues/7516)).
     RangeFromClock "range-from-clock",
-    /// A snapshot and a compacted log forget who owns the last range.
+    /// Snapshots and the compacted log do not have the owner of the last range.
     ///
     /// Breaks S5; found by `S5` within 100 seeds. Seen: Redis-Raft: snapshots ([Jepsen
     /// 2020](https://jepsen.io/analyses/redis-raft-1b3fbf6)).
     SnapshotForgetsOwner "snapshot-forgets-owner",
-    /// A snapshot and a compacted log forget the ceiling.
+    /// Snapshots and the compacted log do not have the ceiling.
     ///
     /// Breaks S5; found by `S5` within 100 seeds. Seen: Redis-Raft: snapshots ([Jepsen
     /// 2020](https://jepsen.io/analyses/redis-raft-1b3fbf6)).
     SnapshotForgetsCeiling "snapshot-forgets-ceiling",
-    /// A snapshot and a compacted log forget the format that the state was raised to.
+    /// Snapshots and the compacted log do not have the raised format.
     ///
-    /// Breaks S15; found by `S5` within 20 seeds. Seen: Redpanda: a node was refused by the version
-    /// in its snapshot, which was older than the cluster's
+    /// Breaks S15; found by `S5` within 20 seeds. Seen: Redpanda: a node was refused because the
+    /// version in its snapshot was older than the cluster's
     /// ([#31401](https://github.com/redpanda-data/redpanda/issues/31401)).
     SnapshotForgetsFormat "snapshot-forgets-format",
-    /// A snapshot and a compacted log forget the settings of the cluster.
+    /// Snapshots and the compacted log do not have the settings of the cluster.
     ///
-    /// Breaks S16; found by `S5` within 20 seeds. Seen: Apache Ratis: what had changed before a
-    /// snapshot was not taken in with it ([#253](https://github.com/apache/ratis/pull/253)).
+    /// Breaks S16; found by `S5` within 20 seeds. Seen: Apache Ratis: changes from before a
+    /// snapshot were not applied with it ([#253](https://github.com/apache/ratis/pull/253)).
     SnapshotForgetsSettings "snapshot-forgets-settings",
-    /// Settings of the cluster are in the state, and nobody goes by them: all go on by what they were told.
+    /// The state has settings of the cluster, but all nodes use their own values.
     ///
-    /// Breaks S16; found by `S16` within 20 seeds. Seen: what makes settings of a cluster
-    /// worthless.
+    /// Breaks S16; found by `S16` within 20 seeds. Seen: such settings would be worthless.
     SettingsIgnored "settings-ignored",
-    /// A leader goes by other settings as soon as it proposes them.
+    /// A leader uses new settings as soon as it proposes them.
     ///
-    /// Breaks S16; found by `S5` within 100 seeds. Seen: copycat: configurations were on disk
+    /// Breaks S16; found by `S5` within 100 seeds. Seen: Copycat: configurations were on disk
     /// before they were committed ([#114](https://github.com/atomix/copycat/pull/114)).
     SettingsAtProposal "settings-at-proposal",
-    /// The format is raised without a word of the members.
+    /// The format is raised although members have not said that they can read it.
     ///
-    /// Breaks S15; found by `liveness` within 100 seeds. Seen: ScyllaDB: an old node that was
-    /// restarted took a feature for enabled that not all had
+    /// Breaks S15; found by `liveness` within 100 seeds. Seen: ScyllaDB: a restarted old node
+    /// treated a feature as enabled that not all nodes had
     /// ([#4458](https://github.com/scylladb/scylladb/issues/4458)).
     RaisedUnread "raised-unread",
     // Time that an operator moves.
-    /// What is owned below an advance is kept, and stamped in, once the ceiling is above it.
+    /// After an advance, the leader keeps the range below it, and stamps in it once the ceiling is
+    /// above the advance.
     ///
     /// Breaks S14; found by `S14` within 20 seeds. Seen: PD: the time in a former leader's memory
     /// outlived its reset ([tikv/pd#4885](https://github.com/tikv/pd/pull/4885)).
     AdvanceKeepsRange "advance-keeps-range",
-    /// The leader stamps as far as an advance goes before that is reserved.
+    /// The leader stamps up to the target of an advance before that is reserved.
     ///
     /// Breaks S3; found by `S3` within 20 seeds. Seen: as `beyond-range`.
     AdvanceUnreserved "advance-unreserved",
-    /// An advance is said to be done as soon as it is asked for.
+    /// An advance is reported as done as soon as it is requested.
     ///
-    /// Breaks S14; found by `S14` within 100 seeds. Seen: an order that is acknowledged before it
+    /// Breaks S14; found by `S14` within 100 seeds. Seen: a command that is acknowledged before it
     /// is committed.
     AdvanceEarlyAck "advance-early-ack",
-    /// An advance may go as far ahead of the clock as anybody likes.
+    /// An advance may go any distance ahead of the clock.
     ///
-    /// Breaks promise 3; found by `promise 3` within 20 seeds. Seen: what PD's `reset-ts` bounds
+    /// Breaks promise 3; found by `promise 3` within 20 seeds. Seen: PD's `reset-ts` has a bound
     /// unless it is forced ([tikv/pd#6964](https://github.com/tikv/pd/pull/6964)).
     AdvanceUnbounded "advance-unbounded",
     // A restore.
-    /// A restored history begins above what its backup knew.
+    /// A restored history begins above the values in its backup.
     ///
     /// Breaks S13; found by `S13` within 20 seeds. Seen: etcd: revisions go back after a restore,
-    /// and clients keep what is newer ([#16028](https://github.com/etcd-io/etcd/issues/16028)).
+    /// and clients keep newer ones ([#16028](https://github.com/etcd-io/etcd/issues/16028)).
     RestoreFloorOfBackup "restore-floor-of-backup",
-    /// A restored history begins at the first members' clocks: without the window, that the old one
-    /// may have reserved ahead of them.
+    /// A restored history begins at the first members' clocks. It ignores the window, although the
+    /// old history may have reserved that far ahead of the clocks.
     ///
-    /// Breaks S13; found by `S13` within 20 seeds. Seen: PD's recovery leaves its time to the local
-    /// clock ([docs-cn#12186](https://github.com/pingcap/docs-cn/pull/12186)).
+    /// Breaks S13; found by `S13` within 20 seeds. Seen: PD's recovery depends on the local clock
+    /// ([docs-cn#12186](https://github.com/pingcap/docs-cn/pull/12186)).
     RestoreWithoutWindow "restore-without-window",
-    /// The latest of the first members' clocks proves a floor, also where they disagree.
+    /// The latest of the first members' clocks proves a floor, even if the clocks disagree.
     ///
-    /// Breaks S13; found by `S13` within 100 seeds. Seen: PD's recovery leaves its time to the
-    /// local clock ([docs-cn#12186](https://github.com/pingcap/docs-cn/pull/12186)).
+    /// Breaks S13; found by `S13` within 100 seeds. Seen: PD's recovery depends on the local clock
+    /// ([docs-cn#12186](https://github.com/pingcap/docs-cn/pull/12186)).
     AnyClockProves "any-clock-proves",
-    /// A backup names the window that its node was told, not the longest that the state ever had.
+    /// A backup has the window that its node was configured with, not the longest that the state
+    /// ever had.
     ///
     /// Breaks S13; found by `S13` within 1,000 seeds. Seen: as `restore-without-window`.
     LongestWindowForgotten "longest-window-forgotten",
@@ -289,45 +288,46 @@ bugs! {
     /// Breaks S13; found by `S8` within 100 seeds. Seen: as `reused-id`.
     RestoreForgetsRemoved "restore-forgets-removed",
     // The allocator.
-    /// The index begins anew at every interval, also where the epoch stands still.
+    /// The index begins again at 0 at every interval, even if the epoch stands still.
     ///
     /// Breaks S1; found by `S1` within 100 seeds. Seen: PD: the physical part unchanged, the
-    /// logical one at 0 ([#3616](https://github.com/tikv/pd/pull/3616)).
+    /// logical part back at 0 ([#3616](https://github.com/tikv/pd/pull/3616)).
     IndexReset "index-reset",
-    /// The next batch begins with the last timestamp of the one before.
+    /// The next batch begins with the last timestamp of the batch before.
     ///
     /// Breaks S1; found by `S1` within 20 seeds. Seen: FHIR Data Pipes: a range began where the one
     /// before ended ([#217](https://github.com/ohs-foundation/fhir-data-pipes/pull/217)).
     NextOffByOne "next-off-by-one",
-    /// A batch's count is kept in eight bits.
+    /// The count of a batch has only eight bits.
     ///
     /// Breaks S1; found by `S1` within 20 seeds. Seen: ByConity's logical clock
     /// ([#1058](https://github.com/ByConity/ByConity/issues/1058)); ZooKeeper's zxid
     /// ([ZOOKEEPER-1277](https://issues.apache.org/jira/browse/ZOOKEEPER-1277)).
     CountOverflow "count-overflow",
-    /// The clock is read once to see whether the interval has passed, and again for the epoch.
+    /// The clock is read twice: once to check whether the interval has passed, and again for the
+    /// epoch.
     ///
     /// Breaks S1; found by `S1` within 20 seeds. Seen: PD compared at one precision and stored at
     /// another ([#3616](https://github.com/tikv/pd/pull/3616)).
     ClockReadTwice "clock-read-twice",
-    /// The interval begins anew with every batch, so that a busy leader's epoch stands still.
+    /// The interval begins again with every batch, so the epoch of a busy leader stands still.
     ///
     /// Breaks promise 3; found by `promise 3` within 100 seeds. Seen: Trafodion's ids trail the
     /// clock ([#304](https://github.com/apache/trafodion/pull/304)).
     IntervalRestarts "interval-restarts",
-    /// The epoch follows the clock, also back.
+    /// The epoch follows the clock even when the clock goes back.
     ///
     /// Breaks S1; found by `S1` within 20 seeds. Seen: CockroachDB: the last time seen went back
     /// with the clock ([#119369](https://github.com/cockroachdb/cockroach/pull/119369)).
     EpochFollowsClock "epoch-follows-clock",
-    /// The epoch follows the clock beyond the range.
+    /// The epoch follows the clock beyond the end of the range.
     ///
     /// Breaks S3; found by `S3` within 100 seeds. Seen: a fork of Convex raised timestamps above
     /// the batch that it had reserved
     /// ([#103](https://github.com/MartinKalema/horizontal-scaling-convex/issues/103)).
     BeyondRange "beyond-range",
     // The clock firewall.
-    /// The median of three known clocks is believed, of however many voters.
+    /// A node believes the median of three known clocks, however many voters there are.
     ///
     /// Breaks S11; found by `promise 3` within 1,000 seeds. Seen: EpicEpoch itself, until the
     /// simulator found it.
@@ -339,41 +339,43 @@ bugs! {
     RestartTrustsWall "restart-trusts-wall",
     /// A wall clock that jumps is followed.
     ///
-    /// Breaks S11; found by `promise 3` within 300 seeds. Seen: CockroachDB: one clock ran eight
-    /// hours ahead for a while, an outage
+    /// Breaks S11; found by `promise 3` within 300 seeds. Seen: CockroachDB: one clock was eight
+    /// hours ahead for a while and caused an outage
     /// ([#74909](https://github.com/cockroachdb/cockroach/issues/74909)).
     JumpFollowed "jump-followed",
-    /// A wall clock that runs wrong is followed: it is only ever held against a moment ago.
+    /// A wall clock that runs too fast is followed, because it is compared only with the time a
+    /// moment ago.
     ///
-    /// Breaks S11; found by `promise 3` within 800 seeds. Seen: EpicEpoch itself, until a review.
+    /// Breaks S11; found by `promise 3` within 800 seeds. Seen: EpicEpoch itself, until a review
+    /// found it.
     CreepFollowed "creep-followed",
-    /// A wall clock that was not followed once is never followed again.
+    /// A wall clock that was once not followed is never followed again.
     ///
-    /// Breaks S11; found by `promise 3` within 300 seeds. Seen: a recovery that nobody had asked
-    /// for: until then, nothing looked at clocks once all had healed.
+    /// Breaks S11; found by `promise 3` within 300 seeds. Seen: at first, no check looked at clocks
+    /// after all faults had healed.
     NeverBelievesAgain "never-believes-again",
-    /// The earliest of the known clocks is believed, always.
+    /// A node always believes the earliest of the known clocks.
     ///
-    /// Breaks S11; found by `promise 3` within 20 seeds. Seen: what EpicEpoch itself does at a
-    /// start, done for ever.
+    /// Breaks S11; found by `promise 3` within 20 seeds. Seen: EpicEpoch does this at a start, but
+    /// not for ever.
     EarliestBelieved "earliest-believed",
     // Nothing wrong is ever answered, but in the end nothing is.
-    /// A reservation that was under way when leadership ended still counts as under way when it is
-    /// regained, so that no other is ever proposed.
+    /// A reservation that was under way when leadership ended still counts as under way when the
+    /// node leads again, so no other is ever proposed.
     ///
     /// Breaks liveness; found by `liveness` within 20 seeds. Seen: hashicorp/raft: a transfer that
-    /// was still under way when leadership was lost made the node refuse everything when it led
-    /// again ([#696](https://github.com/hashicorp/raft/issues/696)).
+    /// was under way when leadership was lost made the node refuse everything when it led again
+    /// ([#696](https://github.com/hashicorp/raft/issues/696)).
     LostReservation "lost-reservation",
-    /// A leader waits with its reservations until it hears every voter.
+    /// A leader makes no reservation until it hears every voter.
     ///
-    /// Breaks liveness; found by `liveness` within 100 seeds. Seen: what a majority is for; only a
-    /// minority that stays broken when the rest heals shows it.
+    /// Breaks liveness; found by `liveness` within 100 seeds. Seen: a majority must be enough; this
+    /// shows only if a minority stays broken after the other faults have healed.
     EveryVoterAwaited "every-voter-awaited",
-    /// A snapshot that was lost on the way is waited for, for ever.
+    /// The leader waits for ever for the answer to a lost snapshot.
     ///
     /// Breaks liveness; found by `liveness` within 1,000 seeds. Seen: Dgraph: a follower that
-    /// crashed under a snapshot got nothing more
+    /// crashed during a snapshot got nothing more
     /// ([#2707](https://github.com/dgraph-io/dgraph/pull/2707)).
     SnapshotNeverFailed "snapshot-never-failed",
     /// A joint configuration is never left.
@@ -381,18 +383,18 @@ bugs! {
     /// Breaks liveness; found by `liveness` within 20 seeds. Seen: etcd: a leader that stepped down
     /// left the configuration joint ([#12136](https://github.com/etcd-io/etcd/issues/12136)).
     JointNeverLeft "joint-never-left",
-    /// A handover that nobody has taken is under way for ever, so that nothing more is reserved.
+    /// A handover that no node has taken stays under way for ever, so nothing more is reserved.
     ///
-    /// Breaks liveness; found by `liveness` within 1,000 seeds. Seen: what the Raft dissertation
-    /// (3.10) has a leader give up after an election timeout.
+    /// Breaks liveness; found by `liveness` within 1,000 seeds. Seen: the Raft dissertation (3.10)
+    /// lets a leader give up a handover after an election timeout.
     TransfereeKept "transferee-kept",
-    /// Leadership is handed to whoever is placed as well as the leader, again and again.
+    /// Leadership is handed again and again to a voter in an equally good zone.
     ///
-    /// Breaks decision 24; found by `liveness` within 100 seeds. Seen: what makes a preference
-    /// worse than none.
+    /// Breaks decision 24; found by `liveness` within 100 seeds. Seen: such a preference is worse
+    /// than none.
     RestlessHandover "restless-handover",
     // Made harmless by the design: the simulator's list says why.
-    /// A round asks for the library's current term instead of its grant's.
+    /// A round asks about the library's current term instead of the term of its grant.
     CurrentTermAsked "current-term-asked",
 }
 

@@ -1,5 +1,5 @@
-//! Clients of all languages on three real nodes, while leaders are killed or stopped. Tests that
-//! need Go and tests that limit times run only with `-- --ignored`. They run one cluster at a time.
+//! Clients of all languages on three real nodes, while leaders are killed or stopped. The tests
+//! that need Go or limit times run only with `-- --ignored`. They run one cluster at a time.
 //!
 //! `EPICEPOCH_BIN` names the binary under test. Without it, the tests make a development build.
 
@@ -76,6 +76,7 @@ fn rust_go_and_http_clients_meet_lost_leaders_in_one_order_and_without_an_error(
     }
 }
 
+/// Such a client returns timestamps that it fetched before the call.
 #[test]
 fn a_client_that_fetches_ahead_is_found_in_the_common_order() {
     let _turn = turn();

@@ -34,7 +34,7 @@ fn the_rust_client_holds_the_contract() {
 }
 
 #[test]
-fn the_rust_client_holds_the_contract_while_it_asks_twice() {
+fn the_rust_client_holds_the_contract_with_hedged_requests() {
     holds_the_contract(&hedging_rust());
 }
 
@@ -44,9 +44,9 @@ fn the_go_client_holds_the_contract() {
     holds_the_contract(&go());
 }
 
-/// This test fails if a scenario demands more than the contract.
+/// It fails if a scenario demands more than the contract.
 #[test]
-fn a_client_that_is_as_simple_as_may_be_holds_the_contract() {
+fn the_simplest_possible_client_holds_the_contract() {
     holds_the_contract(&naive("none"));
 }
 

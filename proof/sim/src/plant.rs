@@ -36,128 +36,130 @@ macro_rules! plants {
 }
 
 plants! {
-    /// A leader answers as soon as it is asked, without a round.
+    /// A leader answers immediately, without a round.
     ///
     /// Breaks S2; found by `order` within 20 seeds. Seen: etcd and Consul read from a leader that
     /// may be deposed ([Jepsen 2014](https://aphyr.com/posts/316-call-me-maybe-etcd-and-consul)).
     Unconfirmed "unconfirmed",
-    /// Leadership is looked at when a request arrives, and not any more when it is answered.
+    /// A node checks that it leads when a request arrives, but not again when it answers.
     ///
-    /// Breaks S2; found by `order` within 20 seeds. Seen: PD: a former leader went on saving its
+    /// Breaks S2; found by `order` within 20 seeds. Seen: PD: a former leader continued to save its
     /// timestamps ([tikv/pd#9171](https://github.com/tikv/pd/pull/9171)).
     CheckedAtArrival "checked-at-arrival",
-    /// A round of the last half second proves leadership for those who arrive now.
+    /// A round of the last half second proves leadership for requests that arrive now.
     ///
     /// Breaks S2; found by `order` within 20 seeds. Seen: the danger of clock-bound leases (Raft
     /// dissertation, 6.4.1).
     RecentRound "recent-round",
-    /// A request joins the batch of a round that was sent already.
+    /// A request joins the batch of a round that was already sent.
     ///
     /// Breaks S2; found by `order` within 300 seeds. Seen: etcd: answers to an earlier heartbeat
     /// released reads that came after it ([#20418](https://github.com/etcd-io/etcd/issues/20418)).
     LateJoin "late-join",
-    /// Requests that wait when a round ends are answered with it.
+    /// All requests that wait when a round ends are answered with that round.
     ///
     /// Breaks S2; found by `order` within 1,500 seeds. Seen: etcd: answers to an earlier heartbeat
     /// released reads that came after it ([#20418](https://github.com/etcd-io/etcd/issues/20418)).
     JoinAtCompletion "join-at-completion",
-    /// A voter answers from a Promise that it loaded before it read the frame.
+    /// A voter answers with a Promise that it loaded before it read the frame.
     ///
     /// Breaks S4; found by `quorum` within 20 seeds. Seen: the model of this protocol ([decision
     /// 4](decisions/0004-confirm-rounds-instead-of-readindex-or-leases.md)).
     PromiseBeforeFrame "promise-before-frame",
-    /// A restarted voter's Promise begins at 0, and rises only with a new term.
+    /// After a restart, a voter's Promise is 0, and rises only with a new term.
     ///
-    /// Breaks S4; found by `quorum` within 100 seeds. Seen: CockroachDB: what had been promised to
-    /// reads was in memory, and a lease was taken again after a restart
+    /// Breaks S4; found by `quorum` within 100 seeds. Seen: CockroachDB: promises to reads were
+    /// only in memory, and a lease was taken again after a restart
     /// ([#141637](https://github.com/cockroachdb/cockroach/pull/141637)).
     RestartPromise "restart-promise",
-    /// A wiped disk votes and confirms again under its node's old store id.
+    /// A node with a wiped disk votes and confirms again under its old store id.
     ///
     /// Breaks S8; found by `one leader` within 300 seeds. Seen: RethinkDB's reconfiguration
     /// ([Jepsen 2016](https://aphyr.com/posts/330-jepsen-rethinkdb-2-2-3-reconfiguration)).
     WipedDisk "wiped-disk",
-    /// An empty directory of a member begins with a first entry made of the members of today.
+    /// A member with an empty directory writes a first entry with the present members instead of
+    /// the first ones.
     ///
     /// Breaks S8; found by `S7` within 100 seeds. Seen: EpicEpoch itself, until members could
     /// change.
     GenesisOfToday "genesis-of-today",
-    /// A disk says that a write is durable before it is.
+    /// A disk reports that a write is durable before it is.
     ///
     /// Breaks S6; found by `one leader` within 300 seeds. Seen: etcd without a sync of its own
     /// ([#14370](https://github.com/etcd-io/etcd/issues/14370)).
     LyingDisk "lying-disk",
-    /// The disk under the real database says that a sync is done, and nothing of it is durable.
+    /// The disk under the real database reports that a sync is done, but nothing of it is durable.
     ///
     /// Breaks S6; found by `S6` within 20 seeds. Seen: etcd without a sync of its own
     /// ([#14370](https://github.com/etcd-io/etcd/issues/14370)).
     RealLyingDisk "real-lying-disk",
-    /// The term is not on disk: a restart takes that of its last entry.
+    /// The term is not on disk: a restart uses the term of the last log entry.
     ///
     /// Breaks S6; found by `S6` within 300 seeds. Seen: Zeebe: a term went back to 0
     /// ([camunda#19290](https://github.com/camunda/camunda/issues/19290)).
     TermFromLog "term-from-log",
-    /// A node believes its own wall clock, whatever others say.
+    /// A node believes its own wall clock, whatever the clocks of others say.
     ///
     /// Breaks S11; found by `promise 3` within 300 seeds. Seen: PD saved the time of a clock that
-    /// was ahead, and gave nothing until time had caught up
+    /// was ahead, and gave no timestamp until time had caught up
     /// ([#940](https://github.com/tikv/pd/issues/940)).
     OwnClock "own-clock",
-    /// Nobody holds a peer against what its data directory has named before.
+    /// No node compares a peer's position with one that the peer has named before.
     ///
     /// Breaks S8; found by `S9` within 300 seeds. Seen: etcd: a member started on an older copy of
-    /// its directory, and no peer minded ([#13509](https://github.com/etcd-io/etcd/issues/13509)).
+    /// its directory, and no peer noticed ([#13509](https://github.com/etcd-io/etcd/issues/13509)).
     Unremembered "unremembered",
-    /// Storage does not notice a bit that has turned over.
+    /// Storage does not notice a flipped bit.
     ///
-    /// Breaks S6; found by `S5` within 20 seeds. Seen: Turso: checksums were written and not looked
-    /// at when read ([#6518](https://github.com/tursodatabase/turso/pull/6518)); Zeebe took a
+    /// Breaks S6; found by `S5` within 20 seeds. Seen: Turso: checksums were written but not
+    /// checked when read ([#6518](https://github.com/tursodatabase/turso/pull/6518)); Zeebe took a
     /// damaged entry for the end of its log
     /// ([camunda#6098](https://github.com/camunda/camunda/issues/6098)); 1.53 million disks had
     /// 400,000 wrong checksums in 41 months ([Bairavasundaram et al.
     /// 2008](http://research.cs.wisc.edu/wind/Publications/corruption-fast08.html)).
     NoChecksum "no-checksum",
-    /// Nobody asks a peer which formats it reads.
+    /// Nodes do not check which formats a peer can read.
     ///
     /// Breaks S15; found by `S15` within 300 seeds. Seen: ArcadeDB: entries of a newer version
     /// stopped every node that was not upgraded yet
     /// ([#7511](https://github.com/ArcadeData/arcadedb/issues/7511)).
     UncheckedFormat "unchecked-format",
-    /// Every worker is handed a part of the indexes to stamp alone, so that none waits for another.
+    /// Every worker gets a part of the indexes for itself, so that no worker waits for another.
     ///
     /// Breaks S1; found by `S1` within 20 seeds. Seen: the model of this protocol.
     WorkerIndexes "worker-indexes",
-    /// A batch's range is split one too long: the next request begins with the last one's end.
+    /// A batch's range is divided wrongly: the next request begins with the last timestamp of the
+    /// one before.
     ///
     /// Breaks S1; found by `unique` within 20 seeds. Seen: FHIR Data Pipes: a range began where the
     /// one before ended ([#217](https://github.com/ohs-foundation/fhir-data-pipes/pull/217)).
     SplitOffByOne "split-off-by-one",
-    /// Requests of a round that failed are refused, and asked about again all the same.
+    /// Requests of a failed round are refused, but also asked about again.
     ///
-    /// Breaks S10; found by `S10` within 20 seeds. Seen: what makes a refusal worthless.
+    /// Breaks S10; found by `S10` within 20 seeds. Seen: such a refusal is worthless.
     RefusedAndAnswered "refused-and-answered",
-    /// Requests of a round that failed hear nothing.
+    /// Requests of a failed round get no answer at all.
     ///
-    /// Breaks S10; found by `liveness` within 20 seeds. Seen: the danger of every queue: what is
-    /// dropped in silence.
+    /// Breaks S10; found by `liveness` within 20 seeds. Seen: the danger of every queue: requests
+    /// that are dropped silently.
     UnheardRefusal "unheard-refusal",
-    /// Workers of a leader that was asked before it had a range wait for a turn that nobody gives
-    /// them. Nothing wrong is answered, but in the end nothing is.
+    /// A leader is asked before it has a range, and its workers wait for a turn that never comes.
+    /// No answer is wrong, but in the end there is none.
     ///
     /// Breaks liveness; found by `liveness` within 20 seeds. Seen: CockroachDB: commands that came
     /// while no leader was known waited for minutes
     /// ([#46045](https://github.com/cockroachdb/cockroach/pull/46045)).
     LostTurn "lost-turn",
-    /// The messages of a step leave before its Promise is raised and its publication made. Harmless.
+    /// The messages of a step leave before its Promise is raised and before its publication.
     ReleasedFirst "released-first",
-    /// What a step publishes is published before the step's Promise is raised. Harmless.
+    /// A step makes its publication before it raises the Promise.
     PublishedFirst "published-first",
-    /// The grant is not revoked when leadership ends, only replaced. Harmless.
+    /// The grant is not revoked when leadership ends; only the next grant replaces it.
     RevokedLate "revoked-late",
-    /// The grant is not revoked when leadership ends because it was handed over. Harmless.
+    /// The grant is not revoked when leadership was handed over.
     TransferKeepsGrant "transfer-keeps-grant",
-    /// Leadership is looked at now and then: leader, follower, leader between two looks changes no
-    /// published grant. Harmless.
+    /// Leadership is checked only now and then. A leader that became follower and leader again
+    /// between two checks keeps its published grant.
     CoalescedPublication "coalesced-publication",
 }
 
@@ -166,18 +168,24 @@ impl Plant {
     pub const HARMLESS: &[(Self, &'static str)] = &[
         (
             Self::PublishedFirst,
-            "no vote leaves before both are done, and a range is published after its term was promised",
+            "a vote leaves only after both, and a range is published only after its term was promised",
         ),
         (
             Self::ReleasedFirst,
-            "what names a new term waits for its write, and so for a later step than the one that saw it",
+            "a message with a new term waits until the term is on disk, so it leaves in a later step",
         ),
-        (Self::RevokedLate, "the round asks a quorum for the grant's own term, and is refused"),
-        (Self::TransferKeepsGrant, "the old leader's own Promise says no, and so does a quorum's"),
-        (Self::CoalescedPublication, "a grant carries its own term, and rounds ask for that one"),
+        (Self::RevokedLate, "the round asks a quorum about the term of the grant, and is refused"),
+        (
+            Self::TransferKeepsGrant,
+            "the old leader's own Promise is above its term, and so are those of a quorum",
+        ),
+        (
+            Self::CoalescedPublication,
+            "a grant has a term of its own, and rounds ask about that term",
+        ),
         (
             Self::Core(Bug::CurrentTermAsked),
-            "a grant of another term than the round's is refused by the allocator",
+            "the allocator refuses a grant with another term than the round",
         ),
     ];
 

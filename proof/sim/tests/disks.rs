@@ -1,5 +1,5 @@
 //! Whole clusters with the production database on disks that tear writes, flip bits and fill up.
-//! Every promise is kept, and every kind of fault happens.
+//! Every promise is kept, and every kind of fault occurs.
 
 use epicepoch_sim::run::{Options, run};
 use epicepoch_sim::summary::Summary;
@@ -7,8 +7,9 @@ use epicepoch_sim::summary::Summary;
 /// Seeds with the real database. They take some ten seconds in a development build.
 const SEEDS: u64 = 30;
 
+/// Disks tear writes, flip bits and fill up.
 #[test]
-fn clusters_on_the_real_database_lose_nothing_when_disks_tear_rot_and_fill_up() {
+fn clusters_on_the_real_database_lose_nothing_on_faulty_disks() {
     let mut summary = Summary::default();
     for seed in 0..SEEDS {
         let outcome = run(Options { is_real: Some(true), ..Options::new(seed) });

@@ -1,7 +1,8 @@
 //! A test of the checkers. The default generator finds every planted bug, with the checker and
-//! within the seeds that are named here. A violation that another checker finds does not count, and
-//! neither does a panic of the core. The check of what a node publishes to its workers is off.
-//! `docs/testing-catalogue.md` states the same checkers and seeds, and is compared with this file.
+//! within the number of seeds that this file names. Other findings do not count: a violation that
+//! another checker finds, or a panic of the core. The check of what a node publishes to its workers
+//! is off. `docs/testing-catalogue.md` has the same checkers and seeds, and is compared with this
+//! file.
 //!
 //! A release build has no planted bugs, and nothing to test here.
 #![cfg(debug_assertions)]
@@ -254,6 +255,7 @@ fn harm(plant: Plant, seeds: u64) -> Option<(u64, Failure)> {
     })
 }
 
+/// Runs in every `cargo test`, unlike the test of all planted bugs.
 #[test]
 fn planted_bugs_that_show_at_once_are_found_at_once() {
     find_all(|plant| seeds(plant) <= 20);
@@ -326,9 +328,10 @@ fn find_all(is_meant: impl Fn(Plant) -> bool) {
     assert!(missed.is_empty(), "not found by their checkers: {missed:?}");
 }
 
+/// Runs the simulator with each of them.
 #[test]
 #[ignore = "minutes in a development build: cargo test --profile planted -- --ignored"]
-fn what_this_design_makes_harmless_does_no_harm() {
+fn bugs_that_this_design_makes_harmless_do_no_harm() {
     let said = std::env::var("HARMLESS_SEEDS");
     let seeds = said.map_or(HARMLESS_SEEDS, |said| said.parse().expect("a number of seeds"));
     let plants = Plant::HARMLESS.iter().map(|(plant, _)| *plant).collect();

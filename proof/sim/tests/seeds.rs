@@ -1,5 +1,5 @@
-//! Runs without a planted bug. No invariant is violated, a healed cluster answers, the generator is
-//! not too tame, and the same seed gives the same run.
+//! Runs without a planted bug. No invariant is violated, a healed cluster answers, every kind of
+//! fault occurs, and the same seed gives the same run.
 
 use epicepoch_sim::run::{Options, run};
 use epicepoch_sim::summary::Summary;

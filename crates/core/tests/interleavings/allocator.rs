@@ -164,7 +164,7 @@ fn a_round_of_a_lost_term_gets_nothing_of_the_range_won_later() {
 
 #[test]
 #[should_panic(expected = "S3: a round of the old term")]
-fn planted_the_term_of_a_round_is_read_when_it_ends() {
+fn planted_the_term_of_a_round_that_is_read_when_the_round_ends() {
     loom::model(|| regained(true));
 }
 

@@ -28,7 +28,7 @@ fn a_promise_raised_by_two_threads_is_the_higher_one() {
 
 #[test]
 #[should_panic(expected = "a Promise")]
-fn planted_a_promise_that_is_read_and_then_written_goes_back() {
+fn planted_a_promise_that_is_read_and_then_written() {
     weaken(Weakness::SplitMaximum);
     loom::model(raised_by_two);
 }

@@ -1,5 +1,5 @@
-//! S2, S3, S7: a worker reads a publication as it was at one moment. It is never older than one
-//! that the worker has seen, or that another thread had seen before it informed the worker.
+//! S2, S3 and S7. A worker sees every publication as it was at one moment. It never sees an older
+//! one than before, or than another thread had seen before a message to this worker.
 
 use std::sync::Arc;
 
@@ -35,19 +35,19 @@ fn a_higher_term(plant: Plant) {
 }
 
 #[test]
-fn whoever_reads_a_publication_finds_the_promise_at_its_term() {
+fn a_thread_that_reads_a_publication_finds_the_promise_at_its_term() {
     loom::model(|| a_higher_term(Plant::Nothing));
 }
 
 #[test]
 #[should_panic(expected = "ahead of the Promise")]
-fn planted_published_before_promised_is_seen() {
+fn planted_a_term_that_is_published_before_it_is_promised() {
     loom::model(|| a_higher_term(Plant::PublishedBeforePromised));
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn planted_an_unordered_pointer_gives_out_what_is_not_written_yet() {
+fn planted_a_pointer_that_is_stored_before_its_content() {
     weaken(Weakness::UnorderedPointer);
     loom::model(|| a_higher_term(Plant::Nothing));
 }
@@ -75,13 +75,13 @@ fn told_by_a_sibling(is_view: bool) {
 }
 
 #[test]
-fn what_one_worker_has_seen_revoked_no_worker_finds_granted_later() {
+fn a_grant_that_one_worker_saw_revoked_is_not_found_by_another_later() {
     loom::model(|| told_by_a_sibling(false));
 }
 
 #[test]
 #[should_panic(expected = "a revocation was taken back")]
-fn planted_a_view_read_earlier_is_no_substitute_for_the_publication() {
+fn planted_a_publication_that_was_read_earlier() {
     loom::model(|| told_by_a_sibling(true));
 }
 
@@ -115,6 +115,6 @@ fn a_round_asks_the_voters_that_were_published_with_its_grant() {
 
 #[test]
 #[should_panic(expected = "the voters of another moment")]
-fn planted_voters_and_grant_behind_two_pointers_are_mixed() {
+fn planted_voters_and_grant_behind_two_pointers() {
     loom::model(|| a_round_among_changes(true));
 }

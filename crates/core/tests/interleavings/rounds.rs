@@ -1,5 +1,5 @@
-//! S2 and S4 together: once a new leader has answered, the old leader answers no batch that closes
-//! later. This holds whatever the old leader's threads have seen of the new term.
+//! S2 and S4 together. After a new leader has answered, the old leader answers no batch that it
+//! closes later, whatever its threads have seen of the new term.
 //!
 //! A socket is modelled as an order between sender and receiver (a release and an acquire, or a
 //! channel). The claims need no more of sockets.
@@ -134,7 +134,7 @@ fn planted_a_promise_that_is_read_before_the_frame() {
 
 #[test]
 #[should_panic(expected = "S2: a deposed leader answered")]
-fn planted_a_request_that_joins_a_round_that_was_asked() {
+fn planted_a_request_that_joins_a_round_that_was_sent() {
     check(|| deposed_by_the_voter_it_asks(Plant::JoinedAfterAsking));
 }
 
@@ -215,14 +215,15 @@ fn asked_through_a_sibling(plant: Plant) {
     sibling.join().unwrap();
 }
 
+/// A worker without links asks through another worker of its node.
 #[test]
-fn a_confirm_that_a_sibling_forwards_proves_no_less() {
+fn a_confirm_that_another_worker_forwards_proves_as_much() {
     check(|| asked_through_a_sibling(Plant::Nothing));
 }
 
 #[test]
 #[should_panic(expected = "S2: a deposed leader answered")]
-fn planted_a_siblings_earlier_yes_counts() {
+fn planted_an_earlier_yes_of_another_worker_that_counts() {
     check(|| asked_through_a_sibling(Plant::OlderYesReaddressed));
 }
 

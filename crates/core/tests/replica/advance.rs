@@ -25,6 +25,7 @@ fn is_told(bench: &Bench, to: Epoch) -> bool {
     bench.reports.contains(&Report::Advanced { to })
 }
 
+/// So no worker can stamp in it after the report.
 #[test]
 fn a_range_below_an_advance_is_given_up_in_the_step_that_reports_it() {
     let mut bench = Bench::led(&[1, 2, 3]);
@@ -78,7 +79,7 @@ fn an_advance_too_far_ahead_is_refused_and_changes_nothing() {
     assert_eq!(advance(&mut follower, Epoch(1), HOUR_NS), Err(AdvanceError::NotLeader));
 }
 
-/// Checks each field of a plan at its bounds.
+/// Checks the smallest and the largest value of each field of a plan.
 #[test]
 fn a_plan_shows_the_effect_of_an_advance() {
     let mut bench = Bench::led(&[1, 2, 3]);
@@ -129,7 +130,7 @@ fn an_advance_while_a_reservation_is_under_way_proposes_nothing_more() {
 }
 
 #[test]
-fn an_advance_of_a_leader_that_is_deposed_is_never_said_to_be_done() {
+fn an_advance_of_a_deposed_leader_is_never_reported_as_done() {
     let mut bench = Bench::led(&[1, 2, 3]);
     let to = Epoch(range(&bench).1.0 + HOUR_NS / 2);
     assert_eq!(advance(&mut bench, to, HOUR_NS), Ok(()));

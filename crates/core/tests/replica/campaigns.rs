@@ -1,5 +1,5 @@
-//! Campaigns that do not wait for the library's own timeout, to the nanosecond. A voter campaigns
-//! in its turn when its leader is gone, and once more if that campaign fails.
+//! Campaigns that do not wait for the library's timeout, checked to the nanosecond. A voter
+//! campaigns in its turn when its leader is gone, and once more if that campaign fails.
 
 use epicepoch_core::publication::Role;
 use epicepoch_wire::NodeId;
@@ -46,7 +46,7 @@ fn asks(bench: &mut Bench, after_ns: u64) -> bool {
     bench.sent().iter().any(|out| out.message.kind == MessageKind::RequestPreVote)
 }
 
-/// Voters with a lower id have their turn first. The leader that is gone has none.
+/// Voters with lower ids have their turn first. The old leader has no turn.
 #[test]
 fn voters_campaign_one_after_the_other_when_their_leader_is_gone() {
     let ranks =
@@ -85,8 +85,8 @@ fn a_node_with_a_write_outstanding_lets_its_turn_pass() {
     assert!(!asks(&mut bench, JITTER_NS));
 }
 
-/// A leader offers leadership to this node and is then gone. The node campaigns already, and does
-/// not start again when its turn comes.
+/// The leader has told this node to take over and then closed its connection. The node already
+/// campaigns, and does not begin again when its turn comes.
 #[test]
 fn a_candidate_does_not_campaign_again_in_its_turn() {
     let mut bench = left_by(2, 3, 3, 5);
@@ -97,10 +97,10 @@ fn a_candidate_does_not_campaign_again_in_its_turn() {
     assert!(!asks(&mut bench, TURN_NS + JITTER_NS));
 }
 
-/// Half a turn after every voter has had its turn, the leader included, because the leader may be
-/// back.
+/// Half a turn after the node's own turn. The old leader counts in the order of turns, because it
+/// may be back.
 #[test]
-fn a_campaign_that_came_to_nothing_is_repeated_half_a_turn_after_its_turn() {
+fn a_campaign_without_a_result_is_repeated_half_a_turn_later() {
     for (me, voters, rank) in [(1, 3, 0), (3, 3, 2), (5, 5, 4)] {
         let after_ns = (1 + rank) * TURN_NS + TURN_NS / 2;
         let asking = |after_ns: u64| {
@@ -134,7 +134,7 @@ fn refuse(bench: &mut Bench) {
 /// The latest time at which a campaign is repeated.
 const REPEAT_NS: u64 = TURN_NS + TURN_NS / 2 + JITTER_NS;
 
-/// A new campaign would make votes that are still under way worthless.
+/// A new campaign has a new term, in which votes that are still on their way do not count.
 #[test]
 fn a_candidate_asks_again_only_when_a_vote_was_refused() {
     let mut bench = candidate();
@@ -146,7 +146,7 @@ fn a_candidate_asks_again_only_when_a_vote_was_refused() {
     assert!(asks(&mut bench, REPEAT_NS));
 }
 
-/// The candidate's vote requests have not even left.
+/// Its requests for votes have not been sent yet.
 #[test]
 fn a_candidate_whose_disk_has_not_finished_waits_for_another_turn() {
     let mut bench = candidate();
@@ -159,7 +159,7 @@ fn a_candidate_whose_disk_has_not_finished_waits_for_another_turn() {
 
 /// A leader comes back and is gone again. The turns from before no longer count.
 #[test]
-fn a_turn_is_forgotten_when_there_is_a_leader() {
+fn a_turn_to_campaign_is_forgotten_when_there_is_a_leader() {
     let mut bench = left_by(2, 3, 3, 5);
     tell(&mut bench, 2, message(MessageKind::Heartbeat, 2));
     bench.persist();

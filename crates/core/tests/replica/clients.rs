@@ -102,8 +102,8 @@ fn say(bench: &mut Bench, node: u64, is_fit: bool) {
     bench.take(node, &RaftMessage { context, ..answer }).expect("an answer is taken");
 }
 
-/// Such a report counts for an election timeout. After that a voter that is heard without a report
-/// may have become fit.
+/// Such a report counts for one election timeout. If the voter is still heard after that, but sends
+/// no new report, it may be fit again.
 #[test]
 fn a_voter_is_offered_nothing_while_it_says_that_it_could_not_lead() {
     let mut bench = led();
@@ -121,7 +121,7 @@ fn a_voter_is_offered_nothing_while_it_says_that_it_could_not_lead() {
     assert_eq!(offers(&mut bench, CUT_OFF_TICKS, true), [(CUT_OFF_TICKS, 2)]);
 }
 
-/// A leader that still waits for other clocks does not serve, so no client misses it.
+/// A leader that still waits for other clocks does not serve any client.
 #[test]
 fn the_time_in_which_clients_are_cut_off_begins_when_a_leader_serves() {
     let mut bench = Bench::new(&[1, 2, 3]);
@@ -150,10 +150,10 @@ fn a_node_that_cannot_accept_clients_takes_no_leadership_that_is_offered() {
     }
 }
 
-/// Every node fails to accept clients, so each hands leadership on. Meanwhile this node was well
-/// for a while. The offers must still come to an end.
+/// No node can accept clients, so each hands leadership on. In between, this node can accept
+/// clients for a short time. The handovers must still end.
 #[test]
-fn a_node_that_has_given_leadership_away_often_keeps_it_until_it_has_been_well_for_long() {
+fn a_node_that_has_given_leadership_away_often_keeps_it_for_long() {
     let mut bench = led();
     let mut waits = vec![];
     for _ in 0..4 {

@@ -1,4 +1,4 @@
-//! What must be durable before a message leaves; slow and stuck disks; compacted logs.
+//! Which writes must be durable before a message leaves; slow and stuck disks; compacted logs.
 
 use epicepoch_core::publication::Role;
 use epicepoch_core::replica::{HandOver, Report};

@@ -12,7 +12,7 @@ use crate::support::{
     Cluster, ELECTION_TICKS, EPOCH_INTERVAL_NS, MS, RESERVATION_NS, TICK_NS, store,
 };
 
-/// No grant appears even for a moment, because workers read the publication while an entry is
+/// There must be no grant even for a moment, because workers read the publication while an entry is
 /// applied.
 #[test]
 fn a_range_of_another_node_or_boot_gives_no_grant() {
@@ -167,7 +167,7 @@ fn a_restarted_node_gets_no_grant_from_replayed_entries() {
 }
 
 #[test]
-fn a_restart_in_the_same_term_owns_nothing() {
+fn a_node_restarted_in_the_same_term_owns_no_range() {
     let mut bench = Bench::new(&[1, 2, 3]);
     bench.elect(&[2]);
     bench.persist();

@@ -1,4 +1,4 @@
-//! The format gate: it opens when all members read the next format. A node is sent only what it can
+//! The format rises when all members can read the next one. A node is sent only entries that it can
 //! read, and an unreadable entry is never skipped (S15).
 
 use epicepoch_core::replica::{Fatal, MessageError, Replica, ReplicaConfig, RestoreError};
@@ -148,7 +148,7 @@ fn formats_of_a_stranger_are_remembered_until_another_speaks() {
 }
 
 #[test]
-fn a_starting_node_publishes_the_format_of_its_log_at_once() {
+fn a_starting_node_publishes_the_format_of_its_log_immediately() {
     let mut bench = Bench::reading(Disk::genesis(&genesis(&[1, 2, 3])), NEXT);
     let mut raise = carrying(Command::Raise(NEXT).encode());
     raise.commit = LogIndex(1);
@@ -161,7 +161,7 @@ fn a_starting_node_publishes_the_format_of_its_log_at_once() {
 }
 
 #[test]
-fn a_member_that_says_less_again_holds_the_format_back() {
+fn a_member_that_reports_an_older_format_again_holds_the_format_back() {
     let mut bench = led(&[1, 2]);
     says(&mut bench, 2, NEXT);
     says(&mut bench, 2, FORMATS.oldest);

@@ -1,6 +1,6 @@
-//! Arbitrary messages that the codec accepts, from members and strangers. A replica refuses or
-//! accepts them, and never panics. Their content is not judged here, because Raft trusts its
-//! members. But one frame of a broken peer must not stop a node.
+//! Arbitrary messages that the codec accepts, from members and from other nodes. A replica refuses
+//! or accepts them, and never panics. These tests do not judge whether a message is true, because
+//! Raft trusts its members. But one frame of a broken peer must not stop a node.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -107,7 +107,7 @@ fn run(seed: u64) {
 const SEEDS: u64 = 40_000;
 
 #[test]
-fn no_message_that_the_codec_takes_makes_a_replica_panic() {
+fn no_message_that_the_codec_accepts_makes_a_replica_panic() {
     let mut panics = std::collections::BTreeMap::new();
     for seed in 0..SEEDS {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed))) {

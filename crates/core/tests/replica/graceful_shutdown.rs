@@ -109,8 +109,8 @@ fn a_declining_voter_is_offered_leadership_last() {
     assert_eq!(offers(&mut bench, PAUSE_TICKS, &[2, 3]), [(PAUSE_TICKS, 2)]);
 }
 
-/// Case 1: node 2 does not take over, and node 3 reports that it could not lead. Case 2: both
-/// report that they could not.
+/// First case: node 2 does not take over, and node 3 reports that it could not lead. Second case:
+/// both report that they could not lead.
 #[test]
 fn a_voter_that_keeps_declining_is_asked_in_its_turn() {
     for declining in [&[3][..], &[2, 3]] {
@@ -132,7 +132,7 @@ fn a_voter_that_keeps_declining_is_asked_in_its_turn() {
 }
 
 #[test]
-fn a_single_voter_that_is_told_to_stop_leads_on() {
+fn a_single_voter_that_is_told_to_stop_still_leads() {
     let mut bench = Bench::led(&[1]);
     depart(&mut bench);
     assert_eq!(offers(&mut bench, 4 * PAUSE_TICKS, &[]), []);
@@ -151,8 +151,8 @@ fn a_node_that_is_told_to_stop_takes_no_leadership_that_is_offered() {
     }
 }
 
-/// The node campaigns neither when its leader is silent nor when the leader's connection closes. It
-/// votes for a candidate, whatever timeout it has drawn for itself.
+/// It does not campaign when its leader is silent, or when the leader's connection closes. It votes
+/// for a candidate at any time of its own election timeout.
 #[test]
 fn a_node_that_is_told_to_stop_does_not_campaign_and_votes() {
     for (seed, is_closed) in (0..SEEDS).flat_map(|seed| [(seed, false), (seed, true)]) {
@@ -197,7 +197,7 @@ fn a_pre_vote_campaign_ends_when_its_node_is_told_to_stop() {
     assert_eq!(bench.status().term, Term(1));
 }
 
-/// The other nodes have voted for this one, and cannot vote again in this term.
+/// The other nodes have already voted for this node, and cannot vote again in this term.
 #[test]
 fn a_campaign_with_votes_is_won_and_its_leadership_given_away() {
     let mut bench = follower(5);

@@ -1,5 +1,5 @@
-//! A leader's checks, to the tick: how long it waits before it gives leadership away, a node's
-//! status, and the content of reports.
+//! The leader's checks, counted in ticks: how long it waits before it gives leadership away, what
+//! its status says, and what its reports contain.
 
 use epicepoch_core::publication::Role;
 use epicepoch_core::replica::{HandOver, Report};
@@ -44,8 +44,8 @@ fn offers(bench: &mut Bench, why: HandOver, beats: usize, rounds: bool) -> Vec<(
     offers
 }
 
-/// The pause is three election timeouts: the library gives up a handover after one, and a
-/// reservation needs two.
+/// A pause is three election timeouts: the library ends a handover after one, and a reservation
+/// needs two.
 #[test]
 fn a_leader_whose_clock_is_off_offers_leadership_to_each_in_turn_with_pauses() {
     let mut bench = Bench::led(&[1, 2, 3]);
@@ -67,8 +67,8 @@ fn a_leader_whose_clock_is_off_offers_leadership_only_to_nodes_with_a_right_cloc
     }
 }
 
-/// A new leader makes no offer for an election timeout. Its voters may have no better clock, and
-/// must hear from others first.
+/// It makes no offer in this time, because its voters must first hear clocks of other nodes. Their
+/// own may be no better.
 #[test]
 fn a_new_leader_whose_clock_is_off_leads_for_an_election_timeout() {
     let mut bench = Bench::new(&[1, 2, 3]);
@@ -112,9 +112,10 @@ fn a_node_whose_write_has_waited_for_an_election_timeout_is_impaired_and_no_foll
     assert!(!bench.replica.is_impaired());
 }
 
-/// A single voter is its own quorum. No node could take over, and stepping down would not help.
+/// A single voter is its own quorum. No other node could take over, so stepping down would not
+/// help.
 #[test]
-fn a_single_voter_leads_on_whatever_is_stuck() {
+fn a_single_voter_still_leads_whatever_is_stuck() {
     let mut bench = Bench::led(&[1]);
     for _ in 0..200 {
         bench.now_ns += TICK_NS;
@@ -127,8 +128,8 @@ fn a_single_voter_leads_on_whatever_is_stuck() {
     assert!(!bench.reports.iter().any(gave_up), "{:?}", bench.reports);
 }
 
-/// The leader hears no quorum for an election timeout, waits a quarter of another one, and gives
-/// up.
+/// The leader hears no quorum for an election timeout, waits a quarter of another one, and steps
+/// down.
 #[test]
 fn a_leader_that_is_not_answered_gives_up_after_an_election_timeout_and_a_quarter() {
     for (election_ticks, quarter) in [(ELECTION_TICKS, 1), (8, 2), (10, 2), (12, 3)] {
@@ -147,9 +148,9 @@ fn a_leader_that_is_not_answered_gives_up_after_an_election_timeout_and_a_quarte
     }
 }
 
-/// After five election timeouts the leader serves, and reports that S11 rests on the known clocks.
+/// It serves after five election timeouts, and reports that only the known clocks support S11.
 #[test]
-fn a_leader_without_a_majoritys_clocks_waits_for_so_long_and_says_that_it_is_unproved() {
+fn a_leader_without_the_clocks_of_a_majority_waits_then_serves_and_reports_it() {
     let mut bench = Bench::new(&[1, 2, 3]);
     bench.replica.handle_compared(false);
     bench.elect(&[2, 3]);
@@ -169,9 +170,9 @@ fn a_leader_without_a_majoritys_clocks_waits_for_so_long_and_says_that_it_is_unp
     assert!(!bench.replica.is_clock_unproved());
 }
 
-/// All counts of a leadership start anew with the next one.
+/// Every count begins at zero when a node becomes leader again.
 #[test]
-fn a_leader_again_waits_for_other_clocks_again() {
+fn a_node_that_leads_again_waits_for_other_clocks_again() {
     let mut bench = Bench::new(&[1, 2, 3]);
     bench.replica.handle_compared(false);
     for _ in 0..2 {
@@ -196,9 +197,9 @@ fn depose(bench: &mut Bench) {
     bench.reports.clear();
 }
 
-/// A leader does not wait for a reservation that was under way when its last leadership ended.
+/// A new leadership does not wait for a reservation of an earlier one.
 #[test]
-fn a_leader_again_reserves_although_its_last_reservation_was_never_committed() {
+fn a_node_that_leads_again_reserves_although_its_last_reservation_was_not_committed() {
     let mut bench = Bench::new(&[1, 2, 3]);
     bench.elect(&[2, 3]);
     depose(&mut bench);
@@ -240,6 +241,7 @@ fn late_reservations_are_counted_until_one_is_in_time_or_leadership_ends() {
     assert_eq!(late(&mut bench), 1, "of another leadership");
 }
 
+/// A follower takes part while it hears its leader, and a leader while it hears a quorum.
 #[test]
 fn a_node_takes_part_while_it_hears_its_leader_or_as_leader_a_quorum() {
     let mut bench = Bench::new(&[1, 2, 3]);
@@ -257,8 +259,9 @@ fn a_node_takes_part_while_it_hears_its_leader_or_as_leader_a_quorum() {
     assert!(bench.is_leader() && !bench.replica.is_quorum_reached());
 }
 
-/// The library's election timeout runs only while the write is at most one election timeout old. So
-/// a node that drew exactly that timeout campaigns, and a node with a longer one does not.
+/// The library's election timeout runs only while the outstanding write is at most one election
+/// timeout old. So a node that drew exactly that timeout campaigns, and a node with a longer one
+/// does not.
 #[test]
 fn a_follower_stops_its_clock_when_a_write_is_older_than_an_election_timeout() {
     let mut campaigned = std::collections::BTreeSet::new();
@@ -273,7 +276,7 @@ fn a_follower_stops_its_clock_when_a_write_is_older_than_an_election_timeout() {
     assert_eq!(campaigned.into_iter().collect::<Vec<_>>(), [None, Some(ELECTION_TICKS)]);
 }
 
-/// A write counts as young for half an election timeout, rounded down: two of five ticks.
+/// A write is young for half an election timeout, rounded down: two of five ticks.
 #[test]
 fn leadership_is_taken_over_while_a_write_is_young() {
     let mut bench = Bench::new(&[1, 2, 3]);
@@ -330,7 +333,7 @@ fn a_snapshot_to_a_peer_whose_link_is_down_is_sent_again_at_once() {
     assert_eq!(beats_to_the_next_snapshot(&mut bench), 1);
 }
 
-/// Two members move, one of them twice. Each new address is proposed in its turn.
+/// Two members move to new addresses, one of them twice. Only one address is proposed at a time.
 #[test]
 fn every_new_address_is_recorded_one_after_the_other() {
     let mut bench = Bench::led(&[1, 2, 3]);
@@ -365,6 +368,7 @@ fn a_new_address_that_is_not_committed_yet_is_not_proposed_again() {
     assert_eq!(bench.status().last.0, last + 2);
 }
 
+/// An empty address does not reach the workers.
 #[test]
 fn addresses_that_cannot_be_recorded_are_not_published_either() {
     let mut bench = Bench::led(&[1, 2, 3]);

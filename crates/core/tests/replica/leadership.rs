@@ -50,7 +50,7 @@ fn a_late_grant_is_no_stuck_data_plane() {
     assert!(!stuck, "one tick after the grant: {:?}", bench.reports);
 }
 
-/// A leader's clock is off, and its successor does not take over. The leader must still reserve
+/// A leader's clock is off, and its successor does not take over. The leader must then reserve
 /// again.
 #[test]
 fn a_declined_handover_does_not_stop_reservations() {
@@ -129,8 +129,8 @@ fn a_pause_counts_as_one_missed_deadline() {
     assert!(missed <= 3 && fatal.is_none(), "{missed} deadlines missed in one second; {fatal:?}");
 }
 
-/// A leader's followers hear it, but no entry is committed. One reservation after another is late,
-/// until the leader stops with a reason. It stops exactly at the limit.
+/// Followers hear the leader, but no entry is committed. Each reservation is late, until the leader
+/// stops exactly at the limit and gives a reason.
 #[test]
 fn a_leader_whose_reservations_are_always_late_stops_at_the_limit() {
     let mut bench = Bench::new(&[1, 2, 3]);
@@ -162,8 +162,8 @@ fn a_leader_whose_reservations_are_always_late_stops_at_the_limit() {
     assert!(bench.is_leader(), "its quorum was heard all along");
 }
 
-/// A disk accepts writes but finishes none. After hundreds of writes, which is some minutes' worth,
-/// the process ends. So it cannot hold ever more of them.
+/// A disk accepts writes but finishes none. After hundreds of writes, some minutes' worth, the
+/// process ends, so that it does not keep more and more of them in memory.
 #[test]
 fn a_disk_that_finishes_no_write_ends_the_process() {
     let mut bench = Bench::new(&[1, 2, 3]);
@@ -186,8 +186,8 @@ fn a_disk_that_finishes_no_write_ends_the_process() {
     );
 }
 
-/// A leader hears no follower, but the followers hear it. The library would notice within two
-/// election timeouts, and the others would wait for another timeout. This leader gives up after one
+/// A leader hears no follower, but the followers hear it. The library would notice this within two
+/// election timeouts, and the followers would wait for another one. This leader gives up after one
 /// and a quarter. Its last message asks the most up-to-date of the nodes heard lately to campaign.
 #[test]
 fn a_leader_that_hears_no_quorum_gives_up_and_asks_another_to_campaign() {
@@ -217,9 +217,9 @@ fn a_leader_that_hears_no_quorum_gives_up_and_asks_another_to_campaign() {
     assert!(bench.shared.published().grant.is_none());
 }
 
-/// To hear one of two followers is enough.
+/// One of two followers is enough.
 #[test]
-fn a_leader_that_hears_a_quorum_leads_on() {
+fn a_leader_that_hears_a_quorum_still_leads() {
     let mut bench = Bench::led(&[1, 2, 3]);
     for _ in 0..10 * ELECTION_TICKS {
         bench.beats(1, &[3]);
@@ -228,8 +228,8 @@ fn a_leader_that_hears_a_quorum_leads_on() {
     assert!(bench.is_leader());
 }
 
-/// A leader that was paused has heard no follower for long. It asks them at once, because the
-/// answer to its next heartbeat may come after it has given up. If they answer, it keeps leading.
+/// A leader that was paused has heard no follower for long. It sends a heartbeat at once and waits
+/// for the answers. If they come, it keeps leading.
 #[test]
 fn a_leader_that_stood_still_asks_before_it_gives_up() {
     let mut bench = Bench::beating(Disk::genesis(&genesis(&[1, 2, 3])), 5, ELECTION_TICKS - 1);

@@ -120,7 +120,7 @@ fn voters_are_published_in_the_step_that_applies_them() {
     assert_eq!(bench.shared.published().voters.len(), 2);
 }
 
-/// Trap: while a change is pending, the library answers Ok to another and appends an empty entry.
+/// While a change is pending, the library answers Ok to another one, but appends an empty entry.
 #[test]
 fn a_second_change_while_one_is_pending_is_busy() {
     let mut bench = Bench::led(&[1, 2, 3]);
@@ -156,8 +156,8 @@ fn a_change_is_acknowledged_only_when_it_is_applied() {
     }
 }
 
-/// Trap: if a removed leader goes on as leader, the library panics when the leader's next own entry
-/// is persisted, or when a follower acknowledges again.
+/// If a removed leader stayed leader, the library would panic when its next own entry is durable,
+/// or when a follower acknowledges again.
 #[test]
 fn a_leader_that_removes_itself_steps_down_in_the_step_that_applies_it() {
     for is_acked_late in [false, true] {
@@ -199,8 +199,8 @@ fn a_cluster_goes_on_after_its_leader_was_removed() {
     }
 }
 
-/// Trap: the library leaves a joint configuration by an entry that it appends inside
-/// `advance_apply`. If the leader has changed, it never appends that entry.
+/// The library leaves a joint configuration by an entry that it appends inside `advance_apply`. If
+/// the leader has changed, it never appends that entry.
 #[test]
 fn a_joint_configuration_is_left_by_a_later_tick_of_any_leader() {
     let mut bench = Bench::led(&[1]);
@@ -283,7 +283,7 @@ fn a_follower_proposes_no_change() {
 }
 
 #[test]
-fn a_removed_node_that_does_not_know_it_disturbs_no_leader() {
+fn a_removed_node_that_does_not_know_of_its_removal_disturbs_no_leader() {
     let mut cluster = Cluster::started(4, 3);
     let leader = cluster.elect();
     cluster.ticks(5);
@@ -334,7 +334,7 @@ fn follow(bench: &mut Bench, change: &MembershipChange) {
     assert_eq!(bench.status().applied, LogIndex(last + 1));
 }
 
-/// Every step counts as one more voter. The check does not look which nodes are in both halves.
+/// The check counts every step as one more voter, and ignores that a node may be in both halves.
 #[test]
 fn a_change_that_may_exceed_the_limit_of_voters_is_refused_where_it_is_applied() {
     let limit = "the limit of voters is reached";
@@ -348,7 +348,7 @@ fn a_change_that_may_exceed_the_limit_of_voters_is_refused_where_it_is_applied()
 }
 
 #[test]
-fn an_address_that_was_heard_stays_while_others_come_and_goes_with_its_member() {
+fn a_heard_address_is_kept_until_its_member_is_removed() {
     let mut bench = Bench::new(&[1, 2, 3]);
     let moved = Member { client_addr: "new:1".into(), ..member(NodeId(3), store(3)) };
     bench.replica.handle_peer_addresses(moved.clone());
@@ -359,8 +359,10 @@ fn an_address_that_was_heard_stays_while_others_come_and_goes_with_its_member() 
     assert!(!bench.shared.published().members.contains_key(&NodeId(3)));
 }
 
+/// The node has heard an address from the member itself. An entry that is applied later may have an
+/// older one.
 #[test]
-fn an_address_that_was_heard_since_is_newer_than_the_one_that_comes_to_be_recorded() {
+fn a_heard_address_is_newer_than_one_that_is_recorded_later() {
     let mut bench = Bench::new(&[1, 2, 3]);
     let at = |addr: &str| Member { client_addr: addr.into(), ..member(NodeId(3), store(3)) };
     bench.replica.handle_peer_addresses(at("new:1"));
@@ -373,7 +375,7 @@ fn an_address_that_was_heard_since_is_newer_than_the_one_that_comes_to_be_record
 }
 
 #[test]
-fn a_new_address_is_recorded_although_a_handover_is_under_way() {
+fn a_new_address_is_recorded_during_a_handover() {
     let mut bench = Bench::led(&[1, 2, 3]);
     bench.take(2, &message(MessageKind::HeartbeatResponse, bench.status().term.0)).unwrap();
     let moved = Member { client_addr: "new:1".into(), ..member(NodeId(3), StoreId(103)) };
@@ -391,8 +393,8 @@ fn a_new_address_is_recorded_although_a_handover_is_under_way() {
     assert!(bench.status().last > last, "the handover failed, the address is proposed");
 }
 
-/// Found by the simulator: a single voter promotes a second one, and tells it to take over before
-/// it knows that it is a voter. Both nodes behave correctly.
+/// Found by the simulator. A single voter promotes a second one, and asks it to take over before
+/// the second one knows that it is a voter. Both nodes behave correctly.
 #[test]
 fn a_handover_to_a_voter_that_does_not_know_it_is_one_yet_is_no_offence() {
     let mut bench = Bench::new(&[2]);

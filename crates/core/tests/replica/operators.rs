@@ -1,4 +1,5 @@
-//! Operators' commands to a leader, and why it refuses some: a live majority must remain.
+//! Operators' commands to a leader, and why it refuses some of them: a majority of running voters
+//! must remain.
 
 use epicepoch_core::replica::{
     ChangeError, HandOver, LAG_MAX, NotCaughtUp, Replica, Report, TransferError,
@@ -21,7 +22,7 @@ fn ask(bench: &mut Bench, steps: &[MembershipStep]) -> Result<(), ChangeError> {
     result
 }
 
-/// A node without free descriptors declines. The next handover must then choose another node first.
+/// A node without free descriptors declines. The next handover must go to another node first.
 #[test]
 fn a_voter_that_did_not_take_over_is_asked_again_after_all_others() {
     for asked_by_operator in [false, true] {
@@ -98,9 +99,9 @@ fn a_voter_that_a_majority_needs_is_not_removed() {
     assert_eq!(ask(&mut bench, &remove(3)), Ok(()));
 }
 
-/// A dead voter is replaced in one change, which needs no more voters than before.
+/// One change replaces it, and needs no more voters than before.
 #[test]
-fn a_dead_voter_is_replaced_by_a_learner_that_is_there() {
+fn a_dead_voter_is_replaced_by_a_running_learner() {
     let mut bench = Bench::led(&[1, 2, 3]);
     assert_eq!(ask(&mut bench, &[learner(4)]), Ok(()));
     bench.ack_all(2);
@@ -157,7 +158,7 @@ fn leadership_is_not_offered_without_a_live_voter() {
     assert_eq!(hand_over(&mut bench, None), Err(TransferError::Nobody));
 }
 
-/// An empty directory begins with committed state, including the configuration.
+/// A node with an empty directory begins with committed state, including the configuration.
 #[test]
 fn the_record_of_a_member_is_its_applied_state() {
     let bench = bench_with_learner();
@@ -168,9 +169,10 @@ fn the_record_of_a_member_is_its_applied_state() {
     assert_eq!(record.data, bench.replica.state().encode());
 }
 
-/// A new leader's log may hold an uncommitted change on which the command depends.
+/// The log of a new leader may have an uncommitted change on which the command depends. So the
+/// command is refused for now, and may be repeated.
 #[test]
-fn nothing_is_refused_for_good_by_a_state_that_is_not_known_yet() {
+fn no_command_is_refused_for_good_because_of_an_unknown_state() {
     let mut bench = Bench::led(&[1, 2, 3]);
     assert_eq!(ask(&mut bench, &[learner(4)]), Ok(()));
     let term = bench.status().term.0 + 1;

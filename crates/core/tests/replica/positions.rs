@@ -1,5 +1,5 @@
-//! Data directories that were rolled back to an older state: which node notices it, and the
-//! effects.
+//! Data directories that were rolled back to an older state: which node notices this, and what it
+//! does.
 
 use epicepoch_core::positions::RolledBack;
 use epicepoch_core::replica::MessageError;
@@ -60,7 +60,7 @@ fn an_overtaken_answer_is_no_sign_of_a_rollback() {
 }
 
 #[test]
-fn a_position_is_named_only_once_it_is_durable_and_a_restart_begins_there() {
+fn a_position_is_reported_only_when_it_is_durable() {
     let mut bench = Bench::new(&[1, 2, 3]);
     bench.take(2, &append(2, (1, 1), 3, 1)).unwrap();
     assert_eq!(bench.replica.position(), at(0));

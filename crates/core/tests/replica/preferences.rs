@@ -1,5 +1,5 @@
-//! Leadership goes to a better zone, once, when the cluster is calm, and only to a voter that could
-//! lead there.
+//! When the cluster is calm, leadership moves once to a voter in a better zone, and only if that
+//! voter could lead.
 
 use epicepoch_core::placement::Placement;
 use epicepoch_core::replica::{HandOver, LAG_MAX, Report, SettingsError, ZonesInDoubt};
@@ -72,7 +72,7 @@ fn offered(
 }
 
 #[test]
-fn leadership_goes_to_the_best_zone_when_all_has_been_calm_for_long() {
+fn leadership_goes_to_the_best_zone_after_a_long_calm() {
     let mut bench = led("c", &["a", "b"]);
     let (near, best) = (fit("b", &["a", "b"]), fit("a", &["a", "b"]));
     let both = [(2, &near), (3, &best)];
@@ -81,7 +81,7 @@ fn leadership_goes_to_the_best_zone_when_all_has_been_calm_for_long() {
     assert_eq!(offers, [(CALM_TICKS, 3)]);
 }
 
-/// If two voters are equally good, the leader keeps to one of them and does not alternate.
+/// If two voters are equally good, the leader does not alternate between them.
 #[test]
 fn of_two_in_equal_zones_the_first_candidate_stays_preferred() {
     let leaders = &["a"][..];
@@ -118,7 +118,7 @@ fn write_slowly(bench: &mut Bench, ticks: usize, said: &Said) {
 /// The name of a disturbance, and how the test makes it.
 type Disturbance = (&'static str, fn(&mut Bench, &Said));
 
-/// A leader that is busy with other work is not calm.
+/// The wait before a handover begins again whenever the leader is busy with other work.
 #[test]
 fn any_disturbance_of_a_leader_restarts_the_wait() {
     let leaders = &["a"][..];
@@ -160,10 +160,10 @@ fn any_disturbance_of_a_leader_restarts_the_wait() {
     assert_eq!(offered(&mut bench, CALM_TICKS, &both), [(CALM_TICKS - waited, 2)]);
 }
 
-/// An offer is forgotten after eight times the wait until the next offer, and not a tick sooner.
-/// The next offer then counts as the first.
+/// It is forgotten exactly after eight times the wait until the next offer. The next offer then
+/// counts as the first.
 #[test]
-fn an_offer_that_did_not_hold_is_forgotten_in_the_end() {
+fn an_offer_that_did_not_hold_is_forgotten_at_last() {
     let leaders = &["a"][..];
     let (good, other) = (fit("a", leaders), fit("c", leaders));
     let forgotten = 8 * 2 * CALM_TICKS;
@@ -193,9 +193,9 @@ fn a_leader_in_an_equal_zone_keeps_leadership() {
 /// Why a voter is not preferred: the reason, the status that it reports, and other preparations.
 type Case = (&'static str, VoterStatus, fn(&mut Bench));
 
-/// Every condition that would make the handover fail.
+/// Tests every condition that would make the handover fail.
 #[test]
-fn a_voter_that_could_not_lead_is_not_preferred() {
+fn a_voter_that_could_not_lead_gets_no_preference() {
     let leaders = &["a"][..];
     let good = fit("a", leaders);
     let cases: [Case; 4] = [
@@ -262,7 +262,7 @@ fn an_offer_that_does_not_hold_is_repeated_after_twice_as_long_up_to_a_limit() {
     assert!(waits.iter().all(|wait| *wait <= 16), "{waits:?}");
 }
 
-/// If the preferred voter is silent for a moment, its wait starts anew.
+/// If the preferred voter is silent for a moment, its wait begins again.
 #[test]
 fn a_voter_that_comes_and_goes_is_not_preferred() {
     let leaders = &["a"][..];
@@ -299,8 +299,8 @@ fn a_follower_says_whether_it_reaches_a_majority() {
     assert!(!status(&mut bench).is_fit, "that was long ago");
 }
 
-/// If the voter of a preferred zone is lost, the zone's name is not wrong. A voter that is heard
-/// but reports no zone is in no zone.
+/// The zone of a lost voter may well exist. But a voter that is heard and reports no zone is in no
+/// zone.
 #[test]
 fn no_zone_is_reported_empty_while_a_voter_is_silent() {
     let leaders = &["b", "a"][..];
@@ -338,7 +338,7 @@ fn empty_zones_are_reported_once_all_voters_had_time_to_name_theirs() {
     assert!(!agree(&bench), "node 3 would have leaders elsewhere");
 }
 
-/// The settings of the cluster name leader zones, but the nodes themselves have no zone.
+/// The settings of the cluster have leader zones, but the nodes have no zone.
 #[test]
 fn a_leader_without_a_zone_hands_over_and_reports_voters_without_one() {
     let leaders = &["a"][..];
@@ -402,7 +402,7 @@ fn judged(bench: &Bench, leaders: &[&str], is_forced: bool) -> Judged {
     bench.replica.judge_zones(&settings, is_forced)
 }
 
-/// No leader zones are set yet. An operator is about to set them for the first time.
+/// An operator is about to set leader zones for the first time.
 #[test]
 fn an_unknown_zone_is_refused_as_soon_as_every_voter_has_said_where_it_is() {
     let mut bench = led("a", &[]);

@@ -1,5 +1,5 @@
-//! Messages that no correct peer sends are refused, without a panic and without any change of the
-//! log. Also the traps of crate raft 0.7.0 in single messages.
+//! Messages that no correct peer sends. They are refused without a panic, and the log does not
+//! change. Some of these tests are about traps in the library (`raft` 0.7.0).
 
 use epicepoch_core::publication::Role;
 use epicepoch_core::replica::MessageError;
@@ -89,8 +89,8 @@ fn an_ack_beyond_the_log_is_refused() {
     refused(&mut bench, 2, &ack, MessageError::Impossible);
 }
 
-/// Found by a seed: a leader sends entries before they are durable and restarts without them in the
-/// same term. Then their acks arrive.
+/// Found by a seed of the simulator. A leader sends entries before they are durable, and restarts
+/// without them in the same term. Then their acknowledgements arrive.
 #[test]
 fn an_ack_of_an_entry_of_an_earlier_boot_is_no_offence() {
     let mut bench = Bench::new(&[1, 2, 3]);
@@ -130,7 +130,7 @@ fn an_append_that_contradicts_a_committed_entry_is_refused() {
 }
 
 #[test]
-fn snapshots_that_cannot_be_are_refused() {
+fn impossible_snapshots_are_refused() {
     let mut bench = follower();
     let good = snapshot(2, 50, &[1, 2, 3]);
     let mut foreign = good.clone();
@@ -197,7 +197,7 @@ fn a_snapshot_that_would_lower_the_ceiling_is_refused() {
 
 /// A snapshot was sent twice. The second copy arrives after all its entries are applied.
 #[test]
-fn a_snapshot_of_committed_entries_is_no_offence() {
+fn a_snapshot_of_committed_entries_is_accepted() {
     let mut bench = follower();
     assert_eq!(bench.take(2, &snapshot(2, 4, &[1, 2, 3])), Ok(()));
     bench.persist();
@@ -205,7 +205,7 @@ fn a_snapshot_of_committed_entries_is_no_offence() {
 }
 
 #[test]
-fn terms_are_believed_up_to_the_limit() {
+fn terms_are_accepted_up_to_the_limit() {
     let mut bench = follower();
     let beat = |term: u64| message(MessageKind::Heartbeat, term);
     let highest = TERM_MAX.0 - (1 << 32);
@@ -216,10 +216,10 @@ fn terms_are_believed_up_to_the_limit() {
     assert_eq!(bench.status().term, Term(highest));
 }
 
-/// Above the limit the library's sums overflow. With a hint this happens when it looks where the
-/// logs meet. With a snapshot it happens when it uses the index as that of the last entry.
+/// Above the limit, sums in the library overflow: with a hint, when it looks for the index up to
+/// which two logs are equal; with a snapshot, when it uses the index as that of the last entry.
 #[test]
-fn indexes_are_believed_up_to_the_limit() {
+fn log_indexes_are_accepted_up_to_the_limit() {
     let mut bench = follower();
     for index in [INDEX_MAX.0 + 1, u64::MAX] {
         let (mut hint, mut commit) =
@@ -233,7 +233,7 @@ fn indexes_are_believed_up_to_the_limit() {
     assert_eq!(bench.take(2, &snapshot(2, INDEX_MAX.0, &[1, 2, 3])), Ok(()));
 }
 
-/// With most of these the library would append across a gap, or panic later.
+/// With most of them, the library would append after a gap, or panic later.
 #[test]
 fn appends_whose_entries_do_not_follow_each_other_are_refused() {
     let mut bench = follower();
@@ -267,9 +267,9 @@ fn appends_whose_entries_do_not_follow_each_other_are_refused() {
     assert_eq!(bench.status().last, LogIndex(1));
 }
 
-/// A late message of an earlier leader is ignored, so its content is not checked.
+/// A late message of an earlier leader is not an error, so its content is not checked.
 #[test]
-fn an_append_of_a_term_that_has_passed_is_no_offence() {
+fn an_append_of_an_earlier_term_is_ignored() {
     let mut bench = follower();
     assert_eq!(bench.take(3, &append(1, (2, 1), 1, 1)), Ok(()));
     assert_eq!(bench.status().last, LogIndex(6));
@@ -301,8 +301,8 @@ fn no_follower_requests_a_snapshot_itself() {
     refused(&mut bench, 2, &ask, MessageError::Impossible);
 }
 
-/// Trap: a single voter that becomes leader at once releases a vote for a stranger before the vote
-/// is durable.
+/// Without this rule, a single voter that becomes leader releases a vote for another node before
+/// the vote is durable.
 #[test]
 fn a_single_voter_does_not_release_a_vote_that_it_could_forget() {
     let mut bench = Bench::new(&[1]);
@@ -320,7 +320,7 @@ fn a_single_voter_does_not_release_a_vote_that_it_could_forget() {
     assert_eq!((stored.term, stored.vote), (Term(5), NodeId(9)));
 }
 
-/// Trap: if a single voter campaigns while entries are not persisted, the library panics.
+/// If a single voter campaigns while entries are not durable, the library panics.
 #[test]
 fn a_single_voter_does_not_campaign_with_a_write_outstanding() {
     for seed in 0..20 {
@@ -343,7 +343,7 @@ fn a_single_voter_does_not_campaign_with_a_write_outstanding() {
     assert!(bench.is_leader());
 }
 
-/// Trap: the library looks for entries before a snapshot whose write it has not seen finished.
+/// The library would look for entries before the snapshot.
 #[test]
 fn a_node_does_not_campaign_while_a_snapshot_is_not_durable() {
     for seed in 0..20 {
@@ -365,9 +365,9 @@ fn a_node_does_not_campaign_while_a_snapshot_is_not_durable() {
     }
 }
 
-/// Trap: the library draws from a generator of its thread. A constant draw panics outside its
-/// bounds, or splits votes for ever. Between two draws a failed campaign is repeated once, after a
-/// turn and a half.
+/// The library draws them from a generator of its thread, so we replace them. A value outside the
+/// bounds panics, and equal values split votes for ever. Between two draws a failed campaign is
+/// repeated once.
 #[test]
 fn election_timeouts_differ_and_keep_their_bounds() {
     let mut bench = Bench::new(&[1, 2, 3]);
@@ -394,7 +394,7 @@ fn election_timeouts_differ_and_keep_their_bounds() {
     assert!(waits.len() >= ELECTION_TICKS - 1, "{waits:?}");
 }
 
-/// Trap: in the library a follower forwards a proposal and answers Ok.
+/// In the library, a follower forwards a proposal and answers Ok.
 #[test]
 fn a_follower_proposes_nothing() {
     let mut bench = follower();
@@ -404,7 +404,7 @@ fn a_follower_proposes_nothing() {
     assert_eq!(bench.status().last, LogIndex(6));
 }
 
-/// Trap: the library's snapshot state of a follower has no timeout.
+/// In the library, the snapshot state of a follower has no timeout.
 #[test]
 fn a_lost_snapshot_is_sent_again_even_after_a_late_ack() {
     let mut disk = Disk::genesis(&genesis(&[1, 2, 3]));

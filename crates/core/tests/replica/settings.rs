@@ -1,5 +1,5 @@
-//! Settings in the replicated state: set once by the first leader, changed by command, and in
-//! effect from the entry that sets them.
+//! Settings in the replicated state. The first leader sets them once, a command changes them, and
+//! they are in force from the entry that sets them.
 
 use std::sync::Arc;
 
@@ -80,6 +80,7 @@ fn settings_are_seeded_once_the_format_has_room_for_them() {
     assert_eq!(seeds.count(), 1);
 }
 
+/// The settings in force are always those of the applied state.
 #[test]
 fn a_change_is_in_effect_when_it_is_applied_and_not_when_it_is_proposed() {
     let mut bench = led(FORMAT_OF_SETTINGS);
@@ -115,7 +116,7 @@ fn settings_in_effect_are_proposed_like_any_change_and_wait_for_the_pending_one(
 }
 
 #[test]
-fn a_ceiling_of_a_longer_window_says_no_more_of_clocks_when_the_window_is_shorter() {
+fn a_ceiling_of_an_earlier_longer_window_proves_nothing_about_clocks() {
     let mut bench = led(FORMAT_OF_SETTINGS);
     let before_ns = bench.replica.trusted_before_ns();
     assert_eq!(change(&mut bench, 7, &told(1_000)), Ok(()));
@@ -179,7 +180,7 @@ fn zones_in_effect_block_no_other_setting() {
     assert_eq!(doubt.expect("a doubt").empty, [zone("typo")], "the other one counts already");
 }
 
-/// Election timeouts are settings of nodes, and may have become longer since.
+/// The election timeouts of the nodes may have been raised since.
 #[test]
 fn a_window_that_is_too_short_already_blocks_no_other_setting() {
     let mut bench = led_with(SHORT_MS, FORMAT_OF_SETTINGS, |config| {
@@ -263,7 +264,7 @@ fn an_unacknowledged_seed_is_proposed_again_after_an_election_timeout() {
 }
 
 #[test]
-fn settings_outlive_a_restart_and_come_with_the_state() {
+fn settings_survive_a_restart_and_come_with_the_state() {
     let mut bench = led(FORMAT_OF_SETTINGS);
     change(&mut bench, 7, &told(5_000)).expect("it is proposed");
     bench.ack_all(2);

@@ -1,5 +1,5 @@
-//! Who gets what, from outside: every row of the table of routes and the native protocol, with every
-//! wrong token and over every wrong port. What is refused is counted.
+//! Authorization, seen from outside: every row of the table of routes and the native protocol, with
+//! every wrong token and over every wrong port. Refusals are counted.
 
 use std::path::PathBuf;
 
@@ -69,7 +69,7 @@ fn tokens(right: Right) -> Option<(&'static str, &'static str)> {
 }
 
 #[test]
-fn every_route_is_refused_without_its_right_and_counted() {
+fn a_request_without_the_required_right_is_refused_and_counted() {
     let guarded = Guarded::new(false);
     for row in TABLE {
         let mut client = guarded.node.connect();
@@ -97,7 +97,7 @@ fn every_route_is_refused_without_its_right_and_counted() {
 }
 
 #[test]
-fn requests_that_come_together_need_a_token_each() {
+fn every_pipelined_request_needs_its_own_token() {
     let guarded = Guarded::new(false);
     let mut client = guarded.node.connect();
     let with = format!("authorization: Bearer {CLIENT}\r\n");
@@ -110,7 +110,7 @@ fn requests_that_come_together_need_a_token_each() {
 }
 
 #[test]
-fn what_is_not_in_the_table_is_for_nobody() {
+fn a_path_that_is_not_in_the_table_is_refused_to_everyone() {
     let guarded = Guarded::new(false);
     let mut client = guarded.node.connect();
     for path in ["/admin", "/admin/", "/admin/members/", "/debug", "/"] {
@@ -121,7 +121,7 @@ fn what_is_not_in_the_table_is_for_nobody() {
 }
 
 #[test]
-fn each_port_answers_what_it_is_for_and_refuses_the_rest() {
+fn each_port_answers_only_its_own_paths() {
     let guarded = Guarded::new(true);
     for row in TABLE {
         let (mut clients, mut operators) = (guarded.node.connect(), guarded.node.connect_ops());
@@ -142,7 +142,7 @@ fn each_port_answers_what_it_is_for_and_refuses_the_rest() {
 }
 
 #[test]
-fn a_native_client_is_let_in_with_its_token_and_over_the_client_port_alone() {
+fn a_native_client_needs_its_token_and_the_client_port() {
     let guarded = Guarded::new(true);
     let hello = |token: Option<&str>| ClientHello {
         token: token.map(|token| Token::new(token).unwrap()),
@@ -167,7 +167,7 @@ fn a_native_client_is_let_in_with_its_token_and_over_the_client_port_alone() {
 }
 
 #[test]
-fn a_token_that_is_taken_back_opens_nothing_more_on_any_connection() {
+fn a_withdrawn_token_is_refused_on_every_open_connection() {
     const NEW: &str = "another-token-0123456789";
     let guarded = Guarded::new(false);
     let hello = ClientHello { token: Token::new(CLIENT), ..ClientHello::default() };

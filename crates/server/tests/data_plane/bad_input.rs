@@ -1,4 +1,4 @@
-//! What clients send by mistake or in anger. Each gets its answer, and the node serves on.
+//! Mistakes and attacks in the bytes of clients. Each gets its answer, and the node still serves.
 
 use crate::node::{Cluster, TestNode};
 
@@ -87,7 +87,8 @@ fn a_request_of_http_1_1_names_exactly_one_host() {
     assert_eq!(node.metric("epicepoch_timestamps_total"), 2);
 }
 
-/// RFC 9112, 6.1. Hyper takes the request by its transfer encoding and then closes.
+/// RFC 9112, 6.1. Hyper reads the body by its transfer encoding, answers, and closes the
+/// connection.
 #[test]
 fn a_body_with_two_lengths_ends_the_connection() {
     let node = serving();
@@ -124,7 +125,7 @@ fn a_head_of_a_megabyte_is_refused_and_the_client_can_read_why() {
 }
 
 #[test]
-fn what_is_no_http_is_refused() {
+fn bytes_that_are_not_http_are_refused() {
     let node = serving();
     let mut client = node.connect();
     client.send_raw(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n");
@@ -142,7 +143,7 @@ fn what_is_no_http_is_refused() {
 }
 
 #[test]
-fn a_slow_reader_of_a_long_answer_holds_nobody_up() {
+fn a_slow_reader_of_a_long_answer_delays_no_other_client() {
     let node = serving();
     let mut slow = node.connect();
     for _ in 0..20 {

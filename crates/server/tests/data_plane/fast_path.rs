@@ -1,7 +1,7 @@
-//! Nobody can tell the hot path from hyper: the same bytes get the same answers from both, in
-//! whatever parts they come. A connection that has asked for `/up` is hyper's for good; one that
-//! has asked for a timestamp alone is still on the hot path. Both are real connections to a real
-//! node in this process. What may differ is the second of a `Date` and which timestamps there are.
+//! The fast path and hyper give the same answers to the same bytes, however reads split them. The
+//! tests use two connections to a real node in this process: one has asked for `/up` and stays with
+//! hyper, the other has asked only for timestamps and is still on the fast path. Only the second of
+//! a `Date` and the timestamps may differ.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -233,7 +233,7 @@ fn every_pair_of_requests_gets_the_same_answers_from_both_paths() {
 }
 
 #[test]
-fn where_bytes_are_cut_changes_no_answer() {
+fn the_points_at_which_bytes_are_split_change_no_answer() {
     let node = serving();
     let mut peer = Peer::new(node.addr);
     for requests in [
@@ -333,9 +333,10 @@ fn refusals_are_the_same_from_both_paths() {
     }
 }
 
-/// The paths of the tests above are two: hyper looks at the next request only when one is answered.
+/// On the other path each request has its own round, because hyper reads the next request only
+/// after an answer. So the test really compares two paths.
 #[test]
-fn hot_requests_of_one_write_share_a_round_and_others_have_one_each() {
+fn fast_path_requests_of_one_write_share_a_round() {
     const REQUESTS: usize = 100;
     let node = serving();
     let mut peer = Peer::new(node.addr);
@@ -351,7 +352,7 @@ fn hot_requests_of_one_write_share_a_round_and_others_have_one_each() {
 }
 
 #[test]
-fn what_a_client_reads_late_is_every_answer_once_and_in_order() {
+fn a_client_that_reads_late_gets_every_answer_once_and_in_order() {
     let node = serving();
     let addr = node.addr;
     let requests = [
@@ -385,7 +386,7 @@ fn requests_beyond_the_buffer_wait_behind_those_of_their_connection() {
     assert!(answers.iter().all(|answer| answer.starts_with("HTTP/1.1 200 OK")), "{answers:?}");
 }
 
-/// The first request gets its answer, and the last one says that it is the last.
+/// The first request gets its answer. The last answer says that the connection closes.
 #[test]
 fn a_node_that_stops_answers_every_request_that_it_has_read() {
     let mut cluster = Cluster::new(1);
@@ -411,9 +412,9 @@ fn a_node_that_stops_answers_every_request_that_it_has_read() {
     });
 }
 
-/// Hyper's part of the connection begins where that of the hot path ends: behind every answer.
+/// Hyper takes the connection over only after every answer of the fast path.
 #[test]
-fn what_is_handed_over_waits_for_the_answers_before_it() {
+fn a_request_for_hyper_waits_for_the_answers_before_it() {
     let mut cluster = Cluster::new(1);
     let node = cluster.start_with(1, |config| config.workers = 1);
     node.publish(cluster.leading(1, 3, false));
@@ -430,10 +431,10 @@ fn what_is_handed_over_waits_for_the_answers_before_it() {
     assert_eq!(lengths, [16, 16, 2, 16], "{answers:?}");
 }
 
-/// What the node reads no more lies in its socket when the connection closes: the answers on their
-/// way must not be lost with it.
+/// Bytes that the node no longer reads are still in its socket when it closes the connection. They
+/// must not cause the loss of answers that are on their way.
 #[test]
-fn a_node_that_stops_while_more_is_sent_loses_no_answer_that_it_gave() {
+fn a_node_that_stops_while_requests_arrive_loses_no_answer() {
     let mut cluster = Cluster::new(1);
     let node = cluster.start_with(1, |config| config.workers = 1);
     node.publish(cluster.leading(1, 3, false));
@@ -459,7 +460,7 @@ fn a_node_that_stops_while_more_is_sent_loses_no_answer_that_it_gave() {
 }
 
 #[test]
-fn answers_of_both_paths_are_counted_alike() {
+fn answers_of_both_paths_are_counted_in_the_same_way() {
     let node = serving();
     let mut peer = Peer::new(node.addr);
     let counts = || {

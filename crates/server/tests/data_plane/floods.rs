@@ -1,5 +1,5 @@
-//! Floods of HTTP/2 frames (RFC 9113, 10.5), each by a client that holds to no rule: the node ends
-//! the connection, counts it, and serves others on.
+//! Floods of HTTP/2 frames (RFC 9113, 10.5) by clients that break every rule. The node ends the
+//! connection, counts it, and still serves others.
 
 use epicepoch_attack::http2::{Flood, Outcome, flood, frame, kind};
 
@@ -47,12 +47,12 @@ fn ends(kind: Flood, labels: &[&str]) -> Outcome {
 }
 
 #[test]
-fn requests_that_are_taken_back_at_once_end_the_connection() {
+fn many_requests_that_are_reset_at_once_end_the_connection() {
     ends(Flood::RapidReset, &["resets", "requests", "calm"]);
 }
 
 #[test]
-fn requests_that_make_the_node_reset_them_end_the_connection() {
+fn many_requests_that_the_node_has_to_reset_end_the_connection() {
     ends(Flood::MadeYouReset, &["calm"]);
 }
 
@@ -62,37 +62,37 @@ fn a_header_block_without_an_end_ends_the_connection() {
 }
 
 #[test]
-fn requests_beyond_the_streams_that_are_allowed_end_the_connection() {
+fn requests_beyond_the_limit_of_streams_end_the_connection() {
     ends(Flood::Streams, &["calm", "requests"]);
 }
 
 #[test]
-fn empty_parts_of_a_body_end_the_connection() {
+fn many_empty_parts_of_a_body_end_the_connection() {
     ends(Flood::EmptyData, &["calm", "data"]);
 }
 
 #[test]
-fn settings_without_end_end_the_connection() {
+fn endless_settings_frames_end_the_connection() {
     ends(Flood::Settings, &["settings"]);
 }
 
 #[test]
-fn pings_without_end_end_the_connection() {
+fn endless_ping_frames_end_the_connection() {
     ends(Flood::Ping, &["pings"]);
 }
 
 #[test]
-fn windows_without_end_end_the_connection() {
+fn endless_window_updates_end_the_connection() {
     ends(Flood::WindowUpdate, &["windows"]);
 }
 
 #[test]
-fn priorities_without_end_end_the_connection() {
+fn endless_priority_frames_end_the_connection() {
     ends(Flood::Priority, &["other"]);
 }
 
 #[test]
-fn a_frame_that_is_forbidden_ends_the_connection_and_is_counted() {
+fn a_forbidden_frame_ends_the_connection_and_is_counted() {
     let node = serving();
     let mut client = node.connect();
     client.send_raw(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
@@ -103,6 +103,6 @@ fn a_frame_that_is_forbidden_ends_the_connection_and_is_counted() {
 }
 
 #[test]
-fn frames_that_mean_nothing_end_the_connection() {
+fn many_frames_without_meaning_end_the_connection() {
     ends(Flood::Unknown, &["other"]);
 }

@@ -1,4 +1,4 @@
-//! The same port over HTTP/2 with prior knowledge.
+//! HTTP/2 with prior knowledge on the client port.
 
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt as _, Empty};
@@ -32,7 +32,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn http2_gets_the_same_answers() {
+fn requests_over_http2_get_the_same_answers_as_over_http1() {
     let mut cluster = Cluster::new(1);
     let node = cluster.start(1);
     node.publish(cluster.leading(1, 3, true));
@@ -113,7 +113,7 @@ fn a_node_that_stops_finishes_open_streams() {
 }
 
 #[test]
-fn a_stream_that_is_reset_gives_its_place_back_at_once() {
+fn a_stream_that_is_reset_frees_its_slot_at_once() {
     let mut cluster = Cluster::new(1);
     let node = cluster.start_with(1, |config| {
         config.election_timeout = WAIT_MAX / 4;

@@ -1,5 +1,5 @@
-//! HTTP/2 frame by frame: what shares a round, what is taken back, what waits for a window, and that
-//! nobody can tell from an answer which version of HTTP it came over.
+//! HTTP/2 frame by frame: which requests share a round, what a reset does, what waits for a window,
+//! and that an answer is the same as over HTTP/1.1.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -155,7 +155,7 @@ fn requests_of_one_write_share_a_round_and_later_answers_are_short() {
 }
 
 #[test]
-fn every_kind_of_hot_answer_follows_any_other() {
+fn every_kind_of_fast_path_answer_can_follow_any_other() {
     let node = serving();
     for table in [4096, 1024, 1023, 0] {
         let mut client = Raw::new(&node, &[(setting::HEADER_TABLE_SIZE, table)]);
@@ -222,7 +222,7 @@ fn an_answer_waits_for_its_windows_and_loses_nothing() {
 }
 
 #[test]
-fn requests_of_a_run_that_are_taken_back_give_their_places_back() {
+fn cancelled_requests_of_a_burst_free_their_slots() {
     let mut cluster = Cluster::new(1);
     let node = cluster.start_with(1, |config| {
         config.workers = 1;
@@ -261,7 +261,7 @@ fn requests_of_a_run_that_are_taken_back_give_their_places_back() {
 }
 
 #[test]
-fn a_head_that_is_too_long_is_refused_and_the_connection_serves_on() {
+fn a_head_that_is_too_long_is_refused_and_the_connection_stays_open() {
     let node = serving();
     let mut client = Raw::new(&node, &[]);
     let mut block = get("/timestamp");
@@ -285,7 +285,7 @@ fn comparable(mut headers: BTreeMap<String, String>, body: Vec<u8>, is_stamps: b
 }
 
 #[test]
-fn answers_are_those_of_http1() {
+fn answers_over_http2_are_those_over_http1() {
     let mut cluster = Cluster::new(2);
     let mut start = |node: u64| cluster.start_with(node, |config| config.workers = 1);
     let (follower, candidate) = (start(1), start(2));

@@ -1,5 +1,5 @@
-//! HTTP/3 on the UDP port of the same number: asked by the `h3` crate's client, and by a client that
-//! sends single bytes where a limit is to be broken.
+//! HTTP/3 on the UDP port with the number of the TCP port. Most tests use the client of the `h3`
+//! crate; a client that sends single bytes breaks the limits.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -219,7 +219,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn http3_gets_the_same_answers() {
+fn requests_over_http3_get_the_same_answers_as_over_http1() {
     let stage = Stage::new();
     block_on(async {
         let client = stage.connect().await;
@@ -330,7 +330,7 @@ fn a_head_that_is_too_large_is_refused() {
 }
 
 #[test]
-fn a_stream_brings_no_more_than_it_may() {
+fn a_request_stream_beyond_its_limit_is_stopped() {
     let stage = Stage::new();
     block_on(async {
         let client = stage.connect().await;
@@ -352,7 +352,7 @@ fn a_stream_brings_no_more_than_it_may() {
 }
 
 #[test]
-fn a_control_frame_that_says_it_is_long_ends_the_connection() {
+fn a_control_frame_that_announces_a_large_length_ends_the_connection() {
     let stage = Stage::new();
     block_on(async {
         let mut client = stage.connect_by_hand().await;
@@ -364,7 +364,7 @@ fn a_control_frame_that_says_it_is_long_ends_the_connection() {
 }
 
 #[test]
-fn what_comes_beside_requests_has_an_end() {
+fn a_flood_beside_requests_ends_the_connection() {
     let stage = Stage::new();
     block_on(async {
         let mut client = stage.connect_by_hand().await;
@@ -383,7 +383,7 @@ fn what_comes_beside_requests_has_an_end() {
 }
 
 #[test]
-fn requests_that_are_taken_back_have_an_end() {
+fn a_flood_of_cancelled_requests_ends_the_connection() {
     let stage = Stage::new();
     block_on(async {
         let client = stage.connect().await;
@@ -411,7 +411,7 @@ fn requests_that_are_taken_back_have_an_end() {
 }
 
 #[test]
-fn so_many_streams_are_open_at_once_and_no_datagrams_are_taken() {
+fn the_number_of_open_streams_is_limited_and_datagrams_are_off() {
     let stage = Stage::new();
     block_on(async {
         let client = stage.connect().await;
@@ -433,7 +433,7 @@ fn so_many_streams_are_open_at_once_and_no_datagrams_are_taken() {
 }
 
 #[test]
-fn connections_of_http3_count_as_all_do() {
+fn http3_connections_count_toward_the_limit_of_connections() {
     let stage = Stage::with(|config| config.connections_max = 2);
     block_on(async {
         let first = stage.connect().await;
@@ -455,7 +455,7 @@ fn connections_of_http3_count_as_all_do() {
 }
 
 #[test]
-fn a_node_that_stops_says_so_and_answers_what_it_has() {
+fn a_node_that_stops_announces_it_and_answers_received_requests() {
     let stage = Stage::new();
     block_on(async {
         let client = stage.connect().await;
@@ -478,7 +478,7 @@ fn a_node_that_stops_says_so_and_answers_what_it_has() {
 }
 
 #[test]
-fn half_a_head_has_its_time_and_so_has_silence() {
+fn an_incomplete_head_and_a_silent_connection_time_out() {
     let second = Duration::from_secs(1);
     let stage = Stage::with(|config| {
         config.limits.head_timeout = second;
@@ -532,7 +532,7 @@ fn a_client_that_lets_the_server_open_no_stream_does_not_delay_a_node_that_stops
 }
 
 #[test]
-fn once_many_shake_hands_addresses_are_proven_first() {
+fn with_many_handshakes_under_way_a_client_must_prove_its_address() {
     let stage = Stage::new();
     block_on(async {
         // Clients that receive nothing from the server: their datagrams are passed on, and no
@@ -568,7 +568,7 @@ fn once_many_shake_hands_addresses_are_proven_first() {
 }
 
 #[test]
-fn clients_show_a_certificate_over_http3_where_they_have_to_over_tcp() {
+fn a_client_certificate_is_required_over_http3_as_over_tcp() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let authority = Authority::new("epicepoch").unwrap();

@@ -1,4 +1,4 @@
-//! What one client may take of a node, so that others are served.
+//! Limits on one client, so that others are served.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU32;
@@ -31,7 +31,7 @@ fn connect_from(last: u8, node: &TestNode) -> Client {
 }
 
 #[test]
-fn one_address_holds_its_share_of_the_connections_and_no_more() {
+fn one_address_gets_only_its_share_of_the_connections() {
     let node = serving(|config| config.limits.address_connections_max = 2);
     let mut held: Vec<_> = (0..2).map(|_| connect_from(7, &node)).collect();
     for client in &mut held {
@@ -107,7 +107,7 @@ fn a_pipeline_beyond_the_rate_is_answered_in_order_and_its_rest_refused() {
 }
 
 #[test]
-fn a_request_that_waits_for_room_is_counted_once() {
+fn a_request_that_waits_for_a_free_slot_is_counted_once() {
     const REQUESTS: usize = 60;
     // Each round has room for a few requests, so the last ones wait for many rounds.
     let node = serving(|config| {
@@ -121,7 +121,7 @@ fn a_request_that_waits_for_room_is_counted_once() {
 }
 
 #[test]
-fn a_client_that_says_nothing_is_closed_and_so_is_one_that_says_half() {
+fn silent_clients_and_incomplete_requests_are_closed() {
     let node = serving(|config| config.limits.head_timeout = Duration::from_secs(1));
     let halves = [&b""[..], b"GET /timest", b"POST /admin HT", &[native::FIRST_BYTE], b"P"];
     let mut halves = halves.map(|bytes| {
@@ -138,7 +138,7 @@ fn a_client_that_says_nothing_is_closed_and_so_is_one_that_says_half() {
 }
 
 #[test]
-fn a_client_that_has_asked_and_falls_silent_is_closed_after_the_idle_time() {
+fn a_client_that_falls_silent_after_a_request_is_closed_after_the_idle_time() {
     let node = serving(|config| config.limits.idle_timeout = Duration::from_secs(1));
     for request in ["GET /timestamp", "GET /up"] {
         let mut client = node.connect();
@@ -161,7 +161,7 @@ fn held_by_the_kernel(node: &TestNode, client: &Client) -> Option<usize> {
 }
 
 #[test]
-fn the_kernel_holds_little_for_a_client_that_does_not_read() {
+fn the_kernel_buffers_little_for_a_client_that_does_not_read() {
     // Bytes that are sent and not acknowledged are in the client's window, which is its own memory.
     const HELD_MAX: usize = 512 << 10;
     let node = serving(|_| {});

@@ -1,6 +1,6 @@
-//! Streams that are almost right, at the socket: requests through hyper, and frames of HTTP/2, that
-//! were cut, flipped, repeated and swapped. Whatever was sent, once its client sends no more the
-//! connection ends, keeps no place, and the node serves others on. Each seed is a stream.
+//! Malformed streams at a real socket: HTTP/1.1 requests and HTTP/2 frames that were cut, flipped,
+//! repeated and swapped. Each seed is one stream. When the client sends no more, the connection
+//! ends and keeps no slot, and the node still serves others.
 
 use epicepoch_attack::http2::{PREFACE, frame, get, kind};
 
@@ -67,7 +67,7 @@ fn spoil(bytes: &mut Vec<u8>, chance: &mut Chance) {
 }
 
 #[test]
-fn whatever_is_almost_a_request_ends_with_its_client_and_keeps_nothing() {
+fn a_malformed_stream_ends_with_its_client_and_keeps_nothing() {
     let mut cluster = Cluster::new(1);
     let node = cluster.start(1);
     node.publish(cluster.leading(1, 3, true));

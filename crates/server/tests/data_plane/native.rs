@@ -1,4 +1,4 @@
-//! The native protocol over real sockets: what `docs/protocol.md` says, held from outside.
+//! The native protocol of `docs/protocol.md` over real sockets.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -139,7 +139,7 @@ impl Native {
 }
 
 #[test]
-fn a_client_is_welcomed_with_everything_that_it_must_know() {
+fn the_welcome_has_everything_that_a_client_must_know() {
     let (_cluster, node) = serving_alone();
     let mut client = Native::connect(&node);
     let hello = ClientHello {
@@ -214,7 +214,7 @@ fn frames_may_come_byte_by_byte() {
 }
 
 #[test]
-fn what_is_unknown_is_refused_by_its_id_and_the_connection_goes_on() {
+fn an_unknown_frame_is_refused_by_its_id_and_the_connection_continues() {
     let (_cluster, node) = serving_alone();
     let mut client = Native::open(&node);
     let unknown = |kind, flags, argument, id| {
@@ -235,7 +235,7 @@ fn what_is_unknown_is_refused_by_its_id_and_the_connection_goes_on() {
 }
 
 #[test]
-fn garbage_ends_the_connection_behind_the_answers_to_what_came_before() {
+fn garbage_ends_the_connection_after_the_answers_to_earlier_requests() {
     let (_cluster, node) = serving_alone();
     let mut hello = Vec::new();
     ClientHello::default().encode(&mut hello);
@@ -256,8 +256,9 @@ fn garbage_ends_the_connection_behind_the_answers_to_what_came_before() {
     }
 }
 
+/// A client with an unknown field that must be understood is refused, too.
 #[test]
-fn clients_of_another_cluster_version_or_with_a_field_that_insists_are_sent_away() {
+fn clients_of_another_cluster_or_version_are_refused() {
     let (_cluster, node) = serving_alone();
     let refused = |hello: ClientHello| {
         let mut client = Native::connect(&node);
@@ -283,7 +284,7 @@ fn clients_of_another_cluster_version_or_with_a_field_that_insists_are_sent_away
 }
 
 #[test]
-fn a_follower_names_the_leader_and_tells_when_it_changes() {
+fn a_follower_names_the_leader_and_reports_every_new_one() {
     let mut cluster = Cluster::new(3);
     let node = cluster.start(1);
     let following = |leader| Published { leader, ..cluster.nothing(1) };
@@ -311,7 +312,7 @@ fn a_follower_names_the_leader_and_tells_when_it_changes() {
 }
 
 #[test]
-fn a_deposed_leader_refuses_what_waits_with_the_new_leaders_address() {
+fn a_deposed_leader_refuses_waiting_requests_and_names_the_new_leader() {
     let mut cluster = Cluster::new(3);
     let node = cluster.start(1);
     node.publish(cluster.leading(1, 3, false));
@@ -412,7 +413,7 @@ fn a_client_that_closes_its_side_gets_its_answers() {
 }
 
 #[test]
-fn a_client_that_vanishes_gives_its_places_back() {
+fn a_client_that_disappears_frees_its_slots() {
     let mut cluster = Cluster::new(1);
     let node = cluster.start_with(1, |config| config.request_timeout = Duration::from_millis(50));
     node.publish(cluster.leading(1, 3, false));
@@ -425,7 +426,7 @@ fn a_client_that_vanishes_gives_its_places_back() {
 }
 
 #[test]
-fn without_a_grant_a_request_is_refused_after_its_time() {
+fn without_a_grant_a_request_is_refused_after_its_timeout() {
     let mut cluster = Cluster::new(1);
     let node = cluster.start_with(1, |config| config.request_timeout = Duration::from_millis(50));
     node.publish(cluster.leading(1, 3, false));
@@ -435,7 +436,7 @@ fn without_a_grant_a_request_is_refused_after_its_time() {
 }
 
 #[test]
-fn a_node_that_stops_answers_says_goodbye_and_closes() {
+fn a_stopping_node_answers_then_says_goodbye_and_closes() {
     let (_cluster, node) = serving_alone();
     let mut client = Native::open(&node);
     client.ask(1, 1);
@@ -447,8 +448,9 @@ fn a_node_that_stops_answers_says_goodbye_and_closes() {
     assert_eq!(client.next(), Got::End);
 }
 
+/// A client may send requests before it has read the goodbye.
 #[test]
-fn what_a_client_sends_before_it_has_read_the_goodbye_does_not_reset_it() {
+fn requests_that_cross_the_goodbye_do_not_reset_the_connection() {
     for _ in 0..10 {
         let (_cluster, node) = serving_alone();
         let mut client = Native::open(&node);

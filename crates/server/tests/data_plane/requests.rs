@@ -1,4 +1,4 @@
-//! What clients ask and get: the table of paths, waiting, refusals, the end of a node.
+//! Requests of clients: the table of paths, waiting, refusals, and a node that stops.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -45,10 +45,9 @@ fn a_single_voter_answers_every_path() {
     assert!(reply.text().contains("epicepoch_node_info{node_id=\"1\""));
 }
 
-/// The rows of the operator's book, and what a scrape has: neither knows a metric that the other
-/// does not.
+/// Compares the rows of the operator's book with a scrape of `/metrics`.
 #[test]
-fn every_metric_is_in_the_documents_and_nothing_else_is() {
+fn every_metric_is_documented_and_every_documented_metric_exists() {
     let (_cluster, node) = serving_alone();
     let scrape = node.connect().request("GET /metrics").text().to_owned();
     let families: BTreeSet<String> = scrape
@@ -129,7 +128,7 @@ fn pipelined_requests_are_answered_in_order() {
 }
 
 #[test]
-fn a_head_request_gets_the_headers_alone_and_no_timestamp() {
+fn a_head_request_gets_headers_but_no_timestamp() {
     let (_cluster, node) = serving_alone();
     let mut client = node.connect();
     client.send_raw(
@@ -207,7 +206,7 @@ fn requests_wait_for_the_grant_and_beyond_the_buffer_are_refused() {
 }
 
 #[test]
-fn a_client_that_sends_no_more_gets_its_answers() {
+fn a_client_that_closes_its_sending_side_gets_its_answers() {
     let (_cluster, node) = serving_alone();
     node.await_metric("epicepoch_has_grant", 1);
     for (request, count) in [
@@ -227,7 +226,7 @@ fn a_client_that_sends_no_more_gets_its_answers() {
 }
 
 #[test]
-fn a_client_that_sends_no_more_may_wait_for_the_grant() {
+fn a_client_that_closed_its_sending_side_may_wait_for_the_grant() {
     let mut cluster = Cluster::new(1);
     let node = cluster.start(1);
     node.publish(cluster.leading(1, 3, false));
@@ -241,9 +240,9 @@ fn a_client_that_sends_no_more_may_wait_for_the_grant() {
     assert!(client.is_closed());
 }
 
-/// Over HTTP/1.1 it looks like one that only sends no more.
+/// Over HTTP/1.1, such a client cannot be told from one that only closed its sending side.
 #[test]
-fn a_client_that_leaves_gives_its_place_back_at_the_deadline() {
+fn a_client_that_leaves_frees_its_slot_at_the_deadline() {
     let mut cluster = Cluster::new(1);
     let node = cluster.start_with(1, |config| {
         config.request_buffer = 1;
@@ -301,7 +300,7 @@ fn a_request_waits_no_longer_than_its_timeout() {
 }
 
 #[test]
-fn timestamps_are_unique_over_workers_and_rise_on_every_connection() {
+fn timestamps_are_unique_across_workers_and_rise_on_every_connection() {
     let mut cluster = Cluster::new(1);
     let node = cluster.start_with(1, |config| config.workers = 3);
     node.publish(cluster.leading(1, 3, true));
@@ -331,7 +330,7 @@ fn timestamps_are_unique_over_workers_and_rise_on_every_connection() {
 }
 
 #[test]
-fn a_node_that_stops_answers_what_waits_and_closes_what_is_idle() {
+fn a_stopping_node_answers_waiting_requests_and_closes_idle_connections() {
     let mut cluster = Cluster::new(1);
     let node = cluster.start(1);
     node.publish(cluster.leading(1, 3, false));
@@ -384,8 +383,9 @@ fn connections_beyond_the_limit_are_closed_and_counted() {
     assert!(text.text().contains("epicepoch_connections_open 2.0\n"));
 }
 
+/// It sends its Confirm over them.
 #[test]
-fn a_worker_without_links_borrows_a_siblings() {
+fn a_worker_without_links_uses_those_of_another_worker() {
     REFUSED_WORKERS.store(0b10, Ordering::SeqCst);
     let mut cluster = Cluster::new(2);
     let two_workers = |config: &mut epicepoch_server::Config| {

@@ -1,4 +1,4 @@
-//! Confirm rounds between nodes: who may answer, and who must not.
+//! Confirm rounds between nodes: which node may answer, and which must not.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn first_timestamp(node: &TestNode) -> crate::node::Reply {
 }
 
 #[test]
-fn a_voter_confirms_and_after_a_higher_promise_it_does_not() {
+fn a_voter_confirms_until_it_has_promised_a_higher_term() {
     let (_cluster, a, b) = two();
     assert_eq!(first_timestamp(&a).timestamps().len(), 1);
     assert!(b.metric("epicepoch_confirms_answered_total") >= 1);
@@ -42,8 +42,9 @@ fn a_voter_confirms_and_after_a_higher_promise_it_does_not() {
     }
 }
 
+/// With `BUSY_POLL` a worker does not sleep.
 #[test]
-fn workers_that_spin_confirm_and_answer_and_end() {
+fn workers_that_spin_serve_and_stop_like_others() {
     let mut cluster = Cluster::new(2);
     let spinning = |config: &mut epicepoch_server::Config| {
         config.election_timeout = WAIT_MAX / 4;
@@ -62,6 +63,7 @@ fn workers_that_spin_confirm_and_answer_and_end() {
     assert!(a.workers.shutdown(WAIT_MAX) && b.workers.shutdown(WAIT_MAX));
 }
 
+/// A leader that has promised a higher term does not count itself.
 #[test]
 fn the_own_promise_counts_like_any_other() {
     let (_cluster, a, _b) = two();
@@ -78,6 +80,7 @@ fn without_a_quorum_requests_are_refused_after_an_election_timeout() {
     assert_eq!(first_timestamp(&a).error(), (503, "NO_QUORUM"));
 }
 
+/// It starts rounds as a probe.
 #[test]
 fn an_idle_leader_shows_that_its_rounds_complete() {
     let mut cluster = Cluster::new(2);
@@ -129,7 +132,7 @@ fn a_link_that_broke_is_connected_again() {
 }
 
 #[test]
-fn a_stranger_at_a_members_address_is_not_asked() {
+fn another_node_at_a_members_address_gets_no_confirm() {
     let mut cluster = Cluster::new(2);
     let port = cluster.take_port(2);
     let a = cluster.start_with(1, |config| config.election_timeout = Duration::from_millis(100));
@@ -146,7 +149,7 @@ fn a_stranger_at_a_members_address_is_not_asked() {
 }
 
 #[test]
-fn questions_that_do_not_belong_to_a_link_end_it() {
+fn a_confirm_that_does_not_belong_to_its_link_ends_the_link() {
     let mut cluster = Cluster::new(2);
     let b = cluster.start(2);
     b.publish(cluster.nothing(2));
@@ -176,7 +179,7 @@ fn questions_that_do_not_belong_to_a_link_end_it() {
 }
 
 #[test]
-fn several_questions_are_answered_in_order() {
+fn several_confirms_are_answered_in_order() {
     let mut cluster = Cluster::new(2);
     let b = cluster.start(2);
     b.publish(cluster.nothing(2));
@@ -192,7 +195,7 @@ fn several_questions_are_answered_in_order() {
 }
 
 #[test]
-fn a_newer_link_of_the_same_worker_takes_the_place_of_the_older() {
+fn a_newer_link_of_a_worker_replaces_the_older_one() {
     let mut cluster = Cluster::new(2);
     let b = cluster.start(2);
     b.publish(cluster.nothing(2));
@@ -204,7 +207,7 @@ fn a_newer_link_of_the_same_worker_takes_the_place_of_the_older() {
 }
 
 #[test]
-fn a_link_that_leaves_a_question_unanswered_is_replaced() {
+fn a_link_without_an_answer_to_a_confirm_is_replaced() {
     let mut cluster = Cluster::new(2);
     let port = cluster.take_port(2);
     let a = cluster.start_with(1, |config| config.election_timeout = Duration::from_millis(50));

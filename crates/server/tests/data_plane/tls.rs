@@ -1,5 +1,5 @@
-//! TLS on the client port, from outside: every protocol inside it, who is let in, and what a node
-//! says to those it does not let in.
+//! TLS on the client port, seen from outside: every protocol inside it, which clients are accepted,
+//! and what refused clients are told.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -154,7 +154,7 @@ fn metrics(mut stream: Stream) -> String {
 }
 
 #[test]
-fn http2_over_tls_begins_by_alpn_and_without() {
+fn http2_over_tls_works_with_and_without_alpn() {
     let secured = Secured::start(ClientTlsMode::On, false);
     for alpn in [&[&b"h2"[..], &b"http/1.1"[..]][..], &[][..]] {
         let mut client = secured.open(alpn);
@@ -203,7 +203,7 @@ fn the_native_protocol_is_spoken_inside_tls() {
 }
 
 #[test]
-fn who_speaks_no_tls_is_told_so_where_it_is_asked_for() {
+fn a_plain_client_at_a_port_that_requires_tls_is_told_so() {
     let secured = Secured::start(ClientTlsMode::On, false);
     let mut plain = secured.node.connect();
     let reply = plain.request("GET /timestamp");
@@ -232,7 +232,7 @@ fn who_speaks_no_tls_is_told_so_where_it_is_asked_for() {
 }
 
 #[test]
-fn without_the_certificate_that_is_asked_for_nobody_gets_an_answer() {
+fn no_client_without_the_required_certificate_gets_an_answer() {
     let secured = Secured::start(ClientTlsMode::On, true);
     let own = secured.config(Some(secured.pair_of(&secured.authority)), &[]);
     let stranger = Authority::new("epicepoch").unwrap();
@@ -257,7 +257,7 @@ fn without_the_certificate_that_is_asked_for_nobody_gets_an_answer() {
 }
 
 #[test]
-fn half_open_handshakes_keep_nobody_out() {
+fn half_open_handshakes_keep_no_other_client_out() {
     let secured = Secured::start(ClientTlsMode::Both, false);
     // Clients send the first flight of a handshake and then nothing: more clients than handshakes
     // may be open.
@@ -284,7 +284,7 @@ fn half_open_handshakes_keep_nobody_out() {
 }
 
 #[test]
-fn an_orderly_end_is_told_to_a_client_behind_tls() {
+fn a_client_behind_tls_is_told_of_an_orderly_end() {
     let secured = Secured::start(ClientTlsMode::On, false);
     let mut client = secured.open(&[]);
     client.write_all(b"GET /timestamp HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").unwrap();
@@ -294,8 +294,9 @@ fn an_orderly_end_is_told_to_a_client_behind_tls() {
     assert_eq!(client.read(&mut [0]).expect("an orderly end"), 0);
 }
 
+/// Either the client ends the connection, or the node ends it because of a timeout.
 #[test]
-fn an_end_that_a_client_or_the_sweep_has_begun_is_told_to_it_behind_tls() {
+fn every_end_of_a_tls_connection_is_announced_to_its_client() {
     let secured = Secured::start_with(ClientTlsMode::On, false, |config| {
         config.limits.head_timeout = Duration::from_secs(1);
     });
@@ -317,7 +318,7 @@ fn an_end_that_a_client_or_the_sweep_has_begun_is_told_to_it_behind_tls() {
 }
 
 #[test]
-fn who_looks_after_a_node_needs_no_certificate_of_a_client_at_the_port_for_that() {
+fn the_port_for_operators_requires_no_client_certificate() {
     let secured = Secured::start_with(ClientTlsMode::On, true, |config| {
         config.authz.ops_addr = Some("127.0.0.1:0".parse().unwrap());
     });

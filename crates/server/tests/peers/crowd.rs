@@ -1,4 +1,4 @@
-//! Connections to the peer port without a hello: they keep no member out, and are counted.
+//! Connections to the peer port that send no hello. They are counted, and keep no member out.
 
 use std::io::Read as _;
 use std::net::{IpAddr, Ipv4Addr, TcpStream};

@@ -1,4 +1,5 @@
-//! A node sends nothing, not even its hello, to a process that does not prove to be the dialled peer.
+//! A node dials a peer. It sends nothing, not even its hello, until the other process has proved
+//! that it is that peer.
 
 use std::io::Read as _;
 use std::net::TcpListener;
@@ -77,7 +78,7 @@ fn wildcard(authority: &Authority) -> Issued {
 }
 
 #[test]
-fn a_process_in_the_place_of_a_peer_gets_no_byte() {
+fn a_process_at_the_address_of_a_peer_receives_no_byte() {
     let fixture = Fixture::new();
     let port = TcpListener::bind(fixture.raft[1]).unwrap();
     let _dialling = fixture.start(1);

@@ -1,5 +1,4 @@
-//! No new history begins while a member of the old one may run: one that accepts connections and is
-//! silent, or one that speaks TLS where the founder does not.
+//! A restore is refused while a member of the old history may still run.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
@@ -82,6 +81,7 @@ fn serves(config: Config) -> Running {
     running
 }
 
+/// So the restore is refused.
 #[test]
 fn a_silent_process_that_accepts_connections_may_be_a_paused_node() {
     let fixture = Fixture::new();
@@ -99,8 +99,10 @@ fn a_silent_process_that_accepts_connections_may_be_a_paused_node() {
     let _running = serves(plain(founder(&fixture, &[there])));
 }
 
+/// The founder uses plain text and the old member TLS, or the other way round. The restore is
+/// refused.
 #[test]
-fn a_node_that_speaks_tls_to_a_plain_founder_or_the_reverse_runs() {
+fn an_old_member_runs_even_if_only_one_side_uses_tls() {
     let fixture = Fixture::new();
     let mut old = fixture.config(2);
     old.peers = [(NodeId(2), old.raft_addr.clone())].into();
@@ -115,8 +117,9 @@ fn a_node_that_speaks_tls_to_a_plain_founder_or_the_reverse_runs() {
     assert_eq!(addr, there, "{said}");
 }
 
+/// So the restore is refused.
 #[test]
-fn a_member_that_restarts_is_not_gone() {
+fn a_member_that_restarts_still_counts_as_running() {
     let fixture = Fixture::new();
     let freed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
     let started = spawn(move || {
@@ -129,8 +132,8 @@ fn a_member_that_restarts_is_not_gone() {
     drop(started.join().unwrap());
 }
 
-/// No name resolves: the founder's resolver is more likely at fault than all the names. One name that
-/// resolves proves that the resolver works.
+/// If no host name resolves, the founder's resolver is probably broken. One name that resolves
+/// proves that the resolver works.
 #[test]
 fn a_founder_that_is_cut_off_from_all_old_members_founds_nothing() {
     let fixture = Fixture::new();
@@ -147,7 +150,7 @@ fn a_founder_that_is_cut_off_from_all_old_members_founds_nothing() {
 }
 
 #[test]
-fn the_founders_own_address_in_another_spelling_is_no_old_member() {
+fn the_founders_own_address_in_another_spelling_is_not_an_old_member() {
     let fixture = Fixture::new();
     let spelled = format!("localhost:{}", fixture.raft[0].port());
     let _running = serves(founder(&fixture, &[spelled]));

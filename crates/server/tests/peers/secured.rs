@@ -1,4 +1,5 @@
-//! Nodes with certificates: founding, startup checks, and the change from plain text.
+//! Nodes with certificates: the founding of a cluster, the checks at the start, and the change from
+//! plain text.
 
 use epicepoch_server::config::PeerTlsMode;
 use epicepoch_server::reload::RELOAD_INTERVAL;

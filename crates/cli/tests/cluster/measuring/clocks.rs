@@ -1,4 +1,4 @@
-//! Measures how long the cluster gives no answer when wall clocks are wrong by hours. Needs a test build.
+//! Measures the silence when wall clocks are wrong by hours. Needs a test build.
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,8 @@ const BROKEN: Duration = Duration::from_secs(2);
 /// Longest silence, ms: as long as for a change of leadership.
 const SILENCE_MS: u64 = 1400;
 
-/// Holds the silence to 1.4 s, and every epoch to wall time. The second leader's clock is as far off in the other
-/// direction: one clock is right, and it is the median.
+/// The silence is at most 1.4 s, and every epoch stays near wall time. The clock of the second
+/// leader is wrong in the other direction, so one clock is right, and it is the median.
 #[test]
 fn leaders_whose_clocks_step_five_hours_back_and_ahead_are_not_followed() {
     let _alone = alone();

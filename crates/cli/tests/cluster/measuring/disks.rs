@@ -1,5 +1,5 @@
-//! The leader's disk hangs, fails or is full: how long until another node leads, and how long nobody answers.
-//! Needs a test build.
+//! The leader's disk hangs, fails or is full. Measures the silence, and the time until another node
+//! leads. Needs a test build.
 //!
 //! `EPICEPOCH_OUTAGES=100` measures that many events of each kind (`scripts/outages`).
 
@@ -46,7 +46,7 @@ fn assert_soon(led: &'static str, silent: &'static str, watch: Watch, events: &[
     Silence::of(silent, &seen, &until(|event| event.served)).assert_within(ANOTHER_LEADS_MS);
 }
 
-/// Holds the time until another node leads, and the silence, to a second each.
+/// The silence is at most a second, and so is the time until another node leads.
 #[test]
 fn a_leader_whose_disk_hangs_gives_up_leadership_and_comes_back() {
     let _alone = alone();
@@ -69,7 +69,7 @@ fn a_leader_whose_disk_hangs_gives_up_leadership_and_comes_back() {
     assert_soon("the leader's disk hangs", "leader's disk hangs", watch, &events);
 }
 
-/// Holds the time until another node leads, and the silence, to a second each.
+/// The silence is at most a second, and so is the time until another node leads.
 #[test]
 fn a_node_whose_disk_fails_exits_with_an_error_and_the_others_serve_on() {
     let _alone = alone();
@@ -103,8 +103,8 @@ const EXIT_MAX: Duration = Duration::from_mins(1);
 const OFTEN_WRITING: [(&str, &str); 2] =
     [("ELECTION_TIMEOUT_MS", "100"), ("RESERVATION_MS", "400")];
 
-/// Holds the silence to 1.4 s. The disk is a real file system without a free byte, so the kernel reports it in the
-/// middle of a write. Needs the right to mount.
+/// The silence is at most 1.4 s. The disk is a real file system without a free byte, so the kernel
+/// reports it in the middle of a write. The test needs the right to mount.
 #[test]
 fn a_leader_whose_disk_is_full_exits_with_an_error_and_comes_back_when_there_is_room() {
     let _alone = alone();

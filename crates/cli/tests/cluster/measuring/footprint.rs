@@ -1,5 +1,5 @@
-//! What a node costs when idle, and how soon it is back. A release build is held to the contract; bounds leave room
-//! for a test build, which is not optimised.
+//! Measures what an idle node costs, and how fast a node restarts. A release build has to keep the
+//! promised bounds. A test build, which is not optimised, has wider ones.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const OBSERVED: Duration = Duration::from_secs(4);
 /// Longest time from a restart until the node is ready: a few elections.
 const RESTART_MAX: Duration = Duration::from_secs(5);
 
-/// Holds an idle node of a release build to 1 % of a core and 30 MiB, of a test build to 3 % and 60 MiB.
+/// A release build may use 1 % of a core and 30 MiB, a test build 3 % and 60 MiB.
 #[test]
 fn an_idle_node_takes_little_of_a_core_and_of_memory() {
     let _alone = alone();
@@ -42,7 +42,7 @@ fn an_idle_node_takes_little_of_a_core_and_of_memory() {
     }
 }
 
-/// Holds each restart to 5 s.
+/// Each restart takes at most 5 s.
 #[test]
 fn a_restarted_node_and_a_restarted_cluster_are_ready_soon() {
     let _alone = alone();

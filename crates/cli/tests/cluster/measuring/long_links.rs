@@ -1,4 +1,5 @@
-//! A leader lost on links of 80 ms, with the settings that `epicepoch tune` advises for them.
+//! The leader is lost on links of 80 ms, with the settings that `epicepoch tune` advises for them.
+//! Measures the silence.
 
 use std::time::{Duration, Instant};
 
@@ -15,8 +16,9 @@ const COAST: Fault = Fault::delay(Duration::from_millis(40));
 const SILENT_MS: (u64, u64) = (1700, 2800);
 const KILLED_MS: (u64, u64) = (600, 800);
 
-/// Holds the silence of a killed leader and of one whose links are cut silently. That these settings are what
-/// `epicepoch tune` advises is shown by `links_that_are_too_long_for_the_settings_are_reported_with_advice`.
+/// The leader is killed, or its links are cut silently.
+/// `links_that_are_too_long_for_the_settings_are_reported_with_advice` shows that `epicepoch tune`
+/// advises these settings.
 #[test]
 fn a_leader_lost_on_links_of_80_ms_is_replaced_in_the_promised_time() {
     let _alone = alone();

@@ -1,5 +1,5 @@
-//! The leader is killed, told to stop, asked to hand over, or paused: how long nobody answers, while every answer of
-//! every node is checked. Bounds as in `docs/operations/outages.md`.
+//! The leader is killed, told to stop, asked to hand over, or paused. Measures the silence against
+//! the bounds of `docs/operations/outages.md`, and checks every answer of every node.
 //!
 //! `EPICEPOCH_OUTAGES=100` measures that many events of each kind. `EPICEPOCH_OUTAGES_FACTOR=1` holds
 //! them to the promise itself, without it twice that is allowed (`scripts/outages`).
@@ -49,7 +49,8 @@ fn longest_call(
     silence
 }
 
-/// Holds the silence of a killed leader, of its return, and the calls of the Rust client; none of them fails.
+/// Bounds the silence after the kill and after the restart of the old leader. No call of the Rust
+/// client fails.
 #[test]
 fn a_killed_leader_is_replaced_in_the_promised_time() {
     let _alone = alone();
@@ -83,7 +84,7 @@ fn a_killed_leader_is_replaced_in_the_promised_time() {
         .assert_promised(CALL_KILLED_MS);
 }
 
-/// Holds each handover on SIGTERM, and the calls of the Rust client; none of them fails.
+/// Bounds the silence of each handover on SIGTERM. No call of the Rust client fails.
 #[test]
 fn a_leader_told_to_stop_hands_over_in_the_promised_time() {
     let _alone = alone();
@@ -113,7 +114,8 @@ fn a_leader_told_to_stop_hands_over_in_the_promised_time() {
         .assert_promised(CALL_TERMINATED_MS);
 }
 
-/// Holds each handover by `epicepoch leader transfer` to the bounds of SIGTERM; no call of the Rust client fails.
+/// The bounds for SIGTERM also hold for each `epicepoch leader transfer`. No call of the Rust
+/// client fails.
 #[test]
 fn leadership_handed_over_by_command_costs_no_more_than_sigterm() {
     let _alone = alone();
@@ -147,8 +149,8 @@ fn leadership_handed_over_by_command_costs_no_more_than_sigterm() {
     silence.assert_each_promised(HANDED_OVER_MS.1);
 }
 
-/// Holds the silence of a paused leader. Requests sent to it before, during and after the election are refused, or
-/// answered in order.
+/// Requests that are sent to the paused leader before, during and after the election are refused,
+/// or answered in order.
 #[test]
 fn a_paused_leader_is_replaced_in_the_promised_time_and_answers_nothing_stale() {
     let _alone = alone();

@@ -1,12 +1,12 @@
-//! A node reports how long its machine stalled and what it cost, so that a measurement from outside can tell the
-//! machine from the service.
+//! A node reports how long its machine stalled. So a measurement from outside can tell a slow
+//! machine from a slow service.
 
 use std::time::{Duration, Instant};
 
 use crate::support::stalls::StallMeter;
 use crate::support::{Cluster, WAIT_MAX, alone, let_pass, wait_until};
 
-/// Holds the reported stall of a paused node, and the absence of one at another, to the length of the pause.
+/// A paused node reports a stall as long as the pause; another node reports none.
 #[test]
 fn a_stall_of_the_machine_shows_in_the_metrics_of_the_node_that_it_hit() {
     const STALL: Duration = Duration::from_millis(700);

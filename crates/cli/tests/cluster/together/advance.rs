@@ -1,4 +1,4 @@
-//! The epoch is moved ahead by an operator's command: under load, within a bound, and only with `--yes`.
+//! An operator's command moves the epoch ahead: under load, within a bound, and only with `--yes`.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -49,7 +49,7 @@ fn assert_recovers_at(cluster: &Cluster, to: u64) {
 }
 
 #[test]
-fn an_epoch_moved_ahead_under_load_costs_no_call_and_every_later_answer_is_above_it() {
+fn no_call_fails_while_the_epoch_is_moved_ahead_and_later_answers_are_above_it() {
     undisturbed(advance_under_load);
 }
 
@@ -124,6 +124,7 @@ fn advance_under_load() -> Result<(), Disturbed> {
     told
 }
 
+/// The header is the one that a web page cannot send to another site.
 #[test]
 fn only_the_leader_moves_the_epoch_and_only_with_the_header() {
     let cluster = Cluster::start_calm();

@@ -1,4 +1,4 @@
-//! The command line with nodes that require tokens and have a port for operators.
+//! The command line with nodes that require tokens and have a separate port for operators.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ const CLIENT: &str = "client-token-0123456789";
 const OPERATOR: &str = "operator-token-0123456789";
 
 #[test]
-fn a_token_opens_what_it_is_for_at_the_right_port_alone() {
+fn a_token_is_valid_only_for_its_paths_and_its_port() {
     let _turn = Turn::side_by_side();
     let dir = TempDir::with_prefix("epicepoch-test-").expect("a directory");
     let file = |name: &str, token: &str| {
@@ -103,7 +103,7 @@ fn a_token_opens_what_it_is_for_at_the_right_port_alone() {
 }
 
 #[test]
-fn members_that_an_operator_does_not_name_are_reported_as_missing() {
+fn members_that_the_addr_option_does_not_name_are_reported() {
     let mut cluster = Cluster::down_calm(&[]);
     let file = |name: &str, token: &str| {
         let path = cluster.dir.path().join(name);

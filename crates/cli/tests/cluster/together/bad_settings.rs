@@ -1,5 +1,5 @@
-//! Wrong settings and wrong ways to start a node: refused with the setting's name and value, and never at the cost of a
-//! cluster that lives.
+//! Wrong settings and wrong ways to start a node. The error names the setting and its value, and a
+//! running cluster is not harmed.
 
 use crate::support::node::command;
 use crate::support::operator::EXIT_DIRECTORY;
@@ -83,7 +83,8 @@ impl Bench {
     }
 }
 
-/// One of each kind; every setting and bound is checked in the tests of the settings.
+/// The test tries one setting of each kind; the tests of the settings check every setting and
+/// bound.
 #[test]
 fn a_wrong_setting_is_refused_with_its_name_and_value() {
     let bench = Bench::new();
@@ -222,7 +223,7 @@ fn an_unusable_directory_is_refused_with_its_path() {
 }
 
 #[test]
-fn a_second_process_on_a_data_directory_is_refused_and_the_first_serves_on() {
+fn a_second_process_on_a_data_directory_is_refused_and_the_first_still_serves() {
     let mut cluster = Cluster::start();
     let first = &cluster.nodes[0];
     // The same node with other ports, so that both share only the directory.
@@ -262,7 +263,7 @@ fn assert_log_says(node: &Node, words: &[&str]) {
 }
 
 #[test]
-fn a_second_node_with_an_id_in_use_is_refused_and_the_first_serves_on() {
+fn a_second_node_with_an_id_in_use_is_refused_and_the_first_still_serves() {
     let mut cluster = Cluster::start();
     for bootstrap in [false, true] {
         let mut twin = Node::new(2, cluster.dir.path(), &format!("twin-{bootstrap}"));
@@ -328,7 +329,7 @@ fn two_of_three_wiped_disks_never_form_a_new_cluster() {
 }
 
 #[test]
-fn a_cluster_of_one_serves_when_asked_for_and_logs_json_with_the_time_as_set() {
+fn a_cluster_of_one_serves_and_logs_json_in_the_configured_time_format() {
     for (time_ms, is_right) in
         [("0", serde_json::Value::is_string as fn(&_) -> _), ("1", serde_json::Value::is_u64)]
     {

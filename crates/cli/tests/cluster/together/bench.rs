@@ -1,5 +1,5 @@
-//! The commands of `epicepoch bench` as a shell has them, against real nodes: what they write is
-//! there and fits together, and their exit codes say what came of it.
+//! The commands of `epicepoch bench`, run as in a shell against real nodes. Checks the files that
+//! they write, and their exit codes.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -1,4 +1,5 @@
-//! Wall clocks that are wrong by hours: what operators see, and what a restart does. Needs a test build.
+//! Wall clocks that are wrong by hours: what operators see, and what happens at a restart. Needs a
+//! test build.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

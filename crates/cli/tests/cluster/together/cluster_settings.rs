@@ -1,5 +1,5 @@
-//! Settings of the cluster: seeded by its first nodes, changed by command under load, kept when all processes are lost,
-//! and stronger than the settings of a node.
+//! Settings of the cluster. The first leader sets them, a command changes them under load, and they
+//! survive the loss of all processes.
 
 use std::time::Instant;
 
@@ -45,8 +45,9 @@ fn wait_until_logged(cluster: &Cluster, words: &[&str]) {
     }
 }
 
+/// The first leader sets them once from its own values, and a command changes them later.
 #[test]
-fn settings_are_seeded_once_changed_by_command_and_stronger_than_those_of_a_node() {
+fn settings_of_the_cluster_are_stronger_than_those_of_a_node() {
     let mut cluster = Cluster::start_with(&[("MAX_N", "100")]);
     wait_until("they are seeded", WAIT_MAX, || shows(&cluster, "MAX_N=100"));
     let watch = Watch::start(&cluster);
@@ -103,7 +104,7 @@ fn settings_are_seeded_once_changed_by_command_and_stronger_than_those_of_a_node
     watch.finish_with(&operations);
 }
 
-/// As after a rolling restart with longer election timeouts only.
+/// A rolling restart that only raises the election timeouts can cause this.
 #[test]
 fn a_window_too_short_for_the_election_timeouts_is_reported_and_blocks_no_other_setting() {
     let mut cluster = Cluster::start();

@@ -1,5 +1,5 @@
-//! The format of the replicated state: it rises when the last node reads the next one, and then a node that does not
-//! read it cannot take part. `FORMAT_MAX` makes a node read no more than an old version.
+//! The format of the replicated state. It rises when the last node can read the next format; then a
+//! node that cannot read it is refused. `FORMAT_MAX` makes a node behave like an old version.
 
 use std::time::{Duration, Instant};
 

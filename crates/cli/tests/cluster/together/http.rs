@@ -1,5 +1,5 @@
-//! The HTTP contract of a cluster, on real processes: `docs/http.md`. One node alone, every path, bad input, floods
-//! and limits are in `crates/server/tests/data_plane`.
+//! The HTTP contract of `docs/http.md`, on a real cluster. The tests of one node (every path, bad
+//! input, floods and limits) are in `crates/server/tests/data_plane`.
 
 use std::time::{Duration, Instant};
 

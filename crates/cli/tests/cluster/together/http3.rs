@@ -1,5 +1,5 @@
-//! HTTP/3 on real nodes: together with all other transports while leaders are killed, announced over TCP, switched off,
-//! and refused when it cannot start.
+//! HTTP/3 on real nodes: used together with all other transports while leaders are killed,
+//! announced over TCP, switched off, and refused when it cannot start.
 
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};

@@ -1,5 +1,5 @@
-//! Intruders on the peer port: garbage, cut frames, other protocols, nodes of another cluster or version. The cluster
-//! refuses them and serves on.
+//! Intruders on the peer port: garbage, incomplete frames, other protocols, nodes of another
+//! cluster or version. The cluster refuses them and still serves.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -35,7 +35,7 @@ fn throw(addr: SocketAddr, bytes: &[u8]) {
 }
 
 #[test]
-fn garbage_on_the_peer_port_costs_no_leader_and_no_memory() {
+fn garbage_on_the_peer_port_changes_no_leader_and_uses_no_memory() {
     let mut cluster = Cluster::start();
     let watch = Watch::start(&cluster);
     let before: Vec<u64> = cluster.nodes.iter().map(|node| resident_bytes(node.pid())).collect();
@@ -213,7 +213,7 @@ fn first_frame(stream: &mut TcpStream) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The simulator takes this for granted: a peer sends nothing to a node whose disk was rolled back.
+/// The simulator assumes this.
 #[test]
 fn a_peer_sends_nothing_to_a_node_whose_disk_was_rolled_back() {
     let mut cluster = Cluster::start();

@@ -1,4 +1,4 @@
-//! Links between clients and nodes that are cut or late.
+//! Links between clients and nodes that are cut or slow.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,7 @@ fn cut_clients_off(cluster: &LinkedCluster, others: &Watch, cut_off: &Watch) -> 
 }
 
 #[test]
-fn clients_cut_off_from_the_leader_stop_no_others_and_come_back() {
+fn clients_cut_off_from_the_leader_delay_no_others_and_recover() {
     let mut cluster = LinkedCluster::start(3);
     let others = Watch::start(&cluster);
     let cut_off = Watch::start_at(cluster.targets_behind_links(), 1);
@@ -53,7 +53,7 @@ fn clients_cut_off_from_the_leader_stop_no_others_and_come_back() {
 }
 
 #[test]
-fn answers_that_reach_clients_late_are_in_order() {
+fn answers_that_arrive_late_are_still_in_order() {
     let mut cluster = LinkedCluster::start(4);
     let mut targets = cluster.targets_behind_links();
     targets.extend(cluster.targets());

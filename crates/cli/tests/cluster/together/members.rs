@@ -1,5 +1,5 @@
-//! Members are added and removed by an operator's commands, under load: a dead node is replaced, a cluster grows and
-//! shrinks. Harmful changes are refused with a reason.
+//! An operator's commands add and remove members under load: a dead node is replaced, a cluster
+//! grows and shrinks. Harmful changes are refused with a reason.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Nodes that restart at other addresses: peers and clients find them.
+//! Nodes that restart at other addresses: peers and clients still find them.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ fn a_member_that_moved_is_found_although_another_is_down() {
 }
 
 #[test]
-fn a_cluster_that_moved_as_a_whole_finds_itself_by_its_peers_setting() {
+fn a_cluster_whose_nodes_all_moved_recovers_by_their_peers_setting() {
     let mut cluster = Cluster::start();
     cluster.kill_all();
     for index in 0..3 {

@@ -13,8 +13,8 @@ const UNREAD: usize = 2_000;
 /// The log message of a node that becomes leader.
 const LEADS: &str = "this node leads\"";
 
-/// A client that does not read its answers delays the end of a node that was told to stop. Then the leader is told to
-/// stop, too: the third node takes over, with the vote of the one that is stopping.
+/// A client that does not read its answers delays the end of the stopping node. Then the leader is
+/// told to stop, too. The third node takes over, with the vote of the stopping node.
 #[test]
 fn leadership_never_goes_to_a_node_that_was_told_to_stop_and_that_node_votes() {
     let mut cluster = Cluster::down_calm(&[("SHUTDOWN_TIMEOUT_MS", "20000")]);
@@ -77,7 +77,7 @@ fn a_signal_sent_twice_still_hands_over() {
 }
 
 #[test]
-fn without_a_quorum_nobody_answers_and_with_one_the_order_goes_on() {
+fn no_node_answers_without_a_quorum_and_later_answers_are_in_order() {
     let mut cluster = Cluster::start();
     let watch = Watch::start(&cluster);
     let leader = cluster.wait_for_leader();
@@ -101,7 +101,7 @@ fn without_a_quorum_nobody_answers_and_with_one_the_order_goes_on() {
 }
 
 #[test]
-fn a_cluster_that_lost_all_its_processes_goes_on_above_what_it_gave() {
+fn a_cluster_that_lost_all_its_processes_continues_above_its_last_timestamp() {
     let mut cluster = Cluster::start();
     let watch = Watch::start(&cluster);
     for _ in 0..2 {

@@ -1,5 +1,5 @@
-//! A lost cluster is restored from a backup: every timestamp of the new history is above every one of the old
-//! history. What cannot be proved to be so is refused. Needs a test build.
+//! A lost cluster is restored from a backup. Every timestamp of the new history is above every one
+//! of the old history. If this cannot be proved, the restore is refused. Needs a test build.
 
 use super::tls::secure_peers;
 use crate::support::cluster::peers;
@@ -78,7 +78,7 @@ fn assert_not_founded(cluster: &mut Cluster, words: &[&str]) {
 }
 
 #[test]
-fn a_history_restored_from_an_old_backup_begins_above_everything_that_was_given_since() {
+fn a_history_restored_from_an_old_backup_begins_above_every_later_timestamp() {
     let mut cluster = Cluster::start();
     let watch = Watch::start(&cluster);
     let backup = back_up(&cluster, "old.backup");
@@ -137,7 +137,7 @@ fn a_history_restored_from_an_old_backup_begins_above_everything_that_was_given_
     cluster.assert_well();
 }
 
-/// While there are no settings in the replicated state.
+/// This matters while the replicated state has no settings.
 #[test]
 fn a_backup_has_the_longest_settings_of_all_nodes_also_of_those_that_are_not_asked() {
     let mut cluster = Cluster::down(&[("FORMAT_MAX", "2")]);
@@ -261,7 +261,7 @@ fn a_backup_that_differs_between_nodes_is_damaged_or_of_another_cluster_is_refus
     }
 }
 
-/// Its clock is outvoted: the backup carries the time that the node trusts.
+/// The node's clock is outvoted, so the backup has the time that the node trusts.
 #[test]
 fn a_backup_through_a_node_whose_clock_is_ahead_can_be_restored() {
     let mut cluster = Cluster::start();
@@ -287,7 +287,7 @@ fn a_backup_through_a_node_whose_clock_is_ahead_can_be_restored() {
     assert!(least(&watch.finish().report.operations) > given);
 }
 
-/// A TLS connection takes several round trips before the first question; the answer takes one.
+/// A TLS handshake takes several round trips before the first request; the answer takes only one.
 #[test]
 fn a_restore_over_links_whose_round_trip_is_within_the_bound_does_not_count_the_handshake() {
     let home = tempfile::tempdir().expect("a directory");
@@ -339,8 +339,8 @@ fn no_new_history_begins_while_a_node_of_the_old_one_runs() {
     assert!(least(&seen.report.operations) > given, "above all that was given");
 }
 
-/// The recipes of `docs/operations/backup-and-restore.md`, "Move here from another oracle", with their units: a
-/// timestamp of this service, the milliseconds of PD, a counter in nanoseconds.
+/// Tests the recipes of "Move here from another oracle" in `docs/operations/backup-and-restore.md`,
+/// with their units: a timestamp of this service, the milliseconds of PD, a counter in nanoseconds.
 #[test]
 fn a_cluster_begins_above_a_floor_given_as_a_timestamp_in_milliseconds_or_nanoseconds() {
     let since = |ahead: Duration| {

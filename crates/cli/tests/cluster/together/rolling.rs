@@ -1,5 +1,5 @@
-//! `epicepoch rolling` restarts all nodes one by one, under load, with another program: no call fails, and it stops
-//! at the first trouble. The program that is replaced is [`old_program`].
+//! `epicepoch rolling` replaces the program of all nodes under load, one node after the other. No
+//! call fails, and it stops at the first trouble. The replaced program is [`old_program`].
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -184,7 +184,7 @@ fn unread() -> Stdio {
 }
 
 #[test]
-fn a_rolling_restart_goes_on_when_its_output_is_not_read() {
+fn a_rolling_restart_continues_when_its_output_is_not_read() {
     let mut cluster = Cluster::start_calm();
     cluster.wait_for_leader();
     // The restart command also prints something, and must not fail because of that.

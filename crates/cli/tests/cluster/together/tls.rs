@@ -1,5 +1,5 @@
-//! A cluster whose clients and nodes authenticate with certificates made by `epicepoch certs`: which clients get in,
-//! over which transports, and what a rotation costs.
+//! Clients and nodes authenticate with certificates made by `epicepoch certs`. Checks which clients
+//! are accepted, over which transports, and what a rotation of certificates costs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -461,8 +461,9 @@ fn a_secured_cluster_survives_kills_restarts_and_a_rotation_under_load() {
     }
 }
 
+/// The files are those of a process that ended between writing the key and the certificate.
 #[test]
-fn half_a_generated_certificate_pair_switches_off_http3_alone() {
+fn an_incomplete_certificate_pair_switches_off_only_http3() {
     let mut cluster = Cluster::down(&[]);
     for node in &cluster.nodes {
         // The files are as if a process had ended between writing the two.

@@ -1,4 +1,4 @@
-//! Leadership handed over by an operator's command: what is refused.
+//! An operator's command hands leadership over: which commands are refused.
 
 use crate::support::{Cluster, WAIT_MAX, wait_until};
 

@@ -1,4 +1,4 @@
-//! Round trips as the nodes measure them, and the settings that `epicepoch tune` advises for them.
+//! Round trips that the nodes measure, and the settings that `epicepoch tune` advises for them.
 
 use std::time::Duration;
 
@@ -25,7 +25,8 @@ fn the_links_of_a_lan_are_shown_for_every_pair() {
     assert!(both.is_some_and(|seconds| seconds > 0.0 && seconds < 5.0), "{both:?}");
 }
 
-/// Round trips of 80 ms. The advised command is taken, and the cluster follows it.
+/// The links have round trips of 80 ms. The test applies the advised settings, and the cluster
+/// works with them.
 #[test]
 fn links_that_are_too_long_for_the_settings_are_reported_with_advice() {
     let cluster = LinkedCluster::start(6);

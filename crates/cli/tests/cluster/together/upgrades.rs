@@ -1,6 +1,7 @@
-//! Two versions of the program in one cluster, under load: upgraded node by node, downgraded and upgraded again,
-//! members added and removed across versions, leadership moved between them in both directions. No call fails, no
-//! answer is wrong, and after each step all nodes have the same state.
+//! Two versions of the program in one cluster under load. Nodes are upgraded one by one,
+//! downgraded, and upgraded again; members are added and removed, and leadership moves between
+//! versions in both directions. No call fails, no answer is wrong, and after each step all nodes
+//! have the same state.
 //!
 //! [`old_program`] is the other version; `scripts/upgrade` builds the oldest one that is supported. Without it, a copy
 //! of the program under test stands in: that tests the story and says nothing of versions.

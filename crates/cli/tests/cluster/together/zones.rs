@@ -1,4 +1,4 @@
-//! Leadership goes to the zone where it is wanted, and no call fails for it.
+//! Leadership moves to the preferred zone, and no call fails because of it.
 
 use crate::support::operator::list;
 use crate::support::{
@@ -33,7 +33,7 @@ fn preferences(node: &Node) -> usize {
 }
 
 #[test]
-fn leadership_goes_to_its_zone_comes_back_after_a_crash_and_stays() {
+fn leadership_returns_to_its_preferred_zone_after_a_crash_and_stays() {
     let mut cluster = placed(["far", "middle", "near"], "near,middle,neverland");
     let watch = Watch::start(&cluster);
     let calling = Calling::start(&cluster);
