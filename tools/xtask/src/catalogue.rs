@@ -61,7 +61,7 @@ every path* is `a_single_voter_answers_every_path` (and HTTP/2 is `http2`). Run 
 
 - *The silence* is the time in which no node answers. Of two numbers, the first limits the median, the second the 99th
   percentile.
-- A *test build* is one with debug assertions. It can break clocks and disks on purpose.
+- A *test build* is a debug build. It can break clocks and disks on purpose.
 - *Planted* begins a test that runs a model with a planted bug. It passes only if loom finds the failure in quotes.
 ";
 
