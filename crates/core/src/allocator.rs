@@ -38,9 +38,6 @@ pub enum AllocateError {
     /// The range has no timestamps left, not even by index.
     #[error("the range is used up")]
     Exhausted,
-    /// The batch asks for zero timestamps.
-    #[error("a batch of no timestamps")]
-    Empty,
 }
 
 /// Hands out consecutive timestamps, each greater than all before.
@@ -77,7 +74,8 @@ impl Allocator {
         }
     }
 
-    /// Takes `count` consecutive timestamps of one epoch for a confirmed round.
+    /// Takes the timestamps of a confirmed batch: consecutive ones of one epoch, as many as the
+    /// batch asked for.
     ///
     /// # Errors
     /// When there is no grant of the round's term, or its range has no room; see [`AllocateError`].
@@ -86,19 +84,16 @@ impl Allocator {
     /// When an invariant is broken (S1, S3).
     pub fn allocate(
         &self,
-        round: &Confirmed,
-        count: u64,
+        confirmed: Confirmed,
         now: Now,
     ) -> Result<TimestampRange, AllocateError> {
-        if count == 0 {
-            return Err(AllocateError::Empty);
-        }
+        let (term, boot, count) = confirmed.spend();
         let mut position = self.position.lock().unwrap_or_else(PoisonError::into_inner);
         // The grant is read under the lock, so it is never older than the one of an earlier
         // allocation.
         let published = self.shared.published();
         let grant = published.grant.as_ref().ok_or(AllocateError::NoGrant)?;
-        if grant.term != round.term() || grant.boot != round.boot() {
+        if grant.term != term || grant.boot != boot {
             return Err(AllocateError::OtherTerm);
         }
         let interval_ns = published.epoch_interval_ns.unwrap_or(self.epoch_interval_ns);
@@ -239,8 +234,8 @@ mod tests {
         allocator.shared.publish(Arc::new(published));
     }
 
-    fn round(term: u64) -> Confirmed {
-        Confirmed::for_test(Term(term), ME.boot)
+    fn round(term: u64, count: u64) -> Confirmed {
+        Confirmed::for_test(Term(term), ME.boot, count)
     }
 
     fn now(monotonic_ns: u64, trusted_ns: u64) -> Now {
@@ -251,20 +246,19 @@ mod tests {
     fn nothing_is_stamped_without_a_grant_of_the_rounds_term() {
         let allocator = allocator();
         let at = now(0, 50);
-        assert_eq!(allocator.allocate(&round(1), 1, at), Err(AllocateError::NoGrant));
+        assert_eq!(allocator.allocate(round(1, 1), at), Err(AllocateError::NoGrant));
         grant(&allocator, 2, 0, 100);
-        assert_eq!(allocator.allocate(&round(1), 1, at), Err(AllocateError::OtherTerm));
-        let other_boot = Confirmed::for_test(Term(2), BootId(8));
-        assert_eq!(allocator.allocate(&other_boot, 1, at), Err(AllocateError::OtherTerm));
-        assert!(allocator.allocate(&round(2), 1, at).is_ok());
-        assert_eq!(allocator.allocate(&round(2), 0, at), Err(AllocateError::Empty));
+        assert_eq!(allocator.allocate(round(1, 1), at), Err(AllocateError::OtherTerm));
+        let other_boot = Confirmed::for_test(Term(2), BootId(8), 1);
+        assert_eq!(allocator.allocate(other_boot, at), Err(AllocateError::OtherTerm));
+        assert!(allocator.allocate(round(2, 1), at).is_ok());
     }
 
     #[test]
     fn the_epoch_follows_trusted_time_once_per_interval() {
         let allocator = allocator();
         grant(&allocator, 1, 0, 1_000);
-        let first = |at| allocator.allocate(&round(1), 2, at).unwrap().first();
+        let first = |at| allocator.allocate(round(1, 2), at).unwrap().first();
         assert_eq!(first(now(0, 50)), Timestamp::new(Epoch(50), EpochIndex(0)));
         assert_eq!(first(now(99, 149)), Timestamp::new(Epoch(50), EpochIndex(2)));
         assert_eq!(first(now(100, 150)), Timestamp::new(Epoch(150), EpochIndex(0)));
@@ -276,7 +270,7 @@ mod tests {
         let allocator = allocator();
         grant(&allocator, 1, 0, 60);
         for step in 0..5 {
-            let range = allocator.allocate(&round(1), 3, now(step * 1000, 70)).unwrap();
+            let range = allocator.allocate(round(1, 3), now(step * 1000, 70)).unwrap();
             assert_eq!(range.first(), Timestamp::new(Epoch(60), EpochIndex(step * 3)));
         }
     }
@@ -286,25 +280,25 @@ mod tests {
         let allocator = allocator();
         grant(&allocator, 1, 0, 52);
         let at = now(0, 51);
-        allocator.allocate(&round(1), u64::MAX - 1, at).unwrap();
-        let next = allocator.allocate(&round(1), 2, at).unwrap();
+        allocator.allocate(round(1, u64::MAX - 1), at).unwrap();
+        let next = allocator.allocate(round(1, 2), at).unwrap();
         assert_eq!(next.first(), Timestamp::new(Epoch(52), EpochIndex(0)));
-        allocator.allocate(&round(1), u64::MAX - 2, at).unwrap();
-        assert_eq!(allocator.allocate(&round(1), 1, at), Err(AllocateError::Exhausted));
+        allocator.allocate(round(1, u64::MAX - 2), at).unwrap();
+        assert_eq!(allocator.allocate(round(1, 1), at), Err(AllocateError::Exhausted));
     }
 
     #[test]
     fn a_grant_that_is_not_above_the_last_timestamp_is_refused() {
         let allocator = allocator();
         grant(&allocator, 1, 0, 100);
-        allocator.allocate(&round(1), 1, now(0, 80)).unwrap();
+        allocator.allocate(round(1, 1), now(0, 80)).unwrap();
         for (term, low, high) in [(1, 0, 70), (2, 0, 100), (2, 70, 200)] {
             grant(&allocator, term, low, high);
-            let refused = allocator.allocate(&round(term), 1, now(0, 90));
+            let refused = allocator.allocate(round(term, 1), now(0, 90));
             assert_eq!(refused, Err(AllocateError::BehindLast), "({low}, {high}]");
         }
         grant(&allocator, 2, 100, 200);
-        let range = allocator.allocate(&round(2), 1, now(0, 90)).unwrap();
+        let range = allocator.allocate(round(2, 1), now(0, 90)).unwrap();
         assert_eq!(range.first().epoch, Epoch(101));
     }
 
@@ -328,7 +322,7 @@ mod tests {
                 }
                 grant(&allocator, term, low, high);
                 let count = if event == 2 { count } else { 1 + count % 1000 };
-                match allocator.allocate(&round(term), count, now(monotonic, trusted)) {
+                match allocator.allocate(round(term, count), now(monotonic, trusted)) {
                     Ok(range) => {
                         prop_assert!(Some(range.first()) > last);
                         prop_assert!(low < range.first().epoch.0 && range.first().epoch.0 <= high);
@@ -345,10 +339,10 @@ mod tests {
         let allocator = allocator();
         assert_eq!(allocator.epoch(), Epoch(0));
         grant(&allocator, 1, 0, 100);
-        allocator.allocate(&round(1), 1, now(0, 42)).unwrap();
+        allocator.allocate(round(1, 1), now(0, 42)).unwrap();
         assert_eq!(allocator.epoch(), Epoch(42));
         grant(&allocator, 1, 0, 60);
-        let refused = allocator.allocate(&round(2), 1, now(INTERVAL, 55));
+        let refused = allocator.allocate(round(2, 1), now(INTERVAL, 55));
         assert_eq!(refused, Err(AllocateError::OtherTerm));
         assert_eq!(allocator.epoch(), Epoch(42), "nothing was stamped");
     }
@@ -358,7 +352,7 @@ mod tests {
     fn the_epoch_is_read_while_a_batch_holds_the_lock() {
         let allocator = allocator();
         grant(&allocator, 1, 0, 100);
-        allocator.allocate(&round(1), 1, now(0, 42)).unwrap();
+        allocator.allocate(round(1, 1), now(0, 42)).unwrap();
         let _held = allocator.position.lock().unwrap();
         assert_eq!(allocator.epoch(), Epoch(42));
     }
@@ -374,10 +368,10 @@ mod tests {
             let allocator = allocator();
             grant(&allocator, 1, 0, 1_000);
             let at = now(0, 500);
-            let mut last = allocator.allocate(&round(1), used, at).unwrap().last();
+            let mut last = allocator.allocate(round(1, used), at).unwrap().last();
             for counts in batches {
                 let total = counts.iter().sum();
-                let range = allocator.allocate(&round(1), total, at).unwrap();
+                let range = allocator.allocate(round(1, total), at).unwrap();
                 prop_assert_eq!(range.count(), total);
                 let mut rest = Some(range);
                 for count in counts {

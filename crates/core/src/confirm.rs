@@ -6,6 +6,7 @@
 //! into one round is the same section's batching.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
@@ -16,11 +17,13 @@ use crate::promise::Promise;
 use crate::publication::{Identity, Published, Shared};
 use crate::quorum::VoterSet;
 
-/// A round that a quorum has confirmed: the only key to the allocator.
+/// A round that a quorum has confirmed: the only key to the allocator. It is used once, and only
+/// for the timestamps that its own batch asked for.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Confirmed {
     term: Term,
     boot: BootId,
+    count: NonZeroU64,
 }
 
 impl Confirmed {
@@ -36,9 +39,20 @@ impl Confirmed {
         self.boot
     }
 
+    /// How many timestamps the batch asked for when it closed.
+    #[must_use]
+    pub const fn count(&self) -> u64 {
+        self.count.get()
+    }
+
+    /// Uses the key: its term, its boot, and how many timestamps it is good for.
+    pub(crate) const fn spend(self) -> (Term, BootId, u64) {
+        (self.term, self.boot, self.count.get())
+    }
+
     #[cfg(test)]
-    pub(crate) const fn for_test(term: Term, boot: BootId) -> Self {
-        Self { term, boot }
+    pub(crate) const fn for_test(term: Term, boot: BootId, count: u64) -> Self {
+        Self { term, boot, count: NonZeroU64::new(count).expect("a batch asks for something") }
     }
 }
 
@@ -94,6 +108,8 @@ struct InFlight<B> {
     no: VoterSet,
     deadline_ns: u64,
     batch: B,
+    /// How many timestamps the batch asks for; 0 for a probe.
+    count: u64,
 }
 
 impl<B> Rounds<B> {
@@ -104,17 +120,18 @@ impl<B> Rounds<B> {
     }
 
     /// Begins a round: closes the batch, *then* reads the publication and this node's Promise. They
-    /// are read in that order and nowhere else (S2).
+    /// are read in that order and nowhere else (S2). `close` returns the batch and how many
+    /// timestamps it asks for.
     ///
     /// # Errors
     /// The batch and the publication, when there is no grant to confirm.
     pub fn begin(
         &mut self,
-        close: impl FnOnce() -> B,
+        close: impl FnOnce() -> (B, u64),
         shared: &Shared,
         deadline_ns: u64,
     ) -> Result<Begun, (B, Arc<Published>)> {
-        let batch = close();
+        let (batch, count) = close();
         let published = shared.published();
         let Some(grant) = published.grant else {
             return Err((batch, published));
@@ -130,6 +147,7 @@ impl<B> Rounds<B> {
             no: VoterSet::default(),
             deadline_ns,
             batch,
+            count,
         };
         // This node counts its own answer by the same rule as others', so only if it is a voter.
         in_flight.count(self.me.node, self.me.store, promise);
@@ -167,11 +185,13 @@ impl<B> Rounds<B> {
         counted
     }
 
-    /// The next round that a quorum has confirmed, with its batch.
-    pub fn poll_confirmed(&mut self) -> Option<(B, Confirmed)> {
+    /// The next batch whose round a quorum has confirmed, with the key to its timestamps. A batch
+    /// that asks for none, as that of a probe, has no key.
+    pub fn poll_confirmed(&mut self) -> Option<(B, Option<Confirmed>)> {
         let position = self.in_flight.iter().position(InFlight::is_confirmed)?;
-        let round = self.in_flight.remove(position)?;
-        Some((round.batch, Confirmed { term: round.term, boot: self.me.boot }))
+        let InFlight { term, batch, count, .. } = self.in_flight.remove(position)?;
+        let key = |count| Confirmed { term, boot: self.me.boot, count };
+        Some((batch, NonZeroU64::new(count).map(key)))
     }
 
     /// The next round that can no longer be confirmed, with its batch.
@@ -310,19 +330,27 @@ mod tests {
     #[test]
     fn a_quorum_confirms_and_the_leader_counts_itself_once() {
         let (shared, mut rounds) = (shared(3, &[1, 2, 3], &[]), rounds());
-        let begun = rounds.begin(|| "a", &shared, FAR).unwrap();
+        let begun = rounds.begin(|| ("a", 1), &shared, FAR).unwrap();
         assert_eq!(rounds.poll_confirmed(), None);
         assert!(rounds.handle_reply(NodeId(2), &reply(2, &begun.confirm, 3)));
         let (batch, confirmed) = rounds.poll_confirmed().unwrap();
-        assert_eq!((batch, confirmed.term()), ("a", Term(3)));
+        let key = confirmed.map(|key| (key.term(), key.boot(), key.count()));
+        assert_eq!((batch, key), ("a", Some((Term(3), ME.boot, 1))));
         assert!(rounds.is_empty());
+    }
+
+    #[test]
+    fn the_round_of_a_batch_that_asks_for_nothing_proves_leadership_and_gives_no_key() {
+        let (shared, mut rounds) = (shared(3, &[1], &[]), rounds());
+        rounds.begin(|| ("probe", 0), &shared, FAR).unwrap();
+        assert_eq!(rounds.poll_confirmed(), Some(("probe", None)));
     }
 
     #[test]
     fn a_deposed_leader_cannot_confirm_even_with_its_own_vote() {
         let (shared, mut rounds) = (shared(3, &[1, 2, 3], &[]), rounds());
         shared.promise.raise(Term(4));
-        let begun = rounds.begin(|| "a", &shared, FAR).unwrap();
+        let begun = rounds.begin(|| ("a", 1), &shared, FAR).unwrap();
         rounds.handle_reply(NodeId(2), &reply(2, &begun.confirm, 3));
         assert_eq!(rounds.poll_confirmed(), None);
         rounds.handle_reply(NodeId(3), &reply(3, &begun.confirm, 4));
@@ -332,7 +360,7 @@ mod tests {
     #[test]
     fn a_yes_after_a_no_of_the_same_voter_does_not_count() {
         let (shared, mut rounds) = (shared(3, &[1, 2, 3], &[]), rounds());
-        let begun = rounds.begin(|| "a", &shared, FAR).unwrap();
+        let begun = rounds.begin(|| ("a", 1), &shared, FAR).unwrap();
         rounds.handle_reply(NodeId(2), &reply(2, &begun.confirm, 5));
         rounds.handle_reply(NodeId(2), &reply(2, &begun.confirm, 3));
         assert_eq!(rounds.poll_confirmed(), None);
@@ -341,7 +369,7 @@ mod tests {
     #[test]
     fn what_does_not_belong_to_the_round_counts_for_nothing() {
         let (shared, mut rounds) = (shared(3, &[1, 2, 3], &[]), rounds());
-        let begun = rounds.begin(|| "a", &shared, FAR).unwrap();
+        let begun = rounds.begin(|| ("a", 1), &shared, FAR).unwrap();
         let good = reply(2, &begun.confirm, 3);
         let wrong = [
             ConfirmReply { leader: NodeId(3), ..good },
@@ -364,9 +392,9 @@ mod tests {
     #[test]
     fn a_yes_confirms_earlier_rounds_but_never_later_ones() {
         let (shared, mut rounds) = (shared(3, &[1, 2, 3], &[]), rounds());
-        rounds.begin(|| "a", &shared, FAR).unwrap();
-        let second = rounds.begin(|| "b", &shared, FAR).unwrap();
-        rounds.begin(|| "c", &shared, FAR).unwrap();
+        rounds.begin(|| ("a", 1), &shared, FAR).unwrap();
+        let second = rounds.begin(|| ("b", 1), &shared, FAR).unwrap();
+        rounds.begin(|| ("c", 1), &shared, FAR).unwrap();
         rounds.handle_reply(NodeId(3), &reply(3, &second.confirm, 3));
         assert_eq!(rounds.poll_confirmed().unwrap().0, "a");
         assert_eq!(rounds.poll_confirmed().unwrap().0, "b");
@@ -377,9 +405,9 @@ mod tests {
     #[test]
     fn a_yes_of_a_newer_term_does_not_confirm_an_older_terms_round() {
         let (shared, mut rounds) = (shared(3, &[1, 2, 3], &[]), rounds());
-        rounds.begin(|| "old", &shared, FAR).unwrap();
+        rounds.begin(|| ("old", 1), &shared, FAR).unwrap();
         publish(&shared, 5, &[1, 2, 3], &[]);
-        let new = rounds.begin(|| "new", &shared, FAR).unwrap();
+        let new = rounds.begin(|| ("new", 1), &shared, FAR).unwrap();
         rounds.handle_reply(NodeId(2), &reply(2, &new.confirm, 5));
         assert_eq!(rounds.poll_confirmed().unwrap().0, "new");
         assert_eq!(rounds.poll_confirmed(), None);
@@ -389,7 +417,7 @@ mod tests {
     #[test]
     fn a_joint_configuration_needs_both_majorities_to_confirm() {
         let (shared, mut rounds) = (shared(3, &[1, 4, 5], &[1, 2, 3]), rounds());
-        let begun = rounds.begin(|| "a", &shared, FAR).unwrap();
+        let begun = rounds.begin(|| ("a", 1), &shared, FAR).unwrap();
         rounds.handle_reply(NodeId(4), &reply(4, &begun.confirm, 3));
         assert_eq!(rounds.poll_confirmed(), None);
         rounds.handle_reply(NodeId(2), &reply(2, &begun.confirm, 3));
@@ -399,7 +427,7 @@ mod tests {
     #[test]
     fn a_leader_outside_the_configuration_does_not_count_itself() {
         let (shared, mut rounds) = (shared(3, &[2, 3], &[]), rounds());
-        let begun = rounds.begin(|| "a", &shared, FAR).unwrap();
+        let begun = rounds.begin(|| ("a", 1), &shared, FAR).unwrap();
         rounds.handle_reply(NodeId(2), &reply(2, &begun.confirm, 3));
         assert_eq!(rounds.poll_confirmed(), None);
         rounds.handle_reply(NodeId(3), &reply(3, &begun.confirm, 3));
@@ -409,7 +437,7 @@ mod tests {
     #[test]
     fn a_round_ends_at_its_deadline() {
         let (shared, mut rounds) = (shared(3, &[1, 2, 3], &[]), rounds());
-        rounds.begin(|| "a", &shared, FAR).unwrap();
+        rounds.begin(|| ("a", 1), &shared, FAR).unwrap();
         assert_eq!(rounds.poll_failed(FAR - 1, &shared), None);
         assert_eq!(rounds.poll_failed(FAR, &shared), Some(("a", RoundFailure::TimedOut)));
     }
@@ -417,7 +445,7 @@ mod tests {
     #[test]
     fn without_a_grant_the_batch_comes_back() {
         let shared = Shared::new(Term(0), Published::nothing(ME));
-        let (batch, _) = rounds().begin(|| "a", &shared, FAR).unwrap_err();
+        let (batch, _) = rounds().begin(|| ("a", 1), &shared, FAR).unwrap_err();
         assert_eq!(batch, "a");
     }
 
@@ -425,8 +453,8 @@ mod tests {
     fn rounds_are_counted_and_the_oldest_deadline_is_the_next() {
         let (shared, mut rounds) = (shared(3, &[1, 2, 3], &[]), rounds());
         assert_eq!((rounds.len(), rounds.is_empty(), rounds.deadline_ns()), (0, true, None));
-        let first = rounds.begin(|| "a", &shared, 70).unwrap();
-        rounds.begin(|| "b", &shared, 90).unwrap();
+        let first = rounds.begin(|| ("a", 1), &shared, 70).unwrap();
+        rounds.begin(|| ("b", 1), &shared, 90).unwrap();
         assert_eq!((rounds.len(), rounds.is_empty(), rounds.deadline_ns()), (2, false, Some(70)));
         rounds.handle_reply(NodeId(2), &reply(2, &first.confirm, 3));
         assert!(rounds.poll_confirmed().is_some());

@@ -51,7 +51,7 @@ struct Bench {
     replica: Replica,
     shared: Arc<Shared>,
     allocator: Allocator,
-    rounds: Rounds<()>,
+    rounds: Rounds<u64>,
     durable: Restored,
     pending: VecDeque<Write>,
     now_ns: u64,
@@ -364,7 +364,9 @@ impl Bench {
 
     /// Begins a round, answers yes or no for some voters, and allocates if the round is confirmed.
     fn round(&mut self, script: &mut Script<'_>) {
-        let Ok(begun) = self.rounds.begin(|| (), &self.shared, self.now_ns + 1) else { return };
+        let count = script.near(1);
+        let close = || (count, count);
+        let Ok(begun) = self.rounds.begin(close, &self.shared, self.now_ns + 1) else { return };
         for _ in 0..script.below(4) {
             let from = NodeId(1 + script.below(6));
             let promise = Term(script.near(begun.confirm.term.0));
@@ -379,11 +381,12 @@ impl Bench {
             };
             self.rounds.handle_reply(from, &reply);
         }
-        while let Some(((), confirmed)) = self.rounds.poll_confirmed() {
+        while let Some((count, confirmed)) = self.rounds.poll_confirmed() {
             let now =
                 Now { monotonic_ns: self.now_ns, trusted_ns: script.near(START_NS + self.now_ns) };
-            let count = script.near(1);
-            let Ok(range) = self.allocator.allocate(&confirmed, count, now) else { continue };
+            assert_eq!(confirmed.is_some(), count > 0, "a batch that asks for nothing has no key");
+            let Some(confirmed) = confirmed else { continue };
+            let Ok(range) = self.allocator.allocate(confirmed, now) else { continue };
             assert_eq!(range.count(), count);
             assert!(self.stamped < Some(range.first()), "S1: {range:?} after {:?}", self.stamped);
             self.stamped = Some(range.last());
@@ -524,7 +527,7 @@ fn zone(script: &mut Script<'_>) -> Option<Zone> {
     Zone::new(["", "near", "far", "else"][script.below(4) as usize])
 }
 
-fn boot(durable: &Restored, boots: u64) -> (Replica, Arc<Shared>, Allocator, Rounds<()>) {
+fn boot(durable: &Restored, boots: u64) -> (Replica, Arc<Shared>, Allocator, Rounds<u64>) {
     let identity =
         Identity { node: NodeId(1), store: member(NodeId(1)).store, boot: BootId(boots) };
     let nothing = Published::nothing(identity);

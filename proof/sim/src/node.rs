@@ -35,6 +35,13 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
+    /// How many timestamps these requests ask for.
+    pub(crate) fn count(&self) -> u64 {
+        self.requests.borrow().iter().map(|request| request.count).sum()
+    }
+}
+
+impl Asked {
     pub(crate) fn new(requests: Vec<Request>) -> Batch {
         Rc::new(Self { requests: requests.into(), round: Cell::new(None) })
     }
@@ -46,7 +53,7 @@ pub(crate) struct Worker {
     pub(crate) open: Vec<Request>,
     pub(crate) is_turn_due: bool,
     pub(crate) newest: Option<Batch>,
-    pub(crate) confirmed: VecDeque<(Batch, Confirmed)>,
+    pub(crate) confirmed: VecDeque<(Batch, Option<Confirmed>)>,
 }
 
 /// A step of the consensus plane in or after a call of the replica, in the core's order. Workers

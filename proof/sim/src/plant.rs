@@ -226,12 +226,12 @@ impl Plant {
     }
 }
 
-/// A confirmed round that nobody confirmed: that of a cluster of one with the same grant.
-pub(crate) fn forged(me: Identity, grant: Grant) -> Confirmed {
+/// A key to `count` timestamps that nobody confirmed: that of a cluster of one with the same grant.
+pub(crate) fn forged(me: Identity, grant: Grant, count: u64) -> Option<Confirmed> {
     let voters = Voters::new(&[me.node], &[], |_| me.store);
     let published = Published { voters, grant: Some(grant), ..Published::nothing(me) };
     let shared = Shared::new(grant.term, published);
     let mut rounds = Rounds::new(me, WorkerId(u32::MAX));
-    rounds.begin(|| (), &shared, u64::MAX).expect("there is a grant");
+    rounds.begin(|| ((), count), &shared, u64::MAX).expect("there is a grant");
     rounds.poll_confirmed().expect("one voter is a quorum").1
 }

@@ -33,18 +33,17 @@ impl Stamper {
     pub(crate) fn allocate(
         &self,
         worker: usize,
-        key: &Confirmed,
-        count: u64,
+        key: Confirmed,
         now: Now,
     ) -> Result<TimestampRange, AllocateError> {
         let [allocator] = &self.allocators[..] else {
             // For the planted bug: each worker stamps its own part of an epoch's indexes.
-            let range = self.allocators[worker].allocate(key, count, now)?;
+            let range = self.allocators[worker].allocate(key, now)?;
             let first = range.first();
             let index = EpochIndex((worker as u64) << 32 | first.index.0);
-            return TimestampRange::new(Timestamp { index, ..first }, count)
+            return TimestampRange::new(Timestamp { index, ..first }, range.count())
                 .ok_or(AllocateError::Exhausted);
         };
-        allocator.allocate(key, count, now)
+        allocator.allocate(key, now)
     }
 }

@@ -99,7 +99,7 @@ fn a_round_among_changes(is_two_pointers: bool) {
         }
     });
     let mut rounds = Rounds::new(identity(1), WorkerId(0));
-    let begun = rounds.begin(|| (), &shared, FAR).unwrap();
+    let begun = rounds.begin(|| ((), 1), &shared, FAR).unwrap();
     let asked = if is_two_pointers { voters.published() } else { begun.published };
     let expected: &[u64] = if begun.confirm.term == OLD { &[1, 2, 3] } else { &[1, 4, 5] };
     let ids: Vec<NodeId> = asked.voters.iter().map(|(node, _)| node).collect();

@@ -71,6 +71,7 @@ fn asks(
         if plant != Plant::JoinedAfterAsking {
             arrive();
         }
+        ((), 1)
     };
     let Ok(begun) = rounds.begin(close, early.as_ref().unwrap_or(shared), FAR) else {
         return false;
@@ -80,8 +81,8 @@ fn asks(
         arrive();
     }
     rounds.handle_reply(NodeId(2), &reply);
-    let Some(((), confirmed)) = rounds.poll_confirmed() else { return true };
-    let given = allocator.allocate(&confirmed, 1, now(0, 50));
+    let Some(((), Some(confirmed))) = rounds.poll_confirmed() else { return true };
+    let given = allocator.allocate(confirmed, now(0, 50));
     assert!(!(is_late.get() && given.is_ok()), "S2: a deposed leader answered");
     true
 }
@@ -204,7 +205,7 @@ fn asked_through_a_sibling(plant: Plant) {
         // The answer to the sibling's own round, delivered to the wrong mailbox, does not count.
         let stray = replies.recv().unwrap();
         let mut others = Rounds::new(identity(1), WorkerId(0));
-        others.begin(|| (), &leader(&[1, 2, 3]), FAR).unwrap();
+        others.begin(|| ((), 1), &leader(&[1, 2, 3]), FAR).unwrap();
         assert!(!others.handle_reply(NodeId(2), &stray));
         replies.recv().unwrap()
     });

@@ -60,9 +60,10 @@ pub(crate) fn stamp_alone(
     now: Now,
 ) -> Option<(Term, Result<TimestampRange, AllocateError>)> {
     let mut rounds = Rounds::new(identity(1), WorkerId(worker));
-    rounds.begin(close, shared, FAR).ok()?;
+    rounds.begin(|| (close(), 1), shared, FAR).ok()?;
     let ((), confirmed) = rounds.poll_confirmed()?;
-    Some((confirmed.term(), allocator.allocate(&confirmed, 1, now)))
+    let confirmed = confirmed?;
+    Some((confirmed.term(), allocator.allocate(confirmed, now)))
 }
 
 pub(crate) const fn now(monotonic_ns: u64, trusted_ns: u64) -> Now {

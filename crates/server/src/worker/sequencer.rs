@@ -248,7 +248,11 @@ impl Sequencer {
             return;
         }
         let deadline_ns = now_ns + nanos(self.shared.config.election_timeout);
-        let close = || self.room.borrow_mut().close(now_ns);
+        let close = || {
+            let batch = self.room.borrow_mut().close(now_ns);
+            let count = batch.total;
+            (batch, count)
+        };
         let begun = self.rounds.borrow_mut().begin(close, &self.shared.core, deadline_ns);
         match begun {
             Ok(begun) => {
@@ -275,25 +279,25 @@ impl Sequencer {
         loop {
             let confirmed = self.rounds.borrow_mut().poll_confirmed();
             let Some((batch, confirmed)) = confirmed else { break };
-            self.complete(batch, &confirmed);
+            self.complete(batch, confirmed);
         }
         if !self.room.borrow().is_open_empty() {
             self.due.set();
         }
     }
 
-    fn complete(&self, batch: Batch, confirmed: &Confirmed) {
+    fn complete(&self, batch: Batch, confirmed: Option<Confirmed>) {
         let metrics = self.metrics();
         let now = self.shared.clock.now();
         self.shared.health.round_completed_ns.fetch_max(now.monotonic_ns, Ordering::Relaxed);
         metrics.rounds_confirmed.add_alone(1);
-        if batch.is_empty() {
+        let Some(confirmed) = confirmed else {
             // This is a probe: it has no requests, and only its entry list is kept for later.
             self.room.borrow_mut().refuse(batch, ErrorCode::Internal);
             return;
-        }
+        };
         let requests = batch.requests;
-        let range = match self.shared.allocator.allocate(confirmed, batch.total, now) {
+        let range = match self.shared.allocator.allocate(confirmed, now) {
             Ok(range) => range,
             Err(error) => return self.refuse_unallocated(batch, error),
         };

@@ -59,13 +59,13 @@ impl World {
             || plant == Some(Plant::CheckedAtArrival)
             || plant == Some(Plant::RecentRound) && is_recent && running.completed_ns > 0;
         if let Some(grant) = published.grant.filter(|_| is_unproved) {
-            let key = forged(running.identity, grant);
+            let key = forged(running.identity, grant, count);
             if plant == Some(Plant::CheckedAtArrival) {
                 let batch = Asked::new(vec![request]);
                 own.confirmed.push_back((batch, key));
                 self.next_step(id, Event::Allocate { worker });
-            } else {
-                self.stamp(id, worker, &[request], &key);
+            } else if let Some(key) = key {
+                self.stamp(id, worker, &[request], key);
             }
             return;
         }
@@ -99,7 +99,8 @@ impl World {
         let closed = Asked::new(std::mem::take(&mut own.open));
         own.newest = is_joined_late.then(|| closed.clone());
         let now = (running.seen.published(), running.seen.promise.load());
-        match own.rounds.begin(|| closed.clone(), &running.seen, deadline_ns) {
+        let close = || (closed.clone(), closed.count());
+        match own.rounds.begin(close, &running.seen, deadline_ns) {
             Ok(begun) => {
                 self.summary.rounds += 1;
                 let (confirm, published) = (begun.confirm, begun.published);
@@ -192,34 +193,43 @@ impl World {
 
     pub(crate) fn allocate(&mut self, id: NodeId, worker: usize) {
         let is_joined = self.is_planted(Plant::JoinAtCompletion);
-        let own = &mut self.node(id).running_mut().workers[worker];
-        let Some((batch, key)) = own.confirmed.pop_front() else { return };
+        let is_late = self.is_planted(Plant::LateJoin);
+        let running = self.node(id).running_mut();
+        let own = &mut running.workers[worker];
+        let Some((batch, mut key)) = own.confirmed.pop_front() else { return };
         let mut requests = batch.requests.take();
         if is_joined {
             requests.append(&mut own.open);
         }
-        if !requests.is_empty() {
-            self.stamp(id, worker, &requests, &key);
+        // A key is good for its own batch alone. These bugs need one for more requests.
+        if (is_joined || is_late)
+            && let Some(grant) = running.seen.published().grant
+        {
+            let count = requests.iter().map(|request| request.count).sum();
+            key = forged(running.identity, grant, count);
+        }
+        if let Some(key) = key {
+            self.stamp(id, worker, &requests, key);
         }
     }
 
-    fn stamp(&mut self, id: NodeId, worker: usize, requests: &[Request], key: &Confirmed) {
-        let count = requests.iter().map(|request| request.count).sum();
+    fn stamp(&mut self, id: NodeId, worker: usize, requests: &[Request], key: Confirmed) {
         let monotonic_ns = self.monotonic_ns(id);
         let running = self.node(id).running_mut();
         let trusted_ns = trusted_ns(monotonic_ns, running.trusted_offset_ns);
         let now = Now { monotonic_ns, trusted_ns };
         let (identity, published) = (running.identity, running.seen.published());
-        let allocated = running.stamper.allocate(worker, key, count, now);
+        let term = key.term();
+        let allocated = running.stamper.allocate(worker, key, now);
         self.trusts(trusted_ns);
-        self.note(|| format!("{id} stamps {allocated:?} in term {}", key.term()));
+        self.note(|| format!("{id} stamps {allocated:?} in term {term}"));
         let Ok(range) = allocated else {
             self.refuse(id, requests, &published);
             return;
         };
         let is_proved = self.at(id).running().clock.is_proved();
         let trusted = Trusted { ns: trusted_ns, is_proved, monotonic_ns };
-        self.history.stamped(identity, key.term(), range, trusted);
+        self.history.stamped(identity, term, range, trusted);
         let mut rest = Some(range);
         for request in requests {
             let split = rest.and_then(|rest| rest.split_first(request.count));

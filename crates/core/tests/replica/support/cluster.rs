@@ -131,7 +131,7 @@ impl Cluster {
         self.now_ns += TICK_NS;
         let (now_ns, trusted_ns) = (self.now_ns, self.trusted_ns());
         for id in self.running() {
-            let has_confirmed = self.confirm(id).is_some();
+            let has_confirmed = self.confirm(id, 1).is_some();
             let bench = &mut self.node(id).bench;
             bench.now_ns = now_ns;
             if has_confirmed {
@@ -218,19 +218,20 @@ impl Cluster {
     /// Asks a node for `count` timestamps. Returns `None` if its round or its allocator refuses.
     pub(crate) fn ask(&mut self, id: NodeId, count: u64) -> Option<TimestampRange> {
         let now = Now { monotonic_ns: self.now_ns, trusted_ns: self.trusted_ns() };
-        let key = self.confirm(id)?;
-        let range = self.nodes[&id].allocator.allocate(&key, count, now).ok()?;
+        let key = self.confirm(id, count)?;
+        let range = self.nodes[&id].allocator.allocate(key, now).ok()?;
         assert!(self.newest < Some(range.first()), "{range:?} after {:?}", self.newest);
         self.newest = Some(range.last());
         Some(range)
     }
 
-    /// Runs a round of one of this node's workers. The workers of all running voters answer it.
-    fn confirm(&self, id: NodeId) -> Option<Confirmed> {
+    /// Runs a round of one of this node's workers for a batch of `count`. The workers of all
+    /// running voters answer it.
+    fn confirm(&self, id: NodeId, count: u64) -> Option<Confirmed> {
         let shared = &self.nodes[&id].bench.shared;
         let identity = shared.published().identity;
         let mut rounds = Rounds::new(identity, WorkerId(0));
-        let begun = rounds.begin(|| (), shared, u64::MAX).ok()?;
+        let begun = rounds.begin(|| ((), count), shared, u64::MAX).ok()?;
         for (voter, _) in begun.published.voters.iter() {
             let is_cut = self.cuts.contains(&(id, voter));
             let asked = self.nodes.get(&voter).filter(|it| !is_cut && !it.is_down && voter != id);
@@ -239,7 +240,7 @@ impl Cluster {
                 rounds.handle_reply(voter, &answer(id, &begun.confirm, me, &bench.shared.promise));
             }
         }
-        rounds.poll_confirmed().map(|((), key)| key)
+        rounds.poll_confirmed().and_then(|((), key)| key)
     }
 
     /// Calls the replica of a node. Its messages are delivered in the next tick.
