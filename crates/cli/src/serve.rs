@@ -9,7 +9,7 @@ use std::thread;
 use clap::{Arg, ArgMatches, Command};
 use epicepoch_config::{CONFIG, Config, Environment, Scope};
 use epicepoch_server::Node;
-use epicepoch_server::consensus::ConsensusError;
+use epicepoch_server::consensus::{ConsensusError, Fatal};
 use epicepoch_server::faults::TEST_FAULTS_FILE;
 use epicepoch_server::node::RunError;
 use epicepoch_wire::peer_hello::RefusalCode;
@@ -82,7 +82,7 @@ fn serve(config: Config, environment: &Environment) -> Result<ExitCode, Failure>
 fn ended(error: RunError) -> Failure {
     let RunError::Consensus(why) = &error else { return error.into() };
     match why {
-        ConsensusError::Removed { .. } => Failure::removed(error),
+        ConsensusError::Fatal(Fatal::Removed { .. }) => Failure::removed(error),
         ConsensusError::LostEntries(_) => Failure::directory(error),
         ConsensusError::Refused { refusal, .. } => match refusal.code {
             RefusalCode::Removed => Failure::removed(error),

@@ -21,6 +21,13 @@ pub struct ClockReading {
     pub wall_ns: u64,
 }
 
+impl ClockReading {
+    /// Wall minus monotonic time, nanoseconds.
+    fn offset_ns(self) -> i128 {
+        i128::from(self.wall_ns) - i128::from(self.monotonic_ns)
+    }
+}
+
 /// The firewall's verdict on this node's wall clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClockStatus {
@@ -102,7 +109,7 @@ impl TrustedClock {
     /// A clock that starts at the wall clock; `bound_ns` is `CLOCK_OFFSET_MAX_MS` in nanoseconds.
     #[must_use]
     pub fn new(bound_ns: u64, reading: ClockReading) -> Self {
-        let offset_ns = i128::from(reading.wall_ns) - i128::from(reading.monotonic_ns);
+        let offset_ns = reading.offset_ns();
         Self {
             bound_ns,
             offset_ns,
@@ -161,7 +168,7 @@ impl TrustedClock {
     /// within the bound of all clocks of the last proof. The trusted time of the last tick would be
     /// no measure, because a clock that drifts slowly always agrees with it.
     pub fn observe(&mut self, reading: ClockReading, voters: usize, before_ns: u64) -> ClockStatus {
-        let own = i128::from(reading.wall_ns) - i128::from(reading.monotonic_ns);
+        let own = reading.offset_ns();
         let mut clocks = self.known_peers(reading.monotonic_ns);
         clocks.push(own);
         clocks.sort_unstable();
@@ -284,11 +291,9 @@ impl TrustedClock {
     /// Trusted minus monotonic time, nanoseconds. Workers add it to their own monotonic reading.
     #[must_use]
     pub fn offset_ns(&self) -> i64 {
-        i64::try_from(self.offset_ns).unwrap_or(if self.offset_ns < 0 {
-            i64::MIN
-        } else {
-            i64::MAX
-        })
+        let is_naive = planted::is(Bug::OwnClock);
+        let offset_ns = if is_naive { self.last.offset_ns() } else { self.offset_ns };
+        i64::try_from(offset_ns).unwrap_or(if offset_ns < 0 { i64::MIN } else { i64::MAX })
     }
 
     /// Trusted time at a monotonic time, Unix nanoseconds; never below 0.
@@ -307,7 +312,7 @@ impl TrustedClock {
     /// nanoseconds. Used in logs and metrics, and to choose a successor.
     #[must_use]
     pub fn peer_offsets(&self) -> Vec<(NodeId, i64)> {
-        let own = i128::from(self.last.wall_ns) - i128::from(self.last.monotonic_ns);
+        let own = self.last.offset_ns();
         let ahead = |peer: &PeerClock| {
             i64::try_from(peer.offset_ns - own).unwrap_or(if peer.offset_ns < own {
                 i64::MIN

@@ -11,6 +11,7 @@
 //! - `sync`: the atomic, the lock and the pointer that the modules above are made of.
 //!
 //! Consensus plane (called by its one thread):
+//! - [`node`]: all its decisions in one state machine, with one call a tick.
 //! - [`replica`]: the Raft library behind `handle_*` and `poll_*`.
 //! - [`state`]: the replicated state: ceiling, owner, members; total and deterministic `apply`.
 //! - [`log`]: the log as the library reads it, in memory.
@@ -31,6 +32,7 @@ pub mod confirm;
 pub mod durable;
 mod epoch_range;
 pub mod log;
+pub mod node;
 pub mod placement;
 pub mod planted;
 pub mod positions;

@@ -327,6 +327,12 @@ bugs! {
     /// ([#103](https://github.com/MartinKalema/horizontal-scaling-convex/issues/103)).
     BeyondRange "beyond-range",
     // The clock firewall.
+    /// A node believes its own wall clock, whatever the clocks of others say.
+    ///
+    /// Breaks S11; found by `promise 3` within 300 seeds. Seen: PD saved the time of a clock that
+    /// was ahead, and gave no timestamp until time had caught up
+    /// ([#940](https://github.com/tikv/pd/issues/940)).
+    OwnClock "own-clock",
     /// A node believes the median of three known clocks, however many voters there are.
     ///
     /// Breaks S11; found by `promise 3` within 1,000 seeds. Seen: EpicEpoch itself, until the

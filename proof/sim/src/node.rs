@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use epicepoch_core::clock::TrustedClock;
 use epicepoch_core::confirm::{Confirmed, Rounds};
+use epicepoch_core::node::Node as Consensus;
 use epicepoch_core::publication::{Identity, Published, Shared, Step};
 use epicepoch_core::replica::{Replica, ReplicaConfig, RestoreError};
 use epicepoch_wire::bootstrap::Member;
@@ -79,15 +80,17 @@ impl From<Step> for Share {
 /// A running process.
 pub(crate) struct Running {
     pub(crate) identity: Identity,
-    pub(crate) replica: Replica,
+    /// The decisions of the consensus plane: the same code as in production.
+    pub(crate) consensus: Consensus,
     pub(crate) shared: Arc<Shared>,
     /// The publication as the workers see it. It follows `shared` step by step, later.
     pub(crate) seen: Arc<Shared>,
     /// The steps that the last call of the replica has yet to take.
     pub(crate) shares: VecDeque<Share>,
+    /// Whether these steps publish, and the consensus plane has yet to tell the workers.
+    pub(crate) is_untold: bool,
     pub(crate) stamper: Stamper,
     pub(crate) workers: Vec<Worker>,
-    pub(crate) clock: TrustedClock,
     /// Trusted minus monotonic time, as the consensus plane last published it to the workers.
     pub(crate) trusted_offset_ns: i64,
     /// When a worker last completed a round, on this process's clock.
@@ -109,6 +112,12 @@ pub(crate) struct Running {
     pub(crate) is_told_to_stop: bool,
     /// The term in which the consensus plane was told to stop.
     pub(crate) shutdown_in: Option<Term>,
+}
+
+impl Running {
+    pub(crate) const fn replica(&self) -> &Replica {
+        self.consensus.replica()
+    }
 }
 
 /// A machine, with or without a running process.
@@ -175,18 +184,16 @@ impl Node {
             deadline_limit: 100,
             format_max: self.version.reads,
         };
-        let replica = match Replica::new(config, &restored, shared.clone()) {
-            Ok(replica) => replica,
+        let clock = TrustedClock::new(CLOCK_OFFSET_MAX_NS, self.clock.read(now_ns));
+        let trusted_offset_ns = clock.offset_ns();
+        let consensus = match Consensus::new(config, &restored, shared.clone(), clock) {
+            Ok(consensus) => consensus,
             Err(RestoreError::Record(error @ DecodeError::Format { .. })) => {
                 self.disk.close();
                 return Err(Unreadable::Newer(error));
             }
             Err(error) => panic!("a sound disk: {error}"),
         };
-        let mut clock = TrustedClock::new(CLOCK_OFFSET_MAX_NS, self.clock.read(now_ns));
-        if let Some(settings) = replica.settings() {
-            clock.set_bound_ns(settings.clock_offset_max_ms * 1_000_000);
-        }
         let worker = |id| Worker {
             rounds: Rounds::new(identity, WorkerId(id)),
             open: vec![],
@@ -198,10 +205,9 @@ impl Node {
             identity,
             stamper: Stamper::new(&workers_see, plant),
             workers: (0..WORKERS as u32).map(worker).collect(),
-            trusted_offset_ns: clock.offset_ns(),
-            clock,
+            trusted_offset_ns,
             completed_ns: 0,
-            applied: replica.applied(),
+            applied: consensus.replica().applied(),
             accepted: BTreeMap::new(),
             ticks: 0,
             ticked_ns: 0,
@@ -210,10 +216,11 @@ impl Node {
             hands_over: false,
             is_told_to_stop: false,
             shutdown_in: None,
-            replica,
+            consensus,
             shared,
             seen: workers_see,
             shares: VecDeque::new(),
+            is_untold: false,
         });
         Ok(())
     }
@@ -223,9 +230,9 @@ impl Node {
         let running = self.running();
         PeerHello {
             boot: running.identity.boot,
-            began: running.replica.began(),
+            began: running.replica().began(),
             reads: self.version.reads,
-            needs: running.replica.format_needed(),
+            needs: running.replica().format_needed(),
         }
     }
 
@@ -254,7 +261,8 @@ impl Node {
     /// Whether the process leads and has used up its range: the range ends before trusted time, so
     /// the epoch stands still.
     pub(crate) fn is_used_up(&self, now_ns: u64) -> bool {
-        let trusted_ns = self.running().clock.trusted_ns(self.clock.monotonic_ns(now_ns));
+        let trusted_ns =
+            self.running().consensus.clock().trusted_ns(self.clock.monotonic_ns(now_ns));
         let grant = self.published().and_then(|published| published.grant);
         grant.is_some_and(|grant| grant.range.high.0 < trusted_ns)
     }

@@ -98,12 +98,6 @@ plants! {
     /// Breaks S6; found by `S6` within 300 seeds. Seen: Zeebe: a term went back to 0
     /// ([camunda#19290](https://github.com/camunda/camunda/issues/19290)).
     TermFromLog "term-from-log",
-    /// A node believes its own wall clock, whatever the clocks of others say.
-    ///
-    /// Breaks S11; found by `promise 3` within 300 seeds. Seen: PD saved the time of a clock that
-    /// was ahead, and gave no timestamp until time had caught up
-    /// ([#940](https://github.com/tikv/pd/issues/940)).
-    OwnClock "own-clock",
     /// No node compares a peer's position with one that the peer has named before.
     ///
     /// Breaks S8; found by `S9` within 300 seeds. Seen: etcd: a member started on an older copy of

@@ -308,7 +308,7 @@ impl World {
                 let what = format!(
                     "all clocks are right, and voter {voter} trusts {trusted_ns}, which is not from \
                      {earliest_ns} to {latest_ns}: {:?}",
-                    running.clock
+                    running.consensus.clock()
                 );
                 return self.history.violate(Invariant::Bound, || what);
             }
@@ -372,18 +372,18 @@ impl World {
         let Some(leader) = self.serving().filter(|node| self.is_fit(node)) else {
             return Some("nobody holds a range".into());
         };
-        if leader.running().replica.is_handing_over() {
+        if leader.running().replica().is_handing_over() {
             return Some(format!("{} waits for another one to take over", leader.id));
         }
         if leader.is_used_up(self.now_ns) {
             return Some(format!("the range of {} is used up, and no other comes", leader.id));
         }
-        let members = leader.running().replica.state().members.keys();
+        let members = leader.running().replica().state().members.keys();
         for member in members.filter(|member| self.lasting(**member).is_none()) {
             let Some(running) = &self.at(*member).running else {
                 return Some(format!("member {member} does not run"));
             };
-            let applied = running.replica.applied();
+            let applied = running.replica().applied();
             if applied < healed.committed {
                 let committed = healed.committed;
                 return Some(format!("member {member} has applied {applied} of {committed}"));
@@ -398,7 +398,7 @@ impl World {
     /// The highest commit index known to any node.
     fn committed(&self) -> LogIndex {
         let running = self.nodes.iter().filter_map(|node| node.running.as_ref());
-        let committed = running.map(|running| running.replica.status().committed);
+        let committed = running.map(|running| running.replica().status().committed);
         committed.max().unwrap_or(LogIndex(0))
     }
 
@@ -424,7 +424,7 @@ impl World {
         let running = healthy.filter_map(|node| node.running.as_ref());
         let (mut leads, mut follows) = (false, false);
         for running in running {
-            let (replica, published) = (&running.replica, running.shared.published());
+            let (replica, published) = (running.replica(), running.shared.published());
             let status = replica.status();
             let is_ready = replica.is_quorum_reached() && !replica.is_impaired();
             let is_leader = status.leader == Some(running.identity.node);

@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
+use epicepoch_core::node::Node as Consensus;
 use epicepoch_core::replica::Replica;
 use epicepoch_wire::bootstrap::{Genesis, Member};
 use epicepoch_wire::{BootId, ClusterId, Epoch, HistoryId, NodeId};
@@ -168,12 +169,12 @@ impl World {
                 return self.history.violate(Invariant::DurableFirst, what);
             }
         }
-        let replica = &self.node(id).running().replica;
+        let replica = self.at(id).running().replica();
         let (index, state) = (replica.applied(), replica.state().clone());
         let boot = self.at(id).running().identity.boot;
         self.history.began(boot, index, &state);
         let placement = self.placement(id).unwrap_or_default();
-        let replica = &mut self.node(id).running_mut().replica;
+        let replica = self.node(id).running_mut().consensus.replica_mut();
         replica.seed_settings(initial_settings(placement.leaders.clone()));
         if placement.zone.is_some() {
             replica.place(placement);
@@ -254,7 +255,7 @@ impl World {
             return self.schedule_own(id, CONNECT_NS, event);
         }
         let Event::Connected { member, is_answered, .. } = event else { return };
-        self.with(id, |replica, _| replica.handle_peer_addresses(Member::clone(&member)));
+        self.drive(id, |consensus, _| consensus.handle_peer_addresses(Member::clone(&member)));
         if is_answered {
             self.send_hello(from, id, false);
         }
@@ -295,15 +296,24 @@ impl World {
         self.at(id).paused_until_ns[0] > 0
     }
 
-    /// Calls the replica of a running node, then handles its outputs. While a node's consensus
-    /// plane is paused, its events are held and its replica is never called.
-    pub(crate) fn with<R>(&mut self, id: NodeId, call: impl FnOnce(&mut Replica, u64) -> R) -> R {
-        assert!(!self.is_paused(id), "the replica of {id} is called in a pause");
+    /// Passes an event to the consensus plane of a running node, then does its actions. While the
+    /// plane is paused, its events are held and it is never called.
+    pub(crate) fn drive<R>(
+        &mut self,
+        id: NodeId,
+        call: impl FnOnce(&mut Consensus, u64) -> R,
+    ) -> R {
+        assert!(!self.is_paused(id), "the consensus plane of {id} is called in a pause");
         self.settle(id);
         let monotonic_ns = self.monotonic_ns(id);
-        let result = call(&mut self.node(id).running_mut().replica, monotonic_ns);
+        let result = call(&mut self.node(id).running_mut().consensus, monotonic_ns);
         self.pump(id);
         result
+    }
+
+    /// Calls the replica of a running node for an operator, as [`World::drive`] does for an event.
+    pub(crate) fn with<R>(&mut self, id: NodeId, call: impl FnOnce(&mut Replica, u64) -> R) -> R {
+        self.drive(id, |consensus, now_ns| call(consensus.replica_mut(), now_ns))
     }
 
     /// Whether a node fails to accept new clients.
@@ -555,7 +565,7 @@ impl World {
     /// The status of every node, as text for people.
     pub(crate) fn standing(&self) -> String {
         let node = |node: &Node| {
-            let status = node.running.as_ref().map(|running| running.replica.status());
+            let status = node.running.as_ref().map(|running| running.replica().status());
             format!("\nnode {}: {status:?}", node.id)
         };
         self.nodes.iter().map(node).collect()

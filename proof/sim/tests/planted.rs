@@ -36,9 +36,9 @@ const fn seeds(plant: Plant) -> u64 {
         | Plant::TermFromLog
         | Plant::Unremembered
         | Plant::UncheckedFormat
-        | Plant::OwnClock
         | Plant::Core(
-            Bug::RestartTrustsWall
+            Bug::OwnClock
+            | Bug::RestartTrustsWall
             | Bug::JumpFollowed
             | Bug::NeverBelievesAgain
             | Bug::PromotesBehind
@@ -161,9 +161,9 @@ const fn checker(plant: Plant) -> Option<Invariant> {
         ) => Invariant::AllocatorRises,
         Plant::SplitOffByOne => Invariant::Unique,
         Plant::RefusedAndAnswered => Invariant::ToldOnce,
-        Plant::OwnClock
-        | Plant::Core(
-            Bug::IntervalRestarts
+        Plant::Core(
+            Bug::OwnClock
+            | Bug::IntervalRestarts
             | Bug::MedianOfKnown
             | Bug::RestartTrustsWall
             | Bug::JumpFollowed

@@ -368,6 +368,12 @@ impl Replica {
         std::mem::take(&mut self.is_published)
     }
 
+    /// The current publication.
+    #[must_use]
+    pub fn published(&self) -> Arc<Published> {
+        self.shared.published()
+    }
+
     /// The replicated state at the applied index.
     #[must_use]
     pub const fn state(&self) -> &State {

@@ -132,6 +132,15 @@ pub enum Fatal {
         /// Why it cannot be read.
         error: DecodeError,
     },
+    /// Most members say that this node was removed. Its data directory is now useless.
+    #[error(
+        "node {node} was removed from the cluster: its id is never used again, and its data \
+         directory can be deleted; do not start it again"
+    )]
+    Removed {
+        /// This node.
+        node: NodeId,
+    },
     /// The disk has stopped answering.
     #[error("the disk does not answer: {outstanding} writes are outstanding")]
     DiskStuck {

@@ -62,15 +62,6 @@ pub enum ConsensusError {
         /// The error of the system.
         why: String,
     },
-    /// Most members say that this node was removed. Its data directory is now useless.
-    #[error(
-        "node {node} was removed from the cluster: its id is never used again, and its data \
-         directory can be deleted; do not start it again"
-    )]
-    Removed {
-        /// This node.
-        node: NodeId,
-    },
     /// The data directory cannot be used.
     #[error("the data directory cannot be used")]
     Restore(#[from] RestoreError),

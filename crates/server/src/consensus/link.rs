@@ -334,22 +334,6 @@ fn jitter_us(shared: &NodeShared, backoff: Duration) -> u64 {
     fastrand::Rng::with_seed(shared.clock.monotonic_ns()).u64(0..=quarter)
 }
 
-/// Whether this node must end after `times` refusals in a row with this code. A removed node ends
-/// differently: see [`super::removal_notice`].
-pub(super) fn is_fatal(code: RefusalCode, times: u32) -> bool {
-    match code {
-        // Another process with this id may be about to end, so this node waits a little.
-        RefusalCode::DuplicateNode => times >= DUPLICATE_REFUSALS_MAX,
-        RefusalCode::WrongStore | RefusalCode::RolledBack | RefusalCode::EndedHistory => true,
-        // Other refusals may be temporary, or concern one wrong address. So may codes of later
-        // versions.
-        _ => false,
-    }
-}
-
-/// How many refusals as a duplicate this node accepts before it ends. That is a few seconds.
-const DUPLICATE_REFUSALS_MAX: u32 = 12;
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,7 +2,7 @@
 //! of their clocks. It never serves a client, never touches the disk (the storage thread does) and
 //! never takes the allocator's lock.
 //!
-//! - `plane`: the event loop.
+//! - `plane`: the event loop around [`epicepoch_core::node::Node`], which decides.
 //! - `inbox`: the events that links report to the event loop.
 //! - `link`: the connection to a peer, which reconnects for ever.
 //! - `accept`: connections from peers, passed to the plane or to a worker.
@@ -10,7 +10,6 @@
 //! - [`restore`]: how a new history of a cluster begins, and the content of a backup.
 //! - `old_members`: whether a member of the old history still runs.
 //! - `admin_commands`: the commands of operators, until they are done.
-//! - `removal_notice`: when a removed node may end.
 //! - `reports`: log lines and counts.
 //! - `round_trips`: the round trips to the peers.
 //! - `wall`: the wall clock, with the faults that tests inject.
@@ -24,7 +23,6 @@ mod inbox;
 mod link;
 mod old_members;
 mod plane;
-mod removal_notice;
 mod reports;
 pub mod restore;
 mod round_trips;
@@ -40,6 +38,7 @@ use tokio::sync::mpsc;
 use crate::abort::AbortOnPanic;
 use plane::Order;
 
+pub use epicepoch_core::replica::Fatal;
 pub use error::ConsensusError;
 pub use plane::Parts;
 

@@ -1,6 +1,6 @@
-//! The event loop of the consensus plane. It passes events to the replica, and does the writes and
-//! sends that the replica asks for. Before each tick it handles the events that have arrived. So
-//! neither load nor a slow disk makes a follower believe that its leader is gone.
+//! The event loop of the consensus plane: the IO around [`Node`], which decides. It passes events to
+//! it, and does the writes and sends that it asks for. Before each tick it handles the events that
+//! have arrived. So neither load nor a slow disk makes a follower believe that its leader is gone.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -8,14 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use epicepoch_core::clock::{ClockStatus, TrustedClock, clocks_of};
+use epicepoch_core::clock::TrustedClock;
 use epicepoch_core::durable::Restored;
-use epicepoch_core::publication::Identity;
-use epicepoch_core::replica::{HandOver, MessageError, Outgoing, Replica, ReplicaConfig, Report};
+use epicepoch_core::node::{Action, Health, Node, Refused};
+use epicepoch_core::publication::{Identity, Published};
+use epicepoch_core::replica::{
+    HandOver, MessageError, Outgoing, Replica, ReplicaConfig, Report, RestoreError,
+};
 use epicepoch_wire::NodeId;
 use epicepoch_wire::bootstrap::Member;
-use epicepoch_wire::peer_hello::RefusalCode;
-use epicepoch_wire::raft_message::MessageKind;
 use epicepoch_wire::settings::ClusterSettings;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -25,8 +26,7 @@ use super::accept::Accepted;
 use super::admin_commands::AdminCommands;
 use super::error::ConsensusError;
 use super::inbox::{Event, Inbox};
-use super::link::{Link, is_fatal};
-use super::removal_notice::RemovalNotice;
+use super::link::Link;
 use super::reports::{Reports, log_rolled_back, log_settings_that_differ, warn_of_short_window};
 use super::restore::{LongestHeard, Restore};
 use super::round_trips::RoundTrips;
@@ -45,8 +45,6 @@ use crate::worker::Workers;
 const TICK: Duration = Duration::from_millis(10);
 /// Most events handled in one turn before writes and messages go out.
 const EVENTS_PER_TURN_MAX: usize = 256;
-/// Shortest time between two reports to the replica that the same peer is unreachable.
-const UNREACHABLE_INTERVAL_NS: u64 = 50_000_000;
 
 /// The parts that the consensus plane needs to run.
 #[derive(Debug)]
@@ -89,18 +87,12 @@ struct Plane {
     workers: Workers,
     metrics: Arc<Metrics>,
     faults: Faults,
-    replica: Replica,
-    clock: TrustedClock,
+    node: Node,
     writer: WriterHandle,
     inbox: Rc<Inbox>,
     accepted: Rc<Accepted>,
     links: BTreeMap<NodeId, Link>,
-    /// When the replica last got the report that a peer is unreachable.
-    unreachable_at_ns: BTreeMap<NodeId, u64>,
-    /// How often in a row each peer has refused this node as a duplicate.
-    duplicate_refusals: BTreeMap<NodeId, u32>,
     admin_commands: AdminCommands,
-    removal_notice: RemovalNotice,
     heard: LongestHeard,
     round_trips: RoundTrips,
     reports: Reports,
@@ -144,33 +136,24 @@ pub(super) async fn run(
     })?;
     let (inbox, mut events) = Inbox::open();
     let accepted = Accepted::new(shared.clone(), workers.clone(), faults.clone(), inbox.clone());
-    let replica = replica(&shared, &restored, seed)?;
-    let bound_ns = shared.config.clock_offset_max.as_nanos() as u64;
-    let clock = TrustedClock::new(bound_ns, reading(&shared.clock, &faults));
+    let node = node(&shared, &faults, &restored, seed)?;
     let reports = Reports::new(shared.clone(), metrics.clone());
     let mut plane = Plane {
         shared,
         workers,
         metrics,
         faults,
-        replica,
-        clock,
+        node,
         writer,
         inbox,
         accepted: accepted.clone(),
         links: BTreeMap::new(),
-        unreachable_at_ns: BTreeMap::new(),
-        duplicate_refusals: BTreeMap::new(),
         admin_commands: AdminCommands::default(),
-        removal_notice: RemovalNotice::default(),
         heard: LongestHeard::default(),
         round_trips: RoundTrips::default(),
         reports,
         settings: None,
     };
-    plane.replica.seed_settings(plane.shared.config.shared());
-    plane.replica.place(plane.shared.config.placement.clone());
-    plane.announce_own_addresses();
     plane.flush()?;
     tokio::task::spawn_local(accepted.run(listener));
 
@@ -229,44 +212,52 @@ async fn until_stopped(orders: &mut mpsc::UnboundedReceiver<Order>) {
     }
 }
 
-fn replica(shared: &NodeShared, restored: &Restored, seed: u64) -> Result<Replica, ConsensusError> {
+fn node(
+    shared: &NodeShared,
+    faults: &Faults,
+    restored: &Restored,
+    seed: u64,
+) -> Result<Node, RestoreError> {
     let config: &Config = &shared.config;
     let ticks = |duration: Duration| (duration.as_millis() / TICK.as_millis()).max(1) as usize;
+    let nanos = |duration: Duration| duration.as_nanos() as u64;
     let identity: Identity = shared.identity;
     let election_ticks = ticks(config.election_timeout);
-    let config = ReplicaConfig {
+    let replica = ReplicaConfig {
         identity,
         seed,
         election_ticks,
         heartbeat_ticks: ticks(config.heartbeat).min(election_ticks - 1),
-        tick_ns: TICK.as_nanos() as u64,
-        reservation_ns: config.reservation.as_nanos() as u64,
+        tick_ns: nanos(TICK),
+        reservation_ns: nanos(config.reservation),
         deadline_limit: config.epoch_deadline_limit,
         format_max: shared.formats().newest,
     };
-    Ok(Replica::new(config, restored, shared.core.clone())?)
+    let reading = reading(&shared.clock, faults);
+    let clock = TrustedClock::new(nanos(config.clock_offset_max), reading);
+    let mut node = Node::new(replica, restored, shared.core.clone(), clock)?;
+    node.replica_mut().seed_settings(config.shared());
+    node.replica_mut().place(config.placement.clone());
+    // The cluster may know older addresses of this node.
+    node.handle_peer_addresses(Member {
+        node: identity.node,
+        store: identity.store,
+        raft_addr: config.raft_addr.clone(),
+        client_addr: shared.client_addr.clone(),
+    });
+    Ok(node)
 }
 
 impl Plane {
-    /// Tells the replica this node's addresses, because the cluster may know older ones.
-    fn announce_own_addresses(&mut self) {
-        let shared = &self.shared;
-        self.replica.handle_peer_addresses(Member {
-            node: shared.identity.node,
-            store: shared.identity.store,
-            raft_addr: shared.config.raft_addr.clone(),
-            client_addr: shared.client_addr.clone(),
-        });
-    }
-
     /// Carries out an order from another thread of this node.
     fn on_order(&mut self, order: Option<Order>) {
         let now_ns = self.shared.clock.monotonic_ns();
         match order {
             Some(Order::HandOver { to }) => {
-                let _ignored = self.replica.hand_over(now_ns, Some(to), HandOver::Asked);
+                let replica = self.node.replica_mut();
+                let _ignored = replica.hand_over(now_ns, Some(to), HandOver::Asked);
             }
-            Some(Order::PrepareStop) => self.replica.handle_shutdown_request(now_ns),
+            Some(Order::PrepareStop) => self.node.handle_shutdown_request(now_ns),
             // The loop has ended before it can carry out this order.
             Some(Order::Stop) | None => {}
         }
@@ -276,59 +267,43 @@ impl Plane {
         let published = self.shared.core.published();
         let now_ns = self.shared.clock.monotonic_ns();
         let election = self.shared.config.election_timeout;
+        let (replica, trusted) = self.node.replica_and_clock();
         let clock = |replica: &Replica| {
             let reading = reading(&self.shared.clock, &self.faults);
-            let clock = (&self.clock, &self.round_trips);
+            let clock = (trusted, &self.round_trips);
             wall::document(&self.shared, &published, clock, reading, replica.ceiling())
         };
         let backup = |replica: &Replica| {
-            let taken_ns = self.clock.trusted_ns(now_ns);
+            let taken_ns = trusted.trusted_ns(now_ns);
             restore::document(&self.shared, replica, self.heard, taken_ns)
         };
         let seen = (clock, backup, self.shared.allocator.epoch());
         let commands = &mut self.admin_commands;
-        commands.begin(request, &mut self.replica, &published, (now_ns, election), seen);
+        commands.begin(request, replica, &published, (now_ns, election), seen);
     }
 
     fn tick(&mut self) -> Result<(), ConsensusError> {
         let reading = reading(&self.shared.clock, &self.faults);
-        let published = self.shared.core.published();
-        let is_voter = |node| published.voters.iter().any(|(voter, _)| voter == node);
-        self.clock.retain_peers(is_voter);
-        let me = self.shared.identity.node;
-        if self.removal_notice.is_over(me, &published.voters, reading.monotonic_ns) {
-            return Err(ConsensusError::Removed { node: me });
-        }
-        let before = self.clock.status();
-        let before_ns = self.replica.trusted_before_ns();
-        let clocks = clocks_of(published.voters.iter().map(|(node, _)| node), me);
-        let status = self.clock.observe(reading, clocks, before_ns);
-        if status != before {
-            Reports::log_clock(status, &self.clock);
-        }
-        self.shared.clock.set_trusted_offset_ns(self.clock.offset_ns());
-        let trusted = |node: &NodeId| self.clock.is_peer_trusted(*node);
-        let successors = (status == ClockStatus::Outvoted)
-            .then(|| published.voters.iter().map(|(node, _)| node).filter(trusted).collect());
-        self.replica.handle_clock(successors);
-        let sound = published.voters.iter().map(|(node, _)| node).filter(trusted).collect();
-        self.replica.handle_sound_clocks(sound);
-        self.replica.handle_compared(self.clock.is_compared(clocks));
-
         let health = &self.shared.health;
-        self.replica.handle_rounds(health.round_completed_ns.load(Ordering::Relaxed));
-        self.replica.handle_clients(health.accepts.are_failing(reading.monotonic_ns));
-        let trusted_ns = self.clock.trusted_ns(reading.monotonic_ns);
-        self.replica.handle_tick(reading.monotonic_ns, trusted_ns)?;
-        health.is_quorum_reached.store(self.replica.is_quorum_reached(), Ordering::Relaxed);
-        health.is_impaired.store(self.replica.is_impaired(), Ordering::Relaxed);
+        let data_plane = Health {
+            round_completed_ns: health.round_completed_ns.load(Ordering::Relaxed),
+            are_accepts_failing: health.accepts.are_failing(reading.monotonic_ns),
+        };
+        let observed = self.node.handle_tick(reading, data_plane)?;
+        self.shared.clock.set_trusted_offset_ns(observed.trusted_offset_ns);
+        health.is_quorum_reached.store(observed.is_quorum_reached, Ordering::Relaxed);
+        health.is_impaired.store(observed.is_impaired, Ordering::Relaxed);
         health.ticked_ns.store(reading.monotonic_ns, Ordering::Relaxed);
 
-        self.metrics.consensus.set_ceiling(self.replica.ceiling());
-        self.metrics.consensus.set_clock_status(status);
-        self.reports.log_unproved_clock(&self.replica, &self.clock);
-        self.reports.log_empty_zones(&self.replica);
-        self.reports.log_voters_without_zone(&self.replica);
+        let (replica, clock) = (self.node.replica(), self.node.clock());
+        if let Some(status) = observed.clock_changed {
+            Reports::log_clock(status, clock);
+        }
+        self.metrics.consensus.set_ceiling(replica.ceiling());
+        self.metrics.consensus.set_clock_status(clock.status());
+        self.reports.log_unproved_clock(replica, clock);
+        self.reports.log_empty_zones(replica);
+        self.reports.log_voters_without_zone(replica);
         Ok(())
     }
 
@@ -337,7 +312,7 @@ impl Plane {
             Completion::Written { number, duration } => {
                 self.metrics.consensus.fsync_ns.observe(duration.as_nanos() as u64);
                 let now_ns = self.shared.clock.monotonic_ns();
-                self.replica.handle_persisted(now_ns, number);
+                self.node.handle_persisted(now_ns, number);
                 Ok(())
             }
             Completion::Failed(error) => Err(ConsensusError::Disk(error)),
@@ -348,7 +323,7 @@ impl Plane {
         let now_ns = self.shared.clock.monotonic_ns();
         match event {
             Event::Message { from, store, message } => {
-                match self.replica.handle_message(now_ns, from, store, &message) {
+                match self.node.handle_message(now_ns, from, store, &message) {
                     Ok(()) => {}
                     Err(error @ MessageError::LostEntries { .. }) => {
                         return Err(ConsensusError::LostEntries(error));
@@ -371,104 +346,91 @@ impl Plane {
                 if let Some(link) = self.links.get(&node) {
                     link.record_up();
                 }
-                let heard = self.replica.handle_peer_hello(node, hello.boot, hello.position);
+                let (boot, began) = (hello.boot, hello.position);
+                let heard = self.node.handle_peer_hello(node, boot, began, hello.formats);
                 log_rolled_back(node, heard);
-                self.replica.handle_formats(node, hello.formats);
-                self.replica.handle_peer_addresses(member);
+                self.node.handle_peer_addresses(member);
             }
             Event::Pong { node, boot, since, pong, received_ns } => {
-                let heard = self.replica.handle_position(node, boot, pong.position, since);
+                let heard = self.node.handle_pong(now_ns, node, boot, since, &pong, received_ns);
                 log_rolled_back(node, heard);
-                self.duplicate_refusals.remove(&node);
-                self.replica.handle_reached(now_ns, node);
                 let round_trip_ns = received_ns.saturating_sub(pong.sent_ns);
                 let usual_ns = self.round_trips.record(now_ns, node, round_trip_ns);
                 self.round_trips.warn(now_ns, node, self.shared.config.election_timeout);
                 self.metrics.consensus.set_round_trip(node, usual_ns);
-                self.clock.handle_sample(node, pong.wall_ns, pong.sent_ns, received_ns);
-                for (node, offset_ns) in self.clock.peer_offsets() {
+                for (node, offset_ns) in self.node.clock().peer_offsets() {
                     self.metrics.consensus.set_peer_clock_offset(node, offset_ns);
                 }
             }
-            Event::Unreachable { node } => self.unreachable(node, now_ns, false),
-            Event::Closed { node } => {
-                self.replica.handle_closed(now_ns, node);
-                self.unreachable(node, now_ns, true);
-            }
-            Event::Refused { by, refusal } if refusal.code == RefusalCode::Removed => {
-                if self.removal_notice.record(by, now_ns) {
-                    tracing::warn!(
-                        %refusal,
-                        "this node was removed: it stops when a majority of the others confirms it"
-                    );
-                }
-                self.shared.health.is_removed.store(true, Ordering::Relaxed);
-                self.unreachable(by, now_ns, false);
-            }
+            Event::Unreachable { node } => self.node.handle_unreachable(now_ns, node),
+            Event::Closed { node } => self.node.handle_closed(now_ns, node),
             Event::RecordWanted { answer } => {
                 // This fails when the connection that asked is gone.
-                drop(answer.send(self.replica.record()));
+                drop(answer.send(self.node.replica().record()));
             }
             Event::Refused { by, refusal } => {
-                let times = self.duplicate_refusals.entry(by).or_default();
-                *times = if refusal.code == RefusalCode::DuplicateNode { *times + 1 } else { 0 };
-                if is_fatal(refusal.code, *times) {
-                    return Err(ConsensusError::Refused { by, refusal });
+                match self.node.handle_refused(now_ns, by, refusal.code) {
+                    Refused::ForNow => {}
+                    Refused::Removed { is_first } => {
+                        self.shared.health.is_removed.store(true, Ordering::Relaxed);
+                        if is_first {
+                            tracing::warn!(
+                                %refusal,
+                                "this node was removed: it stops when a majority of the others \
+                                 confirms it"
+                            );
+                        }
+                    }
+                    Refused::ForGood => return Err(ConsensusError::Refused { by, refusal }),
                 }
-                self.unreachable(by, now_ns, false);
             }
         }
         Ok(())
     }
 
-    fn unreachable(&mut self, node: NodeId, now_ns: u64, is_urgent: bool) {
-        let at_ns = self.unreachable_at_ns.entry(node).or_insert(0);
-        if is_urgent || now_ns.saturating_sub(*at_ns) >= UNREACHABLE_INTERVAL_NS {
-            *at_ns = now_ns;
-            self.replica.handle_unreachable(now_ns, node);
-        }
-    }
-
-    /// Does what the replica asks for: publications, writes, messages and reports.
+    /// Does all actions of the node.
     fn flush(&mut self) -> Result<(), ConsensusError> {
-        if self.replica.take_published() {
-            self.publish();
-        }
-        while let Some(write) = self.replica.poll_write() {
-            self.writer.submit(write)?;
-        }
-        while let Some(Outgoing { to, message }) = self.replica.poll_message() {
-            let is_snapshot = message.kind == MessageKind::Snapshot;
-            let metrics = &self.metrics.consensus;
-            if self.links.get(&to).is_some_and(|link| link.send(message)) {
-                metrics.raft_messages_sent.add(1);
-            } else {
-                metrics.raft_messages_dropped.add(1);
-                let now_ns = self.shared.clock.monotonic_ns();
-                self.unreachable(to, now_ns, is_snapshot);
+        while let Some(action) = self.node.poll_action() {
+            match action {
+                Action::Published(published) => self.follow(&published),
+                Action::Write(write) => self.writer.submit(write)?,
+                Action::Send(outgoing) => self.send(outgoing),
+                Action::Report(report) => self.report(report),
             }
-        }
-        while let Some(report) = self.replica.poll_report() {
-            match &report {
-                Report::Changed { nonce, outcome } | Report::SettingsChanged { nonce, outcome } => {
-                    self.admin_commands.record_change(*nonce, outcome);
-                }
-                Report::Advanced { to } => self.admin_commands.record_advance(*to),
-                _ => {}
-            }
-            self.reports.log(report, &self.clock);
         }
         if !self.admin_commands.is_idle() {
             let now_ns = self.shared.clock.monotonic_ns();
-            self.admin_commands.settle(&self.replica, &self.shared.core.published(), now_ns);
+            let published = self.shared.core.published();
+            self.admin_commands.settle(self.node.replica(), &published, now_ns);
         }
         Ok(())
     }
 
+    fn send(&mut self, Outgoing { to, message }: Outgoing) {
+        let kind = message.kind;
+        let metrics = &self.metrics.consensus;
+        if self.links.get(&to).is_some_and(|link| link.send(message)) {
+            metrics.raft_messages_sent.add(1);
+        } else {
+            metrics.raft_messages_dropped.add(1);
+            self.node.handle_unsent(self.shared.clock.monotonic_ns(), to, kind);
+        }
+    }
+
+    fn report(&mut self, report: Report) {
+        match &report {
+            Report::Changed { nonce, outcome } | Report::SettingsChanged { nonce, outcome } => {
+                self.admin_commands.record_change(*nonce, outcome);
+            }
+            Report::Advanced { to } => self.admin_commands.record_advance(*to),
+            _ => {}
+        }
+        self.reports.log(report, self.node.clock());
+    }
+
     /// Follows a new publication: tells the workers, applies the settings, opens and closes links.
-    fn publish(&mut self) {
+    fn follow(&mut self, published: &Published) {
         self.workers.notify_published();
-        let published = self.shared.core.published();
         let me = self.shared.identity.node;
         if let Some(settings) = &published.settings {
             self.apply_settings(settings);
@@ -488,24 +450,24 @@ impl Plane {
                 Link::open(shared, published.cluster, member.clone(), inbox)
             });
         }
-        let removed = &self.replica.state().removed;
+        let removed = &self.node.replica().state().removed;
         if *self.accepted.removed.borrow() != *removed {
             self.accepted.removed.replace(removed.clone());
-            let members = published.members.clone();
+            let members = &published.members;
             self.metrics.consensus.retain_peers(|node| members.contains_key(&node));
             self.round_trips.retain(|node| members.contains_key(&node));
             self.reports.retain(|node| members.contains_key(&node));
         }
     }
 
-    /// Applies the cluster's settings; they replace this node's own.
+    /// Applies the cluster's settings; they replace this node's own. The core has applied those that
+    /// it reads.
     fn apply_settings(&mut self, settings: &Arc<ClusterSettings>) {
         let before = self.settings.replace(settings.clone());
         if before.as_ref() == Some(settings) {
             return;
         }
         self.shared.max_n.store(settings.max_n, Ordering::Relaxed);
-        self.clock.set_bound_ns(settings.clock_offset_max_ms * 1_000_000);
         warn_of_short_window(settings, self.shared.config.election_timeout);
         log_settings_that_differ(&self.shared.config, before.as_deref(), settings);
     }

@@ -1,13 +1,13 @@
-//! The consensus plane of simulated nodes: the work of the server's thread with a replica, its
-//! disk, its peers' links and its clocks. The planted bugs of disks and publications are here.
+//! The consensus plane of simulated nodes: simulated IO around the state machine that production
+//! drives, [`epicepoch_core::node::Node`]. The planted bugs of disks and publications are here.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
-use epicepoch_core::clock::{ClockStatus, clocks_of};
 use epicepoch_core::durable::Write;
+use epicepoch_core::node::{Action, Health};
 use epicepoch_core::publication::{Grant, Published, Role};
-use epicepoch_core::replica::{Fatal, HandOver, MessageError, Report};
+use epicepoch_core::replica::{Fatal, HandOver, MessageError, Outgoing, Report};
 use epicepoch_core::state::{Command, FORMATS, Outcome};
 use epicepoch_wire::gossip::{Ping, Pong};
 use epicepoch_wire::peer_hello::Formats;
@@ -37,37 +37,20 @@ impl World {
     pub(crate) fn tick(&mut self, id: NodeId) {
         self.settle(id);
         let reading = self.at(id).clock.read(self.now_ns);
-        let is_naive = self.is_planted(Plant::OwnClock);
-        let do_accepts_fail = self.do_accepts_fail(id);
+        let are_accepts_failing = self.do_accepts_fail(id);
         let running = self.node(id).running_mut();
         running.ticks += 1;
         running.ticked_ns = reading.monotonic_ns;
         let published = running.shared.published();
-        let is_voter = |node| published.voters.iter().any(|(voter, _)| voter == node);
-        running.clock.retain_peers(is_voter);
-        let voters = clocks_of(published.voters.iter().map(|(node, _)| node), id);
-        let status = running.clock.observe(reading, voters, running.replica.trusted_before_ns());
-        running.trusted_offset_ns = running.clock.offset_ns();
-        let trusted = |node: &NodeId| running.clock.is_peer_trusted(*node);
-        let successors = (status == ClockStatus::Outvoted)
-            .then(|| published.voters.iter().map(|(node, _)| node).filter(trusted).collect());
-        running.replica.handle_clock(successors);
-        let sound = published.voters.iter().map(|(node, _)| node).filter(trusted).collect();
-        running.replica.handle_sound_clocks(sound);
-        running.replica.handle_compared(running.clock.is_compared(voters));
-        running.replica.handle_rounds(running.completed_ns);
-        running.replica.handle_clients(do_accepts_fail);
-        let trusted_ns = if is_naive {
-            running.trusted_offset_ns = reading.wall_ns as i64 - reading.monotonic_ns as i64;
-            reading.wall_ns
-        } else {
-            running.clock.trusted_ns(reading.monotonic_ns)
-        };
+        let health = Health { round_completed_ns: running.completed_ns, are_accepts_failing };
+        let result = running.consensus.handle_tick(reading, health);
+        let clock = running.consensus.clock();
+        running.trusted_offset_ns = clock.offset_ns();
+        let trusted_ns = clock.trusted_ns(reading.monotonic_ns);
         running.trusted_ns = trusted_ns;
         let is_ping_due = running.ticks.is_multiple_of(PING_TICKS);
         let boot = running.identity.boot;
-        let result = running.replica.handle_tick(reading.monotonic_ns, trusted_ns);
-        let is_unproved = running.replica.is_clock_unproved();
+        let is_unproved = running.replica().is_clock_unproved();
         if is_unproved && !self.history.is_clock_unproved {
             self.history.is_clock_unproved = true;
             self.count("clock believed without a majority's");
@@ -120,7 +103,7 @@ impl World {
     ) {
         let wall_ns = self.at(id).clock.wall_ns(self.now_ns);
         let hello = self.at(id).hello();
-        let position = self.at(id).running().replica.position();
+        let position = self.at(id).running().replica().position();
         let answer = Pong { sent_ns: ping.sent_ns, wall_ns, position };
         self.send(id, from, &Event::Pong { from: id, hello, boot, since, pong: answer });
     }
@@ -136,25 +119,19 @@ impl World {
         if boot != self.at(id).running().identity.boot || !self.accept_hello(id, from, hello) {
             return;
         }
-        if self.checks_positions() {
-            let named = pong.position;
-            let heard =
-                self.with(id, |replica, _| replica.handle_position(from, hello.boot, named, since));
-            if heard.is_err() {
-                return self.refuse_hello(id, from, hello);
-            }
+        // For a planted bug: an answer that names no position accuses no peer.
+        let unnamed = (StorePosition(0), Pong { position: StorePosition(0), ..pong });
+        let (since, pong) = if self.checks_positions() { (since, pong) } else { unnamed };
+        let heard = self.drive(id, |consensus, now_ns| {
+            consensus.handle_pong(now_ns, from, hello.boot, since, &pong, now_ns)
+        });
+        if heard.is_err() {
+            self.refuse_hello(id, from, hello);
         }
-        let now_ns = self.monotonic_ns(id);
-        let running = self.node(id).running_mut();
-        running.replica.handle_reached(now_ns, from);
-        running.clock.handle_sample(from, pong.wall_ns, pong.sent_ns, now_ns);
     }
 
     pub(crate) fn closed(&mut self, id: NodeId, peer: NodeId) {
-        self.with(id, |replica, now_ns| {
-            replica.handle_closed(now_ns, peer);
-            replica.handle_unreachable(now_ns, peer);
-        });
+        self.drive(id, |consensus, now_ns| consensus.handle_closed(now_ns, peer));
     }
 
     pub(crate) fn written(&mut self, id: NodeId) {
@@ -170,7 +147,7 @@ impl World {
         self.begin_write(id);
         match finished {
             Finished::Written(number) if !is_lying => {
-                self.with(id, |replica, now_ns| replica.handle_persisted(now_ns, number));
+                self.drive(id, |consensus, now_ns| consensus.handle_persisted(now_ns, number));
             }
             Finished::Written(_) | Finished::None => {}
             // The write is not retried, because only a restart shows the content of the disk.
@@ -208,11 +185,11 @@ impl World {
         let known = positions.check(from, hello.boot, hello.began);
         if known.is_ok() && !is_known {
             running.accepted.insert(from, hello.boot);
-            let accepted = self
-                .with(id, |replica, _| replica.handle_peer_hello(from, hello.boot, hello.began));
-            accepted.expect("it was checked");
             let formats = Formats { oldest: FORMATS.oldest, newest: hello.reads };
-            self.with(id, |replica, _| replica.handle_formats(from, formats));
+            let accepted = self.drive(id, |consensus, _| {
+                consensus.handle_peer_hello(from, hello.boot, hello.began, formats)
+            });
+            accepted.expect("it was checked");
         }
         if known.is_err() && self.checks_positions() {
             self.refuse_hello(id, from, hello);
@@ -275,7 +252,7 @@ impl World {
         let message = RaftMessage::decode(bytes).expect("what a replica sends has an encoding");
         let store = self.at(from).store;
         let taken =
-            self.with(to, |replica, now| replica.handle_message(now, from, store, &message));
+            self.drive(to, |consensus, now| consensus.handle_message(now, from, store, &message));
         let Err(error) = taken else {
             let boot = self.at(to).hello().boot;
             self.history.heard(boot, from, self.monotonic_ns(to));
@@ -368,62 +345,66 @@ impl World {
     /// Shows the history which entries a replica has applied.
     fn take_applied(&mut self, id: NodeId) {
         let running = self.nodes[id.0 as usize - 1].running_mut();
-        let (identity, applied) = (running.identity, running.replica.applied());
+        let (identity, applied) = (running.identity, running.replica().applied());
         if applied != running.applied {
             running.applied = applied;
-            if let Some(settings) = running.replica.settings() {
-                running.clock.set_bound_ns(settings.clock_offset_max_ms * MS);
-            }
             let published = running.shared.published();
-            self.history.applied(identity, applied, running.replica.state(), &published);
+            self.history.applied(identity, applied, running.replica().state(), &published);
         }
     }
 
-    /// Hands writes to the disk and messages to the links, and reads reports.
+    /// Does all actions of the consensus plane.
     fn release(&mut self, id: NodeId) {
-        let is_lying = self.is_planted(Plant::LyingDisk);
-        while let Some(write) = self.node(id).running_mut().replica.poll_write() {
-            let number = write.number;
-            self.note(|| format!("{id} writes {write:?}"));
-            self.see_reserved(id, &write);
-            let disk = &mut self.node(id).disk;
-            disk.submit(write);
-            self.begin_write(id);
-            if is_lying {
-                let now_ns = self.monotonic_ns(id);
-                let running = self.node(id).running_mut();
-                running.replica.handle_persisted(now_ns, number);
-                for share in self.take_shares(id) {
-                    self.take_share(id, share);
+        while let Some(action) = self.node(id).running_mut().consensus.poll_action() {
+            match action {
+                // The workers see the publication in a step of its own.
+                Action::Published(_) => {
+                    let is_untold = &mut self.node(id).running_mut().is_untold;
+                    assert!(std::mem::take(is_untold), "{id} tells its workers of no publication");
                 }
-                self.take_applied(id);
+                Action::Write(write) => self.write(id, write),
+                Action::Send(outgoing) => self.send_message(id, &outgoing),
+                Action::Report(report) => self.read_report(id, &report),
             }
         }
-        self.send_messages(id);
-        while let Some(report) = self.node(id).running_mut().replica.poll_report() {
-            self.note(|| format!("{id} reports {report:?}"));
-            self.summary.take_report(&report);
-            if matches!(report, Report::Leadership { .. } | Report::Changed { .. }) {
-                self.provoke(id);
+        assert!(!self.at(id).running().is_untold, "what {id} publishes is told to its workers");
+    }
+
+    /// Hands a write to the disk.
+    fn write(&mut self, id: NodeId, write: Write) {
+        let number = write.number;
+        self.note(|| format!("{id} writes {write:?}"));
+        self.see_reserved(id, &write);
+        self.node(id).disk.submit(write);
+        self.begin_write(id);
+        if self.is_planted(Plant::LyingDisk) {
+            let now_ns = self.monotonic_ns(id);
+            self.node(id).running_mut().consensus.handle_persisted(now_ns, number);
+            for share in self.take_shares(id) {
+                self.take_share(id, share);
             }
-            if let Report::Leadership { term, role: Role::Leader, .. } = report {
-                self.check_departed(id, term);
-            }
-            if let Report::Advanced { to } = report {
-                self.history.advanced(to);
-            }
-            if let Report::HandingOver { to, why: HandOver::Preferred } = report {
-                self.prefers(id, to);
-            }
-            if let Report::HandingOver { why: HandOver::ClientsCut, .. } = report {
+            self.take_applied(id);
+        }
+    }
+
+    fn read_report(&mut self, id: NodeId, report: &Report) {
+        self.note(|| format!("{id} reports {report:?}"));
+        self.summary.take_report(report);
+        if matches!(report, Report::Leadership { .. } | Report::Changed { .. }) {
+            self.provoke(id);
+        }
+        match *report {
+            Report::Leadership { term, role: Role::Leader, .. } => self.check_departed(id, term),
+            Report::Advanced { to } => self.history.advanced(to),
+            Report::HandingOver { to, why: HandOver::Preferred } => self.prefers(id, to),
+            Report::HandingOver { why: HandOver::ClientsCut, .. } => {
                 self.count("handover where accepts fail");
             }
-            if let Report::SettingsChanged { outcome: Outcome::Set, .. } = report {
+            Report::SettingsChanged { outcome: Outcome::Set, .. } => {
                 self.count("settings taken in");
             }
-            if matches!(report, Report::Removed) {
-                self.count("member removed");
-            }
+            Report::Removed => self.count("member removed"),
+            _ => {}
         }
     }
 
@@ -441,7 +422,7 @@ impl World {
     fn see_reserved(&mut self, id: NodeId, write: &Write) {
         let running = self.at(id).running();
         let (identity, trusted_ns) = (running.identity, running.trusted_ns);
-        let status = running.replica.status();
+        let status = running.replica().status();
         for entry in &write.entries {
             // Counts only the leader's own entries, those of its term. Others come from earlier
             // leaders.
@@ -452,37 +433,34 @@ impl World {
         }
     }
 
-    /// Sends the messages that may leave.
-    fn send_messages(&mut self, id: NodeId) {
-        while let Some(out) = self.node(id).running_mut().replica.poll_message() {
-            let node = &self.nodes[id.0 as usize - 1];
-            let identity = node.running().identity;
-            // The Promise as the workers see it now.
-            let promise = node.running().seen.promise.load();
-            let is_disk = self.plant().is_some_and(Plant::is_in_disk);
-            let disk = (!is_disk).then(|| node.disk.durable());
-            self.history.released(identity, &out, promise, disk);
-            // A rolled-back node has forgotten its promises, and peers refuse its messages.
-            if !node.disk.is_rolled_back() {
-                self.history.promised(identity, &out);
-            }
-            // Like a message in the socket of a machine that disappears without closing the
-            // connection.
-            let is_snapshot = out.message.kind == MessageKind::Snapshot;
-            if is_snapshot && self.nemesis.pause_ns > 0 && self.chance(SNAPSHOTS_LOST) {
-                self.count("snapshot lost");
-                continue;
-            }
-            let mut bytes = vec![];
-            out.message.encode(&mut bytes);
-            let bytes: Rc<[u8]> = bytes.into();
-            let hello = self.at(id).hello();
-            self.send(id, out.to, &Event::Raft { from: id, hello, bytes });
-            // A snapshot is the largest message, and its connection may break.
-            if is_snapshot && self.chance(SNAPSHOTS_BROKEN) {
-                let after_ns = self.link_ns();
-                self.schedule_own(id, after_ns, Event::Closed { peer: out.to });
-            }
+    /// Sends a message that may leave.
+    fn send_message(&mut self, id: NodeId, out: &Outgoing) {
+        let node = &self.nodes[id.0 as usize - 1];
+        let identity = node.running().identity;
+        // The Promise as the workers see it now.
+        let promise = node.running().seen.promise.load();
+        let is_disk = self.plant().is_some_and(Plant::is_in_disk);
+        let disk = (!is_disk).then(|| node.disk.durable());
+        self.history.released(identity, out, promise, disk);
+        // A rolled-back node has forgotten its promises, and peers refuse its messages.
+        if !node.disk.is_rolled_back() {
+            self.history.promised(identity, out);
+        }
+        // Like a message in the socket of a machine that disappears without closing the
+        // connection.
+        let is_snapshot = out.message.kind == MessageKind::Snapshot;
+        if is_snapshot && self.nemesis.pause_ns > 0 && self.chance(SNAPSHOTS_LOST) {
+            return self.count("snapshot lost");
+        }
+        let mut bytes = vec![];
+        out.message.encode(&mut bytes);
+        let bytes: Rc<[u8]> = bytes.into();
+        let hello = self.at(id).hello();
+        self.send(id, out.to, &Event::Raft { from: id, hello, bytes });
+        // A snapshot is the largest message, and its connection may break.
+        if is_snapshot && self.chance(SNAPSHOTS_BROKEN) {
+            let after_ns = self.link_ns();
+            self.schedule_own(id, after_ns, Event::Closed { peer: out.to });
         }
     }
 
@@ -491,16 +469,14 @@ impl World {
     fn take_shares(&mut self, id: NodeId) -> Vec<Share> {
         let plant = self.plant().filter(|plant| plant.is_in_publication());
         let running = self.node(id).running_mut();
-        let is_fresh = running.replica.take_published();
         let mut shares: Vec<Share> =
             running.shared.take_steps().into_iter().map(Share::from).collect();
-        let is_published = shares.iter().any(|share| matches!(share, Share::Publish(_)));
-        // In production this event informs the workers of a publication.
-        assert_eq!(is_fresh, is_published, "what {id} publishes is told to its workers");
+        let is_fresh = shares.iter().any(|share| matches!(share, Share::Publish(_)));
+        running.is_untold |= is_fresh;
         let Some(plant) = plant else { return shares };
         let (fresh, seen) = (running.shared.published(), running.seen.published());
         if fresh.grant.is_some() {
-            running.hands_over = running.replica.is_handing_over();
+            running.hands_over = running.replica().is_handing_over();
         }
         let is_kept = match plant {
             Plant::RevokedLate => fresh.grant.is_none(),

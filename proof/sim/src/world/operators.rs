@@ -233,20 +233,20 @@ impl World {
         let store = self.at(id).store;
         let answers = |node: &&Node| {
             let running = node.running.as_ref().filter(|_| !self.is_paused(node.id));
-            running.is_some_and(|running| running.replica.state().store_of(id) == store)
+            running.is_some_and(|running| running.replica().state().store_of(id) == store)
         };
         let answering: Vec<NodeId> = self.nodes.iter().filter(answers).map(|it| it.id).collect();
         if answering.is_empty() {
             return false;
         }
         let reads = self.at(id).version.reads;
-        let needed = |node: &NodeId| self.at(*node).running().replica.format_needed();
+        let needed = |node: &NodeId| self.at(*node).running().replica().format_needed();
         if answering.iter().map(needed).any(|needed| needed > reads) {
             self.refuse_joining(id);
             return false;
         }
         let from = answering[self.random.usize(..answering.len())];
-        let mut record = self.at(from).running().replica.record();
+        let mut record = self.at(from).running().replica().record();
         if self.is_planted(Plant::GenesisOfToday) {
             record = genesis_of_today(&record);
         }
@@ -286,7 +286,7 @@ impl World {
         Deciding {
             who: running.identity,
             monotonic_ns: self.monotonic_ns(leader),
-            committed: running.replica.status().committed,
+            committed: running.replica().status().committed,
             voters: running.shared.published().voters.incoming().map(|(node, _)| node).collect(),
         }
     }
@@ -332,7 +332,7 @@ impl World {
     pub(crate) fn is_well_placed(&self) -> Option<bool> {
         let told = self.placement(NodeId(1))?;
         let leader = self.serving()?;
-        let settings = leader.running().replica.settings();
+        let settings = leader.running().replica().settings();
         let leaders = settings.map_or(told.leaders, |settings| settings.leader_zones.clone());
         let wanted = Placement { zone: None, leaders };
         let rank = |node: NodeId| {
@@ -352,14 +352,14 @@ impl World {
         let (id, running) = (leader.id, leader.running());
         let zone = |node: NodeId| self.placement(node).and_then(|placement| placement.zone);
         let is_wrong = |it: &Placed| !it.agrees || it.zone.is_some() && it.zone != zone(it.node);
-        if let Some(placed) = running.replica.placed().into_iter().find(is_wrong) {
+        if let Some(placed) = running.replica().placed().into_iter().find(is_wrong) {
             return Some(format!("node {id} leads, and says {placed:?}"));
         }
         let published = running.shared.published();
         let is_voters = |empty: &Zone| {
             published.voters.iter().any(|(voter, _)| zone(voter).as_ref() == Some(empty))
         };
-        let empty = running.replica.empty_zones().into_iter().find(is_voters)?;
+        let empty = running.replica().empty_zones().into_iter().find(is_voters)?;
         Some(format!("node {id} leads, and says that no voter is in {empty}"))
     }
 

@@ -81,7 +81,7 @@ impl World {
     fn backup_of(&self, node: &Node) -> Option<Backup> {
         let running = node.running.as_ref().filter(|_| !self.is_paused(node.id))?;
         let is_right = node.clock.broken_until_ns <= self.now_ns;
-        let replica = &running.replica;
+        let replica = running.replica();
         is_right.then(|| backup(replica.state(), replica.applied(), self.around(node)))
     }
 

@@ -25,7 +25,7 @@ use crate::world::operators::{ZONES_KNOWN, zone};
 impl World {
     /// An operator changes settings, mostly to valid values.
     pub(crate) fn change_settings(&mut self, node: NodeId) {
-        let replica = &self.at(node).running().replica;
+        let replica = self.at(node).running().replica();
         let (format, before) = (replica.state().format, replica.settings().cloned());
         let before = before
             .unwrap_or_else(|| initial_settings(self.placement(node).unwrap_or_default().leaders));
@@ -73,7 +73,7 @@ impl World {
         self.nemesis.nonce += 1;
         let nonce = self.nemesis.nonce;
         let is_forced = self.random.bool();
-        let judged = self.at(node).running().replica.judge_zones(&settings, is_forced);
+        let judged = self.at(node).running().replica().judge_zones(&settings, is_forced);
         if let Err(error) = judged {
             return self.zones_refused(node, &error);
         }

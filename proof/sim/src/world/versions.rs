@@ -47,7 +47,7 @@ impl World {
     /// the other may send. A planted bug skips the check.
     pub(crate) fn can_speak(&mut self, id: NodeId, from: NodeId, hello: PeerHello) -> bool {
         let running = self.at(id).running();
-        let (reads, needed) = (self.at(id).version.reads, running.replica.format_needed());
+        let (reads, needed) = (self.at(id).version.reads, running.replica().format_needed());
         if hello.reads >= needed && reads >= hello.needs || self.is_planted(Plant::UncheckedFormat)
         {
             return true;

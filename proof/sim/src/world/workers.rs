@@ -133,7 +133,7 @@ impl World {
     fn strangers(&self, id: NodeId, published: &Published) -> Vec<NodeId> {
         match self.plant() {
             Some(Plant::Core(Bug::RemovedCounts)) => {
-                let state = self.at(id).running().replica.state();
+                let state = self.at(id).running().replica().state();
                 state.removed.iter().copied().filter(|node| *node != id).collect()
             }
             Some(Plant::Core(Bug::LearnerCounts)) => {
@@ -227,7 +227,7 @@ impl World {
             self.refuse(id, requests, &published);
             return;
         };
-        let is_proved = self.at(id).running().clock.is_proved();
+        let is_proved = self.at(id).running().consensus.clock().is_proved();
         let trusted = Trusted { ns: trusted_ns, is_proved, monotonic_ns };
         self.history.stamped(identity, term, range, trusted);
         let mut rest = Some(range);

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use epicepoch_core::replica::Replica;
+use epicepoch_core::node::Node as Consensus;
 use epicepoch_wire::NodeId;
 
 use crate::disk::Disk;
@@ -47,8 +47,8 @@ impl World {
         self.count("told to stop");
         self.note(|| format!("{node} is told to stop"));
         let running = self.node(node).running_mut();
-        running.shutdown_in = Some(running.replica.status().term);
-        self.with(node, Replica::handle_shutdown_request);
+        running.shutdown_in = Some(running.replica().status().term);
+        self.drive(node, Consensus::handle_shutdown_request);
     }
 
     pub(super) fn stop_at_once(&mut self, node: NodeId, down_ns: u64) {

@@ -3,13 +3,14 @@
 //! removal when it has applied it.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
-use epicepoch_core::quorum::Voters;
 use epicepoch_wire::NodeId;
 
-/// Most time that a removed node waits for the majority. The voters that it knows may be gone.
-const WAIT_MAX: Duration = Duration::from_secs(10);
+use crate::quorum::Voters;
+
+/// Most time that a removed node waits for the majority, nanoseconds. The voters that it knows may
+/// be gone.
+const WAIT_MAX_NS: u64 = 10_000_000_000;
 
 /// The members that have confirmed this node's removal, and when the first of them did.
 #[derive(Debug, Default)]
@@ -36,7 +37,7 @@ impl RemovalNotice {
         }
         let others = || voters.iter().map(|(node, _)| node).filter(|node| *node != me);
         let confirmed = others().filter(|node| self.confirmed_by.contains(node)).count();
-        let is_late = now_ns.saturating_sub(self.since_ns) >= WAIT_MAX.as_nanos() as u64;
+        let is_late = now_ns.saturating_sub(self.since_ns) >= WAIT_MAX_NS;
         confirmed * 2 > others().count() || is_late
     }
 }
@@ -73,7 +74,7 @@ mod tests {
         let mut notice = RemovalNotice::default();
         notice.record(NodeId(2), 7);
         assert!(!notice.is_over(NodeId(1), &voters(&[6, 7, 8]), 9));
-        let late = 7 + WAIT_MAX.as_nanos() as u64;
+        let late = 7 + WAIT_MAX_NS;
         assert!(notice.is_over(NodeId(1), &voters(&[6, 7, 8]), late), "they may be gone, too");
     }
 }
