@@ -142,8 +142,7 @@ fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode,
     let judged = slo.judge(&measured);
     let mut report = record::Run::new(&measured, Some(&floor), &judged, program(matches));
     report.floor = whole.as_ref().map(FloorRecord::new);
-    let table = text::run_table(&measured, Some(&floor), &judged);
-    write!(output::account(), "{table}{}", text::beside_floor(&report))?;
+    write!(output::account(), "{}{}", text::run_table(&report), text::beside_floor(&report))?;
     if let Some((mut file, path)) = json_file {
         writeln!(file, "{}", report.to_json()).with_context(|| path.display().to_string())?;
     }

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use epicepoch_bench::hiccup::HiccupMeter;
-use epicepoch_bench::load::{self, LoadConfig, Routing};
+use epicepoch_bench::run::load::Load;
+use epicepoch_bench::run::{Routing, RunConfig, Target};
 use epicepoch_bench::{History, Operation, Outcome};
 
 use crate::callers::{CallerSettings, Callers, Calls};
@@ -68,17 +69,14 @@ pub struct Longest {
 pub fn run(binary: &Path, drivers: &[DriverCommand], losses: &[Loss]) -> Result<Seen, String> {
     let mut cluster = Cluster::start(binary)?;
     let origin = Instant::now();
-    let node = |(index, addr): (usize, &std::net::SocketAddr)| load::Node {
-        id: index as u64 + 1,
-        addr: *addr,
-    };
-    let nodes: Vec<_> = cluster.addrs().iter().enumerate().map(node).collect();
-    let http = load::start(LoadConfig {
-        connections: nodes.len(),
+    let targets: Vec<_> =
+        cluster.addrs().iter().zip(1..).map(|(addr, id)| Target::new(id, *addr)).collect();
+    let http = Load::start(RunConfig {
+        connections: targets.len(),
         routing: Routing::EveryNode,
-        keep_operations: true,
         retry_pause: HTTP_RETRY_PAUSE,
-        ..LoadConfig::new(nodes)
+        request_timeout: WAIT_MAX,
+        ..RunConfig::new(targets)
     });
     let addrs: Vec<_> = cluster.addrs().iter().map(ToString::to_string).collect();
     let client = Settings { attempt: ATTEMPT, timeout: WAIT_MAX, ..Settings::default() };
@@ -113,7 +111,7 @@ pub fn run(binary: &Path, drivers: &[DriverCommand], losses: &[Loss]) -> Result<
     let clients = clients.into_iter().map(Callers::finish).collect::<Result<Vec<_>, _>>()?;
     let report = http.stop();
     let disorder = disorder(origin, &clients, &report.operations);
-    Ok(Seen { clients, losses: windows, http_answers: report.answers, disorder })
+    Ok(Seen { clients, losses: windows, http_answers: report.answers(), disorder })
 }
 
 /// Checks all calls together. Then checks the calls of each client alone by its own clock, which is

@@ -1,101 +1,12 @@
-//! One HTTP/1.1 keep-alive connection with little cost of its own: a request is a write, an answer
-//! is a view into the read buffer. It has no retries and no redirects, and allocates nothing per
-//! request once its buffer has grown.
-//!
-//! It parses the answers of an oracle: a status line, headers, a body with `content-length` (RFC
-//! 9112). A chunked body is an error. Requests may be pipelined: send several, then receive as
-//! many.
-
-use std::io;
-use std::net::SocketAddr;
+//! The answers of an oracle over HTTP/1.1: a status line, headers, a body with `content-length` (RFC
+//! 9112). A chunked body is an error. An answer is a view into the read buffer; nothing is allocated.
 
 use thiserror::Error;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 /// Longest head of an answer, bytes.
 pub const HEAD_LEN_MAX: usize = 16 * 1024;
 /// Longest body of an answer, bytes. The largest `n` of the binary format fits, and metrics do.
 pub const BODY_LEN_MAX: usize = 4 * 1024 * 1024;
-/// Bytes to read at once.
-const READ_LEN: usize = 16 * 1024;
-
-/// A connection that is kept alive.
-#[derive(Debug)]
-pub struct Connection {
-    stream: TcpStream,
-    buffer: Vec<u8>,
-    /// Bytes at the front of `buffer` that belong to answers already returned.
-    used: usize,
-    sent: u64,
-    received: u64,
-}
-
-impl Connection {
-    /// Connects, with Nagle's algorithm off.
-    ///
-    /// # Errors
-    /// The error of the operating system.
-    pub async fn open(addr: SocketAddr) -> Result<Self, ConnectionError> {
-        let stream = TcpStream::connect(addr).await?;
-        stream.set_nodelay(true)?;
-        Ok(Self { stream, buffer: Vec::with_capacity(READ_LEN), used: 0, sent: 0, received: 0 })
-    }
-
-    /// Writes the bytes of one or several requests.
-    ///
-    /// # Errors
-    /// The connection is unusable after any error.
-    pub async fn send(&mut self, request: &[u8]) -> Result<(), ConnectionError> {
-        self.stream.write_all(request).await?;
-        self.sent += request.len() as u64;
-        Ok(())
-    }
-
-    /// Reads the next answer. Cancel safe: no bytes are lost if the future is dropped.
-    ///
-    /// # Errors
-    /// The connection is unusable after any error.
-    pub async fn receive(&mut self) -> Result<Response<'_>, ConnectionError> {
-        let frame = loop {
-            if let Some(frame) = Frame::parse(&self.buffer[self.used..])? {
-                break frame;
-            }
-            // Consumed bytes are removed only here. Otherwise the remaining answers of one read
-            // would be moved once for each answer.
-            self.buffer.drain(..self.used);
-            self.used = 0;
-            let read = self.stream.read_buf(&mut self.buffer).await?;
-            self.received += read as u64;
-            if read == 0 {
-                let clean = self.buffer.is_empty();
-                return Err(if clean { ConnectionError::Closed } else { ConnectionError::Cut });
-            }
-        };
-        Ok(self.hand_out(frame))
-    }
-
-    /// Returns the next answer if all of its bytes have been read, or `None`.
-    ///
-    /// # Errors
-    /// The connection is unusable after any error.
-    pub fn received(&mut self) -> Result<Option<Response<'_>>, ConnectionError> {
-        let frame = Frame::parse(&self.buffer[self.used..])?;
-        Ok(frame.map(|frame| self.hand_out(frame)))
-    }
-
-    /// Bytes sent and received, headers included.
-    #[must_use]
-    pub fn bytes(&self) -> (u64, u64) {
-        (self.sent, self.received)
-    }
-
-    fn hand_out(&mut self, frame: Frame) -> Response<'_> {
-        let from = self.used;
-        self.used += frame.len();
-        frame.response(&self.buffer[from..])
-    }
-}
 
 /// The place of an answer in a buffer.
 #[derive(Clone, Copy, Debug)]
@@ -107,31 +18,31 @@ struct Frame {
 
 impl Frame {
     /// Finds the first answer in `buffer`. Returns `None` if bytes are missing.
-    fn parse(buffer: &[u8]) -> Result<Option<Self>, ConnectionError> {
+    fn parse(buffer: &[u8]) -> Result<Option<Self>, ResponseError> {
         let (mut status, mut body_len, mut at) = (None, 0, 0);
         // One pass over the bytes is enough; this runs for every request of a measurement.
         let head_len = loop {
             let Some(line) = memchr::memchr(b'\n', &buffer[at..]) else {
                 let too_long = buffer.len() > HEAD_LEN_MAX;
-                return if too_long { Err(ConnectionError::TooLong) } else { Ok(None) };
+                return if too_long { Err(ResponseError::TooLong) } else { Ok(None) };
             };
             let line = &buffer[at..at + line];
             at += line.len() + 1;
-            let line = line.strip_suffix(b"\r").ok_or(ConnectionError::Malformed("line end"))?;
+            let line = line.strip_suffix(b"\r").ok_or(ResponseError::Malformed("line end"))?;
             if status.is_none() {
                 let read = status_of(line);
-                status = Some(read.ok_or(ConnectionError::Malformed("status line"))?);
+                status = Some(read.ok_or(ResponseError::Malformed("status line"))?);
             } else if line.is_empty() {
                 break at;
             } else if let Some(value) = value(line, b"content-length") {
-                body_len = number(value).ok_or(ConnectionError::Malformed("content-length"))?;
+                body_len = number(value).ok_or(ResponseError::Malformed("content-length"))?;
             } else if value(line, b"transfer-encoding").is_some() {
-                return Err(ConnectionError::Malformed("transfer-encoding is not understood"));
+                return Err(ResponseError::Malformed("transfer-encoding is not understood"));
             }
         };
-        let status = status.ok_or(ConnectionError::Malformed("status line"))?;
+        let status = status.ok_or(ResponseError::Malformed("status line"))?;
         if body_len > BODY_LEN_MAX {
-            return Err(ConnectionError::TooLong);
+            return Err(ResponseError::TooLong);
         }
         let frame = Self { status, head_len, body_len };
         Ok((buffer.len() >= frame.len()).then_some(frame))
@@ -151,15 +62,15 @@ impl Frame {
 }
 
 /// Parses one answer at the front of `buffer`. Returns it with its length, or `None` if bytes are
-/// missing. It is for callers with their own sockets.
+/// missing.
 ///
 /// # Errors
 /// The bytes are no answer, or an answer that is not supported here.
-pub fn parse_response(buffer: &[u8]) -> Result<Option<(Response<'_>, usize)>, ConnectionError> {
+pub fn parse_response(buffer: &[u8]) -> Result<Option<(Response<'_>, usize)>, ResponseError> {
     Ok(Frame::parse(buffer)?.map(|frame| (frame.response(buffer), frame.len())))
 }
 
-/// An answer, as a view into the connection's buffer.
+/// An answer, as a view into the buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Response<'a> {
     /// The status code.
@@ -211,19 +122,10 @@ fn header<'a>(head: &'a [u8], name: &str) -> Option<&'a str> {
     headers(head).find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, value)| value)
 }
 
-/// Why a connection gave no answer.
+/// Why bytes are no answer.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum ConnectionError {
-    /// The connection failed. Connect again, perhaps to another node.
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    /// The peer closed the connection between two answers. Connect again.
-    #[error("the peer closed the connection")]
-    Closed,
-    /// The peer closed the connection inside an answer. The outcome is unknown.
-    #[error("the peer closed the connection inside an answer")]
-    Cut,
+pub enum ResponseError {
     /// The server's answer is not supported here.
     #[error("not an answer that is understood: {0}")]
     Malformed(&'static str),

@@ -2,10 +2,9 @@
 //!
 //! - [`history`]: the black-box checker of uniqueness and real-time order; [`verdict`]: its
 //!   findings.
-//! - [`run`]: the generator of `epicepoch bench run`. [`http1`], [`http2`] and [`quic`]: its
-//!   connections.
-//! - [`load`]: the load of tests, which follows the leader or drives every node; [`report`]: its
-//!   result.
+//! - [`run`]: the generator of `epicepoch bench run`, and of the load of tests. [`http1`],
+//!   [`http2`] and [`quic`]: its connections.
+//! - [`answer_times`], and the silences between them.
 //! - [`latency`]: histograms; [`hiccup`], [`machine`]: stalls and load of the machine.
 //! - [`probe`]: the figures of `epicepoch probe`; [`exporter`] serves them.
 //! - [`floor`]: what the machine itself can do; [`knee`]: how much load the service takes.
@@ -16,6 +15,7 @@
 //! - [`text`], [`json`], [`html`]: reports for people and scripts.
 
 pub mod answer;
+pub mod answer_times;
 pub mod compare;
 pub mod encoded;
 pub mod exporter;
@@ -29,14 +29,12 @@ pub mod http2;
 pub mod json;
 pub mod knee;
 pub mod latency;
-pub mod load;
 pub mod machine;
 pub mod merge;
 pub mod probe;
 pub mod quic;
 pub mod rank;
 pub mod record;
-pub mod report;
 pub mod run;
 pub mod slo;
 pub mod surroundings;
@@ -45,7 +43,6 @@ pub mod trend;
 pub mod verdict;
 
 pub use answer::BrokenAnswer;
+pub use answer_times::AnswerTimes;
 pub use history::{History, Operation, Outcome};
-pub use load::{LoadConfig, Node, Routing, RunningLoad};
-pub use report::{AnswerTimes, FailureKind, Report};
 pub use verdict::{Verdict, Violation};

@@ -1,16 +1,17 @@
 //! Measurements as tables for people, and as the percentile file of HdrHistogram's tools.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
+use crate::encoded::Times;
 use crate::floor::Floor;
 use crate::json::{self, Beside};
 use crate::latency::{QUANTILES, quantile, shown};
-use crate::record::Run;
-use crate::run::{Arrivals, Measurement, NodeReport, Pace};
-use crate::slo::Judged;
+use crate::record::{Config, Program, Promise, Run, ServerCpu};
+use crate::run::Measurement;
+use crate::surroundings::NodeRecord;
 
 /// The table of `epicepoch bench floor`.
 #[must_use]
@@ -58,68 +59,69 @@ pub fn multiple(times: f64) -> String {
     if times < 1.0 { format!("{times:.3}") } else { format!("{times:.1}") }
 }
 
-/// The final table of `epicepoch bench run`. `floor` is a bare echo measured just before.
+/// The final table of `epicepoch bench run`.
 #[must_use]
-pub fn run_table(run: &Measurement, floor: Option<&Histogram<u64>>, slo: &[Judged]) -> String {
-    let mut text = headline(run);
-    percentiles(&mut text, run, floor);
+pub fn run_table(run: &Run) -> String {
+    let mut text = headline(&run.config);
+    percentiles(&mut text, run);
     rates(&mut text, run);
     surroundings(&mut text, run);
-    if let Some(bottleneck) = run.generator.bottleneck {
-        line(&mut text, "THE GENERATOR WAS THE BOTTLENECK", &bottleneck.to_string());
+    if let Some(bottleneck) = &run.generator.bottleneck {
+        line(&mut text, "THE GENERATOR WAS THE BOTTLENECK", bottleneck);
     }
-    for Judged { promise, measured, kept } in slo {
-        let word = match (run.generator.bottleneck, kept) {
-            (Some(_), _) => "no verdict",
-            (None, true) => "kept",
-            (None, false) => "MISSED",
+    for Promise { promise, measured, kept } in &run.slo {
+        let word = match kept {
+            None => "no verdict",
+            Some(true) => "kept",
+            Some(false) => "MISSED",
         };
         line(&mut text, promise, &format!("{measured}  {word}"));
     }
     text
 }
 
-fn headline(run: &Measurement) -> String {
-    let config = &run.config;
-    let pace = match config.pace {
-        Pace::Closed => "closed loop".to_owned(),
-        Pace::Open { rate, arrivals } => {
-            let arrivals = match arrivals {
-                Arrivals::Constant => "constant",
-                Arrivals::Poisson => "poisson",
-            };
-            format!("open loop, {rate} req/s {arrivals}")
-        }
+/// The table of a measurement without promises.
+impl fmt::Display for Measurement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&run_table(&Run::new(self, None, &[], Program::default())))
+    }
+}
+
+fn headline(config: &Config) -> String {
+    let pace = match (config.rate, &config.arrivals) {
+        (Some(rate), Some(arrivals)) => format!("open loop, {rate} req/s {arrivals}"),
+        _ => "closed loop".to_owned(),
     };
     format!(
         "connections {} over {}, in flight {}, threads {}, n {}{}, {pace}, {} after {} of warm-up\n",
         config.connections,
-        config.transport.name(),
-        config.transport.in_flight(),
-        config.threads.min(config.connections),
-        config.count,
+        config.transport,
+        config.in_flight,
+        config.threads,
+        config.n,
         if config.range { " as a range" } else { "" },
-        shown(config.duration),
-        shown(config.warmup),
+        time(config.duration_ns),
+        time(config.warmup_ns),
     )
 }
 
-fn percentiles(text: &mut String, run: &Measurement, floor: Option<&Histogram<u64>>) {
-    let of = |times: &Histogram<u64>, share| shown(quantile(times, share));
+fn percentiles(text: &mut String, run: &Run) {
+    let of = |times: &Times, share| shown(quantile(&times.0, share));
     let _infallible =
         writeln!(text, "\n{:<10} {:>10} {:>10} {:>12}", "", "latency", "hiccups", "x bare echo");
-    let echo = floor.map(|floor| quantile(floor, 0.5).as_secs_f64().max(1e-9));
+    let floor = run.echo_sleeping_ns.as_ref();
+    let echo = floor.map(|floor| quantile(&floor.0, 0.5).as_secs_f64().max(1e-9));
     let rows = QUANTILES.iter().copied().chain([("max", 1.0)]);
     for (name, share) in rows {
-        let latency = quantile(&run.counts.latency_ns, share);
+        let latency = quantile(&run.latency_ns.0, share);
         let times = echo.map(|echo| format!("{:.1}", latency.as_secs_f64() / echo));
         let times = times.unwrap_or_default();
-        let hiccup = of(&run.hiccups, share);
+        let hiccup = of(&run.hiccup_ns, share);
         let latency = shown(latency);
         let _infallible = writeln!(text, "{name:<10} {latency:>10} {hiccup:>10} {times:>12}");
     }
-    let mean = |times: &Histogram<u64>| shown(Duration::from_nanos(times.mean() as u64));
-    let (latency, hiccup) = (mean(&run.counts.latency_ns), mean(&run.hiccups));
+    let mean = |times: &Times| time(times.0.mean() as u64);
+    let (latency, hiccup) = (mean(&run.latency_ns), mean(&run.hiccup_ns));
     let _infallible = writeln!(text, "{:<10} {latency:>10} {hiccup:>10}\n", "mean");
     if let Some(floor) = floor {
         let echo = format!("p50 {}, p99 {}", of(floor, 0.5), of(floor, 0.99));
@@ -127,12 +129,11 @@ fn percentiles(text: &mut String, run: &Measurement, floor: Option<&Histogram<u6
     }
 }
 
-fn rates(text: &mut String, run: &Measurement) {
-    let counts = &run.counts;
-    line(text, "rate", &format!("{:.1} req/s, {} answers", run.rate(), counts.answers));
-    let timestamps = counts.timestamps as f64 / run.elapsed.as_secs_f64();
+fn rates(text: &mut String, run: &Run) {
+    line(text, "rate", &format!("{:.1} req/s, {} answers", run.rate, run.answers));
+    let timestamps = run.timestamps as f64 / Duration::from_nanos(run.elapsed_ns).as_secs_f64();
     line(text, "timestamps", &format!("{timestamps:.1} per second"));
-    let nodes: Vec<String> = counts
+    let nodes: Vec<String> = run
         .answers_by_node
         .iter()
         .map(|(node, count)| match node {
@@ -143,89 +144,91 @@ fn rates(text: &mut String, run: &Measurement) {
     let nodes = if nodes.is_empty() { "nobody".to_owned() } else { nodes.join(", ") };
     line(text, "answered by", &nodes);
     let mut failures: Vec<String> =
-        counts.failures.iter().map(|(name, count)| format!("{count} {name}")).collect();
-    if counts.unsent > 0 {
-        failures.push(format!("{} never sent", counts.unsent));
+        run.failures.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    if run.unsent > 0 {
+        failures.push(format!("{} never sent", run.unsent));
     }
-    let share = run.failure_share() * 100.0;
+    let share = run.failure_share * 100.0;
     let failures = if failures.is_empty() { "none".to_owned() } else { failures.join(", ") };
     line(text, "failed", &format!("{share:.4} %: {failures}"));
-    if let Some((sent, received)) = counts.wire.per_request() {
+    if let Some((sent, received)) = run.wire.per_request() {
         let wire = format!("{sent:.1} bytes sent and {received:.1} received per request");
         line(text, "wire", &wire);
     }
-    line(text, "redirects", &counts.redirects.to_string());
-    line(text, "longest silence", &shown(run.gap_max));
-    let checked = match &run.checked {
-        None => "not checked".to_owned(),
-        Some(checked) => format!(
+    line(text, "redirects", &run.redirects.to_string());
+    line(text, "longest silence", &time(run.gap_max_ns));
+    let checked = run.verify.as_ref().map(|verify| {
+        format!(
             "{} answers checked, {} not, {} violations; the check took {} of CPU",
-            checked.verdict.totals.answered,
-            counts.unverified,
-            checked.verdict.violation_count,
-            shown(checked.cpu),
-        ),
-    };
-    line(text, "unique and ordered", &checked);
-    for violation in run.checked.iter().flat_map(|checked| &checked.verdict.violations) {
+            verify.checked,
+            verify.unverified,
+            verify.violations,
+            time(verify.cpu_ns),
+        )
+    });
+    line(text, "unique and ordered", checked.as_deref().unwrap_or("not checked"));
+    for violation in run.verify.iter().flat_map(|verify| &verify.descriptions) {
         let _infallible = writeln!(text, "  {violation}");
     }
 }
 
-fn surroundings(text: &mut String, run: &Measurement) {
+fn surroundings(text: &mut String, run: &Run) {
     let percent = |share: f64| format!("{:.1} %", share * 100.0);
     let busy = run.generator.busy.map_or_else(|| "unknown".to_owned(), percent);
     let mut generator = format!("busiest thread {busy}");
-    let counts = &run.counts;
-    if let Pace::Open { .. } = run.config.pace {
-        let late = |share| shown(quantile(&counts.lateness_ns, share));
+    if run.config.rate.is_some() {
+        let late = |share| shown(quantile(&run.generator.lateness_ns.0, share));
         let _infallible = write!(
             generator,
             "; sent late by p50 {}, p99 {}, max {}; {} waited for a connection",
             late(0.5),
             late(0.99),
             late(1.0),
-            counts.backlogged,
+            run.generator.backlogged,
         );
     }
     line(text, "generator", &generator);
     for node in &run.nodes {
-        nodes(text, run, node);
+        nodes(text, node);
     }
-    for (pid, cpu) in &run.server_cpu {
-        let cpu = cpu.map_or_else(
-            || "CPU time unknown".to_owned(),
-            |cpu| format!("{} of CPU, {} per answer", shown(cpu), shown(run.cpu_per_request(cpu))),
-        );
+    for ServerCpu { pid, cpu_ns, cpu_per_answer_ns } in &run.server_cpu {
+        let cpu = match (cpu_ns, cpu_per_answer_ns) {
+            (Some(cpu), Some(each)) => format!("{} of CPU, {} per answer", time(*cpu), time(*each)),
+            _ => "CPU time unknown".to_owned(),
+        };
         line(text, &format!("process {pid}"), &cpu);
     }
-    let shares = run.cpu_shares.map_or_else(
+    let shares = run.cpu_busy.zip(run.cpu_steal).map_or_else(
         || "unknown".to_owned(),
         |(busy, stolen)| format!("{} busy, {} stolen", percent(busy), percent(stolen)),
     );
-    let switches = run.switches.map_or_else(String::new, |it| format!("; {it:.0} switches/s"));
+    let switches = run.switches_per_second;
+    let switches = switches.map_or_else(String::new, |it| format!("; {it:.0} switches/s"));
     let load = |load: Option<[f64; 3]>| load.map_or_else(|| "?".to_owned(), |it| it[0].to_string());
-    let (before, after) = (load(run.machine.load), load(run.load_after));
     let machine = &run.machine;
+    let (before, after) = (load(machine.load_before), load(run.load_after));
     line(text, "processors", &format!("{shares}; load {before} before, {after} after{switches}"));
     let what = format!("{} x {}, Linux {}", machine.cpus, machine.cpu, machine.kernel);
     line(text, "machine", &what);
 }
 
 /// The report of a node's process.
-fn nodes(text: &mut String, run: &Measurement, node: &NodeReport) {
+fn nodes(text: &mut String, node: &NodeRecord) {
     let ids: Vec<String> = node.ids.iter().map(ToString::to_string).collect();
     let name = if ids.len() == 1 { "node" } else { "nodes" };
-    let stall = |share| shown(node.hiccup(share));
     let value = format!(
         "{:.2} cores, {} of CPU per answer; hiccups at most p50 {}, p99 {}, max {}",
-        node.cores(),
-        shown(run.node_cpu_per_request(node)),
-        stall(0.5),
-        stall(0.99),
-        shown(node.hiccup_max),
+        node.cores,
+        time(node.cpu_per_answer_ns),
+        time(node.hiccup_p50_ns),
+        time(node.hiccup_p99_ns),
+        time(node.hiccup_max_ns),
     );
     line(text, &format!("{name} {}", ids.join(", ")), &value);
+}
+
+fn time(nanos: u64) -> String {
+    shown(Duration::from_nanos(nanos))
 }
 
 fn line(text: &mut String, name: &str, value: &str) {

@@ -1,14 +1,16 @@
 //! The load generator and the checker against a wrong oracle: every planted bug must be found, and
 //! the correct oracle must pass.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use epicepoch_bench::load::{self, LoadConfig, Node, Routing};
-use epicepoch_bench::{FailureKind, History, Report, Violation};
+use epicepoch_bench::run::load::{Load, Report};
+use epicepoch_bench::run::{Measurement, Routing, RunConfig, Target, Transport, failure, run};
+use epicepoch_bench::{History, Violation};
 use epicepoch_wire::{Epoch, EpochIndex, Timestamp, TimestampRange};
 
 /// The oracle's bug.
@@ -99,7 +101,7 @@ struct FakeCluster {
     oracle: Arc<Mutex<Oracle>>,
     /// While set, no request is answered.
     silent: Arc<AtomicBool>,
-    nodes: Vec<Node>,
+    targets: Vec<Target>,
 }
 
 impl FakeCluster {
@@ -127,16 +129,15 @@ impl FakeCluster {
                 }
             });
         }
-        let nodes = addrs.iter().zip(1..).map(|(addr, id)| Node { id, addr: *addr }).collect();
-        Self { oracle, silent, nodes }
+        let targets = addrs.iter().zip(1..).map(|(addr, id)| Target::new(id, *addr)).collect();
+        Self { oracle, silent, targets }
     }
 
-    fn everywhere(&self) -> LoadConfig {
-        LoadConfig {
+    fn everywhere(&self) -> RunConfig {
+        RunConfig {
             connections: 6,
             routing: Routing::EveryNode,
-            keep_operations: true,
-            ..LoadConfig::new(self.nodes.clone())
+            ..RunConfig::new(self.targets.clone())
         }
     }
 }
@@ -171,7 +172,10 @@ fn response(head: &str, node: usize, oracle: &Mutex<Oracle>) -> Vec<u8> {
     let (status, body) = match oracle.answer(node, count) {
         Ok(range) if query.contains("format=range") => ("200 OK".into(), range.to_bytes().to_vec()),
         Ok(range) => ("200 OK".into(), oracle.body(&range)),
-        Err(leader) => (format!("409 Conflict\r\nepicepoch-leader: {leader}"), Vec::new()),
+        Err(leader) => (
+            format!("409 Conflict\r\nepicepoch-error: NOT_LEADER\r\nepicepoch-leader: {leader}"),
+            Vec::new(),
+        ),
     };
     let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", body.len());
     [head.into_bytes(), body].concat()
@@ -181,7 +185,7 @@ fn response(head: &str, node: usize, oracle: &Mutex<Oracle>) -> Vec<u8> {
 fn provoke(bug: Bug, count: u64) -> (Report, Vec<Violation>) {
     let cluster = FakeCluster::start(bug);
     let mut history = History::new(Instant::now());
-    let load = load::start(LoadConfig { count, ..cluster.everywhere() });
+    let load = Load::start(RunConfig { count, ..cluster.everywhere() });
     for _ in 0..10 {
         let at = Instant::now();
         cluster.oracle.lock().unwrap().move_leader();
@@ -203,10 +207,11 @@ fn an_honest_oracle_passes() {
     for count in [1, 5] {
         let (report, violations) = provoke(Bug::None, count);
         assert_eq!(violations, []);
-        assert!(report.answers >= 600, "{report}");
-        assert!(report.failures[&FailureKind::NotLeader] > 0, "{report}");
-        assert_eq!(report.answers_by_node.len(), 3, "{report}");
-        assert_eq!(report.timestamps, report.answers * count);
+        assert!(report.answers() >= 600, "{report}");
+        assert!(report.refused() > 0 && report.unknown() == 0, "{report}");
+        let nodes: BTreeSet<u64> = report.answered().map(|(operation, _)| operation.node).collect();
+        assert_eq!(nodes.len(), 3, "{report}");
+        assert!(report.answered().all(|(_, range)| range.count() == count), "{report}");
     }
 }
 
@@ -246,7 +251,7 @@ fn an_answer_given_again_is_found() {
 #[test]
 fn a_silence_is_measured_as_long_as_it_was() {
     let cluster = FakeCluster::start(Bug::None);
-    let load = load::start(cluster.everywhere());
+    let load = Load::start(cluster.everywhere());
     let silence = Duration::from_millis(150);
     while load.answers() < 100 {
         std::thread::yield_now();
@@ -260,10 +265,8 @@ fn a_silence_is_measured_as_long_as_it_was() {
     }
     let report = load.stop();
     let gap = report.answer_times().gap_max(from, from + silence);
-    for measured in [gap, report.gap_max] {
-        assert!(measured >= silence.mul_f64(0.8), "{measured:?}");
-        assert!(measured <= silence + Duration::from_secs(1), "{measured:?}");
-    }
+    assert!(gap >= silence.mul_f64(0.8), "{gap:?}");
+    assert!(gap <= silence + Duration::from_secs(1), "{gap:?}");
 }
 
 #[test]
@@ -271,29 +274,32 @@ fn a_load_that_follows_finds_the_leader_and_counts_no_failure() {
     for (range, count, pipeline) in [(false, 1, 1), (false, 3, 8), (true, 1 << 20, 1)] {
         let cluster = FakeCluster::start(Bug::None);
         cluster.oracle.lock().unwrap().move_leader();
-        let report = load::run(LoadConfig {
+        let measurement = short(RunConfig {
             connections: 4,
             threads: 2,
-            requests: Some(1000),
             range,
             count,
-            pipeline,
-            ..LoadConfig::new(cluster.nodes.clone())
+            transport: Transport::Http1 { pipeline },
+            ..RunConfig::new(cluster.targets.clone())
         });
-        assert_eq!(report.failure_count(), 0, "{report}");
-        assert_eq!(report.answers + report.failures[&FailureKind::NotLeader], 1000, "{report}");
-        assert_eq!(report.answers_by_node.len(), 1, "{report}");
-        assert_eq!(report.latency_ns.len(), report.answers);
+        let counts = &measurement.counts;
+        assert!(counts.answers > 0 && counts.failures.is_empty(), "{counts:?}");
+        assert_eq!(counts.answers_by_node.keys().collect::<Vec<_>>(), [&2]);
+        assert_eq!(counts.latency_ns.len(), counts.answers);
+        assert!(measurement.checked.expect("by default").verdict.is_clean());
     }
 }
 
 #[test]
 fn nobody_there_is_counted_and_ends_in_time() {
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let report = load::run(LoadConfig {
-        requests: Some(20),
-        ..LoadConfig::new(vec![Node { id: 1, addr: unused }])
-    });
-    assert_eq!(report.failures[&FailureKind::Connect], 20, "{report}");
-    assert_eq!(report.answers, 0);
+    let measurement = short(RunConfig::new(vec![Target::new(1, unused)]));
+    assert!(measurement.counts.failures[failure::CONNECT] > 0);
+    assert_eq!(measurement.counts.answers, 0);
+}
+
+/// A measurement of 300 ms.
+fn short(config: RunConfig) -> Measurement {
+    let duration = Duration::from_millis(300);
+    run(RunConfig { warmup: Duration::ZERO, duration, ..config }, |_, _| ())
 }

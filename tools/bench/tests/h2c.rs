@@ -8,7 +8,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use epicepoch_bench::http2::session::STREAM_WINDOW;
 use epicepoch_bench::run::{self, Arrivals, Pace, RunConfig, Target, Transport};
-use epicepoch_bench::text;
 use epicepoch_wire::http2::frame::{self, flag, kind};
 use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
 use http::Response;
@@ -56,7 +55,7 @@ fn serve(leader: Option<SocketAddr>, requests_max: u64) -> Target {
             }
         });
     });
-    Target { id: u64::from(addr.port()), name: addr.to_string(), addr }
+    Target::new(u64::from(addr.port()), addr)
 }
 
 fn config(targets: Vec<Target>) -> RunConfig {
@@ -76,7 +75,7 @@ fn the_leader_is_followed_over_h2c_in_both_loops() {
     for pace in [Pace::Closed, Pace::Open { rate: 2000.0, arrivals: Arrivals::Poisson }] {
         let config = RunConfig { pace, ..config(vec![follower.clone(), leader.clone()]) };
         let measured = run::run(config, |_, _| {});
-        let table = text::run_table(&measured, None, &[]);
+        let table = measured.to_string();
         assert_eq!(measured.counts.failed(), 0, "{table}");
         assert!(measured.counts.redirects > 0 && measured.counts.answers > 0, "{table}");
         assert_eq!(measured.counts.answers_by_node.keys().collect::<Vec<_>>(), [&leader.id]);
@@ -88,7 +87,7 @@ fn the_leader_is_followed_over_h2c_in_both_loops() {
 fn a_connection_that_ends_costs_what_was_open_on_it_and_is_opened_again() {
     let leader = serve(None, PER_CONNECTION);
     let measured = run::run(config(vec![leader]), |_, _| {});
-    let table = text::run_table(&measured, None, &[]);
+    let table = measured.to_string();
     assert!(measured.counts.failures["lost"] > 0, "{table}");
     assert!(measured.counts.answers > 2 * PER_CONNECTION, "{table}");
     measured.checked.expect("on by default").verdict.assert_clean();
@@ -113,7 +112,7 @@ where
             }
         });
     });
-    Target { id: u64::from(addr.port()), name: addr.to_string(), addr }
+    Target::new(u64::from(addr.port()), addr)
 }
 
 /// The next timestamp, above all earlier ones.
@@ -146,7 +145,7 @@ fn a_server_that_goes_away_gracefully_fails_nobody() {
         }
     });
     let measured = run::run(config(vec![target]), |_, _| {});
-    let table = text::run_table(&measured, None, &[]);
+    let table = measured.to_string();
     assert_eq!(measured.counts.failed(), 0, "{table}");
     assert!(measured.counts.answers > 5 * PER_CONNECTION, "{table}");
     measured.checked.expect("on by default").verdict.assert_clean();
@@ -178,7 +177,7 @@ fn no_more_streams_are_opened_than_the_server_allows_and_refused_ones_are_sent_a
     });
     let config = RunConfig { connections: 1, ..config(vec![target]) };
     let measured = run::run(config, |_, _| {});
-    let table = text::run_table(&measured, None, &[]);
+    let table = measured.to_string();
     assert_eq!((measured.counts.failed(), OPEN_MAX.load(Ordering::SeqCst)), (0, 3), "{table}");
     assert!(measured.counts.answers > 100 && measured.counts.redirects > 0, "{table}");
     measured.checked.expect("on by default").verdict.assert_clean();
@@ -206,7 +205,7 @@ fn a_request_without_an_answer_times_out_alone() {
         ..config(vec![target])
     };
     let measured = run::run(config, |_, _| {});
-    let (counts, table) = (&measured.counts, text::run_table(&measured, None, &[]));
+    let (counts, table) = (&measured.counts, measured.to_string());
     assert_eq!(counts.failures, [("timeout", 1)].into(), "{table}");
     // All other requests are answered, before and after it on its connection too.
     assert_eq!(counts.answers + 1, REQUESTS.load(Ordering::SeqCst), "{table}");
@@ -238,7 +237,7 @@ fn a_server_that_sends_more_than_it_may_is_reported() {
     });
     let config = RunConfig { connections: 1, ..config(vec![target]) };
     let measured = run::run(config, |_, _| {});
-    let table = text::run_table(&measured, None, &[]);
+    let table = measured.to_string();
     assert!(measured.counts.failures.get("protocol").is_some_and(|it| *it > 0), "{table}");
     // At least the eight streams of a lost connection fail.
     assert!(measured.counts.failures["lost"] >= 8, "{table}");

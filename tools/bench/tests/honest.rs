@@ -44,7 +44,7 @@ impl Server {
                 std::thread::spawn(move || server.serve(stream));
             }
         });
-        (server, Target { id: u64::from(addr.port()), name: addr.to_string(), addr })
+        (server, Target::new(u64::from(addr.port()), addr))
     }
 
     fn serve(&self, mut stream: TcpStream) {
@@ -121,10 +121,10 @@ fn a_stall_of_200_ms_shows_in_the_open_loop_and_hides_in_the_closed_one() {
     let stall = Duration::from_millis(200);
     let open = undisturbed(|| with_a_stall(open(1000.0)));
     let p999 = quantile(&open.counts.latency_ns, 0.999);
-    assert!(p999 > stall.mul_f64(0.9), "{}", text::run_table(&open, None, &[]));
+    assert!(p999 > stall.mul_f64(0.9), "{}", open.to_string());
     // 200 of 2000 requests were due during the stall, so p95 is in the middle of them.
     let p95 = quantile(&open.counts.latency_ns, 0.95);
-    assert!(p95 > stall.mul_f64(0.3), "{}", text::run_table(&open, None, &[]));
+    assert!(p95 > stall.mul_f64(0.3), "{}", open.to_string());
     assert!(open.gap_max > stall.mul_f64(0.9), "{:?}", open.gap_max);
     assert_eq!(open.counts.answers, 2000);
     // Every connection was in use, so the generator was not late.
@@ -137,7 +137,7 @@ fn a_stall_of_200_ms_shows_in_the_open_loop_and_hides_in_the_closed_one() {
     assert!(others.map(|it| it.answers).min() < Some(worst.answers), "{:?}", open.intervals);
 
     let closed = with_a_stall(Pace::Closed);
-    let table = text::run_table(&closed, None, &[]);
+    let table = closed.to_string();
     // Only four of many thousand requests were open during the stall.
     assert!(quantile(&closed.counts.latency_ns, 0.999) < stall / 2, "{table}");
     assert!(Duration::from_nanos(closed.counts.latency_ns.max()) > stall.mul_f64(0.9), "{table}");
@@ -158,10 +158,10 @@ fn a_generator_that_is_too_slow_is_reported_and_gives_no_verdict() {
     assert!(measured.counts.unsent > 0);
     let slo: Slo = "p99=60s".parse().unwrap();
     let judged = slo.judge(&measured);
-    let table = text::run_table(&measured, None, &judged);
+    let report = record::Run::new(&measured, None, &judged, Program::default());
+    let table = text::run_table(&report);
     assert!(table.contains("THE GENERATOR WAS THE BOTTLENECK"), "{table}");
     assert!(table.contains("no verdict") && !table.contains("kept"), "{table}");
-    let report = record::Run::new(&measured, None, &judged, Program::default());
     assert!(report.generator.bottleneck.is_some());
     assert_eq!(report.slo[0].kept, None);
 }
@@ -220,7 +220,7 @@ fn the_leader_is_followed_and_the_way_there_counts() {
             ..config(&leader)
         };
         let measured = run::run(config, |_, _| {});
-        let table = text::run_table(&measured, None, &[]);
+        let table = measured.to_string();
         assert_eq!(measured.counts.failed(), 0, "{table}");
         assert!(measured.counts.redirects > 0, "{table}");
         assert_eq!(measured.counts.answers_by_node.keys().collect::<Vec<_>>(), [&leader.id]);
@@ -240,7 +240,7 @@ fn a_timestamp_given_twice_under_load_is_found() {
 #[test]
 fn a_server_that_is_not_there_costs_failures_and_no_verdict_in_its_favour() {
     let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let target = Target { id: 1, name: unused.to_string(), addr: unused };
+    let target = Target::new(1, unused);
     let measured = run::run(
         RunConfig {
             pace: open(100.0),

@@ -44,7 +44,7 @@ impl Server {
                 std::thread::spawn(move || server.serve(stream));
             }
         });
-        (server, Target { id: 1, name: addr.to_string(), addr })
+        (server, Target::new(1, addr))
     }
 
     fn begin_step(&self) {

@@ -81,8 +81,7 @@ impl Oracle {
     }
 
     fn watch_for(&self, request_timeout: Duration) -> Monitor {
-        let target =
-            |(id, addr): (u64, &SocketAddr)| Target { id, name: addr.to_string(), addr: *addr };
+        let target = |(id, addr): (u64, &SocketAddr)| Target::new(id, *addr);
         Monitor::start(RunConfig {
             transport: Transport::Http1 { pipeline: 1 },
             pace: Pace::Open { rate: 200.0, arrivals: Arrivals::Poisson },

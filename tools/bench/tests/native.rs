@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use epicepoch_bench::knee::{self, KneeConfig};
 use epicepoch_bench::run::{self, Arrivals, Pace, RunConfig, Target, Transport};
-use epicepoch_bench::text;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::client_hello::MemberAddr;
 use epicepoch_wire::native::{
@@ -50,7 +49,7 @@ fn serve(play: Play) -> Target {
             std::thread::spawn(move || converse(stream.unwrap(), play, &next));
         }
     });
-    Target { id: u64::from(addr.port()), name: addr.to_string(), addr }
+    Target::new(u64::from(addr.port()), addr)
 }
 
 /// Serves one client as `play` says. Returns when the connection ends.
@@ -173,7 +172,7 @@ fn the_leader_is_followed_over_the_native_protocol_in_both_loops() {
     for pace in [Pace::Closed, Pace::Open { rate: 2000.0, arrivals: Arrivals::Poisson }] {
         let config = RunConfig { pace, ..config(vec![follower.clone(), leader.clone()]) };
         let measured = run::run(config, |_, _| {});
-        let table = text::run_table(&measured, None, &[]);
+        let table = measured.to_string();
         assert_eq!(measured.counts.failed(), 0, "{table}");
         assert!(measured.counts.redirects > 0 && measured.counts.answers > 500, "{table}");
         assert_eq!(measured.counts.timestamps, 3 * measured.counts.answers);
@@ -185,7 +184,7 @@ fn the_leader_is_followed_over_the_native_protocol_in_both_loops() {
 #[test]
 fn a_connection_that_ends_costs_what_was_open_on_it_and_is_opened_again() {
     let measured = run::run(config(vec![serve(Play::Leaves(100))]), |_, _| {});
-    let table = text::run_table(&measured, None, &[]);
+    let table = measured.to_string();
     assert!(measured.counts.failures["lost"] > 0, "{table}");
     assert!(measured.counts.answers > 200, "{table}");
     measured.checked.expect("on by default").verdict.assert_clean();
@@ -209,7 +208,7 @@ fn many_callers_of_one_client_share_requests() {
         ..config(vec![follower, oracle.clone()])
     };
     let measured = run::run(config, |_, _| {});
-    let table = text::run_table(&measured, None, &[]);
+    let table = measured.to_string();
     assert_eq!(measured.counts.failed(), 0, "{table}");
     assert!(measured.counts.answers > 1000, "{table}");
     assert_eq!(measured.counts.timestamps, 3 * measured.counts.answers);
@@ -228,7 +227,7 @@ fn an_answer_that_a_client_library_finds_wrong_is_a_violation() {
             ..config(vec![serve(play)])
         };
         let measured = run::run(config, |_, _| {});
-        let table = text::run_table(&measured, None, &[]);
+        let table = measured.to_string();
         assert!(measured.counts.failures["broken"] > 0, "{table}");
         let verdict = measured.checked.expect("on by default").verdict;
         assert!(!verdict.is_clean() && table.contains(story), "{table}");
@@ -269,7 +268,7 @@ fn a_request_that_is_answered_twice_is_a_violation_and_the_connection_is_left_at
         ..config(vec![serve(Play::AnswersTwice)])
     };
     let measured = run::run(config, |_, _| {});
-    let table = text::run_table(&measured, None, &[]);
+    let table = measured.to_string();
     assert!(measured.counts.failures["broken"] > 1, "not once on every connection: {table}");
     assert!(!measured.counts.failures.contains_key("timeout"), "{table}");
     assert!(table.contains("answered before or never sent"), "{table}");
@@ -289,7 +288,7 @@ fn a_request_that_is_past_its_time_before_it_is_sent_on_takes_nothing_with_it() 
         ..config(vec![follower, leader.clone()])
     };
     let measured = run::run(config, |_, _| {});
-    let (counts, table) = (&measured.counts, text::run_table(&measured, None, &[]));
+    let (counts, table) = (&measured.counts, measured.to_string());
     // These are only requests that the follower had refused before.
     let refused = counts.failures.get("NOT_LEADER").copied().unwrap_or(0);
     assert!((1..=10).contains(&refused), "{table}");
@@ -308,7 +307,7 @@ fn an_answer_that_is_late_costs_its_request_alone_and_may_still_come() {
         ..config(vec![serve(Play::HoldsBack)])
     };
     let measured = run::run(config, |_, _| {});
-    let (counts, table) = (&measured.counts, text::run_table(&measured, None, &[]));
+    let (counts, table) = (&measured.counts, measured.to_string());
     assert_eq!(counts.failures, [("timeout", 1)].into(), "{table}");
     assert_eq!((counts.answers, counts.unsent), (119, 0), "{table}");
     measured.checked.expect("on by default").verdict.assert_clean();
@@ -331,7 +330,7 @@ fn a_refusal_stops_what_is_sent_and_not_what_is_read() {
         ..config(vec![serve(Play::Overloads)])
     };
     let measured = run::run(config, |_, _| {});
-    let table = text::run_table(&measured, None, &[]);
+    let table = measured.to_string();
     assert_eq!(measured.counts.failures.get("OVERLOADED"), Some(&1), "{table}");
     assert_eq!((measured.counts.answers, measured.counts.failed()), (3, 1), "{table}");
     let slowest = Duration::from_nanos(measured.counts.latency_ns.max());

@@ -12,7 +12,6 @@ use std::time::Duration;
 use epicepoch_bench::latency::quantile;
 use epicepoch_bench::run::{self, Arrivals, Bottleneck, Measurement, Pace};
 use epicepoch_bench::run::{RunConfig, Target, Transport};
-use epicepoch_bench::text;
 use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
 
 use undisturbed::undisturbed;
@@ -34,7 +33,7 @@ impl Server {
         let server = Arc::new(Self { next, is_down, first_max });
         let serving = server.clone();
         std::thread::spawn(move || serving.listen(addr, listener));
-        (server, Target { id: u64::from(addr.port()), name: addr.to_string(), addr })
+        (server, Target::new(u64::from(addr.port()), addr))
     }
 
     fn listen(self: Arc<Self>, addr: SocketAddr, listener: TcpListener) {
@@ -127,7 +126,7 @@ fn with_an_outage(connections: usize) -> Measurement {
 #[test]
 fn attempts_to_connect_are_counted_and_are_no_requests_that_failed() {
     let measured = with_an_outage(4);
-    let (counts, table) = (&measured.counts, text::run_table(&measured, None, &[]));
+    let (counts, table) = (&measured.counts, measured.to_string());
     assert!(counts.failures["connect"] > 50, "{table}");
     // At most the requests fail that were open when the connections broke.
     assert!(counts.failed() <= 4 && measured.failure_share() <= 0.004, "{table}");
@@ -139,7 +138,7 @@ fn attempts_to_connect_are_counted_and_are_no_requests_that_failed() {
 #[test]
 fn who_connects_again_was_not_free_while_nobody_listened() {
     let measured = undisturbed(|| with_an_outage(256));
-    let (counts, table) = (&measured.counts, text::run_table(&measured, None, &[]));
+    let (counts, table) = (&measured.counts, measured.to_string());
     // A quarter of all requests had been claimed by idle connections.
     assert!(quantile(&counts.lateness_ns, 0.99) < OUTAGE / 3, "{table}");
     assert!(counts.backlogged > 200, "{table}");
@@ -154,7 +153,7 @@ fn a_generator_that_stood_still_was_late_for_all_that_was_due_meanwhile() {
     let config = RunConfig { connections: 64, ..config(&target, 2000.0) };
     let stalled = RunConfig { planted_standstill: standstill, ..config };
     let measured = run::run(stalled, |_, _| {});
-    let (counts, table) = (&measured.counts, text::run_table(&measured, None, &[]));
+    let (counts, table) = (&measured.counts, measured.to_string());
     let bottleneck = measured.generator.bottleneck;
     // On a machine with too little processor time, the generator is overrun as well. That is
     // reported first.
@@ -179,7 +178,7 @@ fn only_what_is_past_its_time_has_timed_out() {
         };
         run::run(config, |_, _| {})
     });
-    let table = text::run_table(&measured, None, &[]);
+    let table = measured.to_string();
     let failures = &measured.counts.failures;
     let count = |name| failures.get(name).copied().unwrap_or(0);
     assert!((1..=5).contains(&count("timeout")), "{table}");
@@ -197,11 +196,11 @@ fn nothing_is_waited_for_longer_than_one_timeout_after_the_end() {
         warmup: Duration::ZERO,
         duration: Duration::from_millis(500),
         request_timeout: Duration::from_secs(2),
-        ..config(&Target { id: 1, name: addr.to_string(), addr }, 10.0)
+        ..config(&Target::new(1, addr), 10.0)
     };
     let measured = run::run(config, |_, _| {});
     // The second request is sent when the first has timed out, half a second before the end.
-    let table = text::run_table(&measured, None, &[]);
+    let table = measured.to_string();
     assert!(measured.gap_max < Duration::from_millis(3300), "{:?} {table}", measured.gap_max);
     assert_eq!(measured.counts.failed(), 5, "{table}");
 }

@@ -49,6 +49,14 @@ pub enum Transport {
     },
 }
 
+impl Target {
+    /// A node that is named by its address.
+    #[must_use]
+    pub fn new(id: u64, addr: SocketAddr) -> Self {
+        Self { id, name: addr.to_string(), addr }
+    }
+}
+
 impl Transport {
     /// Requests that may be open on one connection.
     #[must_use]
@@ -90,6 +98,15 @@ pub enum Pace {
     },
 }
 
+/// Which node a connection asks. The client library always finds the leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Routing {
+    /// Follow the leader that a 409 names. If a node does not answer, try the next one.
+    FollowLeader,
+    /// Connection `i` always asks target `i % targets`.
+    EveryNode,
+}
+
 /// How the due times of an open loop are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrivals {
@@ -110,6 +127,8 @@ pub struct RunConfig {
     /// Further transports. Connections use them in turn, so that one checker sees the answers of
     /// all. Default none.
     pub others: Vec<Transport>,
+    /// Which node each connection asks. Default: the leader.
+    pub routing: Routing,
     /// When requests are sent. Default: closed loop.
     pub pace: Pace,
     /// Connections in all, `1..=CONNECTIONS_MAX`. Default 8.
@@ -135,6 +154,9 @@ pub struct RunConfig {
     /// Pause after a refusal or a lost connection. Default 1 ms, which is so short that a measured
     /// silence comes from the service.
     pub retry_pause: Duration,
+    /// Pause after an answer, in a closed loop over TCP. Default none: each connection sends the
+    /// next request at once.
+    pub answer_pause: Duration,
     /// Check uniqueness and real-time order. Default on.
     pub verify: bool,
     /// Seed of Poisson arrivals. Default 1.
@@ -164,6 +186,7 @@ impl RunConfig {
             targets,
             transport: Transport::Http1 { pipeline: 1 },
             others: Vec::new(),
+            routing: Routing::FollowLeader,
             pace: Pace::Closed,
             connections: 8,
             threads: 1,
@@ -174,6 +197,7 @@ impl RunConfig {
             interval: Duration::from_secs(1),
             request_timeout: Duration::from_secs(5),
             retry_pause: Duration::from_millis(1),
+            answer_pause: Duration::ZERO,
             verify: true,
             seed: 1,
             pids: Vec::new(),

@@ -156,15 +156,24 @@ impl Counts {
     /// Failed and unsent requests. Failed connections are not requests.
     #[must_use]
     pub fn failed(&self) -> u64 {
-        let failures = self.failures.iter().filter(|(name, _)| failure::is_of_a_request(name));
-        failures.map(|(_, count)| count).sum::<u64>() + self.unsent
+        failed(&self.failures) + self.unsent
     }
 
     /// Requests that were refused with an error code.
     pub(super) fn refused(&self) -> u64 {
-        let broken = self.failures.get(failure::BROKEN).copied().unwrap_or(0);
-        self.failed() - self.unsent - unknown(&self.failures) - broken
+        refused(&self.failures)
     }
+}
+
+fn failed(failures: &Failures) -> u64 {
+    let failures = failures.iter().filter(|(name, _)| failure::is_of_a_request(name));
+    failures.map(|(_, count)| count).sum()
+}
+
+/// Requests that were refused with an error code.
+pub(super) fn refused(failures: &Failures) -> u64 {
+    let broken = failures.get(failure::BROKEN).copied().unwrap_or(0);
+    failed(failures) - unknown(failures) - broken
 }
 
 /// Requests whose answer was never read.

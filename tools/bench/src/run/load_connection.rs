@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use epicepoch_wire::http::ErrorCode;
 
-use super::config::{RunConfig, Target};
+use super::config::{Routing, RunConfig, Target};
 use super::counts::failure;
 use super::pacer::{Pacer, Ticket};
 use super::statistics::{Sent, Shared, Statistics};
@@ -73,13 +73,18 @@ impl Next {
 }
 
 impl LoadConnection {
+    /// Connection `number` of the load.
     pub(super) fn new(
+        number: usize,
         config: Arc<RunConfig>,
         pacer: Rc<Pacer>,
         statistics: Rc<RefCell<Statistics>>,
         shared: Arc<Shared>,
     ) -> Self {
-        let target = Cell::new(shared.leader.load(Ordering::Relaxed));
+        let target = Cell::new(match config.routing {
+            Routing::FollowLeader => shared.leader.load(Ordering::Relaxed),
+            Routing::EveryNode => number % config.targets.len(),
+        });
         Self { config, pacer, statistics, shared, target, carried: RefCell::default() }
     }
 
@@ -90,7 +95,7 @@ impl LoadConnection {
     /// Returns the next request to send, for a connection that is free from `now` on, or `None`
     /// when the measurement is over.
     pub(super) fn claim_at(&self, now: Instant) -> Option<Ticket> {
-        if now >= self.shared.window.given_up {
+        if now >= self.shared.window.given_up || self.shared.is_ending() {
             return None;
         }
         let mut carried = self.carried.borrow_mut();
@@ -111,6 +116,7 @@ impl LoadConnection {
     pub(super) fn is_over(&self) -> bool {
         let now = Instant::now();
         now >= self.shared.window.given_up
+            || self.shared.is_ending()
             || (self.carried.borrow().is_empty() && self.pacer.is_over(now))
     }
 
@@ -214,16 +220,18 @@ impl LoadConnection {
             }
             return Next::Stay;
         }
-        let code = answer.error.and_then(ErrorCode::from_name);
-        if answer.status == 409 {
+        let follows = self.config.routing == Routing::FollowLeader;
+        if answer.status == 409 && follows {
             self.carry(sent, ErrorCode::NotLeader.name(), now);
             return self.leader(answer.leader);
         }
+        let code = answer.error.and_then(ErrorCode::from_name);
         self.statistics.borrow_mut().failed(sent, code.map_or(failure::STATUS, ErrorCode::name));
         match code {
             // The leader itself refuses. Other nodes would only redirect to it again.
             Some(ErrorCode::Overloaded | ErrorCode::BadCount) => Next::Pause,
-            _ => Next::Elsewhere,
+            _ if follows => Next::Elsewhere,
+            _ => Next::Pause,
         }
     }
 
@@ -249,6 +257,9 @@ impl LoadConnection {
             }
             Next::Elsewhere => {
                 tokio::time::sleep(self.config.retry_pause).await;
+                if self.config.routing == Routing::EveryNode {
+                    return;
+                }
                 let known = self.shared.leader.load(Ordering::Relaxed);
                 let here = self.target.get();
                 let next = (here + 1) % self.config.targets.len();

@@ -9,6 +9,7 @@
 //! - `counts`: what is counted; `statistics`: the counts of one thread. [`time_series`]: the counts by interval. `checker`:
 //!   checks answers.
 //! - [`nodes`]: what the measured nodes report. [`monitor`]: a measurement without an end.
+//!   [`load`]: the load of tests; `kept`: its answers.
 //! - [`measurement`]: the result, and whether the generator can be trusted.
 //!
 //! It never judges the service; [`crate::slo`] does.
@@ -21,6 +22,8 @@ mod counts;
 mod h2c;
 mod http1;
 mod http3;
+mod kept;
+pub mod load;
 mod load_connection;
 pub mod measurement;
 pub mod monitor;
@@ -43,7 +46,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::task::{JoinSet, LocalSet};
 
 pub use checker::Checked;
-pub use config::{Arrivals, Pace, RunConfig, Target, Transport};
+pub use config::{Arrivals, Pace, Routing, RunConfig, Target, Transport};
 pub use counts::{Counts, Failures, Live, Wire, failure};
 pub use measurement::{Bottleneck, Generator, Measurement};
 pub use nodes::NodeReport;
@@ -262,6 +265,7 @@ fn drive(
         let mut tasks = JoinSet::new();
         for connection in (thread..config.connections).step_by(config.threads_used()) {
             let load = LoadConnection::new(
+                connection,
                 config.clone(),
                 pacer.clone(),
                 statistics.clone(),
@@ -298,6 +302,25 @@ fn drive(
     let mut counts = statistics.finish();
     counts.unsent += unsent;
     counts
+}
+
+/// Starts the threads of a measurement without an end, and the checker if there is one.
+fn start_endless(
+    config: RunConfig,
+    shared: &Arc<Shared>,
+) -> (Vec<JoinHandle<Counts>>, Option<Checker>) {
+    config.assert_sound();
+    let threads = config.threads_used();
+    let checking = config.verify.then(|| Checker::start(Instant::now(), threads));
+    let (checker, lines) = checking.unzip();
+    let mut lines = lines.unwrap_or_default().into_iter();
+    let config = Arc::new(config);
+    let threads = (0..threads).map(|thread| {
+        // The other ends are dropped: the kernel counters of the threads are not read.
+        let (names, released) = (channel().0, channel().1);
+        start(thread, &config, shared, lines.next(), Kernel { names, released })
+    });
+    (threads.collect(), checker)
 }
 
 /// Keeps a runtime from sleeping.

@@ -2,7 +2,6 @@
 //! read at intervals, and its memory is bounded. `epicepoch probe` uses it.
 
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,7 @@ use super::config::{Pace, RunConfig};
 use super::counts::{Counts, Failures};
 use super::statistics::Shared;
 use super::window::Window;
-use super::{HEAD_START, Kernel, start};
+use super::{HEAD_START, start_endless};
 use crate::latency;
 
 /// A running generator. Dropping it leaves its threads running; [`Monitor::stop`] ends them.
@@ -57,24 +56,9 @@ impl Monitor {
     /// a thread cannot be started.
     #[must_use]
     pub fn start(config: RunConfig) -> Self {
-        config.assert_sound();
-        assert!(matches!(config.pace, Pace::Open { .. }), "a vigil has a rate");
-        let began = Instant::now() + HEAD_START;
-        let end = began + ENDLESS;
-        let window = Window { began, from: began, end, given_up: end };
-        let shared = Arc::new(Shared::new(window));
-        let threads = config.threads_used();
-        let checking = config.verify.then(|| Checker::start(Instant::now(), threads));
-        let (checker, lines) = checking.unzip();
-        let mut lines = lines.unwrap_or_default().into_iter();
-        let config = Arc::new(config);
-        let threads = (0..threads).map(|thread| {
-            // The other ends are dropped: a monitor does not read the kernel counters of its
-            // threads.
-            let (names, released) = (channel().0, channel().1);
-            start(thread, &config, &shared, lines.next(), Kernel { names, released })
-        });
-        let threads = threads.collect();
+        assert!(matches!(config.pace, Pace::Open { .. }), "a monitor has a rate");
+        let shared = Arc::new(Shared::new(Window::endless(Instant::now() + HEAD_START)));
+        let (threads, checker) = start_endless(config, &shared);
         Self { shared, checker, threads }
     }
 
@@ -126,6 +110,3 @@ impl Monitor {
         Self { shared, checker, threads: Vec::new() }.snapshot()
     }
 }
-
-/// Stands for no end: longer than any machine runs.
-const ENDLESS: Duration = Duration::from_hours(50 * 365 * 24);

@@ -5,7 +5,7 @@
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::time::{Sleep, sleep_until, timeout, timeout_at};
 
@@ -87,8 +87,8 @@ struct Pipe<'a, P> {
     /// Where to go next. Unless it is `Stay`, no more requests are sent here, and the connection
     /// only waits for the answers to open ones.
     leaving: Next,
-    /// No request is sent before this time, because the node has refused one. Answers are still
-    /// read at once.
+    /// No request is sent before this time: the pause after a refusal or an answer. Answers are
+    /// still read at once.
     quiet_until: Option<tokio::time::Instant>,
     alarm: Alarm,
 }
@@ -172,6 +172,12 @@ impl<P: Protocol> Pipe<'_, P> {
         }
     }
 
+    fn keep_quiet(&mut self, pause: Duration) {
+        if !pause.is_zero() {
+            self.quiet_until = Some(tokio::time::Instant::now() + pause);
+        }
+    }
+
     fn end_quiet(&mut self) {
         if self.quiet_until.is_some_and(|until| tokio::time::Instant::now() >= until) {
             self.quiet_until = None;
@@ -209,11 +215,8 @@ impl<P: Protocol> Pipe<'_, P> {
         let (used, next) = self.protocol.receive(self.load, input, out, Instant::now())?;
         self.channel.consume(used);
         match next {
-            Next::Stay => {}
-            Next::Pause => {
-                let until = tokio::time::Instant::now() + self.load.config.retry_pause;
-                self.quiet_until = Some(until);
-            }
+            Next::Stay => self.keep_quiet(self.load.config.answer_pause),
+            Next::Pause => self.keep_quiet(self.load.config.retry_pause),
             Next::Leader(_) | Next::Elsewhere => self.leave(next),
         }
         Ok(())

@@ -2,8 +2,8 @@
 //! of answers are shared by all threads.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use epicepoch_wire::TimestampRange;
@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use super::checker::{Batch, ToChecker};
 use super::counts::{Counts, failure};
+use super::kept::Kept;
 use super::pacer::Ticket;
 use super::time_series::{self, Exchange, Piece};
 use super::window::Window;
@@ -31,6 +32,10 @@ pub(super) struct Shared {
     answered_by: AtomicU64,
     leader_changes: AtomicU64,
     is_stopped: watch::Sender<bool>,
+    /// No further request is sent, and open ones get their answers.
+    is_ending: AtomicBool,
+    /// The answers of a load of tests, instead of counts by interval.
+    kept: Option<Mutex<Kept>>,
 }
 
 impl Shared {
@@ -44,10 +49,31 @@ impl Shared {
             answered_by: AtomicU64::new(0),
             leader_changes: AtomicU64::new(0),
             is_stopped: watch::Sender::new(false),
+            is_ending: AtomicBool::new(false),
+            kept: None,
         }
     }
 
-    /// Ends the measurement early.
+    /// The state of a load that keeps its answers.
+    pub(super) fn keeping(window: Window) -> Self {
+        Self { kept: Some(Mutex::default()), ..Self::new(window) }
+    }
+
+    /// Sends no further requests.
+    pub(super) fn end(&self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed)
+    }
+
+    /// What a load of tests keeps.
+    pub(super) fn kept(&self) -> Option<MutexGuard<'_, Kept>> {
+        self.kept.as_ref().map(|kept| kept.lock().expect("nobody panics with it"))
+    }
+
+    /// Ends the measurement early. Open requests get no answer.
     pub(super) fn stop(&self) {
         self.is_stopped.send_replace(true);
     }
@@ -207,13 +233,20 @@ impl Statistics {
         range: TimestampRange,
         now: Instant,
     ) {
-        let latency = now.saturating_duration_since(sent.ticket.intended);
         if self.heard_at != Some(now) {
             self.heard_at = Some(now);
             self.shared.answered(now);
             self.shared.led_by(node);
             self.turn(now);
         }
+        if self.shared.kept.is_none() {
+            self.count(sent, node, range, now);
+        }
+        self.record(sent, now, node, Outcome::Answered(range));
+    }
+
+    fn count(&mut self, sent: &Sent, node: u64, range: TimestampRange, now: Instant) {
+        let latency = now.saturating_duration_since(sent.ticket.intended);
         let counts = self.shared.window.counts(sent.ticket.intended);
         if counts || self.piece.number.is_none() {
             self.piece.answers += 1;
@@ -225,7 +258,6 @@ impl Statistics {
         if counts {
             *self.counts.answers_by_node.entry(node).or_default() += 1;
         }
-        self.record(sent, now, node, Outcome::Answered(range));
     }
 
     pub(super) fn broken(&mut self, sent: &Sent, node: u64, why: BrokenAnswer) {
@@ -237,9 +269,12 @@ impl Statistics {
     pub(super) fn unasked(&mut self, node: u64, id: u64) {
         let now = Instant::now();
         self.fail(failure::BROKEN, now);
-        if self.checker.is_some() {
-            let outcome = Outcome::Broken(BrokenAnswer::Unasked(id));
-            self.unreported.push(Operation { start: now, end: now, node, outcome });
+        let outcome = Outcome::Broken(BrokenAnswer::Unasked(id));
+        let operation = Operation { start: now, end: now, node, outcome };
+        if let Some(mut kept) = self.shared.kept() {
+            kept.record(operation);
+        } else if self.checker.is_some() {
+            self.unreported.push(operation);
         }
     }
 
@@ -259,6 +294,9 @@ impl Statistics {
 
     /// Counts a failure at `at`.
     pub(super) fn fail(&mut self, name: &'static str, at: Instant) {
+        if let Some(mut kept) = self.shared.kept() {
+            return kept.fail(name);
+        }
         self.turn(Instant::now());
         if self.shared.window.counts(at) || self.piece.number.is_none() {
             *self.piece.failures.entry(name).or_default() += 1;
@@ -295,6 +333,9 @@ impl Statistics {
     }
 
     fn record(&mut self, sent: &Sent, end: Instant, node: u64, outcome: Outcome) {
+        if let Some(mut kept) = self.shared.kept() {
+            return kept.record(Operation { start: sent.at, end, node, outcome });
+        }
         if self.checker.is_none() {
             return;
         }

@@ -26,7 +26,7 @@ fn measure() -> Run {
         warmup: Duration::from_millis(100),
         duration: Duration::from_secs(2),
         interval: Duration::from_millis(100),
-        ..RunConfig::new(vec![Target { id: 1, name: addr.to_string(), addr }])
+        ..RunConfig::new(vec![Target::new(1, addr)])
     };
     let echo = floor::echo(Wait::Sleeping, Duration::from_millis(50)).unwrap();
     let program = Program {

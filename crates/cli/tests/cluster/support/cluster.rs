@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use epicepoch_bench::load;
+use epicepoch_bench::run::Target;
 use tempfile::TempDir;
 
 use super::node::{binary, command, command_of};
@@ -196,8 +196,8 @@ impl Cluster {
     }
 
     /// The nodes as targets of the load generator.
-    pub(crate) fn targets(&self) -> Vec<load::Node> {
-        let target = |node: &Node| load::Node { id: node.id, addr: node.http() };
+    pub(crate) fn targets(&self) -> Vec<Target> {
+        let target = |node: &Node| Target::new(node.id, node.http());
         self.nodes.iter().map(target).collect()
     }
 

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::{Deref, DerefMut};
 
-use epicepoch_bench::load;
+use epicepoch_bench::run::Target;
 use epicepoch_link::{Diallers, Fault, Links, Party};
 
 use super::{Cluster, Node, unused_port};
@@ -93,9 +93,9 @@ impl LinkedCluster {
     }
 
     /// The nodes as targets for clients behind the proxy.
-    pub(crate) fn targets_behind_links(&self) -> Vec<load::Node> {
+    pub(crate) fn targets_behind_links(&self) -> Vec<Target> {
         let pairs = self.nodes.iter().zip(&self.client_addrs);
-        pairs.map(|(node, addr)| load::Node { id: node.id, addr: *addr }).collect()
+        pairs.map(|(node, addr)| Target::new(node.id, *addr)).collect()
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use epicepoch_bench::load::{self, LoadConfig, Routing, RunningLoad};
-use epicepoch_bench::{AnswerTimes, History, Operation, Outcome, Report};
+use epicepoch_bench::run::load::{Load, Report};
+use epicepoch_bench::run::{Routing, RunConfig, Target};
+use epicepoch_bench::{AnswerTimes, History, Operation};
 
 use super::stalls::{StallMeter, Stalls};
 use super::turn::is_alone;
@@ -14,12 +15,15 @@ const ANSWERS_TO_BEGIN: u64 = 50;
 /// Pause of each connection after an answer or a refusal, if the test shares the machine. There are
 /// still enough requests to find a wrong answer, and the other tests get processors.
 const SHARED_PAUSE: Duration = Duration::from_millis(5);
+/// Longest wait for an answer: longer than any pause in the tests, so that late answers are received
+/// too.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Largest distance of an epoch from wall time while clocks are followed: the reservation window
 /// and the bound on offsets, with room for a busy machine.
 const EPOCH_ERROR_MAX: Duration = Duration::from_secs(2);
 
 pub(crate) struct Watch {
-    load: RunningLoad,
+    load: Load,
     origin: Instant,
     wall: WallAnchor,
     stalls: StallMeter,
@@ -36,18 +40,18 @@ impl Watch {
     }
 
     /// Starts the same load at these addresses.
-    pub(crate) fn start_at(targets: Vec<load::Node>, connections_per_node: usize) -> Self {
+    pub(crate) fn start_at(targets: Vec<Target>, connections_per_node: usize) -> Self {
         let origin = Instant::now();
-        let mut config = LoadConfig {
+        let mut config = RunConfig {
             connections: connections_per_node * targets.len(),
             routing: Routing::EveryNode,
-            keep_operations: true,
-            ..LoadConfig::new(targets)
+            request_timeout: ANSWER_MAX,
+            ..RunConfig::new(targets)
         };
         if !is_alone() {
             (config.answer_pause, config.retry_pause) = (SHARED_PAUSE, SHARED_PAUSE);
         }
-        let load = load::start(config);
+        let load = Load::start(config);
         wait_until("the load is under way", WAIT_MAX, || load.answers() >= ANSWERS_TO_BEGIN);
         Self { load, origin, wall: WallAnchor::now(), stalls: StallMeter::start() }
     }
@@ -110,8 +114,7 @@ impl Seen {
     #[track_caller]
     fn assert_epochs(&self, hold_behind: bool) {
         let slack = EPOCH_ERROR_MAX.as_nanos() as u64;
-        for operation in &self.report.operations {
-            let Outcome::Answered(range) = &operation.outcome else { continue };
+        for (operation, range) in self.report.answered() {
             let epoch = range.first().epoch.0;
             let ahead = epoch.saturating_sub(self.wall.unix_ns(operation.end));
             assert!(ahead <= slack, "{} ms ahead: {operation:?}", ahead / 1_000_000);

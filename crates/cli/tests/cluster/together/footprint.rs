@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use epicepoch_bench::load::{self, LoadConfig};
+use epicepoch_bench::run::RunConfig;
+use epicepoch_bench::run::load::Load;
 
 use crate::support::process::disk_bytes;
 use crate::support::{Cluster, let_pass, millis, say, wait_until};
@@ -34,7 +35,7 @@ fn the_data_directory_and_latency_stay_small_through_compaction_and_a_snapshot()
     // `the_data_directory_stays_small_through_ten_thousand_reservations`.
     let absent = cluster.others(leader)[0];
     cluster.nodes[absent].kill();
-    let load = load::start(LoadConfig { connections: 4, ..LoadConfig::new(cluster.targets()) });
+    let load = Load::start(RunConfig { connections: 4, ..RunConfig::new(cluster.targets()) });
     let from = Instant::now();
     let mut reservations = 0;
     let mut largest = 0;

@@ -432,7 +432,7 @@ fn any_sequence_of_faults_costs_answers_but_never_order() {
             }
         }
         let late = std::mem::take(&mut nemesis.late);
-        answers += watch.finish_with(&late).report.answers;
+        answers += watch.finish_with(&late).report.answers();
     }
     if nemesis.patients[SPARE].may_be_removed || !nemesis.cluster.nodes[SPARE].is_ready() {
         // The spare node was never added, or its removal has begun.
