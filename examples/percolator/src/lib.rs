@@ -6,7 +6,7 @@
 //! - [`world`]: what a transaction uses: stores, oracle, time, record. [`network`]: the real one.
 //! - [`bank`]: the workload. [`history`]: the records of clients. [`checker`]: checks them.
 //! - [`plant`]: mistakes made on purpose, each of which the checker must find.
-//! - [`cluster`], [`run`], [`summary`]: all processes with kills, and the result.
+//! - [`process`], [`run`], [`summary`]: all processes with kills, and the result.
 
 #![allow(
     missing_docs,
@@ -16,12 +16,12 @@
 
 pub mod bank;
 pub mod checker;
-pub mod cluster;
 pub mod columns;
 mod hex;
 pub mod history;
 pub mod network;
 pub mod plant;
+pub mod process;
 pub mod protocol;
 pub mod run;
 pub mod server;

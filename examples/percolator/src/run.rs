@@ -7,14 +7,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Error, Result, anyhow, ensure};
+use epicepoch_conformance::cluster::Cluster;
 
 use crate::bank::Bank;
 use crate::checker::Evidence;
-use crate::cluster::{Oracle, Process, start_store};
 use crate::history;
 use crate::network::{Network, Work};
 use crate::plant::Plant;
+use crate::process::{Process, start_store};
 use crate::transaction::LOCK_TTL;
 use crate::world::WorldError;
 
@@ -48,7 +49,7 @@ pub struct RunResult {
 /// Runs everything.
 pub fn run(settings: &Settings) -> Result<RunResult> {
     let mut rng = fastrand::Rng::with_seed(settings.seed);
-    let oracle = Oracle::start(&settings.oracle, &settings.dir)?;
+    let oracle = Cluster::start(&settings.oracle).map_err(Error::msg)?;
     let stores = (0..settings.stores)
         .map(|_| start_store(&mut own(settings, "store")))
         .collect::<Result<Vec<_>>>()?;
@@ -56,7 +57,7 @@ pub fn run(settings: &Settings) -> Result<RunResult> {
     let work = Work {
         name: "bank".to_owned(),
         stores: addrs,
-        oracle: oracle.addrs().to_vec(),
+        oracle: oracle.addrs().iter().map(ToString::to_string).collect(),
         threads: 1,
         bank: settings.bank,
         seed: rng.u64(..),
@@ -73,7 +74,7 @@ pub fn run(settings: &Settings) -> Result<RunResult> {
     // This also happens after an error; otherwise nodes would keep running.
     drop(stop);
     let (oracle, leaders_killed) =
-        nemesis.join().map_err(|_| anyhow!("the nemesis panicked"))??;
+        nemesis.join().map_err(|_| anyhow!("the nemesis panicked"))?.map_err(Error::msg)?;
     let (clients_killed, took) = worked?;
     let mut evidence = Evidence { total: settings.bank.total(), ..Evidence::default() };
     evidence.rows = conclude(settings.bank, &mut world)?;
@@ -151,13 +152,21 @@ impl Clients<'_> {
     }
 }
 
-/// Kills leaders until `stopped` says to end. At the end all nodes run.
-fn kill_leaders(mut oracle: Oracle, stopped: &Receiver<()>) -> Result<(Oracle, Vec<Duration>)> {
+/// Kills leaders until `stopped` says to end. At the end all nodes run. Returns for each how long it
+/// took until another node led.
+fn kill_leaders(
+    mut oracle: Cluster,
+    stopped: &Receiver<()>,
+) -> Result<(Cluster, Vec<Duration>), String> {
     let mut killed = Vec::new();
     while stopped.recv_timeout(LEADER_LIFE) == Err(RecvTimeoutError::Timeout) {
-        let (at, took) = oracle.kill_leader()?;
-        killed.push(took);
-        oracle.restart(at)?;
+        let leader = oracle.leader()?;
+        let from = Instant::now();
+        oracle.kill(leader)?;
+        oracle.leader()?;
+        killed.push(from.elapsed());
+        oracle.restart(leader)?;
+        oracle.wait_until_ready()?;
     }
     Ok((oracle, killed))
 }

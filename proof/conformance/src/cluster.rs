@@ -83,14 +83,33 @@ impl Cluster {
     /// # Errors
     /// The nodes do not become ready. The message has the end of their logs.
     pub fn wait_until_ready(&self) -> Result<usize, String> {
-        let mut leader = None;
-        let ready = wait_until("every node is ready and one leads", WAIT_MAX, || {
-            leader = self.nodes.iter().position(|node| node.says_yes("/leader"));
-            leader.is_some() && self.nodes.iter().all(|node| node.says_yes("/ready"))
+        let all_ready = |cluster: &Self| cluster.nodes.iter().all(|node| node.says_yes("/ready"));
+        self.wait_for("every node is ready and one leads", |cluster| {
+            cluster.led_by().filter(|_| all_ready(cluster))
+        })
+    }
+
+    /// Waits until a running node leads. Returns its index.
+    ///
+    /// # Errors
+    /// No node leads in time. The message has the end of their logs.
+    pub fn leader(&self) -> Result<usize, String> {
+        self.wait_for("a node leads", Self::led_by)
+    }
+
+    fn led_by(&self) -> Option<usize> {
+        self.nodes.iter().position(|node| node.says_yes("/leader"))
+    }
+
+    fn wait_for(&self, what: &str, look: impl Fn(&Self) -> Option<usize>) -> Result<usize, String> {
+        let mut found = None;
+        let seen = wait_until(what, WAIT_MAX, || {
+            found = look(self);
+            found.is_some()
         });
         let logs = || self.nodes.iter().map(Member::log_tail).collect::<String>();
-        ready.map_err(|why| format!("{why}\n{}", logs()))?;
-        leader.ok_or_else(|| "nobody leads".to_owned())
+        seen.map_err(|why| format!("{why}\n{}", logs()))?;
+        found.ok_or_else(|| "no node leads".to_owned())
     }
 
     /// Kills a node with SIGKILL.
