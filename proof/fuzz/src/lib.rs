@@ -8,7 +8,7 @@
 //! - `report`: reports of measurements.
 //! - `tune`: nodes' reports about their links, as `epicepoch tune` reads them.
 //! - `storage`: a database file with any damage.
-//! - `replica`: one replica, fed with messages, ticks, crashes.
+//! - `replica`: the consensus plane of one node, fed with messages, ticks, crashes.
 //! - `script`: bytes as a script of events; [`epicepoch_sim::script`] runs a cluster from one.
 //! - `planted`: a bug that the engine must find.
 
@@ -112,7 +112,7 @@ pub mod targets {
         text::slo;
         /// Damaged database files.
         storage::storage;
-        /// One replica.
+        /// The consensus plane of one node.
         replica::replica;
         /// A cluster.
         cluster::cluster;

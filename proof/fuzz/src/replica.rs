@@ -1,8 +1,9 @@
-//! One replica, fed with events from the bytes. The events are messages of members and strangers,
-//! ticks, writes that become durable late, crashes, closed links, membership changes, rounds and
-//! their answers, handshakes and store positions, formats, zones, settings, and a moved epoch.
+//! The consensus plane of one node, fed with events from the bytes. The events are messages of
+//! members and strangers, ticks, clocks, writes that become durable late, crashes, closed links,
+//! refusals, membership changes, rounds and their answers, handshakes and store positions, formats,
+//! zones, settings, and a moved epoch.
 //!
-//! The replica must never panic. It may send only what it has promised and made durable (S4, S6).
+//! It must never panic. It may send only what it has promised and made durable (S4, S6).
 //! Its timestamps must rise and lie in its grant (S1, S3). It must always start from its durable
 //! state.
 
@@ -10,16 +11,19 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use epicepoch_core::allocator::{Allocator, Now};
+use epicepoch_core::clock::{ClockReading, TrustedClock};
 use epicepoch_core::confirm::Rounds;
 use epicepoch_core::durable::{HardState, Record, Restored, Write};
+use epicepoch_core::node::{Action, Health, Node};
 use epicepoch_core::placement::Placement;
-use epicepoch_core::positions::Positions;
+use epicepoch_core::positions::{Positions, RolledBack};
 use epicepoch_core::publication::{Identity, Published, Role, Shared};
-use epicepoch_core::replica::{HandOver, Outgoing, Replica, ReplicaConfig, Report};
+use epicepoch_core::replica::{Fatal, HandOver, Outgoing, ReplicaConfig, Report};
 use epicepoch_core::state::{Command, FORMATS, MembershipChange, MembershipStep, Owner, State};
 use epicepoch_wire::bootstrap::{Genesis, Member};
 use epicepoch_wire::confirm::ConfirmReply;
-use epicepoch_wire::peer_hello::Formats;
+use epicepoch_wire::gossip::Pong;
+use epicepoch_wire::peer_hello::{Formats, RefusalCode};
 use epicepoch_wire::raft_message::{
     Configuration, EntryKind, LogEntry, MessageKind, RaftMessage, Snapshot,
 };
@@ -48,12 +52,15 @@ pub(crate) fn replica(data: &[u8]) {
 
 /// Node 1 and its surroundings.
 struct Bench {
-    replica: Replica,
+    node: Node,
     shared: Arc<Shared>,
     allocator: Allocator,
     rounds: Rounds<u64>,
     durable: Restored,
     pending: VecDeque<Write>,
+    health: Health,
+    /// How far this node's wall clock is ahead of true time.
+    ahead_ns: u64,
     now_ns: u64,
     boots: u64,
     nonce: u64,
@@ -89,15 +96,17 @@ impl Bench {
             durable.entries = (2..=FILLED).map(|index| entry(index, 1, vec![])).collect();
             durable.hard_state.commit = LogIndex(FILLED);
         }
-        let (replica, shared, allocator, rounds) = boot(&durable, 1);
+        let (node, shared, allocator, rounds) = boot(&durable, 1, 0);
         let pending = VecDeque::new();
         let mut bench = Self {
-            replica,
+            node,
             shared,
             allocator,
             rounds,
             durable,
             pending,
+            health: Health { round_completed_ns: 0, are_accepts_failing: false },
+            ahead_ns: 0,
             now_ns: 0,
             boots: 1,
             nonce: 0,
@@ -124,26 +133,27 @@ impl Bench {
             6 => self.acknowledge(script),
             7 => {
                 let peer = NodeId(1 + script.below(5));
-                self.replica.handle_closed(self.now_ns, peer);
-                self.replica.handle_unreachable(self.now_ns, peer);
+                self.node.handle_closed(self.now_ns, peer);
             }
             8 => {
                 let to = Some(NodeId(script.below(6))).filter(|node| *node != NodeId(0));
-                self.replica.hand_over(self.now_ns, to, HandOver::Asked);
+                self.node.replica_mut().hand_over(self.now_ns, to, HandOver::Asked);
             }
             9 => self.change(script),
             10 => {
                 let node = NodeId(1 + script.below(6));
                 let raft_addr = String::from_utf8_lossy(&script.bytes(12)).into_owned();
                 let moved = Member { raft_addr, ..member(node) };
-                self.replica.handle_peer_addresses(moved);
+                self.node.handle_peer_addresses(moved);
             }
-            11 => self.replica.handle_rounds(self.now_ns),
+            11 => self.health.round_completed_ns = self.now_ns,
             12 | 13 => self.round(script),
             14 => {
                 let bits = script.byte();
-                let others = (2..5).filter(|node| bits >> node & 1 == 1).map(NodeId);
-                self.replica.handle_clock((bits & 1 == 0).then(|| others.collect()));
+                self.ahead_ns = if bits & 1 == 0 { HOUR_NS } else { 0 };
+                for peer in (2..5).filter(|node| bits >> node & 1 == 1) {
+                    self.answer_ping(NodeId(peer));
+                }
             }
             _ => {
                 let message = self.message(script);
@@ -158,21 +168,27 @@ impl Bench {
     fn happen_wider(&mut self, code: u8, script: &mut Script<'_>) {
         // A node has no link to itself.
         let peer = NodeId(2 + script.below(5));
-        let status = self.replica.status();
+        let status = self.node.replica().status();
         match code {
+            199 => {
+                let refusal = REFUSALS[script.below(REFUSALS.len() as u64) as usize];
+                let _ = self.node.handle_refused(self.now_ns, peer, refusal);
+            }
             215 => {
                 let (boot, began) = (BootId(script.below(4)), StorePosition(script.near(8)));
-                let _ = self.replica.handle_peer_hello(peer, boot, began);
+                let _ = self.node.handle_peer_hello(peer, boot, began, FORMATS);
             }
             216 => {
                 let (boot, named) = (BootId(script.below(4)), StorePosition(script.near(8)));
                 let since = StorePosition(script.near(named.0));
-                let _ = self.replica.handle_position(peer, boot, named, since);
+                let _ = self.pong(peer, boot, named, since);
             }
             217 => {
                 let newest = script.below(u64::from(FORMATS.newest) + 2) as u32;
                 let oldest = FORMATS.oldest.min(newest);
-                self.replica.handle_formats(peer, Formats { oldest, newest });
+                let (boot, began) = (BootId(0), StorePosition(0));
+                let formats = Formats { oldest, newest };
+                let _ = self.node.handle_peer_hello(peer, boot, began, formats);
             }
             218 => {
                 let (is_fit, preference) = (script.byte() & 1 == 0, u32::from(script.byte() & 3));
@@ -183,17 +199,18 @@ impl Bench {
             }
             219 => {
                 let change = self.drawn_change(script);
-                let _ = self.replica.propose_prudent_change(self.now_ns, &change);
+                let _ = self.node.replica_mut().propose_prudent_change(self.now_ns, &change);
             }
             235 => {
                 let leader_zones = zone(script).into_iter().collect();
                 let settings = ClusterSettings { leader_zones, ..settings(script) };
+                let replica = self.node.replica_mut();
                 if script.below(4) == 0 {
-                    return self.replica.seed_settings(settings);
+                    return replica.seed_settings(settings);
                 }
                 self.nonce += 1;
-                let _ = self.replica.judge_zones(&settings, script.byte() & 1 == 0);
-                let _ = self.replica.change_settings(self.now_ns, self.nonce, &settings);
+                let _ = replica.judge_zones(&settings, script.byte() & 1 == 0);
+                let _ = replica.change_settings(self.now_ns, self.nonce, &settings);
             }
             236 => {
                 let at = START_NS + self.now_ns;
@@ -201,25 +218,27 @@ impl Bench {
                 let step_ns = script.below(8) * RESERVATION_NS / 4;
                 let to = Epoch(script.near(at + step_ns));
                 let allowed_ns = script.near(10 * RESERVATION_NS);
-                let planned = self.replica.plan_advance(to, allowed_ns);
-                let taken = self.replica.advance(self.now_ns, to, allowed_ns);
+                let replica = self.node.replica_mut();
+                let planned = replica.plan_advance(to, allowed_ns);
+                let taken = replica.advance(self.now_ns, to, allowed_ns);
                 assert_eq!(planned, taken, "it is taken as it was planned");
             }
             237 => {
                 let own = zone(script);
                 let leaders = zone(script).into_iter().collect();
-                self.replica.place(Placement { zone: own, leaders });
+                self.node.replica_mut().place(Placement { zone: own, leaders });
             }
             238 => {
                 let bits = script.byte();
-                let sound = (1..6).filter(|node| bits >> node & 1 == 1).map(NodeId).collect();
-                self.replica.handle_sound_clocks(sound);
-                self.replica.handle_reached(self.now_ns, peer);
-                self.replica.handle_clients(bits & 1 == 1);
+                for peer in (2..6).filter(|node| bits >> node & 1 == 1) {
+                    self.answer_ping(NodeId(peer));
+                }
+                self.answer_ping(peer);
+                self.health.are_accepts_failing = bits & 1 == 1;
             }
             _ => {
                 let to = Some(NodeId(script.below(6))).filter(|node| *node != NodeId(0));
-                if let Ok(to) = self.replica.hand_over_asked(self.now_ns, to) {
+                if let Ok(to) = self.node.replica_mut().hand_over_asked(self.now_ns, to) {
                     assert_ne!(to, NodeId(1), "to somebody else");
                 }
             }
@@ -229,17 +248,44 @@ impl Bench {
     fn tick(&mut self, count: u64) {
         for _ in 0..count {
             self.now_ns += TICK_NS;
-            // The replica may ask to stop. Here it runs on, which must do no harm.
-            let _ = self.replica.handle_tick(self.now_ns, START_NS + self.now_ns);
+            let ticked = self.node.handle_tick(self.reading(), self.health);
             self.drain();
+            if matches!(ticked, Err(Fatal::Removed { .. })) {
+                self.crash();
+            }
+            // The node may ask to stop for another reason. Here it runs on, which must do no harm.
         }
+    }
+
+    fn reading(&self) -> ClockReading {
+        reading(self.now_ns, self.ahead_ns)
+    }
+
+    /// A peer whose clock is right answers a ping.
+    fn answer_ping(&mut self, from: NodeId) {
+        let known = self.shared.positions();
+        let boot = known.peers.get(&from).map_or(BootId(1), |heard| heard.boot);
+        let named = known.of(from);
+        let _ = self.pong(from, boot, named, named);
+    }
+
+    fn pong(
+        &mut self,
+        from: NodeId,
+        boot: BootId,
+        position: StorePosition,
+        since: StorePosition,
+    ) -> Result<(), RolledBack> {
+        let now_ns = self.now_ns;
+        let pong = Pong { sent_ns: now_ns, wall_ns: START_NS + now_ns, position };
+        self.node.handle_pong(now_ns, from, boot, since, &pong, now_ns)
     }
 
     fn persist(&mut self, count: usize) {
         for _ in 0..count.min(self.pending.len()) {
             let Some(write) = self.pending.pop_front() else { break };
             self.durable.apply(&write);
-            self.replica.handle_persisted(self.now_ns, write.number);
+            self.node.handle_persisted(self.now_ns, write.number);
             self.drain();
         }
     }
@@ -250,26 +296,24 @@ impl Bench {
         // Not checked here: a later boot stamps above this. That holds only if no peer lies about
         // committed entries, and here peers lie. The simulator checks it.
         (self.stamped, self.advanced) = (None, None);
-        let parts = boot(&self.durable, self.boots);
-        (self.replica, self.shared, self.allocator, self.rounds) = parts;
+        let parts = boot(&self.durable, self.boots, self.now_ns);
+        (self.node, self.shared, self.allocator, self.rounds) = parts;
         self.drain();
     }
 
-    /// Carries out the replica's actions, and checks its messages.
+    /// Does the node's actions, and checks its messages.
     fn drain(&mut self) {
-        while let Some(write) = self.replica.poll_write() {
-            self.pending.push_back(write);
-        }
-        while let Some(out) = self.replica.poll_message() {
-            self.check(&out);
-        }
-        while let Some(report) = self.replica.poll_report() {
-            if let Report::Advanced { to } = report {
-                let term = self.replica.status().term;
-                self.advanced = self.advanced.max(Some((term, to)));
+        while let Some(action) = self.node.poll_action() {
+            match action {
+                Action::Write(write) => self.pending.push_back(write),
+                Action::Send(out) => self.check(&out),
+                Action::Report(Report::Advanced { to }) => {
+                    let term = self.node.replica().status().term;
+                    self.advanced = self.advanced.max(Some((term, to)));
+                }
+                Action::Published(_) | Action::Report(_) => {}
             }
         }
-        self.replica.take_published();
         let published = self.shared.published();
         if let Some(grant) = published.grant {
             assert_eq!(published.role, Role::Leader, "S3: only a leader holds a grant");
@@ -306,7 +350,7 @@ impl Bench {
         // Only messages that the codec accepts are delivered.
         if RaftMessage::decode(&bytes).is_ok() {
             let (from, store) = (NodeId(from), member(NodeId(from)).store);
-            let _ = self.replica.handle_message(self.now_ns, from, store, message);
+            let _ = self.node.handle_message(self.now_ns, from, store, message);
             self.drain();
         }
     }
@@ -314,14 +358,14 @@ impl Bench {
     /// Ticks until the replica campaigns, then grants every vote.
     fn campaign(&mut self, script: &mut Script<'_>) {
         for kind in [MessageKind::RequestPreVoteResponse, MessageKind::RequestVoteResponse] {
-            let before = self.replica.status();
+            let before = self.node.replica().status();
             let mut left = 3 * ELECTION_TICKS;
-            while self.replica.status().role == Role::Follower && left > 0 {
+            while self.node.replica().status().role == Role::Follower && left > 0 {
                 self.tick(1);
                 left -= 1;
             }
             self.persist(usize::MAX);
-            let term = self.replica.status().term.0;
+            let term = self.node.replica().status().term.0;
             let term = if kind == MessageKind::RequestPreVoteResponse { term + 1 } else { term };
             let reject = script.byte() == 255;
             for from in 2..=4 {
@@ -338,7 +382,7 @@ impl Bench {
         if script.byte() & 1 == 0 {
             self.persist(usize::MAX);
         }
-        let status = self.replica.status();
+        let status = self.node.replica().status();
         let index = LogIndex(status.last.0.saturating_sub(script.below(3)));
         let kind = MessageKind::AppendResponse;
         self.receive(2 + script.below(3), &RaftMessage { index, ..empty(kind, status.term.0) });
@@ -346,7 +390,7 @@ impl Bench {
 
     fn change(&mut self, script: &mut Script<'_>) {
         let change = self.drawn_change(script);
-        let _ = self.replica.propose_change(self.now_ns, &change);
+        let _ = self.node.replica_mut().propose_change(self.now_ns, &change);
     }
 
     fn drawn_change(&mut self, script: &mut Script<'_>) -> MembershipChange {
@@ -403,7 +447,7 @@ impl Bench {
     }
 
     fn message(&self, script: &mut Script<'_>) -> RaftMessage {
-        let status = self.replica.status();
+        let status = self.node.replica().status();
         let kind = MessageKind::ALL[script.below(MessageKind::ALL.len() as u64) as usize];
         let term = script.near(status.term.0);
         let at = if script.byte() & 1 == 0 { status.last } else { status.committed };
@@ -490,7 +534,7 @@ impl Bench {
         };
         let data = match script.below(4) {
             0 => script.bytes(64),
-            1 => self.replica.state().encode(),
+            1 => self.node.replica().state().encode(),
             2 => drawn_state(script, &[1, 2, 3]).encode(),
             _ => drawn_state(script, &[1, 2, 3, 4, 5, 6]).encode(),
         };
@@ -527,7 +571,16 @@ fn zone(script: &mut Script<'_>) -> Option<Zone> {
     Zone::new(["", "near", "far", "else"][script.below(4) as usize])
 }
 
-fn boot(durable: &Restored, boots: u64) -> (Replica, Arc<Shared>, Allocator, Rounds<u64>) {
+/// A reading of a wall clock that is ahead of true time.
+const fn reading(monotonic_ns: u64, ahead_ns: u64) -> ClockReading {
+    ClockReading { monotonic_ns, wall_ns: START_NS + monotonic_ns + ahead_ns }
+}
+
+fn boot(
+    durable: &Restored,
+    boots: u64,
+    now_ns: u64,
+) -> (Node, Arc<Shared>, Allocator, Rounds<u64>) {
     let identity =
         Identity { node: NodeId(1), store: member(NodeId(1)).store, boot: BootId(boots) };
     let nothing = Published::nothing(identity);
@@ -542,10 +595,14 @@ fn boot(durable: &Restored, boots: u64) -> (Replica, Arc<Shared>, Allocator, Rou
         deadline_limit: 100,
         format_max: FORMATS.newest,
     };
-    let mut replica = Replica::new(config, durable, shared.clone()).expect("a sound disk");
-    replica.handle_compared(true);
+    let mut clock = TrustedClock::new(BOUND_NS, reading(now_ns, 0));
+    // So that a leader need not wait for other clocks.
+    for peer in 2..=4 {
+        clock.handle_sample(NodeId(peer), START_NS + now_ns, now_ns, now_ns);
+    }
+    let node = Node::new(config, durable, shared.clone(), clock).expect("a sound disk");
     let allocator = Allocator::new(shared.clone(), EPOCH_INTERVAL_NS);
-    (replica, shared, allocator, Rounds::new(identity, WorkerId(0)))
+    (node, shared, allocator, Rounds::new(identity, WorkerId(0)))
 }
 
 fn member(node: NodeId) -> Member {
@@ -596,11 +653,20 @@ fn empty(kind: MessageKind, term: u64) -> RaftMessage {
 /// Most events of one script.
 const EVENTS_MAX: usize = 128;
 /// Codes of events that were added later.
-const WIDER: [u8; 10] = [215, 216, 217, 218, 219, 235, 236, 237, 238, 239];
+const WIDER: [u8; 11] = [199, 215, 216, 217, 218, 219, 235, 236, 237, 238, 239];
+/// Refusals of every effect.
+const REFUSALS: [RefusalCode; 4] = [
+    RefusalCode::Removed,
+    RefusalCode::DuplicateNode,
+    RefusalCode::WrongStore,
+    RefusalCode::NotBootstrapped,
+];
 const ELECTION_TICKS: u64 = 5;
 const TICK_NS: u64 = 10_000_000;
 const RESERVATION_NS: u64 = 1_000_000_000;
 const EPOCH_INTERVAL_NS: u64 = 100_000_000;
 const START_NS: u64 = 1_700_000_000_000_000_000;
+const BOUND_NS: u64 = 500_000_000;
+const HOUR_NS: u64 = 3_600_000_000_000;
 /// Last index of a log that begins long.
 const FILLED: u64 = 1_022;
