@@ -14,13 +14,6 @@ type history struct {
 	file *os.File
 }
 
-// stamp is a timestamp between two numbers of the witness.
-type stamp struct {
-	Asked    uint64              `json:"asked"`
-	Answered uint64              `json:"answered"`
-	At       epicepoch.Timestamp `json:"at"`
-}
-
 type version struct {
 	Commit epicepoch.Timestamp `json:"commit"`
 	Start  epicepoch.Timestamp `json:"start"`
@@ -45,28 +38,25 @@ type trying struct {
 }
 
 type outcome struct {
-	Is     string `json:"is"`
-	Commit *stamp `json:"commit,omitempty"`
-	Why    string `json:"why,omitempty"`
+	Is     string               `json:"is"`
+	Commit *epicepoch.Timestamp `json:"commit,omitempty"`
+	Why    string               `json:"why,omitempty"`
 }
 
 type figures struct {
-	EndedMs  int64 `json:"ended_ms"`
-	TookUs   int64 `json:"took_us"`
-	OracleUs int64 `json:"oracle_us"`
-	Forward  int64 `json:"forward"`
-	Back     int64 `json:"back"`
+	Forward int64 `json:"forward"`
+	Back    int64 `json:"back"`
 }
 
 type ended struct {
-	Line    string    `json:"line"`
-	Client  string    `json:"client"`
-	Kind    string    `json:"kind"`
-	Start   stamp     `json:"start"`
-	Reads   []seen    `json:"reads"`
-	Writes  []written `json:"writes"`
-	Outcome outcome   `json:"outcome"`
-	Figures figures   `json:"figures"`
+	Line    string              `json:"line"`
+	Client  string              `json:"client"`
+	Kind    string              `json:"kind"`
+	Start   epicepoch.Timestamp `json:"start"`
+	Reads   []seen              `json:"reads"`
+	Writes  []written           `json:"writes"`
+	Outcome outcome             `json:"outcome"`
+	Figures figures             `json:"figures"`
 }
 
 type noTimestamp struct {

@@ -29,11 +29,10 @@ type reply struct {
 	Start   epicepoch.Timestamp `json:"start"`
 	Value   int64               `json:"value"`
 	Primary string              `json:"primary"`
-	Tick    uint64              `json:"tick"`
 	Why     string              `json:"why"`
 }
 
-// stores are one goroutine's connections. The first store is the witness.
+// stores are one goroutine's connections.
 type stores []*store
 
 type store struct {
@@ -55,10 +54,7 @@ func connect(addrs []string) (stores, error) {
 
 // call asks the store of the request's row.
 func (s stores) call(ask request) (reply, error) {
-	at := 0
-	if ask.Row != "" {
-		at = storeOf(ask.Row, len(s))
-	}
+	at := storeOf(ask.Row, len(s))
 	line, err := json.Marshal(ask)
 	if err != nil {
 		return reply{}, err
@@ -74,15 +70,6 @@ func (s stores) call(ask request) (reply, error) {
 		return reply{}, fmt.Errorf("store %d answered %q: %w", at, line, err)
 	}
 	return answer, nil
-}
-
-// tick returns the witness's next number.
-func (s stores) tick() (uint64, error) {
-	answer, err := s.call(request{Op: "tick"})
-	if err == nil && answer.Is != "tick" {
-		err = unexpected(answer)
-	}
-	return answer.Tick, err
 }
 
 // storeOf returns the store of a row, as every client computes it.

@@ -40,7 +40,7 @@ type world struct {
 // committed when its primary row is.
 type transaction struct {
 	*world
-	start   stamp
+	start   epicepoch.Timestamp
 	reads   []seen
 	writes  []written
 	figures figures
@@ -49,10 +49,9 @@ type transaction struct {
 // transact runs body in a transaction, commits its writes, and records it. It returns errors that a
 // retry does not help, and the context's error if there was no start timestamp.
 func (w *world) transact(kind string, body func(*transaction) error) error {
-	began := time.Now()
 	t := &transaction{world: w, reads: []seen{}, writes: []written{}}
 	var err error
-	if t.start, err = t.stamp(); err != nil {
+	if t.start, err = t.timestamp(); err != nil {
 		return err
 	}
 	var result outcome
@@ -65,8 +64,6 @@ func (w *world) transact(kind string, body func(*transaction) error) error {
 	} else if err != nil {
 		return err
 	}
-	t.figures.EndedMs = time.Now().UnixMilli()
-	t.figures.TookUs = time.Since(began).Microseconds()
 	return w.history.record(ended{
 		Line: "ended", Client: w.name, Kind: kind, Start: t.start, Reads: t.reads, Writes: t.writes,
 		Outcome: result, Figures: t.figures,
@@ -76,7 +73,7 @@ func (w *world) transact(kind string, body func(*transaction) error) error {
 // read returns the row as of the start timestamp.
 func (t *transaction) read(row string) (int64, error) {
 	for attempt := range readAttemptsMax {
-		answer, err := t.stores.call(request{Op: "get", Row: row, At: &t.start.At})
+		answer, err := t.stores.call(request{Op: "get", Row: row, At: &t.start})
 		if err != nil {
 			return 0, err
 		}
@@ -116,7 +113,7 @@ func (t *transaction) commit() (outcome, error) {
 	}
 	slices.SortFunc(t.writes, func(a, b written) int { return strings.Compare(a.Row, b.Row) })
 	primary := t.writes[0].Row
-	line := trying{Line: "trying", Client: t.name, Start: t.start.At, Writes: t.writes}
+	line := trying{Line: "trying", Client: t.name, Start: t.start, Writes: t.writes}
 	if err := t.history.record(line); err != nil {
 		return outcome{}, err
 	}
@@ -127,7 +124,7 @@ func (t *transaction) commit() (outcome, error) {
 		}
 	}
 	// 2. Only now the commit timestamp.
-	commit, err := t.stamp()
+	commit, err := t.timestamp()
 	if errors.Is(err, context.DeadlineExceeded) {
 		return outcome{}, t.giveUp(t.writes, aborted("no_timestamp"))
 	} else if err != nil {
@@ -150,8 +147,8 @@ func (t *transaction) commit() (outcome, error) {
 	return outcome{Is: "committed", Commit: &commit}, nil
 }
 
-func (t *transaction) commitRow(row string, commit stamp) (string, error) {
-	answer, err := t.stores.call(request{Op: "commit", Row: row, Start: &t.start.At, Commit: &commit.At})
+func (t *transaction) commitRow(row string, commit epicepoch.Timestamp) (string, error) {
+	answer, err := t.stores.call(request{Op: "commit", Row: row, Start: &t.start, Commit: &commit})
 	if err == nil && answer.Is != "done" && answer.Is != "rolled_back" {
 		err = unexpected(answer)
 	}
@@ -161,7 +158,7 @@ func (t *transaction) commitRow(row string, commit stamp) (string, error) {
 func (t *transaction) prewrite(write written, primary string) error {
 	for range prewriteAttemptsMax {
 		answer, err := t.stores.call(request{
-			Op: "prewrite", Row: write.Row, Start: &t.start.At, Value: write.Value, Primary: primary,
+			Op: "prewrite", Row: write.Row, Start: &t.start, Value: write.Value, Primary: primary,
 			TTL: lockTTL.Milliseconds(),
 		})
 		if err != nil {
@@ -215,27 +212,15 @@ func (t *transaction) resolve(row string, lock reply) (bool, error) {
 // giveUp removes the locks and returns why.
 func (t *transaction) giveUp(locked []written, why error) error {
 	for _, write := range locked {
-		if _, err := t.stores.call(request{Op: "rollback", Row: write.Row, Start: &t.start.At}); err != nil {
+		if _, err := t.stores.call(request{Op: "rollback", Row: write.Row, Start: &t.start}); err != nil {
 			return err
 		}
 	}
 	return why
 }
 
-// stamp asks for a timestamp, between two numbers of the witness.
-func (t *transaction) stamp() (stamp, error) {
-	asked, err := t.stores.tick()
-	if err != nil {
-		return stamp{}, err
-	}
-	from := time.Now()
+func (t *transaction) timestamp() (epicepoch.Timestamp, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	at, err := t.oracle.Timestamp(ctx)
-	if err != nil {
-		return stamp{}, err
-	}
-	t.figures.OracleUs = max(t.figures.OracleUs, time.Since(from).Microseconds())
-	answered, err := t.stores.tick()
-	return stamp{Asked: asked, Answered: answered, At: at}, err
+	return t.oracle.Timestamp(ctx)
 }

@@ -19,7 +19,6 @@ use crate::protocol::{Lock, Reply, Request, Row, Version};
 #[derive(Debug, Default)]
 pub struct Columns {
     rows: BTreeMap<String, Columned>,
-    ticks: u64,
     plant: Option<Plant>,
 }
 
@@ -76,10 +75,6 @@ impl Columns {
             }
             Request::Rollback { row, start } => self.rows.entry(row).or_default().rollback(start),
             Request::Status { row, start } => self.rows.entry(row).or_default().status(start, now),
-            Request::Tick => {
-                self.ticks += 1;
-                Reply::Tick { tick: self.ticks }
-            }
             Request::Dump { after } => self.dump(&after),
         }
     }
@@ -179,7 +174,7 @@ impl Columned {
 
     fn version(&self, commit: Timestamp, write: Write) -> Option<Version> {
         match write {
-            // A planted duplicate may have removed the data.
+            // A transaction under the same start timestamp may have removed the data.
             Write::Put { start } => {
                 let value = *self.data.get(&start)?;
                 Some(Version { commit, start, value })

@@ -34,23 +34,12 @@ pub struct Trying {
 pub struct Ended {
     pub client: String,
     pub kind: Kind,
-    pub start: Stamp,
+    #[serde(with = "crate::hex")]
+    pub start: Timestamp,
     pub reads: Vec<Seen>,
     pub writes: Vec<Written>,
     pub outcome: Outcome,
     pub figures: Figures,
-}
-
-/// A timestamp with two numbers of the witness, a counter in the first store. Every client raises
-/// it before and after it asks the oracle. If `answered` of one call is below `asked` of another,
-/// the first call ended before the other began. This holds for any two clients, without trust in a
-/// clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stamp {
-    pub asked: u64,
-    pub answered: u64,
-    #[serde(with = "crate::hex")]
-    pub at: Timestamp,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -87,7 +76,10 @@ pub struct Written {
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Outcome {
     /// Its writes are visible from `commit` on.
-    Committed { commit: Stamp },
+    Committed {
+        #[serde(with = "crate::hex")]
+        commit: Timestamp,
+    },
     /// It wrote nothing, so it needed no commit timestamp.
     ReadOnly,
     /// None of its writes is visible.
@@ -110,9 +102,6 @@ pub enum Why {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Figures {
-    pub ended_ms: u64,
-    pub took_us: u64,
-    pub oracle_us: u64,
     /// Number of locks of committed transactions that were rolled forward.
     pub forward: u64,
     /// Number of locks of dead transactions that were rolled back.

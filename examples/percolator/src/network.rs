@@ -7,14 +7,14 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use epicepoch_client::{Options, Timestamp, TimestampsError, blocking};
 
 use crate::bank::Bank;
 use crate::history::Line;
-use crate::plant::{Falsifier, Plant, Purpose};
+use crate::plant::Plant;
 use crate::protocol::{Reply, Request, Row};
 use crate::world::{World, WorldError};
 
@@ -40,7 +40,6 @@ pub struct Network {
     stores: Vec<BufReader<TcpStream>>,
     oracle: blocking::Client,
     log: Arc<Mutex<File>>,
-    falsifier: Arc<Mutex<Falsifier>>,
     plant: Option<Plant>,
     rng: fastrand::Rng,
 }
@@ -50,7 +49,6 @@ impl Network {
     pub fn worlds(work: &Work, log: File) -> Result<Vec<Self>> {
         let oracle = blocking::Client::new(work.oracle.clone(), Options::default())?;
         let log = Arc::new(Mutex::new(log));
-        let falsifier = Arc::new(Mutex::new(Falsifier::new(work.plant)));
         (0..work.threads)
             .map(|thread| {
                 let stores: Result<Vec<_>> = work.stores.iter().map(|addr| connect(addr)).collect();
@@ -59,7 +57,6 @@ impl Network {
                     stores: stores?,
                     oracle: oracle.clone(),
                     log: log.clone(),
-                    falsifier: falsifier.clone(),
                     plant: work.plant,
                     rng: fastrand::Rng::with_seed(work.seed ^ thread as u64),
                 })
@@ -109,21 +106,14 @@ impl World for Network {
         self.exchange(request.store(self.stores.len()), &request)
     }
 
-    fn timestamp(&mut self, purpose: Purpose) -> Result<Timestamp, WorldError> {
-        let fetch = || {
-            self.oracle.timestamp().map_err(|error| match error {
-                TimestampsError::DeadlineExceeded { .. } | TimestampsError::TooManyCalls => {
-                    WorldError::Unavailable(error.to_string())
-                }
-                // An oracle must never cause some of these errors.
-                _ => WorldError::Fatal(error.to_string()),
-            })
-        };
-        if self.plant.is_none() {
-            return fetch();
-        }
-        let mut falsifier = self.falsifier.lock().unwrap_or_else(PoisonError::into_inner);
-        falsifier.timestamp(purpose, fetch)
+    fn timestamp(&mut self) -> Result<Timestamp, WorldError> {
+        self.oracle.timestamp().map_err(|error| match error {
+            TimestampsError::DeadlineExceeded { .. } | TimestampsError::TooManyCalls => {
+                WorldError::Unavailable(error.to_string())
+            }
+            // An oracle must never cause some of these errors.
+            _ => WorldError::Fatal(error.to_string()),
+        })
     }
 
     fn pause(&mut self, about: Duration) -> Result<(), WorldError> {
@@ -139,10 +129,6 @@ impl World for Network {
             Ok(self.log.lock().unwrap_or_else(PoisonError::into_inner).write_all(&text)?)
         };
         written().map_err(|error| WorldError::Fatal(format!("history: {error:#}")))
-    }
-
-    fn now(&self) -> Duration {
-        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
     }
 
     fn plant(&self) -> Option<Plant> {

@@ -46,8 +46,6 @@ pub enum Request {
         #[serde(with = "crate::hex")]
         start: Timestamp,
     },
-    /// Asks the witness for its next number. See [`crate::history::Stamp`].
-    Tick,
     /// Asks for the first row with a name above `after`, with its versions.
     Dump {
         /// Empty for the first row.
@@ -56,7 +54,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// The index of the request's store among `stores`. The first store is the witness.
+    /// The index of the request's store among `stores`; a dump is of the first one.
     pub fn store(&self, stores: usize) -> usize {
         match self {
             Self::Get { row, .. }
@@ -64,7 +62,7 @@ impl Request {
             | Self::Commit { row, .. }
             | Self::Rollback { row, .. }
             | Self::Status { row, .. } => store_of(row, stores),
-            Self::Tick | Self::Dump { .. } => 0,
+            Self::Dump { .. } => 0,
         }
     }
 }
@@ -93,10 +91,6 @@ pub enum Reply {
     Alive {
         /// How long the lock is respected.
         left_ms: u64,
-    },
-    Tick {
-        /// A number above every earlier one.
-        tick: u64,
     },
     Row(Row),
     End,

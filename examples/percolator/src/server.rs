@@ -59,10 +59,10 @@ mod tests {
         let addr = listener.local_addr().unwrap();
         thread::spawn(move || serve(&listener, None));
         let mut stream = TcpStream::connect(addr).unwrap();
-        stream.write_all(b"{\"op\":\"steal\"}\n{\"op\":\"tick\"}\n").unwrap();
+        stream.write_all(b"{\"op\":\"steal\"}\n{\"op\":\"dump\",\"after\":\"\"}\n").unwrap();
         let mut lines = BufReader::new(stream).lines();
         let mut reply = || serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
         assert!(matches!(reply(), Reply::Refused { .. }));
-        assert_eq!(reply(), Reply::Tick { tick: 1 });
+        assert_eq!(reply(), Reply::End);
     }
 }

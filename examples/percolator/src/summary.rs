@@ -69,8 +69,7 @@ impl Summary<'_> {
     }
 
     fn transactions(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let evidence = &self.result.evidence;
-        let ended = &evidence.ended;
+        let ended = &self.result.evidence.ended;
         let committed = |kind| {
             let of_kind = ended.iter().filter(move |ended| ended.kind == kind);
             of_kind.filter(|ended| matches!(ended.outcome, Outcome::Committed { .. })).count()
@@ -99,35 +98,17 @@ impl Summary<'_> {
             before = ", ";
         }
         writeln!(f, "{}", if aborted.is_empty() { "" } else { ")" })?;
-        let oracle = ended.iter().map(|ended| ended.figures.oracle_us).max().unwrap_or_default();
-        writeln!(
-            f,
-            "longest           {} for a timestamp, {} without a commit anywhere; \
-             {} calls without one",
-            millis(Duration::from_micros(oracle)),
-            millis(self.stall()),
-            evidence.without_timestamp
-                + aborted.get(&Why::NoTimestamp).copied().unwrap_or_default()
-        )
-    }
-
-    /// The longest time between two commits, of any clients.
-    fn stall(&self) -> Duration {
-        let committed = self.result.evidence.ended.iter().filter(|ended| {
-            ended.kind != Kind::Load && matches!(ended.outcome, Outcome::Committed { .. })
-        });
-        let mut ends: Vec<u64> = committed.map(|ended| ended.figures.ended_ms).collect();
-        ends.sort_unstable();
-        let gaps = ends.windows(2).map(|pair| pair[1] - pair[0]);
-        Duration::from_millis(gaps.max().unwrap_or_default())
+        let without = aborted.get(&Why::NoTimestamp).copied().unwrap_or_default();
+        let without = self.result.evidence.without_timestamp + without;
+        writeln!(f, "no timestamp      {without} transactions")
     }
 
     fn checked(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { verdict, .. } = self;
         writeln!(
             f,
-            "checked           {} timestamps, {} reads, {} versions, {} sums over all accounts",
-            verdict.timestamps, verdict.reads, verdict.versions, verdict.snapshots
+            "checked           {} reads, {} versions, {} sums over all accounts",
+            verdict.reads, verdict.versions, verdict.snapshots
         )?;
         writeln!(f, "write skews       {} (snapshot isolation allows them)", verdict.write_skews)?;
         if verdict.findings.is_empty() {

@@ -8,10 +8,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use epicepoch_client::Timestamp;
+use epicepoch_client::{Epoch, Timestamp};
 
-use crate::history::{Ended, Figures, Kind, Line, Outcome, Seen, Stamp, Trying, Why, Written};
-use crate::plant::{Plant, Purpose};
+use crate::history::{Ended, Figures, Kind, Line, Outcome, Seen, Trying, Why, Written};
+use crate::plant::Plant;
 use crate::protocol::{Lock, Reply, Request};
 use crate::world::{World, WorldError};
 
@@ -19,7 +19,7 @@ use crate::world::{World, WorldError};
 #[derive(Debug)]
 pub struct Transaction<'a, W> {
     world: &'a mut W,
-    start: Stamp,
+    start: Timestamp,
     reads: Vec<Seen>,
     writes: BTreeMap<String, i64>,
     figures: Figures,
@@ -46,21 +46,24 @@ pub fn transact<W: World>(
     kind: Kind,
     body: impl FnOnce(&mut Transaction<'_, W>) -> Result<(), Stopped>,
 ) -> Result<Outcome, WorldError> {
-    let began = world.now();
-    let mut figures = Figures::default();
-    let start = stamp(world, Purpose::Start, &mut figures)?;
-    let mut transaction =
-        Transaction { world, start, reads: Vec::new(), writes: BTreeMap::new(), figures };
+    let mut start = world.timestamp()?;
+    if world.plant() == Some(Plant::ClockAhead) {
+        start.epoch = Epoch(start.epoch.0 + AHEAD_NS);
+    }
+    let mut transaction = Transaction {
+        world,
+        start,
+        reads: Vec::new(),
+        writes: BTreeMap::new(),
+        figures: Figures::default(),
+    };
     let ended = body(&mut transaction).and_then(|()| transaction.commit());
     let outcome = match ended {
         Ok(outcome) => outcome,
         Err(Stopped::Aborted(why)) => Outcome::Aborted { why },
         Err(Stopped::WorldError(error)) => return Err(error),
     };
-    let Transaction { world, start, reads, writes, mut figures } = transaction;
-    let now = world.now();
-    figures.ended_ms = now.as_millis() as u64;
-    figures.took_us = now.saturating_sub(began).as_micros() as u64;
+    let Transaction { world, start, reads, writes, figures } = transaction;
     let client = world.name().to_owned();
     let writes = written(writes);
     let ended = Ended { client, kind, start, reads, writes, outcome: outcome.clone(), figures };
@@ -75,19 +78,18 @@ impl<W: World> Transaction<'_, W> {
             return Ok(Some(*value));
         }
         for attempt in 0..READ_ATTEMPTS_MAX {
-            let version =
-                match self.call(Request::Get { row: row.to_owned(), at: self.start.at })? {
-                    Reply::Value(version) => Some(version),
-                    Reply::Missing => None,
-                    Reply::Locked(lock) => {
-                        // It is not known whether the lock owner's commit belongs to this snapshot.
-                        if !self.resolve(row, lock)? {
-                            self.world.pause(PAUSE_MIN * (1 << attempt.min(PAUSE_DOUBLINGS)))?;
-                        }
-                        continue;
+            let version = match self.call(Request::Get { row: row.to_owned(), at: self.start })? {
+                Reply::Value(version) => Some(version),
+                Reply::Missing => None,
+                Reply::Locked(lock) => {
+                    // It is not known whether the lock owner's commit belongs to this snapshot.
+                    if !self.resolve(row, lock)? {
+                        self.world.pause(PAUSE_MIN * (1 << attempt.min(PAUSE_DOUBLINGS)))?;
                     }
-                    other => return Err(WorldError::unexpected(&other).into()),
-                };
+                    continue;
+                }
+                other => return Err(WorldError::unexpected(&other).into()),
+            };
             self.reads.push(Seen { row: row.to_owned(), version });
             return Ok(version.map(|version| version.value));
         }
@@ -105,10 +107,10 @@ impl<W: World> Transaction<'_, W> {
             return Ok(Outcome::ReadOnly);
         };
         let client = self.world.name().to_owned();
-        let trying = Trying { client, start: self.start.at, writes: writes.clone() };
+        let trying = Trying { client, start: self.start, writes: writes.clone() };
         self.world.record(&Line::Trying(trying))?;
         let too_early = if self.world.plant() == Some(Plant::CommitBeforeLocks) {
-            Some(self.commit_stamp(&[])?)
+            Some(self.commit_timestamp(&[])?)
         } else {
             None
         };
@@ -122,17 +124,17 @@ impl<W: World> Transaction<'_, W> {
         //    the commits.
         let commit = match too_early {
             Some(commit) => commit,
-            None => self.commit_stamp(&writes)?,
+            None => self.commit_timestamp(&writes)?,
         };
         // 3. Commit the primary row. This decides the outcome.
-        match self.call(self.commit_of(&primary, commit.at))? {
+        match self.call(self.commit_of(&primary, commit))? {
             Reply::Done => {}
             Reply::RolledBack => return self.abort(&writes[1..], Why::RolledBack),
             other => return Err(WorldError::unexpected(&other).into()),
         }
         // 4. Commit the other rows. If this client dies here, readers of these rows do it.
         for written in &writes[1..] {
-            match self.call(self.commit_of(&written.row, commit.at))? {
+            match self.call(self.commit_of(&written.row, commit))? {
                 // A rollback here means that another client ignored the primary. The checker will
                 // find that.
                 Reply::Done | Reply::RolledBack => {}
@@ -149,7 +151,7 @@ impl<W: World> Transaction<'_, W> {
     ) -> Result<Result<(), Why>, WorldError> {
         let request = Request::Prewrite {
             row: written.row.clone(),
-            start: self.start.at,
+            start: self.start,
             value: written.value,
             primary: primary.to_owned(),
             ttl_ms: LOCK_TTL.as_millis() as u64,
@@ -157,8 +159,8 @@ impl<W: World> Transaction<'_, W> {
         for _ in 0..PREWRITE_ATTEMPTS_MAX {
             match self.call(request.clone())? {
                 Reply::Done => return Ok(Ok(())),
-                // `Committed` means that another transaction has the same start timestamp. Only a
-                // planted mistake causes that.
+                // `Committed` means that another transaction has the same start timestamp, which the
+                // oracle never gives.
                 Reply::Conflict { .. } | Reply::Committed { .. } => return Ok(Err(Why::Conflict)),
                 Reply::RolledBack => return Ok(Err(Why::RolledBack)),
                 Reply::Locked(lock) => {
@@ -203,9 +205,9 @@ impl<W: World> Transaction<'_, W> {
     }
 
     /// Gets the commit timestamp. If there is none, rolls back the rows in `locked`.
-    fn commit_stamp(&mut self, locked: &[Written]) -> Result<Stamp, Stopped> {
-        match stamp(self.world, Purpose::Commit, &mut self.figures) {
-            Ok(stamp) => Ok(stamp),
+    fn commit_timestamp(&mut self, locked: &[Written]) -> Result<Timestamp, Stopped> {
+        match self.world.timestamp() {
+            Ok(commit) => Ok(commit),
             Err(WorldError::Unavailable(_)) => {
                 self.roll_back(locked)?;
                 Err(Stopped::Aborted(Why::NoTimestamp))
@@ -221,38 +223,17 @@ impl<W: World> Transaction<'_, W> {
 
     fn roll_back(&mut self, locked: &[Written]) -> Result<(), WorldError> {
         for written in locked {
-            self.call(Request::Rollback { row: written.row.clone(), start: self.start.at })?;
+            self.call(Request::Rollback { row: written.row.clone(), start: self.start })?;
         }
         Ok(())
     }
 
     fn commit_of(&self, row: &str, commit: Timestamp) -> Request {
-        Request::Commit { row: row.to_owned(), start: self.start.at, commit }
+        Request::Commit { row: row.to_owned(), start: self.start, commit }
     }
 
     fn call(&mut self, request: Request) -> Result<Reply, WorldError> {
         self.world.call(request)
-    }
-}
-
-/// Gets a timestamp, and a number of the witness before and after it.
-fn stamp<W: World>(
-    world: &mut W,
-    purpose: Purpose,
-    figures: &mut Figures,
-) -> Result<Stamp, WorldError> {
-    let asked = tick(world)?;
-    let from = world.now();
-    let at = world.timestamp(purpose)?;
-    let took = world.now().saturating_sub(from).as_micros() as u64;
-    figures.oracle_us = figures.oracle_us.max(took);
-    Ok(Stamp { asked, at, answered: tick(world)? })
-}
-
-fn tick<W: World>(world: &mut W) -> Result<u64, WorldError> {
-    match world.call(Request::Tick)? {
-        Reply::Tick { tick } => Ok(tick),
-        other => Err(WorldError::unexpected(&other)),
     }
 }
 
@@ -263,6 +244,9 @@ fn written(writes: BTreeMap<String, i64>) -> Vec<Written> {
 /// How long other transactions respect a lock. This is much longer than a transaction takes, and
 /// longer than the oracle is without a leader.
 pub const LOCK_TTL: Duration = Duration::from_millis(500);
+/// How far a planted clock is ahead. It is well above the epoch interval, because a smaller offset
+/// could go unnoticed.
+const AHEAD_NS: u64 = 250_000_000;
 /// First pause before a locked row is read again; it doubles up to [`PAUSE_DOUBLINGS`] times.
 const PAUSE_MIN: Duration = Duration::from_micros(250);
 const PAUSE_DOUBLINGS: u32 = 6;

@@ -7,27 +7,24 @@ use epicepoch_client::Timestamp;
 use thiserror::Error;
 
 use crate::history::Line;
-use crate::plant::{Plant, Purpose};
+use crate::plant::Plant;
 use crate::protocol::{Reply, Request};
 
 /// Stores, oracle, time, and a record of transactions.
 pub trait World {
     fn name(&self) -> &str;
 
-    /// Sends a request to the store of its row. A tick goes to the witness.
+    /// Sends a request to the store of its row.
     fn call(&mut self, request: Request) -> Result<Reply, WorldError>;
 
     /// Returns a timestamp that was requested after this call began.
-    fn timestamp(&mut self, purpose: Purpose) -> Result<Timestamp, WorldError>;
+    fn timestamp(&mut self) -> Result<Timestamp, WorldError>;
 
     /// Waits for about this time.
     fn pause(&mut self, about: Duration) -> Result<(), WorldError>;
 
     /// Writes a line of history that outlives this process.
     fn record(&mut self, line: &Line) -> Result<(), WorldError>;
-
-    /// Wall time. Only used for durations in the record.
-    fn now(&self) -> Duration;
 
     fn plant(&self) -> Option<Plant>;
 }

@@ -24,8 +24,6 @@ pub struct Evidence {
 pub struct Verdict {
     /// Anomalies. Empty if there are none.
     pub findings: Vec<Finding>,
-    /// Number of timestamps whose order was checked.
-    pub timestamps: u64,
     /// Number of reads that were compared with the stores.
     pub reads: u64,
     pub versions: u64,
@@ -48,10 +46,6 @@ pub struct Finding {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Anomaly {
-    /// A timestamp was given twice.
-    Duplicate,
-    /// One call for a timestamp ended before another one began, but got the higher timestamp.
-    RealTime,
     /// A commit timestamp is not above its start timestamp.
     CommitNotAfterStart,
     /// Two concurrent transactions wrote the same row and both committed (P4, lost update).

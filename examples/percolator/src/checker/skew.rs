@@ -15,13 +15,13 @@ pub(super) fn count(evidence: &Evidence, stored: &Stored<'_>) -> u64 {
     let mut overtaken_by: HashMap<Timestamp, HashSet<Timestamp>> = HashMap::new();
     for ended in &evidence.ended {
         let Outcome::Committed { commit } = ended.outcome else { continue };
-        let start = ended.start.at;
+        let start = ended.start;
         for seen in &ended.reads {
             let versions = stored.of_row(&seen.row);
             let from = versions.partition_point(|version| version.commit <= start);
             let concurrent = versions[from..]
                 .iter()
-                .filter(|version| version.start < commit.at && version.start != start);
+                .filter(|version| version.start < commit && version.start != start);
             overtaken_by.entry(start).or_default().extend(concurrent.map(|version| version.start));
         }
     }

@@ -5,16 +5,11 @@
 use epicepoch_client::Timestamp;
 
 use super::{Anomaly, Evidence, check};
-use crate::history::{Ended, Figures, Kind, Outcome, Seen, Stamp, Trying, Why, Written};
+use crate::history::{Ended, Figures, Kind, Outcome, Seen, Trying, Why, Written};
 use crate::protocol::{Lock, Row, Version};
 
 fn at(number: u128) -> Timestamp {
     Timestamp::from(number)
-}
-
-/// Timestamps are requested and received in the order of their numbers.
-fn stamp(number: u64) -> Stamp {
-    Stamp { asked: number, answered: number + 1, at: at(u128::from(number)) }
 }
 
 fn version(commit: u128, start: u128, value: i64) -> Version {
@@ -26,13 +21,13 @@ fn written(values: [i64; 2]) -> Vec<Written> {
     rows.iter().zip(values).map(|(row, value)| Written { row: (*row).to_owned(), value }).collect()
 }
 
-fn ended(start: u64, commit: Option<u64>, reads: Vec<Seen>, writes: Vec<Written>) -> Ended {
+fn ended(start: u128, commit: Option<u128>, reads: Vec<Seen>, writes: Vec<Written>) -> Ended {
     let outcome =
-        commit.map_or(Outcome::ReadOnly, |commit| Outcome::Committed { commit: stamp(commit) });
+        commit.map_or(Outcome::ReadOnly, |commit| Outcome::Committed { commit: at(commit) });
     Ended {
         client: "test".to_owned(),
         kind: Kind::Transfer,
-        start: stamp(start),
+        start: at(start),
         reads,
         writes,
         outcome,
@@ -82,27 +77,9 @@ fn found(change: impl FnOnce(&mut Evidence)) -> Vec<Anomaly> {
 fn a_sound_history_has_no_findings_and_is_looked_at() {
     let verdict = check(&sound());
     assert_eq!(verdict.findings, []);
-    assert_eq!((verdict.timestamps, verdict.reads, verdict.versions), (5, 4, 4));
+    assert_eq!((verdict.reads, verdict.versions), (4, 4));
     // Two commits in the stores, and two transactions that read every account.
     assert_eq!((verdict.snapshots, verdict.write_skews), (4, 0));
-}
-
-#[test]
-fn a_timestamp_given_to_one_who_died_is_found_when_given_again() {
-    let change = |e: &mut Evidence| {
-        let client = "dead".to_owned();
-        e.trying.push(Trying { client, start: at(40), writes: written([1, 1]) });
-    };
-    assert_eq!(found(change), [Anomaly::Duplicate]);
-}
-
-#[test]
-fn calls_at_the_same_time_may_be_answered_in_any_order() {
-    let change = |e: &mut Evidence| {
-        e.ended[2].start = Stamp { asked: 40, answered: 61, at: at(35) };
-        e.ended[2].reads.clear();
-    };
-    assert_eq!(found(change), []);
 }
 
 #[test]

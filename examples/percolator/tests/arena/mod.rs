@@ -11,7 +11,7 @@ use percolator::bank::Bank;
 use percolator::checker::Evidence;
 use percolator::columns::Columns;
 use percolator::history::Line;
-use percolator::plant::{Falsifier, Plant, Purpose};
+use percolator::plant::Plant;
 use percolator::protocol::{Reply, Request, Row};
 use percolator::world::{World, WorldError};
 
@@ -94,7 +94,6 @@ struct State {
     now: Duration,
     stores: Vec<Columns>,
     given: u64,
-    falsifier: Falsifier,
     lines: Vec<Line>,
 }
 
@@ -136,7 +135,6 @@ impl Arena {
             now: Duration::ZERO,
             stores: (0..STORES).map(|_| Columns::new(script.plant)).collect(),
             given: 0,
-            falsifier: Falsifier::new(script.plant),
             lines: Vec::new(),
         };
         let wakers = (0..script.clients).map(|_| Condvar::new()).collect();
@@ -242,15 +240,12 @@ impl World for Client {
         if death.is_some() { Err(WorldError::Killed) } else { Ok(reply) }
     }
 
-    fn timestamp(&mut self, purpose: Purpose) -> Result<Timestamp, WorldError> {
+    fn timestamp(&mut self) -> Result<Timestamp, WorldError> {
         self.arena.pass(self.place);
         let mut state = self.arena.state();
-        let State { given, falsifier, now, .. } = &mut *state;
-        falsifier.timestamp(purpose, || {
-            *given += 1;
-            let epoch = BEGAN_NS + now.as_nanos() as u64;
-            Ok(Timestamp::new(Epoch(epoch), EpochIndex(*given)))
-        })
+        state.given += 1;
+        let epoch = BEGAN_NS + state.now.as_nanos() as u64;
+        Ok(Timestamp::new(Epoch(epoch), EpochIndex(state.given)))
     }
 
     fn pause(&mut self, about: Duration) -> Result<(), WorldError> {
@@ -262,10 +257,6 @@ impl World for Client {
     fn record(&mut self, line: &Line) -> Result<(), WorldError> {
         self.arena.state().lines.push(line.clone());
         Ok(())
-    }
-
-    fn now(&self) -> Duration {
-        self.arena.state().now
     }
 
     fn plant(&self) -> Option<Plant> {
