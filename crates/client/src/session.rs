@@ -24,7 +24,7 @@ mod state;
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use epicepoch_wire::NodeId;
 use epicepoch_wire::native::{TO_CLIENT_TAIL_LEN_MAX, ToClient, Welcome, split};
@@ -123,7 +123,7 @@ impl Session {
 
     /// Applies the time. Callers whose deadline has passed fail, and silent nodes are left.
     pub fn handle_time(&mut self, now: Instant) {
-        if self.timer.is_some_and(|timer| now >= timer) {
+        if self.timer.take_if(|timer| now >= *timer).is_some() {
             self.handle_tick(now);
         }
         match &mut self.phase {
@@ -254,7 +254,7 @@ impl Session {
     fn handle_tick(&mut self, now: Instant) {
         self.state.expire(now);
         let next = match &mut self.phase {
-            Phase::Idle => return self.timer = None,
+            Phase::Idle => return,
             Phase::Pausing { until } | Phase::Listening { until, .. } if now >= *until => {
                 Next::Again
             }
@@ -293,7 +293,13 @@ impl Session {
     /// Enters a phase that ends at `until`. Meanwhile deadlines are checked.
     fn wait(&mut self, phase: Phase, until: Instant, now: Instant) {
         self.phase = phase;
-        self.timer = Some(until.min(now + TICK));
+        self.check_within(TICK.min(until.saturating_duration_since(now)), now);
+    }
+
+    /// Checks deadlines after that time, or sooner. A change of phase never delays a check.
+    fn check_within(&mut self, time: Duration, now: Instant) {
+        let latest = now + time;
+        self.timer = Some(self.timer.map_or(latest, |timer| timer.min(latest)));
     }
 
     /// Applies the welcome of the node that was asked. If it leads, the exchange begins; if it
@@ -322,8 +328,9 @@ impl Session {
             state.notices.push(Notice::Connected(addr.clone()));
         }
         let exchange = Exchange::new(&state.settings, link, addr, welcome, now);
-        self.timer = Some(now + exchange.tick_interval());
+        let tick = exchange.tick_interval();
         self.phase = Phase::Serving(Box::new(exchange));
+        self.check_within(tick, now);
         Ok(())
     }
 

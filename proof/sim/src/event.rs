@@ -3,10 +3,13 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use epicepoch_client::OpenError;
+use epicepoch_client::session::LinkId;
 use epicepoch_core::publication::Published;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::gossip::{Ping, Pong};
+use epicepoch_wire::native::Welcome;
 use epicepoch_wire::{BootId, Epoch, NodeId, StorePosition, Timestamp, TimestampRange};
 
 use crate::plane::Plane;
@@ -86,6 +89,18 @@ impl End {
     }
 }
 
+/// What a client with a session hears from a node.
+#[derive(Clone, Debug)]
+pub(crate) enum Heard {
+    /// A welcome, or why there is no connection.
+    Opened(LinkId, Result<Welcome, OpenError>),
+    Bytes(LinkId, Vec<u8>),
+    /// The connection has ended.
+    Closed(LinkId),
+    /// The members, as that node knows them.
+    Refreshed(NodeId),
+}
+
 /// A command of an operator to one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AdminCommand {
@@ -147,6 +162,18 @@ pub(crate) enum Event {
         asker: Asker,
         count: u64,
     },
+    /// The hello of a client with a session arrives.
+    Greet {
+        worker: usize,
+        session: usize,
+        link: LinkId,
+    },
+    /// The worker names another leader on a connection if there is one.
+    Notice {
+        worker: usize,
+        session: usize,
+        link: LinkId,
+    },
     /// The worker closes the open batch, then reads the publication and its node's Promise.
     Turn {
         worker: usize,
@@ -199,6 +226,26 @@ pub(crate) enum Event {
         answer: Answer,
         by: NodeId,
     },
+    /// A caller of a session asks for timestamps.
+    Call {
+        session: usize,
+        caller: usize,
+    },
+    /// A caller leaves its call, or the call must have ended.
+    CallEnds {
+        session: usize,
+        caller: usize,
+        number: u64,
+        is_left: bool,
+    },
+    SessionTimer {
+        session: usize,
+        at_ns: u64,
+    },
+    Heard {
+        session: usize,
+        heard: Box<Heard>,
+    },
     Fault,
     /// Operators act.
     Operate,
@@ -247,6 +294,8 @@ impl Event {
             | Self::Ping { .. }
             | Self::Pong { .. } => return Some((Plane::Raft, 0)),
             Self::Arrive { worker, .. }
+            | Self::Greet { worker, .. }
+            | Self::Notice { worker, .. }
             | Self::Turn { worker }
             | Self::Allocate { worker }
             | Self::WorkerTick { worker } => *worker,
@@ -258,6 +307,10 @@ impl Event {
             Self::Client { .. }
             | Self::GiveUp { .. }
             | Self::Answered { .. }
+            | Self::Call { .. }
+            | Self::CallEnds { .. }
+            | Self::SessionTimer { .. }
+            | Self::Heard { .. }
             | Self::Fault
             | Self::Strike { .. }
             | Self::Divide { .. }
@@ -292,6 +345,12 @@ impl Event {
             Self::Client { client } => (16, *client as u64),
             Self::GiveUp { asker } => (17, asker.attempt),
             Self::Answered { answer, .. } => (18, answer.digest()),
+            Self::Greet { session, link, .. } => (29, (*session as u64) << 32 ^ link.number()),
+            Self::Notice { session, link, .. } => (30, (*session as u64) << 32 ^ link.number()),
+            Self::Call { session, caller } => (31, (*session as u64) << 32 ^ *caller as u64),
+            Self::CallEnds { session, number, .. } => (32, (*session as u64) << 32 ^ number),
+            Self::SessionTimer { session, .. } => (33, *session as u64),
+            Self::Heard { session, heard } => (34, (*session as u64) << 56 ^ heard.digest()),
             Self::Fault => (19, 0),
             Self::Operate => (25, 0),
             Self::Strike { node } => (22, node.0),
@@ -309,6 +368,17 @@ fn hashed(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let hash = words.iter().map(|word| u64::from_le_bytes(*word)).fold(bytes.len() as u64, step);
     rest.iter().map(|byte| u64::from(*byte)).fold(hash, step)
+}
+
+impl Heard {
+    fn digest(&self) -> u64 {
+        match self {
+            Self::Opened(link, opened) => link.number() << 1 | u64::from(opened.is_ok()),
+            Self::Bytes(link, bytes) => link.number() << 32 ^ hashed(bytes),
+            Self::Closed(link) => link.number(),
+            Self::Refreshed(node) => node.0,
+        }
+    }
 }
 
 impl Answer {

@@ -4,9 +4,9 @@
 //! FoundationDB's simulation and TigerBeetle's VOPR.
 //!
 //! Under test is `epicepoch-core` as it ships: replica, Promise, publication, rounds, allocator and
-//! clock firewall. Around the core the simulator does what the server does, in the same order, each
-//! step as an event. In some runs the members' disks hold the production database. Not under test:
-//! sockets, HTTP, threads.
+//! clock firewall; and the session of `epicepoch-client`, which some clients run. Around the core the
+//! simulator does what the server does, in the same order, each step as an event. In some runs the
+//! members' disks hold the production database. Not under test: sockets, HTTP, threads.
 //!
 //! - [`run`]: one seed: [`run::Options`] in, [`run::Outcome`] out.
 //! - [`script`]: a run whose faults are a byte string, for fuzzing.
@@ -14,10 +14,11 @@
 //! - [`plant`]: deliberate bugs that the checkers must find.
 //! - [`summary`]: what a run exercised.
 //!
-//! Private modules, from the bottom up: `parameters`, `plane`, `event`, `queue`; `clock`, `disk`,
-//! `database`, `stamper`, `version` and `node` (a machine and its process); `world` (all nodes,
+//! Private modules, from the bottom up: `parameters`, `plane`, `event`, `queue`, `callers`;
+//! `clock`, `disk`, `database`, `stamper`, `version` and `node` (a machine and its process); `world` (all nodes,
 //! links and clients, and in its folder what happens to them); `trace` (a run in words).
 
+mod callers;
 mod clock;
 mod database;
 mod disk;

@@ -167,7 +167,7 @@ impl World {
             self.start(id);
         }
         let clients = self.random.usize(4..9);
-        self.add_clients(clients);
+        self.add_all_clients(clients);
     }
 
     /// In some runs spare nodes have empty directories until they are added. In some runs the last

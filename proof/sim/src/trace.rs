@@ -63,9 +63,16 @@ impl Event {
         match (self, self.plane()) {
             (Self::Answer { answer: Answer::Given(_), .. }, _) => Kind::Other,
             (_, Some(Plane::Workers))
-            | (Self::Client { .. } | Self::GiveUp { .. } | Self::Answered { .. }, _) => {
-                Kind::Request
-            }
+            | (
+                Self::Client { .. }
+                | Self::GiveUp { .. }
+                | Self::Answered { .. }
+                | Self::Call { .. }
+                | Self::CallEnds { .. }
+                | Self::SessionTimer { .. }
+                | Self::Heard { .. },
+                _,
+            ) => Kind::Request,
             (_, Some(Plane::Raft) | None) => Kind::Other,
         }
     }

@@ -9,6 +9,7 @@ pub(crate) mod features;
 mod links;
 mod operators;
 mod restore;
+mod sessions;
 mod settings;
 mod versions;
 mod workers;
@@ -38,6 +39,7 @@ use crate::world::faults::Nemesis;
 use crate::world::features::Feature;
 use crate::world::links::Links;
 use crate::world::restore::Restores;
+use crate::world::sessions::Sessions;
 
 /// Time between two attempts to connect over a cut link, nanoseconds.
 const CONNECT_NS: u64 = 100 * MS;
@@ -63,6 +65,7 @@ pub(crate) struct World {
     pub(crate) conditions: NetworkConditions,
     pub(crate) links: Links,
     pub(crate) clients: Vec<Client>,
+    pub(crate) sessions: Sessions,
     pub(crate) nemesis: Nemesis,
     pub(crate) restores: Restores,
     pub(crate) history: History,
@@ -95,6 +98,7 @@ impl World {
             conditions: NetworkConditions::FAIR,
             links: Links::default(),
             clients: vec![],
+            sessions: Sessions::default(),
             nemesis: Nemesis::default(),
             restores: Restores::default(),
             history: History::default(),
@@ -199,6 +203,7 @@ impl World {
     /// disk unnoticed.
     pub(crate) fn crash(&mut self, id: NodeId) {
         self.note(|| format!("{id} crashes"));
+        self.break_links(id);
         let pending = self.at(id).disk.pending();
         let kept = if self.random.bool() { 0 } else { self.random.usize(0..=pending) };
         // A lying disk has acknowledged all writes already, so none of them is kept.
@@ -439,8 +444,10 @@ impl World {
         };
         let node = self.node(to);
         let Some(running) = &node.running else {
-            if let Event::Arrive { asker, .. } = event {
-                self.arrive_nowhere(to, asker);
+            match event {
+                Event::Arrive { asker, .. } => self.arrive_nowhere(to, asker),
+                Event::Greet { session, link, .. } => self.greet_nowhere(to, session, link),
+                _ => {}
             }
             return true;
         };
@@ -449,7 +456,8 @@ impl World {
         }
         // A peer of an ended history sent this message. In production this node would not accept
         // the connection.
-        if boot.is_none() && era != self.restores.era && !matches!(event, Event::Arrive { .. }) {
+        let is_client = matches!(event, Event::Arrive { .. } | Event::Greet { .. });
+        if boot.is_none() && era != self.restores.era && !is_client {
             self.count("message of an ended history");
             return true;
         }
@@ -517,6 +525,8 @@ impl World {
                 self.pong(id, (from, hello), boot, since, pong);
             }
             Event::Arrive { worker, asker, count } => self.arrive(id, worker, asker, count),
+            Event::Greet { worker, session, link } => self.greet(id, worker, session, link),
+            Event::Notice { worker, session, link } => self.notice(id, worker, session, link),
             Event::Turn { worker } => self.turn(id, worker),
             Event::Ask { confirm, published } => self.ask(id, confirm, &published),
             Event::Confirm { from, confirm } => self.next_step(id, Event::Load { from, confirm }),
@@ -540,6 +550,10 @@ impl World {
             Event::Client { .. }
             | Event::GiveUp { .. }
             | Event::Answered { .. }
+            | Event::Call { .. }
+            | Event::CallEnds { .. }
+            | Event::SessionTimer { .. }
+            | Event::Heard { .. }
             | Event::Fault
             | Event::Operate
             | Event::Strike { .. }
@@ -553,6 +567,12 @@ impl World {
             Event::Client { client } => self.client_asks(client),
             Event::GiveUp { asker } => self.client_gives_up(asker),
             Event::Answered { asker, answer, by } => self.client_answered(asker, answer, by),
+            Event::Call { session, caller } => self.call(session, caller),
+            Event::CallEnds { session, caller, number, is_left } => {
+                self.call_ends(session, caller, number, is_left);
+            }
+            Event::SessionTimer { session, at_ns } => self.session_timer(session, at_ns),
+            Event::Heard { session, heard } => self.heard(session, *heard),
             Event::Fault => self.fault(),
             Event::Operate => self.operate(),
             Event::Strike { node } => self.strike(node),

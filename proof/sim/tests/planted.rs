@@ -222,6 +222,7 @@ const fn name_of(checker: Option<Invariant>) -> &'static str {
         Some(Invariant::Advanced) => "S14",
         Some(Invariant::Readable) => "S15",
         Some(Invariant::Settings) => "S16",
+        Some(Invariant::Caller) => "caller",
         Some(Invariant::Publication) => "publication",
     }
 }

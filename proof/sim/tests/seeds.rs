@@ -9,7 +9,7 @@ const SEEDS: u64 = 100;
 
 /// What a hundred runs must have exercised: every kind of fault, and every act of operators. Kinds
 /// that a hundred runs may miss are left out, and so are those that `disks.rs` checks.
-const KINDS: [&str; 78] = [
+const KINDS: [&str; 82] = [
     // Processes.
     "consensus paused",
     "crash",
@@ -92,6 +92,11 @@ const KINDS: [&str; 78] = [
     "message of an ended history",
     "restore refused: wrong clock",
     "restored from a backup",
+    // Clients with sessions.
+    "call answered",
+    "call ended by its deadline",
+    "range burnt",
+    "request sent twice",
     // Checks after all, or all but a minority, has healed.
     "clocks believed again",
     "cut off for good",

@@ -63,6 +63,12 @@ pub(crate) enum Notice {
 }
 
 impl LinkId {
+    /// The number. A session uses none twice.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.number
+    }
+
     /// Whether this is the second connection, for hedged requests. At most one connection of each
     /// kind is open or being opened.
     #[must_use]

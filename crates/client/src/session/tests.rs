@@ -5,8 +5,6 @@ use epicepoch_wire::native::client_hello::MemberAddr;
 use epicepoch_wire::native::{COUNT_MAX, ErrorFrame, Request, TO_SERVER_TAIL_LEN_MAX, ToServer};
 use epicepoch_wire::{ClusterId, Epoch, EpochIndex, HistoryId, Timestamp, TimestampRange};
 
-use std::time::Duration;
-
 use super::*;
 use crate::error::TimestampsError;
 
@@ -100,17 +98,17 @@ impl World {
     }
 
     /// Opens the next connection, which the session wants to `addr`. The node with that number says
-    /// that node `leader` leads.
+    /// that node `leader` leads; 0 for none.
     fn opened(&mut self, addr: &str, node: u64, leader: u64) -> LinkId {
         let (link, wanted) = self.opening.pop_front().expect("a connection is wanted");
         assert_eq!(wanted, addr);
-        let leader =
-            MemberAddr { node: NodeId(leader), addr: format!("{}:{leader}", name(leader)) };
+        let addr = format!("{}:{leader}", name(leader));
+        let leader = (leader > 0).then_some(MemberAddr { node: NodeId(leader), addr });
         let welcome = Welcome {
             version: 1,
             cluster: Some((ClusterId(7), HistoryId(1))),
             node: NodeId(node),
-            leader: Some(leader),
+            leader,
             in_flight_max: 1024,
             idle_ms: 60_000,
             count_max: COUNT_MAX,
@@ -403,6 +401,18 @@ fn a_leader_is_found_by_what_a_follower_says() {
     let request = world.asked(link);
     world.answer(link, request, 3);
     assert_eq!(world.outcome(call), Some(Ok(range(3, 1))));
+}
+
+#[test]
+fn a_change_of_phase_does_not_delay_a_deadline() {
+    let mut world = World::new(None);
+    let call = world.session.enter(1, world.now + TICK).expect("there is room").0;
+    world.turn();
+    world.pass(TICK * 7 / 8);
+    // This node knows no leader, so the session begins to listen.
+    world.opened("a:1", 1, 0);
+    world.pass(TICK / 8);
+    assert!(matches!(world.outcome(call), Some(Err(TimestampsError::DeadlineExceeded { .. }))));
 }
 
 #[test]

@@ -48,6 +48,10 @@ pub enum Invariant {
     Settings,
     /// S10: a request gets one answer: a refusal, or as many timestamps as it asked for.
     ToldOnce,
+    /// The contract of clients (`clients/README.md`), where a session of the Rust client serves the
+    /// callers: a call ends by its deadline, and gets its own part of the range that one request
+    /// was answered with, sent after the call began.
+    Caller,
     /// Not a guarantee: a publication has only a grant of its own node, in the term that the node
     /// leads. This check finds a bug sooner than a wrong answer or a refused confirm round would.
     Publication,

@@ -1,12 +1,14 @@
 //! Clients. Each asks for timestamps again and again, follows refusals to the named leader, gives
 //! up after a while and asks another node. Some ask any node that believes it leads, even a deposed
-//! one. The history checks the answers.
+//! one. The history checks the answers. Clients that run the session of the Rust client are in
+//! `sessions`.
 
 use epicepoch_wire::NodeId;
 
 use crate::event::{Answer, Asker, Event};
 use crate::parameters::{MS, NODES_MAX, WORKERS};
 use crate::world::World;
+use crate::world::sessions::SESSIONS_FROM;
 
 /// One client.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +69,8 @@ impl World {
 
     /// A request arrives at a machine without a running process.
     pub(crate) fn arrive_nowhere(&mut self, id: NodeId, asker: Asker) {
-        if self.random.bool() {
+        // Connections of a session break with the process.
+        if asker.client < SESSIONS_FROM && self.random.bool() {
             self.schedule_world(
                 MS,
                 Event::Answered { asker, answer: Answer::Refused(None), by: id },
@@ -86,6 +89,9 @@ impl World {
     }
 
     pub(crate) fn client_answered(&mut self, asker: Asker, answer: Answer, by: NodeId) {
+        if asker.client >= SESSIONS_FROM {
+            return self.session_answered(asker, answer);
+        }
         let own = self.clients[asker.client];
         if !own.is_waiting || own.attempt != asker.attempt {
             return;

@@ -27,13 +27,15 @@ pub(crate) enum Feature {
     FailingAccepts,
     /// Nodes are told to stop some time before they end.
     Shutdowns,
+    /// Some clients run the session of the Rust client.
+    Sessions,
 }
 
 impl Feature {
     /// One in so many runs has the feature.
     const fn one_in(self) -> u64 {
         match self {
-            Self::Settings => 2,
+            Self::Settings | Self::Sessions => 2,
             Self::Versions
             | Self::Advances
             | Self::Zones
@@ -82,7 +84,7 @@ const fn mixed(number: u64) -> u64 {
 mod tests {
     use super::*;
 
-    const ALL: [Feature; 10] = [
+    const ALL: [Feature; 11] = [
         Feature::Restores,
         Feature::Versions,
         Feature::Settings,
@@ -93,6 +95,7 @@ mod tests {
         Feature::Moves,
         Feature::FailingAccepts,
         Feature::Shutdowns,
+        Feature::Sessions,
     ];
 
     #[test]
