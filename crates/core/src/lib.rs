@@ -12,6 +12,7 @@
 //!
 //! Consensus plane (called by its one thread):
 //! - [`node`]: all its decisions in one state machine, with one call a tick.
+//! - [`admin`]: the admin commands of operators, until they are answered.
 //! - [`replica`]: the Raft library behind `handle_*` and `poll_*`.
 //! - [`state`]: the replicated state: ceiling, owner, members; total and deterministic `apply`.
 //! - [`log`]: the log as the library reads it, in memory.
@@ -26,6 +27,7 @@
 //!
 //! Invariants are numbered in `docs/safety.md`; an `assert!` that guards one cites its number.
 
+pub mod admin;
 pub mod allocator;
 pub mod clock;
 pub mod confirm;

@@ -331,11 +331,6 @@ impl Node {
     pub const fn clock(&self) -> &TrustedClock {
         &self.clock
     }
-
-    /// The replica, to carry out the command of an operator that needs trusted time.
-    pub const fn replica_and_clock(&mut self) -> (&mut Replica, &TrustedClock) {
-        (&mut self.replica, &self.clock)
-    }
 }
 
 /// Shortest time between two reports to the replica that the same peer is unreachable; urgent ones

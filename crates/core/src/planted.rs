@@ -1,6 +1,6 @@
 //! Bugs inside the core, on purpose. Each breaks one rule that the safety argument needs, and the
 //! checkers of the simulator must find it. One bug is selected per thread, at run time. While a bug
-//! is selected, here or around the core, the core's asserts of S1 to S16 (`safety_assert`) are
+//! is selected, here or around the core, the core's asserts of S1 to S17 (`safety_assert`) are
 //! silent, so that the checkers alone must find it. A release build has no planted bugs: there
 //! [`is`] is a constant, and the guarded code is not compiled.
 
@@ -80,6 +80,16 @@ bugs! {
     ///
     /// Breaks S12; found by `S9` within 20 seeds. Seen: a command that says ok and does nothing.
     MistakesProposed "mistakes-proposed",
+    /// A change of the members is reported as done as soon as it is proposed.
+    ///
+    /// Breaks S17; found by `S17` within 20 seeds. Seen: a command that is acknowledged before it
+    /// is committed.
+    ChangeEarlyAck "change-early-ack",
+    /// A leader that may be deposed answers that the cluster is as an operator wants it.
+    ///
+    /// Breaks S17; found by `S17` within 300 seeds. Seen: etcd and Consul read from a leader that
+    /// may be deposed ([Jepsen 2014](https://aphyr.com/posts/316-call-me-maybe-etcd-and-consul)).
+    AlreadyUnconfirmed "already-unconfirmed",
     /// An id that was removed is admitted again.
     ///
     /// Breaks S8; found by `S8` within 20 seeds. Seen: CockroachDB: a replica that came back under

@@ -1,10 +1,8 @@
 //! The queue of admin commands. Workers put a command in and wait for its answer; the consensus
 //! plane takes it out and answers it. The types are here because both planes use them.
 
-use epicepoch_core::state::MembershipStep;
+use epicepoch_core::admin::{Command, Unsettled};
 use epicepoch_wire::http::ErrorCode;
-use epicepoch_wire::settings::SettingName;
-use epicepoch_wire::{Epoch, NodeId};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
@@ -20,19 +18,10 @@ pub(crate) enum AdminCommand {
     Clock,
     /// Take a backup of the state that this node has applied.
     Backup,
-    /// Move every later answer above `to`, which may be at most `allowed_ns` ahead of the clock.
-    /// With `is_plan`, nothing moves; the answer says what would change.
-    Advance { to: Epoch, allowed_ns: u64, is_plan: bool },
-    /// Hand leadership to this voter, or to the most up-to-date one.
-    Transfer(Option<NodeId>),
-    /// Check whether a new member may use this id, or which member at this address has it.
-    Vacancy { node: NodeId, raft_addr: String },
-    /// Change the members.
-    Change(Vec<MembershipStep>),
     /// Show the settings of the cluster.
     Settings,
-    /// Set settings of the cluster. If forced, zones without a voter are accepted.
-    Set { changes: Vec<(SettingName, String)>, is_forced: bool },
+    /// A command that the core decides.
+    Decide(Command),
 }
 
 impl AdminCommand {
@@ -40,17 +29,12 @@ impl AdminCommand {
     /// may be sent to another member. A change may have been made, so it must not be repeated
     /// without a check.
     fn cut_off(&self) -> Denied {
-        match self {
-            Self::Members
-            | Self::Clock
-            | Self::Backup
-            | Self::Advance { is_plan: true, .. }
-            | Self::Vacancy { .. }
-            | Self::Settings => stopping(),
-            Self::Advance { is_plan: false, .. } => unsettled_advance(),
-            Self::Transfer(_) | Self::Change(_) => unsettled("epicepoch member list"),
-            Self::Set { .. } => unsettled("epicepoch settings list"),
-        }
+        let unsettled = match self {
+            Self::Members | Self::Clock | Self::Backup | Self::Settings => None,
+            Self::Decide(command) => command.unsettled(),
+        };
+        let denied = |it: Unsettled| Denied::new(ErrorCode::Unsettled, it.to_string());
+        unsettled.map_or_else(stopping, denied)
     }
 }
 
@@ -119,22 +103,60 @@ fn stopping() -> Denied {
     Denied::new(ErrorCode::ShuttingDown, "this node is stopping; ask another member")
 }
 
-/// The answer to a change that was begun and whose outcome is unknown. `look` is the command that
-/// shows the outcome.
-pub(crate) fn unsettled(look: &str) -> Denied {
-    let text = format!("it was begun, and whether it is done is not known; look with: {look}");
-    Denied::new(ErrorCode::Unsettled, text)
-}
-
-/// The answer to an advance of the epoch that was begun and whose outcome is unknown. The operator
-/// may repeat the advance.
-pub(crate) fn unsettled_advance() -> Denied {
-    let text = "it was begun, and whether it is done is not known: leadership was lost, no quorum \
-                answered, or the node ended; repeat the command, it does no harm";
-    Denied::new(ErrorCode::Unsettled, text)
-}
-
 /// Key in a document: nothing was changed, because the cluster already is as the command wants it.
 pub(crate) const ALREADY: &str = "already";
 /// Key in a member's document: its data directory.
 pub(crate) const STORE: &str = "store";
+
+#[cfg(test)]
+mod tests {
+    use epicepoch_core::state::MembershipStep;
+    use epicepoch_wire::{Epoch, NodeId};
+
+    use super::*;
+
+    /// If the answer sent the operator to another member, the operator would repeat the change.
+    #[test]
+    fn a_change_that_the_plane_took_before_it_ended_is_unsettled() {
+        let answers = |command: AdminCommand| {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            let (admin_queue, mut requests) = AdminQueue::open();
+            runtime.block_on(async {
+                let ended = async { drop(requests.next().await) };
+                let (answer, ()) = tokio::join!(admin_queue.ask(command.clone()), ended);
+                let before = answer.expect_err("no answer").code;
+                // The consensus plane ends.
+                drop(requests);
+                (before, admin_queue.ask(command).await.expect_err("no answer").code)
+            })
+        };
+        let taken = (ErrorCode::Unsettled, ErrorCode::ShuttingDown);
+        let advance = |is_plan| {
+            AdminCommand::Decide(Command::Advance { to: Epoch(1), allowed_ns: 0, is_plan })
+        };
+        assert_eq!(
+            answers(AdminCommand::Decide(Command::Change(vec![MembershipStep::Promote(NodeId(
+                4
+            ))]))),
+            taken
+        );
+        assert_eq!(answers(AdminCommand::Decide(Command::Transfer(None))), taken);
+        assert_eq!(
+            answers(AdminCommand::Decide(Command::Set { changes: vec![], is_forced: false })),
+            taken
+        );
+        assert_eq!(answers(advance(false)), taken);
+        let reading = (ErrorCode::ShuttingDown, ErrorCode::ShuttingDown);
+        for command in [
+            AdminCommand::Members,
+            AdminCommand::Clock,
+            AdminCommand::Backup,
+            AdminCommand::Settings,
+            advance(true),
+        ] {
+            assert_eq!(answers(command), reading);
+        }
+        let vacancy = Command::Vacancy { node: NodeId(4), raft_addr: "n4:1".into() };
+        assert_eq!(answers(AdminCommand::Decide(vacancy)), reading);
+    }
+}

@@ -109,6 +109,7 @@ pub(crate) enum AdminCommand {
     Members,
     Mistake,
     Settings,
+    Repeat,
 }
 
 /// An event.

@@ -6,6 +6,7 @@
 mod invariant;
 pub(crate) mod longest;
 mod messages;
+pub(crate) mod orders;
 pub(crate) mod prudence;
 pub(crate) mod quorums;
 mod settings;
@@ -93,6 +94,7 @@ pub(crate) struct History {
     /// requested.
     advanced: Epoch,
     advance_asked_max: Epoch,
+    orders: orders::Orders,
     /// The longest settings that were ever in effect.
     pub(crate) longest: Longest,
     pub(crate) violation: Option<Violation>,
@@ -247,8 +249,8 @@ impl History {
         }
     }
 
-    /// A node has reported to an operator that the epoch was moved.
-    pub(crate) fn advanced(&mut self, to: Epoch) {
+    /// A node has told an operator that the epoch was moved.
+    fn advanced(&mut self, to: Epoch) {
         self.advanced = self.advanced.max(to);
     }
 

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use epicepoch_core::admin::AdminCommands;
 use epicepoch_core::clock::TrustedClock;
 use epicepoch_core::confirm::{Confirmed, Rounds};
 use epicepoch_core::node::Node as Consensus;
@@ -17,6 +18,7 @@ use epicepoch_wire::{BootId, DecodeError, LogIndex, NodeId, Round, StoreId, Term
 use crate::clock::MachineClock;
 use crate::disk::{Disk, Unreadable};
 use crate::event::{Event, PeerHello, Request};
+use crate::history::orders::Asked as Ordered;
 use crate::parameters::{
     CLOCK_OFFSET_MAX_NS, ELECTION_TICKS, HEARTBEAT_TICKS, RESERVATION_NS, THREADS, TICK_NS, WORKERS,
 };
@@ -82,6 +84,7 @@ pub(crate) struct Running {
     pub(crate) identity: Identity,
     /// The decisions of the consensus plane: the same code as in production.
     pub(crate) consensus: Consensus,
+    pub(crate) admin_commands: AdminCommands<Ordered>,
     pub(crate) shared: Arc<Shared>,
     /// The publication as the workers see it. It follows `shared` step by step, later.
     pub(crate) seen: Arc<Shared>,
@@ -217,6 +220,7 @@ impl Node {
             is_told_to_stop: false,
             shutdown_in: None,
             consensus,
+            admin_commands: AdminCommands::default(),
             shared,
             seen: workers_see,
             shares: VecDeque::new(),

@@ -8,6 +8,7 @@ pub(crate) mod faults;
 pub(crate) mod features;
 mod links;
 mod operators;
+mod orders;
 mod restore;
 mod sessions;
 mod settings;

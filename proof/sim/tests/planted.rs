@@ -42,6 +42,7 @@ const fn seeds(plant: Plant) -> u64 {
             | Bug::JumpFollowed
             | Bug::NeverBelievesAgain
             | Bug::PromotesBehind
+            | Bug::AlreadyUnconfirmed
             | Bug::ForgottenVote,
         ) => 300,
         Plant::RestartPromise
@@ -149,6 +150,7 @@ const fn checker(plant: Plant) -> Option<Invariant> {
             | Bug::BeyondRange
             | Bug::AdvanceUnreserved,
         ) => Invariant::InsideOwnedRange,
+        Plant::Core(Bug::ChangeEarlyAck | Bug::AlreadyUnconfirmed) => Invariant::Told,
         Plant::UncheckedFormat => Invariant::Readable,
         Plant::Core(Bug::SettingsIgnored) => Invariant::Settings,
         Plant::WorkerIndexes
@@ -223,6 +225,7 @@ const fn name_of(checker: Option<Invariant>) -> &'static str {
         Some(Invariant::Readable) => "S15",
         Some(Invariant::Settings) => "S16",
         Some(Invariant::Caller) => "caller",
+        Some(Invariant::Told) => "S17",
         Some(Invariant::Publication) => "publication",
     }
 }

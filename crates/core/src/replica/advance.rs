@@ -116,9 +116,6 @@ impl Replica {
         self.now_ns = now_ns;
         let advance = self.plan_advance(to, allowed_ns)?;
         self.reservation.advance = Some(to);
-        if planted::is(Bug::AdvanceEarlyAck) {
-            self.reports.push_back(Report::Advanced { to });
-        }
         self.take_advance_unreserved(to);
         self.take_advance();
         if self.reservation.advance.is_some() {

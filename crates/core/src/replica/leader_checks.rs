@@ -319,7 +319,7 @@ impl Replica {
         heard.is_some_and(|at| self.now_ns.saturating_sub(*at) <= self.election_ns())
     }
 
-    pub(super) const fn election_ns(&self) -> u64 {
+    pub(crate) const fn election_ns(&self) -> u64 {
         self.config.tick_ns * self.config.election_ticks as u64
     }
 

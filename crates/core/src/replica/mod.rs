@@ -13,6 +13,7 @@
 
 mod advance;
 mod apply;
+mod barrier;
 mod campaign;
 mod clients;
 mod config;
@@ -49,6 +50,7 @@ use crate::state::{MembershipChange, State, is_recordable};
 use crate::translate;
 
 pub use advance::{ADVANCE_AHEAD_MAX_NS, ADVANCE_AHEAD_NS, Advance, AdvanceError};
+pub use barrier::{Barrier, BarrierState};
 use campaign::Campaigns;
 use clients::Clients;
 pub use config::ReplicaConfig;

@@ -154,7 +154,14 @@ impl Replica {
     /// Whether this leader waits for its successor.
     #[must_use]
     pub fn is_handing_over(&self) -> bool {
+        self.transferee().is_some()
+    }
+
+    /// The successor that this leader waits for.
+    #[must_use]
+    pub fn transferee(&self) -> Option<NodeId> {
         let raft = &self.raw.raft;
-        raft.state == StateRole::Leader && raft.lead_transferee.is_some()
+        let is_leader = raft.state == StateRole::Leader;
+        raft.lead_transferee.filter(|_| is_leader).map(NodeId)
     }
 }

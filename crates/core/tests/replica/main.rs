@@ -3,6 +3,7 @@
 
 mod support;
 
+mod admin;
 mod advance;
 mod campaigns;
 mod clients;

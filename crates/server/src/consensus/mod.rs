@@ -9,14 +9,14 @@
 //! - `bootstrap`: how an empty directory gets its first record.
 //! - [`restore`]: how a new history of a cluster begins, and the content of a backup.
 //! - `old_members`: whether a member of the old history still runs.
-//! - `admin_commands`: the commands of operators, until they are done.
+//! - `admin_documents`: the answers to admin commands, as documents.
 //! - `reports`: log lines and counts.
 //! - `round_trips`: the round trips to the peers.
 //! - `wall`: the wall clock, with the faults that tests inject.
 //! - `error`: why the plane ends.
 
 mod accept;
-mod admin_commands;
+mod admin_documents;
 mod bootstrap;
 mod error;
 mod inbox;

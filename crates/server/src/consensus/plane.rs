@@ -8,22 +8,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use epicepoch_core::admin::{AdminCommands, Command};
 use epicepoch_core::clock::TrustedClock;
 use epicepoch_core::durable::Restored;
 use epicepoch_core::node::{Action, Health, Node, Refused};
 use epicepoch_core::publication::{Identity, Published};
 use epicepoch_core::replica::{
-    HandOver, MessageError, Outgoing, Replica, ReplicaConfig, Report, RestoreError,
+    HandOver, MessageError, Outgoing, ReplicaConfig, Report, RestoreError,
 };
 use epicepoch_wire::NodeId;
 use epicepoch_wire::bootstrap::Member;
 use epicepoch_wire::settings::ClusterSettings;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::accept::Accepted;
-use super::admin_commands::AdminCommands;
 use super::error::ConsensusError;
 use super::inbox::{Event, Inbox};
 use super::link::Link;
@@ -31,8 +31,8 @@ use super::reports::{Reports, log_rolled_back, log_settings_that_differ, warn_of
 use super::restore::{LongestHeard, Restore};
 use super::round_trips::RoundTrips;
 use super::wall::{self, reading};
-use super::{bootstrap, restore};
-use crate::admin_queue::{AdminRequest, AdminRequests};
+use super::{admin_documents, bootstrap, restore};
+use crate::admin_queue::{AdminCommand, AdminRequest, AdminRequests, Answer};
 use crate::config::Config;
 use crate::faults::Faults;
 use crate::metrics::Metrics;
@@ -92,7 +92,7 @@ struct Plane {
     inbox: Rc<Inbox>,
     accepted: Rc<Accepted>,
     links: BTreeMap<NodeId, Link>,
-    admin_commands: AdminCommands,
+    admin_commands: AdminCommands<oneshot::Sender<Answer>>,
     heard: LongestHeard,
     round_trips: RoundTrips,
     reports: Reports,
@@ -263,23 +263,49 @@ impl Plane {
         }
     }
 
-    fn on_admin_request(&mut self, request: AdminRequest) {
+    /// Answers a command that only reads, or passes it to the core, which answers it later.
+    fn on_admin_request(&mut self, AdminRequest { command, answer }: AdminRequest) {
         let published = self.shared.core.published();
         let now_ns = self.shared.clock.monotonic_ns();
-        let election = self.shared.config.election_timeout;
-        let (replica, trusted) = self.node.replica_and_clock();
-        let clock = |replica: &Replica| {
-            let reading = reading(&self.shared.clock, &self.faults);
-            let clock = (trusted, &self.round_trips);
-            wall::document(&self.shared, &published, clock, reading, replica.ceiling())
+        let document = match command {
+            AdminCommand::Members => admin_documents::members(self.node.replica(), &published),
+            AdminCommand::Settings => admin_documents::settings(self.node.replica(), &published),
+            AdminCommand::Clock => {
+                let reading = reading(&self.shared.clock, &self.faults);
+                let clock = (self.node.clock(), &self.round_trips);
+                let ceiling = self.node.replica().ceiling();
+                Ok(wall::document(&self.shared, &published, clock, reading, ceiling))
+            }
+            AdminCommand::Backup => {
+                let taken_ns = self.node.clock().trusted_ns(now_ns);
+                Ok(restore::document(&self.shared, self.node.replica(), self.heard, taken_ns))
+            }
+            AdminCommand::Decide(command) => {
+                self.log_change(&command);
+                let (nonce, stamped) = (fastrand::u64(1..), self.shared.allocator.epoch());
+                let (commands, replica) = (&mut self.admin_commands, self.node.replica_mut());
+                return commands.handle_command(now_ns, answer, command, nonce, stamped, replica);
+            }
         };
-        let backup = |replica: &Replica| {
-            let taken_ns = trusted.trusted_ns(now_ns);
-            restore::document(&self.shared, replica, self.heard, taken_ns)
-        };
-        let seen = (clock, backup, self.shared.allocator.epoch());
-        let commands = &mut self.admin_commands;
-        commands.begin(request, replica, &published, (now_ns, election), seen);
+        // Sending fails when the operator no longer waits.
+        drop(answer.send(document));
+    }
+
+    /// Logs a command that may change something.
+    fn log_change(&self, command: &Command) {
+        match command {
+            Command::Advance { to, allowed_ns, is_plan: false } => {
+                let plan = self.node.replica().plan_advance(*to, *allowed_ns);
+                if plan.is_ok_and(|plan| plan.ahead_ns > 0) {
+                    tracing::warn!(to = to.0, allowed_ns, "an operator moves the epoch");
+                }
+            }
+            Command::Change(steps) => tracing::info!(?steps, "an operator changes the members"),
+            Command::Advance { is_plan: true, .. }
+            | Command::Transfer(_)
+            | Command::Vacancy { .. }
+            | Command::Set { .. } => {}
+        }
     }
 
     fn tick(&mut self) -> Result<(), ConsensusError> {
@@ -399,9 +425,12 @@ impl Plane {
             }
         }
         if !self.admin_commands.is_idle() {
-            let now_ns = self.shared.clock.monotonic_ns();
-            let published = self.shared.core.published();
-            self.admin_commands.settle(self.node.replica(), &published, now_ns);
+            let (now_ns, replica) = (self.shared.clock.monotonic_ns(), self.node.replica());
+            while let Some(answered) = self.admin_commands.poll_answer(now_ns, replica) {
+                let answer = admin_documents::answer(&answered, replica);
+                // Sending fails when the operator no longer waits.
+                drop(answered.reply.send(answer));
+            }
         }
         Ok(())
     }
@@ -420,9 +449,9 @@ impl Plane {
     fn report(&mut self, report: Report) {
         match &report {
             Report::Changed { nonce, outcome } | Report::SettingsChanged { nonce, outcome } => {
-                self.admin_commands.record_change(*nonce, outcome);
+                self.admin_commands.handle_outcome(*nonce, outcome);
             }
-            Report::Advanced { to } => self.admin_commands.record_advance(*to),
+            Report::Advanced { to } => self.admin_commands.handle_advanced(*to),
             _ => {}
         }
         self.reports.log(report, self.node.clock());

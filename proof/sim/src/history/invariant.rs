@@ -44,6 +44,8 @@ pub enum Invariant {
     Restored,
     /// S14: once an operator's advance is done, requests that arrive are answered above it.
     Advanced,
+    /// S17: an operator is told only what is so, and a denied change never happens.
+    Told,
     /// S16: a leader uses the settings in effect at the index that it has applied.
     Settings,
     /// S10: a request gets one answer: a refusal, or as many timestamps as it asked for.

@@ -368,6 +368,7 @@ impl World {
             }
         }
         assert!(!self.at(id).running().is_untold, "what {id} publishes is told to its workers");
+        while self.answer_operator(id).is_some() {}
     }
 
     /// Hands a write to the disk.
@@ -390,12 +391,12 @@ impl World {
     fn read_report(&mut self, id: NodeId, report: &Report) {
         self.note(|| format!("{id} reports {report:?}"));
         self.summary.take_report(report);
+        self.report_to_operators(id, report);
         if matches!(report, Report::Leadership { .. } | Report::Changed { .. }) {
             self.provoke(id);
         }
         match *report {
             Report::Leadership { term, role: Role::Leader, .. } => self.check_departed(id, term),
-            Report::Advanced { to } => self.history.advanced(to),
             Report::HandingOver { to, why: HandOver::Preferred } => self.prefers(id, to),
             Report::HandingOver { why: HandOver::ClientsCut, .. } => {
                 self.count("handover where accepts fail");

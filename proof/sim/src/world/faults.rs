@@ -102,6 +102,8 @@ const SLOW_BESIDE: u32 = 500;
 const FAILING_ACCEPTS: u32 = 150;
 const FAILING_EVERYWHERE: u32 = 200;
 const FAILING_NS: (u64, u64) = (100 * MS, 10 * SECOND);
+/// How many of a thousand changes of members repeat one that is done.
+const REPEATED: u32 = 250;
 /// How many of a thousand runs are calm before all faults heal, and for how long.
 const CALM_RUNS: u32 = 300;
 const CALM_NS: (u64, u64) = (2 * SECOND, 10 * SECOND);
@@ -185,7 +187,9 @@ impl World {
             Kind::CloseLinks => self.close_links(node),
             Kind::Members => {
                 let leader = self.any_leading();
-                self.admin(leader, AdminCommand::Members);
+                let is_repeat = self.chance(REPEATED);
+                let command = if is_repeat { AdminCommand::Repeat } else { AdminCommand::Members };
+                self.admin(leader, command);
             }
             Kind::Mistake => self.admin(node, AdminCommand::Mistake),
             Kind::RestartAll => self.restart_all(lasts_ns),

@@ -1,10 +1,11 @@
 //! The operators of simulated clusters. They hand over leadership, change the members, often at the
 //! worst moment, and more. They send commands; the replicas decide.
 
+use epicepoch_core::admin::{Command, Done};
 use epicepoch_core::durable::Record;
 use epicepoch_core::placement::Placement;
 use epicepoch_core::publication::{Published, Role};
-use epicepoch_core::replica::{ADVANCE_AHEAD_NS, HandOver, Placed};
+use epicepoch_core::replica::{ADVANCE_AHEAD_NS, Advance, HandOver, Placed};
 use epicepoch_core::state::{MembershipChange, MembershipStep, State};
 use epicepoch_wire::bootstrap::{Genesis, Member};
 use epicepoch_wire::raft_message::Configuration;
@@ -63,11 +64,15 @@ impl World {
             AdminCommand::Advance | AdminCommand::Settings if self.nemesis.pause_ns == 0 => {}
             AdminCommand::Advance => self.advance(node),
             AdminCommand::Settings => self.change_settings(node),
-            AdminCommand::HandOver | AdminCommand::Members | AdminCommand::Mistake
+            AdminCommand::HandOver
+            | AdminCommand::Members
+            | AdminCommand::Mistake
+            | AdminCommand::Repeat
                 if self.is_quiet() => {}
             AdminCommand::HandOver => self.hand_over(node),
             AdminCommand::Members => self.change_members(node),
             AdminCommand::Mistake => self.mistake(node),
+            AdminCommand::Repeat => self.repeat(node),
         }
     }
 
@@ -92,16 +97,43 @@ impl World {
             }
         };
         self.count(what);
-        self.note(|| format!("{node} is asked to move the epoch to {to}"));
-        let asked_before = self.history.advance_asked(Epoch(to));
-        let taken = self.with(node, |replica, now| replica.advance(now, Epoch(to), ALLOWED_NS));
-        if taken.is_ok() {
-            self.history.advance_taken(node, Epoch(to), ALLOWED_NS);
-            self.restores.advanced(Epoch(to));
-            self.provoke(node);
-        } else {
+        let to = Epoch(to);
+        let asked_before = self.history.advance_asked(to);
+        let command = Command::Advance { to, allowed_ns: ALLOWED_NS, is_plan: false };
+        let answer = self.command(node, command);
+        // Nothing moves if the command is denied or was done before.
+        if let Some(Err(_) | Ok(Done::Advanced(Advance { is_done: true, .. }))) = answer {
             self.history.advance_refused(asked_before);
+            return;
         }
+        self.history.advance_taken(node, to, ALLOWED_NS);
+        self.restores.advanced(to);
+        self.provoke(node);
+    }
+
+    /// An operator repeats a command whose answer was lost. Mostly it is done already.
+    fn repeat(&mut self, node: NodeId) {
+        let running = self.at(node).running();
+        let published = running.shared.published();
+        let removed: Vec<NodeId> = running.replica().state().removed.iter().copied().collect();
+        let voters: Vec<NodeId> = published.voters.iter().map(|(voter, _)| voter).collect();
+        if voters.is_empty() {
+            return;
+        }
+        let voter = voters[self.random.usize(0..voters.len())];
+        let command = match self.random.usize(0..3) {
+            0 if !removed.is_empty() => {
+                let removed = removed[self.random.usize(0..removed.len())];
+                Command::Change(vec![MembershipStep::Remove(removed)])
+            }
+            1 => {
+                let Some(member) = published.members.get(&voter) else { return };
+                Command::Vacancy { node: voter, raft_addr: member.raft_addr.clone() }
+            }
+            _ => Command::Change(vec![MembershipStep::Promote(voter)]),
+        };
+        self.count("command repeated");
+        self.command(node, command);
     }
 
     /// An operator asks for an impossible change, or asks the wrong node.
@@ -158,21 +190,21 @@ impl World {
         self.count("handover asked");
         let leader = self.deciding(node);
         // The operator's way comes first. If it is refused, the replica is called directly.
-        let (taken, is_under_way) = self.with(node, |replica, now| {
-            let taken = replica.hand_over_asked(now, to).ok();
-            if taken.is_none() {
-                replica.hand_over(now, to, HandOver::Asked);
-            }
-            (taken, replica.is_handing_over())
-        });
-        let Some(to) = taken else { return };
+        if self.command(node, Command::Transfer(to)).is_some() {
+            self.with(node, |replica, now| replica.hand_over(now, to, HandOver::Asked));
+            return;
+        }
+        // A transfer to the leader itself waits for a barrier.
+        if to == Some(node) {
+            return;
+        }
         self.count("handover asked and taken");
+        let Some(to) = self.at(node).running().replica().transferee() else {
+            let what = || format!("node {node} takes a handover and hands over to nobody");
+            return self.history.violate(Invariant::Possible, what);
+        };
         let last = self.durable_last(to);
         self.history.hands_over(&leader, to, last);
-        if !is_under_way {
-            let what = || format!("node {node} takes a handover and hands over to nobody");
-            self.history.violate(Invariant::Possible, what);
-        }
     }
 
     fn change_members(&mut self, leader: NodeId) {
@@ -261,12 +293,10 @@ impl World {
         true
     }
 
-    /// Proposes a change with the checks for operators. An accepted change must leave a majority of
-    /// live voters.
+    /// Asks for a change as operators do. An accepted change must leave a majority of live voters.
     fn propose_prudently(&mut self, leader: NodeId, change: &MembershipChange) -> bool {
         let deciding = self.deciding(leader);
-        let taken = self.with(leader, |replica, now| replica.propose_prudent_change(now, change));
-        if taken.is_err() {
+        if let Some(Err(_)) = self.command(leader, Command::Change(change.steps.clone())) {
             return false;
         }
         self.count("prudent change");

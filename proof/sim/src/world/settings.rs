@@ -6,10 +6,11 @@
 use std::cmp::Ordering;
 use std::ops::RangeInclusive;
 
+use epicepoch_core::admin::{Command, Denied};
 use epicepoch_core::replica::SettingsError;
 use epicepoch_core::state::FORMAT_OF_SETTINGS;
 use epicepoch_wire::NodeId;
-use epicepoch_wire::settings::ClusterSettings;
+use epicepoch_wire::settings::{ClusterSettings, SettingName};
 use epicepoch_wire::voter_status::Zone;
 
 use crate::event::{End, Event};
@@ -69,21 +70,23 @@ impl World {
                 false
             }
         };
-        self.note(|| format!("{node} is asked to set {settings:?}"));
-        self.nemesis.nonce += 1;
-        let nonce = self.nemesis.nonce;
         let is_forced = self.random.bool();
-        let judged = self.at(node).running().replica().judge_zones(&settings, is_forced);
-        if let Err(error) = judged {
-            return self.zones_refused(node, &error);
-        }
-        let taken = self.with(node, |replica, now| replica.change_settings(now, nonce, &settings));
+        let change = |name: SettingName| (name, settings.text(name));
+        let changes = before.differing(&settings).map(change).collect();
+        let taken = self.command(node, Command::Set { changes, is_forced });
         match taken {
-            Ok(()) if is_wrong || format < FORMAT_OF_SETTINGS => {
+            Some(Err(Denied::Settings(error @ SettingsError::UnknownZones { .. }))) => {
+                self.zones_refused(node, &error);
+            }
+            Some(Err(Denied::Settings(SettingsError::Format { .. }))) => {
+                self.count("settings refused: old format");
+            }
+            Some(Err(_)) => {}
+            Some(Ok(_)) | None if is_wrong || format < FORMAT_OF_SETTINGS => {
                 let what = || format!("{node} takes {settings:?} at format {format}");
                 self.history.violate(Invariant::Possible, what);
             }
-            Ok(()) => {
+            Some(Ok(_)) | None => {
                 self.count("settings changed");
                 let raised = |ms: fn(&ClusterSettings) -> u64| ms(&settings).cmp(&ms(&before));
                 for (what, raised_what, how) in [
@@ -108,8 +111,6 @@ impl World {
                     self.schedule_world(after_ns, Event::End { end: End::BackUp });
                 }
             }
-            Err(SettingsError::Format { .. }) => self.count("settings refused: old format"),
-            Err(_) => {}
         }
     }
 

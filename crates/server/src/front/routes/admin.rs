@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use epicepoch_core::admin::Command;
 use epicepoch_core::replica::{ADVANCE_AHEAD_MAX_NS, ADVANCE_AHEAD_NS};
 use epicepoch_core::state::MembershipStep;
 use epicepoch_core::state::is_recordable;
@@ -119,9 +120,9 @@ pub(crate) fn order(admin: Admin, query: Option<&str>) -> Result<Order, Denied> 
                 Some(&"1") => true,
                 Some(text) => return Err(bad(format!("force is {text:?}; allowed is 1"))),
             };
-            Order::Plain(AdminCommand::Set { changes, is_forced })
+            decided(Command::Set { changes, is_forced })
         }
-        Admin::Transfer => Order::Plain(AdminCommand::Transfer(node("to")?)),
+        Admin::Transfer => decided(Command::Transfer(node("to")?)),
         Admin::AdvancePlan | Admin::Advance => {
             let to = given.get("to").ok_or_else(|| missing("to"))?;
             let to = epoch(to).ok_or_else(|| {
@@ -135,19 +136,13 @@ pub(crate) fn order(admin: Admin, query: Option<&str>) -> Result<Order, Denied> 
                 })?,
                 None => ADVANCE_AHEAD_NS,
             };
-            Order::Plain(AdminCommand::Advance {
-                to,
-                allowed_ns,
-                is_plan: admin == Admin::AdvancePlan,
-            })
+            decided(Command::Advance { to, allowed_ns, is_plan: admin == Admin::AdvancePlan })
         }
-        Admin::Remove => {
-            Order::Plain(AdminCommand::Change(vec![MembershipStep::Remove(required("id")?)]))
-        }
+        Admin::Remove => decided(Command::Change(vec![MembershipStep::Remove(required("id")?)])),
         Admin::Promote => {
             let promoted = MembershipStep::Promote(required("id")?);
             let removed = node("remove")?.map(MembershipStep::Remove);
-            Order::Plain(AdminCommand::Change([promoted].into_iter().chain(removed).collect()))
+            decided(Command::Change([promoted].into_iter().chain(removed).collect()))
         }
         Admin::Add => {
             let node = required("id")?;
@@ -162,13 +157,17 @@ pub(crate) fn order(admin: Admin, query: Option<&str>) -> Result<Order, Denied> 
     })
 }
 
+const fn decided(command: Command) -> Order {
+    Order::Plain(AdminCommand::Decide(command))
+}
+
 /// Runs a command and waits for its outcome.
 pub(crate) async fn carry_out(shared: Arc<NodeShared>, order: Order) -> Answer {
     let command = match order {
         Order::Plain(command) => command,
         Order::Add { node, raft_addr } => match introduced(&shared, node, raft_addr).await? {
             Introduced::New(member) => {
-                AdminCommand::Change(vec![MembershipStep::AddLearner(member)])
+                AdminCommand::Decide(Command::Change(vec![MembershipStep::AddLearner(member)]))
             }
             Introduced::Member(document) => return Ok(document),
         },
@@ -196,10 +195,8 @@ async fn introduced(
     let refused = |text: String| Err(Denied::new(ErrorCode::Refused, text));
     // The replica can refuse without asking the node, and its reason is clearer than that of a
     // wrong node or of a missing one.
-    let known = shared
-        .admin_queue
-        .ask(AdminCommand::Vacancy { node, raft_addr: raft_addr.clone() })
-        .await?;
+    let vacancy = Command::Vacancy { node, raft_addr: raft_addr.clone() };
+    let known = shared.admin_queue.ask(AdminCommand::Decide(vacancy)).await?;
     let own = &shared.config.raft_addr;
     if is_loopback(own) != is_loopback(&raft_addr) {
         return refused(format!(
@@ -355,7 +352,7 @@ mod tests {
     #[test]
     fn orders_say_what_they_mean() {
         let command = |admin, query| match order(admin, query) {
-            Ok(Order::Plain(AdminCommand::Change(steps))) => steps,
+            Ok(Order::Plain(AdminCommand::Decide(Command::Change(steps)))) => steps,
             other => panic!("{other:?}"),
         };
         let (promote, remove) =
@@ -368,27 +365,33 @@ mod tests {
             matches!(added, Order::Add { node: NodeId(4), raft_addr } if raft_addr == "[::1]:60004")
         );
         let advance = |query| match order(Admin::Advance, Some(query)) {
-            Ok(Order::Plain(AdminCommand::Advance { to, allowed_ns, is_plan: false })) => {
-                (to.0, allowed_ns)
-            }
+            Ok(Order::Plain(AdminCommand::Decide(Command::Advance {
+                to,
+                allowed_ns,
+                is_plan: false,
+            }))) => (to.0, allowed_ns),
             other => panic!("{other:?}"),
         };
         assert_eq!(advance("to=17"), (17, ADVANCE_AHEAD_NS));
         assert_eq!(advance("to=17&ahead_max_ms=31622400000"), (17, ADVANCE_AHEAD_MAX_NS));
         let set = order(Admin::Set, Some("RESERVATION_MS=2000&LEADER_ZONES=")).expect("an order");
-        let Order::Plain(AdminCommand::Set { changes, is_forced: false }) = set else {
+        let Order::Plain(AdminCommand::Decide(Command::Set { changes, is_forced: false })) = set
+        else {
             panic!("{set:?}")
         };
         let values = [(SettingName::LeaderZones, ""), (SettingName::ReservationMs, "2000")];
         assert_eq!(changes, values.map(|(name, text)| (name, text.to_owned())));
         let forced = order(Admin::Set, Some("LEADER_ZONES=a&force=1")).expect("an order");
         assert!(
-            matches!(forced, Order::Plain(AdminCommand::Set { is_forced: true, .. })),
+            matches!(
+                forced,
+                Order::Plain(AdminCommand::Decide(Command::Set { is_forced: true, .. }))
+            ),
             "{forced:?}"
         );
         assert!(matches!(
             order(Admin::Transfer, None),
-            Ok(Order::Plain(AdminCommand::Transfer(None)))
+            Ok(Order::Plain(AdminCommand::Decide(Command::Transfer(None))))
         ));
     }
 

@@ -1,0 +1,60 @@
+//! A barrier: an empty entry of the log. Once it is applied in the term that proposed it, this node
+//! has led after the barrier was asked for, and its state has everything that was committed before.
+//! What a leader has applied proves neither, because the leader may be deposed and not know it
+//! (Raft dissertation, 6.4).
+
+use epicepoch_wire::{LogIndex, Term};
+use raft::StateRole;
+
+use super::Replica;
+use crate::planted::safety_assert;
+
+/// A barrier that was proposed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Barrier {
+    term: Term,
+    index: LogIndex,
+}
+
+/// What is known of a barrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BarrierState {
+    /// The entry is not applied.
+    Pending,
+    /// The entry is applied, and this node leads its term.
+    Passed,
+    /// This node no longer leads the term.
+    Lost,
+}
+
+impl Replica {
+    /// Proposes a barrier. `None` when this node does not lead or hands leadership over.
+    pub fn propose_barrier(&mut self, now_ns: u64) -> Option<Barrier> {
+        self.now_ns = now_ns;
+        if self.raw.raft.state != StateRole::Leader {
+            return None;
+        }
+        let term = Term(self.raw.raft.term);
+        self.step(|raw| {
+            raw.propose(Vec::new(), Vec::new()).ok()?;
+            Some(Barrier { term, index: LogIndex(raw.raft.raft_log.last_index()) })
+        })
+    }
+
+    /// What is known of `barrier` now.
+    #[must_use]
+    pub fn barrier_state(&self, barrier: Barrier) -> BarrierState {
+        let raft = &self.raw.raft;
+        if raft.state != StateRole::Leader || Term(raft.term) != barrier.term {
+            return BarrierState::Lost;
+        }
+        if self.applied.0 < barrier.index {
+            return BarrierState::Pending;
+        }
+        // S17: a leader never overwrites its log, so the entry at this index is the barrier. The term
+        // of a compacted entry is 0.
+        let term = raft.raft_log.term(barrier.index.0).unwrap_or(0);
+        safety_assert!([0, barrier.term.0].contains(&term), "S17: a barrier was overwritten");
+        BarrierState::Passed
+    }
+}

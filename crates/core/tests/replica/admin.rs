@@ -1,0 +1,315 @@
+//! Admin commands: what is accepted, and when each is answered (S17). The test decides when a write is
+//! durable and who acknowledges it.
+
+use epicepoch_core::admin::{AdminCommands, Answer, Command, Denied, Done, Unsettled};
+use epicepoch_core::publication::Role;
+use epicepoch_core::replica::{ChangeError, Report, SettingsError, TransferError};
+use epicepoch_core::state::{FORMATS, MembershipStep};
+use epicepoch_wire::raft_message::MessageKind;
+use epicepoch_wire::settings::{ClusterSettings, SettingName};
+use epicepoch_wire::{Epoch, NodeId, StoreId};
+
+use crate::support::bench::{Bench, genesis, message};
+use crate::support::disk::Disk;
+use crate::support::{ELECTION_TICKS, TICK_NS, member};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// An operator at a replica. Commands are numbered; a command's number is its nonce.
+struct Desk {
+    bench: Bench,
+    commands: AdminCommands<u64>,
+    asked: u64,
+    stamped: Epoch,
+    answers: Vec<(u64, Answer)>,
+}
+
+impl Desk {
+    fn of(bench: Bench) -> Self {
+        let commands = AdminCommands::default();
+        Self { bench, commands, asked: 0, stamped: Epoch(0), answers: vec![] }
+    }
+
+    /// Gives a command. Returns its number.
+    fn ask(&mut self, command: Command) -> u64 {
+        self.asked += 1;
+        let (now_ns, number) = (self.bench.now_ns, self.asked);
+        let replica = &mut self.bench.replica;
+        self.commands.handle_command(now_ns, number, command, number, self.stamped, replica);
+        self.bench.drain();
+        number
+    }
+
+    /// The answer to a command, if it was given.
+    fn answer(&mut self, to: u64) -> Option<Answer> {
+        for report in std::mem::take(&mut self.bench.reports) {
+            match report {
+                Report::Changed { nonce, outcome } | Report::SettingsChanged { nonce, outcome } => {
+                    self.commands.handle_outcome(nonce, &outcome);
+                }
+                Report::Advanced { to } => self.commands.handle_advanced(to),
+                _ => {}
+            }
+        }
+        let now_ns = self.bench.now_ns;
+        while let Some(it) = self.commands.poll_answer(now_ns, &self.bench.replica) {
+            self.answers.push((it.reply, it.answer));
+        }
+        let at = self.answers.iter().position(|(number, _)| *number == to)?;
+        Some(self.answers.remove(at).1)
+    }
+
+    fn now(&mut self, command: Command) -> Option<Answer> {
+        let number = self.ask(command);
+        self.answer(number)
+    }
+
+    /// Another leader of a higher term is heard.
+    fn depose(&mut self, leader: u64) {
+        let term = self.bench.status().term.0 + 1;
+        self.bench.take(leader, &message(MessageKind::Heartbeat, term)).expect("it is taken");
+    }
+}
+
+fn remove(node: u64) -> Command {
+    Command::Change(vec![MembershipStep::Remove(NodeId(node))])
+}
+
+fn promote(node: u64) -> Command {
+    Command::Change(vec![MembershipStep::Promote(NodeId(node))])
+}
+
+fn add(node: u64) -> Command {
+    let member = member(NodeId(node), StoreId(u128::from(node) + 100));
+    Command::Change(vec![MembershipStep::AddLearner(member)])
+}
+
+fn set(name: SettingName, text: &str) -> Command {
+    Command::Set { changes: vec![(name, text.to_owned())], is_forced: false }
+}
+
+fn advance(to: u64) -> Command {
+    Command::Advance { to: Epoch(to), allowed_ns: 3_600 * SECOND_NS, is_plan: false }
+}
+
+/// The commands whose result exists in a cluster that node 1 leads, with the answers that say so.
+fn repeated() -> Vec<Command> {
+    let raft_addr = member(NodeId(2), StoreId(102)).raft_addr;
+    vec![
+        promote(2),
+        Command::Transfer(Some(NodeId(1))),
+        Command::Vacancy { node: NodeId(2), raft_addr },
+    ]
+}
+
+const fn says_already(done: &Done) -> bool {
+    matches!(
+        done,
+        Done::Changed { is_already: true, .. }
+            | Done::Transferred { is_already: true, .. }
+            | Done::Member { .. }
+    )
+}
+
+#[test]
+fn what_is_so_already_is_said_once_a_quorum_has_confirmed_that_this_node_leads() {
+    for command in repeated() {
+        let mut desk = Desk::of(Bench::led(&[1, 2, 3]));
+        let number = desk.ask(command.clone());
+        desk.bench.persist();
+        assert_eq!(desk.answer(number), None, "{command:?}: nobody else has acknowledged it");
+        desk.bench.ack_all(3);
+        let done = desk.answer(number).expect("it is confirmed").expect("it is so");
+        assert!(says_already(&done), "{done:?}");
+        assert!(desk.commands.is_idle());
+    }
+}
+
+#[test]
+fn a_deposed_leader_never_says_that_something_is_so_already() {
+    for command in repeated() {
+        let mut desk = Desk::of(Bench::led(&[1, 2, 3]));
+        let number = desk.ask(command.clone());
+        desk.depose(2);
+        assert_eq!(desk.answer(number), Some(Err(Denied::NotLeader)), "{command:?}");
+        // A leader without a quorum that is not deposed yet answers in time, too.
+        let mut desk = Desk::of(Bench::led(&[1, 2, 3]));
+        let number = desk.ask(command);
+        desk.bench.now_ns += 5 * SECOND_NS - 1;
+        assert_eq!(desk.answer(number), None);
+        desk.bench.now_ns += 1;
+        assert_eq!(desk.answer(number), Some(Err(Denied::Unconfirmed)));
+    }
+}
+
+#[test]
+fn a_removal_that_is_done_is_confirmed_like_any_other_answer() {
+    let mut desk = Desk::of(Bench::led(&[1, 2, 3]));
+    desk.bench.beats(1, &[2, 3]);
+    let number = desk.ask(remove(3));
+    desk.bench.ack_all(2);
+    let done = |is_already| {
+        let steps = vec![MembershipStep::Remove(NodeId(3))];
+        Some(Ok(Done::Changed { steps, is_already }))
+    };
+    assert_eq!(desk.answer(number), done(false));
+    let number = desk.ask(remove(3));
+    assert_eq!(desk.answer(number), None, "nobody has acknowledged it");
+    desk.bench.ack_all(2);
+    assert_eq!(desk.answer(number), done(true));
+    // While a change is under way, nothing is said to be so already.
+    let pending = desk.ask(add(4));
+    assert_eq!(desk.now(promote(2)), Some(Err(ChangeError::Busy.into())));
+    desk.bench.ack_all(2);
+    assert!(matches!(desk.answer(pending), Some(Ok(Done::Changed { is_already: false, .. }))));
+}
+
+#[test]
+fn a_change_of_members_is_done_when_a_quorum_has_it_and_unsettled_when_time_is_up() {
+    let unsettled = Some(Err(Denied::Unsettled(Unsettled::Members)));
+    let mut desk = Desk::of(Bench::led(&[1, 2, 3]));
+    let number = desk.ask(add(4));
+    desk.bench.persist();
+    assert_eq!(desk.answer(number), None, "it is proposed and no more");
+    // Leadership is lost. The change may still be committed, so the answer waits for its time.
+    desk.depose(2);
+    assert_eq!(desk.answer(number), None);
+    desk.bench.now_ns += 5 * SECOND_NS;
+    assert_eq!(desk.answer(number), unsettled);
+}
+
+#[test]
+fn an_advance_that_is_not_reserved_when_leadership_is_lost_is_unsettled() {
+    let unsettled = Some(Err(Denied::Unsettled(Unsettled::Advance)));
+    let beyond = |bench: &Bench| bench.shared.published().grant.expect("it serves").range.high.0;
+    let mut desk = Desk::of(Bench::led(&[1, 2, 3]));
+    let number = desk.ask(advance(beyond(&desk.bench) + SECOND_NS));
+    desk.bench.persist();
+    assert_eq!(desk.answer(number), None, "nobody has acknowledged its reservation");
+    desk.depose(2);
+    assert_eq!(desk.answer(number), unsettled);
+    // With a quorum that is silent, it is unsettled when its time is up.
+    let mut desk = Desk::of(Bench::led(&[1, 2, 3]));
+    let number = desk.ask(advance(beyond(&desk.bench) + SECOND_NS));
+    desk.bench.now_ns += 5 * SECOND_NS;
+    assert_eq!(desk.answer(number), unsettled);
+    // With a quorum, it is done.
+    let mut desk = Desk::of(Bench::led(&[1, 2, 3]));
+    let to = beyond(&desk.bench) + SECOND_NS;
+    let number = desk.ask(advance(to));
+    for _ in 0..3 {
+        desk.bench.ack_all(2);
+        desk.bench.beats(1, &[2]);
+    }
+    let done = desk.answer(number).expect("it is done").expect("it is done");
+    assert!(matches!(done, Done::Advanced(it) if it.to == Epoch(to)), "{done:?}");
+}
+
+#[test]
+fn an_advance_below_a_timestamp_that_was_given_is_done_and_moves_nothing() {
+    let mut desk = Desk::of(Bench::led(&[1, 2, 3]));
+    let range = desk.bench.shared.published().grant.expect("it serves").range;
+    desk.stamped = Epoch(range.low.0 + 100);
+    let done = desk.now(advance(range.low.0 + 99)).expect("an answer").expect("it is done");
+    assert!(matches!(done, Done::Advanced(it) if it.is_done), "{done:?}");
+    let is_plan =
+        Command::Advance { to: Epoch(range.high.0), allowed_ns: SECOND_NS, is_plan: true };
+    let plan = desk.now(is_plan).expect("an answer").expect("a plan");
+    assert!(matches!(plan, Done::Planned(it) if !it.is_done), "{plan:?}");
+    assert_eq!(desk.bench.shared.published().grant.expect("it serves").range, range);
+}
+
+#[test]
+fn a_transfer_is_done_when_the_successor_is_heard_as_the_leader() {
+    let transfer = || Command::Transfer(Some(NodeId(2)));
+    let led = || {
+        let mut desk = Desk::of(Bench::led(&[1, 2, 3]));
+        desk.bench.beats(1, &[2, 3]);
+        let number = desk.ask(transfer());
+        assert_eq!(desk.answer(number), None);
+        let busy = desk.now(Command::Transfer(Some(NodeId(1))));
+        assert_eq!(busy, Some(Err(TransferError::Busy.into())));
+        (desk, number)
+    };
+    let (mut desk, number) = led();
+    desk.depose(2);
+    let done = desk.answer(number).expect("it leads").expect("it leads");
+    let Done::Transferred { to: NodeId(2), before: NodeId(1), is_already: false, .. } = done else {
+        panic!("{done:?}")
+    };
+    let (mut desk, number) = led();
+    desk.depose(3);
+    let denied = Denied::OtherLeads { leader: NodeId(3), to: NodeId(2) };
+    assert_eq!(desk.answer(number), Some(Err(denied)));
+    let (mut desk, number) = led();
+    desk.bench.beats(2 * ELECTION_TICKS, &[2, 3]);
+    let denied = Denied::NotTaken { to: NodeId(2), me: NodeId(1) };
+    assert_eq!(desk.answer(number), Some(Err(denied)));
+    let (mut desk, number) = led();
+    desk.bench.now_ns += 2 * ELECTION_TICKS as u64 * TICK_NS;
+    let unsettled = Denied::Unsettled(Unsettled::Members);
+    assert_eq!(desk.answer(number), Some(Err(unsettled)), "no leader is heard in time");
+}
+
+/// Node 1 as the leader of these voters, with settings in its state.
+fn with_settings(voters: &[u64]) -> Desk {
+    let disk = Disk::genesis(&genesis(voters));
+    let mut bench = Bench::reading(disk, FORMATS.newest);
+    bench.replica.seed_settings(ClusterSettings {
+        epoch_interval_ms: 100,
+        reservation_ms: 1_000,
+        clock_offset_max_ms: 500,
+        max_n: 100,
+        leader_zones: vec![],
+    });
+    Desk::of(bench)
+}
+
+#[test]
+fn a_follower_never_says_that_settings_are_as_asked() {
+    let mut desk = with_settings(&[1, 2, 3]);
+    for text in ["100", "200", "no number"] {
+        let answer = desk.now(set(SettingName::MaxN, text));
+        assert_eq!(answer, Some(Err(Denied::NotLeader)), "{text}");
+    }
+}
+
+#[test]
+fn setting_the_current_values_is_done_only_once_committed() {
+    let mut desk = with_settings(&[1]);
+    for _ in 0..100 {
+        desk.bench.tick();
+        desk.bench.persist();
+    }
+    assert_eq!(desk.bench.shared.published().role, Role::Leader);
+    let changed = desk.ask(set(SettingName::MaxN, "300"));
+    let busy = desk.now(set(SettingName::MaxN, "100"));
+    let expected = Some(Err(SettingsError::Busy.into()));
+    assert_eq!(busy, expected, "the change is not committed yet");
+    let wrong = desk.now(set(SettingName::MaxN, "no number")).expect("an answer");
+    assert!(matches!(wrong, Err(Denied::NotAllowed { .. })), "{wrong:?}");
+    assert_eq!(desk.answer(changed), None, "nothing is durable");
+    desk.bench.persist();
+    let is_done = Some(Ok(Done::Set { doubt: None }));
+    assert_eq!(desk.answer(changed), is_done);
+    assert_eq!(desk.bench.replica.settings().map(|it| it.max_n), Some(300));
+    let same = desk.ask(set(SettingName::MaxN, "300"));
+    assert_eq!(desk.answer(same), None, "nothing is durable");
+    desk.bench.persist();
+    assert_eq!(desk.answer(same), is_done);
+}
+
+#[test]
+fn too_many_commands_at_once_are_denied_and_change_nothing() {
+    let mut desk = Desk::of(Bench::led(&[1, 2, 3]));
+    let last = desk.bench.status().last.0;
+    for _ in 0..16 {
+        assert_eq!(desk.now(promote(2)), None);
+    }
+    assert_eq!(desk.now(promote(2)), Some(Err(Denied::Overloaded)));
+    assert_eq!(desk.bench.status().last.0, last + 16);
+    desk.bench.ack_all(2);
+    let number = desk.ask(promote(2));
+    desk.answer(number);
+    assert_eq!(desk.answers.len(), 16, "all others are answered");
+}

@@ -1,0 +1,244 @@
+//! The documents of admin commands: what the core answers, as JSON with a status code, and what this
+//! leader knows of the members and the settings. [`epicepoch_core::admin`] decides what is answered
+//! and when.
+
+use std::collections::BTreeMap;
+
+use epicepoch_core::admin::{self, Answered, Done};
+use epicepoch_core::publication::{Published, Role};
+use epicepoch_core::replica::{
+    Advance, AdvanceError, ChangeError, Replica, SettingsError, TransferError,
+};
+use epicepoch_core::state::{FORMATS, MembershipStep};
+use epicepoch_wire::NodeId;
+use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::settings::SettingName;
+use epicepoch_wire::voter_status::Zone;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::admin_queue::{ALREADY, Answer, Denied, STORE};
+
+/// The answer of the core to a command, as a document.
+pub(super) fn answer<R>(answered: &Answered<R>, replica: &Replica) -> Answer {
+    let took_ms = answered.took_ns as f64 / 1e6;
+    match &answered.answer {
+        Ok(done) => Ok(document(done, took_ms, replica)),
+        Err(error) => Err(denied(error)),
+    }
+}
+
+fn document(done: &Done, took_ms: f64, replica: &Replica) -> Value {
+    match done {
+        Done::Planned(advance) => planned(advance),
+        Done::Advanced(advance) => {
+            let mut document = planned(advance);
+            document["tookMs"] = json!(took_ms);
+            document
+        }
+        Done::Transferred { to, before, term, is_already } => {
+            let document = json!({
+                "leader": to.0,
+                "before": before.0,
+                "term": term.0,
+                "tookMs": took_ms,
+                "preferred": preferred(replica, *to),
+            });
+            with_already(document, *is_already)
+        }
+        Done::Vacant => Value::Null,
+        Done::Member { member, is_voter } => {
+            let role = if *is_voter { VOTER } else { LEARNER };
+            let changed = json!([{"nodeID": member.node.0, "role": role}]);
+            json!({"changed": changed, ALREADY: true, STORE: format!("{:032x}", member.store.0)})
+        }
+        Done::Changed { steps, is_already } => with_already(changed(steps), *is_already),
+        Done::Set { doubt } => {
+            let mut document = current_settings(replica);
+            if let Some(doubt) = doubt {
+                document["emptyZones"] = zones(&doubt.empty);
+                document["unplacedVoters"] =
+                    doubt.unplaced.iter().map(|node| node.0).collect::<Vec<_>>().into();
+            }
+            document
+        }
+    }
+}
+
+fn with_already(mut document: Value, is_already: bool) -> Value {
+    if is_already {
+        document[ALREADY] = true.into();
+    }
+    document
+}
+
+fn denied(denied: &admin::Denied) -> Denied {
+    // Errors without an arm of their own are refusals: the operator has to do something first.
+    let code = match denied {
+        admin::Denied::NotLeader
+        | admin::Denied::Advance(AdvanceError::NotLeader)
+        | admin::Denied::Transfer(TransferError::NotLeader)
+        | admin::Denied::Change(ChangeError::NotLeader)
+        | admin::Denied::Settings(SettingsError::NotLeader) => ErrorCode::NotLeader,
+        admin::Denied::Advance(AdvanceError::NotServing | AdvanceError::Busy)
+        | admin::Denied::Transfer(TransferError::Busy | TransferError::Changing(_))
+        | admin::Denied::Change(ChangeError::Busy)
+        | admin::Denied::Settings(SettingsError::NotServing | SettingsError::Busy) => {
+            ErrorCode::Busy
+        }
+        admin::Denied::Transfer(TransferError::NotCaughtUp(_) | TransferError::Nobody)
+        | admin::Denied::Change(ChangeError::NotCaughtUp(_)) => ErrorCode::NotCaughtUp,
+        admin::Denied::Overloaded => ErrorCode::Overloaded,
+        admin::Denied::Unconfirmed => ErrorCode::NoQuorum,
+        admin::Denied::Unsettled(_) => ErrorCode::Unsettled,
+        admin::Denied::Advance(_)
+        | admin::Denied::Transfer(_)
+        | admin::Denied::Change(_)
+        | admin::Denied::Settings(_)
+        | admin::Denied::Refused(_)
+        | admin::Denied::NotAllowed { .. }
+        | admin::Denied::IdTaken { .. }
+        | admin::Denied::NotVacant { .. }
+        | admin::Denied::OtherLeads { .. }
+        | admin::Denied::NotTaken { .. } => ErrorCode::Refused,
+    };
+    Denied::new(code, denied.to_string())
+}
+
+/// Returns a document that only a leader has.
+fn of_leader(published: &Published, document: impl FnOnce() -> Value) -> Answer {
+    match published.role {
+        Role::Leader => Ok(document()),
+        Role::Follower | Role::Candidate => Err(denied(&admin::Denied::NotLeader)),
+    }
+}
+
+/// The document of the settings, as this leader has applied them.
+pub(super) fn settings(replica: &Replica, published: &Published) -> Answer {
+    of_leader(published, || current_settings(replica))
+}
+
+/// The document of the members, as this leader sees them.
+pub(super) fn members(replica: &Replica, published: &Published) -> Answer {
+    of_leader(published, || listed(replica, published))
+}
+
+fn zones(zones: &[Zone]) -> Value {
+    zones.iter().map(Zone::name).collect::<Vec<_>>().into()
+}
+
+/// The settings are `null` while the replicated state has none.
+fn current_settings(replica: &Replica) -> Value {
+    let values = replica.settings().map(|settings| {
+        let value = |name: SettingName| (name.text().to_owned(), json!(settings.text(name)));
+        SettingName::ALL.into_iter().map(value).collect::<serde_json::Map<_, _>>()
+    });
+    json!({"format": replica.state().format, "settings": values})
+}
+
+/// The document of an advance. Epochs are Unix nanoseconds as text, because many JSON readers round
+/// numbers that large.
+fn planned(advance: &Advance) -> Value {
+    json!({
+        "to": advance.to.0.to_string(),
+        "ceiling": advance.ceiling.0.to_string(),
+        "ceilingAfter": advance.ceiling_after.0.to_string(),
+        "aheadMs": advance.ahead_ns as f64 / 1e6,
+        "isDone": advance.is_done,
+    })
+}
+
+/// The voters that are better leaders than `node` by `LEADER_ZONES`.
+fn preferred(replica: &Replica, node: NodeId) -> Vec<u64> {
+    replica.better_placed_than(node).iter().map(|it| it.0).collect()
+}
+
+fn changed(steps: &[MembershipStep]) -> Value {
+    let steps = steps.iter().map(|step| {
+        let (node, role) = match step {
+            MembershipStep::AddLearner(member) => (member.node, LEARNER),
+            MembershipStep::Promote(node) => (*node, VOTER),
+            MembershipStep::Remove(node) => (*node, "removed"),
+        };
+        json!({"nodeID": node.0, "role": role})
+    });
+    json!({"changed": steps.collect::<Vec<_>>()})
+}
+
+#[derive(Serialize)]
+struct Row<'a> {
+    #[serde(rename = "nodeID")]
+    node: u64,
+    addr: &'a str,
+    #[serde(rename = "raftAddr")]
+    raft_addr: &'a str,
+    role: &'static str,
+    /// How many committed entries this member may not hold yet.
+    behind: u64,
+    /// Whether the leader heard the member within an election timeout.
+    heard: bool,
+    /// The member's data directory.
+    store: String,
+    /// The member's zone; `None` when the leader does not know it.
+    zone: Option<String>,
+    /// Whether the member has the same `LEADER_ZONES` as the leader.
+    #[serde(rename = "agreesOnZones")]
+    agrees: bool,
+    /// The newest format of the state that the member reads; `None` when the leader does not know
+    /// it.
+    #[serde(rename = "formatMax")]
+    format_max: Option<u32>,
+}
+
+fn listed(replica: &Replica, published: &Published) -> Value {
+    let status = replica.status();
+    let incoming = replica.incoming_voters();
+    let me = published.identity.node;
+    let mut placed: BTreeMap<_, _> = replica.placed().into_iter().map(|it| (it.node, it)).collect();
+    let rows = published.members.values().map(|member| {
+        let place = placed.remove(&member.node);
+        let node = member.node;
+        let peer = status.peers.iter().find(|peer| peer.node == node);
+        Row {
+            node: node.0,
+            addr: &member.client_addr,
+            raft_addr: &member.raft_addr,
+            role: match () {
+                () if node == me => "leader",
+                () if incoming.contains(&node) => VOTER,
+                () if published.voters.iter().any(|(voter, _)| voter == node) => "leaving",
+                () => LEARNER,
+            },
+            behind: replica.entries_behind(node),
+            heard: node == me || peer.is_some_and(|peer| peer.is_heard),
+            store: format!("{:032x}", member.store.0),
+            agrees: place.as_ref().is_none_or(|it| it.agrees),
+            format_max: replica.format_of(node),
+            zone: place.and_then(|it| it.zone).map(|zone| zone.to_string()),
+        }
+    });
+    json!({
+        "leader": me.0,
+        "term": published.term.0,
+        "joint": published.voters.is_joint(),
+        "committed": status.committed.0,
+        "members": rows.collect::<Vec<_>>(),
+        "emptyZones": zones(&replica.empty_zones()),
+        "format": replica.state().format,
+        "formatWaitsFor": waits_for(replica),
+        "removed": replica.state().removed.iter().map(|node| node.0).collect::<Vec<_>>(),
+    })
+}
+
+/// The members that keep the leader from raising the format. It does not know whether they read the
+/// next one.
+fn waits_for(replica: &Replica) -> Vec<u64> {
+    let next = replica.state().format + 1;
+    if next > FORMATS.newest {
+        return Vec::new();
+    }
+    replica.not_reading(next).iter().map(|node| node.0).collect()
+}
+
+const VOTER: &str = "voter";
+const LEARNER: &str = "learner";
