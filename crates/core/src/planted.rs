@@ -115,6 +115,11 @@ bugs! {
     ///
     /// Breaks S12; found by `S12` within 1,000 seeds. Seen: such a preference is worse than none.
     UnfitPreferred "unfit-preferred",
+    /// A removed node ends as soon as one member has confirmed the removal.
+    ///
+    /// Breaks S12; found by `S12` within 300 seeds. Seen: why a removed voter stays: members that
+    /// have not applied the removal may need its vote.
+    RemovedAtOnce "removed-at-once",
     // Promise, disk and votes.
     /// An answer arrives after a later one of the same run; its node is then taken for rolled back.
     ///

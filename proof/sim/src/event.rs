@@ -157,6 +157,11 @@ pub(crate) enum Event {
         since: StorePosition,
         pong: Pong,
     },
+    /// `by` refuses the run `boot`, because the node was removed.
+    Refused {
+        by: NodeId,
+        boot: BootId,
+    },
     // Events of a node's workers.
     Arrive {
         worker: usize,
@@ -293,7 +298,8 @@ impl Event {
             | Self::Shutdown
             | Self::Share
             | Self::Ping { .. }
-            | Self::Pong { .. } => return Some((Plane::Raft, 0)),
+            | Self::Pong { .. }
+            | Self::Refused { .. } => return Some((Plane::Raft, 0)),
             Self::Arrive { worker, .. }
             | Self::Greet { worker, .. }
             | Self::Notice { worker, .. }
@@ -334,6 +340,7 @@ impl Event {
             Self::Shutdown => (28, 0),
             Self::Ping { from, ping, .. } => (5, from.0 ^ ping.sent_ns),
             Self::Pong { from, pong, .. } => (6, from.0 ^ pong.wall_ns),
+            Self::Refused { by, .. } => (29, by.0),
             Self::Arrive { asker, count, .. } => (7, asker.attempt << 32 ^ count),
             Self::Turn { worker } => (8, *worker as u64),
             Self::Ask { confirm, .. } => (9, confirm.round.0),

@@ -9,6 +9,7 @@ mod messages;
 pub(crate) mod orders;
 pub(crate) mod prudence;
 pub(crate) mod quorums;
+mod removals;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -76,6 +77,8 @@ pub(crate) struct History {
     ceilings: BTreeMap<BootId, Epoch>,
     /// Every id that was removed, and the lowest index at which a node was seen to know it.
     removed: BTreeMap<NodeId, LogIndex>,
+    /// Who has confirmed the removal of each boot.
+    removals: BTreeMap<BootId, removals::Confirmed>,
     /// The latest time that any node has trusted, Unix nanoseconds.
     pub(crate) trusted_max_ns: u64,
     /// The earliest and latest time that a believed clock can show: true time minus and plus the

@@ -525,6 +525,7 @@ impl World {
             Event::Pong { from, hello, boot, since, pong } => {
                 self.pong(id, (from, hello), boot, since, pong);
             }
+            Event::Refused { by, boot } => self.refused(id, by, boot),
             Event::Arrive { worker, asker, count } => self.arrive(id, worker, asker, count),
             Event::Greet { worker, session, link } => self.greet(id, worker, session, link),
             Event::Notice { worker, session, link } => self.notice(id, worker, session, link),

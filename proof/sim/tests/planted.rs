@@ -43,6 +43,7 @@ const fn seeds(plant: Plant) -> u64 {
             | Bug::NeverBelievesAgain
             | Bug::PromotesBehind
             | Bug::AlreadyUnconfirmed
+            | Bug::RemovedAtOnce
             | Bug::ForgottenVote,
         ) => 300,
         Plant::RestartPromise
@@ -111,9 +112,9 @@ const fn checker(plant: Plant) -> Option<Invariant> {
         Plant::LyingDisk | Plant::WipedDisk | Plant::Core(Bug::HalfOfJoint) => Invariant::OneLeader,
         Plant::GenesisOfToday | Plant::Core(Bug::OldVoters | Bug::LateVoters) => Invariant::Voters,
         Plant::Core(Bug::ReusedId | Bug::RestoreForgetsRemoved) => Invariant::Ids,
-        Plant::Core(Bug::PromotesBehind | Bug::HandsOverBehind | Bug::UnfitPreferred) => {
-            Invariant::CaughtUp
-        }
+        Plant::Core(
+            Bug::PromotesBehind | Bug::HandsOverBehind | Bug::UnfitPreferred | Bug::RemovedAtOnce,
+        ) => Invariant::CaughtUp,
         Plant::Core(Bug::LatePromise) => Invariant::PromiseFirst,
         Plant::RealLyingDisk
         | Plant::TermFromLog

@@ -5,12 +5,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use epicepoch_core::durable::Write;
-use epicepoch_core::node::{Action, Health};
+use epicepoch_core::node::{Action, Health, Refused};
 use epicepoch_core::publication::{Grant, Published, Role};
 use epicepoch_core::replica::{Fatal, HandOver, MessageError, Outgoing, Report};
 use epicepoch_core::state::{Command, FORMATS, Outcome};
 use epicepoch_wire::gossip::{Ping, Pong};
-use epicepoch_wire::peer_hello::Formats;
+use epicepoch_wire::peer_hello::{Formats, RefusalCode};
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
 use epicepoch_wire::{BootId, NodeId, StorePosition, Term};
 
@@ -21,6 +21,7 @@ use crate::node::{Running, Share};
 use crate::parameters::{MS, TICK_NS};
 use crate::plant::Plant;
 use crate::world::World;
+use crate::world::features::Feature;
 
 /// Ticks between two pings of every peer, as in production.
 const PING_TICKS: u64 = 20;
@@ -66,6 +67,9 @@ impl World {
         }
         if let Err(fatal) = result {
             self.note(|| format!("{id} must stop: {fatal}"));
+            if matches!(fatal, Fatal::Removed { .. }) {
+                return self.end_removed(id);
+            }
             self.count(GAVE_UP);
             self.fall(id);
             return;
@@ -101,6 +105,10 @@ impl World {
         since: StorePosition,
         ping: Ping,
     ) {
+        let is_removed = self.at(id).running().replica().state().removed.contains(&from);
+        if is_removed && self.has(Feature::RemovalNotices) {
+            return self.send(id, from, &Event::Refused { by: id, boot });
+        }
         let wall_ns = self.at(id).clock.wall_ns(self.now_ns);
         let hello = self.at(id).hello();
         let position = self.at(id).running().replica().position();
@@ -128,6 +136,30 @@ impl World {
         if heard.is_err() {
             self.refuse_hello(id, from, hello);
         }
+    }
+
+    /// A member has applied the removal of this node.
+    pub(crate) fn refused(&mut self, id: NodeId, by: NodeId, boot: BootId) {
+        if boot != self.at(id).running().identity.boot {
+            return;
+        }
+        self.history.confirms_removal(boot, by, self.monotonic_ns(id));
+        let refused = self.drive(id, |consensus, now_ns| {
+            consensus.handle_refused(now_ns, by, RefusalCode::Removed)
+        });
+        if refused == (Refused::Removed { is_first: true }) {
+            self.count("removal confirmed");
+        }
+    }
+
+    /// A removed node ends for good: its operator does not start it again.
+    fn end_removed(&mut self, id: NodeId) {
+        let running = self.at(id).running();
+        let (identity, published) = (running.identity, running.shared.published());
+        self.history.ends_removed(identity, &published.voters, self.monotonic_ns(id));
+        self.count("removed node ended");
+        self.crash(id);
+        self.close(id);
     }
 
     pub(crate) fn closed(&mut self, id: NodeId, peer: NodeId) {

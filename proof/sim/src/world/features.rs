@@ -29,6 +29,8 @@ pub(crate) enum Feature {
     Shutdowns,
     /// Some clients run the session of the Rust client.
     Sessions,
+    /// Members tell a removed node of its removal, and it ends.
+    RemovalNotices,
 }
 
 impl Feature {
@@ -40,7 +42,8 @@ impl Feature {
             | Self::Advances
             | Self::Zones
             | Self::EmptyDirectories
-            | Self::Shutdowns => 4,
+            | Self::Shutdowns
+            | Self::RemovalNotices => 4,
             Self::Restores | Self::MissedFounding | Self::FailingAccepts => 8,
             Self::Moves => 16,
         }
@@ -84,7 +87,7 @@ const fn mixed(number: u64) -> u64 {
 mod tests {
     use super::*;
 
-    const ALL: [Feature; 11] = [
+    const ALL: [Feature; 12] = [
         Feature::Restores,
         Feature::Versions,
         Feature::Settings,
@@ -96,6 +99,7 @@ mod tests {
         Feature::FailingAccepts,
         Feature::Shutdowns,
         Feature::Sessions,
+        Feature::RemovalNotices,
     ];
 
     #[test]
