@@ -48,6 +48,7 @@ mod together {
     mod tls;
     mod transfers;
     mod tune;
+    mod unsettled;
     mod upgrades;
     mod zones;
 }
