@@ -1,0 +1,134 @@
+package epicepoch
+
+import (
+	"sync"
+	"testing"
+	"time"
+)
+
+// question is a request that a node played by hand has read.
+type question struct {
+	to    *peer
+	id    uint64
+	count uint64
+}
+
+// hand keeps the requests that a node has read, until the test answers them.
+type hand struct {
+	t    *testing.T
+	mu   sync.Mutex
+	kept []question
+}
+
+func (h *hand) ask(to *peer, id, count uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.kept = append(h.kept, question{to, id, count})
+}
+
+// take waits for a request that is wanted, and removes it.
+func (h *hand) take(wanted func(question) bool) question {
+	h.t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		h.mu.Lock()
+		for at, one := range h.kept {
+			if wanted(one) {
+				h.kept = append(h.kept[:at:at], h.kept[at+1:]...)
+				h.mu.Unlock()
+				return one
+			}
+		}
+		h.mu.Unlock()
+	}
+	h.t.Fatal("no such request")
+	return question{}
+}
+
+// over waits for the next request of the first connection.
+func (h *hand) over(main *peer) question {
+	h.t.Helper()
+	return h.take(func(q question) bool { return q.to == main })
+}
+
+func (q question) answer(index uint64) { q.to.answer(q.id, q.count, Timestamp{Epoch: 1, Index: index}) }
+
+// call asks for a timestamp in the background.
+func call(t *testing.T, client *Client) <-chan Timestamp {
+	t.Helper()
+	ctx, got := within(t, 10*time.Second), make(chan Timestamp, 1)
+	go func() {
+		one, err := client.Timestamp(ctx)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- one
+	}()
+	return got
+}
+
+// copied returns whether an answer to the copy of this request may still come.
+func (c *Client) copied(id uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.hedge.copies[id]
+	return ok
+}
+
+// Whichever of the two answers comes second, its range goes to no caller, and it raises no floor:
+// callers that wait meanwhile get timestamps below it.
+func TestABurntRangeGoesToNoCaller(t *testing.T) {
+	for name, isCopyFirst := range map[string]bool{"the copy is burnt": false, "the first is burnt": true} {
+		t.Run(name, func(t *testing.T) {
+			leader, played := startNode(t, 1), &hand{t: t}
+			leader.ask = played.ask
+			client := dial(t, []string{leader.addr()}, WithHedgeAfter(hedgeAfter),
+				WithAttemptTimeout(hedgeAttempt), WithInFlight(2))
+			expect := func(got <-chan Timestamp, index uint64) {
+				t.Helper()
+				if one := <-got; one != (Timestamp{Epoch: 1, Index: index}) {
+					t.Errorf("%v, not %d", one, index)
+				}
+			}
+			warm := call(t, client)
+			first := played.take(func(question) bool { return true })
+			main := first.to
+			first.answer(1)
+			expect(warm, 1)
+
+			slow := call(t, client)
+			asked := played.over(main)
+			again := played.take(func(q question) bool { return q.to != main && q.id == asked.id })
+			// Of these two callers one is under way, and one waits for the end of a request.
+			sent := call(t, client)
+			next := played.over(main)
+			open := call(t, client)
+			for joined := false; !joined; time.Sleep(time.Millisecond) {
+				client.mu.Lock()
+				joined = len(client.pending) == 1
+				client.mu.Unlock()
+			}
+
+			if isCopyFirst {
+				again.answer(10)
+				expect(slow, 10)
+				// The next answer comes over the same connection, and so after this one.
+				asked.answer(20)
+			} else {
+				asked.answer(10)
+				expect(slow, 10)
+				again.answer(20)
+				for client.copied(asked.id) {
+					time.Sleep(time.Millisecond)
+				}
+			}
+			last := played.over(main)
+			next.answer(12)
+			expect(sent, 12)
+			last.answer(13)
+			expect(open, 13)
+			later := call(t, client)
+			played.over(main).answer(14)
+			expect(later, 14)
+		})
+	}
+}
