@@ -345,6 +345,18 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_for_who_left_does_not_go_to_the_next_caller_in_its_slot() {
+        let mut waiters = Waiters::default();
+        let (gone, _) = waiters.enter(2, later()).unwrap();
+        let batch = waiters.take_batch(COUNT_MAX).unwrap();
+        waiters.leave(gone);
+        let (next, _) = waiters.enter(2, later()).unwrap();
+        assert_eq!(next, gone);
+        answer(&mut waiters, batch, range(0, 2));
+        assert_eq!(outcome(&mut waiters, next), None, "it has called after the request was sent");
+    }
+
+    #[test]
     fn a_request_asks_for_no_more_than_a_request_may() {
         let mut waiters = Waiters::default();
         for count in [COUNT_MAX - 1, 1, 1, COUNT_MAX] {

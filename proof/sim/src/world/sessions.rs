@@ -255,6 +255,12 @@ impl World {
                     own.asked.pop_front();
                 }
                 let asker = Asker { client: SESSIONS_FROM + at, attempt: own.attempt };
+                if self.chance(OVERLOADS) {
+                    let after_ns = self.random.u64(0..=OVERLOADED_NS_MAX);
+                    let overloaded = refusal(request.id, ErrorCode::Overloaded, "");
+                    self.hear_later(after_ns, at, Heard::Bytes(id, overloaded));
+                    continue;
+                }
                 let arrives = Event::Arrive { worker, asker, count: request.count() };
                 let after_ns = self.client_link_ns();
                 self.schedule(to, boot, after_ns, arrives);
@@ -389,26 +395,23 @@ impl World {
         let Some((_, Asked { link, request, question })) = own.asked.remove(position) else {
             return;
         };
-        let mut bytes = vec![];
-        match answer {
+        let bytes = match answer {
             Answer::Given(range) => {
-                bytes.extend(request.answer(range.first()));
                 if self.sessions.callers.given(question, range) {
                     self.count("range burnt");
                 }
+                request.answer(range.first()).to_vec()
             }
-            Answer::Refused(leader) => {
-                let drawn = self.random.u32(0..10);
-                let (code, addr) = match leader {
-                    Some(leader) => (ErrorCode::NotLeader, address(leader)),
-                    None if drawn < 3 => (ErrorCode::Overloaded, String::new()),
-                    None if drawn < 6 => (ErrorCode::NoQuorum, String::new()),
-                    None => (ErrorCode::NotLeader, String::new()),
-                };
-                let (id, text) = (request.id, addr.as_str());
-                ErrorFrame { code: code as u16, closes: false, id, text }.encode(&mut bytes);
+            Answer::Refused(Some(leader)) => {
+                refusal(request.id, ErrorCode::NotLeader, &address(leader))
             }
-        }
+            Answer::Refused(None) => {
+                // The node knows no leader, or its round failed.
+                let is_follower = self.random.bool();
+                let code = if is_follower { ErrorCode::NotLeader } else { ErrorCode::NoQuorum };
+                refusal(request.id, code, "")
+            }
+        };
         let heard = Heard::Bytes(link, bytes);
         if self.chance(STALLS) {
             let after_ns = self.random.u64(STALL_NS.0..=STALL_NS.1);
@@ -501,6 +504,12 @@ fn named(addr: &str) -> NodeId {
     NodeId(number.expect("a session uses only addresses that nodes name"))
 }
 
+fn refusal(id: u64, code: ErrorCode, text: &str) -> Vec<u8> {
+    let mut bytes = vec![];
+    ErrorFrame { code: code as u16, closes: false, id, text }.encode(&mut bytes);
+    bytes
+}
+
 /// Clients with sessions have numbers from this one on.
 pub(crate) const SESSIONS_FROM: usize = 1_000;
 /// Most clients with sessions in a run, and most callers of one.
@@ -522,5 +531,9 @@ const LEAVES: u32 = 30;
 /// How many of a thousand frames stall, and for how long, nanoseconds.
 const STALLS: u32 = 15;
 const STALL_NS: (u64, u64) = (2 * MS, 400 * MS);
+/// How many of a thousand requests a node refuses as overloaded, and how long they wait before,
+/// nanoseconds.
+const OVERLOADS: u32 = 10;
+const OVERLOADED_NS_MAX: u64 = 80 * MS;
 /// Time between two looks for another leader to name on a connection, nanoseconds.
 const NOTICE_NS: u64 = 40 * MS;
