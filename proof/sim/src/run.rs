@@ -125,7 +125,9 @@ impl World {
     fn bare(options: &Options, random: &mut fastrand::Rng) -> Self {
         let drawn = match random.u32(0..100) {
             0..8 => 1,
-            8..68 => 3,
+            8..12 => 2,
+            12..15 => 4,
+            15..68 => 3,
             68..92 => 5,
             _ => 7,
         };
