@@ -72,7 +72,7 @@ pub(crate) fn command() -> Command {
                 .long("plant")
                 .value_name("BUG")
                 .hide(!cfg!(debug_assertions))
-                .help("Plant a bug that the checkers must find (debug builds only)"),
+                .help("Plant a bug around the core for the checkers to find (debug builds only)"),
         )
 }
 
@@ -233,7 +233,7 @@ fn plant(matches: &ArgMatches) -> Result<Option<Plant>, Failure> {
     let Some(name) = matches.get_one::<String>("plant") else { return Ok(None) };
     if !cfg!(debug_assertions) {
         return Err(Failure::usage(anyhow::anyhow!(
-            "--plant: a release build has no planted bugs"
+            "--plant: a release build has no bugs to plant"
         )));
     }
     let names = || Plant::all().map(Plant::name).collect::<Vec<_>>().join(", ");

@@ -16,7 +16,6 @@ use epicepoch_wire::{Epoch, NodeId};
 
 pub use answer::{Answer, Answered, Denied, Done, Unsettled};
 
-use crate::planted::{self, Bug};
 use crate::publication::{Published, Role};
 use crate::replica::{
     Advance, AdvanceError, Barrier, BarrierState, ChangeError, Replica, SettingsError,
@@ -245,7 +244,7 @@ fn begin(
                 return Ok(Begun::Answered(Ok(Done::Advanced(plan))));
             }
             let advance = replica.advance(now_ns, to, allowed_ns)?;
-            Ok(Begun::Advance { advance, is_done: planted::is(Bug::AdvanceEarlyAck) })
+            Ok(Begun::Advance { advance, is_done: false })
         }
         Command::Transfer(to) => match replica.hand_over_asked(now_ns, to) {
             Ok(to) => Ok(Begun::Transfer { to }),
@@ -267,7 +266,7 @@ fn begin(
         Command::Change(steps) => {
             let change = MembershipChange { nonce, steps };
             replica.propose_prudent_change(now_ns, &change)?;
-            Ok(Begun::Change { change, is_applied: planted::is(Bug::ChangeEarlyAck) })
+            Ok(Begun::Change { change, is_applied: false })
         }
         // The values are proposed even if they are in effect: that needs no barrier.
         Command::Set { changes, is_forced } => {
@@ -281,9 +280,6 @@ fn begin(
 
 /// Answers `done`, which this node's state says, once a barrier has passed.
 fn already(now_ns: u64, replica: &mut Replica, done: Done) -> Result<Begun, Denied> {
-    if planted::is(Bug::AlreadyUnconfirmed) {
-        return Ok(Begun::Answered(Ok(done)));
-    }
     let barrier = replica.propose_barrier(now_ns).ok_or(TransferError::Busy)?;
     Ok(Begun::Already { done, barrier })
 }

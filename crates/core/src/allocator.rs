@@ -9,8 +9,7 @@ use epicepoch_wire::{Epoch, EpochIndex, Term, Timestamp, TimestampRange};
 use thiserror::Error;
 
 use crate::confirm::Confirmed;
-use crate::planted::{self, Bug, safety_assert};
-use crate::publication::{EpochRange, Grant, Shared};
+use crate::publication::{Grant, Shared};
 use crate::sync::{AtomicU64, Mutex, Ordering, PoisonError};
 
 /// The two times that an allocation needs, read once per batch by the caller.
@@ -102,17 +101,11 @@ impl Allocator {
         let range = TimestampRange::new(first, count).ok_or(AllocateError::Exhausted)?;
         // S1: no timestamp is given twice, and none is below an earlier one.
         let before = (position.epoch, position.next_index);
-        safety_assert!((next.epoch, next.next_index) >= before, "S1: the allocator went back");
+        assert!((next.epoch, next.next_index) >= before, "S1: the allocator went back");
         // S3: timestamps lie inside the range that apply assigned to this term and boot.
-        safety_assert!(grant.range.contains(next.epoch), "S3: stamped outside the granted range");
-        *position = Position { next_index: next.next_index + taken(count), ..next };
+        assert!(grant.range.contains(next.epoch), "S3: stamped outside the granted range");
+        *position = Position { next_index: next.next_index + count, ..next };
         self.last_epoch.store(next.epoch.0, Ordering::Relaxed);
-        if planted::is(Bug::IntervalRestarts) {
-            position.moved_at_ns = now.monotonic_ns;
-        }
-        if planted::is(Bug::ClockReadTwice) {
-            return Ok(read_again(range, *position, grant, interval_ns, now));
-        }
         Ok(range)
     }
 
@@ -134,7 +127,7 @@ impl Position {
         count: u64,
         now: Now,
     ) -> Result<Self, AllocateError> {
-        let range = planted_range(grant);
+        let range = grant.range;
         let trusted = Epoch(now.trusted_ns);
         let at =
             |epoch| Self { epoch, next_index: 0, term: grant.term, moved_at_ns: now.monotonic_ns };
@@ -144,10 +137,7 @@ impl Position {
         }
         // A range of a newer term lies above the last timestamp, and a range of the same term ends
         // at or above it: apply assigns no others.
-        let is_blind = planted::is(Bug::KeptRange)
-            || planted::is(Bug::HiddenRange)
-            || planted::is(Bug::CoalescedRoles);
-        if (self.term != grant.term || self.epoch > range.high) && !is_blind {
+        if self.term != grant.term || self.epoch > range.high {
             return Err(AllocateError::BehindLast);
         }
         let is_due = now.monotonic_ns.saturating_sub(self.moved_at_ns) >= interval_ns;
@@ -156,12 +146,6 @@ impl Position {
             return Ok(self);
         }
         let next = trusted.max(Epoch(self.epoch.0.saturating_add(1))).min(range.high);
-        if planted::is(Bug::EpochFollowsClock) && is_due {
-            return Ok(at(trusted.clamp(Epoch(range.low.0 + 1), range.high)));
-        }
-        if planted::is(Bug::IndexReset) && next == self.epoch {
-            return Ok(at(next));
-        }
         match (next > self.epoch, is_full) {
             (true, _) => Ok(at(next)),
             // The range is used up or the clock went back: the epoch stays, and the index rises.
@@ -171,53 +155,13 @@ impl Position {
     }
 }
 
-/// How far a batch of `count` moves the index: by `count`, unless a bug is planted.
-fn taken(count: u64) -> u64 {
-    if planted::is(Bug::NextOffByOne) {
-        count.saturating_sub(1).max(1)
-    } else if planted::is(Bug::CountOverflow) {
-        count & 0xff
-    } else {
-        count
-    }
-}
-
-/// The range of a grant. A planted bug changes it.
-fn planted_range(grant: &Grant) -> EpochRange {
-    let range = grant.range;
-    if planted::is(Bug::BeyondRange) {
-        EpochRange { high: Epoch(u64::MAX), ..range }
-    } else {
-        range
-    }
-}
-
-/// The epoch with a planted bug. At the end of an interval the bug reads the clock a second time,
-/// up to two milliseconds later, when the next epoch has begun.
-fn read_again(
-    range: TimestampRange,
-    position: Position,
-    grant: &Grant,
-    interval_ns: u64,
-    now: Now,
-) -> TimestampRange {
-    let later_ns = now.monotonic_ns % 2_000_000;
-    if now.monotonic_ns + later_ns - position.moved_at_ns <= interval_ns {
-        return range;
-    }
-    let lowest = Epoch(grant.range.low.0 + 1);
-    let epoch = Epoch(now.trusted_ns + later_ns).clamp(lowest, grant.range.high);
-    let first = Timestamp::new(epoch, range.first().index);
-    TimestampRange::new(first, range.count()).unwrap_or(range)
-}
-
 #[cfg(test)]
 mod tests {
     use epicepoch_wire::{BootId, NodeId, StoreId};
     use proptest::prelude::*;
 
     use super::*;
-    use crate::publication::{Identity, Published};
+    use crate::publication::{EpochRange, Identity, Published};
 
     const ME: Identity = Identity { node: NodeId(1), store: StoreId(1), boot: BootId(7) };
     const INTERVAL: u64 = 100;

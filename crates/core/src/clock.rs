@@ -10,8 +10,6 @@ use std::collections::BTreeMap;
 
 use epicepoch_wire::NodeId;
 
-use crate::planted::{self, Bug};
-
 /// One reading of this node's own clocks, taken together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockReading {
@@ -179,17 +177,12 @@ impl TrustedClock {
         let near = |of: i128| clocks.iter().copied().filter(move |clock| is_near(*clock, of));
         // A single voter is its own majority, so it cannot detect a jump.
         let is_proof = |of: i128| voters > 1 && near(of).count() > voters / 2;
-        let is_taken = planted::is(Bug::MedianOfKnown) && clocks.len() > 2;
-        let is_median_proved = || (is_proof(median) || is_taken).then_some(median);
+        let is_median_proved = || is_proof(median).then_some(median);
         let proof = is_proof(own).then_some(own).or_else(is_median_proved);
         if let Some(anchor) = proof.and_then(|of| Anchor::of(near(of))) {
             (self.anchor, self.has_history, self.is_proved) = (anchor, true, true);
         }
-        let (status, offset) = if let Some(believed) = self.planted(own, &clocks, voters) {
-            believed
-        } else if planted::is(Bug::NeverBelievesAgain) && self.status != ClockStatus::Followed {
-            (self.status, self.offset_ns)
-        } else if let Some(proved) = proof {
+        let (status, offset) = if let Some(proved) = proof {
             let is_followed = is_near(own, proved);
             (if is_followed { ClockStatus::Followed } else { ClockStatus::Outvoted }, proved)
         } else if !self.has_history {
@@ -205,31 +198,13 @@ impl TrustedClock {
             (ClockStatus::Jumped, self.offset_ns)
         };
         // A single voter has no other clock that could show how far its own has drifted.
-        if voters <= 1 || planted::is(Bug::CreepFollowed) {
+        if voters <= 1 {
             self.anchor = Anchor::at(offset);
         }
         self.offset_ns = offset;
         self.status = status;
         self.last = reading;
         status
-    }
-
-    /// The clock that is believed with a planted bug.
-    fn planted(
-        &mut self,
-        own: i128,
-        clocks: &[i128],
-        voters: usize,
-    ) -> Option<(ClockStatus, i128)> {
-        let believed = if planted::is(Bug::JumpFollowed) {
-            own
-        } else if planted::is(Bug::EarliestBelieved) {
-            clocks[0]
-        } else {
-            return None;
-        };
-        self.has_history |= clocks.len() > voters / 2;
-        Some((ClockStatus::Followed, believed))
     }
 
     /// At a start there is no earlier proof to compare the wall clock with. If clocks disagree, the
@@ -245,10 +220,6 @@ impl TrustedClock {
         voters: usize,
         before_ns: u64,
     ) -> (ClockStatus, i128) {
-        if planted::is(Bug::RestartTrustsWall) {
-            self.has_history = true;
-            return (ClockStatus::Followed, own);
-        }
         let bound = i128::from(self.bound_ns);
         let is_behind = |offset: i128| {
             let wall = offset + i128::from(reading.monotonic_ns);
@@ -291,9 +262,11 @@ impl TrustedClock {
     /// Trusted minus monotonic time, nanoseconds. Workers add it to their own monotonic reading.
     #[must_use]
     pub fn offset_ns(&self) -> i64 {
-        let is_naive = planted::is(Bug::OwnClock);
-        let offset_ns = if is_naive { self.last.offset_ns() } else { self.offset_ns };
-        i64::try_from(offset_ns).unwrap_or(if offset_ns < 0 { i64::MIN } else { i64::MAX })
+        i64::try_from(self.offset_ns).unwrap_or(if self.offset_ns < 0 {
+            i64::MIN
+        } else {
+            i64::MAX
+        })
     }
 
     /// Trusted time at a monotonic time, Unix nanoseconds; never below 0.

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::{BootId, NodeId, Round, StoreId, Term, WorkerId};
 
-use crate::planted::{self, Bug};
 use crate::promise::Promise;
 use crate::publication::{Identity, Published, Shared};
 use crate::quorum::VoterSet;
@@ -137,7 +136,7 @@ impl<B> Rounds<B> {
             return Err((batch, published));
         };
         let promise = shared.promise.load();
-        let term = if planted::is(Bug::CurrentTermAsked) { published.term } else { grant.term };
+        let term = grant.term;
         self.last.0 += 1;
         let mut in_flight = InFlight {
             round: self.last,
@@ -176,9 +175,7 @@ impl<B> Rounds<B> {
         }
         let mut counted = false;
         for round in &mut self.in_flight {
-            if planted::is(Bug::AnyReplyCounts) && reply.is_yes() {
-                counted |= round.count(from, reply.store, round.term);
-            } else if round.round <= reply.round && round.term == reply.term {
+            if round.round <= reply.round && round.term == reply.term {
                 counted |= round.count(from, reply.store, reply.promise);
             }
         }
@@ -252,34 +249,15 @@ impl<B> Rounds<B> {
 impl<B> InFlight<B> {
     fn count(&mut self, node: NodeId, store: StoreId, promise: Term) -> bool {
         let voters = &self.published.voters;
-        let Some(position) = voters.position(node, store).or_else(|| self.stranger(node)) else {
+        let Some(position) = voters.position(node, store) else {
             return false;
         };
-        if planted::is(Bug::CountedTwice) && self.yes.contains(position) {
-            if let Some(other) = self.unheard() {
-                self.yes.insert(other);
-            }
-        } else if promise > self.term {
+        if promise > self.term {
             self.no.insert(position);
         } else if !self.no.contains(position) {
             self.yes.insert(position);
         }
         true
-    }
-
-    /// For planted bugs (errors on purpose, which the checkers must find): the voter that a
-    /// non-voter's yes wrongly counts for.
-    fn stranger(&self, node: NodeId) -> Option<usize> {
-        let is_member = self.published.members.contains_key(&node);
-        let counts = planted::is(Bug::LearnerCounts) && is_member
-            || planted::is(Bug::RemovedCounts) && !is_member;
-        if counts { self.unheard() } else { None }
-    }
-
-    /// For planted bugs: the first voter that has not answered.
-    fn unheard(&self) -> Option<usize> {
-        let all = 0..self.published.voters.len();
-        all.into_iter().find(|at| !self.yes.contains(*at) && !self.no.contains(*at))
     }
 
     fn is_confirmed(&self) -> bool {

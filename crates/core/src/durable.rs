@@ -9,8 +9,6 @@ use epicepoch_wire::{LogIndex, NodeId, StorePosition, Term};
 
 use crate::positions::{Heard, Positions};
 
-use crate::planted::safety_assert;
-
 /// The replicated state at one applied index, as it is stored: ceiling, owner, members, and the
 /// configuration at exactly that index. A snapshot is this record.
 pub type Record = Snapshot;
@@ -119,18 +117,18 @@ impl Restored {
 
     fn check(&self, before: HardState) {
         let Self { hard_state, record, entries, positions: _ } = self;
-        safety_assert!(hard_state.term >= before.term, "a durable term goes back");
-        safety_assert!(hard_state.commit >= before.commit, "a durable commit index goes back");
+        assert!(hard_state.term >= before.term, "S6: a durable term goes back");
+        assert!(hard_state.commit >= before.commit, "S6: a durable commit index goes back");
         let is_kept = before.vote == NodeId(0) || hard_state.vote == before.vote;
-        safety_assert!(hard_state.term > before.term || is_kept, "a durable vote is taken back");
-        safety_assert!(hard_state.commit >= record.index, "a record beyond the commit index");
+        assert!(hard_state.term > before.term || is_kept, "S6: a durable vote is taken back");
+        assert!(hard_state.commit >= record.index, "S6: a record beyond the commit index");
         let follows = |a: &LogEntry, b: &LogEntry| a.index.0 + 1 == b.index.0;
-        safety_assert!(entries.is_sorted_by(follows), "a gap in the log");
+        assert!(entries.is_sorted_by(follows), "S6: a gap in the log");
         let is_joined = |first: &LogEntry| first.index.0 <= record.index.0 + 1;
-        safety_assert!(entries.first().is_none_or(is_joined), "a gap between record and log");
+        assert!(entries.first().is_none_or(is_joined), "S6: a gap between record and log");
         let last = entries.last().map_or(record.index.0, |entry| entry.index.0);
-        safety_assert!(last >= record.index.0, "a record beyond the log");
-        safety_assert!(hard_state.commit.0 <= last, "a commit index beyond the log");
+        assert!(last >= record.index.0, "S6: a record beyond the log");
+        assert!(hard_state.commit.0 <= last, "S6: a commit index beyond the log");
     }
 }
 
@@ -237,16 +235,16 @@ mod tests {
         };
         let recorded = |index| Write { record: Some(record(index)), ..Write::default() };
         let cases = [
-            (state(hard_state(1, 1, 4)), "a durable term goes back"),
-            (state(hard_state(2, 1, 3)), "a durable commit index goes back"),
-            (state(hard_state(2, 2, 4)), "a durable vote is taken back"),
-            (state(hard_state(2, 0, 4)), "a durable vote is taken back"),
-            (state(hard_state(2, 1, 7)), "a commit index beyond the log"),
-            (entries(&[7, 9]), "a gap in the log"),
-            (entries(&[8]), "a gap in the log"),
-            (entries(&[3]), "a commit index beyond the log"),
-            (recorded(5), "a record beyond the commit index"),
-            (recorded(1), "a gap between record and log"),
+            (state(hard_state(1, 1, 4)), "S6: a durable term goes back"),
+            (state(hard_state(2, 1, 3)), "S6: a durable commit index goes back"),
+            (state(hard_state(2, 2, 4)), "S6: a durable vote is taken back"),
+            (state(hard_state(2, 0, 4)), "S6: a durable vote is taken back"),
+            (state(hard_state(2, 1, 7)), "S6: a commit index beyond the log"),
+            (entries(&[7, 9]), "S6: a gap in the log"),
+            (entries(&[8]), "S6: a gap in the log"),
+            (entries(&[3]), "S6: a commit index beyond the log"),
+            (recorded(5), "S6: a record beyond the commit index"),
+            (recorded(1), "S6: a gap between record and log"),
             (
                 Write { compact_to: Some(LogIndex(3)), ..Write::default() },
                 "the log is compacted beyond the record",

@@ -22,9 +22,6 @@
 //! - [`restore`]: the lowest epoch of a new history of a cluster, and the proof that it is high
 //!   enough.
 //!
-//! Test builds only:
-//! - [`planted`]: bugs on purpose, for the checkers to find.
-//!
 //! Invariants are numbered in `docs/safety.md`; an `assert!` that guards one cites its number.
 
 pub mod admin;
@@ -36,7 +33,6 @@ mod epoch_range;
 pub mod log;
 pub mod node;
 pub mod placement;
-pub mod planted;
 pub mod positions;
 pub mod promise;
 pub mod publication;

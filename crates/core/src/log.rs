@@ -9,7 +9,6 @@ use raft::eraftpb::{Entry, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 
 use crate::durable::{Record, Restored};
-use crate::planted::{self, Bug};
 use crate::translate;
 
 /// The copy of the log in memory.
@@ -37,12 +36,8 @@ impl Log {
             _ => (record.index, record.term),
         };
         let kept = entries.iter().filter(|entry| entry.index > before.0);
-        let mut hard_state = translate::library_hard_state(hard_state);
-        if planted::is(Bug::ForgottenVote) {
-            hard_state.vote = raft::INVALID_ID;
-        }
         Self {
-            hard_state,
+            hard_state: translate::library_hard_state(hard_state),
             before,
             entries: kept.map(translate::library_entry).collect(),
             record: record.clone(),

@@ -15,8 +15,6 @@ use std::collections::BTreeMap;
 
 use epicepoch_wire::{BootId, NodeId, StorePosition};
 
-use crate::planted::{self, Bug};
-
 /// The positions that a data directory knows: its own, and those that peers have named.
 ///
 /// Invariant: no position ever goes back.
@@ -106,8 +104,7 @@ impl Positions {
         named: StorePosition,
         since: StorePosition,
     ) -> Result<bool, RolledBack> {
-        let known = self.of(node);
-        if named < since || planted::is(Bug::OvertakenAccuses) && named < known {
+        if named < since {
             let rolled_back = RolledBack { named, remembered: self.of(node) };
             self.rolled_back.insert(node, rolled_back);
             return Err(rolled_back);

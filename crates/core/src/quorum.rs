@@ -4,8 +4,6 @@
 
 use epicepoch_wire::{NodeId, StoreId};
 
-use crate::planted::{self, Bug};
-
 /// The voters of one configuration. A set of them is a bit mask over their positions.
 ///
 /// Invariant: at most 64 voters, ordered by node id; every voter is incoming, outgoing, or both.
@@ -34,7 +32,7 @@ impl VoterSet {
 
     fn is_majority_of(self, of: Self) -> bool {
         let (both, all) = ((self.0 & of.0).count_ones() * 2, of.0.count_ones());
-        both > all || planted::is(Bug::EvenHalf) && both == all && all > 0
+        both > all
     }
 }
 
@@ -80,8 +78,7 @@ impl Voters {
     /// never decides.
     #[must_use]
     pub fn is_quorum(&self, yes: VoterSet) -> bool {
-        let is_blind = planted::is(Bug::IncomingHalf);
-        let outgoing = self.outgoing.0 == 0 || yes.is_majority_of(self.outgoing) || is_blind;
+        let outgoing = self.outgoing.0 == 0 || yes.is_majority_of(self.outgoing);
         outgoing && yes.is_majority_of(self.incoming)
     }
 

@@ -32,7 +32,6 @@ use epicepoch_wire::{Epoch, HistoryId, LogIndex, NodeId};
 use thiserror::Error;
 
 use crate::durable::Restored;
-use crate::planted::{self, Bug, safety_assert};
 use crate::replica::RestoreError;
 use crate::replica::stopped::committed;
 use crate::state::{Command, State};
@@ -183,13 +182,8 @@ pub fn floor(backup: Option<&Backup>, grounds: &Grounds) -> Result<Epoch, FloorE
     let sample_error_ns = bound_ns.div_ceil(2);
     let margins = [window_ns, bound_ns, sample_error_ns, CLOCK_MARGIN_NS];
     let by_clock = above(latest_ns, &margins)?;
-    let by_clock = match () {
-        () if planted::is(Bug::RestoreFloorOfBackup) => 0,
-        () if planted::is(Bug::RestoreWithoutWindow) => latest_ns,
-        () => by_clock,
-    };
     let floor = Epoch(by_ceiling.max(by_clock)).max(by_hand);
-    safety_assert!(floor > backup.ceiling, "S13: a floor below the ceiling of the backup");
+    assert!(floor > backup.ceiling, "S13: a floor below the ceiling of the backup");
     Ok(floor)
 }
 
@@ -210,7 +204,7 @@ fn latest_clock(grounds: &Grounds) -> Result<(NodeId, u64), FloorError> {
     let late = clocks.iter().max_by_key(|(_, now_ns, _)| *now_ns).expect("its own is one");
     let early = clocks.iter().min_by_key(|(_, now_ns, _)| *now_ns).expect("its own is one");
     let apart_ns = (late.1 - early.1).saturating_sub(late.2);
-    if apart_ns > grounds.bound_ns && !planted::is(Bug::AnyClockProves) {
+    if apart_ns > grounds.bound_ns {
         return Err(FloorError::ClocksDisagree { early: early.0, late: late.0, apart_ns });
     }
     Ok((late.0, late.1))
@@ -233,9 +227,7 @@ pub fn genesis(
     wall_ns: u64,
     drawn: u64,
 ) -> Result<Genesis, FloorError> {
-    let removed = backup.removed.iter().copied();
-    let removed = removed.filter(|_| !planted::is(Bug::RestoreForgetsRemoved));
-    let removed: BTreeSet<NodeId> = removed.collect();
+    let removed: BTreeSet<NodeId> = backup.removed.iter().copied().collect();
     if let Some(member) = members.iter().find(|member| removed.contains(&member.node)) {
         return Err(FloorError::RemovedId(member.node));
     }
@@ -275,9 +267,7 @@ pub struct Surroundings {
 /// agrees again.
 #[must_use]
 pub fn backup(state: &State, index: LogIndex, around: Surroundings) -> Backup {
-    let is_forgotten = planted::is(Bug::LongestWindowForgotten);
-    let longest_ms = if is_forgotten { 0 } else { state.reservation_longest_ms };
-    let reservation_ms = around.reservation_ms.max(longest_ms);
+    let reservation_ms = around.reservation_ms.max(state.reservation_longest_ms);
     let clock_offset_max_ms = around.clock_offset_max_ms.max(state.clock_offset_widest_ms);
     Backup {
         name: around.name,

@@ -12,7 +12,6 @@ use epicepoch_wire::settings::{CLOCK_OFFSET_MAX_MS, ClusterSettings, RESERVATION
 use epicepoch_wire::{BootId, ClusterId, DecodeError, Epoch, HistoryId, NodeId, StoreId, Term};
 
 use crate::epoch_range::EpochRange;
-use crate::planted::{self, Bug, safety_assert};
 
 /// Least width of an assigned range, nanoseconds. A reservation gets it while the clock is behind
 /// the ceiling. It has enough epochs for a hundred seconds at the default interval; after that, the
@@ -204,18 +203,13 @@ impl State {
         if owner.term != term {
             return Outcome::Stale;
         }
-        if let Some((_, range)) = self.owner.filter(|_| planted::is_believed(until, self.ceiling)) {
-            self.owner = Some((owner, range));
-            return Outcome::Assigned(owner, range);
-        }
         let low = self.ceiling;
         let high = until.max(Epoch(low.0.saturating_add(WIDTH_MIN_NS)));
-        let low = planted::lowered(low, until);
         if high == low {
             return Outcome::Exhausted;
         }
         // S5: a range begins where the last one ended, so that no two owners ever share an epoch.
-        safety_assert!(high > low, "S5: the ceiling went back");
+        assert!(high > low, "S5: the ceiling went back");
         let range = EpochRange { low, high };
         self.ceiling = high;
         self.owner = Some((owner, range));
@@ -267,7 +261,7 @@ impl State {
         if node == NodeId(0) {
             return Err("0 names no node");
         }
-        if self.removed.contains(&node) && !planted::is(Bug::ReusedId) {
+        if self.removed.contains(&node) {
             return Err(
                 "the id was removed, and ids are never used again: give the new node another \
                         NODE_ID",

@@ -1,22 +1,19 @@
 //! Bugs done on purpose: each breaks one rule that the safety argument needs, and the checkers must
-//! find it. Those of this list are in what stands around the core (worker, voter's answer, disk,
-//! publication); the core has its own ([`Bug`]). A release build has none: there, nothing can be
-//! selected.
+//! find it. Those of this list are in what stands around the core: worker, voter's answer, disk,
+//! publication. The core has none; `proof/planted` puts more into a copy of it. A release build
+//! plants nothing.
 
 use epicepoch_core::confirm::{Confirmed, Rounds};
-use epicepoch_core::planted::Bug;
 use epicepoch_core::publication::{Grant, Identity, Published, Shared};
 use epicepoch_core::quorum::Voters;
 use epicepoch_wire::WorkerId;
 
 macro_rules! plants {
-    ($($(#[$doc:meta])* $name:ident $text:literal,)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident $text:literal,)*) => {
         /// A broken rule.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Plant {
-            /// One inside the core.
-            Core(Bug),
-            $($(#[$doc])* $name,)*
+            $($(#[doc = $doc])* $name,)*
         }
 
         impl Plant {
@@ -27,8 +24,16 @@ macro_rules! plants {
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
-                    Self::Core(bug) => bug.name(),
                     $(Self::$name => $text,)*
+                }
+            }
+
+            /// Its doc comment: what it does, which checker must find it within how many seeds, or
+            /// why it is harmless.
+            #[must_use]
+            pub const fn story(self) -> &'static str {
+                match self {
+                    $(Self::$name => concat!($($doc),*),)*
                 }
             }
         }
@@ -145,68 +150,40 @@ plants! {
     /// ([#46045](https://github.com/cockroachdb/cockroach/pull/46045)).
     LostTurn "lost-turn",
     /// The messages of a step leave before its Promise is raised and before its publication.
+    ///
+    /// Harmless: a message with a new term waits until the term is on disk, so it leaves in a later
+    /// step.
     ReleasedFirst "released-first",
     /// A step makes its publication before it raises the Promise.
+    ///
+    /// Harmless: a vote leaves only after both, and a range is published only after its term was
+    /// promised.
     PublishedFirst "published-first",
     /// The grant is not revoked when leadership ends; only the next grant replaces it.
+    ///
+    /// Harmless: the round asks a quorum about the term of the grant, and is refused.
     RevokedLate "revoked-late",
     /// The grant is not revoked when leadership was handed over.
+    ///
+    /// Harmless: the old leader's own Promise is above its term, and so are those of a quorum.
     TransferKeepsGrant "transfer-keeps-grant",
     /// Leadership is checked only now and then. A leader that became follower and leader again
     /// between two checks keeps its published grant.
+    ///
+    /// Harmless: a grant has a term of its own, and rounds ask about that term.
     CoalescedPublication "coalesced-publication",
 }
 
 impl Plant {
-    /// Bugs that this design makes harmless, because a second rule holds what the first let go.
-    pub const HARMLESS: &[(Self, &'static str)] = &[
-        (
-            Self::PublishedFirst,
-            "a vote leaves only after both, and a range is published only after its term was promised",
-        ),
-        (
-            Self::ReleasedFirst,
-            "a message with a new term waits until the term is on disk, so it leaves in a later step",
-        ),
-        (Self::RevokedLate, "the round asks a quorum about the term of the grant, and is refused"),
-        (
-            Self::TransferKeepsGrant,
-            "the old leader's own Promise is above its term, and so are those of a quorum",
-        ),
-        (
-            Self::CoalescedPublication,
-            "a grant has a term of its own, and rounds ask about that term",
-        ),
-        (
-            Self::Core(Bug::CurrentTermAsked),
-            "the allocator refuses a grant with another term than the round",
-        ),
-    ];
-
-    /// All of them, around the core and in it.
+    /// All of them.
     pub fn all() -> impl Iterator<Item = Self> {
-        Self::AROUND.iter().copied().chain(Bug::ALL.iter().copied().map(Self::Core))
-    }
-
-    /// Those that must be found.
-    pub fn harmful() -> impl Iterator<Item = Self> {
-        let harmless = |plant: &Self| Self::HARMLESS.iter().any(|(other, _)| other == plant);
-        Self::all().filter(move |plant| !harmless(plant))
+        Self::AROUND.iter().copied()
     }
 
     /// The bug of that name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::all().find(|plant| plant.name() == name)
-    }
-
-    /// The bug in the core, if it is there.
-    #[must_use]
-    pub const fn bug(self) -> Option<Bug> {
-        match self {
-            Self::Core(bug) => Some(bug),
-            _ => None,
-        }
     }
 
     /// Whether the workers need a publication of their own, because it is what the bug is in.

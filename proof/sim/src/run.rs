@@ -19,8 +19,6 @@ use crate::world::World;
 use crate::world::consensus::GAVE_UP;
 use crate::world::faults::{Lasting, Nemesis, OFFSET_MS, RATE_PPM};
 use crate::world::features::{BELIEVED, Feature, SPARED};
-#[cfg(debug_assertions)]
-use epicepoch_core::planted;
 
 /// The options of a run.
 #[derive(Clone, Copy, Debug)]
@@ -85,9 +83,6 @@ pub struct Outcome {
 /// Runs one seed.
 #[must_use]
 pub fn run(options: Options) -> Outcome {
-    // While a bug is planted, the core's own asserts are off, so that the checkers have to find it.
-    #[cfg(debug_assertions)]
-    let _planted = options.plant.map(|plant| planted::plant(plant.bug()));
     let mut world = None;
     // The setup of a world runs the core, too, so it must be inside.
     let lived = catch_unwind(AssertUnwindSafe(|| {

@@ -5,17 +5,15 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::source::{Kind, tokens};
-
 const PAGE: &str = "docs/testing-catalogue.md";
 /// The two lists of planted bugs: those inside the core, and those around it.
-const BUGS: [&str; 2] = ["crates/core/src/planted.rs", AROUND];
-const AROUND: &str = "proof/sim/src/plant.rs";
+const BUGS: [&str; 2] =
+    ["proof/planted/added/crates/core/src/planted.rs", "proof/sim/src/plant.rs"];
 /// Most characters in a line of the page. Tables may be wider.
 const WIDTH: usize = 118;
 
 /// Test directories of the catalogue, with the heading of each.
-const SUITES: [(&str, &str); 8] = [
+const SUITES: [(&str, &str); 9] = [
     ("crates/cli/tests/cluster/measuring", "Real processes: scenarios that measure time"),
     ("crates/cli/tests/cluster/together", "Real processes: all other scenarios"),
     ("crates/server/tests/peers", "Links between nodes, over real sockets"),
@@ -23,6 +21,7 @@ const SUITES: [(&str, &str); 8] = [
     ("crates/core/tests/replica", "Scenarios of replicas"),
     ("crates/core/tests/interleavings", "Interleavings of the core's threads"),
     ("proof/sim/tests", "The simulator"),
+    ("proof/planted/added/proof/sim/tests", "The simulator's checkers"),
     ("proof/conformance/tests", "Clients and their contract"),
 ];
 
@@ -33,9 +32,9 @@ const INTRODUCTION: &str = "\
 that it is up to date. [How the product is tested](testing.md) explains the layers of tests and how to run them.
 
 ## Planted bugs
-A checker that has never found a bug proves nothing. So each bug below is planted on purpose, one at a time, in the core
-(`crates/core/src/planted.rs`) or around it (`proof/sim/src/plant.rs`). The simulator then runs as many seeds as the
-table says, and `proof/sim/tests/planted.rs` fails if the checker in the table does not find the bug. A bug that breaks
+A checker that has never found a bug proves nothing. So each bug below is planted on purpose, one at a time, in a copy
+of the core (`proof/planted`) or around it (`proof/sim/src/plant.rs`). The simulator then runs as many seeds as the
+table says, and `cargo xtask planted` fails if the checker in the table does not find the bug. A bug that breaks
 `liveness` breaks no invariant: but after all faults have healed, the cluster does not answer, or a member does not
 recover. \"Seen\" links to published reports of the same kind of bug, or says why the rule exists.
 
@@ -118,17 +117,19 @@ fn read(path: &Path) -> Result<String, String> {
 
 fn page(root: &Path) -> Result<String, String> {
     let mut page = INTRODUCTION.to_owned();
-    let bugs = planted(root)?;
-    for bug in &bugs {
-        page.push_str(&bug.row()?.unwrap_or_default());
+    let mut harmless = HARMLESS.to_owned();
+    for file in BUGS {
+        for bug in bugs(&read(&root.join(file))?) {
+            match bug.doc.split_once(" Harmless: ") {
+                Some((what, why)) => {
+                    let (what, why) = (what.trim_end_matches('.'), why.trim_end_matches('.'));
+                    let _ = writeln!(harmless, "| `{}` | {what} | {why} |", bug.name);
+                }
+                None => page.push_str(&bug.row()?),
+            }
+        }
     }
-    page.push_str(HARMLESS);
-    for (variant, why) in harmless(&read(&root.join(AROUND))?) {
-        let bug = bugs.iter().find(|bug| bug.variant == variant);
-        let bug = bug.ok_or_else(|| format!("no planted bug {variant}"))?;
-        let what = bug.doc.trim_end_matches('.');
-        let _ = writeln!(page, "| `{}` | {what} | {why} |", bug.name);
-    }
+    page.push_str(&harmless);
     page.push_str(TESTS);
     for (directory, heading) in SUITES {
         let _ = writeln!(page, "\n## {heading}");
@@ -139,42 +140,27 @@ fn page(root: &Path) -> Result<String, String> {
     Ok(page)
 }
 
-/// The planted bugs of both lists.
-///
-/// # Errors
-/// When a list cannot be read.
-pub(crate) fn planted(root: &Path) -> Result<Vec<Bug>, String> {
-    let mut all = Vec::new();
-    for file in BUGS {
-        all.extend(bugs(&read(&root.join(file))?));
-    }
-    Ok(all)
-}
-
 /// A planted bug: a variant of one of the two lists, with its doc comment.
-pub(crate) struct Bug {
-    pub(crate) variant: String,
+struct Bug {
     /// Its name on the command line.
-    pub(crate) name: String,
+    name: String,
     doc: String,
 }
 
 impl Bug {
-    /// Returns its row of the table, or `None` for a harmless bug, whose comment has no word
-    /// `Breaks`.
-    fn row(&self) -> Result<Option<String>, String> {
-        let Some((what, rest)) = self.doc.split_once(" Breaks ") else { return Ok(None) };
+    /// Returns its row of the table.
+    fn row(&self) -> Result<String, String> {
         let parts = || {
+            let (what, rest) = self.doc.split_once(" Breaks ")?;
             let (rule, rest) = rest.split_once("; found by `")?;
             let (checker, rest) = rest.split_once("` within ")?;
             let (seeds, seen) = rest.split_once(" seeds. Seen: ")?;
-            Some((rule, checker, seeds, seen.trim_end_matches('.')))
+            Some((what.trim_end_matches('.'), rule, checker, seeds, seen.trim_end_matches('.')))
         };
         let form = "Breaks RULE; found by `CHECKER` within N seeds. Seen: WHERE.";
-        let (rule, checker, seeds, seen) =
+        let (what, rule, checker, seeds, seen) =
             parts().ok_or_else(|| format!("{}: not of the form: {form}", self.name))?;
-        let what = what.trim_end_matches('.');
-        Ok(Some(format!("| `{}` | {what} | {rule} | {checker} | {seeds} | {seen} |\n", self.name)))
+        Ok(format!("| `{}` | {what} | {rule} | {checker} | {seeds} | {seen} |\n", self.name))
     }
 }
 
@@ -188,27 +174,11 @@ fn bugs(text: &str) -> Vec<Bug> {
             continue;
         }
         let variant = line.strip_suffix("\",").and_then(|line| line.split_once(" \""));
-        if let Some((variant, name)) = variant.filter(|(variant, _)| !variant.contains(' ')) {
+        if let Some((_, name)) = variant.filter(|(variant, _)| !variant.contains(' ')) {
             let doc = doc.split_whitespace().collect::<Vec<_>>().join(" ");
-            found.push(Bug { variant: variant.to_owned(), name: name.to_owned(), doc });
+            found.push(Bug { name: name.to_owned(), doc });
         }
         doc.clear();
-    }
-    found
-}
-
-/// Finds the variants in `const HARMLESS`, each with its reason.
-fn harmless(text: &str) -> Vec<(String, String)> {
-    let (_, list) = text.split_once("const HARMLESS").unwrap_or_default();
-    let (list, _) = list.split_once("];").unwrap_or_default();
-    let mut found = Vec::new();
-    let mut variant = String::new();
-    for token in tokens(list) {
-        match token.kind {
-            Kind::Ident(name) => variant = name,
-            Kind::Str(why) => found.push((variant.clone(), why)),
-            Kind::PathSep | Kind::Punct(_) => {}
-        }
     }
     found
 }
@@ -325,14 +295,10 @@ mod tests {
     #[test]
     fn a_planted_bug_is_a_row_of_its_doc_comment() {
         let text = "    /// One\n    /// thing.\n    ///\n    /// Breaks S2; found by `order` within 20 seeds. \
-                    Seen: here.\n    Name \"its-name\",\n    /// Harmless.\n    Other \"other\",\n";
-        let found = bugs(text);
-        let rows: Vec<_> = found.iter().map(|bug| bug.row().unwrap()).collect();
-        assert_eq!(
-            rows[0].as_deref(),
-            Some("| `its-name` | One thing | S2 | order | 20 | here |\n")
-        );
-        assert_eq!(rows[1], None);
+                    Seen: here.\n    Name \"its-name\",\n    /// Something.\n    Other \"other\",\n";
+        let rows: Vec<_> = bugs(text).iter().map(Bug::row).collect();
+        assert_eq!(rows[0].as_deref(), Ok("| `its-name` | One thing | S2 | order | 20 | here |\n"));
+        assert!(rows[1].is_err());
     }
 
     #[test]

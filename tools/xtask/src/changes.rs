@@ -5,9 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::catalogue::{self, Bug};
-use crate::layers;
 use crate::shell::Shell;
+use crate::{layers, planted};
 
 /// Branches with which a change is compared. The first one that exists is used.
 const BRANCHES: [&str; 2] = ["origin/main", "main"];
@@ -118,47 +117,26 @@ pub(crate) fn tests(sh: &Shell) -> Result<(), String> {
     Ok(())
 }
 
-/// The planted bugs that a text names: `Bug::LateVoters` is `late-voters`. Other lists of bugs,
-/// which have a `Plant` of their own, are not meant.
-fn plants(text: &str, bugs: &[Bug]) -> BTreeSet<String> {
-    let follows = |rest: &str, name: &str| {
-        rest.strip_prefix(name)
-            .is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
-    };
-    let mut found = BTreeSet::new();
-    for rest in ["Bug::", "Plant::"].iter().flat_map(|kind| text.split(kind).skip(1)) {
-        let named = bugs.iter().filter(|bug| follows(rest, &bug.variant));
-        found.extend(named.map(|bug| bug.name.clone()));
-    }
-    found
-}
-
-/// Tests the planted bugs near the changed files. With `is_shared` it also tests today's part of
-/// all.
+/// Looks for the planted bugs near the changed files: those whose patch touches one of them. With
+/// `is_shared` it also looks for today's part of all.
 pub(crate) fn planted(sh: &Shell, is_shared: bool) -> Result<(), String> {
-    let bugs = catalogue::planted(Path::new(""))?;
-    let mut near = BTreeSet::new();
-    let is_code = |file: &&String| file.contains("/src/") && !file.ends_with("/planted.rs");
-    for file in files(sh)?.iter().filter(is_code).filter(|file| !file.starts_with("proof/")) {
-        near.extend(plants(&fs::read_to_string(file).unwrap_or_default(), &bugs));
-    }
+    let near = planted::near(&files(sh)?)?;
     if near.len() > NEAR_MAX {
         sh.note(&format!(
             "{} planted bugs are near the change; {NEAR_MAX} were looked for",
             near.len()
         ));
     }
-    let near: Vec<String> = near.into_iter().take(NEAR_MAX).collect();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let share = if is_shared { format!("{}/{SHARES}", now / DAY % SHARES) } else { String::new() };
-    if near.is_empty() && share.is_empty() {
+    if near.is_empty() && !is_shared {
         return Ok(());
     }
-    sh.run(&format!(
-        "EPICEPOCH_PLANTED={} EPICEPOCH_PLANTED_SHARE={share} cargo test --workspace --locked --test planted -- \
-         --ignored --nocapture every_planted_bug",
-        near.join(","),
-    ))
+    let mut words = vec!["planted".to_owned()];
+    words.extend(near.into_iter().take(NEAR_MAX));
+    if is_shared {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        words.push(format!("--share {}/{SHARES}", now / DAY % SHARES));
+    }
+    sh.own(&words.join(" "))
 }
 
 #[cfg(test)]
@@ -184,14 +162,6 @@ mod tests {
         assert_eq!(names("crates/core/src/lib.rs"), 2);
         assert_eq!(names("README.md"), 0);
         assert_eq!(names("Cargo.lock"), 4);
-    }
-
-    #[test]
-    fn planted_bugs_are_named_as_on_the_command_line() {
-        let lists = catalogue::planted(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
-        let text = "if is(Bug::LateVoters) { Plant::LostTurn } else { Bug::ALL } Plant::LostTurns, Plant::Nothing";
-        let found = plants(text, &lists.expect("two lists"));
-        assert_eq!(found.into_iter().collect::<Vec<_>>(), ["late-voters", "lost-turn"]);
     }
 
     #[test]

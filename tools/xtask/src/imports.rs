@@ -11,8 +11,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::layers;
 use crate::source::{Kind, Token, attribute, is_for_tests, item_end, tokens};
+use crate::{layers, planted};
 
 /// Most re-exports that are followed for one name.
 const FOLLOW_MAX: usize = 16;
@@ -479,7 +479,8 @@ fn import(from: &Path, to: &Path, edge: &Edge) -> String {
 /// When a crate or its files cannot be read.
 pub(crate) fn command(only: &[String]) -> Result<bool, String> {
     let members = layers::members()?;
-    let between = layers::between_crates(&members)?;
+    let mut between = layers::between_crates(&members)?;
+    between.extend(planted::in_what_ships()?);
     let (mut holds, mut count) = (between.is_empty(), between.len());
     for finding in &between {
         println!("{finding}");

@@ -6,6 +6,7 @@ mod dependencies;
 mod documents;
 mod imports;
 mod layers;
+mod planted;
 mod processes;
 mod shell;
 mod smoke;
@@ -35,7 +36,14 @@ The checks of this repository, in tiers.
     cargo xtask documents         what documents name and does not exist: links, paths, tests, metrics, messages;
                                   and `cargo test` commands that run no test
     cargo xtask catalogue         writes docs/testing-catalogue.md; with --check, says whether it is stale
-    cargo xtask imports [CRATE]   circles between files of a crate, and imports that point uphill
+    cargo xtask imports [CRATE]   circles between files of a crate, imports that point uphill, and what ships and
+                                  speaks of planted bugs
+    cargo xtask planted           builds a copy of the sources with all planted bugs of proof/planted, in
+                                  target/planted, and looks for each bug with its checker
+    cargo xtask planted [BUG...] [--share K/N]
+                                  these bugs alone, and every Nth from the Kth on
+    cargo xtask planted --tree    makes the copy, target/planted/tree, and builds nothing
+    cargo xtask planted --refresh writes the patches again from what was edited in target/planted/tree
 
 A step's output is in target/xtask/STEP.log. Its environment is cleared and set: settings of the shell do not reach it.
 If a signal ends this program, its steps end too.
@@ -73,6 +81,7 @@ fn run(command: &str, rest: &[String]) -> Result<bool, String> {
             processes::Guard::run().map(|()| true).map_err(|error| error.to_string())
         }
         "imports" => imports::command(rest),
+        "planted" => planted::command(rest),
         "steps" => {
             tiers::list();
             Ok(true)

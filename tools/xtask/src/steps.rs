@@ -95,9 +95,7 @@ pub(crate) const STEPS: &[Step] = &[
         Commands(&["cargo test --workspace --locked"])).live(),
     Step::new("planted-near", "Planted bugs near the change are found, and today's share of the others", CI, 600,
         Function(|sh| changes::planted(sh, true))).after(&["tests"]),
-    Step::new("planted", "Every planted bug is found by its checker", NIGHT, 1800, Commands(&[
-        "cargo test --profile planted --workspace --test planted --locked -- --ignored --nocapture",
-    ])),
+    Step::new("planted", "Every planted bug is found by its checker", NIGHT, 1800, Function(|sh| sh.own("planted"))),
     Step::new("upgrade", "The oldest supported version and this one work in one cluster", BOTH, 1500,
         Function(smoke::upgrade)).after(&["tests"]),
     Step::new("corpus", "The corpus of the fuzz targets is what is written today", BOTH, 60,

@@ -12,7 +12,6 @@ use raft::StateRole;
 use thiserror::Error;
 
 use super::{Replica, Report};
-use crate::planted::{self, Bug};
 use crate::publication::{EpochRange, Grant};
 use crate::state::WIDTH_MIN_NS;
 
@@ -89,7 +88,7 @@ impl Replica {
         }
         let ahead_ns = to.0.saturating_sub(self.trusted_ns);
         let allowed_ns = allowed_ns.min(ADVANCE_AHEAD_MAX_NS);
-        if ahead_ns > allowed_ns && !planted::is(Bug::AdvanceUnbounded) {
+        if ahead_ns > allowed_ns {
             return Err(AdvanceError::TooFarAhead { ahead_ns, allowed_ns });
         }
         let beyond = to.0.checked_add(WIDTH_MIN_NS).filter(|beyond| *beyond < u64::MAX);
@@ -116,7 +115,6 @@ impl Replica {
         self.now_ns = now_ns;
         let advance = self.plan_advance(to, allowed_ns)?;
         self.reservation.advance = Some(to);
-        self.take_advance_unreserved(to);
         self.take_advance();
         if self.reservation.advance.is_some() {
             // A pending reservation may end below `to`. Then the next tick reserves more.
@@ -133,23 +131,11 @@ impl Replica {
             return;
         }
         self.reservation.advance = None;
-        if to > grant.range.low && !planted::is(Bug::AdvanceKeepsRange) {
+        if to > grant.range.low {
             let range = EpochRange { low: to, ..grant.range };
             self.grant = Some(Grant { range, ..grant });
             self.publish();
         }
         self.reports.push_back(Report::Advanced { to });
-    }
-
-    /// A planted bug: the leader stamps above the advance before the epochs there are reserved.
-    fn take_advance_unreserved(&mut self, to: Epoch) {
-        if planted::is(Bug::AdvanceUnreserved) {
-            let high = Epoch(to.0 + self.reservation.window_ns());
-            self.grant = self.grant.map(|grant| {
-                let range = EpochRange { high: high.max(grant.range.high), ..grant.range };
-                Grant { range, ..grant }
-            });
-            self.publish();
-        }
     }
 }

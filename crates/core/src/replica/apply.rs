@@ -13,10 +13,9 @@ use raft::eraftpb::{ConfChangeSingle, ConfChangeTransition, ConfChangeType, Conf
 
 use super::{Replica, Report};
 use crate::durable::Record;
-use crate::planted::{self, Bug, safety_assert};
 use crate::publication::{EpochRange, Grant};
 use crate::quorum::Voters;
-use crate::state::{Command, FORMATS, MembershipChange, MembershipStep, Outcome, Owner, State};
+use crate::state::{Command, MembershipChange, MembershipStep, Outcome, Owner, State};
 use crate::translate;
 
 impl Replica {
@@ -27,10 +26,7 @@ impl Replica {
             return;
         }
         // S5: entries are applied once, in order.
-        safety_assert!(
-            entry.index.0 == self.applied.0.0 + 1,
-            "S5: an entry is applied out of order"
-        );
+        assert!(entry.index.0 == self.applied.0.0 + 1, "S5: an entry is applied out of order");
         self.applied = (entry.index, entry.term);
         match entry.kind {
             EntryKind::Normal => self.apply_normal(&entry),
@@ -80,7 +76,10 @@ impl Replica {
             && owner.boot == me.boot
             && owner.term == Term(raft.term)
             && raft.state == StateRole::Leader;
-        let Some((term, range)) = self.believed(owner, range, is_mine) else { return };
+        if !is_mine {
+            return;
+        }
+        let term = owner.term;
         // A range that follows the current one extends it: this node owns both.
         let range = match self.grant {
             Some(held) if held.term == term && held.range.high == range.low => {
@@ -88,33 +87,12 @@ impl Replica {
             }
             _ => range,
         };
-        safety_assert!(range.low < range.high, "S3: an empty range was assigned");
+        assert!(range.low < range.high, "S3: an empty range was assigned");
         self.grant = Some(Grant { term, boot: me.boot, range });
         let took_ns = self.reservation.done(self.now_ns);
         self.publish();
         self.reports.push_back(Report::Granted { term, range, took_ns });
         self.take_advance();
-    }
-
-    /// The term and range of the grant that an assignment gives this boot: the assigned ones if it
-    /// `is_mine`. Planted bugs change the answer.
-    fn believed(
-        &self,
-        owner: Owner,
-        range: EpochRange,
-        is_mine: bool,
-    ) -> Option<(Term, EpochRange)> {
-        let me = self.config.identity;
-        let current = Term(self.raw.raft.term);
-        let is_own_node = owner.node == me.node;
-        let is_late = planted::is(Bug::LateCompletion) && is_own_node && owner.boot == me.boot;
-        let is_restarted = planted::is(Bug::RestartedRange) && is_own_node;
-        let is_followed = planted::is(Bug::FollowerAnswers) && owner.term == current;
-        if planted::is(Bug::ProposerRange) && is_mine {
-            return Some((current, EpochRange { low: self.memory.proposed_above(), ..range }));
-        }
-        (is_mine || is_late || is_restarted || is_followed)
-            .then_some((if is_late || is_restarted { current } else { owner.term }, range))
     }
 
     fn apply_membership(&mut self, entry: &LogEntry) {
@@ -123,7 +101,7 @@ impl Replica {
             if self.voters.is_joint() {
                 let left = self.raw.apply_conf_change(&ConfChangeV2::default());
                 // S7: every node leaves the same joint configuration at the same entry.
-                safety_assert!(left.is_ok(), "S7: a joint configuration cannot be left");
+                assert!(left.is_ok(), "S7: a joint configuration cannot be left");
                 self.publish_change(None);
             }
             return;
@@ -144,26 +122,11 @@ impl Replica {
         }
         // Every node has the same configuration and the same change here, so all get the same
         // answer.
-        let taken = if planted::is(Bug::HalfOfJoint) {
-            self.take_one_by_one(change)
-        } else {
-            self.raw.apply_conf_change(&library_change(change)).is_ok()
-        };
-        if !taken {
+        if self.raw.apply_conf_change(&library_change(change)).is_err() {
             return Outcome::Refused("the configuration does not allow the change");
         }
         self.publish_change(Some(change));
         Outcome::Changed
-    }
-
-    /// A planted bug: the change skips the joint configuration.
-    fn take_one_by_one(&mut self, change: &MembershipChange) -> bool {
-        let mut is_any = false;
-        for step in &change.steps {
-            let single = MembershipChange { nonce: 0, steps: vec![step.clone()] };
-            is_any |= self.raw.apply_conf_change(&library_change(&single)).is_ok();
-        }
-        is_any
     }
 
     /// Publishes the voters of the library's new configuration to all workers at once. A leader
@@ -218,12 +181,9 @@ impl Replica {
     pub(super) fn install(&mut self, record: &Record) {
         let state = State::decode(&record.data).expect("a snapshot is read before it is taken");
         // S5: neither the ceiling nor the applied index goes back.
-        safety_assert!(
-            state.ceiling >= self.state.ceiling,
-            "S5: a snapshot would lower the ceiling"
-        );
-        safety_assert!(record.index >= self.applied.0, "S5: a snapshot would go back");
-        safety_assert!(state.format >= self.state.format, "S15: the format would go back");
+        assert!(state.ceiling >= self.state.ceiling, "S5: a snapshot would lower the ceiling");
+        assert!(record.index >= self.applied.0, "S5: a snapshot would go back");
+        assert!(state.format >= self.state.format, "S15: the format would go back");
         self.state = state;
         self.applied = (record.index, record.term);
         self.snapshot_to_apply = Some(record.index);
@@ -243,23 +203,6 @@ impl Replica {
         self.raw.mut_store().record_applied(record);
         self.compact_if_due();
         self.record_if_raised();
-    }
-
-    /// The state as records and snapshots hold it. It is complete, unless a bug is planted.
-    pub(super) fn remembered(&self) -> Vec<u8> {
-        let forgets_owner = planted::is(Bug::SnapshotForgetsOwner);
-        let forgets_ceiling = planted::is(Bug::SnapshotForgetsCeiling);
-        let forgets_format = planted::is(Bug::SnapshotForgetsFormat);
-        let forgets_settings = planted::is(Bug::SnapshotForgetsSettings);
-        if !forgets_owner && !forgets_ceiling && !forgets_format && !forgets_settings {
-            return self.state.encode();
-        }
-        let mut state = self.state.clone();
-        state.settings = state.settings.filter(|_| !forgets_settings);
-        state.format = if forgets_format { FORMATS.oldest } else { state.format };
-        state.owner = state.owner.filter(|_| !forgets_owner);
-        state.ceiling = if forgets_ceiling { Epoch(0) } else { state.ceiling };
-        state.encode()
     }
 
     /// The ceiling: no epoch above it was ever assigned to a leader.

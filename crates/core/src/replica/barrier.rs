@@ -7,7 +7,6 @@ use epicepoch_wire::{LogIndex, Term};
 use raft::StateRole;
 
 use super::Replica;
-use crate::planted::safety_assert;
 
 /// A barrier that was proposed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +53,7 @@ impl Replica {
         // S17: a leader never overwrites its log, so the entry at this index is the barrier. The term
         // of a compacted entry is 0.
         let term = raft.raft_log.term(barrier.index.0).unwrap_or(0);
-        safety_assert!([0, barrier.term.0].contains(&term), "S17: a barrier was overwritten");
+        assert!([0, barrier.term.0].contains(&term), "S17: a barrier was overwritten");
         BarrierState::Passed
     }
 }

@@ -17,7 +17,6 @@ use epicepoch_wire::{DecodeError, LogIndex, NodeId, Term};
 use raft::StateRole;
 
 use super::{Fatal, Replica};
-use crate::planted::{self, Bug};
 use crate::state::{Command, check_readable};
 
 /// The memory of the format gate.
@@ -117,8 +116,7 @@ impl Replica {
             && !self.voters.is_joint()
             && !raft.has_pending_conf()
             && raft.lead_transferee.is_none();
-        let is_asked = planted::is(Bug::RaisedUnread) || self.not_reading(to).is_empty();
-        if is_settled && is_asked {
+        if is_settled && self.not_reading(to).is_empty() {
             self.gate.pause = self.config.election_ticks;
             let command = Command::Raise(to).encode();
             // If the proposal is dropped, it is made again after the pause.

@@ -10,7 +10,6 @@ use raft::eraftpb::ConfChangeV2;
 use raft::{ProgressState, StateRole};
 
 use super::{Fatal, HandOver, PeerProgress, Replica, Report, Status};
-use crate::planted::{self, Bug};
 use crate::publication::Role;
 use crate::state::Command;
 
@@ -92,16 +91,7 @@ impl Replica {
 
     /// Whether a leader may reserve: its clock was compared, or the leader has waited long enough.
     pub(super) fn may_reserve(&self) -> bool {
-        if planted::is(Bug::EveryVoterAwaited) && !self.is_everybody_heard() {
-            return false;
-        }
         self.leader_checks.clock_compared.0 || self.has_waited_for_clocks()
-    }
-
-    /// For a planted bug: whether every voter is heard.
-    fn is_everybody_heard(&self) -> bool {
-        let me = self.config.identity.node;
-        self.voters.iter().all(|(node, _)| node == me || self.is_heard(node))
     }
 
     /// Whether this leader has waited long enough for other clocks, and now uses the known ones
@@ -288,9 +278,6 @@ impl Replica {
     }
 
     pub(super) fn transfer(&mut self, to: NodeId, why: HandOver) {
-        if planted::is(Bug::TransfereeKept) && self.is_handing_over() {
-            return;
-        }
         self.reports.push_back(Report::HandingOver { to, why });
         self.step(|raw| raw.transfer_leader(to.0));
     }
@@ -352,9 +339,6 @@ impl Replica {
     }
 
     fn fail_late_snapshots(&mut self) {
-        if planted::is(Bug::SnapshotNeverFailed) {
-            return;
-        }
         let limit = self.config.election_ticks * SNAPSHOT_ELECTIONS_MAX;
         for ticks in self.leader_checks.snapshots.values_mut() {
             *ticks += 1;
@@ -369,8 +353,7 @@ impl Replica {
     /// Leaves a joint configuration as soon as it is applied, even if another leader entered it.
     fn leave_joint(&mut self) {
         let raft = &self.raw.raft;
-        let is_due = self.voters.is_joint() && !planted::is(Bug::JointNeverLeft);
-        if is_due && !raft.has_pending_conf() && raft.lead_transferee.is_none() {
+        if self.voters.is_joint() && !raft.has_pending_conf() && raft.lead_transferee.is_none() {
             // If the proposal is dropped, it is made again at the next tick.
             let leave = ConfChangeV2::default();
             let _again = self.step(|raw| raw.propose_conf_change(Vec::new(), leave));

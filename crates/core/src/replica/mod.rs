@@ -23,7 +23,6 @@ mod graceful_shutdown;
 mod leader_checks;
 mod operator;
 mod outbox;
-mod planted_memory;
 mod position;
 mod preference;
 mod refusal;
@@ -43,7 +42,6 @@ use raft::{RawNode, StateRole};
 
 use crate::durable::{Restored, Write};
 use crate::log::Log;
-use crate::planted::{self, Bug, safety_assert};
 use crate::publication::{Grant, Published, Role, Shared};
 use crate::quorum::Voters;
 use crate::state::{MembershipChange, State, is_recordable};
@@ -60,7 +58,6 @@ use graceful_shutdown::GracefulShutdown;
 use leader_checks::LeaderChecks;
 use outbox::Outbox;
 pub use outbox::Outgoing;
-use planted_memory::Memory;
 use position::Places;
 use preference::Preference;
 pub use preference::{Placed, ZonesInDoubt};
@@ -94,7 +91,6 @@ pub struct Replica {
     compaction: Option<Write>,
     positions: Places,
     reservation: Reservation,
-    memory: Memory,
     leader_checks: LeaderChecks,
     campaigns: Campaigns,
     preference: Preference,
@@ -150,7 +146,6 @@ impl Replica {
             compaction: None,
             positions: Places::new(&restored.positions),
             reservation: Reservation::new(&config),
-            memory: Memory::default(),
             leader_checks: LeaderChecks::default(),
             campaigns: Campaigns::default(),
             preference: Preference::default(),
@@ -216,13 +211,6 @@ impl Replica {
         self.trusted_ns = trusted_ns;
         self.check_gate()?;
         self.forget_overwritten_formats();
-        if planted::is(Bug::LatePromise) {
-            self.shared.raise(Term(self.raw.raft.term));
-        }
-        self.memory.tick(now_ns);
-        if planted::is(Bug::LateVoters) && self.memory.is_look() {
-            self.publish();
-        }
         if self.may_tick() {
             let raft = &self.raw.raft;
             let fires = raft.state != StateRole::Leader
@@ -230,14 +218,10 @@ impl Replica {
             if fires {
                 self.drawn_for = (0, StateRole::Leader);
             }
-            let hands_over = self.raw.raft.lead_transferee.is_some();
             if fires && self.is_stopping() {
                 self.let_others_campaign();
             } else {
                 self.step(RawNode::tick);
-            }
-            if planted::is(Bug::TransfereeKept) && hands_over && self.role() == Role::Leader {
-                self.raw.raft.lead_transferee.get_or_insert(u64::MAX);
             }
             if fires && self.role() == Role::Candidate {
                 self.campaign_again_later();
@@ -320,10 +304,7 @@ impl Replica {
             return Err(ChangeError::Busy);
         }
         // By now the state has all changes that were in the log when this node became leader.
-        if !planted::is(Bug::MistakesProposed) {
-            self.state.check_change(change).map_err(ChangeError::Refused)?;
-        }
-        Ok(())
+        self.state.check_change(change).map_err(ChangeError::Refused)
     }
 
     fn propose_checked(&mut self, change: &MembershipChange) -> Result<(), ChangeError> {
@@ -394,23 +375,11 @@ impl Replica {
         Some(NodeId(self.raw.raft.leader_id)).filter(|leader| *leader != NodeId(0))
     }
 
-    /// The voters that the workers see: those of the applied configuration, unless a bug is
-    /// planted.
-    fn published_voters(&self) -> Voters {
-        let is_late = planted::is(Bug::LateVoters) && !self.memory.is_look();
-        if planted::is(Bug::OldVoters) || is_late {
-            let kept = &self.shared.published().voters;
-            return if kept.is_empty() { self.voters.clone() } else { kept.clone() };
-        }
-        self.voters.clone()
-    }
-
     fn publish(&mut self) {
         // S4: a term is promised before it is published.
         let term = Term(self.raw.raft.term);
-        safety_assert!(self.shared.promise.load() >= term, "S4: published before promised");
+        assert!(self.shared.promise.load() >= term, "S4: published before promised");
         self.is_published = true;
-        let voters = self.published_voters();
         self.shared.publish(Arc::new(Published {
             identity: self.config.identity,
             cluster: self.state.cluster,
@@ -418,7 +387,7 @@ impl Replica {
             term,
             role: self.role(),
             leader: self.leader(),
-            voters,
+            voters: self.voters.clone(),
             grant: self.grant,
             members: self.members.clone(),
             format: self.format_needed(),

@@ -10,7 +10,6 @@ use raft::{ProgressState, StateRole};
 
 use super::{ChangeError, HandOver, LAG_MAX, NotCaughtUp, Replica, TransferError};
 use crate::durable::Record;
-use crate::planted::{self, Bug};
 use crate::state::{MembershipChange, MembershipStep};
 use crate::translate;
 
@@ -37,9 +36,7 @@ impl Replica {
         let to = match to {
             Some(node) if node == me => return Err(TransferError::LeadsAlready(me)),
             Some(node) if incoming.contains(&node) => {
-                if !planted::is(Bug::HandsOverBehind) {
-                    self.check_caught_up(node)?;
-                }
+                self.check_caught_up(node)?;
                 node
             }
             Some(node) if self.raw.raft.has_pending_conf() => {
@@ -89,9 +86,7 @@ impl Replica {
                 MembershipStep::Promote(node) => {
                     // S12: a promoted member is heard, and lacks at most `LAG_MAX` committed
                     // entries.
-                    if !planted::is(Bug::PromotesBehind) {
-                        self.check_caught_up(*node)?;
-                    }
+                    self.check_caught_up(*node)?;
                     after.insert(*node);
                 }
                 MembershipStep::Remove(node) if *node == me => return Err(ChangeError::Leads(me)),
@@ -147,7 +142,7 @@ impl Replica {
             index: self.applied.0,
             term: self.applied.1,
             configuration: translate::configuration(&conf),
-            data: self.remembered(),
+            data: self.state.encode(),
         }
     }
 

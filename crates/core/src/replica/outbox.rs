@@ -4,10 +4,9 @@
 use std::collections::VecDeque;
 
 use epicepoch_wire::raft_message::{MessageKind, RaftMessage};
-use epicepoch_wire::{LogIndex, NodeId, Term};
+use epicepoch_wire::{NodeId, Term};
 
 use crate::durable::{HardState, Write};
-use crate::planted::{self, Bug, safety_assert};
 
 /// A message that may leave now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,9 +33,6 @@ pub(super) struct Outbox {
     vote_at: u64,
     vote: (Term, NodeId),
     held: VecDeque<(u64, Outgoing)>,
-    /// For a planted bug: the last entry of all writes, once without and once with the newest
-    /// write.
-    reached: (LogIndex, LogIndex),
 }
 
 impl Outbox {
@@ -50,7 +46,6 @@ impl Outbox {
             vote_at: 0,
             vote: (stored.term, stored.vote),
             held: VecDeque::new(),
-            reached: (LogIndex(0), LogIndex(0)),
         }
     }
 
@@ -62,7 +57,7 @@ impl Outbox {
         if let Some(hard_state) = write.hard_state {
             let vote = (hard_state.term, hard_state.vote);
             // S6: a term or a vote that was promised is never taken back.
-            safety_assert!(vote.0 >= self.vote.0, "S6: the term went back");
+            assert!(vote.0 >= self.vote.0, "S6: the term went back");
             if vote != self.vote {
                 self.vote = vote;
                 self.vote_at = write.number;
@@ -74,10 +69,6 @@ impl Outbox {
                 return true;
             }
             return false;
-        }
-        if planted::is(Bug::EarlyOverwrite) {
-            let last = write.entries.last().map_or(LogIndex(0), |entry| entry.index);
-            self.reached = (self.reached.1, last.max(self.reached.1));
         }
         self.outstanding.push_back((write.number, 0));
         self.writes.push_back(write);
@@ -104,25 +95,8 @@ impl Outbox {
             | MessageKind::RequestPreVoteResponse => false,
         };
         let after = if promises_vote_only { self.vote_at } else { number };
-        let is_early = match message.kind {
-            MessageKind::RequestVote | MessageKind::RequestVoteResponse => {
-                planted::is(Bug::EarlyVote)
-            }
-            MessageKind::AppendResponse => planted::is(Bug::EarlyAck),
-            _ => false,
-        };
-        // Only this step's write is outstanding, so this index is durable already.
-        let is_overwrite = planted::is(Bug::EarlyOverwrite)
-            && self.outstanding.len() <= 1
-            && message.kind == MessageKind::AppendResponse
-            && message.index <= self.reached.0;
-        let after = if is_early { 0 } else { after };
-        let after = if is_overwrite { self.vote_at } else { after };
         // S6: the term of every message that leaves is durable.
-        safety_assert!(
-            after >= self.vote_at,
-            "S6: a message would leave before its term is durable"
-        );
+        assert!(after >= self.vote_at, "S6: a message would leave before its term is durable");
         self.held.push_back((after, Outgoing { to: message.to, message }));
     }
 
@@ -138,9 +112,6 @@ impl Outbox {
         assert!(number <= self.last, "a write is durable that was never handed out");
         while self.outstanding.front().is_some_and(|(first, _)| *first <= number) {
             self.outstanding.pop_front();
-        }
-        if planted::is(Bug::AnyCompletion) {
-            self.outstanding.clear();
         }
         self.written = self.written.max(number);
         self.durable = match self.outstanding.front() {

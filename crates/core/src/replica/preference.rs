@@ -14,7 +14,6 @@ use raft::StateRole;
 
 use super::{HandOver, Replica};
 use crate::placement::Placement;
-use crate::planted::{self, Bug};
 
 /// The memory of a replica about zones.
 #[derive(Debug, Default)]
@@ -244,9 +243,6 @@ impl Replica {
     /// a row came before. An offer is forgotten after [`FORGOTTEN_WAITS`] such waits.
     fn wait_for(&self, node: NodeId) -> (usize, u32) {
         let calm = CALM_ELECTIONS * self.config.election_ticks;
-        if planted::is(Bug::RestlessHandover) || planted::is(Bug::UnfitPreferred) {
-            return (3 * self.config.election_ticks, 0);
-        }
         let wait = |times: u32| calm << times.min(DOUBLINGS_MAX);
         let offer = self.preference.offers.get(&node);
         let times = offer.map_or(0, |offer| {
@@ -280,9 +276,8 @@ impl Replica {
         let ranked = incoming.iter().filter(|node| **node != me).filter_map(|node| {
             let (at_ns, status) = self.preference.voter_statuses.get(node)?;
             let rank = placement.rank(Some(&status.zone));
-            let is_better = rank < own || planted::is(Bug::RestlessHandover) && rank == own;
-            let is_fit = self.is_fit(*node, *at_ns, status) || planted::is(Bug::UnfitPreferred);
-            (is_better && is_fit).then_some((rank, Some(*node) != before, *node))
+            let is_fit = self.is_fit(*node, *at_ns, status);
+            (rank < own && is_fit).then_some((rank, Some(*node) != before, *node))
         });
         ranked.min().map(|(_, _, node)| node)
     }

@@ -2,7 +2,6 @@
 //! the current one is used, and one reservation at a time. Apply computes the range itself.
 
 use super::{Replica, ReplicaConfig, Report};
-use crate::planted::{self, Bug, safety_assert};
 use crate::state::{Command, Owner, WIDTH_MIN_NS};
 use epicepoch_wire::{Epoch, Term};
 use raft::StateRole;
@@ -51,9 +50,7 @@ impl Reservation {
 
     /// Forgets the pending reservation as leadership ends. Misses are counted per leadership.
     pub(super) fn forget(&mut self) {
-        if !planted::is(Bug::LostReservation) {
-            self.pending = None;
-        }
+        self.pending = None;
         self.missed = 0;
         self.advance = None;
     }
@@ -114,7 +111,7 @@ impl Replica {
     /// would forward the proposal and answer Ok.
     pub(super) fn reserve(&mut self) {
         let raft = &self.raw.raft;
-        safety_assert!(raft.state == StateRole::Leader, "S3: only a leader reserves");
+        assert!(raft.state == StateRole::Leader, "S3: only a leader reserves");
         let is_busy = self.reservation.pending.is_some() || raft.lead_transferee.is_some();
         if is_busy || !self.may_reserve() {
             return;
@@ -129,7 +126,6 @@ impl Replica {
         // If the proposal is dropped (too much is uncommitted), it is made again at the next tick.
         if self.call(|raw| raw.propose(Vec::new(), command.encode())).is_ok() {
             let proposed_at_ns = self.now_ns;
-            self.memory.propose_above(self.state.ceiling);
             self.reservation.pending = Some(Pending { proposed_at_ns, ticks: 0, is_late: false });
         }
     }

@@ -11,7 +11,6 @@ use raft::StateRole;
 use thiserror::Error;
 
 use super::{Replica, Report, ZonesInDoubt};
-use crate::planted::{self, Bug};
 use crate::state::{Command, FORMAT_OF_SETTINGS, Outcome};
 
 /// The memory of a replica about settings.
@@ -176,9 +175,6 @@ impl Replica {
             self.settings.pending = None;
             return Err(SettingsError::Busy);
         }
-        if planted::is(Bug::SettingsAtProposal) {
-            self.state.settings = Some(settings.clone());
-        }
         Ok(())
     }
 
@@ -218,8 +214,7 @@ impl Replica {
     /// Puts the settings of the state into effect.
     pub(super) fn apply_settings(&mut self) {
         let Some(settings) = &self.state.settings else { return };
-        if self.settings.published.as_deref() == Some(settings) || planted::is(Bug::SettingsIgnored)
-        {
+        if self.settings.published.as_deref() == Some(settings) {
             return;
         }
         let settings = Arc::new(settings.clone());

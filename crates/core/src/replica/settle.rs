@@ -3,14 +3,12 @@
 //! call leaves before the Promise shows the call's term.
 
 use epicepoch_wire::raft_message::MessageKind;
-use epicepoch_wire::{Epoch, LogIndex, Term};
+use epicepoch_wire::{LogIndex, Term};
 use raft::{RawNode, StateRole, Storage as _};
 
 use super::{Replica, Report};
 use crate::durable::Write;
 use crate::log::Log;
-use crate::planted::{self, Bug, safety_assert};
-use crate::publication::{EpochRange, Grant};
 use crate::translate;
 
 impl Replica {
@@ -42,9 +40,7 @@ impl Replica {
     fn observe(&mut self) {
         let raft = &mut self.raw.raft;
         let term = Term(raft.term);
-        if !planted::is(Bug::LatePromise) {
-            self.shared.raise(term);
-        }
+        self.shared.raise(term);
         // The library draws its timeout from a generator of its thread. Ours replaces that draw
         // after every call, so that a seed replays all.
         if self.drawn_for != (raft.term, raft.state) {
@@ -56,40 +52,12 @@ impl Replica {
 
         let is_leader = raft.state == StateRole::Leader;
         // S3: the grant ends the moment this node stops leading the grant's term.
-        if self.grant.is_some_and(|grant| !is_leader || grant.term != term) && !self.keeps_grant() {
-            self.memory.hide(self.grant.take());
+        if self.grant.is_some_and(|grant| !is_leader || grant.term != term) {
+            self.grant = None;
             self.reservation.forget();
             self.publish();
         }
         self.observe_leadership();
-    }
-
-    /// Whether a grant is kept after its term. This happens only with planted bugs.
-    fn keeps_grant(&mut self) -> bool {
-        let (is_leader, term) =
-            (self.raw.raft.state == StateRole::Leader, Term(self.raw.raft.term));
-        let is_kept = planted::is(Bug::KeptRange)
-            || planted::is(Bug::CoalescedRoles) && (is_leader || !self.memory.is_look());
-        if is_kept && is_leader {
-            self.grant = self.grant.map(|grant| Grant { term, ..grant });
-        }
-        let is_current = self.grant.is_some_and(|grant| grant.term == term);
-        is_kept
-            || is_current
-                && (planted::is(Bug::LateCompletion)
-                    || planted::is(Bug::RestartedRange)
-                    || planted::is(Bug::FollowerAnswers))
-    }
-
-    /// A planted bug: a new leader takes the range above the ceiling that it knows so far.
-    fn take_unapplied(&mut self) {
-        let low = self.state.ceiling;
-        let window_ns = self.reservation.window_ns();
-        let high = Epoch(self.trusted_ns.max(low.0).saturating_add(window_ns));
-        let range = EpochRange { low, high };
-        let boot = self.config.identity.boot;
-        self.grant = Some(Grant { term: Term(self.raw.raft.term), boot, range });
-        self.publish();
     }
 
     fn observe_leadership(&mut self) {
@@ -110,18 +78,6 @@ impl Replica {
             // The leader reserves in the same step, so that its first entry and the reservation
             // share a round trip.
             self.reserve();
-            if planted::is(Bug::LaggingCeiling) {
-                self.take_unapplied();
-            }
-            if planted::is(Bug::MomentaryGrant) {
-                self.take_unapplied();
-                self.grant = None;
-                self.publish();
-            }
-            if planted::is(Bug::HiddenRange) {
-                self.grant = self.memory.hidden().map(|grant| Grant { term, ..grant });
-                self.publish();
-            }
         } else if role != super::Role::Leader {
             self.reservation.forget();
         }
@@ -133,7 +89,7 @@ impl Replica {
     fn take_ready(&mut self) {
         // S4: the term of every message that leaves from here on is promised already.
         let term = Term(self.raw.raft.term);
-        safety_assert!(self.shared.promise.load() >= term, "S4: the Promise is behind the term");
+        assert!(self.shared.promise.load() >= term, "S4: the Promise is behind the term");
         let mut ready = self.raw.ready();
         let number = ready.number();
         let mut write = Write {

@@ -8,7 +8,6 @@ use epicepoch_wire::{BootId, LogIndex, NodeId, StoreId};
 
 use super::{Fatal, Replica, ReplicaConfig, RestoreError};
 use crate::durable::Restored;
-use crate::planted::safety_assert;
 use crate::publication::{Identity, Published, Shared};
 use crate::state::{FORMATS, State};
 use crate::translate;
@@ -37,7 +36,7 @@ pub(crate) fn committed(restored: &Restored) -> Result<(State, LogIndex), Restor
         return Err(error.into());
     }
     // If a change were skipped here, the backup would lack it.
-    safety_assert!(
+    assert!(
         replica.applied.0 >= restored.hard_state.commit,
         "S5: what a directory has committed is not applied"
     );

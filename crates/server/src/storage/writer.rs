@@ -401,7 +401,7 @@ mod interleavings {
     use super::*;
 
     #[derive(Clone, Copy, PartialEq, Eq)]
-    enum Plant {
+    enum Mistake {
         Nothing,
         NotifiedBeforePushed,
         ClosedInSilence,
@@ -414,14 +414,14 @@ mod interleavings {
         Write { number, ..Write::default() }
     }
 
-    /// [`Queue::push`] and [`Queue::close`], correct or with a planted bug.
-    fn push(queue: &Queue, number: u64, plant: Plant) -> bool {
-        if plant == Plant::NotifiedBeforePushed {
+    /// [`Queue::push`] and [`Queue::close`], correct or with a mistake.
+    fn push(queue: &Queue, number: u64, mistake: Mistake) -> bool {
+        if mistake == Mistake::NotifiedBeforePushed {
             queue.changed.notify_one();
             queue.lock().writes.push(numbered(number));
             return true;
         }
-        if plant == Plant::PushedWhenClosed {
+        if mistake == Mistake::PushedWhenClosed {
             let is_closed = queue.lock().closed;
             queue.lock().writes.push(numbered(number));
             return !is_closed;
@@ -429,18 +429,18 @@ mod interleavings {
         queue.push(numbered(number)).is_ok()
     }
 
-    fn close(queue: &Queue, plant: Plant) {
-        if plant == Plant::ClosedInSilence {
+    fn close(queue: &Queue, mistake: Mistake) {
+        if mistake == Mistake::ClosedInSilence {
             queue.lock().closed = true;
         } else {
             queue.close();
         }
     }
 
-    fn take(queue: &Queue, plant: Plant) -> Option<Vec<Write>> {
-        match plant {
-            Plant::ClosedBeforeEmpty if queue.lock().closed => None,
-            Plant::LookedBeforeLocked if queue.lock().writes.is_empty() => {
+    fn take(queue: &Queue, mistake: Mistake) -> Option<Vec<Write>> {
+        match mistake {
+            Mistake::ClosedBeforeEmpty if queue.lock().closed => None,
+            Mistake::LookedBeforeLocked if queue.lock().writes.is_empty() => {
                 let waiting = queue.lock();
                 let mut waiting = queue.changed.wait(waiting).unwrap();
                 Some(mem::take(&mut waiting.writes))
@@ -450,20 +450,20 @@ mod interleavings {
     }
 
     /// The consensus thread submits two writes and shuts down; the storage thread takes them.
-    fn submitted(plant: Plant) {
+    fn submitted(mistake: Mistake) {
         let queue = Arc::new(Queue::default());
         let taken = queue.clone();
         let storage = thread::spawn(move || {
             let mut numbers = vec![];
-            while let Some(writes) = take(&taken, plant) {
+            while let Some(writes) = take(&taken, mistake) {
                 numbers.extend(writes.iter().map(|write| write.number));
             }
             numbers
         });
         for number in [1, 2] {
-            assert!(push(&queue, number, plant), "an open queue refused");
+            assert!(push(&queue, number, mistake), "an open queue refused");
         }
-        close(&queue, plant);
+        close(&queue, mistake);
         assert!(queue.push(numbered(3)).is_err(), "a closed queue took a write");
         let numbers = storage.join().unwrap();
         assert_eq!(numbers, [1, 2], "a write that was taken in is lost, or out of order");
@@ -471,49 +471,49 @@ mod interleavings {
 
     #[test]
     fn every_write_that_was_taken_in_comes_out_once_and_in_order() {
-        loom::model(|| submitted(Plant::Nothing));
+        loom::model(|| submitted(Mistake::Nothing));
     }
 
     #[test]
     #[should_panic(expected = "deadlock")]
-    fn planted_notified_before_pushed() {
+    fn mistaken_notified_before_pushed() {
         // No thread closes the queue here, because that would wake the storage thread after all.
         loom::model(|| {
             let queue = Arc::new(Queue::default());
             let taken = queue.clone();
-            let storage = thread::spawn(move || take(&taken, Plant::Nothing));
-            push(&queue, 1, Plant::NotifiedBeforePushed);
+            let storage = thread::spawn(move || take(&taken, Mistake::Nothing));
+            push(&queue, 1, Mistake::NotifiedBeforePushed);
             assert_eq!(storage.join().unwrap().map(|writes| writes.len()), Some(1));
         });
     }
 
     #[test]
     #[should_panic(expected = "deadlock")]
-    fn planted_closed_in_silence() {
-        loom::model(|| submitted(Plant::ClosedInSilence));
+    fn mistaken_closed_in_silence() {
+        loom::model(|| submitted(Mistake::ClosedInSilence));
     }
 
     #[test]
     #[should_panic(expected = "a write that was taken in is lost")]
-    fn planted_closed_is_looked_at_before_the_writes() {
-        loom::model(|| submitted(Plant::ClosedBeforeEmpty));
+    fn mistaken_closed_is_looked_at_before_the_writes() {
+        loom::model(|| submitted(Mistake::ClosedBeforeEmpty));
     }
 
     #[test]
     #[should_panic(expected = "deadlock")]
-    fn planted_the_queue_is_looked_at_before_the_lock_that_waits() {
-        loom::model(|| submitted(Plant::LookedBeforeLocked));
+    fn mistaken_the_queue_is_looked_at_before_the_lock_that_waits() {
+        loom::model(|| submitted(Mistake::LookedBeforeLocked));
     }
 
     /// A write fails: the storage thread closes the queue while the consensus thread submits.
-    fn failed(plant: Plant) {
+    fn failed(mistake: Mistake) {
         let queue = Arc::new(Queue::default());
         let failing = queue.clone();
         let storage = thread::spawn(move || {
             failing.close();
             failing.take().into_iter().flatten().count()
         });
-        let accepted = [1, 2].map(|number| push(&queue, number, plant));
+        let accepted = [1, 2].map(|number| push(&queue, number, mistake));
         assert!(accepted[0] || !accepted[1], "a closed queue was opened again");
         let left = storage.join().unwrap();
         let accepted = accepted.iter().filter(|accepted| **accepted).count();
@@ -522,12 +522,12 @@ mod interleavings {
 
     #[test]
     fn a_queue_that_the_storage_thread_closes_takes_nothing_afterwards() {
-        loom::model(|| failed(Plant::Nothing));
+        loom::model(|| failed(Mistake::Nothing));
     }
 
     #[test]
     #[should_panic(expected = "nobody looks at any more")]
-    fn planted_closed_is_looked_at_before_the_lock_that_pushes() {
-        loom::model(|| failed(Plant::PushedWhenClosed));
+    fn mistaken_closed_is_looked_at_before_the_lock_that_pushes() {
+        loom::model(|| failed(Mistake::PushedWhenClosed));
     }
 }

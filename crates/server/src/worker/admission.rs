@@ -55,7 +55,7 @@ mod interleavings {
 
     use super::*;
 
-    /// A planted bug: counts all wanted requests, then takes back those that exceed the limit.
+    /// A mistake: counts all wanted requests, then takes back those that exceed the limit.
     fn take_in_two_steps(admission: &AdmissionLimit, wanted: u32) -> u32 {
         let before = admission.taken.fetch_add(wanted as usize, Ordering::Relaxed);
         let granted = admission.max.saturating_sub(before).min(wanted as usize) as u32;
@@ -84,7 +84,7 @@ mod interleavings {
 
     #[test]
     #[should_panic(expected = "refused while a place was free")]
-    fn planted_places_that_are_taken_and_given_back() {
+    fn mistaken_places_that_are_taken_and_given_back() {
         loom::model(|| run_beside_a_request(take_in_two_steps));
     }
 }

@@ -125,7 +125,7 @@ mod interleavings {
     use crate::sync::{Weakness, weaken};
 
     #[derive(Clone, Copy, PartialEq, Eq)]
-    enum Plant {
+    enum Mistake {
         Nothing,
         RungBeforeFlag,
         FlagTakenAfterReading,
@@ -140,12 +140,12 @@ mod interleavings {
 
     /// One turn of a worker, which reads its mailbox only after a notification. Returns whether
     /// there was one.
-    fn turn(mailbox: &Mailbox, shared: &Shared, seen: &mut Term, plant: Plant) -> bool {
+    fn turn(mailbox: &Mailbox, shared: &Shared, seen: &mut Term, mistake: Mistake) -> bool {
         let rung = pin!(mailbox.rung());
         if rung.poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             return false;
         }
-        let early = (plant == Plant::FlagTakenAfterReading).then(|| shared.published().term);
+        let early = (mistake == Mistake::FlagTakenAfterReading).then(|| shared.published().term);
         if mailbox.take_published() {
             let read = early.unwrap_or_else(|| shared.published().term);
             assert!(read >= *seen, "a worker went back to an older publication");
@@ -157,14 +157,14 @@ mod interleavings {
     /// The consensus plane publishes twice, another thread stops the worker, and the worker reads
     /// only after a notification. When no notification is left, it must have seen the last
     /// publication.
-    fn mail(plant: Plant) {
+    fn mail(mistake: Mistake) {
         let shared = Arc::new(Shared::new(Term(4), published(Term(4))));
         let mailbox = Arc::new(Mailbox::new().0);
         let (own, to) = (shared.clone(), mailbox.clone());
         let consensus = thread::spawn(move || {
             for term in [Term(5), LAST] {
                 own.publish(Arc::new(published(term)));
-                if plant == Plant::RungBeforeFlag {
+                if mistake == Mistake::RungBeforeFlag {
                     to.notify.notify_one();
                     to.is_published.store(true, Ordering::Release);
                 } else {
@@ -175,36 +175,36 @@ mod interleavings {
         let to = mailbox.clone();
         let stopping = thread::spawn(move || to.stop(Instant::now()));
         let mut seen = Term(4);
-        turn(&mailbox, &shared, &mut seen, plant);
-        turn(&mailbox, &shared, &mut seen, plant);
+        turn(&mailbox, &shared, &mut seen, mistake);
+        turn(&mailbox, &shared, &mut seen, mistake);
         consensus.join().unwrap();
         stopping.join().unwrap();
-        while turn(&mailbox, &shared, &mut seen, plant) {}
+        while turn(&mailbox, &shared, &mut seen, mistake) {}
         assert_eq!(seen, LAST, "the last publication is missed");
         assert!(mailbox.stop_at().is_some());
     }
 
     #[test]
     fn no_publication_and_no_stop_is_missed() {
-        loom::model(|| mail(Plant::Nothing));
+        loom::model(|| mail(Mistake::Nothing));
     }
 
     #[test]
     #[should_panic(expected = "the last publication is missed")]
-    fn planted_a_bell_that_rings_before_the_flag_is_set() {
-        loom::model(|| mail(Plant::RungBeforeFlag));
+    fn mistaken_a_bell_that_rings_before_the_flag_is_set() {
+        loom::model(|| mail(Mistake::RungBeforeFlag));
     }
 
     #[test]
     #[should_panic(expected = "the last publication is missed")]
-    fn planted_a_flag_that_is_taken_after_the_publication_was_read() {
-        loom::model(|| mail(Plant::FlagTakenAfterReading));
+    fn mistaken_a_flag_that_is_taken_after_the_publication_was_read() {
+        loom::model(|| mail(Mistake::FlagTakenAfterReading));
     }
 
     #[test]
     #[should_panic(expected = "the last publication is missed")]
-    fn planted_a_flag_that_orders_nothing() {
+    fn mistaken_a_flag_that_orders_nothing() {
         weaken(Weakness::UnorderedFlag);
-        loom::model(|| mail(Plant::Nothing));
+        loom::model(|| mail(Mistake::Nothing));
     }
 }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use epicepoch_core::allocator::Now;
 use epicepoch_core::clock::trusted_ns;
 use epicepoch_core::confirm::{Confirmed, answer};
-use epicepoch_core::planted::Bug;
 use epicepoch_core::promise::Promise;
 use epicepoch_core::publication::{Published, Role};
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
@@ -119,29 +118,10 @@ impl World {
     }
 
     pub(crate) fn ask(&mut self, id: NodeId, confirm: Confirm, published: &Arc<Published>) {
-        for stranger in self.strangers(id, published) {
-            self.send(id, stranger, &Event::Confirm { from: id, confirm });
-        }
         for (voter, _) in published.voters.iter() {
             if voter != id {
                 self.send(id, voter, &Event::Confirm { from: id, confirm });
             }
-        }
-    }
-
-    /// For planted bugs: nodes that are asked although they are not voters.
-    fn strangers(&self, id: NodeId, published: &Published) -> Vec<NodeId> {
-        match self.plant() {
-            Some(Plant::Core(Bug::RemovedCounts)) => {
-                let state = self.at(id).running().replica().state();
-                state.removed.iter().copied().filter(|node| *node != id).collect()
-            }
-            Some(Plant::Core(Bug::LearnerCounts)) => {
-                let is_voter =
-                    |node: &NodeId| published.voters.iter().any(|(voter, _)| voter == *node);
-                published.members.keys().copied().filter(|node| !is_voter(node)).collect()
-            }
-            _ => vec![],
         }
     }
 

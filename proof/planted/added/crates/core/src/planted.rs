@@ -1,16 +1,35 @@
-//! Bugs inside the core, on purpose. Each breaks one rule that the safety argument needs, and the
-//! checkers of the simulator must find it. One bug is selected per thread, at run time. While a bug
-//! is selected, here or around the core, the core's asserts of S1 to S17 (`safety_assert`) are
-//! silent, so that the checkers alone must find it. A release build has no planted bugs: there
-//! [`is`] is a constant, and the guarded code is not compiled.
+//! The list of bugs inside the core, and the switch that plants one. Each bug breaks one rule that
+//! the safety argument needs, and the checkers of the simulator must find it. One bug is planted per
+//! thread, at run time. While a bug is planted, here or around the core, the core's asserts of S1 to
+//! S17 are silent, so that the checkers alone must find it.
 
 use epicepoch_wire::Epoch;
 
+use crate::publication::Grant;
+
+/// Whether this bug is planted on this thread.
+macro_rules! planted {
+    ($bug:ident) => {
+        $crate::planted::is($crate::planted::Bug::$bug)
+    };
+}
+
+/// Stands for the `assert!` of the standard library in this crate. If a bug is planted, an assert
+/// whose message cites an invariant is silent.
+macro_rules! assert {
+    ($holds:expr, $message:literal $($rest:tt)*) => {
+        if !$holds && !$crate::planted::is_silent($message) {
+            panic!($message $($rest)*)
+        }
+    };
+    ($($all:tt)*) => { ::core::assert!($($all)*) };
+}
+
 macro_rules! bugs {
-    ($($(#[$doc:meta])* $name:ident $text:literal,)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident $text:literal,)*) => {
         /// A broken rule.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Bug { $($(#[$doc])* $name,)* }
+        pub enum Bug { $($(#[doc = $doc])* $name,)* }
 
         impl Bug {
             /// All of them.
@@ -20,6 +39,13 @@ macro_rules! bugs {
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
+            }
+
+            /// Its doc comment: what it does, which checker must find it within how many seeds, or
+            /// why it is harmless.
+            #[must_use]
+            pub const fn story(self) -> &'static str {
+                match self { $(Self::$name => concat!($($doc),*),)* }
             }
         }
     };
@@ -414,13 +440,14 @@ bugs! {
     /// Breaks decision 24; found by `liveness` within 100 seeds. Seen: such a preference is worse
     /// than none.
     RestlessHandover "restless-handover",
-    // Made harmless by the design: the simulator's list says why.
+    // Harmless in this design.
     /// A round asks about the library's current term instead of the term of its grant.
+    ///
+    /// Harmless: the allocator refuses a grant with another term than the round.
     CurrentTermAsked "current-term-asked",
 }
 
-/// The bug that is planted on this thread.
-#[cfg(debug_assertions)]
+/// What is planted on this thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Selected {
     Nothing,
@@ -428,25 +455,21 @@ enum Selected {
     InTheCore(Bug),
 }
 
-#[cfg(debug_assertions)]
 std::thread_local! {
     static SELECTED: std::cell::Cell<Selected> = const { std::cell::Cell::new(Selected::Nothing) };
 }
 
 /// A guard. While it lives, a bug is planted on this thread, and the core's asserts are silent.
-#[cfg(debug_assertions)]
 #[derive(Debug)]
 #[must_use = "the bug is planted only while this lives"]
 pub struct Planted(());
 
 /// Plants `bug` on this thread. `None` stands for a bug outside the core.
-#[cfg(debug_assertions)]
 pub fn plant(bug: Option<Bug>) -> Planted {
     SELECTED.set(bug.map_or(Selected::AroundTheCore, Selected::InTheCore));
     Planted(())
 }
 
-#[cfg(debug_assertions)]
 impl Drop for Planted {
     fn drop(&mut self) {
         SELECTED.set(Selected::Nothing);
@@ -454,85 +477,62 @@ impl Drop for Planted {
 }
 
 /// Whether `bug` is planted on this thread.
-#[cfg(debug_assertions)]
 #[must_use]
 pub fn is(bug: Bug) -> bool {
     SELECTED.get() == Selected::InTheCore(bug)
 }
 
 /// Whether any bug is planted on this thread, in the core or outside it.
-#[cfg(debug_assertions)]
 #[must_use]
 pub fn is_any() -> bool {
     SELECTED.get() != Selected::Nothing
 }
 
-/// Always false: a release build has no planted bugs.
-#[cfg(not(debug_assertions))]
-#[inline]
-#[must_use]
-pub const fn is(_bug: Bug) -> bool {
-    false
+/// Whether an assert with this message is silent now: it cites an invariant, as in "S3: why".
+pub(crate) fn is_silent(message: &str) -> bool {
+    is_any() && matches!(message.as_bytes(), [b'S', b'0'..=b'9', ..])
 }
 
-/// Always false: a release build has no planted bugs.
-#[cfg(not(debug_assertions))]
-#[inline]
-#[must_use]
-pub const fn is_any() -> bool {
-    false
+/// What a replica's bugs remember from one step to another.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    proposed_above: Epoch,
+    look: (u64, bool),
+    hidden: Option<Grant>,
 }
 
-/// For a planted bug: whether a proposer believes that its range was assigned because the ceiling
-/// is in the second that it asked for. Always false without the bug.
-pub(crate) fn is_believed(until: Epoch, ceiling: Epoch) -> bool {
-    is(Bug::EqualProposals) && until.0 / 1_000_000_000 == ceiling.0 / 1_000_000_000
-}
-
-/// The low end of a range: `low`. With a planted bug it is the proposer's clock, a second below
-/// `until`, if that is lower.
-pub(crate) fn lowered(low: Epoch, until: Epoch) -> Epoch {
-    let clock = Epoch(until.0.saturating_sub(1_000_000_000));
-    if is(Bug::RangeFromClock) { clock.min(low) } else { low }
-}
-
-/// An `assert!` of an invariant of `docs/safety.md`, whose message cites it. It stays on in release
-/// builds. It is silent only while a bug is planted.
-macro_rules! safety_assert {
-    ($holds:expr, $($message:tt)+) => {
-        assert!($holds || $crate::planted::is_any(), $($message)+)
-    };
-}
-pub(crate) use safety_assert;
-
-#[cfg(all(test, debug_assertions))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bug_is_planted_on_its_own_thread_and_only_while_it_is_held() {
-        assert!(!is_any());
-        let planted = plant(Some(Bug::EarlyVote));
-        assert!(is(Bug::EarlyVote) && is_any() && !is(Bug::EarlyAck));
-        drop(planted);
-        assert!(!is(Bug::EarlyVote) && !is_any());
+impl Memory {
+    /// Remembers the ceiling that this replica knows as it proposes a reservation.
+    pub(crate) fn propose_above(&mut self, ceiling: Epoch) {
+        self.proposed_above = ceiling;
     }
 
-    #[test]
-    fn names_are_unique() {
-        let names: std::collections::BTreeSet<_> = Bug::ALL.iter().map(|bug| bug.name()).collect();
-        assert_eq!(names.len(), Bug::ALL.len());
+    /// The ceiling that was known when the last reservation was proposed.
+    pub(crate) fn proposed_above(&self) -> Epoch {
+        self.proposed_above
     }
 
-    #[test]
-    #[should_panic(expected = "S1: on")]
-    fn a_safety_assert_is_on_while_no_bug_is_planted() {
-        safety_assert!(is_any(), "S1: on");
+    /// Remembers a grant as it is revoked.
+    pub(crate) fn hide(&mut self, grant: Option<Grant>) {
+        self.hidden = grant;
     }
 
-    #[test]
-    fn a_safety_assert_is_silent_while_a_bug_is_planted() {
-        let _planted = plant(None);
-        safety_assert!(!is_any(), "S1: silent");
+    /// The grant that was revoked last.
+    pub(crate) fn hidden(&self) -> Option<Grant> {
+        self.hidden
+    }
+
+    /// Begins a tick.
+    pub(crate) fn tick(&mut self, now_ns: u64) {
+        let slot = now_ns / LOOK_NS;
+        self.look = (slot, slot != self.look.0);
+    }
+
+    /// Whether this tick is one of the few at which some bugs look at their input.
+    pub(crate) fn is_look(&self) -> bool {
+        self.look.1
     }
 }
+
+/// Time between two such looks, nanoseconds.
+const LOOK_NS: u64 = 500_000_000;

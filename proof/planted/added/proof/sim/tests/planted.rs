@@ -1,0 +1,213 @@
+//! A test of the checkers. The default generator finds every planted bug, with the checker and
+//! within the seeds that the bug's doc comment names. A violation that another checker finds does
+//! not count, and neither does a panic of the core. The check of what a node publishes to its
+//! workers is off. `cargo xtask planted` runs this in a copy of the sources that has all bugs.
+
+use std::collections::BTreeSet;
+use std::num::NonZero;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Mutex;
+use std::thread;
+
+use epicepoch_core::durable::{HardState, Record, Restored, Write};
+use epicepoch_core::planted::{self, Bug};
+use epicepoch_core::positions::Positions;
+use epicepoch_sim::history::Invariant;
+use epicepoch_sim::plant::Plant;
+use epicepoch_sim::run::{Failure, Options, run};
+use epicepoch_wire::raft_message::Configuration;
+use epicepoch_wire::{LogIndex, Term};
+
+/// What the doc comment of a bug claims.
+#[derive(Clone, Copy, Debug)]
+enum Claim {
+    /// The checker of this invariant finds it within so many seeds, from 0: several times the number
+    /// that it took. A bug without an invariant must be found by the end of the run: all faults have
+    /// healed, but the cluster does not answer or does not fully recover.
+    Found(Option<Invariant>, u64),
+    /// A second rule prevents what the first one lets through.
+    Harmless,
+}
+
+/// Reads "Breaks RULE; found by `CHECKER` within N seeds." or "Harmless: WHY."
+fn claim(plant: Plant) -> Claim {
+    let story = plant.story();
+    if story.contains(" Harmless: ") {
+        return Claim::Harmless;
+    }
+    let found = || {
+        let (_, rest) = story.split_once("; found by `")?;
+        let (name, rest) = rest.split_once("` within ")?;
+        let (seeds, _) = rest.split_once(" seeds. Seen: ")?;
+        let checker = CHECKERS.iter().find(|(_, other)| *other == name)?.0;
+        Some(Claim::Found(checker, seeds.replace(',', "").parse().ok()?))
+    };
+    found().unwrap_or_else(|| panic!("{}: claims nothing: {story}", plant.name()))
+}
+
+/// The checkers, with their names in doc comments.
+const CHECKERS: &[(Option<Invariant>, &str)] = &[
+    (None, "liveness"),
+    (Some(Invariant::Unique), "unique"),
+    (Some(Invariant::Order), "order"),
+    (Some(Invariant::Bound), "promise 3"),
+    (Some(Invariant::Quorum), "quorum"),
+    (Some(Invariant::OneLeader), "one leader"),
+    (Some(Invariant::AllocatorRises), "S1"),
+    (Some(Invariant::InsideOwnedRange), "S3"),
+    (Some(Invariant::PromiseFirst), "S4"),
+    (Some(Invariant::Ranges), "S5"),
+    (Some(Invariant::DurableFirst), "S6"),
+    (Some(Invariant::Voters), "S7"),
+    (Some(Invariant::Ids), "S8"),
+    (Some(Invariant::Possible), "S9"),
+    (Some(Invariant::ToldOnce), "S10"),
+    (Some(Invariant::CaughtUp), "S12"),
+    (Some(Invariant::Restored), "S13"),
+    (Some(Invariant::Advanced), "S14"),
+    (Some(Invariant::Readable), "S15"),
+    (Some(Invariant::Settings), "S16"),
+    (Some(Invariant::Told), "S17"),
+    (Some(Invariant::Caller), "caller"),
+    (Some(Invariant::Publication), "publication"),
+];
+
+/// The first seed in which its checker finds a bug, and the failure. A run ends with its first
+/// violation. If another checker finds that one, the seed does not count.
+fn caught(plant: Plant, checker: Option<Invariant>, seeds: u64) -> Option<(u64, Failure)> {
+    (0..seeds).find_map(|seed| {
+        let failure = run(Options { plant: Some(plant), ..Options::new(seed) }).failure?;
+        let is_found = match (&failure, checker) {
+            (Failure::Safety(violation), Some(invariant)) => violation.invariant == invariant,
+            (Failure::Safety(violation), None) => panic!("{}: {violation}", plant.name()),
+            (Failure::Liveness(_), None) => true,
+            (Failure::Liveness(_) | Failure::Crash(_), _) => false,
+        };
+        is_found.then_some((seed, failure))
+    })
+}
+
+/// The first seed in which anything fails: a violation, a cluster that does not recover, or a
+/// panic.
+fn harm(plant: Plant, seeds: u64) -> Option<(u64, Failure)> {
+    (0..seeds).find_map(|seed| {
+        let failure = run(Options { plant: Some(plant), ..Options::new(seed) }).failure;
+        failure.map(|failure| (seed, failure))
+    })
+}
+
+#[test]
+fn every_planted_bug_is_found_by_its_checker() {
+    let look = |(plant, checker, seeds): (Plant, Option<Invariant>, u64)| {
+        let caught = caught(plant, checker, seeds);
+        let said = caught.map(|(seed, what)| format!("seed {seed}: {:.100}", what.to_string()));
+        println!("{}: {}", plant.name(), said.as_deref().unwrap_or("not found"));
+        said.is_none().then(|| plant.name())
+    };
+    let missed: Vec<&str> = on_all_processors(chosen(), look).into_iter().flatten().collect();
+    assert!(missed.is_empty(), "not found by their checkers: {missed:?}");
+}
+
+/// The bugs to look for, those that need the most seeds last: all that are not harmless, unless the
+/// environment selects some. `EPICEPOCH_PLANTED` lists names, separated by commas.
+/// `EPICEPOCH_PLANTED_SHARE=2/8` adds every eighth bug, from the third on.
+fn chosen() -> Vec<(Plant, Option<Invariant>, u64)> {
+    let value = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let named = value("EPICEPOCH_PLANTED").map(|names| {
+        let known = |name: &str| {
+            let all = || Plant::all().map(Plant::name).collect::<Vec<_>>().join(", ");
+            Plant::named(name).unwrap_or_else(|| panic!("no bug {name:?}; there are: {}", all()))
+        };
+        names.split(',').map(known).collect::<Vec<_>>()
+    });
+    let share = value("EPICEPOCH_PLANTED_SHARE").map(|share| {
+        let (part, parts) = share.split_once('/').expect("a share is written as 2/8");
+        let number = |text: &str| text.parse::<usize>().expect("a share is written as 2/8");
+        (number(part), number(parts))
+    });
+    let is_chosen = |at: usize, plant: Plant| match (&named, share) {
+        (None, None) => true,
+        (named, share) => {
+            named.as_ref().is_some_and(|named| named.contains(&plant))
+                || share.is_some_and(|(part, parts)| at % parts == part)
+        }
+    };
+    let harmful = Plant::all().filter_map(|plant| match claim(plant) {
+        Claim::Found(checker, seeds) => Some((plant, checker, seeds)),
+        Claim::Harmless => None,
+    });
+    let mut chosen: Vec<_> =
+        harmful.enumerate().filter(|(at, it)| is_chosen(*at, it.0)).map(|(_, it)| it).collect();
+    chosen.sort_by_key(|(_, _, seeds)| *seeds);
+    chosen
+}
+
+/// Number of seeds in which a harmless bug must do no harm. The variable `HARMLESS_SEEDS` sets
+/// another number, as `scripts/night` does.
+const HARMLESS_SEEDS: u64 = 100;
+
+#[test]
+fn bugs_that_this_design_makes_harmless_do_no_harm() {
+    let said = std::env::var("HARMLESS_SEEDS");
+    let seeds = said.map_or(HARMLESS_SEEDS, |said| said.parse().expect("a number of seeds"));
+    let plants = Plant::all().filter(|plant| matches!(claim(*plant), Claim::Harmless)).collect();
+    for (plant, harm) in on_all_processors(plants, |plant| (plant, harm(plant, seeds))) {
+        assert_eq!(harm, None, "{}: {}", plant.name(), plant.story());
+    }
+}
+
+#[test]
+fn names_are_unique_and_every_bug_claims_what_it_breaks() {
+    let names: BTreeSet<&str> = Plant::all().map(Plant::name).collect();
+    assert_eq!(names.len(), Plant::all().map(claim).count());
+}
+
+#[test]
+fn a_bug_is_planted_on_its_own_thread_and_only_while_it_is_held() {
+    let guard = planted::plant(Some(Bug::EarlyVote));
+    assert!(planted::is(Bug::EarlyVote) && planted::is_any() && !planted::is(Bug::EarlyAck));
+    thread::spawn(|| assert!(!planted::is_any())).join().unwrap();
+    drop(guard);
+    assert!(!planted::is(Bug::EarlyVote) && !planted::is_any());
+}
+
+#[test]
+fn asserts_that_cite_an_invariant_are_silent_only_while_a_bug_is_planted() {
+    let lower = Write { hard_state: Some(HardState::default()), ..Write::default() };
+    let apply = || {
+        let mut restored = Restored {
+            hard_state: HardState { term: Term(2), ..HardState::default() },
+            record: Record {
+                index: LogIndex(0),
+                term: Term(0),
+                configuration: Configuration::default(),
+                data: vec![],
+            },
+            entries: vec![],
+            positions: Positions::default(),
+        };
+        panic::catch_unwind(AssertUnwindSafe(|| restored.apply(&lower)))
+    };
+    assert!(apply().is_err());
+    let _planted = planted::plant(None);
+    assert!(apply().is_ok());
+}
+
+/// The result of `look` for each. A thread plants one bug at a time, so each processor works on
+/// another bug. The last ones come first.
+fn on_all_processors<T: Send, R: Send>(all: Vec<T>, look: impl Fn(T) -> R + Sync) -> Vec<R> {
+    let left = Mutex::new(all);
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    let work = || {
+        let mut done = vec![];
+        loop {
+            let next = left.lock().unwrap().pop();
+            let Some(next) = next else { return done };
+            done.push(look(next));
+        }
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..processors).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    })
+}
