@@ -1,15 +1,17 @@
 //! Each checker can fail: it accepts what is allowed and catches the smallest violation.
 
+use epicepoch_core::admin::{Answer, Denied, Done, Unsettled};
 use epicepoch_core::durable::{HardState, Record, Restored};
 use epicepoch_core::positions::Positions;
 use epicepoch_core::publication::Grant;
-use epicepoch_core::replica::Outgoing;
-use epicepoch_core::state::{MembershipChange, MembershipStep};
+use epicepoch_core::replica::{ChangeError, Outgoing};
+use epicepoch_core::state::{MembershipChange, MembershipStep, Outcome};
 use epicepoch_wire::bootstrap::Genesis;
 use epicepoch_wire::raft_message::{Configuration, EntryKind, LogEntry, MessageKind, RaftMessage};
 use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::{ClusterId, EpochIndex, HistoryId};
 
+use super::orders::Teller;
 use super::prudence::Deciding;
 use super::*;
 use crate::node::member;
@@ -448,4 +450,63 @@ fn epochs_come_at_the_interval_that_counts() {
         broken(&history)
     };
     assert_eq!((stood(80), stood(90)), (None, Some(Invariant::Settings)));
+}
+
+#[test]
+fn an_operator_is_told_only_what_is_so() {
+    let by = |term| Teller { node: NodeId(1), term: Term(term), applied: LogIndex(1) };
+    let changed = |is_already| -> Answer { Ok(Done::Changed { steps: vec![], is_already }) };
+    let told = |outcome: Option<Outcome>, term, answer: &Answer| {
+        of(|history| {
+            history.leaders.insert(TERM, (OTHER.node, OTHER.boot));
+            let asked = history.ordered(7);
+            history.leaders.insert(Term(TERM.0 + 1), (ME.node, ME.boot));
+            if let Some(outcome) = outcome {
+                history.check_outcome(NodeId(2), 7, &outcome);
+            }
+            history.check_told(by(term), asked, answer);
+        })
+    };
+    let (is_done, refused) = (Some(Outcome::Changed), Some(Outcome::Refused("no")));
+    // A change is acknowledged as it was applied.
+    assert_eq!(told(is_done.clone(), TERM.0, &changed(false)), None);
+    assert_eq!(told(None, TERM.0, &changed(false)), Some(Invariant::Told));
+    assert_eq!(told(refused.clone(), TERM.0, &changed(false)), Some(Invariant::Told));
+    assert_eq!(told(refused, TERM.0, &Err(Denied::Refused("no"))), None);
+    assert_eq!(told(is_done.clone(), TERM.0, &Err(Denied::Refused("no"))), Some(Invariant::Told));
+    let set = Ok(Done::Set { doubt: None });
+    assert_eq!(told(Some(Outcome::Set), TERM.0, &set), None);
+    assert_eq!(told(None, TERM.0, &set), Some(Invariant::Told));
+    // Of a denied change nothing may come; an unsettled one may happen.
+    let busy = Err(ChangeError::Busy.into());
+    assert_eq!(told(None, TERM.0, &busy), None);
+    assert_eq!(told(is_done.clone(), TERM.0, &busy), Some(Invariant::Told));
+    assert_eq!(told(is_done, TERM.0, &Err(Denied::Unsettled(Unsettled::Members))), None);
+    // No leader that was overtaken when it was asked says that something is so already.
+    assert_eq!(told(None, TERM.0, &changed(true)), None);
+    assert_eq!(told(None, TERM.0 - 1, &changed(true)), Some(Invariant::Told));
+    // The successor has led in the term.
+    let transferred =
+        |to| Ok(Done::Transferred { to, before: ME.node, term: TERM, is_already: false });
+    assert_eq!(told(None, TERM.0, &transferred(OTHER.node)), None);
+    assert_eq!(told(None, TERM.0, &transferred(NodeId(3))), Some(Invariant::Told));
+}
+
+#[test]
+fn a_denied_change_that_happens_later_and_one_with_two_outcomes_are_found() {
+    let late = of(|history| {
+        let asked = history.ordered(7);
+        let by = Teller { node: NodeId(1), term: TERM, applied: LogIndex(1) };
+        history.check_told(by, asked, &Err(ChangeError::Busy.into()));
+        history.check_outcome(NodeId(2), 7, &Outcome::Changed);
+    });
+    assert_eq!(late, Some(Invariant::Told));
+    let outcomes = |second: &Outcome| {
+        of(|history| {
+            history.check_outcome(NodeId(1), 7, &Outcome::Changed);
+            history.check_outcome(NodeId(2), 7, second);
+        })
+    };
+    assert_eq!(outcomes(&Outcome::Changed), None);
+    assert_eq!(outcomes(&Outcome::Refused("no")), Some(Invariant::Ranges));
 }
