@@ -1,12 +1,12 @@
 //! The driver: the task that carries out what the session decides. It owns the connections, the
 //! timer and the observer, and decides nothing.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use epicepoch_wire::native::Welcome;
@@ -158,10 +158,13 @@ impl Driver {
                 timer.as_mut().reset(timeout);
             }
             let is_waking = self.wake_some();
+            let has_second = self.second.link().is_some();
             tokio::select! {
                 biased;
-                event = self.first.event() => Self::report(&self.core, &mut self.first, event),
-                event = self.second.event() => Self::report(&self.core, &mut self.second, event),
+                event = poll_fn(|context| self.first.poll_event(context)) => Self::report(&self.core, &mut self.first, event),
+                event = poll_fn(|context| self.second.poll_event(context)), if has_second => {
+                    Self::report(&self.core, &mut self.second, event);
+                }
                 () = self.core.notify.notified() => {}
                 () = timer.as_mut(), if timeout.is_some() => {}
                 () = tokio::task::yield_now(), if is_waking => {}
@@ -195,7 +198,9 @@ impl Driver {
             }
         }
         session.take_wakers(&mut self.wakers);
-        session.take_notices(&mut self.notices);
+        if self.core.observer.is_some() {
+            session.take_notices(&mut self.notices);
+        }
         let timeout = session.timeout();
         let mut action = session.poll_action();
         drop(session);
@@ -258,23 +263,23 @@ impl Connection {
         }
     }
 
-    /// Waits for the next event. Cancel safe: no event is lost if the future is dropped.
-    async fn event(&mut self) -> Event {
+    /// Polls for the next event. No event is lost if the caller stops polling.
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Event> {
         match self {
-            Self::None => std::future::pending().await,
-            Self::Open(link, open) => match open.exchange().await {
-                Ok(()) => Event::Received,
-                Err(error) => Event::Closed(*link, error),
+            Self::Open(link, open) => match ready!(open.poll_exchange(context)) {
+                Ok(()) => Poll::Ready(Event::Received),
+                Err(error) => Poll::Ready(Event::Closed(*link, error)),
             },
             Self::Opening(link, opening) => {
-                let (link, opened) = (*link, opening.await);
+                let (link, opened) = (*link, ready!(opening.as_mut().poll(context)));
                 let (connection, opened) = match opened {
                     Ok((open, welcome)) => (Self::Open(link, open), Ok(welcome)),
                     Err(error) => (Self::None, Err(error)),
                 };
                 *self = connection;
-                Event::Opened(link, Box::new(opened))
+                Poll::Ready(Event::Opened(link, Box::new(opened)))
             }
+            Self::None => Poll::Pending,
         }
     }
 }

@@ -68,9 +68,7 @@ impl Link {
         }
     }
 
-    /// Sends the waiting bytes, and waits until bytes arrive. Cancel safe: no byte is lost if the
-    /// future is dropped.
-    pub(crate) async fn exchange(&mut self) -> io::Result<()> {
+    async fn exchange(&mut self) -> io::Result<()> {
         poll_fn(|context| self.poll_exchange(context)).await
     }
 
@@ -90,7 +88,9 @@ impl Link {
         self.filled -= length;
     }
 
-    fn poll_exchange(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Sends the waiting bytes, and polls until bytes have arrived. No byte is lost if the caller
+    /// stops polling.
+    pub(crate) fn poll_exchange(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.written < self.out.len() {
             let rest = &self.out[self.written..];
             match Pin::new(&mut self.stream).poll_write(context, rest)? {

@@ -242,7 +242,10 @@ impl Session {
     #[must_use]
     pub fn timeout(&self) -> Option<Instant> {
         match &self.phase {
-            Phase::Serving(exchange) => exchange.due().into_iter().chain(self.timer).min(),
+            Phase::Serving(exchange) => match (exchange.due(), self.timer) {
+                (Some(due), Some(timer)) => Some(due.min(timer)),
+                (due, timer) => due.or(timer),
+            },
             _ => self.timer,
         }
     }
