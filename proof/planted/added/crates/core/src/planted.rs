@@ -305,13 +305,13 @@ bugs! {
     // A restore.
     /// A restored history begins above the values in its backup.
     ///
-    /// Breaks S13; found by `S13` within 20 seeds. Seen: etcd: revisions go back after a restore,
+    /// Breaks S13; found by `S13` within 100 seeds. Seen: etcd: revisions go back after a restore,
     /// and clients keep newer ones ([#16028](https://github.com/etcd-io/etcd/issues/16028)).
     RestoreFloorOfBackup "restore-floor-of-backup",
     /// A restored history begins at the first members' clocks. It ignores the window, although the
     /// old history may have reserved that far ahead of the clocks.
     ///
-    /// Breaks S13; found by `S13` within 20 seeds. Seen: PD's recovery depends on the local clock
+    /// Breaks S13; found by `S13` within 100 seeds. Seen: PD's recovery depends on the local clock
     /// ([docs-cn#12186](https://github.com/pingcap/docs-cn/pull/12186)).
     RestoreWithoutWindow "restore-without-window",
     /// The latest of the first members' clocks proves a floor, even if the clocks disagree.
