@@ -250,7 +250,7 @@ pub(crate) fn http_request(data: &[u8]) {
     assert_eq!(parsed, Ok(httparse::Status::Complete(len)), "a request as others see it");
     assert_eq!((request.method, request.version), (Some("GET"), Some(1)));
     let path = request.path.unwrap_or_default();
-    let query = path.strip_prefix("/timestamp").expect("the hot path");
+    let query = path.strip_prefix("/timestamp").expect("the fast path");
     assert_eq!(Ask::parse(query.strip_prefix('?'), max_n), Ok(ask));
     assert!(
         ask.format == Format::Range || ask.format == Format::Binary && ask.count <= LIST_COUNT_MAX

@@ -36,11 +36,11 @@ const KINDS: [&str; 82] = [
     "disk bit flipped",
     "disk failing",
     "disk full",
-    "disk set back",
+    "disk rolled back",
     "disk slow",
     "disk stuck",
     "no room for a write",
-    "set back: refused by a peer",
+    "rolled back: refused by a peer",
     "start refused: damaged disk",
     "sync failed",
     // Clocks.
@@ -64,7 +64,7 @@ const KINDS: [&str; 82] = [
     "handover where accepts fail",
     // Versions.
     "message of another version",
-    "node set back to a version",
+    "node downgraded",
     "node updated",
     "node updated after a refusal",
     "stopped: of a newer format",

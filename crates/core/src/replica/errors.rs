@@ -49,8 +49,8 @@ pub enum MessageError {
     Impossible,
     /// This node's disk has lost entries that it had acknowledged: it must stop.
     #[error(
-        "a leader knows {commit} entries to be committed here, this disk holds {last}: it was set \
-         back to an older state"
+        "a leader knows {commit} entries to be committed here, this disk holds {last}: it was \
+         rolled back to an older state"
     )]
     LostEntries {
         /// The commit index that the leader knows.

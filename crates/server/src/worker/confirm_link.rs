@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn a_link_ends_when_its_peer_is_found_set_back() {
+    async fn a_link_ends_when_its_peer_is_found_rolled_back() {
         const BOOT: BootId = BootId(7);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let raft_addr = listener.local_addr().unwrap().to_string();

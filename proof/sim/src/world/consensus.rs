@@ -238,12 +238,12 @@ impl World {
         if !self.at(node).running.as_ref().is_some_and(is_running) {
             return;
         }
-        self.note(|| format!("{by} refuses {node}, which was set back"));
+        self.note(|| format!("{by} refuses {node}, which was rolled back"));
         if !self.at(node).disk.is_rolled_back() {
-            let what = || format!("node {by} takes node {node} for set back, which it is not");
+            let what = || format!("node {by} takes node {node} for rolled back, which it is not");
             self.history.violate(Invariant::Possible, what);
         }
-        self.stop_rolled_back(node, "set back: refused by a peer");
+        self.stop_rolled_back(node, "rolled back: refused by a peer");
     }
 
     fn stop_rolled_back(&mut self, node: NodeId, how: &'static str) {
@@ -296,7 +296,7 @@ impl World {
         let is_expected = self.plant().is_some_and(Plant::is_in_disk);
         match error {
             MessageError::LostEntries { .. } if self.at(to).disk.is_rolled_back() => {
-                self.stop_rolled_back(to, "set back: the leader knows of more");
+                self.stop_rolled_back(to, "rolled back: the leader knows of more");
             }
             MessageError::LostEntries { .. } => {
                 if !is_expected {

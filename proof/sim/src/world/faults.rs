@@ -328,8 +328,8 @@ impl World {
             }
             return;
         }
-        self.count("disk set back");
-        self.note(|| format!("{node}: its disk is set back to an older copy"));
+        self.count("disk rolled back");
+        self.note(|| format!("{node}: its disk is rolled back to an older copy"));
         self.crash(node);
         self.node(node).disk.rolled_back();
         self.schedule_world(MS, Event::End { end: End::Start(node) });

@@ -35,7 +35,7 @@ impl World {
         if reads == before {
             return;
         }
-        self.count(if reads > before { "node updated" } else { "node set back to a version" });
+        self.count(if reads > before { "node updated" } else { "node downgraded" });
         self.note(|| format!("{node} reads up to format {reads} from its next start on"));
         self.crash(node);
         self.close(node);
