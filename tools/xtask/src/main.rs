@@ -1,5 +1,6 @@
 //! The checks of this repository, in tiers. `cargo xtask --help` lists them.
 
+mod builds;
 mod catalogue;
 mod changes;
 mod dependencies;

@@ -71,6 +71,8 @@ pub(crate) struct Shell {
     /// Whether commands run at the lowest priority, so only when the processors are idle.
     is_idle: bool,
     notes: Mutex<Vec<String>>,
+    /// The directory of builds that may run beside the tests: `$BUILDS`.
+    pub(crate) builds: PathBuf,
     /// Whether everything counts as changed.
     pub(crate) is_all: bool,
     /// The process group that commands join.
@@ -95,6 +97,7 @@ impl Shell {
             is_live,
             is_idle,
             notes: Mutex::default(),
+            builds: PathBuf::from("target"),
             is_all: false,
             group: None,
         })
@@ -129,10 +132,12 @@ impl Shell {
     }
 
     /// Makes a command of `words`, separated by white space. Variables (`NAME=value`) come first,
-    /// and `$PWD` stands for the root.
+    /// `$PWD` stands for the root, and `$BUILDS` for [`Self::builds`].
     pub(crate) fn command(&self, words: &str) -> Command {
         let root = std::env::current_dir().unwrap_or_default();
-        let words = words.replace("$PWD", &root.to_string_lossy());
+        let words = words
+            .replace("$PWD", &root.to_string_lossy())
+            .replace("$BUILDS", &self.builds.to_string_lossy());
         let is_variable = |word: &&str| word.split_once('=').is_some_and(|(name, _)| is_name(name));
         let (mut variables, mut rest) = (Vec::new(), Vec::new());
         for word in words.split_whitespace() {

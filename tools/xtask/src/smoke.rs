@@ -290,15 +290,24 @@ pub(crate) fn no_faults(sh: &Shell) -> Result<(), String> {
     Ok(())
 }
 
+/// Builds the program of the oldest supported version.
+pub(crate) fn old_program(sh: &Shell) -> Result<(), String> {
+    upgrade_script(sh, "BUILDS=$BUILDS scripts/upgrade --build")
+}
+
 /// Runs the oldest supported version and this one in one cluster, under load.
 pub(crate) fn upgrade(sh: &Shell) -> Result<(), String> {
-    match sh.status(sh.command("scripts/upgrade"))?.code() {
+    upgrade_script(sh, "scripts/upgrade")
+}
+
+fn upgrade_script(sh: &Shell, words: &str) -> Result<(), String> {
+    match sh.status(sh.command(words))?.code() {
         Some(0) => Ok(()),
         Some(NO_REVISION) => {
             sh.note("no upgrade was tried: this clone does not have the oldest version that is supported");
             Ok(())
         }
-        code => Err(format!("scripts/upgrade: exit code {code:?}")),
+        code => Err(format!("{words}: exit code {code:?}")),
     }
 }
 
@@ -315,7 +324,7 @@ pub(crate) fn go(sh: &Shell) -> Result<(), String> {
     sh.run("go -C clients/go vet ./...")?;
     sh.run("EPICEPOCH_BIN=$PWD/target/debug/epicepoch go test -C clients/go -race -count=1 ./...")?;
     sh.run("go test -C clients/go -run xxx -fuzz FuzzFrames -fuzztime 5s .")?;
-    sh.run("go test -C clients/go -run xxx -bench . -benchtime 1000x ./...")
+    sh.run("EPICEPOCH_BIN=$PWD/target/debug/epicepoch go test -C clients/go -run xxx -bench . -benchtime 1000x ./...")
 }
 
 /// Runs the bank under kills: without anomalies, and with anomalies if a mistake is planted.

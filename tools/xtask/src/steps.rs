@@ -18,7 +18,7 @@ pub(crate) enum Tier {
 /// How a step runs.
 pub(crate) enum Run {
     /// Commands that run one after the other. Words are separated by white space, variables come
-    /// first, and `$PWD` stands for the root.
+    /// first, `$PWD` stands for the root, and `$BUILDS` for the directory of builds beside the tests.
     Commands(&'static [&'static str]),
     /// A function, for steps that need more than commands.
     Function(fn(&Shell) -> Result<(), String>),
@@ -36,14 +36,25 @@ pub(crate) struct Step {
     pub(crate) bound: u64,
     /// How the step runs.
     pub(crate) run: Run,
-    /// Whether `ci` runs the step beside the others, when the processors are idle. Such a step
-    /// downloads. A step that compiles never runs beside real processes, because their disks would
-    /// wait for its writes. In the other tiers all steps run one after the other.
-    pub(crate) is_beside: bool,
+    /// Whether `ci` runs the step beside the others, when the processors are idle. In the other
+    /// tiers all steps run one after the other.
+    pub(crate) beside: Beside,
     /// Steps that must succeed first.
     pub(crate) after: &'static [&'static str],
     /// Whether the output is printed as it comes.
     pub(crate) is_live: bool,
+}
+
+/// Whether a step runs beside the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Beside {
+    /// It never does.
+    No,
+    /// It downloads, and always does.
+    Downloads,
+    /// It compiles, and does so only where `$BUILDS` is in memory. Otherwise the disks of the real
+    /// processes under test would wait for its writes.
+    Compiles,
 }
 
 impl Step {
@@ -54,11 +65,11 @@ impl Step {
         bound: u64,
         run: Run,
     ) -> Self {
-        Self { name, title, tiers, bound, run, is_beside: false, after: &[], is_live: false }
+        Self { name, title, tiers, bound, run, beside: Beside::No, after: &[], is_live: false }
     }
 
-    const fn beside(self) -> Self {
-        Self { is_beside: true, ..self }
+    const fn beside(self, beside: Beside) -> Self {
+        Self { beside, ..self }
     }
 
     const fn live(self) -> Self {
@@ -86,7 +97,16 @@ pub(crate) const STEPS: &[Step] = &[
     Step::new("catalogue", "The catalogue of tests is what the tests say", ALL, 60,
         Function(|sh| sh.own("catalogue --check"))),
     Step::new("imports", "Imports point one way", ALL, 60, Function(|sh| sh.own("imports"))),
-    Step::new("tools", "Programs that the steps need are installed", BOTH, 500, Function(dependencies::tools)).beside(),
+    Step::new("tools", "Programs that the steps need are installed", BOTH, 500, Function(dependencies::tools))
+        .beside(Beside::Downloads),
+    Step::new("lints", "No lint has anything to say", ALL, 1500, Commands(&[
+        "cargo clippy --workspace --all-targets --locked --target-dir $BUILDS/lints -- -D warnings",
+    ])).beside(Beside::Compiles),
+    Step::new("rustdoc", "The documentation of the code builds", BOTH, 900, Commands(&[
+        "RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps --locked --target-dir $BUILDS/lints",
+    ])).beside(Beside::Compiles),
+    Step::new("old-program", "The program of the oldest supported version builds", BOTH, 1500,
+        Function(smoke::old_program)).beside(Beside::Compiles),
     Step::new("changed-tests", "The tests of the crates that changed and of those that need them", CHECK, 1200,
         Function(changes::tests)),
     Step::new("changed-planted", "Planted bugs near the change are found", CHECK, 600,
@@ -96,8 +116,6 @@ pub(crate) const STEPS: &[Step] = &[
     Step::new("planted-near", "Planted bugs near the change are found, and today's share of the others", CI, 600,
         Function(|sh| changes::planted(sh, true))).after(&["tests"]),
     Step::new("planted", "Every planted bug is found by its checker", NIGHT, 1800, Function(|sh| sh.own("planted"))),
-    Step::new("upgrade", "The oldest supported version and this one work in one cluster", BOTH, 1500,
-        Function(smoke::upgrade)).after(&["tests"]),
     Step::new("corpus", "The corpus of the fuzz targets is what is written today", BOTH, 60,
         Function(dependencies::corpus)).after(&["tests"]),
     Step::new("fuzz-short", "Every fuzz target holds for a second of changed inputs", CI, 300, Commands(&[
@@ -121,13 +139,9 @@ pub(crate) const STEPS: &[Step] = &[
     ])).after(&["tests"]),
     Step::new("percolator", "The example's bank holds under kills, and a planted mistake is found", BOTH, 300,
         Function(smoke::percolator)).after(&["tests"]),
+    Step::new("upgrade", "The oldest supported version and this one work in one cluster", BOTH, 1500,
+        Function(smoke::upgrade)).after(&["tests", "old-program"]),
     Step::new("release", "A release build", BOTH, 1500, Commands(&["cargo build --release --locked"])),
-    Step::new("lints", "No lint has anything to say", ALL, 1500, Commands(&[
-        "cargo clippy --workspace --all-targets --locked --target-dir target/lints -- -D warnings",
-    ])),
-    Step::new("rustdoc", "The documentation of the code builds", BOTH, 900, Commands(&[
-        "RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps --locked --target-dir target/lints",
-    ])),
     Step::new("licences", "Licences and sources of dependencies are those of deny.toml", BOTH, 120,
         Function(dependencies::licences)),
     Step::new("no-faults", "A release build refuses test faults and planted bugs", BOTH, 60,

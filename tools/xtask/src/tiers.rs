@@ -8,9 +8,10 @@ use std::sync::{Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::builds::Builds;
 use crate::processes::Guard;
 use crate::shell::Shell;
-use crate::steps::{Run, STEPS, Step, Tier};
+use crate::steps::{Beside, Run, STEPS, Step, Tier};
 
 /// Directory for the output of each step.
 const LOGS: &str = "target/xtask";
@@ -68,6 +69,7 @@ struct Tally {
     deadline: Instant,
     is_to_go_on: bool,
     is_all: bool,
+    builds: Builds,
     guard: Guard,
 }
 
@@ -126,6 +128,7 @@ impl Tally {
             }
         };
         shell.is_all = self.is_all;
+        self.builds.path().clone_into(&mut shell.builds);
         shell.group = Some(self.guard.group());
         let result = match step.run {
             Run::Commands(commands) => commands.iter().try_for_each(|command| shell.run(command)),
@@ -180,13 +183,17 @@ pub(crate) fn run(choice: &Choice) -> Result<bool, String> {
         deadline: start + Duration::from_secs(tier.bound()),
         is_to_go_on: choice.is_to_go_on,
         is_all: choice.is_all,
+        builds: if tier == Tier::Ci { Builds::in_memory() } else { Builds::on_disk() },
         guard: Guard::start().map_err(|error| format!("a guard of the steps: {error}"))?,
     };
     let steps: Vec<&'static Step> = STEPS.iter().filter(|step| is_meant(step)).collect();
     if choice.only.is_empty() {
-        let (beside, main) = steps
-            .iter()
-            .partition::<Vec<&'static Step>, _>(|step| tier == Tier::Ci && step.is_beside);
+        let (beside, main) =
+            steps.iter().partition::<Vec<&'static Step>, _>(|step| match step.beside {
+                Beside::No => false,
+                Beside::Downloads => tier == Tier::Ci,
+                Beside::Compiles => tally.builds.are_in_memory(),
+            });
         thread::scope(|scope| {
             scope.spawn(|| tally.lane(&beside, true));
             tally.lane(&main, false);

@@ -29,7 +29,9 @@ fn a_step_ends_with_the_program_that_started_it() {
         fs::write(&cargo, CARGO).expect("a script");
         fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).expect("executable");
         let path = std::env::var("PATH").expect("a path");
-        let mut tier = Command::new(env!("CARGO_BIN_EXE_xtask"))
+        // A shell that starts these tests in the background may have them ignore SIGINT.
+        let mut tier = Command::new("env")
+            .args(["--default-signal=INT,TERM", env!("CARGO_BIN_EXE_xtask")])
             .args(["check", "--only", "format"])
             .env("PATH", format!("{}:{path}", bin.display()))
             .stdout(Stdio::null())

@@ -1,0 +1,108 @@
+//! Where steps build that run beside the tests: in memory, so that the disks of the processes under
+//! test do not wait for what a compiler writes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::shell::has;
+
+/// A file system in memory, on Linux.
+const MEMORY: &str = "/dev/shm";
+/// Free bytes that the file system must have, KiB: the builds take two fifths of them.
+const FREE_KIB_MIN: u64 = 5 << 20;
+/// Memory that must be available, KiB.
+const AVAILABLE_KIB_MIN: u64 = 10 << 20;
+
+/// A directory for builds. If it is in memory, it is removed when this value is dropped, and
+/// otherwise by the next run in the same checkout.
+#[derive(Debug)]
+pub(crate) struct Builds {
+    path: PathBuf,
+    is_in_memory: bool,
+}
+
+impl Builds {
+    /// The usual directory.
+    pub(crate) fn on_disk() -> Self {
+        Self { path: PathBuf::from("target"), is_in_memory: false }
+    }
+
+    /// An empty directory in memory, or the usual one if the memory is too small.
+    pub(crate) fn in_memory() -> Self {
+        let Some(path) = path() else { return Self::on_disk() };
+        let _ = fs::remove_dir_all(&path);
+        if !has_memory() || fs::create_dir(&path).is_err() {
+            return Self::on_disk();
+        }
+        Self { path, is_in_memory: true }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) const fn are_in_memory(&self) -> bool {
+        self.is_in_memory
+    }
+}
+
+impl Drop for Builds {
+    fn drop(&mut self) {
+        if self.is_in_memory {
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// A path that only this checkout has.
+fn path() -> Option<PathBuf> {
+    let root = std::env::current_dir().ok()?;
+    let name: String = root
+        .to_str()?
+        .chars()
+        .map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' })
+        .collect();
+    Some(Path::new(MEMORY).join(format!("epicepoch{name}")))
+}
+
+fn has_memory() -> bool {
+    let free = std::process::Command::new("df")
+        .args(["--output=avail", "-k", MEMORY])
+        .output()
+        .ok()
+        .and_then(|output| last_number(&String::from_utf8_lossy(&output.stdout)));
+    let available = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?.to_owned();
+        last_number(line.trim_end_matches(" kB"))
+    });
+    has("chrt")
+        && free.is_some_and(|free| free >= FREE_KIB_MIN)
+        && available.is_some_and(|available| available >= AVAILABLE_KIB_MIN)
+}
+
+fn last_number(text: &str) -> Option<u64> {
+    text.split_whitespace().next_back()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_directory_in_memory_is_removed_with_its_content() {
+        let builds = Builds::in_memory();
+        let path = builds.path().to_owned();
+        if builds.are_in_memory() {
+            fs::write(path.join("a"), "b").expect("a file in memory");
+        }
+        drop(builds);
+        assert!(!path.starts_with(MEMORY) || !path.exists(), "{}", path.display());
+    }
+
+    #[test]
+    fn the_last_number_of_a_line_is_read() {
+        assert_eq!(last_number("MemAvailable:   123"), Some(123));
+        assert_eq!(last_number("Avail\n 77\n"), Some(77));
+        assert_eq!(last_number("Avail"), None);
+    }
+}
