@@ -57,8 +57,8 @@ pub enum Command {
 }
 
 impl Command {
-    /// What is not known when the node ends before it has answered. `None` for a command that
-    /// changes nothing: it may be sent to another member.
+    /// The outcome that stays unknown if the node ends before it has answered. `None` for a command
+    /// that changes nothing, which may be sent to another member.
     #[must_use]
     pub const fn unsettled(&self) -> Option<Unsettled> {
         match self {
@@ -129,7 +129,8 @@ impl<R> AdminCommands<R> {
         self.pending.push(Pending { reply, begun, since_ns: now_ns, until_ns });
     }
 
-    /// The change `of`, of members or settings, was applied or refused.
+    /// Handles the outcome of a change of members or settings: applied or refused. `of` is the
+    /// nonce of the change.
     pub fn handle_outcome(&mut self, of: u64, outcome: &Outcome) {
         for pending in &mut self.pending {
             let (nonce, is_applied) = match &mut pending.begun {
@@ -149,7 +150,8 @@ impl<R> AdminCommands<R> {
         }
     }
 
-    /// Every request that begins from now on is answered above `reached`.
+    /// Handles a finished advance: every request that begins from now on is answered above
+    /// `reached`.
     pub fn handle_advanced(&mut self, reached: Epoch) {
         for pending in &mut self.pending {
             if let Begun::Advance { advance, is_done } = &mut pending.begun {
@@ -158,8 +160,8 @@ impl<R> AdminCommands<R> {
         }
     }
 
-    /// The next answer. Call it after every call of the replica, once its reports are handled and
-    /// its publications made.
+    /// Returns the next answer. Call it after every call of the replica, once its reports are
+    /// handled and its publications made.
     pub fn poll_answer(&mut self, now_ns: u64, replica: &Replica) -> Option<Answered<R>> {
         for (at, pending) in self.pending.iter().enumerate() {
             if let Some(answer) = pending.answer(now_ns, replica) {
@@ -211,7 +213,7 @@ impl<R> Pending<R> {
     }
 }
 
-/// What became of the transfer of leadership to a node, if that is known.
+/// The outcome of a transfer of leadership to `to`, if it is known.
 fn transferred(to: NodeId, replica: &Replica, published: &Published) -> Option<Answer> {
     let me = published.identity.node;
     match published.leader? {
@@ -238,8 +240,7 @@ fn begin(
             if is_plan {
                 return Ok(Begun::Answered(Ok(Done::Planned(plan))));
             }
-            // No barrier is needed: the range was assigned and the timestamp given, and neither is
-            // taken back.
+            // No barrier is needed: an assigned range and a given timestamp are never taken back.
             if plan.is_done {
                 return Ok(Begun::Answered(Ok(Done::Advanced(plan))));
             }
@@ -268,7 +269,7 @@ fn begin(
             replica.propose_prudent_change(now_ns, &change)?;
             Ok(Begun::Change { change, is_applied: false })
         }
-        // The values are proposed even if they are in effect: that needs no barrier.
+        // The values are proposed even if they are already in effect. Then no barrier is needed.
         Command::Set { changes, is_forced } => {
             let settings = changed_settings(replica, &published, &changes)?;
             let doubt = replica.judge_zones(&settings, is_forced)?;
@@ -278,7 +279,8 @@ fn begin(
     }
 }
 
-/// Answers `done`, which this node's state says, once a barrier has passed.
+/// Answers `done` after a barrier. This node's state says so, and the barrier proves that the state
+/// is current.
 fn already(now_ns: u64, replica: &mut Replica, done: Done) -> Result<Begun, Denied> {
     let barrier = replica.propose_barrier(now_ns).ok_or(TransferError::Busy)?;
     Ok(Begun::Already { done, barrier })

@@ -1,6 +1,6 @@
-//! Trusted time, the clock firewall. It moves with the monotonic clock, and follows the wall clock
-//! only while that is believable. So one broken clock cannot push the ceiling ahead. This module
-//! reads no clock: samples are arguments.
+//! Trusted time, the clock firewall. Trusted time moves with the monotonic clock, and follows the
+//! wall clock only while the wall clock is believable. So one broken clock cannot push the ceiling
+//! ahead. This module reads no clock: samples are arguments.
 //!
 //! Peers' clocks are compared as in Cristian's algorithm (1989), corrected by half the round trip.
 //! The median of three or more clocks is safe against any single wrong one (Marzullo, 1984, gives
@@ -60,11 +60,12 @@ pub struct TrustedClock {
     anchor: Anchor,
 }
 
-/// The clocks that agreed when a majority of the voters last agreed, as the first and the last of
-/// them. Before that, the clock that was believed at the start. Offsets as in [`TrustedClock`].
+/// The earliest and the latest of the clocks that agreed when a majority of the voters last agreed.
+/// Before the first agreement, both are the clock that was believed at the start. Offsets are as in
+/// [`TrustedClock`].
 ///
-/// At least one of these clocks was right then. A clock within the bound of each of them is within
-/// the bound of the right one, whichever that is, and whether it moved in one jump or slowly.
+/// At least one of these clocks was right then. So a clock within the bound of both is within the
+/// bound of a right one, whether it moved in one jump or slowly.
 #[derive(Clone, Copy, Debug)]
 struct Anchor {
     first_ns: i128,
@@ -159,12 +160,14 @@ impl TrustedClock {
     /// number of clocks ([`clocks_of`]). `before_ns` is a time that some node has trusted: the
     /// ceiling less the reservation, because a leader reserves ahead of a right clock.
     ///
-    /// A clock that is near a majority of the voters is within the bound of a right one, because
-    /// only a minority is broken. Silent voters count as disagreeing. Such a majority proves the
-    /// wall clock, or else the median. A clock near the median alone may be off by twice the bound;
-    /// then the median itself is used. Without a proof the wall clock is followed while it stays
-    /// within the bound of all clocks of the last proof. The trusted time of the last tick would be
-    /// no measure, because a clock that drifts slowly always agrees with it.
+    /// Only a minority of the clocks is broken, so a clock near a majority of them is within the
+    /// bound of a right one. Silent voters count as disagreeing. If a majority is near the wall
+    /// clock, the wall clock is proved; otherwise, if a majority is near the median, the median is.
+    /// A wall clock near the median alone may be off by twice the bound; then the median is used.
+    ///
+    /// Without a proof the wall clock is followed while it stays within the bound of all clocks of
+    /// the last proof. Comparing it with the trusted time of the last tick would not help, because
+    /// a clock that drifts slowly always agrees with that.
     pub fn observe(&mut self, reading: ClockReading, voters: usize, before_ns: u64) -> ClockStatus {
         let own = reading.offset_ns();
         let mut clocks = self.known_peers(reading.monotonic_ns);
@@ -209,9 +212,9 @@ impl TrustedClock {
 
     /// At a start there is no earlier proof to compare the wall clock with. If clocks disagree, the
     /// earliest one that is not below what others trusted before is believed: a clock that is
-    /// behind is safe and recovers, a clock that is ahead pushes the ceiling ahead. A majority of
-    /// the voters' clocks contains a right one, and is the first proof. A single voter has only the
-    /// ceiling; its first proof is a clock that is not below the ceiling.
+    /// behind is safe and recovers, but a clock that is ahead pushes the ceiling ahead. If a
+    /// majority of the voters' clocks is known, it contains a right one and is the first proof. A
+    /// single voter has only the ceiling; its first proof is a clock that is not below the ceiling.
     fn started(
         &mut self,
         own: i128,
@@ -238,8 +241,8 @@ impl TrustedClock {
     }
 
     /// Whether trusted time rests on more than this node's own clock: the clocks of a majority of
-    /// the voters are known, or were since the start. Until then a leader waits with its
-    /// reservation, because a node that starts an hour ahead must not carry the ceiling there.
+    /// the voters are known, or were since the start. Until then a leader delays its reservation.
+    /// Otherwise a node that starts an hour ahead would carry the ceiling there.
     #[must_use]
     pub fn is_compared(&self, voters: usize) -> bool {
         self.has_history || voters <= 1

@@ -44,7 +44,7 @@ impl Confirmed {
         self.count.get()
     }
 
-    /// Uses the key: its term, its boot, and how many timestamps it is good for.
+    /// Uses up the key. Returns its term, its boot, and how many timestamps it allows.
     pub(crate) const fn spend(self) -> (Term, BootId, u64) {
         (self.term, self.boot, self.count.get())
     }
@@ -183,7 +183,7 @@ impl<B> Rounds<B> {
     }
 
     /// The next batch whose round a quorum has confirmed, with the key to its timestamps. A batch
-    /// that asks for none, as that of a probe, has no key.
+    /// that asks for no timestamps, such as that of a probe, has no key.
     pub fn poll_confirmed(&mut self) -> Option<(B, Option<Confirmed>)> {
         let position = self.in_flight.iter().position(InFlight::is_confirmed)?;
         let InFlight { term, batch, count, .. } = self.in_flight.remove(position)?;

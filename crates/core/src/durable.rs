@@ -81,8 +81,8 @@ pub struct Restored {
 }
 
 impl Restored {
-    /// Applies a write. Then this is the content of the directory as it is once the write is
-    /// durable. For simulated disks; the storage thread does the same on a real one.
+    /// Applies a write: afterwards this is the content of the directory once the write is durable.
+    /// Simulated disks use it; the storage thread does the same on a real disk.
     ///
     /// # Panics
     /// When the write breaks an invariant of [`Restored`] or [`HardState`].

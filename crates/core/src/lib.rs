@@ -1,6 +1,6 @@
-//! Makes the decisions, and has no side effects: everything that makes a timestamp right is here,
-//! and nothing here touches a clock, a socket, a disk, a thread or a random source. The same inputs
-//! give the same outputs.
+//! The core: it makes the decisions and has no side effects. Everything that makes a timestamp
+//! right is here. Nothing here touches a clock, a socket, a disk, a thread or a random source. The
+//! same inputs give the same outputs.
 //!
 //! Data plane (called by the workers of a node):
 //! - [`publication`]: the one immutable object that tells a worker what it may rely on.

@@ -4,8 +4,8 @@
 //! clock, opens a connection or writes a file.
 //!
 //! The server and the simulator are loops around it. Each passes all events that have arrived, then
-//! makes one call a tick ([`Node::handle_tick`]), then does all actions. So a rule that is held here
-//! is held in both.
+//! makes one call a tick ([`Node::handle_tick`]), then does all actions. So both follow the rules
+//! of this module.
 
 mod removal_notice;
 

@@ -1,23 +1,24 @@
-//! Where a new history of a cluster begins: above every epoch that the old history can have given
-//! (S13). Computes this floor and proves that it is high enough, or says why there is no proof.
+//! The floor of a new history of a cluster: every epoch that the old history can have given is at
+//! or below it (S13). This module computes the floor and proves that it is high enough, or says why
+//! there is no proof.
 //! Clocks and backup are arguments; nothing here reads a clock or a file.
 //!
 //! # Why the floor is high enough
-//! A backup knows the ceiling at its moment, and the old history went on after it. The epochs that
-//! it gave afterwards lie in ranges whose ends, when they were reserved, were either
-//! - *one step above the ceiling*, because the ceiling was ahead of the clock: [`WIDTH_MIN_NS`] for
-//!   each leadership, of which [`CEILING_MARGIN_NS`] has room for two million; or
-//! - *trusted time plus the reservation window*. A leader's trusted time is within the clock offset
-//!   bound of a clock that it takes for right (S11). That clock may be half a bound off: a sample
-//!   of another node's clock counts if its round trip is within the bound, and is corrected by half
-//!   of it, but the whole delay may have been one way. A right clock was never ahead of one that is
-//!   right now. The first members' clocks all agree within the bound, and the latest of them is not
-//!   behind the right ones. [`CLOCK_MARGIN_NS`] covers the difference of two right clocks.
+//! A backup knows the ceiling of its time, but the old history continued after it. Every epoch that
+//! was given afterwards is in a range whose end was reserved in one of two ways:
+//! - *One step above the ceiling*, because the ceiling was ahead of the clock. This adds
+//!   [`WIDTH_MIN_NS`] per leadership; [`CEILING_MARGIN_NS`] has room for two million leaderships.
+//! - *Trusted time plus the reservation window*. A leader's trusted time is within the clock offset
+//!   bound of a clock that it takes for right (S11). That clock may be off by half a bound: a
+//!   sample of another node's clock counts if its round trip is within the bound, and is corrected
+//!   by half of it, but the whole delay may have been one way. Right clocks only move forward, and
+//!   the first members' clocks agree within the bound, so the latest of them is not behind a right
+//!   clock. [`CLOCK_MARGIN_NS`] covers the difference of two right clocks.
 //!
-//! The window and the bound are the widest known to the backup, its state (with all settings that
-//! it ever had), the node that gave it, and the founder.
+//! Window and bound are the widest ones that are known: from the backup, its state (all settings
+//! that it ever had), the node that gave it, and the founder.
 //!
-//! The proof does not cover a ceiling that a clock error carried ahead *after* the backup, or
+//! The proof does not cover a ceiling that a wrong clock moved ahead *after* the backup, or
 //! settings that were raised after it. An operator who knows the greatest timestamp ever given can
 //! name it; that only raises the floor.
 //!
@@ -287,8 +288,8 @@ pub fn backup(state: &State, index: LogIndex, around: Surroundings) -> Backup {
 /// settings: either may come from a node that is behind, and any node may lead.
 ///
 /// The earlier of the two times counts, because the clock of a node that hears no other may be
-/// ahead. There is one exception: the earlier time is so far below the ceiling that no leader with
-/// a right clock can have reserved the ceiling by then, and the later one is not.
+/// ahead. There is one exception. If a leader with a right clock cannot have reserved the ceiling
+/// by the earlier time, but can by the later one, the later time counts.
 #[must_use]
 pub fn newest(one: Backup, other: Backup) -> Backup {
     let reservation_ms = one.reservation_ms.max(other.reservation_ms);

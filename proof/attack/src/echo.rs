@@ -1,6 +1,5 @@
-//! A server that only answers: one thread and an event loop. It gives every HTTP/1.1 request the
-//! same answer and drops everything else. So its latency under a flood is that of the machine and
-//! its kernel.
+//! A server that gives every HTTP/1.1 request the same answer and drops everything else. It has one
+//! thread and an event loop. Its latency under a flood is that of the machine and its kernel.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read as _, Write as _};

@@ -33,7 +33,7 @@ pub use protocol::Fault;
 /// The result of a scenario: an error if the client breaks the contract.
 pub type Verdict = Result<(), String>;
 
-/// Longest wait for an expected event. It is generous, because only a failure takes so long.
+/// Longest wait for an expected event. It is generous, because only a failure waits so long.
 pub const WAIT_MAX: Duration = Duration::from_secs(20);
 /// Interval at which a condition is checked.
 const POLL_PAUSE: Duration = Duration::from_millis(2);

@@ -1,7 +1,7 @@
-//! The closed loop: each caller asks again after its answer, and after a pause when a request
-//! failed. Latencies are those of requests sent in the measured time; the rate counts answers in
-//! it. A failed request is counted, without a latency. Only the order of each caller's answers is
-//! checked.
+//! The closed loop. Each caller asks again when it has its answer; after a failed request it pauses
+//! first. Latencies are those of requests sent in the measured time; the rate counts the answers
+//! that came in it. A failed request is counted, without a latency. Only the order of each caller's
+//! own answers is checked.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -42,7 +42,7 @@ pub struct Report {
     latency_ns: Histogram<u64>,
     /// Answers that came in the measured time.
     came: u64,
-    /// Answers not above the caller's last one.
+    /// Answers that are not above the caller's last one.
     pub violations: u64,
     failed: u64,
     /// The last error.

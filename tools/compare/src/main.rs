@@ -2,8 +2,8 @@
 //! client. A closed loop of callers on one thread, one line of JSON at the end. `scripts/compare`
 //! starts the servers.
 //!
-//! The systems' own tools count different things. Here a request is what a caller waits for, and
-//! every caller checks that its answers rise.
+//! The systems' own tools count different things. Here a request is the unit for which a caller
+//! waits, and every caller checks that its answers rise.
 
 mod load;
 mod systems;

@@ -1,5 +1,5 @@
-//! `cargo xtask catalogue`: writes `docs/testing-catalogue.md` from doc comments and names of tests.
-//! With `--check` it changes nothing, and fails if the page is not what it would write.
+//! `cargo xtask catalogue`: writes `docs/testing-catalogue.md` from doc comments and names of
+//! tests. With `--check` it changes nothing, and fails if the page is not up to date.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -64,7 +64,7 @@ every path* is `a_single_voter_answers_every_path` (and HTTP/2 is `http2`). Run 
 - *Planted* begins a test that runs a model with a planted bug. It passes only if loom finds the failure in quotes.
 ";
 
-/// Words in names of tests that are written otherwise in a sentence.
+/// Words in test names that have another spelling in a sentence.
 const SPELLINGS: [(&str, &str); 21] = [
     ("http 1 1", "HTTP/1.1"),
     ("http1", "HTTP/1.1"),

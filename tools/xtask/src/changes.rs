@@ -1,4 +1,4 @@
-//! Finds with git what has changed, and which crates and planted bugs that concerns.
+//! Finds the changes with git, and the crates and planted bugs that they affect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,12 +10,12 @@ use crate::{layers, planted};
 
 /// Branches with which a change is compared. The first one that exists is used.
 const BRANCHES: [&str; 2] = ["origin/main", "main"];
-/// Files whose change concerns every crate.
+/// Files whose change affects every crate.
 const FOR_ALL: [&str; 4] = ["Cargo.toml", "Cargo.lock", ".cargo/", "rust-toolchain"];
 /// The planted bugs are split into this many parts. CI tests one part each day.
 const SHARES: u64 = 4;
-/// Most planted bugs near a change that are tested at once. A change of everything is left to the
-/// nightly run.
+/// Most planted bugs near a change that are tested at once. After larger changes, they are left to
+/// the nightly run.
 const NEAR_MAX: usize = 24;
 /// Seconds of a day.
 const DAY: u64 = 86_400;
@@ -37,7 +37,7 @@ fn files(sh: &Shell) -> Result<Vec<String>, String> {
     Ok(changed.lines().chain(new.lines()).map(str::to_owned).collect())
 }
 
-/// The crates that contain `files`, and the crates that depend on them, also if only their tests
+/// The crates that contain `files`, and the crates that depend on them, even if only their tests
 /// do.
 fn crates(
     files: &[String],
@@ -87,8 +87,8 @@ fn binary(message: &str) -> Option<(PathBuf, PathBuf)> {
     is_test.then_some((krate, field("executable")?))
 }
 
-/// Runs the tests of the crates that changed and of those that depend on them. The whole workspace
-/// is built, so that features are the same as in other steps and nothing is compiled twice.
+/// Runs the tests of the changed crates and of the crates that depend on them. It builds the whole
+/// workspace, so that features are the same as in other steps and nothing is compiled twice.
 /// Unchanged crates are not compiled again.
 pub(crate) fn tests(sh: &Shell) -> Result<(), String> {
     let mut manifests = BTreeMap::new();
@@ -117,8 +117,8 @@ pub(crate) fn tests(sh: &Shell) -> Result<(), String> {
     Ok(())
 }
 
-/// Looks for the planted bugs near the changed files: those whose patch touches one of them. With
-/// `is_shared` it also looks for today's part of all.
+/// Looks for the planted bugs whose patch touches a changed file. With `is_shared` it also looks
+/// for today's part of all bugs.
 pub(crate) fn planted(sh: &Shell, is_shared: bool) -> Result<(), String> {
     let near = planted::near(&files(sh)?)?;
     if near.len() > NEAR_MAX {

@@ -45,8 +45,8 @@ pub(crate) fn tools(sh: &Shell) -> Result<(), String> {
     Ok(())
 }
 
-/// Installs packages with the package manager, if there is one. The caller checks what is still
-/// missing.
+/// Installs packages with the package manager, if there is one. The caller checks which programs
+/// are still missing.
 pub(crate) fn install(sh: &Shell, packages: &[String]) {
     if packages.is_empty() || !has("apt-get") {
         return;
@@ -213,7 +213,7 @@ fn built(sh: &Shell, name: &str) -> Result<String, String> {
     Ok(program)
 }
 
-/// Checks that the list of a release's components is the same when it is made twice.
+/// Checks that a release's list of components is the same if it is made twice.
 pub(crate) fn components(sh: &Shell) -> Result<(), String> {
     let first = sh.output("scripts/release sbom")?;
     let second = sh.output("scripts/release sbom")?;
@@ -224,8 +224,8 @@ pub(crate) fn components(sh: &Shell) -> Result<(), String> {
     }
 }
 
-/// Checks that the fuzz corpus is up to date. When formats have grown, decoders refuse old bytes
-/// early, and the code behind is not reached.
+/// Checks that the fuzz corpus is up to date. If formats have grown, decoders reject old bytes
+/// early, and the code after that is not tested.
 pub(crate) fn corpus(sh: &Shell) -> Result<(), String> {
     sh.run("target/debug/examples/corpus")?;
     let stale = sh.output("git status --porcelain -- proof/fuzz/corpus")?;

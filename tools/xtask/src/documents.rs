@@ -1,5 +1,6 @@
-//! Checks that what the documents name exists: files, headings, paths, tests, metrics, messages; and
-//! that `cargo test` commands anywhere name tests. A finding names file and line.
+//! Checks that everything that the documents name exists: files, headings, paths, tests, metrics,
+//! messages. Also checks that `cargo test` commands anywhere name tests. A finding names file and
+//! line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,11 +14,11 @@ use crate::test_commands::Tests;
 const LINE_LEN_MAX: usize = 120;
 /// The files that contain code.
 const CODE: [&str; 4] = ["crates/*.rs", "proof/*.rs", "tools/*.rs", "examples/*.rs"];
-/// Top directories. A path in backquotes that begins with one of them must exist.
+/// Top directories. A path in backquotes must exist if it begins with one of them.
 const TOPS: [&str; 10] = [
     "crates", "proof", "tools", "docs", "deploy", "scripts", "examples", "clients", ".ci", ".cargo",
 ];
-/// A name in snake case with at least this many words is taken for the name of a test.
+/// A name in snake case with at least this many words counts as the name of a test.
 const TEST_WORDS_MIN: usize = 4;
 /// Names that end in these are fields and foreign metrics, not tests.
 const UNITS: [&str; 4] = ["_ns", "_ms", "_bytes", "_seconds"];
@@ -67,7 +68,7 @@ impl Code {
         self.tests.has(name) || (is_checker && self.functions.contains(name))
     }
 
-    /// Whether the code has this metric. The code has its name without the parts that the output
+    /// Whether the code has this metric. In the code, the name lacks the parts that the output
     /// format adds: prefix, unit, kind of sample.
     fn has_metric(&self, metric: &str) -> bool {
         let bare = metric.strip_prefix("epicepoch_").unwrap_or(metric);
@@ -279,7 +280,7 @@ pub(crate) fn command() -> Result<bool, String> {
             }
         }
     }
-    // The code, its comments and the scripts have commands, too.
+    // The code, its comments and the scripts contain commands, too.
     let scripts = texts(&["scripts/*", ".ci/*"])?;
     let pages = documents.iter().map(|Document { path, text }| (path, text));
     let others = code.texts.iter().chain(&scripts).map(|(path, text)| (path, text));

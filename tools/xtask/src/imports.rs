@@ -136,7 +136,7 @@ impl Tree {
                 Kind::Ident(word) if depth == 0 && next.is_some() && defines(word) => {
                     let name = next.unwrap_or_default().to_owned();
                     self.modules[id].items.insert(name);
-                    // The name is one word later in `const fn name` and `macro_rules! name`.
+                    // In `const fn name` and `macro_rules! name` the name comes one word later.
                     at += usize::from(word != "const" || next != Some("fn"));
                 }
                 Kind::Ident(word) if word == "macro_rules" => {
@@ -299,7 +299,7 @@ impl Tree {
             };
             match next {
                 Target::Module(inner) => module = inner,
-                // A macro may define the item, so it counts as defined in the module's file.
+                // A macro may define the item, so the item counts as defined in the module's file.
                 Target::Elsewhere => return Target::Item(module),
                 Target::Item(_) => return next,
             }

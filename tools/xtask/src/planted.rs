@@ -1,8 +1,8 @@
 //! `cargo xtask planted`: looks for the planted bugs, each with the checker that must find it.
 //!
-//! The sources have no planted bug. `proof/planted` has them, as patches and as files to add. This
-//! makes a copy of the sources with all of them, builds it, and runs the checkers' test there. The
-//! sources themselves are never changed.
+//! The sources have no planted bug. `proof/planted` has the bugs, as patches and as files to add.
+//! This module makes a copy of the sources, plants all bugs there, builds the copy, and runs the
+//! checkers' test in it. The sources themselves are never changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,15 +13,15 @@ use std::process::Command;
 const BUGS: &str = "proof/planted";
 /// Files that only the copy has: the switch, and the test that looks for the bugs.
 const ADDED: &str = "proof/planted/added";
-/// The patch of what belongs to no single bug.
+/// The patch that belongs to no single bug.
 const SWITCH: &str = "switch";
-/// `base` has the sources as they were copied, `made` the files that the patches made of them, and
-/// `tree` the copy that is built, in `build`.
+/// The output directory. `base` has the sources as they were copied, `made` the files that the
+/// patches changed, `tree` the copy to build, and `build` what Cargo builds.
 const OUT: &str = "target/planted";
-/// What is copied: what a build needs.
+/// The paths to copy: everything that a build needs.
 const COPIED: [&str; 6] = ["Cargo.toml", "Cargo.lock", "crates", "proof", "tools", "examples"];
 const LEFT_OUT: [&str; 3] = ["proof/planted/", "proof/fuzz/corpus/", "proof/interop/"];
-/// Lines of context in a patch. Two bugs share a place if fewer than twice as many lines are
+/// Lines of context in a patch. Two bugs share a patch if fewer than twice this number of lines are
 /// between them.
 const CONTEXT: usize = 2;
 
@@ -64,7 +64,7 @@ impl Patch {
         named(&self.text)
     }
 
-    /// The text without line numbers, which change with every edit above a hunk.
+    /// The text without line numbers. They change with every edit above a hunk.
     fn unnumbered(text: &str) -> impl Iterator<Item = &str> {
         text.lines().filter(|line| !line.starts_with("@@"))
     }
@@ -103,8 +103,8 @@ fn kebab(name: &str) -> String {
     plain
 }
 
-/// The name of the patch for one hunk: that of its bug, of its place if it has several bugs, or of
-/// the switch if it has none.
+/// The name of the patch for one hunk. It is the name of the hunk's bug; the name of its place, if
+/// it has several bugs; or [`SWITCH`], if it has none.
 fn patch_of(path: &str, hunk: &str) -> String {
     let bugs = named(hunk);
     match bugs.len() {
@@ -134,7 +134,7 @@ pub(crate) fn near(changed: &[String]) -> Result<BTreeSet<String>, String> {
     Ok(near)
 }
 
-/// Lines of what ships that speak of planted bugs, one finding each.
+/// Lines of the product that mention planted bugs, one finding each.
 ///
 /// # Errors
 /// When a source cannot be read.
@@ -198,7 +198,7 @@ fn make() -> Result<(), String> {
     remake(&sources()?)
 }
 
-/// Makes the copy, whatever is there.
+/// Makes the copy, even if one exists.
 fn remake(sources: &Files) -> Result<(), String> {
     let out = Path::new(OUT);
     let patches = Patch::read_all()?;
@@ -221,7 +221,7 @@ fn remake(sources: &Files) -> Result<(), String> {
     ))
 }
 
-/// Applies the patches to copies of the files that they name, in `made`. Returns what failed.
+/// Applies the patches to copies of the files that they name, in `made`. Returns the failures.
 fn apply(sources: &Files, patches: &[Patch]) -> Result<Vec<String>, String> {
     let made = Path::new(OUT).join("made");
     let mut files = Files::new();
@@ -239,7 +239,7 @@ fn apply(sources: &Files, patches: &[Patch]) -> Result<Vec<String>, String> {
         let mut git = Command::new("git");
         git.args(["apply", "--reject", "--whitespace=nowarn"]);
         git.arg(root.join(Patch::path(&patch.name)));
-        // Inside a repository, git leaves out ignored files without a word.
+        // Inside a repository, git silently leaves out ignored files.
         git.env("GIT_CEILING_DIRECTORIES", root.join(OUT));
         for variable in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"] {
             git.env_remove(variable);
@@ -259,8 +259,8 @@ fn apply(sources: &Files, patches: &[Patch]) -> Result<Vec<String>, String> {
     Ok(failed)
 }
 
-/// Writes the patches and the added files again from what was edited in the copy, then makes the
-/// copy again from them.
+/// Writes the patches and the added files again from the edited copy, then makes the copy again
+/// from them.
 fn refresh() -> Result<(), String> {
     let out = Path::new(OUT);
     let (base, tree) = (read_below(&out.join("base"))?, read_below(&out.join("tree"))?);
@@ -296,7 +296,7 @@ fn refresh() -> Result<(), String> {
     for Patch { name, text } in Patch::read_all()? {
         match patches.get(&name) {
             None => remove(&Patch::path(&name))?,
-            // A patch whose line numbers alone have changed stays as it is.
+            // A patch is kept if only its line numbers have changed.
             Some(new) if Patch::unnumbered(new).eq(Patch::unnumbered(&text)) => {
                 patches.remove(&name);
             }
@@ -332,14 +332,14 @@ fn hunks(path: &str) -> Result<Vec<String>, String> {
     if hunks.is_empty() { Err(format!("{path}: git shows no difference")) } else { Ok(hunks) }
 }
 
-/// The sources that are copied, as they are now, committed or not.
+/// The current sources that are copied, committed or not.
 fn sources() -> Result<Files, String> {
     let mut git = Command::new("git");
     git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--"]).args(COPIED);
     let output = git.output().map_err(|error| format!("git: {error}"))?;
     let mut files = Files::new();
     for path in String::from_utf8_lossy(&output.stdout).split_terminator('\0') {
-        // A file that was deleted and is not committed is still listed.
+        // Git still lists a file that was deleted but not committed.
         if !LEFT_OUT.iter().any(|top| path.starts_with(top)) && Path::new(path).is_file() {
             files.insert(path.to_owned(), read(Path::new(path))?);
         }
@@ -362,8 +362,8 @@ fn remove(path: &Path) -> Result<(), String> {
     fs::remove_file(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// All files below a directory, without what Cargo has built there; none if there is no such
-/// directory.
+/// All files below a directory, without those that Cargo has built there. Empty if the directory
+/// does not exist.
 fn read_below(top: &Path) -> Result<Files, String> {
     let mut files = Files::new();
     let mut open = vec![top.to_owned()];
@@ -383,8 +383,8 @@ fn read_below(top: &Path) -> Result<Files, String> {
     Ok(files)
 }
 
-/// Makes a directory contain these files and no others. A file that is the same is not written, so
-/// that it is not compiled again.
+/// Makes a directory contain exactly these files. Files that are equal are not written again, so
+/// that they are not compiled again.
 fn write_below(top: &Path, files: &Files) -> Result<(), String> {
     let there = read_below(top)?;
     for path in there.keys().filter(|path| !files.contains_key(*path)) {

@@ -1,5 +1,5 @@
-//! Ends processes with all that they have started, and a guard that does so for this program, however
-//! it ends.
+//! Ends processes together with all processes that they have started. A guard does this when this
+//! program ends, in whatever way.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,16 +15,16 @@ const LOOK: Duration = Duration::from_millis(30);
 const END: Duration = Duration::from_secs(10);
 const KILLED: Duration = Duration::from_secs(2);
 
-/// A process that ends the processes of its group when this program ends. The commands of the steps
-/// join the group. A signal may end this program at any moment, and then it closes its end of the
-/// guard's input; so it needs no signal handler.
+/// A process that ends all processes of its group when this program ends. The commands of the steps
+/// join the group. This program may be ended by a signal at any moment. Then its end of the guard's
+/// input closes, so it needs no signal handler.
 #[derive(Debug)]
 pub(crate) struct Guard {
     process: Child,
 }
 
 impl Guard {
-    /// The argument with which this program is a guard.
+    /// The argument that makes this program a guard.
     pub(crate) const COMMAND: &str = "guard";
 
     /// Starts the guard.
@@ -39,7 +39,7 @@ impl Guard {
         Ok(Self { process })
     }
 
-    /// The guard's own work: waits until its input ends, and ends its group.
+    /// The guard itself: waits until its input ends, then ends its group.
     pub(crate) fn run() -> io::Result<()> {
         io::copy(&mut io::stdin(), &mut io::sink())?;
         end_group(std::process::id());
@@ -51,7 +51,7 @@ impl Guard {
         self.process.id()
     }
 
-    /// Ends all commands that have joined the group, with what they have started.
+    /// Ends all commands that have joined the group, and the processes that they have started.
     pub(crate) fn end(&self) {
         end_group(self.group());
     }
@@ -76,8 +76,8 @@ fn end_group(leader: u32) {
     end_all(|process| process.group == leader && process.id != leader);
 }
 
-/// Ends the processes for which `is_meant`, and their descendants: first with SIGTERM, then with
-/// SIGKILL.
+/// Ends the processes for which `is_meant` is true, and their descendants: first with SIGTERM, then
+/// with SIGKILL.
 fn end_all(is_meant: impl Fn(&Process) -> bool) {
     let mut known = BTreeSet::new();
     for (name, limit) in [("TERM", END), ("KILL", KILLED)] {
@@ -85,7 +85,7 @@ fn end_all(is_meant: impl Fn(&Process) -> bool) {
         let mut told = BTreeSet::new();
         while Instant::now() < until {
             let all = Process::all();
-            // A process that has lost its parent is still known.
+            // A process whose parent has ended is still known.
             known.extend(all.iter().filter(|process| is_meant(process)).map(|process| process.id));
             add_descendants(&all, &mut known);
             known.retain(|id| all.iter().any(|process| process.id == *id));
@@ -129,7 +129,7 @@ struct Process {
 }
 
 impl Process {
-    /// All of this machine.
+    /// All processes of this machine.
     fn all() -> Vec<Self> {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         entries
@@ -138,8 +138,8 @@ impl Process {
             .collect()
     }
 
-    /// Reads `/proc/ID/stat`, see proc(5). `None` for a process that has ended and that its parent
-    /// has not waited for.
+    /// Reads `/proc/ID/stat`, see proc(5). `None` for a process that has ended but whose parent has
+    /// not waited for it yet.
     fn parse(stat: &str) -> Option<Self> {
         let (id, rest) = stat.split_once(" (")?;
         // The name of the program may contain anything.

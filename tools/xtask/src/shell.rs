@@ -68,7 +68,8 @@ pub(crate) struct Shell {
     deadline: Instant,
     /// Whether the output is also printed as it comes.
     is_live: bool,
-    /// Whether commands run at the lowest priority, so only when the processors are idle.
+    /// Whether commands run at the lowest priority, so that they run only when the processors are
+    /// idle.
     is_idle: bool,
     notes: Mutex<Vec<String>>,
     /// The directory of builds that may run beside the tests: `$BUILDS`.
@@ -103,7 +104,7 @@ impl Shell {
         })
     }
 
-    /// Prints what was left out and why. The table at the end repeats it.
+    /// Records and prints what was left out, and why. The table at the end repeats it.
     pub(crate) fn note(&self, text: &str) {
         self.say(&format!("NOTE: {text}"));
         self.notes.lock().expect("no panic").push(text.to_owned());
@@ -232,7 +233,8 @@ impl Shell {
     pub(crate) fn captured(&self, mut command: Command) -> Result<Output, String> {
         let shown = shown(&command);
         let failed = |error: io::Error| format!("{shown}: {error}");
-        // In files, so that processes that the command leaves are not waited for.
+        // Output goes to files, so that processes that the command leaves behind are not waited
+        // for.
         let files = [self.log.with_extension("out"), self.log.with_extension("err")];
         command.stdout(File::create(&files[0]).map_err(failed)?);
         command.stderr(File::create(&files[1]).map_err(failed)?);

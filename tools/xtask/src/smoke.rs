@@ -14,12 +14,12 @@ use crate::shell::{Running, Shell, has};
 const HTTP_PORTS: [u16; 3] = [18_881, 18_882, 18_883];
 const RAFT_PORT: u16 = 16_001;
 const EPICEPOCH: &str = "target/release/epicepoch";
-/// How long a cluster may take to be ready. The next ones: to have a leader, to end.
+/// How long a cluster may take to be ready. The next two: to have a leader, and to end.
 const READY: Duration = Duration::from_mins(1);
 const LEADS: Duration = Duration::from_secs(15);
 const ENDS: Duration = Duration::from_secs(15);
-/// Most attempts at a request that may be refused while leadership moves. On a busy machine it may
-/// move.
+/// Most attempts at a request that may be refused because leadership moves, as it does on a busy
+/// machine.
 const TRIES: usize = 5;
 /// Exit code of a measurement during which leadership has moved.
 const MOVED: i32 = 75;
@@ -141,7 +141,8 @@ impl<'a> Cluster<'a> {
         metrics.filter_map(|(_, body)| count(String::from_utf8_lossy(&body).into_owned())).sum()
     }
 
-    /// Runs `what`, which must succeed. It is repeated only if leadership has moved meanwhile.
+    /// Runs `what`, which must succeed. It is repeated only if leadership has moved in the
+    /// meantime.
     fn steady(&mut self, what: impl Fn(&Self) -> Result<(), String>) -> Result<(), String> {
         for _ in 0..TRIES {
             let before = self.leader_changes();
@@ -252,7 +253,7 @@ fn measure(cluster: &Cluster<'_>, via: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Opens in a browser the page of a measurement that the smoke test has left.
+/// Opens a report page in a browser. The smoke test has written the page.
 pub(crate) fn page(sh: &Shell) -> Result<(), String> {
     dependencies::install(sh, &if has("chromium") { vec![] } else { vec!["chromium".to_owned()] });
     if !has("chromium") {
@@ -358,8 +359,8 @@ pub(crate) fn percolator(sh: &Shell) -> Result<(), String> {
     }
 }
 
-/// Runs each measurement of docs/performance.md for a second. It is repeated if leadership has
-/// moved meanwhile.
+/// Runs each measurement of docs/performance.md for a second. A measurement is repeated if
+/// leadership has moved in the meantime.
 pub(crate) fn measurements(sh: &Shell) -> Result<(), String> {
     let work = directory("measurements")?.display().to_string();
     for command in [

@@ -1,5 +1,5 @@
-//! Checks that `cargo test` commands, wherever they are written, name packages, targets and tests that
-//! exist. Cargo runs no test for a name that no test has, and succeeds.
+//! Checks that `cargo test` commands, wherever they are written, name packages, targets and tests
+//! that exist. For an unknown test name, Cargo runs no test and succeeds.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,10 +9,10 @@ use crate::layers;
 use crate::source::{Token, attribute, is_test};
 
 const TEST: &str = "cargo test ";
-/// Options of `cargo test` whose value is a word of its own and is not checked.
+/// Options of `cargo test` with a separate value, which is not checked.
 const VALUED: [&str; 5] = ["--features", "--profile", "--manifest-path", "--target-dir", "-C"];
 
-/// A test: its file and its path as the test runner writes it, with the path of the file in front.
+/// A test: its file, and its path in the test runner with the path of the file in front.
 struct Test {
     file: PathBuf,
     path: String,
@@ -45,7 +45,7 @@ impl Tests {
     pub(crate) fn add(&mut self, file: &Path, tokens: &[Token]) {
         let module = file.with_extension("").to_string_lossy().replace('/', "::");
         let (mut at, mut is_next, mut depth) = (0, false, 0_usize);
-        // The paths of the modules that the file itself contains, each with the depth of its braces.
+        // The paths of the file's own modules, each with the depth of its braces.
         let mut modules = vec![(module, 0)];
         while at < tokens.len() {
             if let Some((inside, behind)) = attribute(tokens, at) {
@@ -75,13 +75,13 @@ impl Tests {
         self.all.iter().any(|test| test.path.rsplit("::").next() == Some(name))
     }
 
-    /// What is named in the `cargo test` commands of `text`, and does not exist, with the lines in
-    /// which the commands begin.
+    /// The names in the `cargo test` commands of `text` that do not exist, each with the line in
+    /// which its command begins.
     pub(crate) fn missing(&self, text: &str) -> Vec<(usize, String)> {
         let mut found = Vec::new();
         let (mut from, mut whole) = (1, String::new());
         for (at, line) in text.lines().enumerate() {
-            // A shell and a string of Rust continue a line alike.
+            // A shell and a Rust string continue a line in the same way.
             if let Some(part) = line.strip_suffix('\\') {
                 whole.push_str(part);
                 continue;
@@ -144,7 +144,7 @@ fn within(modules: &[(String, usize)], name: Option<&str>) -> String {
     format!("{module}::{}", name.unwrap_or_default())
 }
 
-/// Whether a word is a part of a command, and not a placeholder or what follows the command.
+/// Whether a word is part of a command, and not a placeholder or text after the command.
 fn is_plain(word: &str) -> bool {
     let is_of_names = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_:/.".contains(c);
     word.chars().all(is_of_names)

@@ -43,7 +43,7 @@ impl Tier {
         }
     }
 
-    /// Seconds after which the remaining steps are not run.
+    /// Seconds after which no further step is started.
     const fn bound(self) -> u64 {
         match self {
             Self::Check => 30 * 60,
@@ -87,8 +87,9 @@ impl Tally {
         }
     }
 
-    /// Waits for the steps that `step` needs, and returns whether to run it. It is not run if one
-    /// of them failed, nor if any other step failed and the run should not go on after a failure.
+    /// Waits for the steps that `step` needs, and returns whether to run it. It is skipped if one
+    /// of them failed. It is also skipped if any other step failed, unless the run continues after
+    /// failures.
     fn is_to_run(&self, step: &Step) -> bool {
         let mut all = self.ended.lock().expect("no panic");
         loop {
@@ -204,8 +205,8 @@ pub(crate) fn run(choice: &Choice) -> Result<bool, String> {
             }
         });
     } else {
-        // With `--only`, the steps that these need count as done. If something is missing, the step
-        // says what.
+        // With `--only`, the needed steps count as done. If their results are missing, the step
+        // reports it.
         let mut ended = tally.ended.lock().expect("no panic");
         for name in steps
             .iter()

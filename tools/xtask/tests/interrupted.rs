@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Stands for cargo. It starts a process, and another one in a process group of its own, and writes
-/// their ids and its own.
+/// Replaces cargo. It starts a process, and another one in a separate process group, and writes the
+/// ids of all three.
 const CARGO: &str = "#!/bin/sh
 sleep 300 & first=$!
 timeout 300 sleep 300 & second=$!
@@ -16,7 +16,7 @@ echo $first $second $$ >\"$0.begun\"
 mv \"$0.begun\" \"$0.ids\"
 wait
 ";
-/// How long anything here may take.
+/// Time limit of each wait.
 const LIMIT: Duration = Duration::from_mins(1);
 
 #[test]
@@ -59,7 +59,7 @@ fn await_some<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Whether a process runs. One that has ended and is not waited for does not.
+/// Whether a process runs. A process that has ended and was not waited for does not run.
 fn is_running(id: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))

@@ -24,7 +24,7 @@ pub struct Answered<R> {
     pub took_ns: u64,
 }
 
-/// What is so, now that a command is done.
+/// The result of a command that is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done {
     /// Nothing has moved; an advance would do this.
@@ -42,7 +42,7 @@ pub enum Done {
         /// Whether `to` led already.
         is_already: bool,
     },
-    /// A new member may have the id.
+    /// The id is free for a new member.
     Vacant,
     /// The member at the address has the id already.
     Member {
@@ -60,7 +60,7 @@ pub enum Done {
     },
     /// The settings are in effect.
     Set {
-        /// The zones in them that no voter is known to be in.
+        /// The zones among them in which no voter is known to be.
         doubt: Option<ZonesInDoubt>,
     },
 }
@@ -136,7 +136,7 @@ pub enum Denied {
     /// Ask again.
     #[error("no quorum confirmed in time that this node still leads; nothing was changed, retry")]
     Unconfirmed,
-    /// Look before the command is repeated: it was begun, and its outcome is not known.
+    /// Check before you repeat the command: it was begun, and its outcome is not known.
     #[error("{0}")]
     Unsettled(Unsettled),
 }
@@ -152,7 +152,7 @@ pub enum Unsettled {
         "it was begun, and whether it is done is not known; look with: epicepoch settings list"
     )]
     Settings,
-    /// An advance of the epoch. It may be repeated without a look.
+    /// An advance of the epoch. It may be repeated without a check.
     #[error(
         "it was begun, and whether it is done is not known: leadership was lost, no quorum answered, \
          or the node ended; repeat the command, it does no harm"

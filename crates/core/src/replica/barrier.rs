@@ -1,7 +1,7 @@
-//! A barrier: an empty entry of the log. Once it is applied in the term that proposed it, this node
-//! has led after the barrier was asked for, and its state has everything that was committed before.
-//! What a leader has applied proves neither, because the leader may be deposed and not know it
-//! (Raft dissertation, 6.4).
+//! A barrier: an empty entry of the log. If the barrier is applied in the term that proposed it,
+//! this node still led after the barrier was requested, and its state has everything that was
+//! committed before. The state of a leader alone proves neither, because the leader may be deposed
+//! and not know it (Raft dissertation, 6.4).
 
 use epicepoch_wire::{LogIndex, Term};
 use raft::StateRole;
@@ -15,7 +15,7 @@ pub struct Barrier {
     index: LogIndex,
 }
 
-/// What is known of a barrier.
+/// The status of a barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BarrierState {
     /// The entry is not applied.
@@ -40,7 +40,7 @@ impl Replica {
         })
     }
 
-    /// What is known of `barrier` now.
+    /// The status of `barrier` now.
     #[must_use]
     pub fn barrier_state(&self, barrier: Barrier) -> BarrierState {
         let raft = &self.raw.raft;

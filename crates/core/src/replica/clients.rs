@@ -1,10 +1,10 @@
-//! A leader whose accepts of clients keep failing, because descriptors or memory are used up, hands
+//! A leader that keeps failing to accept clients, because descriptors or memory are used up, hands
 //! leadership over. It acts only on what it can see itself (decision 29).
 //!
-//! Leadership does not circle. A node whose own accepts fail declines it. An offer is repeated only
-//! after 25 election timeouts, and then after twice as long each time. A node that has given
-//! leadership away [`MOVES_MAX`] times keeps it until its accepts have worked for a long time. If
-//! accepts fail on all nodes, one of them still leads.
+//! Leadership does not move in circles. A node whose own accepts fail declines it. An offer is
+//! repeated only after 25 election timeouts, and then after twice as long each time. A node that
+//! has given leadership away [`MOVES_MAX`] times keeps it until its accepts have worked for a long
+//! time. If accepts fail on all nodes, one of them still leads.
 
 use std::collections::BTreeSet;
 

@@ -2,9 +2,9 @@
 //! zones, so elections are as fast as ever. The elected node leads first and hands over later,
 //! within milliseconds.
 //!
-//! Leadership does not go to and fro. It goes only to a strictly better zone, by an order on which
-//! both agree. It goes only to a voter that has been fit without a break for [`CALM_ELECTIONS`]. A
-//! handover that did not last is tried again after twice as long, up to a limit.
+//! Leadership does not move back and forth. It goes only to a strictly better zone, in an order
+//! that both nodes share, and only to a voter that has been fit without a break for
+//! [`CALM_ELECTIONS`]. If a handover did not last, the next one waits twice as long, up to a limit.
 
 use std::collections::BTreeMap;
 
@@ -131,9 +131,9 @@ impl Replica {
         better
     }
 
-    /// Zones for leaders in which no voter is: a misspelt name, or the last voter has left. Empty
-    /// until this node has led long enough to have heard all voters, and while a silent voter may
-    /// be in one.
+    /// Zones for leaders in which there is no voter: the name is misspelt, or the last voter has
+    /// left. Empty until this node has led long enough to have heard all voters, and while a silent
+    /// voter may be in one of the zones.
     #[must_use]
     pub fn empty_zones(&self) -> Vec<Zone> {
         if !self.has_listened_long_enough() {
@@ -143,8 +143,8 @@ impl Replica {
         if doubt.unplaced.is_empty() { doubt.empty } else { Vec::new() }
     }
 
-    /// Those of these zones that no voter is known to be in, and the silent voters that may be in
-    /// them.
+    /// The zones among `zones` in which no voter is known to be, and the silent voters that may be
+    /// in them.
     pub(super) fn doubt_of(&self, zones: &[Zone]) -> ZonesInDoubt {
         let places = self.places_of_voters();
         let me = self.config.identity.node;

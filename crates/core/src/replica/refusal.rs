@@ -38,7 +38,8 @@ fn highest_index(message: &RaftMessage) -> LogIndex {
     message.index.max(message.commit).max(message.reject_hint).max(snapshot)
 }
 
-/// Whether changes of ours can lead to this configuration. On many others the library panics.
+/// Whether our own changes of members can lead to this configuration. On many others the library
+/// panics.
 fn is_sound(configuration: &Configuration, state: &State) -> bool {
     let Configuration { voters, learners, voters_outgoing, learners_next, auto_leave } =
         configuration;

@@ -65,9 +65,9 @@ impl Reservation {
         now_ns.saturating_sub(pending.proposed_at_ns)
     }
 
-    /// Whether to reserve the next range as `trusted_ns` approaches the end, `high`. Three fifths
-    /// of the window remain then. The commit has a tenth of the window before half is used, and two
-    /// election timeouts remain for a transfer, which drops proposals.
+    /// Whether to reserve the next range now: at most three fifths of the window remain until the
+    /// end `high`. So the commit has a tenth of the window before half is used. Two election
+    /// timeouts also remain for a transfer, in which proposals are dropped.
     fn is_due(&self, high: Epoch, trusted_ns: u64) -> bool {
         let remaining_ns = high.0.saturating_sub(trusted_ns);
         let is_used = remaining_ns <= self.window_ns / 5 * 3;

@@ -108,10 +108,11 @@ impl Replica {
     }
 
     /// Checks that voters are in the zones that these settings name, as far as this leader knows.
-    /// Call it before [`Replica::change_settings`], in the same turn. Zones already in effect are
-    /// not checked, so that they block no other setting. `is_forced` allows unknown zones.
+    /// Call it before [`Replica::change_settings`], in the same turn. Zones that are already in
+    /// effect are not checked; otherwise they would block changes of other settings. `is_forced`
+    /// allows unknown zones.
     ///
-    /// Returns the zones that no voter is known to be in.
+    /// Returns the zones in which no voter is known to be.
     ///
     /// # Errors
     /// [`SettingsError::UnknownZones`] when no voter can be in one of them.

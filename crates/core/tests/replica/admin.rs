@@ -157,7 +157,7 @@ fn a_removal_that_is_done_is_confirmed_like_any_other_answer() {
     assert_eq!(desk.answer(number), None, "nobody has acknowledged it");
     desk.bench.ack_all(2);
     assert_eq!(desk.answer(number), done(true));
-    // While a change is under way, nothing is said to be so already.
+    // While a change is under way, no command is answered with "already".
     let pending = desk.ask(add(4));
     assert_eq!(desk.now(promote(2)), Some(Err(ChangeError::Busy.into())));
     desk.bench.ack_all(2);
@@ -188,7 +188,7 @@ fn an_advance_that_is_not_reserved_when_leadership_is_lost_is_unsettled() {
     assert_eq!(desk.answer(number), None, "nobody has acknowledged its reservation");
     desk.depose(2);
     assert_eq!(desk.answer(number), unsettled);
-    // With a quorum that is silent, it is unsettled when its time is up.
+    // Without an answer from the quorum, the change is unsettled when its time is up.
     let mut desk = Desk::of(Bench::led(&[1, 2, 3]));
     let number = desk.ask(advance(beyond(&desk.bench) + SECOND_NS));
     desk.bench.now_ns += 5 * SECOND_NS;

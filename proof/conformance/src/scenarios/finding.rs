@@ -140,7 +140,7 @@ fn notices(scene: &mut Scene) -> Verdict {
         LeaderNotice { node: NodeId(node), addr }.encode(&mut bytes);
         bytes
     };
-    // The notices say: no leader is known; then, this node leads; then, a node that does not exist
+    // The notices say in turn: no leader is known; this node leads; a node that does not exist
     // leads.
     leader.say_to_all(&notice(0, ""));
     scene.answered(1)?;
@@ -253,7 +253,7 @@ fn arrivals(nodes: &[&Node]) -> Vec<Instant> {
 /// after the first `before`.
 fn trouble(nodes: &[&Node], before: usize) -> Vec<Instant> {
     std::thread::sleep(STORM);
-    // A client with longer pauses sends fewer frames, which is no storm.
+    // A client with longer pauses sends fewer frames, which is fine.
     let _ = wait_until("enough came", STORM, || arrivals(nodes).len() >= before + FRAMES_LEAST);
     arrivals(nodes).split_off(before)
 }

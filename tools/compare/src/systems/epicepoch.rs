@@ -2,7 +2,7 @@
 
 use epicepoch_client::{Client, Options, Via};
 
-/// Clones share the cluster's state and, over the native protocol, their requests.
+/// A caller. Clones share the cluster's state and, over the native protocol, their requests.
 #[derive(Clone)]
 pub struct Caller(Client);
 

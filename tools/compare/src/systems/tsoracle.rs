@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tsoracle_client::{Client, ClientBuilder};
 
-/// Clones share one connection.
+/// A caller. Clones share one connection.
 #[derive(Clone)]
 pub struct Caller(Rc<Client>);
 
 impl Caller {
-    /// Connects with the client's defaults, which gather callers for a millisecond, or without
-    /// gathering.
+    /// Connects. With `gathers`, the client waits a millisecond for more callers, which is its
+    /// default.
     pub async fn connect(addrs: &[&str], gathers: bool) -> anyhow::Result<Self> {
         let addrs = addrs.iter().map(|addr| format!("http://{addr}")).collect();
         let mut builder = ClientBuilder::endpoints(addrs);
