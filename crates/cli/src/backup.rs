@@ -120,10 +120,10 @@ fn of_cluster(
         Dialer::new(tls.as_ref(), Alpn::Http1).with_token(addresses::token(matches, environment)?);
     let mut found: Option<(Backup, String)> = None;
     let mut setbacks = Vec::new();
-    let patience = operator::attempt_timeout(matches)?;
+    let timeout = operator::attempt_timeout(matches)?;
     for addr in addrs {
         // The time for one node is limited, so that a node that hangs leaves time for the others.
-        let attempt = deadline.min(Instant::now() + patience);
+        let attempt = deadline.min(Instant::now() + timeout);
         let backup = match Order::look(PATH_ADMIN_BACKUP).ask(&dialer, &addr, attempt) {
             Ok(document) => taken(&document, &addr)?,
             Err(setback) => {

@@ -91,8 +91,8 @@ pub(crate) fn look(matches: &ArgMatches, environment: &Environment) -> Result<Lo
     let tls = addresses::tls(matches, environment)?;
     let token = addresses::token(matches, environment)?;
     let dialer = Dialer::new(tls.as_ref(), Alpn::Http1).with_token(token);
-    let patience = operator::attempt_timeout(matches)?;
-    let attempt = || deadline.min(Instant::now() + patience);
+    let timeout = operator::attempt_timeout(matches)?;
+    let attempt = || deadline.min(Instant::now() + timeout);
     let look = |addr: &str| {
         let clock = Order::look(PATH_ADMIN_CLOCK).ask(&dialer, addr, attempt());
         clock.map_err(Setback::into_text)
@@ -120,8 +120,8 @@ pub(crate) fn look(matches: &ArgMatches, environment: &Environment) -> Result<Lo
     let members = if let Some(members) = of_leader_found {
         Ok(members)
     } else {
-        let patience = if answers.is_empty() { deadline } else { attempt() };
-        match addresses::block_on(client.members(patience))? {
+        let timeout = if answers.is_empty() { deadline } else { attempt() };
+        match addresses::block_on(client.members(timeout))? {
             Ok(members) => Ok(members.members),
             Err(error) if answers.is_empty() => {
                 let setbacks = setbacks.join("; ");

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn zones_in_doubt_are_named_with_who_may_be_there() {
+    fn zones_in_doubt_are_named_with_the_voters_that_may_be_there() {
         assert_eq!(doubt(&json!({"format": 3, "settings": {"MAX_N": "7"}})), None);
         let silent = doubt(&json!({"emptyZones": ["c", "d"], "unplacedVoters": [3]}));
         let silent = silent.expect("a doubt");

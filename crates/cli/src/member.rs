@@ -230,7 +230,7 @@ removed for ever: 2, 3
     }
 
     #[test]
-    fn who_holds_the_next_format_back_is_named() {
+    fn nodes_that_hold_the_next_format_back_are_named() {
         let document = |waits_for: &[u64]| json!({"members": [], "removed": [], "format": 1, "formatWaitsFor": waits_for});
         let text = table(&document(&[2, 3])).expect("a table");
         assert!(text.contains("of format 1; the next one waits for node 2, 3: update"), "{text}");

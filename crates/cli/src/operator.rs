@@ -90,13 +90,13 @@ impl Order {
             .with_token(addresses::token(matches, environment)?);
         let question =
             Self::look(if self.method == "GET" { &self.target } else { PATH_ADMIN_MEMBERS });
-        let patience = attempt_timeout(matches)?;
+        let timeout = attempt_timeout(matches)?;
         let mut last = anyhow!("no node was asked");
         loop {
             // The node may not be the leader, so its refusal counts only if no other node answers.
             let mut refused = None;
             for addr in &addrs {
-                let attempt = deadline.min(Instant::now() + patience);
+                let attempt = deadline.min(Instant::now() + timeout);
                 let taken = match question.follow(&dialer, addr, attempt) {
                     Ok((_, document)) if self.method == "GET" => Ok(document),
                     Ok((leader, _)) => self.ask(&dialer, &leader, deadline),

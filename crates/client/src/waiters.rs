@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn who_left_is_not_asked_for_again_and_its_slot_is_another_callers() {
+    fn a_caller_that_left_is_not_asked_for_again_and_its_slot_is_reused() {
         let mut waiters = Waiters::default();
         let (gone, _) = waiters.enter(1, later()).unwrap();
         let (stays, _) = waiters.enter(4, later()).unwrap();
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_for_who_left_does_not_go_to_the_next_caller_in_its_slot() {
+    fn an_answer_for_a_caller_that_left_does_not_go_to_the_next_caller_in_its_slot() {
         let mut waiters = Waiters::default();
         let (gone, _) = waiters.enter(2, later()).unwrap();
         let batch = waiters.take_batch(COUNT_MAX).unwrap();
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_may_allow_less_and_who_wants_more_is_asked_for_alone() {
+    fn a_node_may_allow_less_and_larger_calls_are_sent_alone() {
         let mut waiters = Waiters::default();
         for count in [2, 2, 9, 1, 3] {
             waiters.enter(count, later()).unwrap();

@@ -80,7 +80,7 @@ impl Positions {
     ///
     /// # Errors
     /// When the peer was rolled back: it must not count as that member.
-    pub fn greet(
+    pub fn handle_hello(
         &mut self,
         node: NodeId,
         boot: BootId,
@@ -132,19 +132,23 @@ mod tests {
     #[test]
     fn a_boot_that_begins_below_a_named_position_was_rolled_back() {
         let mut positions = Positions::default();
-        assert_eq!(positions.greet(PEER, OLD, at(5)), Ok(true));
+        assert_eq!(positions.handle_hello(PEER, OLD, at(5)), Ok(true));
         assert_eq!(positions.hear(PEER, OLD, at(9), at(5)), Ok(true));
         let rolled_back = RolledBack { named: at(8), remembered: at(9) };
-        assert_eq!(positions.greet(PEER, NEW, at(8)), Err(rolled_back));
-        assert_eq!(positions.greet(PEER, NEW, at(9)), Ok(true), "what was refused left no trace");
+        assert_eq!(positions.handle_hello(PEER, NEW, at(8)), Err(rolled_back));
+        assert_eq!(
+            positions.handle_hello(PEER, NEW, at(9)),
+            Ok(true),
+            "what was refused left no trace"
+        );
     }
 
     #[test]
     fn older_words_of_the_same_run_that_come_late_say_nothing() {
         let mut positions = Positions::default();
-        positions.greet(PEER, OLD, at(5)).unwrap();
+        positions.handle_hello(PEER, OLD, at(5)).unwrap();
         positions.hear(PEER, OLD, at(9), at(5)).unwrap();
-        assert_eq!(positions.greet(PEER, OLD, at(5)), Ok(false), "another connection");
+        assert_eq!(positions.handle_hello(PEER, OLD, at(5)), Ok(false), "another connection");
         assert_eq!(positions.hear(PEER, OLD, at(7), at(5)), Ok(false), "asked before 9 was heard");
         assert_eq!(positions.hear(PEER, OLD, at(9), at(9)), Ok(false), "nothing was written since");
         assert_eq!(positions.of(PEER), at(9));
@@ -153,12 +157,16 @@ mod tests {
     #[test]
     fn a_run_that_says_less_than_was_known_when_it_was_asked_was_set_back_while_it_ran() {
         let mut positions = Positions::default();
-        positions.greet(PEER, OLD, at(5)).unwrap();
+        positions.handle_hello(PEER, OLD, at(5)).unwrap();
         positions.hear(PEER, OLD, at(9), at(5)).unwrap();
         let rolled_back = RolledBack { named: at(6), remembered: at(9) };
         assert_eq!(positions.hear(PEER, OLD, at(6), at(9)), Err(rolled_back));
         assert_eq!(positions.check(PEER, OLD, at(5)), Err(rolled_back), "its next connection, too");
-        assert_eq!(positions.greet(PEER, NEW, at(9)), Ok(true), "the newest directory is back");
+        assert_eq!(
+            positions.handle_hello(PEER, NEW, at(9)),
+            Ok(true),
+            "the newest directory is back"
+        );
         assert_eq!(positions.check(PEER, NEW, at(9)), Ok(()));
     }
 }

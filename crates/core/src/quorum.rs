@@ -255,10 +255,10 @@ mod tests {
                 let count = half.iter().filter(|id| said_yes.contains(id)).count();
                 prop_assert!(!is_joint_quorum || count * 2 > half.len());
             }
-            let heads = |half: &std::collections::BTreeSet<u64>| {
+            let has_majority = |half: &std::collections::BTreeSet<u64>| {
                 half.iter().filter(|id| said_yes.contains(id)).count() * 2 > half.len()
             };
-            prop_assert_eq!(is_joint_quorum, heads(&incoming) && heads(&outgoing));
+            prop_assert_eq!(is_joint_quorum, has_majority(&incoming) && has_majority(&outgoing));
         }
 
         /// After one simple change, every old quorum and every new quorum share a voter.

@@ -108,12 +108,12 @@ mod tests {
             is_fit: bool, preference: u32, name in "[a-zA-Z0-9._-]{1,32}", more: u8,
         ) {
             let zone = Zone::new(&name).expect("a name");
-            let standing = VoterStatus { is_fit, preference, zone };
-            let mut bytes = standing.encode();
+            let status = VoterStatus { is_fit, preference, zone };
+            let mut bytes = status.encode();
             prop_assert!(bytes.len() <= CONTEXT_LEN_MAX);
-            prop_assert_eq!(VoterStatus::decode(&bytes), Ok(standing.clone()));
+            prop_assert_eq!(VoterStatus::decode(&bytes), Ok(status.clone()));
             bytes.push(more);
-            prop_assert_eq!(VoterStatus::decode(&bytes), Ok(standing));
+            prop_assert_eq!(VoterStatus::decode(&bytes), Ok(status));
         }
 
         #[test]

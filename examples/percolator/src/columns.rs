@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_rolled_back_can_neither_commit_nor_begin_again() {
+    fn a_rolled_back_transaction_can_neither_commit_nor_begin_again() {
         let found = replies([
             (0, prewrite(10)),
             (100, status(10)),

@@ -23,7 +23,7 @@ fn found(verdict: &Verdict) -> BTreeSet<Anomaly> {
 }
 
 #[test]
-fn whoever_keeps_to_the_protocol_shows_no_anomaly_whoever_dies() {
+fn clients_that_keep_to_the_protocol_show_no_anomaly_whichever_of_them_dies() {
     let (mut forward, mut back, mut dead, mut skews) = (0, 0, 0, 0);
     for seed in 0..20 {
         let evidence = evidence_of(script(seed));

@@ -46,7 +46,7 @@ pub fn initial(seed: u64) -> Vec<u8> {
 /// A `ClientHello`, and packets made from it. Every packet has another connection id, and is
 /// encrypted with the keys derived from that id (RFC 9001, 5.2).
 pub struct ClientHello {
-    greeting: Vec<u8>,
+    client_hello: Vec<u8>,
     suite: Suite,
 }
 
@@ -67,9 +67,9 @@ impl ClientHello {
         let name = ServerName::try_from("localhost")
             .map_err(|error| rustls::Error::General(error.to_string()))?;
         let mut client = ClientConnection::new(Arc::new(config), Version::V1, name, params)?;
-        let mut greeting = Vec::new();
-        client.write_hs(&mut greeting);
-        Ok(Self { greeting, suite: suite() })
+        let mut client_hello = Vec::new();
+        client.write_hs(&mut client_hello);
+        Ok(Self { client_hello, suite: suite() })
     }
 
     /// The first packet of a connection whose id comes from `seed`.
@@ -91,9 +91,13 @@ impl ClientHello {
         packet.push(0);
         // A CRYPTO frame from offset 0, then padding.
         let mut payload = vec![0x06, 0];
-        payload.extend((0x4000 | self.greeting.len() as u16).to_be_bytes());
-        payload.extend(&self.greeting);
-        assert!(payload.len() + TAG_LEN < rest, "a greeting of {} bytes", self.greeting.len());
+        payload.extend((0x4000 | self.client_hello.len() as u16).to_be_bytes());
+        payload.extend(&self.client_hello);
+        assert!(
+            payload.len() + TAG_LEN < rest,
+            "a client_hello of {} bytes",
+            self.client_hello.len()
+        );
         payload.resize(rest - 1 - TAG_LEN, 0);
         let keys = self.suite.keys(&id, Side::Client, Version::V1).local;
         let sealed = "keys of the first packets encrypt";
@@ -110,7 +114,7 @@ impl ClientHello {
 
 impl std::fmt::Debug for ClientHello {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Hello").field("greeting", &self.greeting).finish_non_exhaustive()
+        f.debug_struct("Hello").field("client_hello", &self.client_hello).finish_non_exhaustive()
     }
 }
 
@@ -181,8 +185,8 @@ mod tests {
         assert_eq!((head[0], rest[0]), (0xC0, 0));
         let head = [&head[..], &rest[..1]].concat();
         let payload = keys.packet.decrypt_in_place(0, &head, &mut rest[1..]).unwrap();
-        assert_eq!(payload[4..4 + hello.greeting.len()], hello.greeting);
+        assert_eq!(payload[4..4 + hello.client_hello.len()], hello.client_hello);
         // The message is a `ClientHello` (RFC 8446, 4).
-        assert_eq!(hello.greeting[0], 1);
+        assert_eq!(hello.client_hello[0], 1);
     }
 }

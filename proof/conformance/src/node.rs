@@ -37,7 +37,7 @@ pub struct Node {
 struct Inner {
     me: MemberAddr,
     scripted: Arc<ScriptedCluster>,
-    greet: Mutex<Greet>,
+    hello_handler: Mutex<HelloHandler>,
     ask: Mutex<Answering>,
     seen: Mutex<Seen>,
     peers: Mutex<Vec<Peer>>,
@@ -45,7 +45,7 @@ struct Inner {
     write: Mutex<Writing>,
 }
 
-type Greet = Box<dyn FnMut(&Node, &Peer, &ClientHello) + Send>;
+type HelloHandler = Box<dyn FnMut(&Node, &Peer, &ClientHello) + Send>;
 type Answering = Box<dyn FnMut(&Node, Ask) + Send>;
 
 /// Everything that a node has received.
@@ -135,7 +135,7 @@ impl Node {
         let inner = Inner {
             me: MemberAddr { node: NodeId(id), addr: addr.to_string() },
             scripted: scripted.clone(),
-            greet: Mutex::new(Box::new(|node, peer, _| peer.welcome(&node.greeting()))),
+            hello_handler: Mutex::new(Box::new(|node, peer, _| peer.welcome(&node.own_welcome()))),
             ask: Mutex::new(Box::new(|_, ask| ask.answer())),
             seen: Mutex::default(),
             peers: Mutex::default(),
@@ -160,8 +160,8 @@ impl Node {
     }
 
     /// Sets the handler of hellos.
-    pub fn on_hello(&self, greet: impl FnMut(&Self, &Peer, &ClientHello) + Send + 'static) {
-        *lock(&self.inner.greet) = Box::new(greet);
+    pub fn on_hello(&self, hello_handler: impl FnMut(&Self, &Peer, &ClientHello) + Send + 'static) {
+        *lock(&self.inner.hello_handler) = Box::new(hello_handler);
     }
 
     /// Sets how bytes are sent.
@@ -171,7 +171,7 @@ impl Node {
 
     /// The default answer of the node to a hello.
     #[must_use]
-    pub fn greeting(&self) -> Welcome {
+    pub fn own_welcome(&self) -> Welcome {
         let scripted = &self.inner.scripted;
         Welcome {
             version: 1,
@@ -269,7 +269,7 @@ impl Node {
                 seen.hellos += 1;
                 seen.arrives();
                 drop(seen);
-                lock(&self.inner.greet)(self, peer, &hello);
+                lock(&self.inner.hello_handler)(self, peer, &hello);
             }
             ToServer::Request(request) => {
                 let (number, at) = {

@@ -64,12 +64,12 @@ impl fmt::Display for Played {
 #[must_use]
 pub fn play(command: &DriverCommand, scenario: &Scenario) -> Played {
     let began = Instant::now();
-    let story = AssertUnwindSafe(|| {
+    let played = AssertUnwindSafe(|| {
         let mut scene = Scene::new(command)?;
         (scenario.play)(&mut scene)?;
         scene.finish()
     });
-    let verdict = catch_unwind(story).unwrap_or_else(|_| Err("the scenario panicked".to_owned()));
+    let verdict = catch_unwind(played).unwrap_or_else(|_| Err("the scenario panicked".to_owned()));
     let Scenario { name, clause, .. } = *scenario;
     Played { name, clause, verdict, took: began.elapsed() }
 }

@@ -192,8 +192,8 @@ impl Bench {
             }
             218 => {
                 let (is_fit, preference) = (script.byte() & 1 == 0, u32::from(script.byte() & 3));
-                let standing = zone(script).map(|zone| VoterStatus { is_fit, preference, zone });
-                let context = standing.map_or_else(|| script.bytes(24), |it| it.encode());
+                let named = zone(script).map(|zone| VoterStatus { is_fit, preference, zone });
+                let context = named.map_or_else(|| script.bytes(24), |it| it.encode());
                 let empty = empty(MessageKind::HeartbeatResponse, script.near(status.term.0));
                 self.receive(peer.0, &RaftMessage { context, ..empty });
             }

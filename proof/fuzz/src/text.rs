@@ -145,9 +145,9 @@ pub(crate) fn files(data: &[u8]) {
 /// must write valid frames, and only requested streams may be open.
 pub(crate) fn http2_request(data: &[u8]) {
     let Some(([first], bytes)) = data.split_first_chunk::<1>() else { return };
-    let (part, patience) = (usize::from(first / 4) + 1, usize::from(first % 4));
-    let whole = http2_asked(bytes, bytes.len().max(1), patience);
-    assert_eq!(whole, http2_asked(bytes, part, patience), "in parts as in one");
+    let (part, open_max) = (usize::from(first / 4) + 1, usize::from(first % 4));
+    let whole = http2_asked(bytes, bytes.len().max(1), open_max);
+    assert_eq!(whole, http2_asked(bytes, part, open_max), "in parts as in one");
     let mut said = &whole.1[..];
     while let Ok(Some(frame)) = Frame::split(said) {
         said = &said[frame.len()..];
@@ -156,8 +156,8 @@ pub(crate) fn http2_request(data: &[u8]) {
 }
 
 /// Feeds bytes in parts of `part`. Returns the requests and the answers. A request is answered once
-/// `patience` others wait.
-fn http2_asked(bytes: &[u8], part: usize, patience: usize) -> (Vec<String>, Vec<u8>) {
+/// `open_max` others wait.
+fn http2_asked(bytes: &[u8], part: usize, open_max: usize) -> (Vec<String>, Vec<u8>) {
     let mut out = Vec::new();
     let mut server = Server::new(*MAX_N.end(), true, &mut out);
     let (mut asked, mut open, mut at) = (Vec::new(), VecDeque::new(), 0);
@@ -175,15 +175,15 @@ fn http2_asked(bytes: &[u8], part: usize, patience: usize) -> (Vec<String>, Vec<
             at += len;
             match &event {
                 Asked::Fast { id } => {
-                    let hot = server.fast_request().expect("what is hot was decoded");
-                    let Ask { count, format } = hot.ask;
+                    let fast = server.fast_request().expect("what is fast was decoded");
+                    let Ask { count, format } = fast.ask;
                     let is_within = match format {
                         Format::Binary => count <= LIST_COUNT_MAX,
                         Format::Range => count <= RANGE_COUNT_MAX,
                         Format::Json => false,
                     };
-                    assert!(count >= 1 && is_within && hot.request_id.len() <= 128);
-                    asked.push(format!("{hot:?}"));
+                    assert!(count >= 1 && is_within && fast.request_id.len() <= 128);
+                    asked.push(format!("{fast:?}"));
                     open.push_back(*id);
                 }
                 Asked::Request { id, .. } | Asked::TooLong { id } => open.push_back(*id),
@@ -194,7 +194,7 @@ fn http2_asked(bytes: &[u8], part: usize, patience: usize) -> (Vec<String>, Vec<
             asked.push(format!("{event:?}"));
             assert_eq!(server.open(), open.len(), "{asked:?}");
             assert!(open.len() <= STREAMS_MAX, "streams within their limit");
-            if open.len() > patience
+            if open.len() > open_max
                 && let Some(id) = open.pop_front()
                 && server.spend_all(id, 16) != Some(true)
             {
@@ -239,7 +239,7 @@ pub(crate) fn http_request(data: &[u8]) {
         line.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name))
     });
     let values: Vec<_> = given.map(|line| line[name.len()..].trim_ascii()).collect();
-    assert!(values.len() <= 1, "two tokens are not hot");
+    assert!(values.len() <= 1, "two tokens are not fast");
     assert_eq!(authorization, values.first().copied().unwrap_or_default());
     for cut in [len - 1, len / 2, len / 3, 0] {
         assert_eq!(scan(&whole[..cut], max_n), Scan::Partial, "cut at {cut}");

@@ -62,8 +62,8 @@ pub(crate) fn payload(data: &[u8]) {
 pub(crate) fn raft_message(data: &[u8]) {
     round_trip(data, RaftMessage::decode, RaftMessage::encode);
     // The context of a message. A later version sends more, and the context is still read.
-    if let Ok(standing) = VoterStatus::decode(data) {
-        assert_eq!(VoterStatus::decode(&standing.encode()), Ok(standing), "a standing comes back");
+    if let Ok(status) = VoterStatus::decode(data) {
+        assert_eq!(VoterStatus::decode(&status.encode()), Ok(status), "a status comes back");
     }
 }
 

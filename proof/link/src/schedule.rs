@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_late_stays_in_front_of_what_is_not() {
+    fn late_bytes_stay_in_front_of_later_ones() {
         let start = Instant::now();
         let mut schedule = Schedule::new(1);
         schedule.push(start, Piece::Bytes(vec![1]), &Fault::delay(MS * 100));

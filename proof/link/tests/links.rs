@@ -115,14 +115,14 @@ fn a_process_that_resets_is_seen_to_reset() {
 }
 
 #[test]
-fn nobody_behind_the_proxy_is_seen_as_a_reset() {
+fn a_missing_target_is_seen_as_a_reset() {
     let Behind { links: _links, listener, addr } = Behind::new();
     drop(listener);
     assert_eq!(read_to_end(&mut dial(addr, &hello(1))), RESET);
 }
 
 #[test]
-fn whoever_says_no_hello_is_a_client_and_is_carried_all_the_same() {
+fn a_connection_without_a_hello_is_a_clients_and_is_carried_too() {
     let behind = Behind::new();
     behind.links.set_both(ONE, TWO, Fault::blackhole());
     for first in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"\xc0\xe5", b"\xc0x", &[0xff; 64]] {
@@ -180,7 +180,7 @@ fn a_connection_that_lost_nothing_outlives_the_blackhole() {
 }
 
 #[test]
-fn in_a_blackhole_nobody_hears_that_a_process_died_until_it_is_over() {
+fn a_blackhole_hides_the_end_of_a_process_until_it_is_over() {
     let behind = Behind::new();
     let (near, mut far) = behind.dial(1);
     behind.links.set(ONE, TWO, Fault::blackhole());
@@ -199,7 +199,7 @@ fn in_a_blackhole_nobody_hears_that_a_process_died_until_it_is_over() {
 }
 
 #[test]
-fn whoever_has_ended_and_still_listens_does_not_hear_the_others_end_in_a_blackhole() {
+fn a_half_closed_connection_does_not_see_the_other_end_close_in_a_blackhole() {
     let behind = Behind::new();
     let (mut near, mut far) = behind.dial(1);
     near.shutdown(Shutdown::Write).unwrap();

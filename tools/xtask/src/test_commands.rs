@@ -167,7 +167,7 @@ mod tests {
             "-p epicepoch --test cluster http::inner::it_ -- --nocapture",
             "--test cluster -- --exact http::other >log",
             "NAME",
-            "--test cluster $stories",
+            "--test cluster $tests",
             "--test \\\n cluster` of it",
         ] {
             assert_eq!(missing(command), 0, "{command}");

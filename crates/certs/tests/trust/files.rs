@@ -217,7 +217,7 @@ fn what_is_signed_does_not_outlive_its_authority() {
 }
 
 #[test]
-fn who_comes_between_the_two_files_of_a_new_pair_waits_for_the_second() {
+fn a_read_between_the_two_files_of_a_new_pair_waits_for_the_second() {
     let directory = tempfile::tempdir().unwrap();
     let (certificate, key) = files(directory.path());
     let load = || Pair::load_or_make(certificate.clone(), key.clone(), &[]);

@@ -131,7 +131,7 @@ fn a_clients_certificate_is_no_nodes() {
 }
 
 #[test]
-fn a_wildcard_is_nobodys_name() {
+fn a_wildcard_is_not_a_name() {
     let cluster = Cluster::new("one");
     let key = rcgen::KeyPair::generate().unwrap();
     let names = vec!["*.one.epicepoch.internal".to_owned()];

@@ -1,11 +1,11 @@
 //! The binary as real processes on loopback, seen from outside: the contract over HTTP, faults, broken clocks
 //! and disks, bad input, bad settings, footprint.
 //!
-//! Run all stories with `cargo test -p epicepoch --test cluster`, one with its name appended. Figures
+//! Run all tests with `cargo test -p epicepoch --test cluster`, one with its name appended. Figures
 //! bypass the capture of the test harness, so a passing run shows them too.
 //!
 //! `EPICEPOCH_BIN=path` tests another binary; one below a directory `release` is a release build.
-//! Stories that break clocks and disks need a test build, the only one that reads
+//! Tests that break clocks and disks need a test build, the only one that reads
 //! `TEST_FAULTS_FILE`, and fail with another.
 
 /// Tests that hold a time to a bound or compare times. They run one at a time, and no other test

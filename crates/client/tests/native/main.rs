@@ -154,12 +154,12 @@ async fn a_hint_about_a_node_that_has_just_fallen_silent_is_not_followed() {
     let call = tokio::spawn(async move { client.timestamp().await });
     // The others name the old leader. They do so until the client has made enough connections to
     // show whether it follows that hint.
-    let greetings = |node: &Node| node.connections.load(Ordering::SeqCst);
-    while others.iter().map(greetings).sum::<u64>() < 6 {
+    let handshakes = |node: &Node| node.connections.load(Ordering::SeqCst);
+    while others.iter().map(handshakes).sum::<u64>() < 6 {
         tokio::task::yield_now().await;
     }
     // The old leader was asked only in turn, not because of the hint.
-    assert!(greetings(&old) <= 1 + 3, "{} greetings", greetings(&old));
+    assert!(handshakes(&old) <= 1 + 3, "{} handshakes", handshakes(&old));
     others[0].now_leads();
     call.await.unwrap().unwrap();
 }
@@ -176,12 +176,12 @@ async fn members_are_learned_anew_while_a_connection_lives() {
     // The new node joins later, and soon is the only one left.
     let new = Node::start(&oracle, Play::Lead).await;
     let before = leader.connections.load(Ordering::SeqCst);
-    let greeted = async {
+    let reconnected = async {
         while leader.connections.load(Ordering::SeqCst) < before + 2 {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(WAIT_MAX, greeted).await.expect("greeted again and again");
+    tokio::time::timeout(WAIT_MAX, reconnected).await.expect("connected again and again");
     new.now_leads();
     leader.now_plays(Play::Mute);
     client.timestamp().await.unwrap();
@@ -413,7 +413,7 @@ async fn a_node_that_knows_no_leader_tells_when_it_does_and_is_not_asked_again()
 }
 
 #[tokio::test]
-async fn a_call_that_is_dropped_gives_its_place_back_and_disturbs_nobody() {
+async fn a_dropped_call_gives_its_place_back_and_disturbs_no_other() {
     let (_, node) = leading().await;
     let client = client(&[&node]);
     client.timestamp().await.unwrap();
@@ -501,7 +501,7 @@ async fn many_callers_on_a_runtime_of_several_threads_are_all_answered_in_order(
 }
 
 #[test]
-fn when_the_runtime_of_the_first_call_ends_who_waits_is_told_and_the_next_call_takes_over() {
+fn when_the_runtime_of_the_first_call_ends_waiting_calls_fail_and_the_next_call_takes_over() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (nodes, first, second) = (runtime(), runtime(), runtime());
     let (_, node) = nodes.block_on(leading());

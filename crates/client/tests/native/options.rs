@@ -40,7 +40,7 @@ async fn the_longest_times_there_may_be_are_no_trouble() {
 }
 
 #[test]
-fn an_observer_that_nobody_would_tell_anything_is_refused() {
+fn an_observer_that_would_never_be_called_is_refused() {
     let error = refused(|options| {
         options.via = Via::Http;
         options.observer = Some(Arc::new(Counting::default()));

@@ -58,7 +58,7 @@ use graceful_shutdown::GracefulShutdown;
 use leader_checks::LeaderChecks;
 use outbox::Outbox;
 pub use outbox::Outgoing;
-use position::Places;
+use position::KnownPositions;
 use preference::Preference;
 pub use preference::{Placed, ZonesInDoubt};
 pub use report::{Fatal, HandOver, PeerProgress, Report, Status};
@@ -89,7 +89,7 @@ pub struct Replica {
     outbox: Outbox,
     snapshot_to_apply: Option<LogIndex>,
     compaction: Option<Write>,
-    positions: Places,
+    positions: KnownPositions,
     reservation: Reservation,
     leader_checks: LeaderChecks,
     campaigns: Campaigns,
@@ -144,7 +144,7 @@ impl Replica {
             outbox: Outbox::new(restored.hard_state),
             snapshot_to_apply: None,
             compaction: None,
-            positions: Places::new(&restored.positions),
+            positions: KnownPositions::new(&restored.positions),
             reservation: Reservation::new(&config),
             leader_checks: LeaderChecks::default(),
             campaigns: Campaigns::default(),

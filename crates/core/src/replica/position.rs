@@ -10,7 +10,7 @@ use crate::positions::{Positions, RolledBack};
 
 /// The known positions, and whether they have to be stored.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct KnownPositions {
     /// The position before this boot's first write.
     base: StorePosition,
     pub(super) known: Positions,
@@ -18,7 +18,7 @@ pub(super) struct Places {
     is_news: bool,
 }
 
-impl Places {
+impl KnownPositions {
     pub(super) fn new(restored: &Positions) -> Self {
         Self { base: restored.own, known: restored.clone(), is_news: false }
     }
@@ -39,7 +39,7 @@ impl Replica {
         if !self.state.members.contains_key(&from) {
             return Ok(());
         }
-        let heard = self.positions.known.greet(from, boot, began);
+        let heard = self.positions.known.handle_hello(from, boot, began);
         self.take_heard(heard)
     }
 
@@ -93,12 +93,12 @@ impl Replica {
         if write.is_empty() {
             return;
         }
-        let places = &mut self.positions;
-        write.position = StorePosition(places.base.0 + write.number);
-        if std::mem::take(&mut places.is_news) {
+        let positions = &mut self.positions;
+        write.position = StorePosition(positions.base.0 + write.number);
+        if std::mem::take(&mut positions.is_news) {
             let members = &self.state.members;
-            places.known.peers.retain(|node, _| members.contains_key(node));
-            write.peer_positions = Some(places.known.peers.clone());
+            positions.known.peers.retain(|node, _| members.contains_key(node));
+            write.peer_positions = Some(positions.known.peers.clone());
         }
     }
 }

@@ -146,13 +146,13 @@ impl Replica {
     /// The zones among `zones` in which no voter is known to be, and the silent voters that may be
     /// in them.
     pub(super) fn doubt_of(&self, zones: &[Zone]) -> ZonesInDoubt {
-        let places = self.places_of_voters();
+        let voters = self.zones_of_voters();
         let me = self.config.identity.node;
         let may_speak_yet =
             |node: NodeId| node != me && !(self.has_listened_long_enough() && self.is_heard(node));
-        let unplaced = places.iter().filter(|it| it.zone.is_none() && may_speak_yet(it.node));
+        let unplaced = voters.iter().filter(|it| it.zone.is_none() && may_speak_yet(it.node));
         let unplaced = unplaced.map(|it| it.node).collect();
-        let mut known: Vec<_> = places.iter().filter_map(|it| it.zone.clone()).collect();
+        let mut known: Vec<_> = voters.iter().filter_map(|it| it.zone.clone()).collect();
         known.sort_unstable();
         known.dedup();
         let empty = zones.iter().filter(|zone| !known.contains(zone)).cloned().collect();
@@ -167,13 +167,13 @@ impl Replica {
             return Vec::new();
         }
         let is_speaking = |node| node == self.config.identity.node || self.is_heard(node);
-        let places = self.places_of_voters().into_iter();
-        let nowhere = places.filter(|it| it.zone.is_none() && is_speaking(it.node));
+        let voters = self.zones_of_voters().into_iter();
+        let nowhere = voters.filter(|it| it.zone.is_none() && is_speaking(it.node));
         nowhere.map(|it| it.node).collect()
     }
 
     /// The zones of all voters.
-    fn places_of_voters(&self) -> Vec<Placed> {
+    fn zones_of_voters(&self) -> Vec<Placed> {
         let incoming = self.incoming_voters();
         self.placed().into_iter().filter(|it| incoming.contains(&it.node)).collect()
     }

@@ -16,7 +16,7 @@ use crate::support::{ELECTION_TICKS, TICK_NS, member};
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// An operator at a replica. Commands are numbered; a command's number is its nonce.
-struct Desk {
+struct Queue {
     bench: Bench,
     commands: AdminCommands<u64>,
     asked: u64,
@@ -24,7 +24,7 @@ struct Desk {
     answers: Vec<(u64, Answer)>,
 }
 
-impl Desk {
+impl Queue {
     fn of(bench: Bench) -> Self {
         let commands = AdminCommands::default();
         Self { bench, commands, asked: 0, stamped: Epoch(0), answers: vec![] }
@@ -114,145 +114,145 @@ const fn says_already(done: &Done) -> bool {
 #[test]
 fn what_is_so_already_is_said_once_a_quorum_has_confirmed_that_this_node_leads() {
     for command in repeated() {
-        let mut desk = Desk::of(Bench::led(&[1, 2, 3]));
-        let number = desk.ask(command.clone());
-        desk.bench.persist();
-        assert_eq!(desk.answer(number), None, "{command:?}: nobody else has acknowledged it");
-        desk.bench.ack_all(3);
-        let done = desk.answer(number).expect("it is confirmed").expect("it is so");
+        let mut queue = Queue::of(Bench::led(&[1, 2, 3]));
+        let number = queue.ask(command.clone());
+        queue.bench.persist();
+        assert_eq!(queue.answer(number), None, "{command:?}: nobody else has acknowledged it");
+        queue.bench.ack_all(3);
+        let done = queue.answer(number).expect("it is confirmed").expect("it is so");
         assert!(says_already(&done), "{done:?}");
-        assert!(desk.commands.is_idle());
+        assert!(queue.commands.is_idle());
     }
 }
 
 #[test]
 fn a_deposed_leader_never_says_that_something_is_so_already() {
     for command in repeated() {
-        let mut desk = Desk::of(Bench::led(&[1, 2, 3]));
-        let number = desk.ask(command.clone());
-        desk.depose(2);
-        assert_eq!(desk.answer(number), Some(Err(Denied::NotLeader)), "{command:?}");
+        let mut queue = Queue::of(Bench::led(&[1, 2, 3]));
+        let number = queue.ask(command.clone());
+        queue.depose(2);
+        assert_eq!(queue.answer(number), Some(Err(Denied::NotLeader)), "{command:?}");
         // A leader without a quorum that is not deposed yet answers in time, too.
-        let mut desk = Desk::of(Bench::led(&[1, 2, 3]));
-        let number = desk.ask(command);
-        desk.bench.now_ns += 5 * SECOND_NS - 1;
-        assert_eq!(desk.answer(number), None);
-        desk.bench.now_ns += 1;
-        assert_eq!(desk.answer(number), Some(Err(Denied::Unconfirmed)));
+        let mut queue = Queue::of(Bench::led(&[1, 2, 3]));
+        let number = queue.ask(command);
+        queue.bench.now_ns += 5 * SECOND_NS - 1;
+        assert_eq!(queue.answer(number), None);
+        queue.bench.now_ns += 1;
+        assert_eq!(queue.answer(number), Some(Err(Denied::Unconfirmed)));
     }
 }
 
 #[test]
 fn a_removal_that_is_done_is_confirmed_like_any_other_answer() {
-    let mut desk = Desk::of(Bench::led(&[1, 2, 3]));
-    desk.bench.beats(1, &[2, 3]);
-    let number = desk.ask(remove(3));
-    desk.bench.ack_all(2);
+    let mut queue = Queue::of(Bench::led(&[1, 2, 3]));
+    queue.bench.beats(1, &[2, 3]);
+    let number = queue.ask(remove(3));
+    queue.bench.ack_all(2);
     let done = |is_already| {
         let steps = vec![MembershipStep::Remove(NodeId(3))];
         Some(Ok(Done::Changed { steps, is_already }))
     };
-    assert_eq!(desk.answer(number), done(false));
-    let number = desk.ask(remove(3));
-    assert_eq!(desk.answer(number), None, "nobody has acknowledged it");
-    desk.bench.ack_all(2);
-    assert_eq!(desk.answer(number), done(true));
+    assert_eq!(queue.answer(number), done(false));
+    let number = queue.ask(remove(3));
+    assert_eq!(queue.answer(number), None, "nobody has acknowledged it");
+    queue.bench.ack_all(2);
+    assert_eq!(queue.answer(number), done(true));
     // While a change is under way, no command is answered with "already".
-    let pending = desk.ask(add(4));
-    assert_eq!(desk.now(promote(2)), Some(Err(ChangeError::Busy.into())));
-    desk.bench.ack_all(2);
-    assert!(matches!(desk.answer(pending), Some(Ok(Done::Changed { is_already: false, .. }))));
+    let pending = queue.ask(add(4));
+    assert_eq!(queue.now(promote(2)), Some(Err(ChangeError::Busy.into())));
+    queue.bench.ack_all(2);
+    assert!(matches!(queue.answer(pending), Some(Ok(Done::Changed { is_already: false, .. }))));
 }
 
 #[test]
 fn a_change_of_members_is_done_when_a_quorum_has_it_and_unsettled_when_time_is_up() {
     let unsettled = Some(Err(Denied::Unsettled(Unsettled::Members)));
-    let mut desk = Desk::of(Bench::led(&[1, 2, 3]));
-    let number = desk.ask(add(4));
-    desk.bench.persist();
-    assert_eq!(desk.answer(number), None, "it is proposed and no more");
+    let mut queue = Queue::of(Bench::led(&[1, 2, 3]));
+    let number = queue.ask(add(4));
+    queue.bench.persist();
+    assert_eq!(queue.answer(number), None, "it is proposed and no more");
     // Leadership is lost. The change may still be committed, so the answer waits for its time.
-    desk.depose(2);
-    assert_eq!(desk.answer(number), None);
-    desk.bench.now_ns += 5 * SECOND_NS;
-    assert_eq!(desk.answer(number), unsettled);
+    queue.depose(2);
+    assert_eq!(queue.answer(number), None);
+    queue.bench.now_ns += 5 * SECOND_NS;
+    assert_eq!(queue.answer(number), unsettled);
 }
 
 #[test]
 fn an_advance_that_is_not_reserved_when_leadership_is_lost_is_unsettled() {
     let unsettled = Some(Err(Denied::Unsettled(Unsettled::Advance)));
     let beyond = |bench: &Bench| bench.shared.published().grant.expect("it serves").range.high.0;
-    let mut desk = Desk::of(Bench::led(&[1, 2, 3]));
-    let number = desk.ask(advance(beyond(&desk.bench) + SECOND_NS));
-    desk.bench.persist();
-    assert_eq!(desk.answer(number), None, "nobody has acknowledged its reservation");
-    desk.depose(2);
-    assert_eq!(desk.answer(number), unsettled);
+    let mut queue = Queue::of(Bench::led(&[1, 2, 3]));
+    let number = queue.ask(advance(beyond(&queue.bench) + SECOND_NS));
+    queue.bench.persist();
+    assert_eq!(queue.answer(number), None, "nobody has acknowledged its reservation");
+    queue.depose(2);
+    assert_eq!(queue.answer(number), unsettled);
     // Without an answer from the quorum, the change is unsettled when its time is up.
-    let mut desk = Desk::of(Bench::led(&[1, 2, 3]));
-    let number = desk.ask(advance(beyond(&desk.bench) + SECOND_NS));
-    desk.bench.now_ns += 5 * SECOND_NS;
-    assert_eq!(desk.answer(number), unsettled);
+    let mut queue = Queue::of(Bench::led(&[1, 2, 3]));
+    let number = queue.ask(advance(beyond(&queue.bench) + SECOND_NS));
+    queue.bench.now_ns += 5 * SECOND_NS;
+    assert_eq!(queue.answer(number), unsettled);
     // With a quorum, it is done.
-    let mut desk = Desk::of(Bench::led(&[1, 2, 3]));
-    let to = beyond(&desk.bench) + SECOND_NS;
-    let number = desk.ask(advance(to));
+    let mut queue = Queue::of(Bench::led(&[1, 2, 3]));
+    let to = beyond(&queue.bench) + SECOND_NS;
+    let number = queue.ask(advance(to));
     for _ in 0..3 {
-        desk.bench.ack_all(2);
-        desk.bench.beats(1, &[2]);
+        queue.bench.ack_all(2);
+        queue.bench.beats(1, &[2]);
     }
-    let done = desk.answer(number).expect("it is done").expect("it is done");
+    let done = queue.answer(number).expect("it is done").expect("it is done");
     assert!(matches!(done, Done::Advanced(it) if it.to == Epoch(to)), "{done:?}");
 }
 
 #[test]
 fn an_advance_below_a_timestamp_that_was_given_is_done_and_moves_nothing() {
-    let mut desk = Desk::of(Bench::led(&[1, 2, 3]));
-    let range = desk.bench.shared.published().grant.expect("it serves").range;
-    desk.stamped = Epoch(range.low.0 + 100);
-    let done = desk.now(advance(range.low.0 + 99)).expect("an answer").expect("it is done");
+    let mut queue = Queue::of(Bench::led(&[1, 2, 3]));
+    let range = queue.bench.shared.published().grant.expect("it serves").range;
+    queue.stamped = Epoch(range.low.0 + 100);
+    let done = queue.now(advance(range.low.0 + 99)).expect("an answer").expect("it is done");
     assert!(matches!(done, Done::Advanced(it) if it.is_done), "{done:?}");
     let is_plan =
         Command::Advance { to: Epoch(range.high.0), allowed_ns: SECOND_NS, is_plan: true };
-    let plan = desk.now(is_plan).expect("an answer").expect("a plan");
+    let plan = queue.now(is_plan).expect("an answer").expect("a plan");
     assert!(matches!(plan, Done::Planned(it) if !it.is_done), "{plan:?}");
-    assert_eq!(desk.bench.shared.published().grant.expect("it serves").range, range);
+    assert_eq!(queue.bench.shared.published().grant.expect("it serves").range, range);
 }
 
 #[test]
 fn a_transfer_is_done_when_the_successor_is_heard_as_the_leader() {
     let transfer = || Command::Transfer(Some(NodeId(2)));
     let led = || {
-        let mut desk = Desk::of(Bench::led(&[1, 2, 3]));
-        desk.bench.beats(1, &[2, 3]);
-        let number = desk.ask(transfer());
-        assert_eq!(desk.answer(number), None);
-        let busy = desk.now(Command::Transfer(Some(NodeId(1))));
+        let mut queue = Queue::of(Bench::led(&[1, 2, 3]));
+        queue.bench.beats(1, &[2, 3]);
+        let number = queue.ask(transfer());
+        assert_eq!(queue.answer(number), None);
+        let busy = queue.now(Command::Transfer(Some(NodeId(1))));
         assert_eq!(busy, Some(Err(TransferError::Busy.into())));
-        (desk, number)
+        (queue, number)
     };
-    let (mut desk, number) = led();
-    desk.depose(2);
-    let done = desk.answer(number).expect("it leads").expect("it leads");
+    let (mut queue, number) = led();
+    queue.depose(2);
+    let done = queue.answer(number).expect("it leads").expect("it leads");
     let Done::Transferred { to: NodeId(2), before: NodeId(1), is_already: false, .. } = done else {
         panic!("{done:?}")
     };
-    let (mut desk, number) = led();
-    desk.depose(3);
+    let (mut queue, number) = led();
+    queue.depose(3);
     let denied = Denied::OtherLeads { leader: NodeId(3), to: NodeId(2) };
-    assert_eq!(desk.answer(number), Some(Err(denied)));
-    let (mut desk, number) = led();
-    desk.bench.beats(2 * ELECTION_TICKS, &[2, 3]);
+    assert_eq!(queue.answer(number), Some(Err(denied)));
+    let (mut queue, number) = led();
+    queue.bench.beats(2 * ELECTION_TICKS, &[2, 3]);
     let denied = Denied::NotTaken { to: NodeId(2), me: NodeId(1) };
-    assert_eq!(desk.answer(number), Some(Err(denied)));
-    let (mut desk, number) = led();
-    desk.bench.now_ns += 2 * ELECTION_TICKS as u64 * TICK_NS;
+    assert_eq!(queue.answer(number), Some(Err(denied)));
+    let (mut queue, number) = led();
+    queue.bench.now_ns += 2 * ELECTION_TICKS as u64 * TICK_NS;
     let unsettled = Denied::Unsettled(Unsettled::Members);
-    assert_eq!(desk.answer(number), Some(Err(unsettled)), "no leader is heard in time");
+    assert_eq!(queue.answer(number), Some(Err(unsettled)), "no leader is heard in time");
 }
 
 /// Node 1 as the leader of these voters, with settings in its state.
-fn with_settings(voters: &[u64]) -> Desk {
+fn with_settings(voters: &[u64]) -> Queue {
     let disk = Disk::genesis(&genesis(voters));
     let mut bench = Bench::reading(disk, FORMATS.newest);
     bench.replica.seed_settings(ClusterSettings {
@@ -262,54 +262,54 @@ fn with_settings(voters: &[u64]) -> Desk {
         max_n: 100,
         leader_zones: vec![],
     });
-    Desk::of(bench)
+    Queue::of(bench)
 }
 
 #[test]
 fn a_follower_never_says_that_settings_are_as_asked() {
-    let mut desk = with_settings(&[1, 2, 3]);
+    let mut queue = with_settings(&[1, 2, 3]);
     for text in ["100", "200", "no number"] {
-        let answer = desk.now(set(SettingName::MaxN, text));
+        let answer = queue.now(set(SettingName::MaxN, text));
         assert_eq!(answer, Some(Err(Denied::NotLeader)), "{text}");
     }
 }
 
 #[test]
 fn setting_the_current_values_is_done_only_once_committed() {
-    let mut desk = with_settings(&[1]);
+    let mut queue = with_settings(&[1]);
     for _ in 0..100 {
-        desk.bench.tick();
-        desk.bench.persist();
+        queue.bench.tick();
+        queue.bench.persist();
     }
-    assert_eq!(desk.bench.shared.published().role, Role::Leader);
-    let changed = desk.ask(set(SettingName::MaxN, "300"));
-    let busy = desk.now(set(SettingName::MaxN, "100"));
+    assert_eq!(queue.bench.shared.published().role, Role::Leader);
+    let changed = queue.ask(set(SettingName::MaxN, "300"));
+    let busy = queue.now(set(SettingName::MaxN, "100"));
     let expected = Some(Err(SettingsError::Busy.into()));
     assert_eq!(busy, expected, "the change is not committed yet");
-    let wrong = desk.now(set(SettingName::MaxN, "no number")).expect("an answer");
+    let wrong = queue.now(set(SettingName::MaxN, "no number")).expect("an answer");
     assert!(matches!(wrong, Err(Denied::NotAllowed { .. })), "{wrong:?}");
-    assert_eq!(desk.answer(changed), None, "nothing is durable");
-    desk.bench.persist();
+    assert_eq!(queue.answer(changed), None, "nothing is durable");
+    queue.bench.persist();
     let is_done = Some(Ok(Done::Set { doubt: None }));
-    assert_eq!(desk.answer(changed), is_done);
-    assert_eq!(desk.bench.replica.settings().map(|it| it.max_n), Some(300));
-    let same = desk.ask(set(SettingName::MaxN, "300"));
-    assert_eq!(desk.answer(same), None, "nothing is durable");
-    desk.bench.persist();
-    assert_eq!(desk.answer(same), is_done);
+    assert_eq!(queue.answer(changed), is_done);
+    assert_eq!(queue.bench.replica.settings().map(|it| it.max_n), Some(300));
+    let same = queue.ask(set(SettingName::MaxN, "300"));
+    assert_eq!(queue.answer(same), None, "nothing is durable");
+    queue.bench.persist();
+    assert_eq!(queue.answer(same), is_done);
 }
 
 #[test]
 fn too_many_commands_at_once_are_denied_and_change_nothing() {
-    let mut desk = Desk::of(Bench::led(&[1, 2, 3]));
-    let last = desk.bench.status().last.0;
+    let mut queue = Queue::of(Bench::led(&[1, 2, 3]));
+    let last = queue.bench.status().last.0;
     for _ in 0..16 {
-        assert_eq!(desk.now(promote(2)), None);
+        assert_eq!(queue.now(promote(2)), None);
     }
-    assert_eq!(desk.now(promote(2)), Some(Err(Denied::Overloaded)));
-    assert_eq!(desk.bench.status().last.0, last + 16);
-    desk.bench.ack_all(2);
-    let number = desk.ask(promote(2));
-    desk.answer(number);
-    assert_eq!(desk.answers.len(), 16, "all others are answered");
+    assert_eq!(queue.now(promote(2)), Some(Err(Denied::Overloaded)));
+    assert_eq!(queue.bench.status().last.0, last + 16);
+    queue.bench.ack_all(2);
+    let number = queue.ask(promote(2));
+    queue.answer(number);
+    assert_eq!(queue.answers.len(), 16, "all others are answered");
 }

@@ -86,8 +86,8 @@ fn a_leader_hands_over_after_two_election_timeouts_without_a_round_and_says_that
     assert!(!bench.replica.is_impaired());
     let completed_ns = bench.now_ns;
     // The tick that reported the last round counts as the first one without a round.
-    let patience = 2 * ELECTION_TICKS - 1;
-    assert_eq!(offers(&mut bench, HandOver::RoundsStuck, patience - 1, false), []);
+    let delay = 2 * ELECTION_TICKS - 1;
+    assert_eq!(offers(&mut bench, HandOver::RoundsStuck, delay - 1, false), []);
     assert!(!bench.replica.is_impaired());
     assert_eq!(offers(&mut bench, HandOver::RoundsStuck, 1, false), [(1, 2)]);
     assert!(bench.replica.is_impaired());

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_left_and_owes_nothing_is_forgotten() {
+    fn an_address_that_has_left_and_owes_nothing_is_forgotten() {
         let address_limits = rated(10);
         let come_and_go = |network: u32, at: u64| {
             let addr = IpAddr::from((0x0A00_0000 + network).to_be_bytes());

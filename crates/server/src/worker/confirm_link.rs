@@ -365,7 +365,7 @@ mod tests {
         link.pipe.replace(Some(Pipe { stream: Rc::new(writer), out: Vec::new() }));
         link.run.set((BOOT, StorePosition(5)));
         let mut positions = Positions::default();
-        positions.greet(node, BOOT, StorePosition(5)).unwrap();
+        positions.handle_hello(node, BOOT, StorePosition(5)).unwrap();
         positions.hear(node, BOOT, StorePosition(9), StorePosition(5)).unwrap();
         link.close_if_rolled_back(&positions);
         assert!(!link.hang_up.is_set(), "a peer that goes on");

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_who_want_more_than_a_turn_has_leave_the_next_one_to_peers() {
+    fn clients_that_want_more_than_a_turn_has_leave_the_next_one_to_peers() {
         let turns = Turns::default();
         for each in [1, 50, 100, 300, 1000].map(Duration::from_micros) {
             for _ in 0..3 {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_to_wait_is_woken_by_the_next_turn() {
+    fn a_waiting_connection_is_woken_by_the_next_turn() {
         struct Woken(AtomicU64);
         impl std::task::Wake for Woken {
             fn wake(self: Arc<Self>) {

@@ -79,7 +79,7 @@ fn taken(rounds: usize, mut round: impl FnMut()) -> usize {
     (0..COUNTS).map(|_| count()).min().unwrap_or_default()
 }
 
-fn greeted(node: &TestNode) -> TcpStream {
+fn connected(node: &TestNode) -> TcpStream {
     let mut stream = connect(node);
     let mut hello = Vec::new();
     ClientHello::default().encode(&mut hello);
@@ -100,7 +100,7 @@ fn a_native_request_takes_no_memory_on_the_leader_nor_on_the_voters() {
     let _alone = alone();
     let (_cluster, nodes) = serving();
     for depth in DEPTHS {
-        let mut stream = greeted(&nodes[0]);
+        let mut stream = connected(&nodes[0]);
         let request = Request::new(7, 3).unwrap().to_bytes();
         let requests: Vec<u8> = request.repeat(depth);
         assert_eq!(requests.len(), depth * REQUEST_LEN);

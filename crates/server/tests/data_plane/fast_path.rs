@@ -16,12 +16,12 @@ const CHANGED: usize = 2000;
 /// Most requests of one connection that a node has read and not answered.
 const IN_FLIGHT_MAX: u64 = 120;
 
-const HOT: &[u8] = b"GET /timestamp HTTP/1.1\r\nHost: a\r\n\r\n";
+const FAST: &[u8] = b"GET /timestamp HTTP/1.1\r\nHost: a\r\n\r\n";
 const UP: &[u8] = b"GET /up HTTP/1.1\r\nHost: a\r\n\r\n";
 
 /// Requests that the fast path takes, other requests, and bytes that are no request.
 const REQUESTS: [&[u8]; 34] = [
-    HOT,
+    FAST,
     b"GET /timestamp?n=3 HTTP/1.1\r\nhost: a\r\naccept: */*\r\n\r\n",
     b"GET /timestamp?n=1000 HTTP/1.1\r\nhost: a\r\n\r\n",
     b"GET /timestamp?n=1001 HTTP/1.1\r\nhost: a\r\n\r\n",
@@ -130,13 +130,13 @@ impl Peer {
         exchange(
             &mut stream,
             match path {
-                Path::FastRequests => HOT,
+                Path::FastRequests => FAST,
                 Path::Hyper => UP,
             },
         );
         for (at, part) in parts.iter().enumerate() {
             if at > 0 {
-                exchange(&mut self.barrier, HOT);
+                exchange(&mut self.barrier, FAST);
             }
             // If the node has closed the connection, the rest of the parts is lost.
             let _ = stream.write_all(part);
@@ -156,18 +156,18 @@ impl Peer {
     fn compare(&mut self, bytes: &[u8], parts: &[&[u8]]) {
         assert_eq!(bytes, parts.concat());
         let told = |answers: Vec<u8>| comparable(&answers).join("\n");
-        let hot = told(self.answers(Path::FastRequests, parts));
+        let fast = told(self.answers(Path::FastRequests, parts));
         let mut others = Vec::new();
         for joined in 1..=parts.len() {
             let first = parts[..joined].concat();
             let parts: Vec<&[u8]> = [&first[..]].iter().chain(&parts[joined..]).copied().collect();
             let other = told(self.answers(Path::Hyper, &parts));
-            if hot == other {
+            if fast == other {
                 return;
             }
             others.push(other);
         }
-        panic!("to {}\n{hot}\nand not {others:#?}", bytes.escape_ascii());
+        panic!("to {}\n{fast}\nand not {others:#?}", bytes.escape_ascii());
     }
 }
 
@@ -226,8 +226,8 @@ fn every_pair_of_requests_gets_the_same_answers_from_both_paths() {
             peer.compare(&bytes, &[&bytes]);
         }
         // The request comes in one read, and between two others.
-        let bytes = [HOT, HOT, first, HOT].concat();
-        peer.compare(&bytes, &[HOT, &bytes[HOT.len()..]]);
+        let bytes = [FAST, FAST, first, FAST].concat();
+        peer.compare(&bytes, &[FAST, &bytes[FAST.len()..]]);
         peer.compare(&bytes, &[&bytes]);
     }
 }
@@ -239,9 +239,9 @@ fn the_points_at_which_bytes_are_split_change_no_answer() {
     for requests in [
         &[REQUESTS[1], REQUESTS[7]][..],
         &[REQUESTS[4], REQUESTS[9]],
-        &[HOT, REQUESTS[20], HOT],
-        &[HOT, REQUESTS[23], HOT],
-        &[HOT, REQUESTS[27]],
+        &[FAST, REQUESTS[20], FAST],
+        &[FAST, REQUESTS[23], FAST],
+        &[FAST, REQUESTS[27]],
     ] {
         let bytes = requests.concat();
         for cut in 1..bytes.len() {
@@ -263,7 +263,7 @@ const SPECIAL: &[u8] = b"\r\n \t:,;=?&/\0\x0b\x7f\x80\xffGT1c";
 fn changed(random: &mut fastrand::Rng) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..random.usize(1..=4) {
-        let request = if random.bool() { HOT } else { REQUESTS[random.usize(..REQUESTS.len())] };
+        let request = if random.bool() { FAST } else { REQUESTS[random.usize(..REQUESTS.len())] };
         bytes.extend_from_slice(request);
     }
     for _ in 0..random.usize(..4) {
@@ -316,14 +316,14 @@ fn refusals_are_the_same_from_both_paths() {
     follower.publish(published);
     for (addr, error) in [(follower.addr, "NOT_LEADER"), (candidate.addr, "NO_LEADER")] {
         // The worker sees the publication a moment later.
-        while !exchange(&mut connect(addr), HOT).contains(error) {
+        while !exchange(&mut connect(addr), FAST).contains(error) {
             std::thread::yield_now();
         }
         let mut peer = Peer::new(addr);
         for request in REQUESTS {
             peer.compare(request, &[request]);
         }
-        let bytes = [REQUESTS[7], HOT, REQUESTS[4], REQUESTS[9]].concat();
+        let bytes = [REQUESTS[7], FAST, REQUESTS[4], REQUESTS[9]].concat();
         peer.compare(&bytes, &[&bytes]);
         let refused = comparable(&peer.answers(Path::FastRequests, &[&bytes]));
         assert_eq!(refused.len(), 4);
@@ -341,7 +341,7 @@ fn fast_path_requests_of_one_write_share_a_round() {
     let node = serving();
     let mut peer = Peer::new(node.addr);
     let rounds = || node.metric("epicepoch_rounds_begun_total");
-    let bytes = HOT.repeat(REQUESTS);
+    let bytes = FAST.repeat(REQUESTS);
     for (path, is_many) in [(Path::FastRequests, false), (Path::Hyper, true)] {
         let before = rounds();
         let answers = comparable(&peer.answers(path, &[&bytes]));
@@ -357,7 +357,7 @@ fn a_client_that_reads_late_gets_every_answer_once_and_in_order() {
     let addr = node.addr;
     let requests = [
         &b"GET /timestamp?n=1000 HTTP/1.1\r\nHost: a\r\n\r\n".repeat(1000)[..],
-        &HOT.repeat(20_000),
+        &FAST.repeat(20_000),
     ]
     .concat();
     let mut stream = connect(addr);
@@ -367,7 +367,7 @@ fn a_client_that_reads_late_gets_every_answer_once_and_in_order() {
         sender.write_all(&requests).unwrap();
         sender.shutdown(Shutdown::Write).expect("the node is there");
     });
-    exchange(&mut connect(addr), HOT);
+    exchange(&mut connect(addr), FAST);
     let mut answers = Vec::new();
     stream.read_to_end(&mut answers).expect("the node answers");
     sending.join().expect("no panic");
@@ -381,7 +381,7 @@ fn requests_beyond_the_buffer_wait_behind_those_of_their_connection() {
     node.publish(cluster.leading(1, 3, true));
     node.await_metric("epicepoch_has_grant", 1);
     let answers =
-        comparable(&Peer::new(node.addr).answers(Path::FastRequests, &[&HOT.repeat(1000)]));
+        comparable(&Peer::new(node.addr).answers(Path::FastRequests, &[&FAST.repeat(1000)]));
     assert_eq!(answers.len(), 1000);
     assert!(answers.iter().all(|answer| answer.starts_with("HTTP/1.1 200 OK")), "{answers:?}");
 }
@@ -394,8 +394,8 @@ fn a_node_that_stops_answers_every_request_that_it_has_read() {
     node.publish(cluster.leading(1, 3, false));
     node.await_metric("epicepoch_is_leader", 1);
     let (mut busy, mut begun) = (connect(node.addr), connect(node.addr));
-    begun.write_all(&HOT[..10]).unwrap();
-    busy.write_all(&[&HOT.repeat(3), &HOT[..10]].concat()).unwrap();
+    begun.write_all(&FAST[..10]).unwrap();
+    busy.write_all(&[&FAST.repeat(3), &FAST[..10]].concat()).unwrap();
     node.await_metric("epicepoch_waiting_requests", 3);
     node.stop_accepting();
     std::thread::scope(|scope| {
@@ -420,7 +420,7 @@ fn a_request_for_hyper_waits_for_the_answers_before_it() {
     node.publish(cluster.leading(1, 3, false));
     node.await_metric("epicepoch_is_leader", 1);
     let mut stream = connect(node.addr);
-    stream.write_all(&[HOT, HOT, UP, HOT].concat()).unwrap();
+    stream.write_all(&[FAST, FAST, UP, FAST].concat()).unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
     node.await_metric("epicepoch_waiting_requests", 2);
     node.publish(cluster.leading(1, 3, true));
@@ -440,8 +440,8 @@ fn a_node_that_stops_while_requests_arrive_loses_no_answer() {
     node.publish(cluster.leading(1, 3, false));
     node.await_metric("epicepoch_is_leader", 1);
     let (mut stream, mut begun) = (connect(node.addr), connect(node.addr));
-    begun.write_all(&HOT[..10]).unwrap();
-    stream.write_all(&HOT.repeat(1000)).unwrap();
+    begun.write_all(&FAST[..10]).unwrap();
+    stream.write_all(&FAST.repeat(1000)).unwrap();
     node.await_metric("epicepoch_waiting_requests", IN_FLIGHT_MAX);
     node.stop_accepting();
     std::thread::scope(|scope| {
@@ -468,8 +468,8 @@ fn answers_of_both_paths_are_counted_in_the_same_way() {
         (ok, node.metric("epicepoch_timestamps_total"))
     };
     // A counter appears with its first request.
-    exchange(&mut connect(node.addr), HOT);
-    let bytes = [REQUESTS[1], REQUESTS[2], HOT].concat();
+    exchange(&mut connect(node.addr), FAST);
+    let bytes = [REQUESTS[1], REQUESTS[2], FAST].concat();
     let mut added = Vec::new();
     for path in [Path::FastRequests, Path::Hyper] {
         let before = counts();

@@ -111,7 +111,7 @@ fn a_silent_connection_of_the_hot_path_keeps_little_after_a_burst() {
         format!("GET /timestamp HTTP/1.1\r\nhost: t\r\nepicepoch-request-id: {id}\r\n\r\n");
     let words = request.repeat(BURST);
     let kept = kept(words.as_bytes(), OWN_MAX, |answer| count(answer, b"HTTP/1.1 200") == BURST);
-    println!("HTTP/1.1, hot: {kept} bytes");
+    println!("HTTP/1.1, fast: {kept} bytes");
     assert!(kept <= OWN_MAX, "{kept} bytes");
 }
 

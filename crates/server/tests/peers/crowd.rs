@@ -65,7 +65,7 @@ fn a_missing_hello_or_half_a_handshake_is_counted_at_the_timeout() {
     std::io::Write::write_all(&mut half, &client_hello(1)).unwrap();
     let mut first = [0];
     half.read_exact(&mut first).unwrap();
-    assert_eq!(first, [0x16], "a handshake, no alert: it was a greeting that costs something");
+    assert_eq!(first, [0x16], "a handshake, no alert: the server began the costly handshake");
     nodes[0].await_metric("epicepoch_denied_total{right=\"peer\",reason=\"no_hello\"}", 2);
     drop((silent, half));
 }

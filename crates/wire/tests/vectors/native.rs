@@ -23,7 +23,7 @@ fn header(kind: u8, flags: u8, code: u16, argument: u32, id: u64) -> Vec<u8> {
     Header { kind, flags, code, argument, id }.to_bytes().to_vec()
 }
 
-fn greeting(kind: u8, code: u16, fields: &[u8]) -> Vec<u8> {
+fn hello_frame(kind: u8, code: u16, fields: &[u8]) -> Vec<u8> {
     let mut bytes = header(kind, VERSION, code, fields.len() as u32, MAGIC);
     bytes.extend_from_slice(fields);
     bytes
@@ -131,7 +131,7 @@ fn to_client() -> Vec<(&'static str, Vec<u8>)> {
 
 /// Frames that this version reads, but never writes: the sender, a description, and the bytes.
 fn later_versions() -> Vec<(&'static str, &'static str, Vec<u8>)> {
-    let mut newer = greeting(KIND_HELLO, 0x0100, &[0x7f, 0xff, 0, 2, 1, 2]);
+    let mut newer = hello_frame(KIND_HELLO, 0x0100, &[0x7f, 0xff, 0, 2, 1, 2]);
     newer[1] = 9;
     let welcome_and = |fields: &[u8]| {
         let mut bytes = written(|out| welcome_of_a_stranger().encode(out));
@@ -169,11 +169,11 @@ fn later_versions() -> Vec<(&'static str, &'static str, Vec<u8>)> {
 fn refused() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let long = |kind, length: usize| header(kind, 1, 0x0100, length as u32, MAGIC);
     let twice = [0, 2, 0, 1, b'a', 0, 2, 0, 1, b'a'];
-    let mut other_magic = greeting(KIND_HELLO, 0x0100, &[]);
+    let mut other_magic = hello_frame(KIND_HELLO, 0x0100, &[]);
     other_magic[15] ^= 1;
-    let mut versions = greeting(KIND_HELLO, 0x0900, &[]);
+    let mut versions = hello_frame(KIND_HELLO, 0x0900, &[]);
     versions[1] = 10;
-    let mut backwards = greeting(KIND_HELLO, 0x0200, &[]);
+    let mut backwards = hello_frame(KIND_HELLO, 0x0200, &[]);
     backwards[1] = 1;
     let mut of_no_cluster = written(|out| welcome().encode(out));
     let id = cluster().0.0.to_be_bytes();
@@ -187,30 +187,34 @@ fn refused() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         ("client", "a hello with another magic", other_magic),
         ("client", "a hello of versions 9 to 10", versions),
         ("client", "a hello of versions 2 to 1", backwards),
-        ("client", "a hello of versions 0 to 1", greeting(KIND_HELLO, 0, &[])),
-        ("client", "a field that is cut off", greeting(KIND_HELLO, 0x0100, &[0, 2, 0, 3, b'a'])),
-        ("client", "a field that comes twice", greeting(KIND_HELLO, 0x0100, &twice)),
-        ("client", "a name that is not UTF-8", greeting(KIND_HELLO, 0x0100, &[0, 2, 0, 1, 0xff])),
+        ("client", "a hello of versions 0 to 1", hello_frame(KIND_HELLO, 0, &[])),
+        ("client", "a field that is cut off", hello_frame(KIND_HELLO, 0x0100, &[0, 2, 0, 3, b'a'])),
+        ("client", "a field that comes twice", hello_frame(KIND_HELLO, 0x0100, &twice)),
+        (
+            "client",
+            "a name that is not UTF-8",
+            hello_frame(KIND_HELLO, 0x0100, &[0, 2, 0, 1, 0xff]),
+        ),
         (
             "client",
             "a token that comes twice",
-            greeting(KIND_HELLO, 0x0100, &[0x80, 1, 0, 1, b'a'].repeat(2)),
+            hello_frame(KIND_HELLO, 0x0100, &[0x80, 1, 0, 1, b'a'].repeat(2)),
         ),
-        ("client", "an empty token", greeting(KIND_HELLO, 0x0100, &[0x80, 1, 0, 0])),
+        ("client", "an empty token", hello_frame(KIND_HELLO, 0x0100, &[0x80, 1, 0, 0])),
         (
             "client",
             "a token with a blank",
-            greeting(KIND_HELLO, 0x0100, &[0x80, 1, 0, 3, b'a', b' ', b'b']),
+            hello_frame(KIND_HELLO, 0x0100, &[0x80, 1, 0, 3, b'a', b' ', b'b']),
         ),
         (
             "client",
             "a mode, which is not known yet",
-            greeting(KIND_HELLO, 0x0100, &[0x80, 2, 0, 1, 1]),
+            hello_frame(KIND_HELLO, 0x0100, &[0x80, 2, 0, 1, 1]),
         ),
         (
             "client",
             "a named oracle, which is not known yet",
-            greeting(KIND_HELLO, 0x0100, &[0x80, 3, 0, 1, b'a']),
+            hello_frame(KIND_HELLO, 0x0100, &[0x80, 3, 0, 1, b'a']),
         ),
         (
             "client",
@@ -225,7 +229,7 @@ fn refused() -> Vec<(&'static str, &'static str, Vec<u8>)> {
             "an answer with an unknown flag",
             [header(0x41, 1, 0, 0, 1), vec![0; 16]].concat(),
         ),
-        ("node", "a welcome without a node", greeting(KIND_WELCOME, 0, &[])),
+        ("node", "a welcome without a node", hello_frame(KIND_WELCOME, 0, &[])),
         ("node", "a welcome of the cluster 0, which is none", of_no_cluster),
         ("node", "a welcome over its limit", long(KIND_WELCOME, TO_CLIENT_TAIL_LEN_MAX + 1)),
         (

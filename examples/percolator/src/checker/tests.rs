@@ -91,7 +91,7 @@ fn a_read_of_what_was_never_committed_is_found() {
 }
 
 #[test]
-fn half_a_transaction_of_one_who_died_is_found() {
+fn half_a_transaction_of_a_client_that_died_is_found() {
     let change = |e: &mut Evidence| {
         e.rows[1].versions.pop();
         let (client, writes) = ("dead".to_owned(), written([95, 105]));
@@ -102,7 +102,7 @@ fn half_a_transaction_of_one_who_died_is_found() {
 }
 
 #[test]
-fn one_who_died_may_have_committed_or_not() {
+fn a_client_that_died_may_have_committed_or_not() {
     let committed = |e: &mut Evidence| {
         let (client, writes) = ("dead".to_owned(), written([95, 105]));
         e.trying.push(Trying { client, start: at(30), writes });
@@ -124,7 +124,7 @@ fn a_write_of_an_aborted_transaction_is_found() {
 }
 
 #[test]
-fn a_write_that_nobody_made_is_found() {
+fn a_write_that_no_client_made_is_found() {
     assert_eq!(found(|e| drop(e.ended.remove(1))), [Anomaly::Torn]);
 }
 

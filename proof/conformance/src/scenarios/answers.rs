@@ -125,7 +125,7 @@ fn refusal_of_nothing(scene: &mut Scene) -> Verdict {
 fn count_limit(scene: &mut Scene) -> Verdict {
     let leader = scene.leader();
     leader.on_hello(|node, peer, _| {
-        peer.welcome(&Welcome { count_max: LIMIT, ..node.greeting() });
+        peer.welcome(&Welcome { count_max: LIMIT, ..node.own_welcome() });
     });
     let most = Arc::new(Mutex::new(0));
     let seen = most.clone();

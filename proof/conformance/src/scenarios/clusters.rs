@@ -24,7 +24,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
 ];
 
 fn turns_into(node: &Node, cluster: ClusterId, history: HistoryId) {
-    let mut welcome = node.greeting();
+    let mut welcome = node.own_welcome();
     welcome.cluster = Some((cluster, history));
     node.on_hello(move |_, peer, _| peer.welcome(&welcome));
     node.hang_up();
@@ -59,7 +59,7 @@ fn refused_by_node(scene: &mut Scene) -> Verdict {
 fn no_cluster_yet(scene: &mut Scene) -> Verdict {
     let leader = scene.leader();
     let new = scene.unlisted_node();
-    let mut welcome = new.greeting();
+    let mut welcome = new.own_welcome();
     (welcome.cluster, welcome.leader) = (None, None);
     new.on_hello(move |_, peer, _| peer.welcome(&welcome));
     new.on_request(|_, ask| ask.refuse(ErrorCode::NotReady, ""));
@@ -69,7 +69,7 @@ fn no_cluster_yet(scene: &mut Scene) -> Verdict {
 
 fn leads_nothing(scene: &mut Scene) -> Verdict {
     let leader = scene.leader();
-    let welcome = Welcome { cluster: None, ..leader.greeting() };
+    let welcome = Welcome { cluster: None, ..leader.own_welcome() };
     leader.on_hello(move |_, peer, _| peer.welcome(&welcome));
     let call = scene.first_refusal(&[leader.addr()], Duration::from_millis(500))?;
     expect_fault(&call, Fault::Deadline)
@@ -80,7 +80,7 @@ fn named(scene: &mut Scene) -> Node {
     let leader = scene.leader();
     leader.on_hello(|node, peer, hello| {
         if hello.cluster_name == NAME {
-            let mut welcome = node.greeting();
+            let mut welcome = node.own_welcome();
             NAME.clone_into(&mut welcome.cluster_name);
             return peer.welcome(&welcome);
         }

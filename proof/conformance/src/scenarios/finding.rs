@@ -66,7 +66,7 @@ fn wrong_hint(scene: &mut Scene) -> Verdict {
     names(&old, dead.addr());
     // In its welcome the old leader still names itself as the leader. The new one names the right
     // leader.
-    let old_words = old.greeting();
+    let old_words = old.own_welcome();
     old.on_hello(move |_, peer, _| peer.welcome(&old_words));
     scene.scripted.is_led_by(&new);
     scene.answered(1).map(drop)
@@ -209,7 +209,7 @@ fn circle(scene: &mut Scene) -> Verdict {
             }
         });
         // In its welcome each node names itself as the leader.
-        let mut welcome = node.greeting();
+        let mut welcome = node.own_welcome();
         welcome.leader = welcome.members.iter().find(|it| it.addr == node.addr()).cloned();
         node.on_hello(move |_, peer, _| peer.welcome(&welcome));
     }

@@ -93,7 +93,7 @@ fn no_version(scene: &mut Scene) -> Verdict {
 fn later_welcome(scene: &mut Scene) -> Verdict {
     let leader = scene.leader();
     leader.on_hello(|node, peer, _| {
-        let mut welcome = node.greeting();
+        let mut welcome = node.own_welcome();
         welcome.version = 2;
         peer.welcome(&welcome);
     });

@@ -61,7 +61,7 @@ fn unknown_frames() -> Vec<u8> {
 
 fn later_version(scene: &mut Scene) -> Verdict {
     let leader = scene.leader();
-    leader.on_hello(|node, peer, _| peer.say(&with_field(&node.greeting(), 0x0777)));
+    leader.on_hello(|node, peer, _| peer.say(&with_field(&node.own_welcome(), 0x0777)));
     // All in one piece: unknown frames, a ping, and the answer.
     leader.on_request(|_, ask| {
         let mut bytes = unknown_frames();
@@ -80,7 +80,7 @@ fn later_version(scene: &mut Scene) -> Verdict {
 
 fn critical_field(scene: &mut Scene) -> Verdict {
     let leader = scene.leader();
-    leader.on_hello(|node, peer, _| peer.say(&with_field(&node.greeting(), 0x8777)));
+    leader.on_hello(|node, peer, _| peer.say(&with_field(&node.own_welcome(), 0x8777)));
     refused_at_once(scene, &leader)
 }
 
@@ -151,7 +151,7 @@ fn second_welcome(scene: &mut Scene) -> Verdict {
     let leader = scene.leader();
     scene.open(&[&leader])?;
     scene.answered(1)?;
-    leader.on_request(|node, ask| ask.peer.welcome(&node.greeting()));
+    leader.on_request(|node, ask| ask.peer.welcome(&node.own_welcome()));
     scene.refused(1, Fault::Protocol).map(drop)
 }
 

@@ -93,7 +93,7 @@ fn a_leader_cut_off_silently_is_replaced_and_answers_nothing() {
 /// The silence is at most 600/1400 ms, and its median at least 100 ms. The old leader names the
 /// next one.
 #[test]
-fn a_leader_that_nobody_hears_is_replaced_and_follows() {
+fn a_leader_that_is_not_heard_is_replaced_and_follows() {
     let _alone = alone();
     let outgoing = |cluster: &LinkedCluster, leader| {
         cluster.set_outgoing(leader, Fault::blackhole());
@@ -112,7 +112,7 @@ fn a_leader_that_nobody_hears_is_replaced_and_follows() {
 
 /// The silence is at most 600/1400 ms, and its median at least 100 ms.
 #[test]
-fn a_leader_that_hears_nobody_gives_up_although_it_is_heard() {
+fn a_leader_that_hears_no_follower_gives_up_although_it_is_heard() {
     let _alone = alone();
     let incoming = |cluster: &LinkedCluster, leader| {
         cluster.set_incoming(leader, Fault::blackhole());

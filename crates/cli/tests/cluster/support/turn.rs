@@ -49,8 +49,8 @@ impl Turn {
         if HELD.get().is_some() {
             return Self(None);
         }
-        let is_measuring = story().starts_with("measuring::");
-        assert!(!is_measuring, "a story in measuring/ starts with `let _alone = alone();`");
+        let is_measuring = test_name().starts_with("measuring::");
+        assert!(!is_measuring, "a test in measuring/ starts with `let _alone = alone();`");
         Self::take(Kind::SideBySide)
     }
 
@@ -80,12 +80,16 @@ impl Drop for Turn {
     fn drop(&mut self) {
         if let Some(held) = &self.0 {
             HELD.set(None);
-            say(&format!("story {} took {:.1} s", story(), held.started.elapsed().as_secs_f64()));
+            say(&format!(
+                "test {} took {:.1} s",
+                test_name(),
+                held.started.elapsed().as_secs_f64()
+            ));
         }
     }
 }
 
 /// The name of the test on this thread. With `--test-threads=1` it is the main thread's name.
-fn story() -> String {
+fn test_name() -> String {
     std::thread::current().name().unwrap_or_default().to_owned()
 }

@@ -16,17 +16,17 @@ pub(crate) struct Disturbed;
 /// # Panics
 /// If every run was disturbed.
 #[track_caller]
-pub(crate) fn undisturbed(story: impl FnMut() -> Result<(), Disturbed>) {
-    let is_done = first_undisturbed(story);
+pub(crate) fn undisturbed(test: impl FnMut() -> Result<(), Disturbed>) {
+    let is_done = first_undisturbed(test);
     assert!(is_done.is_ok(), "{RUNS_MAX} times a node campaigned without being asked to");
 }
 
-fn first_undisturbed(mut story: impl FnMut() -> Result<(), Disturbed>) -> Result<(), Disturbed> {
+fn first_undisturbed(mut test: impl FnMut() -> Result<(), Disturbed>) -> Result<(), Disturbed> {
     for _ in 0..RUNS_MAX {
-        if story().is_ok() {
+        if test().is_ok() {
             return Ok(());
         }
-        say("a node has campaigned without being asked to: the story runs again");
+        say("a node has campaigned without being asked to: the test runs again");
     }
     Err(Disturbed)
 }
@@ -75,6 +75,6 @@ fn a_disturbed_story_runs_again_and_three_times_at_most() {
         runs += 1;
         Err(Disturbed)
     });
-    assert!(never.is_err(), "a story that is always disturbed shows nothing");
+    assert!(never.is_err(), "a test that is always disturbed shows nothing");
     assert_eq!(runs, 2 * RUNS_MAX);
 }

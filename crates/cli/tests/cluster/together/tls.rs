@@ -339,7 +339,7 @@ fn each_tool_needs_its_token(cluster: &Cluster, shell: &Shell<'_>, app: &str) {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "one story, in the order in which it happens")]
+#[expect(clippy::too_many_lines, reason = "one scenario, in the order in which it happens")]
 fn a_secured_cluster_survives_kills_restarts_and_a_rotation_under_load() {
     let home = tempfile::tempdir().expect("a directory");
     let of = |name: &str| home.path().join(name);

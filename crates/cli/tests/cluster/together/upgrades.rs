@@ -4,7 +4,7 @@
 //! have the same state.
 //!
 //! [`old_program`] is the other version; `scripts/upgrade` builds the oldest one that is supported. Without it, a copy
-//! of the program under test stands in: that tests the story and says nothing of versions.
+//! of the program under test stands in: that tests the test and says nothing of versions.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

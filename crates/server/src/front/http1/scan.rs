@@ -389,7 +389,7 @@ mod tests {
         assert_eq!(scan(&text, MAX_N), Scan::Other);
         text.truncate(REQUEST_LEN_MAX - 3);
         text.extend_from_slice(b"\r\n\r\n");
-        assert_eq!(scan(&text, MAX_N), Scan::Other, "longer than a hot request may be");
+        assert_eq!(scan(&text, MAX_N), Scan::Other, "longer than a fast request may be");
         text.remove(60);
         assert_eq!(fast_request(&text).len, REQUEST_LEN_MAX);
     }

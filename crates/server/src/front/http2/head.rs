@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn other_requests_are_not_hot_and_say_what_they_are() {
+    fn other_requests_are_not_fast_and_say_what_they_are() {
         let long = "i".repeat(REQUEST_ID_LEN_MAX + 1);
         for (name, value) in [
             (":method", "HEAD"),

@@ -62,9 +62,9 @@ impl<P: Protocol> Connection<P> {
             let Self { common, protocol, line } = self;
             let has_more = protocol.advance(common, line, context);
             let is_over = gives_way || turns == TURNS_MAX;
-            if self.may_take_held() && !is_over {
+            if self.may_parse_held() && !is_over {
                 turns += 1;
-                self.take_held();
+                self.parse_held();
                 continue;
             }
             let is_through = self.is_through();
@@ -85,7 +85,7 @@ impl<P: Protocol> Connection<P> {
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            if self.may_take_held() {
+            if self.may_parse_held() {
                 continue;
             }
             let goes_on = has_more && writing.is_ready();
@@ -232,7 +232,7 @@ impl<P: Protocol> Connection<P> {
     }
 
     /// Whether held bytes, which did not fit before, may be handled now.
-    fn may_take_held(&self) -> bool {
+    fn may_parse_held(&self) -> bool {
         self.line.is_full && self.protocol.room(&self.line) > 0
     }
 
@@ -251,7 +251,7 @@ impl<P: Protocol> Connection<P> {
         let scratch = &mut scratch[..room];
         let length = ready!(stream.poll_read_behind(context, &line.held, scratch))?;
         if length > held {
-            take_in(common, protocol, line, &scratch[..length], held);
+            parse_requests(common, protocol, line, &scratch[..length], held);
         } else {
             protocol.end_input(line);
         }
@@ -259,18 +259,18 @@ impl<P: Protocol> Connection<P> {
     }
 
     /// Parses the held bytes again.
-    fn take_held(&mut self) {
+    fn parse_held(&mut self) {
         let Self { common, protocol, line } = self;
         let mut scratch = common.scratch.borrow_mut();
         let held = line.held.len();
         scratch[..held].copy_from_slice(&line.held);
-        take_in(common, protocol, line, &scratch[..held], held);
+        parse_requests(common, protocol, line, &scratch[..held], held);
     }
 }
 
 /// Accepts as many whole requests as fit, and holds the remaining bytes.
 #[inline]
-fn take_in<P: Protocol>(
+fn parse_requests<P: Protocol>(
     common: &Common<P>,
     protocol: &mut P,
     line: &mut Line<P::Request>,

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_list_what_fits_is_made_and_at_least_one_timestamp() {
+    fn a_chunk_of_a_list_holds_what_fits_and_at_least_one_timestamp() {
         for (room, len) in
             [(0, 16), (1, 16), (16, 16), (47, 32), (16_383, 16_368), (1 << 20, 16_384)]
         {

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_what_a_refusal_says_may_change_members() {
+    fn following_the_advice_of_a_refusal_allows_changes_of_members() {
         let change = headers(&[(HEADER_ADMIN, "1")]);
         for (is_encrypted, expected) in [(false, Reason::Plain), (true, Reason::NoTokenFile)] {
             let caller = Caller { is_encrypted, ..caller("10.1.2.3", Port::Shared) };

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_expected_gives_way_to_nobody_who_is_not_and_waits_behind_none() {
+    fn expected_peers_never_wait_behind_unexpected_ones() {
         let handshakes = Handshakes::new(4, None);
         let context = Context::from_waker(Waker::noop());
         let begin = |who| {

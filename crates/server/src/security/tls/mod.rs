@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_are_asked_for_of_everybody_or_of_nobody() {
+    fn certificates_are_requested_from_all_clients_or_from_none() {
         let mut config = Config::new(NodeId(1), "localhost:60001").into_single();
         config.tls.client_ca_file = Some("ca.pem".into());
         for (mode, is_taken) in

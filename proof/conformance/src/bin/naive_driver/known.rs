@@ -229,11 +229,11 @@ impl Known {
                 }
                 Some(Event::Other) => {}
                 Some(_) => {
-                    let text = format!("{addr} does not greet");
+                    let text = format!("{addr} does not answer the hello");
                     return Err(Trouble::Fail(refusal(Fault::Protocol, text)));
                 }
                 None if Instant::now() >= silent_at => {
-                    return Err(Trouble::Leave(format!("{addr} does not greet")));
+                    return Err(Trouble::Leave(format!("{addr} does not answer the hello")));
                 }
                 None => {}
             }

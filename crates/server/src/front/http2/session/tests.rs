@@ -87,7 +87,7 @@ impl Fixture {
 fn word(event: &Event) -> Option<String> {
     Some(match event {
         Event::Nothing => return None,
-        Event::Fast { id } => format!("hot {id}"),
+        Event::Fast { id } => format!("fast {id}"),
         Event::Request { id, request, body_len } => {
             format!("{} {} {id} {body_len:?}", request.method(), request.uri())
         }
@@ -104,18 +104,18 @@ fn reset(stream: u32, code: u32) -> (u8, u32, Vec<u8>) {
 }
 
 #[test]
-fn a_request_like_the_last_is_hot_again_and_another_is_what_it_says() {
+fn a_request_like_the_last_is_fast_again_and_another_is_parsed() {
     let mut fixture = Fixture::new();
-    assert_eq!(fixture.say(&headers(1, WHOLE, FIRST)), ["hot 1"]);
+    assert_eq!(fixture.say(&headers(1, WHOLE, FIRST)), ["fast 1"]);
     // The table holds its entries only now; the third request is like the second.
-    assert_eq!(fixture.say(&headers(3, WHOLE, AGAIN)), ["hot 3"]);
-    assert_eq!(fixture.say(&headers(5, WHOLE, AGAIN)), ["hot 5"]);
+    assert_eq!(fixture.say(&headers(3, WHOLE, AGAIN)), ["fast 3"]);
+    assert_eq!(fixture.say(&headers(5, WHOLE, AGAIN)), ["fast 5"]);
     assert_eq!(fixture.session.fast_request().unwrap().ask.count, 1);
     let other = block("/timestamp?n=3", &[("epicepoch-request-id", "42")]);
-    assert_eq!(fixture.say(&headers(7, WHOLE, &other)), ["hot 7"]);
+    assert_eq!(fixture.say(&headers(7, WHOLE, &other)), ["fast 7"]);
     let fast_request = fixture.session.fast_request().unwrap();
     assert_eq!((fast_request.ask.count, &fast_request.request_id[..]), (3, &b"42"[..]));
-    assert_eq!(fixture.say(&headers(9, WHOLE, AGAIN)), ["hot 9"]);
+    assert_eq!(fixture.say(&headers(9, WHOLE, AGAIN)), ["fast 9"]);
     assert!(fixture.session.fast_request().unwrap().request_id.is_empty());
     // Not of the fast path: a request with a body, another path, a connection without a fast path.
     assert_eq!(fixture.say(&headers(11, flag::END_HEADERS, AGAIN)), ["GET /timestamp 11 None"]);
@@ -164,7 +164,7 @@ fn a_body_of_another_length_than_announced_ends_its_stream_alone() {
         // Frames that were on their way are no fault.
         assert!(fixture.say(&framed(kind::DATA, 0, 1, &[7])).is_empty());
         assert!(fixture.say(&headers(1, WHOLE, FIRST)).is_empty());
-        assert_eq!(fixture.say(&headers(3, WHOLE, AGAIN)), ["hot 3"], "the table went on");
+        assert_eq!(fixture.say(&headers(3, WHOLE, AGAIN)), ["fast 3"], "the table went on");
     }
 }
 
@@ -230,7 +230,7 @@ fn of_the_windows_that_one_frame_names_the_last_is_meant() {
     // The largest window would be too much for this stream, but only the last value counts.
     assert_eq!(fixture.say(&settings(&[frame::ID_MAX, 0, 7])), ["window"]);
     assert_eq!(fixture.session.spend(1, 100), Some(16));
-    assert_eq!(fixture.say(&headers(3, WHOLE, AGAIN)), ["hot 3"]);
+    assert_eq!(fixture.say(&headers(3, WHOLE, AGAIN)), ["fast 3"]);
     assert_eq!(fixture.session.spend(3, 100), Some(7));
     // A frame that repeats the same value many times changes nothing.
     assert_eq!(fixture.say(&settings(&[7; 2_730])), ["window"]);
@@ -251,7 +251,7 @@ fn an_end_that_was_announced_loses_nothing_that_was_under_way() {
     let said = fixture.said();
     assert_eq!((said.len(), said[0].0, said[1].0), (2, kind::GOAWAY, kind::PING));
     assert_eq!(said[0].2, [&frame::ID_MAX.to_be_bytes()[..], &[0; 4]].concat());
-    assert_eq!(fixture.say(&headers(3, WHOLE, AGAIN)), ["hot 3"]);
+    assert_eq!(fixture.say(&headers(3, WHOLE, AGAIN)), ["fast 3"]);
     assert!(fixture.say(&framed(kind::PING, flag::ACK, 0, &said[1].2)).is_empty());
     assert_eq!(fixture.said(), [(kind::GOAWAY, 0, vec![0, 0, 0, 3, 0, 0, 0, 0])]);
     // After that, new requests are ignored and are no fault.
@@ -298,7 +298,7 @@ fn a_head_that_is_too_long_is_told_and_the_connection_goes_on() {
     let rest = framed(kind::CONTINUATION, flag::END_HEADERS, 1, rest);
     assert_eq!(fixture.say(&rest), ["too long 1"]);
     fixture.session.finish(1, &mut fixture.out);
-    assert_eq!(fixture.say(&headers(3, WHOLE, FIRST)), ["hot 3"]);
+    assert_eq!(fixture.say(&headers(3, WHOLE, FIRST)), ["fast 3"]);
 }
 
 #[test]
