@@ -1,0 +1,129 @@
+/**
+ * Calls that wait, and the requests that they share. Calls join a batch until it is sent, so every
+ * timestamp of its answer is allocated after all of its callers asked. This module does no IO.
+ */
+
+import { ProtocolError, WentBackwardsError } from "./errors.js";
+import { Timestamp, TimestampRange } from "./timestamp.js";
+
+/** One call of one caller. */
+export class Call {
+  readonly count: number;
+  /** When the call ends without an answer, on the clock of `performance.now`. */
+  readonly deadline: number;
+  /** The batch that the call waits in. */
+  batch: Batch | undefined;
+  /** The last setback of this call. */
+  last: Error | undefined;
+  readonly promise: Promise<TimestampRange>;
+  #resolve!: (range: TimestampRange) => void;
+  #reject!: (error: unknown) => void;
+  #isSettled = false;
+  #whenSettled: () => void;
+
+  /** The function is called once, when the call has its result. */
+  constructor(count: number, deadline: number, whenSettled: () => void) {
+    this.count = count;
+    this.deadline = deadline;
+    this.#whenSettled = whenSettled;
+    this.promise = new Promise((resolve, reject) => {
+      this.#resolve = resolve;
+      this.#reject = reject;
+    });
+  }
+
+  get isSettled(): boolean {
+    return this.#isSettled;
+  }
+
+  succeed(range: TimestampRange): void {
+    if (this.#settle()) {
+      this.#resolve(range);
+    }
+  }
+
+  fail(error: unknown): void {
+    if (this.#settle()) {
+      this.#reject(error);
+    }
+  }
+
+  #settle(): boolean {
+    if (this.#isSettled) {
+      return false;
+    }
+    this.#isSettled = true;
+    this.#whenSettled();
+    return true;
+  }
+}
+
+/** A request that callers share. */
+export class Batch {
+  /** Sum of the callers' counts. */
+  count = 0;
+  /** The request's id; 0 until it is sent. */
+  id = 0n;
+  sent = 0;
+  /** The highest timestamp returned before the request was sent. */
+  floor: Timestamp | undefined;
+  readonly calls = new Set<Call>();
+
+  add(call: Call): void {
+    call.batch = this;
+    this.calls.add(call);
+    this.count += call.count;
+  }
+
+  /** Removes a call that has ended. Once the request is sent, its timestamps are lost instead. */
+  remove(call: Call): void {
+    if (this.id === 0n && this.calls.delete(call)) {
+      this.count -= call.count;
+    }
+  }
+
+  /** Gives each caller its part of the answer. A late answer is discarded. */
+  succeed(answer: TimestampRange, now: number, expired: (call: Call) => Error): void {
+    let { index } = answer.first;
+    for (const call of this.calls) {
+      if (call.deadline <= now) {
+        call.fail(expired(call));
+      } else {
+        const first = new Timestamp(answer.first.epoch, index);
+        call.succeed(new TimestampRange(first, call.count));
+      }
+      index += BigInt(call.count);
+    }
+  }
+
+  fail(error: unknown): void {
+    for (const call of this.calls) {
+      call.fail(error);
+    }
+  }
+
+  /** The number of callers that still wait. */
+  get waiting(): number {
+    let waiting = 0;
+    for (const call of this.calls) {
+      waiting += call.isSettled ? 0 : 1;
+    }
+    return waiting;
+  }
+}
+
+/** What an answer is checked against: the sending of a request over one connection. */
+export interface Asked {
+  readonly count: number;
+  readonly floor: Timestamp | undefined;
+}
+
+/** Throws if this cannot be the answer to what was asked. */
+export function checkAnswer(asked: Asked, addr: string, answer: TimestampRange): void {
+  if (answer.count !== asked.count) {
+    throw new ProtocolError(`${answer.count} timestamps, not ${asked.count}`);
+  }
+  if (asked.floor && answer.first.compare(asked.floor) <= 0) {
+    throw new WentBackwardsError(`${addr} gave ${answer.first}, not above ${asked.floor}`);
+  }
+}

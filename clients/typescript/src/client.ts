@@ -1,0 +1,108 @@
+/** The public client: it checks what the caller gives, and leaves the rest to a session. */
+
+import { CountError } from "./errors.js";
+import { COUNT_MAX, type Cluster } from "./frame.js";
+import { settings, splitAddress, type Options } from "./options.js";
+import { Session } from "./session.js";
+import type { Timestamp, TimestampRange } from "./timestamp.js";
+
+/** Options of a call. */
+export interface CallOptions {
+  /** How long the call may take, milliseconds. Default {@link Options.timeout}. */
+  timeout?: number;
+  /**
+   * Ends the call; it then rejects with the signal's reason, or with a `DeadlineExceededError` if
+   * the reason is that of `AbortSignal.timeout`.
+   */
+  signal?: AbortSignal;
+}
+
+/**
+ * Asks one cluster for timestamps. Share one client: calls at the same time share a request. A call
+ * joins only a request that has not been sent yet, so its timestamp is allocated after it asked.
+ */
+export class Client implements AsyncDisposable {
+  readonly #session: Session;
+
+  private constructor(session: Session) {
+    this.#session = session;
+  }
+
+  /**
+   * Finds the cluster through the client address (`host:port`) of any member, and returns when the
+   * leader is found. An open client keeps the process alive: close it.
+   *
+   * @throws TypeError or RangeError if an address or an option is not valid.
+   * @throws DeadlineExceededError if no leader is found in time.
+   * @throws EpicEpochError if no retry helps.
+   */
+  static async connect(addrs: readonly string[], options: Options = {}): Promise<Client> {
+    const wrong = addrs.find((addr) => !splitAddress(addr));
+    if (addrs.length === 0 || wrong !== undefined) {
+      throw new TypeError(wrong === undefined ? "no address" : `"${wrong}" is not host:port`);
+    }
+    const session = new Session(addrs, settings(options));
+    try {
+      await session.opened(options.signal);
+    } catch (error) {
+      await session.close();
+      throw error;
+    }
+    return new Client(session);
+  }
+
+  /**
+   * Returns one timestamp. It is above every timestamp that any client of the cluster got before
+   * this call began. See {@link Client.timestamps} for errors.
+   */
+  async timestamp(options?: CallOptions): Promise<Timestamp> {
+    return (await this.timestamps(1, options)).first;
+  }
+
+  /**
+   * Returns timestamps of one epoch with consecutive indexes, 1 to 2^32 of them. If the leader
+   * fails, the call takes longer.
+   *
+   * @throws DeadlineExceededError if none came in time; its `cause` says why.
+   * @throws CountError, TooManyCallsError or ClosedError if the call cannot be made.
+   * @throws WrongClusterError, WentBackwardsError, ProtocolError or RefusedError if no retry helps.
+   */
+  async timestamps(count: number, options?: CallOptions): Promise<TimestampRange> {
+    if (!Number.isInteger(count) || count < 1 || count > COUNT_MAX) {
+      throw new CountError(count, COUNT_MAX);
+    }
+    const timeout = options?.timeout ?? this.#session.settings.timeout;
+    if (typeof timeout !== "number" || Number.isNaN(timeout)) {
+      throw new TypeError(`timeout is ${timeout}; it must be a number of milliseconds`);
+    }
+    return this.#session.call(count, timeout, options?.signal);
+  }
+
+  /**
+   * The client addresses of the members as last learned. While the cluster is reachable, that is at
+   * most {@link Options.refreshInterval} ago.
+   */
+  get members(): readonly string[] {
+    return [...this.#session.directory.members];
+  }
+
+  /** The address of the leader, or undefined if it is not known. */
+  get leader(): string | undefined {
+    return this.#session.leader?.addr;
+  }
+
+  /** The cluster of the first answer. */
+  get cluster(): Cluster | undefined {
+    return this.#session.cluster;
+  }
+
+  /** Ends all calls with a `ClosedError`, and closes the connections. */
+  close(): Promise<void> {
+    return this.#session.close();
+  }
+
+  /** For `await using`. */
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+}

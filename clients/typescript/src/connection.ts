@@ -1,0 +1,294 @@
+/**
+ * One connection to a node: handshake, frames in, bytes out. It never decides which node to ask,
+ * and never repeats anything.
+ */
+
+import { connect as connectTcp, type Socket } from "node:net";
+import { connect as connectTls } from "node:tls";
+
+import { EpicEpochError, ProtocolError, refusal, UnreachableError } from "./errors.js";
+import {
+  checkPlain,
+  encodeHead,
+  encodeHello,
+  FrameReader,
+  Kind,
+  readError,
+  readLeader,
+  readWelcome,
+  type Cluster,
+  type Frame,
+  type Member,
+  type Welcome,
+} from "./frame.js";
+import { currentToken, splitAddress, type Settings } from "./options.js";
+
+/** This client's name and version in its hello. */
+const AGENT = "epicepoch-ts/0.1";
+/** The native protocol in the TLS handshake. */
+const ALPN = "epicepoch/1";
+/** Most bytes that wait until the node reads: some thousand pongs, because few requests wait. */
+const OUTBOX_MAX = 64 * 1024;
+
+/** Why the client has left a connection. */
+export const LEFT = "the connection was left";
+export const SILENT = "it did not answer in time";
+const DOES_NOT_READ = "it does not read";
+
+export class Connection {
+  readonly addr: string;
+  welcome!: Welcome;
+  /** Whether an answer came over this connection. */
+  hasAnswered = false;
+  /** Is resolved with the reason when the connection has ended. */
+  readonly ended: Promise<Error>;
+  readonly #socket: Socket;
+  readonly #reader = new FrameReader();
+  #onFrame: ((frame: Frame) => void) | undefined;
+  #finish!: (why: Error) => void;
+  #isLeft = false;
+  /** Writes that the system has not taken yet, and since when it has taken none. */
+  #unwritten = 0;
+  #writingSince = 0;
+
+  /**
+   * Connects and does the handshake, within a time in milliseconds. A signal ends it earlier.
+   * Rejects with the error of this node.
+   */
+  static async open(
+    settings: Settings,
+    addr: string,
+    expected: Cluster | undefined,
+    within: number,
+    closing: AbortSignal,
+  ): Promise<Connection> {
+    // A bad token is the caller's mistake, which no other node heals.
+    const token = currentToken(settings);
+    const { clusterName } = settings;
+    const hello = encodeHello({ clusterName, cluster: expected, agent: AGENT, token });
+    const socket = dial(settings, addr);
+    const connection = new Connection(addr, socket, hello, settings.tls !== undefined);
+    const leave = () => connection.leave(new Error(LEFT));
+    // The answer may have come while this process was busy: read before judging.
+    const timer = setTimeout(() => setImmediate(() => connection.#expire()), within);
+    closing.addEventListener("abort", leave);
+    try {
+      connection.welcome = await connection.#greeting(clusterName, expected);
+      return connection;
+    } catch (error) {
+      leave();
+      throw error;
+    } finally {
+      clearTimeout(timer);
+      closing.removeEventListener("abort", leave);
+    }
+  }
+
+  private constructor(addr: string, socket: Socket, hello: Buffer, isTls: boolean) {
+    this.addr = addr;
+    this.#socket = socket;
+    this.ended = new Promise((resolve) => {
+      this.#finish = resolve;
+    });
+    // Nothing is sent before the node's certificate is checked.
+    socket.once(isTls ? "secureConnect" : "connect", () => this.write(hello));
+    socket.on("data", (bytes: Buffer) => {
+      this.#reader.push(bytes);
+      this.#deliver();
+    });
+    socket.on("error", (error) => this.leave(error));
+    socket.on("end", () => this.leave(new Error("it closed the connection")));
+    socket.on("close", () => this.leave(new Error("it closed the connection")));
+  }
+
+  /** Whether the node has called itself the leader. */
+  get leads(): boolean {
+    return this.welcome.leader?.node === this.welcome.node;
+  }
+
+  get isOpen(): boolean {
+    return !this.#isLeft;
+  }
+
+  /** Passes every frame to a function. If it throws, the connection ends. */
+  listen(onFrame: (frame: Frame) => void): void {
+    this.#onFrame = onFrame;
+    this.#socket.resume();
+    this.#deliver();
+  }
+
+  /** Reads no more until {@link Connection.listen} is called again. */
+  pause(): void {
+    this.#onFrame = undefined;
+    this.#socket.pause();
+  }
+
+  /** Writes frames. A node that does not read is left. */
+  write(frames: Buffer): void {
+    if (this.#isLeft) {
+      return;
+    }
+    if (this.#socket.writableLength + frames.length > OUTBOX_MAX) {
+      this.leave(new Error(DOES_NOT_READ));
+      return;
+    }
+    if (this.#unwritten++ === 0) {
+      this.#writingSince = performance.now();
+    }
+    this.#socket.write(frames, () => {
+      this.#unwritten--;
+      this.#writingSince = performance.now();
+    });
+  }
+
+  /** Returns for how long the node has read nothing of what was written, milliseconds. */
+  unreadFor(now: number): number {
+    return this.#unwritten > 0 ? now - this.#writingSince : 0;
+  }
+
+  /** Closes the connection. The first reason counts. */
+  leave(why: Error): void {
+    if (this.#isLeft) {
+      return;
+    }
+    this.#isLeft = true;
+    this.#onFrame = undefined;
+    this.#socket.destroy();
+    this.#finish(named(this.addr, why));
+  }
+
+  /** Handles the frames that mean the same on every connection. Throws if the connection ends. */
+  handlePlain(frame: Frame): void {
+    switch (frame.kind) {
+      case Kind.ping:
+        checkPlain(frame);
+        this.write(encodeHead({ kind: Kind.pong, id: frame.id }));
+        return;
+      case Kind.pong:
+        checkPlain(frame);
+        return;
+      case Kind.goodbye:
+        checkPlain(frame);
+        throw refusal(this.addr, 10);
+      case Kind.request:
+      case Kind.hello:
+      case Kind.welcome:
+        throw new ProtocolError(`a frame of kind ${frame.kind}`);
+      default:
+      // Kinds of later versions are skipped.
+    }
+  }
+
+  /** The error for a leader without a cluster, whose timestamps may have any order. */
+  homeless(): Error {
+    return refusal(this.addr, 11, "it leads and names no cluster");
+  }
+
+  /**
+   * Listens for the notice of a leader, because nodes send one when they learn of it. Returns
+   * undefined if none comes in time, milliseconds.
+   */
+  awaitLeader(within: number): Promise<Member | undefined> {
+    return new Promise((resolve, reject) => {
+      const done = (leader?: Member) => {
+        clearTimeout(timer);
+        this.pause();
+        resolve(leader);
+      };
+      const timer = setTimeout(done, within);
+      void this.ended.then((why) => {
+        clearTimeout(timer);
+        reject(why);
+      });
+      this.listen((frame) => {
+        const leader = frame.kind === Kind.leader ? readLeader(frame) : undefined;
+        if (leader) {
+          done(leader);
+        }
+      });
+    });
+  }
+
+  /** Returns the node's welcome, or throws why it is none for this client. */
+  #greeting(clusterName: string | undefined, expected: Cluster | undefined): Promise<Welcome> {
+    return new Promise((resolve, reject) => {
+      void this.ended.then(reject);
+      this.listen((frame) => {
+        // The next frames wait for the next listener.
+        this.pause();
+        if (frame.kind === Kind.error) {
+          throw readError(frame, this.addr).error;
+        }
+        const welcome = readWelcome(frame);
+        const { cluster, leader } = welcome;
+        if (clusterName !== undefined && welcome.clusterName !== clusterName) {
+          const text = `a cluster named "${welcome.clusterName}", not "${clusterName}"`;
+          throw refusal(this.addr, 64, text);
+        }
+        if (expected && cluster && !isSame(expected, cluster)) {
+          const text = "another cluster, or another history of it, than this client has met";
+          throw refusal(this.addr, 64, text);
+        }
+        if (!cluster && leader?.node === welcome.node) {
+          throw this.homeless();
+        }
+        resolve(welcome);
+      });
+    });
+  }
+
+  #deliver(): void {
+    try {
+      // A server of another protocol may send less than a frame and then wait.
+      const first = this.welcome ? undefined : this.#reader.peek();
+      if (first !== undefined && first !== Kind.welcome && first !== Kind.error) {
+        throw new ProtocolError(`the hello was answered with the byte ${first}`);
+      }
+      while (this.#onFrame) {
+        const frame = this.#reader.next();
+        if (!frame) {
+          return;
+        }
+        this.#onFrame(frame);
+      }
+    } catch (error) {
+      this.leave(error as Error);
+    }
+  }
+
+  #expire(): void {
+    if (!this.welcome) {
+      this.leave(new Error(SILENT));
+    }
+  }
+}
+
+function dial(settings: Settings, addr: string): Socket {
+  const to = splitAddress(addr);
+  if (!to) {
+    throw new UnreachableError(addr, "this is not host:port");
+  }
+  const { tls } = settings;
+  try {
+    if (!tls) {
+      return connectTcp({ ...to, noDelay: true });
+    }
+    const given = typeof tls === "function" ? tls() : tls;
+    const own = { ...to, ALPNProtocols: [ALPN] };
+    return connectTls({ minVersion: "TLSv1.3", ...given, ...own }).setNoDelay(true);
+  } catch (error) {
+    throw new UnreachableError(addr, error);
+  }
+}
+
+function isSame(one: Cluster, other: Cluster): boolean {
+  return one.id === other.id && one.history === other.history;
+}
+
+/** Adds the node's address to an error. A foreign error becomes an {@link UnreachableError}. */
+function named(addr: string, error: Error): Error {
+  if (error instanceof ProtocolError) {
+    return new ProtocolError(`${addr} gave an answer that no oracle gives: ${error.message}`);
+  }
+  return error instanceof EpicEpochError ? error : new UnreachableError(addr, error);
+}

@@ -1,0 +1,113 @@
+/**
+ * Decides which node the client asks next, and after what pause. It does no IO and reads no clock.
+ */
+
+import type { Member } from "./frame.js";
+
+const BACKOFF_MIN_MS = 1;
+/** The longest pause between attempts while callers wait. */
+export const BACKOFF_MAX_MS = 50;
+/** The longest pause without callers. A call ends it. */
+const IDLE_MAX_MS = 5_000;
+const DOUBLINGS_MAX = 13;
+/**
+ * How long hints to a failed node are ignored: longer than an election takes. The node's own claim
+ * to lead still counts.
+ */
+const SUSPICION_MS = 1_000;
+const SUSPECTS_MAX = 128;
+
+export class Directory {
+  /** Client addresses of the members, as last learned. */
+  members: string[] = [];
+  /** The address at which the leader probably is. */
+  leader: string | undefined;
+  /** Consecutive failures. */
+  setbacks = 0;
+  readonly #seeds: readonly string[];
+  /**
+   * Nodes that failed a short time ago. Hints to them are not followed, because other nodes may not
+   * have noticed the failure.
+   */
+  readonly #suspects = new Map<string, number>();
+  #turn = 0;
+
+  constructor(seeds: readonly string[]) {
+    this.#seeds = [...seeds];
+  }
+
+  /** Returns the leader if it is known. Otherwise one address after another, members first. */
+  next(): string {
+    return this.leader ?? this.#inTurn();
+  }
+
+  /** Returns the next address that differs from this one, or this one if no other is known. */
+  other(than: string): string {
+    const addr = this.#inTurn();
+    return addr === than ? this.#inTurn() : addr;
+  }
+
+  #inTurn(): string {
+    const all = [...new Set([...this.members, ...this.#seeds])];
+    return all[this.#turn++ % all.length] as string;
+  }
+
+  /** Applies a node's report of the members. */
+  learn(members: readonly Member[]): void {
+    if (members.length > 0) {
+      this.members = members.map((member) => member.addr);
+    }
+  }
+
+  /** Follows a hint unless that node has failed a short time ago. Returns whether it did. */
+  follow(addr: string, now: number): boolean {
+    if (this.isSuspect(addr, now)) {
+      return false;
+    }
+    this.leader = addr;
+    return true;
+  }
+
+  isSuspect(addr: string, now: number): boolean {
+    const failed = this.#suspects.get(addr);
+    return failed !== undefined && now - failed < SUSPICION_MS;
+  }
+
+  /** Records a failed node. */
+  fail(addr: string, now: number): void {
+    if (this.leader === addr) {
+      this.leader = undefined;
+    }
+    if (this.#suspects.size >= SUSPECTS_MAX) {
+      this.#suspects.clear();
+    }
+    this.#suspects.set(addr, now);
+  }
+
+  /** Records a node that says that it leads. Only an answer resets `setbacks`. */
+  succeed(addr: string): void {
+    this.leader = addr;
+    this.#suspects.delete(addr);
+  }
+
+  /**
+   * Returns the pauses with and without callers, milliseconds. Both double with each failure, up to
+   * their limits.
+   */
+  backoff(): { pause: number; idle: number } {
+    const grown = BACKOFF_MIN_MS * 2 ** Math.min(this.setbacks, DOUBLINGS_MAX);
+    this.setbacks++;
+    return {
+      pause: jitter(Math.min(grown, BACKOFF_MAX_MS)),
+      idle: jitter(Math.min(grown, IDLE_MAX_MS)),
+    };
+  }
+}
+
+/**
+ * Returns up to half less than the given time, at random, so that clients that lost the same leader
+ * do not come back at the same moment.
+ */
+export function jitter(most: number): number {
+  return most * (1 - Math.random() / 2);
+}

@@ -1,0 +1,161 @@
+/** The errors of the client. Each says what the caller can do. */
+
+/** The base of all errors of this package. */
+export class EpicEpochError extends Error {
+  override name = "EpicEpochError";
+}
+
+/**
+ * No timestamp came before the deadline. Try again, or with a later deadline. `cause` is the last
+ * setback: an {@link UnreachableError} or a {@link RefusedError}.
+ */
+export class DeadlineExceededError extends EpicEpochError {
+  override name = "DeadlineExceededError";
+
+  constructor(last?: Error) {
+    const reason = last?.message ?? "no node has answered yet";
+    super(`no timestamp before the deadline: ${reason}`, { cause: last });
+  }
+}
+
+/** The client is closed. */
+export class ClosedError extends EpicEpochError {
+  override name = "ClosedError";
+
+  constructor() {
+    super("the client is closed");
+  }
+}
+
+/** A count that no request may have. Ask for 1 to 2^32 timestamps, or for what a node allows. */
+export class CountError extends EpicEpochError {
+  override name = "CountError";
+
+  constructor(count: number, most: number) {
+    super(`${count} timestamps asked for; allowed are 1 to ${most}`);
+  }
+}
+
+/** Too many calls wait. Try again when some of them have ended. */
+export class TooManyCallsError extends EpicEpochError {
+  override name = "TooManyCallsError";
+
+  constructor(most: number) {
+    super(`${most} calls wait already`);
+  }
+}
+
+/** An answer is not one of an oracle. The address is probably wrong. */
+export class ProtocolError extends EpicEpochError {
+  override name = "ProtocolError";
+}
+
+/**
+ * A timestamp was not above one that this client had returned before. Never use it. The cause is
+ * two clusters behind one address, or a cluster restored without a new history.
+ */
+export class WentBackwardsError extends EpicEpochError {
+  override name = "WentBackwardsError";
+}
+
+/**
+ * A node accepts no connection, has closed it or does not answer. The client tries other nodes, so
+ * this is only the `cause` of another error.
+ */
+export class UnreachableError extends EpicEpochError {
+  override name = "UnreachableError";
+  /** The address of the node. */
+  readonly addr: string;
+
+  constructor(addr: string, why: unknown) {
+    super(`${addr} cannot be reached: ${why instanceof Error ? why.message : String(why)}`, {
+      cause: why,
+    });
+    this.addr = addr;
+  }
+}
+
+/** Names of the refusals of the native protocol, by number. */
+const REFUSALS = {
+  1: "NOT_LEADER",
+  2: "NO_QUORUM",
+  3: "NO_LEADER",
+  4: "OVERLOADED",
+  7: "BAD_REQUEST",
+  10: "SHUTTING_DOWN",
+  11: "NOT_READY",
+  12: "INTERNAL",
+  13: "FORBIDDEN",
+  18: "UNAUTHORIZED",
+  64: "WRONG_CLUSTER",
+  65: "UNSUPPORTED_VERSION",
+  66: "UNSUPPORTED",
+} as const;
+
+/** The name of a refusal. */
+export type RefusalCode = (typeof REFUSALS)[keyof typeof REFUSALS];
+
+/** The refusals that another attempt, at this node or another one, may cure. */
+const CURABLE: ReadonlySet<RefusalCode> = new Set<RefusalCode>([
+  "NOT_LEADER",
+  "NO_QUORUM",
+  "NO_LEADER",
+  "OVERLOADED",
+  "SHUTTING_DOWN",
+  "NOT_READY",
+  "INTERNAL",
+]);
+
+/**
+ * A node refused. If another attempt may help, the client makes it, and the refusal is only the
+ * `cause` of another error.
+ */
+export class RefusedError extends EpicEpochError {
+  override name = "RefusedError";
+  /** The address of the node. */
+  readonly addr: string;
+  /** The name of the refusal. A number that this client does not know is `INTERNAL`. */
+  readonly code: RefusalCode;
+  /** The number on the wire. */
+  readonly number: number;
+  /** The advice of the node. With `NOT_LEADER` it is the address of the leader. */
+  readonly text: string;
+
+  constructor(addr: string, number: number, text = "") {
+    const code = refusalCode(number) ?? "INTERNAL";
+    super(`${addr} refused with ${code}${text && `: ${text}`}`);
+    this.addr = addr;
+    this.code = code;
+    this.number = number;
+    this.text = text;
+  }
+}
+
+/** The address belongs to another cluster, or to another history of it. Correct the address. */
+export class WrongClusterError extends RefusedError {
+  override name = "WrongClusterError";
+}
+
+/** Returns the name of a refusal, or undefined if the number is not known. */
+export function refusalCode(number: number): RefusalCode | undefined {
+  return (REFUSALS as Record<number, RefusalCode>)[number];
+}
+
+/** Makes the error for a refusal of a node. */
+export function refusal(addr: string, number: number, text = ""): RefusedError {
+  const isWrongCluster = refusalCode(number) === "WRONG_CLUSTER";
+  return new (isWrongCluster ? WrongClusterError : RefusedError)(addr, number, text);
+}
+
+/** Returns whether an error is the refusal with this name. */
+export function isRefusal(error: Error, code: RefusalCode): error is RefusedError {
+  return error instanceof RefusedError && error.code === code;
+}
+
+/** Returns whether another attempt, at this node or another one, may succeed. */
+export function isCurable(error: Error): boolean {
+  if (error instanceof RefusedError) {
+    return CURABLE.has(error.code);
+  }
+  return error instanceof UnreachableError;
+}

@@ -1,0 +1,233 @@
+/**
+ * Hedging: repeats slow requests over a second connection. Callers get the first answer; the other
+ * one is checked and dropped. docs/decisions/0014-hedged-requests.md says why the order holds.
+ */
+
+import { checkAnswer, type Asked } from "./batch.js";
+import { Connection, LEFT } from "./connection.js";
+import { isCurable, isRefusal, ProtocolError, WentBackwardsError } from "./errors.js";
+import { encodeRequests, Kind, readAnswer, readError, readLeader, type Frame } from "./frame.js";
+import type { Session } from "./session.js";
+import type { TimestampRange } from "./timestamp.js";
+
+/** Most requests that wait for an answer over the second connection. */
+const COPIES_MAX = 64;
+/**
+ * Most requests that were answered over the second connection and not yet over the first. A node
+ * reads as many requests ahead.
+ */
+const BURNT_MAX = 1024;
+/** How often the client looks for slow requests. */
+const TICK_MS_MAX = 5;
+
+/** A request, as it was sent over one connection. */
+interface Sent extends Asked {
+  readonly at: number;
+}
+
+export class Hedge {
+  readonly #session: Session;
+  readonly #after: number;
+  /** How long one node is tried before the next one. */
+  readonly #nodeTimeout: number;
+  readonly #timer: NodeJS.Timeout;
+  /** The second connection, if there is one. */
+  #connection: Connection | undefined;
+  #isOpening = false;
+  /** The address to try next. Without one the leader comes first, then one after another. */
+  #hint: string | undefined;
+  #hasTriedLeader = false;
+  #notBefore = 0;
+  /** Requests that were sent over the second connection and have no answer there yet. */
+  readonly #copies = new Map<bigint, Sent>();
+  /** Requests whose answer the first connection still owes, while their callers have one. */
+  readonly #burnt = new Map<bigint, Sent>();
+  #answeredAt = -Infinity;
+
+  constructor(session: Session, after: number) {
+    this.#session = session;
+    this.#after = after;
+    this.#nodeTimeout = Math.max(after, session.settings.attemptTimeout / 8);
+    // After a pause of the whole process, answers are read before anything is judged.
+    const look = () => setImmediate(() => this.#turn(performance.now()));
+    this.#timer = setInterval(look, Math.min(Math.max(after, 1), TICK_MS_MAX));
+  }
+
+  close(): void {
+    clearInterval(this.#timer);
+    this.#leave(0);
+  }
+
+  /**
+   * Takes an answer of the first connection to a request that the second one has answered. Returns
+   * false if there is no such request. Throws if it is no answer to it.
+   */
+  takeBurnt(addr: string, id: bigint, answer: TimestampRange): boolean {
+    const sent = this.#burnt.get(id);
+    if (!sent) {
+      return false;
+    }
+    this.#burnt.delete(id);
+    checkAnswer(sent, addr, answer);
+    return true;
+  }
+
+  /** The first connection has refused a request. Returns whether its callers have an answer. */
+  forgive(id: bigint): boolean {
+    return this.#burnt.delete(id);
+  }
+
+  /** Returns the age of the oldest answer that the first connection owes, milliseconds. */
+  oldest(now: number): number {
+    const [oldest] = this.#burnt.values();
+    return oldest ? now - oldest.at : 0;
+  }
+
+  /**
+   * The first connection has ended, and owes nothing any more. Returns the address that answers
+   * over the second one, if there is one.
+   */
+  succeed(now: number): string | undefined {
+    this.#burnt.clear();
+    this.#hasTriedLeader = false;
+    const isAnswering = now - this.#answeredAt <= this.#session.settings.attemptTimeout;
+    return isAnswering ? this.#connection?.addr : undefined;
+  }
+
+  #turn(now: number): void {
+    const [oldest] = this.#copies.values();
+    if (oldest && now - oldest.at > this.#nodeTimeout) {
+      this.#leave(now);
+    }
+    const { leader, isClosed } = this.#session;
+    if (!leader || isClosed) {
+      return;
+    }
+    if (this.#connection) {
+      this.#repeat(this.#connection, now);
+    } else if (!this.#isOpening && now >= this.#notBefore) {
+      const first = this.#hasTriedLeader ? this.#session.directory.other(leader.addr) : leader.addr;
+      const addr = this.#hint ?? first;
+      this.#hint = undefined;
+      this.#hasTriedLeader = true;
+      void this.#open(addr);
+    }
+  }
+
+  /** Sends the slow requests a second time. */
+  #repeat(connection: Connection, now: number): void {
+    const slow = [];
+    for (const batch of this.#session.inFlight.values()) {
+      const isFull = this.#copies.size >= COPIES_MAX || this.#burnt.size >= BURNT_MAX;
+      if (isFull || now - batch.sent < this.#after) {
+        break;
+      }
+      if (!this.#copies.has(batch.id) && batch.count <= connection.welcome.countMax) {
+        // This answer must also lie above timestamps returned since the first sending.
+        const floor = this.#session.highest;
+        this.#copies.set(batch.id, { count: batch.count, floor, at: now });
+        slow.push(batch);
+      }
+    }
+    if (slow.length > 0) {
+      connection.write(encodeRequests(slow));
+    }
+  }
+
+  /** Closes the second connection and forgets its copies. */
+  #leave(notBefore: number): void {
+    this.#connection?.leave(new Error(LEFT));
+    this.#connection = undefined;
+    this.#copies.clear();
+    this.#notBefore = notBefore;
+  }
+
+  /** Opens the second connection, and uses it until it ends. */
+  async #open(addr: string): Promise<void> {
+    const { settings, cluster, closing, directory } = this.#session;
+    const until = performance.now() + this.#nodeTimeout;
+    this.#isOpening = true;
+    this.#notBefore = until;
+    let connection: Connection;
+    try {
+      const within = this.#nodeTimeout;
+      connection = await Connection.open(settings, addr, cluster, within, closing.signal);
+    } catch (error) {
+      if (!isCurable(error as Error) && !this.#session.isClosed) {
+        this.#fail(error as Error);
+      }
+      return;
+    } finally {
+      this.#isOpening = false;
+    }
+    const { leader, node } = connection.welcome;
+    if (leader?.node !== node || this.#session.isClosed) {
+      connection.leave(new Error(LEFT));
+      if (leader && !directory.isSuspect(leader.addr, performance.now())) {
+        this.#hint = leader.addr;
+      }
+      return;
+    }
+    this.#connection = connection;
+    this.#copies.clear();
+    connection.listen((frame) => this.#handle(connection, frame));
+    const why = await connection.ended;
+    if (this.#connection === connection) {
+      // Nodes close idle connections, so the leader may be healthy.
+      this.#hasTriedLeader = false;
+      this.#leave(performance.now() + this.#nodeTimeout);
+    }
+    if (isRefusal(why, "NOT_LEADER")) {
+      this.#hint = why.text;
+    }
+    if (why instanceof ProtocolError || why instanceof WentBackwardsError) {
+      this.#fail(why);
+    }
+  }
+
+  /** Gives the callers an error that no retry cures, and leaves the leader, too. */
+  #fail(error: Error): void {
+    this.#session.observe("setback", error);
+    this.#session.failAll(error);
+    this.#session.leader?.leave(new Error(LEFT));
+  }
+
+  #handle(connection: Connection, frame: Frame): void {
+    switch (frame.kind) {
+      case Kind.answer:
+        this.#take(connection, frame.id, readAnswer(frame));
+        return;
+      case Kind.error:
+        throw readError(frame, connection.addr).error;
+      case Kind.leader:
+        if (readLeader(frame)?.node !== connection.welcome.node) {
+          throw new Error("it leads no more");
+        }
+        return;
+      default:
+        connection.handlePlain(frame);
+    }
+  }
+
+  /** Gives an answer of the second connection to its callers, unless they have one already. */
+  #take(connection: Connection, id: bigint, answer: TimestampRange): void {
+    const copy = this.#copies.get(id);
+    if (!copy) {
+      throw new ProtocolError(`an answer to request ${id}, which is not under way`);
+    }
+    this.#copies.delete(id);
+    checkAnswer(copy, connection.addr, answer);
+    this.#answeredAt = performance.now();
+    const session = this.#session;
+    const batch = session.inFlight.get(id);
+    if (!batch) {
+      return;
+    }
+    this.#burnt.set(id, { count: batch.count, floor: batch.floor, at: batch.sent });
+    session.finish(batch, answer);
+    if (session.leader && session.leader.welcome.node !== connection.welcome.node) {
+      // Only a leader answers, so the node of the first connection does not lead any more.
+      session.leader.leave(new Error("another node answers"));
+    }
+  }
+}

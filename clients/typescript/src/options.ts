@@ -1,0 +1,129 @@
+/** The settings of a client: their meaning, their defaults, and what is refused. */
+
+import type { ConnectionOptions } from "node:tls";
+
+import { NAME_MAX, TOKEN_MAX } from "./frame.js";
+
+/** Functions that the client calls, for metrics. They must return quickly. */
+export interface Observer {
+  /**
+   * A request was answered: the callers that shared it, its timestamps, and the milliseconds from
+   * sending to answer.
+   */
+  answered?(callers: number, timestamps: number, latency: number): void;
+  /** A request was refused, a connection has ended, or an attempt to find the leader has failed. */
+  setback?(error: Error): void;
+  /** The client is connected to a leader. */
+  connected?(addr: string): void;
+}
+
+/** Options of {@link Client.connect}. All times are milliseconds. */
+export interface Options {
+  /**
+   * Limit of connecting, and of a call without its own timeout. Default 2,000: several elections.
+   */
+  timeout?: number;
+  /**
+   * How long one node may take to accept a connection, to read or to answer before the client asks
+   * another one. Default 500: longer than a loaded node needs, and shorter than a caller wants to
+   * wait in a failover. At least 10.
+   */
+  attemptTimeout?: number;
+  /** How often the client learns the members again. Default 30,000. At least 100. */
+  refreshInterval?: number;
+  /**
+   * Most requests without an answer at once, 1 to 256. Default 4. When so many are under way, new
+   * callers share the next one. A higher value lowers the latency under light load and costs more
+   * requests under heavy load.
+   */
+  inFlight?: number;
+  /**
+   * The name of the cluster, 1 to 64 bytes. Nodes of another name are refused. By default any name
+   * is accepted, and the first node that answers decides which cluster it is.
+   */
+  clusterName?: string;
+  /**
+   * Time after which a request without an answer is sent a second time, over another connection to
+   * the leader, or to the next known node if the leader does not answer. The first answer counts;
+   * the timestamps of the other one are skipped. The client checks every 5 ms, or every
+   * `hedgeAfter` if that is shorter. Default never, because hedging costs a connection and, if the
+   * whole cluster is slow, up to twice the requests.
+   */
+  hedgeAfter?: number;
+  /**
+   * TLS on every connection, with these options of node:tls: `ca` for the cluster's authority,
+   * `cert` and `key` if nodes ask for a certificate. A function is called at each connection, so
+   * that certificates can change. Default plain TCP. TLS 1.3 unless `minVersion` is set.
+   */
+  tls?: ConnectionOptions | (() => ConnectionOptions);
+  /**
+   * A token from the nodes' `CLIENT_TOKEN_FILE`: up to 256 visible ASCII characters. Default none.
+   * Use it only over TLS; otherwise anyone on the network path can read it.
+   */
+  token?: string;
+  /** A function that is called for the token at each connection, instead of `token`. */
+  tokenSource?: () => string;
+  /** Functions for metrics. Default none. */
+  observer?: Observer;
+  /** Ends connecting. It has no effect on the connected client. */
+  signal?: AbortSignal;
+}
+
+/** Options with their defaults. */
+export type Settings = Options &
+  Required<Pick<Options, "timeout" | "attemptTimeout" | "refreshInterval" | "inFlight">>;
+
+const DEFAULTS = {
+  timeout: 2_000,
+  attemptTimeout: 500,
+  refreshInterval: 30_000,
+  inFlight: 4,
+};
+
+/** The longest time that a timer of Node.js takes, milliseconds. */
+const DURATION_MAX_MS = 2 ** 31 - 1;
+/** Most requests under way. A node reads at most 1024 before it answers. */
+const IN_FLIGHT_MAX = 256;
+
+/** Checks options and adds the defaults. Throws a RangeError or a TypeError. */
+export function settings(options: Options): Settings {
+  const given = Object.entries(options).filter(([, value]) => value !== undefined);
+  const all: Settings = { ...DEFAULTS, ...Object.fromEntries(given) };
+  inRange("timeout", all.timeout, Number.MIN_VALUE, DURATION_MAX_MS);
+  inRange("attemptTimeout", all.attemptTimeout, 10, DURATION_MAX_MS);
+  inRange("refreshInterval", all.refreshInterval, 100, DURATION_MAX_MS);
+  inRange("inFlight", all.inFlight, 1, IN_FLIGHT_MAX);
+  inRange("hedgeAfter", all.hedgeAfter ?? 1, Number.MIN_VALUE, DURATION_MAX_MS);
+  if (all.clusterName !== undefined) {
+    inRange("bytes of clusterName", Buffer.byteLength(all.clusterName), 1, NAME_MAX);
+  }
+  checkedToken(all.token ?? "");
+  return all;
+}
+
+/** Returns the token for a new connection; an empty text is none. */
+export function currentToken(all: Settings): string {
+  return checkedToken(all.tokenSource ? all.tokenSource() : (all.token ?? ""));
+}
+
+function checkedToken(token: string): string {
+  if (token.length > TOKEN_MAX || !/^[!-~]*$/.test(token)) {
+    throw new TypeError(`a token has up to ${TOKEN_MAX} visible ASCII characters`);
+  }
+  return token;
+}
+
+function inRange(name: string, value: number, least: number, most: number): void {
+  if (typeof value !== "number" || !(value >= least && value <= most)) {
+    const from = least === Number.MIN_VALUE ? "more than 0" : String(least);
+    throw new RangeError(`${name} is ${value}; allowed are ${from} to ${most}`);
+  }
+}
+
+/** Splits `host:port` or `[host]:port`. Returns undefined if the text is neither. */
+export function splitAddress(addr: string): { host: string; port: number } | undefined {
+  const parts = /^(?:\[([^\]]+)\]|([^:\s]+)):(\d{1,5})$/.exec(addr);
+  const host = parts?.[1] ?? parts?.[2];
+  const port = Number(parts?.[3]);
+  return host && port >= 1 && port <= 65_535 ? { host, port } : undefined;
+}

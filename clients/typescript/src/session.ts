@@ -1,0 +1,608 @@
+/**
+ * Finds the leader, follows it, and exchanges batches of calls for answers with it. It never gives
+ * a caller timestamps that were allocated before the call, and never gives any twice.
+ */
+
+import { Batch, Call, checkAnswer } from "./batch.js";
+import { Connection, LEFT, SILENT } from "./connection.js";
+import { BACKOFF_MAX_MS, Directory, jitter } from "./directory.js";
+import {
+  ClosedError,
+  CountError,
+  DeadlineExceededError,
+  isCurable,
+  isRefusal,
+  ProtocolError,
+  refusal,
+  TooManyCallsError,
+  type RefusedError,
+} from "./errors.js";
+import {
+  COUNT_MAX,
+  encodeHead,
+  encodeRequests,
+  Kind,
+  pingEvery,
+  readAnswer,
+  readError,
+  readLeader,
+  type Cluster,
+  type Frame,
+  type Welcome,
+} from "./frame.js";
+import { Hedge } from "./hedge.js";
+import type { Observer, Settings } from "./options.js";
+import { Signals } from "./signals.js";
+import type { Timestamp, TimestampRange } from "./timestamp.js";
+
+/** Most leader hints that are followed in a row without a pause. */
+const HOPS_MAX = 3;
+/** Most calls that wait. */
+const CALLS_MAX = 2 ** 20;
+/** The longest time between two looks at the connection. */
+const WATCH_MS_MAX = 100;
+
+export class Session {
+  readonly settings: Settings;
+  readonly directory: Directory;
+  /** The cluster of the first answer. */
+  cluster: Cluster | undefined;
+  /** The connection to the leader, if there is one. */
+  leader: Connection | undefined;
+  /** Requests without an answer, the oldest first. */
+  readonly inFlight = new Map<bigint, Batch>();
+  /** The highest timestamp returned. */
+  highest: Timestamp | undefined;
+  /** Ends connections that are being opened. */
+  readonly closing = new AbortController();
+  /** Is resolved at the first connection to a leader; rejected if no retry helps. */
+  readonly ready: Promise<void>;
+
+  /** Batches that are not sent yet. Calls join the last one, `#open`. */
+  readonly #pending = new Set<Batch>();
+  #open: Batch | undefined;
+  #isPumpDue = false;
+  #lastId = 0n;
+  #countLimit = COUNT_MAX;
+  #inFlightLimit: number;
+  /** When an overloaded leader is asked again. */
+  #quietUntil = 0;
+  #quiet: NodeJS.Timeout | undefined;
+  /** The number of calls that wait. */
+  #waiting = 0;
+  readonly #signals = new Signals();
+  /** Ends calls at their deadlines, the first of which is `#expiresAt`. */
+  #expiry: NodeJS.Timeout | undefined;
+  #expiresAt = Infinity;
+  /** The last error since the last answer or new connection. */
+  #lastError: Error | undefined;
+  /** The connection that `#run` uses, which may not be one to the leader yet. */
+  #current: Connection | undefined;
+  /** Ends the current pause of `#run`; `#isIdle` if a call may do that, too. */
+  #wake: (() => void) | undefined;
+  #isIdle = false;
+  #isReady = false;
+  #setReady!: (error?: Error) => void;
+  readonly #watcher: NodeJS.Timeout;
+  #pingedAt = performance.now();
+  #refreshedAt = performance.now();
+  readonly #hedge: Hedge | undefined;
+  readonly #ended: Promise<void>;
+
+  constructor(addrs: readonly string[], settings: Settings) {
+    this.settings = settings;
+    this.directory = new Directory(addrs);
+    this.#inFlightLimit = settings.inFlight;
+    this.ready = new Promise((resolve, reject) => {
+      this.#setReady = (error) => (error ? reject(error) : resolve());
+    });
+    this.ready.catch(() => {});
+    if (settings.hedgeAfter !== undefined) {
+      this.#hedge = new Hedge(this, settings.hedgeAfter);
+    }
+    // After a pause of the whole process, answers are read before the leader is judged.
+    const look = () => setImmediate(() => this.#watch(performance.now()));
+    this.#watcher = setInterval(look, Math.min(settings.attemptTimeout / 5, WATCH_MS_MAX));
+    this.#ended = this.#run();
+  }
+
+  get isClosed(): boolean {
+    return this.closing.signal.aborted;
+  }
+
+  /** Waits for the first leader, for the time of `timeout`. */
+  opened(signal: AbortSignal | undefined): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const expire = () => reject(new DeadlineExceededError(this.#lastError));
+      const timer = setTimeout(expire, this.settings.timeout);
+      const abort = () => reject(reasonOf(signal, this.#lastError));
+      signal?.addEventListener("abort", abort);
+      if (signal?.aborted) {
+        abort();
+      }
+      const clear = () => {
+        clearTimeout(timer);
+        signal?.removeEventListener("abort", abort);
+      };
+      this.ready.then(resolve, reject).finally(clear);
+    });
+  }
+
+  /** Makes a call of 1 to 2^32 timestamps. */
+  call(count: number, timeout: number, signal: AbortSignal | undefined): Promise<TimestampRange> {
+    if (this.isClosed) {
+      return Promise.reject(new ClosedError());
+    }
+    if (signal?.aborted) {
+      return Promise.reject(reasonOf(signal, undefined));
+    }
+    if (timeout <= 0) {
+      return Promise.reject(new DeadlineExceededError(this.#lastError));
+    }
+    if (this.#waiting >= CALLS_MAX) {
+      return Promise.reject(new TooManyCallsError(CALLS_MAX));
+    }
+    const deadline = performance.now() + timeout;
+    const call = new Call(count, deadline, () => this.#settled(call, signal));
+    this.#waiting++;
+    if (signal) {
+      this.#signals.add(signal, call, () => reasonOf(signal, this.#lastError ?? call.last));
+    }
+    if (deadline < this.#expiresAt) {
+      this.#expireAt(deadline);
+    }
+    this.#join(call);
+    return call.promise;
+  }
+
+  /** Ends all calls and connections. */
+  async close(): Promise<void> {
+    const closed = new ClosedError();
+    this.closing.abort();
+    clearInterval(this.#watcher);
+    clearTimeout(this.#quiet);
+    this.#hedge?.close();
+    this.#current?.leave(closed);
+    this.failAll(closed);
+    clearTimeout(this.#expiry);
+    this.#setReady(closed);
+    this.#wake?.();
+    await this.#ended;
+  }
+
+  /** Gives an answer to the callers of a request. */
+  finish(batch: Batch, answer: TimestampRange): void {
+    const now = performance.now();
+    this.inFlight.delete(batch.id);
+    this.#lastError = undefined;
+    const { last } = answer;
+    if (!this.highest || this.highest.isBefore(last)) {
+      this.highest = last;
+    }
+    this.#pumpSoon();
+    this.observe("answered", batch.waiting, batch.count, now - batch.sent);
+    batch.succeed(answer, now, (call) => this.#expired(call));
+  }
+
+  /** Ends the requests that were sent. If no retry helps, also ends all calls. */
+  failAll(error: Error): void {
+    const sent = [...this.inFlight.values()];
+    this.inFlight.clear();
+    this.#lastError = error;
+    if (isCurable(error)) {
+      sent.forEach((batch) => this.#retry(batch, error));
+      return;
+    }
+    const waiting = [...this.#pending];
+    this.#pending.clear();
+    this.#open = undefined;
+    sent.concat(waiting).forEach((batch) => batch.fail(error));
+  }
+
+  /** Applies a node's report of the cluster. */
+  meet(welcome: Welcome): void {
+    this.cluster ??= welcome.cluster;
+    this.directory.learn(welcome.members);
+  }
+
+  /** Calls a function of the observer. What it throws is only a warning. */
+  observe<Name extends keyof Observer>(
+    name: Name,
+    ...values: Parameters<NonNullable<Observer[Name]>>
+  ): void {
+    const { observer } = this.settings;
+    try {
+      (observer?.[name] as ((...all: unknown[]) => void) | undefined)?.apply(observer, values);
+    } catch (error) {
+      process.emitWarning(error as Error);
+    }
+  }
+
+  #join(call: Call): void {
+    if (this.leader && call.count > this.#countLimit) {
+      call.fail(new CountError(call.count, this.#countLimit));
+      return;
+    }
+    if (!this.#open || this.#open.count + call.count > this.#countLimit) {
+      this.#open = new Batch();
+      this.#pending.add(this.#open);
+    }
+    this.#open.add(call);
+    if (this.leader) {
+      this.#pumpSoon();
+    } else if (this.#isIdle) {
+      this.#wake?.();
+    }
+  }
+
+  #settled(call: Call, signal: AbortSignal | undefined): void {
+    this.#waiting--;
+    if (signal) {
+      this.#signals.remove(signal, call);
+    }
+    const { batch } = call;
+    batch?.remove(call);
+    if (batch?.count === 0) {
+      this.#pending.delete(batch);
+      this.#open = this.#open === batch ? undefined : this.#open;
+    }
+  }
+
+  /** Sends when the calls that are about to be made have joined, before anything else is read. */
+  #pumpSoon(): void {
+    if (!this.#isPumpDue) {
+      this.#isPumpDue = true;
+      process.nextTick(() => this.#pump());
+    }
+  }
+
+  /** Sends waiting batches, up to the limit of requests in flight. */
+  #pump(): void {
+    this.#isPumpDue = false;
+    const now = performance.now();
+    if (!this.leader?.isOpen || this.#pending.size === 0 || now < this.#quietUntil) {
+      return;
+    }
+    const sealed: Batch[] = [];
+    for (const batch of this.#pending) {
+      if (this.inFlight.size >= this.#inFlightLimit) {
+        break;
+      }
+      this.#pending.delete(batch);
+      this.#open = this.#open === batch ? undefined : this.#open;
+      batch.id = ++this.#lastId;
+      batch.sent = now;
+      batch.floor = this.highest;
+      this.inFlight.set(batch.id, batch);
+      sealed.push(batch);
+    }
+    if (sealed.length > 0) {
+      this.leader.write(encodeRequests(sealed));
+    }
+  }
+
+  /** Lets the callers of a batch ask again. */
+  #retry(batch: Batch, error: Error): void {
+    for (const call of batch.calls) {
+      if (!call.isSettled) {
+        call.last = error;
+        this.#join(call);
+      }
+    }
+  }
+
+  #expireAt(deadline: number): void {
+    clearTimeout(this.#expiry);
+    this.#expiresAt = deadline;
+    const wait = Math.max(deadline - performance.now(), 0);
+    this.#expiry = setTimeout(() => this.#expire(), Math.ceil(wait));
+  }
+
+  /** Ends the calls whose deadline has come, and waits for the next deadline. */
+  #expire(): void {
+    const now = performance.now();
+    let next = Infinity;
+    for (const batch of [...this.inFlight.values(), ...this.#pending]) {
+      for (const call of batch.calls) {
+        if (call.deadline <= now) {
+          call.fail(this.#expired(call));
+        } else if (!call.isSettled) {
+          next = Math.min(next, call.deadline);
+        }
+      }
+    }
+    this.#expiresAt = Infinity;
+    if (next < Infinity) {
+      this.#expireAt(next);
+    }
+  }
+
+  #expired(call: Call): Error {
+    return new DeadlineExceededError(this.#lastError ?? call.last);
+  }
+
+  /** Keeps a connection to the leader until the client is closed. */
+  async #run(): Promise<void> {
+    // Consecutive connections that brought no answer.
+    let fruitless = 0;
+    for (;;) {
+      const connection = await this.#establish();
+      if (!connection) {
+        return;
+      }
+      const why = await this.#serve(connection);
+      if (this.isClosed) {
+        return;
+      }
+      this.observe("setback", why);
+      this.failAll(why);
+      fruitless = connection.hasAnswered ? 0 : fruitless + 1;
+      // Two nodes may name each other, so only a few hints in a row are followed at once.
+      const isHint = isRefusal(why, "NOT_LEADER") && fruitless <= HOPS_MAX;
+      if (isRefusal(why, "OVERLOADED")) {
+        await this.#sleep(jitter(BACKOFF_MAX_MS));
+      } else if (fruitless > 0 && !isHint) {
+        await this.#pause();
+      }
+    }
+  }
+
+  /** Returns a connection to a node that leads, or undefined when the client is closed. */
+  async #establish(): Promise<Connection | undefined> {
+    let hops = 0;
+    while (!this.isClosed) {
+      const addr = this.directory.next();
+      try {
+        const connection = await this.#ask(addr, hops < HOPS_MAX);
+        if (connection) {
+          return connection;
+        }
+        hops++;
+      } catch (error) {
+        if (this.isClosed) {
+          return undefined;
+        }
+        hops = 0;
+        this.observe("setback", error as Error);
+        if (!isCurable(error as Error)) {
+          this.#setReady(error as Error);
+        }
+        this.failAll(error as Error);
+        await this.#pause();
+      }
+    }
+    return undefined;
+  }
+
+  /**
+   * Asks one node whether it leads. Returns a connection if it does, and undefined if it names
+   * another node, which is to be asked next. Otherwise throws why not.
+   */
+  async #ask(addr: string, mayFollow: boolean): Promise<Connection | undefined> {
+    const { directory, settings } = this;
+    let connection: Connection;
+    try {
+      const within = settings.attemptTimeout;
+      connection = await Connection.open(settings, addr, this.cluster, within, this.closing.signal);
+    } catch (error) {
+      directory.fail(addr, performance.now());
+      throw error;
+    }
+    const { welcome } = connection;
+    this.#current = connection;
+    this.meet(welcome);
+    let hint = welcome.leader;
+    const follows = () => hint && mayFollow && directory.follow(hint.addr, performance.now());
+    if (!connection.leads && !follows()) {
+      directory.leader = undefined;
+      hint = await connection.awaitLeader(settings.attemptTimeout / 4);
+    }
+    if (hint?.node === welcome.node) {
+      if (!welcome.cluster) {
+        const error = connection.homeless();
+        connection.leave(error);
+        throw error;
+      }
+      directory.succeed(addr);
+      return connection;
+    }
+    connection.leave(new Error(LEFT));
+    if (follows()) {
+      return undefined;
+    }
+    throw refusal(addr, 3);
+  }
+
+  /** Lets callers use the connection until it ends. Returns why it has ended. */
+  async #serve(connection: Connection): Promise<Error> {
+    if (this.isClosed) {
+      connection.leave(new ClosedError());
+      return connection.ended;
+    }
+    this.leader = connection;
+    this.#lastError = undefined;
+    this.#quietUntil = 0;
+    this.#abide(connection.welcome);
+    this.#setReady();
+    this.#isReady = true;
+    this.observe("connected", connection.addr);
+    connection.listen((frame) => this.#handle(connection, frame));
+    this.#pump();
+    const why = await connection.ended;
+    this.leader = undefined;
+    const { directory } = this;
+    const now = performance.now();
+    const answering = this.#hedge?.succeed(now);
+    if (answering !== undefined && isCurable(why)) {
+      directory.succeed(answering);
+    } else if (isRefusal(why, "NOT_LEADER") && why.text !== connection.addr) {
+      // That it does not lead is trusted. The leader that it names may be suspect.
+      directory.leader = undefined;
+      directory.follow(why.text, now);
+    } else {
+      directory.fail(connection.addr, now);
+    }
+    return why;
+  }
+
+  /** Applies a leader's limits. Calls that wait together part if they exceed them. */
+  #abide(welcome: Welcome): void {
+    this.#countLimit = Math.min(Number(welcome.countMax), COUNT_MAX);
+    this.#inFlightLimit = Math.min(welcome.inFlightMax, this.settings.inFlight);
+    for (const batch of [...this.#pending]) {
+      if (batch.count > this.#countLimit) {
+        this.#pending.delete(batch);
+        this.#open = this.#open === batch ? undefined : this.#open;
+        [...batch.calls].forEach((call) => this.#join(call));
+      }
+    }
+  }
+
+  #handle(connection: Connection, frame: Frame): void {
+    switch (frame.kind) {
+      case Kind.answer:
+        this.#answered(connection, frame.id, readAnswer(frame));
+        if (!connection.hasAnswered) {
+          connection.hasAnswered = true;
+          this.directory.setbacks = 0;
+        }
+        return;
+      case Kind.error: {
+        const { error, closes } = readError(frame, connection.addr);
+        if (closes) {
+          throw error;
+        }
+        this.#refused(frame.id, error);
+        return;
+      }
+      case Kind.leader: {
+        const leader = readLeader(frame);
+        if (leader && leader.node !== connection.welcome.node) {
+          // This is only a hint, but a node names another leader only when it does not lead.
+          throw refusal(connection.addr, 1, leader.addr);
+        }
+        return;
+      }
+      default:
+        connection.handlePlain(frame);
+    }
+  }
+
+  #answered(connection: Connection, id: bigint, answer: TimestampRange): void {
+    const batch = this.inFlight.get(id);
+    if (batch) {
+      checkAnswer(batch, connection.addr, answer);
+      this.finish(batch, answer);
+    } else if (!this.#hedge?.takeBurnt(connection.addr, id, answer)) {
+      throw new ProtocolError(`an answer to request ${id}, which is not under way`);
+    }
+  }
+
+  /** Gives a refusal to the callers of a request. Throws it if the connection is of no more use. */
+  #refused(id: bigint, error: RefusedError): void {
+    const batch = this.inFlight.get(id);
+    const isBurnt = this.#hedge?.forgive(id) ?? false;
+    if (!batch && !isBurnt) {
+      throw new ProtocolError(`a refusal of request ${id}, which is not under way`);
+    }
+    const isOverloaded = isRefusal(error, "OVERLOADED");
+    if (!isOverloaded && isCurable(error)) {
+      throw error;
+    }
+    this.#lastError = error;
+    if (isOverloaded) {
+      this.#rest();
+    }
+    this.observe("setback", error);
+    if (batch) {
+      this.inFlight.delete(id);
+      if (isOverloaded) {
+        this.#retry(batch, error);
+      } else {
+        batch.fail(error);
+      }
+    }
+    this.#pumpSoon();
+  }
+
+  /** Sends nothing to an overloaded leader for a moment. Calls during the pause share requests. */
+  #rest(): void {
+    const now = performance.now();
+    if (now >= this.#quietUntil) {
+      const pause = jitter(BACKOFF_MAX_MS);
+      this.#quietUntil = now + pause;
+      // A timer may come a millisecond early.
+      this.#quiet = setTimeout(() => this.#pump(), pause + 1);
+    }
+  }
+
+  /** Waits before the next attempt: longer with each failure, and much longer without callers. */
+  async #pause(): Promise<void> {
+    const { pause, idle } = this.directory.backoff();
+    await this.#sleep(pause);
+    if (this.#isReady && this.#pending.size === 0 && !this.isClosed) {
+      this.#isIdle = true;
+      await this.#sleep(idle - pause);
+      this.#isIdle = false;
+    }
+  }
+
+  async #sleep(ms: number): Promise<void> {
+    if (this.isClosed || ms <= 0) {
+      return;
+    }
+    await new Promise<void>((resolve) => {
+      const timer = setTimeout(resolve, ms);
+      this.#wake = () => {
+        clearTimeout(timer);
+        resolve();
+      };
+    });
+    this.#wake = undefined;
+  }
+
+  /** Leaves a silent leader, keeps an idle connection alive, and learns the members again. */
+  #watch(now: number): void {
+    const { leader, settings } = this;
+    if (!leader || this.isClosed) {
+      return;
+    }
+    const silence = Math.max(this.#oldest(now), this.#hedge?.oldest(now) ?? 0);
+    if (Math.max(silence, leader.unreadFor(now)) > settings.attemptTimeout) {
+      leader.leave(new Error(SILENT));
+    } else if (now - this.#refreshedAt > settings.refreshInterval) {
+      this.#refreshedAt = now;
+      void this.#refresh(leader.addr);
+    } else if (now - this.#pingedAt > pingEvery(leader.welcome)) {
+      this.#pingedAt = now;
+      leader.write(encodeHead({ kind: Kind.ping, id: 1n }));
+    }
+  }
+
+  /** Returns the age of the oldest request in flight, milliseconds. */
+  #oldest(now: number): number {
+    const [oldest] = this.inFlight.values();
+    return oldest ? now - oldest.sent : 0;
+  }
+
+  /** Learns the members from a new handshake. */
+  async #refresh(addr: string): Promise<void> {
+    const { settings, closing } = this;
+    const within = settings.attemptTimeout;
+    try {
+      const open = Connection.open(settings, addr, this.cluster, within, closing.signal);
+      const connection = await open;
+      connection.leave(new Error(LEFT));
+      this.meet(connection.welcome);
+    } catch (error) {
+      this.observe("setback", error as Error);
+    }
+  }
+}
+
+/** Returns why a caller gave up. The signal of `AbortSignal.timeout` is a deadline. */
+function reasonOf(signal: AbortSignal | undefined, last: Error | undefined): unknown {
+  const reason: unknown = signal?.reason;
+  const isTimeout = reason instanceof DOMException && reason.name === "TimeoutError";
+  return isTimeout ? new DeadlineExceededError(last) : reason;
+}

@@ -1,0 +1,211 @@
+/** Hedged requests: whichever answer comes second, its range reaches nobody. */
+
+import assert from "node:assert/strict";
+import { test, type TestContext } from "node:test";
+
+import { Client, ProtocolError, Timestamp, WentBackwardsError } from "../src/index.js";
+import { Kind } from "../src/frame.js";
+import { connect, Hand, Node, Oracle, pause, random, until, type Peer } from "./node.js";
+
+const AFTER = 20;
+/** The copy comes long before the client leaves a silent node. */
+const ATTEMPT = 8_000;
+
+function hedging(t: TestContext, node: Node, inFlight = 4): Promise<Client> {
+  return connect(t, node, { hedgeAfter: AFTER, attemptTimeout: ATTEMPT, inFlight });
+}
+
+/** Returns whether a connection is the first over which a request came. */
+function firstOnly(): (to: Peer) => boolean {
+  let first: Peer | undefined;
+  return (to) => (first ??= to) === to;
+}
+
+test("a stalled connection costs little more than the delay of the hedge", async (t) => {
+  const [leader, oracle, isMain] = [await Node.start(t), new Oracle(), firstOnly()];
+  let isStalled = false;
+  leader.ask = (to, id, count) => {
+    if (!isMain(to) || !isStalled) {
+      oracle.serve(to, id, count);
+    }
+  };
+  const client = await hedging(t, leader);
+  let last = await client.timestamp();
+  isStalled = true;
+  for (let call = 0; call < 12; call++) {
+    const begin = performance.now();
+    const next = await client.timestamp();
+    const took = performance.now() - begin;
+    assert.ok(took >= AFTER - 1 && took < ATTEMPT / 4 && last < next, `${took}`);
+    last = next;
+  }
+  assert.equal(leader.met, 2);
+});
+
+test("a silent leader is left for another node that answers the hedge", async (t) => {
+  const [old, next, oracle] = [await Node.start(t, 1n), await Node.start(t, 2n), new Oracle()];
+  let hasMoved = false;
+  old.ask = (...request) => hasMoved || oracle.serve(...request);
+  next.ask = oracle.serve;
+  old.greet = () => {
+    const welcome = old.welcome(old);
+    welcome.members.push({ node: 2n, addr: next.addr });
+    return hasMoved ? undefined : welcome;
+  };
+  const client = await hedging(t, old);
+  const before = await client.timestamp();
+  hasMoved = true;
+  const begin = performance.now();
+  assert.ok(before < (await client.timestamp()));
+  assert.ok(performance.now() - begin < ATTEMPT / 2);
+  await client.timestamp();
+  assert.equal(client.leader, next.addr);
+});
+
+for (const burnt of ["copy", "first"]) {
+  test(`a burnt range reaches nobody and raises no floor: the ${burnt} is burnt`, async (t) => {
+    const [leader, hand] = [await Node.start(t), new Hand()];
+    leader.ask = hand.ask;
+    const client = await hedging(t, leader, 2);
+    const warm = client.timestamp();
+    const first = await hand.take();
+    const isMain = ({ to }: { to: Peer }) => to === first.to;
+    first.answer(1n);
+    assert.equal((await warm).index, 1n);
+
+    const slow = client.timestamp();
+    const asked = await hand.take(isMain);
+    const again = await hand.take((one) => !isMain(one) && one.id === asked.id);
+    // Of these two callers one is under way, and one waits for the end of a request.
+    const sent = client.timestamp();
+    const next = await hand.take(isMain);
+    const open = client.timestamp();
+
+    const [winner, loser] = burnt === "copy" ? [asked, again] : [again, asked];
+    winner.answer(10n);
+    assert.equal((await slow).index, 10n);
+    loser.answer(20n);
+    const last = await hand.take(isMain);
+    if (burnt === "copy") {
+      // The burnt answer comes over another connection than the next ones.
+      await pause(20);
+    }
+    next.answer(12n);
+    assert.equal((await sent).index, 12n);
+    last.answer(13n);
+    assert.equal((await open).index, 13n);
+    const later = client.timestamp();
+    (await hand.take(isMain)).answer(14n);
+    assert.equal((await later).index, 14n);
+  });
+}
+
+test("a burnt answer that goes backwards is refused", async (t) => {
+  const [leader, hand] = [await Node.start(t), new Hand()];
+  leader.ask = hand.ask;
+  const client = await hedging(t, leader);
+  const warm = client.timestamp();
+  const first = await hand.take();
+  const isMain = ({ to }: { to: Peer }) => to === first.to;
+  first.answer(100n);
+  await warm;
+  const slow = client.timestamp();
+  const owed = await hand.take(isMain);
+  (await hand.take((one) => !isMain(one))).answer(101n);
+  await slow;
+  // A bad answer fails every caller that waits at that moment, whatever its request is.
+  const waiting = assert.rejects(client.timestamp(), WentBackwardsError);
+  await hand.take(isMain);
+  owed.answer(1n);
+  await waiting;
+});
+
+test("a first answer may lie below what was returned before the hedge", async (t) => {
+  const [leader, hand] = [await Node.start(t), new Hand()];
+  leader.ask = hand.ask;
+  const client = await hedging(t, leader);
+  const slow = client.timestamp();
+  const first = await hand.take();
+  const quick = client.timestamp();
+  (await hand.take(({ to, id }) => to === first.to && id !== first.id)).answer(2n);
+  await quick;
+  await hand.take(({ to }) => to !== first.to);
+  first.answer(1n);
+  assert.ok((await slow) < (await quick));
+});
+
+test("a refusal of what the hedge has answered is no debt of the leader", async (t) => {
+  for (const code of [4, 66]) {
+    const [leader, hand] = [await Node.start(t), new Hand()];
+    leader.ask = hand.ask;
+    const client = await hedging(t, leader);
+    const slow = client.timestamp();
+    const first = await hand.take();
+    (await hand.take(({ to }) => to !== first.to)).answer(1n);
+    await slow;
+    first.to.refuse(first.id, code);
+    const next = client.timestamp();
+    (await hand.take(({ to }) => to === first.to)).answer(2n);
+    await next;
+    // A second refusal of the same request is one of nothing.
+    first.to.refuse(first.id, code);
+    await assert.rejects(client.timestamp(), ProtocolError);
+  }
+});
+
+test("frames that break the protocol are refused from the hedge, too", async (t) => {
+  for (const bad of [
+    { kind: Kind.ping, flags: 1 },
+    { kind: Kind.pong, code: 1 },
+    { kind: Kind.goodbye, id: 1n },
+    { kind: Kind.leader, flags: 1 },
+    { kind: Kind.request },
+  ]) {
+    const [leader, hand] = [await Node.start(t), new Hand()];
+    leader.ask = hand.ask;
+    const client = await hedging(t, leader);
+    const call = assert.rejects(client.timestamp(), ProtocolError);
+    const first = await hand.take();
+    (await hand.take(({ to }) => to !== first.to)).to.say(bad);
+    await call;
+  }
+});
+
+test("answers that overtake each other leave the order of calls as it is", async (t) => {
+  const [leader, oracle, next] = [await Node.start(t), new Oracle(), random(7)];
+  leader.ask = (to, id, count) => {
+    const after = next() % 8 === 0 ? 5 + (next() % 55) : (next() % 2000) / 1000;
+    const taken = next() % 2 === 0 ? oracle.take(count) : undefined;
+    setTimeout(() => to.answer(id, count, taken ?? oracle.take(count)), after);
+  };
+  const client = await hedging(t, leader);
+  const calls: { begin: number; end: number; first: Timestamp; last: Timestamp }[] = [];
+  let [moment, given] = [0, 0];
+  const caller = async (at: number) => {
+    for (let round = 0; round < 60; round++) {
+      const begin = ++moment;
+      const { first, last, count } = await client.timestamps(1 + (at % 3));
+      calls.push({ begin, end: ++moment, first, last });
+      given += count;
+    }
+  };
+  await Promise.all(Array.from({ length: 16 }, (_, at) => caller(at)));
+  calls.sort((one, other) => one.first.compare(other.first));
+  let latest = 0;
+  calls.forEach((call, at) => {
+    assert.ok(at === 0 || (calls[at - 1] as typeof call).last < call.first, "given twice");
+    assert.ok(call.end > latest, "the order of calls is broken");
+    latest = Math.max(latest, call.begin);
+  });
+  assert.ok(oracle.next - 1n > given, "nothing was asked twice");
+});
+
+test("closing while the second connection opens leaves nothing behind", async (t) => {
+  const leader = await Node.start(t);
+  leader.ask = () => {};
+  const client = await hedging(t, leader);
+  leader.greet = () => undefined;
+  await until(() => leader.met >= 2);
+  await client.close();
+  await until(() => leader.peers.size === 0);
+});

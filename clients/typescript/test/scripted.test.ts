@@ -1,0 +1,368 @@
+/** The client against nodes that are played by hand: merging, leader changes, deadlines, close. */
+
+import assert from "node:assert/strict";
+import { createServer } from "node:net";
+import { test } from "node:test";
+
+import {
+  Client,
+  ClosedError,
+  CountError,
+  DeadlineExceededError,
+  ProtocolError,
+  RefusedError,
+  Timestamp,
+  UnreachableError,
+  WentBackwardsError,
+  WrongClusterError,
+} from "../src/index.js";
+import { COUNT_MAX, Kind } from "../src/frame.js";
+import { CLUSTER, connect, Hand, Node, Oracle, pause, until, type Peer } from "./node.js";
+
+test("a follower names the leader, and the client goes there", async (t) => {
+  const [leader, follower] = [await Node.start(t, 1n), await Node.start(t, 2n)];
+  follower.greet = () => follower.welcome(leader);
+  const client = await connect(t, follower);
+  const range = await client.timestamps(5);
+  assert.equal(range.count, 5);
+  assert.deepEqual([follower.asked, client.leader], [0, leader.addr]);
+  assert.deepEqual(client.cluster, CLUSTER);
+});
+
+test("a node that learns of its leader later is waited for", async (t) => {
+  const node = await Node.start(t);
+  node.greet = () => {
+    setTimeout(() => node.peers.forEach((peer) => peer.leader(node)), 20);
+    return node.welcome();
+  };
+  await (await connect(t, node)).timestamp();
+  assert.equal(node.met, 1);
+});
+
+test("callers share a request, and no caller joins one that was sent", async (t) => {
+  const [leader, hand, oracle] = [await Node.start(t), new Hand(), new Oracle()];
+  leader.ask = hand.ask;
+  const client = await connect(t, leader, { inFlight: 1 });
+  const early = client.timestamp();
+  const first = await hand.take();
+  // The timestamps are allocated now and sent later. The next calls begin in between.
+  const taken = oracle.take(1);
+  const late = [client.timestamps(1), client.timestamps(2), client.timestamps(3)];
+  await pause(20);
+  assert.deepEqual([leader.asked, first.count], [1, 1]);
+  first.to.answer(first.id, 1, taken);
+  const second = await hand.take();
+  assert.equal(second.count, 6);
+  second.to.answer(second.id, 6, oracle.take(6));
+  const ranges = await Promise.all(late);
+  assert.deepEqual(
+    [(await early).index, ...ranges.flatMap((range) => [...range].map((one) => one.index))],
+    [1n, 2n, 3n, 4n, 5n, 6n, 7n],
+  );
+});
+
+test("many callers get distinct, rising timestamps with few requests", async (t) => {
+  const leader = await Node.start(t);
+  const client = await connect(t, leader);
+  const given = new Set<string>();
+  const caller = async () => {
+    let last: Timestamp | undefined;
+    for (let round = 0; round < 50; round++) {
+      const next = await client.timestamp();
+      assert.ok(!last || last < next);
+      given.add(String(next));
+      last = next;
+    }
+  };
+  await Promise.all(Array.from({ length: 200 }, caller));
+  assert.equal(given.size, 10_000);
+  assert.ok(leader.asked < 500, `${leader.asked} requests for 10,000 calls`);
+});
+
+test("a lost answer is asked for again", async (t) => {
+  const [leader, oracle] = [await Node.start(t), new Oracle()];
+  leader.ask = (to, id, count) => {
+    const first = oracle.take(count);
+    if (leader.asked === 1) {
+      to.socket.destroy();
+    } else {
+      to.answer(id, count, first);
+    }
+  };
+  assert.equal((await (await connect(t, leader)).timestamp()).index, 2n);
+});
+
+test("a leader that goes silent is replaced within the call", async (t) => {
+  const [old, next, oracle] = [await Node.start(t, 1n), await Node.start(t, 2n), new Oracle()];
+  let hasMoved = false;
+  old.ask = (...request) => hasMoved || oracle.serve(...request);
+  next.ask = oracle.serve;
+  old.greet = () => {
+    const welcome = old.welcome(old);
+    welcome.members.push({ node: 2n, addr: next.addr });
+    return hasMoved ? undefined : welcome;
+  };
+  next.greet = () => next.welcome(hasMoved ? next : old);
+  const client = await connect(t, old, { attemptTimeout: 50 });
+  const before = await client.timestamp();
+  hasMoved = true;
+  assert.ok(before < (await client.timestamp()));
+  assert.equal(client.leader, next.addr);
+});
+
+test("a notice of a new leader, and its name in a refusal, are followed", async (t) => {
+  for (const how of ["notice", "refusal"]) {
+    const [old, next] = [await Node.start(t, 1n), await Node.start(t, 2n)];
+    old.ask = (to, id) => (how === "notice" ? to.leader(next) : to.refuse(id, 1, next.addr));
+    const client = await connect(t, old);
+    await client.timestamp();
+    assert.equal(client.leader, next.addr);
+  }
+});
+
+test("a node that says goodbye is left", async (t) => {
+  const leader = await Node.start(t);
+  let isFirst = true;
+  leader.ask = (to, id, count) => {
+    if (isFirst) {
+      isFirst = false;
+      to.say({ kind: Kind.goodbye });
+    } else {
+      to.answer(id, count, new Timestamp(1n, 1n));
+    }
+  };
+  await (await connect(t, leader)).timestamp();
+  assert.equal(leader.met, 2);
+});
+
+test("answers may come in another order", async (t) => {
+  const [leader, hand, oracle] = [await Node.start(t), new Hand(), new Oracle()];
+  leader.ask = hand.ask;
+  const client = await connect(t, leader, { inFlight: 3 });
+  const calls = [];
+  for (const count of [3, 5, 7]) {
+    calls.push(client.timestamps(count));
+    await until(() => hand.kept.length === calls.length);
+  }
+  for (const { to, id, count } of hand.kept.reverse()) {
+    oracle.serve(to, id, count);
+  }
+  const counts = (await Promise.all(calls)).map((range) => range.count);
+  assert.deepEqual(counts, [3, 5, 7]);
+});
+
+test("answers that go backwards are refused", async (t) => {
+  const leader = await Node.start(t);
+  leader.ask = (to, id, count) => {
+    to.answer(id, count, new Timestamp(10n - BigInt(leader.asked), 0n));
+  };
+  const client = await connect(t, leader);
+  await client.timestamp();
+  await assert.rejects(client.timestamp(), WentBackwardsError);
+});
+
+test("another cluster, another history and another name are refused", async (t) => {
+  const leader = await Node.start(t);
+  const client = await connect(t, leader);
+  await client.timestamp();
+  leader.greet = () => ({ ...leader.welcome(leader), cluster: { ...CLUSTER, history: 2n } });
+  leader.hangUp();
+  await until(() => client.leader === undefined);
+  await assert.rejects(client.timestamp(), WrongClusterError);
+  const named = { clusterName: "payments", timeout: 5_000 };
+  await assert.rejects(Client.connect([leader.addr], named), WrongClusterError);
+});
+
+test("a server of another protocol is no oracle", async (t) => {
+  for (const greeting of ["HTTP/1.1 400 Bad Request\r\n\r\n", "220\r\n"]) {
+    const server = createServer((socket) => socket.on("error", () => {}).end(greeting));
+    await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+    t.after(() => server.close());
+    const { port } = server.address() as { port: number };
+    await assert.rejects(Client.connect([`127.0.0.1:${port}`]), ProtocolError);
+  }
+});
+
+test("the deadline ends a call, and its error says why", async (t) => {
+  const leader = await Node.start(t);
+  leader.ask = (to, id) => to.refuse(id, 2);
+  const client = await connect(t, leader, { attemptTimeout: 20 });
+  const limits = [() => ({ timeout: 100 }), () => ({ signal: AbortSignal.timeout(100) })];
+  for (const limit of limits) {
+    const begin = performance.now();
+    const error = await client.timestamp(limit()).catch((error: Error) => error);
+    const took = performance.now() - begin;
+    assert.ok(took > 90 && took < 2_000, `${took}`);
+    assert.ok(error instanceof DeadlineExceededError);
+    assert.match(error.message, /NO_QUORUM|NO_LEADER|cannot be reached/);
+    assert.ok(error.cause instanceof RefusedError || error.cause instanceof UnreachableError);
+  }
+  await assert.rejects(client.timestamp({ timeout: 0 }), DeadlineExceededError);
+});
+
+test("a silent leader is said to be silent", async (t) => {
+  const leader = await Node.start(t);
+  leader.ask = () => {};
+  const client = await connect(t, leader, { attemptTimeout: 50 });
+  await assert.rejects(client.timestamp({ timeout: 500 }), /did not answer in time/);
+});
+
+test("the reason of a call is not one that was over before it", async (t) => {
+  const [leader, oracle] = [await Node.start(t), new Oracle()];
+  leader.ask = (to, id, count) => {
+    if (leader.asked === 1) {
+      to.refuse(id, 4);
+    } else if (leader.asked === 2) {
+      oracle.serve(to, id, count);
+    }
+  };
+  const client = await connect(t, leader, { attemptTimeout: 5_000 });
+  await client.timestamp();
+  const error = await client.timestamp({ timeout: 100 }).catch((error: Error) => error);
+  assert.doesNotMatch(String(error), /OVERLOADED/);
+});
+
+test("a caller that gives up leaves the others alone", async (t) => {
+  const [leader, hand] = [await Node.start(t), new Hand()];
+  leader.ask = hand.ask;
+  const client = await connect(t, leader, { inFlight: 1 });
+  const own = new AbortController();
+  const options = { signal: own.signal };
+  const sent = [client.timestamp(options), client.timestamp()] as const;
+  const first = await hand.take();
+  const waiting = [client.timestamp(options), client.timestamp()] as const;
+  own.abort(new Error("enough"));
+  await assert.rejects(sent[0], /enough/);
+  await assert.rejects(waiting[0], /enough/);
+  await assert.rejects(client.timestamp(options), /enough/);
+  assert.equal(first.count, 2);
+  first.answer(10n);
+  assert.equal((await sent[1]).index, 11n);
+  // A caller that gives up before the request is sent is not asked for.
+  const second = await hand.take();
+  assert.equal(second.count, 1);
+  second.answer(20n);
+  assert.equal((await waiting[1]).index, 20n);
+});
+
+test("callers that leave do not disturb those who join", async (t) => {
+  const [leader, oracle] = [await Node.start(t), new Oracle()];
+  leader.ask = (to, id, count) => {
+    if (leader.asked % 50 === 0) {
+      to.socket.destroy();
+    } else {
+      oracle.serve(to, id, count);
+    }
+  };
+  const client = await connect(t, leader, { inFlight: 2 });
+  const given = new Set<string>();
+  let got = 0;
+  const caller = async (at: number) => {
+    for (let round = 0; round < 100; round++) {
+      const timeout = at % 2 === 0 ? 0.02 * (round % 7) : 5_000;
+      try {
+        given.add(String(await client.timestamp({ timeout })));
+        got++;
+      } catch (error) {
+        assert.ok(at % 2 === 0 && error instanceof DeadlineExceededError, String(error));
+      }
+    }
+  };
+  await Promise.all(Array.from({ length: 64 }, (_, at) => caller(at)));
+  assert.equal(given.size, got);
+  assert.ok(got >= 3_200);
+});
+
+test("a closed client ends its calls and connections", async (t) => {
+  const leader = await Node.start(t);
+  leader.ask = () => {};
+  const client = await connect(t, leader, { hedgeAfter: 5 });
+  const call = client.timestamp();
+  await until(() => leader.met === 2);
+  const ended = assert.rejects(call, ClosedError);
+  await client.close();
+  await ended;
+  await assert.rejects(client.timestamp(), ClosedError);
+  await until(() => leader.peers.size === 0);
+  await client.close();
+});
+
+test("connecting ends at its limit, at a signal, and at a node that is down", async (t) => {
+  const node = await Node.start(t);
+  node.greet = () => undefined;
+  const options = { attemptTimeout: 20, timeout: 100 };
+  await assert.rejects(Client.connect([node.addr], options), DeadlineExceededError);
+  const signal = AbortSignal.abort(new Error("enough"));
+  await assert.rejects(Client.connect([node.addr], { ...options, signal }), /enough/);
+  await assert.rejects(Client.connect(["127.0.0.1:1"], options), (error: Error) => {
+    return error instanceof DeadlineExceededError && error.cause instanceof UnreachableError;
+  });
+  await until(() => node.peers.size === 0);
+});
+
+test("a count or an option that cannot be meant is refused", async (t) => {
+  const leader = await Node.start(t);
+  const client = await connect(t, leader);
+  for (const count of [0, -1, 0.5, NaN, COUNT_MAX + 1]) {
+    await assert.rejects(client.timestamps(count), CountError);
+  }
+  assert.equal(leader.asked, 0);
+  assert.equal((await client.timestamps(COUNT_MAX)).count, COUNT_MAX);
+  for (const bad of [
+    { timeout: 0 },
+    { attemptTimeout: 1 },
+    { refreshInterval: NaN },
+    { inFlight: 257 },
+    { hedgeAfter: 0 },
+    { clusterName: "" },
+    { clusterName: "n".repeat(65) },
+  ]) {
+    await assert.rejects(Client.connect([leader.addr], bad), RangeError);
+  }
+  await assert.rejects(Client.connect([leader.addr], { token: "a b" }), TypeError);
+  for (const addrs of [[], ["host"], ["host:0"], ["host:65536"], ["::1:80"]]) {
+    await assert.rejects(Client.connect(addrs), TypeError);
+  }
+});
+
+test("members are learned again", async (t) => {
+  const leader = await Node.start(t);
+  const client = await connect(t, leader, { refreshInterval: 100 });
+  leader.greet = () => {
+    const welcome = leader.welcome(leader);
+    welcome.members.push({ node: 9n, addr: "new.example:8080" });
+    return welcome;
+  };
+  await until(() => client.members.length === 2);
+});
+
+test("the observer sees requests, setbacks and leaders, and cannot disturb", async (t) => {
+  const leader = await Node.start(t);
+  const seen: string[] = [];
+  const thrown: unknown[] = [];
+  process.once("warning", (error) => thrown.push(error));
+  const client = await connect(t, leader, {
+    observer: {
+      answered: (callers, timestamps) => seen.push(`${callers} callers, ${timestamps} timestamps`),
+      setback: (error) => seen.push(error.name),
+      connected: (addr) => {
+        seen.push(addr);
+        throw new Error("of the observer");
+      },
+    },
+  });
+  await Promise.all([client.timestamps(2), client.timestamp()]);
+  leader.hangUp();
+  await until(() => seen.length >= 3);
+  assert.deepEqual(seen.slice(0, 3), [leader.addr, "2 callers, 3 timestamps", "UnreachableError"]);
+  await until(() => thrown.length === 1);
+});
+
+test("pings are answered with their ids, in order", async (t) => {
+  const leader = await Node.start(t);
+  await connect(t, leader);
+  const [peer] = leader.peers as Set<Peer>;
+  [2n ** 64n - 1n, 78n].forEach((id) => peer?.say({ kind: Kind.ping, id }));
+  await until(() => leader.pongs.length === 2);
+  assert.deepEqual(leader.pongs, [2n ** 64n - 1n, 78n]);
+});
