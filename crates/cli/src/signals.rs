@@ -32,7 +32,7 @@ pub(crate) fn watch(stop: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let echoes_end = Instant::now() + ECHO_MAX;
         tracing::info!(
             signal = first.as_raw_value(),
-            "stopping; a signal later than {ECHO_MAX:?} from now stops at once"
+            "stopping; another signal after {ECHO_MAX:?} ends the process at once"
         );
         stop();
         loop {

@@ -75,9 +75,8 @@ pub struct Config {
     /// to [`CLUSTER_NAME_LEN_MAX`] letters, digits, `.`, `_` or `-`, because it appears in logs and
     /// metrics labels.
     pub cluster_name: String,
-    /// This node's zone (`ZONE`), and the zones preferred for leaders (`LEADER_ZONES`), the best
-    /// first, at most
-    /// 9. Default: none of either.
+    /// This node's zone (`ZONE`), and up to 9 zones preferred for leaders (`LEADER_ZONES`), the
+    /// best first. Default: none of either.
     pub placement: Placement,
     /// How often the epoch advances and the index restarts at 0 (`EPOCH_INTERVAL_MS`). Default 100
     /// ms: close enough to wall time for range queries, and rare enough to cost nothing.

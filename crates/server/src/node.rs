@@ -311,7 +311,7 @@ impl Node {
         self.shared.health.is_shutting_down.store(true, Ordering::SeqCst);
         self.acceptors.iter().for_each(Acceptor::stop);
         if !self.workers.shutdown(deadline.saturating_duration_since(Instant::now())) {
-            tracing::warn!("a worker did not end in time: what it had begun is cut off");
+            tracing::warn!("a worker did not end in time: its open requests are cut off");
         }
         // This node may have won a vote while its workers stopped. Then it waits for another
         // handover, but for one election timeout at most: it serves no clients, and when it is gone
@@ -367,8 +367,8 @@ fn warn_of_settings(config: &Config) {
     }
     if config.authz.admin_from_is_idle(config.tls.clients) {
         tracing::warn!(
-            "ADMIN_FROM names other machines, and what they ask in plain text is refused: set \
-             CLIENT_TLS and OPS_TOKEN_FILE, or name them in OPS_PLAIN_FROM, too"
+            "ADMIN_FROM names other machines, but their requests in plain text are refused: set \
+             CLIENT_TLS and OPS_TOKEN_FILE, or also name them in OPS_PLAIN_FROM"
         );
     }
 }
@@ -379,8 +379,8 @@ fn warn_of_descriptors(limits: AcceptLimits) {
         tracing::warn!(
             connections_max,
             descriptors_max,
-            "fewer clients than CONNECTIONS_MAX will be accepted, since descriptors are kept for \
-            peers and storage: raise the limit (ulimit -n, LimitNOFILE=) or lower CONNECTIONS_MAX"
+            "fewer clients than CONNECTIONS_MAX will be accepted, because some descriptors are kept \
+            for peers and storage: raise the limit (ulimit -n, LimitNOFILE=) or lower CONNECTIONS_MAX"
         );
     }
 }

@@ -46,8 +46,8 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The directory belongs to another node id.
-    #[error("data directory {path} belongs to node {found}, not to node {node}; set NODE_ID or \
-        DATA_DIR right: a node id lives and dies with its data", path = .path.display())]
+    #[error("data directory {path} belongs to node {found}, not to node {node}; correct NODE_ID or \
+        DATA_DIR: a node id is bound to one data directory", path = .path.display())]
     WrongNode {
         /// The data directory.
         path: PathBuf,
@@ -57,8 +57,8 @@ pub enum OpenError {
         node: NodeId,
     },
     /// The directory belongs to a cluster of another name.
-    #[error("data directory {path} belongs to the cluster \"{found}\", not to \"{cluster}\"; set \
-        CLUSTER or DATA_DIR right", path = .path.display())]
+    #[error("data directory {path} belongs to the cluster \"{found}\", not to \"{cluster}\"; \
+        correct CLUSTER or DATA_DIR", path = .path.display())]
     WrongCluster {
         /// The data directory.
         path: PathBuf,
@@ -68,8 +68,8 @@ pub enum OpenError {
         cluster: String,
     },
     /// A newer version of this program wrote the directory.
-    #[error("data directory {path} has format {found}, this program knows formats up to \
-        {supported}; start the newer program again", path = .path.display())]
+    #[error("data directory {path} has format {found}, but this program reads formats only up to \
+        {supported}; run the newer program", path = .path.display())]
     NewerFormat {
         /// The data directory.
         path: PathBuf,

@@ -189,7 +189,7 @@ fn a_secured_cluster_serves_its_own_clients_alone_and_a_rotation_fails_no_reques
         let in_use = |log: &str| {
             settings.iter().all(|setting| {
                 let setting = format!("\"{setting}\"");
-                log.lines().any(|line| line.contains("is in use") && line.contains(&setting))
+                log.lines().any(|line| line.contains("certificates reloaded") && line.contains(&setting))
             })
         };
         wait_until(&format!("{settings:?} are in use"), WAIT_MAX, || {
@@ -284,7 +284,7 @@ fn wait_in_use(nodes: &[Node], since: &[usize], settings: &[&str]) {
     });
 }
 
-const IN_USE: &str = "is in use";
+const IN_USE: &str = "certificates reloaded";
 
 /// Kills the leader, and starts it again when another node leads. Returns its index.
 fn kill_leader(cluster: &mut Cluster) -> usize {

@@ -25,7 +25,7 @@ pub(super) fn check(
         return Err((ErrorCode::NotReady, "this node has not joined its cluster yet"));
     }
     if published.cluster != cluster {
-        return Err((ErrorCode::WrongCluster, "this node is of another cluster"));
+        return Err((ErrorCode::WrongCluster, "this node belongs to another cluster"));
     }
     if published.history != history {
         return Err((ErrorCode::WrongCluster, "this cluster was restored and has another history"));

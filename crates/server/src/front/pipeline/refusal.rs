@@ -101,16 +101,18 @@ pub(crate) const fn advice(code: ErrorCode) -> &'static str {
         ErrorCode::ShuttingDown => "this node is stopping; ask another member\n",
         ErrorCode::NotReady => "this node has not joined its cluster yet; retry\n",
         ErrorCode::Internal => "this node cannot answer; its log says why\n",
-        ErrorCode::Forbidden => "this is not taken from there, or not over this port\n",
+        ErrorCode::Forbidden => "not allowed from this address, or not on this port\n",
         ErrorCode::Unauthorized => "a token is needed: authorization: Bearer TOKEN\n",
-        ErrorCode::Refused => "it cannot be done as things are\n",
+        ErrorCode::Refused => "not possible in the present state of the cluster\n",
         ErrorCode::Busy => "another change is under way; retry\n",
         ErrorCode::NotCaughtUp => "the node is not caught up; retry\n",
         ErrorCode::Unsettled => "whether it was done is not known; look before asking again\n",
-        ErrorCode::WrongCluster => "this node is of another cluster; correct the addresses\n",
-        ErrorCode::UnsupportedVersion => "no version of the protocol is common; update one end\n",
+        ErrorCode::WrongCluster => "this node belongs to another cluster; correct the addresses\n",
+        ErrorCode::UnsupportedVersion => {
+            "client and node have no protocol version in common; update one of them\n"
+        }
         ErrorCode::Unsupported => {
-            "this node does not know a part of what was asked; ask without it\n"
+            "this node does not support a part of the request; leave that part out\n"
         }
         // New codes may be added. A test checks that no current code gets here.
         _ => ADVICE_UNKNOWN,

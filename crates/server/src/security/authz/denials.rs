@@ -34,7 +34,7 @@ impl Denials {
         let Some(untold) = self.due(at, now_ns) else { return };
         let from = from.map_or_else(|| "unknown".to_owned(), |from| from.to_string());
         let (right, reason) = (right.name(), reason.name());
-        tracing::warn!(from, right, reason, detail, others = untold, "refused: no right to that");
+        tracing::warn!(from, right, reason, detail, others = untold, "refused: missing right");
     }
 
     /// How often a right was refused for a reason.

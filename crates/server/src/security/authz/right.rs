@@ -159,30 +159,30 @@ impl Reason {
     pub const fn advice(self) -> &'static str {
         match self {
             Self::Port => {
-                "this is not answered on this port: metrics and /admin are at OPS_ADDR where it is \
-                 set, timestamps and members at HTTP_PORT"
+                "not answered on this port: if OPS_ADDR is set, ask there for metrics and /admin, and \
+                 at HTTP_PORT for timestamps and members"
             }
             Self::Plain => {
                 "operations are not taken from this address in plain text: ask at localhost on the \
-                 node's own machine (its other addresses count as another machine's), or allow the \
-                 address on every node by OPS_PLAIN_FROM, or ask over TLS with a token of \
-                 OPS_TOKEN_FILE; either way changes need the address in ADMIN_FROM, too"
+                 node's own machine (only loopback counts as its own), or name the address in \
+                 OPS_PLAIN_FROM on every node, or ask over TLS with a token of OPS_TOKEN_FILE; for \
+                 changes, also name the address in ADMIN_FROM"
             }
             Self::NoToken => "a token is needed: authorization: Bearer TOKEN",
-            Self::WrongToken => "the token is none that this node takes",
+            Self::WrongToken => "invalid token: send one of this node's token file",
             Self::Address => {
                 "changes are not taken from this address: ask at localhost on the node's own machine, \
-                 or allow the address by ADMIN_FROM on every node"
+                 or name the address in ADMIN_FROM on every node"
             }
             Self::Header => "a change needs the header epicepoch-admin, with any value",
             Self::Handshake => "a peer needs a certificate of an authority that this node trusts",
             Self::CertificateName => "a peer needs the certificate of its own node and cluster",
             Self::NoTokenFile => {
-                "operators are taken from another machine with a token, and this node knows none: \
-                 set OPS_TOKEN_FILE, ask at localhost on the node's own machine, or allow the address \
-                 by OPS_PLAIN_FROM; from another machine changes need it in ADMIN_FROM, too"
+                "operators on another machine need a token, and this node has no token file: set \
+                 OPS_TOKEN_FILE, or ask at localhost on the node's own machine, or name the address \
+                 in OPS_PLAIN_FROM; for changes, also name it in ADMIN_FROM"
             }
-            Self::NoHello => "a peer says who it is as soon as it is connected",
+            Self::NoHello => "a peer must send its hello as soon as it is connected",
         }
     }
 }

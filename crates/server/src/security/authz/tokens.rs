@@ -96,7 +96,7 @@ impl Tokens {
         let is_new = is_exposed && !was_exposed;
         if is_new {
             let (setting, path) = (self.setting, self.path.display());
-            tracing::warn!(setting, %path, "others than its owner may read this file (chmod 600)");
+            tracing::warn!(setting, %path, "other users may read this file (chmod 600)");
         }
         is_new
     }
@@ -129,13 +129,13 @@ impl Tokens {
                     let count = tokens.len();
                     self.current.store(Arc::new(tokens));
                     self.version.fetch_add(1, Ordering::Release);
-                    tracing::info!(setting = self.setting, count, "tokens were read again");
+                    tracing::info!(setting = self.setting, count, "tokens reloaded");
                 }
             }
             Err(error) => {
                 let text = error.to_string();
                 if last.as_ref() != Some(&text) {
-                    tracing::error!(error = text, "the tokens of before stay in force");
+                    tracing::error!(error = text, "token file not reloaded, the old tokens stay in use");
                     *last = Some(text);
                 }
             }

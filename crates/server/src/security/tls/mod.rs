@@ -116,8 +116,8 @@ pub fn load_http3(
             {
                 tracing::warn!(
                     %error,
-                    "HTTP/3 is off: it needs a certificate, and none can be made; name CERT_FILE \
-                     and KEY_FILE, or set HTTP3=off"
+                    "HTTP/3 is off: it needs a certificate, and none can be made; set CERT_FILE \
+                     and KEY_FILE, or HTTP3=off"
                 );
                 return Ok(None);
             }
@@ -138,8 +138,8 @@ pub fn load_pair(config: &Config) -> Result<Pair, PairError> {
     if is_new {
         tracing::warn!(
             certificate = %pair.certificate_file(), key = %pair.key_file(), names = ?names(config),
-            "no certificate was there: one that is signed by itself was written; clients have to \
-             be given it, or a certificate of an authority to be put in its place"
+            "a self-signed certificate was made, because none was there: give it to the clients, or \
+             replace it by one that an authority has signed"
         );
     }
     Ok(pair)

@@ -193,22 +193,27 @@ impl News {
 impl fmt::Display for News {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Replaced { .. } => write!(out, "what this names has changed and is in use"),
-            Self::Unusable { why, .. } => write!(out, "what was there before stays in use: {why}"),
+            Self::Replaced { .. } => write!(out, "certificates reloaded"),
+            Self::Unusable { why, .. } => {
+                write!(out, "certificates not reloaded, the old ones stay in use: {why}")
+            }
             Self::Expires { days, .. } => {
                 write!(
                     out,
-                    "what this names expires in {days} days: replace the file, the node reads it"
+                    "a certificate expires in {days} days: replace the file; the node reloads it"
                 )
             }
-            Self::Expired { .. } => write!(out, "what this names has expired: nobody takes it"),
+            Self::Expired { .. } => write!(
+                out,
+                "a certificate has expired, so peers and clients refuse it: replace the file"
+            ),
             Self::AuthorityExpired { .. } => write!(
                 out,
-                "an authority in what this names has expired, and is trusted until it is taken out: \
-                 what it has signed is taken as long as that holds itself"
+                "an authority has expired, and stays trusted until you remove it from the file: the \
+                 certificates that it signed are accepted until they expire themselves"
             ),
             Self::Exposed { .. } => {
-                write!(out, "others than its owner may read the key beside this (chmod 600)")
+                write!(out, "other users may read the key beside this file (chmod 600)")
             }
         }
     }
@@ -294,6 +299,6 @@ mod tests {
         let setting = "PEER_CA_FILE";
         let told = reloader.look_at(now + 3660 * DAY);
         assert_eq!(told, [News::AuthorityExpired { setting }]);
-        assert!(!told[0].to_string().contains("nobody takes it"), "{}", told[0]);
+        assert!(!told[0].to_string().contains("refuse it"), "{}", told[0]);
     }
 }
