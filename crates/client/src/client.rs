@@ -357,7 +357,7 @@ impl Future for Call<'_> {
             let Some((slot, is_first)) = session.enter(self.count, self.deadline) else {
                 return Poll::Ready(Err(TimestampsError::TooManyCalls));
             };
-            // This is always pending, because no answer can be there yet. It registers the waker.
+            // The poll registers the waker. It is always pending, because no answer is there yet.
             let _: Poll<Outcome> = session.poll_call(slot, context);
             (slot, is_first)
         };

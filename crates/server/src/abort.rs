@@ -9,7 +9,10 @@ pub(crate) struct AbortOnPanic(pub(crate) &'static str);
 impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            tracing::error!(part = self.0, "a panic: the process ends at once, so that it gives no wrong answer");
+            tracing::error!(
+                part = self.0,
+                "a panic: the process ends at once, so that it gives no wrong answer"
+            );
             std::process::abort();
         }
     }

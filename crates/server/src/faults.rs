@@ -1,9 +1,9 @@
-//! The test switch: a file that makes this node's clock wrong, its disk slow or its client port deaf, so
-//! that tests can inject hardware faults into real processes. It exists only in debug builds; a release
-//! build refuses to start with it.
+//! The test switch: a file with which tests inject hardware faults into real processes. It can make
+//! this node's clock wrong, its disk slow, or its client port deaf. It exists only in debug builds;
+//! a release build refuses to start with it.
 //!
-//! The file named by [`TEST_FAULTS_FILE`] is read again at most every [`READ_INTERVAL`], so a change takes
-//! effect within that time. One fault per line:
+//! [`TEST_FAULTS_FILE`] names the file. The node reads it again at most every [`READ_INTERVAL`], so
+//! a change takes effect within that time. Each line is one fault:
 //! ```text
 //! wall_offset_ms=-3600000     the wall clock is an hour behind
 //! fsync_delay_ms=50           every sync takes 50 ms longer
@@ -11,9 +11,9 @@
 //! fsync_fail=1                every sync fails
 //! accept_fail=1               no client is accepted, as if no descriptor were left
 //! ```
-//! A missing file or line is no fault. Blank lines and lines that begin with `#` are ignored; any other
-//! line is logged once and ignored. Replace the file by renaming another over it: a half-written file is
-//! read as it is.
+//! A missing file or line means no fault. Blank lines and lines that begin with `#` are ignored. Any
+//! other line is logged once and ignored. Replace the file by renaming another one over it, because
+//! the node would also read a half-written file.
 
 use std::io;
 use std::path::PathBuf;

@@ -379,8 +379,8 @@ fn warn_of_descriptors(limits: AcceptLimits) {
         tracing::warn!(
             connections_max,
             descriptors_max,
-            "fewer clients than CONNECTIONS_MAX will be accepted, because some descriptors are kept \
-            for peers and storage: raise the limit (ulimit -n, LimitNOFILE=) or lower CONNECTIONS_MAX"
+            "fewer clients than CONNECTIONS_MAX will be accepted, because descriptors are kept for \
+            peers and storage: raise the limit (ulimit -n, LimitNOFILE=) or lower CONNECTIONS_MAX"
         );
     }
 }

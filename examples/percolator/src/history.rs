@@ -75,14 +75,14 @@ pub struct Written {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Outcome {
-    /// Its writes are visible from `commit` on.
+    /// The transaction's writes are visible from `commit` on.
     Committed {
         #[serde(with = "crate::hex")]
         commit: Timestamp,
     },
-    /// It wrote nothing, so it needed no commit timestamp.
+    /// The transaction wrote nothing, so it needed no commit timestamp.
     ReadOnly,
-    /// None of its writes is visible.
+    /// None of the transaction's writes is visible.
     Aborted { why: Why },
 }
 

@@ -65,7 +65,7 @@ fn a_certificate_that_cannot_be_written_leaves_no_key_behind() {
     let error = Pair::load_or_make(nowhere, key.clone(), &[]).unwrap_err();
     assert!(matches!(error, PairError::File(FileError::Write { .. })), "{error}");
     assert!(!key.exists());
-    // So the next attempt makes both files, in a writable directory.
+    // The next attempt, in a writable directory, makes both files.
     let (certificate, key) = files(directory.path());
     Pair::load_or_make(certificate, key, &[]).unwrap();
 }

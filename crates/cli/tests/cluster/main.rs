@@ -1,12 +1,12 @@
-//! The binary as real processes on loopback, seen from outside: the contract over HTTP, faults, broken clocks
-//! and disks, bad input, bad settings, footprint.
+//! Tests of the binary as real processes on loopback, seen from outside: the contract over HTTP,
+//! faults, broken clocks and disks, bad input, bad settings, footprint.
 //!
-//! Run all tests with `cargo test -p epicepoch --test cluster`, one with its name appended. Figures
-//! bypass the capture of the test harness, so a passing run shows them too.
+//! `cargo test -p epicepoch --test cluster` runs all tests; append a name to run one. Figures are
+//! printed even if a test passes.
 //!
-//! `EPICEPOCH_BIN=path` tests another binary; one below a directory `release` is a release build.
-//! Tests that break clocks and disks need a test build, the only one that reads
-//! `TEST_FAULTS_FILE`, and fail with another.
+//! `EPICEPOCH_BIN=path` tests another binary. A binary below a directory `release` counts as a
+//! release build. Tests that break clocks and disks need a test build, because only that reads
+//! `TEST_FAULTS_FILE`. They fail with any other.
 
 /// Tests that hold a time to a bound or compare times. They run one at a time, and no other test
 /// runs beside them: each starts with [`alone`](support::alone).

@@ -230,8 +230,8 @@ fn listed(replica: &Replica, published: &Published) -> Value {
     })
 }
 
-/// The members that keep the leader from raising the format. It does not know whether they read the
-/// next one.
+/// The members for which the leader waits before it raises the format: it does not know that they
+/// read the next one.
 fn waits_for(replica: &Replica) -> Vec<u64> {
     let next = replica.state().format + 1;
     if next > FORMATS.newest {

@@ -206,8 +206,8 @@ fn adopt(shared: &NodeShared, addr: &str, record: Record) -> Result<Record, Cons
 
 /// Answers other nodes while this node's directory is empty.
 async fn answer(shared: Arc<NodeShared>, listener: Rc<TcpListener>, restore: Rc<Restore>) {
-    // These tasks end together with this one, so that no peer gets the answer "empty" once this
-    // node has a record.
+    // When this task ends, the tasks that answer end with it. So no peer gets the answer "empty"
+    // once this node has a record.
     let mut answering = JoinSet::new();
     let handshakes = Rc::new(handshakes());
     let turns = handshakes.clone();
@@ -226,7 +226,7 @@ async fn answer(shared: Arc<NodeShared>, listener: Rc<TcpListener>, restore: Rc<
             let is_expected = peers::is_listed(addrs.map(|addr| &**addr), from.ip());
             let who = Beginner::at(Some(from.ip()), is_expected);
             let answered = handshakes.advance(who, answer_one(&shared, &restore, stream));
-            // If this fails, the other end asks again.
+            // If the answer fails, the other end asks again.
             let answered = timeout(ASK_TIMEOUT, answered).await;
             let _again = handshake_outcome(answered, &shared, from.ip());
         });

@@ -45,7 +45,7 @@ impl Inbox {
 
     /// Puts an event in. Waits while the inbox is full.
     pub(super) async fn send(&self, event: Event) {
-        // This fails only when the plane has ended, and then this task ends, too.
+        // Sending fails only when the plane has ended, and then this task ends, too.
         let _ended = self.0.send(event).await;
     }
 }

@@ -220,8 +220,8 @@ impl Dialler {
                     let from = (header.cluster, header.from);
                     check_welcome(&self.shared, self.cluster, &self.peer, from, &welcome)
                         .map_err(LinkError::WrongPeer)?;
-                    // This is set in the same step as the check, so that the format cannot be
-                    // raised in between.
+                    // The check and this assignment are one step, so that the format cannot rise
+                    // in between.
                     self.reads.set(Some(welcome.formats.newest));
                     let member = Member {
                         raft_addr: welcome.raft_addr.clone(),

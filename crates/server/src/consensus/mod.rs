@@ -64,16 +64,16 @@ impl Consensus {
         Ok(Self { orders, thread: Some(thread) })
     }
 
-    /// Hands leadership to `to`, if this node leads and `to` is a voter. It tries once.
+    /// Tries once to hand leadership to `to`, if this node leads and `to` is a voter.
     pub fn hand_over(&self, to: NodeId) {
-        // This fails when the plane has ended.
+        // Sending fails only when the plane has ended.
         let _ended = self.orders.send(Order::HandOver { to });
     }
 
-    /// Prepares the stop of this node. It hands leadership over as soon as another voter can take
-    /// it, and does not become the leader again.
+    /// Prepares the stop of this node. The node hands leadership over as soon as another voter can
+    /// take it, and does not become the leader again.
     pub fn prepare_stop(&self) {
-        // This fails when the plane has ended.
+        // Sending fails only when the plane has ended.
         let _ended = self.orders.send(Order::PrepareStop);
     }
 
@@ -91,7 +91,7 @@ impl Consensus {
     /// # Panics
     /// When the thread panicked.
     pub fn stop(mut self) -> Result<(), ConsensusError> {
-        // This fails when the plane has ended already.
+        // Sending fails only when the plane has ended.
         let _ended = self.orders.send(Order::Stop);
         let Some(thread) = self.thread.take() else { return Ok(()) };
         let deadline = Instant::now() + STOP_TIMEOUT;
@@ -116,7 +116,7 @@ fn run(parts: Parts, orders: mpsc::UnboundedReceiver<Order>) -> Result<(), Conse
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = tokio::task::LocalSet::new();
     let result = local.block_on(&runtime, plane::run(parts, orders));
-    // This ends the links, which are tasks of this set.
+    // The links are tasks of this set, so they end here.
     drop(local);
     result
 }

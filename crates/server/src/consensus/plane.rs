@@ -131,7 +131,7 @@ pub(super) async fn run(
     // The channel needs no limit of its own: the replica limits its outstanding writes.
     let (completed, mut completions) = mpsc::unbounded_channel();
     let writer = storage.into_writer(move |completion| {
-        // This fails only when the plane has ended.
+        // Sending fails only when the plane has ended.
         let _ended = completed.send(completion);
     })?;
     let (inbox, mut events) = Inbox::open();
@@ -391,7 +391,7 @@ impl Plane {
             Event::Unreachable { node } => self.node.handle_unreachable(now_ns, node),
             Event::Closed { node } => self.node.handle_closed(now_ns, node),
             Event::RecordWanted { answer } => {
-                // This fails when the connection that asked is gone.
+                // Sending fails only when the connection that asked is gone.
                 drop(answer.send(self.node.replica().record()));
             }
             Event::Refused { by, refusal } => {

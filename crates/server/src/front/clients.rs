@@ -50,10 +50,10 @@ const GROWN_MAX: usize = 256;
 /// After a client's last answer, the node reads and drops further bytes for this long. So the
 /// client can read why it was refused, and gets no reset.
 const LINGER_TIME_MAX: Duration = Duration::from_secs(1);
-/// The same while the node stops, when native clients close as soon as they read the goodbye. The
-/// last TLS record must also be written within this time.
+/// The time for reading and dropping while the node stops: native clients then close as soon as they
+/// read the goodbye. The last TLS record must also be written within this time.
 const LINGER_TIME_CLOSING: Duration = Duration::from_millis(50);
-/// How many bytes the node reads and drops then, at most.
+/// Most bytes that the node reads and drops after a client's last answer.
 const LINGER_LEN_MAX: u64 = 4 << 20;
 
 /// The client connections of one worker.

@@ -80,7 +80,7 @@ fn without_a_quorum_requests_are_refused_after_an_election_timeout() {
     assert_eq!(first_timestamp(&a).error(), (503, "NO_QUORUM"));
 }
 
-/// It starts rounds as a probe.
+/// The leader starts rounds as a probe.
 #[test]
 fn an_idle_leader_shows_that_its_rounds_complete() {
     let mut cluster = Cluster::new(2);

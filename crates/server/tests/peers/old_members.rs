@@ -81,7 +81,7 @@ fn serves(config: Config) -> Running {
     running
 }
 
-/// So the restore is refused.
+/// The restore is refused.
 #[test]
 fn a_silent_process_that_accepts_connections_may_be_a_paused_node() {
     let fixture = Fixture::new();
@@ -117,7 +117,7 @@ fn an_old_member_runs_even_if_only_one_side_uses_tls() {
     assert_eq!(addr, there, "{said}");
 }
 
-/// So the restore is refused.
+/// The restore is refused.
 #[test]
 fn a_member_that_restarts_still_counts_as_running() {
     let fixture = Fixture::new();

@@ -16,12 +16,13 @@ use crate::support::{
     Calling, Cluster, Silence, WAIT_MAX, Watch, alone, let_pass, outages, say, wait_until,
 };
 
-/// `(p50, p99)` of the silence, ms.
+/// `(p50, p99)` of the silence when the leader is killed, ms.
 const KILLED_MS: (u64, u64) = (150, 400);
+/// `(p50, p99)` of the silence when the leader is paused, ms.
 const PAUSED_MS: (u64, u64) = (300, 700);
-/// Also: no single handover may take longer than the second value.
+/// `(p50, p99)` of the silence of a handover, ms. No single handover may take longer than the p99.
 const HANDED_OVER_MS: (u64, u64) = (5, 20);
-/// The silence when a node comes back. It may not be longer than when a node is lost.
+/// `(p50, p99)` of the silence when a node comes back, ms: at most as when a node is lost.
 const RETURN_MS: (u64, u64) = (150, 700);
 /// `(p50, p99)` of the longest call of the Rust client around the event, ms: the silence, and 50 ms
 /// for the client's backoff.

@@ -88,7 +88,7 @@ fn advance_under_load() -> Result<(), Disturbed> {
     let first = taken(&cluster);
     assert!(first.epoch.0 > to, "{first} is not above {to}");
     assert!(ceiling(&cluster) > to);
-    // The same command again changes nothing.
+    // If the command is repeated, it changes nothing.
     let said = cluster.order(&["clock", "advance-to", &time, "--yes"]);
     assert!(said.contains("already"), "{said}");
     let table = cluster.operate(&["clock"]).stdout;

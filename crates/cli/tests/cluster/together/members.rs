@@ -90,7 +90,7 @@ fn a_dead_node_is_replaced_in_three_commands_and_its_id_is_never_used_again() {
     let status = dead.wait_for_exit(WAIT_MAX);
     assert_eq!(status.code(), Some(EXIT_REMOVED), "{}", dead.log());
     assert!(dead.log().contains("never used again") || dead.log().contains("was removed"));
-    // The same holds after all nodes have restarted.
+    // The dead node is also refused after all nodes have restarted.
     calling.finish();
     cluster.kill_all();
     cluster.start_all();

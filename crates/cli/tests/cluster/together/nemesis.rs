@@ -2,11 +2,13 @@
 //! in between. All nodes are asked all the time, and every answer is checked. Every few seconds all
 //! faults end, and the cluster must serve again.
 //!
-//! The commands move leadership, add, promote and remove a fourth node (then a fifth: ids are never used again), change
-//! settings of the cluster, and move the epoch ahead. Each is done or refused.
+//! The commands move leadership, change settings of the cluster, move the epoch ahead, and add,
+//! promote and remove a fourth node. The next node is the fifth, because ids are never used again.
+//! Each command is done or refused.
 //!
-//! `EPICEPOCH_NEMESIS_SECONDS` is the duration (a night: 28800). `EPICEPOCH_NEMESIS_SEED` selects the sequence;
-//! without it, a seed is drawn and printed. The seed determines the faults, but not which messages they meet.
+//! `EPICEPOCH_NEMESIS_SECONDS` is the duration (a night: 28800). `EPICEPOCH_NEMESIS_SEED` selects
+//! the sequence; without it, a seed is drawn and printed. The seed determines the faults, but not
+//! which messages they meet.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

@@ -137,7 +137,7 @@ fn a_history_restored_from_an_old_backup_begins_above_every_later_timestamp() {
     cluster.assert_well();
 }
 
-/// This matters while the replicated state has no settings.
+/// While the replicated state has no settings, the backup gets them from the nodes.
 #[test]
 fn a_backup_has_the_longest_settings_of_all_nodes_also_of_those_that_are_not_asked() {
     let mut cluster = Cluster::down(&[("FORMAT_MAX", "2")]);

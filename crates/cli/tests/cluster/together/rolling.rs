@@ -34,7 +34,7 @@ fn rolled(
     rolled_into(cluster, command, restart)
 }
 
-/// The same, but keeps the standard output that `command` already has.
+/// Does what [`rolled`] does, but keeps the standard output that `command` already has.
 fn rolled_into(
     cluster: &mut Cluster,
     mut command: Command,

@@ -189,7 +189,8 @@ fn a_secured_cluster_serves_its_own_clients_alone_and_a_rotation_fails_no_reques
         let in_use = |log: &str| {
             settings.iter().all(|setting| {
                 let setting = format!("\"{setting}\"");
-                log.lines().any(|line| line.contains("certificates reloaded") && line.contains(&setting))
+                log.lines()
+                    .any(|line| line.contains("certificates reloaded") && line.contains(&setting))
             })
         };
         wait_until(&format!("{settings:?} are in use"), WAIT_MAX, || {

@@ -1,6 +1,6 @@
-//! An operator's command to a leader whose followers are all stopped. The leader reports nothing as
-//! done, because no quorum has it. When the followers go on, the cluster is well, and the command can
-//! be repeated.
+//! An operator gives a command to a leader whose followers are all stopped. The leader does not
+//! report it as done, because no quorum has it. When the followers continue, the cluster serves
+//! again, and the command can be repeated.
 
 use std::process::Output;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

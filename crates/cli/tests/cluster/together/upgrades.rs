@@ -3,8 +3,8 @@
 //! versions in both directions. No call fails, no answer is wrong, and after each step all nodes
 //! have the same state.
 //!
-//! [`old_program`] is the other version; `scripts/upgrade` builds the oldest one that is supported. Without it, a copy
-//! of the program under test stands in: that tests the test and says nothing of versions.
+//! [`old_program`] is the other version. `scripts/upgrade` builds the oldest supported one. Without
+//! it, a copy of the program under test takes its place. That tests the steps, but not two versions.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

@@ -234,9 +234,9 @@ fn plain_len(bytes: &[u8]) -> usize {
     len + bytes[len..].iter().take_while(|byte| is_plain(**byte)).count()
 }
 
-/// Whether all eight bytes are within `' '..='~'`. A byte below that range borrows, which sets its
-/// highest bit. A byte above that range carries, or has the bit already. A borrow or a carry can
-/// change only higher bytes, and the result is `false` by then.
+/// Whether all eight bytes are within `' '..='~'`. The subtraction sets the highest bit of a byte
+/// below that range; the addition sets that of a byte above it. The first byte out of range may
+/// also change the bytes behind it, but then the result is `false` in any case.
 const fn are_visible(word: u64) -> bool {
     const EACH: u64 = u64::from_le_bytes([1; 8]);
     let below = word.wrapping_sub(EACH * b' ' as u64);

@@ -59,7 +59,7 @@ enum Holds {
     Other,
     /// All headers except the length.
     Rest(u64),
-    /// The same, and as the oldest entry the length of one timestamp.
+    /// All headers. The oldest entry is the length of one timestamp.
     All(u64),
 }
 
@@ -86,11 +86,12 @@ pub(crate) struct ResponseTemplates {
     generation: u64,
     /// Status and headers without the length, as literals that are not stored in a table.
     plain: Vec<u8>,
-    /// The same, stored in an emptied table.
+    /// Status and headers without the length. The client empties its table and stores them there.
     rest: Vec<u8>,
-    /// The same, read from the table.
+    /// Status and headers without the length, as indexes of the table that `rest` has filled.
     rest_again: Vec<u8>,
-    /// Status and headers with the length of one timestamp, stored in an emptied table.
+    /// Status and headers with the length of one timestamp. The client empties its table and
+    /// stores them there.
     all: Vec<u8>,
     /// Both frames of the answer with one timestamp. All headers are read from the table.
     one: Vec<u8>,

@@ -29,7 +29,7 @@ struct Exchange {
     step: Step,
 }
 
-/// `chunk` is the part of the body that was made and not sent yet.
+/// The step of an exchange. `chunk` is the part of the body that is made and not sent yet.
 enum Step {
     Answering { answering: Pin<Box<Answering>>, incoming: Rc<Incoming>, is_head: bool },
     Sending { body: Body, chunk: Option<Chunk> },

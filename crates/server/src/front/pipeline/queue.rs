@@ -52,8 +52,9 @@ pub(crate) enum Interest {
 
 /// The waiting requests of one connection.
 ///
-/// Invariants: the first `joined` requests are those of `bursts`. `cancelled` requests are not
-/// wanted. `owed_len` is the sum of the answers to the others.
+/// Invariants: the first `joined` requests are those of `bursts`. `cancelled` is the number of
+/// requests that are not wanted any more. `owed_len` is the total length of the answers to the
+/// others.
 #[derive(Debug)]
 pub(crate) struct Queue<R> {
     requests: VecDeque<R>,

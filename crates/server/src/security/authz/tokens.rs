@@ -135,7 +135,10 @@ impl Tokens {
             Err(error) => {
                 let text = error.to_string();
                 if last.as_ref() != Some(&text) {
-                    tracing::error!(error = text, "token file not reloaded, the old tokens stay in use");
+                    tracing::error!(
+                        error = text,
+                        "token file not reloaded, the old tokens stay in use"
+                    );
                     *last = Some(text);
                 }
             }
