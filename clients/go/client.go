@@ -86,9 +86,12 @@ func Dial(ctx context.Context, addrs []string, opts ...Option) (*Client, error) 
 	c.ended.Add(2)
 	go c.run()
 	go c.watch()
-	timeout := time.NewTimer(c.o.callTimeout)
-	defer timeout.Stop()
-	err := context.DeadlineExceeded
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.o.callTimeout)
+		defer cancel()
+	}
+	var err error
 	select {
 	case <-c.ready:
 		if c.readyErr == nil {
@@ -97,8 +100,6 @@ func Dial(ctx context.Context, addrs []string, opts ...Option) (*Client, error) 
 		err = c.readyErr
 	case <-ctx.Done():
 		err = c.because(ctx.Err(), nil)
-	case <-timeout.C:
-		err = c.because(err, nil)
 	}
 	c.Close()
 	return nil, err

@@ -43,8 +43,8 @@ type Hooks struct {
 func defaults() options {
 	var dialer net.Dialer
 	return options{
-		attemptTimeout: 250 * time.Millisecond,
-		callTimeout:    30 * time.Second,
+		attemptTimeout: 500 * time.Millisecond,
+		callTimeout:    2 * time.Second,
 		inFlight:       4,
 		refresh:        30 * time.Second,
 		token:          func() string { return "" },
@@ -79,13 +79,14 @@ func (o *options) check() error {
 func WithClusterName(name string) Option { return func(o *options) { o.clusterName = name } }
 
 // WithAttemptTimeout sets how long one node may take to accept a connection, to read or to answer
-// before the client asks another one. Default 250 ms: longer than a loaded node needs, and short
-// enough to find a new leader when it is elected. At least 10 ms.
+// before the client asks another one. Default 500 ms: longer than a loaded node needs, and shorter
+// than a caller wants to wait in a failover. At least 10 ms.
 func WithAttemptTimeout(timeout time.Duration) Option {
 	return func(o *options) { o.attemptTimeout = max(timeout, 10*time.Millisecond) }
 }
 
-// WithCallTimeout limits [Dial], and calls whose context has no deadline. Default 30 s; above 0.
+// WithCallTimeout limits [Dial] and calls, if their context has no deadline. Default 2 s: several
+// elections. Above 0.
 func WithCallTimeout(timeout time.Duration) Option {
 	return func(o *options) { o.callTimeout = timeout }
 }
