@@ -3,6 +3,7 @@
 mod builds;
 mod catalogue;
 mod changes;
+mod clients;
 mod dependencies;
 mod documents;
 mod imports;
@@ -36,6 +37,7 @@ The checks of this repository, in tiers.
     cargo xtask steps             every step: its tiers, its bound, its commands
     cargo xtask documents         what documents name and does not exist: links, paths, tests, metrics, messages;
                                   and `cargo test` commands that run no test
+    cargo xtask clients           names, defaults and errors of the clients that are not as clients/README.md says
     cargo xtask catalogue         writes docs/testing-catalogue.md; with --check, says whether it is stale
     cargo xtask imports [CRATE]   circles between files of a crate, imports that point uphill, and what ships and
                                   speaks of planted bugs
@@ -76,6 +78,7 @@ fn run(command: &str, rest: &[String]) -> Result<bool, String> {
     }
     match command {
         "catalogue" => catalogue::command(rest),
+        "clients" => clients::command(),
         "documents" => documents::command(),
         // Started by the tiers.
         processes::Guard::COMMAND => {

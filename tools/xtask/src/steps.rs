@@ -94,6 +94,8 @@ use Run::{Commands, Function};
 pub(crate) const STEPS: &[Step] = &[
     Step::new("format", "The code is formatted", ALL, 60, Commands(&["cargo fmt --all --check"])),
     Step::new("documents", "The documents name what is there", ALL, 60, Function(|sh| sh.own("documents"))),
+    Step::new("clients", "The clients have the names, defaults and errors of their table", ALL, 60,
+        Function(|sh| sh.own("clients"))),
     Step::new("catalogue", "The catalogue of tests is what the tests say", ALL, 60,
         Function(|sh| sh.own("catalogue --check"))),
     Step::new("imports", "Imports point one way", ALL, 60, Function(|sh| sh.own("imports"))),
