@@ -65,7 +65,7 @@ every path* is `a_single_voter_answers_every_path` (and HTTP/2 is `http2`). Run 
 ";
 
 /// Words in test names that have another spelling in a sentence.
-const SPELLINGS: [(&str, &str); 21] = [
+const SPELLINGS: [(&str, &str); 40] = [
     ("http 1 1", "HTTP/1.1"),
     ("http1", "HTTP/1.1"),
     ("http2", "HTTP/2"),
@@ -87,6 +87,25 @@ const SPELLINGS: [(&str, &str); 21] = [
     ("majoritys", "majority's"),
     ("founders own", "founder's own"),
     ("siblings", "sibling's"),
+    ("leaders own", "leader's own"),
+    ("leaders appends", "leader's appends"),
+    ("leaders connection", "leader's connection"),
+    ("leaders end", "leader's end"),
+    ("members id", "member's id"),
+    ("members address", "member's address"),
+    ("nodes configuration", "node's configuration"),
+    ("peers setting", "`PEERS` setting"),
+    ("addr option", "`--addr` option"),
+    ("retry after", "`Retry-After`"),
+    ("pre vote", "pre-vote"),
+    ("in flight", "in-flight"),
+    ("half open", "half-open"),
+    ("node cluster or time", "node, cluster or time"),
+    ("kills restarts and", "kills, restarts and"),
+    ("waits logs the command", "waits, logs the command"),
+    ("between nodes is damaged", "between nodes, is damaged"),
+    ("answers then", "answers, then"),
+    ("waits then serves", "waits, then serves"),
 ];
 
 /// Writes the page, or with `--check` compares it. Returns `Ok(false)` if the page is not up to

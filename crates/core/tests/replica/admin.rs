@@ -111,6 +111,7 @@ const fn says_already(done: &Done) -> bool {
     )
 }
 
+/// A repeated command is answered with "already" only then.
 #[test]
 fn what_is_so_already_is_said_once_a_quorum_has_confirmed_that_this_node_leads() {
     for command in repeated() {
@@ -125,6 +126,7 @@ fn what_is_so_already_is_said_once_a_quorum_has_confirmed_that_this_node_leads()
     }
 }
 
+/// Its state may be out of date.
 #[test]
 fn a_deposed_leader_never_says_that_something_is_so_already() {
     for command in repeated() {
@@ -265,6 +267,7 @@ fn with_settings(voters: &[u64]) -> Queue {
     Queue::of(bench)
 }
 
+/// Only the leader knows the current settings.
 #[test]
 fn a_follower_never_says_that_settings_are_as_asked() {
     let mut queue = with_settings(&[1, 2, 3]);

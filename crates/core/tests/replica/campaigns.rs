@@ -97,8 +97,8 @@ fn a_candidate_does_not_campaign_again_in_its_turn() {
     assert!(!asks(&mut bench, TURN_NS + JITTER_NS));
 }
 
-/// Half a turn after the node's own turn. The old leader counts in the order of turns, because it
-/// may be back.
+/// The repeat comes half a turn after the node's own turn. The old leader counts in the order of
+/// turns, because it may be back.
 #[test]
 fn a_campaign_without_a_result_is_repeated_half_a_turn_later() {
     for (me, voters, rank) in [(1, 3, 0), (3, 3, 2), (5, 5, 4)] {

@@ -1,4 +1,5 @@
-//! A leader that cannot accept clients hands over to a node that can. Leadership does not circle.
+//! A leader that cannot accept clients hands over to a node that can. Leadership does not move in
+//! circles.
 
 use epicepoch_core::replica::{HandOver, Report};
 use epicepoch_wire::NodeId;

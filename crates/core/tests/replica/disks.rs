@@ -108,6 +108,8 @@ fn a_leader_with_a_stuck_disk_and_no_successor_steps_down_and_does_not_campaign(
     assert!(bench.shared.published().grant.is_none());
 }
 
+/// The disk works again after the leader has tried to hand over. If it is stuck again later, the
+/// leader tries again, and does not step down at once.
 #[test]
 fn a_disk_that_was_stuck_once_gets_a_handover_again_and_no_step_down() {
     let mut bench = Bench::new(&[1, 2, 3]);

@@ -135,6 +135,7 @@ fn an_unacknowledged_raise_is_proposed_again_after_an_election_timeout() {
     assert_eq!((once, again), ([1; ELECTION_TICKS + 1].as_slice(), [2].as_slice()));
 }
 
+/// A node remembers the formats of only one stranger: the last one that sent a hello.
 #[test]
 fn formats_of_a_stranger_are_remembered_until_another_speaks() {
     let mut bench = Bench::reading(Disk::genesis(&genesis(&[1, 2])), NEXT);

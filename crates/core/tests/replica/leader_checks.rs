@@ -45,7 +45,7 @@ fn offers(bench: &mut Bench, why: HandOver, beats: usize, rounds: bool) -> Vec<(
 }
 
 /// A pause is three election timeouts: the library ends a handover after one, and a reservation
-/// needs two.
+/// needs the other two.
 #[test]
 fn a_leader_whose_clock_is_off_offers_leadership_to_each_in_turn_with_pauses() {
     let mut bench = Bench::led(&[1, 2, 3]);

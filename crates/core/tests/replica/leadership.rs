@@ -1,4 +1,4 @@
-//! Leaders whose grants come late, whose handovers are declined, or which pause.
+//! Leaders that get their grant late, whose handover is declined, or that pause.
 use epicepoch_core::replica::{Fatal, HandOver, Report};
 use epicepoch_wire::NodeId;
 use epicepoch_wire::raft_message::MessageKind;
