@@ -87,8 +87,8 @@ pub enum FloorError {
     #[error(
         "the wall clock of node {node} says {wall_ns} ns after 1970, which is {} ms before the backup \
          was taken: set the clocks right, then start again; if they are right, the clock was wrong where \
-         the backup was taken: use another one, or make one from a stopped node's directory; what was \
-         given since the backup is not known otherwise", behind_ns / 1_000_000
+         the backup was taken: use another backup, or make one from a stopped node's directory, because \
+         it is not known which timestamps were given since the backup", behind_ns / 1_000_000
     )]
     BeforeBackup {
         /// The node with the latest clock.
@@ -113,8 +113,8 @@ pub enum FloorError {
     },
     /// The network was slow: ask again.
     #[error(
-        "node {node} took {} ms to say what its clock is, longer than CLOCK_OFFSET_MAX_MS, which is {}: \
-         asked again; if the link is as long as that, raise it on all first members",
+        "node {node} took {} ms to report its clock, longer than CLOCK_OFFSET_MAX_MS, which is {}: \
+         asked again; if the link is that slow, raise the setting on all first members",
         took_ns / 1_000_000, bound_ns / 1_000_000
     )]
     SlowAnswer {
@@ -127,8 +127,8 @@ pub enum FloorError {
     },
     /// Correct `RESTORE_FLOOR`.
     #[error(
-        "RESTORE_FLOOR is {} s ahead of the clock, more than 366 days: nothing would take it back; \
-         correct it", ahead_ns / 1_000_000_000
+        "RESTORE_FLOOR is {} s ahead of the clock, more than 366 days, and cannot be lowered \
+         later: correct it", ahead_ns / 1_000_000_000
     )]
     TooFarAhead {
         /// How far the floor is ahead of the clock, nanoseconds.
@@ -141,9 +141,7 @@ pub enum FloorError {
     )]
     RemovedId(NodeId),
     /// No remedy: the old history has used up all epochs, or all history ids.
-    #[error(
-        "nothing is left above what the backup says: no epoch before the year 2554, or no history"
-    )]
+    #[error("no epoch before the year 2554, or no history id, is left above those of the backup")]
     Exhausted,
 }
 

@@ -145,17 +145,15 @@ pub enum Denied {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Unsettled {
     /// Members or leadership.
-    #[error("it was begun, and whether it is done is not known; look with: epicepoch member list")]
+    #[error("it was begun, but its outcome is not known; check with: epicepoch member list")]
     Members,
     /// Settings.
-    #[error(
-        "it was begun, and whether it is done is not known; look with: epicepoch settings list"
-    )]
+    #[error("it was begun, but its outcome is not known; check with: epicepoch settings list")]
     Settings,
     /// An advance of the epoch. It may be repeated without a check.
     #[error(
-        "it was begun, and whether it is done is not known: leadership was lost, no quorum answered, \
-         or the node ended; repeat the command, it does no harm"
+        "it was begun, but its outcome is not known: leadership was lost, no quorum answered, or the \
+         node ended; repeat the command, which does no harm"
     )]
     Advance,
 }

@@ -53,7 +53,7 @@ pub enum AdvanceError {
     Busy,
     /// Correct the requested time, or allow more.
     #[error(
-        "it is {} s ahead of the clock, and {} s are allowed: correct it, or allow more with \
+        "it is {} s ahead of the clock, and at most {} s are allowed: correct it, or allow more with \
          --ahead-max, up to 366d",
         ahead_ns / 1_000_000_000, allowed_ns / 1_000_000_000
     )]
@@ -64,7 +64,7 @@ pub enum AdvanceError {
         allowed_ns: u64,
     },
     /// Correct the requested time.
-    #[error("no epoch would be left after it, before the year 2554")]
+    #[error("no epoch would be left after it: epochs end in the year 2554")]
     Exhausted,
 }
 

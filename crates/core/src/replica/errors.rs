@@ -37,7 +37,9 @@ pub enum MessageError {
     )]
     RolledBack(RolledBack),
     /// The message carries data of a newer format: run a version that reads it.
-    #[error("the message carries what cannot be read here, at index {index}: {error}")]
+    #[error(
+        "this node cannot read the entry or snapshot in the message, at index {index}: {error}"
+    )]
     Unreadable {
         /// The index of the unreadable entry or snapshot.
         index: LogIndex,
@@ -45,12 +47,12 @@ pub enum MessageError {
         error: DecodeError,
     },
     /// No correct peer sends this claim: close the connection.
-    #[error("the message claims what no correct peer claims")]
+    #[error("the message is impossible: no correct peer sends it")]
     Impossible,
     /// This node's disk has lost entries that it had acknowledged: it must stop.
     #[error(
-        "a leader knows {commit} entries to be committed here, this disk holds {last}: it was \
-         rolled back to an older state"
+        "a leader knows that {commit} entries are committed here, but this disk holds only {last}: it \
+         was rolled back to an older state"
     )]
     LostEntries {
         /// The commit index that the leader knows.
@@ -82,8 +84,8 @@ pub enum ChangeError {
     Leads(NodeId),
     /// Bring voters back, add others, or first remove the lost ones.
     #[error(
-        "only {there} of the {voters} voters that there would be are there, which is no majority: \
-         nobody could answer any more"
+        "only {there} of the {voters} voters after the change are running, which is no majority: no \
+         node could answer any more"
     )]
     Stranded {
         /// Voters of the new configuration that were heard within an election timeout.
@@ -129,11 +131,11 @@ pub enum TransferError {
 #[non_exhaustive]
 pub enum NotCaughtUp {
     /// Make sure that it runs and is reachable.
-    #[error("node {0} was not heard within an election timeout: is it running, and is it reached?")]
+    #[error("node {0} was not heard within an election timeout: is it running and reachable?")]
     Silent(NodeId),
     /// Wait until the member has caught up.
     #[error(
-        "node {node} is not caught up: it lacks {entries} committed entries, and may lack {LAG_MAX}"
+        "node {node} is not caught up: it lacks {entries} committed entries, and may lack at most {LAG_MAX}"
     )]
     Behind {
         /// The member.

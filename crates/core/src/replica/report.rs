@@ -122,8 +122,8 @@ pub enum Fatal {
     },
     /// A committed entry cannot be read here: run a version that reads it.
     #[error(
-        "the committed entry {index} cannot be read here: {error}. It was written by a newer version; \
-         run that one or a later one on this node. Nothing was lost, and nothing from that entry on was \
+        "the committed entry {index} cannot be read here: {error}. A newer version wrote it: run that \
+         version or a later one on this node. Nothing was lost; neither this entry nor a later one was \
          applied"
     )]
     Unreadable {

@@ -27,7 +27,7 @@ pub enum HpackError {
     #[error("a header block changes its table in a way that is not allowed")]
     TableSize,
     /// The headers exceed [`LIST_LEN_MAX`].
-    #[error("a header block says more than any is meant to")]
+    #[error("the headers in a header block are too long")]
     TooLong,
 }
 

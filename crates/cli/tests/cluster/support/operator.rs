@@ -76,7 +76,7 @@ pub(crate) fn transferred(cluster: &Cluster, order: &[&str]) -> (Instant, String
             return true;
         }
         let declined = [
-            "whether it is done is not known",
+            "its outcome is not known",
             "did not take over",
             "was not heard",
             "is not caught up",

@@ -12,7 +12,7 @@ use crate::support::{Cluster, WAIT_MAX, say, wait_until};
 /// for a busy machine.
 const ANSWER_MAX: Duration = Duration::from_secs(15);
 /// The words of an outcome that is not known.
-const NOT_KNOWN: &str = "whether it is done is not known";
+const NOT_KNOWN: &str = "its outcome is not known";
 const MINUTE_NS: u64 = 60_000_000_000;
 
 /// A cluster whose leader keeps leading for some seconds without its followers.
