@@ -1,0 +1,99 @@
+"""The conformance driver of the Python client.
+
+It reads commands, one JSON object a line, and writes the client's answers. See clients/README.md.
+With ``--hedge MS`` it hedges after so many milliseconds.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Awaitable
+from typing import Any, Optional
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "src"))
+
+import epicepoch
+
+# The names of errors that the drivers of all languages share.
+FAULTS = [
+    (epicepoch.DeadlineExceededError, "deadline"),
+    (asyncio.CancelledError, "cancelled"),
+    (epicepoch.ClosedError, "closed"),
+    (epicepoch.CountError, "count"),
+    (epicepoch.WrongClusterError, "wrong_cluster"),
+    (epicepoch.WentBackwardsError, "backwards"),
+    (epicepoch.ProtocolError, "protocol"),
+    (epicepoch.RefusedError, "refused"),
+]
+
+
+class Driver:
+    """The client and its calls in progress."""
+
+    def __init__(self, hedge_after: Optional[float]) -> None:
+        self.hedge_after = hedge_after
+        self.client: epicepoch.Client
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+
+    def carry_out(self, line: str) -> None:
+        """Begin to carry out a command, in the order of commands."""
+        command = json.loads(line)
+        task = asyncio.ensure_future(self.reply(command["id"], self.work(command)))
+        self.tasks[command["id"]] = task
+        task.add_done_callback(lambda _: self.tasks.pop(command["id"]))
+
+    async def reply(self, id: int, work: Awaitable[dict[str, Any]]) -> None:
+        reply: dict[str, Any] = {"id": id, "start": time.monotonic_ns()}
+        try:
+            reply.update(await work)
+        except BaseException as error:
+            faults = (name for kind, name in FAULTS if isinstance(error, kind))
+            reply.update(error=next(faults, "other"), text=str(error) or repr(error))
+        reply["end"] = time.monotonic_ns()
+        print(json.dumps(reply), flush=True)
+
+    async def work(self, command: dict[str, Any]) -> dict[str, Any]:
+        do = command["do"]
+        if do == "open":
+            options = epicepoch.Options(
+                timeout=command["timeout_ms"] / 1000,
+                attempt_timeout=command["attempt_ms"] / 1000,
+                refresh_interval=command["refresh_ms"] / 1000,
+                cluster_name=command.get("cluster") or "",
+                hedge_after=self.hedge_after,
+            )
+            self.client = epicepoch.Client(command["addrs"], options)
+            await self.client.connect()
+        elif do == "timestamps":
+            timeout = command["timeout_ms"] / 1000
+            answer = await self.client.timestamps(command["count"], timeout)
+            return {"first": str(answer.first), "count": answer.count}
+        elif do == "cancel":
+            call = self.tasks.get(command["call"])
+            if call is not None:
+                call.cancel()
+        elif do == "close":
+            await self.client.close()
+        elif do != "clock":
+            raise ValueError(f"unknown command {do!r}")
+        return {}
+
+
+async def main() -> None:
+    hedge_after = float(sys.argv[2]) / 1000 if sys.argv[1:2] == ["--hedge"] else None
+    driver, loop = Driver(hedge_after), asyncio.get_running_loop()
+    ended = asyncio.Event()
+
+    def read() -> None:
+        for line in sys.stdin:
+            loop.call_soon_threadsafe(driver.carry_out, line)
+        loop.call_soon_threadsafe(ended.set)
+
+    threading.Thread(target=read, daemon=True).start()
+    await ended.wait()
+
+
+asyncio.run(main())

@@ -1,0 +1,152 @@
+"""The client for threads: a facade of the same client, which runs on a thread of its own."""
+
+import asyncio
+import concurrent.futures
+import copy
+import os
+import threading
+import time
+from collections.abc import Coroutine, Iterable
+from types import TracebackType
+from typing import Any, Optional, TypeVar
+
+from . import client
+from .errors import ClosedError, EpicEpochError
+from .frame import Cluster
+from .options import Options
+from .requests import Outcome, Waiter, deadline_exceeded
+from .session import Session
+from .timestamp import Timestamp, TimestampRange
+
+T = TypeVar("T")
+
+
+class Client:
+    """A client of one cluster, for threads. Share one client: calls at the same time share a
+    request.
+
+    It begins to look for the leader when it is made. ``with`` waits for the leader at its
+    beginning, and closes the client at its end::
+
+        with epicepoch.blocking.Client(["db1:8080", "db2:8080", "db3:8080"]) as client:
+            start = client.timestamp()
+
+    A client does not survive a fork. Make one in each process.
+    """
+
+    def __init__(self, addrs: Iterable[str], options: Options = Options()) -> None:
+        """Make a client. Raise ValueError if there is no address, or one that is not host:port."""
+        self._client = client.Client(addrs, options)
+        self._options = options
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._work, name="epicepoch", daemon=True)
+        self._thread.start()
+        self._session: Session = self._on_loop(self._start())
+
+    def connect(self, timeout: Optional[float] = None) -> None:
+        """Return when the leader is found. See ``epicepoch.Client.connect``."""
+        self._on_loop(self._client.connect(timeout))
+
+    def timestamp(self, timeout: Optional[float] = None) -> Timestamp:
+        """Return one timestamp. See ``epicepoch.Client.timestamp``."""
+        return self._call(1, timeout)
+
+    def timestamps(self, count: int, timeout: Optional[float] = None) -> TimestampRange:
+        """Return count timestamps. See ``epicepoch.Client.timestamps``."""
+        return TimestampRange(self._call(count, timeout), count)
+
+    @property
+    def members(self) -> list[str]:
+        """The addresses of the members as last learned."""
+        return self._client.members
+
+    @property
+    def leader(self) -> str:
+        """The address of the leader, or an empty text if none is known."""
+        return self._client.leader
+
+    @property
+    def cluster(self) -> Optional[Cluster]:
+        """The cluster of this client, known after the first answer of a node."""
+        return self._client.cluster
+
+    def close(self) -> None:
+        """End all calls with ClosedError, and return when the client's thread has ended."""
+        with self._lock:
+            if self._closed or os.getpid() != self._process:
+                return
+            self._on_loop(self._client.close())
+            self._closed = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+    def __enter__(self) -> "Client":
+        try:
+            self.connect()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self.close()
+
+    def _work(self) -> None:
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    async def _start(self) -> Session:
+        return self._client._started()
+
+    def _check(self) -> None:
+        if os.getpid() != self._process:
+            raise ClosedError("the client was made before a fork; make one in this process")
+        if self._closed:
+            raise client.closed()
+
+    def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            self._check()
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except BaseException:
+            work.close()
+            raise
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _call(self, count: int, timeout: Optional[float]) -> Timestamp:
+        client.check_count(count)
+        self._check()
+        within = self._options.timeout if timeout is None else timeout
+        deadline = time.monotonic() + within
+        future: concurrent.futures.Future[Outcome] = concurrent.futures.Future()
+        waiter = Waiter(count, future)
+        outcome: Outcome = None
+        if within > 0:
+            try:
+                self._loop.call_soon_threadsafe(self._session.ask, waiter)
+                outcome = future.result(min(within, threading.TIMEOUT_MAX))
+            except concurrent.futures.TimeoutError:
+                pass
+            except RuntimeError:
+                raise client.closed() from None  # The loop was closed at this moment.
+            finally:
+                future.cancel()
+        if isinstance(outcome, Timestamp) and time.monotonic() < deadline:
+            return outcome
+        if isinstance(outcome, EpicEpochError):
+            raise copy.copy(outcome)  # Its other callers raise it, too.
+        raise deadline_exceeded(waiter, self._session.last_error)

@@ -1,0 +1,153 @@
+"""The client for asyncio."""
+
+import asyncio
+import copy
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Optional
+
+from .errors import ClosedError, CountError, DeadlineExceededError, EpicEpochError
+from .frame import COUNT_MAX, Cluster
+from .options import Options
+from .requests import Outcome, Waiter, deadline_exceeded
+from .session import Session
+from .timestamp import Timestamp, TimestampRange
+
+
+class Client:
+    """A client of one cluster, for asyncio. Share one client: calls at the same time share a
+    request.
+
+    It finds the leader through the client address (``host:port``) of any member. It belongs to the
+    event loop of its first call, and connects then. ``async with`` connects at its beginning, and
+    closes the client at its end::
+
+        async with epicepoch.Client(["db1:8080", "db2:8080", "db3:8080"]) as client:
+            start = await client.timestamp()
+    """
+
+    def __init__(self, addrs: Iterable[str], options: Options = Options()) -> None:
+        """Make a client. Raise ValueError if there is no address, or one that is not host:port."""
+        self._addrs = checked(addrs)
+        self._options = options
+        self._session: Optional[Session] = None
+        self._closed = False
+
+    async def connect(self, timeout: Optional[float] = None) -> None:
+        """Return when the leader is found. Raise DeadlineExceededError if it is not found in time,
+        or at once an error that no retry heals."""
+        session = self._started()
+        within = self._options.timeout if timeout is None else timeout
+        found = session.found()
+        await asyncio.wait({found}, timeout=max(within, 0))
+        if not found.done():
+            raise DeadlineExceededError(session.last_error)
+        error = found.result()
+        if error is not None:
+            raise copy.copy(error)
+
+    async def timestamp(self, timeout: Optional[float] = None) -> Timestamp:
+        """Return one timestamp. It is above every timestamp that any client of the cluster got
+        before this call began. See ``timestamps`` for the errors."""
+        return await self._call(1, timeout)
+
+    async def timestamps(self, count: int, timeout: Optional[float] = None) -> TimestampRange:
+        """Return count timestamps of one epoch with consecutive indexes, 1 to 2**32 of them.
+
+        If the leader fails, the call takes longer. It raises DeadlineExceededError after the
+        timeout, by default that of the options; its ``last`` says why it took so long. It raises
+        any other EpicEpochError only if no retry helps. Cancelling it is harmless.
+        """
+        return TimestampRange(await self._call(count, timeout), count)
+
+    @property
+    def members(self) -> list[str]:
+        """The addresses of the members as last learned."""
+        return [] if self._session is None else list(self._session.directory.members)
+
+    @property
+    def leader(self) -> str:
+        """The address of the leader, or an empty text if none is known."""
+        connection = None if self._session is None else self._session.connection
+        return "" if connection is None else connection.addr
+
+    @property
+    def cluster(self) -> Optional[Cluster]:
+        """The cluster of this client, known after the first answer of a node."""
+        return None if self._session is None else self._session.cluster
+
+    async def close(self) -> None:
+        """End all calls with ClosedError, and close the connections."""
+        self._closed = True
+        if self._session is not None:
+            await self._session.close()
+
+    async def __aenter__(self) -> "Client":
+        try:
+            await self.connect()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        await self.close()
+
+    def _started(self) -> Session:
+        if self._closed:
+            raise closed()
+        if self._session is None:
+            self._session = Session(self._addrs, self._options)
+        elif self._session.loop is not asyncio.get_running_loop():
+            raise RuntimeError("this client belongs to another event loop")
+        return self._session
+
+    async def _call(self, count: int, timeout: Optional[float]) -> Timestamp:
+        check_count(count)
+        session = self._started()
+        loop = session.loop
+        within = self._options.timeout if timeout is None else timeout
+        deadline = loop.time() + within
+        future: asyncio.Future[Outcome] = loop.create_future()
+        waiter = Waiter(count, future)
+        if not within > 0:
+            raise deadline_exceeded(waiter, session.last_error)
+        timer = loop.call_at(deadline, waiter.finish, None)
+        try:
+            session.ask(waiter)
+            outcome = await future
+        finally:
+            timer.cancel()
+        if isinstance(outcome, Timestamp) and loop.time() < deadline:
+            return outcome
+        if isinstance(outcome, EpicEpochError):
+            raise copy.copy(outcome)  # Its other callers raise it, too.
+        raise deadline_exceeded(waiter, session.last_error)
+
+
+def checked(addrs: Iterable[str]) -> list[str]:
+    """Return the addresses. Raise ValueError if there is none, or one that is not host:port."""
+    if isinstance(addrs, str):
+        raise ValueError(f"addresses are a list, such as [{addrs!r}]")
+    known = list(addrs)
+    if not known:
+        raise ValueError("no address is given")
+    for addr in known:
+        host, _, port = addr.rpartition(":")
+        if not host or not port.isdecimal() or int(port) > 65535:
+            raise ValueError(f"{addr!r} is not host:port")
+    return known
+
+
+def check_count(count: int) -> None:
+    if not isinstance(count, int) or not 1 <= count <= COUNT_MAX:
+        raise CountError(f"{count} timestamps asked for, allowed are 1 to {COUNT_MAX}")
+
+
+def closed() -> ClosedError:
+    return ClosedError("the client is closed")

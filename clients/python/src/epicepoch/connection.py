@@ -1,0 +1,276 @@
+"""One connection to a node: bytes to frames and back, the handshake, and why it ended.
+
+It decides nothing about requests. Frames go to a receiver; while there is none, they wait unread.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Callable, Optional, TypeVar, cast
+
+from .errors import (
+    EpicEpochError,
+    NotReadyError,
+    ProtocolError,
+    UnreachableError,
+    WrongClusterError,
+)
+from .frame import (
+    ERROR,
+    GOODBYE,
+    HELLO,
+    LEADER,
+    PING,
+    PONG,
+    REQUEST,
+    WELCOME,
+    Cluster,
+    Decoder,
+    Head,
+    Member,
+    Welcome,
+    check_plain,
+    hello,
+    pong,
+    read_error,
+    read_leader,
+    read_welcome,
+)
+from .options import Options
+
+AGENT = "epicepoch-python/0.1"
+OUTBOX_MAX = 64 << 10
+"""The most bytes that wait until the node reads: some thousand pongs."""
+
+Receiver = Callable[[Head, bytes], None]
+T = TypeVar("T")
+
+
+class Connection(asyncio.Protocol):
+    """A connection, which is useful after ``connect``."""
+
+    welcome: Welcome
+
+    def __init__(self, addr: str) -> None:
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self.addr = addr
+        self.answered = False
+        """Whether the node has answered a request."""
+        self.ended: asyncio.Future[EpicEpochError] = loop.create_future()
+        """Done when the connection has ended. The result says why."""
+        self.on_end: Optional[Callable[[EpicEpochError], None]] = None
+        """Called when the connection ends, before anything else happens."""
+        self.blocked_since: Optional[float] = None
+        """Since when bytes wait because the node does not read."""
+        self._greeting: asyncio.Future[tuple[Head, bytes]] = loop.create_future()
+        self._outbox = bytearray()
+        """What waits while the node does not read."""
+        self._heard = False
+        self._receiver: Optional[Receiver] = None
+        self._decoder = Decoder()
+        self._transport: Optional[asyncio.Transport] = None
+
+    def write(self, frames: bytes) -> None:
+        """Send frames, now or when the node reads."""
+        if self._transport is None or self.ended.done():
+            return
+        if self.blocked_since is None:
+            self._transport.write(frames)
+        elif len(self._outbox) + len(frames) > OUTBOX_MAX:
+            self.leave(UnreachableError(f"{self.addr} does not read"))
+        else:
+            self._outbox += frames
+
+    def receive(self, receiver: Receiver) -> None:
+        """Pass frames to this receiver from now on, first those that have arrived already. What the
+        receiver raises ends the connection."""
+        self._receiver = receiver
+        if self._transport is not None and not self.ended.done():
+            self._transport.resume_reading()
+        self._deliver()
+
+    def pause(self) -> None:
+        """Keep frames that arrive from now on for the next receiver."""
+        self._receiver = None
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def leave(self, why: EpicEpochError) -> None:
+        """Close the connection at once. The first reason counts."""
+        if self.ended.done():
+            return
+        self.ended.set_result(why)
+        if self._transport is not None:
+            self._transport.abort()
+        if self.on_end is not None:
+            self.on_end(why)
+
+    def take_plain(self, head: Head) -> bool:
+        """Answer a ping, and check a ping, pong or goodbye. Raise for a frame that no node sends.
+        Return whether the frame needs no more attention."""
+        if head.kind in (PING, PONG, GOODBYE):
+            check_plain(head)
+            if head.kind == PING:
+                self.write(pong(head.id))
+            return head.kind != GOODBYE
+        if head.kind in (REQUEST, HELLO, WELCOME):
+            raise ProtocolError(f"a frame of kind {head.kind:#x}, which nodes do not send")
+        return False
+
+    async def greet(self, options: Options, expected: Optional[Cluster]) -> None:
+        """Dial and do the handshake."""
+        host, _, port = self.addr.rpartition(":")
+        host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+        tls = options.current_tls()
+        token = options.current_token()
+        await self._loop.create_connection(
+            lambda: self,
+            host,
+            int(port),
+            ssl=tls,
+            server_hostname=(options.tls_server_name or host) if tls is not None else None,
+        )
+        self.write(hello(AGENT, options.cluster_name, expected, token))
+        await self._either(self._greeting)
+        if not self._greeting.done():
+            raise self.ended.result()
+        head, tail = self._greeting.result()
+        if head.kind == ERROR:
+            raise read_error(head, tail, self.addr)[0]
+        self.welcome = welcome = read_welcome(head, tail)
+        if options.cluster_name not in ("", welcome.cluster_name):
+            # This node has ignored the cluster name that the client requested.
+            text = f"a cluster named {welcome.cluster_name!r}, not {options.cluster_name!r}"
+            raise WrongClusterError(self.addr, 64, text)
+        if expected is not None and welcome.cluster not in (None, expected):
+            text = "another cluster, or another history of it, than this client has met"
+            raise WrongClusterError(self.addr, 64, text)
+        if welcome.leads:
+            self.check_cluster()
+
+    def check_cluster(self) -> None:
+        """Refuse a leader that names no cluster: its timestamps may have any order."""
+        if self.welcome.cluster is None:
+            raise NotReadyError(self.addr, 11, "it leads and names no cluster")
+
+    async def await_leader(self, timeout: float) -> Optional[Member]:
+        """Listen for a while at a node that knows no leader, because nodes send a notice when they
+        learn of one."""
+        found: asyncio.Future[Member] = self._loop.create_future()
+
+        def receive(head: Head, tail: bytes) -> None:
+            leader = read_leader(head, tail) if head.kind == LEADER else None
+            if leader is not None and not found.done():
+                self.pause()
+                found.set_result(leader)
+
+        self.receive(receive)
+        await self._either(found, timeout)
+        if found.done():
+            return found.result()
+        if self.ended.done():
+            raise self.ended.result()
+        return None
+
+    async def _either(self, future: "asyncio.Future[Any]", timeout: Optional[float] = None) -> None:
+        """Wait for a future, the end of the connection, or a timeout."""
+        futures: set[asyncio.Future[Any]] = {future, self.ended}
+        await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+
+    # What follows is called by asyncio.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        # What waits, waits in the outbox. TLS is blocked at its limit, so 0 would block it always.
+        self._transport.set_write_buffer_limits(high=1)
+        if self.ended.done():
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self.ended.done():
+            return
+        if not self._heard and data[0] not in (WELCOME, ERROR):
+            # A server of another protocol may send less than a frame and then wait.
+            self.leave(ProtocolError(f"{self.addr}: a byte of {data[0]:#x} as answer to a hello"))
+            return
+        self._heard = True
+        self._decoder.feed(data)
+        self._deliver()
+
+    def eof_received(self) -> None:
+        self.leave(UnreachableError(f"{self.addr} closed the connection"))
+
+    def connection_lost(self, exc: Optional[Exception]) -> None:
+        why = f": {exc}" if exc is not None else ""
+        self.leave(UnreachableError(f"{self.addr} closed the connection{why}"))
+
+    def pause_writing(self) -> None:
+        self.blocked_since = self._loop.time()
+
+    def resume_writing(self) -> None:
+        self.blocked_since = None
+        frames = bytes(self._outbox)
+        self._outbox.clear()
+        if frames:
+            self.write(frames)
+
+    def _deliver(self) -> None:
+        try:
+            while not self.ended.done():
+                if self._receiver is None and self._greeting.done():
+                    return
+                frame = self._decoder.next()
+                if frame is None:
+                    return
+                if self._receiver is not None:
+                    self._receiver(*frame)
+                else:
+                    self.pause()
+                    self._greeting.set_result(frame)
+        except EpicEpochError as error:
+            self.leave(located(self.addr, error))
+
+
+async def connect(
+    addr: str, options: Options, expected: Optional[Cluster], timeout: float
+) -> Connection:
+    """Return a connection after its handshake. Raise an EpicEpochError if there is none in time."""
+    connection, connected = Connection(addr), False
+    try:
+        await within(timeout, connection.greet(options, expected))
+        connected = True
+        return connection
+    except EpicEpochError as error:
+        raise located(addr, error) from None
+    except asyncio.TimeoutError:
+        raise UnreachableError(f"{addr} did not answer in time") from None
+    except Exception as error:
+        # The system, TLS, a bad address in a hint, or a source of tokens or contexts.
+        raise UnreachableError(f"{addr}: {error or type(error).__name__}") from error
+    finally:
+        if not connected:
+            connection.leave(UnreachableError(f"{addr} was left"))
+
+
+def located(addr: str, error: EpicEpochError) -> EpicEpochError:
+    """Add the node's address to an error of the protocol."""
+    if type(error) is ProtocolError and not str(error).startswith(addr):
+        return ProtocolError(f"{addr}: {error}")
+    return error
+
+
+async def within(timeout: float, work: Coroutine[Any, Any, T]) -> T:
+    """Do some work, but not for longer than this. Unlike wait_for in Python 3.9 to 3.11, this never
+    takes a cancellation for a result."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task}, timeout=timeout)
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # It is no surprise, also if this caller is cancelled.
+    if task.cancelled():
+        raise asyncio.TimeoutError
+    return task.result()

@@ -1,0 +1,93 @@
+"""Which node the client asks next, and after what pause. It does no IO and reads no clock."""
+
+import random
+from collections.abc import Iterable, Sequence
+
+from .frame import MEMBERS_MAX, Member
+
+BACKOFF_MIN = 0.001
+BACKOFF_MAX = 0.05
+IDLE_MAX = 5.0
+"""The longest pause of a client without callers. A new call ends the pause."""
+BACKOFF_DOUBLINGS = 13
+SUSPICION = 1.0
+"""How long hints to a failed node are ignored: longer than an election takes. The node's own claim
+to lead still counts."""
+
+
+class Directory:
+    """The addresses that a client knows."""
+
+    def __init__(self, seeds: Iterable[str]) -> None:
+        self._seeds = list(seeds)
+        self.members: list[str] = []
+        self.leader = ""
+        """The address at which the leader probably is, or empty."""
+        self.setbacks = 0
+        """Failures since the last answer."""
+        self._suspects: dict[str, float] = {}
+        self._turn = 0
+
+    def next(self) -> str:
+        """Return the leader if one is known, otherwise one address after another: the members
+        first, then the other seeds."""
+        return self.leader or self._next_of_all()
+
+    def other(self, than: str) -> str:
+        """Return the next address that differs from this one, if there is any."""
+        addr = self._next_of_all()
+        return self._next_of_all() if addr == than else addr
+
+    def _next_of_all(self) -> str:
+        known = self.members + [seed for seed in self._seeds if seed not in self.members]
+        addr = known[self._turn % len(known)]
+        self._turn += 1
+        return addr
+
+    def learn(self, members: Sequence[Member]) -> None:
+        """Apply a node's report of the cluster."""
+        if members:
+            self.members = [member.addr for member in members]
+
+    def is_suspect(self, addr: str, now: float) -> bool:
+        """Return whether this node failed a short time ago. Other nodes may not know yet."""
+        failed = self._suspects.get(addr)
+        return failed is not None and now - failed < SUSPICION
+
+    def follow(self, addr: str, now: float) -> bool:
+        """Follow a hint unless that node is suspect. Return whether it is followed."""
+        if self.is_suspect(addr, now):
+            return False
+        self.leader = addr
+        return True
+
+    def fail(self, addr: str, now: float) -> None:
+        """Record a failed node. Forget the leader if that was this node."""
+        if self.leader == addr:
+            self.leader = ""
+        if len(self._suspects) > 2 * MEMBERS_MAX:
+            self._suspects.clear()
+        self._suspects[addr] = now
+
+    def succeed(self, addr: str) -> None:
+        """Record a node that says that it leads. Only an answer resets the count of setbacks."""
+        self.leader = addr
+        self._suspects.pop(addr, None)
+
+    def backoff(self) -> tuple[float, float]:
+        """Return the pauses with and without callers. Both double with each failure, each up to its
+        own limit."""
+        grown = BACKOFF_MIN * (1 << min(self.setbacks, BACKOFF_DOUBLINGS))
+        self.setbacks += 1
+        return jitter(min(grown, BACKOFF_MAX)), jitter(min(grown, IDLE_MAX))
+
+
+def jitter(longest: float) -> float:
+    """Return a pause of which up to half is random, so that clients that lost the same leader do
+    not return at the same moment."""
+    return longest * random.uniform(0.5, 1)
+
+
+def overload_pause() -> float:
+    """Return the pause after a leader's overload."""
+    return jitter(BACKOFF_MAX)

@@ -1,0 +1,212 @@
+"""Hedging: slow requests are repeated over a second connection, and the callers get the first
+answer. The other one is checked and dropped. Decision 14 of the project says why the order holds.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple, Optional
+
+from .connection import Connection, connect
+from .errors import (
+    EpicEpochError,
+    NotLeaderError,
+    ProtocolError,
+    ShuttingDownError,
+    UnreachableError,
+    WentBackwardsError,
+)
+from .frame import (
+    ANSWER,
+    ERROR,
+    GOODBYE,
+    LEADER,
+    Head,
+    read_answer,
+    read_error,
+    read_leader,
+    request,
+)
+from .requests import check
+from .timestamp import Timestamp, TimestampRange
+
+if TYPE_CHECKING:
+    from .session import Session
+
+COPIES_MAX = 64
+"""The most repeated requests that wait for an answer on the second connection."""
+BURNT_MAX = 1024
+"""The most requests that were answered over the second connection and not yet over the first. A
+node reads as many requests ahead."""
+
+
+class Asked(NamedTuple):
+    """A sent request, to check its answer."""
+
+    size: int
+    """Its count."""
+    floor: Optional[Timestamp]
+    """The highest timestamp returned before this sending."""
+    at: float
+    """When it was sent."""
+
+
+class Hedger:
+    """The second connection of a session, and what was sent over it."""
+
+    def __init__(self, session: "Session", after: float) -> None:
+        self.session = session
+        self.connection: Optional[Connection] = None
+        self.copies: dict[int, Asked] = {}
+        """The requests that were sent over the second connection and have no answer there yet."""
+        self.burnt: dict[int, Asked] = {}
+        """The requests that were answered over the second connection and not yet over the first."""
+        self._after = after
+        self._timeout = max(after, session.options.attempt_timeout / 8)
+        """How long the client waits for one node before it tries the next one."""
+        self._opening = False
+        self._next = ""
+        """The address to try next. If empty, the leader comes first, then one after another."""
+        self._tried_leader = False
+        self._not_before = 0.0
+        self._answered = float("-inf")
+        """When the second connection last brought an answer."""
+
+    async def run(self) -> None:
+        """Repeat slow requests until the client is closed."""
+        while True:
+            await asyncio.sleep(min(max(self._after, 0.001), 0.005))
+            self._turn(self.session.loop.time())
+
+    def _turn(self, now: float) -> None:
+        """Repeat the requests that are slow now, and open the second connection if necessary."""
+        session, leader = self.session, self.session.connection
+        if any(now - copy.at > self._timeout for copy in self.copies.values()):
+            self.leave()
+        if leader is None:
+            return
+        if self.connection is not None:
+            frames = self._repeat(now, self.connection.welcome.count_max)
+            if frames:
+                self.connection.write(frames)
+        elif not self._opening and now > self._not_before:
+            addr = self._next or ("" if self._tried_leader else leader.addr)
+            self._next, self._tried_leader, self._opening = "", True, True
+            session.begin(self._open(addr or session.directory.other(leader.addr)))
+
+    def _repeat(self, now: float, count_max: int) -> bytes:
+        frames = b""
+        for id, batch in self.session.requests.in_flight.items():
+            if len(self.copies) >= COPIES_MAX or len(self.burnt) >= BURNT_MAX:
+                break
+            if (
+                now - batch.sent >= self._after
+                and id not in self.copies
+                and batch.count <= count_max
+            ):
+                # The answer to the copy must also lie above timestamps returned since the first
+                # sending.
+                self.copies[id] = Asked(batch.count, self.session.requests.highest, now)
+                frames += request(id, batch.count)
+        return frames
+
+    def leave(self) -> None:
+        """Close the second connection and forget its copies."""
+        connection, self.connection = self.connection, None
+        self.copies.clear()
+        self._not_before = self.session.loop.time()
+        if connection is not None:
+            connection.leave(UnreachableError(f"{connection.addr} was left"))
+
+    async def _open(self, addr: str) -> None:
+        session = self.session
+        until = session.loop.time() + self._timeout
+        hint = ""
+        try:
+            connection = await connect(addr, session.options, session.cluster, self._timeout)
+            welcome = connection.welcome
+            if welcome.leads:
+                self.connection = connection
+                self.copies.clear()
+                connection.on_end = lambda error: self._ended(connection, error)
+                connection.receive(lambda head, tail: self._receive(connection, head, tail))
+                return
+            connection.leave(UnreachableError(f"{addr} does not lead"))
+            if welcome.leader is not None:
+                hint = welcome.leader.addr
+        except EpicEpochError as error:
+            if not error.is_retried:
+                session.fail(error)
+        finally:
+            self._opening, self._not_before = False, until
+            suspect = session.directory.is_suspect(hint, session.loop.time())
+            self._next = "" if suspect else hint
+
+    def _ended(self, connection: Connection, why: EpicEpochError) -> None:
+        if self.connection is connection:
+            # Nodes close idle connections, so the leader may be healthy.
+            self._tried_leader = False
+            self.leave()
+            self._not_before += self._timeout
+            if isinstance(why, NotLeaderError):
+                self._next = why.text
+        if isinstance(why, (ProtocolError, WentBackwardsError)):
+            self.session.fail(why)
+
+    def _receive(self, connection: Connection, head: Head, tail: bytes) -> None:
+        """Handle a frame of the second connection. What it raises ends that connection."""
+        if connection.take_plain(head):
+            return
+        if head.kind == ANSWER:
+            self._take(connection, head.id, read_answer(head, tail))
+        elif head.kind == ERROR:
+            raise read_error(head, tail, connection.addr)[0]
+        elif head.kind == GOODBYE:
+            raise ShuttingDownError(connection.addr, 10)
+        elif head.kind == LEADER:
+            read_leader(head, tail)
+            raise UnreachableError(f"{connection.addr} leads no more")
+
+    def _take(self, connection: Connection, id: int, answer: TimestampRange) -> None:
+        """Pass an answer to its callers, unless they have one already."""
+        session = self.session
+        copy = self.copies.pop(id, None)
+        if copy is None:
+            raise ProtocolError(f"an answer to request {id}, which is not in flight")
+        check(connection.addr, answer, copy.size, copy.floor)
+        self._answered = session.loop.time()
+        batch = session.requests.in_flight.pop(id, None)
+        if batch is None:
+            return
+        # The first connection still owes its answer.
+        self.burnt[id] = Asked(batch.count, batch.floor, batch.sent)
+        leader = session.connection
+        if leader is not None and leader.welcome.node != connection.welcome.node:
+            # Only a leader answers, so the node of the first connection does not lead any more.
+            leader.leave(UnreachableError(f"{connection.addr} answers instead of {leader.addr}"))
+        session.answered(connection, batch, answer)
+
+    def take_burnt(self, id: int, answer: TimestampRange) -> bool:
+        """Return whether this answer of the first connection is burnt, and check it if so."""
+        first = self.burnt.pop(id, None)
+        if first is None:
+            return False
+        leader = self.session.connection
+        check(leader.addr if leader is not None else "", answer, first.size, first.floor)
+        return True
+
+    def forgive(self, id: int) -> bool:
+        """Remove a burnt request. Return whether the first connection owed its answer."""
+        return self.burnt.pop(id, None) is not None
+
+    def oldest(self, now: float) -> float:
+        """Return when the oldest request was sent that the first connection owes, or now."""
+        return min((first.at for first in self.burnt.values()), default=now)
+
+    def lost(self) -> str:
+        """The first connection has ended: forget what it owed. Return the address that answers over
+        the second connection, or an empty text."""
+        self.burnt.clear()
+        self._tried_leader = False
+        connection, now = self.connection, self.session.loop.time()
+        if connection is None or now - self._answered > self.session.options.attempt_timeout:
+            return ""
+        return connection.addr

@@ -1,0 +1,111 @@
+"""The options of a client and its hooks for metrics. All times are in seconds."""
+
+import ssl
+from dataclasses import dataclass, field
+from typing import Callable, Optional, Union
+
+from .errors import EpicEpochError, TokenError
+from .frame import NAME_MAX, is_token
+
+IN_FLIGHT_LIMIT = 256
+"""The limit of ``Options.in_flight``. A node reads at most 1024 requests before it answers."""
+
+
+class Observer:
+    """Hooks for metrics. Subclass it and override what you need.
+
+    The client calls the hooks where it reads answers, so they must return quickly. Those of a
+    blocking client run on its thread. What a hook raises is logged and changes nothing.
+    """
+
+    def answered(self, callers: int, timestamps: int, took: float) -> None:
+        """A request of that many callers was answered, that many seconds after it was sent."""
+
+    def setback(self, error: EpicEpochError) -> None:
+        """A request was refused, a connection ended, or an attempt to find the leader failed."""
+
+    def connected(self, addr: str) -> None:
+        """The client has connected to a leader and sends its requests there."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a client. All have defaults.
+
+    >>> Options(hedge_after=0.02, cluster_name="payments").timeout
+    2.0
+    """
+
+    timeout: float = 2.0
+    """Limit of connecting, and of a call without its own timeout: several elections. Above 0."""
+
+    attempt_timeout: float = 0.5
+    """How long one node may take to accept a connection, to read or to answer before the client
+    asks another one. Longer than a loaded node needs, and shorter than a caller wants to wait when
+    the leader fails. At least 0.01."""
+
+    in_flight: int = 4
+    """How many requests may be in flight at once, 1 to 256. When that many are, new callers share
+    the next request. More of them lower the latency under light load and cost more requests under
+    heavy load."""
+
+    refresh_interval: float = 30.0
+    """How often the client learns the members again. At least 0.1."""
+
+    cluster_name: str = ""
+    """The name of the cluster (``CLUSTER`` of its nodes), up to 64 bytes. Nodes of another name are
+    refused. By default any name is accepted, and the first answer decides which cluster it is."""
+
+    hedge_after: Optional[float] = None
+    """Repeats a request that has had no answer for so long. The copy goes over another connection,
+    to the leader or, if that fails, to the next known node. The first answer counts; the timestamps
+    of the other one are skipped. The client checks every 5 ms, or every ``hedge_after`` if that is
+    shorter, but at most every 1 ms. By default never: hedging costs a connection and, if the whole
+    cluster is slow, up to twice the requests."""
+
+    token: str = field(default="", repr=False)
+    """A token of the nodes' ``CLIENT_TOKEN_FILE``, at most 256 visible ASCII characters. By default
+    none. Use tokens only over TLS: otherwise anyone on the network path can read them."""
+
+    token_source: Optional[Callable[[], str]] = None
+    """A function that returns the token. It is called at each connection, so that the token can
+    change. It is used instead of ``token``."""
+
+    tls: Union[None, ssl.SSLContext, Callable[[], ssl.SSLContext]] = None
+    """TLS on every connection, or a function that returns the context for each connection. A node's
+    certificate must be valid for the host that is dialled. By default plain TCP."""
+
+    tls_server_name: str = ""
+    """The name that a node's certificate must be valid for, if not the host that is dialled."""
+
+    observer: Observer = field(default_factory=Observer)
+    """Hooks for metrics."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a value that cannot be meant."""
+        for name, least in (
+            ("timeout", 1e-9),
+            ("attempt_timeout", 0.01),
+            ("refresh_interval", 0.1),
+            ("hedge_after", 1e-9),
+        ):
+            value = getattr(self, name)
+            if value is not None and not least <= value:
+                raise ValueError(f"{name} is {value}, allowed are {least} or more")
+        if not 1 <= self.in_flight <= IN_FLIGHT_LIMIT:
+            raise ValueError(f"in_flight is {self.in_flight}, allowed are 1 to {IN_FLIGHT_LIMIT}")
+        if len(self.cluster_name.encode()) > NAME_MAX:
+            raise ValueError(f"cluster_name is longer than {NAME_MAX} bytes")
+        if not is_token(self.token):
+            raise TokenError("token is not at most 256 visible ASCII characters")
+
+    def current_token(self) -> str:
+        """Return the token to send now. Raise TokenError if it is none."""
+        token = self.token_source() if self.token_source is not None else self.token
+        if not is_token(token):
+            raise TokenError("the source of tokens gave more than 256 visible ASCII characters")
+        return token
+
+    def current_tls(self) -> Optional[ssl.SSLContext]:
+        """Return the TLS context for a connection that is made now."""
+        return self.tls() if callable(self.tls) else self.tls

@@ -1,0 +1,184 @@
+"""The callers that wait and the requests in flight. It does no IO and reads no clock.
+
+Callers wait in a queue. Sealing takes them from the queue into one request, which is sent at once.
+So no caller joins a request that was sent, and every timestamp is allocated after its caller asked.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+from collections import deque
+from typing import Optional, Union
+
+from .errors import (
+    CountError,
+    DeadlineExceededError,
+    EpicEpochError,
+    ProtocolError,
+    TooManyCallsError,
+    WentBackwardsError,
+)
+from .frame import COUNT_MAX, request
+from .timestamp import Timestamp, TimestampRange
+
+CALLERS_MAX = 1 << 20
+"""The most callers that may wait."""
+BATCH_CALLERS_MAX = 1 << 14
+"""The most callers that share a request, because waking more takes longer than a round trip."""
+FORGET_MIN = 1024
+"""Callers that have gone are removed from a queue that is longer than this."""
+
+Outcome = Union[Timestamp, EpicEpochError, None]
+"""The first timestamp of a call, or why there is none. None is a deadline."""
+CallFuture = Union[asyncio.Future[Outcome], concurrent.futures.Future[Outcome]]
+
+
+class Waiter:
+    """A call that waits. Its future is done when it is answered, or when its caller has gone."""
+
+    __slots__ = ("count", "future", "last")
+
+    def __init__(self, count: int, future: CallFuture) -> None:
+        self.count = count
+        self.future = future
+        self.last: Optional[EpicEpochError] = None
+        """The last failure of this call that is retried."""
+
+    def finish(self, outcome: Outcome) -> None:
+        """Give the outcome to the caller, unless it has gone."""
+        if not self.future.done():
+            # A caller of another thread may go at this moment.
+            with contextlib.suppress(concurrent.futures.InvalidStateError):
+                self.future.set_result(outcome)
+
+
+class Batch:
+    """Callers that share a request in flight."""
+
+    __slots__ = ("waiters", "count", "sent", "floor")
+
+    def __init__(self, sent: float, floor: Optional[Timestamp]) -> None:
+        self.waiters: list[Waiter] = []
+        self.count = 0
+        self.sent = sent
+        self.floor = floor
+        """The highest timestamp returned before the request was sent."""
+
+    def finish(self, answer: TimestampRange) -> None:
+        """Divide an answer among the callers."""
+        epoch, index = answer.first.epoch, answer.first.index
+        for waiter in self.waiters:
+            waiter.finish(Timestamp(epoch, index))
+            index += waiter.count
+
+    def fail(self, error: EpicEpochError) -> None:
+        for waiter in self.waiters:
+            waiter.finish(error)
+
+    def check(self, addr: str, answer: TimestampRange) -> None:
+        """Raise an error if this cannot be the answer of the node at that address."""
+        check(addr, answer, self.count, self.floor)
+
+
+class Requests:
+    """The queue of callers, and the requests in flight by their ids."""
+
+    def __init__(self, in_flight_max: int) -> None:
+        self.waiting: deque[Waiter] = deque()
+        self.in_flight: dict[int, Batch] = {}
+        """In the order of sending."""
+        self.highest: Optional[Timestamp] = None
+        """The highest timestamp returned."""
+        self.count_max = COUNT_MAX
+        """The smaller of the last leader's limit and that of the protocol."""
+        self._in_flight_own = self._in_flight_max = in_flight_max
+        self._last_id = 0
+        self._forget_at = FORGET_MIN
+
+    def add(self, waiter: Waiter) -> None:
+        """Put a caller into the queue, or refuse it."""
+        if len(self.waiting) >= self._forget_at:
+            self.waiting = deque(one for one in self.waiting if not one.future.done())
+            self._forget_at = max(FORGET_MIN, 2 * len(self.waiting))
+        if len(self.waiting) >= CALLERS_MAX:
+            waiter.finish(TooManyCallsError(f"{CALLERS_MAX} calls wait"))
+        else:
+            self.waiting.append(waiter)
+
+    def is_awaited(self) -> bool:
+        """Return whether a caller waits in the queue."""
+        while self.waiting and self.waiting[0].future.done():
+            self.waiting.popleft()
+        return bool(self.waiting)
+
+    def limit(self, count_max: int, in_flight_max: int) -> None:
+        """Apply a leader's limits."""
+        self.count_max = min(count_max, COUNT_MAX)
+        self._in_flight_max = min(in_flight_max, self._in_flight_own)
+
+    def seal(self, now: float) -> bytes:
+        """Move waiting callers into requests, as many as may be in flight. Return the frames."""
+        frames = b""
+        while len(self.in_flight) < self._in_flight_max and self.is_awaited():
+            batch = self._next_batch(now)
+            if batch.count:
+                self._last_id += 1
+                self.in_flight[self._last_id] = batch
+                frames += request(self._last_id, batch.count)
+        return frames
+
+    def _next_batch(self, now: float) -> Batch:
+        batch = Batch(now, self.highest)
+        while self.waiting and len(batch.waiters) < BATCH_CALLERS_MAX:
+            waiter = self.waiting[0]
+            if waiter.count > self.count_max:
+                waiter.finish(CountError(f"the leader gives at most {self.count_max} at once"))
+            elif batch.count + waiter.count > self.count_max:
+                break
+            self.waiting.popleft()
+            if not waiter.future.done():
+                batch.waiters.append(waiter)
+                batch.count += waiter.count
+        return batch
+
+    def rose(self, answer: TimestampRange) -> None:
+        """Record an answer whose timestamps callers get."""
+        if self.highest is None or self.highest < answer.last:
+            self.highest = answer.last
+
+    def retry(self, batch: Batch, error: EpicEpochError) -> None:
+        """Put the callers of a request back at the head of the queue."""
+        for waiter in batch.waiters:
+            waiter.last = error
+        self.waiting.extendleft(reversed(batch.waiters))
+
+    def retry_all(self, error: EpicEpochError) -> None:
+        """Put all callers back, and record for each why it waits on."""
+        for batch in reversed(list(self.in_flight.values())):
+            self.waiting.extendleft(reversed(batch.waiters))
+        self.in_flight.clear()
+        for waiter in self.waiting:
+            waiter.last = error
+
+    def fail_all(self, error: EpicEpochError) -> None:
+        """End all calls with an error."""
+        waiters = [one for batch in self.in_flight.values() for one in batch.waiters]
+        waiters.extend(self.waiting)
+        self.in_flight.clear()
+        self.waiting.clear()
+        for waiter in waiters:
+            waiter.finish(error)
+
+
+def check(addr: str, answer: TimestampRange, count: int, floor: Optional[Timestamp]) -> None:
+    """Raise an error unless an answer has this count and is above this floor."""
+    if answer.count != count:
+        raise ProtocolError(f"an answer of {answer.count} timestamps to a request for {count}")
+    if floor is not None and not floor < answer.first:
+        raise WentBackwardsError(f"{addr} gave {answer.first}, not above {floor}")
+
+
+def deadline_exceeded(waiter: Waiter, last: Optional[EpicEpochError]) -> DeadlineExceededError:
+    """Return the error of a call that took too long: the client's last failure since its last
+    success says why, or else the call's own."""
+    return DeadlineExceededError(last or waiter.last)

@@ -1,0 +1,401 @@
+"""The work of a client on one event loop: it keeps a connection to the leader, sends requests over
+it, follows the leader when it moves, and retries what a retry may heal.
+
+Nothing here is thread-safe. Whatever happens to a connection changes the state at once, in the
+callback that says so, so no call meets a connection that has ended.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable
+from typing import Any, Callable, Optional
+
+from .connection import Connection, connect
+from .directory import Directory, overload_pause
+from .errors import (
+    ClosedError,
+    EpicEpochError,
+    NoLeaderError,
+    NotLeaderError,
+    OverloadedError,
+    ProtocolError,
+    RefusedError,
+    ShuttingDownError,
+    UnreachableError,
+    WentBackwardsError,
+)
+from .frame import (
+    ANSWER,
+    ERROR,
+    GOODBYE,
+    LEADER,
+    Cluster,
+    Head,
+    Welcome,
+    ping,
+    read_answer,
+    read_error,
+    read_leader,
+)
+from .hedge import Hedger
+from .options import Options
+from .requests import Batch, Requests, Waiter, check
+from .timestamp import TimestampRange
+
+HOPS_MAX = 3
+"""How many hints of a leader are followed in a row without a pause."""
+
+log = logging.getLogger("epicepoch")
+log.addHandler(logging.NullHandler())
+
+
+class Session:
+    """The state of a client. It must be made on the event loop that it uses."""
+
+    def __init__(self, addrs: Iterable[str], options: Options) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.options = options
+        self.directory = Directory(addrs)
+        self.requests = Requests(options.in_flight)
+        self.cluster: Optional[Cluster] = None
+        self.connection: Optional[Connection] = None
+        """The connection to the leader."""
+        self.last_error: Optional[EpicEpochError] = None
+        """The last failure since the last answer or new connection."""
+        self.closed = False
+        self.ready: asyncio.Future[Optional[EpicEpochError]] = self.loop.create_future()
+        """Done at the first connection to a leader, or with an error that no retry heals."""
+        self._wanted: asyncio.Future[None] = self.loop.create_future()
+        """Done by a call that finds no connection."""
+        self._quiet_until = 0.0
+        """When the client asks an overloaded leader again."""
+        self._woken = 0
+        """How many callers the last answer woke."""
+        self._pumps = False
+        """Whether requests are sent at the end of this turn of the loop."""
+        self._logged = ""
+        """The last error that was logged, because it may come with every attempt."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.hedger = Hedger(self, options.hedge_after) if options.hedge_after else None
+        self.begin(self._run())
+        self.begin(self._watch())
+        if self.hedger is not None:
+            self.begin(self.hedger.run())
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start a task that ends with the client at the latest."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.critical("a task of the client failed; please report it", exc_info=task.exception())
+            self.fail(ClosedError(f"the client has a bug: {task.exception()!r}"))
+
+    def ask(self, waiter: Waiter) -> None:
+        """Let a caller wait for an answer. It joins a request that has not been sent yet."""
+        if self.closed:
+            waiter.finish(ClosedError("the client is closed"))
+            return
+        self.requests.add(waiter)
+        if self.connection is None:
+            if not self._wanted.done():
+                self._wanted.set_result(None)
+        elif self._woken <= 1:
+            self.pump()
+        elif not self._pumps:
+            # The last answer woke other callers too, and they are about to ask: let them join.
+            self._pumps = True
+            self.loop.call_soon(self._pump_now)
+
+    def _pump_now(self) -> None:
+        self._pumps = False
+        self.pump()
+
+    def pump(self) -> None:
+        """Send the requests of waiting callers, up to the limit of requests in flight."""
+        now = self.loop.time()
+        if self.connection is not None and now >= self._quiet_until:
+            frames = self.requests.seal(now)
+            if frames:
+                self.connection.write(frames)
+
+    def found(self) -> "asyncio.Future[Optional[EpicEpochError]]":
+        """Return a future that is done when a leader was found, or with an error that no retry
+        heals. An earlier failure may be over, so it does not count."""
+        if self.ready.done() and self.ready.result() is not None:
+            self.ready = self.loop.create_future()
+            if self.connection is not None:
+                self.ready.set_result(None)
+            elif not self._wanted.done():
+                self._wanted.set_result(None)
+        return self.ready
+
+    async def close(self) -> None:
+        """End all calls and connections."""
+        self.closed = True
+        error = ClosedError("the client is closed")
+        if not self.ready.done():
+            self.ready.set_result(error)
+        if self.connection is not None:
+            self.connection.leave(error)
+        self.requests.fail_all(error)
+        if self.hedger is not None:
+            self.hedger.leave()
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(set(self._tasks))
+        await asyncio.sleep(0)  # asyncio closes the sockets of aborted connections now.
+
+    def fail(self, error: EpicEpochError) -> None:
+        """End all calls with an error that no retry heals, and leave the leader."""
+        if self.connection is not None:
+            self.connection.leave(error)
+        else:
+            self.requests.fail_all(error)
+
+    def observe(self, hook: Callable[..., None], *arguments: Any) -> None:
+        try:
+            hook(*arguments)
+        except Exception:
+            log.exception("a hook of the observer failed")
+
+    def answered(self, connection: Connection, batch: Batch, answer: TimestampRange) -> None:
+        """Send what waits, and give an answer to its callers."""
+        self.last_error = None
+        self.directory.setbacks = 0
+        connection.answered = True
+        self.requests.rose(answer)
+        self.pump()
+        self._woken = len(batch.waiters)
+        batch.finish(answer)
+        took = self.loop.time() - batch.sent
+        self.observe(self.options.observer.answered, len(batch.waiters), batch.count, took)
+
+    # Finding the leader.
+
+    async def _run(self) -> None:
+        """Keep a connection to the leader until the client is closed."""
+        fruitless = 0  # Consecutive connections that brought no answer.
+        while True:
+            connection = await self._establish()
+            why = await self._serve(connection)
+            fruitless = 0 if connection.answered else fruitless + 1
+            # A hinted leader is asked at once, but only a few times in a row: two nodes may name
+            # each other.
+            if isinstance(why, OverloadedError):
+                await asyncio.sleep(overload_pause())
+            elif fruitless > (HOPS_MAX if isinstance(why, NotLeaderError) else 0):
+                await self._pause()
+
+    async def _establish(self) -> Connection:
+        hops = 0
+        while True:
+            addr = self.directory.next()
+            try:
+                connection = await self._try(addr, hops < HOPS_MAX)
+                if connection is not None:
+                    return connection
+                hops += 1
+            except EpicEpochError as error:
+                hops = 0
+                self._failed(error)
+                await self._pause()
+
+    async def _try(self, addr: str, may_follow: bool) -> Optional[Connection]:
+        """Ask one node whether it leads. Return None if it names another one that is trusted."""
+        options, directory = self.options, self.directory
+        try:
+            connection = await connect(addr, options, self.cluster, options.attempt_timeout)
+        except EpicEpochError:
+            directory.fail(addr, self.loop.time())
+            raise
+        leads = False
+        try:
+            self._meet(connection.welcome)
+            leader = connection.welcome.leader
+            is_followed = False
+            if not connection.welcome.leads:
+                is_followed = may_follow and leader is not None and self._follow(leader.addr)
+                if not is_followed:
+                    directory.leader = ""
+                    leader = await connection.await_leader(options.attempt_timeout / 4)
+            if leader is not None and leader.node == connection.welcome.node:
+                connection.check_cluster()
+                directory.succeed(addr)
+                leads = True
+                return connection
+            if is_followed or (may_follow and leader is not None and self._follow(leader.addr)):
+                return None
+            raise NoLeaderError(addr, 3)
+        finally:
+            if not leads:
+                connection.leave(UnreachableError(f"{addr} does not lead"))
+
+    def _follow(self, addr: str) -> bool:
+        return self.directory.follow(addr, self.loop.time())
+
+    def _meet(self, welcome: Welcome) -> None:
+        """Apply a node's report of the cluster. The first one decides which cluster it is."""
+        self.cluster = self.cluster or welcome.cluster
+        self.directory.learn(welcome.members)
+
+    async def _pause(self) -> None:
+        """Wait. The pause grows with each failure, and is much longer without callers."""
+        pause, idle = self.directory.backoff()
+        await asyncio.sleep(pause)
+        if self.ready.done() and not self.requests.is_awaited():
+            self._wanted = self.loop.create_future()
+            await asyncio.wait({self._wanted}, timeout=idle - pause)
+
+    def _failed(self, error: EpicEpochError) -> None:
+        """Record a failure. Waiting callers see it only if no retry heals it."""
+        self.last_error = error
+        self.observe(self.options.observer.setback, error)
+        if error.is_retried:
+            self.requests.retry_all(error)
+            return
+        if str(error) != self._logged:
+            self._logged = str(error)
+            log.error("no retry helps: %s", error)
+        if not self.ready.done():
+            self.ready.set_result(error)
+        self.requests.fail_all(error)
+
+    # Serving callers over a connection to the leader.
+
+    async def _serve(self, connection: Connection) -> EpicEpochError:
+        """Let callers use the connection until it ends. Return why it did."""
+        if connection.ended.done():
+            self._ended(connection, connection.ended.result())
+            return connection.ended.result()
+        self.connection = connection
+        connection.on_end = lambda error: self._ended(connection, error)
+        self.requests.limit(connection.welcome.count_max, connection.welcome.in_flight_max)
+        self.last_error = None
+        self._quiet_until = 0.0
+        if not self.ready.done():
+            self.ready.set_result(None)
+        log.info("following the leader at %s", connection.addr)
+        self.observe(self.options.observer.connected, connection.addr)
+        self.pump()
+        connection.receive(self._receive)
+        return await asyncio.shield(connection.ended)
+
+    def _ended(self, connection: Connection, why: EpicEpochError) -> None:
+        """The connection to the leader has ended: put its callers back into the queue."""
+        self.connection = None
+        now, addr = self.loop.time(), connection.addr
+        answering = self.hedger.lost() if self.hedger is not None else ""
+        if self.closed:
+            return
+        log.info("left the leader at %s: %s", addr, why)
+        self._failed(why)
+        if answering and why.is_retried:
+            self.directory.succeed(answering)
+        elif isinstance(why, NotLeaderError) and why.text != addr:
+            # The node says that it does not lead, and that is trusted. The leader that it names may
+            # be suspect.
+            if not self.directory.follow(why.text, now):
+                self.directory.leader = ""
+        else:
+            self.directory.fail(addr, now)
+
+    def _receive(self, head: Head, tail: bytes) -> None:
+        """Handle a frame of the leader."""
+        connection = self.connection
+        if connection is None or connection.take_plain(head):
+            return
+        if head.kind == ANSWER:
+            self._take_answer(connection, head.id, read_answer(head, tail))
+        elif head.kind == ERROR:
+            refusal, closes = read_error(head, tail, connection.addr)
+            if closes:
+                raise refusal
+            self._take_refusal(head.id, refusal)
+        elif head.kind == GOODBYE:
+            raise ShuttingDownError(connection.addr, 10)
+        elif head.kind == LEADER:
+            leader = read_leader(head, tail)
+            if leader is not None and leader.node != connection.welcome.node:
+                # This is only a hint, but a node names another leader only when it does not lead.
+                raise NotLeaderError(connection.addr, 1, leader.addr)
+
+    def _take_answer(self, connection: Connection, id: int, answer: TimestampRange) -> None:
+        batch = self.requests.in_flight.get(id)
+        if batch is None:
+            if self.hedger is None or not self.hedger.take_burnt(id, answer):
+                raise ProtocolError(f"an answer to request {id}, which is not in flight")
+            return
+        try:
+            check(connection.addr, answer, batch.count, batch.floor)
+        except WentBackwardsError as error:
+            log.error("timestamps went backwards: %s", error)
+            del self.requests.in_flight[id]
+            batch.fail(error)
+            raise UnreachableError(f"{connection.addr} is left: {error}") from None
+        del self.requests.in_flight[id]
+        self.answered(connection, batch, answer)
+
+    def _take_refusal(self, id: int, refusal: RefusedError) -> None:
+        """Handle a refusal of one request. Raise it if the node is of no more use."""
+        batch = self.requests.in_flight.pop(id, None)
+        if batch is None and not (self.hedger is not None and self.hedger.forgive(id)):
+            raise ProtocolError(f"a refusal of request {id}, which is not in flight")
+        if batch is not None and refusal.is_retried:
+            self.requests.retry(batch, refusal)
+        elif batch is not None:
+            batch.fail(refusal)
+        if refusal.is_retried and not isinstance(refusal, OverloadedError):
+            raise refusal
+        self.last_error = refusal
+        self.observe(self.options.observer.setback, refusal)
+        if isinstance(refusal, OverloadedError):
+            self._rest()
+        self.pump()
+
+    def _rest(self) -> None:
+        """Pause requests to an overloaded leader. Calls during the pause share the next ones."""
+        if self.loop.time() >= self._quiet_until:
+            self._quiet_until = self.loop.time() + overload_pause()
+            self.loop.call_at(self._quiet_until, self.pump)
+
+    async def _watch(self) -> None:
+        """Leave a silent node, keep an idle connection alive, and refresh the members."""
+        attempt_timeout = self.options.attempt_timeout
+        refreshed = pinged = self.loop.time()
+        while True:
+            await asyncio.sleep(attempt_timeout / 5)
+            now, connection = self.loop.time(), self.connection
+            if connection is None:
+                continue
+            since = connection.blocked_since
+            if now - self._oldest(now) > attempt_timeout:
+                connection.leave(UnreachableError(f"{connection.addr} did not answer in time"))
+            elif since is not None and now - since > attempt_timeout:
+                connection.leave(UnreachableError(f"{connection.addr} does not read"))
+            elif now - refreshed > self.options.refresh_interval:
+                refreshed = now
+                self.begin(self._refresh(connection.addr))
+            elif now - pinged > connection.welcome.ping_every:
+                pinged = now
+                connection.write(ping(1))
+
+    def _oldest(self, now: float) -> float:
+        """Return when the oldest request was sent that the leader owes an answer, or now."""
+        oldest = self.hedger.oldest(now) if self.hedger is not None else now
+        return min([oldest] + [batch.sent for batch in self.requests.in_flight.values()])
+
+    async def _refresh(self, addr: str) -> None:
+        """Learn the members from a new handshake."""
+        options = self.options
+        try:
+            connection = await connect(addr, options, self.cluster, options.attempt_timeout)
+        except EpicEpochError as error:
+            log.debug("the list of members was not read: %s", error)
+            return
+        self._meet(connection.welcome)
+        connection.leave(UnreachableError(f"{addr} was left"))

@@ -1,0 +1,257 @@
+"""Hedging: who gets which answer, and what happens to the other one."""
+
+import asyncio
+import random
+from typing import Any, Callable, NamedTuple, Optional
+
+from epicepoch import (
+    Client,
+    Member,
+    ProtocolError,
+    Timestamp,
+    TimestampRange,
+    WentBackwardsError,
+    frame,
+)
+from epicepoch.frame import Head
+
+from .node import Case, Node, Peer, later, session, timed, until
+
+AFTER = 0.02
+ATTEMPT = 8.0
+"""The hedge comes long before the client leaves a silent node."""
+
+
+class Question(NamedTuple):
+    """A request that a node played by hand has read."""
+
+    peer: Peer
+    id: int
+    size: int
+
+    def answer(self, index: int) -> None:
+        self.peer.answer(self.id, self.size, index)
+
+
+class Hand:
+    """Keeps the requests that a node has read, until the test answers them."""
+
+    def __init__(self) -> None:
+        self.kept: list[Question] = []
+
+    def ask(self, peer: Peer, id: int, count: int) -> None:
+        self.kept.append(Question(peer, id, count))
+
+    async def take(self, wanted: Callable[[Question], bool]) -> Question:
+        """Wait for a request that is wanted, and remove it."""
+        await until(lambda: any(wanted(one) for one in self.kept))
+        found = next(one for one in self.kept if wanted(one))
+        self.kept.remove(found)
+        return found
+
+
+class Hedging(Case):
+    async def hedging(self, *nodes: Node, **options: Any) -> Client:
+        return await self.client(*nodes, hedge_after=AFTER, attempt_timeout=ATTEMPT, **options)
+
+    def stall(self, node: Node) -> list[tuple[Peer, int, int]]:
+        """Let a node answer nothing over the connection of its next request, and everything over
+        others. Return the list of what it does not answer."""
+        held: list[tuple[Peer, int, int]] = []
+
+        def ask(peer: Peer, id: int, count: int) -> None:
+            if not held or held[0][0] is peer:
+                held.append((peer, id, count))
+            else:
+                self.oracle.serve(peer, id, count)
+
+        node.ask = ask
+        return held
+
+    async def test_a_burnt_range_goes_to_no_caller_and_raises_no_floor(self) -> None:
+        """Whichever of the two answers comes second: callers that wait meanwhile get timestamps
+        below it."""
+        for copy_is_first in (False, True):
+            leader, hand = await self.node(), Hand()
+            leader.ask = hand.ask
+            client = await self.hedging(leader, in_flight=2)
+
+            async def expect(call: "asyncio.Task[TimestampRange]", index: int) -> None:
+                self.assertEqual((await call).first, Timestamp(1, index))
+
+            warm = self.call(client)
+            first = await hand.take(lambda one: True)
+            main = first.peer
+
+            def over_main(one: Question) -> bool:
+                return one.peer is main
+
+            first.answer(1)
+            await expect(warm, 1)
+
+            slow = self.call(client)
+            asked = await hand.take(over_main)
+            again = await hand.take(lambda one: one.peer is not main and one.id == asked.id)
+            # Of these two callers one is in flight, and one waits for the end of a request.
+            sent = self.call(client)
+            following = await hand.take(over_main)
+            waiting = self.call(client)
+            await until(lambda: session(client).requests.waiting)
+
+            if copy_is_first:
+                again.answer(10)
+                await expect(slow, 10)
+                # The next answer comes over the same connection, and so after this one.
+                asked.answer(20)
+            else:
+                asked.answer(10)
+                await expect(slow, 10)
+                again.answer(20)
+                await until(lambda: asked.id not in session(client).hedger.copies)
+            last = await hand.take(over_main)
+            following.answer(12)
+            await expect(sent, 12)
+            last.answer(13)
+            await expect(waiting, 13)
+            one_more = self.call(client)
+            (await hand.take(over_main)).answer(14)
+            await expect(one_more, 14)
+            self.assertEqual(session(client).hedger.burnt, {})
+
+    async def test_a_stalled_connection_costs_little_more_than_the_delay_of_the_hedge(self) -> None:
+        leader = await self.node()
+        client = await self.hedging(leader)
+        await self.get(client)
+        self.stall(leader)
+        # There are more calls than requests may be in flight.
+        for _ in range(12):
+            took = await timed(self.get(client))
+            self.assertTrue(AFTER <= took < ATTEMPT / 4, took)
+        self.assertEqual(leader.met, 2)
+
+    async def test_a_silent_leader_is_left_for_another_that_answers_the_hedge(self) -> None:
+        old, new = await self.node(1), await self.node(2)
+        members = (Member(1, old.addr), Member(2, new.addr))
+        old.greet = lambda: old.welcome(old, members=members)
+        client = await self.hedging(old)
+        await self.get(client)
+        old.ask, old.greet = (lambda *_: None), (lambda: None)
+        session(client).hedger.leave()
+        self.assertLess(await timed(self.get(client)), ATTEMPT / 2)
+        for _ in range(5):
+            await self.get(client)
+        self.assertEqual(client.leader, new.addr)
+
+    async def test_a_burnt_answer_that_goes_backwards_is_refused_loudly(self) -> None:
+        leader = await self.node()
+        client = await self.hedging(leader)
+        self.oracle.next = 100
+        await self.get(client)
+        held = self.stall(leader)
+        await self.get(client)
+        # A bad answer fails every caller that waits at that moment, whatever its request is.
+        leader.ask = lambda *_: None
+        call = self.call(client)
+        await asyncio.sleep(0)
+        with self.assertLogs("epicepoch", "ERROR"):
+            held[0][0].answer(held[0][1], held[0][2], 1)
+            await self.fails(WentBackwardsError, call)
+
+    async def test_a_first_answer_may_lie_below_what_was_returned_before_the_hedge(self) -> None:
+        leader, hand = await self.node(), Hand()
+        client = await self.hedging(leader)
+        await self.get(client)
+        leader.ask = hand.ask
+        slow = self.call(client)
+        held = await hand.take(lambda one: True)
+        index = self.oracle.take(1)
+        leader.ask = self.oracle.serve
+        quick = await self.get(client)
+        # The hedge of the first request comes, and only its first sending is answered.
+        leader.ask = hand.ask
+        await hand.take(lambda one: one.id == held.id)
+        held.answer(index)
+        self.assertLess((await slow).first, quick)
+
+    async def test_a_refusal_of_what_the_hedge_answered_is_no_debt_of_the_leader(self) -> None:
+        for code in (4, 66):
+            leader = await self.node()
+            client = await self.hedging(leader)
+            await self.get(client)
+            held = self.stall(leader)
+            await self.get(client)
+            self.assertEqual(len(session(client).hedger.burnt), 1)
+            leader.ask = self.oracle.serve
+            held[0][0].refuse(held[0][1], code)
+            await until(lambda: not session(client).hedger.burnt)
+            await self.get(client)
+            self.assertEqual(leader.met, 2)
+
+    async def test_what_an_ended_connection_owes_is_not_owed_by_the_next(self) -> None:
+        leader = await self.node()
+        client = await self.hedging(leader)
+        await self.get(client)
+        held = self.stall(leader)
+        await self.get(client)
+        leader.ask = self.oracle.serve
+        held[0][0].hang_up()
+        await until(lambda: not session(client).hedger.burnt)
+        await self.get(client)
+
+    async def test_frames_that_break_the_protocol_break_it_over_the_second_connection(self) -> None:
+        bad = [
+            Head(frame.PING, flags=1),
+            Head(frame.PONG, code=1),
+            Head(frame.GOODBYE, id=1),
+            Head(frame.LEADER, flags=1),
+            Head(frame.REQUEST),
+            Head(0xC1),
+        ]
+        for head in bad:
+            leader = await self.node()
+            client = await self.hedging(leader)
+            await self.get(client)
+            held = self.stall(leader)
+
+            def ask(peer: Peer, id: int, count: int) -> None:
+                if held and peer is not held[0][0]:
+                    peer.say(head.encode())
+                else:
+                    held.append((peer, id, count))
+
+            leader.ask = ask
+            with self.assertLogs("epicepoch", "ERROR"):
+                await self.fails(ProtocolError, client.timestamp(ATTEMPT / 4))
+
+    async def test_answers_that_overtake_each_other_leave_the_order_of_calls_as_it_is(self) -> None:
+        """A call's timestamps lie above all that were returned before it began, and no timestamp is
+        given twice, in whichever order the two answers come."""
+        leader, chance = await self.node(), random.Random(7)
+
+        def ask(peer: Peer, id: int, count: int) -> None:
+            after = chance.uniform(0.005, 0.06) if chance.randrange(8) == 0 else 0.002
+            if chance.randrange(2) == 0:
+                later(after, peer.answer, id, count, self.oracle.take(count))
+            else:
+                later(after, self.oracle.serve, peer, id, count)
+
+        leader.ask = ask
+        client = await self.hedging(leader)
+        highest: Optional[Timestamp] = None
+        calls: list[TimestampRange] = []
+
+        async def caller(count: int) -> None:
+            nonlocal highest
+            for _ in range(25):
+                floor = highest
+                got = await client.timestamps(count, 10)
+                self.assertTrue(floor is None or floor < got.first)
+                highest = max(highest or got.last, got.last)
+                calls.append(got)
+
+        await asyncio.gather(*(caller(1 + at % 3) for at in range(16)))
+        calls.sort(key=lambda one: one.first)
+        for before, after in zip(calls, calls[1:]):
+            self.assertLess(before.last, after.first)
+        given = sum(one.count for one in calls)
+        self.assertGreater(self.oracle.next - 1, given, "nothing was asked twice")

@@ -1,0 +1,236 @@
+"""Refusals, limits, and nodes that flood: what the client does, and how often it asks."""
+
+import asyncio
+import socket
+from typing import Any
+from unittest import mock
+
+from epicepoch import (
+    CountError,
+    DeadlineExceededError,
+    InternalError,
+    NotReadyError,
+    Observer,
+    ProtocolError,
+    TokenError,
+    TooManyCallsError,
+    UnauthorizedError,
+    UnsupportedError,
+    connection,
+    frame,
+    requests,
+)
+from epicepoch.directory import BACKOFF_MAX
+
+from .node import CLUSTER, Case, Peer, address, encoded, later, notice, session, until
+
+
+class Refusals(Case):
+    async def test_a_leader_that_refuses_everything_is_not_asked_without_pause(self) -> None:
+        leader = await self.node()
+        leader.ask = lambda peer, id, count: peer.refuse(id, 12)
+        client = await self.client(leader)
+        error = await self.fails(DeadlineExceededError, client.timestamp(0.5))
+        self.assertIsInstance(error.last, InternalError)
+        # The pause between attempts grows from 1 ms to 50 ms: some 25 attempts in half a second.
+        self.assertLess(leader.met, 60)
+
+    async def test_a_refusal_that_no_retry_heals_is_seen_at_once(self) -> None:
+        leader = await self.node()
+        leader.ask = lambda peer, id, count: peer.refuse(id, 66, "not by this node")
+        client = await self.client(leader)
+        error = await self.fails(UnsupportedError, client.timestamp())
+        self.assertEqual(
+            (error.addr, error.code, error.text), (leader.addr, 66, "not by this node")
+        )
+        leader.ask = self.oracle.serve
+        await self.get(client)
+        self.assertEqual((leader.asked, leader.met), (2, 1))
+
+    async def test_a_refused_hello_is_seen_at_once(self) -> None:
+        leader = await self.node()
+        leader.greet = lambda: leader.peers[-1].refuse(0, 18, "no token", closes=True)
+        client = self.open(leader)
+        with self.assertLogs("epicepoch", "ERROR"):
+            await self.fails(UnauthorizedError, client.connect(10))
+            await self.fails(UnauthorizedError, client.timestamp())
+
+    async def test_a_refusal_of_nothing_breaks_the_protocol(self) -> None:
+        for code in (2, 4, 66):
+            leader = await self.node()
+            leader.ask = lambda peer, id, count: peer.refuse(id + 1, code)
+            client = await self.client(leader)
+            with self.assertLogs("epicepoch", "ERROR"):
+                await self.fails(ProtocolError, client.timestamp())
+
+    async def test_an_overloaded_leader_has_a_pause_from_all_callers(self) -> None:
+        leader = await self.node()
+        times: list[float] = []
+
+        def ask(peer: Peer, id: int, count: int) -> None:
+            times.append(asyncio.get_running_loop().time())
+            if leader.asked == 1:
+                later(0.01, peer.refuse, id, 4)
+            else:
+                self.oracle.serve(peer, id, count)
+
+        leader.ask = ask
+        client = await self.client(leader, in_flight=1, attempt_timeout=5)
+        first, second = self.call(client), self.call(client)
+        await first
+        await second
+        # Half of the longest pause is random.
+        self.assertGreaterEqual(times[1] - times[0], BACKOFF_MAX / 2)
+        self.assertEqual((leader.met, leader.asked), (1, 2))
+
+    async def test_a_leader_without_a_cluster_is_not_asked(self) -> None:
+        leader = await self.node()
+        client = await self.client(leader)
+        await self.get(client)
+        # The node names itself in its welcome, or in a notice after it.
+        for named in (leader, None):
+            leader.greet = lambda: leader.welcome(named, cluster=None)
+            leader.behind = b"" if named else notice(1, leader.addr)
+            asked = leader.asked
+            leader.hang_up()
+            error = await self.fails(DeadlineExceededError, client.timestamp(0.3))
+            self.assertIsInstance(error.last, NotReadyError)
+            self.assertEqual(leader.asked, asked)
+            leader.greet, leader.behind = (lambda: leader.welcome(leader)), b""
+            await self.get(client)
+
+    async def test_a_source_of_tokens_is_asked_for_each_connection(self) -> None:
+        leader = await self.node()
+        tokens = iter(["one", "two"])
+        seen = []
+
+        def hello(*arguments: Any) -> bytes:
+            seen.append(arguments[-1])
+            return frame.hello(*arguments)
+
+        with mock.patch.object(connection, "hello", hello):
+            client = await self.client(leader, token_source=lambda: next(tokens))
+            leader.hang_up()
+            await self.get(client)
+        self.assertEqual(seen, ["one", "two"])
+        with self.assertLogs("epicepoch", "ERROR"):
+            await self.fails(TokenError, self.open(leader, token_source=lambda: "a b").connect())
+        # A source that fails is like a node that cannot be reached.
+        failing = self.open(leader, token_source=lambda: next(tokens))
+        error = await self.fails(DeadlineExceededError, failing.connect(0.1))
+        self.assertIn("StopIteration", str(error))
+
+
+class Limits(Case):
+    async def test_the_limits_of_a_welcome_are_kept(self) -> None:
+        leader = await self.node()
+        counts, depths = [], []
+        depth = 0
+
+        def answer(*asked: Any) -> None:
+            nonlocal depth
+            depth -= 1
+            self.oracle.serve(*asked)
+
+        def ask(peer: Peer, id: int, count: int) -> None:
+            nonlocal depth
+            depth += 1
+            counts.append(count)
+            depths.append(depth)
+            later(0.005, answer, peer, id, count)
+
+        leader.greet = lambda: leader.welcome(leader, count_max=10, in_flight_max=2)
+        leader.ask = ask
+        client = await self.client(leader, in_flight=8, attempt_timeout=5)
+        for call in [self.call(client, 4) for _ in range(12)]:
+            self.assertEqual(len(await call), 4)
+        self.assertEqual((max(counts), max(depths)), (8, 2))
+        await self.fails(CountError, client.timestamps(11))
+
+    async def test_callers_who_met_without_a_leader_part_if_the_next_one_gives_less(self) -> None:
+        leader = await self.node()
+        client = await self.client(leader, attempt_timeout=5)
+        leader.greet = lambda: None
+        leader.hang_up()
+        await until(lambda: not client.leader)
+        calls = [self.call(client, 4) for _ in range(5)]
+        too_many = self.call(client, 11)
+        await asyncio.sleep(0.01)
+        counts = []
+
+        def ask(peer: Peer, id: int, count: int) -> None:
+            counts.append(count)
+            self.oracle.serve(peer, id, count)
+
+        leader.ask = ask
+        leader.greet = lambda: leader.welcome(leader, count_max=10)
+        leader.hang_up()
+        for call in calls:
+            self.assertEqual(len(await call), 4)
+        self.assertEqual(counts, [8, 8, 4])
+        await self.fails(CountError, too_many)
+
+    async def test_the_queue_of_callers_has_a_limit(self) -> None:
+        node = await self.node()
+        node.greet = lambda: None
+        client = self.open(node)
+        with mock.patch.object(requests, "CALLERS_MAX", 3):
+            calls = [self.call(client) for _ in range(4)]
+            await self.fails(TooManyCallsError, calls[3])
+        await client.close()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    async def test_a_node_that_pings_and_does_not_read_is_left(self) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        self.addCleanup(listener.close)
+        node = await self.node()
+        node.addr = address(listener)
+        loop = asyncio.get_running_loop()
+        met = 0
+
+        async def flood() -> None:
+            nonlocal met
+            while True:
+                stream, _ = await loop.sock_accept(listener)
+                met += 1
+                self.addCleanup(stream.close)
+                try:
+                    await loop.sock_sendall(stream, encoded(node.welcome(node, cluster=CLUSTER)))
+                    while True:
+                        await loop.sock_sendall(stream, frame.ping(1) * 256)
+                except OSError:
+                    pass
+
+        flooding = asyncio.ensure_future(flood())
+        self.addCleanup(flooding.cancel)
+        client = await self.client(node, attempt_timeout=0.2)
+        transport = session(client).connection._transport
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        await until(lambda: met >= 2)
+        error = await self.fails(DeadlineExceededError, client.timestamp(0.1))
+        self.assertLess(0, met, error)
+
+    async def test_hooks_see_what_happens_and_harm_nothing(self) -> None:
+        seen: list[Any] = []
+
+        class Watch(Observer):
+            def answered(self, callers: int, timestamps: int, took: float) -> None:
+                seen.append((callers, timestamps))
+                raise RuntimeError("a bug of the observer")
+
+            def setback(self, error: Exception) -> None:
+                seen.append(type(error))
+
+            def connected(self, addr: str) -> None:
+                seen.append(addr)
+
+        leader = await self.node()
+        client = await self.client(leader, in_flight=1, observer=Watch())
+        leader.ask = lambda peer, id, count: peer.refuse(id, 66)
+        with self.assertLogs("epicepoch", "ERROR"):
+            await self.fails(UnsupportedError, client.timestamp())
+            leader.ask = self.oracle.serve
+            await asyncio.gather(*(client.timestamps(3) for _ in range(3)))
+        self.assertEqual(seen, [leader.addr, UnsupportedError, (1, 3), (2, 6)])
+        self.assertGreater(session(client).requests.highest.index, 0)
