@@ -25,6 +25,7 @@ type command struct {
 	AttemptMS int64    `json:"attempt_ms"`
 	RefreshMS int64    `json:"refresh_ms"`
 	Cluster   string   `json:"cluster"`
+	HedgeMS   int64    `json:"hedge_ms"`
 }
 
 type reply struct {
@@ -103,7 +104,8 @@ func (d *driver) open(c command) {
 	client, err := epicepoch.Dial(ctx, c.Addrs,
 		epicepoch.WithAttemptTimeout(time.Duration(c.AttemptMS)*time.Millisecond),
 		epicepoch.WithClusterName(c.Cluster),
-		epicepoch.WithRefresh(time.Duration(c.RefreshMS)*time.Millisecond))
+		epicepoch.WithRefresh(time.Duration(c.RefreshMS)*time.Millisecond),
+		epicepoch.WithHedgeAfter(time.Duration(c.HedgeMS)*time.Millisecond))
 	d.mu.Lock()
 	d.client = client
 	d.mu.Unlock()

@@ -28,6 +28,7 @@ interface Command {
   attempt_ms: number;
   refresh_ms: number;
   cluster?: string;
+  hedge_ms?: number;
 }
 
 const [flag, hedgeMs] = process.argv.slice(2);
@@ -46,6 +47,7 @@ async function carryOut(command: Command): Promise<TimestampRange | void> {
         attemptTimeout: command.attempt_ms,
         refreshInterval: command.refresh_ms,
         ...(command.cluster && { clusterName: command.cluster }),
+        ...(command.hedge_ms && { hedgeAfter: command.hedge_ms }),
       });
       return undefined;
     case "timestamps": {

@@ -40,6 +40,9 @@ pub struct Settings {
     pub timeout: Duration,
     /// The cluster name that the client expects. Default `None`: any name.
     pub cluster: Option<String>,
+    /// After how long without an answer the client sends a request a second time. Default `None`:
+    /// never.
+    pub hedge: Option<Duration>,
 }
 
 impl Default for Settings {
@@ -49,6 +52,7 @@ impl Default for Settings {
             refresh: Duration::from_mins(1),
             timeout: Duration::from_secs(2),
             cluster: None,
+            hedge: None,
         }
     }
 }
@@ -254,6 +258,7 @@ impl Driver {
             attempt_ms: millis(settings.attempt),
             refresh_ms: millis(settings.refresh),
             cluster: settings.cluster.clone(),
+            hedge_ms: settings.hedge.map(millis),
         });
         pending.wait()
     }

@@ -24,6 +24,10 @@ pub enum Command {
         /// The cluster name that the client expects; if absent, any.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cluster: Option<String>,
+        /// After how long without an answer the client sends a request a second time, milliseconds;
+        /// if absent, never.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        hedge_ms: Option<u64>,
     },
     /// Ask the client for timestamps.
     Timestamps {
@@ -96,6 +100,8 @@ pub enum Fault {
     Protocol,
     /// A node refused, and a retry would not help.
     Refused,
+    /// The client cannot do what the command asks for, such as hedging.
+    Unsupported,
     /// Any other error. No scenario accepts it.
     Other,
 }

@@ -19,6 +19,7 @@ pub struct Scene {
     driver: Driver,
     nodes: Nodes,
     calls: Vec<Call>,
+    is_unsupported: bool,
 }
 
 impl Scene {
@@ -28,7 +29,8 @@ impl Scene {
     /// The driver does not start.
     pub fn new(command: &DriverCommand) -> Result<Self, String> {
         let driver = Driver::start(command)?;
-        Ok(Self { scripted: Arc::default(), driver, nodes: Nodes::default(), calls: Vec::new() })
+        let (scripted, nodes) = (Arc::default(), Nodes::default());
+        Ok(Self { scripted, driver, nodes, calls: Vec::new(), is_unsupported: false })
     }
 
     /// Adds a node that is not a member.
@@ -76,6 +78,23 @@ impl Scene {
     pub fn open_at(&self, addrs: &[String], settings: &Settings) -> Verdict {
         let opened = self.driver.open(addrs, settings)?;
         opened.outcome.map(drop).map_err(|refusal| format!("the client does not open: {refusal}"))
+    }
+
+    /// Opens a client with settings that not every client has. Returns whether it has them; if not,
+    /// the scenario ends and does not count.
+    ///
+    /// # Errors
+    /// The client does not open.
+    pub fn opens_with(&mut self, nodes: &[&Node], settings: &Settings) -> Result<bool, String> {
+        let addrs: Vec<_> = nodes.iter().map(|node| node.addr()).collect();
+        match self.driver.open(&addrs, settings)?.outcome {
+            Ok(_) => Ok(true),
+            Err(Refusal { fault: Fault::Unsupported, .. }) => {
+                self.is_unsupported = true;
+                Ok(false)
+            }
+            Err(refusal) => Err(format!("the client does not open: {refusal}")),
+        }
     }
 
     /// Opens a client and calls it. Returns the first error, because a client may connect in either
@@ -169,18 +188,20 @@ impl Scene {
         self.driver.close().map(drop)
     }
 
-    /// Ends the scenario with the checks that every scenario has.
+    /// Ends the scenario with the checks that every scenario has. Returns whether the client
+    /// supports what the scenario tests.
     ///
     /// # Errors
     /// The first violation.
-    pub fn finish(self) -> Verdict {
+    pub fn finish(self) -> Result<bool, String> {
         self.scripted.oracle.check(&self.calls)?;
         for node in &self.nodes.0 {
             if let Some(offence) = node.seen().offences.first() {
                 return Err(format!("C8: the client sent {offence}"));
             }
         }
-        self.driver.finish()
+        self.driver.finish()?;
+        Ok(!self.is_unsupported)
     }
 }
 

@@ -33,6 +33,8 @@ pub struct Played {
     pub clause: Clause,
     /// Whether the client passed.
     pub verdict: Verdict,
+    /// Whether the client supports what the scenario tests. If not, it passes.
+    pub is_supported: bool,
     /// How long the scenario took.
     pub took: Duration,
 }
@@ -51,9 +53,10 @@ impl fmt::Debug for Scenario {
 
 impl fmt::Display for Played {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, clause, verdict, took } = self;
+        let Self { name, clause, verdict, is_supported, took } = self;
         let ms = took.as_millis();
         match verdict {
+            Ok(()) if !is_supported => write!(f, "-       {clause:<4} {name}: not supported"),
             Ok(()) => write!(f, "ok      {clause:<4} {name} ({ms} ms)"),
             Err(why) => write!(f, "BROKEN  {clause:<4} {name} ({ms} ms)\n        {why}"),
         }
@@ -69,9 +72,11 @@ pub fn play(command: &DriverCommand, scenario: &Scenario) -> Played {
         (scenario.play)(&mut scene)?;
         scene.finish()
     });
-    let verdict = catch_unwind(played).unwrap_or_else(|_| Err("the scenario panicked".to_owned()));
+    let ended = catch_unwind(played).unwrap_or_else(|_| Err("the scenario panicked".to_owned()));
+    let is_supported = ended != Ok(false);
+    let verdict = ended.map(drop);
     let Scenario { name, clause, .. } = *scenario;
-    Played { name, clause, verdict, took: began.elapsed() }
+    Played { name, clause, verdict, is_supported, took: began.elapsed() }
 }
 
 /// Plays these scenarios, and reports each one when it ends.

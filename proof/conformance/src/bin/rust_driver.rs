@@ -43,13 +43,13 @@ async fn drive(mut commands: mpsc::UnboundedReceiver<Command>, hedge_after: Opti
     while let Some(command) = commands.recv().await {
         let start = reading(origin);
         match command {
-            Command::Open { id, addrs, timeout_ms, attempt_ms, refresh_ms, cluster } => {
+            Command::Open { id, addrs, timeout_ms, attempt_ms, refresh_ms, cluster, hedge_ms } => {
                 let mut options = Options::default();
                 options.timeout = Duration::from_millis(timeout_ms);
                 options.attempt_timeout = Duration::from_millis(attempt_ms);
                 options.refresh_interval = Duration::from_millis(refresh_ms);
                 options.cluster_name = cluster;
-                options.hedge_after = hedge_after;
+                options.hedge_after = hedge_ms.map(Duration::from_millis).or(hedge_after);
                 let opened = Client::new(addrs, options);
                 let error = opened.as_ref().err().map(|error| (Fault::Other, error.to_string()));
                 client = opened.ok();

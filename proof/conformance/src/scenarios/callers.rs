@@ -14,7 +14,11 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     scenario(1, "nothing_is_fetched_ahead", fetches_nothing_ahead),
     scenario(2, "a_lost_answer_is_asked_for_again", asks_again),
     scenario(2, "callers_share_requests_across_lost_connections", many_callers),
+    scenario(2, "the_second_answer_to_a_hedged_request_goes_to_no_caller", burnt_answer),
 ];
+
+/// After how long without an answer a client asks a second time.
+const HEDGE: Duration = Duration::from_millis(20);
 
 /// Settings with which the client does not leave a node that delays an answer.
 fn patient() -> Settings {
@@ -85,6 +89,44 @@ fn asks_again(scene: &mut Scene) -> Verdict {
     scene.open(&[&leader])?;
     for count in [1, 4, 1] {
         scene.answered(count)?;
+    }
+    Ok(())
+}
+
+fn burnt_answer(scene: &mut Scene) -> Verdict {
+    let leader = scene.leader();
+    let held: Arc<Mutex<Vec<Ask>>> = Arc::default();
+    let settings = Settings { hedge: Some(HEDGE), ..patient() };
+    if !scene.opens_with(&[&leader], &settings)? {
+        return Ok(());
+    }
+    for is_copy_first in [false, true, false, true] {
+        let holding = held.clone();
+        leader.on_request(move |_, ask| lock(&holding).push(ask));
+        let slow = scene.begin(3, CALL_MAX);
+        wait_until("the client asks twice", CALL_MAX, || lock(&held).len() == 2)?;
+        let mut asks = std::mem::take(&mut *lock(&held));
+        // The timestamps are taken in the order of the requests.
+        let mut ranges: Vec<_> = asks.iter().map(Ask::take).collect();
+        if is_copy_first {
+            asks.reverse();
+            ranges.reverse();
+        }
+        asks[0].send(ranges[0]);
+        let got =
+            scene.end(slow)?.outcome.map_err(|refusal| format!("a call failed: {refusal}"))?;
+        hold(got == ranges[0], || format!("{} and not the first answer", got.first()))?;
+        // A later caller waits when the second answer arrives.
+        let late = scene.begin(3, CALL_MAX);
+        wait_until("the client asks for a later caller", CALL_MAX, || !lock(&held).is_empty())?;
+        asks[1].send(ranges[1]);
+        std::thread::sleep(QUIET);
+        leader.on_request(|_, ask| ask.answer());
+        std::mem::take(&mut *lock(&held)).iter().for_each(Ask::answer);
+        let got =
+            scene.end(late)?.outcome.map_err(|refusal| format!("a call failed: {refusal}"))?;
+        hold(got != ranges[1], || format!("{} was burnt", got.first()))?;
+        scene.answered(1)?;
     }
     Ok(())
 }

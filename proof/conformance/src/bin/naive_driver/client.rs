@@ -34,16 +34,9 @@ struct Turns {
 
 impl Client {
     /// Makes a client, with a thread that serves the connection between calls.
-    pub(crate) fn open(
-        addrs: Vec<String>,
-        cluster_name: Option<String>,
-        attempt: Duration,
-        refresh: Duration,
-        plant: Plant,
-    ) -> Arc<Self> {
-        let known = Some(Known::new(addrs, cluster_name, attempt, plant));
+    pub(crate) fn open(known: Known, refresh: Duration, plant: Plant) -> Arc<Self> {
         let client = Arc::new(Self {
-            turns: Mutex::new(Turns { known, waiting: 0, spare: None }),
+            turns: Mutex::new(Turns { known: Some(known), waiting: 0, spare: None }),
             changed: Condvar::new(),
             is_closed: AtomicBool::new(false),
             plant,

@@ -32,6 +32,10 @@ pub(crate) struct Known {
     /// The connection to the leader, and its address.
     connection: Option<(String, Connection)>,
     attempt: Duration,
+    /// After how long without an answer a request is sent a second time, over a new connection.
+    hedge: Option<Duration>,
+    /// For [`Plant::KeepBurnt`]: the connection whose answer came second.
+    burnt: Option<Connection>,
     /// For [`Plant::Prefetch`]: timestamps fetched in advance.
     pool: Option<TimestampRange>,
     plant: Plant,
@@ -54,6 +58,7 @@ impl Known {
         seeds: Vec<String>,
         cluster_name: Option<String>,
         attempt: Duration,
+        hedge: Option<Duration>,
         plant: Plant,
     ) -> Self {
         Self {
@@ -71,6 +76,8 @@ impl Known {
             last: "nothing was tried".to_owned(),
             connection: None,
             attempt,
+            hedge,
+            burnt: None,
             pool: None,
             plant,
         }
@@ -150,10 +157,25 @@ impl Known {
         let floor = self.floor;
         connection.send(request).map_err(|end| ended(&addr, end))?;
         let silent_at = Instant::now() + self.attempt;
+        let mut hedge_at = self.hedge.map(|after| Instant::now() + after);
+        let mut second = None;
         let came = loop {
             if is_over(&self.last).is_some() {
                 self.connection = Some((addr, connection));
                 return Ok(None);
+            }
+            if hedge_at.take_if(|at| Instant::now() >= *at).is_some() {
+                second = self.ask_again(&addr, request);
+            }
+            // The answer that comes first counts. The other one is lost with its connection.
+            if let Some(range) = answer_over(&mut second, request.id) {
+                let first = second.take().map(|again| std::mem::replace(&mut connection, again));
+                self.burnt = first.filter(|_| self.plant == Plant::KeepBurnt);
+                break range;
+            }
+            if let Some(range) = answer_over(&mut self.burnt, request.id - 1) {
+                self.burnt = None;
+                break range;
             }
             let event = connection.next(Instant::now()).map_err(|end| ended(&addr, end))?;
             match event {
@@ -185,6 +207,9 @@ impl Known {
             return Err(Trouble::Fail(refusal(Fault::Backwards, text)));
         }
         self.floor = self.floor.max(Some(came.last()));
+        if self.plant == Plant::KeepBurnt && second.is_some() {
+            self.burnt = second;
+        }
         self.connection = Some((addr, connection));
         if extra == 0 {
             return Ok(Some(came));
@@ -192,6 +217,13 @@ impl Known {
         let (own, rest) = came.split_first(count).expect("an answer of that count");
         self.pool = rest;
         Ok(Some(own))
+    }
+
+    /// Sends a request again over a second connection. Without one, the first has to do.
+    fn ask_again(&self, addr: &str, request: Request) -> Option<Connection> {
+        let mut again = Connection::open(addr, self.name(), self.attempt, self.plant).ok()?;
+        again.send(request).ok()?;
+        Some(again)
     }
 
     /// Takes prefetched timestamps, if there are enough.
@@ -345,6 +377,18 @@ impl Known {
         let all: Vec<_> = self.members.iter().chain(extra).collect();
         self.turn += 1;
         all[self.turn % all.len()].clone()
+    }
+}
+
+/// Reads once from a connection over which a request was sent again. Returns the answer to it.
+fn answer_over(connection: &mut Option<Connection>, request: u64) -> Option<TimestampRange> {
+    match connection.as_mut()?.next(Instant::now()) {
+        Ok(Some(Event::Answer(id, range))) if id == request => Some(range),
+        Ok(_) => None,
+        Err(_) => {
+            *connection = None;
+            None
+        }
     }
 }
 

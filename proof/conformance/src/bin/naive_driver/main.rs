@@ -17,6 +17,7 @@ use epicepoch_conformance::{Fault, Refusal};
 use epicepoch_wire::TimestampRange;
 
 use client::Client;
+use known::Known;
 use plant::Plant;
 
 fn main() {
@@ -45,10 +46,12 @@ impl Driver {
         let origin = self.origin;
         let start = reading(origin);
         match command {
-            Command::Open { id, addrs, attempt_ms, refresh_ms, cluster, .. } => {
+            Command::Open { id, addrs, attempt_ms, refresh_ms, cluster, hedge_ms, .. } => {
                 let attempt = Duration::from_millis(attempt_ms);
                 let refresh = Duration::from_millis(refresh_ms);
-                self.client = Some(Client::open(addrs, cluster, attempt, refresh, self.plant));
+                let hedge = hedge_ms.map(Duration::from_millis);
+                let known = Known::new(addrs, cluster, attempt, hedge, self.plant);
+                self.client = Some(Client::open(known, refresh, self.plant));
                 reply(id, start, origin, None);
             }
             Command::Timestamps { id, count, timeout_ms } => {

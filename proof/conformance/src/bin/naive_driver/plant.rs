@@ -33,6 +33,8 @@ pub(crate) enum Plant {
     AnyCount,
     /// The id of an answer is not checked.
     ByOrder,
+    /// The second answer to a hedged request goes to the next caller.
+    KeepBurnt,
 }
 
 impl Plant {
@@ -54,6 +56,7 @@ impl Plant {
             "no-pause" => Self::NoPause,
             "any-count" => Self::AnyCount,
             "by-order" => Self::ByOrder,
+            "keep-burnt" => Self::KeepBurnt,
             _ => return None,
         })
     }
