@@ -1,0 +1,246 @@
+package io.github.epicepoch;
+
+import static java.nio.charset.StandardCharsets.UTF_8;
+
+import java.time.Duration;
+import java.util.List;
+import java.util.Objects;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.Executor;
+import java.util.function.Supplier;
+
+/** The settings of a client that is to be made. Every setting has a default. */
+public final class ClientBuilder {
+    private static final Duration ATTEMPT_TIMEOUT_MIN = Duration.ofMillis(10);
+    private static final Duration REFRESH_INTERVAL_MIN = Duration.ofMillis(100);
+
+    private final List<String> addresses;
+    private String clusterName = "";
+    private Duration timeout = Duration.ofSeconds(2);
+    private Duration attemptTimeout = Duration.ofMillis(500);
+    private Duration refreshInterval = Duration.ofSeconds(30);
+    private int inFlight = 4;
+    private Duration hedgeAfter = Duration.ZERO;
+    private Supplier<String> tokenSource = () -> "";
+    private Tls tls;
+    private Dialer dialer = Dialer.tcp();
+    private Observer observer = new Observer() {};
+    private System.Logger logger;
+    private Executor executor = new CompletableFuture<>().defaultExecutor();
+
+    ClientBuilder(List<String> addresses) {
+        require(!addresses.isEmpty(), "no address given; allowed are one or more of host:port");
+        for (String address : addresses) {
+            require(
+                    address.matches("(\\[[^\\]]+\\]|[^:\\[\\]]+):[0-9]{1,5}"),
+                    "\"" + address + "\" is not an address; use host:port, such as localhost:8881");
+        }
+        this.addresses = addresses;
+    }
+
+    /**
+     * Limits connecting, and each call without its own limit.
+     *
+     * @param timeout above 0 and at most 366 days; default 2 s: several elections
+     * @return this builder
+     */
+    public ClientBuilder timeout(Duration timeout) {
+        this.timeout = checked("timeout", timeout, Duration.ofNanos(1));
+        return this;
+    }
+
+    /**
+     * Limits how long one node may take to accept a connection, to read or to answer before the
+     * client asks another one.
+     *
+     * @param timeout at least 10 ms; default 500 ms: longer than a loaded node needs, and shorter
+     *     than a caller wants to wait in a failover
+     * @return this builder
+     */
+    public ClientBuilder attemptTimeout(Duration timeout) {
+        attemptTimeout = checked("attemptTimeout", timeout, ATTEMPT_TIMEOUT_MIN);
+        return this;
+    }
+
+    /**
+     * Sets how often the client reads the list of members again.
+     *
+     * @param interval at least 100 ms; default 30 s: members change rarely
+     * @return this builder
+     */
+    public ClientBuilder refreshInterval(Duration interval) {
+        refreshInterval = checked("refreshInterval", interval, REFRESH_INTERVAL_MIN);
+        return this;
+    }
+
+    /**
+     * Sets how many requests may be in flight at once. When that many are, new callers share the next
+     * request. A higher value lowers the latency under light load and costs more requests under heavy
+     * load.
+     *
+     * @param requests 1 to 256; default 4
+     * @return this builder
+     */
+    public ClientBuilder inFlight(int requests) {
+        int most = Requests.IN_FLIGHT_MAX;
+        require(1 <= requests && requests <= most, "inFlight is 1 to " + most + ": " + requests);
+        inFlight = requests;
+        return this;
+    }
+
+    /**
+     * Rejects nodes of a cluster with another name.
+     *
+     * @param name the {@code CLUSTER} of the nodes, 1 to 64 bytes; default: any name is accepted, and
+     *     the first node that answers decides which cluster it is
+     * @return this builder
+     */
+    public ClientBuilder clusterName(String name) {
+        int bytes = name.getBytes(UTF_8).length;
+        require(
+                1 <= bytes && bytes <= Hello.NAME_BYTES_MAX,
+                "\"" + name + "\" is no name of a cluster; allowed are 1 to "
+                        + Hello.NAME_BYTES_MAX + " bytes");
+        clusterName = name;
+        return this;
+    }
+
+    /**
+     * Repeats a request that has had no answer for some time. The copy goes over another connection,
+     * to the leader or, if that fails, to the next known node. The first answer counts; the
+     * timestamps of the other one are skipped. The client checks every 5 ms, or every {@code after}
+     * if that is shorter, but at most every 1 ms.
+     *
+     * @param after above 0; default never, because hedging costs a connection and, if the whole
+     *     cluster is slow, up to twice the requests
+     * @return this builder
+     */
+    public ClientBuilder hedgeAfter(Duration after) {
+        hedgeAfter = checked("hedgeAfter", after, Duration.ofNanos(1));
+        return this;
+    }
+
+    /**
+     * Uses TLS on every connection.
+     *
+     * @param tls whom the client trusts, and its certificate; default plain TCP
+     * @return this builder
+     */
+    public ClientBuilder tls(Tls tls) {
+        this.tls = Objects.requireNonNull(tls, "tls");
+        return this;
+    }
+
+    /**
+     * Sends a token to every node. Use it only over TLS; otherwise anyone on the network path can
+     * read it.
+     *
+     * @param token one of the nodes' {@code CLIENT_TOKEN_FILE}, 1 to 256 visible ASCII characters;
+     *     default none
+     * @return this builder
+     */
+    public ClientBuilder token(String token) {
+        require(!token.isEmpty() && Hello.isToken(token), Hello.NO_TOKEN);
+        return tokenSource(() -> token);
+    }
+
+    /**
+     * Calls a function for the {@linkplain #token token} at each connection, so that the token can
+     * change.
+     *
+     * @param source returns the token, or null for none; it must return quickly; default none
+     * @return this builder
+     */
+    public ClientBuilder tokenSource(Supplier<String> source) {
+        tokenSource = Objects.requireNonNull(source, "source");
+        return this;
+    }
+
+    /**
+     * Sets how connections are made.
+     *
+     * @param dialer makes connections; default {@link Dialer#tcp()}
+     * @return this builder
+     */
+    public ClientBuilder dialer(Dialer dialer) {
+        this.dialer = Objects.requireNonNull(dialer, "dialer");
+        return this;
+    }
+
+    /**
+     * Sets hooks for metrics.
+     *
+     * @param observer is told of answers, setbacks and connections; default none
+     * @return this builder
+     */
+    public ClientBuilder observer(Observer observer) {
+        this.observer = Objects.requireNonNull(observer, "observer");
+        return this;
+    }
+
+    /**
+     * Logs leader changes and failures.
+     *
+     * @param logger a logger; default: nothing is logged
+     * @return this builder
+     */
+    public ClientBuilder logger(System.Logger logger) {
+        this.logger = Objects.requireNonNull(logger, "logger");
+        return this;
+    }
+
+    /**
+     * Sets where futures are completed, and so where the code behind them runs. With
+     * {@code Runnable::run} it runs on the client's own thread, which is fastest; then it must never
+     * block.
+     *
+     * @param executor runs short tasks; default that of {@link CompletableFuture}
+     * @return this builder
+     */
+    public ClientBuilder executor(Executor executor) {
+        this.executor = Objects.requireNonNull(executor, "executor");
+        return this;
+    }
+
+    /**
+     * Finds the leader.
+     *
+     * @return a client that has found it
+     * @throws EpicEpochException if no leader is found in time, or no retry helps
+     * @throws InterruptedException if the thread is interrupted
+     */
+    public EpicEpochClient connect() throws InterruptedException {
+        return new EpicEpochClient(options()).open();
+    }
+
+    Options options() {
+        return new Options(
+                addresses,
+                clusterName,
+                timeout.toNanos(),
+                attemptTimeout.toNanos(),
+                refreshInterval.toNanos(),
+                inFlight,
+                hedgeAfter.toNanos(),
+                tokenSource,
+                tls,
+                dialer,
+                observer,
+                logger,
+                executor);
+    }
+
+    private static Duration checked(String option, Duration given, Duration least) {
+        Duration most = Deadline.LONGEST;
+        require(
+                given.compareTo(least) >= 0 && given.compareTo(most) <= 0,
+                option + " is " + given + "; allowed are " + least + " to " + most);
+        return given;
+    }
+
+    private static void require(boolean holds, String otherwise) {
+        if (!holds) {
+            throw new IllegalArgumentException(otherwise);
+        }
+    }
+}

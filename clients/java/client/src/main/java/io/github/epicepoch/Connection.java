@@ -1,0 +1,209 @@
+package io.github.epicepoch;
+
+import java.io.IOException;
+import java.nio.channels.SocketChannel;
+import java.time.Duration;
+import javax.net.ssl.SSLEngine;
+
+/** One connection to a node, after its handshake. */
+final class Connection {
+    /** Why this client left a connection that it does not need any more. */
+    static final String LEFT = "it was left";
+
+    static final String AGENT = "epicepoch-java/0.1";
+
+    final String address;
+    final Welcome welcome;
+    /** Whether it brought an answer. Only the thread that reads it uses this. */
+    boolean answered;
+
+    private final Wire wire;
+
+    private Connection(String address, Wire wire, Welcome welcome) {
+        this.address = address;
+        this.wire = wire;
+        this.welcome = welcome;
+    }
+
+    /**
+     * Connects to a node and does the handshake.
+     *
+     * @param expected the cluster that this client has met, or null
+     * @throws EpicEpochException why there is no connection
+     */
+    static Connection open(Options options, String address, Cluster expected, Deadline deadline) {
+        String token = token(options, address);
+        int colon = address.lastIndexOf(':');
+        String host = address.substring(0, Math.max(0, colon)).replaceAll("^\\[|]$", "");
+        Wire wire = null;
+        try {
+            int port = Integer.parseInt(address.substring(colon + 1));
+            wire = dial(options, host, port, deadline);
+            wire.handshake(deadline);
+            String name = options.clusterName();
+            wire.write(new Hello(0, name, expected, AGENT, token).toBytes());
+            Welcome welcome = welcome(wire, address, deadline);
+            check(welcome, address, name, expected);
+            return new Connection(address, wire, welcome);
+        } catch (IOException | RuntimeException error) {
+            if (wire != null) {
+                wire.leave(LEFT);
+            }
+            throw failure(address, error);
+        }
+    }
+
+    private static String token(Options options, String address) {
+        String token;
+        try {
+            token = options.tokenSource().get();
+        } catch (RuntimeException error) {
+            throw unreachable(address, "the source of tokens failed", error);
+        }
+        if (token != null && !Hello.isToken(token)) {
+            throw RefusedException.of(address, ErrorCode.UNAUTHORIZED.number(), Hello.NO_TOKEN);
+        }
+        return token == null ? "" : token;
+    }
+
+    private static Wire dial(Options options, String host, int port, Deadline deadline)
+            throws IOException {
+        Duration timeout = Duration.ofMillis(deadline.leftMillis());
+        SocketChannel channel = options.dialer().dial(host, port, timeout);
+        try {
+            SSLEngine engine = options.tls() == null ? null : options.tls().engine(host, port);
+            return new Wire(channel, engine, options.attemptTimeout());
+        } catch (IOException | RuntimeException error) {
+            channel.close();
+            throw error;
+        }
+    }
+
+    private static Welcome welcome(Wire wire, String address, Deadline deadline)
+            throws IOException {
+        // A server of another protocol may send less than a frame and then wait.
+        int kind = wire.peek(deadline);
+        Frame.require(
+                kind < 0 || kind == Frame.WELCOME || kind == Frame.ERROR,
+                "a hello was answered with a byte of 0x" + Integer.toHexString(kind));
+        Frame frame = wire.next(deadline);
+        if (frame == null) {
+            throw unreachable(address, Requests.SILENT, null);
+        }
+        if (frame.kind() == Frame.ERROR) {
+            throw frame.toRefusal(address).error();
+        }
+        return Welcome.read(frame);
+    }
+
+    private static void check(Welcome welcome, String address, String name, Cluster expected) {
+        if (!name.isEmpty() && !welcome.clusterName.equals(name)) {
+            String found = "a cluster named \"" + welcome.clusterName + "\", not \"" + name + "\"";
+            throw new WrongClusterException(address + " belongs to " + found, null);
+        }
+        if (expected != null && welcome.cluster != null && !welcome.cluster.equals(expected)) {
+            String found = "cluster " + welcome.cluster + ", but this client talks to " + expected;
+            throw new WrongClusterException(address + " belongs to " + found, null);
+        }
+        if (welcome.leads()) {
+            requireCluster(welcome, address);
+        }
+    }
+
+    /** A leader without a cluster gives timestamps that may have any order. */
+    private static void requireCluster(Welcome welcome, String address) {
+        if (welcome.cluster == null) {
+            String advice = "it leads and names no cluster";
+            throw RefusedException.of(address, ErrorCode.NOT_READY.number(), advice);
+        }
+    }
+
+    /**
+     * Listens for a while to a node that knows no leader, because nodes send a notice when they learn
+     * of one. Afterwards the connection is of no use, unless the node itself leads.
+     *
+     * @return the leader, or null if the node names none
+     */
+    Member awaitLeader(Deadline deadline) {
+        try {
+            for (; ; ) {
+                Frame frame = next(deadline);
+                if (frame == null) {
+                    return null;
+                }
+                Member leader = frame.kind() == Frame.LEADER ? frame.toLeader() : null;
+                if (leader != null && leader.node() == welcome.node) {
+                    requireCluster(welcome, address);
+                }
+                if (leader != null) {
+                    return leader;
+                }
+            }
+        } catch (MalformedException error) {
+            throw failure(address, error);
+        }
+    }
+
+    /**
+     * Returns the next frame.
+     *
+     * @param deadline the end of the wait, or null for none
+     * @return the frame, or null at the deadline
+     * @throws EpicEpochException why there is no further frame
+     */
+    Frame next(Deadline deadline) {
+        try {
+            return wire.next(deadline);
+        } catch (IOException | MalformedException error) {
+            throw failure(address, error);
+        }
+    }
+
+    /** Handles a frame that means the same on every connection. Frames of later versions are skipped. */
+    void handlePlain(Frame frame) {
+        switch (frame.kind()) {
+            case Frame.PING -> {
+                frame.requirePlain();
+                write(Frame.pong(frame.id()));
+            }
+            case Frame.PONG -> frame.requirePlain();
+            case Frame.GOODBYE -> {
+                frame.requirePlain();
+                throw RefusedException.of(address, ErrorCode.SHUTTING_DOWN);
+            }
+            case Frame.REQUEST, Frame.HELLO, Frame.WELCOME ->
+                    throw Frame.broken("a frame of kind 0x" + Integer.toHexString(frame.kind()));
+            default -> {}
+        }
+    }
+
+    /** Writes frames. If that fails, {@link #next} says so. */
+    void write(byte[] frames) {
+        wire.write(frames);
+    }
+
+    /** Closes the connection. The first reason counts. */
+    void leave(String why) {
+        wire.leave(why);
+    }
+
+    /**
+     * Returns the error for the caller. No retry cures a violation of the protocol, and one may cure
+     * any other error.
+     */
+    static EpicEpochException failure(String address, Exception error) {
+        if (error instanceof MalformedException) {
+            String what = " gave an answer that no oracle gives: " + error.getMessage();
+            return new ProtocolException(address + what, error);
+        }
+        if (error instanceof EpicEpochException known) {
+            return known;
+        }
+        String what = error.getMessage();
+        return unreachable(address, what == null ? error.toString() : what, error);
+    }
+
+    static UnreachableException unreachable(String address, String what, Throwable cause) {
+        return new UnreachableException(address + " cannot be reached: " + what, cause);
+    }
+}

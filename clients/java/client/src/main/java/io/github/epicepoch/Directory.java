@@ -1,0 +1,147 @@
+package io.github.epicepoch;
+
+import java.time.Duration;
+import java.util.HashMap;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ThreadLocalRandom;
+
+/**
+ * What the client knows of its cluster. It decides which node the client asks next, and after what
+ * pause. It does no IO and reads no clock; times are those of {@link System#nanoTime()}.
+ */
+final class Directory {
+    /** Pauses double from the first to the second; without callers they grow to the third. */
+    static final long BACKOFF_MIN = Duration.ofMillis(1).toNanos();
+
+    static final long BACKOFF_MAX = Duration.ofMillis(50).toNanos();
+    static final long IDLE_BACKOFF_MAX = Duration.ofSeconds(5).toNanos();
+
+    private static final int BACKOFF_DOUBLINGS = 13;
+    /**
+     * How long hints to a failed node are ignored: longer than an election takes. The node's own
+     * claim to lead still counts.
+     */
+    private static final long SUSPICION = Duration.ofSeconds(1).toNanos();
+
+    private static final int SUSPECTS_MAX = 2 * Welcome.MEMBERS_MAX;
+
+    private final List<String> seeds;
+    private List<String> members = List.of();
+    /** The cluster and history of the first answer, or null. */
+    private Cluster cluster;
+    /** The address at which the leader probably is, or null. */
+    private String leader;
+    /** When nodes failed. Others may not have noticed it yet, and still name them. */
+    private final Map<String, Long> suspects = new HashMap<>();
+
+    private int turn;
+    private int setbacks;
+
+    /** Pauses before the next attempt, in nanoseconds. */
+    record Backoff(long pause, long idle) {}
+
+    Directory(List<String> seeds) {
+        this.seeds = List.copyOf(seeds);
+    }
+
+    synchronized List<String> members() {
+        return members;
+    }
+
+    synchronized Cluster cluster() {
+        return cluster;
+    }
+
+    /**
+     * Returns the leader if one is known. Otherwise it returns one address after another: the
+     * members first, then the other addresses that were given.
+     */
+    synchronized String next() {
+        return leader != null ? leader : nextInTurn();
+    }
+
+    private String nextInTurn() {
+        Set<String> all = new LinkedHashSet<>(members);
+        all.addAll(seeds);
+        return List.copyOf(all).get(Math.floorMod(turn++, all.size()));
+    }
+
+    /** Returns the next address that differs from this one, or this one if no other is known. */
+    synchronized String other(String than) {
+        String address = nextInTurn();
+        return address.equals(than) ? nextInTurn() : address;
+    }
+
+    /** Applies a node's report of the cluster. */
+    synchronized void learn(Cluster its, List<Member> reported) {
+        if (cluster == null) {
+            cluster = its;
+        }
+        if (!reported.isEmpty()) {
+            members = reported.stream().map(Member::address).toList();
+        }
+    }
+
+    /** Follows a hint, unless that node has failed a short time ago. Returns whether it did. */
+    synchronized boolean follow(String address, long now) {
+        if (isSuspect(address, now)) {
+            return false;
+        }
+        leader = address;
+        return true;
+    }
+
+    synchronized boolean isSuspect(String address, long now) {
+        Long failed = suspects.get(address);
+        return failed != null && now - failed < SUSPICION;
+    }
+
+    /** Forgets the leader, which does not lead but has not failed. */
+    synchronized void forgetLeader() {
+        leader = null;
+    }
+
+    /** Records a failed node. */
+    synchronized void fail(String address, long now) {
+        if (address.equals(leader)) {
+            leader = null;
+        }
+        if (suspects.size() > SUSPECTS_MAX) {
+            suspects.clear();
+        }
+        suspects.put(address, now);
+    }
+
+    /** Records a node that says that it leads. Only an answer ends the row of setbacks. */
+    synchronized void succeed(String address) {
+        leader = address;
+        suspects.remove(address);
+    }
+
+    /** Records an answer. */
+    synchronized void answered() {
+        setbacks = 0;
+    }
+
+    /**
+     * Returns the pauses with and without callers. Both double with each setback. Up to half of a
+     * pause is random, so that clients that lost the same leader do not return at the same moment.
+     */
+    synchronized Backoff backoff() {
+        long grown = BACKOFF_MIN << Math.min(setbacks++, BACKOFF_DOUBLINGS);
+        return new Backoff(
+                jitter(Math.min(grown, BACKOFF_MAX)), jitter(Math.min(grown, IDLE_BACKOFF_MAX)));
+    }
+
+    /** Returns the pause, in nanoseconds, that an overloaded leader gets. */
+    static long overloadPause() {
+        return jitter(BACKOFF_MAX);
+    }
+
+    private static long jitter(long most) {
+        return most - ThreadLocalRandom.current().nextLong(most / 2 + 1);
+    }
+}

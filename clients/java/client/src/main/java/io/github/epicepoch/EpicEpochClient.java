@@ -1,0 +1,235 @@
+package io.github.epicepoch;
+
+import java.lang.System.Logger.Level;
+import java.time.Duration;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.function.Function;
+
+/**
+ * Asks one cluster for timestamps. It finds the leader, follows it when it moves, and merges calls
+ * that wait at the same time into one request. A call joins only a request that has not been sent
+ * yet, so its timestamp is allocated after it began. If an answer is lost, its timestamps are skipped
+ * and nothing else happens. Asking again is always safe, and the client does so until the call's
+ * deadline.
+ *
+ * <p>A client is safe for concurrent use, also by virtual threads. It is cheapest when threads share
+ * one, because calls at the same time share a request. Close a client that is no longer needed.
+ */
+public final class EpicEpochClient implements AutoCloseable {
+    private final Options options;
+    private final Threads threads;
+    private final Requests requests;
+    private final Directory directory;
+    private final Duration timeout;
+
+    EpicEpochClient(Options options) {
+        this.options = options;
+        timeout = Duration.ofNanos(options.timeout());
+        threads = new Threads(this::broken);
+        requests = new Requests(options, threads);
+        directory = new Directory(options.addresses());
+    }
+
+    /**
+     * Finds a cluster with the default settings.
+     *
+     * @param addresses the client addresses, host:port, of any members; at least one
+     * @return a client that has found the leader
+     * @throws EpicEpochException if no leader is found in time, or no retry helps
+     * @throws InterruptedException if the thread is interrupted
+     */
+    public static EpicEpochClient connect(String... addresses) throws InterruptedException {
+        return builder(addresses).connect();
+    }
+
+    /**
+     * Begins a client with other settings.
+     *
+     * @param addresses the client addresses, host:port, of any members; at least one
+     * @return a builder
+     * @throws IllegalArgumentException if there is no address, or one is not host:port
+     */
+    public static ClientBuilder builder(String... addresses) {
+        return new ClientBuilder(List.of(addresses));
+    }
+
+    EpicEpochClient open() throws InterruptedException {
+        LeaderTracker tracker = new LeaderTracker(options, threads, requests, directory);
+        if (options.hedgeAfter() > 0) {
+            Hedger hedger = new Hedger(options, threads, requests, directory);
+            requests.hedgeWith(hedger);
+            hedger.start();
+        }
+        tracker.start();
+        boolean isOpen = false;
+        try {
+            tracker.ready().get(options.timeout(), TimeUnit.NANOSECONDS);
+            isOpen = true;
+            return this;
+        } catch (ExecutionException error) {
+            throw ((EpicEpochException) error.getCause()).again();
+        } catch (TimeoutException error) {
+            throw requests.late(null);
+        } finally {
+            if (!isOpen) {
+                close();
+            }
+        }
+    }
+
+    /**
+     * Gets one timestamp. It is above every timestamp that any client of the cluster got before this
+     * call began. The limit is {@link ClientBuilder#timeout}.
+     *
+     * @return the timestamp
+     * @throws EpicEpochException if there is none; the subclass says why
+     * @throws InterruptedException if the thread is interrupted; other calls go on
+     */
+    public Timestamp timestamp() throws InterruptedException {
+        return timestamp(timeout);
+    }
+
+    /**
+     * Gets one timestamp, like {@link #timestamp()}.
+     *
+     * @param limit how long the call may take
+     * @return the timestamp
+     * @throws EpicEpochException if there is none; the subclass says why
+     * @throws InterruptedException if the thread is interrupted; other calls go on
+     */
+    public Timestamp timestamp(Duration limit) throws InterruptedException {
+        return requests.call(1, Deadline.after(limit)).first();
+    }
+
+    /**
+     * Gets timestamps of one epoch with consecutive indexes. If the leader fails, the call takes
+     * longer. It fails only at its deadline, or when no retry helps.
+     *
+     * @param count how many, 1 to 2^32
+     * @return the timestamps
+     * @throws EpicEpochException if there are none; the subclass says why
+     * @throws InterruptedException if the thread is interrupted; other calls go on
+     */
+    public TimestampRange timestamps(long count) throws InterruptedException {
+        return timestamps(count, timeout);
+    }
+
+    /**
+     * Gets timestamps, like {@link #timestamps(long)}.
+     *
+     * @param count how many, 1 to 2^32
+     * @param limit how long the call may take
+     * @return the timestamps
+     * @throws EpicEpochException if there are none; the subclass says why
+     * @throws InterruptedException if the thread is interrupted; other calls go on
+     */
+    public TimestampRange timestamps(long count, Duration limit) throws InterruptedException {
+        return requests.call(count, Deadline.after(limit));
+    }
+
+    /**
+     * Gets one timestamp, like {@link #timestamp()}, and does not wait for it. When the future is
+     * cancelled, the timestamp is skipped.
+     *
+     * @return a future that ends at its deadline at the latest, or fails with an
+     *     {@link EpicEpochException}
+     */
+    public CompletableFuture<Timestamp> timestampAsync() {
+        return timestampAsync(timeout);
+    }
+
+    /**
+     * Gets one timestamp, like {@link #timestampAsync()}.
+     *
+     * @param limit how long the call may take
+     * @return a future that ends at its deadline at the latest, or fails with an
+     *     {@link EpicEpochException}
+     */
+    public CompletableFuture<Timestamp> timestampAsync(Duration limit) {
+        return begin(1, limit, TimestampRange::first);
+    }
+
+    /**
+     * Gets timestamps, like {@link #timestamps(long)}, and does not wait for them. When the future is
+     * cancelled, the timestamps are skipped.
+     *
+     * @param count how many, 1 to 2^32
+     * @return a future that ends at its deadline at the latest, or fails with an
+     *     {@link EpicEpochException}
+     */
+    public CompletableFuture<TimestampRange> timestampsAsync(long count) {
+        return timestampsAsync(count, timeout);
+    }
+
+    /**
+     * Gets timestamps, like {@link #timestampsAsync(long)}.
+     *
+     * @param count how many, 1 to 2^32
+     * @param limit how long the call may take
+     * @return a future that ends at its deadline at the latest, or fails with an
+     *     {@link EpicEpochException}
+     */
+    public CompletableFuture<TimestampRange> timestampsAsync(long count, Duration limit) {
+        return begin(count, limit, Function.identity());
+    }
+
+    private <T> CompletableFuture<T> begin(
+            long count, Duration limit, Function<TimestampRange, T> view) {
+        AsyncCall<T> call = new AsyncCall<>(count, Deadline.after(limit), view);
+        try {
+            requests.call(call);
+        } catch (EpicEpochException error) {
+            call.completeExceptionally(error);
+        }
+        return call;
+    }
+
+    /**
+     * Returns the client addresses of the members, as last learned. While the cluster is reachable,
+     * that is at most {@link ClientBuilder#refreshInterval} ago.
+     *
+     * @return the addresses, host:port
+     */
+    public List<String> members() {
+        return directory.members();
+    }
+
+    /**
+     * Returns the address of the leader.
+     *
+     * @return the address, if this client has a connection to the leader
+     */
+    public Optional<String> leader() {
+        return Optional.ofNullable(requests.leader()).map(connection -> connection.address);
+    }
+
+    /**
+     * Returns the cluster of this client. It is known after the first answer of a node.
+     *
+     * @return the cluster, if it is known
+     */
+    public Optional<Cluster> cluster() {
+        return Optional.ofNullable(directory.cluster());
+    }
+
+    /**
+     * Ends all calls with a {@link ClosedException}, and closes all connections. Returns when the
+     * client's threads have ended. Closing again does nothing.
+     */
+    @Override
+    public void close() {
+        requests.close(new ClosedException("the client is closed", null));
+        threads.close();
+    }
+
+    /** A thread of the client has ended with a bug. No call may wait for it. */
+    private void broken(Throwable bug) {
+        options.log(Level.ERROR, "the client is broken", bug);
+        requests.close(new ClosedException("the client is broken: " + bug, bug));
+    }
+}

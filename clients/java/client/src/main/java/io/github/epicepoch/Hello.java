@@ -1,0 +1,62 @@
+package io.github.epicepoch;
+
+import static java.nio.charset.StandardCharsets.UTF_8;
+
+import java.nio.ByteBuffer;
+import java.util.HexFormat;
+
+/**
+ * The client's part of the handshake.
+ *
+ * @param features one bit each
+ * @param clusterName the name that is expected, or "" for any
+ * @param cluster the cluster that this client has met, or null
+ * @param agent name and version of the client
+ * @param token a token of the node's file, or ""
+ */
+record Hello(long features, String clusterName, Cluster cluster, String agent, String token) {
+    static final int NAME_BYTES_MAX = 64;
+    static final int TOKEN_BYTES_MAX = 256;
+    static final String NO_TOKEN =
+            "a token is at most " + TOKEN_BYTES_MAX + " visible ASCII characters";
+
+    /** The longest hello: every field at its limit. */
+    private static final int FIELDS_BYTES_MAX = 1024;
+
+    byte[] toBytes() {
+        ByteBuffer fields = ByteBuffer.allocate(FIELDS_BYTES_MAX);
+        if (features != 0) {
+            fields.putShort(Welcome.FEATURES).putShort((short) 8).putLong(features);
+        }
+        putText(fields, Welcome.CLUSTER_NAME, clusterName);
+        if (cluster != null) {
+            fields.putShort(Welcome.CLUSTER).putShort((short) 24);
+            fields.put(HexFormat.of().parseHex(cluster.id())).putLong(cluster.history());
+        }
+        putText(fields, Welcome.AGENT, agent);
+        putText(fields, Welcome.TOKEN, token);
+        fields.flip();
+        ByteBuffer hello = ByteBuffer.allocate(Frame.HEAD_BYTES + fields.remaining());
+        Frame.putHead(
+                hello,
+                Frame.HELLO,
+                Frame.VERSION,
+                Frame.VERSION << 8,
+                fields.remaining(),
+                Frame.MAGIC);
+        return hello.put(fields).array();
+    }
+
+    private static void putText(ByteBuffer to, short tag, String text) {
+        if (!text.isEmpty()) {
+            byte[] bytes = text.getBytes(UTF_8);
+            to.putShort(tag).putShort((short) bytes.length).put(bytes);
+        }
+    }
+
+    /** Returns whether a text may be sent as a token. The empty text is no token, and may. */
+    static boolean isToken(String text) {
+        return text.length() <= TOKEN_BYTES_MAX
+                && text.chars().allMatch(each -> each > ' ' && each <= '~');
+    }
+}

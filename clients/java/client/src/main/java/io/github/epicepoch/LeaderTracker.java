@@ -1,0 +1,251 @@
+package io.github.epicepoch;
+
+import java.lang.System.Logger.Level;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
+
+/**
+ * Keeps a connection to the leader: finds it, reads its answers, leaves it when it is silent, and
+ * follows it when it moves.
+ */
+final class LeaderTracker {
+    /** Most hints that are followed in a row without a pause: two nodes may name each other. */
+    private static final int HOPS_MAX = 3;
+
+    private final Options options;
+    private final Threads threads;
+    private final Requests requests;
+    private final Directory directory;
+    /** Ends at the first connection to a leader, or when no retry helps. */
+    private final CompletableFuture<Void> ready = new CompletableFuture<>();
+
+    private final AtomicBoolean refreshing = new AtomicBoolean();
+    /** When the members were last read, and when a ping was last sent; for the timer alone. */
+    private long refreshed = System.nanoTime();
+
+    private long pinged = refreshed;
+
+    LeaderTracker(Options options, Threads threads, Requests requests, Directory directory) {
+        this.options = options;
+        this.threads = threads;
+        this.requests = requests;
+        this.directory = directory;
+    }
+
+    CompletableFuture<Void> ready() {
+        return ready;
+    }
+
+    void start() {
+        threads.run(this::run);
+        threads.every(options.attemptTimeout() / 5, this::watch);
+    }
+
+    private void run() {
+        // Connections in a row that brought no answer.
+        int fruitless = 0;
+        try {
+            while (!threads.isClosed()) {
+                Connection to = establish();
+                EpicEpochException why = serve(to);
+                if (threads.isClosed()) {
+                    return;
+                }
+                options.log(Level.INFO, "left the leader at " + to.address, why);
+                options.setback(why);
+                requests.failAll(why);
+                fruitless = to.answered ? 0 : fruitless + 1;
+                if (Requests.isCode(why, ErrorCode.OVERLOADED)) {
+                    TimeUnit.NANOSECONDS.sleep(Directory.overloadPause());
+                } else if (fruitless > HOPS_MAX
+                        || (fruitless > 0 && !Requests.isCode(why, ErrorCode.NOT_LEADER))) {
+                    pauseBeforeNext();
+                }
+            }
+        } catch (InterruptedException closed) {
+            // The client is closed.
+        }
+    }
+
+    /** Waits. The pause grows with each setback, and is much longer without callers. */
+    private void pauseBeforeNext() throws InterruptedException {
+        Directory.Backoff backoff = directory.backoff();
+        TimeUnit.NANOSECONDS.sleep(backoff.pause());
+        if (ready.isDone()) {
+            requests.awaitCalls(Deadline.after(backoff.idle() - backoff.pause()));
+        }
+    }
+
+    /** Returns a connection to a node that leads. */
+    private Connection establish() throws InterruptedException {
+        for (int hops = 0; ; ) {
+            if (threads.isClosed()) {
+                throw new InterruptedException();
+            }
+            String address = directory.next();
+            try {
+                Connection to = attempt(address, hops < HOPS_MAX);
+                if (to != null) {
+                    return to;
+                }
+                hops++;
+            } catch (EpicEpochException error) {
+                hops = 0;
+                options.setback(error);
+                if (!error.isRetryable()) {
+                    options.log(Level.ERROR, "no leader at " + address, error);
+                    ready.completeExceptionally(error);
+                }
+                requests.failAll(error);
+                pauseBeforeNext();
+            }
+        }
+    }
+
+    /**
+     * Asks one node whether it leads.
+     *
+     * @return the connection, or null if the node names another one that can be trusted
+     */
+    private Connection attempt(String address, boolean mayFollow) {
+        Connection to;
+        try {
+            Deadline deadline = Deadline.after(options.attemptTimeout());
+            to = Connection.open(options, address, directory.cluster(), deadline);
+        } catch (EpicEpochException error) {
+            directory.fail(address, System.nanoTime());
+            throw error;
+        }
+        boolean leads = false;
+        try {
+            directory.learn(to.welcome.cluster, to.welcome.members);
+            leads = to.welcome.leads();
+            if (!leads && !follows(to.welcome.leader, mayFollow)) {
+                directory.forgetLeader();
+                Member later = to.awaitLeader(Deadline.after(options.attemptTimeout() / 4));
+                leads = later != null && later.node() == to.welcome.node;
+                if (!leads && !follows(later, mayFollow)) {
+                    throw RefusedException.of(address, ErrorCode.NO_LEADER);
+                }
+            }
+            if (leads) {
+                directory.succeed(address);
+            }
+            return leads ? to : null;
+        } finally {
+            if (!leads) {
+                to.leave(Connection.LEFT);
+            }
+        }
+    }
+
+    private boolean follows(Member hint, boolean mayFollow) {
+        return hint != null && mayFollow && directory.follow(hint.address(), System.nanoTime());
+    }
+
+    /** Lets callers use a connection until it ends or the node stops leading. Returns why. */
+    private EpicEpochException serve(Connection to) {
+        if (!requests.connected(to)) {
+            to.leave(Connection.LEFT);
+            return new ClosedException("the client is closed", null);
+        }
+        ready.complete(null);
+        options.log(Level.INFO, "following the leader at " + to.address, null);
+        options.observe(each -> each.connected(to.address));
+        EpicEpochException why = read(to);
+        to.leave(Connection.LEFT);
+        String answering = requests.disconnected();
+        long now = System.nanoTime();
+        if (answering != null && why.isRetryable()) {
+            directory.succeed(answering);
+        } else if (why instanceof RefusedException refused
+                && refused.code() == ErrorCode.NOT_LEADER
+                && !refused.advice().equals(to.address)) {
+            // That it does not lead is trusted. The leader that it names may be suspect.
+            if (!directory.follow(refused.advice(), now)) {
+                directory.forgetLeader();
+            }
+        } else {
+            directory.fail(to.address, now);
+        }
+        return why;
+    }
+
+    /** Passes answers to callers until the connection cannot be used any more. Returns why. */
+    private EpicEpochException read(Connection from) {
+        try {
+            for (; ; ) {
+                handle(from, from.next(null));
+            }
+        } catch (MalformedException error) {
+            return Connection.failure(from.address, error);
+        } catch (EpicEpochException why) {
+            return why;
+        }
+    }
+
+    private void handle(Connection from, Frame frame) {
+        switch (frame.kind()) {
+            case Frame.ANSWER -> {
+                requests.answered(from, frame.id(), frame.toAnswer());
+                if (!from.answered) {
+                    from.answered = true;
+                    directory.answered();
+                }
+            }
+            case Frame.ERROR -> {
+                Frame.Refusal refusal = frame.toRefusal(from.address);
+                if (refusal.closes()) {
+                    throw refusal.error();
+                }
+                requests.refused(from, frame.id(), refusal.error());
+            }
+            case Frame.LEADER -> {
+                Member leader = frame.toLeader();
+                if (leader != null && leader.node() != from.welcome.node) {
+                    // This is a hint, but a node names another leader only when it does not lead.
+                    throw RefusedException.of(
+                            from.address, ErrorCode.NOT_LEADER.number(), leader.address());
+                }
+            }
+            default -> from.handlePlain(frame);
+        }
+    }
+
+    /** Finds requests without an answer, keeps an idle connection alive, refreshes the members. */
+    private void watch() {
+        Connection to = requests.leader();
+        long now = System.nanoTime();
+        if (to == null) {
+            return;
+        }
+        if (requests.oldest(now) > options.attemptTimeout()) {
+            options.log(Level.WARNING, "the leader at " + to.address + " does not answer", null);
+            to.leave(Requests.SILENT);
+        } else if (now - refreshed > options.refreshInterval()) {
+            refreshed = now;
+            if (refreshing.compareAndSet(false, true)) {
+                // On a thread of its own, because a silent leader must be noticed meanwhile.
+                threads.run(() -> refresh(to.address));
+            }
+        } else if (now - pinged > to.welcome.pingEvery()) {
+            pinged = now;
+            to.write(Frame.ping(1));
+        }
+    }
+
+    /** Learns the members from a new handshake. */
+    private void refresh(String address) {
+        try {
+            Deadline deadline = Deadline.after(options.attemptTimeout());
+            Connection to = Connection.open(options, address, directory.cluster(), deadline);
+            to.leave(Connection.LEFT);
+            directory.learn(to.welcome.cluster, to.welcome.members);
+        } catch (EpicEpochException error) {
+            options.log(Level.DEBUG, "the members were not read from " + address, error);
+        } finally {
+            refreshing.set(false);
+        }
+    }
+}

@@ -1,0 +1,33 @@
+package io.github.epicepoch;
+
+import java.time.Duration;
+
+/**
+ * Hooks for metrics. Every method does nothing by default. The client calls them on its own threads,
+ * so they must return quickly. What they throw is logged and has no other effect.
+ */
+public interface Observer {
+    /**
+     * A request was answered.
+     *
+     * @param callers how many calls shared it
+     * @param timestamps how many timestamps it brought
+     * @param latency the time from sending to answer
+     */
+    default void answered(int callers, long timestamps, Duration latency) {}
+
+    /**
+     * A request was refused, a connection ended, or an attempt to find the leader failed. This is
+     * called also while no call waits.
+     *
+     * @param why the reason
+     */
+    default void setback(EpicEpochException why) {}
+
+    /**
+     * A connection to the leader was made.
+     *
+     * @param address the leader's address
+     */
+    default void connected(String address) {}
+}

@@ -1,0 +1,48 @@
+package io.github.epicepoch;
+
+import java.util.List;
+import java.util.concurrent.Executor;
+import java.util.function.Consumer;
+import java.util.function.Supplier;
+
+/**
+ * The settings of a client; {@link ClientBuilder} documents them. Times are in nanoseconds.
+ *
+ * @param hedgeAfter 0 for never
+ * @param tls null for plain TCP
+ * @param log null for nothing
+ */
+record Options(
+        List<String> addresses,
+        String clusterName,
+        long timeout,
+        long attemptTimeout,
+        long refreshInterval,
+        int inFlight,
+        long hedgeAfter,
+        Supplier<String> tokenSource,
+        Tls tls,
+        Dialer dialer,
+        Observer observer,
+        System.Logger log,
+        Executor executor) {
+
+    void log(System.Logger.Level level, String message, Throwable why) {
+        if (log != null) {
+            log.log(level, message, why);
+        }
+    }
+
+    /** Calls the observer. What it throws is its own. */
+    void observe(Consumer<Observer> call) {
+        try {
+            call.accept(observer);
+        } catch (RuntimeException error) {
+            log(System.Logger.Level.ERROR, "the observer failed", error);
+        }
+    }
+
+    void setback(EpicEpochException why) {
+        observe(each -> each.setback(why));
+    }
+}

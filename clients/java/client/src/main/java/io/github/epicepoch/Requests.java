@@ -1,0 +1,602 @@
+package io.github.epicepoch;
+
+import java.lang.System.Logger.Level;
+import java.nio.ByteBuffer;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collection;
+import java.util.Iterator;
+import java.util.List;
+import java.util.concurrent.RejectedExecutionException;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.locks.Condition;
+import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.Consumer;
+
+/**
+ * The calls that wait, and the requests that they share. It never waits for the network: it writes to
+ * the connection to the leader, and the thread that reads this connection brings the answers.
+ */
+final class Requests {
+    /** The limit of the setting: a node reads at most 1024 requests before it answers. */
+    static final int IN_FLIGHT_MAX = 256;
+    /** Most calls that wait. */
+    static final int CALLS_MAX = 1 << 20;
+
+    static final String SILENT = "it did not answer in time";
+
+    private static final UnreachableException OVERSIZE =
+            new UnreachableException("the request is larger than the leader takes", null);
+
+    private final Options options;
+    private final Threads threads;
+    private final AtomicInteger calls = new AtomicInteger();
+
+    /** Guards everything below, and the {@link Hedger}. It is never held during IO. */
+    final ReentrantLock lock = new ReentrantLock();
+
+    /** Is signalled by a call that finds no connection. */
+    private final Condition wanted = lock.newCondition();
+
+    /** The connection to the leader, or null. */
+    private Connection leader;
+    /** The batches that are not sent yet. Callers may join the last one. */
+    private final ArrayDeque<Batch> pending = new ArrayDeque<>();
+    /** The batches in flight, by the low bits of the request's id. */
+    private final Batch[] slots = new Batch[IN_FLIGHT_MAX];
+
+    private int inFlight;
+    private long lastId;
+    /** The smaller ones of the last leader's limits and this client's. */
+    private long countLimit = Frame.COUNT_MAX;
+
+    private int inFlightLimit;
+    /** When an overloaded leader is asked again, or null. */
+    private Deadline quietUntil;
+    /** The highest timestamp returned, or null. */
+    private Timestamp highest;
+    /** The last setback since the last answer or new connection, or null. */
+    private EpicEpochException lastError;
+    /** When the calls that wait without a thread are looked at next, or null. */
+    private Deadline nextExpiry;
+
+    private boolean closed;
+    /** Sends requests twice; null without {@link ClientBuilder#hedgeAfter}. */
+    private Hedger hedger;
+
+    /** A caller's place in a batch. */
+    private record Share(Batch batch, long offset) {}
+
+    Requests(Options options, Threads threads) {
+        this.options = options;
+        this.threads = threads;
+        inFlightLimit = options.inFlight();
+    }
+
+    void hedgeWith(Hedger hedger) {
+        this.hedger = hedger;
+    }
+
+    // Callers.
+
+    /** Gets timestamps, and waits for them. */
+    TimestampRange call(long count, Deadline deadline) throws InterruptedException {
+        enter(count);
+        try {
+            EpicEpochException last = null;
+            while (!deadline.isOver()) {
+                if (Thread.interrupted()) {
+                    throw new InterruptedException();
+                }
+                Share mine = join(count, null);
+                Batch batch = mine.batch();
+                if (!batch.await(deadline)) {
+                    break;
+                }
+                if (batch.answer() != null) {
+                    return batch.answer().part(mine.offset(), count);
+                }
+                last = batch.error();
+                if (!last.isRetryable()) {
+                    throw last.again();
+                }
+            }
+            throw late(last);
+        } finally {
+            calls.decrementAndGet();
+        }
+    }
+
+    /** Gets timestamps without a thread that waits. */
+    void call(AsyncCall<?> call) {
+        enter(call.count);
+        if (call.deadline.isOver()) {
+            expire(List.of(call));
+        } else {
+            ask(call);
+        }
+    }
+
+    private void enter(long count) {
+        if (count < 1 || count > Frame.COUNT_MAX) {
+            String allowed = "allowed are 1 to " + Frame.COUNT_MAX;
+            throw new CountException(count + " timestamps asked for; " + allowed, null);
+        }
+        if (calls.incrementAndGet() > CALLS_MAX) {
+            calls.decrementAndGet();
+            throw new TooManyCallsException("more than " + CALLS_MAX + " calls wait", null);
+        }
+    }
+
+    private void ask(AsyncCall<?> call) {
+        try {
+            join(call.count, call);
+        } catch (EpicEpochException error) {
+            settle(List.of(call), each -> each.completeExceptionally(error));
+        }
+    }
+
+    /**
+     * Adds a caller to the open batch, or opens a batch. Sends it if the limit of requests in flight
+     * allows.
+     *
+     * @param call the call that waits without a thread, or null
+     */
+    private Share join(long count, AsyncCall<?> call) {
+        Share share;
+        boolean isBusy;
+        lock.lock();
+        try {
+            if (closed) {
+                throw new ClosedException("the client is closed", null);
+            }
+            if (leader != null && count > countLimit) {
+                String allowed = "the leader gives at most " + countLimit + " at once";
+                throw new CountException(count + " timestamps asked for; " + allowed, null);
+            }
+            Batch last = pending.peekLast();
+            boolean isNew = last == null || last.count() + count > countLimit;
+            if (isNew) {
+                last = new Batch();
+                pending.add(last);
+            }
+            share = new Share(last, last.join(count, call));
+            if (call != null) {
+                call.offset = share.offset();
+                expireAt(call.deadline);
+            }
+            if (leader == null) {
+                wanted.signal();
+            }
+            if (!isNew || leader == null || inFlight >= inFlightLimit) {
+                return share;
+            }
+            isBusy = inFlight > 0;
+        } finally {
+            lock.unlock();
+        }
+        if (isBusy) {
+            // The last answer woke other callers too, and they are about to ask: let them join.
+            Thread.yield();
+        }
+        pump();
+        return share;
+    }
+
+    /** Returns the error of a call whose deadline has come. */
+    DeadlineExceededException late(EpicEpochException own) {
+        lock.lock();
+        try {
+            EpicEpochException why = lastError != null ? lastError : own;
+            return new DeadlineExceededException(
+                    why != null ? why : new UnreachableException("no node has answered yet", null));
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    // Sending.
+
+    /** Sends waiting batches, up to the limit of requests in flight. */
+    void pump() {
+        Connection to;
+        byte[] frames;
+        lock.lock();
+        try {
+            to = leader;
+            frames = seal();
+        } finally {
+            lock.unlock();
+        }
+        send(to, frames);
+    }
+
+    /** Moves waiting batches in flight. Returns their frames, or null if there are none. */
+    byte[] seal() {
+        int due = Math.min(pending.size(), inFlightLimit - inFlight);
+        if (leader == null || due <= 0) {
+            return null;
+        }
+        if (quietUntil != null && !quietUntil.isOver()) {
+            return null;
+        }
+        quietUntil = null;
+        ByteBuffer frames = ByteBuffer.allocate(due * Frame.HEAD_BYTES);
+        for (; due > 0; due--) {
+            Batch batch = pending.remove();
+            // The next id whose slot is free.
+            do {
+                lastId++;
+            } while (slots[slot(lastId)] != null);
+            slots[slot(lastId)] = batch;
+            inFlight++;
+            batch.send(lastId, highest);
+            Frame.putRequest(frames, lastId, batch.count());
+        }
+        return frames.array();
+    }
+
+    static void send(Connection to, byte[] frames) {
+        if (frames != null) {
+            to.write(frames);
+        }
+    }
+
+    private static int slot(long id) {
+        return (int) (id & (IN_FLIGHT_MAX - 1));
+    }
+
+    /** Removes the batch that an answer belongs to. Returns null if none waits for it. */
+    Batch take(long id) {
+        Batch batch = slots[slot(id)];
+        if (batch == null || batch.id() != id) {
+            return null;
+        }
+        slots[slot(id)] = null;
+        inFlight--;
+        return batch;
+    }
+
+    // Answers.
+
+    /**
+     * Gives an answer of the leader to its callers, and sends waiting batches.
+     *
+     * @throws EpicEpochException if the connection cannot be used any more
+     */
+    void answered(Connection from, long id, TimestampRange answer) {
+        Batch batch;
+        byte[] frames;
+        EpicEpochException error = null;
+        lock.lock();
+        try {
+            requireLeader(from);
+            batch = take(id);
+            if (batch == null) {
+                if (hedger != null && hedger.tookBurnt(from, id, answer)) {
+                    return;
+                }
+                throw Frame.broken("an answer to request " + id + ", which is not under way");
+            }
+            try {
+                batch.asked().check(from.address, answer);
+                rise(answer);
+            } catch (MalformedException | WentBackwardsException bad) {
+                error = Connection.failure(from.address, bad);
+            }
+            frames = error == null ? seal() : null;
+        } finally {
+            lock.unlock();
+        }
+        send(from, frames);
+        finish(batch, error == null ? answer : null, error);
+        if (error instanceof WentBackwardsException) {
+            options.log(Level.ERROR, error.getMessage(), null);
+            options.setback(error);
+            throw Connection.unreachable(from.address, error.getMessage(), error);
+        } else if (error != null) {
+            throw error;
+        }
+    }
+
+    /**
+     * Gives a refusal of the leader to the callers of one request.
+     *
+     * @throws EpicEpochException the refusal, if the connection cannot be used any more
+     */
+    void refused(Connection from, long id, EpicEpochException refusal) {
+        Batch batch;
+        byte[] frames;
+        boolean isOverloaded = isCode(refusal, ErrorCode.OVERLOADED);
+        boolean keeps = isOverloaded || !refusal.isRetryable();
+        lock.lock();
+        try {
+            requireLeader(from);
+            batch = take(id);
+            boolean isBurnt = hedger != null && hedger.forgive(id);
+            if (batch == null && !isBurnt) {
+                throw Frame.broken("a refusal of request " + id + ", which is not under way");
+            }
+            lastError = refusal;
+            if (isOverloaded) {
+                rest();
+            }
+            frames = keeps ? seal() : null;
+        } finally {
+            lock.unlock();
+        }
+        if (batch != null) {
+            finish(batch, null, refusal);
+        }
+        if (!keeps) {
+            throw refusal;
+        }
+        send(from, frames);
+        options.setback(refusal);
+    }
+
+    private void requireLeader(Connection from) {
+        if (leader != from) {
+            throw Connection.unreachable(from.address, Connection.LEFT, null);
+        }
+    }
+
+    static boolean isCode(EpicEpochException error, ErrorCode code) {
+        return error instanceof RefusedException refused && refused.code() == code;
+    }
+
+    /** Records the highest returned timestamp. */
+    void rise(TimestampRange answer) {
+        lastError = null;
+        Timestamp last = answer.last();
+        if (highest == null || last.isAfter(highest)) {
+            highest = last;
+        }
+    }
+
+    Timestamp highest() {
+        return highest;
+    }
+
+    /** Pauses requests to an overloaded leader, unless a pause has begun already. */
+    private void rest() {
+        if (quietUntil == null || quietUntil.isOver()) {
+            long pause = Directory.overloadPause();
+            quietUntil = Deadline.after(pause);
+            threads.after(pause, this::pump);
+        }
+    }
+
+    /** Ends the wait of a batch that was taken. */
+    void finish(Batch batch, TimestampRange answer, EpicEpochException error) {
+        if (answer != null) {
+            options.observe(
+                    each -> each.answered(batch.callers(), answer.count(), batch.asked().age()));
+        }
+        batch.finish(answer, error);
+        List<AsyncCall<?>> waiting = batch.calls();
+        if (waiting.isEmpty()) {
+            return;
+        }
+        if (answer != null) {
+            settle(waiting, call -> give(call, answer));
+        } else if (!error.isRetryable()) {
+            settle(waiting, call -> call.completeExceptionally(error.again()));
+        } else {
+            waiting.forEach(call -> askAgain(call, error));
+        }
+    }
+
+    private void give(AsyncCall<?> call, TimestampRange answer) {
+        if (call.deadline.isOver()) {
+            call.completeExceptionally(late(call.last));
+        } else {
+            call.succeed(answer);
+        }
+    }
+
+    private void askAgain(AsyncCall<?> call, EpicEpochException error) {
+        call.last = error;
+        if (call.isDone()) {
+            calls.decrementAndGet();
+        } else if (call.deadline.isOver()) {
+            expire(List.of(call));
+        } else {
+            ask(call);
+        }
+    }
+
+    /** Ends calls. The programs' code behind them runs on the executor of the client. */
+    private void settle(Collection<? extends AsyncCall<?>> ended, Consumer<AsyncCall<?>> end) {
+        calls.addAndGet(-ended.size());
+        Runnable all = () -> ended.forEach(end);
+        try {
+            options.executor().execute(all);
+        } catch (RejectedExecutionException full) {
+            all.run();
+        }
+    }
+
+    private void expire(Collection<? extends AsyncCall<?>> over) {
+        settle(over, call -> call.completeExceptionally(late(call.last)));
+    }
+
+    /** Looks at the calls that wait without a thread when this deadline comes. */
+    private void expireAt(Deadline deadline) {
+        if (nextExpiry == null || deadline.isBefore(nextExpiry)) {
+            nextExpiry = deadline;
+            threads.after(Math.max(0, deadline.left()), this::expireCalls);
+        }
+    }
+
+    private void expireCalls() {
+        List<AsyncCall<?>> over = new ArrayList<>();
+        lock.lock();
+        try {
+            nextExpiry = null;
+            Deadline next = null;
+            for (Batch batch : batches()) {
+                for (Iterator<AsyncCall<?>> all = batch.calls().iterator(); all.hasNext(); ) {
+                    AsyncCall<?> call = all.next();
+                    if (call.deadline.isOver() || call.isDone()) {
+                        all.remove();
+                        batch.leave();
+                        over.add(call);
+                    } else if (next == null || call.deadline.isBefore(next)) {
+                        next = call.deadline;
+                    }
+                }
+            }
+            if (next != null) {
+                expireAt(next);
+            }
+        } finally {
+            lock.unlock();
+        }
+        if (!over.isEmpty()) {
+            expire(over);
+        }
+    }
+
+    // Connections.
+
+    /** Returns the connection to the leader, or null. */
+    Connection leader() {
+        lock.lock();
+        try {
+            return leader;
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Uses a connection to a leader, in its limits. Returns false if the client is closed. */
+    boolean connected(Connection to) {
+        List<Batch> oversize = new ArrayList<>();
+        lock.lock();
+        try {
+            if (closed) {
+                return false;
+            }
+            leader = to;
+            lastError = null;
+            quietUntil = null;
+            countLimit = to.welcome.countLimit();
+            inFlightLimit = (int) Math.min(to.welcome.inFlightMax, options.inFlight());
+            pending.removeIf(batch -> batch.count() > countLimit && oversize.add(batch));
+        } finally {
+            lock.unlock();
+        }
+        // Their callers ask again at once, in smaller batches.
+        oversize.forEach(batch -> finish(batch, null, OVERSIZE));
+        pump();
+        return true;
+    }
+
+    /**
+     * Stops using the connection to the leader.
+     *
+     * @return the address of another node that answers now, or null
+     */
+    String disconnected() {
+        lock.lock();
+        try {
+            leader = null;
+            return hedger == null ? null : hedger.succeed();
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Fails all calls, and leaves the leader. */
+    void fail(EpicEpochException error) {
+        // The connection is closed before the requests fail. So an answer of the leader never finds
+        // its request missing.
+        Connection from;
+        lock.lock();
+        try {
+            from = leader;
+            leader = null;
+        } finally {
+            lock.unlock();
+        }
+        if (from != null) {
+            from.leave(Connection.LEFT);
+        }
+        failAll(error);
+    }
+
+    /** Ends every batch with an error, sent or not. Its callers decide whether to ask again. */
+    void failAll(EpicEpochException error) {
+        List<Batch> all;
+        lock.lock();
+        try {
+            all = batches();
+            pending.clear();
+            Arrays.fill(slots, null);
+            inFlight = 0;
+            lastError = error;
+        } finally {
+            lock.unlock();
+        }
+        all.forEach(batch -> finish(batch, null, error));
+    }
+
+    /** Returns all batches, sent or not. */
+    private List<Batch> batches() {
+        List<Batch> all = new ArrayList<>(pending);
+        all.addAll(sent());
+        return all;
+    }
+
+    /** Returns the batches in flight. */
+    List<Batch> sent() {
+        List<Batch> sent = new ArrayList<>(inFlight);
+        if (inFlight > 0) {
+            for (Batch batch : slots) {
+                if (batch != null) {
+                    sent.add(batch);
+                }
+            }
+        }
+        return sent;
+    }
+
+    /** Returns the age of the oldest request without an answer, in nanoseconds. */
+    long oldest(long now) {
+        lock.lock();
+        try {
+            long oldest = hedger == null ? 0 : hedger.oldest(now);
+            for (Batch batch : sent()) {
+                oldest = Math.max(oldest, batch.age(now));
+            }
+            return oldest;
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Waits until a call wants a leader, or until the deadline. */
+    void awaitCalls(Deadline deadline) throws InterruptedException {
+        lock.lock();
+        try {
+            while (pending.isEmpty() && !deadline.isOver()) {
+                wanted.awaitNanos(deadline.left());
+            }
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    /** Ends all calls, also those to come. */
+    void close(EpicEpochException why) {
+        lock.lock();
+        try {
+            closed = true;
+        } finally {
+            lock.unlock();
+        }
+        fail(why);
+    }
+}

@@ -1,0 +1,79 @@
+package io.github.epicepoch;
+
+import java.io.IOException;
+import java.io.InterruptedIOException;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+import java.net.SocketTimeoutException;
+import java.net.UnknownHostException;
+import java.nio.channels.SocketChannel;
+import java.time.Duration;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.FutureTask;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+
+/** Connects over TCP, with a limit for the lookup of the name, too. */
+final class TcpDialer {
+    /** The lookups under way, by name. Java cannot end one, so there is never a second. */
+    private static final ConcurrentHashMap<String, FutureTask<InetAddress[]>> LOOKUPS =
+            new ConcurrentHashMap<>();
+
+    private TcpDialer() {}
+
+    static SocketChannel dial(String host, int port, Duration timeout) throws IOException {
+        Deadline deadline = Deadline.after(timeout);
+        InetAddress[] all = isLiteral(host) ? InetAddress.getAllByName(host) : look(host, deadline);
+        IOException last = new UnknownHostException(host);
+        for (int at = 0; at < all.length && !deadline.isOver(); at++) {
+            // Each address gets an equal part of the time that is left.
+            long millis = Math.max(1, deadline.leftMillis() / (all.length - at));
+            SocketChannel channel = SocketChannel.open();
+            try {
+                channel.socket().connect(new InetSocketAddress(all[at], port), (int) millis);
+                return channel;
+            } catch (IOException error) {
+                channel.close();
+                last = error;
+            }
+        }
+        throw last;
+    }
+
+    private static boolean isLiteral(String host) {
+        return host.indexOf(':') >= 0 || host.chars().allMatch(each -> each == '.' || each < ':');
+    }
+
+    private static InetAddress[] look(String host, Deadline deadline) throws IOException {
+        FutureTask<InetAddress[]> lookup =
+                LOOKUPS.computeIfAbsent(
+                        host,
+                        name -> {
+                            var task = new FutureTask<>(() -> InetAddress.getAllByName(name));
+                            Thread thread =
+                                    new Thread(
+                                            () -> {
+                                                task.run();
+                                                LOOKUPS.remove(name, task);
+                                            },
+                                            "epicepoch-lookup");
+                            thread.setDaemon(true);
+                            thread.start();
+                            return task;
+                        });
+        try {
+            return lookup.get(Math.max(0, deadline.left()), TimeUnit.NANOSECONDS);
+        } catch (TimeoutException error) {
+            throw new SocketTimeoutException("the lookup of " + host + " took too long");
+        } catch (ExecutionException error) {
+            if (error.getCause() instanceof UnknownHostException unknown) {
+                throw unknown;
+            }
+            throw new IOException("the lookup of " + host + " failed", error.getCause());
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+            throw new InterruptedIOException("the lookup of " + host + " was interrupted");
+        }
+    }
+}

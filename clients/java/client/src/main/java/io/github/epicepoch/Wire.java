@@ -1,0 +1,272 @@
+package io.github.epicepoch;
+
+import java.io.EOFException;
+import java.io.IOException;
+import java.io.InterruptedIOException;
+import java.nio.ByteBuffer;
+import java.nio.channels.CancelledKeyException;
+import java.nio.channels.ClosedSelectorException;
+import java.nio.channels.SelectionKey;
+import java.nio.channels.Selector;
+import java.nio.channels.SocketChannel;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.concurrent.locks.ReentrantLock;
+import javax.net.ssl.SSLEngine;
+
+/**
+ * One TCP connection, with TLS or without. One thread reads it. Any thread may write, and none waits
+ * for the node: what the network does not take at once is written by the thread that reads. So a
+ * caller can be interrupted, or run on a virtual thread, without harm to the connection.
+ */
+final class Wire {
+    /** Most bytes that wait for a node that does not read: some thousand pongs. */
+    static final int OUTBOX_BYTES_MAX = 64 << 10;
+
+    static final String DOES_NOT_READ = "it does not read";
+
+    private static final int READ_BYTES = 16 << 10;
+    private static final int OUTBOX_BYTES = 1 << 10;
+    /** Written to let TLS write what it wants to. */
+    private static final byte[] NOTHING = {};
+
+    private final SocketChannel channel;
+    private final Selector selector;
+    private final SelectionKey key;
+    /** TLS, or null for plain TCP. */
+    private final TlsRecords tls;
+
+    private final long writeTimeout;
+    /** Why this client closed the connection, or null. The first reason counts. */
+    private final AtomicReference<IOException> left = new AtomicReference<>();
+
+    /** Bytes of frames that were read and not used. Only the thread that reads uses it. */
+    private final ByteBuffer in;
+
+    private final ReentrantLock writing = new ReentrantLock();
+    /** Bytes for the network. Guarded by {@link #writing}. */
+    private ByteBuffer out = ByteBuffer.allocate(OUTBOX_BYTES);
+    /** The limit of the write that the network does not take, or null. Guarded as well. */
+    private Deadline stalled;
+
+    /**
+     * Takes over a connected channel.
+     *
+     * @param engine TLS, or null for plain TCP
+     * @param writeTimeout how long the node may take to read what was written, nanoseconds
+     */
+    Wire(SocketChannel channel, SSLEngine engine, long writeTimeout) throws IOException {
+        this.channel = channel;
+        this.writeTimeout = writeTimeout;
+        channel.configureBlocking(false);
+        channel.socket().setTcpNoDelay(true);
+        selector = Selector.open();
+        key = channel.register(selector, SelectionKey.OP_READ);
+        tls = engine == null ? null : new TlsRecords(engine);
+        int room = engine == null ? READ_BYTES : engine.getSession().getApplicationBufferSize();
+        in = ByteBuffer.allocate(Frame.HEAD_BYTES + Frame.TAIL_BYTES_MAX + room).flip();
+    }
+
+    /** Does the TLS handshake, if there is TLS. */
+    void handshake(Deadline deadline) throws IOException {
+        while (tls != null && tls.isHandshaking()) {
+            if (tls.wantsToWrite()) {
+                write(NOTHING);
+                requireOpen();
+            } else if (!fill(deadline, false)) {
+                throw new InterruptedIOException("no TLS handshake in time");
+            }
+        }
+    }
+
+    /**
+     * Returns the first byte of the next frame.
+     *
+     * @return the byte, or -1 at the deadline
+     */
+    int peek(Deadline deadline) throws IOException {
+        while (!in.hasRemaining()) {
+            if (!fill(deadline, true)) {
+                return -1;
+            }
+        }
+        return in.get(in.position()) & 0xff;
+    }
+
+    /**
+     * Returns the next frame.
+     *
+     * @param deadline the end of the wait, or null for none
+     * @return the frame, or null at the deadline
+     */
+    Frame next(Deadline deadline) throws IOException {
+        for (; ; ) {
+            Frame frame = Frame.read(in);
+            if (frame != null || !fill(deadline, true)) {
+                return frame;
+            }
+        }
+    }
+
+    /** Reads some bytes. Returns false at the deadline. */
+    private boolean fill(Deadline deadline, boolean data) throws IOException {
+        in.compact();
+        try {
+            for (; ; ) {
+                int read = tls == null ? channel.read(in) : tls.read(channel, in);
+                if (read < 0) {
+                    throw new EOFException("it closed the connection");
+                }
+                if (read > 0 || (tls != null && !data && tls.hasMoved())) {
+                    return true;
+                }
+                if (tls != null && tls.wantsToWrite()) {
+                    write(NOTHING);
+                    requireOpen();
+                } else if (!await(deadline)) {
+                    return false;
+                }
+            }
+        } catch (IOException error) {
+            throw reason(error);
+        } finally {
+            in.flip();
+        }
+    }
+
+    /** Waits until there is something to read. Writes meanwhile. Returns false at the deadline. */
+    private boolean await(Deadline deadline) throws IOException {
+        Deadline sooner = deadline;
+        writing.lock();
+        try {
+            if (stalled != null && (sooner == null || stalled.isBefore(sooner))) {
+                sooner = stalled;
+            }
+        } finally {
+            writing.unlock();
+        }
+        try {
+            if (sooner == null) {
+                selector.select();
+            } else if (!sooner.isOver()) {
+                selector.select(sooner.leftMillis());
+            }
+            selector.selectedKeys().clear();
+        } catch (ClosedSelectorException closed) {
+            throw new EOFException("it was closed");
+        }
+        if (Thread.currentThread().isInterrupted()) {
+            throw new InterruptedIOException("the client is closed");
+        }
+        writing.lock();
+        try {
+            flush();
+            if (stalled != null && stalled.isOver()) {
+                throw new IOException(DOES_NOT_READ);
+            }
+        } finally {
+            writing.unlock();
+        }
+        return deadline == null || !deadline.isOver();
+    }
+
+    /**
+     * Writes frames, now or when the network takes them. If that fails, the connection is closed,
+     * and the thread that reads it is told.
+     */
+    void write(byte[] frames) {
+        IOException failure = null;
+        writing.lock();
+        try {
+            if (left.get() == null) {
+                put(frames);
+                flush();
+            }
+        } catch (IOException error) {
+            failure = error;
+        } finally {
+            writing.unlock();
+        }
+        if (failure != null) {
+            leave(failure);
+        }
+    }
+
+    private void put(byte[] frames) throws IOException {
+        if (out.position() + frames.length > OUTBOX_BYTES_MAX) {
+            throw new IOException(DOES_NOT_READ);
+        }
+        ByteBuffer from = ByteBuffer.wrap(frames);
+        if (tls == null) {
+            reserve(frames.length);
+            out.put(from);
+            return;
+        }
+        do {
+            reserve(tls.recordBytes());
+            tls.write(from, out);
+        } while (from.hasRemaining() || tls.wantsToWrite());
+    }
+
+    private void reserve(int bytes) {
+        if (out.remaining() < bytes) {
+            int size = Math.max(2 * out.capacity(), out.position() + bytes);
+            out = ByteBuffer.allocate(size).put(out.flip());
+        }
+    }
+
+    /** Gives bytes to the network. Under {@link #writing}. */
+    private void flush() throws IOException {
+        if (out.position() == 0) {
+            return;
+        }
+        out.flip();
+        int written;
+        try {
+            written = channel.write(out);
+        } finally {
+            out.compact();
+        }
+        boolean waits = out.position() > 0;
+        try {
+            if (waits != (stalled != null)) {
+                key.interestOps(SelectionKey.OP_READ | (waits ? SelectionKey.OP_WRITE : 0));
+                selector.wakeup();
+            }
+        } catch (CancelledKeyException closed) {
+            throw new EOFException("it was closed");
+        }
+        if (!waits) {
+            stalled = null;
+        } else if (written > 0 || stalled == null) {
+            stalled = Deadline.after(writeTimeout);
+        }
+    }
+
+    /** Closes the connection. The first reason counts. */
+    void leave(String why) {
+        leave(new IOException(why));
+    }
+
+    private void leave(IOException why) {
+        if (left.compareAndSet(null, why)) {
+            try (channel) {
+                selector.close();
+            } catch (IOException ignored) {
+                // The connection is gone in any case.
+            }
+        }
+    }
+
+    private void requireOpen() throws IOException {
+        IOException why = left.get();
+        if (why != null) {
+            throw why;
+        }
+    }
+
+    /** Returns why this client closed the connection, or else this error. */
+    private IOException reason(IOException error) {
+        IOException why = left.get();
+        return why != null ? why : error;
+    }
+}

@@ -1,0 +1,4 @@
+/** The Java client of EpicEpoch, a replicated timestamp oracle. */
+module io.github.epicepoch {
+    exports io.github.epicepoch;
+}

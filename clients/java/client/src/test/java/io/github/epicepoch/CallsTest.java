@@ -1,0 +1,360 @@
+package io.github.epicepoch;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.github.epicepoch.ScriptedNode.Oracle;
+import io.github.epicepoch.ScriptedNode.Peer;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Optional;
+import java.util.Set;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CancellationException;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
+import org.junit.jupiter.api.Assumptions;
+import org.junit.jupiter.api.Test;
+
+/** Calls: who shares a request, who gets which timestamps, and how calls end. */
+class CallsTest extends Scene {
+    /** A request that a node has read and not answered. */
+    private record Question(Peer to, long id, long count) {
+        void answer(Timestamp first) {
+            to.answer(id, count, first);
+        }
+    }
+
+    private final BlockingQueue<Question> questions = new LinkedBlockingQueue<>();
+
+    private Question question() throws InterruptedException {
+        Question next = questions.poll(LONG.toSeconds(), TimeUnit.SECONDS);
+        assertNotNull(next, "no request came");
+        return next;
+    }
+
+    private ScriptedNode keeping() {
+        return leader((to, id, count) -> questions.add(new Question(to, id, count)));
+    }
+
+    /** A client that waits long for a node, so that a test can keep it waiting. */
+    private EpicEpochClient patient(ScriptedNode leader, int inFlight) throws Exception {
+        return connect(builder(leader).attemptTimeout(LONG).inFlight(inFlight));
+    }
+
+    @Test
+    void aCallerNeverJoinsARequestThatWasSent() throws Exception {
+        Oracle oracle = new Oracle();
+        EpicEpochClient client = patient(keeping(), 1);
+        var first = begin(client::timestamp);
+        Question early = question();
+        // The first request has its timestamp by now. The next calls begin after that.
+        Timestamp taken = oracle.take(1);
+        List<CompletableFuture<Timestamp>> later = new ArrayList<>();
+        for (int call = 0; call < 3; call++) {
+            later.add(client.timestampAsync());
+        }
+        early.answer(taken);
+        Question second = question();
+        assertEquals(3, second.count());
+        second.answer(oracle.take(3));
+        Set<Timestamp> distinct = ConcurrentHashMap.newKeySet();
+        for (var call : later) {
+            assertTrue(call.get().isAfter(first.get()));
+            distinct.add(call.get());
+        }
+        assertEquals(3, distinct.size());
+    }
+
+    @Test
+    void answersMayComeInAnotherOrder() throws Exception {
+        Oracle oracle = new Oracle();
+        EpicEpochClient client = patient(keeping(), 3);
+        List<CompletableFuture<TimestampRange>> calls = new ArrayList<>();
+        List<Question> asked = new ArrayList<>();
+        for (int count : new int[] {3, 5, 7}) {
+            calls.add(client.timestampsAsync(count));
+            asked.add(0, question());
+        }
+        for (Question each : asked) {
+            each.answer(oracle.take(each.count()));
+        }
+        assertEquals(3, calls.get(0).get().count());
+        assertEquals(5, calls.get(1).get().count());
+        assertEquals(7, calls.get(2).get().count());
+    }
+
+    @Test
+    void aCallerThatIsInterruptedLeavesTheOthersAlone() throws Exception {
+        EpicEpochClient client = patient(keeping(), 1);
+        AtomicReference<Thread> caller = new AtomicReference<>();
+        var gone =
+                begin(
+                        () -> {
+                            caller.set(Thread.currentThread());
+                            return client.timestamp();
+                        });
+        Question question = question();
+        var other = client.timestampAsync();
+        var cancelled = client.timestampAsync();
+        cancelled.cancel(true);
+        caller.get().interrupt();
+        assertInstanceOf(
+                InterruptedException.class,
+                assertThrows(ExecutionException.class, gone::get).getCause());
+        assertThrows(CancellationException.class, cancelled::get);
+        question.answer(new Timestamp(1, 1));
+        question().answer(new Timestamp(1, 2));
+        assertEquals(new Timestamp(1, 2), other.get());
+    }
+
+    /** The write of an interrupted caller must not close the connection of all. */
+    @Test
+    void anInterruptedThreadSendsNothingAndClosesNothing() throws Exception {
+        ScriptedNode leader = leader(new Oracle());
+        EpicEpochClient client = connect(leader);
+        client.timestamp();
+        Thread.currentThread().interrupt();
+        assertThrows(InterruptedException.class, client::timestamp);
+        assertFalse(Thread.interrupted());
+        // This one asks while its thread is interrupted, and does not wait.
+        Thread.currentThread().interrupt();
+        var future = client.timestampAsync();
+        assertTrue(Thread.interrupted());
+        future.get();
+        assertEquals(1, leader.met.get());
+    }
+
+    @Test
+    void theDeadlineEndsACallAndTheErrorSaysWhy() throws Exception {
+        ScriptedNode leader = leader((to, id, count) -> to.refuse(id, 2, "no majority"));
+        EpicEpochClient client = connect(leader);
+        Duration limit = Duration.ofMillis(100);
+        var error =
+                assertThrows(DeadlineExceededException.class, () -> client.timestamp(limit));
+        RefusedException why = assertInstanceOf(RefusedException.class, error.getCause());
+        assertEquals(ErrorCode.NO_QUORUM, why.code());
+        assertEquals(leader.address(), why.address());
+        assertEquals(
+                "no timestamp before the deadline: "
+                        + leader.address()
+                        + " refused with NO_QUORUM: no majority",
+                error.getMessage());
+        var future = client.timestampAsync(limit);
+        var late = assertThrows(ExecutionException.class, future::get).getCause();
+        assertInstanceOf(DeadlineExceededException.class, late);
+        assertInstanceOf(RefusedException.class, late.getCause());
+    }
+
+    @Test
+    void aSilentLeaderIsSaidToBeSilent() throws Exception {
+        ScriptedNode leader = leader((to, id, count) -> {});
+        EpicEpochClient client = connect(builder(leader).attemptTimeout(Duration.ofMillis(50)));
+        for (int call = 0; call < 2; call++) {
+            Throwable error =
+                    call == 0
+                            ? assertThrows(
+                                    DeadlineExceededException.class,
+                                    () -> client.timestamp(Duration.ofMillis(400)))
+                            : assertThrows(
+                                            ExecutionException.class,
+                                            client.timestampAsync(Duration.ofMillis(400))::get)
+                                    .getCause();
+            assertTrue(error.getMessage().contains("did not answer in time"), error.getMessage());
+        }
+    }
+
+    @Test
+    void aCallWithoutTimeIsNotAnswered() throws Exception {
+        EpicEpochClient client = connect(leader(new Oracle()));
+        for (Duration none : List.of(Duration.ZERO, Duration.ofSeconds(-1))) {
+            assertThrows(DeadlineExceededException.class, () -> client.timestamp(none));
+            var future = client.timestampAsync(none);
+            var error = assertThrows(ExecutionException.class, future::get).getCause();
+            assertInstanceOf(DeadlineExceededException.class, error);
+        }
+        client.timestamp(Duration.ofSeconds(Long.MAX_VALUE));
+    }
+
+    @Test
+    void aCountOutsideTheLimitsIsRefused() throws Exception {
+        EpicEpochClient client = connect(leader(new Oracle()));
+        for (long count : new long[] {-1, 0, Frame.COUNT_MAX + 1}) {
+            assertThrows(CountException.class, () -> client.timestamps(count));
+            var future = client.timestampsAsync(count);
+            var error = assertThrows(ExecutionException.class, future::get).getCause();
+            assertInstanceOf(CountException.class, error);
+        }
+        assertEquals(Frame.COUNT_MAX, client.timestamps(Frame.COUNT_MAX).count());
+    }
+
+    @Test
+    void aClosedClientEndsItsCallsAndItsThreads() throws Exception {
+        EpicEpochClient client = patient(keeping(), 4);
+        var waiting = begin(client::timestamp);
+        question();
+        var future = client.timestampAsync();
+        client.close();
+        client.close();
+        for (var call : List.of(waiting, future, client.timestampAsync())) {
+            var error = assertThrows(ExecutionException.class, call::get).getCause();
+            assertInstanceOf(ClosedException.class, error);
+        }
+        assertThrows(ClosedException.class, client::timestamp);
+        assertEquals(Optional.empty(), client.leader());
+    }
+
+    /** Code behind a future may ask again, and wait for the answer. */
+    @Test
+    void codeBehindAFutureMayCallTheClient() throws Exception {
+        EpicEpochClient client = connect(leader(new Oracle()));
+        var second =
+                client.timestampAsync()
+                        .thenApply(
+                                first -> {
+                                    Timestamp next = client.timestampAsync().join();
+                                    assertTrue(first.isBefore(next));
+                                    return next;
+                                });
+        second.get(LONG.toSeconds(), TimeUnit.SECONDS);
+    }
+
+    /**
+     * Callers leave batches that others join, while the batches wait for a leader and while they are
+     * in flight. No caller may get timestamps of another one, and none may stay without an answer.
+     */
+    @Test
+    void callersThatLeaveDoNotDisturbThoseWhoJoin() throws Exception {
+        Oracle oracle = new Oracle();
+        AtomicInteger asked = new AtomicInteger();
+        ScriptedNode leader =
+                leader(
+                        (to, id, count) -> {
+                            if (asked.incrementAndGet() % 50 == 0) {
+                                to.close();
+                            } else {
+                                oracle.asked(to, id, count);
+                            }
+                        });
+        EpicEpochClient client = connect(builder(leader).inFlight(2));
+        Set<Timestamp> given = ConcurrentHashMap.newKeySet();
+        List<CompletableFuture<Integer>> callers = new ArrayList<>();
+        for (int caller = 0; caller < 16; caller++) {
+            boolean hurries = caller % 2 == 0;
+            boolean waits = caller % 4 < 2;
+            callers.add(begin(() -> callAgainAndAgain(client, hurries, waits, given)));
+        }
+        int answered = 0;
+        for (var caller : callers) {
+            answered += caller.get(60, TimeUnit.SECONDS);
+        }
+        assertEquals(answered, given.size());
+    }
+
+    private static int callAgainAndAgain(
+            EpicEpochClient client, boolean hurries, boolean waits, Set<Timestamp> given)
+            throws Exception {
+        int answered = 0;
+        for (int round = 0; round < 200; round++) {
+            Duration limit = hurries ? Duration.ofNanos(round % 7 * 20_000) : LONG;
+            try {
+                Timestamp got =
+                        waits ? client.timestamp(limit) : client.timestampAsync(limit).join();
+                given.add(got);
+                answered++;
+            } catch (DeadlineExceededException | CompletionException late) {
+                assertTrue(hurries, late.toString());
+            }
+        }
+        return answered;
+    }
+
+    @Test
+    void manyCallersShareRequestsAndGetDistinctTimestamps() throws Exception {
+        ScriptedNode leader = leader(new Oracle());
+        EpicEpochClient client = connect(leader);
+        int callers = 100;
+        int each = 50;
+        Set<Timestamp> distinct = ConcurrentHashMap.newKeySet();
+        List<CompletableFuture<Void>> all = new ArrayList<>();
+        for (int caller = 0; caller < callers; caller++) {
+            all.add(begin(() -> rising(client, each, distinct)));
+        }
+        for (var caller : all) {
+            caller.get();
+        }
+        assertEquals(callers * each, distinct.size());
+        assertTrue(leader.asked.get() < callers * each / 2, leader.asked + " requests");
+    }
+
+    private static Void rising(EpicEpochClient client, int calls, Set<Timestamp> distinct)
+            throws InterruptedException {
+        Timestamp last = new Timestamp(0, 0);
+        for (int call = 0; call < calls; call++) {
+            Timestamp next = client.timestamp();
+            assertTrue(next.isAfter(last));
+            distinct.add(next);
+            last = next;
+        }
+        return null;
+    }
+
+    /** Java 21 and later. An interrupted virtual thread closes the socket that it writes to. */
+    @Test
+    void virtualThreadsMayCallAndBeInterrupted() throws Exception {
+        ExecutorService threads;
+        try {
+            var factory = Executors.class;
+            threads =
+                    (ExecutorService)
+                            factory.getMethod("newVirtualThreadPerTaskExecutor").invoke(null);
+        } catch (NoSuchMethodException older) {
+            Assumptions.abort("this Java has no virtual threads");
+            return;
+        }
+        ScriptedNode leader = leader(new Oracle());
+        EpicEpochClient client = connect(leader);
+        Set<Timestamp> distinct = ConcurrentHashMap.newKeySet();
+        int callers = 2000;
+        CountDownLatch ended = new CountDownLatch(callers);
+        AtomicInteger answered = new AtomicInteger();
+        for (int caller = 0; caller < callers; caller++) {
+            boolean isInterrupted = caller % 3 == 0;
+            threads.execute(
+                    () -> {
+                        try {
+                            if (isInterrupted) {
+                                Thread.currentThread().interrupt();
+                                client.timestampAsync().whenComplete((got, error) -> {});
+                                client.timestamp();
+                            }
+                            distinct.add(client.timestamp());
+                            answered.incrementAndGet();
+                        } catch (InterruptedException expected) {
+                            assertTrue(isInterrupted);
+                        } finally {
+                            ended.countDown();
+                        }
+                    });
+        }
+        assertTrue(ended.await(60, TimeUnit.SECONDS));
+        assertEquals(callers - (callers + 2) / 3, answered.get());
+        assertEquals(answered.get(), distinct.size());
+        assertEquals(1, leader.met.get());
+        threads.shutdown();
+    }
+}

@@ -1,0 +1,178 @@
+package io.github.epicepoch;
+
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CancellationException;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.ConcurrentHashMap;
+
+/**
+ * The conformance driver of this client. It reads commands, one JSON object a line, and writes the
+ * client's answers; see clients/README.md. With {@code --async} its calls are futures. With {@code
+ * --hedge} the client repeats requests after 3 ms.
+ */
+final class ConformanceDriver {
+    private static final long ORIGIN = System.nanoTime();
+
+    private final boolean isAsync;
+    private final boolean hedges;
+    private final PrintStream out = new PrintStream(System.out, false, StandardCharsets.UTF_8);
+    /** What gives up each call under way. */
+    private final Map<Long, Runnable> calls = new ConcurrentHashMap<>();
+
+    private volatile EpicEpochClient client;
+
+    private ConformanceDriver(List<String> arguments) {
+        isAsync = arguments.contains("--async");
+        hedges = arguments.contains("--hedge");
+    }
+
+    public static void main(String[] arguments) throws IOException {
+        ConformanceDriver driver = new ConformanceDriver(List.of(arguments));
+        var in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            driver.carryOut(Json.object(Json.parse(line)));
+        }
+        System.exit(0);
+    }
+
+    private interface Action {
+        TimestampRange run() throws Exception;
+    }
+
+    private void carryOut(Map<String, Object> command) {
+        long id = (Long) command.get("id");
+        switch ((String) command.get("do")) {
+            case "open" -> start(() -> answer(id, () -> open(command)));
+            case "timestamps" -> call(id, command);
+            case "cancel" ->
+                    answer(
+                            id,
+                            () -> {
+                                Runnable giveUp = calls.get((Long) command.get("call"));
+                                if (giveUp != null) {
+                                    giveUp.run();
+                                }
+                                return null;
+                            });
+            case "clock" -> answer(id, () -> null);
+            case "close" ->
+                    start(
+                            () ->
+                                    answer(
+                                            id,
+                                            () -> {
+                                                client.close();
+                                                return null;
+                                            }));
+            default -> throw new IllegalArgumentException(command.toString());
+        }
+    }
+
+    private static Thread start(Runnable task) {
+        Thread thread = new Thread(task);
+        thread.setDaemon(true);
+        thread.start();
+        return thread;
+    }
+
+    private static Duration millis(Map<String, Object> command, String name) {
+        return Duration.ofMillis((Long) command.get(name));
+    }
+
+    private TimestampRange open(Map<String, Object> command) throws InterruptedException {
+        String[] addresses = Json.list(command.get("addrs")).toArray(String[]::new);
+        ClientBuilder builder =
+                EpicEpochClient.builder(addresses)
+                        .timeout(millis(command, "timeout_ms"))
+                        .attemptTimeout(millis(command, "attempt_ms"))
+                        .refreshInterval(millis(command, "refresh_ms"));
+        if (command.get("cluster") instanceof String name) {
+            builder.clusterName(name);
+        }
+        if (hedges) {
+            builder.hedgeAfter(Duration.ofMillis(3));
+        }
+        client = builder.connect();
+        return null;
+    }
+
+    private void call(long id, Map<String, Object> command) {
+        long count = (Long) command.get("count");
+        Duration limit = millis(command, "timeout_ms");
+        EpicEpochClient asked = client;
+        if (!isAsync) {
+            // The call must be known before the next command, which may cancel it.
+            Thread thread = new Thread(() -> answer(id, () -> asked.timestamps(count, limit)));
+            thread.setDaemon(true);
+            calls.put(id, thread::interrupt);
+            thread.start();
+            return;
+        }
+        long began = now();
+        CompletableFuture<TimestampRange> future = asked.timestampsAsync(count, limit);
+        calls.put(id, () -> future.cancel(true));
+        future.whenComplete((range, error) -> reply(id, began, range, error));
+    }
+
+    private void answer(long id, Action action) {
+        long began = now();
+        TimestampRange range = null;
+        Throwable error = null;
+        try {
+            range = action.run();
+        } catch (Exception failure) {
+            error = failure;
+        }
+        reply(id, began, range, error);
+    }
+
+    private static long now() {
+        return System.nanoTime() - ORIGIN;
+    }
+
+    private void reply(long id, long began, TimestampRange range, Throwable error) {
+        String line = "{\"id\":" + id + ",\"start\":" + began + ",\"end\":" + now();
+        if (range != null) {
+            line += ",\"first\":\"" + range.first() + "\",\"count\":" + range.count();
+        }
+        if (error != null) {
+            Throwable why = error instanceof CompletionException ? error.getCause() : error;
+            line += ",\"error\":\"" + fault(why) + "\",\"text\":" + Json.quote(why.toString());
+        }
+        calls.remove(id);
+        synchronized (out) {
+            out.println(line + "}");
+            out.flush();
+        }
+    }
+
+    /** Returns the name of an error that the drivers of all languages share. */
+    private static String fault(Throwable why) {
+        if (why instanceof InterruptedException || why instanceof CancellationException) {
+            return "cancelled";
+        } else if (why instanceof DeadlineExceededException) {
+            return "deadline";
+        } else if (why instanceof ClosedException) {
+            return "closed";
+        } else if (why instanceof CountException) {
+            return "count";
+        } else if (why instanceof WrongClusterException) {
+            return "wrong_cluster";
+        } else if (why instanceof WentBackwardsException) {
+            return "backwards";
+        } else if (why instanceof ProtocolException) {
+            return "protocol";
+        } else if (why instanceof RefusedException) {
+            return "refused";
+        }
+        return "other";
+    }
+}

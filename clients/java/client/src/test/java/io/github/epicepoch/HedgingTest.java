@@ -1,0 +1,343 @@
+package io.github.epicepoch;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.github.epicepoch.ScriptedNode.Oracle;
+import io.github.epicepoch.ScriptedNode.Peer;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.List;
+import java.util.Optional;
+import java.util.Random;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Executors;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.Predicate;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** Requests that are asked twice: the order holds, and a burnt range goes to no caller. */
+class HedgingTest extends Scene {
+    private static final Duration HEDGE = Duration.ofMillis(20);
+    /** The hedge comes long before the client leaves a silent node. */
+    private static final Duration ATTEMPT = Duration.ofSeconds(8);
+
+    /** Remembers the first connection over which a request came. */
+    private static final class First {
+        private final AtomicReference<Peer> peer = new AtomicReference<>();
+
+        boolean is(Peer to) {
+            peer.compareAndSet(null, to);
+            return peer.get() == to;
+        }
+    }
+
+    private EpicEpochClient hedging(ScriptedNode... nodes) throws InterruptedException {
+        return connect(builder(nodes).hedgeAfter(HEDGE).attemptTimeout(ATTEMPT));
+    }
+
+    private ScheduledExecutorService timer() {
+        ScheduledExecutorService timer = Executors.newScheduledThreadPool(1);
+        closing(timer::shutdownNow);
+        return timer;
+    }
+
+    @Test
+    void aStalledConnectionCostsLittleMoreThanTheDelayOfTheHedge() throws Exception {
+        Oracle oracle = new Oracle();
+        First main = new First();
+        AtomicBoolean stalled = new AtomicBoolean();
+        ScriptedNode leader =
+                leader(
+                        (to, id, count) -> {
+                            if (!main.is(to) || !stalled.get()) {
+                                oracle.asked(to, id, count);
+                            }
+                        });
+        EpicEpochClient client = hedging(leader);
+        Timestamp last = client.timestamp();
+        stalled.set(true);
+        // There are more calls than requests may be in flight.
+        for (int call = 0; call < 12; call++) {
+            long began = System.nanoTime();
+            Timestamp next = client.timestamp();
+            long took = System.nanoTime() - began;
+            assertTrue(HEDGE.toNanos() <= took && took < ATTEMPT.toNanos() / 4, took + " ns");
+            assertTrue(next.isAfter(last));
+            last = next;
+        }
+        assertEquals(2, leader.met.get());
+    }
+
+    @Test
+    void aSilentLeaderIsLeftForAnotherThatAnswersTheHedge() throws Exception {
+        Oracle oracle = new Oracle();
+        AtomicBoolean moved = new AtomicBoolean();
+        ScriptedNode next = node(2);
+        next.script = oracle;
+        next.greeting = () -> next.welcome(next).toBytes();
+        ScriptedNode old =
+                leader(
+                        (to, id, count) -> {
+                            if (!moved.get()) {
+                                oracle.asked(to, id, count);
+                            }
+                        });
+        old.greeting =
+                () -> {
+                    var greeting = old.welcome(old);
+                    greeting.members.add(new Member(2, next.address()));
+                    return moved.get() ? null : greeting.toBytes();
+                };
+        EpicEpochClient client = hedging(old);
+        Timestamp before = client.timestamp();
+        moved.set(true);
+        long began = System.nanoTime();
+        assertTrue(client.timestamp().isAfter(before));
+        assertTrue(System.nanoTime() - began < ATTEMPT.toNanos() / 2);
+        for (int call = 0; call < 5; call++) {
+            client.timestamp();
+        }
+        Optional<String> there = Optional.of(next.address());
+        await("the client moves", () -> client.leader().equals(there));
+    }
+
+    private record Question(Peer to, long id, long count) {
+        void answer(long index) {
+            to.answer(id, count, new Timestamp(1, index));
+        }
+    }
+
+    /** A node that is played by hand. */
+    private static final class Hand {
+        private final BlockingQueue<Question> kept = new LinkedBlockingQueue<>();
+
+        Question take(Predicate<Question> wanted) throws InterruptedException {
+            AtomicReference<Question> found = new AtomicReference<>();
+            await(
+                    "the client asks",
+                    () -> {
+                        kept.stream().filter(wanted).findFirst().ifPresent(found::set);
+                        return found.get() != null;
+                    });
+            kept.remove(found.get());
+            return found.get();
+        }
+
+        /** The next request over a connection. */
+        Question over(Peer connection) throws InterruptedException {
+            return take(question -> question.to() == connection);
+        }
+    }
+
+    private static void expect(long index, CompletableFuture<Timestamp> call) {
+        assertEquals(new Timestamp(1, index), call.join());
+    }
+
+    /**
+     * Whichever of the two answers comes second, its range goes to no caller, and it raises no floor:
+     * callers that wait meanwhile get timestamps below it.
+     */
+    @ParameterizedTest
+    @ValueSource(booleans = {false, true})
+    void aBurntRangeGoesToNoCaller(boolean isCopyFirst) throws Exception {
+        Hand hand = new Hand();
+        ScriptedNode leader = leader((to, id, count) -> hand.kept.add(new Question(to, id, count)));
+        EpicEpochClient client =
+                connect(
+                        builder(leader)
+                                .hedgeAfter(HEDGE)
+                                .attemptTimeout(Duration.ofMinutes(2))
+                                .timeout(Duration.ofMinutes(1))
+                                .inFlight(2));
+        var warm = client.timestampAsync();
+        Question first = hand.take(any -> true);
+        Peer main = first.to();
+        first.answer(1);
+        expect(1, warm);
+
+        var slow = client.timestampAsync();
+        Question asked = hand.over(main);
+        Question copy = hand.take(each -> each.to() != main && each.id() == asked.id());
+        // Of these two callers one is under way, and one waits for the end of a request.
+        var sent = client.timestampAsync();
+        Question next = hand.over(main);
+        var open = client.timestampAsync();
+        if (isCopyFirst) {
+            copy.answer(10);
+            expect(10, slow);
+            // The next answer comes over the same connection, and so after this one.
+            asked.answer(20);
+        } else {
+            asked.answer(10);
+            expect(10, slow);
+            copy.answer(20);
+            // The answer to this ping comes after the copy's answer was read.
+            awaitPong(copy.to());
+        }
+        Question last = hand.over(main);
+        next.answer(12);
+        expect(12, sent);
+        last.answer(13);
+        expect(13, open);
+        var later = client.timestampAsync();
+        hand.over(main).answer(14);
+        expect(14, later);
+    }
+
+    private static void awaitPong(Peer to) throws InterruptedException {
+        to.say(Frame.ping(99));
+        await("the client answers a ping", () -> to.pongs.get() > 0);
+    }
+
+    @Test
+    void aBurntAnswerThatGoesBackwardsIsRefusedLoudly() throws Exception {
+        Hand hand = new Hand();
+        ScriptedNode leader = leader((to, id, count) -> hand.kept.add(new Question(to, id, count)));
+        EpicEpochClient client = hedging(leader);
+        var warm = client.timestampAsync();
+        Question first = hand.take(any -> true);
+        first.answer(100);
+        expect(100, warm);
+        var slow = client.timestampAsync();
+        Question asked = hand.over(first.to());
+        hand.take(each -> each.to() != first.to()).answer(101);
+        expect(101, slow);
+        // A bad answer fails every caller that waits at that moment, whatever its request is.
+        var waiting = begin(client::timestamp);
+        hand.over(first.to());
+        asked.answer(1);
+        var error = assertThrows(ExecutionException.class, waiting::get);
+        assertEquals(WentBackwardsException.class, error.getCause().getClass());
+    }
+
+    @Test
+    void aFirstAnswerMayLieBelowWhatWasReturnedBeforeTheHedge() throws Exception {
+        Hand hand = new Hand();
+        ScriptedNode leader = leader((to, id, count) -> hand.kept.add(new Question(to, id, count)));
+        EpicEpochClient client = hedging(leader);
+        var slow = client.timestampAsync();
+        Question asked = hand.take(any -> true);
+        hand.take(each -> each.to() != asked.to());
+        var quick = client.timestampAsync();
+        hand.over(asked.to()).answer(9);
+        expect(9, quick);
+        asked.answer(5);
+        expect(5, slow);
+    }
+
+    @ParameterizedTest
+    @ValueSource(ints = {4, 66})
+    void aRefusalOfWhatTheHedgeAnsweredIsNoDebtOfTheLeader(int code) throws Exception {
+        Hand hand = new Hand();
+        ScriptedNode leader = leader((to, id, count) -> hand.kept.add(new Question(to, id, count)));
+        EpicEpochClient client = hedging(leader);
+        var slow = client.timestampAsync();
+        Question asked = hand.take(any -> true);
+        hand.take(each -> each.to() != asked.to()).answer(5);
+        expect(5, slow);
+        asked.to().refuse(asked.id(), code, "");
+        awaitPong(asked.to());
+        // A second refusal would be one of nothing, and the client would leave.
+        var later = client.timestampAsync();
+        hand.over(asked.to()).answer(6);
+        expect(6, later);
+        assertEquals(2, leader.met.get());
+    }
+
+    /** Frames that break the protocol on the first connection break it on the second one, too. */
+    @ParameterizedTest
+    @CsvSource({"2,1,0,0", "3,0,1,0", "4,0,0,1", "131,1,0,0"})
+    void reservedBitsAreRefusedFromTheHedgeToo(int kind, int flags, int code, long id)
+            throws Exception {
+        Oracle oracle = new Oracle();
+        First main = new First();
+        AtomicBoolean stalled = new AtomicBoolean();
+        ScriptedNode leader =
+                leader(
+                        (to, request, count) -> {
+                            if (!main.is(to)) {
+                                to.say(ScriptedNode.frame(kind, flags, code, id, new byte[0]));
+                            } else if (!stalled.get()) {
+                                oracle.asked(to, request, count);
+                            }
+                        });
+        EpicEpochClient client = hedging(leader);
+        client.timestamp();
+        stalled.set(true);
+        assertThrows(ProtocolException.class, client::timestamp);
+    }
+
+    private record Call(long began, long ended, TimestampRange got) {}
+
+    /**
+     * A call's timestamps lie above all that were returned before it began, and no timestamp is given
+     * twice. This holds in whichever order the two answers come.
+     */
+    @Test
+    void answersThatOvertakeEachOtherLeaveTheOrderOfCallsAsItIs() throws Exception {
+        Oracle oracle = new Oracle();
+        ScheduledExecutorService timer = timer();
+        Random random = new Random(1);
+        ScriptedNode leader =
+                leader(
+                        (to, id, count) -> {
+                            long after = random.nextInt(2000);
+                            if (random.nextInt(8) == 0) {
+                                after = 5000 + random.nextInt(55_000);
+                            }
+                            Timestamp early = random.nextBoolean() ? oracle.take(count) : null;
+                            timer.schedule(
+                                    () ->
+                                            to.answer(
+                                                    id,
+                                                    count,
+                                                    early != null ? early : oracle.take(count)),
+                                    after,
+                                    TimeUnit.MICROSECONDS);
+                        });
+        EpicEpochClient client = hedging(leader);
+        List<CompletableFuture<List<Call>>> callers = new ArrayList<>();
+        for (int caller = 0; caller < 8; caller++) {
+            int count = 1 + caller % 3;
+            callers.add(begin(() -> calls(client, count)));
+        }
+        List<Call> all = new ArrayList<>();
+        for (var caller : callers) {
+            all.addAll(caller.get());
+        }
+        all.sort(Comparator.comparing(call -> call.got().first()));
+        long latest = Long.MIN_VALUE;
+        Timestamp last = null;
+        long given = 0;
+        for (Call call : all) {
+            assertTrue(last == null || call.got().first().isAfter(last), "given twice");
+            assertTrue(call.ended() >= latest, "the order of calls is broken");
+            latest = Math.max(latest, call.began());
+            last = call.got().last();
+            given += call.got().count();
+        }
+        assertTrue(oracle.taken() > given, "nothing was asked twice");
+    }
+
+    private static List<Call> calls(EpicEpochClient client, int count) throws Exception {
+        List<Call> calls = new ArrayList<>();
+        for (int call = 0; call < 60; call++) {
+            long began = System.nanoTime();
+            TimestampRange got = client.timestamps(count);
+            calls.add(new Call(began, System.nanoTime(), got));
+        }
+        return calls;
+    }
+}

@@ -1,0 +1,477 @@
+package io.github.epicepoch;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.github.epicepoch.ScriptedNode.Oracle;
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.nio.channels.SocketChannel;
+import java.time.Duration;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** Which node is asked: hints, lost leaders, refusals, pauses, limits. */
+class LeaderTest extends Scene {
+    private static final Duration HALF_SECOND = Duration.ofMillis(500);
+
+    @Test
+    void aFollowerNamesTheLeaderAndTheClientGoesThere() throws Exception {
+        ScriptedNode leader = leader(new Oracle());
+        ScriptedNode follower = node(2);
+        follower.greeting = () -> follower.welcome(leader).toBytes();
+        EpicEpochClient client = connect(follower);
+        assertEquals(5, client.timestamps(5).count());
+        assertEquals(0, follower.asked.get());
+        assertEquals(Optional.of(leader.address()), client.leader());
+        assertEquals(Optional.of(ScriptedNode.CLUSTER), client.cluster());
+    }
+
+    @Test
+    void aLostAnswerIsAskedForAgain() throws Exception {
+        Oracle oracle = new Oracle();
+        ScriptedNode leader = node(1);
+        leader.script =
+                (to, id, count) -> {
+                    Timestamp first = oracle.take(count);
+                    if (leader.asked.get() == 1) {
+                        to.close();
+                    } else {
+                        to.answer(id, count, first);
+                    }
+                };
+        assertEquals(new Timestamp(1, 2), connect(leader).timestamp());
+    }
+
+    @Test
+    void aLeaderThatGoesSilentIsReplacedWithinTheCall() throws Exception {
+        Oracle oracle = new Oracle();
+        AtomicBoolean moved = new AtomicBoolean();
+        ScriptedNode next = node(2);
+        ScriptedNode old = node(1);
+        old.script =
+                (to, id, count) -> {
+                    if (!moved.get()) {
+                        oracle.asked(to, id, count);
+                    }
+                };
+        old.greeting =
+                () -> {
+                    var greeting = old.welcome(old);
+                    greeting.members.add(new Member(2, next.address()));
+                    return moved.get() ? null : greeting.toBytes();
+                };
+        next.script = oracle;
+        next.greeting = () -> next.welcome(moved.get() ? next : old).toBytes();
+        EpicEpochClient client = connect(builder(old).attemptTimeout(Duration.ofMillis(50)));
+        Timestamp before = client.timestamp();
+        moved.set(true);
+        assertTrue(client.timestamp().isAfter(before));
+        assertEquals(Optional.of(next.address()), client.leader());
+    }
+
+    @Test
+    void aNoticeOfANewLeaderIsFollowed() throws Exception {
+        ScriptedNode next = node(2);
+        next.script = new Oracle();
+        ScriptedNode old =
+                leader(
+                        (to, id, count) ->
+                                to.say(ScriptedNode.leaderNotice(2, next.address())));
+        EpicEpochClient client = connect(old);
+        client.timestamp();
+        assertEquals(Optional.of(next.address()), client.leader());
+    }
+
+    @Test
+    void answersThatGoBackwardsAreRefusedLoudly() throws Exception {
+        ScriptedNode leader = node(1);
+        leader.script =
+                (to, id, count) -> to.answer(id, count, new Timestamp(10 - leader.asked.get(), 0));
+        EpicEpochClient client = connect(leader);
+        client.timestamp();
+        var error = assertThrows(WentBackwardsException.class, client::timestamp);
+        // The stack is that of the call, and the cause is where it was noticed.
+        assertTrue(
+                Arrays.stream(error.getStackTrace())
+                        .anyMatch(at -> at.getClassName().equals(LeaderTest.class.getName())));
+        assertInstanceOf(WentBackwardsException.class, error.getCause());
+    }
+
+    @Test
+    void anotherClusterIsRefused() throws Exception {
+        ScriptedNode leader = leader(new Oracle());
+        EpicEpochClient client = connect(leader);
+        client.timestamp();
+        leader.greeting =
+                () -> {
+                    var greeting = leader.welcome(leader);
+                    greeting.cluster = new Cluster(ScriptedNode.CLUSTER.id(), 2);
+                    return greeting.toBytes();
+                };
+        leader.hangUp();
+        assertThrows(WrongClusterException.class, client::timestamp);
+    }
+
+    @Test
+    void whatIsNoOracleIsSaidToBeNone() throws Exception {
+        try (ServerSocket other = new ServerSocket(0, 8, InetAddress.getByName("127.0.0.1"))) {
+            ScriptedNode.daemon(
+                    () -> {
+                        try {
+                            while (true) {
+                                other.accept().getOutputStream().write("HTTP/1.1 400".getBytes());
+                            }
+                        } catch (IOException closed) {
+                            // The test is over.
+                        }
+                    });
+            String address = "127.0.0.1:" + other.getLocalPort();
+            ClientBuilder builder = EpicEpochClient.builder(address).timeout(LONG);
+            assertThrows(ProtocolException.class, builder::connect);
+        }
+    }
+
+    @Test
+    void membersAreKeptFresh() throws Exception {
+        ScriptedNode leader = leader(new Oracle());
+        EpicEpochClient client =
+                connect(builder(leader).refreshInterval(Duration.ofMillis(100)));
+        leader.greeting =
+                () -> {
+                    var greeting = leader.welcome(leader);
+                    greeting.members.add(new Member(9, "new.example:8080"));
+                    return greeting.toBytes();
+                };
+        List<String> both = List.of(leader.address(), "new.example:8080");
+        await("the members are read", () -> client.members().equals(both));
+    }
+
+    @Test
+    void anOverloadedLeaderHasAPauseFromAllCallersAndIsNotLeft() throws Exception {
+        ScriptedNode leader = node(1);
+        Oracle oracle = new Oracle();
+        CompletableFuture<Runnable> refuse = new CompletableFuture<>();
+        CompletableFuture<Long> again = new CompletableFuture<>();
+        leader.script =
+                (to, id, count) -> {
+                    if (leader.asked.get() == 1) {
+                        refuse.complete(() -> to.refuse(id, 4, ""));
+                        return;
+                    }
+                    again.complete(System.nanoTime());
+                    oracle.asked(to, id, count);
+                };
+        EpicEpochClient client = connect(builder(leader).inFlight(1).attemptTimeout(LONG));
+        var first = client.timestampAsync();
+        Runnable refused = refuse.get();
+        var second = client.timestampAsync();
+        long began = System.nanoTime();
+        refused.run();
+        // Half of the longest pause is random.
+        assertTrue(again.get() - began >= Directory.BACKOFF_MAX / 2);
+        first.get();
+        second.get();
+        assertEquals(1, leader.met.get());
+    }
+
+    @ParameterizedTest
+    @ValueSource(ints = {2, 4, 66})
+    void aRefusalOfNothingBreaksTheProtocol(int code) throws Exception {
+        ScriptedNode leader = leader((to, id, count) -> to.refuse(id + 1, code, ""));
+        assertThrows(ProtocolException.class, connect(leader)::timestamp);
+    }
+
+    @ParameterizedTest
+    @ValueSource(ints = {7, 13, 18, 64, 65, 66})
+    void whatNoRetryHealsIsSeenAtOnce(int code) throws Exception {
+        ScriptedNode leader = leader((to, id, count) -> to.refuse(id, code, "no"));
+        EpicEpochClient client = connect(leader);
+        var error = assertThrows(EpicEpochException.class, client::timestamp);
+        if (error instanceof RefusedException refused) {
+            assertEquals(code, refused.number());
+        } else {
+            assertEquals(64, code);
+            assertInstanceOf(WrongClusterException.class, error);
+        }
+        assertEquals(1, leader.asked.get());
+    }
+
+    @Test
+    void aLeaderThatRefusesEverythingIsNotAskedWithoutPause() throws Exception {
+        ScriptedNode leader = leader((to, id, count) -> to.refuse(id, 12, ""));
+        EpicEpochClient client = connect(leader);
+        assertThrows(DeadlineExceededException.class, () -> client.timestamp(HALF_SECOND));
+        // The pause between attempts grows from 1 ms to 50 ms: some 25 attempts.
+        assertTrue(leader.met.get() <= 60, leader.met + " connections");
+    }
+
+    @Test
+    void twoNodesThatNameEachOtherAreNotAskedWithoutPause() throws Exception {
+        ScriptedNode one = node(1);
+        ScriptedNode two = node(2);
+        one.script = (to, id, count) -> to.refuse(id, 1, two.address());
+        two.script = (to, id, count) -> to.refuse(id, 1, one.address());
+        EpicEpochClient client = connect(one, two);
+        assertThrows(DeadlineExceededException.class, () -> client.timestamp(HALF_SECOND));
+        int met = one.met.get() + two.met.get();
+        assertTrue(met <= 80, met + " connections");
+    }
+
+    @Test
+    void anIdleClientSeldomLooksForALeader() throws Exception {
+        ScriptedNode leader = leader(new Oracle());
+        AtomicBoolean down = new AtomicBoolean();
+        AtomicInteger dials = new AtomicInteger();
+        Dialer dialer =
+                (host, port, timeout) -> {
+                    dials.incrementAndGet();
+                    if (down.get()) {
+                        throw new IOException("down");
+                    }
+                    return Dialer.tcp().dial(host, port, timeout);
+                };
+        EpicEpochClient client = connect(builder(leader).dialer(dialer));
+        client.timestamp();
+        down.set(true);
+        leader.hangUp();
+        Thread.sleep(1500);
+        // Without callers pauses double from a millisecond to five seconds.
+        assertTrue(dials.get() <= 15, dials + " attempts");
+        // A new call does not wait for the end of a long pause.
+        down.set(false);
+        client.timestamp(HALF_SECOND);
+    }
+
+    @Test
+    void theLimitsOfAWelcomeAreKept() throws Exception {
+        Oracle oracle = new Oracle();
+        AtomicInteger under = new AtomicInteger();
+        AtomicInteger deepest = new AtomicInteger();
+        AtomicInteger largest = new AtomicInteger();
+        BlockingQueue<Runnable> answers = new LinkedBlockingQueue<>();
+        ScriptedNode leader =
+                leader(
+                        (to, id, count) -> {
+                            largest.accumulateAndGet((int) count, Math::max);
+                            deepest.accumulateAndGet(under.incrementAndGet(), Math::max);
+                            answers.add(
+                                    () -> {
+                                        under.decrementAndGet();
+                                        oracle.asked(to, id, count);
+                                    });
+                        });
+        leader.greeting =
+                () -> {
+                    var greeting = leader.welcome(leader);
+                    greeting.countMax = 10;
+                    greeting.inFlightMax = 2;
+                    return greeting.toBytes();
+                };
+        EpicEpochClient client = connect(builder(leader).inFlight(8).attemptTimeout(LONG));
+        assertThrows(CountException.class, () -> client.timestamps(11));
+        var calls = new ConcurrentLinkedQueue<CompletableFuture<TimestampRange>>();
+        for (int call = 0; call < 12; call++) {
+            calls.add(client.timestampsAsync(4));
+        }
+        while (calls.stream().anyMatch(call -> !call.isDone())) {
+            Runnable answer = answers.poll();
+            if (answer != null) {
+                answer.run();
+            } else {
+                Thread.sleep(1);
+            }
+        }
+        calls.forEach(call -> assertEquals(4, call.join().count()));
+        assertEquals(8, largest.get());
+        assertEquals(2, deepest.get());
+    }
+
+    @Test
+    void callersWhoMetWithoutALeaderPartIfTheNextOneGivesLess() throws Exception {
+        AtomicInteger limit = new AtomicInteger(1000);
+        AtomicInteger largest = new AtomicInteger();
+        AtomicBoolean down = new AtomicBoolean();
+        Oracle oracle = new Oracle();
+        ScriptedNode leader =
+                leader(
+                        (to, id, count) -> {
+                            largest.accumulateAndGet((int) count, Math::max);
+                            oracle.asked(to, id, count);
+                        });
+        leader.greeting =
+                () -> {
+                    var greeting = leader.welcome(leader);
+                    greeting.countMax = limit.get();
+                    return greeting.toBytes();
+                };
+        Dialer dialer =
+                (host, port, timeout) -> {
+                    while (down.get()) {
+                        Thread.onSpinWait();
+                    }
+                    return Dialer.tcp().dial(host, port, timeout);
+                };
+        EpicEpochClient client = connect(builder(leader).dialer(dialer).attemptTimeout(LONG));
+        down.set(true);
+        limit.set(10);
+        leader.hangUp();
+        await("the leader is lost", () -> client.leader().isEmpty());
+        List<CompletableFuture<TimestampRange>> calls =
+                Stream.generate(() -> client.timestampsAsync(4)).limit(5).toList();
+        down.set(false);
+        for (var call : calls) {
+            assertEquals(4, call.get().count());
+        }
+        assertTrue(largest.get() <= 10, "a request for " + largest);
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {false, true})
+    void aLeaderWithoutAClusterIsNotAsked(boolean byNotice) throws Exception {
+        ScriptedNode leader = leader(new Oracle());
+        EpicEpochClient client = connect(leader);
+        client.timestamp();
+        leader.greeting =
+                () -> {
+                    var greeting = leader.welcome(byNotice ? null : leader);
+                    greeting.cluster = null;
+                    byte[] welcome = greeting.toBytes();
+                    byte[] notice = ScriptedNode.leaderNotice(1, leader.address());
+                    byte[] both = Arrays.copyOf(welcome, welcome.length + notice.length);
+                    System.arraycopy(notice, 0, both, welcome.length, notice.length);
+                    return byNotice ? both : welcome;
+                };
+        int asked = leader.asked.get();
+        leader.hangUp();
+        await("it is met again", () -> leader.met.get() > 1);
+        var error =
+                assertThrows(
+                        DeadlineExceededException.class, () -> client.timestamp(HALF_SECOND));
+        var why = assertInstanceOf(RefusedException.class, error.getCause());
+        assertEquals(ErrorCode.NOT_READY, why.code());
+        assertEquals(asked, leader.asked.get());
+        leader.greeting = () -> leader.welcome(leader).toBytes();
+        client.timestamp();
+    }
+
+    /** The node pings without end and reads nothing. */
+    @Test
+    void aNodeThatDoesNotReadIsLeftAndKeepsNoCallerPastItsDeadline() throws Exception {
+        ScriptedNode leader = node(1);
+        AtomicBoolean floods = new AtomicBoolean(true);
+        leader.script =
+                (to, id, count) -> {
+                    byte[] ping = Frame.ping(7);
+                    while (floods.get() && !to.socket.isClosed()) {
+                        to.say(ping.clone());
+                    }
+                };
+        closing(() -> floods.set(false));
+        Dialer narrow =
+                (host, port, timeout) -> {
+                    SocketChannel channel = Dialer.tcp().dial(host, port, timeout);
+                    channel.socket().setSendBufferSize(4096);
+                    return channel;
+                };
+        EpicEpochClient client = connect(builder(leader).dialer(narrow).attemptTimeout(LONG));
+        var error =
+                assertThrows(
+                        DeadlineExceededException.class,
+                        () -> client.timestamp(Duration.ofMillis(100)));
+        assertTrue(error.getMessage().contains("no node has answered"), error.getMessage());
+        // Its pongs fill the buffers long before the node is silent for too long.
+        await("the client leaves the node", () -> leader.met.get() > 1);
+    }
+
+    @Test
+    void hooksThatFailHarmNothing() throws Exception {
+        ConcurrentLinkedQueue<String> seen = new ConcurrentLinkedQueue<>();
+        Observer observer =
+                new Observer() {
+                    @Override
+                    public void answered(int callers, long timestamps, Duration latency) {
+                        seen.add("answered " + callers + " with " + timestamps);
+                        throw new IllegalStateException("a hook");
+                    }
+
+                    @Override
+                    public void setback(EpicEpochException why) {
+                        seen.add("setback " + why.getClass().getSimpleName());
+                        throw new IllegalStateException("a hook");
+                    }
+
+                    @Override
+                    public void connected(String address) {
+                        seen.add("connected");
+                        throw new IllegalStateException("a hook");
+                    }
+                };
+        ScriptedNode leader = leader(new Oracle());
+        EpicEpochClient client = connect(builder(leader).observer(observer));
+        client.timestamps(3);
+        leader.hangUp();
+        await("the loss is seen", () -> seen.contains("setback UnreachableException"));
+        client.timestamp();
+        assertEquals("connected", seen.peek());
+        assertTrue(seen.contains("answered 1 with 3"), seen.toString());
+    }
+
+    @Test
+    void eachConnectionShowsTheTokenOfThatMoment() throws Exception {
+        ScriptedNode leader = leader(new Oracle());
+        AtomicInteger turn = new AtomicInteger();
+        List<String> tokens = List.of("first", "second", "no token");
+        EpicEpochClient client =
+                connect(builder(leader).tokenSource(() -> tokens.get(turn.get())));
+        for (Cluster known : Arrays.asList(null, ScriptedNode.CLUSTER)) {
+            client.timestamp();
+            Hello hello = new Hello(0, "", known, Connection.AGENT, tokens.get(turn.get()));
+            assertArrayEquals(hello.toBytes(), leader.hellos.take());
+            turn.incrementAndGet();
+            leader.hangUp();
+        }
+        var error = assertThrows(RefusedException.class, client::timestamp);
+        assertEquals(ErrorCode.UNAUTHORIZED, error.code());
+    }
+
+    @Test
+    void settingsThatCannotBeMeantAreRefused() {
+        ClientBuilder builder = EpicEpochClient.builder("127.0.0.1:1", "[::1]:1", "db1:8080");
+        for (Runnable setting :
+                List.<Runnable>of(
+                        () -> EpicEpochClient.builder(),
+                        () -> EpicEpochClient.builder("localhost"),
+                        () -> EpicEpochClient.builder("::1:80"),
+                        () -> EpicEpochClient.builder("db1:8080:"),
+                        () -> builder.timeout(Duration.ZERO),
+                        () -> builder.timeout(Duration.ofDays(367)),
+                        () -> builder.attemptTimeout(Duration.ofMillis(9)),
+                        () -> builder.refreshInterval(Duration.ofMillis(99)),
+                        () -> builder.inFlight(0),
+                        () -> builder.inFlight(257),
+                        () -> builder.hedgeAfter(Duration.ZERO),
+                        () -> builder.clusterName(""),
+                        () -> builder.clusterName("é".repeat(33)),
+                        () -> builder.token(""),
+                        () -> builder.token("a b"),
+                        () -> builder.token("x".repeat(257)))) {
+            assertThrows(IllegalArgumentException.class, setting::run);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+package io.github.epicepoch;
+
+import static org.junit.jupiter.api.Assertions.fail;
+
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.Callable;
+import java.util.concurrent.CompletableFuture;
+import java.util.function.BooleanSupplier;
+import org.junit.jupiter.api.AfterEach;
+
+/** What tests with scripted nodes share. Everything is closed when a test ends. */
+abstract class Scene {
+    /** Longer than anything here takes, even on a machine that stalls. */
+    static final Duration LONG = Duration.ofSeconds(10);
+
+    private final List<AutoCloseable> open = new ArrayList<>();
+
+    @AfterEach
+    void closeAll() throws Exception {
+        for (AutoCloseable each : open) {
+            each.close();
+        }
+    }
+
+    <T extends AutoCloseable> T closing(T resource) {
+        open.add(0, resource);
+        return resource;
+    }
+
+    ScriptedNode node(long id) {
+        return closing(new ScriptedNode(id));
+    }
+
+    /** A node that leads and answers. */
+    ScriptedNode leader(ScriptedNode.Asked script) {
+        ScriptedNode leader = node(1);
+        leader.script = script;
+        return leader;
+    }
+
+    static ClientBuilder builder(ScriptedNode... nodes) {
+        String[] addresses = new String[nodes.length];
+        for (int at = 0; at < nodes.length; at++) {
+            addresses[at] = nodes[at].address();
+        }
+        return EpicEpochClient.builder(addresses).timeout(LONG);
+    }
+
+    EpicEpochClient connect(ClientBuilder builder) throws InterruptedException {
+        return closing(builder.connect());
+    }
+
+    EpicEpochClient connect(ScriptedNode... nodes) throws InterruptedException {
+        return connect(builder(nodes));
+    }
+
+    /** Runs a call on a thread of its own. */
+    static <T> CompletableFuture<T> begin(Callable<T> call) {
+        CompletableFuture<T> future = new CompletableFuture<>();
+        ScriptedNode.daemon(
+                () -> {
+                    try {
+                        future.complete(call.call());
+                    } catch (Exception error) {
+                        future.completeExceptionally(error);
+                    }
+                });
+        return future;
+    }
+
+    /** Waits for an event. */
+    static void await(String what, BooleanSupplier happened) throws InterruptedException {
+        Deadline deadline = Deadline.after(LONG);
+        while (!happened.getAsBoolean()) {
+            if (deadline.isOver()) {
+                fail("not within " + LONG + ": " + what);
+            }
+            Thread.sleep(1);
+        }
+    }
+}

@@ -1,0 +1,204 @@
+package io.github.epicepoch;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.github.epicepoch.ScriptedNode.Oracle;
+import java.io.IOException;
+import java.io.InputStream;
+import java.net.InetAddress;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
+import java.security.GeneralSecurityException;
+import java.security.KeyStore;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Base64;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import javax.net.ssl.KeyManagerFactory;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.SSLParameters;
+import javax.net.ssl.SSLServerSocket;
+import javax.net.ssl.TrustManager;
+import javax.net.ssl.TrustManagerFactory;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/** TLS, with certificates that sign themselves. */
+class TlsTest extends Scene {
+    private static final String PASSWORD = "changeit";
+
+    @TempDir static Path directory;
+
+    /** Two pairs of a certificate for 127.0.0.1 and a key: NAME.p12, NAME.pem, NAME.key. */
+    @BeforeAll
+    static void makeCertificates() throws Exception {
+        for (String name : List.of("one", "other")) {
+            Path store = directory.resolve(name + ".p12");
+            String keytool = Path.of(System.getProperty("java.home"), "bin", "keytool").toString();
+            String command =
+                    "-genkeypair -alias own -keyalg EC -dname CN=node -ext san=ip:127.0.0.1"
+                            + " -validity 2 -storetype PKCS12 -storepass " + PASSWORD;
+            List<String> words = new ArrayList<>(List.of(keytool));
+            words.addAll(List.of(command.split(" ")));
+            words.addAll(List.of("-keystore", store.toString()));
+            ProcessBuilder made = new ProcessBuilder(words);
+            made.redirectErrorStream(true).redirectOutput(ProcessBuilder.Redirect.DISCARD);
+            assertEquals(0, made.start().waitFor());
+            KeyStore keys = load(name);
+            write(name + ".pem", "CERTIFICATE", keys.getCertificate("own").getEncoded());
+            byte[] key = keys.getKey("own", PASSWORD.toCharArray()).getEncoded();
+            write(name + ".key", "PRIVATE KEY", key);
+        }
+    }
+
+    private static KeyStore load(String name) throws Exception {
+        KeyStore store = KeyStore.getInstance("PKCS12");
+        try (InputStream in = Files.newInputStream(directory.resolve(name + ".p12"))) {
+            store.load(in, PASSWORD.toCharArray());
+        }
+        return store;
+    }
+
+    private static void write(String file, String type, byte[] bytes) throws Exception {
+        String text = Base64.getMimeEncoder().encodeToString(bytes);
+        String pem = "-----BEGIN " + type + "-----\n" + text + "\n-----END " + type + "-----\n";
+        Files.writeString(directory.resolve(file), pem);
+    }
+
+    private static Path pem(String name) {
+        return directory.resolve(name + ".pem");
+    }
+
+    private static Path key(String name) {
+        return directory.resolve(name + ".key");
+    }
+
+    /** A node that shows certificate "one", and may want clients that show it, too. */
+    private ScriptedNode secured(boolean wantsClients) throws Exception {
+        KeyStore store = load("one");
+        var keys = KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm());
+        keys.init(store, PASSWORD.toCharArray());
+        KeyStore trusted = KeyStore.getInstance("PKCS12");
+        trusted.load(null, null);
+        trusted.setCertificateEntry("client", store.getCertificate("own"));
+        var trust = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+        trust.init(trusted);
+        SSLContext context = SSLContext.getInstance("TLS");
+        context.init(keys.getKeyManagers(), trust.getTrustManagers(), null);
+        InetAddress loopback = InetAddress.getByName("127.0.0.1");
+        var listener =
+                (SSLServerSocket)
+                        context.getServerSocketFactory().createServerSocket(0, 16, loopback);
+        SSLParameters parameters = listener.getSSLParameters();
+        parameters.setApplicationProtocols(new String[] {"epicepoch/1"});
+        parameters.setNeedClientAuth(wantsClients);
+        listener.setSSLParameters(parameters);
+        ScriptedNode node = closing(new ScriptedNode(1, listener));
+        node.script = new Oracle();
+        return node;
+    }
+
+    /** The first handshake of a process takes long. */
+    private static ClientBuilder slow(ScriptedNode leader) {
+        return builder(leader).attemptTimeout(LONG);
+    }
+
+    private static String refusal(ClientBuilder builder) {
+        builder.timeout(Duration.ofMillis(500));
+        return assertThrows(DeadlineExceededException.class, builder::connect).getMessage();
+    }
+
+    @Test
+    void aTrustedNodeAnswersManyCallsAtOnce() throws Exception {
+        ScriptedNode leader = secured(false);
+        EpicEpochClient client = connect(slow(leader).tls(Tls.trusting(pem("one"))));
+        List<CompletableFuture<Integer>> callers = new ArrayList<>();
+        for (int caller = 0; caller < 8; caller++) {
+            callers.add(
+                    begin(
+                            () -> {
+                                Timestamp last = client.timestamp();
+                                for (int call = 0; call < 500; call++) {
+                                    Timestamp next = client.timestamp();
+                                    assertTrue(next.isAfter(last));
+                                    last = next;
+                                }
+                                return 500;
+                            }));
+        }
+        for (var caller : callers) {
+            assertEquals(500, caller.get());
+        }
+        assertEquals(1, leader.met.get());
+    }
+
+    @Test
+    void aNodeThatIsNotTrustedOrHasAnotherNameIsRefused() throws Exception {
+        ScriptedNode leader = secured(false);
+        String foreign = refusal(builder(leader).tls(Tls.trusting(pem("other"))));
+        assertTrue(foreign.contains("PKIX"), foreign);
+        String named = leader.address().replace("127.0.0.1", "localhost");
+        Tls trusting = Tls.trusting(pem("one"));
+        String another = refusal(EpicEpochClient.builder(named).tls(trusting));
+        assertTrue(another.contains("localhost"), another);
+        assertThrows(ProtocolException.class, builder(leader)::connect);
+        assertEquals(0, leader.asked.get());
+    }
+
+    @Test
+    void aNodeThatWantsACertificateGetsOne() throws Exception {
+        ScriptedNode leader = secured(true);
+        Tls trusting = Tls.trusting(pem("one"));
+        Tls own = trusting.showing(pem("one"), key("one"));
+        connect(slow(leader).tls(own)).timestamp();
+        refusal(builder(leader).tls(trusting));
+        refusal(builder(leader).tls(trusting.showing(pem("other"), key("other"))));
+    }
+
+    @Test
+    void filesAreReadAgainBeforeEachConnectionAndBadOnesHarmNothing() throws Exception {
+        ScriptedNode leader = secured(false);
+        Path current = directory.resolve("current.pem");
+        Files.copy(pem("one"), current);
+        EpicEpochClient client = connect(slow(leader).tls(Tls.trusting(current)));
+        client.timestamp();
+        Files.writeString(current, "half a certificate");
+        leader.hangUp();
+        client.timestamp();
+        Files.copy(pem("other"), current, StandardCopyOption.REPLACE_EXISTING);
+        leader.hangUp();
+        assertThrows(
+                DeadlineExceededException.class,
+                () -> client.timestamp(Duration.ofMillis(300)));
+        Files.copy(pem("one"), current, StandardCopyOption.REPLACE_EXISTING);
+        client.timestamp();
+    }
+
+    @Test
+    void aProgramMayHaveContextsOfItsOwn() throws Exception {
+        SSLContext trustsNobody = SSLContext.getInstance("TLS");
+        trustsNobody.init(null, new TrustManager[0], null);
+        refusal(builder(secured(false)).tls(Tls.of(() -> trustsNobody)));
+        refusal(
+                builder(secured(false))
+                        .tls(
+                                Tls.of(
+                                        () -> {
+                                            throw new IllegalStateException("no context");
+                                        })));
+    }
+
+    @Test
+    void filesThatCannotBeUsedAreSaidSo() {
+        assertThrows(IOException.class, () -> Tls.trusting(pem("none")));
+        assertThrows(GeneralSecurityException.class, () -> Tls.trusting(key("one")));
+        assertThrows(
+                GeneralSecurityException.class,
+                () -> Tls.trusting(pem("one")).showing(pem("one"), pem("one")));
+    }
+}
