@@ -1,0 +1,156 @@
+"""What in the code each action and rule of the specifications stands for, and the check that nothing is missing.
+
+Paths begin below `crates/`; each is followed by functions of that file. "the world" is no code; "the library" is that
+of Raft, which `core/src/replica/settle.rs` calls; another specification proves it. A rule that is not listed is in the
+function of its action.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from logic import Spec, rules_of
+
+ROOT = Path(__file__).resolve().parents[2]
+WORDS = ("the world", "the library", "arithmetic.py", "raft_log.py", "rounds.py")
+
+CODE: dict[str, dict[str, str]] = {
+    "rounds": {
+        "start": "core/src/publication.rs new; server/src/node.rs start_with_faults",
+        "one-run": "server/src/storage/mod.rs open",
+        "restart-promise": "core/src/publication.rs new",
+        "forgotten-vote": "core/src/log.rs initial_state",
+        "crash": "the world",
+        "raise_promise": "core/src/promise.rs raise; core/src/replica/settle.rs observe",
+        "persist": "core/src/replica/outbox.rs push_write; storage/src/stored.rs after",
+        "hard-state": "core/src/replica/settle.rs take_ready",
+        "campaign": "core/src/replica/campaign.rs campaign; the library",
+        "ask_votes": "core/src/replica/outbox.rs push_message",
+        "vote": "core/src/replica/mod.rs handle_message; the library",
+        "send_vote": "core/src/replica/outbox.rs push_message persisted",
+        "asked-by-another-store": "core/src/replica/refusal.rs check_message",
+        "late-promise": "core/src/replica/settle.rs call observe",
+        "count_vote": "core/src/replica/refusal.rs check_message; the library",
+        "win": "the library; core/src/replica/settle.rs observe_leadership",
+        "quorums-meet": "raft_log.py",
+        "step_down": "core/src/replica/settle.rs observe; core/src/replica/apply.rs publish_change",
+        "kept-grant": "core/src/replica/settle.rs observe",
+        "propose": "core/src/replica/reservation.rs reserve",
+        "proposes-while-leading": "core/src/replica/reservation.rs reserve; core/src/state.rs reserve",
+        "assign": "core/src/state.rs reserve",
+        "terms-fall": "raft_log.py",
+        "ceiling-falls": "core/src/replica/apply.rs install",
+        "publish": "core/src/replica/apply.rs assign",
+        "arrive": "the world",
+        "join": "server/src/worker/batch.rs enter",
+        "late-join": "server/src/worker/batch.rs close",
+        "close": "core/src/confirm.rs begin; server/src/worker/sequencer.rs begin_round",
+        "read_grant": "core/src/confirm.rs begin",
+        "send_confirm": "server/src/worker/links.rs ask",
+        "answer": "core/src/confirm.rs answer handle_reply",
+        "yes-of-another-store": "core/src/confirm.rs count; core/src/quorum.rs position",
+        "blind-yes": "core/src/confirm.rs answer count",
+        "any-reply-counts": "core/src/confirm.rs handle_reply",
+        "yes-of-another-term": "core/src/confirm.rs handle_reply",
+        "yes-for-later-rounds": "core/src/confirm.rs handle_reply",
+        "allocate": "core/src/allocator.rs allocate",
+        "key-used-twice": "core/src/confirm.rs spend",
+        "unconfirmed": "core/src/confirm.rs poll_confirmed is_confirmed",
+        "round-meets-election": "raft_log.py",
+        "allocator-goes-back": "core/src/allocator.rs advanced",
+        "complete": "the world",
+        "advance": "core/src/replica/advance.rs take_advance",
+    },
+    "raft_log": {
+        "campaign": "core/src/replica/campaign.rs campaign; the library",
+        "vote": "core/src/replica/mod.rs handle_message; the library",
+        "win": "the library",
+        "append": "the library; core/src/replica/mod.rs propose_change",
+        "unsafe-change": "arithmetic.py; core/src/replica/apply.rs library_change",
+        "disjoint-quorums": "arithmetic.py; core/src/quorum.rs is_quorum",
+        "own_ack": "core/src/replica/settle.rs on_persisted; the library",
+        "replicate": "core/src/replica/mod.rs handle_message; core/src/log.rs append; the library",
+        "append-without-commit": "the library",
+        "cuts-always": "the library",
+        "install": "core/src/replica/apply.rs install; core/src/replica/refusal.rs check_snapshot",
+        "crash": "core/src/replica/mod.rs new; the world",
+        "early-ack": "core/src/replica/outbox.rs push_message",
+        "commit-forgotten": "core/src/replica/settle.rs take_ready; core/src/durable.rs apply",
+        "commit": "the library",
+        "apply_change": "core/src/replica/apply.rs apply_membership apply_change",
+        "late-voters": "core/src/replica/apply.rs publish_change apply_configuration",
+        "begin_round": "core/src/confirm.rs begin",
+    },
+    "session": {
+        "enter": "client/src/session.rs enter; client/src/waiters.rs enter",
+        "leave": "client/src/waiters.rs leave expire",
+        "take": "client/src/waiters.rs take_batch",
+        "send": "client/src/session/exchange.rs send ask_twice; client/src/session/hedge.rs ask",
+        "old-floor": "client/src/session/exchange.rs send ask_twice",
+        "allocate": "rounds.py",
+        "receive": "client/src/session/exchange.rs answered handle_hedged",
+        "give": "client/src/session/state.rs give_out; client/src/waiters.rs answer finish",
+        "answer-of-another-request": "client/src/session/exchange.rs take",
+        "slot-of-another-call": "client/src/waiters.rs finish",
+        "went-backwards": "client/src/session/state.rs check; client/src/directory.rs record_returned",
+        "requeue": "client/src/session/exchange.rs end; client/src/waiters.rs requeue",
+    },
+}
+SUM_CODE: dict[str, str] = {
+    "quorums of one configuration": "core/src/quorum.rs is_majority_of is_quorum",
+    "quorums around a simple change": "core/src/quorum.rs is_majority_of is_quorum",
+    "quorums around a joint one": "core/src/quorum.rs is_quorum",
+    "quorums of a joint one": "core/src/quorum.rs is_quorum",
+    "restore: the floor": "core/src/restore.rs floor latest_clock",
+}
+
+
+def places(text: str) -> list[str]:
+    """What is wrong with a list of places."""
+    wrong = []
+    for place in text.split("; "):
+        if place in WORDS:
+            continue
+        path, *functions = place.split()
+        file = ROOT / "crates" / path
+        source = file.read_text(encoding="utf-8") if file.is_file() else ""
+        if not source or not functions:
+            wrong.append(f"no file, or no function of it: {place}")
+        wrong += [f"{path} has no function {name}" for name in functions if not re.search(rf"\bfn {name}\b", source)]
+    return wrong
+
+
+def check_code(specs: list[Spec], sums: list[str]) -> list[str]:
+    wrong = [f"{name}: {each}" for name, text in SUM_CODE.items() for each in places(text)]
+    wrong += [f"no place in the code for: {name}" for name in set(sums) ^ set(SUM_CODE)]
+    for spec in specs:
+        known, rules = CODE[spec.name], rules_of(spec)
+        names = {rule for each in rules.values() for rule in each} | set(spec.updates) | set(rules)
+        names |= {name for name in known if name == "disjoint-quorums"}
+        wrong += [f"{spec.name}: {action} has no place in the code" for action in rules if action not in known]
+        wrong += [f"{spec.name}: there is no action or rule {name}" for name in known if name not in names]
+        wrong += [f"{spec.name}/{name}: {each}" for name, text in known.items() for each in places(text)]
+    return wrong
+
+
+def check_mutants(spec: Spec, broken: list[str]) -> list[str]:
+    """Every rule has a mutant."""
+    rules = {rule for each in rules_of(spec).values() for rule in each if not rule.startswith("is-")} | set(
+        spec.updates
+    )
+    return [f"{spec.name}: the rule {rule} has no mutant" for rule in sorted(rules - set(broken))]
+
+
+def check_safety(claims: set[str]) -> list[str]:
+    """Every rule of docs/safety.md names its claims, and they exist; or it says that none is proved."""
+    text = (ROOT / "docs/safety.md").read_text(encoding="utf-8")
+    wrong, found = [], re.split(r"^### (S\d+) ", text, flags=re.MULTILINE)[1:]
+    for number, section in zip(found[::2], found[1::2]):
+        section = re.split(r"^## ", section, flags=re.MULTILINE)[0]
+        said = re.search(r"^- \*\*Proved\*\*(.*?)(?=^- |^\n|\Z)", section, flags=re.MULTILINE | re.DOTALL)
+        named = re.findall(r"`([a-z_]+): ([^`]+)`", said.group(1)) if said else []
+        if not said or not named and "nothing" not in said.group(1):
+            wrong.append(f"docs/safety.md: {number} names no claim that is proved, and does not say that there is none")
+        wrong += [f"docs/safety.md: {number} names {a}: {b}" for a, b in named if f"{a}: {b}" not in claims]
+    return wrong or ([] if len(found) >= 34 else ["docs/safety.md: where are the rules S1 to S17?"])

@@ -1,0 +1,530 @@
+"""Rounds, Promises, votes, disks, grants and the allocator: no timestamp is given twice, and what was answered before a
+request arrived is below its timestamp. For any number of nodes, data directories, runs, terms, ranges, rounds and
+requests.
+
+What it takes from `raft_log.py`: entries are applied in one order, in which terms never fall; and two quorums share a
+voter where the rules `quorums-meet` and `round-meets-election` say so. Nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+from logic import AND, EQ, IF, IMP, NOT, OR, Claim, Spec, State, World
+
+SORTS = "Id Store Quorum Term Run Range Round Req Ts"
+CONSTANTS = {"ts0": "Ts"}
+FIXED = {
+    "member": "Store Quorum",  # this voter belongs to the quorum
+    "le_term": "Term Term",
+    "le_ts": "Ts Ts",
+    "id_of": "Store -> Id",  # a store is a data directory, and claims to be this node
+    "bound": "Store",  # the members' ids are bound to these stores, one each
+    "store": "Run -> Store",  # a run is one boot of the process on one data directory
+    "term_of": "Range -> Term",  # a range is what applying one Reserve entry assigns: (low, high]
+    "owner": "Range -> Run",
+    "low": "Range -> Ts",
+    "high": "Range -> Ts",
+    "run_of": "Round -> Run",  # a round is one batch of one worker of one run
+}
+STATE = {
+    # A node: what it has in memory, what is durable, what has left it.
+    "used": "Run",
+    "live": "Run",
+    "promised": "Store Term",  # term <= Promise
+    "durable": "Store Term",  # term <= the durable term
+    "voted": "Store Term Id",  # in memory
+    "kept": "Store Term Id",  # the vote is durable
+    "sent": "Store Term Store",  # the vote has left
+    "campaigns": "Run Term",
+    "asked": "Run Term",  # requests for votes have left
+    "counted": "Run Term Store",  # the candidate has counted this voter's vote
+    "led": "Term Run",  # this run has won this term, at some time
+    "won": "Term",
+    "winner": "Term -> Run",
+    "election": "Term -> Quorum",  # those whose votes won it
+    "leads": "Run Term",  # it leads now
+    # The log.
+    "proposed": "Range",
+    "assigned": "Range",  # committed and applied
+    "ceiling": "-> Ts",
+    "published": "Run Range",  # the ranges of the grant that the workers of this run read
+    # Workers.
+    "arrived": "Req",
+    "joined": "Req",
+    "batch": "Req -> Round",
+    "closed": "Round",
+    "read": "Round",  # the worker has read the publication
+    "round_term": "Round -> Term",  # and this is the term of the grant in it
+    "out": "Round",  # Confirm has been sent
+    "yes": "Round Store",
+    "later": "Round Term",  # the term was won before the round was closed
+    "last": "Run -> Ts",  # the allocator's position
+    "stamped": "Req",
+    "stamp": "Req -> Ts",
+    "source": "Req -> Range",  # the range that the timestamp is taken from
+    "done": "Req",  # the answer has been received
+    "before": "Req Req",  # the first was done when the second arrived
+    # Advances by an operator.
+    "advanced": "Range Ts",  # success was reported: every later answer is above this timestamp of the range
+    "told": "Range Ts Req",  # and that was before the request arrived
+}
+
+
+def below(w: World, one, other):
+    return AND(w.le_ts(one, other), NOT(EQ(one, other)))
+
+
+def lower(w: World, one, other):
+    return AND(w.le_term(one, other), NOT(EQ(one, other)))
+
+
+def axioms(w: World) -> dict:
+    def order(le, sort):
+        return AND(
+            w.all(sort, lambda a: le(a, a)),
+            w.all(f"{sort} {sort}", lambda a, b: IMP(AND(le(a, b), le(b, a)), EQ(a, b))),
+            w.all(f"{sort} {sort} {sort}", lambda a, b, c: IMP(AND(le(a, b), le(b, c)), le(a, c))),
+            w.all(f"{sort} {sort}", lambda a, b: OR(le(a, b), le(b, a))),
+        )
+
+    one_store = w.all(
+        "Store Store", lambda m, n: IMP(AND(w.bound(m), w.bound(n), EQ(w.id_of(m), w.id_of(n))), EQ(m, n))
+    )
+    return {
+        "terms": order(w.le_term, "Term"),
+        "timestamps": order(w.le_ts, "Ts"),
+        "one-store": one_store,
+        "quorums": w.all("Quorum", lambda q: w.some("Store", lambda n: w.member(n, q))),
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Actions. Each yields its rules, by name, and returns what it changes. A rule whose name begins with `is-` says only
+# what the step is about; each other one has a mutant.
+
+
+def start(w: World, s: State, r):
+    """A process starts. Its Promise and its votes are those that are durable (S4, S6)."""
+    n = w.store(r)
+    yield "is-new", NOT(s.used(r))
+    yield "one-run", w.all("Run", lambda o: IMP(EQ(w.store(o), n), NOT(s.live(o))))
+    promised = lambda m, t: IF(EQ(m, n), s.durable(m, t), s.promised(m, t))
+    if "restart-promise" in w.broken:
+        promised = lambda m, t: AND(s.promised(m, t), NOT(EQ(m, n)))
+    voted = lambda m, t, c: IF(EQ(m, n), s.kept(m, t, c), s.voted(m, t, c))
+    if "forgotten-vote" in w.broken:
+        voted = lambda m, t, c: AND(s.voted(m, t, c), NOT(EQ(m, n)))
+    return {
+        "used": lambda o: OR(EQ(o, r), s.used(o)),
+        "live": lambda o: OR(EQ(o, r), s.live(o)),
+        "promised": promised,
+        "voted": voted,
+    }
+
+
+def crash(w: World, s: State, r):
+    """A process ends, at any time. What it has sent stays under way."""
+    yield "is-live", s.live(r)
+    return {"live": lambda o: AND(s.live(o), NOT(EQ(o, r)))}
+
+
+def raise_promise(w: World, s: State, r, t):
+    """The Promise rises, for whatever reason, to any term."""
+    n = w.store(r)
+    yield "is-live", s.live(r)
+    return {"promised": lambda m, u: OR(s.promised(m, u), AND(EQ(m, n), w.le_term(u, t)))}
+
+
+def persist(w: World, s: State, r, t):
+    """One transaction: a term, and all votes that are in memory (S6)."""
+    n = w.store(r)
+    yield "is-live", s.live(r)
+    yield "hard-state", w.all("Term Id", lambda u, c: IMP(s.voted(n, u, c), OR(w.le_term(u, t), s.durable(n, u))))
+    return {
+        "durable": lambda m, u: OR(s.durable(m, u), AND(EQ(m, n), w.le_term(u, t))),
+        "kept": lambda m, u, c: IF(EQ(m, n), s.voted(m, u, c), s.kept(m, u, c)),
+    }
+
+
+def campaign(w: World, s: State, r, t):
+    """A candidate takes a term above its durable one."""
+    yield "is-live", s.live(r)
+    yield "new-term", NOT(s.durable(w.store(r), t))
+    return {"campaigns": lambda o, u: OR(s.campaigns(o, u), AND(EQ(o, r), EQ(u, t)))}
+
+
+def ask_votes(w: World, s: State, r, t):
+    """Requests for votes leave, once the term is durable (S6)."""
+    yield "is-live", s.live(r)
+    yield "is-candidate", s.campaigns(r, t)
+    yield "early-campaign", s.durable(w.store(r), t)
+    return {"asked": lambda o, u: OR(s.asked(o, u), AND(EQ(o, r), EQ(u, t)))}
+
+
+def vote(w: World, s: State, r, t, candidate):
+    """A voter decides for a node, in memory: one vote a term."""
+    n, c = w.store(r), w.id_of(w.store(candidate))
+    yield "is-live", s.live(r)
+    yield "is-asked", s.asked(candidate, t)
+    yield "two-votes", w.all("Id", lambda o: IMP(s.voted(n, t, o), EQ(o, c)))
+    return {"voted": lambda m, u, o: OR(s.voted(m, u, o), AND(EQ(m, n), EQ(u, t), EQ(o, c)))}
+
+
+def send_vote(w: World, s: State, r, t, candidate):
+    """The vote leaves: it is durable (S6), the Promise has been raised (S4), and who asked is the member (S8)."""
+    n, m, c = w.store(r), w.store(candidate), w.id_of(w.store(candidate))
+    yield "is-live", s.live(r)
+    yield "is-asked", s.asked(candidate, t)
+    yield "is-decided", s.voted(n, t, c)
+    yield "asked-by-another-store", w.bound(m)
+    yield "early-vote", s.kept(n, t, c)
+    yield "late-promise", s.promised(n, t)
+    return {"sent": lambda k, u, o: OR(s.sent(k, u, o), AND(EQ(k, n), EQ(u, t), EQ(o, m)))}
+
+
+def count_vote(w: World, s: State, r, t, n, m):
+    """A candidate counts the vote that the store n has sent as that of the voter m: the id and the store have to be
+    those of the configuration (S8)."""
+    yield "is-live", s.live(r)
+    yield "is-sent", s.sent(n, t, w.store(r))
+    yield "is-named", EQ(w.id_of(n), w.id_of(m))
+    yield "vote-of-another-store", EQ(n, m)
+    return {"counted": lambda o, u, k: OR(s.counted(o, u, k), AND(EQ(o, r), EQ(u, t), EQ(k, m)))}
+
+
+def win(w: World, s: State, r, t, q):
+    """A quorum has voted for the candidate: it leads. What the run published before is forgotten in this step."""
+    yield "is-live", s.live(r)
+    yield "is-asked", s.asked(r, t)
+    yield "is-first", NOT(s.led(t, r))
+    yield "no-quorum", w.all("Store", lambda m: IMP(w.member(m, q), s.counted(r, t, m)))
+    # Proved in raft_log.py.
+    meets = w.some("Store", lambda m: AND(w.member(m, q), w.member(m, s.election(t))))
+    yield "quorums-meet", IMP(s.won(t), meets)
+    return {
+        "led": lambda u, o: OR(s.led(u, o), AND(EQ(u, t), EQ(o, r))),
+        "won": lambda u: OR(s.won(u), EQ(u, t)),
+        "winner": lambda u: IF(EQ(u, t), r, s.winner(u)),
+        "election": lambda u: IF(EQ(u, t), q, s.election(u)),
+        "leads": lambda o, u: IF(EQ(o, r), EQ(u, t), s.leads(o, u)),
+        **forget_grant(w, s, r),
+    }
+
+
+def step_down(w: World, s: State, r):
+    """Leadership ends, and the grant in the same step (S3)."""
+    yield "is-live", s.live(r)
+    return {"leads": lambda o, u: AND(s.leads(o, u), NOT(EQ(o, r))), **forget_grant(w, s, r)}
+
+
+def forget_grant(w: World, s: State, r):
+    if "kept-grant" in w.broken:
+        return {}
+    return {"published": lambda o, x: AND(s.published(o, x), NOT(EQ(o, r)))}
+
+
+def propose(w: World, s: State, x):
+    """A leader appends a reservation to the log of its term (S3)."""
+    yield "is-live", s.live(w.owner(x))
+    yield "is-new", NOT(s.proposed(x))
+    yield "proposes-while-leading", s.leads(w.owner(x), w.term_of(x))
+    return {"proposed": lambda y: OR(EQ(y, x), s.proposed(y))}
+
+
+def assign(w: World, s: State, x):
+    """The entry is committed and applied, and gets the range that begins where the last one ended (S5)."""
+    yield "is-proposed", s.proposed(x)
+    yield "is-new", NOT(s.assigned(x))
+    # Proved in raft_log.py: the order in which entries are applied.
+    yield "terms-fall", w.all("Range", lambda y: IMP(s.assigned(y), w.le_term(w.term_of(y), w.term_of(x))))
+    yield "ranges-overlap", w.le_ts(s.ceiling(), w.low(x))
+    yield "is-range", below(w, w.low(x), w.high(x))
+    top = w.ts0 if "ceiling-falls" in w.broken else w.high(x)
+    return {"assigned": lambda y: OR(EQ(y, x), s.assigned(y)), "ceiling": lambda: top}
+
+
+def publish(w: World, s: State, r, x):
+    """Applying the entry publishes the grant, if the entry is of this run and of the term that it leads (S3). A range
+    that follows the one held extends it."""
+    yield "is-live", s.live(r)
+    yield "early-grant", s.assigned(x)
+    yield "foreign-grant", EQ(w.owner(x), r)
+    yield "grant-without-leading", s.leads(r, w.term_of(x))
+    return {"published": lambda o, y: OR(s.published(o, y), AND(EQ(o, r), EQ(y, x)))}
+
+
+def arrive(w: World, s: State, q):
+    """A request begins. All that is done at this moment has to be below it."""
+    yield "is-new", NOT(s.arrived(q))
+    return {
+        "arrived": lambda p: OR(EQ(p, q), s.arrived(p)),
+        "before": lambda b, p: IF(EQ(p, q), s.done(b), s.before(b, p)),
+        "told": lambda x, ts, p: IF(EQ(p, q), s.advanced(x, ts), s.told(x, ts, p)),
+    }
+
+
+def join(w: World, s: State, q, d):
+    """A request joins the open batch of any worker of any run, leader or not."""
+    yield "is-arrived", s.arrived(q)
+    yield "is-new", NOT(s.joined(q))
+    yield "late-join", NOT(s.closed(d))
+    return {
+        "joined": lambda p: OR(EQ(p, q), s.joined(p)),
+        "batch": lambda p: IF(EQ(p, q), d, s.batch(p)),
+    }
+
+
+def close(w: World, s: State, d):
+    """The round begins: the batch is closed first (S2)."""
+    yield "is-live", s.live(w.run_of(d))
+    yield "is-new", NOT(s.closed(d))
+    return {
+        "closed": lambda e: OR(EQ(e, d), s.closed(e)),
+        "later": lambda e, t: IF(EQ(e, d), s.won(t), s.later(e, t)),
+    }
+
+
+def read_grant(w: World, s: State, d, x, t):
+    """After that the worker reads the publication. It will ask for the term of the grant in it (S2)."""
+    r = w.run_of(d)
+    yield "is-live", s.live(r)
+    yield "is-new", NOT(s.read(d))
+    yield "read-before-close", s.closed(d)
+    yield "without-grant", s.published(r, x)
+    if "current-term-asked" in w.broken:
+        yield "is-term", s.leads(r, t)
+    yield "current-term-asked", EQ(t, w.term_of(x))
+    return {
+        "read": lambda e: OR(EQ(e, d), s.read(e)),
+        "round_term": lambda e: IF(EQ(e, d), t, s.round_term(e)),
+    }
+
+
+def send_confirm(w: World, s: State, d):
+    """Confirm leaves for every voter."""
+    yield "is-live", s.live(w.run_of(d))
+    yield "is-read", s.read(d)
+    yield "ask-before-close", s.closed(d)
+    return {"out": lambda e: OR(EQ(e, d), s.out(e))}
+
+
+def answer(w: World, s: State, r, d, n):
+    """A node reads the frame, then its Promise, and says yes, which counts as that of the voter n (S4, S8). The asking
+    node counts itself once it has closed and read. The yes may be counted at any later time, and for every round of
+    that run and term that is out by now."""
+    m = w.store(r)
+    own = AND(s.read(d), s.closed(d), EQ(m, w.store(w.run_of(d))))
+    yield "is-live", s.live(r)
+    yield "is-named", EQ(w.id_of(m), w.id_of(n))
+    yield "any-reply-counts", OR(s.out(d), own)
+    yield "yes-of-another-store", EQ(m, n)
+    yield "blind-yes", w.all("Term", lambda u: IMP(s.promised(m, u), w.le_term(u, s.round_term(d))))
+    same = lambda e: AND(s.out(e), EQ(w.run_of(e), w.run_of(d)), EQ(s.round_term(e), s.round_term(d)))
+    if "yes-of-another-term" in w.broken:
+        same = lambda e: AND(s.out(e), EQ(w.run_of(e), w.run_of(d)))
+    if "yes-for-later-rounds" in w.broken:
+        same = lambda e: EQ(w.run_of(e), w.run_of(d))
+    return {"yes": lambda e, k: OR(s.yes(e, k), AND(EQ(k, n), OR(EQ(e, d), same(e))))}
+
+
+def allocate(w: World, s: State, q, d, k, x, ts):
+    """The allocator, under its lock: a quorum has confirmed the round, the grant that is published now is of its term,
+    and the timestamp is in the grant's range and above the last one (S1, S3)."""
+    r = w.run_of(d)
+    yield "is-live", s.live(r)
+    yield "is-joined", AND(s.joined(q), EQ(s.batch(q), d))
+    yield "key-used-twice", NOT(s.stamped(q))
+    yield "is-read", s.read(d)
+    yield "unconfirmed", w.all("Store", lambda m: IMP(w.member(m, k), s.yes(d, m)))
+    # Proved in raft_log.py.
+    is_later = lambda t: AND(s.later(d, t), lower(w, s.round_term(d), t))
+    common = lambda t, m: AND(is_later(t), w.member(m, k), w.member(m, s.election(t)))
+    yield "round-meets-election", IMP(w.some("Term", is_later), w.some("Term Store", common))
+    yield "without-grant", s.published(r, x)
+    yield "any-grant", EQ(w.term_of(x), s.round_term(d))
+    yield "beyond-range", AND(below(w, w.low(x), ts), w.le_ts(ts, w.high(x)))
+    yield "allocator-goes-back", below(w, s.last(r), ts)
+    return {
+        "stamped": lambda p: OR(EQ(p, q), s.stamped(p)),
+        "stamp": lambda p: IF(EQ(p, q), ts, s.stamp(p)),
+        "source": lambda p: IF(EQ(p, q), x, s.source(p)),
+        "last": lambda o: IF(EQ(o, r), ts, s.last(o)),
+    }
+
+
+def complete(w: World, s: State, q):
+    """The answer is received, at any time after it was made."""
+    yield "is-stamped", s.stamped(q)
+    return {"done": lambda p: OR(EQ(p, q), s.done(p))}
+
+
+def advance(w: World, s: State, x, ts):
+    """The leader gives up its range up to a timestamp, and reports the advance in the same step (S14)."""
+    r = w.owner(x)
+    yield "is-live", s.live(r)
+    yield "advance-unreserved", AND(s.published(r, x), w.le_ts(ts, w.high(x)))
+    changes = {"advanced": lambda y, u: OR(s.advanced(y, u), AND(EQ(y, x), EQ(u, ts)))}
+    if "advance-keeps-range" in w.broken:
+        return changes
+    return {**changes, "last": lambda o: IF(AND(EQ(o, r), w.le_ts(s.last(r), ts)), ts, s.last(o))}
+
+
+ACTIONS = {
+    start: "Run",
+    crash: "Run",
+    raise_promise: "Run Term",
+    persist: "Run Term",
+    campaign: "Run Term",
+    ask_votes: "Run Term",
+    vote: "Run Term Run",
+    send_vote: "Run Term Run",
+    count_vote: "Run Term Store Store",
+    win: "Run Term Quorum",
+    step_down: "Run",
+    propose: "Range",
+    assign: "Range",
+    publish: "Run Range",
+    arrive: "Req",
+    join: "Req Round",
+    close: "Round",
+    read_grant: "Round Range Term",
+    send_confirm: "Round",
+    answer: "Run Round Store",
+    allocate: "Req Round Quorum Range Ts",
+    complete: "Req",
+    advance: "Range Ts",
+}
+
+
+def initial(w: World, s: State) -> list:
+    """Nothing has happened. Durable terms and Promises are any: a cluster may be old."""
+    no = "used live voted kept sent campaigns asked counted led won leads proposed assigned published arrived "
+    no += "joined closed read out yes later stamped done before advanced told"
+    found = [w.all(STATE[name], lambda *a, f=getattr(s, name): NOT(f(*a))) for name in no.split()]
+    return [*found, w.all("Run", lambda r: EQ(s.last(r), w.ts0)), w.all("Ts", lambda a: w.le_ts(w.ts0, a))]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Claims. Those in capitals are the promises to users.
+
+
+def claims(w: World, s: State) -> dict[str, Claim]:
+    rank = lambda q: w.term_of(s.source(q))
+    live_once = lambda a, b: IMP(AND(s.live(a), s.live(b), EQ(w.store(a), w.store(b))), EQ(a, b))
+    same_store = lambda a, b: EQ(w.store(a), w.store(b))
+    return {
+        "run-used": Claim("Run", lambda r: IMP(s.live(r), s.used(r))),
+        "run-one": Claim("Run Run", live_once),
+        "campaign-used": Claim("Run Term", lambda r, t: IMP(s.campaigns(r, t), s.used(r))),
+        "asked-campaign": Claim("Run Term", lambda r, t: IMP(s.asked(r, t), s.campaigns(r, t))),
+        "asked-durable": Claim("Run Term", lambda r, t: IMP(s.asked(r, t), s.durable(w.store(r), t))),
+        "campaign-once": Claim(
+            "Run Run Term",
+            lambda a, b, t: IMP(AND(s.campaigns(a, t), s.asked(b, t), same_store(a, b), NOT(EQ(a, b))), NOT(s.live(a))),
+        ),
+        "asked-once": Claim(
+            "Run Run Term", lambda a, b, t: IMP(AND(s.asked(a, t), s.asked(b, t), same_store(a, b)), EQ(a, b))
+        ),
+        "vote-once": Claim(
+            "Store Term Id Id", lambda n, t, a, b: IMP(AND(s.voted(n, t, a), s.voted(n, t, b)), EQ(a, b))
+        ),
+        "vote-kept": Claim("Store Term Id", lambda n, t, c: IMP(s.kept(n, t, c), s.voted(n, t, c))),
+        "vote-term": Claim("Store Term Id", lambda n, t, c: IMP(s.kept(n, t, c), s.durable(n, t))),
+        "sent-durable": Claim("Store Term Store", lambda n, t, m: IMP(s.sent(n, t, m), s.kept(n, t, w.id_of(m)))),
+        "sent-promised": Claim("Store Term Store", lambda n, t, m: IMP(s.sent(n, t, m), s.promised(n, t))),
+        "sent-to-member": Claim("Store Term Store", lambda n, t, m: IMP(s.sent(n, t, m), w.bound(m))),
+        "counted-sent": Claim("Run Term Store", lambda r, t, n: IMP(s.counted(r, t, n), s.sent(n, t, w.store(r)))),
+        "led-asked": Claim("Term Run", lambda t, r: IMP(s.led(t, r), AND(s.asked(r, t), s.won(t)))),
+        "led-quorum": Claim(
+            "Term Run Store", lambda t, r, n: IMP(AND(s.led(t, r), w.member(n, s.election(t))), s.counted(r, t, n))
+        ),
+        "won-led": Claim("Term", lambda t: IMP(s.won(t), s.led(t, s.winner(t)))),
+        "won-quorum": Claim(
+            "Term Store",
+            lambda t, n: IMP(AND(s.won(t), w.member(n, s.election(t))), AND(s.durable(n, t), s.promised(n, t))),
+        ),
+        "election-safety": Claim("Term Run Run", lambda t, a, b: IMP(AND(s.led(t, a), s.led(t, b)), EQ(a, b))),
+        "leads-led": Claim("Run Term", lambda r, t: IMP(s.leads(r, t), s.led(t, r))),
+        "proposed-led": Claim("Range", lambda x: IMP(s.proposed(x), s.led(w.term_of(x), w.owner(x)))),
+        "assigned-proposed": Claim("Range", lambda x: IMP(s.assigned(x), s.proposed(x))),
+        "range-below-ceiling": Claim("Range", lambda x: IMP(s.assigned(x), w.le_ts(w.high(x), s.ceiling()))),
+        "ranges-disjoint": Claim(
+            "Range Range",
+            lambda x, y: IMP(
+                AND(s.assigned(x), s.assigned(y), NOT(EQ(x, y))),
+                OR(w.le_ts(w.high(x), w.low(y)), w.le_ts(w.high(y), w.low(x))),
+            ),
+        ),
+        "ranges-rise": Claim(
+            "Range Range",
+            lambda x, y: IMP(
+                AND(s.assigned(x), s.assigned(y), lower(w, w.term_of(x), w.term_of(y))), w.le_ts(w.high(x), w.low(y))
+            ),
+        ),
+        "grant-owned": Claim("Run Range", lambda r, x: IMP(s.published(r, x), AND(s.assigned(x), EQ(w.owner(x), r)))),
+        "out-closed": Claim("Round", lambda d: IMP(s.out(d), AND(s.read(d), s.closed(d)))),
+        "read-led": Claim("Round", lambda d: IMP(s.read(d), s.led(s.round_term(d), w.run_of(d)))),
+        "yes-closed": Claim("Round Store", lambda d, n: IMP(s.yes(d, n), AND(s.read(d), s.closed(d)))),
+        "joined-arrived": Claim("Req", lambda q: IMP(s.joined(q), s.arrived(q))),
+        "done-stamped": Claim("Req", lambda q: IMP(s.done(q), s.stamped(q))),
+        "before-done": Claim("Req Req", lambda b, a: IMP(s.before(b, a), AND(s.done(b), s.arrived(a)))),
+        "stamped-joined": Claim("Req", lambda q: IMP(s.stamped(q), AND(s.joined(q), s.closed(s.batch(q))))),
+        "stamped-in-range": Claim(
+            "Req",
+            lambda q: IMP(
+                s.stamped(q),
+                AND(
+                    s.assigned(s.source(q)),
+                    EQ(w.owner(s.source(q)), w.run_of(s.batch(q))),
+                    below(w, w.low(s.source(q)), s.stamp(q)),
+                    w.le_ts(s.stamp(q), w.high(s.source(q))),
+                ),
+            ),
+        ),
+        "stamped-behind": Claim("Req", lambda q: IMP(s.stamped(q), w.le_ts(s.stamp(q), s.last(w.run_of(s.batch(q)))))),
+        # The heart. Whose answer was complete had won its term before the round of a later request was closed; and
+        # who elected it says no to every such round of a lower term.
+        "later-known": Claim(
+            "Req Req",
+            lambda b, q: IMP(AND(s.before(b, q), s.joined(q), s.closed(s.batch(q))), s.later(s.batch(q), rank(b))),
+        ),
+        "no-stale-yes": Claim(
+            "Round Term Store",
+            lambda d, t, n: IMP(
+                AND(s.read(d), s.later(d, t), lower(w, s.round_term(d), t), w.member(n, s.election(t))),
+                NOT(s.yes(d, n)),
+            ),
+        ),
+        "later-won": Claim("Round Term", lambda d, t: IMP(s.later(d, t), s.won(t))),
+        "advanced-owned": Claim(
+            "Range Ts",
+            lambda x, ts: IMP(
+                s.advanced(x, ts), AND(s.assigned(x), w.le_ts(ts, w.high(x)), w.le_ts(ts, s.last(w.owner(x))))
+            ),
+        ),
+        "told-arrived": Claim(
+            "Range Ts Req", lambda x, ts, q: IMP(s.told(x, ts, q), AND(s.advanced(x, ts), s.arrived(q)))
+        ),
+        "told-later": Claim(
+            "Range Ts Req",
+            lambda x, ts, q: IMP(
+                AND(s.told(x, ts, q), s.joined(q), s.closed(s.batch(q))), s.later(s.batch(q), w.term_of(x))
+            ),
+        ),
+        "UNIQUE": Claim(
+            "Req Req", lambda a, b: IMP(AND(s.stamped(a), s.stamped(b), NOT(EQ(a, b))), NOT(EQ(s.stamp(a), s.stamp(b))))
+        ),
+        "ORDER": Claim(
+            "Req Req", lambda b, a: IMP(AND(s.before(b, a), s.stamped(a)), below(w, s.stamp(b), s.stamp(a)))
+        ),
+        "ADVANCE": Claim(
+            "Range Ts Req", lambda x, ts, q: IMP(AND(s.told(x, ts, q), s.stamped(q)), below(w, ts, s.stamp(q)))
+        ),
+    }
+
+
+SPEC = Spec(
+    "rounds", SORTS, CONSTANTS, FIXED, STATE, ACTIONS, axioms, initial, claims,
+    ("UNIQUE", "ORDER", "ADVANCE"),
+    updates=("restart-promise", "forgotten-vote", "kept-grant", "ceiling-falls", "yes-of-another-term",
+             "yes-for-later-rounds", "advance-keeps-range"),
+)  # fmt: skip
