@@ -245,6 +245,28 @@ pub(crate) fn histogram_tools(sh: &Shell) -> Result<(), String> {
     sh.run(&format!("HDR_PYTHON=$PWD/{python} cargo test --workspace --locked --test hdr_tools -- --include-ignored"))
 }
 
+/// Proves the protocol with the solvers that `proof/spec/requirements.txt` names.
+pub(crate) fn spec(sh: &Shell) -> Result<(), String> {
+    let python = spec_python(sh)?;
+    sh.run(&format!("{python} -B proof/spec/spec.py table"))
+}
+
+/// Breaks every rule of the specifications, and asks a second solver every question.
+pub(crate) fn spec_mutants(sh: &Shell) -> Result<(), String> {
+    let python = spec_python(sh)?;
+    sh.run(&format!("{python} -B proof/spec/spec.py mutants"))?;
+    sh.run(&format!("{python} -B proof/spec/spec.py cross-check"))
+}
+
+fn spec_python(sh: &Shell) -> Result<String, String> {
+    let python = format!("{TOOLS}/spec/bin/python");
+    if !Path::new(&python).exists() {
+        sh.run(&format!("python3 -m venv {TOOLS}/spec"))?;
+    }
+    sh.run(&format!("{python} -m pip install --quiet -r proof/spec/requirements.txt"))?;
+    Ok(python)
+}
+
 /// Reports which lines of the core the simulator runs, if the compiler's profile tools are
 /// installed.
 pub(crate) fn coverage(sh: &Shell) -> Result<(), String> {

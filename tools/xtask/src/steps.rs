@@ -118,6 +118,10 @@ pub(crate) const STEPS: &[Step] = &[
     Step::new("planted-near", "Planted bugs near the change are found, and today's share of the others", CI, 600,
         Function(|sh| changes::planted(sh, true))).after(&["tests"]),
     Step::new("planted", "Every planted bug is found by its checker", NIGHT, 1800, Function(|sh| sh.own("planted"))),
+    Step::new("spec", "The protocol is proved, and nothing of its specifications is without a place in the code", BOTH,
+        400, Function(dependencies::spec)),
+    Step::new("spec-mutants", "Every rule of the specifications matters, and a second solver agrees", NIGHT, 2400,
+        Function(dependencies::spec_mutants)),
     Step::new("corpus", "The corpus of the fuzz targets is what is written today", BOTH, 60,
         Function(dependencies::corpus)).after(&["tests"]),
     Step::new("fuzz-short", "Every fuzz target holds for a second of changed inputs", CI, 300, Commands(&[
