@@ -1,5 +1,5 @@
-"""Nodes, bare echoes and generators on this machine, for the scripts beside it that measure. Nothing here leaves
-loopback, and every process that is started is stopped when its block ends."""
+"""Nodes, bare echoes and load generators on this machine, for the measuring scripts in this directory. All traffic
+stays on loopback. Every started process is stopped at the end of its `with` block."""
 import base64
 import collections
 import json
@@ -18,18 +18,18 @@ import time
 import urllib.request
 import zlib
 
-# Who tells a script to end means its nodes, too: `with` and `finally` see to that.
+# SIGTERM ends the script through `with` and `finally`, so that its nodes end, too.
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 BIN = os.environ.get("BIN", "target/release/epicepoch")
 ECHO = os.environ.get("ECHO", "target/release/examples/echo")
 HTTP, RAFT, ECHOES = 24300, 24400, 24500
 READY_SECONDS = 30
-# Open files that the most connections of any script need, at both ends.
+# Open files that the largest number of connections of any script needs, at both ends.
 FILES = 22000
-# How a script ends that saw leadership move, so that requests were refused rightly: it may be tried again.
+# Exit code of a script during which leadership moved. Requests were then rightly refused, and it may be repeated.
 MOVED = 75
-# What the shell that runs a script has set for nodes of its own is not meant for these.
+# Settings of the calling shell must not reach these nodes.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "TMPDIR", "LANG")}
 
 
@@ -39,7 +39,7 @@ def allow_files():
 
 
 def cpu(pid):
-    """Nanoseconds that all threads of a process have run, those that have ended left out."""
+    """Nanoseconds that all threads of a process have run, without threads that have ended."""
     total = 0
     for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
         try:
@@ -50,7 +50,7 @@ def cpu(pid):
 
 
 def memory(pid, field="VmHWM"):
-    """Bytes in memory: the most there ever were, or with `VmRSS` those of now."""
+    """Resident memory, bytes: the highest so far, or with `VmRSS` the current value."""
     for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024
@@ -69,18 +69,18 @@ def stop(processes):
 
 
 def assert_unused(ports):
-    """Ends the script where somebody listens: what answers there would be measured in place of what is started."""
+    """Ends the script if another process uses a port. Otherwise that process would be measured."""
     for port in ports:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError as error:
-                sys.exit(f"port {port} cannot be used ({error}): wait for the script that has nodes there")
+                sys.exit(f"port {port} cannot be used ({error}): wait until the script that uses it has ended")
 
 
 def started(block):
-    """What a `with` begins. What fails, or is told to end, before it has begun leaves nothing behind."""
+    """Starts a `with` block, and stops its processes again if the start fails or is interrupted."""
     try:
         block.start()
     except BaseException:
@@ -90,7 +90,7 @@ def started(block):
 
 
 class Cluster:
-    """Nodes of this machine, stopped when the block ends."""
+    """Nodes on this machine, which stop at the end of the block."""
 
     def __init__(self, nodes=3, **settings):
         self.count, self.settings, self.processes = nodes, settings, []
@@ -124,11 +124,11 @@ class Cluster:
         shutil.rmtree(self.directory)
 
     def logs(self):
-        """The end of what every node has said."""
+        """The last part of every node's log."""
         return "".join((self.directory / f"{i}.log").read_text()[-500:] for i in range(1, self.count + 1))
 
     def bench(self, seconds, *args):
-        """One run of `bench run`; the report."""
+        """Runs `bench run` once, and returns the report."""
         return bench(self.addrs, self.pids, seconds, *args)
 
     def leader(self):
@@ -143,18 +143,18 @@ class Cluster:
         return None
 
     def url(self):
-        """Where the leader answers."""
+        """The URL of the leader."""
         leader = self.leader()
         if leader is None:
-            sys.exit(f"nobody leads: {self.logs()}")
+            sys.exit(f"no node leads: {self.logs()}")
         return f"http://127.0.0.1:{HTTP + 1 + leader}/timestamp"
 
     def moves(self):
-        """How often leadership has changed."""
+        """The number of leader changes."""
         return self.metric("epicepoch_leader_changes_total") or 0
 
     def metric(self, name):
-        """The sum of a counter over all nodes; what is labelled is added up. None where a node does not answer."""
+        """The sum of a counter over all nodes and labels. None if a node does not answer."""
         total = 0
         for at in range(self.count):
             try:
@@ -169,12 +169,12 @@ class Cluster:
         return total
 
     def memory_max(self):
-        """The most that a node has had in memory, bytes."""
+        """The highest memory of any node so far, bytes."""
         return max(memory(pid) for pid in self.pids)
 
 
 class Echoes:
-    """A bare echo, or with `pair` one that asks another one first. It answers as many bytes as `like` does."""
+    """A bare echo, or with `pair` one that first asks another. Its answers are as long as those of `like`."""
 
     def __init__(self, like, pair=False):
         self.like, self.pair, self.processes = like, pair, []
@@ -189,7 +189,7 @@ class Echoes:
         for port, last in ((ECHOES + 1, []), (ECHOES, behind))[0 if self.pair else 1:]:
             self.processes.append(subprocess.Popen([ECHO, str(port), str(len(head)), *last]))
         self.url, self.addrs = f"http://127.0.0.1:{ECHOES}/timestamp", f"127.0.0.1:{ECHOES}"
-        # The one that is asked first.
+        # The echo that clients ask comes first.
         self.pids = [process.pid for process in reversed(self.processes)]
         deadline = time.monotonic() + READY_SECONDS
         while subprocess.run(["curl", "-sf", "--max-time", "2", "-o", "/dev/null", self.url], check=False).returncode != 0:
@@ -202,7 +202,7 @@ class Echoes:
 
 
 def bench(addrs, pids, seconds, *args, before=()):
-    """One run of `bench run`, below the command `before`; the report."""
+    """Runs `bench run` once, under the command `before` if given, and returns the report."""
     with tempfile.NamedTemporaryFile() as file:
         command = [*before, BIN, "bench", "run", "--addr", addrs, "--duration", f"{seconds}s", "--json", file.name]
         if pids:
@@ -218,12 +218,12 @@ def bench(addrs, pids, seconds, *args, before=()):
 
 
 def failed(report):
-    """Requests of a run that brought nothing."""
+    """The number of requests of a run that got no timestamps."""
     return sum(report["failures"].values()) + report["unsent"]
 
 
 def histogram(text):
-    """Values in nanoseconds and their counts, of a histogram of a report: HdrHistogram V2, compressed, in base64."""
+    """The values (nanoseconds) and counts of a report's histogram: HdrHistogram V2, compressed, in base64."""
     data = zlib.decompress(base64.b64decode(text)[8:])
     digits, low = struct.unpack(">i", data[12:16])[0], struct.unpack(">q", data[16:24])[0]
     half = (2 * 10**digits - 1).bit_length() - 1
@@ -232,7 +232,7 @@ def histogram(text):
         number = shift = 0
         for byte in data[at:at + 9]:
             at += 1
-            # The ninth byte has no mark that another one follows.
+            # The ninth byte is always the last one, so all its bits are data.
             number |= (byte if shift == 56 else byte & 0x7F) << shift
             shift += 7
             if byte < 0x80:
@@ -249,7 +249,7 @@ def histogram(text):
 
 
 def percentile(reports, share):
-    """The latency, in nanoseconds, that this share of all requests of these runs did not exceed."""
+    """The latency, in nanoseconds, that this share of all requests of the runs did not exceed."""
     counts = collections.Counter()
     for report in reports:
         counts.update(histogram(report["latency_ns"]["histogram"]))
@@ -262,7 +262,7 @@ def percentile(reports, share):
 
 
 def echo_p50(seconds=0.3, spinning=False):
-    """Median of a bare echo whose ends sleep, or spin, in microseconds."""
+    """The median of a bare echo whose ends sleep or spin, in microseconds."""
     command = [BIN, "bench", "floor", "--duration", f"{int(seconds * 1000)}ms", "--json"]
     floor = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return floor["echo_spinning_ns" if spinning else "echo_sleeping_ns"]["p50"] / 1000
@@ -272,7 +272,7 @@ UNITS = {"us": 1, "ms": 1e3, "s": 1e6}
 
 
 def wrk(url, connections, seconds):
-    """One run of wrk on a thread: requests per second, answers, p50 and p99 in microseconds, failed requests."""
+    """Runs wrk with one thread. Returns requests per second, answers, p50 and p99 in microseconds, failed requests."""
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", url]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     times = {share: float(value) * UNITS[unit] for share, value, unit in
@@ -288,7 +288,7 @@ def wrk(url, connections, seconds):
 
 
 def h2load(url, connections, streams, seconds):
-    """One run of h2load on a thread: requests per second and failed requests."""
+    """Runs h2load with one thread. Returns requests per second and failed requests."""
     command = ["h2load", "-t1", f"-c{connections}", f"-m{streams}", f"-D{seconds}", url]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     lost = re.search(r"(\d+) failed, (\d+) errored, (\d+) timeout", text)
