@@ -11,7 +11,7 @@ const (
 	// copiesMax limits the hedged requests that wait for an answer on the second connection.
 	copiesMax = 64
 	// burntMax limits the requests that were answered over the second connection and not yet over the
-	// first. A node reads as many requests ahead.
+	// first. A node reads that many requests before it answers.
 	burntMax = 1024
 )
 

@@ -42,7 +42,7 @@ func TestTheLimitsOfAWelcomeAreKept(t *testing.T) {
 	}
 }
 
-// fours starts so many callers of four timestamps each.
+// fours starts that many callers, each of which asks for four timestamps.
 func fours(t *testing.T, client *Client, callers int) *sync.WaitGroup {
 	var all sync.WaitGroup
 	for range callers {

@@ -56,7 +56,7 @@ fn cluster_labels(name: &str) -> String {
 /// Whether a certificate carries exactly `name` among its DNS names. Unlike in other server
 /// certificates, a wildcard matches no name here.
 ///
-/// This does not check the signature: [`LiveRoots`](crate::LiveRoots) does that first.
+/// This function does not check the signature: [`LiveRoots`](crate::LiveRoots) does that first.
 pub fn is_named(certificate: &CertificateDer<'_>, name: &str) -> bool {
     let Ok(certificate) = webpki::EndEntityCert::try_from(certificate) else { return false };
     certificate.valid_dns_names().any(|own| own == name)
@@ -65,7 +65,7 @@ pub fn is_named(certificate: &CertificateDer<'_>, name: &str) -> bool {
 /// The node of a cluster that a certificate belongs to; the first if it names several. `None` for a
 /// client's certificate, and for one of another cluster.
 ///
-/// This does not check the signature, either.
+/// This function does not check the signature: [`LiveRoots`](crate::LiveRoots) does that first.
 pub fn node_of(certificate: &CertificateDer<'_>, cluster_name: &str) -> Option<NodeId> {
     let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
     let behind = format!(".{}.{SUFFIX}", cluster_labels(cluster_name));

@@ -36,10 +36,10 @@ pub(crate) fn command() -> Command {
              EPOCH_INTERVAL_MS under load\n  \
              LEAD    the ceiling minus the node's wall clock: normally about RESERVATION_MS\n  \
              CEILING the lowest epoch that no leader owns yet, as this node has applied it\n\n\
-             If epochs are ahead of the clocks, the command shows when time will have caught up \
-             (recoversInMs): the leader's last epoch minus the time that it trusts, or without a \
-             leader the lead.\n\n\
-             Order and uniqueness depend on no clock; clocks only keep epochs close to wall time.",
+             If epochs are ahead of the clocks, the command shows how long it takes until time has \
+             caught up (recoversInMs). This is the leader's last epoch minus the time that it \
+             trusts; if no node leads, it is the lead.\n\n\
+             Order and uniqueness do not depend on clocks. Clocks only keep epochs close to wall time.",
         )
         .after_help(format!(
             "Example:\n  epicepoch clock --addr n1:8080,n2:8080,n3:8080\n\n\

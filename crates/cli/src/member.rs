@@ -64,7 +64,7 @@ pub(crate) fn command() -> Command {
         .about("Show and change the members of a cluster")
         .long_about(format!(
             "Show and change the members of a cluster while it serves. A change is done when the \
-             command returns with 0; a change that was made before answers \"already\".\n\n\
+             command returns with 0. If nothing is left to do, the command says \"already\".\n\n\
              {WHERE_ORDERS_ARE_ACCEPTED}",
         ))
         .after_help("Exit codes: 0 done; 1 refused, with the reason; 2 wrong usage.")

@@ -14,15 +14,15 @@ use crate::operator;
 
 pub(crate) fn command() -> Command {
     Command::new("tune")
-        .about("Show the round trips between nodes, and the settings that they call for")
+        .about("Show the round trips between nodes, and the settings that these need")
         .long_about(
-            "Show the round trips between nodes, as they measure them themselves, and the settings \
-             that they call for.\n\n  \
-             USUAL    nine of ten of the last 64 questions (13 seconds) took no longer\n  \
-             LONGEST  the longest of them\n\n\
+            "Show the round trips between nodes, as the nodes measure them, and the settings that \
+             these need.\n\n  \
+             USUAL    nine of ten of the last 64 round trips (13 seconds) were no longer\n  \
+             LONGEST  the longest of the last 64\n\n\
              An election takes two round trips and must fit into one voter's turn, a quarter of \
              ELECTION_TIMEOUT_MS. So ELECTION_TIMEOUT_MS must be at least eight times the longest \
-             usual round trip; ten times, and never less than the default, is advised.\n\n\
+             usual round trip. The command advises ten times, and never less than the default.\n\n\
              RESERVATION_MS and CLOCK_OFFSET_MAX_MS are settings of the cluster: the report shows the \
              command that changes them. Give it before you restart the nodes with the other settings.",
         )

@@ -116,8 +116,8 @@ impl Drop for Shared {
 
 impl Client {
     /// Creates a client with the default options that first asks `addrs`, each the `host:port` of a
-    /// member's client port. It finds the leader and gets a timestamp, which it drops. So the
-    /// returned client works.
+    /// member's client port. To show that the client works, it finds the leader and gets a
+    /// timestamp, which it drops.
     ///
     /// # Errors
     /// See [`ConnectError`].

@@ -162,8 +162,8 @@ impl Session {
     }
 
     /// Handles every complete frame in `bytes`, which are the received bytes that were not taken
-    /// yet. Returns how many bytes were taken. Appends what is to be sent to `out`, whose bytes
-    /// wait to be sent over the same connection.
+    /// yet. Returns how many bytes were taken. Appends the bytes to send over the same connection
+    /// to `out`, which may hold earlier ones.
     pub fn handle_received(
         &mut self,
         link: LinkId,

@@ -24,16 +24,12 @@ pub struct Group {
 
 /// Every setting, in the order of the help.
 pub static TABLE: [Group; 7] = [
-    Group { heading: "Who this node is", is_per_node: true, settings: identity::IDENTITY },
-    Group {
-        heading: "Where it listens and how it is reached",
-        is_per_node: true,
-        settings: addresses::ADDRESSES,
-    },
+    Group { heading: "Node and cluster", is_per_node: true, settings: identity::IDENTITY },
+    Group { heading: "Addresses", is_per_node: true, settings: addresses::ADDRESSES },
     Group { heading: "Certificates", is_per_node: false, settings: security::TLS },
     Group { heading: "Epochs, elections and timeouts", is_per_node: false, settings: time::TIME },
     Group { heading: "Limits", is_per_node: false, settings: limits::LIMITS },
-    Group { heading: "Who may do what", is_per_node: false, settings: security::AUTHORIZATION },
+    Group { heading: "Rights", is_per_node: false, settings: security::AUTHORIZATION },
     Group { heading: "Log", is_per_node: false, settings: log::LOG },
 ];
 

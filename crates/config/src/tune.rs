@@ -27,8 +27,9 @@ struct Present {
     election: u64,
     heartbeat: u64,
     reservation: u64,
-    /// `None` if the node's version does not report it. The same holds for the next field.
+    /// `None` if the node's version does not report it.
     request_timeout: Option<u64>,
+    /// `None` if the node's version does not report it.
     clock_offset_max: Option<u64>,
 }
 

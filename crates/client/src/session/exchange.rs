@@ -126,7 +126,7 @@ impl Exchange {
         self.hedge.as_ref().and_then(Hedge::due)
     }
 
-    /// Appends what is to be sent over `link` now. Returns when to check for deadlines if nothing
+    /// Appends the bytes to send over `link` now. Returns when to check for deadlines if nothing
     /// was under way before.
     pub(super) fn transmit(
         &mut self,
@@ -364,8 +364,9 @@ impl Exchange {
         refused(&self.addr, code, error.text)
     }
 
-    /// Handles a frame of the second connection. Clears `is_useful` if that connection is of no use
-    /// any more. The first one ends only if another node answers or the frame breaks the protocol.
+    /// Handles a frame of the second connection. Clears `is_useful` if that connection has no use
+    /// any more. The first connection ends only if another node answers or the frame breaks the
+    /// protocol.
     fn handle_hedged(
         &mut self,
         state: &mut State,

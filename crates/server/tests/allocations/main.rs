@@ -24,7 +24,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// Most allocations of timers and sweeps while counting, whatever the number of requests.
 const BACKGROUND_MAX: usize = 40;
-/// Requests that are counted: so many that one allocation in a hundred requests shows.
+/// Number of counted requests: enough to notice one allocation in a hundred requests.
 const REQUESTS: usize = 100 * BACKGROUND_MAX;
 /// Number of counts; the lowest one is used.
 const COUNTS: usize = 3;

@@ -62,8 +62,8 @@ fn the_last_descriptors_are_not_given_to_clients() {
     assert_eq!(node.workers.connections(Port::Shared), 0);
 }
 
-/// Requests per second and address. All requests of a test take less time than one request is
-/// worth.
+/// Requests per second and address. A test sends all its requests within a tenth of a second, so it
+/// earns no further one meanwhile.
 const RATE_MAX: u32 = 10;
 
 fn rated() -> TestNode {

@@ -12,11 +12,12 @@ use crate::support::{
     Cluster, LinkedCluster, Silence, WAIT_MAX, Watch, alone, let_pass, outages, say, wait_until,
 };
 
-/// `(p50, p99)` of the silence, ms, as `docs/operations/outages.md` promises it.
+/// `(p50, p99)` of the silence when the links are cut silently, ms (`docs/operations/outages.md`).
 const SILENT_MS: (u64, u64) = (300, 700);
+/// `(p50, p99)` of the silence when the leader hears nobody but is heard, ms (the same page).
 const DEAF_MS: (u64, u64) = (300, 700);
-/// Refused connections are noticed as soon as a process that ends, but clients still have to find
-/// the next leader over good links.
+/// `(p50, p99)` of the silence when connections are reset, ms. Nodes notice a reset as soon as the
+/// end of a process, but clients still have to find the next leader over good links.
 const RESET_MS: (u64, u64) = (150, 700);
 /// Shortest median of the silence when a leader loses its peers silently, ms. The leader may not
 /// answer without them, and no other node leads before an election timeout (200 ms) less a few

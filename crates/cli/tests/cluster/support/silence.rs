@@ -121,8 +121,8 @@ impl Silence {
         ));
     }
 
-    /// Checks that the median is at least `p50_ms`. If it is shorter, a node answered without
-    /// knowing that it may.
+    /// Checks that the median is at least `p50_ms`. If it is shorter, a node answered before it
+    /// could be sure that it leads.
     #[track_caller]
     pub(crate) fn assert_at_least(&self, p50_ms: u64) {
         let p50 = rank(&self.lengths(), 50);

@@ -1,7 +1,7 @@
 //! Measures stalls of the machine while a test runs: how late a sleeping thread wakes on each
 //! processor, and how long the disk takes for a small durable write. Nodes on the same machine wait
-//! as long. So this time is subtracted from their silence; otherwise a test would judge the
-//! machine.
+//! as long. So this time is subtracted from their silence. Without that, a test would measure the
+//! machine and not the nodes.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -19,7 +19,7 @@ const PROCESSORS_MAX: usize = 16;
 /// Sleeps between two durable writes. This is often enough to notice a disk that hangs for 10 ms,
 /// and costs little load.
 const SLEEPS_PER_WRITE: u32 = 5;
-/// Length at which the file is begun anew. Each write extends the file, so that it also waits for
+/// Length at which a new file is begun. Each write extends the file, so that it also waits for
 /// the file system's journal, as a database sometimes does.
 const FILE_LEN_MAX: u64 = 1 << 20;
 /// Bytes of one write.

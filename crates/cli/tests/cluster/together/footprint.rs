@@ -10,8 +10,9 @@ use crate::support::{Cluster, let_pass, millis, say, wait_until};
 
 /// Most bytes on disk, whatever the uptime.
 const DISK_MAX: u64 = 5 << 20;
-/// Number of reservations while the disk is watched. The next one: how long they may take.
+/// Number of reservations while the disk is watched.
 const RESERVATIONS: u64 = 200;
+/// Longest time for these reservations.
 const RESERVATIONS_LIMIT: Duration = Duration::from_secs(20);
 /// With fewer reservations, the absent node would need no snapshot.
 const RESERVATIONS_MIN: u64 = 180;

@@ -71,8 +71,9 @@ struct Nemesis {
     random: fastrand::Rng,
     began: Instant,
     faults: u64,
-    /// Number of operator's commands. The next one: number of those that succeeded.
+    /// Number of operator's commands.
     orders: u64,
+    /// Number of operator's commands that succeeded.
     orders_done: u64,
     /// Number of spare nodes so far.
     spares: u64,

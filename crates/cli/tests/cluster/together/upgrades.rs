@@ -31,8 +31,7 @@ const ENTRIES: u64 = 1;
 fn held(node: &Node) -> Option<Backup> {
     let document: Value = serde_json::from_str(&node.ask("/admin/backup")?.text()).ok()?;
     let backup = Backup::parse(document["backup"].as_str()?).expect("a backup");
-    // These fields are not part of the state: the time of the backup, and what the node knows of
-    // other nodes' settings.
+    // The time of the backup and the settings of other nodes are not part of the state.
     Some(Backup { taken_ns: 0, reservation_ms: 0, clock_offset_max_ms: 0, ..backup })
 }
 

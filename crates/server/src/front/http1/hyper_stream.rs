@@ -1,5 +1,5 @@
-//! A client's stream as hyper sees it. It records reads and writes in the connection's state. The
-//! task of the connection shares it, and closes it when hyper is done.
+//! A client's stream as hyper sees it. The stream records reads and writes in the connection's
+//! state. The connection's task also holds the stream, and closes it when hyper is done.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};

@@ -1,6 +1,6 @@
-//! QUIC's streams for the HTTP/3 library, with the limits that the library lacks: it buffers a
-//! whole frame of any length. So each stream may carry a limited number of bytes, and a client that
-//! goes beyond is disconnected.
+//! QUIC's streams for the HTTP/3 library, with limits. The library buffers whole frames, however
+//! long they are. So this module limits the bytes of each stream, and disconnects a client that
+//! exceeds a limit.
 
 use std::cell::Cell;
 use std::pin::{Pin, pin};

@@ -23,8 +23,9 @@ use crate::config::{host_and_port, is_loopback};
 use crate::peers::probe::{ASK_TIMEOUT, Found, ask};
 use crate::shared::NodeShared;
 
-/// How often a new node is asked before it is added. The next constant is the pause between.
+/// How often a new node is asked before it is added.
 const ASKS_MAX: usize = 10;
+/// Pause between two of these questions.
 const ASK_PAUSE: Duration = Duration::from_millis(100);
 
 /// The parameters that set a cluster's settings. The last one allows zones without a voter.

@@ -76,7 +76,7 @@ impl Page<'_, '_> {
         ];
         let mut info = self.describe(
             "node",
-            "Who this node is; the value is always 1.",
+            "Identity and version of this node, as labels; the value is always 1.",
             None,
             MetricType::Info,
         )?;
@@ -85,14 +85,15 @@ impl Page<'_, '_> {
         self.gauge("term", "The Raft term that this node is in.", None, published.term.0 as f64)?;
         self.gauge(
             "is_leader",
-            "1 while this node leads, else 0. Over the cluster the sum should be 1; 0 for longer \
-             than an election means that nobody serves.",
+            "1 while this node leads, else 0. The sum over the cluster should be 1. A sum of 0 for \
+             longer than an election means that no node serves.",
             None,
             f64::from(u8::from(is_leader)),
         )?;
         self.gauge(
             "has_grant",
-            "1 while this node leads and owns a range to stamp in: only then does it serve.",
+            "1 while this node leads and owns a range of epochs, else 0. A node serves only while \
+             this is 1.",
             None,
             f64::from(u8::from(is_leader && published.grant.is_some())),
         )
@@ -102,8 +103,8 @@ impl Page<'_, '_> {
         let metrics = self.metrics;
         let mut family = self.describe(
             "requests",
-            "Answers by path and status. A follower answers /timestamp with 409: a client that \
-             keeps its leader sees few of them.",
+            "HTTP answers by path and status. A follower answers /timestamp with 409. Clients that \
+             remember their leader seldom get one.",
             None,
             MetricType::Counter,
         )?;
@@ -131,8 +132,8 @@ impl Page<'_, '_> {
         self.denials()?;
         self.counters(
             "native_requests",
-            "Requests of the native protocol, by what they got. They are in no other count of \
-             requests; in those of refusals, timestamps and rounds they are.",
+            "Requests of the native protocol, by outcome. The metrics of refusals, timestamps and \
+             rounds count them, too; the metric requests does not.",
             "outcome",
             &[
                 ("answered", self.sum(|w| &w.native_answers)),
@@ -141,7 +142,7 @@ impl Page<'_, '_> {
         )?;
         self.counter(
             "requests_over_rate",
-            "Requests refused as OVERLOADED because their address asked more than \
+            "Requests refused as OVERLOADED because their address exceeded \
              ADDRESS_REQUEST_RATE_MAX.",
             self.sum(|w| &w.requests_over_rate),
         )?;
@@ -152,8 +153,8 @@ impl Page<'_, '_> {
         )?;
         self.gauge(
             "waiting_requests",
-            "Requests that wait for a confirm round now. At TIMESTAMP_REQUEST_BUFFER further \
-             ones are refused.",
+            "Requests that wait for a confirm round now. If TIMESTAMP_REQUEST_BUFFER of them wait, \
+             further ones are refused.",
             None,
             self.sum(|w| &w.waiting) as f64,
         )?;
@@ -164,9 +165,9 @@ impl Page<'_, '_> {
         let denials = &self.shared.authz.denials;
         let mut family = self.describe(
             "denied",
-            "Requests, native connections and connections of peers refused for want of a right, by \
-             what they wanted and why: port, plain_text, no_token_file, no_token, wrong_token, \
-             address, header, handshake, certificate_name, no_hello.",
+            "Requests, native connections and connections of peers that were refused because a \
+             right is missing, by right and reason: port, plain_text, no_token_file, no_token, \
+             wrong_token, address, header, handshake, certificate_name, no_hello.",
             None,
             MetricType::Counter,
         )?;
@@ -186,25 +187,26 @@ impl Page<'_, '_> {
     fn phases(&mut self) -> fmt::Result {
         self.durations(
             "request_waiting",
-            "Until the round of a request's batch began. Long: too many rounds in flight, or a \
-             leader that waits for its grant.",
+            "Time until the round of a request's batch began. If it is long, too many rounds are in \
+             flight, or the leader waits for its grant.",
             |w| &w.waiting_ns,
         )?;
         self.durations(
             "request_confirm",
-            "From the begin of a round until a quorum had confirmed it: the network and the \
-             peers' load.",
+            "Time from the start of a round until a quorum had confirmed it. It depends on the \
+             network and the peers' load.",
             |w| &w.confirm_ns,
         )?;
         self.durations(
             "request_allocate",
-            "Taking a batch's timestamps from the node's one allocator. Long: workers wait for \
-             each other.",
+            "Time to take a batch's timestamps from the node's allocator. If it is long, workers \
+             wait for each other.",
             |w| &w.allocate_ns,
         )?;
         self.durations(
             "request_write",
-            "From the allocation until the answers of the batch were written: this worker's CPU.",
+            "Time from the allocation until the batch's answers were written. It depends on the \
+             worker's CPU.",
             |w| &w.write_ns,
         )?;
         let folded = self.fold(|w| &w.batch_size, 1.0);
@@ -215,7 +217,7 @@ impl Page<'_, '_> {
     fn rounds(&mut self) -> fmt::Result {
         self.counter(
             "rounds_begun",
-            "Confirm rounds begun, the empty ones that an idle leader probes with included.",
+            "Confirm rounds begun, including the empty ones with which an idle leader probes.",
             self.sum(|w| &w.rounds_begun),
         )?;
         self.counter(
@@ -236,18 +238,19 @@ impl Page<'_, '_> {
         self.counters(
             "confirms_answered",
             "Confirms of other nodes that this node answered, by answer. A no tells an old \
-             leader that it is one.",
+             leader that it was deposed.",
             "answer",
             &[("yes", self.sum(|w| &w.confirms_yes)), ("no", self.sum(|w| &w.confirms_no))],
         )?;
         self.counter(
             "confirms_borrowed",
-            "Confirms sent over a sibling worker's link, because the own one was down.",
+            "Confirms sent over another worker's link, because the worker's own link was down.",
             self.sum(|w| &w.confirms_borrowed),
         )?;
         self.gauge(
             "confirm_links",
-            "Confirm links that are connected: workers times other members when all is well.",
+            "Connected confirm links. Normally this is the number of workers times the number of \
+             other members.",
             None,
             self.sum(|w| &w.links) as f64,
         )
@@ -257,13 +260,14 @@ impl Page<'_, '_> {
         let metrics = self.metrics;
         self.gauge(
             "connections_open",
-            "Client connections that are open. At CONNECTIONS_MAX further ones are closed.",
+            "Open client connections. Connections beyond CONNECTIONS_MAX are closed.",
             None,
             self.sum(|w| &w.connections) as f64,
         )?;
         self.gauge(
             "native_connections_open",
-            "Client connections that speak the native protocol; the others speak HTTP or nothing.",
+            "Open client connections that speak the native protocol. The others speak HTTP, or have \
+             sent nothing.",
             None,
             self.sum(|w| &w.native_connections) as f64,
         )?;
@@ -277,58 +281,59 @@ impl Page<'_, '_> {
         self.counters(
             "connections_refused",
             "Client connections closed at once, by reason: all (CONNECTIONS_MAX), address \
-             (ADDRESS_CONNECTIONS_MAX), descriptors (the rest is kept for peers and storage: raise \
-             ulimit -n), worker (full, or stopping).",
+             (ADDRESS_CONNECTIONS_MAX), descriptors (the remaining ones are kept for peers and \
+             storage: raise ulimit -n), worker (full, or stopping).",
             "reason",
             &refusals,
         )?;
         self.counter(
             "connections_idle_closed",
-            "Client connections closed because nothing, or half a request, came for too long.",
+            "Client connections closed because they were silent, or in the middle of a request, for \
+             too long.",
             self.sum(|w| &w.connections_idle_closed),
         )?;
         let abuses = Abuse::ALL.map(|it| (it.name(), self.sum(|w| w.abuses(it))));
         self.counters(
             "http2_abuse",
-            "Client connections of HTTP/2 closed because of too many frames that cost the client \
-             little, by the frame that was one too many; calm: beyond a bound of the HTTP/2 \
-             library; protocol: a frame that the protocol forbids.",
+            "HTTP/2 client connections closed because of too many frames that cost the client \
+             little, by the kind of the last frame. calm: the client exceeded a limit of the \
+             session. protocol: the client sent a frame that the protocol forbids.",
             "frames",
             &abuses,
         )?;
         self.gauge(
             "http3_connections_open",
-            "Client connections that speak HTTP/3; they count among connections_open.",
+            "Open client connections that speak HTTP/3. connections_open counts them, too.",
             None,
             self.sum(|w| &w.http3_connections) as f64,
         )?;
         self.counter(
             "http3_abusers_closed",
-            "Clients of HTTP/3 whose connection was closed for what they did: requests taken back, \
-             or too much beside requests.",
+            "HTTP/3 client connections closed because the client cancelled too many requests, or \
+             sent too much data beside requests.",
             self.sum(|w| &w.http3_abusers_closed),
         )?;
         self.counter(
             "quic_handshakes_failed",
-            "Handshakes over QUIC that failed or took too long.",
+            "QUIC handshakes that failed or took too long.",
             self.sum(|w| &w.quic_handshakes_failed),
         )?;
         self.counter(
             "quic_retries",
-            "Clients over QUIC that were told to prove their address before anything is kept for \
-             them: many handshakes are under way, or CONNECTIONS_MAX is reached.",
+            "QUIC clients that had to prove their address first, because many handshakes were under \
+             way or CONNECTIONS_MAX was reached.",
             self.sum(|w| &w.quic_retries),
         )?;
         self.counter(
             "quic_refusals",
-            "Clients over QUIC that were refused: beyond CONNECTIONS_MAX, beyond the handshakes \
-             that may be under way, or while stopping.",
+            "QUIC clients that were refused, because CONNECTIONS_MAX was reached, too many \
+             handshakes were under way, or the node was stopping.",
             self.sum(|w| &w.quic_refusals),
         )?;
         self.counter(
             "accept_failures",
-            "Times that a connection could not be accepted for want of descriptors or memory: \
-             raise the descriptor limit (ulimit -n).",
+            "Failed attempts to accept a connection, because the system had no descriptor or memory \
+             left: raise the descriptor limit (ulimit -n).",
             metrics.accept_failures.load(),
         )
     }
@@ -337,8 +342,8 @@ impl Page<'_, '_> {
         let shared = self.shared;
         self.counters(
             "tls_handshakes",
-            "TLS handshakes of clients, by how they ended. Failed are also those that took too \
-             long, and those of clients without a certificate that CLIENT_CA_FILE vouches for.",
+            "TLS handshakes of clients, by outcome. A handshake also fails if it takes too long, or \
+             if CLIENT_CA_FILE is set and the client has no certificate of these authorities.",
             "outcome",
             &[
                 ("completed", self.sum(|w| &w.handshakes_completed)),
@@ -347,14 +352,14 @@ impl Page<'_, '_> {
         )?;
         self.counter(
             "plain_connections_refused",
-            "Client connections closed because they speak no TLS, which CLIENT_TLS asks for.",
+            "Client connections closed because they do not use TLS, which CLIENT_TLS requires.",
             self.sum(|w| &w.plain_refused),
         )?;
         let expiries: Vec<_> = shared.certificates.expiries().collect();
         let mut family = self.describe(
             "certificate_expiry_timestamp",
-            "Until when a certificate holds, Unix time, by the setting that names its file. The \
-             first to expire of a bundle.",
+            "When a certificate expires, Unix time, by the setting that names its file. For a \
+             bundle, the certificate that expires first.",
             Some(&Unit::Seconds),
             MetricType::Gauge,
         )?;
@@ -375,25 +380,26 @@ impl Page<'_, '_> {
         )?;
         self.counter(
             "reservations",
-            "Reservations of this node that were applied: a few per second while it leads.",
+            "Reservations of this node that were applied. A leader makes a few per second.",
             consensus.reservations.load(),
         )?;
         self.histogram(
             "reservation_duration",
-            "From the proposal of a reservation until it was applied: disk and network.",
+            "Time from the proposal of a reservation until it was applied. It depends on disks and \
+             network.",
             Some(&Unit::Seconds),
             &Sum::new([&consensus.reservation_ns].into_iter(), NS_PER_SECOND),
         )?;
         self.counter(
             "reservation_deadlines_missed",
-            "Reservations that took longer than half a window. EPOCH_DEADLINE_LIMIT in a row, \
-             with a quorum, end the process.",
+            "Reservations that took longer than half a window. After EPOCH_DEADLINE_LIMIT of them in \
+             a row, while a quorum answers, the process ends.",
             consensus.reservation_deadlines_missed.load(),
         )?;
         self.histogram(
             "fsync_duration",
-            "One durable write to the data directory. Above an election timeout the leader \
-             gives up leadership.",
+            "Time of one durable write to the data directory. If it exceeds an election timeout, a \
+             leader gives leadership away.",
             Some(&Unit::Seconds),
             &Sum::new([&consensus.fsync_ns].into_iter(), NS_PER_SECOND),
         )?;
@@ -404,7 +410,8 @@ impl Page<'_, '_> {
         )?;
         self.counter(
             "raft_messages_dropped",
-            "Raft messages dropped for want of a connection or of room on it; Raft repeats them.",
+            "Raft messages dropped because the peer was not connected or its queue was full. Raft \
+             repeats them.",
             consensus.raft_messages_dropped.load(),
         )
     }
@@ -418,26 +425,27 @@ impl Page<'_, '_> {
         let of_ns = |ns: u64| ns as f64 / NS_PER_SECOND;
         self.gauge(
             "epoch",
-            "The epoch that this node stamped last, Unix time; 0 before the first.",
+            "The epoch of this node's last timestamp, Unix time; 0 before the first one.",
             seconds,
             of_ns(epoch_ns),
         )?;
         self.gauge(
             "epoch_lag",
-            "Trusted time minus the epoch stamped last. Under load at most about \
-             EPOCH_INTERVAL_MS; it grows while nobody asks, and when reservations are late.",
+            "Trusted time minus the epoch of the last timestamp. Under load it is at most about \
+             EPOCH_INTERVAL_MS. It grows while no requests come, and when reservations are late.",
             seconds,
             if epoch_ns == 0 { 0.0 } else { (trusted_ns as f64 - epoch_ns as f64) / NS_PER_SECOND },
         )?;
         self.gauge(
             "ceiling",
-            "The replicated ceiling, Unix time: no epoch above it has been stamped by anybody.",
+            "The replicated ceiling, Unix time. No node has given a timestamp with an epoch above \
+             it.",
             seconds,
             of_ns(consensus.ceiling().0),
         )?;
         self.gauge(
             "clock_offset",
-            "This node's wall clock minus trusted time: what the clock firewall does not follow.",
+            "This node's wall clock minus trusted time. Near 0 while the wall clock is followed.",
             seconds,
             (wall_ns as f64 - trusted_ns as f64) / NS_PER_SECOND,
         )?;
@@ -454,7 +462,7 @@ impl Page<'_, '_> {
         }
         let mut family = self.describe(
             "peer_round_trip",
-            "The usual round trip to a peer: nine of ten of the last 64 were no longer.",
+            "The usual round trip to a peer: nine of ten of the last 64 round trips were no longer.",
             seconds,
             MetricType::Gauge,
         )?;
@@ -465,9 +473,9 @@ impl Page<'_, '_> {
         }
         let mut family = self.describe(
             "clock_status",
-            "1 for what the clock firewall thinks of this node's wall clock: followed; outvoted \
-             (further than CLOCK_OFFSET_MAX_MS from the median of the voters); jumped (against \
-             the monotonic clock, and too few peers to say which is right).",
+            "1 for the present status of this node's wall clock: followed; outvoted (further than \
+             CLOCK_OFFSET_MAX_MS from the median of the voters); jumped (away from the monotonic \
+             clock, while too few peers are known to decide which is right).",
             None,
             MetricType::Gauge,
         )?;
@@ -484,15 +492,15 @@ impl Page<'_, '_> {
         let hiccups = &self.metrics.hiccups;
         self.histogram(
             "hiccup",
-            "How much longer than asked for sleeps of a thread without work took: by how much the \
-             machine, or whoever shares it, stalls. A stall counts once for each 50 ms that it \
-             lasted. Latency that is no longer than this is the machine's.",
+            "How long the machine stalls: by how much sleeps of a thread without other work overran. \
+             A stall counts once for each 50 ms that it lasted. The machine explains latencies up \
+             to this.",
             seconds,
             &Sum::new([&hiccups.lateness_ns].into_iter(), NS_PER_SECOND),
         )?;
         self.gauge(
             "hiccup_max",
-            "The longest of these stalls since the process started.",
+            "The longest stall of the machine since the process started.",
             seconds,
             hiccups.max_ns.load() as f64 / NS_PER_SECOND,
         )?;
@@ -500,15 +508,15 @@ impl Page<'_, '_> {
         let spent = spent.tv_sec as f64 + spent.tv_nsec as f64 / NS_PER_SECOND;
         let mut metric = self.describe(
             "process_cpu",
-            "Processor time that this process has used, user and system, all threads. Nodes of \
-             one process, as in `epicepoch dev`, tell the same.",
+            "Processor time that all threads of this process have used, user and system. Nodes in \
+             one process, as in `epicepoch dev`, report the same value.",
             seconds,
             MetricType::Counter,
         )?;
         metric.encode_counter::<NoLabelSet, _, u64>(&spent, None)?;
         self.gauge(
             "process_id",
-            "The process id of this node, as its machine or container counts.",
+            "The id of this node's process on its machine or in its container.",
             None,
             f64::from(std::process::id()),
         )

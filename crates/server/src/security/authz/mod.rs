@@ -6,7 +6,8 @@
 //! - `right`: the rights, the ports, and the reasons for refusals.
 //! - [`denials`]: refusals, for the log and for metrics.
 //!
-//! There are four checks. Their order ensures that a token that must not be sent is never examined:
+//! There are four checks. The token comes third, so a token that was sent where it must not be sent
+//! is never examined:
 //!
 //! 1. The port answers requests of this kind.
 //! 2. The caller's address may ask in this way, in plain text or over TLS.
@@ -86,7 +87,7 @@ impl Authorization {
         if headers.contains_key(HEADER_ADMIN) { Ok(()) } else { Err(Reason::Header) }
     }
 
-    /// Checks that a client of the native protocol may get timestamps. `token` is that of its
+    /// Checks that a client of the native protocol may get timestamps. `token` is the token in its
     /// hello.
     ///
     /// # Errors

@@ -253,9 +253,9 @@ impl Handshakes {
     }
 }
 
-/// Returns the handshake to drop. Strangers are dropped before expected members. Of the addresses
-/// with the most handshakes it takes the one whose oldest began first, and of that address the
-/// oldest.
+/// Returns the handshake to drop: the oldest one of the address that has the most. If several
+/// addresses have equally many, the oldest of all of them is dropped. Strangers are dropped before
+/// expected members.
 fn one_too_many(under_way: &BTreeMap<u64, Slot>) -> Option<u64> {
     let mut of_address: HashMap<Beginner, (bool, usize, Reverse<u64>)> = HashMap::new();
     for (id, slot) in under_way {
