@@ -136,6 +136,9 @@ pub(crate) const STEPS: &[Step] = &[
     ])),
     Step::new("go", "The Go client: vet, tests with the race detector, a short fuzz, every benchmark once", BOTH, 900,
         Function(smoke::go)).after(&["tests"]),
+    Step::new("python", "The Python client: types, tests by every Python there is, wheel and sdist", BOTH, 300, Commands(&[
+        "EPICEPOCH_BIN=target/debug/epicepoch scripts/python-client",
+    ])).after(&["tests"]),
     Step::new("conformance", "Every client keeps the contract, also while leaders are killed", BOTH, 450, Commands(&[
         "EPICEPOCH_BIN=$PWD/target/debug/epicepoch cargo test --workspace --locked --test scripted --test kills \
          -- --ignored --nocapture",
