@@ -1,7 +1,6 @@
 """The conformance driver of the Python client.
 
 It reads commands, one JSON object a line, and writes the client's answers. See clients/README.md.
-With ``--hedge MS`` it hedges after so many milliseconds.
 """
 
 import asyncio
@@ -11,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable
-from typing import Any, Optional
+from typing import Any
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "src"))
 
@@ -33,8 +32,7 @@ FAULTS = [
 class Driver:
     """The client and its calls in progress."""
 
-    def __init__(self, hedge_after: Optional[float]) -> None:
-        self.hedge_after = hedge_after
+    def __init__(self) -> None:
         self.client: epicepoch.Client
         self.tasks: dict[int, asyncio.Task[None]] = {}
 
@@ -63,7 +61,7 @@ class Driver:
                 attempt_timeout=command["attempt_ms"] / 1000,
                 refresh_interval=command["refresh_ms"] / 1000,
                 cluster_name=command.get("cluster") or "",
-                hedge_after=self.hedge_after,
+                hedge_after=command["hedge_ms"] / 1000 if command.get("hedge_ms") else None,
             )
             self.client = epicepoch.Client(command["addrs"], options)
             await self.client.connect()
@@ -83,8 +81,7 @@ class Driver:
 
 
 async def main() -> None:
-    hedge_after = float(sys.argv[2]) / 1000 if sys.argv[1:2] == ["--hedge"] else None
-    driver, loop = Driver(hedge_after), asyncio.get_running_loop()
+    driver, loop = Driver(), asyncio.get_running_loop()
     ended = asyncio.Event()
 
     def read() -> None:
