@@ -15,14 +15,12 @@ import java.util.concurrent.ConcurrentHashMap;
 
 /**
  * The conformance driver of this client. It reads commands, one JSON object a line, and writes the
- * client's answers; see clients/README.md. With {@code --async} its calls are futures. With {@code
- * --hedge} the client repeats requests after 3 ms.
+ * client's answers; see clients/README.md. With {@code --async} its calls are futures.
  */
 final class ConformanceDriver {
     private static final long ORIGIN = System.nanoTime();
 
     private final boolean isAsync;
-    private final boolean hedges;
     private final PrintStream out = new PrintStream(System.out, false, StandardCharsets.UTF_8);
     /** What gives up each call under way. */
     private final Map<Long, Runnable> calls = new ConcurrentHashMap<>();
@@ -31,7 +29,6 @@ final class ConformanceDriver {
 
     private ConformanceDriver(List<String> arguments) {
         isAsync = arguments.contains("--async");
-        hedges = arguments.contains("--hedge");
     }
 
     public static void main(String[] arguments) throws IOException {
@@ -97,8 +94,8 @@ final class ConformanceDriver {
         if (command.get("cluster") instanceof String name) {
             builder.clusterName(name);
         }
-        if (hedges) {
-            builder.hedgeAfter(Duration.ofMillis(3));
+        if (command.get("hedge_ms") != null) {
+            builder.hedgeAfter(millis(command, "hedge_ms"));
         }
         client = builder.connect();
         return null;

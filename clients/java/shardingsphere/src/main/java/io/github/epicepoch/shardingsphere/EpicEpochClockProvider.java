@@ -1,0 +1,150 @@
+package io.github.epicepoch.shardingsphere;
+
+import io.github.epicepoch.ClientBuilder;
+import io.github.epicepoch.EpicEpochClient;
+import io.github.epicepoch.EpicEpochException;
+import io.github.epicepoch.Timestamp;
+import io.github.epicepoch.Tls;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.security.GeneralSecurityException;
+import java.time.Duration;
+import java.util.Properties;
+import org.apache.shardingsphere.globalclock.provider.GlobalClockProvider;
+
+/**
+ * Gives ShardingSphere the timestamps of an EpicEpoch cluster, as {@code type: TSO, provider:
+ * epicepoch} of its global clock. It connects at the first timestamp.
+ *
+ * <p>ShardingSphere has 64 bits for a timestamp: see {@link #spelling}. Both methods of the interface
+ * give a new timestamp, because only a new one is above all that were given before.
+ *
+ * <p>Properties: {@code addresses}, host:port of members with commas between them; optional are
+ * {@code clusterName}, {@code timeoutMillis}, {@code tokenFile}, {@code caFile}, {@code certFile} and
+ * {@code keyFile}.
+ */
+public final class EpicEpochClockProvider implements GlobalClockProvider {
+    private static final long MILLI = 1_000_000;
+    private static final int INDEX_BITS = 18;
+
+    private Properties properties = new Properties();
+    private EpicEpochClient client;
+
+    /** Creates a provider. ShardingSphere does that. */
+    public EpicEpochClockProvider() {}
+
+    @Override
+    public synchronized void init(Properties given) {
+        if (client != null && !given.equals(properties)) {
+            client.close();
+            client = null;
+        }
+        properties = (Properties) given.clone();
+    }
+
+    @Override
+    public String getType() {
+        return "TSO.epicepoch";
+    }
+
+    /**
+     * Gets a new timestamp.
+     *
+     * @return the timestamp in 64 bits
+     * @throws EpicEpochException if there is none; the subclass says why
+     * @throws IllegalStateException if the cluster's timestamps have no spelling in 64 bits, or the
+     *     thread is interrupted
+     */
+    @Override
+    public long getCurrentTimestamp() {
+        return getNextTimestamp();
+    }
+
+    /**
+     * Gets a new timestamp.
+     *
+     * @return the timestamp in 64 bits
+     * @throws EpicEpochException if there is none; the subclass says why
+     * @throws IllegalStateException if the cluster's timestamps have no spelling in 64 bits, or the
+     *     thread is interrupted
+     */
+    @Override
+    public long getNextTimestamp() {
+        try {
+            return spelling(client().timestamp());
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+            throw new IllegalStateException("interrupted while waiting for a timestamp", error);
+        }
+    }
+
+    /**
+     * Returns the spelling of a timestamp in 64 bits: milliseconds, then 18 bits of the index. It has
+     * the order of the timestamps only if all epochs are whole milliseconds and all indexes fit.
+     * Anything else is refused, because two timestamps could then get one spelling.
+     *
+     * @param timestamp a timestamp of a cluster in compact format
+     * @return the spelling, above 0 until the year 3084
+     * @throws IllegalStateException if the timestamp has no such spelling
+     */
+    public static long spelling(Timestamp timestamp) {
+        boolean isWhole = Long.remainderUnsigned(timestamp.epoch(), MILLI) == 0;
+        if (!isWhole || timestamp.index() >>> INDEX_BITS != 0) {
+            throw new IllegalStateException(
+                    timestamp + " has no spelling in 64 bits: ShardingSphere needs a cluster whose"
+                            + " timestamps are compact");
+        }
+        return Long.divideUnsigned(timestamp.epoch(), MILLI) << INDEX_BITS | timestamp.index();
+    }
+
+    private synchronized EpicEpochClient client() throws InterruptedException {
+        if (client == null) {
+            client = builder().connect();
+        }
+        return client;
+    }
+
+    private ClientBuilder builder() {
+        String addresses = properties.getProperty("addresses", "").replace(" ", "");
+        ClientBuilder builder = EpicEpochClient.builder(addresses.split(","));
+        if (properties.containsKey("clusterName")) {
+            builder.clusterName(properties.getProperty("clusterName"));
+        }
+        if (properties.containsKey("timeoutMillis")) {
+            long millis = Long.parseLong(properties.getProperty("timeoutMillis"));
+            builder.timeout(Duration.ofMillis(millis));
+        }
+        if (properties.containsKey("tokenFile")) {
+            Path file = Path.of(properties.getProperty("tokenFile"));
+            builder.tokenSource(() -> read(file));
+        }
+        if (properties.containsKey("caFile")) {
+            builder.tls(tls());
+        }
+        return builder;
+    }
+
+    private static String read(Path file) {
+        try {
+            return Files.readString(file).strip();
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+    }
+
+    private Tls tls() {
+        try {
+            Tls tls = Tls.trusting(Path.of(properties.getProperty("caFile")));
+            if (!properties.containsKey("certFile")) {
+                return tls;
+            }
+            return tls.showing(
+                    Path.of(properties.getProperty("certFile")),
+                    Path.of(properties.getProperty("keyFile")));
+        } catch (IOException | GeneralSecurityException error) {
+            throw new IllegalArgumentException("the files for TLS cannot be used", error);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+package io.github.epicepoch.shardingsphere;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import io.github.epicepoch.DeadlineExceededException;
+import io.github.epicepoch.Timestamp;
+import java.io.DataInputStream;
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
+import java.nio.ByteBuffer;
+import java.util.Properties;
+import java.util.Random;
+import org.apache.shardingsphere.globalclock.provider.GlobalClockProvider;
+import org.apache.shardingsphere.infra.spi.type.typed.TypedSPILoader;
+import org.junit.jupiter.api.Test;
+
+class EpicEpochClockProviderTest {
+    private static final long MILLIS = 1_700_000_000_123L;
+
+    private static GlobalClockProvider provider(String addresses) {
+        Properties properties = new Properties();
+        properties.setProperty("addresses", addresses);
+        properties.setProperty("timeoutMillis", "300");
+        return TypedSPILoader.getService(GlobalClockProvider.class, "TSO.epicepoch", properties);
+    }
+
+    /** A node that gives timestamps of one epoch. */
+    private static ServerSocket node(long epoch) throws IOException {
+        ServerSocket node = new ServerSocket(0, 8, InetAddress.getByName("127.0.0.1"));
+        Thread thread =
+                new Thread(
+                        () -> {
+                            try {
+                                while (true) {
+                                    serve(node.accept(), epoch);
+                                }
+                            } catch (IOException closed) {
+                                // The test is over.
+                            }
+                        });
+        thread.setDaemon(true);
+        thread.start();
+        return node;
+    }
+
+    private static void serve(Socket client, long epoch) throws IOException {
+        var in = new DataInputStream(client.getInputStream());
+        byte[] head = new byte[16];
+        in.readFully(head);
+        in.skipNBytes(ByteBuffer.wrap(head).getInt(4));
+        ByteBuffer welcome = ByteBuffer.allocate(256).position(16);
+        welcome.putShort((short) 3).putShort((short) 24).putLong(1).putLong(1).putLong(1);
+        welcome.putShort((short) 5).putShort((short) 8).putLong(1);
+        welcome.putShort((short) 6).putShort((short) 13).putLong(1).put("a.b:1".getBytes());
+        welcome.putShort((short) 7).putShort((short) 4).putInt(1024);
+        welcome.putShort((short) 9).putShort((short) 8).putLong(1L << 32);
+        int length = welcome.position();
+        welcome.putInt(0, 0x81010000).putInt(4, length - 16).putLong(8, 0x45504f434854534fL);
+        client.getOutputStream().write(welcome.array(), 0, length);
+        for (long index = 0; ; index++) {
+            in.readFully(head);
+            ByteBuffer answer = ByteBuffer.allocate(32).put(head).putLong(epoch).putLong(index);
+            client.getOutputStream().write(answer.put(0, (byte) 0x41).array());
+        }
+    }
+
+    @Test
+    void aCompactClusterGivesRisingTimestamps() throws IOException {
+        try (ServerSocket node = node(MILLIS * 1_000_000)) {
+            GlobalClockProvider provider = provider("127.0.0.1:" + node.getLocalPort());
+            assertInstanceOf(EpicEpochClockProvider.class, provider);
+            assertEquals(MILLIS << 18, provider.getCurrentTimestamp());
+            assertEquals((MILLIS << 18) + 1, provider.getNextTimestamp());
+            assertEquals((MILLIS << 18) + 2, provider.getCurrentTimestamp());
+        }
+    }
+
+    @Test
+    void aTimestampThatDoesNotFitIsRefusedAndNotCut() throws IOException {
+        try (ServerSocket node = node(MILLIS * 1_000_000 + 1)) {
+            GlobalClockProvider provider = provider("127.0.0.1:" + node.getLocalPort());
+            assertThrows(IllegalStateException.class, provider::getNextTimestamp);
+        }
+        Timestamp large = new Timestamp(MILLIS * 1_000_000, 1 << 18);
+        assertThrows(
+                IllegalStateException.class, () -> EpicEpochClockProvider.spelling(large));
+    }
+
+    @Test
+    void aClusterThatCannotBeReachedIsSaidToBe() throws IOException {
+        GlobalClockProvider provider;
+        try (ServerSocket free = new ServerSocket(0)) {
+            provider = provider("127.0.0.1:" + free.getLocalPort());
+        }
+        assertThrows(DeadlineExceededException.class, provider::getNextTimestamp);
+    }
+
+    @Test
+    void spellingsHaveTheOrderOfTimestamps() {
+        Random random = new Random(1);
+        for (int input = 0; input < 10_000; input++) {
+            Timestamp one = compact(random);
+            Timestamp other = compact(random);
+            int order = Integer.signum(one.compareTo(other));
+            long difference =
+                    EpicEpochClockProvider.spelling(one) - EpicEpochClockProvider.spelling(other);
+            assertEquals(order, Long.signum(difference));
+            assertTrue(EpicEpochClockProvider.spelling(one) >= 0);
+        }
+    }
+
+    private static Timestamp compact(Random random) {
+        return new Timestamp((MILLIS + random.nextInt(3)) * 1_000_000, random.nextInt(1 << 18));
+    }
+}
