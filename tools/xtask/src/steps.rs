@@ -161,7 +161,6 @@ pub(crate) const STEPS: &[Step] = &[
     Step::new("smoke", "The README's first command, then every path, a load and SIGTERM", BOTH, 400,
         Function(smoke::readme)).after(&["release", "tools"]),
     Step::new("attacks", "No attack does harm, a second each", BOTH, 400, Commands(&[
-        "cargo build --workspace --locked --tests --bin attack",
         "BIN=$PWD/target/debug/epicepoch ATTACK=$PWD/target/debug/attack scripts/attack --smoke",
     ])).after(&["tests", "tools"]),
     Step::new("wire", "What is on the wire: h2spec, TLS, and segments in a capture", BOTH, 500, Commands(&[
