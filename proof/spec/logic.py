@@ -156,6 +156,7 @@ class Symbolic(World):
 
     def function(self, name: str, text: str) -> Callable:
         arguments, result = signature(text)
+        name += "_"  # some names are words of SMT-LIB
         if not arguments:
             constant = z3.Const(name, self.sort[result])
             return lambda: constant

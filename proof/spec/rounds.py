@@ -56,7 +56,7 @@ STATE = {
     "round_term": "Round -> Term",  # and this is the term of the grant in it
     "out": "Round",  # Confirm has been sent
     "yes": "Round Store",
-    "later": "Round Term",  # the term was won before the round was closed
+    "later": "Round Term",  # the term had been won when the worker read the publication
     "last": "Run -> Ts",  # the allocator's position
     "stamped": "Req",
     "stamp": "Req -> Ts",
@@ -277,14 +277,12 @@ def close(w: World, s: State, d):
     """The round begins: the batch is closed first (S2)."""
     yield "is-live", s.live(w.run_of(d))
     yield "is-new", NOT(s.closed(d))
-    return {
-        "closed": lambda e: OR(EQ(e, d), s.closed(e)),
-        "later": lambda e, t: IF(EQ(e, d), s.won(t), s.later(e, t)),
-    }
+    return {"closed": lambda e: OR(EQ(e, d), s.closed(e))}
 
 
 def read_grant(w: World, s: State, d, x, t):
-    """After that the worker reads the publication. It will ask for the term of the grant in it (S2)."""
+    """After that the worker reads the publication: the grant, for whose term it will ask, and the voters that it will
+    ask (S2). This is `begin_round` of raft_log.py."""
     r = w.run_of(d)
     yield "is-live", s.live(r)
     yield "is-new", NOT(s.read(d))
@@ -296,6 +294,7 @@ def read_grant(w: World, s: State, d, x, t):
     return {
         "read": lambda e: OR(EQ(e, d), s.read(e)),
         "round_term": lambda e: IF(EQ(e, d), t, s.round_term(e)),
+        "later": lambda e, u: IF(EQ(e, d), s.won(u), s.later(e, u)),
     }
 
 
@@ -303,7 +302,6 @@ def send_confirm(w: World, s: State, d):
     """Confirm leaves for every voter."""
     yield "is-live", s.live(w.run_of(d))
     yield "is-read", s.read(d)
-    yield "ask-before-close", s.closed(d)
     return {"out": lambda e: OR(EQ(e, d), s.out(e))}
 
 
@@ -312,7 +310,7 @@ def answer(w: World, s: State, r, d, n):
     node counts itself once it has closed and read. The yes may be counted at any later time, and for every round of
     that run and term that is out by now."""
     m = w.store(r)
-    own = AND(s.read(d), s.closed(d), EQ(m, w.store(w.run_of(d))))
+    own = AND(s.read(d), EQ(m, w.store(w.run_of(d))))
     yield "is-live", s.live(r)
     yield "is-named", EQ(w.id_of(m), w.id_of(n))
     yield "any-reply-counts", OR(s.out(d), own)
@@ -461,13 +459,14 @@ def claims(w: World, s: State) -> dict[str, Claim]:
             ),
         ),
         "grant-owned": Claim("Run Range", lambda r, x: IMP(s.published(r, x), AND(s.assigned(x), EQ(w.owner(x), r)))),
-        "out-closed": Claim("Round", lambda d: IMP(s.out(d), AND(s.read(d), s.closed(d)))),
+        "read-closed": Claim("Round", lambda d: IMP(s.read(d), s.closed(d))),
+        "out-read": Claim("Round", lambda d: IMP(s.out(d), s.read(d))),
         "read-led": Claim("Round", lambda d: IMP(s.read(d), s.led(s.round_term(d), w.run_of(d)))),
-        "yes-closed": Claim("Round Store", lambda d, n: IMP(s.yes(d, n), AND(s.read(d), s.closed(d)))),
+        "yes-read": Claim("Round Store", lambda d, n: IMP(s.yes(d, n), s.read(d))),
         "joined-arrived": Claim("Req", lambda q: IMP(s.joined(q), s.arrived(q))),
         "done-stamped": Claim("Req", lambda q: IMP(s.done(q), s.stamped(q))),
         "before-done": Claim("Req Req", lambda b, a: IMP(s.before(b, a), AND(s.done(b), s.arrived(a)))),
-        "stamped-joined": Claim("Req", lambda q: IMP(s.stamped(q), AND(s.joined(q), s.closed(s.batch(q))))),
+        "stamped-joined": Claim("Req", lambda q: IMP(s.stamped(q), AND(s.joined(q), s.read(s.batch(q))))),
         "stamped-in-range": Claim(
             "Req",
             lambda q: IMP(
@@ -481,11 +480,11 @@ def claims(w: World, s: State) -> dict[str, Claim]:
             ),
         ),
         "stamped-behind": Claim("Req", lambda q: IMP(s.stamped(q), w.le_ts(s.stamp(q), s.last(w.run_of(s.batch(q)))))),
-        # The heart. Whose answer was complete had won its term before the round of a later request was closed; and
-        # who elected it says no to every such round of a lower term.
+        # The heart. The term of a complete answer had been won when the round of a later request read the publication;
+        # and who elected its leader says no to every such round of a lower term.
         "later-known": Claim(
             "Req Req",
-            lambda b, q: IMP(AND(s.before(b, q), s.joined(q), s.closed(s.batch(q))), s.later(s.batch(q), rank(b))),
+            lambda b, q: IMP(AND(s.before(b, q), s.joined(q), s.read(s.batch(q))), s.later(s.batch(q), rank(b))),
         ),
         "no-stale-yes": Claim(
             "Round Term Store",
@@ -507,7 +506,7 @@ def claims(w: World, s: State) -> dict[str, Claim]:
         "told-later": Claim(
             "Range Ts Req",
             lambda x, ts, q: IMP(
-                AND(s.told(x, ts, q), s.joined(q), s.closed(s.batch(q))), s.later(s.batch(q), w.term_of(x))
+                AND(s.told(x, ts, q), s.joined(q), s.read(s.batch(q))), s.later(s.batch(q), w.term_of(x))
             ),
         ),
         "UNIQUE": Claim(

@@ -116,14 +116,16 @@ MUTANTS = [
         FIRST + ask("1a.1", "A", 1, "1a", "2a") + NEXT + NEWER + LATE + take("q", "1a.1", "A", 5, "1a", "2a"),
     ),
     Mutant(
-        "read-before-close ask-before-close",
+        "read-before-close",
         FIRST
-        + ask("1a.1", "A", 1, "1a", "2a")[1:]
-        + NEXT
-        + NEWER
+        + ask("1a.1", "A", 1)[1:2]
+        + elect("3a", 2)
+        + grant("3a", "D")
+        + serve("p", "3a.1", "D", 12, 2, "3a")
         + LATE
-        + [(close, "1a.1")]
+        + [(close, "1a.1"), (send_confirm, "1a.1"), (answer, "1a", "1a.1", "s1"), (answer, "2a", "1a.1", "s2")]
         + take("q", "1a.1", "A", 5, "1a", "2a"),
+        {"ranges": {"A": (1, "1a", 0, 10), "D": (2, "3a", 10, 20)}, "quorums": (("s1", "s2"), ("s3",))},
     ),
     Mutant("unconfirmed", FIRST + NEXT + NEWER + [step for step in STALE if step[0] is not answer]),
     Mutant("blind-yes", FIRST + NEXT + NEWER + STALE),

@@ -111,8 +111,7 @@ def mutants() -> bool:
 
 
 def cross_check(folder: Path) -> bool:
-    """z3 writes its questions, and cvc5 answers them. It must contradict none; those that it does not finish are
-    counted, and fewer than one in a hundred."""
+    """z3 writes its questions, and cvc5 answers them."""
     import cvc5
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -123,7 +122,7 @@ def cross_check(folder: Path) -> bool:
     said: Counter[str] = Counter()
     for path in sorted(folder.glob("*.smt2")):
         solver = cvc5.Solver(cvc5.TermManager())
-        solver.setOption("tlimit-per", "10000")
+        solver.setOption("tlimit-per", str(logic.TIMEOUT_MS))
         solver.setOption("enum-inst", "true")
         parser = cvc5.InputParser(solver)
         parser.setFileInput(cvc5.InputLanguage.SMT_LIB_2_6, str(path))
@@ -136,7 +135,7 @@ def cross_check(folder: Path) -> bool:
             print(f"  {path.name}: {answer}", flush=True)
     every = said.total()
     print(f"cvc5 agrees on {said['unsat']} of {every} questions")
-    return said["sat"] == 0 and said["unsat"] * 100 >= every * 99
+    return said["unsat"] == every
 
 
 def write(folder: Path, name: str, solver: z3.Solver) -> None:
