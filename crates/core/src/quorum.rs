@@ -44,7 +44,7 @@ impl Voters {
     ///
     /// # Panics
     /// When there are more than [`Voters::MAX`] voters. The state machine refuses such a change
-    /// before.
+    /// earlier.
     pub fn new(
         incoming: &[NodeId],
         outgoing: &[NodeId],

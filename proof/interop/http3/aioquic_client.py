@@ -1,4 +1,4 @@
-"""Asks a cluster for timestamps over HTTP/3 with aioquic, which is not ours.
+"""Asks a cluster for timestamps over HTTP/3 with aioquic, a client of another project.
 
     aioquic_client.py CA-FILE HOST:PORT [HOST:PORT]...
 """
@@ -18,7 +18,7 @@ LENGTH = 16
 
 
 class Client(QuicConnectionProtocol):
-    """One connection, and the answers that are awaited on it."""
+    """One connection, and the answers for which it waits."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)

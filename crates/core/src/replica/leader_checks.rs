@@ -119,8 +119,9 @@ impl Replica {
         if self.raw.raft.state == StateRole::Leader {
             return true;
         }
-        // To campaign, the library reads the entries after the applied index. A snapshot sets that
-        // index only once it is durable; before, the library would panic.
+        // To campaign, the library reads the entries after the applied index. With a snapshot, that
+        // index is set only once the snapshot is durable. A campaign before would make the library
+        // panic.
         if self.snapshot_to_apply.is_some() {
             return false;
         }

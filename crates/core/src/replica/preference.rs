@@ -67,9 +67,9 @@ pub struct ZonesInDoubt {
     pub empty: Vec<Zone>,
     /// The known zones of voters, sorted.
     pub known: Vec<Zone>,
-    /// Voters that have not named their zone, and may be in one of these: they are silent, or this
-    /// leader has not led long enough to have heard all. If there is no such voter, the zones are
-    /// unknown.
+    /// Voters that may be in one of these zones, because they have not named their own: they are
+    /// silent, or this leader has not led long enough to have heard all. If there is none, no voter
+    /// is in any of these zones.
     pub unplaced: Vec<NodeId>,
 }
 
