@@ -165,6 +165,10 @@ class Case(unittest.IsolatedAsyncioTestCase):
     def setUp(self) -> None:
         self.oracle = Oracle()
 
+    async def asyncSetUp(self) -> None:
+        # The debug mode of these tests takes more time than the tests.
+        asyncio.get_running_loop().set_debug(False)
+
     async def node(self, id: int = 1) -> Node:
         one = Node(id, self.oracle)
         await one.listen()
@@ -172,7 +176,9 @@ class Case(unittest.IsolatedAsyncioTestCase):
         return one
 
     def open(self, *nodes: Node, **options: Any) -> Client:
-        """Return a client that has not connected yet."""
+        """Return a client that has not connected yet. Unless a test wants it to, it does not take a
+        machine that stands still for a silent node."""
+        options.setdefault("attempt_timeout", 5)
         client = Client([one.addr for one in nodes], Options(**options))
         self.addAsyncCleanup(client.close)
         return client

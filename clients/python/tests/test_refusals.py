@@ -75,7 +75,7 @@ class Refusals(Case):
                 self.oracle.serve(peer, id, count)
 
         leader.ask = ask
-        client = await self.client(leader, in_flight=1, attempt_timeout=5)
+        client = await self.client(leader, in_flight=1)
         first, second = self.call(client), self.call(client)
         await first
         await second
@@ -93,7 +93,7 @@ class Refusals(Case):
             leader.behind = b"" if named else notice(1, leader.addr)
             asked = leader.asked
             leader.hang_up()
-            error = await self.fails(DeadlineExceededError, client.timestamp(0.3))
+            error = await self.fails(DeadlineExceededError, client.timestamp(0.5))
             self.assertIsInstance(error.last, NotReadyError)
             self.assertEqual(leader.asked, asked)
             leader.greet, leader.behind = (lambda: leader.welcome(leader)), b""
@@ -117,7 +117,7 @@ class Refusals(Case):
             await self.fails(TokenError, self.open(leader, token_source=lambda: "a b").connect())
         # A source that fails is like a node that cannot be reached.
         failing = self.open(leader, token_source=lambda: next(tokens))
-        error = await self.fails(DeadlineExceededError, failing.connect(0.1))
+        error = await self.fails(DeadlineExceededError, failing.connect(1))
         self.assertIn("StopIteration", str(error))
 
 
@@ -141,7 +141,7 @@ class Limits(Case):
 
         leader.greet = lambda: leader.welcome(leader, count_max=10, in_flight_max=2)
         leader.ask = ask
-        client = await self.client(leader, in_flight=8, attempt_timeout=5)
+        client = await self.client(leader, in_flight=8)
         for call in [self.call(client, 4) for _ in range(12)]:
             self.assertEqual(len(await call), 4)
         self.assertEqual((max(counts), max(depths)), (8, 2))
@@ -149,7 +149,7 @@ class Limits(Case):
 
     async def test_callers_who_met_without_a_leader_part_if_the_next_one_gives_less(self) -> None:
         leader = await self.node()
-        client = await self.client(leader, attempt_timeout=5)
+        client = await self.client(leader)
         leader.greet = lambda: None
         leader.hang_up()
         await until(lambda: not client.leader)

@@ -20,6 +20,7 @@ from epicepoch import (
     frame,
     requests,
 )
+from epicepoch.directory import IDLE_MAX
 from epicepoch.frame import Head
 
 from .node import Case, Peer, address, later, notice, session, timed, until
@@ -35,7 +36,7 @@ class Callers(Case):
             held.append(lambda: peer.answer(id, count, index))
 
         leader.ask = ask
-        client = await self.client(leader, in_flight=1, attempt_timeout=5)
+        client = await self.client(leader, in_flight=1)
         early = self.call(client)
         await until(lambda: len(held) == 1)
         # The first request has its timestamp by now. The next calls begin after that.
@@ -91,7 +92,7 @@ class Callers(Case):
         leader = await self.node()
         held: list[Callable[[], None]] = []
         leader.ask = lambda *asked: held.append(lambda: self.oracle.serve(*asked))
-        client = await self.client(leader, in_flight=1, attempt_timeout=5)
+        client = await self.client(leader, in_flight=1)
         gone, stays = self.call(client), self.call(client)
         waiting = self.call(client, 7)
         await until(lambda: held)
@@ -146,7 +147,7 @@ class Callers(Case):
     async def test_a_closed_client_ends_its_calls_and_connections(self) -> None:
         leader = await self.node()
         leader.ask = lambda *_: None
-        client = await self.client(leader, attempt_timeout=5)
+        client = await self.client(leader)
         calls = [self.call(client) for _ in range(9)]
         await until(lambda: leader.asked)
         await client.close()
@@ -182,7 +183,7 @@ class Answers(Case):
         leader = await self.node()
         held: list[Callable[[], None]] = []
         leader.ask = lambda *asked: held.append(lambda: self.oracle.serve(*asked))
-        client = await self.client(leader, in_flight=3, attempt_timeout=5)
+        client = await self.client(leader, in_flight=3)
         calls = []
         for count in (3, 5, 7):
             calls.append(self.call(client, count))
@@ -289,7 +290,7 @@ class Leaders(Case):
             if behind:
                 # In one piece with the welcome.
                 node.behind = frame.ping(5) + notice(1, node.addr) + frame.ping(6)
-            client = self.open(node, attempt_timeout=5)
+            client = self.open(node)
             call = self.call(client)
             await until(lambda: node.greeted)
             if not behind:
@@ -319,7 +320,7 @@ class Leaders(Case):
         for addr in ("nonsense", "a:b", "[::1:1", "\u00e9" * 70 + ":1", "." * 9 + ":1", "x:99999"):
             hinted = Member(7, addr)
             follower.greet = lambda: dataclasses.replace(follower.welcome(None), leader=hinted)
-            client = self.open(follower, leader)
+            client = self.open(follower, leader, attempt_timeout=0.5)
             await self.get(client)
             await client.close()
 
@@ -344,7 +345,7 @@ class Leaders(Case):
         self.assertIn(leader.met - met, range(0, 5))
         # A new call does not wait for the end of a long pause.
         leader.greet = lambda: leader.welcome(leader)
-        self.assertLess(await timed(self.get(client)), 1)
+        self.assertLess(await timed(self.get(client)), IDLE_MAX / 2)
 
     async def test_the_error_of_a_call_is_its_own_copy(self) -> None:
         leader = await self.node()
@@ -362,17 +363,17 @@ class Deadlines(Case):
         leader = await self.node()
         client = await self.client(leader, attempt_timeout=0.05)
         leader.ask = lambda peer, id, count: peer.refuse(id, 2, "")
-        error = await self.fails(DeadlineExceededError, client.timestamp(0.1))
+        error = await self.fails(DeadlineExceededError, client.timestamp(0.5))
         self.assertIsInstance(error.last, (NoQuorumError, UnreachableError))
         leader.ask = lambda *_: None
-        error = await self.fails(DeadlineExceededError, client.timestamp(0.2))
+        error = await self.fails(DeadlineExceededError, client.timestamp(0.5))
         self.assertIsInstance(error.last, UnreachableError)
         self.assertIn("did not answer in time", str(error))
 
     async def test_a_node_that_accepts_nothing_is_said_to_be_unreachable(self) -> None:
         node = await self.node()
         await node.stop()
-        error = await self.fails(DeadlineExceededError, self.open(node).connect(0.1))
+        error = await self.fails(DeadlineExceededError, self.open(node).connect(0.5))
         self.assertIsInstance(error.last, UnreachableError)
         self.assertIsInstance(error, TimeoutError)
 
@@ -386,7 +387,7 @@ class Deadlines(Case):
                 self.oracle.serve(peer, id, count)
 
         leader.ask = ask
-        client = await self.client(leader, attempt_timeout=5)
+        client = await self.client(leader)
         await self.get(client)
         error = await self.fails(DeadlineExceededError, client.timestamp(0.1))
         self.assertIsNone(error.last)
@@ -394,7 +395,7 @@ class Deadlines(Case):
     async def test_a_slow_node_is_no_silent_one(self) -> None:
         leader = await self.node()
         leader.ask = lambda *asked: later(0.03, self.oracle.serve, *asked)
-        client = await self.client(leader, attempt_timeout=0.2)
+        client = await self.client(leader)
         for _ in range(10):
             await self.get(client)
         self.assertEqual(leader.met, 1)
