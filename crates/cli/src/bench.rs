@@ -3,25 +3,21 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
-use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::{ArgMatches, Command};
 use epicepoch_bench::floor::{self, Wait};
-use epicepoch_bench::json::FloorRecord;
 use epicepoch_bench::latency::{quantile, shown};
 use epicepoch_bench::record::{self, Program};
 use epicepoch_bench::run::{self, Live, RunConfig};
-use epicepoch_bench::slo::Slo;
-use epicepoch_bench::{hlog, json, text};
+use epicepoch_bench::{hlog, text};
 use epicepoch_config::Environment;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::arguments::{switch, text as text_argument};
 use crate::failure::Failure;
-use crate::load::{self, FLOOR_TIME};
-use crate::{addresses, knee, output, page, reports};
+use crate::{addresses, compare, load, output};
 
 pub(crate) fn command() -> Command {
     Command::new("bench")
@@ -29,8 +25,7 @@ pub(crate) fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .disable_help_subcommand(true)
-        .subcommands([run_command(), page::command(), floor_command(), knee::command()])
-        .subcommands(reports::commands())
+        .subcommands([run_command(), floor_command(), compare::command()])
 }
 
 fn floor_command() -> Command {
@@ -53,57 +48,43 @@ fn run_command() -> Command {
         .after_help(
             "Examples:\n  epicepoch bench run --rate 5000 --duration 60s\n  \
              epicepoch bench run --connections 256 --duration 10s\n  \
-             epicepoch bench run --rate 1000 --slo p99=5ms,max=50ms,errors=0%\n\n\
+             epicepoch bench run --rate 1000 --json run.json\n\n\
              Exit codes: 0 done; 1 it failed, nothing was answered, or an answer was wrong; 2 wrong \
-             usage;\n3 a promise of --slo was missed; 4 --slo has no verdict, because the \
-             generator was the bottleneck.",
+             usage.",
         );
     load::arguments(command, "1s", "10s")
-        .arg(text_argument("slo", "PROMISES", "Judge the run: p99=1ms,max=20ms,gap=1s,errors=0.1%"))
         .arg(text_argument("json", "FILE", "Write everything as JSON; times are nanoseconds"))
         .arg(switch(
             "spin",
             "Threads spin instead of sleeping, so that latency is the service's alone",
         ))
-        .arg(switch("floor", "First run bench floor, and show multiples of its figures"))
-        .arg(load::floor_dir().requires("floor"))
         .arg(text_argument(
             "interval",
             "TIME",
             "Length of the report's intervals [default: 1s, or longer]",
         ))
-        .arg(text_argument(
-            "commit",
-            "TEXT",
-            "Commit of the measured version, for the report and its history",
-        ))
-        .arg(text_argument("html", "FILE", "Write a page with curves, for a browser"))
+        .arg(text_argument("commit", "TEXT", "Commit of the measured version, for the report"))
         .arg(text_argument(
             "hlog",
             "FILE",
             "Write interval histograms for HdrHistogram's tools, in ns",
         ))
-        .arg(text_argument("hgrm", "FILE", "Write the percentiles for HdrHistogram's tools, in ms"))
 }
 
 pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
     match matches.subcommand() {
         Some(("floor", matches)) => run_floor(matches),
         Some(("run", matches)) => run_load(matches, environment),
-        Some(("knee", matches)) => knee::run(matches, environment),
-        Some(("merge", matches)) => reports::merge(matches),
-        Some(("compare", matches)) => reports::compare(matches),
-        Some(("history", matches)) => reports::history(matches),
-        Some(("html", matches)) => page::run(matches),
+        Some(("compare", matches)) => compare::run(matches),
         _ => Err(Failure::usage(anyhow!("no measurement given; see epicepoch bench --help"))),
     }
 }
 
 fn run_floor(matches: &ArgMatches) -> Result<ExitCode, Failure> {
-    let floor = load::floor_for(matches, load::duration(matches, "duration", FLOOR_TIME_MAX)?)?;
+    let floor = load::floor(matches, load::duration(matches, "duration", FLOOR_TIME_MAX)?)?;
     let mut out = output::account();
     if matches.get_flag("json") {
-        writeln!(out, "{}", json::floor(&floor))?;
+        writeln!(out, "{}", floor.json())?;
     } else {
         write!(out, "{}", text::floor_table(&floor))?;
     }
@@ -111,26 +92,18 @@ fn run_floor(matches: &ArgMatches) -> Result<ExitCode, Failure> {
 }
 
 fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode, Failure> {
-    let slo = matches.get_one::<String>("slo").map(|text| Slo::from_str(text)).transpose();
-    let slo = slo.map_err(Failure::usage)?.unwrap_or_default();
     let config = load::config(matches)?;
     // The files are opened before the run, because an error after it would waste the run.
     let json_file = load::output(matches, "json")?;
-    let hgrm_file = load::output(matches, "hgrm")?;
     let hlog_file = load::output(matches, "hlog")?;
-    let html_file = load::output(matches, "html")?;
     let (client, deadline) = addresses::client(matches, environment)?;
     let members = addresses::block_on(client.members(deadline))??;
     let tls = addresses::tls(matches, environment)?;
     let token = addresses::token(matches, environment)?;
     let config = RunConfig { targets: load::targets(&members)?, tls, token, ..config };
 
-    // The floor is measured as close to the run as possible.
-    let whole = matches.get_flag("floor").then(|| load::floor(matches)).transpose()?;
-    let floor = match &whole {
-        Some(whole) => whole.echo_sleeping_ns.clone(),
-        None => floor::echo(Wait::Sleeping, FLOOR_TIME)?,
-    };
+    // The echo is measured as close to the run as possible.
+    let floor = floor::echo(Wait::Sleeping, FLOOR_TIME)?;
     let bar = progress(&config);
     let mut shown_at = Duration::ZERO;
     let measured = run::run(config, |live, at| {
@@ -139,35 +112,17 @@ fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode,
     });
     bar.finish_and_clear();
 
-    let judged = slo.judge(&measured);
-    let mut report = record::Run::new(&measured, Some(&floor), &judged, program(matches));
-    report.floor = whole.as_ref().map(FloorRecord::new);
-    write!(output::account(), "{}{}", text::run_table(&report), text::beside_floor(&report))?;
+    let report = record::Run::new(&measured, Some(&floor), program(matches));
+    write!(output::account(), "{}", text::run_table(&report))?;
     if let Some((mut file, path)) = json_file {
         writeln!(file, "{}", report.to_json()).with_context(|| path.display().to_string())?;
-    }
-    if let Some((mut file, path)) = html_file {
-        let page = page::of_run(&report);
-        file.write_all(page.as_bytes()).with_context(|| path.display().to_string())?;
     }
     if let Some((mut file, path)) = hlog_file {
         let log = hlog::hlog(&report);
         file.write_all(log.as_bytes()).with_context(|| path.display().to_string())?;
     }
-    if let Some((mut file, path)) = hgrm_file {
-        let percentiles = text::hgrm(&measured.counts.latency_ns);
-        file.write_all(percentiles.as_bytes()).with_context(|| path.display().to_string())?;
-    }
     let wrong = measured.checked.as_ref().is_some_and(|it| !it.verdict.is_clean());
-    Ok(if wrong || measured.counts.answers == 0 {
-        ExitCode::FAILURE
-    } else if !judged.is_empty() && measured.generator.bottleneck.is_some() {
-        ExitCode::from(CODE_NO_VERDICT)
-    } else if judged.iter().any(|it| !it.kept) {
-        ExitCode::from(CODE_MISSED)
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(if wrong || measured.counts.answers == 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Returns the version and build of this program, for the report.
@@ -208,9 +163,7 @@ fn show(bar: &ProgressBar, live: &Live, at: Duration, span: Duration) {
     ));
 }
 
-/// Exit code: a limit of `--slo` was missed.
-const CODE_MISSED: u8 = 3;
-/// Exit code: the load generator was the bottleneck, so `--slo` has no verdict.
-const CODE_NO_VERDICT: u8 = 4;
+/// How long the bare echo is measured before every run.
+const FLOOR_TIME: Duration = Duration::from_millis(300);
 /// Longest time for one figure of the floor.
 const FLOOR_TIME_MAX: Duration = Duration::from_mins(1);

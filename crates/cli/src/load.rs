@@ -76,12 +76,8 @@ pub(crate) fn floor_dir() -> Arg {
         .default_value(".")
 }
 
-/// Measures the floor, to show it beside another measurement.
-pub(crate) fn floor(matches: &ArgMatches) -> Result<Floor, Failure> {
-    floor_for(matches, FLOOR_TIME)
-}
-
-pub(crate) fn floor_for(matches: &ArgMatches, each: Duration) -> Result<Floor, Failure> {
+/// Measures the floor, each figure for as long as `each`.
+pub(crate) fn floor(matches: &ArgMatches, each: Duration) -> Result<Floor, Failure> {
     let directory = PathBuf::from(text_of(matches, "dir"));
     if !directory.is_dir() {
         return Err(Failure::usage(anyhow!(
@@ -97,8 +93,7 @@ pub(crate) fn floor_for(matches: &ArgMatches, each: Duration) -> Result<Floor, F
 /// needed.
 fn interval(matches: &ArgMatches, run: Duration) -> Result<Duration, Failure> {
     let least = INTERVAL_MIN.max(run.div_f64(INTERVALS_MAX));
-    // Only commands that write reports have this flag.
-    if !matches!(matches.try_get_one::<String>("interval"), Ok(Some(_))) {
+    if !matches.contains_id("interval") {
         return Ok(Duration::from_secs(least.as_secs_f64().ceil() as u64));
     }
     let given = duration(matches, "interval", DURATION_MAX)?;
@@ -169,7 +164,7 @@ pub(crate) fn config(matches: &ArgMatches) -> Result<RunConfig, Failure> {
         request_timeout: duration(matches, "timeout", addresses::TIMEOUT_MAX)?,
         verify: text_of(matches, "verify") == "on",
         pids,
-        spin: matches.try_get_one::<bool>("spin").is_ok_and(|it| it == Some(&true)),
+        spin: matches.get_flag("spin"),
         range: matches.get_flag("range"),
         ..defaults
     };
@@ -238,6 +233,3 @@ pub(crate) fn targets(members: &epicepoch_client::Members) -> Result<Vec<Target>
     }
     Ok(targets)
 }
-
-/// How long the echo floor is measured beside every run.
-pub(crate) const FLOOR_TIME: Duration = Duration::from_millis(300);

@@ -5,8 +5,8 @@
 //!   commands share.
 //! - [`settings`]: the settings of a node as arguments; [`logging`]: the log on standard error.
 //! - [`serve`], [`dev`]: run nodes; [`signals`] stops them.
-//! - [`mod@bench`], [`knee`]: measure a cluster and the machine, with the [`load`] that they share;
-//!   [`reports`] merges, compares and keeps reports, and [`page`] draws them.
+//! - [`mod@bench`]: measures a cluster and the machine, with the arguments of [`load`];
+//!   [`mod@compare`] judges its reports.
 //! - [`probe`]: measures until it is stopped, for a monitoring system.
 //! - [`get`], [`status`]: ask a cluster; [`addresses`] finds it.
 //! - [`member`], [`leader`], [`clock`], [`cluster_settings`]: show and change a cluster;
@@ -27,6 +27,7 @@ mod certs;
 mod clock;
 mod cluster_settings;
 mod commands;
+mod compare;
 mod decode;
 mod dev;
 #[cfg(test)]
@@ -34,7 +35,6 @@ mod documented;
 mod encode;
 mod failure;
 mod get;
-mod knee;
 mod leader;
 mod load;
 mod logging;
@@ -42,9 +42,7 @@ mod member;
 mod moment;
 mod operator;
 mod output;
-mod page;
 mod probe;
-mod reports;
 mod rolling;
 mod serve;
 mod settings;

@@ -94,14 +94,14 @@ pub fn run(binary: &Path, drivers: &[DriverCommand], losses: &[Loss]) -> Result<
         std::thread::sleep(REST);
         let leader = cluster.wait_until_ready()?;
         let from = Instant::now();
-        let meter = HiccupMeter::start(from..from + WAIT_MAX, WAIT_MAX);
+        let meter = HiccupMeter::start(from..from + WAIT_MAX);
         match loss {
             Loss::Killed => cluster.kill(leader)?,
             Loss::Stopped => cluster.terminate(leader)?,
         }
         answered_since(Instant::now())?;
         let to = Instant::now();
-        let hiccup = Duration::from_nanos(meter.stop().all.max());
+        let hiccup = Duration::from_nanos(meter.stop().max());
         windows.push(Lost { loss: *loss, from, to, hiccup });
         cluster.restart(leader)?;
     }
@@ -123,7 +123,7 @@ fn disorder(origin: Instant, clients: &[Calls], http: &[Operation]) -> Vec<Strin
         for operation in operations {
             history.record(&operation);
         }
-        let verdict = history.check();
+        let verdict = history.settle(Instant::now());
         if !verdict.is_clean() {
             found.push(format!("{name}: {verdict}"));
         }

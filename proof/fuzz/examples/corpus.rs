@@ -5,9 +5,7 @@
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::time::Duration;
 
-use epicepoch_bench::{encoded, latency};
 use epicepoch_certs::expiry::not_after;
 use epicepoch_certs::rustls::pki_types::CertificateDer;
 use epicepoch_certs::{node_name, node_of};
@@ -31,11 +29,7 @@ use epicepoch_wire::{
     StorePosition, Term, Timestamp, TimestampRange, WorkerId,
 };
 use fastrand::Rng;
-use hdrhistogram::serialization::{Serializer as _, V2Serializer};
 use serde_json::{Value, json};
-
-#[path = "../../../tools/bench/tests/constructed/mod.rs"]
-mod constructed;
 
 fn main() -> io::Result<()> {
     frames_and_payloads()?;
@@ -46,7 +40,6 @@ fn main() -> io::Result<()> {
     texts()?;
     http2()?;
     certificates()?;
-    reports()?;
     links()?;
     scripts()
 }
@@ -359,9 +352,7 @@ fn texts() -> io::Result<()> {
         HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\nHTTP/1.1";
     put("http_answer", "two", answer)?;
     let refused = b"HTTP/1.1 409 Conflict\r\nepicepoch-leader: a:1\r\ncontent-length: 3\r\n\r\na:1";
-    put("http_answer", "refused", refused)?;
-    put("slo", "all", b"p50=1ms, p99.9=1.5s, max=800us, mean=2ms, gap=2s, errors=0.1%")?;
-    put("slo", "wrong", b"p50=")
+    put("http_answer", "refused", refused)
 }
 
 /// Writes HTTP/2 answers to four requests: a plain one, one with Huffman-coded literals, one in
@@ -495,30 +486,6 @@ fn long_sequence(content: &[u8]) -> Vec<u8> {
     }
     let [high, low] = (content.len() as u16).to_be_bytes();
     [&[0x30, 0x82, high, low], content].concat()
-}
-
-/// Writes histograms and reports. They have few samples, so that they are short.
-fn reports() -> io::Result<()> {
-    let histograms = [vec![], vec![150_000], vec![90, 150_000, 150_001, 7_000_000, 70_000_000_000]];
-    let histograms = histograms.map(|samples: Vec<u64>| {
-        let mut histogram = latency::histogram();
-        for nanos in samples {
-            latency::record(&mut histogram, Duration::from_nanos(nanos));
-        }
-        histogram
-    });
-    for (name, histogram) in ["nothing", "one", "some"].into_iter().zip(&histograms) {
-        let mut plain = vec![0];
-        V2Serializer::new().serialize(histogram, &mut plain).expect("memory");
-        put("report", &format!("histogram-{name}"), &plain)?;
-        let text = encoded::encode(histogram);
-        put("report", &format!("text-{name}"), &[&[1], text.as_bytes()].concat())?;
-    }
-    for len in [1, 3] {
-        let run = constructed::run(&histograms[..len]).to_json();
-        put("report", &format!("run-{len}"), &[&[2], run.as_bytes()].concat())?;
-    }
-    Ok(())
 }
 
 /// Writes answers of nodes about their links: near ones; far ones with a reservation that is too

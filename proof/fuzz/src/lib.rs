@@ -5,7 +5,6 @@
 //! - `wire`: frames, payloads, Raft messages, the native protocol, records, timestamps.
 //! - `text`: queries, requests, settings and other files, members, HTTP answers, certificates,
 //!   promises.
-//! - `report`: reports of measurements.
 //! - `tune`: nodes' reports about their links, as `epicepoch tune` reads them.
 //! - `storage`: a database file with any damage.
 //! - `replica`: the consensus plane of one node, fed with messages, ticks, crashes.
@@ -15,7 +14,6 @@
 mod cluster;
 mod planted;
 mod replica;
-mod report;
 mod script;
 mod storage;
 mod text;
@@ -35,7 +33,7 @@ pub struct Target {
 }
 
 /// All targets that must hold. `planted` is left out, because the engine must break it.
-pub const TARGETS: [Target; 23] = [
+pub const TARGETS: [Target; 21] = [
     Target { name: "frame", run: targets::frame },
     Target { name: "payload", run: targets::payload },
     Target { name: "raft_message", run: targets::raft_message },
@@ -53,9 +51,7 @@ pub const TARGETS: [Target; 23] = [
     Target { name: "http_answer", run: targets::http_answer },
     Target { name: "http2_answer", run: targets::http2_answer },
     Target { name: "certificate", run: targets::certificate },
-    Target { name: "report", run: targets::report },
     Target { name: "tune", run: targets::tune },
-    Target { name: "slo", run: targets::slo },
     Target { name: "storage", run: targets::storage },
     Target { name: "replica", run: targets::replica },
     Target { name: "cluster", run: targets::cluster },
@@ -104,12 +100,8 @@ pub mod targets {
         text::http2_answer;
         /// Certificates.
         text::certificate;
-        /// Reports of measurements, and their histograms.
-        report::report;
         /// Answers of nodes about their links.
         tune::tune;
-        /// Promises (SLOs) about measurements.
-        text::slo;
         /// Damaged database files.
         storage::storage;
         /// The consensus plane of one node.

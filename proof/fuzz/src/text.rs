@@ -1,4 +1,4 @@
-//! Input from people and other programs: queries, settings, JSON, answers, certificates, promises.
+//! Input from people and other programs: queries, settings, JSON, answers, certificates.
 //! Each input is parsed to a value within its bounds, or refused with a reason.
 
 use std::collections::VecDeque;
@@ -8,7 +8,6 @@ use std::time::UNIX_EPOCH;
 use epicepoch_bench::http1::{BODY_LEN_MAX, parse_response};
 use epicepoch_bench::http2::session::STREAM_WINDOW;
 use epicepoch_bench::http2::{Event, Request, Session, SessionError};
-use epicepoch_bench::slo::Slo;
 use epicepoch_certs::expiry::not_after;
 use epicepoch_certs::rustls::pki_types::CertificateDer;
 use epicepoch_certs::{is_named, node_name, node_of};
@@ -379,12 +378,3 @@ pub(crate) fn certificate(data: &[u8]) {
 /// The cluster of the certificates in the corpus.
 const CLUSTER: &str = "fuzz";
 const TEN_THOUSAND_YEARS_S: u64 = 10_000 * 366 * 86_400;
-
-/// Promises (SLOs) about a measurement.
-pub(crate) fn slo(data: &[u8]) {
-    let Ok(text) = std::str::from_utf8(data) else { return };
-    match text.parse::<Slo>() {
-        Ok(_) => {}
-        Err(error) => assert!(!error.to_string().is_empty(), "a refusal says why"),
-    }
-}

@@ -325,5 +325,5 @@ const FIGURES: [Kind; 5] = [
 ];
 const METHOD: &str =
     "exact two-sided rank-sum permutation test over runs, Holm's correction over figures";
-/// Most runs of one set.
-pub const RUNS_MAX: usize = 1000;
+/// Most runs of one set. The test counts all permutations of so many within a second.
+pub const RUNS_MAX: usize = 100;

@@ -10,8 +10,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use serde_json::{Value, json};
 
+use crate::encoded::Times;
 use crate::latency;
+use crate::machine::Machine;
+use crate::record::FORMAT;
 
 /// The results of all measurements.
 #[derive(Clone, Debug)]
@@ -50,6 +54,25 @@ impl Floor {
             fsync_ns: fsync(directory, each)?,
             clock: clock(each.min(CLOCK_TIME_MAX)),
             wake_ns: wake(each),
+        })
+    }
+
+    /// The JSON that `epicepoch bench floor --json` prints. Times are nanoseconds.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let times = |times: &Histogram<u64>| json!(Times(times.clone()));
+        json!({
+            "format": FORMAT,
+            "kind": "floor",
+            "machine": Machine::read(),
+            "echo_sleeping_ns": times(&self.echo_sleeping_ns),
+            "echo_spinning_ns": times(&self.echo_spinning_ns),
+            "echo_rate_plain": self.rate_plain,
+            "echo_rate_pipelined": self.rate_pipelined,
+            "frame_rate_pipelined": self.rate_frames,
+            "fsync_ns": times(&self.fsync_ns),
+            "clock_read_ns": self.clock.as_nanos() as u64,
+            "wake_ns": times(&self.wake_ns),
         })
     }
 }

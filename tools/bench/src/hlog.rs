@@ -22,8 +22,9 @@ pub fn hlog(run: &Run) -> String {
     let length = run.interval_ns as f64 / 1e9;
     for interval in &run.intervals {
         let start = interval.start_ns as f64 / 1e9;
-        let max = interval.max_ns as f64 / NANOS_PER_MILLI;
-        let _infallible = writeln!(text, "{start:.3},{length:.3},{max:.3},{}", interval.histogram);
+        let max = interval.latency.max_ns as f64 / NANOS_PER_MILLI;
+        let histogram = &interval.latency.histogram;
+        let _infallible = writeln!(text, "{start:.3},{length:.3},{max:.3},{histogram}");
     }
     text
 }

@@ -5,9 +5,10 @@ use std::fs;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 
 /// A description of the machine, and its load.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// Kernel release.
     pub kernel: String,
@@ -15,7 +16,8 @@ pub struct Machine {
     pub cpu: String,
     /// Processors that this process may use.
     pub cpus: usize,
-    /// Load averages over 1, 5 and 15 minutes.
+    /// Load averages over 1, 5 and 15 minutes, before the run.
+    #[serde(rename = "load_before")]
     pub load: Option<[f64; 3]>,
 }
 
@@ -53,10 +55,6 @@ pub struct CpuTicks {
     pub idle: u64,
     /// Time that the host of this virtual machine took for other guests.
     pub steal: u64,
-    /// Time spent in soft interrupts, mostly the network stack.
-    pub softirq: u64,
-    /// Context switches since the machine started; 0 if unknown.
-    pub switches: u64,
 }
 
 impl CpuTicks {
@@ -72,17 +70,7 @@ impl CpuTicks {
         // Guest time (fields 8 and 9) is already part of user and nice. See `proc_stat(5)`.
         let at = |index: usize| ticks.get(index).copied().unwrap_or(0);
         let total = ticks.iter().take(8).sum();
-        let switches = text.lines().find_map(|line| line.strip_prefix("ctxt ")?.parse().ok());
-        let switches = switches.unwrap_or_default();
-        let (idle, steal, softirq) = (at(3) + at(4), at(7), at(6));
-        Some(Self { total, idle, steal, softirq, switches })
-    }
-
-    /// Share of the time since `before` that was spent in soft interrupts.
-    #[must_use]
-    pub fn softirq_share_since(self, before: Self) -> f64 {
-        let total = self.total.saturating_sub(before.total).max(1) as f64;
-        self.softirq.saturating_sub(before.softirq) as f64 / total
+        Some(Self { total, idle: at(3) + at(4), steal: at(7) })
     }
 
     /// Shares `(busy, stolen)` of the time since `before`.
@@ -124,21 +112,6 @@ pub fn thread_busy(thread: i32) -> Option<Duration> {
     Some(Duration::from_nanos(ran + waited))
 }
 
-/// Time that each thread of a process ran or waited for a processor. Empty if there is no such
-/// process, or if the kernel does not count the waiting.
-#[must_use]
-pub fn threads_busy(pid: u32) -> Vec<(i32, Duration)> {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
-    let busy = |entry: fs::DirEntry| {
-        let thread = entry.file_name().to_str()?.parse().ok()?;
-        let text = fs::read_to_string(entry.path().join("schedstat")).ok()?;
-        let mut parts = text.split_whitespace().map(str::parse::<u64>);
-        let (ran, waited) = (parts.next()?.ok()?, parts.next()?.ok()?);
-        Some((thread, Duration::from_nanos(ran + waited)))
-    };
-    threads.map_while(Result::ok).filter_map(busy).collect()
-}
-
 /// CPU time of the calling thread.
 #[must_use]
 pub fn thread_cpu() -> Duration {
@@ -152,9 +125,9 @@ mod tests {
 
     #[test]
     fn stolen_time_is_told_from_idle_and_busy() {
-        let before = CpuTicks::parse("cpu  10 0 10 70 10 0 0 0 5 0\ncpu0 1\nctxt 77\n").unwrap();
+        let before = CpuTicks::parse("cpu  10 0 10 70 10 0 0 0 5 0\ncpu0 1\n").unwrap();
         let after = CpuTicks::parse("cpu  30 0 20 110 10 0 0 30 5 0\n").unwrap();
-        let idle = CpuTicks { total: 100, idle: 80, steal: 0, softirq: 0, switches: 77 };
+        let idle = CpuTicks { total: 100, idle: 80, steal: 0 };
         assert_eq!(before, idle);
         assert_eq!(after.shares_since(before), (0.6, 0.3));
         assert_eq!(CpuTicks::parse("intr 1 2"), None);
@@ -175,7 +148,5 @@ mod tests {
         assert!(thread_busy(rustix::thread::gettid().as_raw_nonzero().get()).is_some());
         assert!(CpuTicks::read().is_some_and(|ticks| ticks.total > 0));
         assert!(load().is_some());
-        assert!(!threads_busy(std::process::id()).is_empty());
-        assert!(threads_busy(u32::MAX).is_empty());
     }
 }

@@ -1,10 +1,9 @@
-//! The report of a run. `bench run --json` writes it; merging, comparing and drawing read it with
-//! the same definition. Times are nanoseconds, shares are `0.0..=1.0`. Fields may be added; a field
+//! The report of a run. `bench run --json` writes it; `bench compare` reads it with the same
+//! definition. Times are nanoseconds, shares are `0.0..=1.0`. Fields may be added; a field
 //! that changes its meaning needs another [`FORMAT`]. `docs/benchmarks.md` explains the fields.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,18 +11,16 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::encoded::{self, Times};
+use crate::encoded::Times;
 use crate::machine::Machine;
 use crate::run::time_series::{Interval, Packed};
-use crate::run::{Arrivals, Checked, Measurement, Pace};
-use crate::slo::Judged;
-use crate::surroundings::{FloorRecord, NodeRecord, WireRecord};
+use crate::run::{Arrivals, Checked, Measurement, Pace, Wire};
 
 /// Raised when a field changes its meaning. Format 1 had no histograms, and `seconds` instead of
 /// `intervals`.
 pub const FORMAT: u64 = 2;
 
-/// The report of one run, or of several that were merged.
+/// The report of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// [`FORMAT`].
@@ -62,9 +59,6 @@ pub struct Run {
     pub hiccup_ns: Times,
     /// Latency of a bare echo over loopback, measured just before.
     pub echo_sleeping_ns: Option<Times>,
-    /// What the machine itself can do, measured just before, with `--floor`.
-    #[serde(default)]
-    pub floor: Option<FloorRecord>,
     /// Whether the generator could keep up.
     pub generator: Generator,
     /// Result of the check, if answers were checked.
@@ -75,43 +69,17 @@ pub struct Run {
     pub cpu_busy: Option<f64>,
     /// Share that the host of a virtual machine took for other guests.
     pub cpu_steal: Option<f64>,
-    /// Context switches of the whole machine per second.
-    #[serde(default)]
-    pub switches_per_second: Option<f64>,
     /// Bytes on the wire.
     #[serde(default)]
-    pub wire: WireRecord,
-    /// Reports of the measured nodes.
-    #[serde(default)]
-    pub nodes: Vec<NodeRecord>,
+    pub wire: Wire,
     /// Load averages after the run.
     pub load_after: Option<[f64; 3]>,
     /// The machine, and its load before.
-    pub machine: MachineFacts,
+    pub machine: Machine,
     /// Length of an interval.
     pub interval_ns: u64,
     /// The intervals of the run. Answers that came after its end are in further intervals.
     pub intervals: Vec<IntervalRecord>,
-    /// The promises of `--slo`, and whether they were kept.
-    pub slo: Vec<Promise>,
-    /// The runs that were merged into this one; empty for a single run.
-    #[serde(default)]
-    pub sources: Vec<Source>,
-}
-
-/// A run that was merged into another.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Source {
-    /// The program that measured.
-    pub program: Program,
-    /// The machine that it ran on.
-    pub machine: MachineFacts,
-    /// When the warm-up ended, nanoseconds of Unix time.
-    pub started_unix_ns: u64,
-    /// Requests that brought timestamps.
-    pub answers: u64,
-    /// Answers per second.
-    pub rate: f64,
 }
 
 /// The program and its command.
@@ -211,55 +179,18 @@ pub struct ServerCpu {
     pub cpu_per_answer_ns: Option<u64>,
 }
 
-/// A machine.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct MachineFacts {
-    /// Kernel release.
-    pub kernel: String,
-    /// Model of the first processor.
-    pub cpu: String,
-    /// Processors that the generator may use.
-    pub cpus: u64,
-    /// Load averages over 1, 5 and 15 minutes before the run.
-    pub load_before: Option<[f64; 3]>,
-}
-
 /// An interval of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IntervalRecord {
     /// Start of the interval, counted from the end of the warm-up.
     pub start_ns: u64,
-    /// Answers with timestamps that came in it.
-    pub answers: u64,
     /// Answers per second, over the measured part of the interval.
     pub rate: f64,
     /// Requests without timestamps, by kind.
     pub failures: BTreeMap<String, u64>,
-    /// Median latency. This and the other latencies are 0 without an answer.
-    pub p50_ns: u64,
-    /// 99th percentile of the latency.
-    pub p99_ns: u64,
-    /// 99.9th percentile of the latency.
-    pub p999_ns: u64,
-    /// The highest latency.
-    pub max_ns: u64,
-    /// All latencies: HdrHistogram V2, compressed, base64.
-    pub histogram: String,
-    /// The longest hiccup of the machine.
-    pub hiccup_max_ns: u64,
-    /// All hiccups, encoded in the same way.
-    pub hiccups: String,
-}
-
-/// A promise of `--slo`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Promise {
-    /// The promise, as on the command line.
-    pub promise: String,
-    /// The measured value.
-    pub measured: String,
-    /// Whether the promise was kept; `None` if the generator was the bottleneck.
-    pub kept: Option<bool>,
+    /// Answers that came in it, and their latency.
+    #[serde(flatten)]
+    pub latency: Packed,
 }
 
 /// Why a file is not a report.
@@ -268,30 +199,19 @@ pub struct Promise {
 pub enum RecordError {
     /// The file cannot be read. Check the path and its permissions.
     #[error("it cannot be read: {0}")]
-    Io(io::Error),
+    Io(#[from] io::Error),
     /// The file is truncated, or is no report.
     #[error("it is no report of a run: {0}")]
-    Malformed(serde_json::Error),
+    Malformed(#[from] serde_json::Error),
     /// Another version of the program wrote the report.
     #[error("its format is {0}, this program reads {FORMAT}: measure again with one version")]
     Format(u64),
-    /// The report contradicts itself. Do not use it.
-    #[error("it contradicts itself: {0}")]
-    Contradiction(String),
-    /// The file is larger than any report.
-    #[error("it is larger than {FILE_LEN_MAX} bytes, which no report is")]
-    TooLong,
 }
 
 impl Run {
     /// Makes the report of a measurement. `floor` is a bare echo measured just before.
     #[must_use]
-    pub fn new(
-        run: &Measurement,
-        floor: Option<&Histogram<u64>>,
-        slo: &[Judged],
-        program: Program,
-    ) -> Self {
+    pub fn new(run: &Measurement, floor: Option<&Histogram<u64>>, program: Program) -> Self {
         let counts = &run.counts;
         Self {
             format: FORMAT,
@@ -312,7 +232,6 @@ impl Run {
             latency_ns: Times(counts.latency_ns.clone()),
             hiccup_ns: Times(run.hiccups.clone()),
             echo_sleeping_ns: floor.cloned().map(Times),
-            floor: None,
             generator: Generator {
                 busy: run.generator.busy,
                 lateness_ns: Times(counts.lateness_ns.clone()),
@@ -323,38 +242,20 @@ impl Run {
             server_cpu: run.server_cpu.iter().map(|it| ServerCpu::new(run, it)).collect(),
             cpu_busy: run.cpu_shares.map(|(busy, _)| busy),
             cpu_steal: run.cpu_shares.map(|(_, steal)| steal),
-            switches_per_second: run.switches.map(f64::round),
-            wire: WireRecord::new(&counts.wire),
-            nodes: run.nodes.iter().map(|it| NodeRecord::new(run, it)).collect(),
+            wire: counts.wire,
             load_after: run.load_after,
-            machine: MachineFacts::new(&run.machine),
+            machine: run.machine.clone(),
             interval_ns: nanos(run.config.interval),
             intervals: run.intervals.iter().map(|it| IntervalRecord::new(run, it)).collect(),
-            slo: slo
-                .iter()
-                .map(|it| Promise {
-                    promise: it.promise.clone(),
-                    measured: it.measured.clone(),
-                    kept: run.generator.bottleneck.is_none().then_some(it.kept),
-                })
-                .collect(),
-            sources: Vec::new(),
         }
     }
 
     /// Reads a report from a file.
     ///
     /// # Errors
-    /// The file is no report, has another format, or contradicts itself.
+    /// The file is no report, or has another format.
     pub fn read(path: &Path) -> Result<Self, RecordError> {
-        let mut text = String::new();
-        let file = File::open(path).map_err(RecordError::Io)?;
-        let read = file.take(FILE_LEN_MAX + 1).read_to_string(&mut text);
-        let len = read.map_err(RecordError::Io)?;
-        if len as u64 > FILE_LEN_MAX {
-            return Err(RecordError::TooLong);
-        }
-        Self::parse(&text)
+        Self::parse(&std::fs::read_to_string(path)?)
     }
 
     /// Parses the text of a report.
@@ -367,57 +268,17 @@ impl Run {
         struct Head {
             format: u64,
         }
-        let Head { format } = serde_json::from_str(text).map_err(RecordError::Malformed)?;
+        let Head { format } = serde_json::from_str(text)?;
         if format != FORMAT {
             return Err(RecordError::Format(format));
         }
-        let mut run: Self = serde_json::from_str(text).map_err(RecordError::Malformed)?;
-        run.check()?;
-        // Older reports lack the setting `verify`.
-        run.config.verify |= run.verify.is_some();
-        Ok(run)
+        Ok(serde_json::from_str(text)?)
     }
 
     /// The text of the report.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("every field has a place in JSON")
-    }
-
-    fn check(&self) -> Result<(), RecordError> {
-        let wrong = |what: String| Err(RecordError::Contradiction(what));
-        if self.kind != KIND {
-            return wrong(format!("kind is {:?}, not {KIND:?}", self.kind));
-        }
-        if self.latency_ns.0.len() != self.answers {
-            return wrong(format!(
-                "{} answers, {} latencies",
-                self.answers,
-                self.latency_ns.0.len()
-            ));
-        }
-        if self.interval_ns == 0 || self.elapsed_ns == 0 {
-            return wrong("a time of 0 that cannot be".to_owned());
-        }
-        let mut answers = self.intervals.iter().map(|it| it.answers);
-        let answers = answers.try_fold(0_u64, u64::checked_add).unwrap_or(u64::MAX);
-        if answers != self.answers {
-            return wrong(format!("{} answers, {answers} in its intervals", self.answers));
-        }
-        for (number, interval) in self.intervals.iter().enumerate() {
-            let latencies = interval.latency()?;
-            interval.hiccups()?;
-            if latencies.len() != interval.answers {
-                let (answers, latencies) = (interval.answers, latencies.len());
-                return wrong(format!(
-                    "interval {number}: {answers} answers, {latencies} latencies"
-                ));
-            }
-            if self.interval_ns.checked_mul(number as u64) != Some(interval.start_ns) {
-                return wrong(format!("interval {number} begins at {} ns", interval.start_ns));
-            }
-        }
-        Ok(())
     }
 }
 
@@ -447,44 +308,20 @@ impl Config {
             verify: config.verify,
         }
     }
-}
 
-impl Config {
     /// Returns the first setting that makes the figures of two runs incomparable. Addresses may
     /// differ, because hosts may reach one service at different addresses.
     #[must_use]
     pub fn unlike(&self, other: &Self) -> Option<String> {
-        let shown = |value: &dyn std::fmt::Debug| format!("{value:?}");
-        let pairs = [
-            ("transport", shown(&self.transport), shown(&other.transport)),
-            ("in_flight", shown(&self.in_flight), shown(&other.in_flight)),
-            ("connections", shown(&self.connections), shown(&other.connections)),
-            ("n", shown(&self.n), shown(&other.n)),
-            ("range", shown(&self.range), shown(&other.range)),
-            ("rate", shown(&self.rate), shown(&other.rate)),
-            ("arrivals", shown(&self.arrivals), shown(&other.arrivals)),
-            ("threads", shown(&self.threads), shown(&other.threads)),
-            ("warmup_ns", shown(&self.warmup_ns), shown(&other.warmup_ns)),
-            ("duration_ns", shown(&self.duration_ns), shown(&other.duration_ns)),
-            ("timeout_ns", shown(&self.timeout_ns), shown(&other.timeout_ns)),
-            ("spin", shown(&self.spin), shown(&other.spin)),
-            ("verify", shown(&self.verify), shown(&other.verify)),
-            ("nodes", shown(&self.targets.len()), shown(&other.targets.len())),
-        ];
-        let differs = pairs.into_iter().find(|(_, ours, theirs)| ours != theirs);
-        differs.map(|(name, ours, theirs)| format!("{name} is {theirs}, not {ours}"))
-    }
-}
-
-impl Source {
-    pub(crate) fn of(run: &Run) -> Self {
-        Self {
-            program: run.program.clone(),
-            machine: run.machine.clone(),
-            started_unix_ns: run.started_unix_ns,
-            answers: run.answers,
-            rate: run.rate,
-        }
+        let settings = |config: &Self| {
+            let mut settings = serde_json::to_value(config).expect("every field has a place");
+            settings["targets"] = config.targets.len().into();
+            settings
+        };
+        let (ours, theirs) = (settings(self), settings(other));
+        let ours = ours.as_object().expect("a structure is an object");
+        let differs = ours.iter().find(|(name, value)| theirs[name.as_str()] != **value);
+        differs.map(|(name, value)| format!("{name} is {}, not {value}", theirs[name]))
     }
 }
 
@@ -510,74 +347,19 @@ impl ServerCpu {
     }
 }
 
-impl MachineFacts {
-    pub(crate) fn new(machine: &Machine) -> Self {
-        Self {
-            kernel: machine.kernel.clone(),
-            cpu: machine.cpu.clone(),
-            cpus: machine.cpus as u64,
-            load_before: machine.load,
-        }
-    }
-}
-
 impl IntervalRecord {
     fn new(run: &Measurement, interval: &Interval) -> Self {
         let length = nanos(run.config.interval);
-        let (start_ns, answers) = (interval.number * length, interval.answers);
-        let rate = rate_between(start_ns, length, nanos(run.elapsed), answers);
-        let failures = owned(&interval.failures);
-        Self::of(start_ns, answers, rate, failures, &interval.latency, &interval.hiccups)
-    }
-
-    pub(crate) fn of(
-        start_ns: u64,
-        answers: u64,
-        rate: f64,
-        failures: BTreeMap<String, u64>,
-        latency: &Packed,
-        hiccups: &Packed,
-    ) -> Self {
+        let start_ns = interval.number * length;
+        // The interval may end after the measurement.
+        let measured = nanos(run.elapsed).saturating_sub(start_ns).clamp(1, length.max(1));
         Self {
             start_ns,
-            answers,
-            rate,
-            failures,
-            p50_ns: nanos(latency.p50),
-            p99_ns: nanos(latency.p99),
-            p999_ns: nanos(latency.p999),
-            max_ns: nanos(latency.max),
-            histogram: latency.encoded.clone(),
-            hiccup_max_ns: nanos(hiccups.max),
-            hiccups: hiccups.encoded.clone(),
+            rate: interval.latency.answers as f64 / (measured as f64 / 1e9),
+            failures: owned(&interval.failures),
+            latency: interval.latency.clone(),
         }
     }
-
-    /// All latencies of the interval.
-    ///
-    /// # Errors
-    /// The histogram is damaged.
-    pub fn latency(&self) -> Result<Histogram<u64>, RecordError> {
-        decoded(&self.histogram)
-    }
-
-    /// All hiccups of the interval.
-    ///
-    /// # Errors
-    /// The histogram is damaged.
-    pub fn hiccups(&self) -> Result<Histogram<u64>, RecordError> {
-        decoded(&self.hiccups)
-    }
-}
-
-fn decoded(text: &str) -> Result<Histogram<u64>, RecordError> {
-    encoded::decode(text).map_err(|error| RecordError::Contradiction(error.to_string()))
-}
-
-/// Answers per second of an interval. The interval may end after the measurement.
-pub(crate) fn rate_between(start_ns: u64, length_ns: u64, elapsed_ns: u64, answers: u64) -> f64 {
-    let measured = elapsed_ns.saturating_sub(start_ns).clamp(1, length_ns.max(1));
-    answers as f64 / (measured as f64 / 1e9)
 }
 
 fn owned(failures: &BTreeMap<&'static str, u64>) -> BTreeMap<String, u64> {
@@ -593,5 +375,3 @@ fn nanos(time: Duration) -> u64 {
 }
 
 const KIND: &str = "run";
-/// Most bytes of a report. A report with the most intervals and every bucket in use is shorter.
-const FILE_LEN_MAX: u64 = 256 << 20;

@@ -1,4 +1,4 @@
-//! Measurements as tables for people, and as the percentile file of HdrHistogram's tools.
+//! Measurements as tables for people.
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;
@@ -7,11 +7,9 @@ use hdrhistogram::Histogram;
 
 use crate::encoded::Times;
 use crate::floor::Floor;
-use crate::json::{self, Beside};
 use crate::latency::{QUANTILES, quantile, shown};
-use crate::record::{Config, Program, Promise, Run, ServerCpu};
+use crate::record::{Config, Program, Run, ServerCpu};
 use crate::run::Measurement;
-use crate::surroundings::NodeRecord;
 
 /// The table of `epicepoch bench floor`.
 #[must_use]
@@ -35,30 +33,6 @@ pub fn floor_table(floor: &Floor) -> String {
     text
 }
 
-/// Shows a run as multiples of the machine's floor. Empty without a floor.
-#[must_use]
-pub fn beside_floor(run: &Run) -> String {
-    let beside = json::beside(run);
-    let mut text = String::new();
-    if !beside.is_empty() {
-        let (floor, times) = ("floor", "x floor");
-        let what = "the floor, just before";
-        let _infallible = writeln!(text, "\n{what:<32} {floor:>10} {:>14} {times:>8}", "this run");
-    }
-    for Beside { what, floor, of, run, times } in beside {
-        let run = format!("{of} {run}");
-        let times = multiple(times);
-        let _infallible = writeln!(text, "{what:<32} {floor:>10} {run:>14} {times:>8}");
-    }
-    text
-}
-
-/// A multiple with sensible digits.
-#[must_use]
-pub fn multiple(times: f64) -> String {
-    if times < 1.0 { format!("{times:.3}") } else { format!("{times:.1}") }
-}
-
 /// The final table of `epicepoch bench run`.
 #[must_use]
 pub fn run_table(run: &Run) -> String {
@@ -69,21 +43,12 @@ pub fn run_table(run: &Run) -> String {
     if let Some(bottleneck) = &run.generator.bottleneck {
         line(&mut text, "THE GENERATOR WAS THE BOTTLENECK", bottleneck);
     }
-    for Promise { promise, measured, kept } in &run.slo {
-        let word = match kept {
-            None => "no verdict",
-            Some(true) => "kept",
-            Some(false) => "MISSED",
-        };
-        line(&mut text, promise, &format!("{measured}  {word}"));
-    }
     text
 }
 
-/// The table of a measurement without promises.
 impl fmt::Display for Measurement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&run_table(&Run::new(self, None, &[], Program::default())))
+        f.write_str(&run_table(&Run::new(self, None, Program::default())))
     }
 }
 
@@ -188,9 +153,6 @@ fn surroundings(text: &mut String, run: &Run) {
         );
     }
     line(text, "generator", &generator);
-    for node in &run.nodes {
-        nodes(text, node);
-    }
     for ServerCpu { pid, cpu_ns, cpu_per_answer_ns } in &run.server_cpu {
         let cpu = match (cpu_ns, cpu_per_answer_ns) {
             (Some(cpu), Some(each)) => format!("{} of CPU, {} per answer", time(*cpu), time(*each)),
@@ -202,29 +164,12 @@ fn surroundings(text: &mut String, run: &Run) {
         || "unknown".to_owned(),
         |(busy, stolen)| format!("{} busy, {} stolen", percent(busy), percent(stolen)),
     );
-    let switches = run.switches_per_second;
-    let switches = switches.map_or_else(String::new, |it| format!("; {it:.0} switches/s"));
     let load = |load: Option<[f64; 3]>| load.map_or_else(|| "?".to_owned(), |it| it[0].to_string());
     let machine = &run.machine;
-    let (before, after) = (load(machine.load_before), load(run.load_after));
-    line(text, "processors", &format!("{shares}; load {before} before, {after} after{switches}"));
+    let (before, after) = (load(machine.load), load(run.load_after));
+    line(text, "processors", &format!("{shares}; load {before} before, {after} after"));
     let what = format!("{} x {}, Linux {}", machine.cpus, machine.cpu, machine.kernel);
     line(text, "machine", &what);
-}
-
-/// The report of a node's process.
-fn nodes(text: &mut String, node: &NodeRecord) {
-    let ids: Vec<String> = node.ids.iter().map(ToString::to_string).collect();
-    let name = if ids.len() == 1 { "node" } else { "nodes" };
-    let value = format!(
-        "{:.2} cores, {} of CPU per answer; hiccups at most p50 {}, p99 {}, max {}",
-        node.cores,
-        time(node.cpu_per_answer_ns),
-        time(node.hiccup_p50_ns),
-        time(node.hiccup_p99_ns),
-        time(node.hiccup_max_ns),
-    );
-    line(text, &format!("{name} {}", ids.join(", ")), &value);
 }
 
 fn time(nanos: u64) -> String {
@@ -234,52 +179,3 @@ fn time(nanos: u64) -> String {
 fn line(text: &mut String, name: &str, value: &str) {
     let _infallible = writeln!(text, "{name:<20} {value}");
 }
-
-/// The percentile distribution that HdrHistogram's tools read (`.hgrm`), in milliseconds.
-#[must_use]
-pub fn hgrm(times: &Histogram<u64>) -> String {
-    let millis = |nanos: f64| nanos / 1e6;
-    let mut text = format!(
-        "{:>12} {:>14} {:>10} {:>14}\n\n",
-        "Value", "Percentile", "TotalCount", "1/(1-Percentile)"
-    );
-    let mut row = |value: u64, share: f64, total: u64| {
-        let value = millis(value as f64);
-        let _infallible = if share < 1.0 {
-            writeln!(text, "{value:>12.6} {share:>2.12} {total:>10} {:>14.2}", 1.0 / (1.0 - share))
-        } else {
-            writeln!(text, "{value:>12.6} {share:>2.12} {total:>10}")
-        };
-    };
-    // The same rows as in other implementations: a value is repeated for every step that it
-    // reaches, and the last one has two rows.
-    let (mut share, mut total) = (0.0, 0);
-    for step in times.iter_recorded() {
-        total += step.count_at_value();
-        while total as f64 / times.len() as f64 >= share {
-            row(step.value_iterated_to(), share, total);
-            if total == times.len() {
-                row(step.value_iterated_to(), 1.0, total);
-                break;
-            }
-            let halvings = (1.0 / (1.0 - share)).log2().floor() + 1.0;
-            share += 1.0 / (TICKS_PER_HALF_DISTANCE * halvings.exp2());
-        }
-    }
-    let (mean, deviation) = (millis(times.mean()), millis(times.stdev()));
-    let (max, count) = (millis(times.max() as f64), times.len());
-    let _infallible = write!(
-        text,
-        "#[Mean    = {mean:>12.6}, StdDeviation   = {deviation:>12.6}]\n\
-         #[Max     = {max:>12.6}, Total count    = {count:>12}]\n\
-         #[Buckets = {:>12}, SubBuckets     = {:>12}]\n",
-        times.buckets(),
-        SUB_BUCKETS,
-    );
-    text
-}
-
-/// The value that HdrHistogram's own tools use.
-const TICKS_PER_HALF_DISTANCE: f64 = 5.0;
-/// Sub-buckets for three significant digits: the power of two above 2 * 10^3.
-const SUB_BUCKETS: u32 = 2048;

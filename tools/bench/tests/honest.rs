@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use epicepoch_bench::latency::{self, quantile};
 use epicepoch_bench::record::{self, Program};
 use epicepoch_bench::run::{self, Bottleneck, Measurement, Pace, RunConfig, Target, Transport};
-use epicepoch_bench::{run::Arrivals, slo::Slo, text};
+use epicepoch_bench::{run::Arrivals, text};
 use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
 
 use undisturbed::undisturbed;
@@ -131,10 +131,11 @@ fn a_stall_of_200_ms_shows_in_the_open_loop_and_hides_in_the_closed_one() {
     let bottleneck = open.generator.bottleneck;
     assert!(!matches!(bottleneck, Some(Bottleneck::Late { .. })), "{bottleneck:?}");
     // The worst latency, and the delayed answers, are in the interval in which the stall ended.
-    let worst = open.intervals.iter().max_by_key(|it| it.latency.max).unwrap();
-    assert_eq!(worst.latency.max, Duration::from_nanos(open.counts.latency_ns.max()));
+    let worst = open.intervals.iter().max_by_key(|it| it.latency.max_ns).unwrap();
+    assert_eq!(worst.latency.max_ns, open.counts.latency_ns.max());
     let others = open.intervals.iter().filter(|it| it.number != worst.number);
-    assert!(others.map(|it| it.answers).min() < Some(worst.answers), "{:?}", open.intervals);
+    let others = others.map(|it| it.latency.answers).min();
+    assert!(others < Some(worst.latency.answers), "{:?}", open.intervals);
 
     let closed = with_a_stall(Pace::Closed);
     let table = closed.to_string();
@@ -156,14 +157,10 @@ fn a_generator_that_is_too_slow_is_reported_and_gives_no_verdict() {
     let measured = run::run(slow, |_, _| {});
     assert!(matches!(measured.generator.bottleneck, Some(Bottleneck::Overrun { .. })));
     assert!(measured.counts.unsent > 0);
-    let slo: Slo = "p99=60s".parse().unwrap();
-    let judged = slo.judge(&measured);
-    let report = record::Run::new(&measured, None, &judged, Program::default());
+    let report = record::Run::new(&measured, None, Program::default());
     let table = text::run_table(&report);
     assert!(table.contains("THE GENERATOR WAS THE BOTTLENECK"), "{table}");
-    assert!(table.contains("no verdict") && !table.contains("kept"), "{table}");
     assert!(report.generator.bottleneck.is_some());
-    assert_eq!(report.slo[0].kept, None);
 }
 
 #[test]
@@ -253,8 +250,6 @@ fn a_server_that_is_not_there_costs_failures_and_no_verdict_in_its_favour() {
     assert_eq!((measured.counts.answers, measured.counts.unsent), (0, 30));
     assert!(measured.counts.failures["connect"] > 0);
     assert!(measured.gap_max >= Duration::from_millis(300), "{:?}", measured.gap_max);
-    let judged = "p99=1s".parse::<Slo>().unwrap().judge(&measured);
-    assert!(judged.iter().all(|it| !it.kept));
 }
 
 #[test]
@@ -267,25 +262,11 @@ fn the_report_parses_and_agrees_with_the_histogram() {
     };
     let measured = run::run(config, |_, _| {});
     let latencies = &measured.counts.latency_ns;
-    let judged = "p99.9=30s,errors=0%".parse::<Slo>().unwrap().judge(&measured);
-    let report = record::Run::new(&measured, Some(latencies), &judged, Program::default());
+    let report = record::Run::new(&measured, Some(latencies), Program::default());
     assert_eq!(record::Run::parse(&report.to_json()).unwrap(), report);
     let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
     assert_eq!(json["answers"], measured.counts.answers);
     assert_eq!(json["latency_ns"]["p99.9"], latencies.value_at_quantile(0.999));
     assert_eq!(json["verify"]["violations"], 0);
     assert!(json["server_cpu"][0]["cpu_ns"].is_u64());
-
-    let hgrm = text::hgrm(latencies);
-    let rows: Vec<Vec<f64>> = hgrm
-        .lines()
-        .filter(|line| !line.starts_with('#') && !line.contains("Value"))
-        .map(|line| line.split_whitespace().map(|part| part.parse().unwrap()).collect())
-        .filter(|row: &Vec<f64>| !row.is_empty())
-        .collect();
-    let last = rows.last().unwrap();
-    assert_eq!((last[1], last[2] as u64), (1.0, latencies.len()));
-    let median = rows.iter().find(|row| row[1] >= 0.5).unwrap()[0];
-    let expected = latencies.value_at_quantile(0.5) as f64 / 1e6;
-    assert!((median / expected - 1.0).abs() < 0.01, "{median} {expected}");
 }

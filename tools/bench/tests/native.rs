@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use epicepoch_bench::knee::{self, KneeConfig};
 use epicepoch_bench::run::{self, Arrivals, Pace, RunConfig, Target, Transport};
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::native::client_hello::MemberAddr;
@@ -232,32 +231,6 @@ fn an_answer_that_a_client_library_finds_wrong_is_a_violation() {
         let verdict = measured.checked.expect("on by default").verdict;
         assert!(!verdict.is_clean() && table.contains(story), "{table}");
     }
-}
-
-#[test]
-fn wrong_answers_are_counted_in_every_step_of_a_search_for_the_knee() {
-    let mut config = KneeConfig {
-        step: RunConfig {
-            pace: Pace::Open { rate: 200.0, arrivals: Arrivals::Constant },
-            duration: Duration::from_millis(200),
-            ..config(vec![serve(Play::Descends)])
-        },
-        factor: 10.0,
-        // Every step fails, so that there are as few steps as possible.
-        p99_max: Duration::ZERO,
-        failures_max: 1.0,
-        floor: None,
-    };
-    let found = knee::find(&config, |_| {});
-    let table = knee::table(&found);
-    let steps = found.steps.iter().chain(found.recovery.iter().map(|it| &it.step));
-    let wrong = |it: &knee::Step| it.verify.as_ref().map_or(0, |it| it.violations);
-    let counts: Vec<u64> = steps.map(wrong).collect();
-    assert!(counts.len() > 1 && !counts.contains(&0), "{counts:?}\n{table}");
-    assert_eq!(found.violations().expect("checked").0, counts.iter().sum::<u64>());
-    assert!(table.contains("ANSWERS WRONG") && table.contains("out of order"), "{table}");
-    config.step.verify = false;
-    assert_eq!(knee::find(&config, |_| {}).violations(), None);
 }
 
 #[test]

@@ -234,9 +234,7 @@ pub(crate) fn readme(sh: &Shell) -> Result<(), String> {
 fn measure(cluster: &Cluster<'_>, via: &str) -> Result<(), String> {
     let work = cluster.work.display();
     let how = match via {
-        "http" => format!(
-            "--rate 500 --duration 3s --interval 250ms --hlog {work}/bench.hlog --html {work}/bench.html"
-        ),
+        "http" => format!("--rate 500 --duration 3s --interval 250ms --hlog {work}/bench.hlog"),
         via => format!("--via {via} --in-flight 64 --duration 2s"),
     };
     let report = format!("{work}/bench-{via}.json");
@@ -251,19 +249,6 @@ fn measure(cluster: &Cluster<'_>, via: &str) -> Result<(), String> {
         return Err("the log of a run of 3 s has fewer than 3 intervals".to_owned());
     }
     Ok(())
-}
-
-/// Opens a report page in a browser. The smoke test has written the page.
-pub(crate) fn page(sh: &Shell) -> Result<(), String> {
-    dependencies::install(sh, &if has("chromium") { vec![] } else { vec!["chromium".to_owned()] });
-    if !has("chromium") {
-        if std::env::var_os("CI").is_some() {
-            return Err("chromium is missing: apt-get install chromium".to_owned());
-        }
-        sh.note("the page of a measurement was NOT opened: there is no chromium");
-        return Ok(());
-    }
-    sh.run("EPICEPOCH_PAGE=$PWD/target/xtask/smoke/bench.html cargo test --workspace --locked --test page browser")
 }
 
 /// Checks that only test builds can break their clock and disk, or plant bugs.

@@ -166,8 +166,6 @@ pub(crate) const STEPS: &[Step] = &[
     Step::new("wire", "What is on the wire: h2spec, TLS, and segments in a capture", BOTH, 500, Commands(&[
         "EPICEPOCH_BIN=target/debug/epicepoch LOCKSTEP=target/debug/examples/lockstep scripts/wire",
     ])).after(&["tests", "tools"]),
-    Step::new("page", "A browser shows the page of a measurement", BOTH, 600, Function(smoke::page))
-        .after(&["tests", "smoke"]),
     Step::new("components", "The list of what a release is made of is the same twice", BOTH, 120,
         Function(dependencies::components)),
     Step::new("night", "A night in a minute, on 200 fresh seeds at least", NIGHT, 900,

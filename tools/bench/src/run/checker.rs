@@ -129,7 +129,7 @@ fn check(origin: Instant, receivers: Vec<Receiver<Batch>>, findings: &Mutex<Find
         // A thread that has ended reports nothing more, so its horizon does not count.
         let open = lines.iter().filter(|line| !line.over).map(|line| line.horizon).min();
         let horizon = open.unwrap_or_else(Instant::now);
-        let settled = history.settle_before(horizon);
+        let settled = history.settle(horizon);
         publish(findings, &settled);
         merge(&mut checked.verdict, settled);
     }

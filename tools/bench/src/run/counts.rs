@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
 use crate::latency;
 
@@ -64,13 +65,15 @@ impl Live {
 }
 
 /// Bytes on the wire, warm-up included.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wire {
     /// Requests sent. A redirected request counts each time that it is sent.
     pub requests: u64,
     /// Bytes sent. They include headers and framing, but nothing below TCP.
+    #[serde(rename = "bytes_sent")]
     pub sent: u64,
     /// Bytes received, counted in the same way.
+    #[serde(rename = "bytes_received")]
     pub received: u64,
 }
 

@@ -9,7 +9,6 @@ use hdrhistogram::Histogram;
 use super::checker::Checked;
 use super::config::{Pace, RunConfig};
 use super::counts::{Counts, failure};
-use super::nodes::NodeReport;
 use super::time_series::Interval;
 use crate::latency;
 use crate::machine::Machine;
@@ -31,20 +30,12 @@ pub struct Measurement {
     pub generator: Generator,
     /// Hiccups: how much longer than 1 ms each sleep of 1 ms took, nanoseconds.
     pub hiccups: Histogram<u64>,
-    /// Hiccups and answers by interval. The last intervals may lie after the end.
+    /// Answers by interval. The last intervals may lie after the end.
     pub intervals: Vec<Interval>,
     /// When the warm-up ended.
     pub started: SystemTime,
     /// Shares of the machine's processor time that were busy and stolen.
     pub cpu_shares: Option<(f64, f64)>,
-    /// Share of the machine's processor time in soft interrupts: its network stack.
-    pub softirq: Option<f64>,
-    /// Share of the time in which the busiest server thread ran or waited for a processor.
-    pub server_busy: Option<f64>,
-    /// Context switches of the whole machine per second.
-    pub switches: Option<f64>,
-    /// Reports of the measured nodes; nodes that did not answer are missing.
-    pub nodes: Vec<NodeReport>,
     /// CPU time of each server process; `None` if unknown.
     pub server_cpu: Vec<(u32, Option<Duration>)>,
     /// The machine, and its load before the run.
@@ -70,12 +61,6 @@ impl Measurement {
     #[must_use]
     pub fn cpu_per_request(&self, cpu: Duration) -> Duration {
         cpu.div_f64((self.counts.answers as f64).max(1.0))
-    }
-
-    /// CPU time of a node's process for each answer, as if each answer cost the same.
-    #[must_use]
-    pub fn node_cpu_per_request(&self, node: &NodeReport) -> Duration {
-        self.cpu_per_request(self.elapsed.mul_f64(node.cores()))
     }
 }
 

@@ -8,8 +8,7 @@
 //!   libraries.
 //! - `counts`: what is counted; `statistics`: the counts of one thread. [`time_series`]: the counts by interval. `checker`:
 //!   checks answers.
-//! - [`nodes`]: what the measured nodes report. [`monitor`]: a measurement without an end.
-//!   [`load`]: the load of tests; `kept`: its answers.
+//! - [`monitor`]: a measurement without an end. [`load`]: the load of tests; `kept`: its answers.
 //! - [`measurement`]: the result, and whether the generator can be trusted.
 //!
 //! It never judges the service; [`crate::slo`] does.
@@ -28,7 +27,6 @@ mod load_connection;
 pub mod measurement;
 pub mod monitor;
 mod native;
-pub mod nodes;
 mod pacer;
 mod pipe;
 mod statistics;
@@ -36,7 +34,6 @@ pub mod time_series;
 mod window;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -49,13 +46,11 @@ pub use checker::Checked;
 pub use config::{Arrivals, Pace, Routing, RunConfig, Target, Transport};
 pub use counts::{Counts, Failures, Live, Wire, failure};
 pub use measurement::{Bottleneck, Generator, Measurement};
-pub use nodes::NodeReport;
 
 use crate::hiccup::HiccupMeter;
 use crate::machine::{self, CpuTicks, Machine};
 use checker::{Checker, ToChecker};
 use load_connection::LoadConnection;
-use nodes::Asked;
 use pacer::Pacer;
 use statistics::{Shared, Statistics};
 use time_series::TimeSeries;
@@ -77,10 +72,7 @@ pub fn run(config: RunConfig, mut watch: impl FnMut(&Live, Duration)) -> Measure
     let config = Arc::new(config);
     let Threads { running, held, names } =
         Threads::start(&config, &shared, lines.unwrap_or_default());
-    let ask_at =
-        window.from.checked_sub(nodes::LEAD).map_or(window.began, |at| at.max(window.began));
-    let asked = Asked::start(&config, ask_at);
-    let meter = HiccupMeter::start(window.from..window.end, config.interval);
+    let meter = HiccupMeter::start(window.from..window.end);
     let started = SystemTime::now() + window.from.saturating_duration_since(Instant::now());
 
     let mut look = Look::new(&shared, &mut watch);
@@ -100,7 +92,6 @@ pub fn run(config: RunConfig, mut watch: impl FnMut(&Live, Duration)) -> Measure
         counts.merge(&thread.join().expect("a generator thread never panics"));
     }
     let over = Instant::now();
-    let nodes = asked.until(Asked::start(&config, over));
     let hiccups = meter.stop();
     let mut verified = checker.map(Checker::join);
     if let Some(checked) = &mut verified {
@@ -117,13 +108,9 @@ pub fn run(config: RunConfig, mut watch: impl FnMut(&Live, Duration)) -> Measure
         checked: verified,
         generator,
         started,
-        intervals: time_series.finish(&window, config.interval, hiccups.intervals),
-        hiccups: hiccups.all,
+        intervals: time_series.finish(&window, config.interval),
+        hiccups,
         cpu_shares: before.shares_until(&after),
-        softirq: before.softirq_until(&after),
-        server_busy: before.server_busy_until(&after),
-        switches: before.switches_until(&after),
-        nodes,
         server_cpu: before.server_cpu_until(&after, &config.pids),
         machine,
         load_after,
@@ -345,8 +332,6 @@ struct Reading {
     threads: Vec<i32>,
     busy: Vec<Option<Duration>>,
     servers: Vec<Option<Duration>>,
-    /// Busy time of server threads, by process and thread id.
-    server_threads: BTreeMap<(u32, i32), Duration>,
 }
 
 impl Reading {
@@ -360,11 +345,7 @@ impl Reading {
     }
 
     fn of(config: &RunConfig, threads: Vec<i32>) -> Self {
-        let server_threads = config.pids.iter().flat_map(|pid| {
-            machine::threads_busy(*pid).into_iter().map(|(thread, busy)| ((*pid, thread), busy))
-        });
         Self {
-            server_threads: server_threads.collect(),
             at: Instant::now(),
             ticks: CpuTicks::read(),
             busy: threads.iter().map(|id| machine::thread_busy(*id)).collect(),
@@ -383,26 +364,6 @@ impl Reading {
 
     fn shares_until(&self, after: &Self) -> Option<(f64, f64)> {
         Some(after.ticks?.shares_since(self.ticks?))
-    }
-
-    /// Context switches of the whole machine per second.
-    fn switches_until(&self, after: &Self) -> Option<f64> {
-        let switches = after.ticks?.switches.saturating_sub(self.ticks?.switches);
-        Some(switches as f64 / (after.at - self.at).as_secs_f64())
-    }
-
-    fn softirq_until(&self, after: &Self) -> Option<f64> {
-        Some(after.ticks?.softirq_share_since(self.ticks?))
-    }
-
-    /// Share of the time in which the busiest thread of a server ran or waited for a processor. A
-    /// new thread's time counts in full.
-    fn server_busy_until(&self, after: &Self) -> Option<f64> {
-        let wall = (after.at - self.at).as_secs_f64();
-        let busy = after.server_threads.iter().map(|(thread, busy)| {
-            busy.saturating_sub(self.server_threads.get(thread).copied().unwrap_or_default())
-        });
-        busy.max().map(|busy| (busy.as_secs_f64() / wall).min(1.0))
     }
 
     fn server_cpu_until(&self, after: &Self, pids: &[u32]) -> Vec<(u32, Option<Duration>)> {

@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
 use super::counts::{Counts, Failures, Live};
 use super::window::Window;
@@ -18,32 +19,28 @@ use crate::{encoded, latency};
 pub struct Interval {
     /// Number of the interval. Number 0 begins at the end of the warm-up.
     pub number: u64,
-    /// Requests that brought timestamps.
-    pub answers: u64,
     /// Requests that brought no timestamps.
     pub failures: Failures,
-    /// Latency of the answers.
+    /// The answers and their latency.
     pub latency: Packed,
-    /// How much longer than 1 ms each sleep of 1 ms took.
-    pub hiccups: Packed,
 }
 
 /// A histogram in its compressed encoding ([`encoded`]), with the figures that are shown most
-/// often.
-#[derive(Clone, Debug, PartialEq)]
+/// often, nanoseconds. They are 0 if it is empty.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Packed {
-    /// Number of values.
-    pub count: u64,
-    /// Median. This and the other figures are 0 if the histogram is empty.
-    pub p50: Duration,
+    /// Number of values: requests that brought timestamps.
+    pub answers: u64,
+    /// Median.
+    pub p50_ns: u64,
     /// 99th percentile.
-    pub p99: Duration,
+    pub p99_ns: u64,
     /// 99.9th percentile.
-    pub p999: Duration,
+    pub p999_ns: u64,
     /// The highest value.
-    pub max: Duration,
+    pub max_ns: u64,
     /// The whole histogram.
-    pub encoded: String,
+    pub histogram: String,
 }
 
 impl Packed {
@@ -51,19 +48,22 @@ impl Packed {
     #[must_use]
     pub fn new(histogram: &Histogram<u64>) -> Self {
         Self {
-            count: histogram.len(),
-            p50: latency::quantile(histogram, 0.5),
-            p99: latency::quantile(histogram, 0.99),
-            p999: latency::quantile(histogram, 0.999),
-            max: Duration::from_nanos(histogram.max()),
-            encoded: encoded::encode(histogram),
+            answers: histogram.len(),
+            p50_ns: histogram.value_at_quantile(0.5),
+            p99_ns: histogram.value_at_quantile(0.99),
+            p999_ns: histogram.value_at_quantile(0.999),
+            max_ns: histogram.max(),
+            histogram: encoded::encode(histogram),
         }
     }
 
     /// Returns the histogram.
+    ///
+    /// # Panics
+    /// If it was not packed by this program.
     #[must_use]
     pub fn unpack(&self) -> Histogram<u64> {
-        encoded::decode(&self.encoded).expect("it was packed here")
+        encoded::decode(&self.histogram).expect("it was packed here")
     }
 }
 
@@ -154,7 +154,6 @@ pub(super) struct TimeSeries {
 #[derive(Debug)]
 struct Open {
     number: u64,
-    answers: u64,
     failures: Failures,
     latency_ns: Histogram<u64>,
 }
@@ -177,7 +176,6 @@ impl TimeSeries {
             counts.timestamps += piece.timestamps;
             counts.latency_ns.add(&piece.latency_ns).expect("the same bounds");
             let open = self.open(number);
-            open.answers += piece.answers;
             open.latency_ns.add(&piece.latency_ns).expect("the same bounds");
             for (name, count) in &piece.failures {
                 *counts.failures.entry(name).or_default() += count;
@@ -197,64 +195,35 @@ impl TimeSeries {
             self.close_oldest();
         }
         // A thread that was delayed for long may still hand over a piece of a closed interval.
-        self.open.push_back(match self.closed.remove(&number) {
-            None => Open {
-                number,
-                answers: 0,
-                failures: Failures::new(),
-                latency_ns: latency::histogram(),
-            },
-            Some(closed) => Open {
-                number,
-                answers: closed.answers,
-                failures: closed.failures,
-                latency_ns: closed.latency.unpack(),
-            },
-        });
+        let (failures, latency_ns) = match self.closed.remove(&number) {
+            None => (Failures::new(), latency::histogram()),
+            Some(closed) => (closed.failures, closed.latency.unpack()),
+        };
+        self.open.push_back(Open { number, failures, latency_ns });
         self.open.back_mut().expect("it was added")
     }
 
     fn close_oldest(&mut self) {
         let Some(open) = self.open.pop_front() else { return };
-        let interval = Interval {
-            number: open.number,
-            answers: open.answers,
-            failures: open.failures,
-            latency: Packed::new(&open.latency_ns),
-            hiccups: Packed::new(&latency::histogram()),
-        };
-        self.closed.insert(interval.number, interval);
+        let Open { number, failures, latency_ns } = open;
+        let latency = Packed::new(&latency_ns);
+        self.closed.insert(number, Interval { number, failures, latency });
     }
 
     /// Returns all intervals, at least until the end of the window, also those without an answer.
-    pub(super) fn finish(
-        mut self,
-        window: &Window,
-        interval: Duration,
-        mut hiccups: BTreeMap<u64, Packed>,
-    ) -> Vec<Interval> {
+    pub(super) fn finish(mut self, window: &Window, interval: Duration) -> Vec<Interval> {
         while !self.open.is_empty() {
             self.close_oldest();
         }
-        let empty = Packed::new(&latency::histogram());
         let spanned = number(window.from, window.end, interval);
         let whole = interval * u32::try_from(spanned).unwrap_or(u32::MAX);
         let least = spanned + u64::from(whole < window.end - window.from);
         let answered = self.closed.keys().next_back().map_or(0, |number| number + 1);
+        let latency = Packed::new(&latency::histogram());
+        let empty =
+            |number| Interval { number, failures: Failures::new(), latency: latency.clone() };
         (0..least.max(answered))
-            .map(|number| {
-                let hiccups = hiccups.remove(&number).unwrap_or_else(|| empty.clone());
-                match self.closed.remove(&number) {
-                    Some(closed) => Interval { hiccups, ..closed },
-                    None => Interval {
-                        number,
-                        answers: 0,
-                        failures: Failures::new(),
-                        latency: empty.clone(),
-                        hiccups,
-                    },
-                }
-            })
+            .map(|number| self.closed.remove(&number).unwrap_or_else(|| empty(number)))
             .collect()
     }
 }
@@ -297,18 +266,17 @@ mod tests {
             }
         }
         time_series.take(&exchange, &mut counts, &mut live);
-        let intervals = time_series.finish(&window, Duration::from_secs(1), BTreeMap::new());
+        let intervals = time_series.finish(&window, Duration::from_secs(1));
         // The last interval is half as long, and two are empty.
         assert_eq!(intervals.len(), 11);
         let mut whole = latency::histogram();
         for (at, interval) in intervals.iter().enumerate() {
             assert_eq!(interval.number, at as u64);
-            assert_eq!(interval.answers, interval.latency.count);
             whole.add(interval.latency.unpack()).unwrap();
         }
         assert_eq!(whole, counts.latency_ns);
         assert_eq!((counts.answers, live.answers), (500, 500));
-        assert_eq!(intervals[10].answers, 0);
+        assert_eq!(intervals[10].latency.answers, 0);
     }
 
     #[test]
@@ -320,8 +288,8 @@ mod tests {
         let (mut counts, mut live) = (Counts::new(), Live::new());
         answer(&exchange, 4, 1000);
         time_series.take(&exchange, &mut counts, &mut live);
-        let intervals = time_series.finish(&window, Duration::from_secs(1), BTreeMap::new());
-        let answers: Vec<u64> = intervals.iter().map(|interval| interval.answers).collect();
+        let intervals = time_series.finish(&window, Duration::from_secs(1));
+        let answers: Vec<u64> = intervals.iter().map(|it| it.latency.answers).collect();
         assert_eq!(answers, [0, 0, 0, 0, 1]);
     }
 

@@ -1,11 +1,11 @@
 //! Reports with given latencies.
 
-use epicepoch_bench::encoded::{Times, encode};
+use epicepoch_bench::encoded::Times;
 use epicepoch_bench::latency;
-use epicepoch_bench::record::{
-    Config, FORMAT, Generator, IntervalRecord, MachineFacts, Program, Run,
-};
-use epicepoch_bench::surroundings::WireRecord;
+use epicepoch_bench::machine::Machine;
+use epicepoch_bench::record::{Config, FORMAT, Generator, IntervalRecord, Program, Run};
+use epicepoch_bench::run::Wire;
+use epicepoch_bench::run::time_series::Packed;
 use hdrhistogram::Histogram;
 
 /// A report with these latencies in its intervals.
@@ -36,7 +36,6 @@ pub(crate) fn run(time_series: &[Histogram<u64>]) -> Run {
         latency_ns: Times(latency_ns),
         hiccup_ns: Times::default(),
         echo_sleeping_ns: None,
-        floor: None,
         generator: Generator {
             busy: None,
             lateness_ns: Times::default(),
@@ -47,31 +46,20 @@ pub(crate) fn run(time_series: &[Histogram<u64>]) -> Run {
         server_cpu: Vec::new(),
         cpu_busy: None,
         cpu_steal: None,
-        switches_per_second: None,
-        wire: WireRecord::default(),
-        nodes: Vec::new(),
+        wire: Wire::default(),
         load_after: None,
-        machine: MachineFacts::default(),
+        machine: Machine::default(),
         interval_ns: INTERVAL_NS,
         intervals,
-        slo: Vec::new(),
-        sources: Vec::new(),
     }
 }
 
 fn interval(number: u64, part: &Histogram<u64>) -> IntervalRecord {
     IntervalRecord {
         start_ns: number * INTERVAL_NS,
-        answers: part.len(),
         rate: part.len() as f64 / (INTERVAL_NS as f64 / 1e9),
         failures: [("lost".to_owned(), number)].into(),
-        p50_ns: part.value_at_quantile(0.5),
-        p99_ns: part.value_at_quantile(0.99),
-        p999_ns: part.value_at_quantile(0.999),
-        max_ns: part.max(),
-        histogram: encode(part),
-        hiccup_max_ns: 0,
-        hiccups: encode(&latency::histogram()),
+        latency: Packed::new(part),
     }
 }
 

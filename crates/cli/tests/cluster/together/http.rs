@@ -59,7 +59,7 @@ fn the_leader_gives_timestamps_and_a_follower_names_it_with_409() {
         let outcome = Outcome::Answered(read(&answer.body, count).expect(target));
         history.record(&Operation { start, end: Instant::now(), node: node.id, outcome });
     }
-    history.check().assert_clean();
+    history.settle(Instant::now()).assert_clean();
     assert!(!json(&get(node, "/timestamp?format=json&n=3")).is_null());
     assert_eq!(get(node, "/leader").status, 200);
     let addr = node.http().to_string();

@@ -1,5 +1,4 @@
-//! `epicepoch bench merge`, `compare` and `history`: commands that read reports. They measure
-//! nothing.
+//! `epicepoch bench compare`: judges two sets of reports. It measures nothing.
 
 use std::fs;
 use std::io::Write;
@@ -10,35 +9,12 @@ use anyhow::{Context, anyhow};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use epicepoch_bench::compare::{self, Overall, RUNS_MAX, Rule};
 use epicepoch_bench::record::Run;
-use epicepoch_bench::{merge, trend};
 
+use crate::arguments::switch;
 use crate::failure::Failure;
 use crate::output;
-use crate::page;
 
-/// Returns these commands, for `epicepoch bench`.
-pub(crate) fn commands() -> [Command; 3] {
-    [merge_command(), compare_command(), history_command()]
-}
-
-fn merge_command() -> Command {
-    Command::new("merge")
-        .about("Add up reports of generators that ran at the same time")
-        .long_about(
-            "Add up reports of several generators, of one host or of several, that loaded the same \
-             service at the same time with equal settings. Histograms add up without loss; \
-             connections and --rate are summed. Runs at different times are refused: compare \
-             repeated runs instead. Each generator has checked its own answers; nothing is checked \
-             across generators.",
-        )
-        .after_help(
-            "Example:\n  on each host:  epicepoch bench run --rate 5000 --json $(hostname).json\n  \
-             then:          epicepoch bench merge host1.json host2.json > both.json",
-        )
-        .arg(files("reports", "Reports of bench run").required(true))
-}
-
-fn compare_command() -> Command {
+pub(crate) fn command() -> Command {
     Command::new("compare")
         .about("Judge the difference between two sets of repeated runs")
         .long_about(
@@ -62,38 +38,7 @@ fn compare_command() -> Command {
         .arg(files("new", "Reports of the new runs, after --").last(true))
         .arg(percent("confidence", "Confidence of a claim, 50 to 99.9 %", "95"))
         .arg(percent("tolerance", "Changes of up to this many % count as equal", "0"))
-        .arg(
-            Arg::new("html")
-                .long("html")
-                .value_name("FILE")
-                .value_parser(value_parser!(PathBuf))
-                .help("Draw the median runs of both sets, by p99, over each other"),
-        )
-        .arg(json())
-}
-
-fn history_command() -> Command {
-    Command::new("history")
-        .about("Keep reports in a folder and show their trend over commits")
-        .long_about(
-            "Keep reports in a folder and show how their figures move from commit to commit: \
-             medians over the runs of each commit, in the order of their first runs, one table for \
-             each set of equal settings. Commits come from bench run --commit.",
-        )
-        .after_help(
-            "Examples:\n  epicepoch bench run --rate 1000 --json run.json --commit $(git rev-parse \
-             HEAD)\n  epicepoch bench history bench-history --add run.json\n  \
-             epicepoch bench history bench-history",
-        )
-        .arg(
-            Arg::new("folder")
-                .value_name("DIR")
-                .required(true)
-                .value_parser(value_parser!(PathBuf))
-                .help("The folder"),
-        )
-        .arg(files("add", "Reports to keep first").long("add"))
-        .arg(json())
+        .arg(switch("json", "Print JSON"))
 }
 
 fn files(name: &'static str, help: &'static str) -> Arg {
@@ -114,18 +59,7 @@ fn percent(name: &'static str, help: &'static str, default: &'static str) -> Arg
         .help(help)
 }
 
-fn json() -> Arg {
-    Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print JSON")
-}
-
-pub(crate) fn merge(matches: &ArgMatches) -> Result<ExitCode, Failure> {
-    let runs = read(matches, "reports")?;
-    let merged = merge::merge(&runs).map_err(anyhow::Error::from)?;
-    writeln!(output::product(), "{}", merged.to_json())?;
-    Ok(ExitCode::SUCCESS)
-}
-
-pub(crate) fn compare(matches: &ArgMatches) -> Result<ExitCode, Failure> {
+pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let share = |name, range: std::ops::RangeInclusive<f64>| {
         let given = matches.get_one::<f64>(name).copied().unwrap_or_default();
         let wrong = || {
@@ -149,10 +83,6 @@ pub(crate) fn compare(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     }
     let comparison = compare::compare(&base, &new, rule)?;
     let table = compare::table(&comparison);
-    if let Some(path) = matches.get_one::<PathBuf>("html") {
-        let page = page::of_sets(&base, &new, &table);
-        fs::write(path, page).with_context(|| path.display().to_string())?;
-    }
     let mut out = output::account();
     if matches.get_flag("json") {
         writeln!(out, "{}", serde_json::to_string_pretty(&comparison)?)?;
@@ -164,25 +94,6 @@ pub(crate) fn compare(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         Overall::Worse => ExitCode::from(CODE_WORSE),
         Overall::None => ExitCode::from(CODE_NO_VERDICT),
     })
-}
-
-pub(crate) fn history(matches: &ArgMatches) -> Result<ExitCode, Failure> {
-    let folder = matches.get_one::<PathBuf>("folder").expect("clap requires it");
-    for run in read(matches, "add")? {
-        trend::keep(folder, &run)?;
-    }
-    if !folder.is_dir() {
-        let folder = folder.display();
-        return Err(Failure::usage(anyhow!("{folder} is not a directory; --add FILE creates it")));
-    }
-    let trends = trend::trends(&trend::load(folder)?);
-    let mut out = output::account();
-    if matches.get_flag("json") {
-        writeln!(out, "{}", serde_json::to_string_pretty(&trends)?)?;
-    } else {
-        write!(out, "{}", trend::table(&trends))?;
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn read(matches: &ArgMatches, name: &str) -> Result<Vec<Run>, Failure> {
