@@ -112,13 +112,14 @@ fn run_load(matches: &ArgMatches, environment: &Environment) -> Result<ExitCode,
     });
     bar.finish_and_clear();
 
-    let report = record::Run::new(&measured, Some(&floor), program(matches));
-    write!(output::account(), "{}", text::run_table(&report))?;
+    let program = program(matches);
+    write!(output::account(), "{}", text::run_table(&measured, Some(&floor)))?;
     if let Some((mut file, path)) = json_file {
-        writeln!(file, "{}", report.to_json()).with_context(|| path.display().to_string())?;
+        let report = record::report(&measured, Some(&floor), &program);
+        writeln!(file, "{report:#}").with_context(|| path.display().to_string())?;
     }
     if let Some((mut file, path)) = hlog_file {
-        let log = hlog::hlog(&report);
+        let log = hlog::hlog(&measured, &program);
         file.write_all(log.as_bytes()).with_context(|| path.display().to_string())?;
     }
     let wrong = measured.checked.as_ref().is_some_and(|it| !it.verdict.is_clean());

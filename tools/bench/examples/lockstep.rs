@@ -17,6 +17,7 @@ use std::time::Duration;
 use epicepoch_bench::http1::parse_response;
 use epicepoch_client::Tls;
 use epicepoch_client::dial::{Alpn, BlockingSocket, Dialer};
+use epicepoch_wire::http2::frame::{self, Frame, flag, kind};
 use epicepoch_wire::native::{ClientHello, Request, TO_CLIENT_TAIL_LEN_MAX, ToClient, split};
 
 /// Most requests at a time. Every transport allows this many.
@@ -166,16 +167,6 @@ fn native(wire: &mut Wire, first: u64, requests: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// RFC 9113, 6: frame types and flags.
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
-const WINDOW_UPDATE: u8 = 8;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
-const ACK: u8 = 1;
-const FRAME_HEAD_LEN: usize = 9;
 /// RFC 7541, appendix A: `:method GET`, `:scheme http`; `:path` and `:authority` by the index of
 /// their names, never indexed themselves; 8 is `:status 200`.
 const REQUEST_START: [u8; 2] = [0x82, 0x86];
@@ -185,32 +176,27 @@ const STATUS_200: u8 = 0x88;
 /// RFC 9113, 6.9.1: the largest window, less the initial one.
 const WINDOW_INCREMENT: u32 = (1 << 31) - 1 - 65_535;
 
-fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-    out.extend_from_slice(&(payload.len() as u32).to_be_bytes()[1..]);
-    out.extend_from_slice(&[kind, flags]);
-    out.extend_from_slice(&stream.to_be_bytes());
-    out.extend_from_slice(payload);
-}
-
 fn h2c_open(wire: &mut Wire) -> Result<(), Failure> {
-    wire.out.extend_from_slice(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-    frame(&mut wire.out, SETTINGS, 0, 0, &[]);
+    wire.out.extend_from_slice(frame::PREFACE);
+    frame::put_settings(&mut wire.out, &[]);
     // All answers of a run fit: no other frame is sent.
-    frame(&mut wire.out, WINDOW_UPDATE, 0, 0, &WINDOW_INCREMENT.to_be_bytes());
+    frame::put(&mut wire.out, kind::WINDOW_UPDATE, 0, 0, &WINDOW_INCREMENT.to_be_bytes());
     wire.send()?;
     let (mut is_asked, mut is_acknowledged) = (false, false);
     while !(is_asked && is_acknowledged) {
         wire.read()?;
-        while let Some((kind, flags, payload)) = take_frame(&mut wire.input) {
-            match (kind, flags & ACK) {
-                (SETTINGS, 0) => is_asked = true,
-                (SETTINGS, _) => is_acknowledged = true,
-                (WINDOW_UPDATE, _) => {}
-                _ => return Err(format!("frame {kind} before any request: {payload:?}").into()),
+        while let Some(frame) = Frame::split(&wire.input).map_err(|_| "a frame is too long")? {
+            match (frame.kind, frame.has(flag::ACK)) {
+                (kind::SETTINGS, false) => is_asked = true,
+                (kind::SETTINGS, true) => is_acknowledged = true,
+                (kind::WINDOW_UPDATE, _) => {}
+                _ => return Err(format!("a frame before any request: {frame:?}").into()),
             }
+            let used = frame.len();
+            wire.input.drain(..used);
         }
     }
-    frame(&mut wire.out, SETTINGS, ACK, 0, &[]);
+    frame::put(&mut wire.out, kind::SETTINGS, flag::ACK, 0, &[]);
     wire.send()
 }
 
@@ -221,36 +207,30 @@ fn h2c(wire: &mut Wire, first: u64, requests: u64) -> Result<(), Failure> {
         block.extend_from_slice(value);
     }
     for number in first..first + requests {
-        frame(&mut wire.out, HEADERS, END_STREAM | END_HEADERS, 2 * number as u32 + 1, &block);
+        let flags = flag::END_STREAM | flag::END_HEADERS;
+        frame::put(&mut wire.out, kind::HEADERS, flags, 2 * number as u32 + 1, &block);
     }
     wire.send()?;
     let mut left = requests;
     while left > 0 {
         wire.read()?;
-        while let Some((kind, flags, payload)) = take_frame(&mut wire.input) {
-            match kind {
+        while let Some(frame) = Frame::split(&wire.input).map_err(|_| "a frame is too long")? {
+            let payload = frame.payload;
+            match frame.kind {
                 // A first answer may begin with a change of the table's size (RFC 7541, 6.3).
-                HEADERS if payload.iter().take(8).any(|byte| *byte == STATUS_200) => {}
-                DATA if payload.len() == TIMESTAMP_LEN && flags & END_STREAM != 0 => {
+                kind::HEADERS if payload.iter().take(8).any(|byte| *byte == STATUS_200) => {}
+                kind::DATA if payload.len() == TIMESTAMP_LEN && frame.has(flag::END_STREAM) => {
                     left = left.checked_sub(1).ok_or("an answer that nobody asked for")?;
                 }
-                SETTINGS | WINDOW_UPDATE => {}
-                PING if flags & ACK == 0 => frame(&mut wire.out, PING, ACK, 0, &payload),
-                _ => return Err(format!("not an answer: frame {kind} {payload:?}").into()),
+                kind::SETTINGS | kind::WINDOW_UPDATE => {}
+                kind::PING if !frame.has(flag::ACK) => {
+                    frame::put(&mut wire.out, kind::PING, flag::ACK, 0, payload);
+                }
+                _ => return Err(format!("not an answer: {frame:?}").into()),
             }
+            let used = frame.len();
+            wire.input.drain(..used);
         }
     }
     Ok(())
-}
-
-/// Takes the first complete frame: kind, flags and payload.
-fn take_frame(input: &mut Vec<u8>) -> Option<(u8, u8, Vec<u8>)> {
-    let head: [u8; FRAME_HEAD_LEN] = *input.first_chunk()?;
-    let len = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
-    if input.len() < FRAME_HEAD_LEN + len {
-        return None;
-    }
-    let payload = input[FRAME_HEAD_LEN..FRAME_HEAD_LEN + len].to_vec();
-    input.drain(..FRAME_HEAD_LEN + len);
-    Some((head[3], head[4], payload))
 }

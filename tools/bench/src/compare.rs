@@ -124,7 +124,7 @@ pub fn compare(base: &[Run], new: &[Run], rule: Rule) -> Result<Comparison, Comp
     }
     for (set, runs) in [("base", base), ("new", new)] {
         for (at, run) in runs.iter().enumerate() {
-            if let Some(what) = first.config.unlike(&run.config) {
+            if let Some(what) = first.unlike(run) {
                 return Err(CompareError::OtherSettings { set, run: at + 1, what });
             }
             let wrong = run.verify.as_ref().is_some_and(|it| it.violations > 0);
@@ -135,7 +135,7 @@ pub fn compare(base: &[Run], new: &[Run], rule: Rule) -> Result<Comparison, Comp
     }
     let mut figures: Vec<Figure> = FIGURES
         .iter()
-        .filter(|kind| !kind.closed_only || first.config.rate.is_none())
+        .filter(|kind| !kind.closed_only || first.config["rate"].is_null())
         .map(|kind| kind.of(base, new))
         .collect();
     let no_verdict = why_no_verdict(base, new, figures.len(), rule);

@@ -3,10 +3,9 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -24,13 +23,6 @@ pub struct Floor {
     pub echo_sleeping_ns: Histogram<u64>,
     /// Round trips of 16 bytes with both ends polling `read`.
     pub echo_spinning_ns: Histogram<u64>,
-    /// Echoes per second of one server thread, one message per system call.
-    pub rate_plain: f64,
-    /// Echoes per second of one server thread, many messages per system call.
-    pub rate_pipelined: f64,
-    /// Like `rate_pipelined`, but with the sizes of the native protocol (16 bytes out, 32 back) and
-    /// as many connections as a service has.
-    pub rate_frames: f64,
     /// A write of 4 KiB and its fsync.
     pub fsync_ns: Histogram<u64>,
     /// One reading of the monotonic clock, the mean of many.
@@ -48,9 +40,6 @@ impl Floor {
         Ok(Self {
             echo_sleeping_ns: echo(Wait::Sleeping, each)?,
             echo_spinning_ns: echo(Wait::Spinning, each)?,
-            rate_plain: echo_rate(PLAIN_CONNECTIONS, 1, MESSAGE_LEN, each)?,
-            rate_pipelined: echo_rate(1, PIPELINED, MESSAGE_LEN, each)?,
-            rate_frames: echo_rate(FRAME_CONNECTIONS, PIPELINED, FRAME_LEN, each)?,
             fsync_ns: fsync(directory, each)?,
             clock: clock(each.min(CLOCK_TIME_MAX)),
             wake_ns: wake(each),
@@ -67,9 +56,6 @@ impl Floor {
             "machine": Machine::read(),
             "echo_sleeping_ns": times(&self.echo_sleeping_ns),
             "echo_spinning_ns": times(&self.echo_spinning_ns),
-            "echo_rate_plain": self.rate_plain,
-            "echo_rate_pipelined": self.rate_pipelined,
-            "frame_rate_pipelined": self.rate_frames,
             "fsync_ns": times(&self.fsync_ns),
             "clock_read_ns": self.clock.as_nanos() as u64,
             "wake_ns": times(&self.wake_ns),
@@ -136,98 +122,6 @@ fn read_message(stream: &mut TcpStream, message: &mut [u8]) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Measures echoes per second over `connections`. Each write has `batch` messages, and each message
-/// is answered with `answer_len` bytes.
-fn echo_rate(
-    connections: usize,
-    batch: usize,
-    answer_len: usize,
-    time: Duration,
-) -> io::Result<f64> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let addr = listener.local_addr()?;
-    listener.set_nonblocking(true)?;
-    let server: JoinHandle<io::Result<()>> =
-        std::thread::spawn(move || serve_echoes(listener, connections, batch, answer_len));
-    let rate = ask_for_echoes(addr, connections, batch, answer_len, time);
-    let outcome = server.join().expect("an echo never panics");
-    // The client's error comes first, because it explains the server's.
-    let rate = rate?;
-    outcome?;
-    Ok(rate)
-}
-
-fn runtime() -> io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()
-}
-
-/// Serves all connections on one thread until every one has ended.
-fn serve_echoes(
-    listener: TcpListener,
-    connections: usize,
-    batch: usize,
-    answer_len: usize,
-) -> io::Result<()> {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    runtime()?.block_on(async move {
-        let listener = tokio::net::TcpListener::from_std(listener)?;
-        let mut tasks = tokio::task::JoinSet::new();
-        for _ in 0..connections {
-            let (mut stream, _) = tokio::time::timeout(ACCEPT_TIMEOUT, listener.accept()).await??;
-            stream.set_nodelay(true)?;
-            tasks.spawn(async move {
-                let mut buffer = vec![0; batch * MESSAGE_LEN];
-                let answers = vec![7; (batch + 1) * answer_len];
-                let mut unanswered = 0;
-                while let Ok(read @ 1..) = stream.read(&mut buffer).await {
-                    unanswered += read;
-                    let whole = unanswered / MESSAGE_LEN;
-                    unanswered %= MESSAGE_LEN;
-                    if stream.write_all(&answers[..whole * answer_len]).await.is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-        while tasks.join_next().await.is_some() {}
-        Ok(())
-    })
-}
-
-fn ask_for_echoes(
-    addr: SocketAddr,
-    connections: usize,
-    batch: usize,
-    answer_len: usize,
-    time: Duration,
-) -> io::Result<f64> {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    runtime()?.block_on(async move {
-        let mut tasks = tokio::task::JoinSet::new();
-        let began = Instant::now();
-        for _ in 0..connections {
-            tasks.spawn(async move {
-                let mut stream = tokio::net::TcpStream::connect(addr).await?;
-                stream.set_nodelay(true)?;
-                let messages = vec![7; batch * MESSAGE_LEN];
-                let mut answers = vec![0; batch * answer_len];
-                let mut echoes = 0_u64;
-                while began.elapsed() < time {
-                    stream.write_all(&messages).await?;
-                    stream.read_exact(&mut answers).await?;
-                    echoes += batch as u64;
-                }
-                Ok::<u64, io::Error>(echoes)
-            });
-        }
-        let mut echoes = 0;
-        while let Some(done) = tasks.join_next().await {
-            echoes += done.map_err(io::Error::other)??;
-        }
-        Ok(echoes as f64 / began.elapsed().as_secs_f64())
-    })
 }
 
 /// Returns the two ends of a connection over loopback.
@@ -299,14 +193,6 @@ fn wake(time: Duration) -> Histogram<u64> {
 
 /// Bytes of a message, as many as a timestamp has.
 pub const MESSAGE_LEN: usize = 16;
-/// Connections for `rate_plain`: so many that neither end waits for the other.
-const PLAIN_CONNECTIONS: usize = 64;
-/// Connections for `rate_frames`.
-const FRAME_CONNECTIONS: usize = 8;
-/// Bytes of an answer of the native protocol.
-const FRAME_LEN: usize = 32;
-/// Messages in one write for `rate_pipelined`.
-const PIPELINED: usize = 256;
 /// Bytes of a write that is synced: a page.
 const BLOCK_LEN: usize = 4096;
 /// Round trips of the warm-up, which are not measured.
@@ -316,7 +202,6 @@ const SPINS: u32 = 256;
 /// Longest time to measure the clock; it is enough for a mean.
 const CLOCK_TIME_MAX: Duration = Duration::from_millis(200);
 const FALL_ASLEEP: Duration = Duration::from_micros(200);
-const ACCEPT_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
@@ -325,24 +210,12 @@ mod tests {
     #[test]
     fn everything_is_measured_and_nothing_is_left_behind() {
         let directory = std::env::temp_dir();
-        let measure = || Floor::measure(&directory, Duration::from_millis(60)).expect("measured");
-        // Rates are measured one after another. If the machine stalls during one of them, they
-        // cannot be compared.
-        let is_plausible =
-            |it: &Floor| it.rate_pipelined > it.rate_plain && it.rate_frames > it.rate_plain;
-        let mut floor = measure();
-        for _ in 1..3 {
-            if is_plausible(&floor) {
-                break;
-            }
-            floor = measure();
-        }
+        let floor = Floor::measure(&directory, Duration::from_millis(60)).expect("measured");
         for histogram in
             [&floor.echo_sleeping_ns, &floor.echo_spinning_ns, &floor.fsync_ns, &floor.wake_ns]
         {
             assert!(!histogram.is_empty() && histogram.min() > 0);
         }
-        assert!(floor.rate_plain > 0.0 && is_plausible(&floor), "{floor:?}");
         assert!(!floor.clock.is_zero() && floor.clock < Duration::from_millis(1));
         let name = format!("epicepoch-floor-{}", std::process::id());
         assert!(!directory.join(name).exists());

@@ -3,14 +3,16 @@
 //! because many readers ignore tags and add up all lines.
 
 use std::fmt::Write as _;
+use std::time::UNIX_EPOCH;
 
-use crate::record::Run;
+use crate::record::Program;
+use crate::run::Measurement;
 
 /// Returns the log of a run.
 #[must_use]
-pub fn hlog(run: &Run) -> String {
-    let started = run.started_unix_ns as f64 / 1e9;
-    let command = run.program.command.join(" ").replace(['\n', '\r'], " ");
+pub fn hlog(run: &Measurement, program: &Program) -> String {
+    let started = run.started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let command = program.command.join(" ").replace(['\n', '\r'], " ");
     let mut text = format!(
         "#[{command}]\n#[Histogram log format version 1.3]\n\
          #[StartTime: {started:.3} (seconds since epoch)]\n\
@@ -19,9 +21,9 @@ pub fn hlog(run: &Run) -> String {
          \"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\
          \"Interval_Compressed_Histogram\"\n"
     );
-    let length = run.interval_ns as f64 / 1e9;
+    let length = run.config.interval.as_secs_f64();
     for interval in &run.intervals {
-        let start = interval.start_ns as f64 / 1e9;
+        let start = interval.number as f64 * length;
         let max = interval.latency.max_ns as f64 / NANOS_PER_MILLI;
         let histogram = &interval.latency.histogram;
         let _infallible = writeln!(text, "{start:.3},{length:.3},{max:.3},{histogram}");

@@ -29,16 +29,16 @@ pub struct Account {
     silence: Duration,
 }
 
-/// Counts of values below each of [`BOUNDS_NS`], and their sum.
+/// Counts of values below each of [`BOUNDS_US`], and their sum.
 #[derive(Clone, Debug, Default)]
 struct Buckets {
-    counts: [u64; BOUNDS_NS.len() + 1],
+    counts: [u64; BOUNDS_US.len() + 1],
     sum_ns: u128,
 }
 
 impl Buckets {
     fn add(&mut self, nanos: u64, count: u64) {
-        self.counts[BOUNDS_NS.partition_point(|bound| *bound < nanos)] += count;
+        self.counts[BOUNDS_US.partition_point(|bound| *bound * 1000 < nanos)] += count;
         self.sum_ns += u128::from(nanos) * u128::from(count);
     }
 
@@ -190,7 +190,7 @@ impl Page {
     fn histogram(&mut self, name: &str, help: &str, buckets: &Buckets) {
         self.head(name, "histogram", help);
         let mut below = 0;
-        let bounds = BOUNDS_NS.iter().map(|bound| (*bound as f64 / 1e9).to_string());
+        let bounds = BOUNDS_US.iter().map(|bound| (*bound as f64 / 1e6).to_string());
         for (bound, count) in bounds.chain(["+Inf".to_owned()]).zip(buckets.counts) {
             below += count;
             self.line(&format!("{name}_bucket"), &format!("{{le=\"{bound}\"}}"), &below);
@@ -203,27 +203,9 @@ impl Page {
 const PREFIX: &str = "epicepoch_probe_";
 /// Upper bounds of the buckets, three per decade, from the latency of a spinning echo to the
 /// longest sensible timeout.
-const BOUNDS_NS: [u64; 20] = [
-    10_000,
-    20_000,
-    50_000,
-    100_000,
-    200_000,
-    500_000,
-    1_000_000,
-    2_000_000,
-    5_000_000,
-    10_000_000,
-    20_000_000,
-    50_000_000,
-    100_000_000,
-    200_000_000,
-    500_000_000,
-    1_000_000_000,
-    2_000_000_000,
-    5_000_000_000,
-    10_000_000_000,
-    20_000_000_000,
+const BOUNDS_US: [u64; 20] = [
+    10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000,
+    500_000, 1_000_000, 2_000_000, 5_000_000, 10_000_000, 20_000_000,
 ];
 /// Approximate length of a scrape.
 const TEXT_LEN_EXPECTED: usize = 8 << 10;

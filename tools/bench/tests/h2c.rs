@@ -1,7 +1,6 @@
 //! The generator over h2c: streams, the leader, and connections that end.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -17,45 +16,21 @@ use tokio::net::TcpStream;
 /// A node that is the leader, or names the leader. It closes the connection after `requests_max`
 /// requests.
 fn serve(leader: Option<SocketAddr>, requests_max: u64) -> Target {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = listener.local_addr().unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let next = Arc::new(AtomicU64::new(0));
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async move {
-            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            while let Ok((stream, _)) = listener.accept().await {
-                let next = next.clone();
-                tokio::spawn(async move {
-                    // The handshake fails for a client that asks for metrics, because it uses
-                    // HTTP/1.1.
-                    let Ok(mut connection) = h2::server::handshake(stream).await else { return };
-                    let mut requests = 0;
-                    while let Some(Ok((_, mut respond))) = connection.accept().await {
-                        requests += 1;
-                        if requests > requests_max {
-                            return;
-                        }
-                        let (status, header) = match leader {
-                            Some(leader) => (409, leader.to_string()),
-                            None => (200, String::new()),
-                        };
-                        let response = Response::builder()
-                            .status(status)
-                            .header("epicepoch-leader", header)
-                            .body(())
-                            .unwrap();
-                        let mut stream = respond.send_response(response, false).unwrap();
-                        let index = EpochIndex(next.fetch_add(1, Ordering::SeqCst));
-                        let body = Timestamp::new(Epoch(7), index).to_bytes();
-                        stream.send_data(Bytes::copy_from_slice(&body), true).unwrap();
-                    }
-                });
-            }
-        });
-    });
-    Target::new(u64::from(addr.port()), addr)
+    listen(move |stream| async move {
+        let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+        for _ in 0..requests_max {
+            let Some(Ok((_, mut respond))) = connection.accept().await else { return };
+            let Some(leader) = leader else {
+                answer(respond);
+                continue;
+            };
+            let head =
+                Response::builder().status(409).header("epicepoch-leader", leader.to_string());
+            let _gone = respond.send_response(head.body(()).unwrap(), true);
+        }
+        // Sends what is left, and sees the next request.
+        let _next = connection.accept().await;
+    })
 }
 
 fn config(targets: Vec<Target>) -> RunConfig {

@@ -1,94 +1,18 @@
 //! The generator against servers that stall, give wrong answers, or are slower than it.
 
-mod undisturbed;
+mod oracle;
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::net::TcpListener;
+use std::time::Duration;
 
+use epicepoch_bench::encoded::decode;
+use epicepoch_bench::hlog::hlog;
 use epicepoch_bench::latency::{self, quantile};
-use epicepoch_bench::record::{self, Program};
-use epicepoch_bench::run::{self, Bottleneck, Measurement, Pace, RunConfig, Target, Transport};
-use epicepoch_bench::{run::Arrivals, text};
-use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
+use epicepoch_bench::record::{self, Program, Run};
+use epicepoch_bench::run::{self, Arrivals, Bottleneck, Measurement, Pace, RunConfig, Target};
+use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 
-use undisturbed::undisturbed;
-
-/// One node of an oracle for tests.
-struct Server {
-    next: AtomicU64,
-    /// No request is answered before this.
-    stalled_until: Mutex<Instant>,
-    /// Repeats every hundredth timestamp.
-    repeats: AtomicBool,
-    /// The leader's address, if it is another node.
-    leader: Option<String>,
-}
-
-impl Server {
-    fn start(leader: Option<String>) -> (Arc<Self>, Target) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let addr = listener.local_addr().unwrap();
-        let server = Arc::new(Self {
-            next: AtomicU64::new(0),
-            stalled_until: Mutex::new(Instant::now()),
-            repeats: AtomicBool::new(false),
-            leader,
-        });
-        let serving = server.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming().map_while(Result::ok) {
-                let server = serving.clone();
-                std::thread::spawn(move || server.serve(stream));
-            }
-        });
-        (server, Target::new(u64::from(addr.port()), addr))
-    }
-
-    fn serve(&self, mut stream: TcpStream) {
-        stream.set_nodelay(true).unwrap();
-        let mut buffer = Vec::new();
-        let mut chunk = [0; 16 * 1024];
-        while let Ok(len @ 1..) = stream.read(&mut chunk) {
-            buffer.extend_from_slice(&chunk[..len]);
-            if !buffer.ends_with(b"\r\n\r\n") {
-                continue;
-            }
-            if buffer.starts_with(b"GET /metrics ") {
-                // This server has no metrics. If the write fails, the next read finds the closed
-                // connection.
-                let _gone =
-                    stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n");
-                return;
-            }
-            let ends = buffer.windows(4).filter(|four| four == b"\r\n\r\n").count();
-            buffer.clear();
-            let stalled_until = *self.stalled_until.lock().unwrap();
-            std::thread::sleep(stalled_until.saturating_duration_since(Instant::now()));
-            let answers: Vec<u8> = (0..ends).flat_map(|_| self.answer()).collect();
-            if stream.write_all(&answers).is_err() {
-                return;
-            }
-        }
-    }
-
-    fn answer(&self) -> Vec<u8> {
-        if let Some(leader) = &self.leader {
-            let head = format!("epicepoch-leader: {leader}\r\nepicepoch-error: NOT_LEADER");
-            return format!("HTTP/1.1 409 Conflict\r\n{head}\r\ncontent-length: 0\r\n\r\n").into();
-        }
-        let mut index = self.next.fetch_add(1, Ordering::SeqCst);
-        if self.repeats.load(Ordering::Relaxed) && index.is_multiple_of(100) {
-            index = index.saturating_sub(1);
-        }
-        let body = Timestamp::new(Epoch(7), EpochIndex(index)).to_bytes();
-        let mut answer = b"HTTP/1.1 200 OK\r\ncontent-length: 16\r\n\r\n".to_vec();
-        answer.extend_from_slice(&body);
-        answer
-    }
-}
+use oracle::{Bug, Oracle, undisturbed};
 
 fn config(target: &Target) -> RunConfig {
     RunConfig {
@@ -106,10 +30,11 @@ fn open(rate: f64) -> Pace {
 
 /// A run during which the server stalls for 200 ms in the middle.
 fn with_a_stall(pace: Pace) -> Measurement {
-    let (server, target) = Server::start(None);
+    let oracle = Oracle::start(1, Bug::None);
+    let target = oracle.targets[0].clone();
     let stall = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_secs(1));
-        *server.stalled_until.lock().unwrap() = Instant::now() + Duration::from_millis(200);
+        oracle.stall(Duration::from_millis(200));
     });
     let measured = run::run(RunConfig { pace, ..config(&target) }, |_, _| {});
     stall.join().unwrap();
@@ -146,7 +71,7 @@ fn a_stall_of_200_ms_shows_in_the_open_loop_and_hides_in_the_closed_one() {
 
 #[test]
 fn a_generator_that_is_too_slow_is_reported_and_gives_no_verdict() {
-    let (_server, target) = Server::start(None);
+    let target = Oracle::start(1, Bug::None).targets.remove(0);
     let slow = RunConfig {
         pace: open(2000.0),
         planted_delay: Duration::from_millis(2),
@@ -157,15 +82,15 @@ fn a_generator_that_is_too_slow_is_reported_and_gives_no_verdict() {
     let measured = run::run(slow, |_, _| {});
     assert!(matches!(measured.generator.bottleneck, Some(Bottleneck::Overrun { .. })));
     assert!(measured.counts.unsent > 0);
-    let report = record::Run::new(&measured, None, Program::default());
-    let table = text::run_table(&report);
+    let table = measured.to_string();
     assert!(table.contains("THE GENERATOR WAS THE BOTTLENECK"), "{table}");
-    assert!(report.generator.bottleneck.is_some());
+    let json = record::report(&measured, None, &Program::default());
+    assert!(json["generator"]["bottleneck"].is_string(), "{json}");
 }
 
 #[test]
 fn a_closed_loop_whose_generator_never_waits_is_reported() {
-    let (_server, target) = Server::start(None);
+    let target = Oracle::start(1, Bug::None).targets.remove(0);
     let planted_delay = Duration::from_millis(2);
     let duration = Duration::from_secs(1);
     let slow = RunConfig { planted_delay, duration, ..config(&target) };
@@ -177,7 +102,8 @@ fn a_closed_loop_whose_generator_never_waits_is_reported() {
 #[test]
 fn every_request_that_was_due_is_accounted_for() {
     for (arrivals, threads) in [(Arrivals::Constant, 2), (Arrivals::Poisson, 1)] {
-        let (server, target) = Server::start(None);
+        let oracle = Oracle::start(1, Bug::None);
+        let target = oracle.targets[0].clone();
         let measured = run::run(
             RunConfig {
                 pace: Pace::Open { rate: 2000.0, arrivals },
@@ -199,39 +125,9 @@ fn every_request_that_was_due_is_accounted_for() {
         let checked = measured.checked.as_ref().expect("on by default");
         checked.verdict.assert_clean();
         // The warm-up is checked too.
-        let given = server.next.load(Ordering::SeqCst);
+        let given = oracle.answers();
         assert_eq!(checked.verdict.totals.answered + counts.unverified, given);
     }
-}
-
-#[test]
-fn the_leader_is_followed_and_the_way_there_counts() {
-    let (_server, leader) = Server::start(None);
-    let (_follower, other) = Server::start(Some(leader.name.clone()));
-    for transport in [Transport::Http1 { pipeline: 1 }, Transport::Http1 { pipeline: 16 }] {
-        let config = RunConfig {
-            targets: vec![other.clone(), leader.clone()],
-            transport,
-            warmup: Duration::ZERO,
-            duration: Duration::from_millis(500),
-            ..config(&leader)
-        };
-        let measured = run::run(config, |_, _| {});
-        let table = measured.to_string();
-        assert_eq!(measured.counts.failed(), 0, "{table}");
-        assert!(measured.counts.redirects > 0, "{table}");
-        assert_eq!(measured.counts.answers_by_node.keys().collect::<Vec<_>>(), [&leader.id]);
-    }
-}
-
-#[test]
-fn a_timestamp_given_twice_under_load_is_found() {
-    let (server, target) = Server::start(None);
-    server.repeats.store(true, Ordering::Relaxed);
-    let duration = Duration::from_millis(300);
-    let measured = run::run(RunConfig { duration, ..config(&target) }, |_, _| {});
-    let checked = measured.checked.expect("on by default");
-    assert!(checked.verdict.violation_count > 0, "{}", checked.verdict);
 }
 
 #[test]
@@ -254,7 +150,7 @@ fn a_server_that_is_not_there_costs_failures_and_no_verdict_in_its_favour() {
 
 #[test]
 fn the_report_parses_and_agrees_with_the_histogram() {
-    let (_server, target) = Server::start(None);
+    let target = Oracle::start(1, Bug::None).targets.remove(0);
     let config = RunConfig {
         pids: vec![std::process::id()],
         duration: Duration::from_millis(500),
@@ -262,11 +158,21 @@ fn the_report_parses_and_agrees_with_the_histogram() {
     };
     let measured = run::run(config, |_, _| {});
     let latencies = &measured.counts.latency_ns;
-    let report = record::Run::new(&measured, Some(latencies), Program::default());
-    assert_eq!(record::Run::parse(&report.to_json()).unwrap(), report);
-    let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+    let json = record::report(&measured, Some(latencies), &Program::default());
+    let read = Run::parse(&json.to_string()).unwrap();
+    assert_eq!((&read.latency_ns.0, read.answers), (latencies, latencies.len()));
+    assert!(read.unlike(&read).is_none() && read.verify.is_some_and(|it| it.checked > 0));
     assert_eq!(json["answers"], measured.counts.answers);
     assert_eq!(json["latency_ns"]["p99.9"], latencies.value_at_quantile(0.999));
     assert_eq!(json["verify"]["violations"], 0);
     assert!(json["server_cpu"][0]["cpu_ns"].is_u64());
+    // The library reads the log of its own format: every latency is there.
+    let log = hlog(&measured, &Program::default());
+    let mut whole = latency::histogram();
+    for entry in IntervalLogIterator::new(log.as_bytes()) {
+        if let LogEntry::Interval(interval) = entry.unwrap() {
+            whole.add(decode(interval.encoded_histogram()).unwrap()).unwrap();
+        }
+    }
+    assert_eq!(&whole, latencies);
 }

@@ -247,18 +247,6 @@ fn windows_are_given_back_in_batches_and_held_to() {
 }
 
 #[test]
-fn what_the_peer_allows_is_not_exceeded() {
-    let mut script = Script::new(4, &[(setting::MAX_CONCURRENT_STREAMS, 2)]);
-    let slots = script.ask(2);
-    assert!(!script.session.has_room());
-    script.put(kind::HEADERS, WHOLE | END, 1, &[OK]);
-    assert_eq!(script.take().unwrap(), [answer(slots[0], b"")]);
-    assert!(script.session.has_room());
-    script.put(kind::SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 1]).take().unwrap();
-    assert!(!script.session.has_room());
-}
-
-#[test]
 fn a_peer_that_goes_away_answers_what_it_has_seen() {
     let mut script = Script::new(4, &[]);
     let slots = script.ask(4);

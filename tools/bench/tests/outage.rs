@@ -1,102 +1,16 @@
 //! The generator when a server is gone for a while, when it delays an answer, or when the generator
 //! itself stalls: each is attributed to its cause.
 
-mod undisturbed;
+mod oracle;
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::net::TcpListener;
 use std::time::Duration;
 
 use epicepoch_bench::latency::quantile;
 use epicepoch_bench::run::{self, Arrivals, Bottleneck, Measurement, Pace};
 use epicepoch_bench::run::{RunConfig, Target, Transport};
-use epicepoch_wire::{Epoch, EpochIndex, Timestamp};
 
-use undisturbed::undisturbed;
-
-/// A node that can go away and come back.
-struct Server {
-    next: AtomicU64,
-    /// While this is set, the server does not listen, and closes every connection.
-    is_down: AtomicBool,
-    /// Number of answers on the first connection.
-    first_max: u64,
-}
-
-impl Server {
-    fn start(first_max: u64) -> (Arc<Self>, Target) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let addr = listener.local_addr().unwrap();
-        let (next, is_down) = (AtomicU64::new(0), AtomicBool::new(false));
-        let server = Arc::new(Self { next, is_down, first_max });
-        let serving = server.clone();
-        std::thread::spawn(move || serving.listen(addr, listener));
-        (server, Target::new(u64::from(addr.port()), addr))
-    }
-
-    fn listen(self: Arc<Self>, addr: SocketAddr, listener: TcpListener) {
-        listener.set_nonblocking(true).unwrap();
-        let (mut listener, mut streams) = (Some(listener), Vec::<TcpStream>::new());
-        let mut answers_max = self.first_max;
-        loop {
-            if self.is_down.load(Ordering::Relaxed) {
-                listener = None;
-                let close = |it: TcpStream| it.shutdown(Shutdown::Both).ok();
-                streams.drain(..).filter_map(close).for_each(drop);
-            } else if listener.is_none() {
-                listener = TcpListener::bind(addr).ok();
-                if let Some(listener) = &listener {
-                    listener.set_nonblocking(true).unwrap();
-                }
-            }
-            match listener.as_ref().map(TcpListener::accept) {
-                Some(Ok((stream, _))) => {
-                    stream.set_nonblocking(false).unwrap();
-                    stream.set_nodelay(true).unwrap();
-                    streams.push(stream.try_clone().unwrap());
-                    let server = self.clone();
-                    // The first client asks for metrics before the load begins, and gets none.
-                    std::thread::spawn(move || server.serve(stream, answers_max));
-                }
-                Some(Err(error)) if error.kind() != ErrorKind::WouldBlock => panic!("{error}"),
-                _ => std::thread::sleep(Duration::from_millis(1)),
-            }
-            if self.next.load(Ordering::Relaxed) >= answers_max {
-                answers_max = u64::MAX;
-            }
-        }
-    }
-
-    fn serve(&self, mut stream: TcpStream, mut answers_max: u64) {
-        let (mut buffer, mut chunk) = (Vec::new(), [0; 16 * 1024]);
-        while let Ok(len @ 1..) = stream.read(&mut chunk) {
-            buffer.extend_from_slice(&chunk[..len]);
-            if !buffer.ends_with(b"\r\n\r\n") {
-                continue;
-            }
-            if buffer.starts_with(b"GET /metrics ") {
-                return;
-            }
-            let asked = buffer.windows(4).filter(|four| four == b"\r\n\r\n").count() as u64;
-            buffer.clear();
-            let given = asked.min(answers_max);
-            answers_max -= given;
-            let answers: Vec<u8> = (0..given).flat_map(|_| self.answer()).collect();
-            if stream.write_all(&answers).is_err() {
-                return;
-            }
-        }
-    }
-
-    fn answer(&self) -> Vec<u8> {
-        let index = EpochIndex(self.next.fetch_add(1, Ordering::SeqCst));
-        let mut answer = b"HTTP/1.1 200 OK\r\ncontent-length: 16\r\n\r\n".to_vec();
-        answer.extend_from_slice(&Timestamp::new(Epoch(7), index).to_bytes());
-        answer
-    }
-}
+use oracle::{Bug, Oracle, undisturbed};
 
 fn config(target: &Target, rate: f64) -> RunConfig {
     RunConfig {
@@ -110,12 +24,13 @@ fn config(target: &Target, rate: f64) -> RunConfig {
 
 /// A run with an outage of [`OUTAGE`] in the middle.
 fn with_an_outage(connections: usize) -> Measurement {
-    let (server, target) = Server::start(u64::MAX);
+    let oracle = Oracle::start(1, Bug::None);
+    let target = oracle.targets[0].clone();
     let outage = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(500));
-        server.is_down.store(true, Ordering::Relaxed);
+        oracle.set_down(true);
         std::thread::sleep(OUTAGE);
-        server.is_down.store(false, Ordering::Relaxed);
+        oracle.set_down(false);
     });
     let measured = run::run(RunConfig { connections, ..config(&target, 1000.0) }, |_, _| {});
     outage.join().unwrap();
@@ -148,7 +63,7 @@ fn who_connects_again_was_not_free_while_nobody_listened() {
 
 #[test]
 fn a_generator_that_stood_still_was_late_for_all_that_was_due_meanwhile() {
-    let (_server, target) = Server::start(u64::MAX);
+    let target = Oracle::start(1, Bug::None).targets.remove(0);
     let standstill = Duration::from_millis(100);
     let config = RunConfig { connections: 64, ..config(&target, 2000.0) };
     let stalled = RunConfig { planted_standstill: standstill, ..config };
@@ -168,13 +83,14 @@ fn only_what_is_past_its_time_has_timed_out() {
     // A generator that stalls sends several requests at once, which time out together.
     let measured = undisturbed(|| {
         // The request after the 20th gets no answer, nor does any later one.
-        let (_server, target) = Server::start(20);
+        let oracle = Oracle::start(1, Bug::None);
+        oracle.mute_at(20);
         let config = RunConfig {
             transport: Transport::Http1 { pipeline: 64 },
             connections: 1,
             warmup: Duration::ZERO,
             request_timeout: Duration::from_millis(200),
-            ..config(&target, 100.0)
+            ..config(&oracle.targets[0], 100.0)
         };
         run::run(config, |_, _| {})
     });

@@ -22,7 +22,6 @@ const PACKAGES: [(&str, &str); 7] = [
 /// Programs that may be missing on a developer's machine. The smoke test then leaves out its load.
 const OPTIONAL: [&str; 4] = ["wrk", "h2load", "strace", "valgrind"];
 const H2SPEC: &str = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible";
-const HDR: &str = "hdrhistogram==0.10.8";
 
 /// Installs the programs that are missing.
 pub(crate) fn tools(sh: &Shell) -> Result<(), String> {
@@ -233,16 +232,6 @@ pub(crate) fn corpus(sh: &Shell) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("stale; commit what cargo run -p epicepoch-fuzz --example corpus writes:\n{stale}"))
-}
-
-/// Reads the files for `HdrHistogram`'s tools with its Python implementation.
-pub(crate) fn histogram_tools(sh: &Shell) -> Result<(), String> {
-    let python = format!("{TOOLS}/hdr/bin/python");
-    if !Path::new(&python).exists() {
-        sh.run(&format!("python3 -m venv {TOOLS}/hdr"))?;
-        sh.run(&format!("{python} -m pip install --quiet {HDR}"))?;
-    }
-    sh.run(&format!("HDR_PYTHON=$PWD/{python} cargo test --workspace --locked --test hdr_tools -- --include-ignored"))
 }
 
 /// Proves the protocol with the solvers that `proof/spec/requirements.txt` names.

@@ -7,7 +7,6 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::dependencies;
 use crate::shell::{Running, Shell, has};
 
 /// Ports for the README's cluster. No other step uses them.

@@ -180,8 +180,6 @@ pub(crate) const STEPS: &[Step] = &[
     Step::new("scale", "Cost as a cluster grows, a second each", NIGHT, 300, Commands(&["scripts/scale --smoke"])),
     Step::new("measurements", "The measurements that docs/performance.md has its figures from, a second each", NIGHT,
         600, Function(smoke::measurements)),
-    Step::new("histograms", "HdrHistogram's tools read the reports", NIGHT, 1020,
-        Function(dependencies::histogram_tools)),
     Step::new("coverage", "The simulator reaches the lines of the core", NIGHT, 1800, Function(dependencies::coverage)),
     Step::new("deny", "cargo-deny has nothing to say about any dependency", NIGHT, 1800, Function(dependencies::deny)),
     Step::new("audit", "No advisory concerns a dependency, as a second tool reads them", NIGHT, 1200,

@@ -210,7 +210,7 @@ impl RunConfig {
     }
 
     /// Number of threads that have at least one connection.
-    pub(super) fn threads_used(&self) -> usize {
+    pub(crate) fn threads_used(&self) -> usize {
         self.threads.min(self.connections)
     }
 
