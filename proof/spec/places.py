@@ -81,6 +81,7 @@ CODE: dict[str, dict[str, str]] = {
         "apply_change": "core/src/replica/apply.rs apply_membership apply_change",
         "late-voters": "core/src/replica/apply.rs publish_change apply_configuration",
         "begin_round": "core/src/confirm.rs begin",
+        "report": "core/src/replica/barrier.rs propose_barrier barrier_state; core/src/admin.rs already answer",
     },
     "session": {
         "enter": "client/src/session.rs enter; client/src/waiters.rs enter",

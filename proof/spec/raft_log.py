@@ -1,6 +1,7 @@
 """Raft's log while members change: what `rounds.py` takes from it. What is committed is one line, in which terms never
 fall; a term has one leader; and if a higher term was won before a round began, then a quorum that the round asks has a
-voter who elected a leader of a higher term. For any number of nodes, terms, entries and changes of members.
+voter who elected a leader of a higher term. Besides that, what a barrier proves (S17). For any number of nodes, terms,
+entries and changes of members.
 
 An entry is known by its leader's term and its place, and carries the log before it. A configuration is the entry that
 makes it; it is in use at a node once the node has applied it. A learner is in no quorum. That two majorities meet when
@@ -47,6 +48,8 @@ STATE = {
     "committed": "Entry Quorum Entry",  # by these acknowledgements, in this configuration
     "done": "Term Entry",  # committed by the leader of this term, or before such an entry
     "next": "Entry Entry",  # the second configuration was made from the first
+    "late": "Entry Term",  # this higher term had been won when the entry was appended
+    "reported": "Entry",  # a leader has reported that this barrier is done
     "stale": "Term Quorum",  # a round of this term began after a higher one was won, and asks this quorum
 }
 
@@ -177,6 +180,7 @@ def append(w: World, s: State, n, t, x, h, c):
         "log": lambda m, y: OR(s.log(m, y), AND(EQ(m, n), EQ(y, x))),
         "leader_log": lambda u, y: OR(s.leader_log(u, y), AND(EQ(u, t), EQ(y, x))),
         "next": lambda a, b: OR(s.next(a, b), AND(w.is_change(x), EQ(a, c), EQ(b, x))),
+        "late": lambda y, v: IF(EQ(y, x), AND(s.won(v), lower(w, t, v)), s.late(y, v)),
     }
 
 
@@ -279,6 +283,15 @@ def begin_round(w: World, s: State, t, q, c):
     return {"stale": lambda u, p: OR(s.stale(u, p), AND(EQ(u, t), EQ(p, q), is_late))}
 
 
+def report(w: World, s: State, n, t, x):
+    """A leader reports that what an operator asked for is so already. It appended the barrier x when the question came,
+    and has applied it in the same term (S17)."""
+    yield "is-leader", s.leads(n, t)
+    yield "barrier-of-another-term", EQ(w.term_of(x), t)
+    yield "barrier-uncommitted", s.knows(n, x)
+    return {"reported": lambda y: OR(s.reported(y), EQ(y, x))}
+
+
 ACTIONS = {
     campaign: "Node Term Entry Entry",
     vote: "Node Term Node Entry Entry",
@@ -291,13 +304,14 @@ ACTIONS = {
     commit: "Node Term Entry Quorum Entry",
     apply_change: "Node Entry Entry",
     begin_round: "Term Quorum Entry",
+    report: "Node Term Entry",
 }
 
 
 def initial(w: World, s: State) -> list:
     """Every node has the genesis and nothing else."""
-    no = "voted candidate head won led elected_under asks leads leader_log leader_knows acked committed done next stale "
-    no += "left"
+    no = "voted candidate head won led elected_under asks leads leader_log leader_knows acked committed done next stale"
+    no += " left late reported"
     found = [w.all(STATE[name], lambda *a, f=getattr(s, name): NOT(f(*a))) for name in no.split()]
     found.append(w.all("Entry", lambda x: EQ(s.created(x), EQ(x, w.root))))
     found.append(w.all("Entry Entry", lambda x, y: EQ(s.upto(x, y), EQ(x, y))))
@@ -309,6 +323,6 @@ def initial(w: World, s: State) -> list:
 
 SPEC = Spec(
     "raft_log", SORTS, CONSTANTS, FIXED, STATE, ACTIONS, axioms, initial, claims,
-    ("COMMITTED-LINE", "TERMS-NEVER-FALL", "ONE-LEADER", "ROUND-MEETS"),
+    ("COMMITTED-LINE", "TERMS-NEVER-FALL", "ONE-LEADER", "ROUND-MEETS", "BARRIER"),
     hints, lemmas, ("cuts-always", "late-voters"),
 )  # fmt: skip

@@ -179,6 +179,12 @@ def commit_claims(w: World, s: State) -> dict[str, Claim]:
         "COMMITTED-LINE": Claim(
             "Term Entry Term Entry", lambda u, e, v, f: IMP(AND(s.done(u, e), s.done(v, f)), along(e, f))
         ),
+        # An entry that was appended after a higher term was won is not in that leader's log.
+        "late-missing": Claim(
+            "Entry Term", lambda x, v: IMP(s.late(x, v), AND(s.won(v), lt(T(x), v), NOT(s.leader_log(v, x))))
+        ),
+        "BARRIER": Claim("Entry Term", lambda x, v: IMP(s.reported(x), NOT(s.late(x, v)))),
+        "reported-created": Claim("Entry", lambda x: IMP(s.reported(x), s.created(x))),
         "knows-log": Claim("Node Entry", lambda n, e: IMP(s.knows(n, e), s.log(n, e))),
         "knows-prefix": Claim("Node Entry Entry", lambda n, e, f: IMP(AND(s.knows(n, f), s.upto(e, f)), s.knows(n, e))),
         "knows-done": Claim(
@@ -355,6 +361,11 @@ def round_meets(ask: Question) -> None:
     ask.use("asks-done", t, c)
 
 
+def barrier(ask: Question) -> None:
+    n, t, x = ask.args
+    ask.use("knows-done", n, x)
+
+
 def same(name: str):
     """The claim held for the same things before."""
     return lambda ask: ask.use(name, *ask.things) and None
@@ -424,6 +435,7 @@ hints = {
     ("win", "win: the quorums of a term meet"): quorums_of_a_term_meet,
     ("commit", "commit: later leaders have it"): later_leaders_have_it,
     ("begin_round", "ROUND-MEETS"): round_meets,
+    ("report", "BARRIER"): barrier,
     ("commit", "done-by"): done_by,
     ("win", "election-complete"): election_complete,
     ("vote", "vote-complete"): acked_kept_by_voter,

@@ -7,7 +7,7 @@ import itertools
 
 from logic import Concrete, Mutant
 from raft_log import (
-    SPEC, append, apply_change, begin_round, campaign, commit, crash, install, own_ack, replicate, vote, win,
+    SPEC, append, apply_change, begin_round, campaign, commit, crash, install, own_ack, replicate, report, vote, win,
 )  # fmt: skip
 
 # Entries: term, index, and the voters if it makes a configuration.
@@ -100,6 +100,7 @@ GOOD = (
     + elect(3, 2, "D", "D", n2="D")
     + [(begin_round, 1, Q13, "D")]
     + commits(3, 2, "b", "D", "D", 1, "D")
+    + [(report, 3, 2, "b")]
 )
 
 # Leader 1 moves the service to node 2, and knows it.
@@ -160,6 +161,17 @@ MUTANTS = [
         "disjoint-quorums",
         FIRST + elect(3, 2, "root", "root") + commits(3, 2, "c", "root", "root"),
         {"quorums": ((1, 2), (3,))},
+    ),
+    Mutant(
+        "barrier-uncommitted",
+        FIRST + elect(2, 2, "a", "root", n3="root")
+        + [(append, 1, 1, "a2", "a", "root"), (report, 1, 1, "a2")],
+    ),
+    Mutant(
+        "barrier-of-another-term",
+        FIRST[:4] + elect(3, 2, "root", "root", n2="root") + [(append, 1, 1, "a", "root", "root")]
+        + elect(1, 3, "a", "root", n2="root") + commits(1, 3, "e", "a", "root", 2) + [(report, 1, 3, "a")],
+        {"entries": {**PLAIN, "e": (3, 4)}},
     ),
     # Members.
     moves("elected-under-another-configuration", MOVED + [(apply_change, 1, "F", "D")] + ALONE + ANSWERS
