@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::shell::has;
+use crate::shell::{Shell, has};
 
 /// A file system in memory, on Linux.
 const MEMORY: &str = "/dev/shm";
@@ -52,6 +52,14 @@ impl Drop for Builds {
             let _ = fs::remove_dir_all(&self.path);
         }
     }
+}
+
+/// Copies the release build from memory to its usual place, where Cargo takes it for its own.
+pub(crate) fn release(sh: &Shell) -> Result<(), String> {
+    if sh.builds != Path::new("target") {
+        sh.run("cp -a $BUILDS/release target/")?;
+    }
+    sh.run("cargo build --release --locked")
 }
 
 /// A path that only this checkout has.

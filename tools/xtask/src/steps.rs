@@ -2,7 +2,7 @@
 //! beside the others.
 
 use crate::shell::Shell;
-use crate::{changes, dependencies, smoke};
+use crate::{builds, changes, dependencies, smoke};
 
 /// A set of steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(crate) struct Step {
 pub(crate) enum Beside {
     /// It never does.
     No,
-    /// It downloads, and always does.
+    /// It downloads and computes little, and always does.
     Downloads,
     /// It compiles, and does so only where `$BUILDS` is in memory. Otherwise the disks of the real
     /// processes under test would wait for its writes.
@@ -101,14 +101,17 @@ pub(crate) const STEPS: &[Step] = &[
     Step::new("imports", "Imports point one way", ALL, 60, Function(|sh| sh.own("imports"))),
     Step::new("tools", "Programs that the steps need are installed", BOTH, 500, Function(dependencies::tools))
         .beside(Beside::Downloads),
+    Step::new("old-program", "The program of the oldest supported version builds", BOTH, 1500,
+        Function(smoke::old_program)).beside(Beside::Compiles),
+    Step::new("release-build", "A release builds", BOTH, 1500, Commands(&[
+        "cargo build --release --locked --target-dir $BUILDS",
+    ])).beside(Beside::Compiles),
     Step::new("lints", "No lint has anything to say", ALL, 1500, Commands(&[
         "cargo clippy --workspace --all-targets --locked --target-dir $BUILDS/lints -- -D warnings",
     ])).beside(Beside::Compiles),
     Step::new("rustdoc", "The documentation of the code builds", BOTH, 900, Commands(&[
         "RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps --locked --target-dir $BUILDS/lints",
     ])).beside(Beside::Compiles),
-    Step::new("old-program", "The program of the oldest supported version builds", BOTH, 1500,
-        Function(smoke::old_program)).beside(Beside::Compiles),
     Step::new("changed-tests", "The tests of the crates that changed and of those that need them", CHECK, 1200,
         Function(changes::tests)),
     Step::new("changed-planted", "Planted bugs near the change are found", CHECK, 600,
@@ -119,7 +122,7 @@ pub(crate) const STEPS: &[Step] = &[
         Function(|sh| changes::planted(sh, true))).after(&["tests"]),
     Step::new("planted", "Every planted bug is found by its checker", NIGHT, 1800, Function(|sh| sh.own("planted"))),
     Step::new("spec", "The protocol is proved, and nothing of its specifications is without a place in the code", BOTH,
-        400, Function(dependencies::spec)),
+        400, Function(dependencies::spec)).beside(Beside::Downloads),
     Step::new("spec-mutants", "Every rule of the specifications matters, and a second solver agrees", NIGHT, 2400,
         Function(dependencies::spec_mutants)),
     Step::new("corpus", "The corpus of the fuzz targets is what is written today", BOTH, 60,
@@ -148,11 +151,18 @@ pub(crate) const STEPS: &[Step] = &[
     ])).after(&["tests"]),
     Step::new("percolator", "The example's bank holds under kills, and a planted mistake is found", BOTH, 300,
         Function(smoke::percolator)).after(&["tests"]),
-    Step::new("upgrade", "The oldest supported version and this one work in one cluster", BOTH, 1500,
-        Function(smoke::upgrade)).after(&["tests", "old-program"]),
-    Step::new("release", "A release build", BOTH, 1500, Commands(&["cargo build --release --locked"])),
     Step::new("licences", "Licences and sources of dependencies are those of deny.toml", BOTH, 120,
         Function(dependencies::licences)),
+    Step::new("attacks", "No attack does harm, a second each", BOTH, 400, Commands(&[
+        "BIN=$PWD/target/debug/epicepoch ATTACK=$PWD/target/debug/attack scripts/attack --smoke",
+    ])).after(&["tests", "tools"]),
+    Step::new("wire", "What is on the wire: h2spec, TLS, and segments in a capture", BOTH, 500, Commands(&[
+        "EPICEPOCH_BIN=target/debug/epicepoch LOCKSTEP=target/debug/examples/lockstep scripts/wire",
+    ])).after(&["tests", "tools"]),
+    Step::new("upgrade", "The oldest supported version and this one work in one cluster", BOTH, 1500,
+        Function(smoke::upgrade)).after(&["tests", "old-program"]),
+    Step::new("release", "The release build is in target/release", BOTH, 900, Function(builds::release))
+        .after(&["release-build"]),
     Step::new("no-faults", "A release build refuses test faults and planted bugs", BOTH, 60,
         Function(smoke::no_faults)).after(&["release"]),
     Step::new("seeds", "Simulated clusters keep every invariant on fresh seeds", CI, 120, Commands(&[
@@ -160,12 +170,6 @@ pub(crate) const STEPS: &[Step] = &[
     ])).after(&["release"]),
     Step::new("smoke", "The README's first command, then every path, a load and SIGTERM", BOTH, 400,
         Function(smoke::readme)).after(&["release", "tools"]),
-    Step::new("attacks", "No attack does harm, a second each", BOTH, 400, Commands(&[
-        "BIN=$PWD/target/debug/epicepoch ATTACK=$PWD/target/debug/attack scripts/attack --smoke",
-    ])).after(&["tests", "tools"]),
-    Step::new("wire", "What is on the wire: h2spec, TLS, and segments in a capture", BOTH, 500, Commands(&[
-        "EPICEPOCH_BIN=target/debug/epicepoch LOCKSTEP=target/debug/examples/lockstep scripts/wire",
-    ])).after(&["tests", "tools"]),
     Step::new("components", "The list of what a release is made of is the same twice", BOTH, 120,
         Function(dependencies::components)),
     Step::new("night", "A night in a minute, on 200 fresh seeds at least", NIGHT, 900,
