@@ -192,7 +192,7 @@ impl Order {
         receive(&mut stream, deadline).map_err(|error| match self.method {
             "GET" => passing(error),
             _ => Setback::Final(anyhow!(
-                "{addr}: {error}; whether it was done is not known, check with: {}",
+                "{addr}: {error}; the outcome of the command is not known, check with: {}",
                 self.shown_by
             )),
         })

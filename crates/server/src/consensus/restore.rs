@@ -170,18 +170,18 @@ impl Restore {
                 }
                 (_, Some(_)) => {
                     format!(
-                        "node {node} has RESTORE, and this node has not: give all the same backup"
+                        "node {node} has RESTORE, and this node has none: give all nodes the same one"
                     )
                 }
                 (_, None) => {
                     format!(
-                        "node {node} has no RESTORE, and this node has: give all the same backup"
+                        "node {node} has no RESTORE, and this node has one: give all nodes the same one"
                     )
                 }
             });
         }
         (ours.1 != theirs.1)
-            .then(|| format!("node {node} has another RESTORE_FLOOR: give all the same one"))
+            .then(|| format!("node {node} has another RESTORE_FLOOR: give all nodes the same one"))
     }
 
     /// Makes the genesis of a new history. All other first members were found empty.

@@ -106,7 +106,9 @@ pub(crate) const fn advice(code: ErrorCode) -> &'static str {
         ErrorCode::Refused => "not possible in the present state of the cluster\n",
         ErrorCode::Busy => "another change is under way; retry\n",
         ErrorCode::NotCaughtUp => "the node is not caught up; retry\n",
-        ErrorCode::Unsettled => "whether it was done is not known; look before asking again\n",
+        ErrorCode::Unsettled => {
+            "the outcome of the command is not known; check before you repeat it\n"
+        }
         ErrorCode::WrongCluster => "this node belongs to another cluster; correct the addresses\n",
         ErrorCode::UnsupportedVersion => {
             "client and node have no protocol version in common; update one of them\n"

@@ -235,8 +235,7 @@ async fn introduced(
         }
         // A transient refusal, so commands repeat it until their deadline.
         Ok(Ok(Found::Empty(_))) if shared.core.published().format != published.format => {
-            let text =
-                "the format of the replicated state has risen meanwhile: give the order again";
+            let text = "the format of the replicated state has risen meanwhile: repeat the command";
             Err(Denied::new(ErrorCode::Busy, text))
         }
         Ok(Ok(Found::Empty(empty))) => {
@@ -248,9 +247,9 @@ async fn introduced(
         )),
         Ok(Ok(Found::Refused { refusal, .. })) if refusal.code == RefusalCode::Format => {
             refused(format!(
-                "node {node} at {raft_addr} does not read format {}, which the replicated state of this \
-                 cluster is of: start a version that reads it there, without a lower FORMAT_MAX, and give \
-                 the order again",
+                "node {node} at {raft_addr} does not read format {}, the format of this cluster's \
+                 state: run a version there that reads it, without a lower FORMAT_MAX, and repeat the \
+                 command",
                 published.format
             ))
         }
