@@ -10,7 +10,6 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use epicepoch_bench::compare::{self, Overall, RUNS_MAX, Rule};
 use epicepoch_bench::record::Run;
 
-use crate::arguments::switch;
 use crate::failure::Failure;
 use crate::output;
 
@@ -38,7 +37,6 @@ pub(crate) fn command() -> Command {
         .arg(files("new", "Reports of the new runs, after --").last(true))
         .arg(percent("confidence", "Confidence of a claim, 50 to 99.9 %", "95"))
         .arg(percent("tolerance", "Changes of up to this many % count as equal", "0"))
-        .arg(switch("json", "Print JSON"))
 }
 
 fn files(name: &'static str, help: &'static str) -> Arg {
@@ -82,13 +80,7 @@ pub(crate) fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         new.extend(base.pop());
     }
     let comparison = compare::compare(&base, &new, rule)?;
-    let table = compare::table(&comparison);
-    let mut out = output::account();
-    if matches.get_flag("json") {
-        writeln!(out, "{}", serde_json::to_string_pretty(&comparison)?)?;
-    } else {
-        write!(out, "{table}")?;
-    }
+    write!(output::account(), "{}", compare::table(&comparison))?;
     Ok(match comparison.verdict {
         Overall::Same | Overall::Better => ExitCode::SUCCESS,
         Overall::Worse => ExitCode::from(CODE_WORSE),

@@ -39,7 +39,7 @@ fn wrong_usage_and_wrong_settings_exit_with_2_and_say_why_on_standard_error() {
         (&["bench", "run", "--duration", "0s"], &[], "--duration"),
         (&["bench", "run", "--interval", "1ms"], &[], "--interval"),
         (&["bench", "run", "-n", "65537"], &[], "--range"),
-        (&["bench", "compare", "/dev/null", "--", "--json"], &[], "before --"),
+        (&["bench", "compare", "/dev/null", "--", "--tolerance"], &[], "before --"),
         (&["bench", "floor", "--dir", "/nonexistent"], &[], "/nonexistent"),
     ];
     for (arguments, variables, says) in cases {

@@ -6,7 +6,6 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use serde::Serialize;
 use thiserror::Error;
 
 use crate::latency::{quantile, shown};
@@ -56,12 +55,8 @@ pub enum CompareError {
 }
 
 /// The result of a comparison.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Comparison {
-    /// Raised when a field changes its meaning.
-    pub format: u64,
-    /// Always `comparison`.
-    pub kind: &'static str,
     /// The verdict on all figures together.
     pub verdict: Overall,
     /// Why there is no verdict, if there is none.
@@ -70,10 +65,6 @@ pub struct Comparison {
     pub notes: Vec<String>,
     /// The confidence asked for.
     pub confidence: f64,
-    /// The tolerance asked for.
-    pub tolerance: f64,
-    /// The statistical method.
-    pub method: &'static str,
     /// Number of runs of each set.
     pub runs: [usize; 2],
     /// The figures one by one.
@@ -81,8 +72,7 @@ pub struct Comparison {
 }
 
 /// A verdict on one figure or on all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overall {
     /// No difference can be claimed.
     Same,
@@ -95,7 +85,7 @@ pub enum Overall {
 }
 
 /// One figure of both sets.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Figure {
     /// Name of the figure.
     pub name: &'static str,
@@ -150,14 +140,10 @@ pub fn compare(base: &[Run], new: &[Run], rule: Rule) -> Result<Comparison, Comp
         (None, false, false) => Overall::Same,
     };
     Ok(Comparison {
-        format: crate::record::FORMAT,
-        kind: "comparison",
         verdict,
         no_verdict,
         notes: notes(base, new),
         confidence: rule.confidence,
-        tolerance: rule.tolerance,
-        method: METHOD,
         runs: [base.len(), new.len()],
         figures,
     })
@@ -323,7 +309,5 @@ const FIGURES: [Kind; 5] = [
     Kind { name: "p99.9", unit: NANOS, closed_only: false, read: |run| at(run, 0.999) },
     Kind { name: "failed", unit: SHARE, closed_only: false, read: |run| run.failure_share },
 ];
-const METHOD: &str =
-    "exact two-sided rank-sum permutation test over runs, Holm's correction over figures";
 /// Most runs of one set. The test counts all permutations of so many within a second.
 pub const RUNS_MAX: usize = 100;

@@ -99,13 +99,12 @@ fn ticks_of(stat: &str) -> Option<Duration> {
     Some(Duration::from_secs_f64(ticks as f64 / per_second as f64))
 }
 
-/// Time that a thread of this process ran or waited for a processor. The waiting is missing if the
-/// kernel does not count it.
+/// Time that the calling thread ran or waited for a processor. The waiting is missing if the kernel
+/// does not count it.
 #[must_use]
-pub fn thread_busy(thread: i32) -> Option<Duration> {
-    let path = format!("/proc/self/task/{thread}");
-    let Ok(text) = fs::read_to_string(format!("{path}/schedstat")) else {
-        return ticks_of(&fs::read_to_string(format!("{path}/stat")).ok()?);
+pub fn thread_busy() -> Option<Duration> {
+    let Ok(text) = fs::read_to_string("/proc/thread-self/schedstat") else {
+        return ticks_of(&fs::read_to_string("/proc/thread-self/stat").ok()?);
     };
     let mut parts = text.split_whitespace().map(str::parse::<u64>);
     let (ran, waited) = (parts.next()?.ok()?, parts.next()?.ok()?);
@@ -145,7 +144,7 @@ mod tests {
     fn this_process_and_this_thread_are_known_to_the_kernel() {
         assert!(process_cpu(std::process::id()).is_some());
         assert!(process_cpu(u32::MAX).is_none());
-        assert!(thread_busy(rustix::thread::gettid().as_raw_nonzero().get()).is_some());
+        assert!(thread_busy().is_some());
         assert!(CpuTicks::read().is_some_and(|ticks| ticks.total > 0));
         assert!(load().is_some());
     }

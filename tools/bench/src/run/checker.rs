@@ -1,7 +1,6 @@
 //! Checks that answers are unique and in real-time order, on its own thread and in bounded memory.
 //! It never delays a generator thread: answers beyond its limits count as not checked.
 
-use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -15,22 +14,24 @@ use crate::verdict::{VIOLATIONS_KEPT_MAX, Verdict};
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) operations: Vec<Operation>,
-    /// Operations that this thread reports later start at or after this time.
-    pub(super) horizon: Instant,
+    /// Operations that this thread reports later start at or after this time; `None` if it reports
+    /// no more.
+    pub(super) horizon: Option<Instant>,
 }
 
 /// A thread's sender to the checker.
 #[derive(Debug)]
 pub(super) struct ToChecker {
-    sender: SyncSender<Batch>,
+    thread: usize,
+    sender: SyncSender<(usize, Batch)>,
 }
 
 impl ToChecker {
     /// Sends a report unless the channel is full. Returns how many operations were not accepted.
     pub(super) fn send(&mut self, batch: Batch) -> u64 {
-        match self.sender.try_send(batch) {
+        match self.sender.try_send((self.thread, batch)) {
             Ok(()) => 0,
-            Err(TrySendError::Full(batch) | TrySendError::Disconnected(batch)) => {
+            Err(TrySendError::Full((_, batch)) | TrySendError::Disconnected((_, batch))) => {
                 batch.operations.len() as u64
             }
         }
@@ -39,8 +40,8 @@ impl ToChecker {
     /// Sends the last report. It may wait, because the load is over.
     pub(super) fn finish(self, operations: Vec<Operation>) -> u64 {
         let count = operations.len() as u64;
-        let batch = Batch { operations, horizon: Instant::now() };
-        self.sender.send(batch).map_or(count, |()| 0)
+        let batch = Batch { operations, horizon: None };
+        self.sender.send((self.thread, batch)).map_or(count, |()| 0)
     }
 }
 
@@ -55,45 +56,28 @@ pub struct Checked {
     pub cpu: Duration,
 }
 
-/// Findings so far.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Findings {
-    /// Wrong answers since the beginning.
-    pub(super) violations: u64,
-    /// Answers checked since the beginning.
-    pub(super) checked: u64,
-    /// Descriptions of wrong answers since the last call; a few at most.
-    pub(super) descriptions: Vec<String>,
-}
-
 /// The thread that checks answers.
 #[derive(Debug)]
 pub(super) struct Checker {
-    thread: JoinHandle<Checked>,
-    findings: Arc<Mutex<Findings>>,
+    thread: JoinHandle<()>,
+    checked: Arc<Mutex<Checked>>,
 }
 
 impl Checker {
     /// Starts a checker and returns a sender for each thread. No operation starts before `origin`.
     pub(super) fn start(origin: Instant, threads: usize) -> (Self, Vec<ToChecker>) {
-        let lines = (0..threads).map(|_| sync_channel(LINE_MAX));
-        let (senders, receivers): (Vec<_>, Vec<_>) = lines.unzip();
-        let findings = Arc::new(Mutex::new(Findings::default()));
-        let published = findings.clone();
-        let body = move || check(origin, receivers, &published);
+        let (sender, receiver) = sync_channel(WAITING_MAX * threads);
+        let senders = (0..threads).map(|thread| ToChecker { thread, sender: sender.clone() });
+        let checked = Arc::new(Mutex::default());
+        let found = checked.clone();
+        let body = move || check(origin, threads, &receiver, &found);
         let thread = std::thread::Builder::new().name("check".to_owned()).spawn(body);
-        let thread = thread.expect("threads can be started");
-        (
-            Self { thread, findings },
-            senders.into_iter().map(|sender| ToChecker { sender }).collect(),
-        )
+        (Self { thread: thread.expect("threads can be started"), checked }, senders.collect())
     }
 
-    /// Returns the findings so far. Each violation is described only once.
-    pub(super) fn findings(&self) -> Findings {
-        let mut findings = self.findings.lock().expect("nobody panics with it");
-        let descriptions = std::mem::take(&mut findings.descriptions);
-        Findings { descriptions, ..*findings }
+    /// Returns the findings so far.
+    pub(super) fn checked(&self) -> Checked {
+        self.checked.lock().expect("nobody panics with it").clone()
     }
 
     /// Waits until every sent report is checked. Drop all senders first.
@@ -104,65 +88,46 @@ impl Checker {
     }
 
     pub(super) fn join(self) -> Checked {
-        self.thread.join().expect("the checker never panics")
+        self.thread.join().expect("the checker never panics");
+        std::mem::take(&mut self.checked.lock().expect("nobody panics with it"))
     }
 }
 
-struct Line {
-    receiver: Receiver<Batch>,
-    horizon: Instant,
-    over: bool,
-}
-
-fn check(origin: Instant, receivers: Vec<Receiver<Batch>>, findings: &Mutex<Findings>) -> Checked {
+fn check(
+    origin: Instant,
+    threads: usize,
+    receiver: &Receiver<(usize, Batch)>,
+    found: &Mutex<Checked>,
+) {
     let mut history = History::new(origin);
-    let mut checked = Checked::default();
-    let mut lines: VecDeque<Line> = receivers
-        .into_iter()
-        .map(|receiver| Line { receiver, horizon: origin, over: false })
-        .collect();
-    while lines.iter().any(|line| !line.over) {
+    let mut horizons = vec![Some(origin); threads];
+    let mut is_over = false;
+    while !is_over {
         std::thread::sleep(PAUSE);
-        for line in &mut lines {
-            take(line, &mut history, &mut checked.left_out);
+        let mut left_out = 0;
+        // Reads at most as many reports as the channel holds.
+        for _ in 0..WAITING_MAX * threads {
+            let (thread, batch) = match receiver.try_recv() {
+                Ok(received) => received,
+                Err(error) => {
+                    is_over = error == TryRecvError::Disconnected;
+                    break;
+                }
+            };
+            horizons[thread] = batch.horizon;
+            if history.held() + batch.operations.len() > HELD_MAX {
+                left_out += batch.operations.len() as u64;
+            } else {
+                history.record_all(&batch.operations);
+            }
         }
-        // A thread that has ended reports nothing more, so its horizon does not count.
-        let open = lines.iter().filter(|line| !line.over).map(|line| line.horizon).min();
-        let horizon = open.unwrap_or_else(Instant::now);
-        let settled = history.settle(horizon);
-        publish(findings, &settled);
+        let horizon = horizons.iter().flatten().min().copied();
+        let settled = history.settle(horizon.unwrap_or_else(Instant::now));
+        let mut checked = found.lock().expect("nobody panics with it");
+        checked.left_out += left_out;
+        checked.cpu = machine::thread_cpu();
         merge(&mut checked.verdict, settled);
     }
-    checked.cpu = machine::thread_cpu();
-    checked
-}
-
-/// Reads at most as many reports as a channel holds.
-fn take(line: &mut Line, history: &mut History, left_out: &mut u64) {
-    for _ in 0..LINE_MAX {
-        let batch = match line.receiver.try_recv() {
-            Ok(batch) => batch,
-            Err(TryRecvError::Empty) => return,
-            Err(TryRecvError::Disconnected) => {
-                line.over = true;
-                return;
-            }
-        };
-        line.horizon = batch.horizon;
-        if history.held() + batch.operations.len() > HELD_MAX {
-            *left_out += batch.operations.len() as u64;
-        } else {
-            history.record_all(&batch.operations);
-        }
-    }
-}
-
-fn publish(findings: &Mutex<Findings>, settled: &Verdict) {
-    let mut findings = findings.lock().expect("nobody panics with it");
-    findings.checked = settled.totals.answered;
-    findings.violations += settled.violation_count;
-    let room = VIOLATIONS_KEPT_MAX.saturating_sub(findings.descriptions.len());
-    findings.descriptions.extend(settled.violations.iter().take(room).map(ToString::to_string));
 }
 
 fn merge(verdict: &mut Verdict, next: Verdict) {
@@ -172,12 +137,12 @@ fn merge(verdict: &mut Verdict, next: Verdict) {
     verdict.violations.extend(next.violations.into_iter().take(room));
 }
 
-/// Most reports that wait in one channel.
-const LINE_MAX: usize = 256;
+/// Most reports of one thread that wait.
+const WAITING_MAX: usize = 256;
 /// Most answers that are held because a later one may contradict them, 48 bytes each.
 const HELD_MAX: usize = 1 << 20;
-/// Pause between two reads of the channels: long enough not to disturb the load, short enough that
-/// no channel fills up.
+/// Pause between two reads of the channel: long enough not to disturb the load, short enough that
+/// the channel does not fill up.
 const PAUSE: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
@@ -202,7 +167,7 @@ mod tests {
             let mut lines = lines.into_iter();
             let (mut a, b) = (lines.next().unwrap(), lines.next().unwrap());
             let later = origin + Duration::from_micros(20);
-            a.send(Batch { operations: vec![answered(origin, 1)], horizon: later });
+            a.send(Batch { operations: vec![answered(origin, 1)], horizon: Some(later) });
             a.finish(Vec::new());
             b.finish(vec![answered(later, second)]);
             let found = checker.join();

@@ -1,6 +1,7 @@
 //! The counts of requests and answers, and the names of failures.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -112,6 +113,9 @@ pub struct Counts {
     pub unverified: u64,
     /// Bytes on the wire.
     pub wire: Wire,
+    /// Time between the warm-up and the end in which the busiest thread ran or waited for a
+    /// processor.
+    pub busy: Option<Duration>,
     /// Nanoseconds until the last byte of the answer: in an open loop from the due time, in a
     /// closed loop from the time of sending.
     pub latency_ns: Histogram<u64>,
@@ -131,6 +135,7 @@ impl Counts {
             unsent: 0,
             unverified: 0,
             wire: Wire::default(),
+            busy: None,
             latency_ns: latency::histogram(),
             lateness_ns: latency::histogram(),
         }
@@ -149,6 +154,7 @@ impl Counts {
         self.backlogged += other.backlogged;
         self.unsent += other.unsent;
         self.unverified += other.unverified;
+        self.busy = self.busy.max(other.busy);
         self.wire.requests += other.wire.requests;
         self.wire.sent += other.wire.sent;
         self.wire.received += other.wire.received;

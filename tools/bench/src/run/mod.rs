@@ -33,10 +33,9 @@ mod statistics;
 pub mod time_series;
 mod window;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -70,18 +69,16 @@ pub fn run(config: RunConfig, mut watch: impl FnMut(&Live, Duration)) -> Measure
     let checking = config.verify.then(|| Checker::start(Instant::now(), threads));
     let (checker, lines) = checking.unzip();
     let config = Arc::new(config);
-    let Threads { running, held, names } =
-        Threads::start(&config, &shared, lines.unwrap_or_default());
+    let running = start(&config, &shared, lines.unwrap_or_default());
     let meter = HiccupMeter::start(window.from..window.end);
     let started = SystemTime::now() + window.from.saturating_duration_since(Instant::now());
 
     let mut look = Look::new(&shared, &mut watch);
     look.until(window.from);
-    let before = Reading::take(&config, &names, threads);
+    let before = Reading::take(&config);
     look.until(window.end);
-    let after = before.again(&config);
+    let after = Reading::take(&config);
     let load_after = machine::load();
-    drop(held);
     // The last answers may take as long as the request timeout.
     while !running.iter().all(JoinHandle::is_finished) {
         look.until(Instant::now() + LOOK_AT_THE_END);
@@ -100,7 +97,8 @@ pub fn run(config: RunConfig, mut watch: impl FnMut(&Live, Duration)) -> Measure
         counts.unverified += checked.left_out;
     }
     // A spinning thread is always busy, so its busy time says nothing.
-    let busy = if config.spin { None } else { before.busy_until(&after) };
+    let share = |busy: Duration| (busy.as_secs_f64() / config.duration.as_secs_f64()).min(1.0);
+    let busy = counts.busy.filter(|_| !config.spin).map(share);
     let generator = Generator::new(&config, &counts, busy);
     Measurement {
         elapsed: shared.last_answer() - window.from,
@@ -157,60 +155,29 @@ impl<'a, W: FnMut(&Live, Duration)> Look<'a, W> {
     }
 }
 
-/// The generator threads of a run.
-struct Threads {
-    running: Vec<JoinHandle<Counts>>,
-    /// A generator thread ends only when its sender here is dropped. Until then the kernel still
-    /// knows the thread's counters.
-    held: Vec<Sender<()>>,
-    /// Receives the kernel ids of the threads.
-    names: Receiver<i32>,
-}
-
-impl Threads {
-    fn start(config: &Arc<RunConfig>, shared: &Arc<Shared>, lines: Vec<ToChecker>) -> Self {
-        let threads = config.threads_used();
-        let mut lines = lines.into_iter();
-        let (ids, names) = channel();
-        let mut held = Vec::with_capacity(threads);
-        let running = (0..threads).map(|thread| {
-            let (guard, released) = channel();
-            held.push(guard);
-            let kernel = Kernel { names: ids.clone(), released };
-            start(thread, config, shared, lines.next(), kernel)
-        });
-        let running = running.collect();
-        Self { running, held, names }
-    }
-}
-
-/// A generator thread's channels, through which its kernel counters can be read before it ends.
-struct Kernel {
-    /// Sends the thread's kernel id.
-    names: Sender<i32>,
-    /// Closed when the counters were read. The thread waits for that, because the kernel forgets a
-    /// thread that has ended.
-    released: Receiver<()>,
-}
-
+/// Starts the threads of a generator.
 fn start(
-    thread: usize,
     config: &Arc<RunConfig>,
     shared: &Arc<Shared>,
-    checker: Option<ToChecker>,
-    kernel: Kernel,
-) -> JoinHandle<Counts> {
-    let (config, shared) = (config.clone(), shared.clone());
-    let body = move || {
-        // The receiver may be gone already, so an error is ignored.
-        let _unheard = kernel.names.send(rustix::thread::gettid().as_raw_nonzero().get());
-        let counts = drive(thread, &config, &shared, checker);
-        // Returns when the channel is closed. No message is ever sent.
-        let _released = kernel.released.recv();
-        counts
-    };
-    let name = format!("bench-{thread}");
-    std::thread::Builder::new().name(name).spawn(body).expect("threads can be started")
+    lines: Vec<ToChecker>,
+) -> Vec<JoinHandle<Counts>> {
+    let mut lines = lines.into_iter();
+    let threads = (0..config.threads_used()).map(|thread| {
+        let (config, shared, checker) = (config.clone(), shared.clone(), lines.next());
+        let body = move || drive(thread, &config, &shared, checker);
+        let builder = std::thread::Builder::new().name(format!("bench-{thread}"));
+        builder.spawn(body).expect("threads can be started")
+    });
+    threads.collect()
+}
+
+/// Sets `busy` to the time between the warm-up and the end in which this thread ran or waited for a
+/// processor.
+async fn watch_busy(window: Window, busy: Rc<Cell<Option<Duration>>>) {
+    tokio::time::sleep_until(window.from.into()).await;
+    let before = machine::thread_busy();
+    tokio::time::sleep_until(window.end.into()).await;
+    busy.set(machine::thread_busy().zip(before).map(|(after, before)| after - before));
 }
 
 fn drive(
@@ -231,7 +198,7 @@ fn drive(
     let open_loop = matches!(config.pace, Pace::Open { .. });
     let statistics =
         Rc::new(RefCell::new(Statistics::new(shared.clone(), open_loop, config.interval, checker)));
-    let local = LocalSet::new();
+    let (local, busy) = (LocalSet::new(), Rc::new(Cell::new(None)));
     let unsent = local.block_on(&runtime, async {
         let pacer = Pacer::new(config, shared.window, thread).expect("a timer can be made");
         let clock = pacer.clone();
@@ -249,6 +216,7 @@ fn drive(
         });
         tokio::time::sleep_until(shared.window.began.into()).await;
         let standing = tokio::task::spawn_local(stand_still(config.planted_standstill));
+        let watching = tokio::task::spawn_local(watch_busy(shared.window, busy.clone()));
         let mut tasks = JoinSet::new();
         for connection in (thread..config.connections).step_by(config.threads_used()) {
             let load = LoadConnection::new(
@@ -280,6 +248,13 @@ fn drive(
         ticking.abort();
         keeping.abort();
         standing.abort();
+        // A thread that had no time may not have come to its last reading. A load that was ended has
+        // no last reading.
+        if is_whole && !shared.is_ending() {
+            let _done = watching.await;
+        } else {
+            watching.abort();
+        }
         let _aborted = (ticking.await, keeping.await, standing.await);
         // A run that was stopped early has no planned end, so no request counts as unsent.
         if is_whole { pacer.unsent() } else { 0 }
@@ -288,6 +263,7 @@ fn drive(
     let statistics = Rc::try_unwrap(statistics).expect("every task has ended").into_inner();
     let mut counts = statistics.finish();
     counts.unsent += unsent;
+    counts.busy = busy.get();
     counts
 }
 
@@ -300,14 +276,7 @@ fn start_endless(
     let threads = config.threads_used();
     let checking = config.verify.then(|| Checker::start(Instant::now(), threads));
     let (checker, lines) = checking.unzip();
-    let mut lines = lines.unwrap_or_default().into_iter();
-    let config = Arc::new(config);
-    let threads = (0..threads).map(|thread| {
-        // The other ends are dropped: the kernel counters of the threads are not read.
-        let (names, released) = (channel().0, channel().1);
-        start(thread, &config, shared, lines.next(), Kernel { names, released })
-    });
-    (threads.collect(), checker)
+    (start(&Arc::new(config), shared, lines.unwrap_or_default()), checker)
 }
 
 /// Keeps a runtime from sleeping.
@@ -327,39 +296,14 @@ async fn stand_still(length: Duration) {
 
 /// The kernel's counters at one moment.
 struct Reading {
-    at: Instant,
     ticks: Option<CpuTicks>,
-    threads: Vec<i32>,
-    busy: Vec<Option<Duration>>,
     servers: Vec<Option<Duration>>,
 }
 
 impl Reading {
-    fn take(config: &RunConfig, names: &Receiver<i32>, threads: usize) -> Self {
-        let threads: Vec<i32> = names.iter().take(threads).collect();
-        Self::of(config, threads)
-    }
-
-    fn again(&self, config: &RunConfig) -> Self {
-        Self::of(config, self.threads.clone())
-    }
-
-    fn of(config: &RunConfig, threads: Vec<i32>) -> Self {
-        Self {
-            at: Instant::now(),
-            ticks: CpuTicks::read(),
-            busy: threads.iter().map(|id| machine::thread_busy(*id)).collect(),
-            threads,
-            servers: config.pids.iter().map(|pid| machine::process_cpu(*pid)).collect(),
-        }
-    }
-
-    /// Share of the time in which the busiest generator thread ran or waited for a processor.
-    fn busy_until(&self, after: &Self) -> Option<f64> {
-        let wall = (after.at - self.at).as_secs_f64();
-        let pairs = self.busy.iter().zip(&after.busy);
-        let busy = pairs.filter_map(|(from, to)| Some((*to)?.saturating_sub((*from)?)));
-        busy.max().map(|busy| (busy.as_secs_f64() / wall).min(1.0))
+    fn take(config: &RunConfig) -> Self {
+        let servers = config.pids.iter().map(|pid| machine::process_cpu(*pid)).collect();
+        Self { ticks: CpuTicks::read(), servers }
     }
 
     fn shares_until(&self, after: &Self) -> Option<(f64, f64)> {

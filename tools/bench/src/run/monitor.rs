@@ -2,6 +2,7 @@
 //! read at intervals, and its memory is bounded. `epicepoch probe` uses it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,8 @@ pub struct Monitor {
     shared: Arc<Shared>,
     checker: Option<Checker>,
     threads: Vec<JoinHandle<Counts>>,
+    /// Number of wrong answers that snapshots have described.
+    told: AtomicUsize,
 }
 
 /// Counts since the last snapshot, and totals since the beginning.
@@ -32,7 +35,7 @@ pub struct Snapshot {
     pub failures: Failures,
     /// Latency of the answers since the last snapshot, from the time when the request was due.
     pub latency_ns: Histogram<u64>,
-    /// Descriptions of wrong answers since the last snapshot.
+    /// Descriptions of wrong answers since the last snapshot. Only the first ones are described.
     pub descriptions: Vec<String>,
     /// Wrong answers since the beginning.
     pub violations: u64,
@@ -59,7 +62,7 @@ impl Monitor {
         assert!(matches!(config.pace, Pace::Open { .. }), "a monitor has a rate");
         let shared = Arc::new(Shared::new(Window::endless(Instant::now() + HEAD_START)));
         let (threads, checker) = start_endless(config, &shared);
-        Self { shared, checker, threads }
+        Self { shared, checker, threads, told: AtomicUsize::new(0) }
     }
 
     /// Returns the counts since the last snapshot.
@@ -88,10 +91,12 @@ impl Monitor {
         }
         self.shared.exchange.give_back(pieces);
         if let Some(checker) = &self.checker {
-            let findings = checker.findings();
-            snapshot.violations = findings.violations;
-            snapshot.checked = findings.checked;
-            snapshot.descriptions = findings.descriptions;
+            let verdict = checker.checked().verdict;
+            snapshot.violations = verdict.violation_count;
+            snapshot.checked = verdict.totals.answered;
+            let told = self.told.swap(verdict.violations.len(), Ordering::Relaxed);
+            snapshot.descriptions =
+                verdict.violations[told..].iter().map(ToString::to_string).collect();
         }
         snapshot
     }
@@ -102,11 +107,11 @@ impl Monitor {
     pub fn stop(self) -> Snapshot {
         self.shared.stop();
         let last = |thread: JoinHandle<Counts>| thread.join().expect("a generator never panics");
-        let Self { shared, checker, threads } = self;
+        let Self { shared, checker, threads, told } = self;
         threads.into_iter().map(last).for_each(drop);
         if let Some(checker) = &checker {
             checker.wait();
         }
-        Self { shared, checker, threads: Vec::new() }.snapshot()
+        Self { shared, checker, threads: Vec::new(), told }.snapshot()
     }
 }

@@ -365,7 +365,8 @@ impl Statistics {
     pub(super) fn report_to_checker(&mut self) {
         let Some(checker) = &mut self.checker else { return };
         let horizon = self.open.front().map_or_else(Instant::now, |(at, _)| *at);
-        let batch = Batch { operations: std::mem::take(&mut self.unreported), horizon };
+        let operations = std::mem::take(&mut self.unreported);
+        let batch = Batch { operations, horizon: Some(horizon) };
         self.counts.unverified += checker.send(batch);
         self.unreported = Vec::with_capacity(BATCH_LEN);
     }

@@ -79,7 +79,7 @@ fn files(shell: &Shell<'_>) {
     assert_eq!(shell.report("right.json").program.commit.as_deref(), Some("abc"));
     let told = shell.run("compare left.json -- right.json", &[4]);
     assert!(told.contains("no verdict"), "{told}");
-    shell.run("compare left.json -- right.json --json", &[2]);
+    shell.run("compare left.json -- right.json --tolerance", &[2]);
     shell.run("compare left.json http1.json", &[1]);
     let told = shell.run("floor --duration 50ms", &[0]);
     assert!(told.contains("both ends sleep"), "{told}");
