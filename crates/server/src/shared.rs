@@ -202,18 +202,18 @@ pub struct Health {
 /// reads them.
 #[derive(Debug, Default)]
 pub struct Accepts {
-    /// When the first of the present row of failed accepts failed, monotonic nanoseconds; 0 when
-    /// the last accept succeeded.
+    /// When the present series of failed accepts began, monotonic nanoseconds; 0 when the last
+    /// accept succeeded.
     failing_since_ns: AtomicU64,
     /// When an accept last failed, monotonic nanoseconds.
     failed_ns: AtomicU64,
 }
 
-/// Most time between two failed accepts of one row, nanoseconds. After a failure the node tries
-/// again every 50 ms; after a success it waits for the next client.
+/// Two failed accepts belong to one series if at most this time is between them, nanoseconds. After
+/// a failure the node tries again every 50 ms; after a success it waits for the next client.
 const ONE_ROW_NS: u64 = 200_000_000;
-/// Shortest time from the first to the last failure of a row that counts, nanoseconds: three
-/// failures in a row. A single failure does not predict the next one.
+/// Shortest series that counts, nanoseconds from its first failure to its last: three failures. A
+/// single failure does not predict the next one.
 const ROW_MIN_NS: u64 = 100_000_000;
 
 impl Accepts {

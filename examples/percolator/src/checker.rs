@@ -1,7 +1,7 @@
 //! Checks a history of transactions for snapshot isolation, from the clients' records and the final
-//! rows of all stores. It uses no clock. That timestamps are unique and in real-time order is checked
-//! by `epicepoch bench`, not here. Anomalies have their names in Adya (1999) and Berenson and
-//! others (1995), if they have one there.
+//! rows of all stores. It uses no clock. It does not check that timestamps are unique and in
+//! real-time order; `epicepoch bench` does. Anomalies have the names of Adya (1999) and of Berenson
+//! and others (1995), where these name them.
 //!
 //! Write skew is counted but is no finding, because snapshot isolation allows it.
 

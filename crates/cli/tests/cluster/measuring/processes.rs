@@ -1,8 +1,8 @@
 //! The leader is killed, told to stop, asked to hand over, or paused. Measures the silence against
 //! the bounds of `docs/operations/outages.md`, and checks every answer of every node.
 //!
-//! `EPICEPOCH_OUTAGES=100` measures that many events of each kind. `EPICEPOCH_OUTAGES_FACTOR=1` holds
-//! them to the promise itself, without it twice that is allowed (`scripts/outages`).
+//! `EPICEPOCH_OUTAGES=100` measures that many events of each kind. With `EPICEPOCH_OUTAGES_FACTOR=1`
+//! no time may exceed the promise; without it, twice the promise is allowed (`scripts/outages`).
 
 use std::time::{Duration, Instant};
 

@@ -68,7 +68,7 @@ impl Authorization {
     /// Checks that an HTTP request has a right.
     ///
     /// # Errors
-    /// When it has not; the reason says why.
+    /// When the caller lacks the right; the reason says why.
     pub fn check(&self, right: Right, caller: &Caller, headers: &HeaderMap) -> Result<(), Reason> {
         self.check_caller(right, caller)?;
         if let Some(tokens) = self.tokens(right) {
@@ -91,7 +91,7 @@ impl Authorization {
     /// hello.
     ///
     /// # Errors
-    /// When it may not; the reason says why.
+    /// When the caller lacks the right; the reason says why.
     pub fn check_native(&self, caller: &Caller, token: Option<&[u8]>) -> Result<(), Reason> {
         self.check_caller(Right::Timestamps, caller)?;
         self.clients.as_ref().map_or(Ok(()), |tokens| check_token(tokens, token))
@@ -101,7 +101,7 @@ impl Authorization {
     /// that header, or empty. The port of operators has no fast path.
     ///
     /// # Errors
-    /// When it may not; the reason says why.
+    /// When the caller lacks the right; the reason says why.
     #[inline]
     pub fn check_fast(&self, authorization: &[u8]) -> Result<(), Reason> {
         let Some(tokens) = &self.clients else { return Ok(()) };
