@@ -348,8 +348,11 @@ class Ran:
 
 
 def run(w: Concrete, trace: list[tuple], is_checked: bool = False) -> Ran:
-    """Runs a trace. With `is_checked` every claim is evaluated after each step."""
+    """Runs a trace. With `is_checked` the axioms and the beginning are evaluated, and every claim after each step."""
     s, seen = w.state, set()
+    if is_checked:
+        assert all(w.spec.axioms(w).values()), w.spec.axioms(w)
+        assert all(w.spec.initial(w, s)), "the beginning"
     for number, (action, *args) in enumerate(trace, 1):
         at = f"step {number}, {action.__name__}"
         sorts = w.spec.actions.get(action, "").split()
