@@ -1,5 +1,5 @@
 //! Clients of all languages on three real nodes, while leaders are killed or stopped. The tests
-//! that need Go or limit times run only with `-- --ignored`. They run one cluster at a time.
+//! that need other languages or limit times run only with `-- --ignored`. They run one cluster at a time.
 //!
 //! `EPICEPOCH_BIN` names the binary under test. Without it, the tests make a development build.
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use epicepoch_conformance::kills::{Loss, median, run};
 
-use drivers::{go, hedging_rust, naive, rust};
+use drivers::{go, hedging_rust, java, naive, rust};
 
 /// Limits of the longest call when a leader is killed: `(p50, worst)`. A client may notice only the
 /// silence that `docs/operations/outages.md` promises. The machine's own stalls are subtracted from
@@ -41,12 +41,12 @@ fn binary() -> PathBuf {
 }
 
 #[test]
-#[ignore = "needs Go, and bounds times: cargo xtask ci runs it"]
-fn rust_go_and_http_clients_meet_lost_leaders_in_one_order_and_without_an_error() {
+#[ignore = "needs Go and a JDK, and bounds times: cargo xtask ci runs it"]
+fn clients_of_all_languages_meet_lost_leaders_in_one_order_and_without_an_error() {
     let _turn = turn();
     let losses = [Loss::Killed, Loss::Stopped].repeat(6);
-    let seen =
-        run(&binary(), &[rust(), hedging_rust(), go()], &losses).expect("a run that can be judged");
+    let clients = [rust(), hedging_rust(), go(), java(false)];
+    let seen = run(&binary(), &clients, &losses).expect("a run that can be judged");
     for client in &seen.clients {
         println!(
             "{}: {} calls, clock {:?}",

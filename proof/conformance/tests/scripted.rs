@@ -11,7 +11,7 @@ use epicepoch_conformance::DriverCommand;
 use epicepoch_conformance::scenarios;
 use epicepoch_conformance::suite::{Clause, play, play_all};
 
-use drivers::{go, hedging_rust, naive, rust};
+use drivers::{go, hedging_rust, java, naive, rust};
 
 /// Waits for the turn of this test. Only one client runs at a time, because scenarios measure
 /// times.
@@ -38,6 +38,18 @@ fn the_rust_client_holds_the_contract() {
 #[test]
 fn the_rust_client_holds_the_contract_with_hedged_requests() {
     holds_the_contract(&hedging_rust());
+}
+
+#[test]
+#[ignore = "needs a JDK: cargo xtask ci runs it"]
+fn the_java_client_holds_the_contract() {
+    holds_the_contract(&java(false));
+}
+
+#[test]
+#[ignore = "needs a JDK: cargo xtask ci runs it"]
+fn the_java_client_holds_the_contract_with_futures() {
+    holds_the_contract(&java(true));
 }
 
 #[test]

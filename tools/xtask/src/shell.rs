@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use crate::processes::{end, signal};
 
 /// Names of the environment variables that a step inherits.
-const KEPT: [&str; 23] = [
+const KEPT: [&str; 24] = [
     "PATH",
     "HOME",
     "USER",
@@ -35,16 +35,18 @@ const KEPT: [&str; 23] = [
     "GOPROXY",
     "GOFLAGS",
     "GOTOOLCHAIN",
+    "JAVA_HOME",
     "CURL_CA_BUNDLE",
     "REQUESTS_CA_BUNDLE",
     "NODE_EXTRA_CA_CERTS",
     "AWS_CA_BUNDLE",
 ];
 /// Beginnings and ends of names of more such variables: networks, registries, certificates.
-const KEPT_PREFIXES: [&str; 11] = [
+const KEPT_PREFIXES: [&str; 12] = [
     "LC_",
     "SSL_CERT_",
     "PIP_",
+    "MAVEN_",
     "PYENV_",
     "CARGO_NET_",
     "CARGO_HTTP_",

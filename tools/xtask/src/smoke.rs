@@ -7,6 +7,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::dependencies;
 use crate::shell::{Running, Shell, has};
 
 /// Ports for the README's cluster. No other step uses them.
@@ -22,6 +23,8 @@ const ENDS: Duration = Duration::from_secs(15);
 const TRIES: usize = 5;
 /// Exit code of a measurement during which leadership has moved.
 const MOVED: i32 = 75;
+/// The first Java with virtual threads.
+const VIRTUAL_THREADS: u32 = 21;
 /// Exit code of scripts/upgrade if this clone has no older version.
 const NO_REVISION: i32 = 69;
 
@@ -310,6 +313,38 @@ pub(crate) fn go(sh: &Shell) -> Result<(), String> {
     sh.run("EPICEPOCH_BIN=$PWD/target/debug/epicepoch go test -C clients/go -race -count=1 ./...")?;
     sh.run("go test -C clients/go -run xxx -fuzz FuzzFrames -fuzztime 5s .")?;
     sh.run("EPICEPOCH_BIN=$PWD/target/debug/epicepoch go test -C clients/go -run xxx -bench . -benchtime 1000x ./...")
+}
+
+/// Packs the Java client and its documentation, and tests it with vectors, scripted nodes and a
+/// real cluster that loses its leaders. A newer Java, if there is one, runs the calls of virtual
+/// threads.
+pub(crate) fn java(sh: &Shell) -> Result<(), String> {
+    for (program, package) in [("javac", "openjdk-17-jdk-headless"), ("mvn", "maven")] {
+        if !has(program) {
+            dependencies::install(sh, &[package.to_owned()]);
+        }
+    }
+    let maven = "mvn -B -q -ntp -f clients/java";
+    sh.run(&format!("EPICEPOCH_BIN=$PWD/target/debug/epicepoch {maven} verify"))?;
+    match newer_java() {
+        Some(java) => {
+            sh.run(&format!("{maven} -pl client surefire:test -Dtest=CallsTest -Djvm={java}"))?;
+        }
+        None => sh.note("no call came from a virtual thread: there is no Java 21 or later"),
+    }
+    Ok(())
+}
+
+/// The `java` of a JDK that has virtual threads.
+fn newer_java() -> Option<String> {
+    let homes = fs::read_dir("/usr/lib/jvm").ok()?.filter_map(Result::ok).map(|home| home.path());
+    let mut newer = homes.filter(|home| {
+        let release = fs::read_to_string(home.join("release")).unwrap_or_default();
+        let version =
+            release.split("JAVA_VERSION=\"").nth(1).and_then(|it| it.split(['.', '"']).next());
+        version.and_then(|it| it.parse::<u32>().ok()).is_some_and(|it| it >= VIRTUAL_THREADS)
+    });
+    newer.next().map(|home| home.join("bin/java").display().to_string())
 }
 
 /// Runs the bank under kills: without anomalies, and with anomalies if a mistake is planted.

@@ -142,6 +142,8 @@ pub(crate) const STEPS: &[Step] = &[
     Step::new("python", "The Python client: types, tests by every Python there is, wheel and sdist", BOTH, 300, Commands(&[
         "EPICEPOCH_BIN=target/debug/epicepoch scripts/python-client",
     ])).after(&["tests"]),
+    Step::new("java", "The Java client: documentation, tests, calls of virtual threads", BOTH, 300,
+        Function(smoke::java)).after(&["tests"]),
     Step::new("conformance", "Every client keeps the contract, also while leaders are killed", BOTH, 450, Commands(&[
         "EPICEPOCH_BIN=$PWD/target/debug/epicepoch cargo test --workspace --locked --test scripted --test kills \
          -- --ignored --nocapture",

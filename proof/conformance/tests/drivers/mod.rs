@@ -1,4 +1,4 @@
-//! The drivers. Cargo builds the Rust ones with these tests. This module builds the Go driver.
+//! The drivers. Cargo builds the Rust ones with these tests. This module builds the others.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,6 +24,26 @@ pub(crate) fn hedging_rust() -> DriverCommand {
 /// The driver of the simplest client, with a planted bug or none.
 pub(crate) fn naive(plant: &str) -> DriverCommand {
     driver("naive", env!("CARGO_BIN_EXE_conformance-naive-driver"), &["--plant", plant])
+}
+
+/// The driver of `clients/java`, with calls that wait or, if `is_async`, with futures.
+pub(crate) fn java(is_async: bool) -> DriverCommand {
+    let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/java/client/src");
+    let package = Path::new("java/io/github/epicepoch");
+    let classes = Path::new(env!("CARGO_TARGET_TMPDIR")).join("conformance-java-driver");
+    let main = std::fs::read_dir(client.join("main").join(package)).expect("the client is there");
+    let tests = ["ConformanceDriver.java", "Json.java"];
+    let sources = main.map(|entry| entry.expect("an entry").path());
+    let sources = sources.chain(tests.map(|name| client.join("test").join(package).join(name)));
+    let mut build = Command::new("javac");
+    let status = build.arg("-d").arg(&classes).args(sources).status().expect("a JDK is installed");
+    assert!(status.success(), "the Java driver does not build: {status}");
+    let classes = classes.to_str().expect("a path in UTF-8");
+    // Most scenarios are over before the second compiler of the JVM is of use.
+    let words =
+        ["-XX:TieredStopAtLevel=1", "-cp", classes, "io.github.epicepoch.ConformanceDriver"];
+    let (name, more) = if is_async { ("java, futures", Some("--async")) } else { ("java", None) };
+    driver(name, "java", &words.into_iter().chain(more).collect::<Vec<_>>())
 }
 
 /// The driver of `clients/go`.
