@@ -1,6 +1,6 @@
 /**
  * The conformance driver of the TypeScript client (clients/README.md). It reads commands, a JSON
- * object a line, and writes the client's answers. `--hedge MS` turns hedging on.
+ * object a line, and writes the client's answers.
  */
 
 import { createInterface } from "node:readline";
@@ -15,7 +15,6 @@ import {
   TimestampRange,
   WentBackwardsError,
   WrongClusterError,
-  type Options,
 } from "../src/index.js";
 
 interface Command {
@@ -31,8 +30,6 @@ interface Command {
   hedge_ms?: number;
 }
 
-const [flag, hedgeMs] = process.argv.slice(2);
-const hedging: Options = flag === "--hedge" ? { hedgeAfter: Number(hedgeMs) } : {};
 const origin = process.hrtime.bigint();
 const calls = new Map<number, AbortController>();
 let client: Client | undefined;
@@ -42,7 +39,6 @@ async function carryOut(command: Command): Promise<TimestampRange | void> {
   switch (command.do) {
     case "open":
       client = await Client.connect(command.addrs, {
-        ...hedging,
         timeout: command.timeout_ms,
         attemptTimeout: command.attempt_ms,
         refreshInterval: command.refresh_ms,
