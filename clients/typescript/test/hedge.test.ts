@@ -3,16 +3,22 @@
 import assert from "node:assert/strict";
 import { test, type TestContext } from "node:test";
 
-import { Client, ProtocolError, Timestamp, WentBackwardsError } from "../src/index.js";
+import {
+  Client,
+  ProtocolError,
+  Timestamp,
+  WentBackwardsError,
+  type Options,
+} from "../src/index.js";
 import { Kind } from "../src/frame.js";
 import { connect, Hand, Node, Oracle, pause, random, until, type Peer } from "./node.js";
 
 const AFTER = 20;
 /** The copy comes long before the client leaves a silent node. */
-const ATTEMPT = 8_000;
+const ATTEMPT = 20_000;
 
-function hedging(t: TestContext, node: Node, inFlight = 4): Promise<Client> {
-  return connect(t, node, { hedgeAfter: AFTER, attemptTimeout: ATTEMPT, inFlight });
+function hedging(t: TestContext, node: Node, options: Options = {}): Promise<Client> {
+  return connect(t, node, { hedgeAfter: AFTER, attemptTimeout: ATTEMPT, ...options });
 }
 
 /** Returns whether a connection is the first over which a request came. */
@@ -52,12 +58,11 @@ test("a silent leader is left for another node that answers the hedge", async (t
     welcome.members.push({ node: 2n, addr: next.addr });
     return hasMoved ? undefined : welcome;
   };
-  const client = await hedging(t, old);
+  // The client tries each node for an eighth of an attempt.
+  const client = await hedging(t, old, { attemptTimeout: 4_000 });
   const before = await client.timestamp();
   hasMoved = true;
-  const begin = performance.now();
   assert.ok(before < (await client.timestamp()));
-  assert.ok(performance.now() - begin < ATTEMPT / 2);
   await client.timestamp();
   assert.equal(client.leader, next.addr);
 });
@@ -66,7 +71,7 @@ for (const burnt of ["copy", "first"]) {
   test(`a burnt range reaches nobody and raises no floor: the ${burnt} is burnt`, async (t) => {
     const [leader, hand] = [await Node.start(t), new Hand()];
     leader.ask = hand.ask;
-    const client = await hedging(t, leader, 2);
+    const client = await hedging(t, leader, { inFlight: 2 });
     const warm = client.timestamp();
     const first = await hand.take();
     const isMain = ({ to }: { to: Peer }) => to === first.to;
@@ -120,18 +125,20 @@ test("a burnt answer that goes backwards is refused", async (t) => {
   await waiting;
 });
 
-test("a first answer may lie below what was returned before the hedge", async (t) => {
-  const [leader, hand] = [await Node.start(t), new Hand()];
-  leader.ask = hand.ask;
-  const client = await hedging(t, leader);
-  const slow = client.timestamp();
-  const first = await hand.take();
-  const quick = client.timestamp();
-  (await hand.take(({ to, id }) => to === first.to && id !== first.id)).answer(2n);
-  await quick;
-  await hand.take(({ to }) => to !== first.to);
-  first.answer(1n);
-  assert.ok((await slow) < (await quick));
+test("either answer may lie below what was returned since it was asked for", async (t) => {
+  for (const isCopyFirst of [false, true]) {
+    const [leader, hand] = [await Node.start(t), new Hand()];
+    leader.ask = hand.ask;
+    const client = await hedging(t, leader);
+    const slow = client.timestamp();
+    const first = await hand.take();
+    const copy = await hand.take(({ to }) => to !== first.to);
+    const quick = client.timestamp();
+    (await hand.take(({ to, id }) => to === first.to && id !== first.id)).answer(2n);
+    await quick;
+    (isCopyFirst ? copy : first).answer(1n);
+    assert.ok((await slow) < (await quick));
+  }
 });
 
 test("a refusal of what the hedge has answered is no debt of the leader", async (t) => {

@@ -12,10 +12,12 @@ import {
   ProtocolError,
   RefusedError,
   Timestamp,
+  TimestampRange,
   UnreachableError,
   WentBackwardsError,
   WrongClusterError,
 } from "../src/index.js";
+import { Batch, Call } from "../src/batch.js";
 import { COUNT_MAX, Kind } from "../src/frame.js";
 import { CLUSTER, connect, Hand, Node, Oracle, pause, until, type Peer } from "./node.js";
 
@@ -169,7 +171,7 @@ test("another cluster, another history and another name are refused", async (t) 
   leader.hangUp();
   await until(() => client.leader === undefined);
   await assert.rejects(client.timestamp(), WrongClusterError);
-  const named = { clusterName: "payments", timeout: 5_000 };
+  const named = { clusterName: "payments", timeout: 30_000 };
   await assert.rejects(Client.connect([leader.addr], named), WrongClusterError);
 });
 
@@ -192,12 +194,21 @@ test("the deadline ends a call, and its error says why", async (t) => {
     const begin = performance.now();
     const error = await client.timestamp(limit()).catch((error: Error) => error);
     const took = performance.now() - begin;
-    assert.ok(took > 90 && took < 2_000, `${took}`);
+    assert.ok(took > 90 && took < 5_000, `${took}`);
     assert.ok(error instanceof DeadlineExceededError);
     assert.match(error.message, /NO_QUORUM|NO_LEADER|cannot be reached/);
     assert.ok(error.cause instanceof RefusedError || error.cause instanceof UnreachableError);
   }
   await assert.rejects(client.timestamp({ timeout: 0 }), DeadlineExceededError);
+});
+
+test("an answer that comes after the deadline is discarded, and the others stay", async () => {
+  const batch = new Batch();
+  const calls = [10, 20].map((deadline) => new Call(2, deadline, () => {}));
+  calls.forEach((call) => batch.add(call));
+  batch.succeed(new TimestampRange(new Timestamp(1n, 5n), 4), 10, () => new Error("late"));
+  await assert.rejects((calls[0] as Call).promise, /late/);
+  assert.equal((await (calls[1] as Call).promise).first.index, 7n);
 });
 
 test("a silent leader is said to be silent", async (t) => {
@@ -216,7 +227,7 @@ test("the reason of a call is not one that was over before it", async (t) => {
       oracle.serve(to, id, count);
     }
   };
-  const client = await connect(t, leader, { attemptTimeout: 5_000 });
+  const client = await connect(t, leader);
   await client.timestamp();
   const error = await client.timestamp({ timeout: 100 }).catch((error: Error) => error);
   assert.doesNotMatch(String(error), /OVERLOADED/);
