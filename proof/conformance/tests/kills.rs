@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use epicepoch_conformance::kills::{Loss, median, run};
 
-use drivers::{go, hedging_rust, java, naive, rust};
+use drivers::{go, hedging_rust, java, naive, python, rust};
 
 /// Limits of the longest call when a leader is killed: `(p50, worst)`. A client may notice only the
 /// silence that `docs/operations/outages.md` promises. The machine's own stalls are subtracted from
@@ -41,11 +41,11 @@ fn binary() -> PathBuf {
 }
 
 #[test]
-#[ignore = "needs Go and a JDK, and bounds times: cargo xtask ci runs it"]
+#[ignore = "needs Go, a JDK and Python, and bounds times: cargo xtask ci runs it"]
 fn clients_of_all_languages_meet_lost_leaders_in_one_order_and_without_an_error() {
     let _turn = turn();
     let losses = [Loss::Killed, Loss::Stopped].repeat(6);
-    let clients = [rust(), hedging_rust(), go(), java(false)];
+    let clients = [rust(), hedging_rust(), go(), java(false), python()];
     let seen = run(&binary(), &clients, &losses).expect("a run that can be judged");
     for client in &seen.clients {
         println!(

@@ -11,7 +11,7 @@ use epicepoch_conformance::DriverCommand;
 use epicepoch_conformance::scenarios;
 use epicepoch_conformance::suite::{Clause, play, play_all};
 
-use drivers::{go, hedging_rust, java, naive, rust};
+use drivers::{go, hedging_rust, java, naive, python, rust};
 
 /// Waits for the turn of this test. Only one client runs at a time, because scenarios measure
 /// times.
@@ -56,6 +56,12 @@ fn the_java_client_holds_the_contract_with_futures() {
 #[ignore = "needs Go, which a build in Rust alone does not: cargo xtask ci runs it"]
 fn the_go_client_holds_the_contract() {
     holds_the_contract(&go());
+}
+
+#[test]
+#[ignore = "needs Python: cargo xtask ci runs it"]
+fn the_python_client_holds_the_contract() {
+    holds_the_contract(&python());
 }
 
 /// It fails if a scenario demands more than the contract.

@@ -65,7 +65,7 @@ every path* is `a_single_voter_answers_every_path` (and HTTP/2 is `http2`). Run 
 ";
 
 /// Words in test names that have another spelling in a sentence.
-const SPELLINGS: [(&str, &str); 40] = [
+const SPELLINGS: [(&str, &str); 41] = [
     ("http 1 1", "HTTP/1.1"),
     ("http1", "HTTP/1.1"),
     ("http2", "HTTP/2"),
@@ -80,7 +80,8 @@ const SPELLINGS: [(&str, &str); 40] = [
     ("post", "POST"),
     ("head request", "HEAD request"),
     ("sigterm", "SIGTERM"),
-    ("rust go and", "Rust, Go and"),
+    ("java", "Java"),
+    ("python", "Python"),
     ("rust", "Rust"),
     ("go client", "Go client"),
     ("addresss", "address's"),

@@ -46,6 +46,12 @@ pub(crate) fn java(is_async: bool) -> DriverCommand {
     driver(name, "java", &words.into_iter().chain(more).collect::<Vec<_>>())
 }
 
+/// The driver of `clients/python`. It needs no build.
+pub(crate) fn python() -> DriverCommand {
+    let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/python/conformance.py");
+    driver("python", "python3", &["-B", client.to_str().expect("a path in UTF-8")])
+}
+
 /// The driver of `clients/go`.
 pub(crate) fn go() -> DriverCommand {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("conformance-go-driver");
