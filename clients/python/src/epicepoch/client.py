@@ -39,7 +39,7 @@ class Client:
         session = self._started()
         within = self._options.timeout if timeout is None else timeout
         found = session.found()
-        await asyncio.wait({found}, timeout=max(within, 0))
+        await asyncio.wait({found}, timeout=within if within > 0 else 0)
         if not found.done():
             raise DeadlineExceededError(session.last_error)
         error = found.result()
