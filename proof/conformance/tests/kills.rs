@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use epicepoch_conformance::kills::{Loss, median, run};
 
-use drivers::{go, hedging_rust, java, naive, python, rust};
+use drivers::{go, hedging_rust, java, naive, python, rust, typescript};
 
 /// Limits of the longest call when a leader is killed: `(p50, worst)`. A client may notice only the
 /// silence that `docs/operations/outages.md` promises. The machine's own stalls are subtracted from
@@ -45,7 +45,7 @@ fn binary() -> PathBuf {
 fn clients_of_all_languages_meet_lost_leaders_in_one_order_and_without_an_error() {
     let _turn = turn();
     let losses = [Loss::Killed, Loss::Stopped].repeat(6);
-    let clients = [rust(), hedging_rust(), go(), java(false), python()];
+    let clients = [rust(), hedging_rust(), go(), java(false), python(), typescript()];
     let seen = run(&binary(), &clients, &losses).expect("a run that can be judged");
     for client in &seen.clients {
         println!(

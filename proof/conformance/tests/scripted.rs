@@ -11,7 +11,7 @@ use epicepoch_conformance::DriverCommand;
 use epicepoch_conformance::scenarios;
 use epicepoch_conformance::suite::{Clause, play, play_all};
 
-use drivers::{go, hedging_rust, java, naive, python, rust};
+use drivers::{go, hedging_rust, java, naive, python, rust, typescript};
 
 /// Waits for the turn of this test. Only one client runs at a time, because scenarios measure
 /// times.
@@ -62,6 +62,12 @@ fn the_go_client_holds_the_contract() {
 #[ignore = "needs Python: cargo xtask ci runs it"]
 fn the_python_client_holds_the_contract() {
     holds_the_contract(&python());
+}
+
+#[test]
+#[ignore = "needs Node.js: cargo xtask ci runs it"]
+fn the_typescript_client_holds_the_contract() {
+    holds_the_contract(&typescript());
 }
 
 /// It fails if a scenario demands more than the contract.

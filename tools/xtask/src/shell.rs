@@ -42,10 +42,11 @@ const KEPT: [&str; 24] = [
     "AWS_CA_BUNDLE",
 ];
 /// Beginnings and ends of names of more such variables: networks, registries, certificates.
-const KEPT_PREFIXES: [&str; 12] = [
+const KEPT_PREFIXES: [&str; 13] = [
     "LC_",
     "SSL_CERT_",
     "PIP_",
+    "npm_config_",
     "MAVEN_",
     "PYENV_",
     "CARGO_NET_",

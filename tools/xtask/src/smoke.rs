@@ -347,6 +347,18 @@ fn newer_java() -> Option<String> {
     newer.next().map(|home| home.join("bin/java").display().to_string())
 }
 
+/// Tests the TypeScript client with vectors, scripted nodes and real ones, installs its package, and
+/// runs its benchmark for a short time.
+pub(crate) fn typescript(sh: &Shell) -> Result<(), String> {
+    if !has("npm") {
+        dependencies::install(sh, &["nodejs".to_owned(), "npm".to_owned()]);
+    }
+    sh.run("npm --prefix clients/typescript ci --no-audit --no-fund")?;
+    let binary = "EPICEPOCH_BIN=$PWD/target/debug/epicepoch";
+    sh.run(&format!("{binary} npm --prefix clients/typescript test"))?;
+    sh.run(&format!("{binary} node clients/typescript/dist/bench/bench.js 0.2"))
+}
+
 /// Runs the bank under kills: without anomalies, and with anomalies if a mistake is planted.
 pub(crate) fn percolator(sh: &Shell) -> Result<(), String> {
     let work = directory("percolator")?.display().to_string();

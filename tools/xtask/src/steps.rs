@@ -144,6 +144,8 @@ pub(crate) const STEPS: &[Step] = &[
     ])).after(&["tests"]),
     Step::new("java", "The Java client: documentation, tests, calls of virtual threads", BOTH, 300,
         Function(smoke::java)).after(&["tests"]),
+    Step::new("typescript", "The TypeScript client: its tests, its package, its benchmark", BOTH, 300,
+        Function(smoke::typescript)).after(&["tests"]),
     Step::new("conformance", "Every client keeps the contract, also while leaders are killed", BOTH, 450, Commands(&[
         "EPICEPOCH_BIN=$PWD/target/debug/epicepoch cargo test --workspace --locked --test scripted --test kills \
          -- --ignored --nocapture",

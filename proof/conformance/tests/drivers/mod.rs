@@ -62,3 +62,19 @@ pub(crate) fn go() -> DriverCommand {
     assert!(status.success(), "the Go driver does not build: {status}");
     driver("go", program, &[])
 }
+
+/// The driver of `clients/typescript`. Its compiler is installed if it is missing.
+pub(crate) fn typescript() -> DriverCommand {
+    let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/typescript");
+    let npm = |arguments: &[&str]| {
+        let status = Command::new("npm").args(arguments).current_dir(&client).status();
+        let status = status.expect("npm is installed");
+        assert!(status.success(), "npm {arguments:?}: {status}");
+    };
+    if !client.join("node_modules").exists() {
+        npm(&["ci", "--no-audit", "--no-fund"]);
+    }
+    npm(&["run", "--silent", "build"]);
+    let program = client.join("dist/conformance/driver.js");
+    driver("typescript", "node", &[program.to_str().expect("a path in UTF-8")])
+}
