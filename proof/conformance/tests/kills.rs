@@ -1,5 +1,6 @@
-//! Clients of all languages on three real nodes, while leaders are killed or stopped. The tests
-//! that need other languages or limit times run only with `-- --ignored`. They run one cluster at a time.
+//! Clients of all languages on three real nodes, while leaders are killed or stopped. Tests that
+//! need other languages, or limit times, run only with `-- --ignored`. They run one cluster at a
+//! time.
 //!
 //! `EPICEPOCH_BIN` names the binary under test. Without it, the tests make a development build.
 
@@ -41,7 +42,7 @@ fn binary() -> PathBuf {
 }
 
 #[test]
-#[ignore = "needs Go, a JDK and Python, and bounds times: cargo xtask ci runs it"]
+#[ignore = "needs Go, a JDK, Python and Node.js, and bounds times: cargo xtask ci runs it"]
 fn clients_of_all_languages_meet_lost_leaders_in_one_order_and_without_an_error() {
     let _turn = turn();
     let losses = [Loss::Killed, Loss::Stopped].repeat(6);

@@ -1,7 +1,7 @@
 //! Every client against every scripted scenario, and the scenarios against clients with planted
 //! bugs.
 //!
-//! `-- --include-ignored` adds the Go client, which needs Go.
+//! `-- --include-ignored` adds the clients that need the tools of their languages.
 
 mod drivers;
 
