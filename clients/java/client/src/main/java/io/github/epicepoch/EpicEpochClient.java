@@ -24,7 +24,9 @@ public final class EpicEpochClient implements AutoCloseable {
     private final Options options;
     private final Threads threads;
     private final Requests requests;
-    private final Directory directory;
+    /** What is known of the cluster; also for tests. */
+    final Directory directory;
+
     private final Duration timeout;
 
     EpicEpochClient(Options options) {

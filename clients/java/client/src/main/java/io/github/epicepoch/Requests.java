@@ -511,20 +511,22 @@ final class Requests {
 
     /** Fails all calls, and leaves the leader. */
     void fail(EpicEpochException error) {
-        // The connection is closed before the requests fail. So an answer of the leader never finds
-        // its request missing.
         Connection from;
+        List<Batch> all;
         lock.lock();
         try {
+            // In one step: the thread that reads this connection fails what it finds, too, with
+            // another error, and an answer of the leader must not find its request missing.
             from = leader;
             leader = null;
+            all = takeAll(error);
         } finally {
             lock.unlock();
         }
         if (from != null) {
             from.leave(Connection.LEFT);
         }
-        failAll(error);
+        all.forEach(batch -> finish(batch, null, error));
     }
 
     /** Ends every batch with an error, sent or not. Its callers decide whether to ask again. */
@@ -532,15 +534,20 @@ final class Requests {
         List<Batch> all;
         lock.lock();
         try {
-            all = batches();
-            pending.clear();
-            Arrays.fill(slots, null);
-            inFlight = 0;
-            lastError = error;
+            all = takeAll(error);
         } finally {
             lock.unlock();
         }
         all.forEach(batch -> finish(batch, null, error));
+    }
+
+    private List<Batch> takeAll(EpicEpochException error) {
+        List<Batch> all = batches();
+        pending.clear();
+        Arrays.fill(slots, null);
+        inFlight = 0;
+        lastError = error;
+        return all;
     }
 
     /** Returns all batches, sent or not. */

@@ -51,9 +51,8 @@ class CallsTest extends Scene {
         return leader((to, id, count) -> questions.add(new Question(to, id, count)));
     }
 
-    /** A client that waits long for a node, so that a test can keep it waiting. */
     private EpicEpochClient patient(ScriptedNode leader, int inFlight) throws Exception {
-        return connect(builder(leader).attemptTimeout(LONG).inFlight(inFlight));
+        return connect(builder(leader).inFlight(inFlight));
     }
 
     @Test

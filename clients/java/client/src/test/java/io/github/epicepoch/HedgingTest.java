@@ -135,6 +135,11 @@ class HedgingTest extends Scene {
             return found.get();
         }
 
+        /** The same request over another connection. */
+        Question copyOf(Question asked) throws InterruptedException {
+            return take(each -> each.to() != asked.to() && each.id() == asked.id());
+        }
+
         /** The next request over a connection. */
         Question over(Peer connection) throws InterruptedException {
             return take(question -> question.to() == connection);
@@ -169,7 +174,7 @@ class HedgingTest extends Scene {
 
         var slow = client.timestampAsync();
         Question asked = hand.over(main);
-        Question copy = hand.take(each -> each.to() != main && each.id() == asked.id());
+        Question copy = hand.copyOf(asked);
         // Of these two callers one is under way, and one waits for the end of a request.
         var sent = client.timestampAsync();
         Question next = hand.over(main);
@@ -212,7 +217,7 @@ class HedgingTest extends Scene {
         expect(100, warm);
         var slow = client.timestampAsync();
         Question asked = hand.over(first.to());
-        hand.take(each -> each.to() != first.to()).answer(101);
+        hand.copyOf(asked).answer(101);
         expect(101, slow);
         // A bad answer fails every caller that waits at that moment, whatever its request is.
         var waiting = begin(client::timestamp);
@@ -223,13 +228,28 @@ class HedgingTest extends Scene {
     }
 
     @Test
+    void aCopysAnswerThatGoesBackwardsIsRefusedLoudly() throws Exception {
+        Hand hand = new Hand();
+        ScriptedNode leader = leader((to, id, count) -> hand.kept.add(new Question(to, id, count)));
+        EpicEpochClient client = hedging(leader);
+        var warm = client.timestampAsync();
+        Question first = hand.take(any -> true);
+        first.answer(100);
+        expect(100, warm);
+        var slow = begin(client::timestamp);
+        hand.copyOf(hand.over(first.to())).answer(100);
+        var error = assertThrows(ExecutionException.class, slow::get);
+        assertEquals(WentBackwardsException.class, error.getCause().getClass());
+    }
+
+    @Test
     void aFirstAnswerMayLieBelowWhatWasReturnedBeforeTheHedge() throws Exception {
         Hand hand = new Hand();
         ScriptedNode leader = leader((to, id, count) -> hand.kept.add(new Question(to, id, count)));
         EpicEpochClient client = hedging(leader);
         var slow = client.timestampAsync();
         Question asked = hand.take(any -> true);
-        hand.take(each -> each.to() != asked.to());
+        hand.copyOf(asked);
         var quick = client.timestampAsync();
         hand.over(asked.to()).answer(9);
         expect(9, quick);
@@ -245,7 +265,7 @@ class HedgingTest extends Scene {
         EpicEpochClient client = hedging(leader);
         var slow = client.timestampAsync();
         Question asked = hand.take(any -> true);
-        hand.take(each -> each.to() != asked.to()).answer(5);
+        hand.copyOf(asked).answer(5);
         expect(5, slow);
         asked.to().refuse(asked.id(), code, "");
         awaitPong(asked.to());

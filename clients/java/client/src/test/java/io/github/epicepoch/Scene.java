@@ -40,12 +40,13 @@ abstract class Scene {
         return leader;
     }
 
+    /** A client that leaves no node because the machine stalls. */
     static ClientBuilder builder(ScriptedNode... nodes) {
         String[] addresses = new String[nodes.length];
         for (int at = 0; at < nodes.length; at++) {
             addresses[at] = nodes[at].address();
         }
-        return EpicEpochClient.builder(addresses).timeout(LONG);
+        return EpicEpochClient.builder(addresses).timeout(LONG).attemptTimeout(LONG);
     }
 
     EpicEpochClient connect(ClientBuilder builder) throws InterruptedException {
