@@ -340,11 +340,12 @@ fn http2_events(depth: usize, bytes: &[u8], part: usize) -> Http2Events {
             at += len;
             match event {
                 Event::Nothing => {}
-                Event::Answer(it) => {
+                Event::Answer { slot, last } => {
+                    let it = session.answer(slot, last);
                     assert!((200..=999).contains(&it.status), "a final status");
                     assert!(it.body.len() <= STREAM_WINDOW as usize, "a body within its window");
                     let leader = it.leader.map(str::to_owned);
-                    seen.push((it.slot, it.status, it.body.len(), leader));
+                    seen.push((slot, it.status, it.body.len(), leader));
                 }
                 Event::Reset { slot, .. } => seen.push((slot, 0, 0, None)),
                 Event::GoingAway => {

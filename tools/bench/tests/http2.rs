@@ -82,13 +82,16 @@ impl Script {
                 Event::Nothing => None,
                 Event::Reset { slot, is_unseen } => Some(Seen::Reset { slot, is_unseen }),
                 Event::GoingAway => Some(Seen::GoingAway),
-                Event::Answer(it) => Some(Seen::Answer {
-                    slot: it.slot,
-                    status: it.status,
-                    error: it.error.map(str::to_owned),
-                    leader: it.leader.map(str::to_owned),
-                    body: it.body.to_vec(),
-                }),
+                Event::Answer { slot, last } => {
+                    let it = self.session.answer(slot, last);
+                    Some(Seen::Answer {
+                        slot,
+                        status: it.status,
+                        error: it.error.map(str::to_owned),
+                        leader: it.leader.map(str::to_owned),
+                        body: it.body.to_vec(),
+                    })
+                }
             });
         }
         assert_eq!(at, input.len(), "whole frames");
@@ -357,8 +360,12 @@ fn requests_and_answers_allocate_nothing() {
             frame::put(&mut input, kind::DATA, END, first + 2 * at, b"0123456789abcdef");
         }
         let mut at = 0;
-        while let Some((len, _)) = script.session.receive(&input[at..], &mut script.out).unwrap() {
+        let session = &mut script.session;
+        while let Some((len, event)) = session.receive(&input[at..], &mut script.out).unwrap() {
             at += len;
+            if let Event::Answer { slot, last } = event {
+                assert_eq!(session.answer(slot, last).body.len(), 16);
+            }
         }
         script.out.clear();
     };

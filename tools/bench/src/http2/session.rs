@@ -58,13 +58,18 @@ impl From<TooLong> for SessionError {
 }
 
 /// The meaning of a frame. A slot is the index of an open stream, below the depth of the session.
-/// The event that ends the stream frees its slot.
+/// A reset frees the slot of its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
     /// The caller need not do anything.
     Nothing,
-    /// A whole answer.
-    Answer(Answer<'a>),
+    /// A whole answer. [`Session::answer`] returns it, and frees the slot.
+    Answer {
+        /// The slot of the stream.
+        slot: usize,
+        /// The end of the body.
+        last: &'a [u8],
+    },
     /// The server ended a stream without an answer.
     Reset {
         /// The slot of the stream.
@@ -79,8 +84,6 @@ pub enum Event<'a> {
 /// A complete answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer<'a> {
-    /// The slot of its request.
-    pub slot: usize,
     /// The status code.
     pub status: u16,
     /// The header `epicepoch-error`, unless the status is 200.
@@ -255,7 +258,7 @@ impl Session {
     /// # Errors
     /// The connection is unusable after any error.
     pub fn receive<'a>(
-        &'a mut self,
+        &mut self,
         input: &'a [u8],
         out: &mut Vec<u8>,
     ) -> Result<Option<(usize, Event<'a>)>, SessionError> {
@@ -267,7 +270,7 @@ impl Session {
         if !self.has_settings && (frame.kind != kind::SETTINGS || frame.has(flag::ACK)) {
             return Err(SessionError::Protocol("it does not begin with its settings"));
         }
-        let meaning = match frame.kind {
+        let event = match frame.kind {
             kind::DATA => self.data(&frame, out)?,
             kind::HEADERS => self.headers(&frame)?,
             kind::CONTINUATION => self.continuation(&frame)?,
@@ -280,19 +283,14 @@ impl Session {
             kind::PRIORITY if frame.payload.len() != PRIORITY_LEN || frame.stream == 0 => {
                 return Err(MALFORMED);
             }
-            _ => Meaning::Nothing,
-        };
-        let event = match meaning {
-            Meaning::Nothing => Event::Nothing,
-            Meaning::GoingAway => Event::GoingAway,
-            Meaning::Reset { slot, is_unseen } => Event::Reset { slot, is_unseen },
-            Meaning::Whole { slot, last } => Event::Answer(self.answer(slot, last)),
+            _ => Event::Nothing,
         };
         Ok(Some((len, event)))
     }
 
-    /// Returns the complete answer, which ends with the bytes `last`. Frees its slot.
-    fn answer<'a>(&'a mut self, slot: usize, last: &'a [u8]) -> Answer<'a> {
+    /// Returns the answer of an [`Event::Answer`], whose body ends with the bytes `last`. Frees its
+    /// slot.
+    pub fn answer<'a>(&'a mut self, slot: usize, last: &'a [u8]) -> Answer<'a> {
         self.close(self.slots[slot].id);
         let stream = &mut self.slots[slot];
         // Nearly every body comes in one frame; then it is not copied.
@@ -305,14 +303,14 @@ impl Session {
         let is_refusal = stream.status != STATUS_OK;
         let text = |text: &'a String| (is_refusal && !text.is_empty()).then_some(text.as_str());
         let (error, leader) = (text(&stream.error), text(&stream.leader));
-        Answer { slot, status: stream.status, error, leader, body }
+        Answer { status: stream.status, error, leader, body }
     }
 
     fn data<'a>(
         &mut self,
         frame: &Frame<'a>,
         out: &mut Vec<u8>,
-    ) -> Result<Meaning<'a>, SessionError> {
+    ) -> Result<Event<'a>, SessionError> {
         // Padding and the data of cancelled streams use the window too.
         let len = frame.payload.len() as u32;
         let left = self.window.checked_sub(len);
@@ -322,7 +320,7 @@ impl Session {
             self.window = CONNECTION_WINDOW;
         }
         let data = frame.unpadded().ok_or(MALFORMED)?;
-        let Some(slot) = self.slot(frame.stream)? else { return Ok(Meaning::Nothing) };
+        let Some(slot) = self.slot(frame.stream)? else { return Ok(Event::Nothing) };
         let stream = &mut self.slots[slot];
         let left = stream.window.checked_sub(len);
         stream.window = left.ok_or(SessionError::FlowControl("a stream"))?;
@@ -330,13 +328,13 @@ impl Session {
             return Err(SessionError::Protocol("a body comes before its headers"));
         }
         if frame.has(flag::END_STREAM) {
-            return Ok(Meaning::Whole { slot, last: data });
+            return Ok(Event::Answer { slot, last: data });
         }
         stream.body.extend_from_slice(data);
-        Ok(Meaning::Nothing)
+        Ok(Event::Nothing)
     }
 
-    fn headers<'a>(&mut self, frame: &Frame<'a>) -> Result<Meaning<'a>, SessionError> {
+    fn headers<'a>(&mut self, frame: &Frame<'a>) -> Result<Event<'a>, SessionError> {
         let mut block = frame.unpadded().ok_or(MALFORMED)?;
         if frame.has(flag::PRIORITY) {
             block = block.get(PRIORITY_LEN..).ok_or(MALFORMED)?;
@@ -348,10 +346,10 @@ impl Session {
         self.block.clear();
         self.block.extend_from_slice(block);
         self.continued = Some(Continued { stream: frame.stream, is_end, parts: 0 });
-        Ok(Meaning::Nothing)
+        Ok(Event::Nothing)
     }
 
-    fn continuation<'a>(&mut self, frame: &Frame<'a>) -> Result<Meaning<'a>, SessionError> {
+    fn continuation<'a>(&mut self, frame: &Frame<'a>) -> Result<Event<'a>, SessionError> {
         let mut continued = self.continued.take().expect("checked: a block is open");
         if continued.stream != frame.stream {
             return Err(SessionError::Protocol("a header block goes on in another stream"));
@@ -364,12 +362,12 @@ impl Session {
         self.block.extend_from_slice(frame.payload);
         if !frame.has(flag::END_HEADERS) {
             self.continued = Some(continued);
-            return Ok(Meaning::Nothing);
+            return Ok(Event::Nothing);
         }
         let block = std::mem::take(&mut self.block);
-        let meaning = self.header_block(continued.stream, &block, continued.is_end);
+        let event = self.header_block(continued.stream, &block, continued.is_end);
         self.block = block;
-        meaning
+        event
     }
 
     /// Handles a complete header block: of an answer, of an interim answer (1xx), or trailers.
@@ -378,7 +376,7 @@ impl Session {
         id: u32,
         block: &[u8],
         is_end: bool,
-    ) -> Result<Meaning<'a>, SessionError> {
+    ) -> Result<Event<'a>, SessionError> {
         let slot = self.slot(id)?;
         let mut stream = slot.map(|slot| &mut self.slots[slot]);
         let is_first = stream.as_ref().is_some_and(|stream| stream.status == 0);
@@ -397,7 +395,7 @@ impl Session {
             self.is_last_ok = status == Some(STATUS_OK);
             status
         };
-        let (Some(stream), Some(slot)) = (stream, slot) else { return Ok(Meaning::Nothing) };
+        let (Some(stream), Some(slot)) = (stream, slot) else { return Ok(Event::Nothing) };
         match status {
             None if !is_first && is_end => {}
             Some(100..=199) if is_first && !is_end => {
@@ -407,30 +405,30 @@ impl Session {
             Some(status @ 200..=999) if is_first => stream.status = status,
             _ => return Err(SessionError::Protocol("headers are not those of an answer")),
         }
-        Ok(if is_end { Meaning::Whole { slot, last: &[] } } else { Meaning::Nothing })
+        Ok(if is_end { Event::Answer { slot, last: &[] } } else { Event::Nothing })
     }
 
-    fn reset<'a>(&mut self, frame: &Frame<'_>) -> Result<Meaning<'a>, SessionError> {
+    fn reset<'a>(&mut self, frame: &Frame<'_>) -> Result<Event<'a>, SessionError> {
         let code = u32::from_be_bytes(frame.payload.try_into().map_err(|_| MALFORMED)?);
         let id = self.begun(frame.stream)?;
         // The server may reset a stream after its answer.
-        let Some(slot) = self.open_slot(id) else { return Ok(Meaning::Nothing) };
+        let Some(slot) = self.open_slot(id) else { return Ok(Event::Nothing) };
         self.close(id);
-        Ok(Meaning::Reset { slot, is_unseen: code == code::REFUSED_STREAM })
+        Ok(Event::Reset { slot, is_unseen: code == code::REFUSED_STREAM })
     }
 
     fn settings<'a>(
         &mut self,
         frame: &Frame<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<Meaning<'a>, SessionError> {
+    ) -> Result<Event<'a>, SessionError> {
         let (settings, rest) = frame.payload.as_chunks::<{ frame::SETTING_LEN }>();
         let is_ack = frame.has(flag::ACK);
         if frame.stream != 0 || !rest.is_empty() || (is_ack && !settings.is_empty()) {
             return Err(MALFORMED);
         }
         if is_ack {
-            return Ok(Meaning::Nothing);
+            return Ok(Event::Nothing);
         }
         for [high, low, value @ ..] in settings {
             let value = u32::from_be_bytes(*value);
@@ -449,10 +447,10 @@ impl Session {
         }
         self.has_settings = true;
         frame::put(out, kind::SETTINGS, flag::ACK, 0, &[]);
-        Ok(Meaning::Nothing)
+        Ok(Event::Nothing)
     }
 
-    fn go_away<'a>(&mut self, frame: &Frame<'_>) -> Result<Meaning<'a>, SessionError> {
+    fn go_away<'a>(&mut self, frame: &Frame<'_>) -> Result<Event<'a>, SessionError> {
         // The payload is the last stream, an error code and a text. Whatever the code, later
         // streams get no answer.
         let (last, _) = frame.payload.split_first_chunk::<4>().ok_or(MALFORMED)?;
@@ -464,23 +462,23 @@ impl Session {
             return Err(SessionError::Protocol("it goes away and takes more requests"));
         }
         self.last_id = Some(last);
-        Ok(Meaning::GoingAway)
+        Ok(Event::GoingAway)
     }
 
-    fn window_update<'a>(&mut self, frame: &Frame<'_>) -> Result<Meaning<'a>, SessionError> {
+    fn window_update<'a>(&mut self, frame: &Frame<'_>) -> Result<Event<'a>, SessionError> {
         let more = u32::from_be_bytes(frame.payload.try_into().map_err(|_| MALFORMED)?) & ID_MAX;
         if more == 0 {
             return Err(SessionError::Protocol("a window that grows by nothing"));
         }
         if frame.stream != 0 {
             self.begun(frame.stream)?;
-            return Ok(Meaning::Nothing);
+            return Ok(Event::Nothing);
         }
         self.send_window += u64::from(more);
         if self.send_window > u64::from(ID_MAX) {
             return Err(SessionError::Protocol("a window beyond any"));
         }
-        Ok(Meaning::Nothing)
+        Ok(Event::Nothing)
     }
 
     /// Checks that a request was sent on stream `id`.
@@ -529,22 +527,14 @@ impl Stream {
     }
 }
 
-/// The same as [`Event`], but without a borrow of the session.
-enum Meaning<'a> {
-    Nothing,
-    Whole { slot: usize, last: &'a [u8] },
-    Reset { slot: usize, is_unseen: bool },
-    GoingAway,
-}
-
-fn ping<'a>(frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<Meaning<'a>, SessionError> {
+fn ping<'a>(frame: &Frame<'_>, out: &mut Vec<u8>) -> Result<Event<'a>, SessionError> {
     if frame.stream != 0 || frame.payload.len() != PING_LEN {
         return Err(MALFORMED);
     }
     if !frame.has(flag::ACK) {
         frame::put(out, kind::PING, flag::ACK, 0, frame.payload);
     }
-    Ok(Meaning::Nothing)
+    Ok(Event::Nothing)
 }
 
 fn put_window_update(out: &mut Vec<u8>, more: u32) {

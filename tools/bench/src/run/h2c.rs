@@ -10,7 +10,7 @@ use super::channel::Channel;
 use super::load_connection::{Answer, LoadConnection, Next, Useless};
 use super::pipe::Protocol;
 use super::statistics::Sent;
-use crate::http2::{Event, Request, Session, SessionError};
+use crate::http2::{Answer as Http2Answer, Event, Request, Session, SessionError};
 
 /// A connection with its streams.
 pub(super) struct Streams {
@@ -71,10 +71,10 @@ impl Protocol for Streams {
             at += len;
             let judged = match event {
                 Event::Nothing => continue,
-                Event::Answer(answer) => {
-                    let sent = self.open[answer.slot].take().expect("an open stream was asked on");
-                    let (status, body) = (answer.status, answer.body);
-                    let (error, leader) = (answer.error, answer.leader);
+                Event::Answer { slot, last } => {
+                    let sent = self.open[slot].take().expect("an open stream was asked on");
+                    let Http2Answer { status, error, leader, body } =
+                        self.session.answer(slot, last);
                     load.judge_at(&sent, &Answer { status, error, leader, body }, now)
                 }
                 Event::Reset { slot, is_unseen } => {
