@@ -108,7 +108,7 @@ fn check(
         // Reads at most as many reports as the channel holds.
         for _ in 0..WAITING_MAX * threads {
             let (thread, batch) = match receiver.try_recv() {
-                Ok(received) => received,
+                Ok(report) => report,
                 Err(error) => {
                     is_over = error == TryRecvError::Disconnected;
                     break;

@@ -177,7 +177,9 @@ async fn watch_busy(window: Window, busy: Rc<Cell<Option<Duration>>>) {
     tokio::time::sleep_until(window.from.into()).await;
     let before = machine::thread_busy();
     tokio::time::sleep_until(window.end.into()).await;
-    busy.set(machine::thread_busy().zip(before).map(|(after, before)| after - before));
+    busy.set(
+        machine::thread_busy().zip(before).map(|(after, before)| after.saturating_sub(before)),
+    );
 }
 
 fn drive(
