@@ -81,7 +81,7 @@ const DEFAULTS = {
 };
 
 /** The longest time that a timer of Node.js takes, milliseconds. */
-const DURATION_MAX_MS = 2 ** 31 - 1;
+export const DURATION_MAX_MS = 2 ** 31 - 1;
 /** Most requests under way. A node reads at most 1024 before it answers. */
 const IN_FLIGHT_MAX = 256;
 

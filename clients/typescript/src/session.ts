@@ -31,7 +31,7 @@ import {
   type Welcome,
 } from "./frame.js";
 import { Hedge } from "./hedge.js";
-import type { Observer, Settings } from "./options.js";
+import { DURATION_MAX_MS, type Observer, type Settings } from "./options.js";
 import { Signals } from "./signals.js";
 import type { Timestamp, TimestampRange } from "./timestamp.js";
 
@@ -65,8 +65,7 @@ export class Session {
   #lastId = 0n;
   #countLimit = COUNT_MAX;
   #inFlightLimit: number;
-  /** When an overloaded leader is asked again. */
-  #quietUntil = 0;
+  /** Runs while nothing is sent to an overloaded leader. */
   #quiet: NodeJS.Timeout | undefined;
   /** The number of calls that wait. */
   #waiting = 0;
@@ -160,7 +159,7 @@ export class Session {
     const closed = new ClosedError();
     this.closing.abort();
     clearInterval(this.#watcher);
-    clearTimeout(this.#quiet);
+    this.#endRest();
     this.#hedge?.close();
     this.#current?.leave(closed);
     this.failAll(closed);
@@ -259,10 +258,10 @@ export class Session {
   /** Sends waiting batches, up to the limit of requests in flight. */
   #pump(): void {
     this.#isPumpDue = false;
-    const now = performance.now();
-    if (!this.leader?.isOpen || this.#pending.size === 0 || now < this.#quietUntil) {
+    if (!this.leader?.isOpen || this.#pending.size === 0 || this.#quiet) {
       return;
     }
+    const now = performance.now();
     const sealed: Batch[] = [];
     for (const batch of this.#pending) {
       if (this.inFlight.size >= this.#inFlightLimit) {
@@ -294,8 +293,8 @@ export class Session {
   #expireAt(deadline: number): void {
     clearTimeout(this.#expiry);
     this.#expiresAt = deadline;
-    const wait = Math.max(deadline - performance.now(), 0);
-    this.#expiry = setTimeout(() => this.#expire(), Math.ceil(wait));
+    const wait = Math.min(Math.ceil(deadline - performance.now()), DURATION_MAX_MS);
+    this.#expiry = setTimeout(() => this.#expire(), wait);
   }
 
   /** Ends the calls whose deadline has come, and waits for the next deadline. */
@@ -421,7 +420,7 @@ export class Session {
     }
     this.leader = connection;
     this.#lastError = undefined;
-    this.#quietUntil = 0;
+    this.#endRest();
     this.#abide(connection.welcome);
     this.#setReady();
     this.#isReady = true;
@@ -527,13 +526,17 @@ export class Session {
 
   /** Sends nothing to an overloaded leader for a moment. Calls during the pause share requests. */
   #rest(): void {
-    const now = performance.now();
-    if (now >= this.#quietUntil) {
-      const pause = jitter(BACKOFF_MAX_MS);
-      this.#quietUntil = now + pause;
-      // A timer may come a millisecond early.
-      this.#quiet = setTimeout(() => this.#pump(), pause + 1);
-    }
+    const end = () => {
+      this.#endRest();
+      this.#pump();
+    };
+    // A timer may come a millisecond early.
+    this.#quiet ??= setTimeout(end, Math.ceil(jitter(BACKOFF_MAX_MS)) + 1);
+  }
+
+  #endRest(): void {
+    clearTimeout(this.#quiet);
+    this.#quiet = undefined;
   }
 
   /** Waits before the next attempt: longer with each failure, and much longer without callers. */

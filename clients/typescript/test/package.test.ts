@@ -22,7 +22,7 @@ test("the installed package runs the README's code", async (t) => {
     { filename: string; files: { path: string }[] },
   ];
   const others = files.map(({ path }) => path).filter((path) => !path.startsWith("dist/src/"));
-  assert.deepEqual(others.sort(), ["README.md", "package.json"]);
+  assert.deepEqual(others.sort(), ["LICENSE", "README.md", "package.json"]);
   writeFileSync(join(cwd, "package.json"), '{ "type": "module", "private": true }');
   await run("npm", ["install", "--offline", "--no-audit", "--no-fund", filename], { cwd });
 
