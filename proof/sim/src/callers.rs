@@ -1,6 +1,6 @@
-//! The calls of clients that share a session, and what they were told. The checker demands what the
+//! The calls of clients that share a session, and their results. The checker tests what the
 //! contract of clients (`clients/README.md`) promises to a caller. It knows which range a node gave
-//! to which question, and trusts nothing that the session says.
+//! to which question, and does not rely on the session.
 
 use std::collections::BTreeMap;
 
@@ -27,10 +27,10 @@ pub(crate) struct Question {
 #[derive(Debug, Default)]
 pub(crate) struct Callers {
     last: u64,
-    /// The ranges that nodes gave to sessions: their last timestamps and their questions, by their
-    /// first.
+    /// The ranges that nodes gave to sessions: by the first timestamp, the last one and the
+    /// question.
     given: BTreeMap<Timestamp, (Timestamp, Question)>,
-    /// What callers were told: the last timestamps, by the first.
+    /// The ranges that callers got: by the first timestamp, the last one.
     told: BTreeMap<Timestamp, Timestamp>,
     /// For each request, by session and id, the first timestamp of the range that callers share.
     used: BTreeMap<(usize, u64), Timestamp>,
@@ -49,8 +49,8 @@ impl Callers {
         Question { session, id, sent: self.last }
     }
 
-    /// A node has given a range to a question. Returns whether the range is burnt, because callers
-    /// share another one.
+    /// A node has given a range to a question. Returns whether the range is discarded, because
+    /// callers share another one.
     pub(crate) fn given(&mut self, question: Question, range: TimestampRange) -> bool {
         self.given.insert(range.first(), (range.last(), question));
         self.used.contains_key(&(question.session, question.id))

@@ -1,7 +1,7 @@
-//! The history of a run and its checkers: the demands of an observer who sees every node and every
-//! answer. Each invariant of `docs/safety.md` has one function. The checks run at every step on the
-//! whole history so far, and the first violation ends the run. Where the history knows better, the
-//! checkers do not rely on the core's own state.
+//! The history of a run and its checkers. They are the demands of an observer who sees every node
+//! and every answer. Each invariant of `docs/safety.md` has one function. The checks run at every
+//! step on the whole history so far, and the first violation ends the run. Wherever the history has
+//! the information, the checkers do not rely on the core's own state.
 
 mod invariant;
 pub(crate) mod longest;

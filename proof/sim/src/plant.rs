@@ -1,7 +1,7 @@
-//! Bugs done on purpose: each breaks one rule that the safety argument needs, and the checkers must
-//! find it. Those of this list are in what stands around the core: worker, voter's answer, disk,
-//! publication. The core has none; `proof/planted` puts more into a copy of it. A release build
-//! plants nothing.
+//! Planted bugs around the core: in a worker, a voter's answer, a disk or the publication. Each
+//! breaks one rule that the safety argument needs, and the checkers must find it. The core's
+//! sources have no planted bug; `proof/planted` plants others in a copy of the core. A release
+//! build plants nothing.
 
 use epicepoch_core::confirm::{Confirmed, Rounds};
 use epicepoch_core::publication::{Grant, Identity, Published, Shared};
@@ -17,7 +17,7 @@ macro_rules! plants {
         }
 
         impl Plant {
-            /// Those around the core.
+            /// The bugs around the core.
             const AROUND: &[Self] = &[$(Self::$name,)*];
 
             /// Its name on the command line.
@@ -186,18 +186,19 @@ impl Plant {
         Self::all().find(|plant| plant.name() == name)
     }
 
-    /// Whether the workers need a publication of their own, because it is what the bug is in.
+    /// Whether the bug is in the publication. Then the workers need a separate copy of it.
     pub(crate) const fn is_in_publication(self) -> bool {
         matches!(self, Self::RevokedLate | Self::TransferKeepsGrant | Self::CoalescedPublication)
     }
 
-    /// Whether the bug lets correct nodes see what no correct peer does, or lose what they had.
+    /// Whether the bug makes correct nodes receive impossible messages or lose data.
     pub(crate) const fn is_in_disk(self) -> bool {
         matches!(self, Self::WipedDisk | Self::LyingDisk | Self::TermFromLog | Self::NoChecksum)
     }
 }
 
-/// A key to `count` timestamps that nobody confirmed: that of a cluster of one with the same grant.
+/// A key to `count` timestamps without a confirmed round. It is the key of a cluster of one with
+/// the same grant.
 pub(crate) fn forged(me: Identity, grant: Grant, count: u64) -> Option<Confirmed> {
     let voters = Voters::new(&[me.node], &[], |_| me.store);
     let published = Published { voters, grant: Some(grant), ..Published::nothing(me) };

@@ -7,8 +7,8 @@ use epicepoch_sim::summary::Summary;
 /// Seeds of the default generator. They take some ten seconds in a development build.
 const SEEDS: u64 = 100;
 
-/// What a hundred runs must have exercised: every kind of fault, and every act of operators. Kinds
-/// that a hundred runs may miss are left out, and so are those that `disks.rs` checks.
+/// The events that a hundred runs must include: every kind of fault, and every action of operators.
+/// Kinds that a hundred runs may miss are left out, and so are those that `disks.rs` checks.
 const KINDS: [&str; 82] = [
     // Processes.
     "consensus paused",
@@ -147,9 +147,9 @@ fn clusters_under_every_fault_keep_every_invariant_and_answer_when_healed() {
     {
         assert!(summary.reports.contains_key(kind), "{kind}: {:?}", summary.reports);
     }
-    // A run in which a leader meets a known gap of S11 is no longer checked for it, or not while
-    // the gap is open. That must stay rare. Otherwise a bug that leaves clocks uncompared could
-    // hide there.
+    // If a leader meets a known gap of S11, the run is no longer checked for S11, or not while the
+    // gap is open. This must stay rare. Otherwise a bug that leaves clocks uncompared could hide
+    // there.
     for gap in ["clock believed without a majority's", "clock guessed at a start, behind"] {
         let times = summary.faults.get(gap).copied();
         assert!(times.unwrap_or(0) <= SEEDS / 50, "{gap} in {times:?} runs");

@@ -44,15 +44,15 @@ pub enum Invariant {
     Restored,
     /// S14: once an operator's advance is done, requests that arrive are answered above it.
     Advanced,
-    /// S17: an operator is told only what is so, and a denied change never happens.
+    /// S17: operators get only true answers, and a denied change never happens.
     Told,
     /// S16: a leader uses the settings in effect at the index that it has applied.
     Settings,
     /// S10: a request gets one answer: a refusal, or as many timestamps as it asked for.
     ToldOnce,
-    /// The contract of clients (`clients/README.md`), where a session of the Rust client serves the
-    /// callers: a call ends by its deadline, and gets its own part of the range that one request
-    /// was answered with, sent after the call began.
+    /// The contract of clients (`clients/README.md`), for callers of a session of the Rust client.
+    /// A call ends by its deadline. It gets its own part of a range that answers one request, and
+    /// that request was sent after the call began.
     Caller,
     /// Not a guarantee: a publication has only a grant of its own node, in the term that the node
     /// leads. This check finds a bug sooner than a wrong answer or a refused confirm round would.

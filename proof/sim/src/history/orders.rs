@@ -1,5 +1,5 @@
-//! S17: an operator is told only what is so. Outcomes are those of applied entries, and leaders are
-//! those that have acted; what the answering node believes does not count.
+//! S17: operators get only true answers. Outcomes come from applied entries, and leaders from their
+//! actions. The checker ignores what the answering node believes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,10 +9,10 @@ use epicepoch_wire::{LogIndex, NodeId, Term};
 
 use super::{History, Invariant};
 
-/// The commands of operators, and what became of them.
+/// The commands of operators and their outcomes.
 #[derive(Debug, Default)]
 pub(super) struct Orders {
-    /// What applied entries did, by the nonce of the change.
+    /// The outcomes of applied entries, by the nonce of the change.
     outcomes: BTreeMap<u64, Outcome>,
     /// The changes that were denied. None of them may happen.
     denied: BTreeSet<u64>,
@@ -61,7 +61,7 @@ impl History {
         let outcome = self.orders.outcomes.get(&asked.nonce);
         let is_so = match answer {
             Ok(Done::Planned(_) | Done::Vacant) | Err(Denied::Unsettled(_)) => true,
-            // From now on S14 checks that it is so.
+            // From now on S14 checks the advance.
             Ok(Done::Advanced(advance)) => {
                 self.advanced(advance.to);
                 true

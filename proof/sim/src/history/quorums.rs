@@ -1,6 +1,6 @@
-//! What a round proves, as an observer outside the core sees it. For each round: the voters when it
-//! began, and those that have said yes since. Quorums are counted from plain lists and not with the
-//! core's masks.
+//! The proof of each round, as an observer outside the core sees it: the voters when the round
+//! began, and the voters that have said yes since. Quorums are counted from plain lists, not with
+//! the core's masks.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -19,7 +19,7 @@ pub(super) struct Confirmed {
 }
 
 impl History {
-    /// A member that has applied the removal of a node has told its run `boot`.
+    /// A member has applied the removal of a node, and has told the node's run `boot`.
     pub(crate) fn confirms_removal(&mut self, boot: BootId, by: NodeId, monotonic_ns: u64) {
         let first = Confirmed { by: BTreeSet::new(), since_ns: monotonic_ns };
         self.removals.entry(boot).or_insert(first).by.insert(by);
@@ -42,5 +42,6 @@ impl History {
     }
 }
 
-/// Longest wait of a removed node. It is not read from the core, whose own may be wrong.
+/// Longest wait of a removed node. It is not read from the core, because the core's value may be
+/// wrong.
 const WAIT_MAX_NS: u64 = 10 * SECOND;

@@ -125,5 +125,6 @@ impl History {
 /// How much too soon an epoch may come, nanoseconds. `clock-read-twice` makes it two milliseconds
 /// too soon, and another checker finds that bug.
 const SOONER_NS: u64 = 2_000_000;
-/// More than a clock adds to an interval when its rate is off by 200 ppm, nanoseconds.
+/// Upper limit of the error that a clock with a rate off by 200 ppm adds to an interval,
+/// nanoseconds.
 pub(super) const BEHIND_NS: u64 = 1_000_000;

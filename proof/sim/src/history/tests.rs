@@ -477,12 +477,12 @@ fn an_operator_is_told_only_what_is_so() {
     let set = Ok(Done::Set { doubt: None });
     assert_eq!(told(Some(Outcome::Set), TERM.0, &set), None);
     assert_eq!(told(None, TERM.0, &set), Some(Invariant::Told));
-    // Of a denied change nothing may come; an unsettled one may happen.
+    // A denied change must not happen; an unsettled one may.
     let busy = Err(ChangeError::Busy.into());
     assert_eq!(told(None, TERM.0, &busy), None);
     assert_eq!(told(is_done.clone(), TERM.0, &busy), Some(Invariant::Told));
     assert_eq!(told(is_done, TERM.0, &Err(Denied::Unsettled(Unsettled::Members))), None);
-    // No leader that was overtaken when it was asked says that something is so already.
+    // A leader that had been replaced when the command came must not answer "already".
     assert_eq!(told(None, TERM.0, &changed(true)), None);
     assert_eq!(told(None, TERM.0 - 1, &changed(true)), Some(Invariant::Told));
     // The successor has led in the term.

@@ -1,6 +1,6 @@
-//! The features of a run: versions of nodes, zones, restores and more. Each is drawn by itself, so
-//! that any of them can meet. Their draws come from a separate stream, so that a feature does not
-//! change the run's other draws.
+//! The features of a run: versions of nodes, zones, restores and more. Each is drawn independently,
+//! so that any of them can occur together. Their draws come from a separate stream, so that a
+//! feature does not change the run's other draws.
 
 use crate::world::World;
 

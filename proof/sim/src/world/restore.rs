@@ -1,6 +1,6 @@
-//! Operators of simulated clusters against the loss of all data. They take backups, lose all disks
-//! at once, and found a new history of the cluster from a backup (S13). The old history ends, but
-//! its messages may still be under way.
+//! Operators of simulated clusters that prepare for the loss of all data. They take backups, lose
+//! all disks at once, and found a new history of the cluster from a backup (S13). The old history
+//! ends, but its messages may still be under way.
 
 use epicepoch_core::restore::{FloorError, Grounds, Surroundings, WallSample};
 use epicepoch_core::restore::{backup, backup_of_directory, floor, genesis, newest};
@@ -51,9 +51,9 @@ impl Restores {
 }
 
 impl World {
-    /// Takes a backup, or loses all data and restores one. Two cases that S13 cannot know are left
-    /// out. One is a window or bound that was raised after the backup. The other is trusted time
-    /// that no majority of clocks has proved, which is a known gap of S11.
+    /// Takes a backup, or loses all data and restores one. Two cases that S13 does not cover are
+    /// left out. One is a window or bound that was raised after the backup. The other is trusted
+    /// time that no majority of clocks has proved, which is a known gap of S11.
     pub(crate) fn back_up_or_restore(&mut self) {
         let known_from = self.history.longest.known_from();
         self.restores.backups.retain(|backup| backup.index >= known_from);

@@ -179,7 +179,7 @@ impl World {
         }
     }
 
-    /// Carries out what a session wants now.
+    /// Does what a session wants to be done now.
     fn turn_session(&mut self, at: usize) {
         let Some(mut own) = self.sessions.all[at].take() else { return };
         let now = self.instant();

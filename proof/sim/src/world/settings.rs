@@ -1,7 +1,7 @@
-//! The settings of simulated clusters. The first leader sets them from its own. Operators change
-//! them at any moment, also to invalid values or before the format supports settings. The checkers
-//! of equal states see them. The checkers of clocks use the longest settings ever in effect
-//! ([`crate::history`]).
+//! The settings of simulated clusters. The first leader takes them from its own configuration.
+//! Operators change them at any moment, also to invalid values or before the format supports
+//! settings. The checkers of equal states see them. The checkers of clocks use the longest settings
+//! ever in effect ([`crate::history`]).
 
 use std::cmp::Ordering;
 use std::ops::RangeInclusive;

@@ -181,7 +181,7 @@ impl World {
         if is_joined {
             requests.append(&mut own.open);
         }
-        // A key is good for its own batch alone. These bugs need one for more requests.
+        // A key is valid only for its own batch. These bugs need a key for more requests.
         if (is_joined || is_late)
             && let Some(grant) = running.seen.published().grant
         {
