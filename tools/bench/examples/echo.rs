@@ -5,9 +5,9 @@
 //! ```sh
 //! cargo run --release -p epicepoch-bench --example echo -- PORT ANSWER_BYTES [BEHIND]
 //! ```
-//! With `BEHIND`, the port of another echo, each connection has its own connection to that one, and
-//! asks it before every answer: the bare pair of echoes that a round to the nearest follower is.
-//! Loopback only.
+//! `BEHIND` is the port of another echo. With it, each connection has its own connection to that
+//! echo, and asks it before every answer. So the two behave like a leader and its nearest follower
+//! in a round. Loopback only.
 
 use std::error::Error;
 use std::io;

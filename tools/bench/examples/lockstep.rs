@@ -1,13 +1,12 @@
-//! A fixed number of requests over one connection, a fixed number at a time: they leave with one
-//! write, and the next ones after the last answer. A node does nearly the same work for them in
-//! every run, so that it can be counted: `scripts/gate` and `scripts/segments` do. It measures no
-//! time.
+//! Sends a fixed number of requests over one connection, a fixed number at a time: they leave with
+//! one write, and the next ones after the last answer. So a node does nearly the same work in every
+//! run, and `scripts/gate` can count it. No time is measured.
 //!
 //! ```sh
 //! cargo run --release -p epicepoch-bench --example lockstep -- 127.0.0.1:8881 http1 1 10000
 //! ```
 //! Transports are `http1`, `h2c` and `native`; with a file of authorities, over TLS. HTTP/2 is
-//! written by hand, because a library decides itself what leaves together.
+//! written by hand, because a library would decide itself which frames leave together.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -179,7 +178,7 @@ const WINDOW_INCREMENT: u32 = (1 << 31) - 1 - 65_535;
 fn h2c_open(wire: &mut Wire) -> Result<(), Failure> {
     wire.out.extend_from_slice(frame::PREFACE);
     frame::put_settings(&mut wire.out, &[]);
-    // All answers of a run fit: no other frame is sent.
+    // The window has room for all answers of a run, so no other frame is sent.
     frame::put(&mut wire.out, kind::WINDOW_UPDATE, 0, 0, &WINDOW_INCREMENT.to_be_bytes());
     wire.send()?;
     let (mut is_asked, mut is_acknowledged) = (false, false);

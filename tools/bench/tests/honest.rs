@@ -1,4 +1,4 @@
-//! The generator against servers that stall, give wrong answers, or are slower than it.
+//! The generator against servers that stall, give wrong answers, or are slower than the generator.
 
 mod oracle;
 

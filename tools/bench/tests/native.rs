@@ -256,7 +256,8 @@ fn a_request_that_is_past_its_time_before_it_is_sent_on_takes_nothing_with_it() 
         connections: 1,
         pace: Pace::Open { rate: 100.0, arrivals: Arrivals::Constant },
         duration: Duration::from_secs(1),
-        // Past before the welcome comes, which has a second, and far above the time of an answer.
+        // The timeout passes before the welcome comes, which takes a second, and is far above the
+        // time of an answer.
         request_timeout: Duration::from_millis(500),
         ..config(vec![follower, leader.clone()])
     };
@@ -275,7 +276,8 @@ fn an_answer_that_is_late_costs_its_request_alone_and_may_still_come() {
         connections: 1,
         pace: Pace::Open { rate: 100.0, arrivals: Arrivals::Constant },
         duration: HELD_BACK * 4 / 3,
-        // In between: past when this answer comes, and not for those that come with it.
+        // The timeout has passed for this answer when it comes, but not for the answers that come
+        // with it.
         request_timeout: HELD_BACK + HELD_BACK_MORE * 3 / 4,
         ..config(vec![serve(Play::HoldsBack)])
     };

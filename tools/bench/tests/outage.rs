@@ -1,5 +1,5 @@
-//! The generator when a server is gone for a while, when it delays an answer, or when the generator
-//! itself stalls: each is attributed to its cause.
+//! A server is gone for a while; a server delays an answer; the generator itself stalls. The report
+//! must attribute each to its cause.
 
 mod oracle;
 
@@ -43,7 +43,7 @@ fn attempts_to_connect_are_counted_and_are_no_requests_that_failed() {
     let measured = with_an_outage(4);
     let (counts, table) = (&measured.counts, measured.to_string());
     assert!(counts.failures["connect"] > 50, "{table}");
-    // At most the requests fail that were open when the connections broke.
+    // At most the requests that were open when the connections broke may fail.
     assert!(counts.failed() <= 4 && measured.failure_share() <= 0.004, "{table}");
     assert_eq!(counts.answers + counts.failed(), 1000, "{table}");
     let totals = measured.checked.expect("on by default").verdict.totals;

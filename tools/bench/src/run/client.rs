@@ -121,5 +121,5 @@ fn judge(error: TimestampsError) -> Failed {
     }
 }
 
-/// Stands for a member that is not among the targets; no node has this id.
+/// The id for a member that is not among the targets; no node has this id.
 const NODE_UNKNOWN: u64 = 0;

@@ -1,5 +1,5 @@
-//! A load for tests, which runs until it is stopped and keeps every answer. It is the closed loop of
-//! [`super::run`], and may drive *all* nodes, also followers and deposed leaders: that provokes
+//! A load for tests, which runs until it is stopped and keeps every answer. It is the closed loop
+//! of [`super::run`]. It may drive *all* nodes, including followers and deposed leaders, to provoke
 //! wrong answers. It never repeats a request there: a lost answer counts as lost.
 
 use std::fmt;

@@ -150,14 +150,14 @@ fn late(counts: &Counts) -> Option<Bottleneck> {
     (p99 >= LATE && shows).then_some(Bottleneck::Late { p99 })
 }
 
-/// A closed loop whose busiest thread is busier than this measures the generator.
+/// If the busiest thread of a closed loop is busier than this, the figures measure the generator.
 const SATURATED_BUSY: f64 = 0.95;
-/// An open loop whose busiest thread is busier than this cannot blame the service for late
-/// requests.
+/// If the busiest thread of an open loop is busier than this, late requests are not the service's
+/// fault.
 const OVERRUN_BUSY: f64 = 0.9;
-/// Share of late requests that is too large for a generator without idle time.
+/// A generator without idle time is the bottleneck if a larger share of requests is late.
 const OVERRUN_LATE: f64 = 0.01;
-/// Lateness above this is more than waking a sleeping thread costs on any machine.
+/// Lateness above this is more than the time to wake a sleeping thread on any machine.
 const LATE: Duration = Duration::from_millis(1);
 
 #[cfg(test)]

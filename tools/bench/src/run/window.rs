@@ -35,5 +35,5 @@ impl Window {
     }
 }
 
-/// Stands for no end: longer than any machine runs.
+/// The length of a measurement without an end: longer than any machine runs.
 const ENDLESS: Duration = Duration::from_hours(50 * 365 * 24);
