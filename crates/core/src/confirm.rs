@@ -148,7 +148,7 @@ impl<B> Rounds<B> {
             batch,
             count,
         };
-        // This node counts its own answer by the same rule as others', so only if it is a voter.
+        // This node counts its own answer by the same rule as other answers: only if it is a voter.
         in_flight.count(self.me.node, self.me.store, promise);
         self.in_flight.push_back(in_flight);
         let confirm = Confirm {

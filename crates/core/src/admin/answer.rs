@@ -55,7 +55,7 @@ pub enum Done {
     Changed {
         /// The steps.
         steps: Vec<MembershipStep>,
-        /// Whether the members were so already.
+        /// Whether nothing had to change.
         is_already: bool,
     },
     /// The settings are in effect.

@@ -165,7 +165,7 @@ fn a_turn_to_campaign_is_forgotten_when_there_is_a_leader() {
     bench.persist();
     assert!(!asks(&mut bench, TURN_NS + JITTER_NS));
     assert_eq!(bench.status().leader, Some(NodeId(2)));
-    // The node has no turn either if that leadership has ended another way meanwhile.
+    // The node also has no turn if that leadership has ended in another way.
     let mut voter = left_by(2, 3, 3, 5);
     tell(&mut voter, 2, message(MessageKind::Heartbeat, 2));
     tell(&mut voter, 1, message(MessageKind::AppendResponse, 3));

@@ -56,7 +56,7 @@ fn offers(bench: &mut Bench, beats: usize, is_cut_off: bool) -> Vec<(usize, u64)
 fn a_leader_that_cannot_accept_clients_hands_over_after_two_election_timeouts_without_a_break() {
     let mut bench = led();
     assert_eq!(offers(&mut bench, CUT_OFF_TICKS - 1, true), []);
-    // One beat without a failed accept starts the time anew.
+    // One beat without a failed accept restarts the wait.
     assert_eq!(offers(&mut bench, 1, false), []);
     assert_eq!(offers(&mut bench, CUT_OFF_TICKS - 1, true), []);
     assert_eq!(offers(&mut bench, 1, true), [(1, 2)]);

@@ -24,7 +24,7 @@ pub(crate) struct Client {
 
 #[derive(Debug)]
 struct Turns {
-    /// The caller whose turn it is takes this; `None` meanwhile.
+    /// The caller whose turn it is takes this out, so it is `None` during a turn.
     known: Option<Known>,
     /// Number of waiting callers that need only one timestamp.
     waiting: usize,

@@ -14,7 +14,7 @@ macro_rules! planted {
     };
 }
 
-/// Stands for the `assert!` of the standard library in this crate. If a bug is planted, an assert
+/// Replaces the `assert!` of the standard library in this crate. If a bug is planted, an assert
 /// whose message cites an invariant is silent.
 macro_rules! assert {
     ($holds:expr, $message:literal $($rest:tt)*) => {
@@ -447,7 +447,7 @@ bugs! {
     CurrentTermAsked "current-term-asked",
 }
 
-/// What is planted on this thread.
+/// The bug that is planted on this thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Selected {
     Nothing,
@@ -464,7 +464,7 @@ std::thread_local! {
 #[must_use = "the bug is planted only while this lives"]
 pub struct Planted(());
 
-/// Plants `bug` on this thread. `None` stands for a bug outside the core.
+/// Plants `bug` on this thread. `None` means a bug outside the core.
 pub fn plant(bug: Option<Bug>) -> Planted {
     SELECTED.set(bug.map_or(Selected::AroundTheCore, Selected::InTheCore));
     Planted(())
