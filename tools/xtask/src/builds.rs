@@ -1,5 +1,5 @@
-//! Where steps build that run beside the tests: in memory, so that the disks of the processes under
-//! test do not wait for what a compiler writes.
+//! The directory in which steps that run beside the tests build. It is in memory, so that the disks
+//! of the processes under test do not wait for the compiler's writes.
 
 use std::fs;
 use std::path::{Path, PathBuf};

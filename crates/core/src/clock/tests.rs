@@ -64,10 +64,10 @@ fn with_fewer_clocks_a_jump_is_not_followed_until_a_majority_agrees() {
     assert_eq!(clock.trusted_ns(late), START + late + HOUR);
 }
 
-/// The clock of a leader of three drifts away. One peer is known, the other is down. Further than
-/// the bound from the peer, neither clock can be proved right, and trusted time goes on by the
-/// monotonic clock. It is not carried off in small steps or at a rate, ahead or back, or by a clock
-/// that stands still.
+/// The clock of a leader of three drifts away. One peer is known, the other is down. When the two
+/// known clocks differ by more than the bound, neither can be proved right, and trusted time
+/// continues by the monotonic clock. It is not carried off by small steps, by a wrong rate, ahead
+/// or back, or by a stopped clock.
 #[test]
 fn a_clock_that_creeps_off_from_the_only_other_one_is_not_followed_beyond_the_bound() {
     // How much the wall clock gains per second, ms: it runs ahead, back, or stands still.

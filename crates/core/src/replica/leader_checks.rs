@@ -428,6 +428,6 @@ const HAND_OVER_ELECTIONS: usize = 3;
 const COMPARE_ELECTIONS_MAX: usize = 5;
 /// Election timeouts after which a snapshot that was not acknowledged counts as lost.
 const SNAPSHOT_ELECTIONS_MAX: usize = 10;
-/// Writes that may be outstanding before the disk counts as dead. At a few writes a second, it has
-/// not answered for minutes then.
+/// Outstanding writes at which the disk counts as dead. With a few writes a second, it has then not
+/// answered for minutes.
 pub(super) const WRITES_OUTSTANDING_MAX: usize = 512;

@@ -365,9 +365,9 @@ fn a_node_does_not_campaign_while_a_snapshot_is_not_durable() {
     }
 }
 
-/// The library draws them from a generator of its thread, so we replace them. A value outside the
-/// bounds panics, and equal values split votes for ever. Between two draws a failed campaign is
-/// repeated once.
+/// The library draws election timeouts from a generator of its thread, and our draw replaces them.
+/// A value outside the bounds would panic, and equal values would split votes for ever. Between two
+/// draws a failed campaign is repeated once.
 #[test]
 fn election_timeouts_differ_and_keep_their_bounds() {
     let mut bench = Bench::new(&[1, 2, 3]);

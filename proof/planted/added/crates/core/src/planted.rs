@@ -225,7 +225,8 @@ bugs! {
     /// term ([#7331](https://github.com/etcd-io/etcd/issues/7331)); TiKV
     /// ([#9239](https://github.com/tikv/tikv/pull/9239)).
     LaggingCeiling "lagging-ceiling",
-    /// A new leader publishes such a range and takes it back in the same step.
+    /// A new leader publishes a range above the ceiling that it has applied so far, and takes it
+    /// back in the same step.
     ///
     /// Breaks S3; found by `S3` within 1,000 seeds. Seen: even a grant that is published for a
     /// moment can be used.
