@@ -1,7 +1,6 @@
 //! The counts of requests and answers, and the names of failures.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -113,9 +112,9 @@ pub struct Counts {
     pub unverified: u64,
     /// Bytes on the wire.
     pub wire: Wire,
-    /// Time between the warm-up and the end in which the busiest thread ran or waited for a
-    /// processor.
-    pub busy: Option<Duration>,
+    /// Share of the time between the warm-up and the end in which the busiest thread ran or waited
+    /// for a processor.
+    pub busy: Option<f64>,
     /// Nanoseconds until the last byte of the answer: in an open loop from the due time, in a
     /// closed loop from the time of sending.
     pub latency_ns: Histogram<u64>,
@@ -154,7 +153,7 @@ impl Counts {
         self.backlogged += other.backlogged;
         self.unsent += other.unsent;
         self.unverified += other.unverified;
-        self.busy = self.busy.max(other.busy);
+        self.busy = self.busy.into_iter().chain(other.busy).max_by(f64::total_cmp);
         self.wire.requests += other.wire.requests;
         self.wire.sent += other.wire.sent;
         self.wire.received += other.wire.received;

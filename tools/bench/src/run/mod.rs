@@ -97,8 +97,7 @@ pub fn run(config: RunConfig, mut watch: impl FnMut(&Live, Duration)) -> Measure
         counts.unverified += checked.left_out;
     }
     // A spinning thread is always busy, so its busy time says nothing.
-    let share = |busy: Duration| (busy.as_secs_f64() / config.duration.as_secs_f64()).min(1.0);
-    let busy = counts.busy.filter(|_| !config.spin).map(share);
+    let busy = counts.busy.filter(|_| !config.spin);
     let generator = Generator::new(&config, &counts, busy);
     Measurement {
         elapsed: shared.last_answer() - window.from,
@@ -171,15 +170,19 @@ fn start(
     threads.collect()
 }
 
-/// Sets `busy` to the time between the warm-up and the end in which this thread ran or waited for a
-/// processor.
-async fn watch_busy(window: Window, busy: Rc<Cell<Option<Duration>>>) {
+/// Sets `busy` to the share of the time between the warm-up and the end in which this thread ran or
+/// waited for a processor. A busy thread comes late to both readings, so the share is of the time
+/// between them.
+async fn watch_busy(window: Window, busy: Rc<Cell<Option<f64>>>) {
     tokio::time::sleep_until(window.from.into()).await;
-    let before = machine::thread_busy();
+    let (began, before) = (Instant::now(), machine::thread_busy());
     tokio::time::sleep_until(window.end.into()).await;
-    busy.set(
-        machine::thread_busy().zip(before).map(|(after, before)| after.saturating_sub(before)),
-    );
+    let (wall, after) = (began.elapsed(), machine::thread_busy());
+    let spent = after.zip(before).map(|(after, before)| after.saturating_sub(before));
+    // A thread that missed half of the run had no time.
+    let is_late = began > window.from + (window.end - window.from) / 2;
+    let share = |spent: Duration| if is_late { 1.0 } else { spent.div_duration_f64(wall).min(1.0) };
+    busy.set(spent.map(share));
 }
 
 fn drive(
