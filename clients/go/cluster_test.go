@@ -238,12 +238,12 @@ func TestACallOutlivesItsLeader(t *testing.T) {
 	all.Wait()
 }
 
-// stallsPerCall is how many standstills of the machine can delay one call, one after another: those
-// of the old leader, the new leader, the node that votes for it, and the client.
+// stallsPerCall is how many stalls of the machine can delay one call. There are four, one after
+// another: of the old leader, the new leader, the node that votes for it, and the client.
 const stallsPerCall = 4
 
-// stallsMax is the most time that is allowed for them: a client that blocks its own CPU also looks
-// like a machine that stands still.
+// stallsMax is the most time that is allowed for these stalls. A client that blocks its own CPU
+// also looks like a machine that stalls.
 const stallsMax = time.Second
 
 // standstills measures how long the machine stands still. The returned function ends the

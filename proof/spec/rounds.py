@@ -480,8 +480,9 @@ def claims(w: World, s: State) -> dict[str, Claim]:
             ),
         ),
         "stamped-behind": Claim("Req", lambda q: IMP(s.stamped(q), w.le_ts(s.stamp(q), s.last(w.run_of(s.batch(q)))))),
-        # The heart. The term of a complete answer had been won when the round of a later request read the publication;
-        # and who elected its leader says no to every such round of a lower term.
+        # The central claim. Take a complete answer and a later request. When the request's round
+        # read the publication, the term of the answer had been won. Every voter that elected the
+        # leader of that term says no to every such round of a lower term.
         "later-known": Claim(
             "Req Req",
             lambda b, q: IMP(AND(s.before(b, q), s.joined(q), s.read(s.batch(q))), s.later(s.batch(q), rank(b))),

@@ -192,8 +192,9 @@ def claims(w: World, s: State) -> dict[str, Claim]:
             "Sending Sending Call Call",
             lambda y, x, d, c: IMP(AND(s.older(y, x), s.allocated(x)), below(w, w.value(y, d), w.value(x, c))),
         ),
-        # The heart: whoever has a place in a batch had called before the batch was sent, so before its timestamps were
-        # allocated, and after all answers that had been heard of when it called.
+        # The central claim. A caller with a place in a batch had called before the batch was sent.
+        # So the batch's timestamps were allocated after the call, and after every answer that had
+        # arrived before the call.
         "placed-fresh": Claim(
             "Call Request Sending",
             lambda c, r, x: IMP(AND(s.placed(c, r), EQ(w.of(x), r), s.allocated(x)), NOT(s.early(x, c))),

@@ -1,6 +1,6 @@
-//! Tests that check the documents against the code: the table in `docs/operations/settings.md`,
-//! every `epicepoch serve` command in documents and help texts, and the messages in
-//! `docs/alerts.md`, which must be complete. No test starts a node.
+//! Tests that check the documents against the code. They check the table in
+//! `docs/operations/settings.md`, every `epicepoch serve` command in documents and help texts, and
+//! that `docs/alerts.md` has every message. No test starts a node.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -5,8 +5,8 @@ use crate::output;
 /// A failed command.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// The exit code: 1 for a failure at run time, 2 for wrong usage or configuration, 3 for a node
-    /// that was removed, 4 for a data directory that must not be started again as it is.
+    /// The exit code: 1 for a failure at run time, 2 for wrong usage or configuration, 3 for a
+    /// removed node, 4 for a data directory that must not be started again unchanged.
     pub(crate) code: u8,
     pub(crate) error: anyhow::Error,
     /// Whether the error is in the log already. If so, `main` prints nothing.

@@ -1,6 +1,6 @@
 //! `epicepoch probe`: asks a cluster for timestamps at a low rate until it is stopped. At
 //! `/metrics` it reports what a client sees: latency, failures, moves of the leader, wrong answers.
-//! It goes on even if no node answers, also from the start.
+//! It never gives up, even if no node has answered yet.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;

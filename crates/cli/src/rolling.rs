@@ -170,7 +170,7 @@ fn names(nodes: &[u64]) -> String {
     nodes.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Says where the command stopped, and how to go on: from that node, or from the next one if that
+/// Says where the command stopped, and with which node to go on: this one, or the next one if this
 /// node was restarted already.
 fn where_it_stopped(order: &[u64], at: usize, is_another: bool) -> String {
     let (done, left) = order.split_at(if is_another { at + 1 } else { at });

@@ -76,9 +76,9 @@ fn serve(config: Config, environment: &Environment) -> Result<ExitCode, Failure>
     node.wait().map(|()| ExitCode::SUCCESS).map_err(ended)
 }
 
-/// Chooses the exit code of a node that ended, by the effect of another start. A failure that a
-/// restart or time can repair gets the ordinary code: a disk error, a second process of the node,
-/// or a node of an old history that still runs.
+/// Chooses the exit code of a node that ended. The code says whether another start can help. If it
+/// can, the failure gets the ordinary code: a disk error, a second process of the node, or a node
+/// of an old history that still runs.
 fn ended(error: RunError) -> Failure {
     let RunError::Consensus(why) = &error else { return error.into() };
     match why {

@@ -55,8 +55,8 @@ async fn received(watched: Option<&mut Signal>) {
     }
 }
 
-/// Whether SIGHUP ends this process. It does not if the process inherited an ignored SIGHUP, as
-/// from `nohup`, or if that is not known.
+/// Whether SIGHUP ends this process. The result is `false` if the process inherited an ignored
+/// SIGHUP, as from `nohup`, or if that is unknown.
 fn hangup_is_ours() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     is_ignored(&status, SignalKind::hangup()) == Some(false)

@@ -231,9 +231,9 @@ pub struct AnotherCluster {
 }
 
 impl AnotherCluster {
-    /// Whether the cluster was restored from a backup since this client's first answer. If so,
-    /// create a new client: every timestamp of the new history is above those of the old one.
-    /// `false` if the answer is from a history that has ended; then stop that node.
+    /// Whether the cluster was restored from a backup since this client's first answer. `true`:
+    /// create a new client, because every timestamp of the new history is above those of the old
+    /// one. `false`: the answer is from a history that has ended; stop that node.
     #[must_use]
     pub fn is_restored(&self) -> bool {
         let histories = self.histories();

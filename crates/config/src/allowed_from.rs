@@ -43,9 +43,9 @@ impl AllowedFrom {
 
     /// Whether requests from `addr` are accepted. An IPv4 address may be written as IPv6.
     ///
-    /// Only loopback addresses count as this machine. Equal addresses at both ends of a connection
-    /// are no proof: the port forwarder of rootless containers gives connections from outside an
-    /// address of the container (`RootlessKit` in Podman,
+    /// Only loopback addresses count as this machine. A connection with equal addresses at both
+    /// ends may come from outside: the port forwarder of rootless containers uses an address of the
+    /// container for it (`RootlessKit` in Podman,
     /// <https://github.com/containers/podman/pull/11177>). Operators who need that address can name
     /// it.
     #[must_use]

@@ -190,8 +190,8 @@ fn join(config: &Config) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Checks that either all or none of the certificate files are set, and that plain text stays on
-/// this machine unless `PEER_PLAIN` allows it elsewhere.
+/// Checks that all certificate files are set, or none. Checks that plain text stays on this machine
+/// unless `PEER_PLAIN` allows it elsewhere.
 fn peer_links(config: &Config) -> Result<(), ConfigError> {
     let links = &config.links;
     let files = [

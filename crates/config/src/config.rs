@@ -45,8 +45,8 @@ pub struct Config {
     /// ignored. Default none.
     pub restore: Option<PathBuf>,
     /// A new cluster starts above this epoch (`RESTORE_FLOOR`). Set it to the greatest epoch that
-    /// another oracle gave, or that was given since the backup. It only raises the floor. Once data
-    /// exists, this is ignored. Default none.
+    /// another oracle gave, or that this cluster gave after the backup. The setting only raises the
+    /// floor. Once data exists, it is ignored. Default none.
     pub restore_floor: Option<Epoch>,
     /// `host:port` at which other nodes reach this node (`RAFT_ADDR`). No default, because only the
     /// operator knows which name the peers use for this machine.

@@ -2,9 +2,9 @@
 //! It changes no setting.
 //!
 //! After the loss of a leader, voters campaign in turns of a quarter of `ELECTION_TIMEOUT_MS` each.
-//! A whole election must fit into one turn, or the next turn disturbs it. An election is a pre-vote
-//! and a vote, so two round trips. So the election timeout is at least eight round trips. Ten leave
-//! time for the disk, and for a link that is sometimes slower. etcd also advises ten, and
+//! A whole election must fit into one turn; otherwise the next turn disturbs it. An election is a
+//! pre-vote and a vote: two round trips. So the election timeout is at least eight round trips. Ten
+//! leave time for the disk, and for a link that is sometimes slower. etcd also advises ten, and
 //! heartbeats of about one round trip (etcd's documentation, "Tuning").
 
 use std::time::Duration;

@@ -298,9 +298,9 @@ fn plan_advance(
     Ok(Advance { is_done: plan.is_done || to < stamped, ..plan })
 }
 
-/// Whether the members already are as these steps want them, for example because the answer to an
-/// earlier command was lost. It uses the state that this leader has applied. It is false while a
-/// change is under way or may wait in the log.
+/// Whether the members already are as these steps want them. That happens if the answer to an
+/// earlier command was lost. The result rests on the state that this leader has applied. It is
+/// `false` while a change is under way or may wait in the log.
 fn is_done_already(replica: &Replica, published: &Published, steps: &[MembershipStep]) -> bool {
     let (voters, removed) = (replica.incoming_voters(), &replica.state().removed);
     let is_so = |step: &MembershipStep| match step {

@@ -1,7 +1,7 @@
-//! The allocator: the one place of a node that hands out timestamps, one batch at a time. It stamps
-//! only inside the range of the grant whose term the round has confirmed, and never goes back. It
-//! makes no system call and logs nothing, because each batch holds its lock, for some tens of
-//! nanoseconds.
+//! The allocator: the only place of a node that hands out timestamps, one batch at a time. It
+//! stamps only in the range of a grant whose term the round has confirmed. It never goes back. Each
+//! batch holds the allocator's lock for some tens of nanoseconds, so the allocator makes no system
+//! call and logs nothing.
 
 use std::sync::Arc;
 

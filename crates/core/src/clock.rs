@@ -64,8 +64,8 @@ pub struct TrustedClock {
 /// Before the first agreement, both are the clock that was believed at the start. Offsets are as in
 /// [`TrustedClock`].
 ///
-/// At least one of these clocks was right then. So a clock within the bound of both is within the
-/// bound of a right one, whether it moved in one jump or slowly.
+/// At least one of these clocks was right then. So if a clock is within the bound of both, it is
+/// within the bound of a right one, whether it moved in one jump or slowly.
 #[derive(Clone, Copy, Debug)]
 struct Anchor {
     first_ns: i128,
@@ -160,10 +160,11 @@ impl TrustedClock {
     /// number of clocks ([`clocks_of`]). `before_ns` is a time that some node has trusted: the
     /// ceiling less the reservation, because a leader reserves ahead of a right clock.
     ///
-    /// Only a minority of the clocks is broken, so a clock near a majority of them is within the
+    /// Only a minority of the clocks is wrong, so a clock near a majority of them is within the
     /// bound of a right one. Silent voters count as disagreeing. If a majority is near the wall
-    /// clock, the wall clock is proved; otherwise, if a majority is near the median, the median is.
-    /// A wall clock near the median alone may be off by twice the bound; then the median is used.
+    /// clock, the wall clock is proved. Otherwise, if a majority is near the median, the median is
+    /// proved. A wall clock that is near only the median may be off by twice the bound; then the
+    /// median is used.
     ///
     /// Without a proof the wall clock is followed while it stays within the bound of all clocks of
     /// the last proof. Comparing it with the trusted time of the last tick would not help, because
@@ -210,11 +211,12 @@ impl TrustedClock {
         status
     }
 
-    /// At a start there is no earlier proof to compare the wall clock with. If clocks disagree, the
-    /// earliest one that is not below what others trusted before is believed: a clock that is
-    /// behind is safe and recovers, but a clock that is ahead pushes the ceiling ahead. If a
-    /// majority of the voters' clocks is known, it contains a right one and is the first proof. A
-    /// single voter has only the ceiling; its first proof is a clock that is not below the ceiling.
+    /// At a start there is no earlier proof to compare the wall clock with. If a majority of the
+    /// voters' clocks is known, one of them is right, and they are the first proof. If clocks
+    /// disagree, the earliest one is believed that is not below the time that others trusted
+    /// before. A clock that is behind is safe and recovers, but a clock that is ahead pushes the
+    /// ceiling ahead. A single voter has only the ceiling: its first proof is a clock that is not
+    /// below the ceiling.
     fn started(
         &mut self,
         own: i128,
@@ -241,8 +243,9 @@ impl TrustedClock {
     }
 
     /// Whether trusted time rests on more than this node's own clock: the clocks of a majority of
-    /// the voters are known, or were since the start. Until then a leader delays its reservation.
-    /// Otherwise a node that starts an hour ahead would carry the ceiling there.
+    /// the voters are known, or were known since the start. Until then a leader delays its
+    /// reservation. Otherwise a node that starts with its clock an hour ahead would move the
+    /// ceiling an hour ahead.
     #[must_use]
     pub fn is_compared(&self, voters: usize) -> bool {
         self.has_history || voters <= 1

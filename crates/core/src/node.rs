@@ -294,10 +294,10 @@ impl Node {
 
     /// The next action, or `None` when all are done. Do all of them after every event and tick.
     ///
-    /// A publication comes before the messages that it concerns: a link is closed before it would
-    /// carry a format that its peer does not read (S15). A write comes before the messages that
-    /// wait for it, and these come only when it is durable (S6). The Promise has been raised, and
-    /// the publication swapped, in the step that made the action (S4, S7).
+    /// A publication comes before the messages that it concerns. For example, a link is closed
+    /// before it would carry a format that its peer does not read (S15). A message waits for its
+    /// write, and is sent only when the write is durable (S6). The step that made the action has
+    /// already raised the Promise and swapped the publication (S4, S7).
     pub fn poll_action(&mut self) -> Option<Action> {
         let replica = &mut self.replica;
         if replica.take_published() {

@@ -5,8 +5,8 @@
 //! here reads a clock.
 //!
 //! Positions travel over several connections, so an older one may arrive after a newer one. Two
-//! cases cannot be explained by that: a boot that *began* below what an earlier boot had named, and
-//! an answer below what was known when the question was sent.
+//! cases have another cause. In the first, a boot *began* below a position that an earlier boot had
+//! named. In the second, an answer is below the position that was known when the question was sent.
 //!
 //! Raft assumes that a disk loses only writes that it never acknowledged. This check notices when
 //! the assumption is broken, as long as a peer remembers.

@@ -9,18 +9,19 @@
 //! - *One step above the ceiling*, because the ceiling was ahead of the clock. This adds
 //!   [`WIDTH_MIN_NS`] per leadership; [`CEILING_MARGIN_NS`] has room for two million leaderships.
 //! - *Trusted time plus the reservation window*. A leader's trusted time is within the clock offset
-//!   bound of a clock that it takes for right (S11). That clock may be off by half a bound: a
-//!   sample of another node's clock counts if its round trip is within the bound, and is corrected
-//!   by half of it, but the whole delay may have been one way. Right clocks only move forward, and
-//!   the first members' clocks agree within the bound, so the latest of them is not behind a right
-//!   clock. [`CLOCK_MARGIN_NS`] covers the difference of two right clocks.
+//!   bound of a clock that counts as right (S11). That clock may be off by half a bound. The
+//!   reason: a sample of another node's clock is corrected by half of its round trip, which is at
+//!   most the bound, and the whole delay may have been one way. Right clocks only move forward. The
+//!   first members' clocks agree within the bound, so the latest of them is not behind a right
+//!   clock. [`CLOCK_MARGIN_NS`] covers the difference of two right clocks, and later steps of the
+//!   first kind.
 //!
-//! Window and bound are the widest ones that are known: from the backup, its state (all settings
-//! that it ever had), the node that gave it, and the founder.
+//! Window and bound are the widest known ones. They come from the backup, all settings that its
+//! state ever had, the node that gave the backup, and the founder.
 //!
-//! The proof does not cover a ceiling that a wrong clock moved ahead *after* the backup, or
-//! settings that were raised after it. An operator who knows the greatest timestamp ever given can
-//! name it; that only raises the floor.
+//! The proof does not cover a ceiling that a wrong clock moved ahead *after* the backup. It does
+//! not cover settings that were raised after the backup, either. An operator who knows the greatest
+//! timestamp ever given can name it; that only raises the floor.
 //!
 //! [`WIDTH_MIN_NS`]: crate::state::WIDTH_MIN_NS
 
@@ -41,8 +42,10 @@ use crate::state::{Command, State};
 /// raised the ceiling by the least step while it was ahead of the clock. At one leadership a second
 /// that is three weeks.
 pub const CEILING_MARGIN_NS: u64 = 2_000_000_000;
-/// How far two right clocks may differ, nanoseconds: a leap second that only one of them has
-/// applied, and as much again for a machine whose clock was set by hand.
+/// Room for a leap second that only one of two right clocks has applied, and for one million
+/// leaderships, nanoseconds: one second each. Each of these leaderships raised the ceiling by the
+/// least step after the ceiling last rose with the time. A clock that was also set wrong by hand is
+/// not covered.
 pub const CLOCK_MARGIN_NS: u64 = 2_000_000_000;
 /// How far ahead of the clock a floor given by hand may be, nanoseconds: 366 days. More is a typing
 /// error, and could never be undone.
@@ -282,8 +285,8 @@ pub fn backup(state: &State, index: LogIndex, around: Surroundings) -> Backup {
     }
 }
 
-/// The newer of two backups of one history that were taken together, with the longer of both
-/// settings: either may come from a node that is behind, and any node may lead.
+/// The newer of two backups of one history that were taken together. It gets the longer of both
+/// settings: either backup may come from a node that is behind, and any node may lead.
 ///
 /// The earlier of the two times counts, because the clock of a node that hears no other may be
 /// ahead. There is one exception. If a leader with a right clock cannot have reserved the ceiling
@@ -303,8 +306,9 @@ pub fn newest(one: Backup, other: Backup) -> Backup {
     Backup { reservation_ms, clock_offset_max_ms, taken_ns, ..newest }
 }
 
-/// The backup of a stopped node's directory. Every reservation in its log counts, committed or not:
-/// it may have been committed without this node's knowledge, and a floor that is too high is safe.
+/// The backup of a stopped node's directory. Every reservation in its log counts, committed or not.
+/// A reservation may have been committed without this node's knowledge, and a floor that is too
+/// high is safe.
 ///
 /// # Errors
 /// When this version cannot read its record or an entry of its log, or no node could start from

@@ -1,7 +1,7 @@
-//! The types that the threads of a node share: an atomic, a lock, and a pointer that is swapped.
-//! Normal builds use those of `std` and `arc-swap`. With the feature `loom`, which only the tests
-//! of `tests/interleavings` use, they are models, so that loom explores this crate's own types
-//! under every order of their steps. See `docs/decisions/0012-loom-for-what-threads-share.md`.
+//! The types that the threads of a node share: an atomic, a lock, and a swappable pointer. Normal
+//! builds use those of `std` and `arc-swap`. The feature `loom` replaces them with models. Only the
+//! tests of `tests/interleavings` use that feature: loom then runs this crate's own types under
+//! every order of their steps. See `docs/decisions/0012-loom-for-what-threads-share.md`.
 
 #[cfg(feature = "loom")]
 mod model;

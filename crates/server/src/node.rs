@@ -314,8 +314,8 @@ impl Node {
             tracing::warn!("a worker did not end in time: its open requests are cut off");
         }
         // This node may have won a vote while its workers stopped. Then it waits for another
-        // handover, but for one election timeout at most: it serves no clients, and when it is gone
-        // the others elect a leader.
+        // handover, but for one election timeout at most. It serves no clients, and when it has
+        // ended the others elect a leader.
         let timeout = Instant::now() + self.shared.config.election_timeout;
         self.wait_for_successor(&consensus, timeout.min(deadline));
         consensus.stop()?;

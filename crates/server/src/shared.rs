@@ -1,5 +1,5 @@
 //! The state that the planes of one node share: identity, the core's published state, the
-//! allocator, the clock, and the health of each plane that the other must know. It decides nothing.
+//! allocator, the clock, and the health of each plane. It decides nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -57,8 +57,8 @@ pub struct NodeShared {
 }
 
 impl NodeShared {
-    /// Whether the consensus plane takes part now, as `/ready` reports: it ticks, it reaches a
-    /// quorum, and neither its disk nor its rounds are stuck.
+    /// Whether the consensus plane takes part now, as `/ready` reports. It must tick and reach a
+    /// quorum, and neither its disk nor its rounds may be stuck.
     #[must_use]
     pub fn is_raft_available(&self) -> bool {
         let health = &self.health;

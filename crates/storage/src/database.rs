@@ -1,5 +1,5 @@
-//! The tables and their transactions. It never splits a write. It never makes a commit that a
-//! restart could silently undo (see the crate's documentation on two-phase commits).
+//! The tables and their transactions. This module never splits a write. It never makes a commit
+//! that a restart could silently undo (see the crate's documentation on two-phase commits).
 //!
 //! | table | key | value |
 //! |---|---|---|

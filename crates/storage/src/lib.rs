@@ -13,14 +13,14 @@
 //!
 //! # Commits
 //! Every commit is a two-phase commit of `redb`: two syncs. redb's default is a single-sync commit.
-//! After one, the next start checks whether the newest commit is whole, and *silently* goes back
-//! one commit if not. It cannot tell a commit torn by a crash, which was never acknowledged, from
-//! an acknowledged one that was damaged since. A vote forgotten in this way would break Raft. With
-//! two phases the newest commit is known to have been whole, so damage to it is an error. A test
-//! flips every bit of the header and many others. A single bit has no checksum: the one that says
-//! which of two commits is the newest. Quick repair, which writes the allocator's state with every
-//! commit, is off: the file is so small that a full repair and a check of every page take about a
-//! millisecond.
+//! After such a commit, the next start checks whether the newest commit is whole. If not, it
+//! *silently* goes back one commit. It cannot tell why a commit is not whole. A crash may have torn
+//! a commit that was never acknowledged, or damage may have hit an acknowledged one. A vote
+//! forgotten in this way would break Raft. With two phases the newest commit is known to have been
+//! whole, so damage to it is an error. A test flips every bit of the header and many others. A
+//! single bit has no checksum: it says which of two commits is the newest. Quick repair writes the
+//! allocator's state with every commit. It is off, because the file is so small that a full repair
+//! and a check of every page take about a millisecond.
 
 pub mod database;
 pub mod identity;

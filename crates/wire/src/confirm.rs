@@ -52,7 +52,7 @@ impl Confirm {
     }
 }
 
-/// A voter's answer. It repeats the question, so that it counts only for the round that asked.
+/// A voter's answer. It repeats the question, because it counts only for the round that asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConfirmReply {
     /// The node that asked.

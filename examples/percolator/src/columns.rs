@@ -174,7 +174,8 @@ impl Columned {
 
     fn version(&self, commit: Timestamp, write: Write) -> Option<Version> {
         match write {
-            // A transaction under the same start timestamp may have removed the data.
+            // Data is missing only if a commit timestamp was below its start timestamp. Then `fate`
+            // does not find the commit, and a rollback removes the data.
             Write::Put { start } => {
                 let value = *self.data.get(&start)?;
                 Some(Version { commit, start, value })

@@ -1,5 +1,6 @@
 //! An example of using the oracle: transactions with snapshot isolation over independent stores, by
-//! Percolator's protocol (Peng and Dabek, OSDI 2010), a bank that uses them, and a checker.
+//! Percolator's protocol (Peng and Dabek, OSDI 2010). It includes a bank that uses them, and a
+//! checker.
 //!
 //! - [`protocol`]: requests and replies of a store. [`columns`]: its rows. [`server`]: its process.
 //! - [`transaction`]: the protocol, and how locks of dead clients are resolved.

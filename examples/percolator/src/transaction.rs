@@ -1,7 +1,7 @@
-//! A transaction by Percolator's protocol (Peng and Dabek, OSDI 2010, section 2.2): it reads the
-//! snapshot at its start timestamp, locks its rows, takes its commit timestamp when it holds every
-//! lock, and is committed when its primary row is. A transaction that finds a lock of a dead client
-//! asks the primary for the outcome, and rolls the lock forward or back.
+//! A transaction by Percolator's protocol (Peng and Dabek, OSDI 2010, section 2.2). It reads the
+//! snapshot at its start timestamp, and locks its rows. When it holds every lock, it takes its
+//! commit timestamp. It is committed when its primary row is. A transaction that finds a lock of a
+//! dead client asks the primary for the outcome, and rolls the lock forward or back.
 //!
 //! It never waits for a lock while it holds one, so there are no deadlocks.
 

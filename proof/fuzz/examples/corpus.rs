@@ -488,8 +488,8 @@ fn long_sequence(content: &[u8]) -> Vec<u8> {
     [&[0x30, 0x82, high, low], content].concat()
 }
 
-/// Writes answers of nodes about their links: near ones; far ones with a reservation that is too
-/// short; one of an earlier version; one with numbers out of range; and a silent node.
+/// Writes answers of nodes about their links: near links, far links with a reservation that is too
+/// short, an answer of an earlier version, one with numbers out of range, and a silent node.
 fn links() -> io::Result<()> {
     let said = |election: u64, trips: &[(u64, f64)]| {
         let trip = |(to, ms): &(u64, f64)| json!({"nodeID": to, "usualMs": ms, "maxMs": ms * 2.0});

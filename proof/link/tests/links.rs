@@ -298,7 +298,8 @@ fn a_bandwidth_is_shared_by_all_connections_of_a_direction() {
     for thread in reading {
         thread.join().unwrap();
     }
-    // 4000 bytes in 20 pieces, the first of them at once.
+    // The 4000 bytes are 20 pieces of 200 bytes, 10 ms apart. The first is sent at once, so the
+    // last is sent after 190 ms.
     assert!(start.elapsed() >= MS * 190, "{:?}", start.elapsed());
 }
 

@@ -1,4 +1,4 @@
-//! Measures what the machine itself can do, so that a figure can be read as a multiple of it: a
+//! Measures the limits of the machine itself, so that a result can be read as a multiple of them: a
 //! bare 16-byte echo over loopback TCP, one fsync, one clock read, one thread wake-up.
 
 use std::fs::OpenOptions;

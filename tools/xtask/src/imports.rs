@@ -2,9 +2,9 @@
 //! not import a higher one. A crate that ships must not depend on one that proves or measures it.
 //!
 //! A path (`use crate::a::B`, `super::B`, `crate::a::B` in code) leads to the file that defines the
-//! item, through re-exports. So a module file that only declares and re-exports is in no circle. A
-//! file that continues the `impl` of a type of its parent is part of that type and does not count
-//! as importing it. Tests do not count.
+//! item, through re-exports. So a module file that only declares and re-exports is never part of a
+//! circle. If a file continues the `impl` of a type of its parent, it counts as part of that type,
+//! not as an importer. Tests do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -87,9 +87,9 @@ impl Tally {
         }
     }
 
-    /// Waits for the steps that `step` needs, and returns whether to run it. It is skipped if one
-    /// of them failed. It is also skipped if any other step failed, unless the run continues after
-    /// failures.
+    /// Waits for the steps that `step` needs, and returns whether to run it. A step is skipped if
+    /// one of the steps that it needs failed. After any other failure it is skipped, too, unless
+    /// the run continues after failures.
     fn is_to_run(&self, step: &Step) -> bool {
         let mut all = self.ended.lock().expect("no panic");
         loop {

@@ -444,8 +444,9 @@ fn refused(addr: &str, code: ErrorCode, text: &str) -> Next {
 /// Most requests in flight on a connection. With one, a caller would first wait for a round trip
 /// that it cannot join. With many, requests would be too small to save work.
 pub(crate) const IN_FLIGHT_MAX: usize = 4;
-/// Most unanswered requests on this connection, including those answered over the other one. A node
-/// reads that many requests before it answers, unless its welcome says less.
+/// Most unanswered requests on this connection. A request counts even if the other connection has
+/// answered its callers. A node reads this many requests before it answers, unless its welcome says
+/// less.
 const UNANSWERED_MAX: usize = 1024;
 /// Most bytes that wait to be sent: enough for a few requests and some thousand pongs.
 const OUT_LEN_MAX: usize = 1 << 16;

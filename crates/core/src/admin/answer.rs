@@ -24,14 +24,15 @@ pub struct Answered<R> {
     pub took_ns: u64,
 }
 
-/// The result of a command that is done.
+/// The result of a completed command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Done {
-    /// Nothing has moved; an advance would do this.
+    /// The answer to a dry run: what an advance would do. Nothing has moved.
     Planned(Advance),
-    /// The epoch was moved, or every later answer was above it already.
+    /// The epoch was moved, or the move was not needed: every later answer was above the epoch
+    /// already.
     Advanced(Advance),
-    /// Leadership was handed over, or was there already.
+    /// Leadership was handed over to `to`, or `to` led already.
     Transferred {
         /// The leader.
         to: NodeId,

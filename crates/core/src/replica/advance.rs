@@ -1,7 +1,7 @@
-//! An operator moves the epoch with `clock advance-to`. Every request that begins after success was
-//! reported is answered above the requested epoch (S14); a request that began before may be answered
-//! below it. The log needs no command for this: the leader makes an ordinary reservation that ends
-//! beyond the epoch, and then gives up the part of its range below.
+//! An operator moves the epoch with `clock advance-to`. A request that begins after success was
+//! reported is answered above the requested epoch (S14). A request that began earlier may be
+//! answered below it. The log needs no command for this. The leader makes an ordinary reservation
+//! that ends beyond the epoch, and then gives up the part of its range below.
 //!
 //! That is enough. When the reservation is applied, the ceiling is above the epoch, and so is every
 //! later leader's range. From the same step on, this leader stamps nothing below the epoch. Rounds

@@ -1,6 +1,6 @@
-//! A node that is told to stop gives leadership away and takes none. It would lead only for the
-//! rest of its shutdown, in which it accepts no client. It votes and acknowledges until its process
-//! ends, because others may need it for a quorum.
+//! A node that is told to stop gives leadership away and takes none. As a new leader it would lead
+//! only during its shutdown, in which it accepts no client. It votes and acknowledges until its
+//! process ends, because others may need it for a quorum.
 //!
 //! It never begins a campaign, and declines leadership that is offered. A campaign that others have
 //! already voted in goes on; if it is won, leadership is given away at once. Without another voter

@@ -30,7 +30,8 @@ pub(super) struct LeaderChecks {
     led: usize,
     /// For how many ticks no quorum was heard within an election timeout.
     unheard: usize,
-    /// The last completed round that was reported, and for how many ticks no later one has been.
+    /// When the last reported round completed (nanoseconds, the data plane's clock), and for how
+    /// many ticks with a grant that time has not changed.
     rounds: (u64, usize),
     /// Ticks since this leader last tried to hand over.
     since_hand_over: usize,

@@ -314,8 +314,8 @@ impl Replica {
     }
 
     /// Handles a member's addresses, as in its hello. If the hello came from the data directory
-    /// that the id is bound to, the addresses are published at once, so that peers and clients
-    /// reach the member there. A leader records them.
+    /// that the id is bound to, the addresses are published at once. Then peers and clients reach
+    /// the member there. A leader records them.
     pub fn handle_peer_addresses(&mut self, member: Member) {
         let is_bound = self.state.store_of(member.node) == member.store
             && is_recordable(&member.raft_addr)

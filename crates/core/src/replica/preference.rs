@@ -2,8 +2,8 @@
 //! zones, so elections are as fast as ever. The elected node leads first and hands over later,
 //! within milliseconds.
 //!
-//! Leadership does not move back and forth. It goes only to a strictly better zone, in an order
-//! that both nodes share, and only to a voter that has been fit without a break for
+//! Leadership does not move back and forth. It goes only to a voter in a strictly better zone, by
+//! an order that both nodes share. That voter must have been fit without a break for
 //! [`CALM_ELECTIONS`]. If a handover did not last, the next one waits twice as long, up to a limit.
 
 use std::collections::BTreeMap;
@@ -67,9 +67,9 @@ pub struct ZonesInDoubt {
     pub empty: Vec<Zone>,
     /// The known zones of voters, sorted.
     pub known: Vec<Zone>,
-    /// Voters that may be in one of these zones, because they have not named their own: they are
-    /// silent, or this leader has not led long enough to have heard all. If there is none, no voter
-    /// is in any of these zones.
+    /// Voters that may be in one of these zones, because they have not named their own. A voter
+    /// names none while it is silent, or while this leader has not led long enough to have heard
+    /// all. If the list is empty, no voter is in any of these zones.
     pub unplaced: Vec<NodeId>,
 }
 

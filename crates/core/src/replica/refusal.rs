@@ -1,6 +1,6 @@
-//! Checks of a peer's message before the library sees it. They refuse messages for another node,
-//! from strangers or from another data directory, and messages that no correct peer sends and on
-//! which the library would panic. The checks change nothing.
+//! Checks a peer's message before the library sees it. The checks refuse messages for another node,
+//! from strangers, or from another data directory. They also refuse messages on which the library
+//! would panic; no correct peer sends these. The checks change nothing.
 
 use std::collections::BTreeSet;
 

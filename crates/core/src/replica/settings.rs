@@ -69,7 +69,8 @@ pub enum SettingsError {
         /// The election timeout of the leader, milliseconds.
         election_ms: u64,
     },
-    /// Correct the name, add the zone's first voter first, or force the change.
+    /// No voter is in a named zone. Correct the name, add a voter in that zone before this change,
+    /// or force the change.
     #[error(
         "LEADER_ZONES would name {:?}, and no voter is in that zone; {}: correct the name; for a zone \
          to come, add and promote a member there first, or set it with --force",

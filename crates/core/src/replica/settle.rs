@@ -178,10 +178,10 @@ impl Replica {
         self.reports.push_back(Report::Compacted { to });
     }
 
-    /// Writes the record with the next write when the format has risen (S15). Then a version that
-    /// cannot read the format stops at the record when it starts; if the raise were only in the
-    /// log, that version might miss it. No other check works when a whole cluster is rolled back to
-    /// such a version.
+    /// Writes the record with the next write when the format has risen (S15). A version that cannot
+    /// read the format then stops at the record when it starts. If the raise were only in the log,
+    /// that version might miss it. No other check works when a whole cluster is rolled back to such
+    /// a version.
     pub(super) fn record_if_raised(&mut self) {
         if self.compaction.is_none() && self.gate.is_record_older(self.state.format) {
             self.gate.record_format_of(self.state.format);

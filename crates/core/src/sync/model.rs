@@ -66,8 +66,8 @@ impl AtomicU64 {
     }
 }
 
-/// An object with an atomic of the same age. loom ends a run in which a thread reads an object
-/// and nothing orders that read after its creation.
+/// An object with an atomic of the same age. If a thread reads an object before anything orders the
+/// read after the object's creation, loom ends the run.
 #[derive(Debug)]
 struct Object<T> {
     value: Arc<T>,
@@ -80,10 +80,10 @@ impl<T> Object<T> {
     }
 }
 
-/// A swapped pointer with the order of a release store and an acquire load, and no more: a reader
-/// may get any object that is not older than what it knows. `arc-swap` itself is sequentially
-/// consistent. All objects are kept until the pointer is dropped: how `arc-swap` frees them is not
-/// modelled.
+/// A swapped pointer with the order of a release store and an acquire load. A reader may get any
+/// object that is not older than the newest one that it knows. `arc-swap` itself is sequentially
+/// consistent, so this model allows more. All objects are kept until the pointer is dropped: the
+/// model does not show how `arc-swap` frees them.
 #[derive(Debug)]
 pub struct SwapPointer<T> {
     objects: std::sync::Mutex<Vec<Object<T>>>,

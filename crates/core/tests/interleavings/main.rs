@@ -1,6 +1,6 @@
-//! The state that the threads of a node share, under every order of their steps that matters: the
-//! real Promise, publication, rounds and allocator on loom's atomics and locks. Each claim has
-//! planted variants that must fail. They show that the claim tests something.
+//! The state that the threads of a node share, under every order of their steps that matters. The
+//! tests run the real Promise, publication, rounds and allocator on loom's atomics and locks. Each
+//! claim has planted variants that must fail. They show that the claim tests something.
 //!
 //! `cargo test -p epicepoch-core --features loom --test interleavings`
 

@@ -216,8 +216,9 @@ fn terms_are_accepted_up_to_the_limit() {
     assert_eq!(bench.status().term, Term(highest));
 }
 
-/// Above the limit, sums in the library overflow: with a hint, when it looks for the index up to
-/// which two logs are equal; with a snapshot, when it uses the index as that of the last entry.
+/// Sums in the library overflow above the limit. With a hint, this happens in the search for the
+/// last index at which two logs are equal. With a snapshot, it happens when the library uses the
+/// snapshot's index as that of the last entry.
 #[test]
 fn log_indexes_are_accepted_up_to_the_limit() {
     let mut bench = follower();

@@ -217,9 +217,9 @@ impl Accepted {
         Answer::Welcome
     }
 
-    /// Logs a refusal: as a warning when it is new, otherwise as a debug line. A peer with a wrong
-    /// certificate can claim any id, so that refusal is always a debug line; the log of denials has
-    /// it, at most once a second.
+    /// Logs a refusal: a new one as a warning, a repeated one as a debug line. A peer with a wrong
+    /// certificate can claim any id. So its refusal is always a debug line; the log of denials
+    /// reports it, at most once a second.
     fn log_refused(&self, from: SocketAddr, node: NodeId, refusal: &Refusal) {
         if refusal.code == RefusalCode::WrongCertificate {
             tracing::debug!(%from, node = node.0, %refusal, "a peer is refused");
@@ -243,9 +243,9 @@ impl Accepted {
         answered.await.ok()
     }
 
-    /// Answers a node with an empty directory. If the cluster has that directory as a member's, the
-    /// node gets the current state: it is a first member that missed the founding, or a member that
-    /// was added since. All other empty directories are refused.
+    /// Answers a node with an empty directory. If that directory belongs to a member of the
+    /// cluster, the node gets the current state. Such a node is a first member that missed the
+    /// founding, or a member that was added since. All other empty directories are refused.
     fn answer_bootstrap(&self, node: NodeId, hello: &PeerHello) -> Answer {
         if let Err(refusal) = check_name(&self.shared, node, hello) {
             return Answer::Refused(refusal);

@@ -7,8 +7,8 @@
 //! A process that accepts a connection but does not identify itself counts as running. It may be
 //! stopped or overloaded, ask for a certificate, or speak TLS when this node does not. An address
 //! that cannot be reached proves nothing. The founder logs it and goes on, because the machines of
-//! a lost cluster are usually gone. But if the founder has no route to any of the members, or
-//! resolves none of their names, it refuses: then it is probably cut off itself.
+//! a lost cluster are usually gone. But if the founder has no route to any member, or resolves none
+//! of their names, it refuses: the founder itself is probably cut off.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;

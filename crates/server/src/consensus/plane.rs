@@ -1,6 +1,7 @@
-//! The event loop of the consensus plane: the IO around [`Node`], which decides. It passes events to
-//! it, and does the writes and sends that it asks for. Before each tick it handles the events that
-//! have arrived. So neither load nor a slow disk makes a follower believe that its leader is gone.
+//! The event loop of the consensus plane. It does the IO; [`Node`] makes the decisions. The loop
+//! passes events to the node, and does the writes and sends that the node asks for. Before each
+//! tick it handles the events that have arrived. So neither load nor a slow disk makes a follower
+//! believe that its leader is gone.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

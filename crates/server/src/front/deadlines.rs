@@ -1,6 +1,6 @@
-//! The state of a client's connection that the sweep reads: whether requests are being answered,
-//! and since when the client is silent or in the middle of a request's head. This module reads no
-//! clock and closes nothing.
+//! The state of a client's connection that the sweep reads. It says whether requests are being
+//! answered, and since when the client is silent or in the middle of a request's head. This module
+//! reads no clock and closes nothing.
 
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;

@@ -1,8 +1,8 @@
 //! The hiccup meter measures how long this machine stalls, so that its stalls are not blamed on the
 //! service. A thread sleeps for a fixed time again and again, and records how much longer each
-//! sleep took (after G. Tene's jHiccup). It takes no lock and waits for no other thread. So it
-//! measures the machine, and the node only when the node keeps all processors busy. The timer of
-//! the consensus thread would be cheaper but wrong: it is late whenever that thread is busy.
+//! sleep took (after G. Tene's jHiccup). It takes no lock and waits for no other thread. So the
+//! node affects it only by keeping all processors busy. The timer of the consensus thread would be
+//! cheaper but wrong: it is late whenever that thread is busy.
 
 use std::io;
 use std::sync::Arc;
@@ -37,8 +37,8 @@ impl Default for Hiccups {
 
 impl Hiccups {
     /// Records a sleep that took `late` too long. The sleeps that would have ended in that time
-    /// count, too: a stall of three periods counts four times, each time a period shorter. Only one
-    /// thread may call this.
+    /// count, too. So a stall of three periods counts four times, each time a period shorter. Only
+    /// one thread may call this.
     fn record(&self, late: Duration) {
         let mut late = late.min(STALL_MAX);
         self.max_ns.set(self.max_ns.load().max(late.as_nanos() as u64));

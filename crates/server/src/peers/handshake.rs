@@ -131,9 +131,9 @@ pub(crate) fn check_name(
     Ok(())
 }
 
-/// The format that a peer must read (S15). It is that of the replicated state and log, or the
-/// format that they are about to be raised to. While this node has no cluster, it is any format
-/// that both can read.
+/// The format that a peer must read (S15): the format of the replicated state and log, or the
+/// format of a raise that is about to begin. While this node has no cluster, any format that both
+/// can read is enough.
 fn needed_of(shared: &NodeShared, hello: &PeerHello) -> u32 {
     let published = shared.core.published();
     if published.cluster == ClusterId(0) {

@@ -1,7 +1,7 @@
 //! The fast path and hyper give the same answers to the same bytes, however reads split them. The
-//! tests use two connections to a real node in this process: one has asked for `/up` and stays with
-//! hyper, the other has asked only for timestamps and is still on the fast path. Only the second of
-//! a `Date` and the timestamps may differ.
+//! tests use two connections to a real node in this process. One has asked for `/up` and stays with
+//! hyper. The other has asked only for timestamps and is still on the fast path. Only the
+//! timestamps and the second of a `Date` may differ.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -149,10 +149,11 @@ impl Peer {
 
     /// Checks that both paths answer these bytes alike.
     ///
-    /// For bytes that are no request, hyper's answer depends on the parts in which they come. If it
-    /// reads the HTTP/2 preface in two parts, it answers 400; in one part, it does not. If a wrong
-    /// head comes in one part, it answers at once; otherwise at the end of the head. The same holds
-    /// for what the fast path hands over, and hyper may get it in fewer parts than were sent.
+    /// For bytes that are no request, hyper's answer depends on the parts in which they come. If
+    /// hyper reads the HTTP/2 preface in two parts, it answers 400; in one part, it does not. If a
+    /// wrong head comes in one part, hyper answers at once; otherwise it answers at the end of the
+    /// head. The same holds for the bytes that the fast path hands over. Hyper may get them in
+    /// fewer parts than were sent.
     fn compare(&mut self, bytes: &[u8], parts: &[&[u8]]) {
         assert_eq!(bytes, parts.concat());
         let told = |answers: Vec<u8>| comparable(&answers).join("\n");

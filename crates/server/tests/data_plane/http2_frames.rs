@@ -1,5 +1,5 @@
-//! HTTP/2 frame by frame: which requests share a round, what a reset does, what waits for a window,
-//! and that an answer is the same as over HTTP/1.1.
+//! Tests of HTTP/2 frame by frame: which requests share a round, the effect of a reset, waiting for
+//! a window, and that answers are the same as over HTTP/1.1.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};

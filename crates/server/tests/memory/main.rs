@@ -48,14 +48,15 @@ fn serving() -> TestNode {
     node
 }
 
-/// Bytes that `CONNECTIONS` clients leave allocated for each, once they have sent `words` and
-/// have read an answer for each of `answers` occurrences of `mark`. Looks until it is `max` or less.
+/// Measures the bytes that each of `CONNECTIONS` served and silent clients leaves allocated. Each
+/// client sends `words` and reads until `is_answered`. The measurement repeats until the result is
+/// at most `max`.
 fn kept(words: &[u8], max: usize, mut is_answered: impl FnMut(&[u8]) -> bool) -> usize {
     let _alone = alone();
     let node = serving();
     let mut held = Vec::with_capacity(CONNECTIONS);
     let mut chunk = vec![0; 256 << 10];
-    // Buffers that connections of a worker share grow first.
+    // One connection first: the buffers that a worker's connections share grow before the count.
     drop(busy(&node, words, &mut chunk, &mut is_answered));
     while node.workers.connections(Port::Shared) > 0 {
         std::thread::yield_now();

@@ -1,7 +1,7 @@
 //! The beginning of a connection: the hello of a client and the welcome of a node. The hello names
 //! the client's versions and the cluster that it expects. The welcome names the node, the leader
-//! and the limits. Both are lists of fields with tag and length, so that later versions can add
-//! fields: an unknown field is skipped, unless its tag says that it must be understood.
+//! and the limits. Both are lists of fields with tag and length, so later versions can add fields.
+//! An unknown field is skipped, unless its tag marks it as required.
 
 use thiserror::Error;
 

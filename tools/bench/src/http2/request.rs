@@ -1,5 +1,5 @@
-//! The header block of the request. It uses the server's HPACK table, so that a repeated request is
-//! a few bytes to write and to read: the server is measured, not its decoder.
+//! The header block of the request. It uses the server's HPACK table, so a repeated request is a
+//! few bytes to write and to read. Then the measurement shows the server's cost, not its decoder's.
 
 use epicepoch_wire::http2::hpack::{
     ENTRY_OVERHEAD, INDEXED, KEPT, NEWEST, SIZE_UPDATE, TABLE_LEN_MAX, put_string,

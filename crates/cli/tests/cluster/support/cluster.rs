@@ -44,9 +44,9 @@ impl Cluster {
     }
 
     /// Starts three nodes with a long election timeout, and waits until they are ready. Their
-    /// leader stays as long as it lives. It is for tests that need the same leader again and again,
-    /// but are not about elections or disks. With the defaults, a stall of the machine or of a disk
-    /// for 200 ms rightly moves leadership, and such a test would judge the machine.
+    /// leader stays as long as it lives. This is for tests that need the same leader again and
+    /// again, and are not about elections or disks. With the defaults, a stall of 200 ms rightly
+    /// moves leadership. Such a test would then judge the machine or its disk.
     ///
     /// `RESERVATION_MS` follows from the election timeout, so it is 5000.
     pub(crate) fn start_calm() -> Self {

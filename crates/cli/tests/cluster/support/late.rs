@@ -1,4 +1,4 @@
-//! Requests to a paused process. It reads them when it is resumed. It must not answer with
+//! Requests to a paused process. The process reads them when it is resumed. It must not answer with
 //! timestamps that other nodes have already passed.
 
 use std::time::Instant;

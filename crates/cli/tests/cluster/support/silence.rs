@@ -144,8 +144,8 @@ impl Silence {
         self.assert_rank(100, ms * u64::from(self.strictness.factor));
     }
 
-    /// Prints the distribution, and checks that every silence is at most this many milliseconds.
-    /// The factor does not count.
+    /// Prints the distribution, and checks that every silence is at most `ms` milliseconds. The
+    /// factor is not applied.
     #[track_caller]
     pub(crate) fn assert_within(&self, ms: u64) {
         self.print();

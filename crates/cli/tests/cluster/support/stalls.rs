@@ -130,8 +130,8 @@ impl Stalls {
         }
     }
 
-    /// How much of a silence between `from` and `to` may be due to the machine: one late wake-up,
-    /// and the writes of a handover, each as slow as the slowest write in that time.
+    /// How much of a silence between `from` and `to` may be due to the machine: one late wake-up
+    /// and the writes of a handover. Each write counts as long as the slowest one in that time.
     pub(crate) fn allowance(&self, from: Instant, to: Instant) -> Duration {
         let longest = |cause| {
             let met =

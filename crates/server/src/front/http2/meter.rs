@@ -1,9 +1,8 @@
 //! Measures the work that an HTTP/2 client causes beside answers. It counts frames as they are
-//! read. All floods of cheap frames look the same here (RFC 9113, 10.5; CVE-2019-9511 to 9518,
-//! CVE-2023-44487, CVE-2024-27316): many frames, and few bytes that the client accepts for them.
-//! The session limits some frames, and the memory that each may hold ([`super::session`]). This
-//! module limits the processor time of all of them. It delays nothing, and reads only the heads of
-//! frames.
+//! read. All floods of cheap frames look the same here: many frames, and few bytes of answers that
+//! the client accepts (RFC 9113, 10.5; CVE-2019-9511 to 9518, CVE-2023-44487, CVE-2024-27316). The
+//! session limits some kinds of frames, and the memory of each ([`super::session`]). This module
+//! limits the processor time of all frames. It delays nothing, and reads only the heads of frames.
 //!
 //! Every frame adds to the client's debt. Every byte that the client accepts pays some of it back,
 //! and so does time. A client that asks and reads its answers never has a debt.

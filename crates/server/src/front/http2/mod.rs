@@ -1,9 +1,9 @@
-//! HTTP/2 (RFC 9113), the server's half of a connection. It serves the requests of this node: small
-//! ones, whose bodies mean nothing. This module speaks the whole protocol without a library: header
-//! compression has one state per connection, so `GET /timestamp` cannot be served apart from the
-//! rest (`docs/decisions/0026-http2-of-our-own.md`). `GET /timestamp` joins the batches of the
-//! worker's sequencer like the fast path of HTTP/1.1: the requests of one read are one burst. All
-//! other requests go to the service. This module holds no timestamp and no proof, and never pushes.
+//! The server's half of an HTTP/2 connection (RFC 9113). It serves the requests of this node, which
+//! are small and whose bodies mean nothing. This module uses no HTTP/2 library. Header compression
+//! has one state per connection, so `GET /timestamp` cannot be split off from the other requests
+//! (`docs/decisions/0026-http2-of-our-own.md`). `GET /timestamp` joins the batches of the worker's
+//! sequencer like the fast path of HTTP/1.1: the requests of one read are one burst. All other
+//! requests go to the service. This module holds no timestamp and no proof, and never pushes.
 //!
 //! - [`session`]: the protocol: bytes in, requests out. No socket, no clock.
 //! - `head`: the content of a header block, and whether it is a request.

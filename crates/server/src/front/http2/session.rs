@@ -549,8 +549,9 @@ impl Session {
         Ok(Event::Reset { id })
     }
 
-    /// Ends a stream. Frames that the client sent before it knew are no fault. The node remembers
-    /// [`STREAMS_MAX`] ended streams: the client can begin no more before it knows.
+    /// Resets a stream. Until the client reads the reset, its frames for that stream are not a
+    /// fault. So the node remembers the last [`STREAMS_MAX`] ended streams; no client has more open
+    /// at once.
     fn reset(&mut self, id: u32, code: u32, out: &mut Vec<u8>) {
         self.streams.close(id);
         if self.ended.len() == STREAMS_MAX {

@@ -1,6 +1,6 @@
 //! Checks the frame lengths on a client's control stream (RFC 9114, 7.1). The HTTP/3 library
-//! buffers whole frames, also unknown ones. This module notices a frame that is too long as soon as
-//! its length is read. It does not interpret frames and keeps no payload.
+//! buffers whole frames, also unknown ones. This module detects a frame that is too long as soon as
+//! it has read the length. It does not interpret frames and keeps no payload.
 
 use super::limits::CONTROL_FRAME_LEN_MAX;
 

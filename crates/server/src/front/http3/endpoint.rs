@@ -143,8 +143,8 @@ fn admit(
 }
 
 /// Decides about a new client. `all` handshakes are under way, `own` of them from its address. A
-/// client whose address is not proved is served or asked to prove it, and never refused, because a
-/// client at a faked address does not receive a refusal.
+/// client whose address is not proved is served or asked to prove it. It is never refused, because
+/// a client at a faked address does not receive a refusal.
 fn verdict((all, own): (usize, usize), is_proven: bool, has_room: bool) -> Verdict {
     let is_calm = all < HANDSHAKES_BEFORE_RETRY && has_room;
     let has_share = all < HANDSHAKES_MAX && own < HANDSHAKES_OF_ADDRESS_MAX;

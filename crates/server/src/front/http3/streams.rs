@@ -355,9 +355,9 @@ impl quic::RecvStream for RecvStream {
     }
 }
 
-/// The sending half of a stream. If it is dropped before its end, the stream is reset, so that half
-/// an answer never looks like a whole one. One exception: a single frame that was written whole is
-/// the HTTP/3 library's answer to a head that is too long, and ends the stream.
+/// The sending half of a stream. If it is dropped before its end, the stream is reset. So half an
+/// answer never looks like a whole one. One exception ends the stream normally: a single frame that
+/// was written whole. It is the HTTP/3 library's answer to a head that is too long.
 pub(super) struct SendStream {
     stream: quinn::SendStream,
     writing: Option<WriteBuf<Chunk>>,

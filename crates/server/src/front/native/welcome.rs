@@ -1,5 +1,5 @@
-//! Decides which clients of the native protocol may connect, and makes the welcome that they get:
-//! the node, the leader, the members, the limits.
+//! Decides which clients of the native protocol may connect, and makes their welcome: the node, the
+//! leader, the members, the limits.
 
 use epicepoch_core::publication::Published;
 use epicepoch_wire::bootstrap::Member;

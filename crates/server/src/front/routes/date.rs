@@ -16,7 +16,7 @@ pub(crate) struct Date {
 }
 
 impl Date {
-    /// The date of now. `now_ns` is the same time, in monotonic nanoseconds.
+    /// The present date. `now_ns` is the present monotonic time, nanoseconds.
     pub(crate) fn new(now_ns: u64) -> Self {
         let now = SystemTime::now();
         let past = now.duration_since(UNIX_EPOCH).unwrap_or_default().subsec_nanos();

@@ -408,8 +408,8 @@ bugs! {
     /// not for ever.
     EarliestBelieved "earliest-believed",
     // Nothing wrong is ever answered, but in the end nothing is.
-    /// A reservation that was under way when leadership ended still counts as under way when the
-    /// node leads again, so no other is ever proposed.
+    /// A reservation is under way when leadership ends. It still counts as under way when the node
+    /// leads again, so the node never proposes another.
     ///
     /// Breaks liveness; found by `liveness` within 20 seeds. Seen: hashicorp/raft: a transfer that
     /// was under way when leadership was lost made the node refuse everything when it led again

@@ -21,9 +21,10 @@ use epicepoch_wire::{LogIndex, Term};
 /// What the doc comment of a bug claims.
 #[derive(Clone, Copy, Debug)]
 enum Claim {
-    /// The checker of this invariant finds it within so many seeds, from 0: several times the number
-    /// that it took. A bug without an invariant must be found by the end of the run: all faults have
-    /// healed, but the cluster does not answer or does not fully recover.
+    /// The number of seeds, from 0, within which the checker of this invariant finds the bug:
+    /// several times the number that it took. A bug without an invariant must be found at the end
+    /// of the run. By then all faults have healed, but the cluster does not answer or does not
+    /// fully recover.
     Found(Option<Invariant>, u64),
     /// A second rule prevents what the first one lets through.
     Harmless,

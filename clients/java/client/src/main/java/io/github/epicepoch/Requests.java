@@ -515,8 +515,9 @@ final class Requests {
         List<Batch> all;
         lock.lock();
         try {
-            // In one step: the thread that reads this connection fails what it finds, too, with
-            // another error, and an answer of the leader must not find its request missing.
+            // One step under the lock, for two reasons. The thread that reads this connection also
+            // fails all requests that it finds, with another error. And an answer of the leader
+            // must find its request.
             from = leader;
             leader = null;
             all = takeAll(error);
