@@ -35,7 +35,7 @@ func serveWithoutMemory(stream net.Conn, greeting []byte) {
 	}
 }
 
-// The one allocation is a channel for a request; callers share it.
+// A request allocates once: its channel. Callers share the request.
 func TestACallAllocatesAtMostOnce(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

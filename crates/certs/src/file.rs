@@ -7,7 +7,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Longest PEM file, bytes. A bundle of all public authorities has a quarter of it.
+/// Longest PEM file, bytes: four times a bundle of all public authorities.
 pub const FILE_LEN_MAX: u64 = 1 << 20;
 
 /// A file of certificates or a key, as a setting names it.

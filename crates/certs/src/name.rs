@@ -71,7 +71,7 @@ pub fn node_of(certificate: &CertificateDer<'_>, cluster_name: &str) -> Option<N
     let behind = format!(".{}.{SUFFIX}", cluster_labels(cluster_name));
     certificate.valid_dns_names().find_map(|name| {
         let id: u64 = name.strip_prefix("node-")?.strip_suffix(&*behind)?.parse().ok()?;
-        // Only the exact spelling counts.
+        // Only the exact spelling matches.
         (node_name(cluster_name, NodeId(id)) == name).then_some(NodeId(id))
     })
 }

@@ -114,7 +114,7 @@ fn serve(
         }
         Err(end) => Some(end),
     };
-    // When one node stops, for any reason, the others shut down, too.
+    // If any of the nodes stops, the others shut down, too.
     stop_all(&nodes);
     let ends: Vec<Stopped> = first.into_iter().chain(stopped.iter()).collect();
     for (id, end) in ends {

@@ -59,7 +59,8 @@ use epicepoch_config::Environment;
 
 use crate::failure::Failure;
 
-// Serving allocates for each connection, on many threads. This allocator is the fastest at that.
+// A serving node allocates memory for each connection, on many threads. This allocator is the
+// fastest for that load.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -27,7 +27,7 @@ pub(crate) struct Directory {
     cluster_name: Option<String>,
     /// The highest timestamp returned so far.
     highest: Option<Timestamp>,
-    /// Counts the addresses asked in turn; the next address follows from it.
+    /// Number of addresses asked in turn so far. It selects the next address.
     turn: usize,
     rng: fastrand::Rng,
 }

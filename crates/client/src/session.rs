@@ -49,7 +49,7 @@ pub struct Session {
 
 #[derive(Debug)]
 enum Phase {
-    /// There is no connection. Unless a caller waits, none is opened.
+    /// There is no connection. One is opened only when a caller waits.
     Idle,
     /// A wait after a setback.
     Pausing {
@@ -60,7 +60,7 @@ enum Phase {
         addr: String,
         until: Instant,
     },
-    /// The node knows no leader, and reports one when it learns of it.
+    /// The node knows no leader. It sends a notice when it learns of one.
     Listening {
         link: LinkId,
         addr: String,

@@ -126,9 +126,9 @@ pub struct Config {
     /// Number of data-plane threads (`WORKERS`). Default half of the cores, 1 to [`WORKERS_MAX`],
     /// because the kernel's network stack and the consensus plane need the other half.
     pub workers: usize,
-    /// Processors to which the workers are pinned (`WORKER_CPUS`), in the order of the workers: one
-    /// for each worker, each once, or none. Default none, because the kernel knows what else runs
-    /// on the machine.
+    /// Processors to which the workers are pinned (`WORKER_CPUS`): one different processor for each
+    /// worker, in the order of the workers, or none. Default none, because the kernel knows what
+    /// else runs on the machine.
     pub worker_cpus: Vec<usize>,
     /// Workers spin instead of sleeping (`BUSY_POLL`). Default off, because each worker then keeps
     /// a processor busy, even when idle.

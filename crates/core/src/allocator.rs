@@ -21,7 +21,7 @@ pub struct Now {
     pub trusted_ns: u64,
 }
 
-/// Why nothing was allocated. The batch is refused; nothing was taken.
+/// Why no timestamp was allocated. The batch is refused, and the range is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AllocateError {

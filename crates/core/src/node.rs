@@ -72,11 +72,11 @@ pub enum Action {
     /// Send this. Everything that it promises is durable. If it cannot be sent, call
     /// [`Node::handle_unsent`].
     Send(Outgoing),
-    /// Log and count this, and answer the operator who waits for it.
+    /// Log and count this result, and answer the operator who waits for it.
     Report(Report),
 }
 
-/// What a peer's refusal of this node means.
+/// The meaning of a peer's refusal of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// The refusal may pass, or concerns one wrong address: dial again.
@@ -232,7 +232,7 @@ impl Node {
         self.report_unreachable(now_ns, node);
     }
 
-    /// Handles a peer that cannot be reached, or a broken link to it.
+    /// Handles a peer that is unreachable, or whose link has broken.
     pub fn handle_unreachable(&mut self, now_ns: u64, node: NodeId) {
         let at_ns = self.unreachable_at_ns.get(&node).copied().unwrap_or(0);
         if now_ns.saturating_sub(at_ns) >= UNREACHABLE_INTERVAL_NS {

@@ -54,8 +54,8 @@ impl Positions {
         self.peers.get(&node).map_or(StorePosition(0), |heard| heard.position)
     }
 
-    /// Checks that a peer whose boot `boot` began at `began` has forgotten nothing. An unknown peer
-    /// passes.
+    /// Checks that a peer has forgotten nothing. `boot` is its boot, which began at position
+    /// `began`. An unknown peer passes.
     ///
     /// # Errors
     /// When an earlier boot has named a higher position, or this boot was found rolled back.

@@ -103,7 +103,8 @@ fn stopping() -> Denied {
     Denied::new(ErrorCode::ShuttingDown, "this node is stopping; ask another member")
 }
 
-/// Key in a document: nothing was changed, because the cluster already is as the command wants it.
+/// Key in a document: the command changed nothing, because the cluster was in the wanted state
+/// already.
 pub(crate) const ALREADY: &str = "already";
 /// Key in a member's document: its data directory.
 pub(crate) const STORE: &str = "store";

@@ -132,7 +132,8 @@ impl<W: World> Transaction<'_, W> {
             Reply::RolledBack => return self.abort(&writes[1..], Why::RolledBack),
             other => return Err(WorldError::unexpected(&other).into()),
         }
-        // 4. Commit the other rows. If this client dies here, readers of these rows do it.
+        // 4. Commit the other rows. If this client dies first, the readers of these rows commit
+        //    them.
         for written in &writes[1..] {
             match self.call(self.commit_of(&written.row, commit))? {
                 // A rollback here means that another client ignored the primary. The checker will

@@ -68,7 +68,7 @@ const ROUND: Duration = Duration::from_millis(500);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Connections {
-    /// Opens up to `count` connections: as many as the server accepts.
+    /// Opens `count` connections, or fewer if the server accepts no more.
     #[must_use]
     pub fn open(addr: SocketAddr, count: usize, behaviour: Behaviour) -> Self {
         let open = || connect(addr, behaviour);

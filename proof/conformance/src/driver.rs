@@ -169,7 +169,7 @@ impl Pending {
 }
 
 impl Clock {
-    /// A clock of which nothing is known, as before the first reply.
+    /// A clock with unknown offset, as before the first reply.
     fn unknown(origin: Instant) -> Self {
         Self { origin, low: i128::MIN, high: i128::MAX }
     }

@@ -132,8 +132,8 @@ impl Links {
         self.shared.heal();
     }
 
-    /// Counts of the direction from `from` to `to` so far. If a fault affected nothing, it tested
-    /// nothing.
+    /// Counts of the direction from `from` to `to` so far. A test uses them to check that its fault
+    /// affected something.
     #[must_use]
     pub fn passed(&self, from: Party, to: Party) -> Passed {
         self.shared.passed(from, to)

@@ -55,7 +55,8 @@ impl Schedule {
         self.queue.front().map(|(_, piece)| piece)
     }
 
-    /// Removes the first `count` bytes of the first piece, or all of it.
+    /// Removes the first `count` bytes of the first piece. If it is no longer than that, removes
+    /// the piece.
     pub(crate) fn arrived(&mut self, count: usize) {
         if let Some((_, Piece::Bytes(bytes))) = self.queue.front_mut()
             && count < bytes.len()

@@ -323,7 +323,7 @@ fn a_receiver_that_does_not_read_fills_the_proxy_only_to_its_limit() {
     let chunk = vec![0; 64 << 10];
     let mut sent = 0_u64;
     let mut refused = 0;
-    // Writes until neither the proxy nor a socket has accepted more for a while.
+    // Writes until the proxy and the sockets have accepted no bytes for a while.
     while refused < 20 {
         if let Ok(len) = near.write(&chunk) {
             (sent, refused) = (sent + len as u64, 0);

@@ -17,7 +17,7 @@ use crate::record::Run;
 pub struct Rule {
     /// Probability, `0.5..1.0`, that two equal sets are not called different. Default 0.95.
     pub confidence: f64,
-    /// A difference up to this share does not count, even if it is certain. Default 0.
+    /// A difference up to this share is ignored, even if it is certain. Default 0.
     pub tolerance: f64,
 }
 

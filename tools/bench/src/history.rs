@@ -444,8 +444,8 @@ mod tests {
             let mut history = History::new(origin);
             let mut found = 0;
             let mut waiting = told.clone();
-            // Operations are recorded in any order of their ends. Those recorded after a horizon
-            // start at or after it.
+            // Operations are recorded in any order of their ends. An operation recorded after a
+            // horizon was set starts at or after it.
             for horizon in (0..700).step_by(step as usize) {
                 for it in waiting.extract_if(.., |it| it.1 < horizon) {
                     history.record(&operation(origin, it));

@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 
 /// The shortest distinct latency, nanoseconds.
 pub const LATENCY_NS_MIN: u64 = 100;
-/// The longest latency, nanoseconds. Longer ones count as this.
+/// The longest latency that is recorded, nanoseconds. A longer one is recorded as this one.
 pub const LATENCY_NS_MAX: u64 = 60_000_000_000;
 /// Significant decimal digits.
 pub const DIGITS: u8 = 3;

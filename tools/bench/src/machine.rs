@@ -99,8 +99,8 @@ fn ticks_of(stat: &str) -> Option<Duration> {
     Some(Duration::from_secs_f64(ticks as f64 / per_second as f64))
 }
 
-/// Time that the calling thread ran or waited for a processor. The waiting is missing if the kernel
-/// does not count it.
+/// Time that the calling thread ran or waited for a processor. If the kernel does not report the
+/// waiting, only the time that it ran.
 #[must_use]
 pub fn thread_busy() -> Option<Duration> {
     let Ok(text) = fs::read_to_string("/proc/thread-self/schedstat") else {

@@ -89,7 +89,7 @@ pub enum Violation {
     Broken {
         /// The answer, with its node and times.
         answer: Answer,
-        /// What is wrong with it.
+        /// The fault of this answer.
         why: BrokenAnswer,
     },
 }

@@ -14,7 +14,7 @@ struct Language {
     /// The directory of the client's sources.
     sources: &'static str,
     extension: &'static str,
-    /// What stands before the name of a setting, and before and behind that of an error.
+    /// The text before the name of a setting, and the texts before and after the name of an error.
     setting: &'static str,
     error: (&'static str, &'static str),
     /// Texts of a duration in milliseconds.
@@ -95,7 +95,7 @@ fn rows(text: &str) -> Vec<Row<'_>> {
 }
 
 impl Row<'_> {
-    /// What the row says of this language alone, as in `Go: …; Rust: …`.
+    /// The row's text for this language only, as in `Go: …; Rust: …`.
     fn difference(&self, language: &Language) -> Option<&str> {
         let of = |part: &'_ str| part.trim().strip_prefix(language.name).is_some();
         let part = self.differs.split(';').find(|part| of(part))?;

@@ -98,7 +98,7 @@ struct Document {
     text: String,
 }
 
-/// A line of a document, and what is wrong in it.
+/// A line of a document, and the error in it.
 struct Finding(usize, String);
 
 impl Document {

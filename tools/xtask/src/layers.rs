@@ -24,7 +24,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[("crates/server", SERVER)];
 
 /// Crates that ship, the lowest first. A crate may depend on earlier ones.
 const SHIPPED: &[&str] = &["wire", "core", "storage", "certs", "config", "client", "server", "cli"];
-/// Pairs of shipped crates that must be independent: neither may depend on the other, directly or
+/// Pairs of shipped crates that must be independent: neither depends on the other, directly or
 /// through other crates.
 const APART: &[(&str, &str)] = &[("client", "core"), ("client", "storage"), ("server", "client")];
 /// The only shipped crate that may depend on crates that prove and measure: `sim` and `bench` are

@@ -107,7 +107,7 @@ impl Shell {
         })
     }
 
-    /// Records and prints what was left out, and why. The table at the end repeats it.
+    /// Records and prints a left-out step, and the reason. The table at the end repeats it.
     pub(crate) fn note(&self, text: &str) {
         self.say(&format!("NOTE: {text}"));
         self.notes.lock().expect("no panic").push(text.to_owned());

@@ -205,8 +205,8 @@ pub(crate) fn run(choice: &Choice) -> Result<bool, String> {
             }
         });
     } else {
-        // With `--only`, the needed steps count as done. If their results are missing, the step
-        // reports it.
+        // With `--only`, the steps that this step needs count as done. If their results are
+        // missing, this step reports it.
         let mut ended = tally.ended.lock().expect("no panic");
         for name in steps
             .iter()

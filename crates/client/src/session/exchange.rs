@@ -38,7 +38,7 @@ pub(super) struct Exchange {
     tick: Duration,
     /// Time between two refreshes of the list of members.
     refresh: Duration,
-    /// Whether nothing is under way. Then the only check is for the next ping.
+    /// Whether no request is in flight. If so, the next ping is the only deadline.
     is_resting: bool,
     is_ping_due: bool,
     pinged_at: Instant,
@@ -126,8 +126,8 @@ impl Exchange {
         self.hedge.as_ref().and_then(Hedge::due)
     }
 
-    /// Appends the bytes to send over `link` now. Returns when to check for deadlines if nothing
-    /// was under way before.
+    /// Appends the bytes to send over `link` now. If this puts the first request in flight, returns
+    /// when to check for deadlines.
     pub(super) fn transmit(
         &mut self,
         state: &mut State,
@@ -254,8 +254,8 @@ impl Exchange {
             return;
         }
         self.quiet_until = None;
-        // A request whose callers were answered over the other connection does not count as in
-        // flight. All unanswered requests together have their own limit.
+        // A request whose callers were answered over the other connection is not in flight for
+        // `IN_FLIGHT_MAX`. But it is unanswered on this one, and `UNANSWERED_MAX` limits it.
         let unanswered_max = self.limits.in_flight_max.min(UNANSWERED_MAX);
         let has_room = |sent: &VecDeque<Sent>| {
             sent.len() < unanswered_max

@@ -211,7 +211,7 @@ impl Node {
         None
     }
 
-    /// Does what `play` says with one request. Returns `None` to end the connection.
+    /// Handles one request as `play` says. Returns `None` to end the connection.
     fn play(
         &self,
         play: Play,

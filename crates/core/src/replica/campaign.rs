@@ -65,8 +65,8 @@ impl Replica {
                 StateRole::PreCandidate | StateRole::Candidate if self.outbox.outstanding() > 0 => {
                     self.campaigns.again_ns = Some(self.now_ns + self.turn_ns());
                 }
-                // A new campaign drops the pre-votes counted so far; those on their way still
-                // count.
+                // A new campaign forgets the pre-votes that have arrived. Pre-votes that arrive
+                // later still count.
                 StateRole::PreCandidate => self.campaign(),
                 // A new campaign has a new term, in which votes on their way do not count.
                 StateRole::Candidate if self.is_vote_split() => self.campaign(),

@@ -97,7 +97,8 @@ fn said_of(known: &[Zone]) -> String {
 }
 
 impl Replica {
-    /// Gives the settings of this node's configuration, for a cluster that has none yet.
+    /// Passes the settings of this node's configuration. As leader, it proposes them if the cluster
+    /// has none yet.
     pub fn seed_settings(&mut self, settings: ClusterSettings) {
         self.settings.seed = Some(settings);
     }

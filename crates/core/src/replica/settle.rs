@@ -19,7 +19,7 @@ impl Replica {
         result
     }
 
-    /// Handles what the library has ready, until nothing is left.
+    /// Handles everything that the library has ready.
     pub(super) fn settle(&mut self) {
         self.observe();
         while self.raw.has_ready() {

@@ -13,10 +13,10 @@ use crate::state::{FORMATS, State};
 use crate::translate;
 
 /// The state up to the known commit index, and the index of its last entry. A member whose removal
-/// is under way counts as removed: other nodes may have completed the removal.
+/// is proposed counts as removed: other nodes may have committed the removal.
 ///
 /// # Errors
-/// When this version cannot read a part of it, or no node could start from it.
+/// When this version cannot read a part of the directory, or no node could start from it.
 pub(crate) fn committed(restored: &Restored) -> Result<(State, LogIndex), RestoreError> {
     // This is no real node's identity: the replica neither leads nor votes nor sends.
     let identity = Identity { node: NodeId(u64::MAX), store: StoreId(0), boot: BootId(0) };

@@ -112,7 +112,7 @@ fn of_two_backups_that_are_taken_together_the_earlier_time_counts() {
     // The same if that backup is the newer one: both were taken at about the same time.
     let newer = Backup { index: LogIndex(41), ..ahead.clone() };
     assert_eq!(newest_of(&taken(), &newer), Backup { taken_ns: TAKEN, ..newer });
-    // No right clock can have reserved a ceiling that is so much later.
+    // A leader with a right clock cannot have reserved a ceiling that far in the future.
     let (window, bound) = (S, 500 * MS);
     let earliest = taken().ceiling.0 - window - bound - CLOCK_MARGIN_NS;
     let at = |taken_ns| Backup { taken_ns, ..taken() };
@@ -330,7 +330,7 @@ fn a_stopped_nodes_log_counts_committed_or_not_and_removals_once_committed() {
             data: state(TAKEN).encode(),
         },
         entries: vec![
-            // These entries are at or before the record's index, and part of it.
+            // These entries are at or before the record's index, so the record contains them.
             entry(40, EntryKind::Normal, reserve(TAKEN - S), vec![]),
             entry(41, EntryKind::Normal, reserve(TAKEN + S), vec![]),
             entry(42, EntryKind::Membership, vec![], change(2)),

@@ -207,8 +207,8 @@ fn either_limit_of_members_refuses_another_one() {
     assert!(full.check_change(&add(1_000)).is_err());
     full.members.pop_last();
     assert_eq!(full.check_change(&add(1_000)), Ok(()));
-    // Ids are never used again, so there must be room to remember those of the members one day,
-    // too.
+    // Ids are never used again. So there must be room to remember the members' ids after their
+    // removal, too.
     let mut worn = state();
     let room = REMOVED_MAX - worn.members.len();
     worn.removed = (10..10 + room as u64).map(NodeId).collect();

@@ -202,7 +202,7 @@ fn asked_through_a_sibling(plant: Plant) {
     });
     let has_asked = asks(&shared, &has_answered, plant, |confirm| {
         forward.send(Some(confirm)).unwrap();
-        // The answer to the sibling's own round, delivered to the wrong mailbox, does not count.
+        // This is the answer to the sibling's own round, in the wrong mailbox. It does not count.
         let stray = replies.recv().unwrap();
         let mut others = Rounds::new(identity(1), WorkerId(0));
         others.begin(|| ((), 1), &leader(&[1, 2, 3]), FAR).unwrap();

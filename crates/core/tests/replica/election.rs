@@ -264,7 +264,7 @@ fn a_wall_clock_an_hour_back_stops_the_epoch_and_nothing_else() {
     cluster.load(leader, 300);
     let moved = cluster.epoch(leader).0 - epoch.0;
     assert!(moved <= 100, "one epoch per interval at most, each a nanosecond long");
-    // The next leader's clock is behind, too. The leader gets a range of the least width, and
+    // The next leader's clock is behind, too. That leader gets a range of the least width, and
     // serves.
     cluster.crash(leader, false);
     let next = cluster.elect();

@@ -44,7 +44,7 @@ const AWAY_TIME: Duration = Duration::from_secs(3);
 enum Heard {
     /// The node holds nothing of the old history, or no process listens at its address.
     Gone,
-    /// No connection can be made, for this reason. The member may run or not.
+    /// No connection can be made, for this reason. It is unknown whether the member runs.
     Unreached(String),
     /// This machine has no route to the member or cannot resolve its name, for this reason. Often
     /// the fault is on this machine.

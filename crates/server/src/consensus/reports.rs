@@ -19,7 +19,7 @@ use crate::config::{Config, RESERVATION_ELECTIONS_MIN, default_reservation};
 use crate::metrics::Metrics;
 use crate::shared::NodeShared;
 
-/// Writes the log lines and counts, and remembers what was logged already.
+/// Writes the log lines and metrics. It remembers which lines it has logged.
 #[derive(Debug)]
 pub(super) struct Reports {
     shared: Arc<NodeShared>,

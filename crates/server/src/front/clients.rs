@@ -406,8 +406,8 @@ impl Clients {
 /// The settings of hyper for HTTP/1.1.
 fn protocol() -> http1::Builder {
     let mut protocol = http1::Builder::new();
-    // Without `pipeline_flush`. With it hyper buffers answers without a limit; and it holds back an
-    // answer or a refusal while the start of another request waits behind it.
+    // `pipeline_flush` stays off, for two reasons. With it, hyper buffers answers without a limit.
+    // It also holds back an answer or a refusal while the start of another request waits behind it.
     protocol
         // A client may announce that it sends no more and still wait for its answers. So the node
         // notices only at its next write that a client is gone. Until then the client counts as a

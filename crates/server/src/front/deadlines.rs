@@ -16,7 +16,8 @@ use crate::shared::NodeClock;
 /// A connection gives back memory after this many sweeps of silence. A busy connection would need
 /// the memory again.
 const GIVE_BACK_AFTER: u64 = 2;
-/// An HTTP/3 connection with more streams than this at once counts as grown: it keeps their memory.
+/// An HTTP/3 connection that has had more than this many streams at once keeps their memory. It is
+/// then treated as grown.
 const GROWN_STREAMS: u32 = 16;
 /// Time between two sweeps over all connections.
 pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(1);

@@ -52,8 +52,8 @@ pub(crate) fn check(
 }
 
 /// Checks that both nodes belong to the same history of their cluster (S13). If the histories
-/// differ, the one with the lower number has ended. Nodes of the other never count a vote, a yes or
-/// a message from it.
+/// differ, the one with the lower number has ended. A node never counts a vote, a yes or a message
+/// from another history.
 fn check_history(me: NodeId, ours: HistoryId, theirs: HistoryId) -> Result<(), Refusal> {
     match theirs.0.cmp(&ours.0) {
         Ordering::Equal => Ok(()),

@@ -335,7 +335,7 @@ fn a_request_stream_beyond_its_limit_is_stopped() {
     block_on(async {
         let client = stage.connect().await;
         for kind in [HEADERS, UNKNOWN] {
-            // The frame claims a terabyte. The library would keep everything that comes of it.
+            // The frame claims a terabyte. The library would buffer all received bytes of it.
             let (mut send, _recv) = client.quic.open_bi().await.unwrap();
             send.write_all(&frame_head(kind, 1 << 40)).await.unwrap();
             let part = vec![0; 1 << 10];

@@ -63,7 +63,7 @@ fn workers_that_spin_serve_and_stop_like_others() {
     assert!(a.workers.shutdown(WAIT_MAX) && b.workers.shutdown(WAIT_MAX));
 }
 
-/// A leader that has promised a higher term does not count itself.
+/// A leader that has promised a higher term is not a voter of its own round.
 #[test]
 fn the_own_promise_counts_like_any_other() {
     let (_cluster, a, _b) = two();

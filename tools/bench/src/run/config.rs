@@ -142,7 +142,7 @@ pub struct RunConfig {
     /// Ask for `format=range` over HTTP: 24 bytes for any count. The native protocol and the client
     /// always do. Default off.
     pub range: bool,
-    /// Duration of the load before the measurement, which does not count. Default 1 s.
+    /// Duration of the warm-up. Its answers are not in the result. Default 1 s.
     pub warmup: Duration,
     /// How long requests are sent and counted. Default 10 s.
     pub duration: Duration,

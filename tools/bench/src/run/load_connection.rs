@@ -155,8 +155,8 @@ impl LoadConnection {
         wire.received += received;
     }
 
-    /// Counts a request whose answer will not come: as a timeout if its deadline has passed,
-    /// otherwise as lost.
+    /// Counts a request that will get no answer: as a timeout if its deadline has passed, otherwise
+    /// as lost.
     pub(super) fn lost_at(&self, sent: &Sent, now: Instant) {
         let timed_out = sent.ticket.deadline.is_some_and(|deadline| now >= deadline);
         let name = if timed_out { failure::TIMEOUT } else { failure::LOST };

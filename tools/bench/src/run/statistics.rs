@@ -139,7 +139,7 @@ impl Shared {
 /// A request that was sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
-    /// Number of this request among those that the thread remembers.
+    /// The number of this request in the thread's memory of requests.
     number: u64,
     pub(super) ticket: Ticket,
     at: Instant,

@@ -43,7 +43,7 @@ struct State {
     was_leader: Vec<bool>,
     answers: u64,
     remembered: Option<TimestampRange>,
-    /// No request is answered before this.
+    /// The time before which no request is answered.
     stalled_until: Instant,
     /// While this is set, no node listens, and every connection is closed.
     is_down: bool,
@@ -237,5 +237,5 @@ pub(crate) fn undisturbed(measure: impl Fn() -> Measurement) -> Measurement {
     measured
 }
 
-/// A stall of this length disturbs a test: about half of the lateness that fails it.
+/// A stall of this length counts as a disturbance: half of the lateness that fails the test.
 const STANDSTILL: Duration = Duration::from_millis(50);

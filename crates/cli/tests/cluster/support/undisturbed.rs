@@ -45,7 +45,7 @@ impl Campaigns {
     /// campaign.
     ///
     /// # Panics
-    /// If `what` does not hold and there were no further campaigns. The message names `what`.
+    /// If `what` is false although there were no further campaigns. The message names `what`.
     #[track_caller]
     pub(crate) fn judge(
         &self,

@@ -105,7 +105,7 @@ impl Seen {
         self.assert_epochs(true);
     }
 
-    /// Checks that no epoch was too far ahead of true wall time. Epochs may lie behind it.
+    /// Checks that no epoch was too far ahead of true wall time. An epoch may be behind it.
     #[track_caller]
     pub(crate) fn assert_epochs_not_ahead(&self) {
         self.assert_epochs(false);

@@ -49,7 +49,7 @@ fn a_leader_restarted_with_a_clock_hours_ahead_is_not_followed() {
     cluster.nodes[broken].break_with(Faults::wall_offset_hours(5));
     cluster.nodes[broken].start();
     cluster.wait_until_ready();
-    // The node may lead again: the other nodes are killed one after the other.
+    // The node may lead again. To make it lead, the test kills the other nodes one after the other.
     for other in cluster.others(broken) {
         cluster.nodes[other].kill();
         watch.wait_for_service_since(Instant::now());

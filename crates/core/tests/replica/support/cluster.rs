@@ -215,7 +215,8 @@ impl Cluster {
         }
     }
 
-    /// Asks a node for `count` timestamps. Returns `None` if its round or its allocator refuses.
+    /// Asks a node for `count` timestamps. Returns `None` if the round fails or the allocator
+    /// refuses.
     pub(crate) fn ask(&mut self, id: NodeId, count: u64) -> Option<TimestampRange> {
         let now = Now { monotonic_ns: self.now_ns, trusted_ns: self.trusted_ns() };
         let key = self.confirm(id, count)?;

@@ -26,7 +26,7 @@ const ANSWERS_LEN_MAX: usize = 32 << 10;
 /// Approximate bytes of the head of an answer.
 const HEAD_LEN: usize = 256;
 
-// A partial request leaves enough of the read limit for the rest of it.
+// After a partial request, the read limit still has room for the rest of that request.
 const _: () = assert!(REQUEST_LEN_MAX < Http1::READ_LEN_MAX);
 const _: () = assert!(LIST_COUNT_MAX as usize * Timestamp::LEN <= ANSWERS_LEN_MAX);
 const _: () = assert!(IN_FLIGHT_MAX * (HEAD_LEN + Timestamp::LEN) <= ANSWERS_LEN_MAX);
@@ -125,7 +125,7 @@ impl Protocol for Http1 {
             line.state.record_end();
             line.stage = Stage::Ending;
         } else {
-            // Only a part of a request is left: hyper answers it.
+            // The rest of the bytes is an incomplete request: hyper answers it.
             line.stage = Stage::Leaving;
         }
     }

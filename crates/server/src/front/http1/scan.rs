@@ -4,7 +4,7 @@
 //! length, a bare line feed, a folded line, a control byte, or a name that is only similar. So no
 //! request is ever read in two ways (RFC 9112, 11.2).
 //!
-//! The result depends neither on how reads cut the request, nor on the bytes that follow.
+//! The result is the same however reads split the request, and whatever bytes follow it.
 
 use crate::front::routes::query::{Ask, FAST_QUERY_LEN_MAX};
 

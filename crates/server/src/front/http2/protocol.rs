@@ -35,7 +35,7 @@ const QUEUE_LEN_MAX: usize = 4 * STREAMS_MAX;
 /// The status of a request whose head is too long.
 const HEAD_TOO_LONG: u16 = 431;
 
-// A partial frame leaves enough of the read limit for the rest of it.
+// After a partial frame, the read limit still has room for the rest of that frame.
 const _: () = assert!(2 * (HEAD_LEN + PAYLOAD_LEN_MAX) <= Http2::READ_LEN_MAX + HEAD_LEN);
 const _: () = assert!(STREAMS_MAX * ANSWER_HEAD_LEN < ANSWERS_LEN_MAX);
 

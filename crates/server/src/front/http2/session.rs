@@ -120,8 +120,8 @@ impl Session {
         }
     }
 
-    /// `Some(true)` if `bytes` begin with the client's preface, `Some(false)` if they are the
-    /// beginning of it; `None` if they differ from it.
+    /// `Some(true)` if `bytes` begin with the client's whole preface; `Some(false)` if they are a
+    /// part of it so far; `None` if they differ from it.
     #[must_use]
     pub fn preface(bytes: &[u8]) -> Option<bool> {
         if bytes.starts_with(PREFACE) {

@@ -20,7 +20,7 @@ use super::control::Frames;
 use super::limits::{BESIDE_LEN_MAX, REQUEST_LEN_MAX, TAKEN_BACK_MAX, TAKEN_BACK_PER_SECOND};
 use crate::front::routes::body::Chunk;
 
-/// Bytes that a stream beside requests counts for, in addition to its content.
+/// Bytes charged for a stream that is not a request, in addition to its content.
 const STREAM_COST: usize = 256;
 
 /// Measures abuse: what a client may still do before it is disconnected.
@@ -32,7 +32,7 @@ pub(super) struct AbuseMeter {
     is_sent_away: Cell<bool>,
 }
 
-/// How many requests the client may still cancel. Answers and time add to it.
+/// How many requests the client may still cancel. Each answer raises the number, and so does time.
 #[derive(Clone, Copy, Debug)]
 struct TakenBack {
     left: u32,

@@ -22,8 +22,9 @@ pub(crate) trait Protocol: Sized {
 
     /// Most bytes of one read, including held bytes.
     const READ_LEN_MAX: usize;
-    /// Whether requests beyond the admission limit wait behind earlier requests of this connection,
-    /// as if they were not read yet. Otherwise they are refused at once.
+    /// Whether requests beyond the admission limit may wait. If so, they wait behind earlier
+    /// requests of this connection, as if the node had not read them yet. Otherwise they are
+    /// refused at once.
     const WAITS_FOR_ROOM: bool;
 
     /// Creates the shared state, before the first connection.

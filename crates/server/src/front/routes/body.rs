@@ -19,7 +19,7 @@ const CHUNK_JSON_MAX: u64 = 128;
 /// The body of an answer.
 #[derive(Debug)]
 pub(crate) enum Body {
-    /// No bytes, or none left.
+    /// An empty body, or one that was sent completely.
     Empty,
     /// The whole body, stored in the answer itself.
     Short(Short),

@@ -152,8 +152,7 @@ impl NodeService {
         answer
     }
 
-    /// The refusal of a request beyond the rate of the client's address; `None` if the rate allows
-    /// it.
+    /// The refusal if the client's address has used up its rate; `None` otherwise.
     fn refuse_over_rate(&self, label: PathLabel) -> Option<Answer> {
         if self.client.take(1, &self.sequencer.shared.clock) > 0 {
             return None;

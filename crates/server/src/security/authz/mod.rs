@@ -74,7 +74,8 @@ impl Authorization {
         if let Some(tokens) = self.tokens(right) {
             let mut given = headers.get_all(AUTHORIZATION).iter();
             let (first, second) = (given.next(), given.next());
-            // Two tokens count as none: a proxy on the way may have checked the other one.
+            // A request with two tokens is refused: a proxy on the way may have checked the other
+            // token.
             let sent = first.filter(|_| second.is_none()).map(http::HeaderValue::as_bytes);
             check_token(tokens, sent.and_then(bearer))?;
         }

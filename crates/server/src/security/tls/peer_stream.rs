@@ -148,7 +148,7 @@ impl PeerWriter {
         }
     }
 
-    /// Writes after [`Self::writable`]; `None` when the socket accepted nothing after all.
+    /// Writes after [`Self::writable`]. Returns `None` if the socket accepted no bytes even so.
     pub(crate) fn poll_send(
         &self,
         context: &mut Context<'_>,

@@ -101,8 +101,8 @@ impl Known {
                     (self.setbacks, self.hops) = (0, 0);
                     return Ok(range);
                 }
-                // The call has ended meanwhile. A late answer on that connection would belong to no
-                // call.
+                // The call has ended while it waited. A late answer on that connection would belong
+                // to no call.
                 Ok(None) => {
                     if self.plant != Plant::ByOrder {
                         self.connection = None;
@@ -167,7 +167,7 @@ impl Known {
             if hedge_at.take_if(|at| Instant::now() >= *at).is_some() {
                 second = self.ask_again(&addr, request);
             }
-            // The answer that comes first counts. The other one is lost with its connection.
+            // The first answer is used. The other one is lost with its connection.
             if let Some(range) = answer_over(&mut second, request.id) {
                 let first = second.take().map(|again| std::mem::replace(&mut connection, again));
                 self.burnt = first.filter(|_| self.plant == Plant::KeepBurnt);

@@ -58,8 +58,8 @@ bugs! {
     /// Breaks S2; found by `quorum` within 20 seeds. Seen: PD: a client that changed servers took
     /// an older timestamp ([tikv/pd#6770](https://github.com/tikv/pd/issues/6770)).
     AnyReplyCounts "any-reply-counts",
-    /// The leader counts yeses instead of voters, so a repeated yes counts as the yes of another
-    /// voter.
+    /// The leader counts yes answers instead of voters. So a voter that answers twice counts as two
+    /// voters.
     ///
     /// Breaks S2; found by `quorum` within 20 seeds. Seen: xraft
     /// ([#27](https://github.com/xnnyygn/xraft/issues/27)), akka-raft
@@ -407,7 +407,7 @@ bugs! {
     /// Breaks S11; found by `promise 3` within 20 seeds. Seen: EpicEpoch does this at a start, but
     /// not for ever.
     EarliestBelieved "earliest-believed",
-    // Nothing wrong is ever answered, but in the end nothing is.
+    // No answer is wrong, but in the end there are no answers.
     /// A reservation is under way when leadership ends. It still counts as under way when the node
     /// leads again, so the node never proposes another.
     ///
@@ -431,7 +431,7 @@ bugs! {
     /// Breaks liveness; found by `liveness` within 20 seeds. Seen: etcd: a leader that stepped down
     /// left the configuration joint ([#12136](https://github.com/etcd-io/etcd/issues/12136)).
     JointNeverLeft "joint-never-left",
-    /// A handover that no node has taken stays under way for ever, so nothing more is reserved.
+    /// A handover that no node has accepted never ends, so the leader reserves no more.
     ///
     /// Breaks liveness; found by `liveness` within 1,000 seeds. Seen: the Raft dissertation (3.10)
     /// lets a leader give up a handover after an election timeout.

@@ -9,7 +9,7 @@ import java.util.Set;
 import java.util.concurrent.ThreadLocalRandom;
 
 /**
- * What the client knows of its cluster. It decides which node the client asks next, and after what
+ * The client's knowledge of its cluster. It decides which node the client asks next, and after what
  * pause. It does no IO and reads no clock; times are those of {@link System#nanoTime()}.
  */
 final class Directory {

@@ -404,7 +404,8 @@ class LeaderTest extends Scene {
                     channel.socket().setSendBufferSize(4096);
                     return channel;
                 };
-        // Only the limit of what waits for the node can make the client leave it in time.
+        // The client leaves the node in time only because of the limit of bytes that wait for the
+        // node.
         ClientBuilder patient = builder(leader).attemptTimeout(Duration.ofMinutes(1));
         EpicEpochClient client = connect(patient.dialer(narrow));
         assertThrows(
