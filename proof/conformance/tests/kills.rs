@@ -11,7 +11,8 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use epicepoch_conformance::kills::{Loss, median, run};
+use epicepoch_conformance::DriverCommand;
+use epicepoch_conformance::kills::{Loss, Seen, median, run};
 
 use drivers::{go, hedging_rust, java, naive, python, rust, typescript};
 
@@ -42,33 +43,12 @@ fn binary() -> PathBuf {
 }
 
 #[test]
-#[ignore = "needs Go, a JDK, Python and Node.js, and bounds times: cargo xtask ci runs it"]
-fn clients_of_all_languages_meet_lost_leaders_in_one_order_and_without_an_error() {
-    let _turn = turn();
+#[ignore = "needs Go, and bounds times: cargo xtask ci runs it"]
+fn rust_go_and_http_clients_meet_lost_leaders_in_one_order_and_without_an_error() {
     let losses = [Loss::Killed, Loss::Stopped].repeat(6);
-    let clients = [rust(), hedging_rust(), go(), java(false), python(), typescript()];
-    let seen = run(&binary(), &clients, &losses).expect("a run that can be judged");
+    let seen = in_one_order(&[rust(), hedging_rust(), go()], &losses);
     for client in &seen.clients {
-        println!(
-            "{}: {} calls, clock {:?}",
-            client.name,
-            client.calls.len(),
-            client.clock_uncertainty
-        );
-        for loss in [Loss::Killed, Loss::Stopped] {
-            println!("  longest call, leader {loss:?}: {}", seen.longest(client, loss));
-        }
-    }
-    println!("http: {} answers", seen.http_answers);
-    assert_eq!(seen.disorder, Vec::<String>::new());
-    assert_eq!(seen.failures(), Vec::<String>::new());
-    assert!(seen.http_answers > 1000, "only {} answers over HTTP", seen.http_answers);
-    for client in &seen.clients {
-        let (name, calls) = (&client.name, client.calls.len());
-        assert!(calls > 1000, "only {calls} calls of {name}");
-        // A less certain clock could not show a wrong order.
-        let uncertainty = client.clock_uncertainty;
-        assert!(uncertainty < Duration::from_millis(1), "{name}: clock {uncertainty:?}");
+        let name = &client.name;
         for (loss, (median_max, worst_max)) in [(Loss::Killed, KILLED), (Loss::Stopped, STOPPED)] {
             let longest = seen.longest(client, loss);
             let costs = &longest.unexplained;
@@ -77,6 +57,37 @@ fn clients_of_all_languages_meet_lost_leaders_in_one_order_and_without_an_error(
             assert!(costs.last() <= Some(&worst_max), "{name}, {loss:?}: {longest}");
         }
     }
+}
+
+/// With so many processes on two processors, times say nothing about a client.
+#[test]
+#[ignore = "needs Go, a JDK, Python and Node.js: cargo xtask ci runs it"]
+fn clients_of_all_languages_meet_lost_leaders_in_one_order_and_without_an_error() {
+    let clients = [rust(), hedging_rust(), go(), java(false), python(), typescript()];
+    in_one_order(&clients, &[Loss::Killed, Loss::Stopped].repeat(3));
+}
+
+/// Runs these clients while leaders are lost, and checks that no call failed and that all answers
+/// have one order.
+fn in_one_order(clients: &[DriverCommand], losses: &[Loss]) -> Seen {
+    let _turn = turn();
+    let seen = run(&binary(), clients, losses).expect("a run that can be judged");
+    for client in &seen.clients {
+        let (name, calls, uncertainty) =
+            (&client.name, client.calls.len(), client.clock_uncertainty);
+        println!("{name}: {calls} calls, clock {uncertainty:?}");
+        for loss in [Loss::Killed, Loss::Stopped] {
+            println!("  longest call, leader {loss:?}: {}", seen.longest(client, loss));
+        }
+        assert!(calls > 1000, "only {calls} calls of {name}");
+        // A less certain clock could not show a wrong order.
+        assert!(uncertainty < Duration::from_millis(1), "{name}: clock {uncertainty:?}");
+    }
+    println!("http: {} answers", seen.http_answers);
+    assert_eq!(seen.disorder, Vec::<String>::new());
+    assert_eq!(seen.failures(), Vec::<String>::new());
+    assert!(seen.http_answers > 1000, "only {} answers over HTTP", seen.http_answers);
+    seen
 }
 
 /// Such a client returns timestamps that it fetched before the call.
