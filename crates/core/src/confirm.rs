@@ -5,6 +5,8 @@
 //! The question is that of Raft's ReadIndex (dissertation, 6.4); collapsing all waiting requests
 //! into one round is the same section's batching.
 
+mod answers;
+
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -12,7 +14,8 @@ use std::sync::Arc;
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
 use epicepoch_wire::{BootId, NodeId, Round, StoreId, Term, WorkerId};
 
-use crate::promise::Promise;
+pub use answers::{AnswerError, Answers};
+
 use crate::publication::{Identity, Published, Shared};
 use crate::quorum::VoterSet;
 
@@ -55,19 +58,11 @@ impl Confirmed {
     }
 }
 
-/// Answers a leader's question from this node's Promise. Called after the frame was read (S4).
-#[must_use]
-pub fn answer(from: NodeId, confirm: &Confirm, me: Identity, promise: &Promise) -> ConfirmReply {
-    ConfirmReply {
-        leader: from,
-        store: me.store,
-        boot: confirm.boot,
-        worker: confirm.worker,
-        term: confirm.term,
-        round: confirm.round,
-        promise: promise.load(),
-    }
-}
+/// Most rounds of one worker that are in flight at once. With only one, a request that just missed
+/// a round would wait for that whole round trip. Each further round costs frames and makes batches
+/// smaller. Four rounds cover a round trip of four event-loop turns; on longer round trips, batches
+/// grow instead.
+pub const ROUNDS_IN_FLIGHT_MAX: usize = 4;
 
 /// Why a round ended without proof. Its batch is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,7 +132,7 @@ impl<B> Rounds<B> {
         };
         let promise = shared.promise.load();
         let term = grant.term;
-        self.last.0 += 1;
+        self.last = self.next_round();
         let mut in_flight = InFlight {
             round: self.last,
             term,
@@ -227,6 +222,12 @@ impl<B> Rounds<B> {
         Some(Begun { confirm, published: round.published.clone() })
     }
 
+    /// The number of the next round that begins.
+    #[must_use]
+    pub const fn next_round(&self) -> Round {
+        Round(self.last.0 + 1)
+    }
+
     /// How many rounds are in flight.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -267,9 +268,10 @@ impl<B> InFlight<B> {
 
 #[cfg(test)]
 mod tests {
-    use epicepoch_wire::Epoch;
+    use epicepoch_wire::{ClusterId, Epoch};
 
     use super::*;
+    use crate::promise::Promise;
     use crate::publication::{EpochRange, Grant};
     use crate::quorum::Voters;
 
@@ -298,7 +300,8 @@ mod tests {
     }
 
     fn reply(voter: u64, confirm: &Confirm, promise: u64) -> ConfirmReply {
-        answer(ME.node, confirm, identity(voter), &Promise::new(Term(promise)))
+        let mut answers = Answers::new(ME, ClusterId(9), identity(voter));
+        answers.handle_confirm(confirm, &Promise::new(Term(promise))).unwrap()
     }
 
     fn rounds() -> Rounds<&'static str> {

@@ -6,7 +6,9 @@
 //! - [`publication`]: the one immutable object that tells a worker what it may rely on.
 //! - [`promise`]: the highest term that this node has promised.
 //! - [`quorum`]: the sets of voters that decide, also while membership is joint.
-//! - [`confirm`]: rounds that prove, after a batch has closed, that the term still holds.
+//! - [`confirm`]: rounds that prove, after a batch has closed, that the term still holds; a
+//!   voter's answers.
+//! - [`sequencer`]: which requests share a round, and what each of them is told.
 //! - [`allocator`]: the one serial place where timestamps are taken.
 //! - `sync`: the atomic, the lock and the pointer that the modules above are made of.
 //!
@@ -39,6 +41,7 @@ pub mod publication;
 pub mod quorum;
 pub mod replica;
 pub mod restore;
+pub mod sequencer;
 pub mod state;
 #[cfg(not(feature = "loom"))]
 mod sync;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use epicepoch_wire::bootstrap::Member;
+use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::settings::ClusterSettings;
 use epicepoch_wire::{BootId, ClusterId, HistoryId, NodeId, StoreId, Term};
 
@@ -109,6 +110,24 @@ impl Published {
     pub fn other_leader(&self) -> Option<&Member> {
         let leader = self.leader.filter(|leader| *leader != self.identity.node)?;
         self.members.get(&leader)
+    }
+
+    /// Whether this node has joined its cluster.
+    #[must_use]
+    pub fn is_joined(&self) -> bool {
+        self.members.contains_key(&self.identity.node)
+    }
+
+    /// The code with which a node that does not lead refuses requests.
+    #[must_use]
+    pub fn refusal(&self) -> ErrorCode {
+        if self.other_leader().is_some_and(|leader| !leader.client_addr.is_empty()) {
+            ErrorCode::NotLeader
+        } else if self.is_joined() {
+            ErrorCode::NoLeader
+        } else {
+            ErrorCode::NotReady
+        }
     }
 }
 
@@ -244,5 +263,9 @@ mod tests {
         };
         assert_eq!(sent(Some(2)), Some(member(2)));
         assert_eq!([None, Some(1), Some(3)].map(sent), [None, None, None]);
+        let code = |leader| Published { leader, ..published.clone() }.refusal();
+        assert_eq!(code(Some(NodeId(2))), ErrorCode::NotLeader);
+        assert_eq!([code(None), code(Some(NodeId(1)))], [ErrorCode::NoLeader; 2]);
+        assert_eq!(Published::nothing(me).refusal(), ErrorCode::NotReady);
     }
 }

@@ -180,6 +180,15 @@ pub(crate) enum Event {
         session: usize,
         link: LinkId,
     },
+    /// The client of a request has gone.
+    Leave {
+        worker: usize,
+        asker: Asker,
+    },
+    /// The worker reads the publication that it was told of.
+    Follow {
+        worker: usize,
+    },
     /// The worker closes the open batch, then reads the publication and its node's Promise.
     Turn {
         worker: usize,
@@ -189,19 +198,22 @@ pub(crate) enum Event {
         confirm: Confirm,
         published: Arc<Published>,
     },
-    /// A confirm frame has arrived. The voter has not loaded its Promise yet.
+    /// A confirm frame has arrived. The voter has not read it yet.
     Confirm {
         from: NodeId,
         confirm: Confirm,
     },
-    /// The voter has loaded its Promise and has not sent its answer yet.
+    /// The voter reads the next frame of a caller and loads its Promise.
     Load {
+        worker: usize,
         from: NodeId,
-        confirm: Confirm,
+        boot: BootId,
     },
+    /// The voter writes its answers to a caller.
     Send {
+        worker: usize,
         to: NodeId,
-        reply: ConfirmReply,
+        boot: BootId,
     },
     Reply {
         from: NodeId,
@@ -210,6 +222,12 @@ pub(crate) enum Event {
     },
     Allocate {
         worker: usize,
+    },
+    /// The task of a request that was woken reads its outcome.
+    Woken {
+        worker: usize,
+        slot: usize,
+        asker: Asker,
     },
     /// An answer leaves the node.
     Answer {
@@ -303,13 +321,16 @@ impl Event {
             Self::Arrive { worker, .. }
             | Self::Greet { worker, .. }
             | Self::Notice { worker, .. }
+            | Self::Leave { worker, .. }
+            | Self::Follow { worker }
             | Self::Turn { worker }
+            | Self::Load { worker, .. }
+            | Self::Send { worker, .. }
             | Self::Allocate { worker }
+            | Self::Woken { worker, .. }
             | Self::WorkerTick { worker } => *worker,
-            Self::Ask { confirm, .. }
-            | Self::Confirm { confirm, .. }
-            | Self::Load { confirm, .. } => confirm.worker.0 as usize,
-            Self::Send { reply, .. } | Self::Reply { reply, .. } => reply.worker.0 as usize,
+            Self::Ask { confirm, .. } | Self::Confirm { confirm, .. } => confirm.worker.0 as usize,
+            Self::Reply { reply, .. } => reply.worker.0 as usize,
             Self::Answer { request, .. } => request.worker,
             Self::Client { .. }
             | Self::GiveUp { .. }
@@ -342,11 +363,14 @@ impl Event {
             Self::Pong { from, pong, .. } => (6, from.0 ^ pong.wall_ns),
             Self::Refused { by, .. } => (29, by.0),
             Self::Arrive { asker, count, .. } => (7, asker.attempt << 32 ^ count),
+            Self::Leave { asker, .. } => (35, asker.attempt),
+            Self::Follow { worker } => (36, *worker as u64),
+            Self::Woken { slot, asker, .. } => (37, asker.attempt << 32 ^ *slot as u64),
             Self::Turn { worker } => (8, *worker as u64),
             Self::Ask { confirm, .. } => (9, confirm.round.0),
             Self::Confirm { from, confirm } => (10, from.0 << 32 ^ confirm.round.0),
-            Self::Load { from, confirm } => (11, from.0 << 32 ^ confirm.round.0),
-            Self::Send { to, reply } => (12, to.0 << 32 ^ reply.promise.0),
+            Self::Load { from, boot, .. } => (11, from.0 << 32 ^ boot.0),
+            Self::Send { to, boot, .. } => (12, to.0 << 32 ^ boot.0),
             Self::Reply { from, reply, .. } => (13, from.0 << 32 ^ reply.promise.0),
             Self::Allocate { worker } => (14, *worker as u64),
             Self::Answer { answer, .. } => (15, answer.digest()),

@@ -279,6 +279,11 @@ impl History {
         self.check_told_once(who, asker);
     }
 
+    /// The client of a request has gone: nothing is told to it any more.
+    pub(crate) fn left(&mut self, who: Identity, asker: Asker) {
+        self.check_told_once(who, asker);
+    }
+
     /// A process has ended, and its requests have ended with it.
     pub(crate) fn ended(&mut self, boot: BootId) {
         self.waiting.remove(&boot);

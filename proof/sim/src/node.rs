@@ -1,62 +1,54 @@
 //! One simulated node: a machine with a disk and clocks. While its process runs, it also has a
 //! replica, workers and an allocator.
 
-use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
-use std::rc::Rc;
 use std::sync::Arc;
 
 use epicepoch_core::admin::AdminCommands;
 use epicepoch_core::clock::TrustedClock;
-use epicepoch_core::confirm::{Confirmed, Rounds};
+use epicepoch_core::confirm::Answers;
 use epicepoch_core::node::Node as Consensus;
 use epicepoch_core::publication::{Identity, Published, Shared, Step};
 use epicepoch_core::replica::{Replica, ReplicaConfig, RestoreError};
+use epicepoch_core::sequencer::{ConfirmedBatch, Limits, Sequencer};
 use epicepoch_wire::bootstrap::Member;
-use epicepoch_wire::{BootId, DecodeError, LogIndex, NodeId, Round, StoreId, Term, WorkerId};
+use epicepoch_wire::confirm::{Confirm, ConfirmReply};
+use epicepoch_wire::{BootId, DecodeError, LogIndex, NodeId, StoreId, Term, WorkerId};
 
 use crate::clock::MachineClock;
 use crate::disk::{Disk, Unreadable};
 use crate::event::{Event, PeerHello, Request};
 use crate::history::orders::Asked as Ordered;
 use crate::parameters::{
-    CLOCK_OFFSET_MAX_NS, ELECTION_TICKS, HEARTBEAT_TICKS, RESERVATION_NS, THREADS, TICK_NS, WORKERS,
+    CLOCK_OFFSET_MAX_NS, ELECTION_TICKS, HEARTBEAT_TICKS, PROBE_NS, REQUEST_NS, RESERVATION_NS,
+    SLOTS_MAX, THREADS, TICK_NS, WORKERS,
 };
 use crate::plant::Plant;
 use crate::stamper::Stamper;
 use crate::version::Version;
 
-/// A batch. It is shared, so that a planted bug can add to it after it was closed.
-pub(crate) type Batch = Rc<Asked>;
-
-/// Requests that share one confirm round.
-#[derive(Debug, Default)]
-pub(crate) struct Asked {
-    pub(crate) requests: RefCell<Vec<Request>>,
-    /// The round of these requests; `None` before it has begun.
-    pub(crate) round: Cell<Option<Round>>,
-}
-
-impl Asked {
-    /// How many timestamps these requests ask for.
-    pub(crate) fn count(&self) -> u64 {
-        self.requests.borrow().iter().map(|request| request.count).sum()
-    }
-}
-
-impl Asked {
-    pub(crate) fn new(requests: Vec<Request>) -> Batch {
-        Rc::new(Self { requests: requests.into(), round: Cell::new(None) })
-    }
-}
-
 /// One worker.
 pub(crate) struct Worker {
-    pub(crate) rounds: Rounds<Batch>,
-    pub(crate) open: Vec<Request>,
+    /// Its decisions: the same code as in production. A waiter is a slot.
+    pub(crate) sequencer: Sequencer<usize>,
+    /// The requests that wait, by slot.
+    pub(crate) tickets: BTreeMap<usize, Request>,
     pub(crate) is_turn_due: bool,
-    pub(crate) newest: Option<Batch>,
-    pub(crate) confirmed: VecDeque<(Batch, Option<Confirmed>)>,
+    /// Batches that have no timestamps yet, although their rounds are confirmed.
+    pub(crate) confirmed: VecDeque<ConfirmedBatch>,
+    /// The answering ends of confirm links, by the boot that asks.
+    pub(crate) callers: BTreeMap<(NodeId, BootId), Caller>,
+}
+
+/// The answering end of a confirm link. It reads the frames that have come one by one, and then
+/// writes the answers together.
+pub(crate) struct Caller {
+    pub(crate) answers: Answers,
+    /// Frames that are not read yet.
+    pub(crate) unread: VecDeque<Confirm>,
+    pub(crate) unwritten: Vec<ConfirmReply>,
+    /// Whether a frame is being read, or answers are being written.
+    pub(crate) is_busy: bool,
 }
 
 /// A step of the consensus plane in or after a call of the replica, in the core's order. Workers
@@ -167,6 +159,7 @@ impl Node {
         &mut self,
         now_ns: u64,
         seed: u64,
+        round_ns: u64,
         plant: Option<Plant>,
     ) -> Result<(), Unreadable> {
         let restored = self.disk.restore(plant)?;
@@ -198,11 +191,16 @@ impl Node {
             Err(error) => panic!("a sound disk: {error}"),
         };
         let worker = |id| Worker {
-            rounds: Rounds::new(identity, WorkerId(id)),
-            open: vec![],
+            sequencer: Sequencer::new(
+                identity,
+                WorkerId(id),
+                limits(id, round_ns),
+                &workers_see.published(),
+            ),
+            tickets: BTreeMap::new(),
             is_turn_due: false,
-            newest: None,
             confirmed: VecDeque::new(),
+            callers: BTreeMap::new(),
         };
         self.running = Some(Running {
             identity,
@@ -275,6 +273,12 @@ impl Node {
     pub(crate) fn holds_grant(&self) -> bool {
         self.published().is_some_and(|published| published.grant.is_some())
     }
+}
+
+/// The limits of a worker. Its first worker probes, as in production.
+fn limits(worker: u32, round_ns: u64) -> Limits {
+    let probe_ns = (worker == 0).then_some(PROBE_NS);
+    Limits { slots_max: SLOTS_MAX, round_ns, request_ns: REQUEST_NS, probe_ns }
 }
 
 pub(crate) fn store_of(node: NodeId) -> StoreId {

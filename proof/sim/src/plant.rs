@@ -3,11 +3,6 @@
 //! sources have no planted bug; `proof/planted` plants others in a copy of the core. A release
 //! build plants nothing.
 
-use epicepoch_core::confirm::{Confirmed, Rounds};
-use epicepoch_core::publication::{Grant, Identity, Published, Shared};
-use epicepoch_core::quorum::Voters;
-use epicepoch_wire::WorkerId;
-
 macro_rules! plants {
     ($($(#[doc = $doc:literal])* $name:ident $text:literal,)*) => {
         /// A broken rule.
@@ -56,16 +51,6 @@ plants! {
     /// Breaks S2; found by `order` within 20 seeds. Seen: the danger of clock-bound leases (Raft
     /// dissertation, 6.4.1).
     RecentRound "recent-round",
-    /// A request joins the batch of a round that was already sent.
-    ///
-    /// Breaks S2; found by `order` within 300 seeds. Seen: etcd: answers to an earlier heartbeat
-    /// released reads that came after it ([#20418](https://github.com/etcd-io/etcd/issues/20418)).
-    LateJoin "late-join",
-    /// All requests that wait when a round ends are answered with that round.
-    ///
-    /// Breaks S2; found by `order` within 1,500 seeds. Seen: etcd: answers to an earlier heartbeat
-    /// released reads that came after it ([#20418](https://github.com/etcd-io/etcd/issues/20418)).
-    JoinAtCompletion "join-at-completion",
     /// A voter answers with a Promise that it loaded before it read the frame.
     ///
     /// Breaks S4; found by `quorum` within 20 seeds. Seen: the model of this protocol ([decision
@@ -127,12 +112,6 @@ plants! {
     ///
     /// Breaks S1; found by `S1` within 20 seeds. Seen: the model of this protocol.
     WorkerIndexes "worker-indexes",
-    /// A batch's range is divided wrongly: the next request begins with the last timestamp of the
-    /// one before.
-    ///
-    /// Breaks S1; found by `unique` within 20 seeds. Seen: FHIR Data Pipes: a range began where the
-    /// one before ended ([#217](https://github.com/ohs-foundation/fhir-data-pipes/pull/217)).
-    SplitOffByOne "split-off-by-one",
     /// Requests of a failed round are refused, but also asked about again.
     ///
     /// Breaks S10; found by `S10` within 20 seeds. Seen: such a refusal is worthless.
@@ -191,19 +170,13 @@ impl Plant {
         matches!(self, Self::RevokedLate | Self::TransferKeepsGrant | Self::CoalescedPublication)
     }
 
-    /// Whether the bug makes correct nodes receive impossible messages or lose data.
+    /// Whether a worker counts yeses that no voter has said.
+    pub(crate) const fn is_unproved(self) -> bool {
+        matches!(self, Self::Unconfirmed | Self::CheckedAtArrival | Self::RecentRound)
+    }
+
+    /// Whether the bug lets correct nodes see what no correct peer does, or lose what they had.
     pub(crate) const fn is_in_disk(self) -> bool {
         matches!(self, Self::WipedDisk | Self::LyingDisk | Self::TermFromLog | Self::NoChecksum)
     }
-}
-
-/// A key to `count` timestamps without a confirmed round. It is the key of a cluster of one with
-/// the same grant.
-pub(crate) fn forged(me: Identity, grant: Grant, count: u64) -> Option<Confirmed> {
-    let voters = Voters::new(&[me.node], &[], |_| me.store);
-    let published = Published { voters, grant: Some(grant), ..Published::nothing(me) };
-    let shared = Shared::new(grant.term, published);
-    let mut rounds = Rounds::new(me, WorkerId(u32::MAX));
-    rounds.begin(|| ((), count), &shared, u64::MAX).expect("there is a grant");
-    rounds.poll_confirmed().expect("one voter is a quorum").1
 }

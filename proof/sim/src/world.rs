@@ -154,10 +154,10 @@ impl World {
             return self.start_later(id);
         }
         let seed = self.random.u64(..);
-        let (now_ns, plant) = (self.now_ns, self.plant());
+        let (now_ns, round_ns, plant) = (self.now_ns, self.conditions.round_ns, self.plant());
         self.node(id).disk.about_to_start();
         let is_damaged = self.at(id).disk.is_damaged();
-        match self.node(id).boot(now_ns, seed, plant) {
+        match self.node(id).boot(now_ns, seed, round_ns, plant) {
             Ok(()) if is_damaged => self.count("start on a damaged disk: harmless"),
             Ok(()) => {}
             // The operator repairs the disk before the next start.
@@ -457,7 +457,8 @@ impl World {
         }
         // A peer of an ended history sent this message. In production this node would not accept
         // the connection.
-        let is_client = matches!(event, Event::Arrive { .. } | Event::Greet { .. });
+        let is_client =
+            matches!(event, Event::Arrive { .. } | Event::Leave { .. } | Event::Greet { .. });
         if boot.is_none() && era != self.restores.era && !is_client {
             self.count("message of an ended history");
             return true;
@@ -529,24 +530,24 @@ impl World {
             Event::Arrive { worker, asker, count } => self.arrive(id, worker, asker, count),
             Event::Greet { worker, session, link } => self.greet(id, worker, session, link),
             Event::Notice { worker, session, link } => self.notice(id, worker, session, link),
+            Event::Leave { worker, asker } => self.leave(id, worker, asker),
+            Event::Follow { worker } => self.follow(id, worker),
             Event::Turn { worker } => self.turn(id, worker),
             Event::Ask { confirm, published } => self.ask(id, confirm, &published),
-            Event::Confirm { from, confirm } => self.next_step(id, Event::Load { from, confirm }),
-            Event::Load { from, confirm } => self.load(id, from, &confirm),
-            Event::Send { to, reply } => {
-                let hello = self.at(id).hello();
-                self.send(id, to, &Event::Reply { from: id, hello, reply });
-            }
+            Event::Confirm { from, confirm } => self.asked(id, from, confirm),
+            Event::Load { worker, from, boot } => self.load(id, worker, (from, boot)),
+            Event::Send { worker, to, boot } => self.send_answers(id, worker, (to, boot)),
             Event::Reply { from, hello, reply } => {
                 let known = self.at(id).running().shared.positions();
                 let is_checked = self.checks_positions();
                 if is_checked && known.check(from, hello.boot, hello.began).is_err() {
                     self.summary.refusals += 1;
                 } else {
-                    self.reply(id, from, reply);
+                    self.reply(id, from, &reply);
                 }
             }
             Event::Allocate { worker } => self.allocate(id, worker),
+            Event::Woken { worker, slot, asker } => self.woken(id, worker, slot, asker),
             Event::Answer { request, answer } => self.answer(id, request, answer),
             Event::WorkerTick { worker } => self.worker_tick(id, worker),
             Event::Client { .. }

@@ -8,11 +8,11 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use epicepoch_core::allocator::Allocator;
-use epicepoch_core::confirm::{Rounds, answer};
+use epicepoch_core::confirm::{Answers, Rounds};
 use epicepoch_core::promise::Promise;
 use epicepoch_core::publication::Shared;
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
-use epicepoch_wire::{NodeId, Round, WorkerId};
+use epicepoch_wire::{ClusterId, NodeId, Round, WorkerId};
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::mpsc::{Receiver, Sender, channel};
 use loom::thread;
@@ -39,6 +39,12 @@ fn votes(promise: &Promise, has_answered: &AtomicBool, plant: Plant) {
     has_answered.store(true, Ordering::Release);
 }
 
+/// Node 2 answers node 1 from this Promise.
+fn answer(confirm: &Confirm, promise: &Promise) -> ConfirmReply {
+    let mut answers = Answers::new(identity(1), ClusterId(9), identity(2));
+    answers.handle_confirm(confirm, promise).unwrap()
+}
+
 /// A worker of the voter. It answers one frame.
 fn answers(
     promise: &Promise,
@@ -50,7 +56,7 @@ fn answers(
     // `None`: the old leader began no round.
     let Some(confirm) = frames.recv().unwrap() else { return };
     let read = if plant == Plant::PromiseReadBeforeFrame { &early } else { promise };
-    replies.send(answer(NodeId(1), &confirm, identity(2), read)).unwrap();
+    replies.send(answer(&confirm, read)).unwrap();
 }
 
 /// A worker of the old leader. It closes a batch, asks, and stamps if the round is confirmed.
@@ -152,7 +158,7 @@ fn deposed_by_its_own_vote(plant: Plant) {
     });
     // Node 2 has not heard of the new term.
     let voter = Promise::new(OLD);
-    asks(&shared, &has_answered, plant, |confirm| answer(NodeId(1), &confirm, identity(2), &voter));
+    asks(&shared, &has_answered, plant, |confirm| answer(&confirm, &voter));
     voting.join().unwrap();
 }
 
@@ -179,7 +185,7 @@ fn asked_through_a_sibling(plant: Plant) {
     let (promise, answered) = (voter.clone(), has_answered.clone());
     let voting = thread::spawn(move || votes(&promise, &answered, plant));
     let sibling = thread::spawn(move || {
-        let ask = |confirm: &Confirm| answer(NodeId(1), confirm, identity(2), &voter);
+        let ask = |confirm: &Confirm| answer(confirm, &voter);
         // The sibling asked about an earlier round of its own.
         let own = Confirm {
             store: identity(1).store,

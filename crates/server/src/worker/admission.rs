@@ -1,5 +1,5 @@
 //! How many requests may wait in a node, on all workers together. This module only counts them;
-//! each worker's wait queue ([`Room`](super::batch::Room)) holds the requests.
+//! each worker's [`Sequencer`](super::sequencer::Sequencer) holds the requests.
 
 use crate::sync::{AtomicUsize, Ordering};
 

@@ -1,26 +1,23 @@
 //! The answering end of a confirm link: the worker of another member asks, and this worker answers
-//! from the node's Promise. The core's [`answer`] loads the Promise after the frame was read;
-//! nothing is cached in between (S4).
+//! from the node's Promise. The core's [`Answers`] decides each answer; here are the reads and
+//! writes around it.
 
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use epicepoch_core::confirm::answer;
-use epicepoch_wire::confirm::Confirm;
+use epicepoch_core::confirm::{AnswerError, Answers};
+use epicepoch_core::publication::Identity;
 use epicepoch_wire::frame::{FrameKind, Header, write_frame};
 use epicepoch_wire::peer_hello::PeerHello;
-use epicepoch_wire::{ClusterId, DecodeError, NodeId};
+use epicepoch_wire::{ClusterId, NodeId};
 use thiserror::Error;
 
 use super::confirm_link::prepare;
 use super::sequencer::Sequencer;
 use crate::framed::{FrameError, FrameReader, write_frames};
 use crate::security::tls::peer_stream::DetachedStream;
-
-/// Most questions answered with one write. Further ones wait in the socket until it is done.
-const ANSWERS_PER_WRITE_MAX: usize = 64;
 
 /// A confirm link that another member opened and whose hello was accepted.
 #[derive(Debug)]
@@ -40,13 +37,9 @@ enum CallerError {
     /// The connection broke or carried malformed frames.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// The payload is not a confirm.
-    #[error("malformed payload: {0}")]
-    Payload(#[from] DecodeError),
-    /// The frame is of another kind, or its cluster, node, data directory or boot id differs from
-    /// the link's.
-    #[error("a frame that does not belong to this link: {0:?}")]
-    Foreign(Header),
+    /// A frame is no confirm of this caller.
+    #[error(transparent)]
+    Answer(#[from] AnswerError),
 }
 
 impl From<std::io::Error> for CallerError {
@@ -75,37 +68,31 @@ impl Caller {
         let (reader, mut writer) = stream.into_split();
         let mut reader = FrameReader::new(reader);
         let mut out = Vec::new();
+        let identity = Identity { node: self.from, store: self.hello.store, boot: self.hello.boot };
+        let mut answers = Answers::new(identity, self.cluster, sequencer.shared.identity);
         loop {
-            let Some((header, payload)) = reader.next().await? else { return Ok(()) };
-            self.answer_one(sequencer, &header, payload, &mut out)?;
-            for _ in 1..ANSWERS_PER_WRITE_MAX {
-                let Some(frame) = poll_once(reader.next()).await else { break };
-                let Some((header, payload)) = frame? else { break };
-                self.answer_one(sequencer, &header, payload, &mut out)?;
+            let Some(frame) = reader.next().await? else { return Ok(()) };
+            self.answer_one(sequencer, &mut answers, frame, &mut out)?;
+            while answers.has_room()
+                && let Some(frame) = poll_once(reader.next()).await
+            {
+                let Some(frame) = frame? else { break };
+                self.answer_one(sequencer, &mut answers, frame, &mut out)?;
             }
             write_frames(&mut writer, &mut out).await?;
+            answers.handle_written();
         }
     }
 
     fn answer_one(
         &self,
         sequencer: &Sequencer,
-        header: &Header,
-        payload: &[u8],
+        answers: &mut Answers,
+        (header, payload): (Header, &[u8]),
         out: &mut Vec<u8>,
     ) -> Result<(), CallerError> {
-        let is_ours = header.kind == FrameKind::Confirm
-            && header.cluster == self.cluster
-            && header.from == self.from;
-        if !is_ours {
-            return Err(CallerError::Foreign(*header));
-        }
-        let confirm = Confirm::decode(payload)?;
-        if (confirm.store, confirm.boot) != (self.hello.store, self.hello.boot) {
-            return Err(CallerError::Foreign(*header));
-        }
         let shared = &sequencer.shared;
-        let reply = answer(self.from, &confirm, shared.identity, &shared.core.promise);
+        let reply = answers.handle_frame(&header, payload, &shared.core.promise)?;
         let metrics = sequencer.metrics();
         let count = if reply.is_yes() { &metrics.confirms_yes } else { &metrics.confirms_no };
         count.add_alone(1);

@@ -7,8 +7,7 @@
 //! - `front`: the interface of the code that serves a worker's clients.
 //! - `processor`: the processor that a worker runs on, and whether it sleeps.
 //! - `mailbox`: messages from other threads to a worker.
-//! - `sequencer`: requests, rounds, answers.
-//! - `batch`: the queue of requests that wait; `admission`: how many may wait.
+//! - `sequencer`: requests, rounds, answers, as the core decides; `admission`: how many may wait.
 //! - `view`: the publication as a worker last read it.
 //! - `links`, `link`, `confirm_link`: questions to other members.
 //! - `confirm_answer`: answers to other members.
@@ -32,7 +31,6 @@ use crate::security::tls::peer_stream::DetachedStream;
 use crate::shared::NodeShared;
 
 mod admission;
-pub(crate) mod batch;
 mod confirm_answer;
 mod confirm_link;
 mod ended;

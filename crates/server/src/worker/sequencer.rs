@@ -2,8 +2,8 @@
 //! begins for that batch. When a quorum has confirmed the round, the batch gets its timestamps and
 //! its requests are answered. All of this runs on one thread.
 //!
-//! This module decides nothing about safety: [`Rounds`] closes batches and counts answers, and the
-//! allocator gives out timestamps.
+//! The core's [`State`] decides all of it. Here are the clock, the links, the tasks that wait, and
+//! the metrics around it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -11,17 +11,17 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use epicepoch_core::allocator::AllocateError;
-use epicepoch_core::confirm::{Confirmed, RoundFailure, Rounds};
+use epicepoch_core::confirm::Begun;
+use epicepoch_core::sequencer::{ConfirmedBatch, Limits, Outcome, Sequencer as State};
 use epicepoch_wire::confirm::ConfirmReply;
 use epicepoch_wire::http::ErrorCode;
 use epicepoch_wire::{NodeId, WorkerId};
 
 use super::admission::AdmissionLimit;
-use super::batch::{Batch, Outcome, ROUNDS_IN_FLIGHT_MAX, Room};
 use super::links::Links;
 use super::view::View;
 use crate::metrics::Metrics;
@@ -40,8 +40,7 @@ pub(crate) struct Sequencer {
     /// Set when the timer must tick sooner: requests wait, or this node leads.
     pub(crate) alarm: Signal,
     metrics: Arc<Metrics>,
-    rounds: RefCell<Rounds<Batch>>,
-    room: RefCell<Room>,
+    state: RefCell<State<Waker>>,
     view: RefCell<Rc<View>>,
     /// The limit of requests that wait on all workers of the node.
     admission: Arc<AdmissionLimit>,
@@ -53,7 +52,6 @@ pub(crate) struct Sequencer {
     /// How many requests wait on this worker.
     own_waiting: Cell<u64>,
     is_active: Cell<bool>,
-    last_round_ns: Cell<u64>,
 }
 
 impl Sequencer {
@@ -65,21 +63,27 @@ impl Sequencer {
         links: Links,
         admission: Arc<AdmissionLimit>,
     ) -> Self {
-        let view = Rc::new(View::new(shared.core.published(), shared.alt_svc.clone()));
+        let published = shared.core.published();
+        let limits = Limits {
+            slots_max: shared.config.request_buffer,
+            round_ns: nanos(shared.config.election_timeout),
+            request_ns: nanos(shared.config.request_timeout),
+            probe_ns: (worker == WorkerId(0)).then(|| nanos(probe_interval(&shared))),
+        };
+        let state = State::new(shared.identity, worker, limits, &published);
+        let view = Rc::new(View::new(published, shared.alt_svc.clone()));
         Self {
             worker,
             links,
             alarm: Signal::default(),
             metrics,
-            rounds: RefCell::new(Rounds::new(shared.identity, worker)),
-            room: RefCell::new(Room::new(shared.config.request_buffer)),
+            state: RefCell::new(state),
             view: RefCell::new(view),
             admission,
             due: Signal::default(),
             answered: RefCell::default(),
             own_waiting: Cell::default(),
             is_active: Cell::new(false),
-            last_round_ns: Cell::new(0),
             shared,
         }
     }
@@ -104,22 +108,18 @@ impl Sequencer {
         requests: u32,
         total: impl FnOnce(u32) -> u64,
     ) -> Result<Ticket, ErrorCode> {
-        {
-            let view = self.view.borrow();
-            if !view.is_leading() {
-                return Err(view.refusal());
-            }
+        let mut state = self.state.borrow_mut();
+        if let Some(code) = state.refusal() {
+            return Err(code);
         }
         let admitted = self.admission.take(requests);
         if admitted == 0 {
             return Err(ErrorCode::Overloaded);
         }
         let clock = || self.shared.clock.monotonic_ns();
-        let slot = self.room.borrow_mut().enter(admitted, total(admitted), clock);
-        let Some(slot) = slot else {
-            self.admission.give_back(admitted);
-            return Err(ErrorCode::Overloaded);
-        };
+        let joined = state.join(admitted, total(admitted), clock);
+        let slot = joined.inspect_err(|_| self.admission.give_back(admitted))?;
+        drop(state);
         self.count_waiting(|own| own + u64::from(admitted));
         self.due.set();
         if !self.is_active.replace(true) {
@@ -143,7 +143,7 @@ impl Sequencer {
     /// Counts a voter's answer to a confirm of this worker. Completes or fails at once the rounds
     /// that this decides.
     pub(crate) fn handle_reply(&self, from: NodeId, reply: &ConfirmReply) {
-        if !self.rounds.borrow_mut().handle_reply(from, reply) {
+        if !self.state.borrow_mut().handle_reply(from, reply) {
             return;
         }
         if reply.is_yes() {
@@ -161,14 +161,13 @@ impl Sequencer {
             self.links.nudge_down();
         }
         let now_ns = self.shared.clock.monotonic_ns();
+        let published = &view.published;
+        self.state.borrow_mut().handle_publication(now_ns, published, Waker::wake);
         self.fail_rounds(now_ns);
+        self.want_turn();
         if view.is_leading() {
-            self.due.set();
             // The timer's present sleep may be longer than the pause between a leader's probes.
             self.alarm.set();
-        } else {
-            let batch = self.room.borrow_mut().close(now_ns);
-            self.refuse(batch, view.refusal());
         }
         view
     }
@@ -177,15 +176,13 @@ impl Sequencer {
     pub(crate) fn handle_tick(&self) {
         let now_ns = self.shared.clock.monotonic_ns();
         self.fail_rounds(now_ns);
-        let timeout_ns = nanos(self.shared.config.request_timeout);
-        self.room.borrow_mut().expire(now_ns, timeout_ns, ErrorCode::NoQuorum);
         self.links.close_silent(now_ns);
         self.links.close_rolled_back(&self.shared.core.positions());
-        let is_active = self.room.borrow().taken() > 0 || !self.rounds.borrow().is_empty();
-        self.is_active.set(is_active);
         // A probe does not make the worker active. The tick of the next probe checks this one's
         // deadline, so an idle node wakes half as often.
-        self.probe(now_ns);
+        self.is_active.set(self.state.borrow().is_active());
+        let begun = self.state.borrow_mut().handle_tick(now_ns, &self.shared.core, Waker::wake);
+        self.ask(begun, now_ns);
     }
 
     /// Whether requests wait or rounds are in flight, so that the timer must tick often.
@@ -195,16 +192,15 @@ impl Sequencer {
 
     /// Sends the confirm of the newest round to `node`, whose link connected after the round began.
     pub(crate) fn ask_again(&self, node: NodeId) {
-        let newest = self.rounds.borrow().newest();
+        let newest = self.state.borrow().newest();
         if let Some(begun) = newest {
             self.links.ask_one(node, &begun, self.shared.clock.monotonic_ns());
         }
     }
 
-    /// A recent time, monotonic nanoseconds: when a batch was last opened or closed, or the last
-    /// tick. It needs no clock reading. Use it only where an old time does no harm.
+    /// A recent time: [`State::recent_ns`].
     pub(crate) fn recent_ns(&self) -> u64 {
-        self.room.borrow().now_ns()
+        self.state.borrow().recent_ns()
     }
 
     /// The publication as this worker last read it.
@@ -225,7 +221,7 @@ impl Sequencer {
     /// Time between the empty rounds that the first worker of an idle leader begins. They show that
     /// rounds can complete.
     pub(crate) fn probe_interval(&self) -> Duration {
-        self.shared.config.election_timeout / 2
+        probe_interval(&self.shared)
     }
 
     fn turn(&self) {
@@ -234,141 +230,79 @@ impl Sequencer {
             let write_ns = now_ns.saturating_sub(answered_ns);
             self.metrics().write_ns.observe_alone(write_ns, requests);
         }
-        let is_wanted = !self.room.borrow().is_open_empty();
-        if is_wanted {
-            self.begin_round(now_ns);
-        }
+        let begun = self.state.borrow_mut().handle_turn(now_ns, &self.shared.core, Waker::wake);
+        self.ask(begun, now_ns);
     }
 
-    /// Begins a round for the open batch. Does nothing without a grant, or while too many rounds
-    /// are in flight; the next publication, or the end of a round, then sets `due` again.
-    fn begin_round(&self, now_ns: u64) {
-        let is_serving = self.view.borrow().is_serving();
-        if !is_serving || self.rounds.borrow().len() >= ROUNDS_IN_FLIGHT_MAX {
-            return;
-        }
-        let deadline_ns = now_ns + nanos(self.shared.config.election_timeout);
-        let close = || {
-            let batch = self.room.borrow_mut().close(now_ns);
-            let count = batch.total;
-            (batch, count)
-        };
-        let begun = self.rounds.borrow_mut().begin(close, &self.shared.core, deadline_ns);
-        match begun {
-            Ok(begun) => {
-                self.last_round_ns.set(now_ns);
-                self.metrics().rounds_begun.add_alone(1);
-                self.links.ask(&begun, now_ns);
-                self.complete_confirmed();
-            }
-            Err((batch, published)) => {
-                // A newer publication exists, and its announcement will reach this worker soon. If
-                // this node still leads, the batch waits for that; otherwise it is refused now.
-                let view = View::new(published, self.shared.alt_svc.clone());
-                if view.is_leading() {
-                    self.room.borrow_mut().reopen(batch);
-                } else {
-                    self.refuse(batch, view.refusal());
-                }
-            }
-        }
+    /// Asks the voters of a round that has begun.
+    fn ask(&self, begun: Option<Begun>, now_ns: u64) {
+        let Some(begun) = begun else { return };
+        self.metrics().rounds_begun.add_alone(1);
+        self.links.ask(&begun, now_ns);
+        self.complete_confirmed();
     }
 
     /// Answers the batches of all rounds that a quorum has confirmed.
     fn complete_confirmed(&self) {
         loop {
-            let confirmed = self.rounds.borrow_mut().poll_confirmed();
-            let Some((batch, confirmed)) = confirmed else { break };
-            self.complete(batch, confirmed);
+            let confirmed = self.state.borrow_mut().poll_confirmed();
+            let Some(confirmed) = confirmed else { break };
+            self.complete(confirmed);
         }
-        if !self.room.borrow().is_open_empty() {
-            self.due.set();
-        }
+        self.want_turn();
     }
 
-    fn complete(&self, batch: Batch, confirmed: Option<Confirmed>) {
+    fn complete(&self, confirmed: ConfirmedBatch) {
         let metrics = self.metrics();
         let now = self.shared.clock.now();
         self.shared.health.round_completed_ns.fetch_max(now.monotonic_ns, Ordering::Relaxed);
         metrics.rounds_confirmed.add_alone(1);
-        let Some(confirmed) = confirmed else {
-            // This is a probe: it has no requests, and only its entry list is kept for later.
-            self.room.borrow_mut().refuse(batch, ErrorCode::Internal);
-            return;
+        let size = confirmed.size();
+        let mut allocated_ns = now.monotonic_ns;
+        let allocate = |key| {
+            let range = self.shared.allocator.allocate(key, now)?;
+            allocated_ns = self.shared.clock.monotonic_ns();
+            Ok(range)
         };
-        let requests = batch.requests;
-        let range = match self.shared.allocator.allocate(confirmed, now) {
-            Ok(range) => range,
-            Err(error) => return self.refuse_unallocated(batch, error),
-        };
-        let allocated_ns = self.shared.clock.monotonic_ns();
-        let waiting_ns = batch.closed_ns.saturating_sub(batch.opened_ns);
-        let confirm_ns = now.monotonic_ns.saturating_sub(batch.closed_ns);
-        metrics.batch_size.observe_alone(requests, 1);
-        metrics.waiting_ns.observe_alone(waiting_ns, requests);
-        metrics.confirm_ns.observe_alone(confirm_ns, requests);
-        metrics.allocate_ns.observe_alone(allocated_ns - now.monotonic_ns, requests);
-        metrics.timestamps.add_alone(range.count());
-        self.answered.borrow_mut().push_back((allocated_ns, requests));
-        self.room.borrow_mut().answer(batch, range);
-        self.due.set();
-    }
-
-    fn refuse_unallocated(&self, batch: Batch, error: AllocateError) {
-        let code = match error {
-            AllocateError::NoGrant | AllocateError::OtherTerm => self.refusal_of_a_leader(),
-            // The other errors: the grant must not be used, or its last index is used. A second
-            // attempt would fail in the same way.
-            error => {
-                tracing::error!(%error, "a confirmed batch got no timestamps");
-                ErrorCode::Internal
+        let core = &self.shared.core;
+        let taken = self.state.borrow_mut().complete(confirmed, allocate, core, Waker::wake);
+        match taken {
+            Ok(0) | Err(AllocateError::NoGrant | AllocateError::OtherTerm) => {}
+            Err(error) => tracing::error!(%error, "a confirmed batch got no timestamps"),
+            Ok(taken) => {
+                let waiting_ns = size.closed_ns.saturating_sub(size.opened_ns);
+                let confirm_ns = now.monotonic_ns.saturating_sub(size.closed_ns);
+                let took_ns = allocated_ns - now.monotonic_ns;
+                metrics.batch_size.observe_alone(size.requests, 1);
+                metrics.waiting_ns.observe_alone(waiting_ns, size.requests);
+                metrics.confirm_ns.observe_alone(confirm_ns, size.requests);
+                metrics.allocate_ns.observe_alone(took_ns, size.requests);
+                metrics.timestamps.add_alone(taken);
+                self.answered.borrow_mut().push_back((allocated_ns, size.requests));
+                self.due.set();
             }
-        };
-        self.refuse(batch, code);
+        }
     }
 
     /// Refuses the batches of all rounds that can no longer be confirmed.
     fn fail_rounds(&self, now_ns: u64) {
         loop {
-            if self.rounds.borrow().is_empty() {
-                return;
-            }
-            let failed = self.rounds.borrow_mut().poll_failed(now_ns, &self.shared.core);
-            let Some((batch, failure)) = failed else { return };
+            let core = &self.shared.core;
+            let failed = self.state.borrow_mut().poll_failed(now_ns, core, Waker::wake);
+            let Some((_, failure)) = failed else { return };
             self.metrics().count_failure(failure);
-            let code = match failure {
-                RoundFailure::TimedOut => ErrorCode::NoQuorum,
-                RoundFailure::Deposed | RoundFailure::GrantLost => self.refusal_of_a_leader(),
-            };
-            self.refuse(batch, code);
+            self.want_turn();
+        }
+    }
+
+    fn want_turn(&self) {
+        if self.state.borrow().is_turn_due() {
             self.due.set();
         }
     }
 
-    /// The refusal of a node that believed it led. By now it may know the next leader.
-    fn refusal_of_a_leader(&self) -> ErrorCode {
-        View::new(self.shared.core.published(), self.shared.alt_svc.clone()).refusal()
-    }
-
-    fn refuse(&self, batch: Batch, code: ErrorCode) {
-        self.room.borrow_mut().refuse(batch, code);
-    }
-
-    /// Begins an empty round while no request waits. So a leader whose rounds cannot complete is
-    /// noticed before a client asks it.
-    fn probe(&self, now_ns: u64) {
-        // Without this tolerance, a tick that comes a little early would delay the probe by a whole
-        // interval.
-        let pause_ns = nanos(self.probe_interval() * 7 / 8);
-        let is_due = now_ns.saturating_sub(self.last_round_ns.get()) >= pause_ns;
-        let is_idle = self.rounds.borrow().is_empty() && self.room.borrow().is_open_empty();
-        if self.worker == WorkerId(0) && is_due && is_idle {
-            self.begin_round(now_ns);
-        }
-    }
-
     fn leave(&self, slot: usize, requests: u32) {
-        self.room.borrow_mut().leave(slot);
+        self.state.borrow_mut().leave(slot);
         self.admission.give_back(requests);
         self.count_waiting(|own| own - u64::from(requests));
     }
@@ -412,7 +346,15 @@ impl Future for Ticket {
     type Output = Outcome;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
-        self.sequencer.room.borrow_mut().poll(self.slot, context)
+        match self.sequencer.state.borrow_mut().outcome(self.slot) {
+            Ok(outcome) => Poll::Ready(outcome),
+            Err(waker) => {
+                if !waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+                    *waker = Some(context.waker().clone());
+                }
+                Poll::Pending
+            }
+        }
     }
 }
 
@@ -420,4 +362,9 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         self.sequencer.leave(self.slot, self.requests);
     }
+}
+
+/// Time between the empty rounds of an idle leader.
+fn probe_interval(shared: &NodeShared) -> Duration {
+    shared.config.election_timeout / 2
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use epicepoch_core::publication::{Published, Role};
-use epicepoch_wire::http::{ErrorCode, cluster_header};
+use epicepoch_wire::http::cluster_header;
 use http::HeaderValue;
 
 /// A publication, and the parts of answers made from it.
@@ -51,21 +51,5 @@ impl View {
     /// Whether this node leads and owns a range, so that it can answer requests.
     pub(crate) fn is_serving(&self) -> bool {
         self.is_leading() && self.published.grant.is_some()
-    }
-
-    /// Whether this node has joined its cluster.
-    pub(crate) fn is_joined(&self) -> bool {
-        self.published.members.contains_key(&self.published.identity.node)
-    }
-
-    /// The code with which a node that does not lead refuses requests.
-    pub(crate) fn refusal(&self) -> ErrorCode {
-        if self.other_leader.is_some() {
-            ErrorCode::NotLeader
-        } else if self.is_joined() {
-            ErrorCode::NoLeader
-        } else {
-            ErrorCode::NotReady
-        }
     }
 }

@@ -1,5 +1,6 @@
 //! Confirm rounds between nodes: which node may answer, and which must not.
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
@@ -131,6 +132,80 @@ fn a_link_that_broke_is_connected_again() {
     voter.join().unwrap();
 }
 
+/// A leader of two whose only voter the test plays. No deadline passes in a test.
+fn leader_of_a_played_voter() -> (TestNode, std::net::TcpStream) {
+    let mut cluster = Cluster::new(2);
+    let port = cluster.take_port(2);
+    let a = cluster.start_with(1, |config| config.election_timeout = 100 * WAIT_MAX);
+    a.publish(cluster.leading(1, 3, true));
+    let voter = welcome(&port, store(NodeId(2)));
+    voter.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    a.await_metric("epicepoch_is_leader", 1);
+    (a, voter)
+}
+
+/// The next question that the played voter is asked.
+fn asked(voter: &mut std::net::TcpStream) -> Confirm {
+    let (header, payload) = read_frame(voter).expect("a question");
+    assert_eq!(header.kind, FrameKind::Confirm);
+    Confirm::decode(&payload).unwrap()
+}
+
+/// The played voter answers a question; its Promise is `promise`.
+fn say(voter: &mut std::net::TcpStream, asked: Confirm, promise: u64) {
+    let Confirm { boot, worker, term, round, .. } = asked;
+    let (leader, store, promise) = (NodeId(1), store(NodeId(2)), Term(promise));
+    let reply = ConfirmReply { leader, store, boot, worker, term, round, promise };
+    send_frame(voter, FrameKind::ConfirmReply, NodeId(2), |out| reply.encode(out));
+}
+
+#[test]
+fn each_round_answers_the_requests_that_came_before_it() {
+    let (a, mut voter) = leader_of_a_played_voter();
+    let ask = || {
+        let mut client = a.connect();
+        client.send("GET /timestamp");
+        client
+    };
+    let mut in_flight: Vec<_> = (0..4).map(|_| (ask(), asked(&mut voter))).collect();
+    // No further round begins, so these two share a batch, which stays open.
+    let open = [ask(), ask()];
+    a.await_metric("epicepoch_waiting_requests", 6);
+    say(&mut voter, in_flight[1].1, 3);
+    let answered = in_flight.drain(..2).map(|(mut client, _)| client.reply().unwrap());
+    let answered: Vec<_> = answered.map(|reply| reply.timestamps()[0]).collect();
+    assert!(answered.is_sorted(), "{answered:?}");
+    // Rounds have ended, so the open batch gets one. All that wait now came after the yes.
+    let last = asked(&mut voter);
+    assert_eq!(last.round, Round(5));
+    say(&mut voter, last, 4);
+    let waiting = in_flight.into_iter().map(|(client, _)| client).chain(open);
+    for mut client in waiting {
+        assert_eq!(client.reply().unwrap().error(), (503, "NO_LEADER"));
+    }
+    assert_eq!(a.metric("epicepoch_timestamps_total"), 2);
+}
+
+#[test]
+fn a_request_gets_nothing_of_the_round_of_a_client_that_has_gone() {
+    let (a, mut voter) = leader_of_a_played_voter();
+    let mut gone = std::net::TcpStream::connect(a.addr).unwrap();
+    gone.write_all(b"GET /timestamp?n=5 HTTP/1.1\r\nhost: test\r\n\r\n").unwrap();
+    let first = asked(&mut voter);
+    // It resets its connection.
+    socket2::SockRef::from(&gone).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(gone);
+    a.await_metric("epicepoch_waiting_requests", 0);
+    let mut client = a.connect();
+    client.send("GET /timestamp");
+    let second = asked(&mut voter);
+    say(&mut voter, first, 3);
+    a.await_metric("epicepoch_timestamps_total", 5);
+    say(&mut voter, second, 3);
+    assert_eq!(client.reply().unwrap().timestamps().len(), 1);
+    assert_eq!(a.metric("epicepoch_timestamps_total"), 6);
+}
+
 #[test]
 fn another_node_at_a_members_address_gets_no_confirm() {
     let mut cluster = Cluster::new(2);
@@ -173,7 +248,7 @@ fn a_confirm_that_does_not_belong_to_its_link_ends_the_link() {
     send_frame(&mut stream, FrameKind::Raft, NodeId(1), |_| ());
     assert!(read_frame(&mut stream).is_none());
     let mut stream = call(&cluster, &b, 1);
-    std::io::Write::write_all(&mut stream, &[0xFF; 4096]).unwrap();
+    stream.write_all(&[0xFF; 4096]).unwrap();
     assert!(read_frame(&mut stream).is_none());
     assert_eq!(b.request("GET /up").status, 200);
 }

@@ -91,22 +91,22 @@ impl History {
     }
 
     /// A round has failed.
-    pub(crate) fn round_failed(&mut self, me: Identity, worker: WorkerId, round: Option<Round>) {
+    pub(crate) fn round_failed(&mut self, me: Identity, worker: WorkerId, round: Round) {
         if let Some(open) = self.quorums.open.get_mut(&(me.boot, worker)) {
-            open.retain(|open| Some(open.round) != round);
+            open.retain(|open| open.round != round);
         }
     }
 
     /// A round counts as confirmed.
-    pub(crate) fn round_confirmed(&mut self, me: Identity, worker: WorkerId, round: Option<Round>) {
+    pub(crate) fn round_confirmed(&mut self, me: Identity, worker: WorkerId, round: Round) {
         self.check_quorum(me, worker, round);
         self.round_failed(me, worker, round);
     }
 
     /// S2, S7: in each half of the voters at the round's begin, a majority has said yes since.
-    fn check_quorum(&mut self, me: Identity, worker: WorkerId, round: Option<Round>) {
+    fn check_quorum(&mut self, me: Identity, worker: WorkerId, round: Round) {
         let mut open = self.quorums.open.get(&(me.boot, worker)).into_iter().flatten();
-        let open = open.find(|open| Some(open.round) == round);
+        let open = open.find(|open| open.round == round);
         if open.is_some_and(Open::is_quorum) {
             return;
         }
@@ -150,7 +150,7 @@ mod tests {
     }
 
     fn is_confirmed(mut history: History) -> bool {
-        history.round_confirmed(ME, WORKER, Some(Round(1)));
+        history.round_confirmed(ME, WORKER, Round(1));
         history.violation.is_none()
     }
 

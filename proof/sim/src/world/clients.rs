@@ -14,6 +14,8 @@ use crate::world::sessions::SESSIONS_FROM;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Client {
     pub(crate) target: NodeId,
+    /// The worker of that node with the client's last request.
+    pub(crate) worker: usize,
     /// Number of the current attempt. It is pending while `is_waiting`.
     pub(crate) attempt: u64,
     pub(crate) is_waiting: bool,
@@ -33,6 +35,7 @@ impl World {
             let target = self.any();
             self.clients.push(Client {
                 target,
+                worker: 0,
                 attempt: 0,
                 is_waiting: false,
                 think_ns: self.random.u64(10..50) * MS,
@@ -55,12 +58,12 @@ impl World {
         }
         own.attempt += 1;
         own.is_waiting = true;
+        own.worker = self.random.usize(0..WORKERS);
         self.clients[client] = own;
         let asker = Asker { client, attempt: own.attempt };
         let is_large = self.chance(20);
         let count = self.random.u64(1..if is_large { 1_000 } else { 20 });
-        let worker = self.random.usize(0..WORKERS);
-        let after_ns = self.link_ns();
+        let (worker, after_ns) = (own.worker, self.link_ns());
         if own.connected == Some(own.target) || !self.do_accepts_fail(own.target) {
             self.schedule(own.target, None, after_ns, Event::Arrive { worker, asker, count });
         }
@@ -82,6 +85,12 @@ impl World {
         let own = self.clients[asker.client];
         if own.is_waiting && own.attempt == asker.attempt {
             self.summary.given_up += 1;
+            if self.random.bool() {
+                // The client closes its connection.
+                let after_ns = self.link_ns();
+                let event = Event::Leave { worker: own.worker, asker };
+                self.schedule(own.target, None, after_ns, event);
+            }
             self.clients[asker.client].is_waiting = false;
             self.clients[asker.client].target = self.any();
             self.schedule_world(0, Event::Client { client: asker.client });

@@ -365,6 +365,7 @@ impl World {
                     self.history.check_published(&published, running.seen.promise.load());
                 }
                 running.seen.publish(published.clone());
+                self.tell_workers(id);
                 self.note(|| {
                     let Published { term, role, leader, grant, .. } = &*published;
                     format!("{id} publishes term {term}, {role:?}, leader {leader:?}, {grant:?}")

@@ -58,7 +58,7 @@ impl World {
         for id in self.ids() {
             for worker in 0..WORKERS {
                 let running = self.at(id).running.as_ref();
-                let newest = running.and_then(|running| running.workers[worker].rounds.newest());
+                let newest = running.and_then(|running| running.workers[worker].sequencer.newest());
                 if let Some(Begun { confirm, published }) = newest {
                     self.summary.rounds_asked_again += 1;
                     let after_ns = self.link_ns();

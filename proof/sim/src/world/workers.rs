@@ -1,120 +1,158 @@
-//! The workers of simulated nodes: the work of the server's threads with requests, rounds and
-//! answers. Each step is an event, so that anything may come between two steps. The planted bugs of
-//! the request path are here.
+//! The workers of simulated nodes: simulated clients, links and tasks around the state machines that
+//! production drives, [`Sequencer`](epicepoch_core::sequencer::Sequencer) and [`Answers`]. Each step
+//! is an event, so that anything may come between two steps. The planted bugs of what stands around
+//! them are here.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use epicepoch_core::allocator::Now;
 use epicepoch_core::clock::trusted_ns;
-use epicepoch_core::confirm::{Confirmed, answer};
+use epicepoch_core::confirm::{Answers, Begun, Confirmed};
 use epicepoch_core::promise::Promise;
-use epicepoch_core::publication::{Published, Role};
+use epicepoch_core::publication::{Identity, Published};
 use epicepoch_wire::confirm::{Confirm, ConfirmReply};
-use epicepoch_wire::{NodeId, Term, TimestampRange, WorkerId};
+use epicepoch_wire::{BootId, NodeId, Term, WorkerId};
 
 use crate::event::{Answer, Asker, Event, Request};
 use crate::history::{Given, Trusted};
-use crate::node::Asked;
-use crate::parameters::MS;
-use crate::plant::{Plant, forged};
+use crate::node::{Caller, Worker};
+use crate::parameters::{MS, WORKERS};
+use crate::plant::Plant;
 use crate::world::World;
 
-/// Most rounds of a worker that may overlap, as in production.
-const ROUNDS_MAX: usize = 4;
 /// Time between two checks of deadlines, nanoseconds.
 const WORKER_TICK_NS: u64 = 25 * MS;
-/// How long a leader may be idle before it probes, nanoseconds, as in production.
-const PROBE_NS: u64 = 100 * MS;
-/// Time between a request and the turn that takes it, so that others can join, nanoseconds.
+/// Least time between a request and the turn that takes it, so that others can join, nanoseconds.
 const TURN_NS: u64 = 20_000;
+/// How many of a thousand turns wait behind other work of the worker, and most time that they wait,
+/// nanoseconds. Links are served meanwhile.
+const BUSY: u32 = 30;
+const BUSY_NS_MAX: u64 = 50 * MS;
 /// For a planted bug: how long an old round is trusted, nanoseconds.
 const RECENT_NS: u64 = 500 * MS;
 
 impl World {
+    fn worker(&mut self, id: NodeId, worker: usize) -> &mut Worker {
+        &mut self.node(id).running_mut().workers[worker]
+    }
+
     pub(crate) fn arrive(&mut self, id: NodeId, worker: usize, asker: Asker, count: u64) {
         let (floor, above) = (self.history.floor(), self.history.above());
         let request = Request { asker, worker, count, floor, above, arrived_ns: self.now_ns };
         self.summary.requests += 1;
         let identity = self.at(id).running().identity;
         self.history.arrived(identity, asker, self.now_ns);
-        let plant = self.plant();
+        if !self.enter(id, request) {
+            let answer = self.refusal(id);
+            self.next_step(id, Event::Answer { request, answer });
+        }
+    }
+
+    /// A request joins its worker's open batch. Returns `false` if it cannot wait.
+    fn enter(&mut self, id: NodeId, request: Request) -> bool {
         let now_ns = self.monotonic_ns(id);
+        let own = self.worker(id, request.worker);
+        let Ok(slot) = own.sequencer.join(1, request.count, || now_ns) else { return false };
+        *own.sequencer.outcome(slot).expect_err("it has just joined") = Some(slot);
+        own.tickets.insert(slot, request);
+        let is_turn_lost = !own.sequencer.is_turn_due();
+        if is_turn_lost && self.is_planted(Plant::LostTurn) {
+            for worker in &mut self.node(id).running_mut().workers {
+                worker.is_turn_due = true;
+            }
+        }
+        self.want_turn(id, request.worker);
+        true
+    }
+
+    /// The client of a request has gone.
+    pub(crate) fn leave(&mut self, id: NodeId, worker: usize, asker: Asker) {
+        let own = self.worker(id, worker);
+        let slot = own.tickets.iter().find(|(_, request)| request.asker == asker);
+        let Some(slot) = slot.map(|(slot, _)| *slot) else { return };
+        own.tickets.remove(&slot);
+        own.sequencer.leave(slot);
+        let identity = self.at(id).running().identity;
+        self.history.left(identity, asker);
+        self.count("client gone");
+    }
+
+    /// The consensus plane has published: its workers learn of it a little later.
+    pub(crate) fn tell_workers(&mut self, id: NodeId) {
+        for worker in 0..WORKERS {
+            let after_ns = self.random.u64(0..=self.conditions.step_ns);
+            self.schedule_own(id, after_ns, Event::Follow { worker });
+        }
+    }
+
+    pub(crate) fn follow(&mut self, id: NodeId, worker: usize) {
+        let (now_ns, mut woken) = (self.monotonic_ns(id), vec![]);
         let running = self.node(id).running_mut();
         let published = running.seen.published();
-        if published.role != Role::Leader && published.grant.is_none() {
-            self.refuse(id, &[request], &published);
-            return;
-        }
-        let own = &mut running.workers[worker];
-        if plant == Some(Plant::LateJoin)
-            && let Some(batch) = &own.newest
-            && !batch.requests.borrow().is_empty()
-        {
-            batch.requests.borrow_mut().push(request);
-            return;
-        }
-        let is_recent = now_ns.saturating_sub(running.completed_ns) < RECENT_NS;
-        let is_unproved = plant == Some(Plant::Unconfirmed)
-            || plant == Some(Plant::CheckedAtArrival)
-            || plant == Some(Plant::RecentRound) && is_recent && running.completed_ns > 0;
-        if let Some(grant) = published.grant.filter(|_| is_unproved) {
-            let key = forged(running.identity, grant, count);
-            if plant == Some(Plant::CheckedAtArrival) {
-                let batch = Asked::new(vec![request]);
-                own.confirmed.push_back((batch, key));
-                self.next_step(id, Event::Allocate { worker });
-            } else if let Some(key) = key {
-                self.stamp(id, worker, &[request], key);
-            }
-            return;
-        }
-        own.open.push(request);
+        let sequencer = &mut running.workers[worker].sequencer;
+        sequencer.handle_publication(now_ns, &published, |slot| woken.push(slot));
+        self.wake(id, worker, &woken);
+        self.fail_rounds(id, worker);
         self.want_turn(id, worker);
     }
 
     fn want_turn(&mut self, id: NodeId, worker: usize) {
-        let own = &mut self.node(id).running_mut().workers[worker];
-        if !own.open.is_empty() && !own.is_turn_due && own.rounds.len() < ROUNDS_MAX {
+        let own = self.worker(id, worker);
+        if own.sequencer.is_turn_due() && !own.is_turn_due {
             own.is_turn_due = true;
-            self.schedule_own(id, TURN_NS, Event::Turn { worker });
+            let is_busy = self.conditions.step_ns > 0 && self.chance(BUSY);
+            let most_ns = if is_busy { BUSY_NS_MAX } else { self.conditions.step_ns };
+            let after_ns = TURN_NS + self.random.u64(0..=most_ns);
+            self.schedule_own(id, after_ns, Event::Turn { worker });
         }
     }
 
     pub(crate) fn turn(&mut self, id: NodeId, worker: usize) {
-        let own = &mut self.node(id).running_mut().workers[worker];
+        let (now_ns, mut woken) = (self.monotonic_ns(id), vec![]);
+        let running = self.node(id).running_mut();
+        let own = &mut running.workers[worker];
         own.is_turn_due = false;
-        if !own.open.is_empty() && own.rounds.len() < ROUNDS_MAX {
-            self.begin(id, worker);
-        }
+        let wake = |slot| woken.push(slot);
+        let begun = own.sequencer.handle_turn(now_ns, &running.seen, wake);
+        self.wake(id, worker, &woken);
+        self.begun(id, worker, begun);
     }
 
-    fn begin(&mut self, id: NodeId, worker: usize) {
-        let deadline_ns = self.monotonic_ns(id) + self.conditions.round_ns;
-        let is_joined_late = self.is_planted(Plant::LateJoin);
-        let is_turn_lost = self.is_planted(Plant::LostTurn);
+    fn begun(&mut self, id: NodeId, worker: usize, begun: Option<Begun>) {
+        let Some(Begun { confirm, published }) = begun else { return };
+        self.summary.rounds += 1;
         let running = self.node(id).running_mut();
-        let identity = running.identity;
-        let own = &mut running.workers[worker];
-        let closed = Asked::new(std::mem::take(&mut own.open));
-        own.newest = is_joined_late.then(|| closed.clone());
-        let now = (running.seen.published(), running.seen.promise.load());
-        let close = || (closed.clone(), closed.count());
-        match own.rounds.begin(close, &running.seen, deadline_ns) {
-            Ok(begun) => {
-                self.summary.rounds += 1;
-                let (confirm, published) = (begun.confirm, begun.published);
-                closed.round.set(Some(confirm.round));
-                self.history.round_began(identity, &confirm, &now.0, now.1);
-                self.next_step(id, Event::Ask { confirm, published });
-                self.take_confirmed(id, worker);
-            }
-            // The leader has no range yet. The next publication or the next tick tries again.
-            Err((batch, published)) if published.role == Role::Leader => {
-                own.open = batch.requests.take();
-                running.workers.iter_mut().for_each(|worker| worker.is_turn_due |= is_turn_lost);
-            }
-            Err((batch, published)) => self.refuse(id, &batch.requests.take(), &published),
+        let (identity, promise) = (running.identity, running.seen.promise.load());
+        let fresh = running.seen.published();
+        self.history.round_began(identity, &confirm, &fresh, promise);
+        self.next_step(id, Event::Ask { confirm, published: published.clone() });
+        if matches!(self.plant(), Some(Plant::Unconfirmed | Plant::RecentRound)) {
+            self.forge(id, &confirm, &published);
         }
+        self.take_confirmed(id, worker);
+    }
+
+    /// For planted bugs: a worker counts the yes of every voter without asking.
+    fn forge(&mut self, id: NodeId, confirm: &Confirm, published: &Published) {
+        let now_ns = self.monotonic_ns(id);
+        let is_recent_enough = self.is_planted(Plant::RecentRound);
+        let running = self.node(id).running_mut();
+        let completed_ns = running.completed_ns;
+        let since_ns = now_ns.saturating_sub(completed_ns);
+        if is_recent_enough && (completed_ns == 0 || since_ns >= RECENT_NS) {
+            return;
+        }
+        let Confirm { boot, worker, term, round, .. } = *confirm;
+        let worker_at = worker.0 as usize;
+        for (voter, store) in published.voters.iter() {
+            let reply =
+                ConfirmReply { leader: id, store, boot, worker, term, round, promise: term };
+            running.workers[worker_at].sequencer.handle_reply(voter, &reply);
+        }
+        self.take_confirmed(id, worker_at);
+        // Such a round proves nothing for later ones.
+        self.node(id).running_mut().completed_ns = completed_ns;
     }
 
     pub(crate) fn ask(&mut self, id: NodeId, confirm: Confirm, published: &Arc<Published>) {
@@ -123,9 +161,39 @@ impl World {
                 self.send(id, voter, &Event::Confirm { from: id, confirm });
             }
         }
+        if self.is_planted(Plant::CheckedAtArrival) {
+            self.forge(id, &confirm, published);
+        }
     }
 
-    pub(crate) fn load(&mut self, to: NodeId, from: NodeId, confirm: &Confirm) {
+    /// A question arrives over the link of a caller, a worker of a peer's boot. A new boot opens a
+    /// new link.
+    pub(crate) fn asked(&mut self, to: NodeId, from: NodeId, confirm: Confirm) {
+        let worker = confirm.worker.0 as usize;
+        let cluster = self.genesis.cluster;
+        let running = self.node(to).running_mut();
+        let me = running.identity;
+        let callers = &mut running.workers[worker].callers;
+        let key = (from, confirm.boot);
+        if !callers.contains_key(&key) {
+            callers.retain(|(node, _), caller| *node != from || caller.is_busy);
+        }
+        let opened = || {
+            let caller = Identity { node: from, store: confirm.store, boot: confirm.boot };
+            let answers = Answers::new(caller, cluster, me);
+            let (unread, unwritten) = (VecDeque::new(), vec![]);
+            Caller { answers, unread, unwritten, is_busy: false }
+        };
+        let caller = callers.entry(key).or_insert_with(opened);
+        caller.unread.push_back(confirm);
+        if !std::mem::replace(&mut caller.is_busy, true) {
+            self.next_step(to, Event::Load { worker, from, boot: confirm.boot });
+        }
+    }
+
+    /// Reads and answers the next frame of a caller. Then reads another one if it has come, as the
+    /// server does, or writes the answers.
+    pub(crate) fn load(&mut self, to: NodeId, worker: usize, from: (NodeId, BootId)) {
         let plant = self.plant();
         let running = self.node(to).running_mut();
         let fresh = &running.seen.promise;
@@ -137,31 +205,72 @@ impl World {
         };
         let other = other.map(Promise::new);
         let promise = other.as_ref().unwrap_or(fresh);
-        let reply = answer(from, confirm, running.identity, promise);
-        let (voter, promised) = (running.identity, running.seen.promise.load());
-        self.history.said(voter, confirm, promised);
+        let (voter, promised) = (running.identity, fresh.load());
+        let Some(caller) = running.workers[worker].callers.get_mut(&from) else { return };
+        let confirm = caller.unread.pop_front().expect("a frame is read once it has come");
+        let reply = caller.answers.handle_confirm(&confirm, promise);
+        let reply = reply.expect("a link carries the frames of its caller");
+        caller.unwritten.push(reply);
+        let reads_on = !caller.unread.is_empty() && caller.answers.has_room();
+        self.history.said(voter, &confirm, promised);
         self.summary.count_reply(reply.is_yes());
-        self.next_step(to, Event::Send { to: from, reply });
+        if reads_on {
+            self.read_on(to, worker, from);
+        } else {
+            self.next_step(to, Event::Send { worker, to: from.0, boot: from.1 });
+        }
     }
 
-    pub(crate) fn reply(&mut self, to: NodeId, from: NodeId, reply: ConfirmReply) {
+    /// Reads the next frame of a caller later, in an event of its own however many frames wait.
+    fn read_on(&mut self, id: NodeId, worker: usize, (from, boot): (NodeId, BootId)) {
+        let after_ns = self.random.u64(0..=self.conditions.step_ns);
+        self.schedule_own(id, after_ns, Event::Load { worker, from, boot });
+    }
+
+    /// Writes the answers to a caller, and reads on if more frames have come.
+    pub(crate) fn send_answers(&mut self, id: NodeId, worker: usize, to: (NodeId, BootId)) {
+        let callers = &mut self.node(id).running_mut().workers[worker].callers;
+        let Some(caller) = callers.get_mut(&to) else { return };
+        let replies = std::mem::take(&mut caller.unwritten);
+        caller.answers.handle_written();
+        caller.is_busy = !caller.unread.is_empty();
+        let is_busy = caller.is_busy;
+        let hello = self.at(id).hello();
+        for reply in &replies {
+            self.send(id, to.0, &Event::Reply { from: id, hello, reply: *reply });
+        }
+        if is_busy {
+            self.read_on(id, worker, to);
+        }
+    }
+
+    pub(crate) fn reply(&mut self, to: NodeId, from: NodeId, reply: &ConfirmReply) {
         let worker = reply.worker.0 as usize;
-        let rounds = &mut self.node(to).running_mut().workers[worker].rounds;
-        rounds.handle_reply(from, &reply);
-        self.take_confirmed(to, worker);
-        self.fail_rounds(to, worker);
+        if !self.worker(to, worker).sequencer.handle_reply(from, reply) {
+            return;
+        }
+        if reply.is_yes() {
+            self.take_confirmed(to, worker);
+        } else {
+            self.fail_rounds(to, worker);
+        }
     }
 
     fn take_confirmed(&mut self, id: NodeId, worker: usize) {
         let now_ns = self.monotonic_ns(id);
+        let is_forged = self.plant().is_some_and(Plant::is_unproved);
         let running = self.nodes[id.0 as usize - 1].running_mut();
         let identity = running.identity;
         let own = &mut running.workers[worker];
         let mut steps = 0;
-        while let Some(confirmed) = own.rounds.poll_confirmed() {
+        while let Some(confirmed) = own.sequencer.poll_confirmed() {
             running.completed_ns = now_ns;
-            let round = confirmed.0.round.get();
-            self.history.round_confirmed(identity, WorkerId(worker as u32), round);
+            let (worker, round) = (WorkerId(worker as u32), confirmed.size().round);
+            if is_forged {
+                self.history.round_failed(identity, worker, round);
+            } else {
+                self.history.round_confirmed(identity, worker, round);
+            }
             own.confirmed.push_back(confirmed);
             steps += 1;
         }
@@ -172,60 +281,69 @@ impl World {
     }
 
     pub(crate) fn allocate(&mut self, id: NodeId, worker: usize) {
-        let is_joined = self.is_planted(Plant::JoinAtCompletion);
-        let is_late = self.is_planted(Plant::LateJoin);
-        let running = self.node(id).running_mut();
-        let own = &mut running.workers[worker];
-        let Some((batch, mut key)) = own.confirmed.pop_front() else { return };
-        let mut requests = batch.requests.take();
-        if is_joined {
-            requests.append(&mut own.open);
-        }
-        // A key is valid only for its own batch. These bugs need a key for more requests.
-        if (is_joined || is_late)
-            && let Some(grant) = running.seen.published().grant
-        {
-            let count = requests.iter().map(|request| request.count).sum();
-            key = forged(running.identity, grant, count);
-        }
-        if let Some(key) = key {
-            self.stamp(id, worker, &requests, key);
-        }
-    }
-
-    fn stamp(&mut self, id: NodeId, worker: usize, requests: &[Request], key: Confirmed) {
         let monotonic_ns = self.monotonic_ns(id);
         let running = self.node(id).running_mut();
+        let identity = running.identity;
         let trusted_ns = trusted_ns(monotonic_ns, running.trusted_offset_ns);
-        let now = Now { monotonic_ns, trusted_ns };
-        let (identity, published) = (running.identity, running.seen.published());
-        let term = key.term();
-        let allocated = running.stamper.allocate(worker, key, now);
-        self.trusts(trusted_ns);
-        self.note(|| format!("{id} stamps {allocated:?} in term {term}"));
-        let Ok(range) = allocated else {
-            self.refuse(id, requests, &published);
-            return;
+        let own = &mut running.workers[worker];
+        let Some(confirmed) = own.confirmed.pop_front() else { return };
+        let (mut woken, mut stamped) = (vec![], None);
+        let allocate = |key: Confirmed| {
+            let term = key.term();
+            let range = running.stamper.allocate(worker, key, Now { monotonic_ns, trusted_ns });
+            stamped = Some((term, range));
+            range
         };
-        let is_proved = self.at(id).running().consensus.clock().is_proved();
-        let trusted = Trusted { ns: trusted_ns, is_proved, monotonic_ns };
-        self.history.stamped(identity, term, range, trusted);
-        let mut rest = Some(range);
-        for request in requests {
-            let split = rest.and_then(|rest| rest.split_first(request.count));
-            let (own, after) = split.expect("the range is as long as the batch asked for");
-            rest = after;
-            let is_shared = self.is_planted(Plant::SplitOffByOne) && rest.is_some();
-            rest = if is_shared { TimestampRange::new(own.last(), range.count()) } else { rest };
-            self.next_step(id, Event::Answer { request: *request, answer: Answer::Given(own) });
+        // An error is a refusal for every request of the batch.
+        let wake = |slot| woken.push(slot);
+        let _ = own.sequencer.complete(confirmed, allocate, &running.seen, wake);
+        if let Some((term, allocated)) = stamped {
+            self.trusts(trusted_ns);
+            self.note(|| format!("{id} stamps {allocated:?} in term {term}"));
+            if let Ok(range) = allocated {
+                let is_proved = self.at(id).running().consensus.clock().is_proved();
+                let trusted = Trusted { ns: trusted_ns, is_proved, monotonic_ns };
+                self.history.stamped(identity, term, range, trusted);
+            }
+        }
+        self.wake(id, worker, &woken);
+    }
+
+    /// Wakes the tasks of these slots. Each reads its outcome in a step of its own.
+    fn wake(&mut self, id: NodeId, worker: usize, woken: &[usize]) {
+        for slot in woken {
+            let asker = self.worker(id, worker).tickets[slot].asker;
+            self.next_step(id, Event::Woken { worker, slot: *slot, asker });
         }
     }
 
-    fn refuse(&mut self, id: NodeId, requests: &[Request], published: &Published) {
-        for request in requests {
-            let answer = Answer::Refused(published.leader.filter(|leader| *leader != id));
-            self.next_step(id, Event::Answer { request: *request, answer });
+    /// A request reads its outcome and gives its slot back, unless its client has gone.
+    pub(crate) fn woken(&mut self, id: NodeId, worker: usize, slot: usize, asker: Asker) {
+        let own = self.worker(id, worker);
+        let Some(request) = own.tickets.get(&slot).copied() else { return };
+        if request.asker != asker {
+            return;
         }
+        let outcome = *own.sequencer.outcome(slot).as_ref().expect("who is woken has an outcome");
+        own.tickets.remove(&slot);
+        own.sequencer.leave(slot);
+        match outcome {
+            Ok(range) => self.answer(id, request, Answer::Given(range)),
+            Err(_) if self.is_planted(Plant::UnheardRefusal) => {}
+            Err(_) => {
+                let refusal = self.refusal(id);
+                self.answer(id, request, refusal);
+                if self.is_planted(Plant::RefusedAndAnswered) {
+                    self.enter(id, request);
+                }
+            }
+        }
+    }
+
+    /// A refusal that names the leader, if another node leads.
+    fn refusal(&self, id: NodeId) -> Answer {
+        let leader = self.at(id).running().seen.published().leader;
+        Answer::Refused(leader.filter(|leader| *leader != id))
     }
 
     /// An answer leaves the node, unless its link to the client is cut.
@@ -245,43 +363,30 @@ impl World {
     fn fail_rounds(&mut self, id: NodeId, worker: usize) {
         let now_ns = self.monotonic_ns(id);
         loop {
+            let mut woken = vec![];
             let running = self.node(id).running_mut();
-            let rounds = &mut running.workers[worker].rounds;
-            let Some((batch, failure)) = rounds.poll_failed(now_ns, &running.seen) else { break };
-            let (identity, published) = (running.identity, running.seen.published());
-            self.history.round_failed(identity, WorkerId(worker as u32), batch.round.get());
+            let (identity, sequencer) = (running.identity, &mut running.workers[worker].sequencer);
+            let wake = |slot| woken.push(slot);
+            let failed = sequencer.poll_failed(now_ns, &running.seen, wake);
+            let Some((round, failure)) = failed else { break };
+            self.history.round_failed(identity, WorkerId(worker as u32), round);
             self.summary.rounds_failed += 1;
             self.note(|| format!("{id} fails a round: {failure:?}"));
-            let requests = batch.requests.take();
-            if self.is_planted(Plant::UnheardRefusal) {
-                continue;
-            }
-            self.refuse(id, &requests, &published);
-            if self.is_planted(Plant::RefusedAndAnswered) {
-                self.node(id).running_mut().workers[worker].open.extend(requests);
-            }
+            self.wake(id, worker, &woken);
+            self.want_turn(id, worker);
         }
     }
 
     pub(crate) fn worker_tick(&mut self, id: NodeId, worker: usize) {
-        let now_ns = self.monotonic_ns(id);
+        let (now_ns, mut woken) = (self.monotonic_ns(id), vec![]);
         let running = self.node(id).running_mut();
         running.stale.0 = running.seen.promise.load();
         self.fail_rounds(id, worker);
         let running = self.node(id).running_mut();
-        let published = running.seen.published();
-        let is_idle = now_ns.saturating_sub(running.completed_ns) >= PROBE_NS && worker == 0;
-        let own = &mut running.workers[worker];
-        let is_leading = published.role == Role::Leader || published.grant.is_some();
-        if !is_leading && !own.open.is_empty() {
-            let open = std::mem::take(&mut own.open);
-            self.refuse(id, &open, &published);
-        } else if is_idle && own.rounds.is_empty() && own.open.is_empty() {
-            // An empty round shows an idle leader that it still leads.
-            self.begin(id, worker);
-        } else {
-            self.want_turn(id, worker);
-        }
+        let sequencer = &mut running.workers[worker].sequencer;
+        let begun = sequencer.handle_tick(now_ns, &running.seen, |slot| woken.push(slot));
+        self.wake(id, worker, &woken);
+        self.begun(id, worker, begun);
         self.schedule_own(id, WORKER_TICK_NS, Event::WorkerTick { worker });
     }
 }

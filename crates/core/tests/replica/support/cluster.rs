@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use epicepoch_core::allocator::{Allocator, Now};
-use epicepoch_core::confirm::{Confirmed, Rounds, answer};
+use epicepoch_core::confirm::{Answers, Confirmed, Rounds};
 use epicepoch_core::publication::{Published, Role};
 use epicepoch_core::replica::{MessageError, Replica, Report};
 use epicepoch_core::state::FORMATS;
@@ -237,8 +237,10 @@ impl Cluster {
             let is_cut = self.cuts.contains(&(id, voter));
             let asked = self.nodes.get(&voter).filter(|it| !is_cut && !it.is_down && voter != id);
             if let Some(Node { bench, .. }) = asked {
-                let me = bench.shared.published().identity;
-                rounds.handle_reply(voter, &answer(id, &begun.confirm, me, &bench.shared.promise));
+                let published = bench.shared.published();
+                let mut answers = Answers::new(identity, published.cluster, published.identity);
+                let reply = answers.handle_confirm(&begun.confirm, &bench.shared.promise);
+                rounds.handle_reply(voter, &reply.expect("it is this caller's"));
             }
         }
         rounds.poll_confirmed().and_then(|((), key)| key)

@@ -9,9 +9,9 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use epicepoch_core::sequencer::Outcome;
 use epicepoch_wire::{EpochIndex, Timestamp, TimestampRange};
 
-use crate::worker::batch::Outcome;
 use crate::worker::sequencer::Ticket;
 
 /// A waiting request, as its protocol stores it.

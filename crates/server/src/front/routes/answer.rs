@@ -116,7 +116,7 @@ pub(crate) fn ready(view: &View, is_quorum_reached: bool, leaving: Leaving) -> A
     let leader = published.leader.map_or(0, |node| node.0);
     let node = published.identity.node;
     let mut body = format!("leader={leader} nodeID={node} raftAvailable={is_quorum_reached}");
-    let is_ready = view.is_joined() && leader != 0 && is_quorum_reached;
+    let is_ready = view.published.is_joined() && leader != 0 && is_quorum_reached;
     match leaving {
         Leaving::Removed => {
             body.push_str(" removed=true");

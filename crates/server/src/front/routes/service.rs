@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Buf as _;
+use epicepoch_core::sequencer::Outcome;
 use epicepoch_wire::http::{ErrorCode, HEADER_REQUEST_ID, REQUEST_ID_LEN_MAX};
 use epicepoch_wire::settings::MAX_N;
 use http::header::{ALT_SVC, HOST, HeaderName, HeaderValue};
@@ -30,7 +31,6 @@ use crate::front::deadlines::{ClientState, InFlight};
 use crate::front::pipeline::refusal::{Leaving, Refusal};
 use crate::metrics::worker::PathLabel;
 use crate::security::authz::{Port, Reason, Right};
-use crate::worker::batch::Outcome;
 use crate::worker::sequencer::{Sequencer, Ticket};
 use crate::worker::view::View;
 
@@ -177,7 +177,7 @@ impl NodeService {
         let shared = self.sequencer.shared.clone();
         let order = admin::order(admin, request.uri().query()).and_then(|order| {
             let text = "this node has not joined its cluster yet; ask a member";
-            let is_joined = view.is_joined();
+            let is_joined = view.published.is_joined();
             if is_joined { Ok(order) } else { Err(Denied::new(ErrorCode::NotReady, text)) }
         });
         match order {

@@ -84,13 +84,54 @@ bugs! {
     /// While several voters change, the new voters alone decide elections, commits and rounds, as
     /// if there were no joint configuration.
     ///
-    /// Breaks S7; found by `one leader` within 800 seeds. Seen: why joint consensus is needed (Raft
+    /// Breaks S7; found by `one leader` within 4,000 seeds. Seen: why joint consensus is needed (Raft
     /// paper, figure 10).
     HalfOfJoint "half-of-joint",
     /// Half of the voters counts as a majority.
     ///
     /// Breaks S2; found by `quorum` within 20 seeds. Seen: why quorums are majorities.
     EvenHalf "even-half",
+    // The sequencer, and answers to confirms.
+    /// A request joins the batch of a round that was already sent.
+    ///
+    /// Breaks S2; found by `order` within 300 seeds. Seen: etcd: answers to an earlier heartbeat
+    /// released reads that came after it ([#20418](https://github.com/etcd-io/etcd/issues/20418)).
+    LateJoin "late-join",
+    /// All requests that wait when a round ends are answered with that round.
+    ///
+    /// Breaks S2; found by `order` within 500 seeds. Seen: etcd: answers to an earlier heartbeat
+    /// released reads that came after it ([#20418](https://github.com/etcd-io/etcd/issues/20418)).
+    JoinAtCompletion "join-at-completion",
+    /// A round that is confirmed answers the batch of the newest round in flight.
+    ///
+    /// Breaks S2; found by `quorum` within 20 seeds. Seen: batches answered from one list, in the
+    /// wrong order.
+    NewestCompletes "newest-completes",
+    /// A batch's range is divided wrongly: the next request begins with the last timestamp of the
+    /// one before.
+    ///
+    /// Breaks S1; found by `unique` within 20 seeds. Seen: FHIR Data Pipes: a range began where the
+    /// one before ended ([#217](https://github.com/ohs-foundation/fhir-data-pipes/pull/217)).
+    SplitOffByOne "split-off-by-one",
+    /// Timestamps of a client that has gone are kept for the next request that asks for as many.
+    ///
+    /// Breaks S2; found by `order` within 20 seeds. Seen: the wish to waste no timestamp.
+    LeftoverGiven "leftover-given",
+    /// A batch answers whoever has the slot of a request now, also when its client has gone.
+    ///
+    /// Breaks S10; found by `S10` within 20 seeds. Seen: the danger of every slot that is used
+    /// again.
+    GenerationUnchecked "generation-unchecked",
+    /// A request that has waited too long is refused, and its task is not woken.
+    ///
+    /// Breaks S10; found by `liveness` within 300 seeds. Seen: the danger of every queue: a lost
+    /// wake-up.
+    ExpiredUnwoken "expired-unwoken",
+    /// A voter loads its Promise once for all frames that it reads before it writes.
+    ///
+    /// Breaks S4; found by `quorum` within 300 seeds. Seen: a mutant of the server that passed all
+    /// tests, until the simulator ran the same code.
+    PromisePerBurst "promise-per-burst",
     // Configurations.
     /// The workers use the voters of the node's start for ever.
     ///

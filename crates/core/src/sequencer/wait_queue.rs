@@ -4,37 +4,45 @@
 //!
 //! Slots and entries are used again, so that a request allocates no memory after start.
 
-use std::task::{Context, Poll, Waker};
-
-use epicepoch_wire::TimestampRange;
 use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::{Round, TimestampRange};
 
-/// Most rounds of one worker that are in flight at once. With only one, a request that just missed
-/// a round would wait for that whole round trip. Each further round costs frames and makes batches
-/// smaller. Four rounds cover a round trip of four event-loop turns; on longer round trips, batches
-/// grow instead.
-pub(crate) const ROUNDS_IN_FLIGHT_MAX: usize = 4;
+use crate::confirm::ROUNDS_IN_FLIGHT_MAX;
 
 /// The answer to a request: its timestamps, or the code of a refusal.
-pub(crate) type Outcome = Result<TimestampRange, ErrorCode>;
+pub type Outcome = Result<TimestampRange, ErrorCode>;
 
 /// A batch: requests that share one round.
 #[derive(Debug, Default)]
-pub(crate) struct Batch {
+pub(super) struct Batch {
     entries: Vec<Entry>,
+    size: BatchSize,
+}
+
+/// What a batch asks for, and when.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BatchSize {
     /// How many requests joined, including those whose clients have gone since.
-    pub(crate) requests: u64,
+    pub requests: u64,
     /// Timestamps that all entries ask for together.
-    pub(crate) total: u64,
+    pub total: u64,
     /// When the first request arrived, monotonic nanoseconds.
-    pub(crate) opened_ns: u64,
+    pub opened_ns: u64,
     /// When the batch was closed, monotonic nanoseconds.
-    pub(crate) closed_ns: u64,
+    pub closed_ns: u64,
+    /// The round that the batch was closed for.
+    pub round: Round,
 }
 
 impl Batch {
+    /// What the batch asks for.
+    #[must_use]
+    pub(super) const fn size(&self) -> BatchSize {
+        self.size
+    }
+
     /// Whether no request joined. A probe has such a batch.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) const fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 }
@@ -50,26 +58,26 @@ struct Entry {
 }
 
 #[derive(Debug)]
-struct Slot {
+struct Slot<W> {
     generation: u64,
     arrived_ns: u64,
-    state: SlotState,
+    state: SlotState<W>,
 }
 
 #[derive(Debug)]
-enum SlotState {
+enum SlotState<W> {
     Free,
-    Waiting(Option<Waker>),
+    Waiting(Option<W>),
     Done(Outcome),
 }
 
-/// The slots of one worker, and its open batch.
+/// The slots of one worker, and its open batch. `W` is what the caller needs to wake a waiter.
 ///
 /// Invariant: `free.len() + taken slots == slots.len() <= slots_max`, and the open batch has at
 /// most `2 * slots_max` entries.
 #[derive(Debug)]
-pub(crate) struct Room {
-    slots: Vec<Slot>,
+pub(super) struct WaitQueue<W> {
+    slots: Vec<Slot<W>>,
     free: Vec<usize>,
     open: Batch,
     spare: Vec<Vec<Entry>>,
@@ -78,9 +86,9 @@ pub(crate) struct Room {
     now_ns: u64,
 }
 
-impl Room {
+impl<W> WaitQueue<W> {
     /// An empty queue with at most `slots_max` slots.
-    pub(crate) fn new(slots_max: usize) -> Self {
+    pub(super) fn new(slots_max: usize) -> Self {
         Self {
             slots: Vec::new(),
             free: Vec::new(),
@@ -93,7 +101,8 @@ impl Room {
 
     /// Takes a slot in the open batch, for one request or for a burst that gets one range. Returns
     /// `None` when all slots are taken. Reads the clock only for the first request of a batch.
-    pub(crate) fn enter(
+    #[inline]
+    pub(super) fn enter(
         &mut self,
         requests: u32,
         count: u64,
@@ -104,7 +113,7 @@ impl Room {
         }
         if self.open.is_empty() {
             self.now_ns = clock();
-            self.open.opened_ns = self.now_ns;
+            self.open.size.opened_ns = self.now_ns;
         }
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -119,41 +128,39 @@ impl Room {
         taken.arrived_ns = self.now_ns;
         taken.state = SlotState::Waiting(None);
         self.open.entries.push(Entry { slot, generation: taken.generation, requests, count });
-        self.open.requests += u64::from(requests);
-        self.open.total += count;
+        self.open.size.requests += u64::from(requests);
+        self.open.size.total += count;
         Some(slot)
     }
 
-    /// Returns the outcome of the request in `slot`. If it has none yet, the task of `context` is
-    /// woken when it gets one.
-    pub(crate) fn poll(&mut self, slot: usize, context: &mut Context<'_>) -> Poll<Outcome> {
+    /// The outcome of the request in `slot`. If it has none yet, the place of its waiter.
+    #[inline]
+    pub(super) fn outcome(&mut self, slot: usize) -> Result<Outcome, &mut Option<W>> {
         match &mut self.slots[slot].state {
-            SlotState::Done(outcome) => Poll::Ready(*outcome),
-            SlotState::Waiting(waker) => {
-                if !waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
-                    *waker = Some(context.waker().clone());
-                }
-                Poll::Pending
-            }
+            SlotState::Done(outcome) => Ok(*outcome),
+            SlotState::Waiting(waiter) => Err(waiter),
             SlotState::Free => panic!("a request polled a slot that it does not hold"),
         }
     }
 
     /// Frees a slot. If its request is in a batch, the timestamps that it asked for are left
     /// unused.
-    pub(crate) fn leave(&mut self, slot: usize) {
+    #[inline]
+    pub(super) fn leave(&mut self, slot: usize) {
         let left = &mut self.slots[slot];
         left.generation += 1;
         left.state = SlotState::Free;
         self.free.push(slot);
     }
 
-    /// Closes the open batch and opens the next one.
-    pub(crate) fn close(&mut self, now_ns: u64) -> Batch {
+    /// Closes the open batch for `round` and opens the next one.
+    pub(super) fn close(&mut self, now_ns: u64, round: Round) -> Batch {
         self.now_ns = now_ns;
         let entries = self.spare.pop().unwrap_or_default();
-        let mut closed = std::mem::replace(&mut self.open, Batch { entries, ..Batch::default() });
-        closed.closed_ns = now_ns;
+        let next = Batch { entries, size: BatchSize::default() };
+        let mut closed = std::mem::replace(&mut self.open, next);
+        closed.size.closed_ns = now_ns;
+        closed.size.round = round;
         closed
     }
 
@@ -161,7 +168,7 @@ impl Room {
     ///
     /// # Panics
     /// When requests have joined the batch that was opened after it.
-    pub(crate) fn reopen(&mut self, batch: Batch) {
+    pub(super) fn reopen(&mut self, batch: Batch) {
         assert!(self.open.is_empty(), "a batch was reopened behind a later one");
         let empty = std::mem::replace(&mut self.open, batch);
         self.spare(empty.entries);
@@ -171,73 +178,79 @@ impl Room {
     ///
     /// # Panics
     /// When the size of the range is not the batch's total.
-    pub(crate) fn answer(&mut self, batch: Batch, range: TimestampRange) {
-        assert_eq!(range.count(), batch.total, "a range was taken for another batch");
+    pub(super) fn answer(&mut self, batch: Batch, range: TimestampRange, mut wake: impl FnMut(W)) {
+        assert_eq!(range.count(), batch.size.total, "a range was taken for another batch");
         let mut rest = Some(range);
         for entry in &batch.entries {
             let split = rest.and_then(|range| range.split_first(entry.count));
             let Some((head, tail)) = split else { unreachable!("the counts add up to the total") };
             rest = tail;
-            self.finish(*entry, Ok(head));
+            self.finish(*entry, Ok(head), &mut wake);
         }
         self.spare(batch.entries);
     }
 
     /// Refuses every request of a batch.
-    pub(crate) fn refuse(&mut self, batch: Batch, code: ErrorCode) {
+    pub(super) fn refuse(&mut self, batch: Batch, code: ErrorCode, mut wake: impl FnMut(W)) {
         for entry in &batch.entries {
-            self.finish(*entry, Err(code));
+            self.finish(*entry, Err(code), &mut wake);
         }
         self.spare(batch.entries);
     }
 
     /// Refuses every request that has waited for `timeout_ns`, in any batch.
-    pub(crate) fn expire(&mut self, now_ns: u64, timeout_ns: u64, code: ErrorCode) {
+    pub(super) fn expire(
+        &mut self,
+        now_ns: u64,
+        timeout_ns: u64,
+        code: ErrorCode,
+        mut wake: impl FnMut(W),
+    ) {
         self.now_ns = now_ns;
         for slot in &mut self.slots {
             let is_old = now_ns.saturating_sub(slot.arrived_ns) >= timeout_ns;
-            if is_old && let SlotState::Waiting(waker) = &mut slot.state {
-                let waker = waker.take();
+            if is_old && let SlotState::Waiting(waiter) = &mut slot.state {
+                let waiter = waiter.take();
                 slot.state = SlotState::Done(Err(code));
-                waker.into_iter().for_each(Waker::wake);
+                waiter.into_iter().for_each(&mut wake);
             }
         }
     }
 
     /// The last clock reading that a caller has passed in, monotonic nanoseconds.
-    pub(crate) fn now_ns(&self) -> u64 {
+    pub(super) const fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
     /// Whether no request has joined the open batch.
-    pub(crate) fn is_open_empty(&self) -> bool {
+    pub(super) const fn is_open_empty(&self) -> bool {
         self.open.is_empty()
     }
 
     /// How many slots are taken.
-    pub(crate) fn taken(&self) -> usize {
+    pub(super) const fn taken(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    fn finish(&mut self, entry: Entry, outcome: Outcome) {
+    fn finish(&mut self, entry: Entry, outcome: Outcome, wake: &mut impl FnMut(W)) {
         let slot = &mut self.slots[entry.slot];
         if slot.generation != entry.generation {
             return;
         }
-        if let SlotState::Waiting(waker) = &mut slot.state {
-            let waker = waker.take();
+        if let SlotState::Waiting(waiter) = &mut slot.state {
+            let waiter = waiter.take();
             slot.state = SlotState::Done(outcome);
-            waker.into_iter().for_each(Waker::wake);
+            waiter.into_iter().for_each(wake);
         }
     }
 
     /// Drops the entries of the open batch whose clients have gone. At least half of the entries
     /// go, because each client that still waits has a slot.
     fn forget_the_gone(&mut self) {
-        let slots = &self.slots;
-        self.open.entries.retain(|entry| slots[entry.slot].generation == entry.generation);
-        self.open.requests = self.open.entries.iter().map(|entry| u64::from(entry.requests)).sum();
-        self.open.total = self.open.entries.iter().map(|entry| entry.count).sum();
+        let (slots, open) = (&self.slots, &mut self.open);
+        open.entries.retain(|entry| slots[entry.slot].generation == entry.generation);
+        open.size.requests = open.entries.iter().map(|entry| u64::from(entry.requests)).sum();
+        open.size.total = open.entries.iter().map(|entry| entry.count).sum();
     }
 
     fn spare(&mut self, mut entries: Vec<Entry>) {
@@ -261,12 +274,13 @@ mod tests {
 
     use super::*;
 
-    fn outcome(room: &mut Room, slot: usize) -> Option<Outcome> {
-        match room.poll(slot, &mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(outcome) => Some(outcome),
-            Poll::Pending => None,
-        }
+    const ROUND: Round = Round(1);
+
+    fn outcome(queue: &mut WaitQueue<()>, slot: usize) -> Option<Outcome> {
+        queue.outcome(slot).ok()
     }
+
+    fn wake((): ()) {}
 
     fn range(count: u64) -> TimestampRange {
         TimestampRange::new(Timestamp::new(Epoch(5), EpochIndex(0)), count).unwrap()
@@ -274,78 +288,79 @@ mod tests {
 
     #[test]
     fn a_batch_is_answered_in_order_of_arrival() {
-        let mut room = Room::new(8);
-        let slots: Vec<_> = [2, 1, 3].map(|count| room.enter(1, count, || 7).unwrap()).into();
-        let batch = room.close(9);
-        assert_eq!((batch.requests, batch.total, batch.opened_ns, batch.closed_ns), (3, 6, 7, 9));
-        let late = room.enter(1, 1, || 10).unwrap();
-        room.answer(batch, range(6));
-        let firsts = slots.iter().map(|slot| outcome(&mut room, *slot).unwrap().unwrap());
+        let mut queue = WaitQueue::new(8);
+        let slots: Vec<_> = [2, 1, 3].map(|count| queue.enter(1, count, || 7).unwrap()).into();
+        let batch = queue.close(9, ROUND);
+        let size = batch.size();
+        assert_eq!((size.requests, size.total, size.opened_ns, size.closed_ns), (3, 6, 7, 9));
+        let late = queue.enter(1, 1, || 10).unwrap();
+        queue.answer(batch, range(6), wake);
+        let firsts = slots.iter().map(|slot| outcome(&mut queue, *slot).unwrap().unwrap());
         let firsts: Vec<_> = firsts.map(|range| (range.first().index.0, range.count())).collect();
         assert_eq!(firsts, [(0, 2), (2, 1), (3, 3)]);
-        assert_eq!(outcome(&mut room, late), None);
+        assert_eq!(outcome(&mut queue, late), None);
     }
 
     #[test]
     fn what_a_gone_request_asked_for_is_burned_and_its_slot_is_used_again() {
-        let mut room = Room::new(2);
-        let gone = room.enter(1, 5, || 0).unwrap();
-        let stays = room.enter(1, 1, || 0).unwrap();
-        assert_eq!(room.enter(1, 1, || 0), None);
-        room.leave(gone);
-        let batch = room.close(0);
-        let next = room.enter(1, 1, || 0).unwrap();
+        let mut queue = WaitQueue::new(2);
+        let gone = queue.enter(1, 5, || 0).unwrap();
+        let stays = queue.enter(1, 1, || 0).unwrap();
+        assert_eq!(queue.enter(1, 1, || 0), None);
+        queue.leave(gone);
+        let batch = queue.close(0, ROUND);
+        let next = queue.enter(1, 1, || 0).unwrap();
         assert_eq!(next, gone);
-        room.answer(batch, range(6));
-        assert_eq!(outcome(&mut room, stays).unwrap().unwrap().first().index.0, 5);
-        assert_eq!(outcome(&mut room, next), None);
-        assert_eq!(room.taken(), 2);
+        queue.answer(batch, range(6), wake);
+        assert_eq!(outcome(&mut queue, stays).unwrap().unwrap().first().index.0, 5);
+        assert_eq!(outcome(&mut queue, next), None);
+        assert_eq!(queue.taken(), 2);
     }
 
     #[test]
     fn clients_that_come_and_go_take_no_memory() {
-        let mut room = Room::new(4);
-        let stays = room.enter(1, 1, || 0).unwrap();
+        let mut queue = WaitQueue::new(4);
+        let stays = queue.enter(1, 1, || 0).unwrap();
         for _ in 0..1000 {
-            let slot = room.enter(1, 1, || 0).unwrap();
-            room.leave(slot);
+            let slot = queue.enter(1, 1, || 0).unwrap();
+            queue.leave(slot);
         }
-        assert!(room.open.requests <= 8);
-        assert!(room.open.total <= 8);
-        let batch = room.close(0);
-        let total = batch.total;
-        room.answer(batch, range(total));
-        assert!(outcome(&mut room, stays).unwrap().is_ok());
+        assert!(queue.open.size.requests <= 8);
+        assert!(queue.open.size.total <= 8);
+        let batch = queue.close(0, ROUND);
+        let total = batch.size().total;
+        queue.answer(batch, range(total), wake);
+        assert!(outcome(&mut queue, stays).unwrap().is_ok());
     }
 
     #[test]
     fn old_requests_are_refused_in_whatever_batch_they_are() {
-        let mut room = Room::new(8);
-        let first = room.enter(1, 1, || 10).unwrap();
-        let batch = room.close(15);
-        let second = room.enter(1, 1, || 20).unwrap();
-        room.expire(30, 20, ErrorCode::NoQuorum);
-        assert_eq!(outcome(&mut room, first), Some(Err(ErrorCode::NoQuorum)));
-        assert_eq!(outcome(&mut room, second), None);
+        let mut queue = WaitQueue::new(8);
+        let first = queue.enter(1, 1, || 10).unwrap();
+        let batch = queue.close(15, ROUND);
+        let second = queue.enter(1, 1, || 20).unwrap();
+        queue.expire(30, 20, ErrorCode::NoQuorum, wake);
+        assert_eq!(outcome(&mut queue, first), Some(Err(ErrorCode::NoQuorum)));
+        assert_eq!(outcome(&mut queue, second), None);
         // The timeout of a request begins when it joins, although its batch was opened long before.
-        let third = room.enter(1, 1, || unreachable!("the batch is open")).unwrap();
-        room.expire(45, 20, ErrorCode::NoQuorum);
-        assert_eq!(outcome(&mut room, second), Some(Err(ErrorCode::NoQuorum)));
-        assert_eq!(outcome(&mut room, third), None);
-        room.answer(batch, range(1));
-        assert_eq!(outcome(&mut room, first), Some(Err(ErrorCode::NoQuorum)));
+        let third = queue.enter(1, 1, || unreachable!("the batch is open")).unwrap();
+        queue.expire(45, 20, ErrorCode::NoQuorum, wake);
+        assert_eq!(outcome(&mut queue, second), Some(Err(ErrorCode::NoQuorum)));
+        assert_eq!(outcome(&mut queue, third), None);
+        queue.answer(batch, range(1), wake);
+        assert_eq!(outcome(&mut queue, first), Some(Err(ErrorCode::NoQuorum)));
     }
 
     #[test]
     fn a_reopened_batch_takes_more_requests() {
-        let mut room = Room::new(8);
-        let first = room.enter(1, 1, || 10).unwrap();
-        let batch = room.close(15);
-        room.reopen(batch);
-        room.enter(1, 2, || unreachable!("the batch is open")).unwrap();
-        let batch = room.close(20);
-        assert_eq!((batch.total, batch.opened_ns), (3, 10));
-        room.refuse(batch, ErrorCode::NoLeader);
-        assert_eq!(outcome(&mut room, first), Some(Err(ErrorCode::NoLeader)));
+        let mut queue = WaitQueue::new(8);
+        let first = queue.enter(1, 1, || 10).unwrap();
+        let batch = queue.close(15, ROUND);
+        queue.reopen(batch);
+        queue.enter(1, 2, || unreachable!("the batch is open")).unwrap();
+        let batch = queue.close(20, ROUND);
+        assert_eq!((batch.size().total, batch.size().opened_ns), (3, 10));
+        queue.refuse(batch, ErrorCode::NoLeader, wake);
+        assert_eq!(outcome(&mut queue, first), Some(Err(ErrorCode::NoLeader)));
     }
 }

@@ -1,0 +1,312 @@
+//! The sequencer of one worker: which requests share a confirm round, and what each of them is
+//! told. Requests join the open batch. A turn closes the batch and begins a round for it; nothing
+//! joins a closed batch. When a quorum has confirmed the round, the batch gets timestamps, and its
+//! requests are answered in order of arrival. All other requests are refused.
+//!
+//! The server and the simulator are loops around it. It reads no clock, sends nothing and wakes
+//! nobody: a caller passes the time, sends the rounds that begin, and says how to wake a waiter.
+
+mod wait_queue;
+
+use epicepoch_wire::confirm::ConfirmReply;
+use epicepoch_wire::http::ErrorCode;
+use epicepoch_wire::{NodeId, Round, TimestampRange, WorkerId};
+
+pub use wait_queue::{BatchSize, Outcome};
+
+use crate::allocator::AllocateError;
+use crate::confirm::{Begun, Confirmed, ROUNDS_IN_FLIGHT_MAX, RoundFailure, Rounds};
+use crate::publication::{Identity, Published, Role, Shared};
+use wait_queue::{Batch, WaitQueue};
+
+/// The limits of a worker.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Most requests, or bursts of requests, that wait.
+    pub slots_max: usize,
+    /// Longest time that a round may take, nanoseconds.
+    pub round_ns: u64,
+    /// Longest time that a request may wait, nanoseconds.
+    pub request_ns: u64,
+    /// Time between two rounds of an idle leader, nanoseconds. `None` for a worker that does not
+    /// probe.
+    pub probe_ns: Option<u64>,
+}
+
+/// A batch whose round a quorum has confirmed. [`Sequencer::complete`] answers it.
+#[derive(Debug)]
+pub struct ConfirmedBatch {
+    batch: Batch,
+    /// The key to the batch's timestamps; `None` if it asks for none, as that of a probe.
+    key: Option<Confirmed>,
+}
+
+impl ConfirmedBatch {
+    /// What the batch asks for.
+    #[must_use]
+    pub const fn size(&self) -> BatchSize {
+        self.batch.size()
+    }
+}
+
+/// The batches and rounds of one worker. `W` is what the caller needs to wake a waiter.
+#[derive(Debug)]
+pub struct Sequencer<W> {
+    limits: Limits,
+    rounds: Rounds<Batch>,
+    queue: WaitQueue<W>,
+    /// Why requests cannot wait, by the publication that was followed last; `None` while this node
+    /// leads.
+    refusal: Option<ErrorCode>,
+    /// Whether this node leads and has a grant, by the same publication.
+    is_serving: bool,
+    last_round_ns: u64,
+}
+
+impl<W> Sequencer<W> {
+    /// A worker without requests that follows `published`.
+    #[must_use]
+    pub fn new(me: Identity, worker: WorkerId, limits: Limits, published: &Published) -> Self {
+        let mut sequencer = Self {
+            limits,
+            rounds: Rounds::new(me, worker),
+            queue: WaitQueue::new(limits.slots_max),
+            refusal: None,
+            is_serving: false,
+            last_round_ns: 0,
+        };
+        sequencer.follow(published);
+        sequencer
+    }
+
+    /// Adds a request, or a burst of `requests` that get one range, to the open batch. Returns its
+    /// slot. The clock is read only for the first request of a batch.
+    ///
+    /// # Errors
+    /// The code of the refusal, when it cannot wait.
+    #[inline]
+    pub fn join(
+        &mut self,
+        requests: u32,
+        count: u64,
+        clock: impl FnOnce() -> u64,
+    ) -> Result<usize, ErrorCode> {
+        match self.refusal {
+            Some(code) => Err(code),
+            None => self.queue.enter(requests, count, clock).ok_or(ErrorCode::Overloaded),
+        }
+    }
+
+    /// Why a request cannot join now, whatever the limits say.
+    #[inline]
+    #[must_use]
+    pub const fn refusal(&self) -> Option<ErrorCode> {
+        self.refusal
+    }
+
+    /// The outcome of the request in `slot`. While it has none, the place of its waiter, who is
+    /// woken when it gets one.
+    ///
+    /// # Errors
+    /// The place of the waiter.
+    ///
+    /// # Panics
+    /// When the slot is free.
+    #[inline]
+    pub fn outcome(&mut self, slot: usize) -> Result<Outcome, &mut Option<W>> {
+        self.queue.outcome(slot)
+    }
+
+    /// Frees a slot: its client has read the outcome, or has gone. If the request still is in a
+    /// batch, the timestamps that it asked for are given to nobody.
+    #[inline]
+    pub fn leave(&mut self, slot: usize) {
+        self.queue.leave(slot);
+    }
+
+    /// Whether requests wait and a round can begin for them: take a turn soon. Ask this after each
+    /// publication and when a round has ended.
+    #[must_use]
+    pub fn is_turn_due(&self) -> bool {
+        !self.queue.is_open_empty() && self.may_begin()
+    }
+
+    /// Begins a round for the open batch, if requests wait in it. Does nothing without a grant or
+    /// while too many rounds are in flight; [`Self::is_turn_due`] says when that is over. Send the
+    /// round to its voters, then call [`Self::poll_confirmed`].
+    #[inline]
+    pub fn handle_turn(
+        &mut self,
+        now_ns: u64,
+        shared: &Shared,
+        wake: impl FnMut(W),
+    ) -> Option<Begun> {
+        if self.queue.is_open_empty() { None } else { self.begin(now_ns, shared, wake) }
+    }
+
+    /// Counts a voter's answer. If it returns `true`, rounds may have been confirmed or have
+    /// failed.
+    pub fn handle_reply(&mut self, from: NodeId, reply: &ConfirmReply) -> bool {
+        self.rounds.handle_reply(from, reply)
+    }
+
+    /// Follows a publication. Without leadership, requests of the open batch are refused. Call
+    /// [`Self::poll_failed`] after it.
+    pub fn handle_publication(&mut self, now_ns: u64, published: &Published, wake: impl FnMut(W)) {
+        self.follow(published);
+        if let Some(code) = self.refusal {
+            let batch = self.queue.close(now_ns, Round::default());
+            self.queue.refuse(batch, code, wake);
+        }
+    }
+
+    /// Handles a tick, after [`Self::poll_failed`]: refuses requests that have waited too long, and
+    /// begins an empty round if this node has led for some time without one. So a leader whose
+    /// rounds cannot complete is noticed before a client asks it.
+    pub fn handle_tick(
+        &mut self,
+        now_ns: u64,
+        shared: &Shared,
+        mut wake: impl FnMut(W),
+    ) -> Option<Begun> {
+        self.queue.expire(now_ns, self.limits.request_ns, ErrorCode::NoQuorum, &mut wake);
+        let probe_ns = self.limits.probe_ns?;
+        // Without this tolerance, a tick that comes a little early would delay the probe by a whole
+        // interval.
+        let is_due = now_ns.saturating_sub(self.last_round_ns) >= probe_ns * 7 / 8;
+        let is_idle = self.rounds.is_empty() && self.queue.is_open_empty();
+        if is_due && is_idle { self.begin(now_ns, shared, wake) } else { None }
+    }
+
+    /// The next batch whose round a quorum has confirmed.
+    pub fn poll_confirmed(&mut self) -> Option<ConfirmedBatch> {
+        let (batch, key) = self.rounds.poll_confirmed()?;
+        Some(ConfirmedBatch { batch, key })
+    }
+
+    /// Answers a confirmed batch with the timestamps that `allocate` takes for it, or refuses it.
+    /// A batch that asks for none takes none. Returns how many were taken.
+    ///
+    /// # Errors
+    /// Why nothing was allocated.
+    ///
+    /// # Panics
+    /// When another number of timestamps was allocated than the batch asks for.
+    pub fn complete(
+        &mut self,
+        confirmed: ConfirmedBatch,
+        allocate: impl FnOnce(Confirmed) -> Result<TimestampRange, AllocateError>,
+        shared: &Shared,
+        wake: impl FnMut(W),
+    ) -> Result<u64, AllocateError> {
+        let ConfirmedBatch { batch, key } = confirmed;
+        let Some(key) = key else {
+            // This is a probe: it has no requests, and only its entry list is kept for later.
+            self.queue.refuse(batch, ErrorCode::Internal, wake);
+            return Ok(0);
+        };
+        match allocate(key) {
+            Ok(range) => {
+                self.queue.answer(batch, range, wake);
+                Ok(range.count())
+            }
+            Err(error) => {
+                let code = match error {
+                    AllocateError::NoGrant | AllocateError::OtherTerm => {
+                        shared.published().refusal()
+                    }
+                    // The grant must not be used, or its last index is used. A second attempt would
+                    // fail in the same way.
+                    AllocateError::BehindLast | AllocateError::Exhausted => ErrorCode::Internal,
+                };
+                self.queue.refuse(batch, code, wake);
+                Err(error)
+            }
+        }
+    }
+
+    /// Refuses the next batch whose round can no longer be confirmed. Returns the round and why it
+    /// failed. Call it at every tick, after each publication, and after a voter's no, until it
+    /// returns `None`.
+    pub fn poll_failed(
+        &mut self,
+        now_ns: u64,
+        shared: &Shared,
+        wake: impl FnMut(W),
+    ) -> Option<(Round, RoundFailure)> {
+        if self.rounds.is_empty() {
+            return None;
+        }
+        let (batch, failure) = self.rounds.poll_failed(now_ns, shared)?;
+        let round = batch.size().round;
+        let code = match failure {
+            RoundFailure::TimedOut => ErrorCode::NoQuorum,
+            // This node believed that it leads. By now it may know the next leader.
+            RoundFailure::Deposed | RoundFailure::GrantLost => shared.published().refusal(),
+        };
+        self.queue.refuse(batch, code, wake);
+        Some((round, failure))
+    }
+
+    /// The newest round in flight. Send it again over a link that connects after the round began.
+    #[must_use]
+    pub fn newest(&self) -> Option<Begun> {
+        self.rounds.newest()
+    }
+
+    /// Whether requests wait or rounds are in flight, so that the next tick should come soon.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.queue.taken() > 0 || !self.rounds.is_empty()
+    }
+
+    /// A recent time, monotonic nanoseconds: when a batch was last opened or closed, or the last
+    /// tick. It needs no clock reading. Use it only where an old time does no harm.
+    #[must_use]
+    pub const fn recent_ns(&self) -> u64 {
+        self.queue.now_ns()
+    }
+
+    fn follow(&mut self, published: &Published) {
+        let is_leading = published.role == Role::Leader;
+        self.refusal = if is_leading { None } else { Some(published.refusal()) };
+        self.is_serving = is_leading && published.grant.is_some();
+    }
+
+    fn may_begin(&self) -> bool {
+        self.is_serving && self.rounds.len() < ROUNDS_IN_FLIGHT_MAX
+    }
+
+    /// Closes the open batch and begins a round for it.
+    fn begin(&mut self, now_ns: u64, shared: &Shared, wake: impl FnMut(W)) -> Option<Begun> {
+        if !self.may_begin() {
+            return None;
+        }
+        let deadline_ns = now_ns + self.limits.round_ns;
+        let (queue, round) = (&mut self.queue, self.rounds.next_round());
+        let close = || {
+            let batch = queue.close(now_ns, round);
+            let count = batch.size().total;
+            (batch, count)
+        };
+        match self.rounds.begin(close, shared, deadline_ns) {
+            Ok(begun) => {
+                self.last_round_ns = now_ns;
+                Some(begun)
+            }
+            // A newer publication exists, and this worker follows it soon. If this node still
+            // leads, the batch waits for that; otherwise it is refused now.
+            Err((batch, published)) if published.role == Role::Leader => {
+                self.queue.reopen(batch);
+                None
+            }
+            Err((batch, published)) => {
+                self.queue.refuse(batch, published.refusal(), wake);
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

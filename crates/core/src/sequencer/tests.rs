@@ -1,0 +1,257 @@
+//! Tests of the sequencer without clocks, links and tasks.
+
+use std::sync::Arc;
+
+use epicepoch_wire::bootstrap::Member;
+use epicepoch_wire::confirm::Confirm;
+use epicepoch_wire::{BootId, ClusterId, Epoch, EpochIndex, StoreId, Term, Timestamp};
+
+use super::*;
+use crate::confirm::Answers;
+use crate::promise::Promise;
+use crate::publication::{EpochRange, Grant};
+use crate::quorum::Voters;
+
+const ME: Identity = identity(1);
+const TERM: Term = Term(3);
+const LIMITS: Limits =
+    Limits { slots_max: 8, round_ns: 100, request_ns: 1_000, probe_ns: Some(80) };
+
+const fn identity(node: u64) -> Identity {
+    Identity { node: NodeId(node), store: StoreId(node as u128), boot: BootId(70 + node) }
+}
+
+fn published(role: Role, leader: u64, has_grant: bool) -> Published {
+    let member = |id: u64| {
+        let (raft_addr, client_addr) = (format!("n{id}:1"), format!("n{id}:2"));
+        Member { node: NodeId(id), store: StoreId(id.into()), raft_addr, client_addr }
+    };
+    let range = EpochRange { low: Epoch(0), high: Epoch(9) };
+    Published {
+        term: TERM,
+        role,
+        leader: Some(NodeId(leader)),
+        voters: Voters::new(&[1, 2, 3].map(NodeId), &[], |id| StoreId(id.0.into())),
+        grant: has_grant.then_some(Grant { term: TERM, boot: ME.boot, range }),
+        members: Arc::new((1..=3).map(|id| (NodeId(id), member(id))).collect()),
+        ..Published::nothing(ME)
+    }
+}
+
+/// Node 1 of three voters: its worker, and the state that it shares with the consensus plane.
+struct Worker {
+    sequencer: Sequencer<usize>,
+    shared: Shared,
+    /// The slots whose waiters were woken.
+    woken: Vec<usize>,
+    next_index: u64,
+}
+
+impl Worker {
+    fn leading(has_grant: bool) -> Self {
+        let first = published(Role::Leader, 1, has_grant);
+        let sequencer = Sequencer::new(ME, WorkerId(0), LIMITS, &first);
+        Self { sequencer, shared: Shared::new(TERM, first), woken: vec![], next_index: 0 }
+    }
+
+    fn join(&mut self, count: u64, now_ns: u64) -> usize {
+        let slot = self.sequencer.join(1, count, || now_ns).unwrap();
+        *self.sequencer.outcome(slot).unwrap_err() = Some(slot);
+        slot
+    }
+
+    fn turn(&mut self, now_ns: u64) -> Option<Confirm> {
+        let wake = |slot| self.woken.push(slot);
+        self.sequencer.handle_turn(now_ns, &self.shared, wake).map(|begun| begun.confirm)
+    }
+
+    fn publish(&mut self, now_ns: u64, next: Published) {
+        self.shared.publish(Arc::new(next));
+        let published = self.shared.published();
+        self.sequencer.handle_publication(now_ns, &published, |slot| self.woken.push(slot));
+    }
+
+    /// Node 2 answers a confirm with a yes.
+    fn confirm(&mut self, confirm: &Confirm) {
+        let mut answers = Answers::new(ME, ClusterId(0), identity(2));
+        let reply = answers.handle_confirm(confirm, &Promise::new(confirm.term)).unwrap();
+        assert!(self.sequencer.handle_reply(NodeId(2), &reply));
+    }
+
+    /// Completes the next confirmed batch, from an allocator that counts. Returns its round.
+    fn complete(&mut self) -> Option<u64> {
+        let batch = self.sequencer.poll_confirmed()?;
+        let round = batch.size().round.0;
+        let allocate = |key: Confirmed| {
+            let first = Timestamp::new(Epoch(5), EpochIndex(self.next_index));
+            self.next_index += key.count();
+            TimestampRange::new(first, key.count()).ok_or(AllocateError::Exhausted)
+        };
+        let wake = |slot| self.woken.push(slot);
+        self.sequencer.complete(batch, allocate, &self.shared, wake).unwrap();
+        Some(round)
+    }
+
+    /// The index of the first timestamp in a slot, or the code of its refusal.
+    fn told(&mut self, slot: usize) -> Option<Result<u64, ErrorCode>> {
+        let outcome = self.sequencer.outcome(slot).ok()?;
+        Some(outcome.map(|range| range.first().index.0))
+    }
+
+    fn fail(&mut self, now_ns: u64) -> Option<(u64, RoundFailure)> {
+        let wake = |slot| self.woken.push(slot);
+        let failed = self.sequencer.poll_failed(now_ns, &self.shared, wake)?;
+        Some((failed.0.0, failed.1))
+    }
+}
+
+#[test]
+fn a_request_that_comes_after_a_round_was_asked_waits_for_the_next_round() {
+    let mut worker = Worker::leading(true);
+    let first = worker.join(2, 0);
+    let round = worker.turn(1).unwrap();
+    let late = worker.join(1, 2);
+    worker.confirm(&round);
+    assert_eq!((worker.complete(), worker.complete()), (Some(1), None));
+    assert_eq!((worker.told(first), worker.told(late)), (Some(Ok(0)), None));
+    assert_eq!((&worker.woken[..], worker.sequencer.is_turn_due()), (&[first][..], true));
+    let round = worker.turn(3).unwrap();
+    worker.confirm(&round);
+    assert_eq!((worker.complete(), worker.told(late)), (Some(2), Some(Ok(2))));
+}
+
+#[test]
+fn a_later_round_completes_the_earlier_ones_first() {
+    let mut worker = Worker::leading(true);
+    let asked = [0, 1, 2].map(|at| (worker.join(1, at), worker.turn(at).unwrap()));
+    worker.confirm(&asked[1].1);
+    assert_eq!([0; 3].map(|_| worker.complete()), [Some(1), Some(2), None]);
+    assert_eq!(asked.map(|(slot, _)| worker.told(slot)), [Some(Ok(0)), Some(Ok(1)), None]);
+}
+
+#[test]
+fn only_so_many_rounds_are_in_flight_and_then_a_batch_grows() {
+    let mut worker = Worker::leading(true);
+    let mut rounds = vec![];
+    for at in 0..ROUNDS_IN_FLIGHT_MAX as u64 {
+        worker.join(1, at);
+        rounds.push(worker.turn(at).unwrap());
+    }
+    let waits = [worker.join(1, 9), worker.join(1, 9)];
+    assert_eq!((worker.turn(9), worker.sequencer.is_turn_due()), (None, false));
+    worker.confirm(&rounds[0]);
+    worker.complete();
+    assert!(worker.sequencer.is_turn_due());
+    let round = worker.turn(10).unwrap();
+    worker.confirm(&round);
+    while worker.complete().is_some() {}
+    assert_eq!(waits.map(|slot| worker.told(slot)), [Some(Ok(4)), Some(Ok(5))]);
+}
+
+#[test]
+fn a_leader_without_a_grant_keeps_its_batch_until_it_has_one() {
+    let mut worker = Worker::leading(false);
+    let slot = worker.join(1, 0);
+    assert_eq!((worker.turn(1), worker.sequencer.is_turn_due()), (None, false));
+    worker.publish(2, published(Role::Leader, 1, true));
+    assert!(worker.sequencer.is_turn_due());
+    // The grant is lost again, and this worker has not followed that yet.
+    worker.shared.publish(Arc::new(published(Role::Leader, 1, false)));
+    assert_eq!((worker.turn(3), worker.told(slot)), (None, None));
+    worker.publish(4, published(Role::Leader, 1, true));
+    let round = worker.turn(5).unwrap();
+    worker.confirm(&round);
+    assert_eq!((worker.complete(), worker.told(slot)), (Some(1), Some(Ok(0))));
+}
+
+#[test]
+fn a_worker_that_leads_no_longer_refuses_what_waits_and_names_the_next_leader() {
+    let mut worker = Worker::leading(true);
+    let in_flight = worker.join(1, 0);
+    let round = worker.turn(1).unwrap();
+    let open = worker.join(1, 2);
+    worker.publish(3, published(Role::Follower, 2, false));
+    assert_eq!((worker.fail(3), worker.fail(3)), (Some((1, RoundFailure::GrantLost)), None));
+    let refused = Some(Err(ErrorCode::NotLeader));
+    assert_eq!([in_flight, open].map(|slot| worker.told(slot)), [refused; 2]);
+    assert_eq!(worker.sequencer.join(1, 1, || 4), Err(ErrorCode::NotLeader));
+    // The round is over: a yes that comes now confirms nothing.
+    let mut answers = Answers::new(ME, ClusterId(0), identity(2));
+    let yes = answers.handle_confirm(&round, &Promise::new(TERM)).unwrap();
+    assert!(!worker.sequencer.handle_reply(NodeId(2), &yes));
+    assert_eq!(worker.complete(), None);
+}
+
+#[test]
+fn a_turn_that_finds_another_leader_refuses_its_batch() {
+    let mut worker = Worker::leading(true);
+    let slot = worker.join(1, 0);
+    worker.shared.publish(Arc::new(published(Role::Follower, 2, false)));
+    assert_eq!(worker.turn(1), None);
+    assert_eq!(worker.told(slot), Some(Err(ErrorCode::NotLeader)));
+}
+
+#[test]
+fn a_confirmed_batch_without_a_grant_gets_nothing() {
+    for (error, code) in [
+        (AllocateError::NoGrant, ErrorCode::NoLeader),
+        (AllocateError::OtherTerm, ErrorCode::NoLeader),
+        (AllocateError::BehindLast, ErrorCode::Internal),
+        (AllocateError::Exhausted, ErrorCode::Internal),
+    ] {
+        let mut worker = Worker::leading(true);
+        let slot = worker.join(1, 0);
+        let round = worker.turn(1).unwrap();
+        worker.confirm(&round);
+        let batch = worker.sequencer.poll_confirmed().unwrap();
+        let told = worker.sequencer.complete(batch, |_| Err(error), &worker.shared, |_| ());
+        assert_eq!((told, worker.told(slot)), (Err(error), Some(Err(code))));
+    }
+}
+
+#[test]
+fn deadlines_end_rounds_and_requests() {
+    let mut worker = Worker::leading(true);
+    let slot = worker.join(1, 0);
+    worker.turn(1).unwrap();
+    assert_eq!(worker.fail(100), None);
+    assert_eq!(worker.fail(101), Some((1, RoundFailure::TimedOut)));
+    assert_eq!(worker.told(slot), Some(Err(ErrorCode::NoQuorum)));
+    worker.publish(200, published(Role::Leader, 1, false));
+    let slot = worker.join(1, 200);
+    for (now_ns, told) in [(1_199, None), (1_200, Some(Err(ErrorCode::NoQuorum)))] {
+        let begun = worker.sequencer.handle_tick(now_ns, &worker.shared, |_| ());
+        assert_eq!((begun.is_none(), worker.told(slot)), (true, told));
+    }
+}
+
+#[test]
+fn an_idle_leader_probes_and_its_probe_takes_no_timestamp() {
+    let mut worker = Worker::leading(true);
+    let tick = |worker: &mut Worker, now_ns| {
+        worker.sequencer.handle_tick(now_ns, &worker.shared, |_| ()).map(|begun| begun.confirm)
+    };
+    assert_eq!(tick(&mut worker, 69), None);
+    let probe = tick(&mut worker, 70).unwrap();
+    assert_eq!(tick(&mut worker, 150), None, "one is in flight");
+    worker.confirm(&probe);
+    assert_eq!((worker.complete(), worker.next_index), (Some(1), 0));
+    assert_eq!(tick(&mut worker, 139), None);
+    assert!(tick(&mut worker, 140).is_some());
+}
+
+#[test]
+fn a_full_worker_refuses_and_a_client_that_leaves_makes_room() {
+    let mut worker = Worker::leading(true);
+    let slots: Vec<usize> = (0..LIMITS.slots_max).map(|_| worker.join(1, 0)).collect();
+    assert_eq!(worker.sequencer.join(1, 1, || 0), Err(ErrorCode::Overloaded));
+    let round = worker.turn(1).unwrap();
+    worker.sequencer.leave(slots[0]);
+    let next = worker.join(1, 2);
+    assert_eq!(next, slots[0]);
+    worker.confirm(&round);
+    worker.complete();
+    // The batch has one more timestamp than there are clients, and the one that came later has
+    // none.
+    assert_eq!((worker.told(next), worker.told(slots[7])), (None, Some(Ok(7))));
+}
