@@ -82,7 +82,7 @@ func (b *batch) leave() {
 // waiting returns how many callers have not left.
 func (b *batch) waiting() int { return int(b.holders.Load()) - 1 }
 
-// finish gives the result to all callers. The client does not use the batch afterwards.
+// finish gives the result to all callers. The client does not use the batch after that.
 func (b *batch) finish(answer Range, err error) {
 	b.answer, b.err = answer, err
 	close(b.done)

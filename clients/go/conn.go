@@ -116,8 +116,8 @@ func (c *connection) ended(err error) error {
 	return c.broken(err)
 }
 
-// broken adds the node's address to an error. A protocol error stays one, because no retry helps.
-// Every other error becomes [ErrUnreachable], which a retry may cure.
+// broken adds the node's address to an error. A protocol error stays a protocol error, because no
+// retry helps. Every other error becomes [ErrUnreachable], which a retry may cure.
 func (c *connection) broken(err error) error {
 	if errors.Is(err, ErrProtocol) {
 		return fmt.Errorf("%w (%s)", err, c.addr)

@@ -75,7 +75,7 @@ func (d *directory) learn(members []Member) {
 	}
 }
 
-// follow follows a hint unless that node has failed a short time ago. It returns whether it did.
+// follow follows a hint unless the named node failed a short time ago. It returns whether it did.
 func (d *directory) follow(addr string, now time.Time) bool {
 	if failed, ok := d.suspects[addr]; ok && now.Sub(failed) < suspicion {
 		return false

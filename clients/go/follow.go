@@ -155,9 +155,9 @@ func (c *Client) meet(said *welcome) {
 	c.dir.learn(said.members)
 }
 
-// awaitLeader listens for a while on a connection to a node that knows no leader, because nodes
-// send a notice when they learn of one. Afterwards the connection is of no use, unless the node
-// itself leads.
+// awaitLeader listens for a while on a connection to a node that knows no leader. Nodes send a
+// notice when they learn of a leader. Afterwards the connection is not used, unless the node itself
+// leads.
 func (c *connection) awaitLeader(ctx context.Context, timeout time.Duration) (*Member, error) {
 	stop := context.AfterFunc(ctx, func() { c.net.SetDeadline(time.Unix(1, 0)) })
 	defer stop()

@@ -149,7 +149,7 @@ class Hedging(Case):
         await self.get(client)
         held = self.stall(leader)
         await self.get(client)
-        # A bad answer fails every caller that waits at that moment, whatever its request is.
+        # A bad answer fails every caller that waits at that moment, in whichever request.
         leader.ask = lambda *_: None
         call = self.call(client)
         await asyncio.sleep(0)

@@ -53,7 +53,7 @@ export interface Options {
   /**
    * TLS on every connection, with these options of node:tls: `ca` for the cluster's authority,
    * `cert` and `key` if nodes ask for a certificate. A function is called at each connection, so
-   * that certificates can change. Default plain TCP. TLS 1.3 unless `minVersion` is set.
+   * certificates can change. Default plain TCP. TLS 1.3 unless `minVersion` is set.
    */
   tls?: ConnectionOptions | (() => ConnectionOptions);
   /**

@@ -77,9 +77,9 @@ impl Authority {
         self.key.serialize_pem()
     }
 
-    /// Signs a certificate for a node of the cluster. The node may use it towards clients, peers it
-    /// connects to and peers that connect to it. `names` are the DNS names and addresses at which
-    /// clients reach it.
+    /// Signs a certificate for a node of the cluster. The node may show it to clients and to peers,
+    /// in either direction of the connection. `names` are the DNS names and addresses at which
+    /// clients reach the node.
     ///
     /// # Errors
     /// When a name is neither a DNS name nor an address.

@@ -11,8 +11,8 @@
 //! - [`authority`]: a small certificate authority for a cluster and its clients.
 //! - [`config`]: rustls with the versions, suites and limits that this project uses.
 //!
-//! Keys that are made here are ECDSA on P-256. A handshake with one costs a server a tenth of one
-//! with RSA, and every program with TLS 1.2 supports them.
+//! Keys that are made here are ECDSA on P-256. For a server, a handshake costs a tenth of one with
+//! RSA. Every program with TLS 1.2 supports these keys.
 
 pub mod authority;
 pub mod config;

@@ -32,7 +32,8 @@ impl Pair {
     /// Reads a pair and checks it. An expired pair is accepted; [`Pair::expires_at`] shows it.
     ///
     /// # Errors
-    /// When a file cannot be read, holds something else, or the two do not belong together.
+    /// When a file cannot be read, has other content, or the certificate and the key do not fit
+    /// together.
     pub fn load(certificate_file: PemFile, key_file: PemFile) -> Result<Self, PairError> {
         let bytes = (certificate_file.read()?, key_file.read()?);
         Self::of(certificate_file, key_file, bytes)

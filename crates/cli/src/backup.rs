@@ -177,9 +177,9 @@ fn place(path: &Path, text: &str, is_forced: bool) -> Result<(), Failure> {
     place_by(path, text, is_forced, |aside, path| fs::hard_link(aside, path))
 }
 
-/// Does what [`place`] does. `link` gives a file a second name, and fails if that name exists. A
-/// file system without links gets the file written in place: a power failure can damage it, and
-/// `--check` finds that.
+/// Does what [`place`] does. `link` gives a file a second name, and fails if that name exists. On a
+/// file system without links, the file is written in place. Then a power failure can damage it, and
+/// `--check` finds the damage.
 fn place_by(
     path: &Path,
     text: &str,

@@ -11,7 +11,7 @@ pub(crate) struct Output {
     is_product: bool,
 }
 
-/// For a command that only prints. It ends when its reader leaves, with an error that
+/// For a command that only prints. When its reader leaves, the command ends with an error that
 /// [`is_of_reader`] recognizes. That is a normal end, not a failure.
 pub(crate) fn product() -> Output {
     Output { out: io::stdout().lock(), is_product: true }

@@ -21,7 +21,7 @@ use crate::output;
 const FAILURE_TRACE_LEN: usize = 200;
 /// How many events `--trace` keeps: more than an hour has.
 const TRACE_LEN: usize = 100_000_000;
-/// How many outcomes a thread may be ahead of the others before it waits for them.
+/// How many outcomes a thread may be ahead of the others. Then it waits for them.
 const AHEAD_MAX: usize = 64;
 /// Time between two lines of progress.
 const PROGRESS: Duration = Duration::from_secs(1);

@@ -1,5 +1,5 @@
-//! The blocking client. Its own thread carries out the calls, so concurrent threads share requests,
-//! as tasks do.
+//! The blocking client. Its own thread carries out the calls. So the calls of concurrent threads
+//! share requests, as those of tasks do.
 
 use std::convert::Infallible;
 use std::pin::pin;

@@ -43,8 +43,8 @@ pub(crate) struct Setbacks {
     /// live node knows more about the cluster than a dead one. If no node answered, the newest
     /// setback.
     last: Option<Setback>,
-    /// Setbacks in a row in which no node answered. After more than one round over all addresses,
-    /// the answer in `last` is outdated.
+    /// Setbacks in a row in which no node answered. After more than a whole round over all
+    /// addresses, the answer in `last` is outdated.
     unanswered: usize,
 }
 
@@ -106,8 +106,8 @@ impl Directory {
         self
     }
 
-    /// Checks that the node's cluster has the expected name, if one is expected. A node without a
-    /// cluster name is then refused, too.
+    /// Checks that the node's cluster has the expected name. If a name is expected, a node without
+    /// one is refused, too.
     pub(crate) fn check_name(&self, addr: &str, found: &str) -> Result<(), AnotherCluster> {
         match &self.cluster_name {
             Some(expected) if expected != found => {

@@ -161,9 +161,9 @@ impl Session {
         self.follow(next, now);
     }
 
-    /// Handles every complete frame in `bytes`, which are the received bytes that were not taken
-    /// yet. Returns how many bytes were taken. Appends the bytes to send over the same connection
-    /// to `out`, which may hold earlier ones.
+    /// Handles every complete frame in `bytes`, and returns how many bytes it took. `bytes` begins
+    /// with the received bytes that the last call did not take. Appends the answers for the same
+    /// connection to `out`, which may hold earlier bytes.
     pub fn handle_received(
         &mut self,
         link: LinkId,

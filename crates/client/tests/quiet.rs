@@ -158,8 +158,8 @@ async fn an_answer_read_after_the_deadline_is_not_returned() {
 
 #[tokio::test]
 async fn a_node_that_never_stops_sending_delays_no_deadline() {
-    // The test runs three times, because the scheduler decides whether the client ever finds
-    // nothing to read.
+    // The test runs three times, because the scheduler decides whether the client ever finds the
+    // connection empty.
     for _ in 0..3 {
         let (client, mut end) = connected().await;
         let pongs = pong(7).repeat(1 << 16);

@@ -51,9 +51,10 @@ pub struct Config {
     /// `host:port` at which other nodes reach this node (`RAFT_ADDR`). No default, because only the
     /// operator knows which name the peers use for this machine.
     pub raft_addr: String,
-    /// Address of the peer listener (`RAFT_BIND`). Default all interfaces at the port of
+    /// Address of the peer listener (`RAFT_BIND`). Default: all interfaces at the port of
     /// `RAFT_ADDR`, see [`default_raft_bind`](crate::default_raft_bind). Behind address translation
-    /// the two differ. [`Config::peer_bind`] is the address that the listener really binds.
+    /// the two addresses differ. [`Config::peer_bind`] is the address that the listener really
+    /// binds.
     pub raft_bind: SocketAddr,
     /// Interface of the client port (`HTTP_BIND`). Default all interfaces, of the same address
     /// family as `RAFT_ADDR`, because clients reach the node at that host, too.

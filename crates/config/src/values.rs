@@ -101,8 +101,7 @@ pub(crate) fn path(text: &str) -> Option<PathBuf> {
     (!text.is_empty()).then(|| PathBuf::from(text))
 }
 
-/// The greatest processor number in `WORKER_CPUS`, because the kernel's set of processors ends
-/// there.
+/// The greatest processor number in `WORKER_CPUS`. The kernel's set of processors ends there.
 pub const CPU_MAX: usize = 1023;
 pub(crate) const A_FILE: &str = "the path of a file";
 pub(crate) const NETWORKS: &str =

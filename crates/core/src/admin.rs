@@ -213,7 +213,7 @@ impl<R> Pending<R> {
     }
 }
 
-/// The outcome of a transfer of leadership to `to`, if it is known.
+/// The outcome of a leadership transfer to `to`; `None` while it is unknown.
 fn transferred(to: NodeId, replica: &Replica, published: &Published) -> Option<Answer> {
     let me = published.identity.node;
     match published.leader? {

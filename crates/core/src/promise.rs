@@ -24,7 +24,7 @@ impl Promise {
         self.0.fetch_max(term.0, Ordering::SeqCst);
     }
 
-    /// The highest term promised. A voter loads it after it has read the frame that asks.
+    /// The highest promised term. A voter loads it after it has read the frame with the question.
     #[must_use]
     pub fn load(&self) -> Term {
         Term(self.0.load(Ordering::SeqCst))

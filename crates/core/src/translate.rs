@@ -52,8 +52,7 @@ pub(crate) fn library_entry(from: &LogEntry) -> eraftpb::Entry {
 }
 
 pub(crate) fn configuration(from: &eraftpb::ConfState) -> Configuration {
-    // Sorted, so that equal configurations have equal bytes in whatever order the library keeps
-    // them.
+    // Sorted, so equal configurations have equal bytes, whatever the order in the library.
     let ids = |list: &[u64]| {
         let mut ids: Vec<NodeId> = list.iter().map(|id| NodeId(*id)).collect();
         ids.sort_unstable();

@@ -70,7 +70,7 @@ impl NodeShared {
             && silence_ns <= silence_ns_max
     }
 
-    /// Counts and logs that a caller was refused a right. The log line advises what to do about
+    /// Counts and logs a refusal because of a missing right. The log line advises what to do about
     /// `reason`.
     pub(crate) fn record_denial(&self, right: Right, reason: Reason, caller: &Caller) {
         self.record_denial_of(right, reason, caller, reason.advice());

@@ -182,8 +182,8 @@ func (t *transaction) prewrite(write written, primary string) error {
 	return aborted("locked")
 }
 
-// resolve removes a lock whose owner is done or dead, as the primary's store decides; false if the
-// owner may be at work.
+// resolve removes a lock whose owner is done or dead, as the primary's store decides. It returns
+// false if the owner may still be at work.
 func (t *transaction) resolve(row string, lock reply) (bool, error) {
 	fate, err := t.stores.call(request{Op: "status", Row: lock.Primary, Start: &lock.Start})
 	if err != nil {

@@ -245,8 +245,8 @@ fn written(writes: BTreeMap<String, i64>) -> Vec<Written> {
 /// How long other transactions respect a lock. This is much longer than a transaction takes, and
 /// longer than the oracle is without a leader.
 pub const LOCK_TTL: Duration = Duration::from_millis(500);
-/// How far a planted clock is ahead. It is well above the epoch interval, because a smaller offset
-/// could go unnoticed.
+/// How far a planted clock is ahead: well above the epoch interval, because a smaller offset could
+/// go unnoticed.
 const AHEAD_NS: u64 = 250_000_000;
 /// First pause before a locked row is read again; it doubles up to [`PAUSE_DOUBLINGS`] times.
 const PAUSE_MIN: Duration = Duration::from_micros(250);

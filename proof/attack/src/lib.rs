@@ -1,5 +1,5 @@
 //! Malicious clients at the socket, for tests of the server and for `scripts/attack`. They connect
-//! only to addresses that they are given, and no product crate depends on them.
+//! only to the addresses that the caller gives. No product crate depends on them.
 //!
 //! - [`http2`]: floods of HTTP/2 frames.
 //! - [`connections`]: many idle or slow connections.

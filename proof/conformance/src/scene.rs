@@ -80,8 +80,8 @@ impl Scene {
         opened.outcome.map(drop).map_err(|refusal| format!("the client does not open: {refusal}"))
     }
 
-    /// Opens a client with settings that not every client has. Returns whether it has them; if not,
-    /// the scenario ends and does not count.
+    /// Opens a client with settings that not every client has. Returns whether this client has
+    /// them. If not, the scenario ends without a result.
     ///
     /// # Errors
     /// The client does not open.

@@ -253,7 +253,8 @@ impl Bench {
             if matches!(ticked, Err(Fatal::Removed { .. })) {
                 self.crash();
             }
-            // The node may ask to stop for another reason. Here it runs on, which must do no harm.
+            // The node may ask to stop for another reason. Here it goes on running, and must do no
+            // harm.
         }
     }
 
@@ -293,8 +294,8 @@ impl Bench {
     fn crash(&mut self) {
         self.pending.clear();
         self.boots += 1;
-        // Not checked here: a later boot stamps above this. That holds only if no peer lies about
-        // committed entries, and here peers lie. The simulator checks it.
+        // Not checked here: timestamps of a later boot are above those of this one. That holds only
+        // if no peer lies about committed entries, and here peers lie. The simulator checks it.
         (self.stamped, self.advanced) = (None, None);
         let parts = boot(&self.durable, self.boots, self.now_ns);
         (self.node, self.shared, self.allocator, self.rounds) = parts;

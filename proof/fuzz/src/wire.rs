@@ -120,7 +120,7 @@ pub(crate) fn native(data: &[u8]) {
     }
 }
 
-/// Checks that a parsed value is equal after it is written and parsed again.
+/// Checks that a value is still equal after it was written and parsed again.
 fn native_round_trip<T: Debug + PartialEq>(
     value: &T,
     encode: impl Fn(&mut Vec<u8>),

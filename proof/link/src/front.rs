@@ -187,8 +187,8 @@ async fn rest(
             Ended::Unheard => uncut(shared, (to, from), changes).await,
             ended => ended,
         },
-        // The receiver does not know of the end. It learns of it after the cut, if it still
-        // listens.
+        // The receiver has not got the end of the stream. It gets the end after the cut, if it
+        // still listens.
         Ended::Unheard => tokio::select! {
             ended = other => ended,
             ended = uncut(shared, (from, to), changes) => ended,

@@ -123,7 +123,7 @@ impl Row<'_> {
         if !lines.iter().any(|line| words(line).contains(&word)) {
             return Some(format!("{} has no {name}", language.name));
         }
-        // The default stands in a line with the bare name, such as that of a field.
+        // The default is in a line with the bare name, such as the name of a field.
         let bare = folded(name.strip_prefix(language.setting).unwrap_or(&name));
         let default = own_default.unwrap_or(self.default);
         let texts = values(default, language)?;

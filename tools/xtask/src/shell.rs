@@ -60,8 +60,8 @@ const KEPT_PREFIXES: [&str; 13] = [
 const KEPT_SUFFIXES: [&str; 2] = ["_proxy", "_PROXY"];
 /// Time between two checks whether a running command has ended.
 const LOOK: Duration = Duration::from_millis(30);
-/// How long to wait for output when a command has ended but left processes that hold its output
-/// open.
+/// How long to wait for output after a command has ended. Processes that it left behind may hold
+/// the output open.
 const OUTPUT: Duration = Duration::from_secs(2);
 
 /// Runs the commands of one step.

@@ -228,7 +228,7 @@ fn the_second_answer_of_a_hedged_request_goes_to_no_caller() {
     for is_hedge_first in [false, true] {
         let (mut world, first, second) = World::hedging();
         let (call, request, copy) = asked_twice(&mut world, first, second);
-        // These calls wait while the burnt range comes: one was sent, one was not.
+        // The burnt range comes while these calls wait: one was sent, one was not.
         world.pass(AFTER / 4);
         let sent = world.call(1);
         let next = world.asked(first);

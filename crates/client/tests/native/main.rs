@@ -152,7 +152,7 @@ async fn a_hint_about_a_node_that_has_just_fallen_silent_is_not_followed() {
     client.timestamp().await.unwrap();
     old.now_plays(Play::Mute);
     let call = tokio::spawn(async move { client.timestamp().await });
-    // The others name the old leader. They do so until the client has made enough connections to
+    // The other nodes name the old leader. They stop when the client has made enough connections to
     // show whether it follows that hint.
     let handshakes = |node: &Node| node.connections.load(Ordering::SeqCst);
     while others.iter().map(handshakes).sum::<u64>() < 6 {

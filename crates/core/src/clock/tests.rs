@@ -458,8 +458,8 @@ fn a_clock_of_a_node_that_is_no_voter_proves_nothing() {
     assert_eq!(clock.trusted_ns(2 * S), START + 2 * S);
 }
 
-/// The learner's clock is a fourth one beside those of three voters. Together with one voter's
-/// clock that is equally wrong, it is only half.
+/// The learner compares four clocks: its own and those of three voters. One voter's clock is
+/// equally wrong. So only half of the clocks agree on the wrong time.
 #[test]
 fn a_node_that_is_no_voter_and_one_voter_of_three_are_no_majority() {
     let clocks = |me| clocks_of([1, 2, 3].map(NodeId).into_iter(), NodeId(me));

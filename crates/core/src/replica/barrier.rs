@@ -1,7 +1,7 @@
-//! A barrier: an empty entry of the log. If the barrier is applied in the term that proposed it,
-//! this node still led after the barrier was requested, and its state has everything that was
-//! committed before. The state of a leader alone proves neither, because the leader may be deposed
-//! and not know it (Raft dissertation, 6.4).
+//! A barrier: an empty entry of the log. A barrier that is applied in its own term proves two
+//! facts. This node still led after the barrier was requested, and its state has everything that
+//! was committed before the request. The state of a leader alone proves neither, because the leader
+//! may be deposed and not know it (Raft dissertation, 6.4).
 
 use epicepoch_wire::{LogIndex, Term};
 use raft::StateRole;

@@ -107,5 +107,6 @@ const PAUSE_ELECTIONS: usize = 25;
 const DOUBLINGS_MAX: u32 = 4;
 /// How many leaderships may end after such an offer before this node keeps the next one.
 const MOVES_MAX: u32 = 4;
-/// Election timeouts without a failed accept after which the counts start again: 640 s by default.
+/// The counts of failed accepts start again after this many election timeouts without one: 640 s by
+/// default.
 const FORGOTTEN_ELECTIONS: u64 = 3_200;

@@ -1,5 +1,5 @@
-//! "Persist, then send" as data. A message is held until the write that it promises is durable. It
-//! waits for no other write, so that a slow disk does not silence a healthy leader.
+//! The rule "persist, then send" as data. A message is held until the write that it depends on is
+//! durable. It waits for no other write, so a slow disk does not silence a healthy leader.
 
 use std::collections::VecDeque;
 

@@ -321,7 +321,7 @@ impl Replica {
 const CALM_ELECTIONS: usize = 25;
 /// How often that wait is doubled at most while handovers do not last: up to 80 s by default.
 const DOUBLINGS_MAX: u32 = 4;
-/// An offer is forgotten after this many times the wait before the next offer.
+/// An offer is forgotten after the wait before the next offer, times this number.
 const FORGOTTEN_WAITS: u64 = 8;
 /// How long after its last answer a peer counts as reached, nanoseconds: five pings.
 const REACHED_NS_MAX: u64 = 1_000_000_000;

@@ -109,7 +109,7 @@ fn of_two_backups_that_are_taken_together_the_earlier_time_counts() {
     };
     let ahead = Backup { taken_ns: TAKEN + 3600 * S, ..taken() };
     assert_eq!(newest_of(&taken(), &ahead), taken());
-    // The same if that backup is the newer one: both were taken at about the same time.
+    // The same, if that backup is the newer one: both were taken at about the same time.
     let newer = Backup { index: LogIndex(41), ..ahead.clone() };
     assert_eq!(newest_of(&taken(), &newer), Backup { taken_ns: TAKEN, ..newer });
     // A leader with a right clock cannot have reserved a ceiling that far in the future.
@@ -299,8 +299,8 @@ fn a_change_that_was_committed_and_refused_is_in_no_backup() {
     let got = backup_of_directory(&restored, around(TAKEN)).expect("a state");
     assert_eq!((got.removed, got.index), (vec![NodeId(9)], LogIndex(42)));
     assert_eq!(got.members, [member(1)]);
-    // A change of several members is under way. Other nodes may have removed the voters already;
-    // the learner stays.
+    // A change of several members has begun. Other nodes may have removed the voters already; the
+    // learner stays.
     let mut with_learner = state(TAKEN);
     with_learner.members.insert(NodeId(4), member(4));
     let learners = vec![NodeId(4)];

@@ -2,7 +2,7 @@
 //! closes later, whatever its threads have seen of the new term.
 //!
 //! A socket is modelled as an order between sender and receiver (a release and an acquire, or a
-//! channel). The claims need no more of sockets.
+//! channel). The claims use no other property of sockets.
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -27,8 +27,8 @@ fn beat(bench: &mut Bench, rounds: Option<u64>, ackers: &[u64]) {
     bench.persist();
 }
 
-/// The grant comes later than two election timeouts after the election. No round could begin before
-/// it, so the leader must not hand over in the first tick after it.
+/// The grant comes more than two election timeouts after the election. No round could begin without
+/// the grant. So the leader must not hand over in the first tick after the grant.
 #[test]
 fn a_late_grant_is_no_stuck_data_plane() {
     let mut bench = Bench::new(&[1, 2, 3]);

@@ -158,7 +158,8 @@ fn leadership_is_not_offered_without_a_live_voter() {
     assert_eq!(hand_over(&mut bench, None), Err(TransferError::Nobody));
 }
 
-/// A node with an empty directory begins with committed state, including the configuration.
+/// A node with an empty directory begins with committed state. That state includes the
+/// configuration.
 #[test]
 fn the_record_of_a_member_is_its_applied_state() {
     let bench = bench_with_learner();

@@ -249,7 +249,7 @@ fn a_voter_that_lacks_entries_is_not_preferred_until_it_has_them() {
 }
 
 /// A voter never takes over. The waits between offers to it grow to 2, 4, 8 and 16 times the first
-/// wait, and never beyond 16.
+/// wait, and no further.
 #[test]
 fn an_offer_that_does_not_hold_is_repeated_after_twice_as_long_up_to_a_limit() {
     let leaders = &["a"][..];

@@ -76,8 +76,8 @@ impl Link {
         Self { peer, queue, task, is_up, reads }
     }
 
-    /// Whether entries and states of `format` may be sent (S15). They may while there is no
-    /// connection, because the next handshake checks the format again.
+    /// Whether entries and states of `format` may be sent (S15). Without a connection they may,
+    /// because the next handshake checks the format again.
     pub(super) fn may_carry(&self, format: u32) -> bool {
         self.reads.get().is_none_or(|newest| newest >= format)
     }
@@ -104,7 +104,8 @@ struct Dialler {
     shared: Arc<NodeShared>,
     cluster: ClusterId,
     peer: Member,
-    /// The addresses to try in turn: that of the peer in the cluster's state, and that in `PEERS`.
+    /// The addresses to try in turn: the peer's address in the cluster's state, and its address in
+    /// `PEERS`.
     addrs: Vec<String>,
     inbox: Rc<Inbox>,
     /// Ends the wait between two attempts.
@@ -165,7 +166,7 @@ impl Dialler {
         }
     }
 
-    /// Reports an error to the replica, and logs it if its text is new.
+    /// Reports an error to the replica, and logs the error if its text is new.
     async fn report(&self, addr: &str, error: &LinkError, logged: &mut String) {
         let node = self.peer.node;
         let text = error.to_string();

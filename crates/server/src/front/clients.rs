@@ -44,8 +44,8 @@ const HEADERS_MAX: usize = 100;
 /// At most this many bytes in a request's head, and in answers that hyper holds until they are
 /// written. A request here has a few hundred bytes; proxies add some.
 const HEAD_LEN_MAX: usize = 16 << 10;
-/// Most idle HTTP/3 connections per worker that may keep the memory they have grown to. The newest
-/// ones beyond it are closed.
+/// Most idle HTTP/3 connections per worker that may keep their grown memory. Beyond this, the
+/// newest ones are closed.
 const GROWN_MAX: usize = 256;
 /// After a client's last answer, the node reads and drops further bytes for this long. So the
 /// client can read why it was refused, and gets no reset.
@@ -145,8 +145,8 @@ impl Clients {
                     linger(stream, limit).await;
                 }
                 Some(mut stream @ Socket::Secured(_)) => {
-                    // TLS has to announce the end; otherwise anyone on the way could fake it. The
-                    // wait is short, because a client may not read, or may be gone.
+                    // TLS must announce the end; otherwise anyone on the network path could fake
+                    // it. The wait is short, because a client may not read, or may be gone.
                     let _ = timeout(LINGER_TIME_CLOSING, stream.shutdown()).await;
                 }
                 Some(Socket::Plain(_)) | None => {}
@@ -229,8 +229,8 @@ impl Clients {
         }
     }
 
-    /// Does the TLS handshake if the client begins one; a plain connection stays plain if this port
-    /// allows that. `None`: the connection must not be served.
+    /// Does the TLS handshake if the client begins one. A plain connection stays plain if this port
+    /// allows that. Returns `None` if the connection must not be served.
     async fn secure(&self, state: &ClientState, stream: TcpStream) -> Option<Socket> {
         let stream = Socket::Plain(stream);
         let Some(tls) = &self.sequencer.shared.tls else { return Some(stream) };

@@ -38,8 +38,7 @@ pub enum Completion {
         duration: Duration,
     },
     /// The disk failed. Writes after the last [`Completion::Written`] may be durable or not. The
-    /// thread ends, and the process must end. This is reported at most once, and it is the last
-    /// report.
+    /// thread ends, and the process must end. This is the thread's last report.
     Failed(WriteError),
 }
 
@@ -505,7 +504,8 @@ mod interleavings {
         loom::model(|| submitted(Mistake::LookedBeforeLocked));
     }
 
-    /// A write fails: the storage thread closes the queue while the consensus thread submits.
+    /// A write fails while the consensus thread submits others: the storage thread closes the
+    /// queue.
     fn failed(mistake: Mistake) {
         let queue = Arc::new(Queue::default());
         let failing = queue.clone();

@@ -22,7 +22,8 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Most allocations of timers and sweeps while counting, whatever the number of requests.
+/// Most allocations of timers and sweeps during the count. Their number does not depend on the
+/// number of requests.
 const BACKGROUND_MAX: usize = 40;
 /// Number of counted requests: enough to notice one allocation in a hundred requests.
 const REQUESTS: usize = 100 * BACKGROUND_MAX;

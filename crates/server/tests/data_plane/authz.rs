@@ -177,7 +177,7 @@ fn a_withdrawn_token_is_refused_on_every_open_connection() {
     let mut http = guarded.node.connect();
     let row = TABLE[0];
     assert_eq!(ask(&mut http, &row, Some(CLIENT)).status, 200);
-    // While the new token is handed out, both are valid. Afterwards the old one is not.
+    // While operators hand out the new token, both tokens are valid. Afterwards the old one is not.
     let path = guarded.dir.path().join("clients");
     std::fs::write(&path, format!("{CLIENT}\n{NEW}\n")).unwrap();
     guarded.node.shared.authz.reload();

@@ -99,8 +99,7 @@ fn a_silent_process_that_accepts_connections_may_be_a_paused_node() {
     let _running = serves(plain(founder(&fixture, &[there])));
 }
 
-/// The founder uses plain text and the old member TLS, or the other way round. The restore is
-/// refused.
+/// The founder uses plain text and the old member uses TLS, or the reverse. The restore is refused.
 #[test]
 fn an_old_member_runs_even_if_only_one_side_uses_tls() {
     let fixture = Fixture::new();

@@ -56,8 +56,8 @@ async fn drive(mut commands: mpsc::UnboundedReceiver<Command>, hedge_after: Opti
                 reply(id, start, origin, Err(error));
             }
             Command::Timestamps { id, count, timeout_ms } => {
-                // Dropping the client closes it. Then there is no client to call, which in Rust the
-                // compiler reports. Here the driver does.
+                // Dropping the client closes it, so no client is left to call. In Rust the compiler
+                // reports such a call. Here the driver reports it.
                 let Some(client) = client.clone() else {
                     let closed = (Fault::Closed, "there is no client".to_owned());
                     reply(id, start, origin, Err(Some(closed)));

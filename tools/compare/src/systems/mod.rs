@@ -24,8 +24,8 @@ pub enum System {
     Redis,
     /// `nextval()` of a sequence.
     Postgres,
-    /// The `tsoracle` server, one client that merges its callers: by default it waits a millisecond
-    /// for more of them.
+    /// The `tsoracle` server, and one client that merges its callers. By default that client waits
+    /// a millisecond for more callers.
     Tsoracle,
     /// The same, without that wait.
     TsoracleAtOnce,

@@ -104,7 +104,7 @@ const OFTEN_WRITING: [(&str, &str); 2] =
     [("ELECTION_TIMEOUT_MS", "100"), ("RESERVATION_MS", "400")];
 
 /// The silence is at most 1.4 s. The disk is a real file system without a free byte, so the kernel
-/// reports it in the middle of a write. The test needs the right to mount.
+/// reports that it is full in the middle of a write. The test needs the right to mount.
 #[test]
 fn a_leader_whose_disk_is_full_exits_with_an_error_and_comes_back_when_there_is_room() {
     let _alone = alone();

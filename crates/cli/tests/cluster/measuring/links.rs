@@ -1,6 +1,6 @@
 //! Links of the leader are cut: silently, in one direction, with a reset, or between two of three
-//! nodes. Measures the silence. All nodes are asked all the time, also those that are cut off, and
-//! every answer is checked.
+//! nodes. These tests measure the silence. They ask all nodes all the time, also cut-off ones, and
+//! check every answer.
 //!
 //! `EPICEPOCH_OUTAGES=200` repeats each measured cut that often, so that its distribution has a tail.
 

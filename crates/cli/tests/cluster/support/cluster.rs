@@ -183,8 +183,8 @@ impl Cluster {
         out
     }
 
-    /// Runs an operator's command that must fail with exit code 1. Its error must have all these
-    /// words.
+    /// Runs an operator's command that must fail with exit code 1. The error must contain all of
+    /// `words`.
     #[track_caller]
     pub(crate) fn assert_refused(&self, args: &[&str], words: &[&str]) {
         let output = self.operate(args);

@@ -93,8 +93,8 @@ impl Silence {
         self.gaps.iter().map(|gap| gap.length).collect()
     }
 
-    /// The part of each silence that is compared with the bound: all of it, or without the part
-    /// that may be due to the machine.
+    /// The part of each silence that is compared with the bound: the whole silence, or the silence
+    /// without the part that may be due to the machine.
     fn held(&self) -> Vec<Duration> {
         if !self.strictness.is_machine_allowed_for {
             return self.lengths();

@@ -35,8 +35,8 @@ fn ceiling(cluster: &Cluster) -> u64 {
     ceilings.max().expect("a ceiling")
 }
 
-/// Checks that `epicepoch clock` reports when time will have caught up with `to`, and with the
-/// little that was given or reserved above it.
+/// Checks the time that `epicepoch clock` reports. After that time, wall time has caught up with
+/// `to`, and with the few epochs above `to` that were given or reserved.
 fn assert_recovers_at(cluster: &Cluster, to: u64) {
     let before = ahead(0);
     let output = cluster.operate(&["clock", "--json"]);

@@ -226,7 +226,7 @@ fn an_unusable_directory_is_refused_with_its_path() {
 fn a_second_process_on_a_data_directory_is_refused_and_the_first_still_serves() {
     let mut cluster = Cluster::start();
     let first = &cluster.nodes[0];
-    // The same node with other ports, so that both share only the directory.
+    // The same node with other ports, so the two share only the directory.
     let mut settings = first.settings().clone();
     let http = unused_port();
     settings.insert("HTTP_PORT".into(), http.to_string());

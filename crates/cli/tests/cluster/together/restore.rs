@@ -287,7 +287,7 @@ fn a_backup_through_a_node_whose_clock_is_ahead_can_be_restored() {
     assert!(least(&watch.finish().report.operations) > given);
 }
 
-/// A TLS handshake takes several round trips before the first request; the answer takes only one.
+/// A TLS handshake takes several round trips. The answer to the request after it takes only one.
 #[test]
 fn a_restore_over_links_whose_round_trip_is_within_the_bound_does_not_count_the_handshake() {
     let home = tempfile::tempdir().expect("a directory");

@@ -20,7 +20,7 @@ use crate::worker::sequencer::Sequencer;
 /// Most requests of one connection that are read and not answered. Further ones wait in the socket.
 const IN_FLIGHT_MAX: usize = 120;
 /// The node stops reading from a client at this many bytes of answers that are due or wait to be
-/// written. This is the size of hyper's buffers: one buffer and one chunk of a list. The last
+/// written. The number is the size of hyper's buffers: one buffer and one chunk of a list. The last
 /// answer may exceed it.
 const ANSWERS_LEN_MAX: usize = 32 << 10;
 /// Approximate bytes of the head of an answer.

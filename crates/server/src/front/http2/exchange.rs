@@ -168,7 +168,7 @@ impl Step {
     }
 }
 
-/// A request's body: how many bytes have arrived and were not read yet.
+/// A request's body: how many bytes have arrived and are unread.
 struct Incoming {
     waiting: Cell<usize>,
     has_ended: Cell<bool>,

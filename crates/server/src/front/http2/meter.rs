@@ -72,8 +72,8 @@ impl FrameMeter {
         self.written.set(self.written.get().saturating_add(bytes));
     }
 
-    /// Counts the frames that begin in `bytes`, which follow those of the last call. Returns the
-    /// abuse if the debt is too high. Then further bytes of the client must be ignored.
+    /// Counts the frames that begin in `bytes`, which continue the bytes of the last call. Returns
+    /// the abuse if the debt is too high. Then further bytes of the client must be ignored.
     pub fn handle_read(&mut self, mut bytes: &[u8], sweep: u64) -> Option<Abuse> {
         self.pay(sweep);
         while !bytes.is_empty() {

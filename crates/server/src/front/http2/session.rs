@@ -515,8 +515,8 @@ impl Session {
         Ok(Event::Nothing)
     }
 
-    /// Whether a stream has not begun. After the end, newer streams are ignored and do not count as
-    /// idle.
+    /// Whether the client has not begun this stream yet. After the final GOAWAY, newer streams are
+    /// ignored and do not count as idle.
     fn is_idle(&self, id: u32) -> bool {
         id > self.last_id && self.closing != Closing::Told
     }

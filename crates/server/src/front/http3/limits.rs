@@ -1,5 +1,5 @@
-//! Limits of an HTTP/3 client: memory and time. Everything that a client of QUIC or HTTP/3 can make
-//! grow has a limit here, if the library's default has none.
+//! Limits of an HTTP/3 client: memory and time. A client of QUIC or HTTP/3 can make some things
+//! grow without a limit by the library's default. Each of these has a limit here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,8 +42,9 @@ pub const HANDSHAKES_MAX: usize = 256;
 /// Most handshakes of one address under way on one worker, while clients must prove their address.
 /// Beyond it, this address is refused, so that others still get in.
 pub const HANDSHAKES_OF_ADDRESS_MAX: usize = HANDSHAKES_MAX / 4;
-/// From this many handshakes under way, a client must prove that it receives at its address before
-/// the node keeps state for it. A faked address then costs one datagram and no memory.
+/// Handshakes under way from which on a client must prove that it receives at its address. Until
+/// then the node keeps no state for the client. A faked address then costs one datagram and no
+/// memory.
 pub const HANDSHAKES_BEFORE_RETRY: usize = 32;
 /// QUIC's idle timeout is longer than the node's by this time, so that the node closes first. QUIC
 /// would close without telling the client.

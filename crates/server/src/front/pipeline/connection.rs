@@ -129,7 +129,7 @@ impl<P: Protocol> Connection<P> {
     }
 
     /// Answers bursts that have their outcome, and lets new requests join a batch. Returns whether
-    /// other connections should have a turn first, because they may use the freed capacity as well.
+    /// other connections should have a turn first. They may want the freed capacity, too.
     fn settle(&mut self, context: &mut Context<'_>) -> bool {
         if self.line.queue.len() == 0 {
             return false;

@@ -68,7 +68,8 @@ impl ClientTls {
         };
         let roots = config.tls.client_ca_file.as_ref();
         let pair = match roots {
-            // If clients need a certificate of an authority, a node without one is a mistake.
+            // If clients need a certificate of an authority, the node must have one, too. Then none
+            // is created here.
             Some(_) => Pair::load(certificate_file(config), key_file(config))?,
             None => load_pair(config)?,
         };
