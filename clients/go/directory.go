@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// directory decides which node the client asks next, and after what pause. It does no IO and reads
-// no clock.
+// directory decides which node the client asks next, and how long it pauses before that. It does no
+// IO and reads no clock.
 type directory struct {
 	seeds   []string
 	members []string

@@ -175,7 +175,8 @@ class Symbolic(World):
         return self.quantified(z3.Exists, sorts, body)
 
     def quantified(self, quantifier: Callable, sorts: str, body: Callable[..., Formula]) -> Formula:
-        # Named by depth: the same text always gives the same formula, and no variable hides another one.
+        # Variables are named by depth. So the same text always gives the same formula, and no
+        # variable hides another one.
         self.depth += 1
         xs = self.variables(sorts, f"v{self.depth}")
         formula = body(*xs)

@@ -233,5 +233,6 @@ MUTANTS = [
     ),
 ]  # fmt: skip
 
-# Rules whose loss alone ends in no wrong answer, because another rule prevents it; the proof fails without them.
+# Rules whose loss alone leads to no wrong answer, because another rule prevents it. Without them
+# the proof fails.
 SECOND_LOCKS = ["vote-in-old-term"]

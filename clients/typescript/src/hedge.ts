@@ -60,7 +60,7 @@ export class Hedge {
 
   /**
    * Takes an answer of the first connection to a request that the second one has answered. Returns
-   * false if there is no such request. Throws if it is no answer to it.
+   * false if there is no such request. Throws if the answer does not fit the request.
    */
   takeBurnt(addr: string, id: bigint, answer: TimestampRange): boolean {
     const sent = this.#burnt.get(id);
@@ -123,7 +123,7 @@ export class Hedge {
         break;
       }
       if (!this.#copies.has(batch.id) && batch.count <= connection.welcome.countMax) {
-        // This answer must also lie above timestamps returned since the first sending.
+        // This answer must lie above all timestamps returned since the first sending, too.
         const floor = this.#session.highest;
         this.#copies.set(batch.id, { count: batch.count, floor, at: now });
         slow.push(batch);

@@ -95,7 +95,7 @@ pub(crate) fn run(matches: &ArgMatches, environment: &Environment) -> Result<Exi
     };
     let out = matches.get_one::<String>("out").map_or("", String::as_str);
     if out == "-" {
-        // If the reader of standard output has left, no backup exists, so the command fails.
+        // If the reader of standard output has left, nobody has the backup. So the command fails.
         let written = io::stdout().lock().write_all(backup.text().as_bytes());
         written.context("standard output did not take the backup")?;
         show(matches, &mut io::stderr().lock(), &backup, &format!("from {from}"))?;
@@ -239,7 +239,8 @@ fn write_new(path: &Path, text: &str) -> io::Result<()> {
     written
 }
 
-/// Accepts the error of a file system that cannot sync a directory, because it needs no such sync.
+/// Ignores the error of a file system that cannot sync a directory: such a file system needs no
+/// sync.
 fn judge_sync(synced: io::Result<()>) -> io::Result<()> {
     let cannot = [io::ErrorKind::InvalidInput, io::ErrorKind::Unsupported];
     synced.or_else(|error| if cannot.contains(&error.kind()) { Ok(()) } else { Err(error) })

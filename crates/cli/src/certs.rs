@@ -171,7 +171,7 @@ fn write(directory: &Path, issued: &[(String, Issued)]) -> Result<Vec<PathBuf>, 
     for (at, (file, text, is_secret)) in files.iter().enumerate() {
         file.write_new(text.as_bytes(), *is_secret).inspect_err(|_| {
             for (written, ..) in &files[..at] {
-                // If the file cannot be removed, nothing more can be done.
+                // If the file cannot be removed, the command can do no more.
                 let _ = std::fs::remove_file(&written.path);
             }
         })?;

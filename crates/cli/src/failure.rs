@@ -37,8 +37,8 @@ impl Failure {
         Self { is_logged: true, ..self }
     }
 
-    /// Whether the reader of standard output has left, as in `epicepoch get -n 9 | head -1`. That
-    /// is a normal end, and is not reported.
+    /// Whether the reader of standard output has left, as in `epicepoch get -n 9 | head -1`. Then
+    /// the command ends normally and reports no error.
     pub(crate) fn is_of_reader(&self) -> bool {
         self.error.chain().any(|cause| cause.downcast_ref().is_some_and(output::is_of_reader))
     }

@@ -100,7 +100,7 @@ pub(crate) fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Whether to use colours on a terminal. Any value of `NO_COLOR` except the empty one forbids them
+/// Whether to use colours on a terminal. A non-empty `NO_COLOR` forbids them
 /// (<https://no-color.org>).
 pub(crate) fn colours(environment: &Environment) -> bool {
     environment.get(OsStr::new("NO_COLOR")).is_none_or(|value| value.is_empty())

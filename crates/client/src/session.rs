@@ -161,8 +161,8 @@ impl Session {
         self.follow(next, now);
     }
 
-    /// Handles every complete frame in `bytes`, and returns how many bytes it took. `bytes` begins
-    /// with the received bytes that the last call did not take. Appends the answers for the same
+    /// Handles every complete frame in `bytes`, and returns how many bytes it took. The caller
+    /// passes the other bytes again, with later ones behind them. Appends the answers for the same
     /// connection to `out`, which may hold earlier bytes.
     pub fn handle_received(
         &mut self,

@@ -175,7 +175,8 @@ impl Config {
     }
 }
 
-/// Most voters. Each one makes every quorum larger, and 9 already survive the loss of 4.
+/// Most voters. Each additional voter makes every quorum larger, and 9 already survive the loss of
+/// 4.
 pub const PEERS_MAX: usize = 9;
 /// Most bytes of a cluster name, because it is a label in metrics and part of every peer hello.
 pub const CLUSTER_NAME_LEN_MAX: usize = 64;

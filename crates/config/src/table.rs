@@ -15,7 +15,7 @@ mod time;
 pub struct Group {
     /// The heading.
     pub heading: &'static str,
-    /// Whether each node of a cluster has its own values. The command `dev` chooses such values
+    /// Whether each node of a cluster has its own value. The command `dev` chooses such values
     /// itself.
     pub is_per_node: bool,
     /// The settings, in the order of the help.

@@ -399,7 +399,8 @@ the settings suit the links
         assert!(Report::of([row(1, 200, &[])]).text().contains("no round trip is known"));
     }
 
-    /// Links count as unsuitable while one is not measured, because it may be the longest.
+    /// While one link is not measured, the links count as unsuitable, because that link may be the
+    /// longest.
     #[test]
     fn settings_never_suit_while_a_link_is_not_measured() {
         let rows = [row(1, 200, &[(2, 1.0), (3, 1.0)]), row(2, 200, &[(1, 1.0)]), row(3, 200, &[])];

@@ -279,8 +279,8 @@ fn begin(
     }
 }
 
-/// Answers `done` after a barrier. This node's state says so, and the barrier proves that the state
-/// is current.
+/// Answers `done` after a barrier: this node's state shows that the command is done, and the
+/// barrier proves that the state is current.
 fn already(now_ns: u64, replica: &mut Replica, done: Done) -> Result<Begun, Denied> {
     let barrier = replica.propose_barrier(now_ns).ok_or(TransferError::Busy)?;
     Ok(Begun::Already { done, barrier })

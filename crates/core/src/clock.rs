@@ -53,7 +53,7 @@ pub struct TrustedClock {
     last: ClockReading,
     status: ClockStatus,
     peers: BTreeMap<NodeId, PeerClock>,
-    /// Whether the wall clock was ever compared with another one, or no other one exists.
+    /// Whether the wall clock was ever compared with another one. `true` if there is no other one.
     has_history: bool,
     /// Whether a majority of the voters' clocks ever agreed.
     is_proved: bool,
@@ -213,10 +213,10 @@ impl TrustedClock {
 
     /// At a start there is no earlier proof to compare the wall clock with. If a majority of the
     /// voters' clocks is known, one of them is right, and they are the first proof. If clocks
-    /// disagree, the earliest one is believed that is not below the time that others trusted
-    /// before. A clock that is behind is safe and recovers, but a clock that is ahead pushes the
-    /// ceiling ahead. A single voter has only the ceiling: its first proof is a clock that is not
-    /// below the ceiling.
+    /// disagree, a clock below the time that others trusted before is ignored. Of the rest, the
+    /// earliest is believed. A clock that is behind is safe and recovers, but a clock that is ahead
+    /// pushes the ceiling ahead. A single voter has only the ceiling: its first proof is a clock
+    /// that is not below the ceiling.
     fn started(
         &mut self,
         own: i128,

@@ -81,8 +81,9 @@ pub struct Restored {
 }
 
 impl Restored {
-    /// Applies a write: afterwards this is the content of the directory once the write is durable.
-    /// Simulated disks use it; the storage thread does the same on a real disk.
+    /// Applies a write to the content of the directory. The result is the content after the write
+    /// is durable. Simulated disks use this function; the storage thread does the same on a real
+    /// disk.
     ///
     /// # Panics
     /// When the write breaks an invariant of [`Restored`] or [`HardState`].

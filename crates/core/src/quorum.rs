@@ -37,7 +37,8 @@ impl VoterSet {
 }
 
 impl Voters {
-    /// Most voters of a configuration. Both halves of a joint one count together.
+    /// Most voters of a configuration. In a joint configuration, the voters of both halves count
+    /// together.
     pub const MAX: usize = 64;
 
     /// A configuration; `outgoing` is empty unless it is joint. `store_of` binds ids to stores.
@@ -68,7 +69,7 @@ impl Voters {
         Self { all, incoming, outgoing }
     }
 
-    /// The position of the voter with this node id and this store id; `None` if there is none.
+    /// The position of the voter with this node id and this store id; `None` if no voter has both.
     #[must_use]
     pub fn position(&self, node: NodeId, store: StoreId) -> Option<usize> {
         self.all.iter().position(|voter| *voter == (node, store))
@@ -234,8 +235,9 @@ mod tests {
     }
 
     proptest! {
-        /// Order survives a change of configuration: while membership is joint, every quorum shares
-        /// a voter with every quorum of the old configuration and with every one of the new.
+        /// Order survives a change of configuration. While membership is joint, every quorum shares
+        /// a voter with every quorum of the old configuration, and with every quorum of the new
+        /// one.
         #[test]
         fn a_joint_quorum_meets_every_quorum_of_the_old_and_of_the_new(
             incoming in prop::collection::btree_set(1_u64..12, 1..8),

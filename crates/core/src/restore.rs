@@ -289,8 +289,9 @@ pub fn backup(state: &State, index: LogIndex, around: Surroundings) -> Backup {
 /// settings: either backup may come from a node that is behind, and any node may lead.
 ///
 /// The earlier of the two times counts, because the clock of a node that hears no other may be
-/// ahead. There is one exception. If a leader with a right clock cannot have reserved the ceiling
-/// by the earlier time, but can by the later one, the later time counts.
+/// ahead. There is one exception. The ceiling may be so high that no leader with a right clock can
+/// have reserved it by the earlier time. If it can have been reserved by the later time, the later
+/// time counts.
 #[must_use]
 pub fn newest(one: Backup, other: Backup) -> Backup {
     let reservation_ms = one.reservation_ms.max(other.reservation_ms);

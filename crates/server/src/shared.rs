@@ -212,8 +212,8 @@ pub struct Accepts {
 /// Two failed accepts belong to one series if at most this time is between them, nanoseconds. After
 /// a failure the node tries again every 50 ms; after a success it waits for the next client.
 const ONE_ROW_NS: u64 = 200_000_000;
-/// Shortest series that counts, nanoseconds from its first failure to its last: three failures. A
-/// single failure does not predict the next one.
+/// Shortest series of failures that counts, nanoseconds from the first failure to the last: three
+/// failures. A single failure does not predict the next one.
 const ROW_MIN_NS: u64 = 100_000_000;
 
 impl Accepts {

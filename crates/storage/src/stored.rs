@@ -2,10 +2,10 @@
 //! that is read back is checked before it is used. A broken invariant is a panic on writing, and
 //! damage on reading.
 //!
-//! Let `first..next` be the stored log, `record` the record's index and `commit` the hard state's.
-//! Then `first <= record + 1`, and `record <= commit < next`. Indexes are consecutive. Term, commit
-//! and record never go back. A vote changes only with its term. No committed entry is dropped from
-//! the log before it is in the record.
+//! Let `first..next` be the stored log, `record` the record's index, and `commit` the commit index
+//! of the hard state. Then `first <= record + 1`, and `record <= commit < next`. Indexes are
+//! consecutive. Term, commit and record never go back. A vote changes only with its term. No
+//! committed entry is dropped from the log before it is in the record.
 
 use epicepoch_core::durable::{HardState, Record, Restored, Write};
 use epicepoch_wire::raft_message::{

@@ -139,7 +139,7 @@ fn fates(evidence: &Evidence, stored: &Stored<'_>, verdict: &mut Verdict) {
 enum Fate {
     /// The client recorded its commit timestamp, or that it did not commit.
     Known(Option<Timestamp>),
-    /// The client died, so all of its writes may be there, or none.
+    /// The client died, so its writes may all be there, or none of them.
     AllOrNothing,
 }
 

@@ -33,7 +33,7 @@ pub enum Request {
         #[serde(with = "crate::hex")]
         commit: Timestamp,
     },
-    /// Removes the lock of `start`, and leaves a mark so that it is never locked again.
+    /// Removes the lock of `start`, and leaves a mark. The mark prevents a later lock.
     Rollback {
         row: String,
         #[serde(with = "crate::hex")]

@@ -361,7 +361,8 @@ fn http2_events(depth: usize, bytes: &[u8], part: usize) -> Http2Events {
     (seen, out, None)
 }
 
-/// A certificate: its expiry, as read from files, and its node id, as read from peers.
+/// A certificate: its expiry, as the node reads it from its files, and its node id, as the node
+/// reads it from a peer.
 pub(crate) fn certificate(data: &[u8]) {
     let certificate = CertificateDer::from(data);
     if let Some(node) = node_of(&certificate, CLUSTER) {

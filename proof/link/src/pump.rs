@@ -41,7 +41,7 @@ pub(crate) struct Pump<'a> {
     is_source_done: bool,
     /// Whether the sink accepts no more bytes.
     is_sink_gone: bool,
-    /// Whether bytes were lost. Later ones must then not be delivered.
+    /// Whether bytes were lost. Then no later bytes may be delivered.
     has_hole: bool,
     /// How many bytes the rate limit allows next, and when.
     slot: Option<(usize, Instant)>,

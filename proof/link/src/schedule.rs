@@ -1,5 +1,5 @@
-//! When each piece of one direction is due, with delay and with jitter from a seed. The order is
-//! kept. Pure: time is an argument.
+//! When each piece of one direction is due, with delay, and with jitter from a seed. The order is
+//! kept. This module reads no clock: time is an argument.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -55,8 +55,8 @@ impl Schedule {
         self.queue.front().map(|(_, piece)| piece)
     }
 
-    /// Removes the first `count` bytes of the first piece. If it is no longer than that, removes
-    /// the piece.
+    /// Removes the first `count` bytes of the first piece. Removes the piece if it has no other
+    /// bytes.
     pub(crate) fn arrived(&mut self, count: usize) {
         if let Some((_, Piece::Bytes(bytes))) = self.queue.front_mut()
             && count < bytes.len()

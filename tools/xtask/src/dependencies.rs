@@ -58,7 +58,7 @@ pub(crate) fn install(sh: &Shell, packages: &[String]) {
 }
 
 /// Checks licences, sources and wildcards against the rules of deny.toml, from the lock file and
-/// the crates. If cargo-deny is installed, it checks them too.
+/// the crates. If cargo-deny is installed, that tool checks them, too.
 pub(crate) fn licences(sh: &Shell) -> Result<(), String> {
     let rules = fs::read_to_string("deny.toml").map_err(|error| format!("deny.toml: {error}"))?;
     let allowed = list(&rules, "\nallow = [");

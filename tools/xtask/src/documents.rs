@@ -1,6 +1,6 @@
 //! Checks that everything that the documents name exists: files, headings, paths, tests, metrics,
-//! messages. Also checks that `cargo test` commands anywhere name tests. A finding names file and
-//! line.
+//! messages. Checks that every `cargo test` command, wherever it is, names tests. A finding names
+//! file and line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

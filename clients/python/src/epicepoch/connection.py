@@ -245,7 +245,7 @@ async def connect(
     except asyncio.TimeoutError:
         raise UnreachableError(f"{addr} did not answer in time") from None
     except Exception as error:
-        # The system, TLS, a bad address in a hint, or a source of tokens or contexts.
+        # An error of the system, TLS, a bad address in a hint, or a source of tokens or contexts.
         raise UnreachableError(f"{addr}: {error or type(error).__name__}") from error
     finally:
         if not connected:

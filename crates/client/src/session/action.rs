@@ -32,9 +32,9 @@ pub struct LinkId {
 /// An action that the session asks of its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Connect to the node, and report it to
-    /// [`handle_opened`](super::Session::handle_opened). There is no timeout: the session closes a
-    /// connection that takes too long.
+    /// Connect to the node, and report the connection to
+    /// [`handle_opened`](super::Session::handle_opened). There is no timeout here: the session
+    /// closes a connection that takes too long.
     Open {
         /// The number of the new connection.
         link: LinkId,

@@ -160,7 +160,8 @@ impl Exchange {
     ) -> (usize, Next) {
         let is_first = link == self.link;
         if !is_first && self.hedge.as_ref().is_none_or(|hedge| !hedge.is_open(link)) {
-            // An answer of a connection that was left belongs to no request of its successor.
+            // An answer from a connection that this session has left. It answers no request of the
+            // next connection.
             return (bytes.len(), Next::Stay);
         }
         let (mut next, mut taken, mut is_useful) = (Next::Stay, 0, true);

@@ -172,8 +172,8 @@ impl State {
         }
     }
 
-    /// Records a setback and returns the end of the wait. It counts as at least the `least`th
-    /// setback in a row.
+    /// Records a setback and returns the end of the wait. The setback counts as at least the
+    /// `least`th in a row.
     pub(super) fn record_setback(&mut self, setback: Setback, least: u32, now: Instant) -> Instant {
         tracing::debug!(%setback, "asking again");
         if self.is_observed {

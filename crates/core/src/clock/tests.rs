@@ -217,9 +217,8 @@ fn at_a_restart_the_ceiling_says_which_of_two_clocks_is_behind() {
     assert_eq!(clock.observe(healthy(S), 3, ceiling), ClockStatus::Followed);
 }
 
-/// A leader that restarts with a clock ahead reserves by the other, right clock. The ceiling is
-/// then ahead of the right clock by the reservation, and that must not count against the right
-/// clock.
+/// A leader restarts with its clock ahead, and reserves by another, right clock. The ceiling is
+/// then ahead of the right clock by the reservation. That must not count against the right clock.
 #[test]
 fn a_right_clock_is_not_behind_because_of_a_reservation() {
     const RESERVATION: u64 = S;

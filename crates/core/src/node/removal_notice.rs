@@ -1,6 +1,6 @@
 //! When a removed node may end. Members that have not applied its removal may still need its vote.
-//! So it runs until a majority of the other voters has confirmed the removal. A voter confirms the
-//! removal when it has applied it.
+//! So the node runs until a majority of the other voters has confirmed the removal. A voter
+//! confirms the removal when it has applied it.
 
 use std::collections::BTreeSet;
 

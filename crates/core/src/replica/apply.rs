@@ -169,7 +169,7 @@ impl Replica {
         }
     }
 
-    /// The members of the state, with the addresses in their last hello.
+    /// The members of the state, each with the addresses in its last hello.
     fn members_where_heard(&self) -> BTreeMap<NodeId, Member> {
         let mut members = self.state.members.clone();
         let readdressed = self.leader_checks.readdressed.iter();

@@ -26,7 +26,7 @@ pub(super) struct Clients {
     since_offer: usize,
     /// How many offers of leadership were made in a row.
     offers: u32,
-    /// How many leaderships in a row ended after such an offer.
+    /// How many leaderships in a row have ended after an offer because of failed accepts.
     moves: u32,
     /// Whether leadership was offered in this term.
     is_offered: bool,

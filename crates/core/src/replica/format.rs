@@ -33,8 +33,8 @@ pub(super) struct Gate {
     recorded: u32,
     /// Ticks until a raise may be proposed again.
     pause: usize,
-    /// The first committed entry that cannot be read here, and why. Neither it nor any later entry
-    /// is applied.
+    /// The first committed entry that this node cannot read, and why. This entry and all later ones
+    /// are not applied.
     unreadable: Option<(LogIndex, DecodeError)>,
 }
 

@@ -2,9 +2,9 @@
 //! only during its shutdown, in which it accepts no client. It votes and acknowledges until its
 //! process ends, because others may need it for a quorum.
 //!
-//! It never begins a campaign, and declines leadership that is offered. A campaign that others have
-//! already voted in goes on; if it is won, leadership is given away at once. Without another voter
-//! the node keeps leadership: a cluster of one answers until it ends.
+//! The node never begins a campaign, and declines leadership that is offered. A campaign that
+//! others have already voted in goes on. If the node wins it, it gives leadership away at once.
+//! Without another voter the node keeps leadership: a cluster of one answers until it ends.
 
 use epicepoch_wire::NodeId;
 use raft::StateRole;

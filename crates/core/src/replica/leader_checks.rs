@@ -24,7 +24,7 @@ pub(super) struct LeaderChecks {
     readdress_pause: usize,
     /// When each peer was last heard.
     heard_ns: BTreeMap<NodeId, u64>,
-    /// Peers that are being sent a snapshot, each with how many ticks that has taken.
+    /// Peers to which a snapshot is being sent, each with the number of ticks so far.
     snapshots: BTreeMap<NodeId, usize>,
     /// For how many ticks this node has led in this term.
     led: usize,
@@ -112,9 +112,9 @@ impl Replica {
         self.leader_checks.clock_compared.1 > COMPARE_ELECTIONS_MAX * self.config.election_ticks
     }
 
-    /// Whether the library's election timeout may run. A follower with a stuck disk could not make
-    /// its own vote durable. If a single voter campaigns with a write outstanding, the library
-    /// panics.
+    /// Whether the library's election timeout may run. It stops while this node's disk is stuck,
+    /// for two reasons. A follower could not make its own vote durable. If a single voter campaigns
+    /// with a write outstanding, the library panics.
     pub(super) fn may_tick(&mut self) -> bool {
         self.outbox.tick();
         if self.raw.raft.state == StateRole::Leader {
@@ -263,8 +263,8 @@ impl Replica {
         }
     }
 
-    /// The [`successor`](Self::successor) among the voters not asked yet. A voter that did not take
-    /// over is asked again only after all others.
+    /// The [`successor`](Self::successor) among the voters that were not asked yet. A voter that
+    /// did not take over is asked again only after all other voters.
     pub(super) fn next_successor(&mut self, may: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         self.fresh_successor(&may).or_else(|| {
             self.leader_checks.asked.clear();

@@ -9,7 +9,7 @@
 //! - It hands leadership over when disk or data plane fail.
 //!
 //! The shape (step function, persist-then-send as data) is that of etcd's raft; the library is its
-//! Rust port. Terms as in Ongaro's dissertation (2014).
+//! Rust port. Terms are those of Ongaro's dissertation (2014).
 
 mod advance;
 mod apply;

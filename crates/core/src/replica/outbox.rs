@@ -79,7 +79,7 @@ impl Outbox {
     /// step is written. `is_after_write` is true for those of a follower.
     pub(super) fn push_message(&mut self, number: u64, message: RaftMessage, is_after_write: bool) {
         let promises_vote_only = match message.kind {
-            // These messages promise the sender's term, and nothing of its log.
+            // These messages depend on the sender's term, and on no part of its log.
             MessageKind::Heartbeat
             | MessageKind::HeartbeatResponse
             | MessageKind::Snapshot

@@ -14,7 +14,7 @@ pub(super) struct KnownPositions {
     /// The position before this boot's first write.
     base: StorePosition,
     pub(super) known: Positions,
-    /// Whether a peer's position is newer than the last one handed out to be stored.
+    /// Whether a peer has named a newer position since positions were last handed out to be stored.
     is_news: bool,
 }
 

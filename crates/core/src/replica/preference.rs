@@ -25,7 +25,7 @@ pub(super) struct Preference {
     sound: Vec<NodeId>,
     /// When each peer last answered a ping of this node.
     reached_ns: BTreeMap<NodeId, u64>,
-    /// The voter to hand over to, and for how many ticks the cluster has been calm.
+    /// The voter to hand over to, and the number of ticks for which the cluster has been calm.
     candidate: Option<(NodeId, usize)>,
     /// Offers of leadership, by voter.
     offers: BTreeMap<NodeId, Offer>,
@@ -178,8 +178,8 @@ impl Replica {
         self.placed().into_iter().filter(|it| incoming.contains(&it.node)).collect()
     }
 
-    /// Whether this node has led long enough to have heard all voters. Then a voter that is heard
-    /// and has named no zone has none.
+    /// Whether this node has led long enough to have heard all voters. After that time, a heard
+    /// voter that has named no zone is in no zone.
     fn has_listened_long_enough(&self) -> bool {
         let is_leader = self.raw.raft.state == StateRole::Leader;
         let calm = CALM_ELECTIONS * self.config.election_ticks;

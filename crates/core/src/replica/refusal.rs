@@ -31,8 +31,8 @@ fn is_consecutive(message: &RaftMessage) -> bool {
 /// times before its terms exceed the encoding.
 const TERM_BELIEVED_MAX: Term = Term(TERM_MAX.0 - (1 << 32));
 
-/// The highest index in a message. Its entries are not looked at, because they follow its own
-/// index.
+/// The highest index in a message. The entries are not examined, because their indexes follow the
+/// message's own index.
 fn highest_index(message: &RaftMessage) -> LogIndex {
     let snapshot = message.snapshot.as_ref().map_or(LogIndex(0), |snapshot| snapshot.index);
     message.index.max(message.commit).max(message.reject_hint).max(snapshot)

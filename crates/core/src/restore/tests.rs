@@ -63,8 +63,8 @@ fn grounds(wall_ns: u64, others: &[u64]) -> Grounds {
 
 #[test]
 fn a_floor_is_above_all_that_was_given_between_an_old_backup_and_now() {
-    // A year later. The last leader's clock was ahead by the bound of the sample that proved it.
-    // That sample was late by half a bound, because its whole round trip was the way back. And the
+    // A year later. The last leader's trusted time was ahead of a sample by the whole bound. That
+    // sample was ahead by half a bound, because its whole round trip was the way back. And the
     // leader had just reserved.
     let now = TAKEN + 365 * 24 * 3600 * S;
     let given = now + 500 * MS + 250 * MS + S;

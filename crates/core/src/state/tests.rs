@@ -264,8 +264,8 @@ proptest! {
         prop_assert_eq!(state.ceiling, Epoch(high));
     }
 
-    /// Bytes that decode give one state: encoding and decoding it again changes nothing. Damaged
-    /// bytes never panic, and the decoded state is no longer than they were.
+    /// If bytes decode, encoding and decoding the state again changes nothing. Damaged bytes never
+    /// cause a panic. A state decoded from them is no longer than they are.
     #[test]
     fn damaged_records_are_refused_or_read_the_same_twice(
         at: prop::sample::Index, flip in 1_u8.., cut: prop::sample::Index, removed: [u64; 4],

@@ -190,7 +190,7 @@ fn an_advance_that_is_not_reserved_when_leadership_is_lost_is_unsettled() {
     assert_eq!(queue.answer(number), None, "nobody has acknowledged its reservation");
     queue.depose(2);
     assert_eq!(queue.answer(number), unsettled);
-    // Without an answer from the quorum, the change is unsettled when its time is up.
+    // The quorum does not answer. So the outcome of the change is unknown when its time is up.
     let mut queue = Queue::of(Bench::led(&[1, 2, 3]));
     let number = queue.ask(advance(beyond(&queue.bench) + SECOND_NS));
     queue.bench.now_ns += 5 * SECOND_NS;

@@ -34,7 +34,7 @@ fn a_range_below_an_advance_is_given_up_in_the_step_that_reports_it() {
     assert_eq!(advance(&mut bench, to, HOUR_NS), Ok(()));
     assert!(is_told(&bench, to));
     assert_eq!(range(&bench), (to, high), "nothing had to be reserved");
-    // An advance below the range is done already. It leaves the range as it is.
+    // An advance to an epoch below the range is done already. It leaves the range as it is.
     bench.reports.clear();
     assert_eq!(advance(&mut bench, low, HOUR_NS), Ok(()));
     assert!(is_told(&bench, low));

@@ -1,4 +1,5 @@
-//! Which writes must be durable before a message leaves; slow and stuck disks; compacted logs.
+//! Tests of disks: which writes must be durable before a message leaves, slow and stuck disks, and
+//! compacted logs.
 
 use epicepoch_core::publication::Role;
 use epicepoch_core::replica::{HandOver, Report};

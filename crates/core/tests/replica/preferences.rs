@@ -230,8 +230,8 @@ fn a_voter_that_lacks_entries_is_not_preferred_until_it_has_them() {
         bench.take(2, &said).expect("an answer is taken");
     };
     let lag = |bench: &Bench| bench.replica.entries_behind(NodeId(2));
-    // Node 2 is silent until it lacks too many entries. Then it is present for so long that it
-    // would get leadership if it had them.
+    // Node 2 is silent until it lacks too many entries. Then it is present for longer than a voter
+    // must be fit, and still gets no leadership.
     for _ in 0..40 * CALM_TICKS {
         beat(&mut bench, &[(3, &other)]);
         if lag(&bench) > LAG_MAX {
@@ -275,7 +275,7 @@ fn a_voter_that_comes_and_goes_is_not_preferred() {
     }
 }
 
-/// A follower reports its zone. It reports that it is fit only while it reaches a majority.
+/// A follower reports its zone. It reports that it could lead only while it reaches a majority.
 #[test]
 fn a_follower_says_whether_it_reaches_a_majority() {
     let mut bench = Bench::new(&[1, 2, 3]);

@@ -73,7 +73,7 @@ fn with_already(mut document: Value, is_already: bool) -> Value {
 }
 
 fn denied(denied: &admin::Denied) -> Denied {
-    // Errors without an arm of their own are refusals: the operator has to do something first.
+    // An error without its own arm is a refusal: the operator has to do something first.
     let code = match denied {
         admin::Denied::NotLeader
         | admin::Denied::Advance(AdvanceError::NotLeader)

@@ -39,15 +39,15 @@ const ATTEMPT_PAUSE: Duration = Duration::from_millis(300);
 /// be restarting, and a network or a name server may come back.
 const AWAY_TIME: Duration = Duration::from_secs(3);
 
-/// The state of a member of the old history, as far as the founder can know it.
+/// The state of a member of the old history, as far as the founder knows it.
 #[derive(Debug, PartialEq, Eq)]
 enum Heard {
     /// The node holds nothing of the old history, or no process listens at its address.
     Gone,
     /// No connection can be made, for this reason. It is unknown whether the member runs.
     Unreached(String),
-    /// This machine has no route to the member or cannot resolve its name, for this reason. Often
-    /// the fault is on this machine.
+    /// This machine has no route to the member or cannot resolve its name. The reason is in the
+    /// text. Often the fault is on this machine.
     CutOff(String),
     /// The member runs, or a process at its address does not identify itself.
     Runs(String),

@@ -168,7 +168,7 @@ pub(super) async fn run(
             Some(completion) = completions.recv() => plane.on_completion(completion)?,
             received = orders.recv() => match received {
                 Some(Order::Stop) | None => break,
-                // The order is carried out below, after the events that have arrived.
+                // The plane carries out the order below, after the events that have arrived.
                 received => order = received,
             },
             Some(request) = admin_requests.next() => plane.on_admin_request(request),

@@ -409,9 +409,9 @@ fn protocol() -> http1::Builder {
     // `pipeline_flush` stays off, for two reasons. With it, hyper buffers answers without a limit.
     // It also holds back an answer or a refusal while the start of another request waits behind it.
     protocol
-        // A client may announce that it sends no more and still wait for its answers. So the node
-        // notices only at its next write that a client is gone. Until then the client counts as a
-        // connection, at most until the request's deadline.
+        // A client may announce that it sends no more and still wait for its answers. The node
+        // cannot tell that from a client that has gone, until its next write. Until then the client
+        // counts as a connection, at most until the request's deadline.
         .half_close(true)
         .writev(false)
         .max_headers(HEADERS_MAX)

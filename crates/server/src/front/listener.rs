@@ -34,7 +34,7 @@ const OPERATORS_MAX: usize = 128;
 /// client's memory.
 #[cfg(target_os = "linux")]
 const UNSENT_LEN_MAX: u32 = 64 << 10;
-/// Pause after the system had no descriptor or memory left, in which other connections may end.
+/// Pause after the system had no descriptor or memory left. In the pause other connections may end.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
 
 /// A bound client port that accepts nothing yet.

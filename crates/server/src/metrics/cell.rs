@@ -14,8 +14,8 @@ impl Count {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Adds `n` with a load and a store, which is cheaper than an atomic addition. Only one thread
-    /// may write this cell.
+    /// Adds `n` with a load and a store. That is cheaper than an atomic addition, but only one
+    /// thread may write this cell.
     pub fn add_alone(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }

@@ -50,8 +50,8 @@ struct Present {
 /// The state of an address, which its connections share.
 #[derive(Debug, Default)]
 struct Origin {
-    /// The monotonic time at which all requests so far would be done at exactly the allowed rate
-    /// (the virtual scheduling algorithm of ITU-T I.371).
+    /// The monotonic time at which all requests so far would be finished at exactly the allowed
+    /// rate (the virtual scheduling algorithm of ITU-T I.371).
     paid_until_ns: AtomicU64,
 }
 

@@ -110,8 +110,8 @@ fn a_link_that_broke_is_connected_again() {
     a.publish(cluster.leading(1, 3, true));
     let mut client = a.connect();
     a.await_metric("epicepoch_is_leader", 1);
-    // The voter reads the question and its link breaks. Over a new link it is asked again, and
-    // answers.
+    // The voter reads the question, and then its link breaks. Over a new link it is asked again,
+    // and answers.
     let voter = std::thread::spawn(move || {
         let mut lost = welcome(&port, store(NodeId(2)));
         assert_eq!(read_frame(&mut lost).unwrap().0.kind, FrameKind::Confirm);
@@ -175,7 +175,8 @@ fn each_round_answers_the_requests_that_came_before_it() {
     let answered = in_flight.drain(..2).map(|(mut client, _)| client.reply().unwrap());
     let answered: Vec<_> = answered.map(|reply| reply.timestamps()[0]).collect();
     assert!(answered.is_sorted(), "{answered:?}");
-    // Rounds have ended, so the open batch gets one. All that wait now came after the yes.
+    // Rounds have ended, so a new one begins for the open batch. All requests in it came after the
+    // yes.
     let last = asked(&mut voter);
     assert_eq!(last.round, Round(5));
     say(&mut voter, last, 4);

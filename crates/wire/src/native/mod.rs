@@ -2,8 +2,8 @@
 //! `docs/protocol.md` draws it byte by byte; every implementation must read and write the bytes in
 //! `vectors/native.json` exactly.
 //!
-//! Reading and writing requests, answers and pings allocates no memory: frames borrow from the buffer.
-//! All numbers are big-endian, as timestamps are.
+//! Reading and writing requests, answers and pings allocates no memory: frames borrow from the
+//! buffer. All numbers are big-endian, like the timestamps.
 //!
 //! - [`frame`]: the header and the sizes of frames, known and unknown.
 //! - [`client_hello`]: the beginning of a connection.

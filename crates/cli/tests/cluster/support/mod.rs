@@ -76,8 +76,8 @@ pub(crate) fn has_held_for(time: Duration, mut condition: impl FnMut() -> bool) 
     true
 }
 
-/// Waits while a fault lasts. Only the length of a fault is a fixed time; for all else the tests
-/// wait for an event.
+/// Waits while a fault lasts. Only faults have a fixed length; everything else in the tests waits
+/// for an event.
 pub(crate) fn let_pass(time: Duration) {
     std::thread::sleep(time);
 }

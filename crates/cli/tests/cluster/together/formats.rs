@@ -66,8 +66,8 @@ fn the_format_waits_for_the_last_node_and_then_refuses_an_older_one() {
     cluster.nodes[new].start();
     let words = format!("reads formats up to 1, and the state of node 1 has format {newest}");
     wait_until("it is told", WAIT_MAX, || cluster.nodes[new].log().contains(&words));
-    // Such a node cannot be added either. It would be refused for ever, and prevent the next
-    // format.
+    // A node that cannot read the format cannot be added, either. It would be refused for ever, and
+    // prevent the next format.
     let name = format!("4={}", cluster.nodes[new].raft_addr());
     let words = format!("does not read format {newest}");
     cluster.assert_refused(&["member", "add", &name], &[&words, "FORMAT_MAX"]);

@@ -46,7 +46,7 @@ impl Disk {
         Self { durable, pending: VecDeque::new() }
     }
 
-    /// Adds `entries` committed empty entries, so that the log is soon compacted.
+    /// Adds `entries` committed empty entries, so the log is soon compacted.
     pub(crate) fn fill(&mut self, entries: u64) {
         let Restored { hard_state, record, entries: log, .. } = &mut self.durable;
         let next = record.index.0 + 1;

@@ -69,14 +69,15 @@ const SCHEME: usize = 1;
 const AUTHORITY: usize = 2;
 const PATH: usize = 3;
 
-/// The fields that the service reads. No others are kept, so that a request holds little memory
+/// The fields that the service reads. Other fields are dropped, so a request holds little memory
 /// while its body arrives.
 static READ_BY_SERVICE: [HeaderName; 3] = [
     AUTHORIZATION,
     HeaderName::from_static(HEADER_REQUEST_ID),
     HeaderName::from_static(HEADER_ADMIN),
 ];
-/// At most this many fields of one name are passed on: the service only tells one from several.
+/// At most this many fields of one name are passed on: the service only has to tell one field from
+/// several.
 const KEPT_OF_ONE_NAME: usize = 2;
 
 impl Head {

@@ -365,7 +365,7 @@ impl Session {
                 self.decode(block)?;
                 return Ok(Event::Nothing);
             }
-            // Only the newest id certainly had a stream: a client may skip lower ids.
+            // Only the newest id certainly had a stream: a client may skip ids below it.
             None if id == self.last_id => return Err(Fault::CLOSED),
             None => return Err(Fault::PROTOCOL),
         }
@@ -475,8 +475,8 @@ impl Session {
                 setting::INITIAL_WINDOW_SIZE if i64::from(value) > WINDOW_MAX => {
                     return Err(Fault::WINDOW);
                 }
-                // One frame may hold thousands of these, so only the last one is applied to all
-                // streams.
+                // One frame may hold thousands of initial window sizes. So only the last one is
+                // applied to all streams.
                 setting::INITIAL_WINDOW_SIZE => stream_window = i64::from(value),
                 setting::MAX_FRAME_SIZE => {
                     // The node's frames are never longer than the lowest allowed value.

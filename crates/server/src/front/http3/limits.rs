@@ -72,7 +72,7 @@ pub(crate) fn server(
         .send_window(SEND_WINDOW)
         .datagram_receive_buffer_size(None)
         .max_idle_timeout(Some(VarInt::from_u32(idle_ms as u32).into()));
-    // The node would have to remember which tokens for later connections were used.
+    // For tokens of later connections, the node would have to remember which ones were used.
     let mut tokens = ValidationTokenConfig::default();
     tokens.sent(0);
     let mut server = ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));

@@ -8,7 +8,7 @@
 //! - `serving`: one connection, its requests, and how it ends.
 //! - `streams`: QUIC's streams as HTTP/3 sees them, with limits on their bytes.
 //! - `control`: the length limit of control frames.
-//! - `limits`: how much a client may hold, and for how long.
+//! - `limits`: how much memory a client may hold, and for how long.
 //! - `runtime`: the tasks of the QUIC library, paced so that peers come first.
 
 pub mod control;

@@ -198,8 +198,8 @@ impl<R: Waiting> Queue<R> {
         self.live_of(self.joined..self.requests.len()) as u32
     }
 
-    /// How many timestamps the next `requests` requests ask for. Counts only wanted requests that
-    /// are not in a batch yet.
+    /// How many timestamps the next `requests` requests ask for. Only wanted requests that are not
+    /// in a batch yet count.
     pub(super) fn total(&self, requests: u32) -> u64 {
         let new = self.requests.range(self.joined..);
         if self.cancelled == 0 {

@@ -173,8 +173,8 @@ impl Secured {
         Pin::new(&mut self.stream).poll_read(context, out)
     }
 
-    /// Ready when the kernel has accepted the bytes. The session then holds none, so no flush is
-    /// needed. Until then the next call must pass the same bytes again; more may follow them.
+    /// Ready when the kernel has accepted the bytes. The session then holds no bytes, so no flush
+    /// is needed. Until then the next call must pass the same bytes again; more may follow them.
     fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut stream = Pin::new(&mut self.stream);
         if self.accepted == 0 {

@@ -1,5 +1,5 @@
-//! Mutual TLS between nodes. Each end shows a certificate of an authority that both trust; it names
-//! the cluster and the node. This module opens no connection.
+//! Mutual TLS between nodes. Each end shows a certificate of an authority that both trust. The
+//! certificate names the cluster and the node. This module opens no connection.
 
 use std::io;
 use std::sync::Arc;

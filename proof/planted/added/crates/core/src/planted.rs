@@ -97,7 +97,8 @@ bugs! {
     /// Breaks S2; found by `order` within 300 seeds. Seen: etcd: answers to an earlier heartbeat
     /// released reads that came after it ([#20418](https://github.com/etcd-io/etcd/issues/20418)).
     LateJoin "late-join",
-    /// All requests that wait when a round ends are answered with that round.
+    /// When a round ends, its result answers all waiting requests, even requests that came after
+    /// its batch was closed.
     ///
     /// Breaks S2; found by `order` within 500 seeds. Seen: etcd: answers to an earlier heartbeat
     /// released reads that came after it ([#20418](https://github.com/etcd-io/etcd/issues/20418)).
@@ -232,7 +233,8 @@ bugs! {
     /// ([#2261](https://github.com/dgraph-io/dgraph/pull/2261)); PD
     /// ([#4885](https://github.com/tikv/pd/pull/4885)).
     KeptRange "kept-range",
-    /// The range is only hidden while the node does not lead, and used again when it does.
+    /// When the node loses leadership, the range is only hidden. It is used again when the node
+    /// leads again.
     ///
     /// Breaks S3; found by `S3` within 20 seeds. Seen: Dgraph Zero
     /// ([#2261](https://github.com/dgraph-io/dgraph/pull/2261)); PD

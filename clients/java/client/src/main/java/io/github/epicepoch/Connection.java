@@ -188,8 +188,8 @@ final class Connection {
     }
 
     /**
-     * Returns the error for the caller. No retry cures a violation of the protocol, and one may cure
-     * any other error.
+     * Returns the error for the caller. A retry cannot cure a violation of the protocol. It may
+     * cure any other error.
      */
     static EpicEpochException failure(String address, Exception error) {
         if (error instanceof MalformedException) {

@@ -151,8 +151,8 @@ class HedgingTest extends Scene {
     }
 
     /**
-     * Whichever of the two answers comes second, its range goes to no caller, and it raises no floor:
-     * callers that wait meanwhile get timestamps below it.
+     * Whichever of the two answers comes second, its range goes to no caller. It raises no floor,
+     * either: callers that wait at that time get timestamps below it.
      */
     @ParameterizedTest
     @ValueSource(booleans = {false, true})
@@ -175,7 +175,8 @@ class HedgingTest extends Scene {
         var slow = client.timestampAsync();
         Question asked = hand.over(main);
         Question copy = hand.copyOf(asked);
-        // Of these two callers one is under way, and one waits for the end of a request.
+        // One of these two callers has a request in flight. The other waits for the end of a
+        // request.
         var sent = client.timestampAsync();
         Question next = hand.over(main);
         var open = client.timestampAsync();
