@@ -108,7 +108,7 @@ func (c *connection) leads() bool {
 	return c.welcome.leader != nil && c.welcome.leader.Node == c.welcome.node
 }
 
-// ended returns why reading failed. A reason that was given to leave comes first.
+// ended returns why reading failed. If the client left for a given reason, it returns that reason.
 func (c *connection) ended(err error) error {
 	if why := c.out.left(); why != nil {
 		err = why

@@ -86,8 +86,8 @@ func TestALateAnswerOfALeftConnectionIsNotTakenForThatOfItsSuccessor(t *testing.
 	c := between(t)
 	left, successor := standing(t, "left:1"), standing(t, "next:1")
 	c.hedge.conn = successor
-	// Timestamp 9 was returned before the copy went over the new connection, and after the copy went
-	// over the old one.
+	// Timestamp 9 was returned between two sendings: after the copy went over the old connection, and
+	// before it went over the new one.
 	c.hedge.copies[7] = asked{count: 1, floor: Timestamp{Epoch: 1, Index: 9}}
 	if err := c.hedge.take(left, 7, oneAt(5)); !errors.Is(err, ErrUnreachable) {
 		t.Error(err)

@@ -28,8 +28,8 @@ fn read_certificate(fields: &mut SliceReader<'_>) -> der::Result<SystemTime> {
 }
 
 fn read_to_be_signed(fields: &mut SliceReader<'_>) -> der::Result<SystemTime> {
-    // Skips version (unless it is the first one, which is not written), serial number, algorithm
-    // and issuer.
+    // Skips the serial number, the algorithm, the issuer, and the version. The first version is not
+    // written.
     if matches!(Tag::peek(fields)?, Tag::ContextSpecific { number: VERSION, .. }) {
         skip(fields)?;
     }

@@ -27,9 +27,9 @@ use crate::token::TokenSource;
 use crate::transport::{Answer, Transport};
 use crate::waiters::Outcome;
 
-/// A client of one cluster. It is cheap to clone. Clones share connections, the known leader, the
-/// order of returned timestamps, and requests: concurrent calls share one. The client needs a tokio
-/// runtime with time and IO, of either flavor.
+/// A client of one cluster. It is cheap to clone. Clones share connections, the known leader, and
+/// the order of returned timestamps. Concurrent calls of all clones share requests. The client
+/// needs a tokio runtime with time and IO, of either flavor.
 ///
 /// The runtime of the first call carries out the calls of all clones and keeps their deadlines, so
 /// it must run while they wait. When it ends, waiting calls fail with [`TimestampsError::Stopped`],

@@ -60,7 +60,7 @@ impl Setbacks {
         self.last.as_ref()
     }
 
-    /// Records a setback and returns how long to wait. It counts as at least the `least`th setback
+    /// Records a setback and returns how long to wait. The setback counts as at least the `least`th
     /// in a row.
     pub(crate) fn record(
         &mut self,

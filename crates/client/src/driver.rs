@@ -134,7 +134,7 @@ impl Drop for Driver {
         let mut session = self.core.session();
         session.stop();
         session.take_wakers(&mut self.wakers);
-        // This is set while the lock is held, so a later caller finds no driver and starts one.
+        // The flag is set while the lock is held. So a later caller finds no driver and starts one.
         self.core.is_driven.store(false, Ordering::Release);
         drop(session);
         self.wakers.drain(..).for_each(Waker::wake);

@@ -101,8 +101,8 @@ impl Pursuit {
             now.checked_add(self.attempt_timeout).map_or(self.deadline, |at| at.min(self.deadline));
         match (self.goal, directory.leader()) {
             (Goal::Timestamps(count), Some(leader)) => {
-                // The answer to this request must also lie above timestamps that other calls
-                // returned meanwhile.
+                // The answer to this request must also lie above the timestamps that other calls
+                // returned since it was sent.
                 self.floor = directory.highest();
                 let path = format!("{PATH_TIMESTAMP}?format=range&n={count}");
                 Action::Ask { addr: leader.to_owned(), path, until }

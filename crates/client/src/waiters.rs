@@ -232,8 +232,8 @@ impl Waiters {
         false
     }
 
-    /// Removes callers that left or have their outcome. Before this runs again, at least as many
-    /// callers as there are slots enter, so the cost per call is constant.
+    /// Removes callers that left or have their outcome. At least as many callers as there are slots
+    /// enter between two of these runs, so the cost per call is constant.
     fn forget_the_gone(&mut self) {
         let slots = &self.slots;
         self.open.retain(|place| is_waiting(slots, *place));

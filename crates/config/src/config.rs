@@ -184,8 +184,8 @@ pub const CLUSTER_NAME_LEN_MAX: usize = 64;
 pub const CLUSTER_NAME_DEFAULT: &str = "epicepoch";
 /// Range of `ELECTION_TIMEOUT_MS`.
 pub const ELECTION_TIMEOUT_MS: RangeInclusive<u64> = 50..=10_000;
-/// Least election timeouts that a reservation must cover: twice the two that must remain when half
-/// is used.
+/// Least length of a reservation, in election timeouts. When half of the reservation is used, two
+/// election timeouts must remain.
 pub const RESERVATION_ELECTIONS_MIN: u64 = 4;
 /// Least heartbeats in one election timeout.
 pub const HEARTBEATS_MIN: u64 = 3;

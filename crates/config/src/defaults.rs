@@ -141,8 +141,8 @@ pub fn default_raft_bind(raft_addr: &str) -> SocketAddr {
     SocketAddr::new(ip, port)
 }
 
-/// Returns all interfaces. If `raft_addr` is IPv6, that is `::`, which also accepts IPv4 clients;
-/// otherwise it is `0.0.0.0`.
+/// Returns all interfaces: `::` if `raft_addr` is IPv6, otherwise `0.0.0.0`. `::` also accepts IPv4
+/// clients.
 fn default_http_bind(raft_addr: &str) -> IpAddr {
     let is_ipv6 = host_and_port(raft_addr).is_some_and(|(host, _)| host.starts_with('['));
     if is_ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }

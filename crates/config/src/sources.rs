@@ -190,7 +190,7 @@ impl Given {
                 return Err(SettingError::Missing(setting));
             }
         }
-        // Then all values are applied again, to the defaults that follow from the node's id and
+        // Then all values are applied again, over the defaults that follow from the node's id and
         // address.
         let mut config = Config::new(first.node_id, first.raft_addr);
         self.complete(&mut config, cores)?;

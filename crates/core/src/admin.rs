@@ -286,8 +286,8 @@ fn already(now_ns: u64, replica: &mut Replica, done: Done) -> Result<Begun, Deni
     Ok(Begun::Already { done, barrier })
 }
 
-/// Plans an advance. It is done already if this node has given a timestamp above `to`, because every
-/// later timestamp is higher.
+/// Plans an advance. The advance is done already if this node has given a timestamp above `to`,
+/// because every later timestamp is higher.
 fn plan_advance(
     replica: &Replica,
     stamped: Epoch,

@@ -29,16 +29,16 @@ impl ClockReading {
 /// The firewall's verdict on this node's wall clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClockStatus {
-    /// Trusted time follows the wall clock. Or it follows the median, because the wall clock is
-    /// within the bound of the median but too few other clocks are near the wall clock itself.
+    /// Trusted time follows the wall clock or the median. It follows the median if the wall clock
+    /// is within the bound of the median, but too few other clocks are near the wall clock itself.
     #[default]
     Followed,
     /// The wall clock is further than the bound from the median of the voters' clocks. Trusted time
     /// follows the median, and another node should lead.
     Outvoted,
-    /// The wall clock went further than the bound from the voters' last agreement, in one jump or
-    /// slowly. Too few other clocks are known to say which is right, so trusted time does not
-    /// follow it.
+    /// The wall clock is further than the bound from the voters' last agreement. It went there in
+    /// one jump or slowly. Too few other clocks are known to say which is right, so trusted time
+    /// does not follow it.
     Jumped,
 }
 

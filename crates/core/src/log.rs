@@ -28,9 +28,9 @@ impl Log {
     #[must_use]
     pub fn new(restored: &Restored) -> Self {
         let Restored { hard_state, record, entries, positions: _ } = restored;
-        // The term of the entry before the first one is known only if that entry is the record's. A
-        // log that reaches further back starts after its first entry, and the predecessor of that
-        // is never asked for.
+        // The term of the entry before the first one is known only if the record ends with that
+        // entry. Otherwise the log reaches further back. It then starts after its first entry, and
+        // no caller asks for the predecessor of that entry.
         let before = match entries.first() {
             Some(first) if first.index.0 <= record.index.0 => (first.index, first.term),
             _ => (record.index, record.term),

@@ -240,8 +240,8 @@ impl Node {
         }
     }
 
-    /// Handles a message of this kind to `to` that could not be sent. A lost snapshot is reported at
-    /// once, because the library sends nothing more to that peer before.
+    /// Handles a message of this kind to `to` that could not be sent. A lost snapshot is reported
+    /// at once, because until then the library sends nothing more to that peer.
     pub fn handle_unsent(&mut self, now_ns: u64, to: NodeId, kind: MessageKind) {
         if kind == MessageKind::Snapshot {
             self.report_unreachable(now_ns, to);

@@ -1,5 +1,5 @@
 //! Zones: where a node is, and where leaders should be, in order of preference. This module only
-//! ranks zones; the leader decides whether and when to hand over ([`crate::replica`]).
+//! ranks zones. The leader decides whether and when to hand over ([`crate::replica`]).
 
 use epicepoch_wire::voter_status::{Zone, preference_of};
 

@@ -4,8 +4,8 @@
 //! Clocks and backup are arguments; nothing here reads a clock or a file.
 //!
 //! # Why the floor is high enough
-//! A backup knows the ceiling of its time, but the old history continued after it. Every epoch that
-//! was given afterwards is in a range whose end was reserved in one of two ways:
+//! A backup knows the ceiling of its time, but the old history continued after the backup. Every
+//! epoch that was given afterwards is in a range whose end was reserved in one of two ways:
 //! - *One step above the ceiling*, because the ceiling was ahead of the clock. This adds
 //!   [`WIDTH_MIN_NS`] per leadership; [`CEILING_MARGIN_NS`] has room for two million leaderships.
 //! - *Trusted time plus the reservation window*. A leader's trusted time is within the clock offset
@@ -13,8 +13,8 @@
 //!   reason: a sample of another node's clock is corrected by half of its round trip, which is at
 //!   most the bound, and the whole delay may have been one way. Right clocks only move forward. The
 //!   first members' clocks agree within the bound, so the latest of them is not behind a right
-//!   clock. [`CLOCK_MARGIN_NS`] covers the difference of two right clocks, and later steps of the
-//!   first kind.
+//!   clock. [`CLOCK_MARGIN_NS`] covers the difference of two right clocks, and steps of the first
+//!   kind after this reservation.
 //!
 //! Window and bound are the widest known ones. They come from the backup, all settings that its
 //! state ever had, the node that gave the backup, and the founder.
@@ -248,7 +248,7 @@ pub fn genesis(
 }
 
 /// The settings and the clock that a backup names besides the state. Any node may have led, or may
-/// lead after the backup, so the longest settings of all nodes and of the state's past count.
+/// lead after the backup. So the longest settings of all nodes and of the state's past are used.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
     /// The name of the cluster (`CLUSTER`).

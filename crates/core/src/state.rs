@@ -427,8 +427,8 @@ pub const FORMATS: Formats = Formats { oldest: 1, newest: FORMAT_OF_SETTINGS };
 /// The first format with settings in it.
 pub const FORMAT_OF_SETTINGS: u32 = 3;
 
-/// Whether a state may have these settings, with these longest ones so far. Applying entries leads
-/// to no others, and code that computes with them relies on it.
+/// Whether a state may have these settings, if these are the longest ones so far. Applied entries
+/// lead to no other states, and code that computes with the settings relies on that.
 fn check_settings(
     settings: Option<&ClusterSettings>,
     reservation_longest_ms: u64,
@@ -458,8 +458,8 @@ fn check_format(field: &'static str, found: u32, newest: u32) -> Result<(), Deco
     Err(DecodeError::Format { field, found: u64::from(found), oldest, newest })
 }
 
-/// Checks that a node that is configured to read no format above `newest` can read an entry, and so
-/// apply it.
+/// Checks that a node can read an entry, and so apply it. The node is configured to read no format
+/// above `newest`.
 ///
 /// # Errors
 /// The reason. An entry whose format every member reads (S15) is never refused.

@@ -155,8 +155,8 @@ mod active {
         pub(super) fn now(&self) -> Switches {
             let mut reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
             if reading.read_at.is_none_or(|at| at.elapsed() >= READ_INTERVAL) {
-                // The time is taken before the file is read, so that a change is in effect one
-                // interval later.
+                // The time is taken before the file is read. So a change is in effect one interval
+                // later.
                 reading.read_at = Some(Instant::now());
                 let text = fs::read_to_string(&self.path).unwrap_or_default();
                 let (switches, malformed) = parse(&text);

@@ -29,7 +29,8 @@ impl fmt::Display for EpochIndex {
     }
 }
 
-/// A unique point in the cluster's order. Ordered by epoch, then index, as its bytes are.
+/// A unique point in the cluster's order. Timestamps are ordered by epoch, then index, like their
+/// bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp {
     /// Unix time in nanoseconds.

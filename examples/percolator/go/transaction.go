@@ -47,7 +47,7 @@ type transaction struct {
 }
 
 // transact runs body in a transaction, commits its writes, and records it. It returns errors that a
-// retry does not help, and the context's error if there was no start timestamp.
+// retry cannot cure. If there was no start timestamp, it returns the context's error.
 func (w *world) transact(kind string, body func(*transaction) error) error {
 	t := &transaction{world: w, reads: []seen{}, writes: []written{}}
 	var err error

@@ -3,7 +3,7 @@
 //! commit timestamp. It is committed when its primary row is. A transaction that finds a lock of a
 //! dead client asks the primary for the outcome, and rolls the lock forward or back.
 //!
-//! It never waits for a lock while it holds one, so there are no deadlocks.
+//! A transaction never waits for a lock while it holds one, so there are no deadlocks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -56,8 +56,8 @@ pub struct Lost {
 pub struct Longest {
     /// Durations of these calls, sorted.
     pub calls: Vec<Duration>,
-    /// The part of each that stalls of the machine do not explain: the call minus [`STALLS`] times
-    /// the longest stall at its loss. Sorted.
+    /// The part of each call that stalls of the machine do not explain: the call minus [`STALLS`]
+    /// times the longest stall at its loss. Sorted.
     pub unexplained: Vec<Duration>,
 }
 

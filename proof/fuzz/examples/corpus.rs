@@ -384,8 +384,8 @@ fn http2() -> io::Result<()> {
     http2_requests()
 }
 
-/// Writes HTTP/2 requests: the common one, the same from the table, one with a request id; others
-/// with bodies, in parts, or cancelled; windows and settings.
+/// Writes HTTP/2 requests: the common one, the same from the table, and one with a request id.
+/// Others have bodies, come in parts, or are cancelled. Also windows and settings.
 fn http2_requests() -> io::Result<()> {
     const WHOLE: u8 = flag::END_HEADERS | flag::END_STREAM;
     let mut bytes = vec![2 | 6 << 2];

@@ -66,7 +66,7 @@ struct Bench {
     nonce: u64,
     stamped: Option<Timestamp>,
     /// Answers of this term must be above this epoch, because an operator moved the epoch there.
-    /// Peers may lie about later terms, and so about the ceiling.
+    /// Peers may lie about later terms, and with that about the ceiling.
     advanced: Option<(Term, Epoch)>,
 }
 

@@ -8,8 +8,8 @@
 //! release build. Tests that break clocks and disks need a test build, because only that reads
 //! `TEST_FAULTS_FILE`. They fail with any other.
 
-/// Tests that hold a time to a bound or compare times. They run one at a time, and no other test
-/// runs beside them: each starts with [`alone`](support::alone).
+/// Tests that hold a time to a bound or compare times. They run one at a time, and beside no other
+/// test: each starts with [`alone`](support::alone).
 mod measuring {
     mod clocks;
     mod disks;

@@ -198,7 +198,7 @@ impl Exchange {
         (taken, if after.weight() > next.weight() { after } else { next })
     }
 
-    /// The end of a connection. The end of the second one changes nothing on the first one.
+    /// The end of a connection. If the second connection ends, nothing changes on the first one.
     pub(super) fn closed(
         &mut self,
         state: &mut State,

@@ -97,8 +97,8 @@ impl World {
         }
     }
 
-    /// Opens the next connection, which the session wants to `addr`. The node with that number says
-    /// that node `leader` leads; 0 for none.
+    /// Opens the next connection, which the session wants to `addr`. The node there has number
+    /// `node` and names `leader` as leader; 0 for none.
     fn opened(&mut self, addr: &str, node: u64, leader: u64) -> LinkId {
         let (link, wanted) = self.opening.pop_front().expect("a connection is wanted");
         assert_eq!(wanted, addr);

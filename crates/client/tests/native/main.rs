@@ -354,7 +354,7 @@ async fn while_an_overloaded_leader_gets_its_pause_its_answers_are_taken() {
         let client = client.clone();
         tokio::spawn(async move { (client.timestamp().await, Instant::now()) })
     };
-    // If the machine stalls in the middle of a pause, the test cannot see the pause. So it is
+    // If the machine stalls in the middle of a pause, the test cannot see the pause. So the test is
     // repeated.
     let is_seen = async || {
         let asked = node.asked().len();

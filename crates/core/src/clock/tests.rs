@@ -92,7 +92,7 @@ fn a_clock_that_creeps_off_from_the_only_other_one_is_not_followed_beyond_the_bo
     }
 }
 
-/// Without known clocks there is no new proof, so the clock is followed only within the bound of
+/// Without known clocks there is no new proof. So the clock is followed only within the bound of
 /// the last proof.
 #[test]
 fn a_clock_that_creeps_off_alone_is_not_followed_beyond_the_bound_of_the_last_proof() {
@@ -165,9 +165,9 @@ fn a_single_voter_does_not_follow_a_jump_but_follows_discipline() {
     assert_eq!(clock.trusted_ns(3 * S), START + 3 * S + BOUND / 2);
 }
 
-/// Each step is within the bound of what was believed before, and all steps together are far beyond
-/// it. A single voter cannot detect that, and must accept it: a clock that was wrong at the start
-/// has to become right.
+/// Each step is within the bound of the last believed time, and all steps together are far beyond
+/// it. A single voter cannot detect that. It must accept such steps: a clock that was wrong at the
+/// start has to become right.
 #[test]
 fn a_single_voter_follows_its_clock_as_far_as_it_is_disciplined() {
     let mut clock = TrustedClock::new(BOUND, healthy(0));

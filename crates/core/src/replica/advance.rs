@@ -100,9 +100,9 @@ impl Replica {
         Ok(Advance { to, ceiling, ceiling_after, ahead_ns, is_done })
     }
 
-    /// Moves the epoch: every request that begins after [`Report::Advanced`] is answered above `to`.
-    /// A leader that loses leadership first reports nothing. The ceiling may have risen then, which
-    /// is harmless.
+    /// Moves the epoch: every request that begins after [`Report::Advanced`] is answered above
+    /// `to`. A leader that loses leadership first reports nothing. Even then the ceiling may have
+    /// risen, which is harmless.
     ///
     /// # Errors
     /// Why the epoch is not moved.

@@ -68,7 +68,7 @@ impl Replica {
     }
 
     /// Publishes a grant if the range was assigned to this boot, in the term that it leads now
-    /// (S3). Replayed entries carry another boot. Snapshots never come here.
+    /// (S3). Replayed entries carry another boot. No snapshot is applied here.
     fn assign(&mut self, owner: Owner, range: EpochRange) {
         let me = self.config.identity;
         let raft = &self.raw.raft;

@@ -120,8 +120,8 @@ pub enum TransferError {
     /// Wait until the handover that is under way has ended.
     #[error("leadership is being handed over already")]
     Busy,
-    /// Wait until this leader has applied the membership changes in its log: it does not know yet
-    /// whether the node is a voter.
+    /// This leader does not know yet whether the node is a voter. Wait until it has applied the
+    /// membership changes in its log.
     #[error("node {0} is no voter yet, and a membership change is under way")]
     Changing(NodeId),
 }

@@ -28,7 +28,7 @@ impl GracefulShutdown {
 
 impl Replica {
     /// Begins the shutdown: this node declines leadership, and offers its own until another node
-    /// has taken it. This lasts until the process ends.
+    /// has taken it. The shutdown lasts until the process ends.
     pub fn handle_shutdown_request(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
         if std::mem::replace(&mut self.graceful_shutdown.is_begun, true) {

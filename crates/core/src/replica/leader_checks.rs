@@ -1,5 +1,5 @@
 //! The checks that a leader makes in each tick: quorum, disk, data plane, clock, snapshots, limits.
-//! Durations are counted in ticks, so that a pause of the whole process counts as one tick.
+//! Durations are counted in ticks, so a pause of the whole process counts as one tick.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -95,8 +95,8 @@ impl Replica {
         self.leader_checks.clock_compared.0 || self.has_waited_for_clocks()
     }
 
-    /// Whether this leader has waited long enough for other clocks, and now uses the known ones
-    /// although they are no majority. Then S11 holds only if one of them is right.
+    /// Whether this leader has waited long enough for other clocks. Then it uses the known ones,
+    /// although they are no majority, and S11 holds only if one of them is right.
     #[must_use]
     pub fn is_clock_unproved(&self) -> bool {
         let is_leader = self.raw.raft.state == StateRole::Leader;
@@ -135,8 +135,8 @@ impl Replica {
     /// - while a snapshot is not durable (see [`Replica::may_tick`]);
     /// - while it is going to stop;
     /// - while clients cannot connect, which may be the reason for the offer;
-    /// - while an old write is outstanding. Its vote for itself would wait as long: this node would
-    ///   refuse the old leader's rounds and not become the new leader.
+    /// - while an old write is outstanding. This node's vote for itself would wait behind that
+    ///   write. Until then it would refuse the old leader's rounds and not become the new leader.
     pub(super) fn may_take_over(&self) -> bool {
         let write_ticks_max = (self.config.election_ticks / 2).max(1);
         self.snapshot_to_apply.is_none()
@@ -232,9 +232,9 @@ impl Replica {
         }
     }
 
-    /// Hands over. The library gives up a transfer after an election timeout and takes no proposal
-    /// meanwhile, so between two attempts there is time for a reservation. A leader with a stuck
-    /// disk or data plane steps down when no voter has taken over.
+    /// Hands over. The library gives up a transfer after an election timeout, and takes no proposal
+    /// until then. So between two attempts there is time for a reservation. A leader with a stuck
+    /// disk or data plane steps down if no voter has taken over.
     fn give_up(&mut self, why: HandOver) {
         let election = self.config.election_ticks;
         let is_stuck = why != HandOver::ClockOff;
@@ -319,8 +319,8 @@ impl Replica {
         self.voters.is_quorum_by(|node| node == me || self.is_heard(node))
     }
 
-    /// Whether this node is connected to a quorum: it leads and hears a quorum, or it hears its
-    /// leader.
+    /// Whether this node is connected to a quorum: as leader it hears a quorum, or as follower it
+    /// hears its leader.
     #[must_use]
     pub fn is_quorum_reached(&self) -> bool {
         match (self.role(), self.leader()) {

@@ -75,8 +75,8 @@ impl Outbox {
         false
     }
 
-    /// Queues a message of the step `number`. A leader's library hands messages out before their
-    /// step is written. `is_after_write` is true for those of a follower.
+    /// Queues a message of the step `number`. The library hands out a leader's messages before
+    /// their step is written. For a follower's messages, `is_after_write` is true.
     pub(super) fn push_message(&mut self, number: u64, message: RaftMessage, is_after_write: bool) {
         let promises_vote_only = match message.kind {
             // These messages depend on the sender's term, and on no part of its log.

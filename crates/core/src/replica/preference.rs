@@ -45,7 +45,7 @@ impl Preference {
 struct Offer {
     /// The tick of the offer.
     at: u64,
-    /// How many offers were made in a row, without a long time between two.
+    /// How many offers were made in a row. A long time between two offers begins a new row.
     times: u32,
 }
 
@@ -74,8 +74,8 @@ pub struct ZonesInDoubt {
 }
 
 impl Replica {
-    /// Sets this node's zone and the zones for leaders; settings of the cluster override the
-    /// latter. Before this is called, no zone is preferred.
+    /// Sets this node's zone and the zones for leaders. Settings of the cluster override these
+    /// zones for leaders. Before this call, no zone is preferred.
     pub fn place(&mut self, placement: Placement) {
         self.preference.placement = placement;
         if let Some(settings) = &self.state.settings {
@@ -323,5 +323,5 @@ const CALM_ELECTIONS: usize = 25;
 const DOUBLINGS_MAX: u32 = 4;
 /// An offer is forgotten after the wait before the next offer, times this number.
 const FORGOTTEN_WAITS: u64 = 8;
-/// How long after its last answer a peer counts as reached, nanoseconds: five pings.
+/// A peer counts as reached for this long after its last answer, nanoseconds: five pings.
 const REACHED_NS_MAX: u64 = 1_000_000_000;

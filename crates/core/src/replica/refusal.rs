@@ -144,8 +144,8 @@ impl Replica {
     /// Whether an append would overwrite a committed entry. On such an append the library panics.
     fn contradicts_commit(&self, message: &RaftMessage) -> bool {
         let log = &self.raw.raft.raft_log;
-        // A leader holds every committed entry, so its append never follows an entry of an older
-        // term than the last committed one.
+        // A leader holds every committed entry. So the entry before its append never has an older
+        // term than the last committed entry.
         let committed_term = log.term(log.committed).unwrap_or(0);
         if message.index.0 > log.committed && message.log_term.0 < committed_term
             || message.index.0 == log.committed && message.log_term.0 != committed_term
@@ -159,7 +159,7 @@ impl Replica {
     }
 
     /// The error for the first entry of an append that this node could not apply. The append is
-    /// refused, so that the entry is not acknowledged (S15).
+    /// refused, so the entry is not acknowledged (S15).
     fn unreadable(&self, message: &RaftMessage) -> Option<MessageError> {
         let newest = self.config.format_max;
         message.entries.iter().find_map(|entry| {

@@ -1,5 +1,5 @@
 //! S2 and S4 together. After a new leader has answered, the old leader answers no batch that it
-//! closes later, whatever its threads have seen of the new term.
+//! closes later. That holds whatever its threads have seen of the new term.
 //!
 //! A socket is modelled as an order between sender and receiver (a release and an acquire, or a
 //! channel). The claims use no other property of sockets.

@@ -304,7 +304,7 @@ fn bench_that_sent_a_snapshot() -> Bench {
     bench
 }
 
-/// How many beats pass until node 3 is sent another snapshot. It answers heartbeats, but
+/// How many beats pass until node 3 is sent another snapshot. Node 3 answers heartbeats, but
 /// acknowledges nothing.
 fn beats_to_the_next_snapshot(bench: &mut Bench) -> usize {
     for beats in 1..1_000 {

@@ -121,7 +121,8 @@ fn a_vote_that_was_not_asked_for_yet_is_refused() {
 #[test]
 fn an_append_that_contradicts_a_committed_entry_is_refused() {
     let mut bench = follower();
-    // These overwrite the committed entry 4, or name a wrong term for the entry before theirs.
+    // These messages overwrite the committed entry 4, or name a wrong term for the entry before
+    // theirs.
     for before in [(3, 2), (4, 3), (4, 0), (5, 1)] {
         let other = append(3, before, 3, 4);
         refused(&mut bench, 2, &other, MessageError::Impossible);

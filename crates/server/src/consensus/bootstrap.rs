@@ -207,7 +207,7 @@ fn adopt(shared: &NodeShared, addr: &str, record: Record) -> Result<Record, Cons
 /// Answers other nodes while this node's directory is empty.
 async fn answer(shared: Arc<NodeShared>, listener: Rc<TcpListener>, restore: Rc<Restore>) {
     // When this task ends, the tasks that answer end with it. So no peer gets the answer "empty"
-    // once this node has a record.
+    // after this node has a record.
     let mut answering = JoinSet::new();
     let handshakes = Rc::new(handshakes());
     let turns = handshakes.clone();

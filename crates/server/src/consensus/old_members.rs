@@ -35,8 +35,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const ATTEMPTS_MAX: usize = 3;
 /// Time between two attempts.
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(300);
-/// How long an address is tried again when it refuses connections or has no route. Its process may
-/// be restarting, and a network or a name server may come back.
+/// How long an address is tried again if it refuses connections or has no route. Its process may be
+/// restarting, or a network or a name server may come back.
 const AWAY_TIME: Duration = Duration::from_secs(3);
 
 /// The state of a member of the old history, as far as the founder knows it.

@@ -244,8 +244,8 @@ impl Answered {
     }
 }
 
-/// The longest settings of all peers since this node started. Any of them may have led, or may lead
-/// later.
+/// The longest settings of all peers since this node started. Any of these peers may have led, or
+/// may lead later.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LongestHeard {
     reservation_ms: u64,

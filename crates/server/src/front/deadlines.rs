@@ -53,7 +53,7 @@ pub(crate) struct ClientState {
     /// Requests that a fast path or the native protocol is answering.
     fast_in_flight: Cell<u32>,
     pub(super) is_native: Cell<bool>,
-    /// When a request last arrived or was answered, or the socket last accepted bytes.
+    /// When a request last arrived, a request was last answered, or the socket last accepted bytes.
     active_at: Cell<u64>,
     /// Since when a head is incomplete: the start of the connection, or the first byte of a
     /// request. `None` if no head is incomplete.

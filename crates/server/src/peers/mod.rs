@@ -32,8 +32,8 @@ pub(crate) mod probe;
 /// another byte.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// Most connections whose handshake or hello is under way. If there are more, one is closed, from
-/// the address that has most; connections of members are closed last.
+/// Most connections whose handshake or hello is not complete. Beyond this, one connection is
+/// closed: of the address that has most. Connections of members are closed last.
 pub(crate) const HANDSHAKES_MAX: usize = 128;
 /// Most steps of handshakes per time. Some steps sign or verify, which takes a tenth of a
 /// millisecond, and this thread also runs elections. A restart of the largest cluster takes a few

@@ -56,7 +56,8 @@ fn kept(words: &[u8], max: usize, mut is_answered: impl FnMut(&[u8]) -> bool) ->
     let node = serving();
     let mut held = Vec::with_capacity(CONNECTIONS);
     let mut chunk = vec![0; 256 << 10];
-    // One connection first: the buffers that a worker's connections share grow before the count.
+    // One connection first: the buffers that a worker's connections share grow before the
+    // measurement.
     drop(busy(&node, words, &mut chunk, &mut is_answered));
     while node.workers.connections(Port::Shared) > 0 {
         std::thread::yield_now();

@@ -16,8 +16,8 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 const PAUSE: Duration = Duration::from_millis(1);
 /// Most processors that are watched. If there are more, the stall of one processor stops no node.
 const PROCESSORS_MAX: usize = 16;
-/// Sleeps between two durable writes. This is often enough to notice a disk that hangs for 10 ms,
-/// and costs little load.
+/// Pause between two durable writes: short enough to notice a disk that hangs for 10 ms, and long
+/// enough to cost little load.
 const SLEEPS_PER_WRITE: u32 = 5;
 /// Length at which a new file is begun. Each write extends the file, so that it also waits for
 /// the file system's journal, as a database sometimes does.

@@ -1,5 +1,6 @@
-//! The format of the replicated state. It rises when the last node can read the next format; then a
-//! node that cannot read it is refused. `FORMAT_MAX` makes a node behave like an old version.
+//! The format of the replicated state. It rises when the last node can read the next format. After
+//! that, a node that cannot read the new format is refused. `FORMAT_MAX` makes a node behave like
+//! an old version.
 
 use std::time::{Duration, Instant};
 
@@ -20,8 +21,7 @@ fn format(cluster: &Cluster) -> u64 {
     list(cluster)["format"].as_u64().expect("a format")
 }
 
-/// The newest format that this version reads: the highest one that any node without `FORMAT_MAX`
-/// reads.
+/// The newest format that this version reads. Any node without `FORMAT_MAX` reports it.
 fn newest(cluster: &Cluster) -> u64 {
     let listed = list(cluster);
     let members = listed["members"].as_array().expect("members");

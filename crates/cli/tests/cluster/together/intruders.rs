@@ -76,7 +76,8 @@ fn garbage_on_the_peer_port_changes_no_leader_and_uses_no_memory() {
     say(&format!("garbage on the peer port: {}", seen.report));
 }
 
-/// A node `id` with the settings of a first member of the cluster, but with another cluster name.
+/// A node with the id `id` and the settings of a first member of the cluster, but with another
+/// cluster name.
 fn stranger(cluster: &Cluster, id: u64, name: &str) -> Node {
     let mut node = Node::new(id, cluster.dir.path(), name);
     node.set("CLUSTER", "other");

@@ -28,7 +28,7 @@ const SECONDS: u64 = 14;
 const PAUSE_MS: std::ops::Range<u64> = 30..600;
 /// Time between two repairs of everything.
 const MENDED_EVERY: Duration = Duration::from_secs(6);
-/// How long one watch collects answers. Then they are checked and another watch begins.
+/// How long one watch collects answers. Then the answers are checked, and another watch begins.
 const WATCH: Duration = Duration::from_mins(1);
 
 fn setting(name: &str) -> Option<u64> {

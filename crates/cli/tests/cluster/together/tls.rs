@@ -214,7 +214,7 @@ fn a_secured_cluster_serves_its_own_clients_alone_and_a_rotation_fails_no_reques
     shell.run(&format!("get {new}"));
     load.wait_for_more(100);
     let (answers, failures) = load.finish();
-    // The old connections are still open. If they had been cut, their certificate would now be
+    // The old connections are still open. A new connection with their certificate would now be
     // refused.
     assert!(failures.is_empty(), "{failures:?}");
     say(&format!("a rotation during {answers} answers"));

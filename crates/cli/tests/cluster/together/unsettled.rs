@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::support::operator::{assert_has_ended, roles};
 use crate::support::{Cluster, WAIT_MAX, say, wait_until};
 
-/// Most time for the answer that the outcome is not known: five seconds for the change, and the rest
-/// for a busy machine.
+/// Most time until the answer that the outcome is unknown: five seconds for the change, and the
+/// rest for a busy machine.
 const ANSWER_MAX: Duration = Duration::from_secs(15);
 /// The words of an outcome that is not known.
 const NOT_KNOWN: &str = "its outcome is not known";
@@ -79,7 +79,7 @@ fn a_removal_without_a_quorum_is_not_reported_as_done() {
         id = cluster.nodes[cluster.others(leader)[0]].id;
         vec!["member".to_owned(), "remove".to_owned(), id.to_string()]
     });
-    // The command may be repeated: the removal is done by then, or is done now.
+    // The command may be repeated: the removal is done already, or this repetition does it.
     let text = id.to_string();
     wait_until("the removal is done", WAIT_MAX, || {
         let output = cluster.operate(&["member", "remove", &text]);

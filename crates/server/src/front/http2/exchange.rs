@@ -1,4 +1,4 @@
-//! The slow parts of an HTTP/2 connection: requests until the service has answered them, and bodies
+//! The slow parts of an HTTP/2 connection: requests that wait for the service's answer, and bodies
 //! that a client does not accept at once. Of a request's body only the length is kept, because its
 //! content means nothing.
 

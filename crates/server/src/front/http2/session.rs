@@ -52,7 +52,8 @@ struct Unfinished {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Closing {
     No,
-    /// The node has announced the end. Requests that the client sent before it knew are answered.
+    /// The node has announced the end. Requests that the client sent before it got the announcement
+    /// are answered.
     Announced,
     /// The client knows of the end. New requests are ignored.
     Told,
@@ -178,9 +179,9 @@ impl Session {
         self.streams.open()
     }
 
-    /// Spends the windows on the whole body of an answer and closes its stream. Returns
+    /// Spends the windows on the whole body of an answer, and closes its stream. Returns
     /// `Some(false)` and does nothing if the windows are too small or the client still sends its
-    /// body; `None` if the stream is not open.
+    /// body. Returns `None` if the stream is not open.
     pub fn spend_all(&mut self, id: u32, len: usize) -> Option<bool> {
         let len = len as i64;
         let stream = self.streams.get(id)?;

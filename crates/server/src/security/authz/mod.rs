@@ -297,7 +297,7 @@ mod tests {
             followed(&mut authz, reason.advice());
             assert_eq!(authz.check(Right::Change, &caller, &change), Ok(()), "{reason:?}");
         }
-        // One of the two settings is not enough: the refusal then names the other one.
+        // One of the two settings is not enough. With only one, the refusal names the other.
         let far = caller("10.1.2.3", Port::Shared);
         let mut authz = Authorization { admin_from: AllowedFrom::Any, ..open() };
         assert_eq!(authz.check(Right::Change, &far, &change), Err(Reason::Plain));

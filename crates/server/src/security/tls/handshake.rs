@@ -140,8 +140,8 @@ impl Handshakes {
         }
     }
 
-    /// Runs the handshake `begun` to its end, one step per turn. `None` if it was dropped in favour
-    /// of another.
+    /// Runs the handshake `begun` to its end, one step per turn. Returns `None` if another
+    /// handshake has taken its place.
     pub(crate) async fn advance<T>(
         &self,
         who: Beginner,

@@ -219,7 +219,8 @@ impl Known {
         Ok(Some(own))
     }
 
-    /// Sends a request again over a second connection. Without one, the first has to do.
+    /// Sends a request again over a second connection. `None` if there is none: then only the first
+    /// one can answer.
     fn ask_again(&self, addr: &str, request: Request) -> Option<Connection> {
         let mut again = Connection::open(addr, self.name(), self.attempt, self.plant).ok()?;
         again.send(request).ok()?;

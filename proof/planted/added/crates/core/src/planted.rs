@@ -572,7 +572,7 @@ impl Memory {
         self.look = (slot, slot != self.look.0);
     }
 
-    /// Whether this tick is one of the few at which some bugs look at their input.
+    /// Whether this tick is one of the few in which some bugs examine their input.
     pub(crate) fn is_look(&self) -> bool {
         self.look.1
     }

@@ -109,8 +109,8 @@ fn every_planted_bug_is_found_by_its_checker() {
     assert!(missed.is_empty(), "not found by their checkers: {missed:?}");
 }
 
-/// The bugs to look for, those that need the most seeds last: all that are not harmless, unless the
-/// environment selects some. `EPICEPOCH_PLANTED` lists names, separated by commas.
+/// The bugs to look for; the bugs that need the most seeds come last. By default all bugs that are
+/// not harmless. `EPICEPOCH_PLANTED` lists names, separated by commas.
 /// `EPICEPOCH_PLANTED_SHARE=2/8` adds every eighth bug, from the third on.
 fn chosen() -> Vec<(Plant, Option<Invariant>, u64)> {
     let value = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
