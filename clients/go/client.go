@@ -387,8 +387,8 @@ func (c *Client) refused(conn *connection, id uint64, refusal *Error) error {
 	return nil
 }
 
-// abide applies a leader's limits. It returns the waiting batches that exceed them, whose callers
-// must ask separately. Under mu.
+// abide applies a leader's limits. It returns the waiting batches that exceed them. The callers of
+// these batches must ask separately. Under mu.
 func (c *Client) abide(said *welcome) (oversize []*batch) {
 	c.countLimit = min(said.countMax, countMax)
 	c.inFlightLimit = int(min(uint64(said.inFlightMax), uint64(c.o.inFlight)))
@@ -428,8 +428,8 @@ func (c *Client) failed(err error) {
 	}
 }
 
-// because adds to the end of a context why the call took so long: the client's last error since its
-// last success, or else the call's own last error.
+// because adds to the error of an ended context why the call took so long. The reason is the
+// client's last error since its last success. Without one, it is the call's own last error.
 func (c *Client) because(ended, mine error) error {
 	c.mu.Lock()
 	last := c.lastErr

@@ -325,7 +325,7 @@ func (c *Client) watch() {
 			conn.out.leave(errSilent)
 		case now.Sub(refreshed) > c.o.refresh:
 			refreshed = now
-			// This runs in its own goroutine, because a silent leader must be noticed meanwhile.
+			// This runs in its own goroutine. So the client notices a silent leader while it waits.
 			c.ended.Add(1)
 			go c.refresh(conn.addr)
 		case now.Sub(pinged) > conn.welcome.pingEvery():

@@ -212,7 +212,8 @@ impl Directory {
         self.highest = self.highest.max(Some(last));
     }
 
-    /// Forgets the leader if it is at `addr`. Otherwise another call has found a newer leader.
+    /// Forgets the leader if its address is `addr`. If not, another call has found a newer leader,
+    /// which stays.
     pub(crate) fn forget_leader(&mut self, addr: &str) {
         self.leader.take_if(|leader| leader == addr);
     }

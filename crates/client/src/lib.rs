@@ -23,9 +23,9 @@
 //! - [`tls`]: the authorities that a client trusts, and its certificate.
 //! - [`dial`]: connections to nodes.
 //! - [`wall_time`]: timestamps and `SystemTime`.
-//! - [`session`]: the decisions over the native protocol. They are which node to ask, what to send,
-//!   when to send it twice, and which caller gets which part of an answer. For drivers with IO of
-//!   their own, such as the simulator's.
+//! - [`session`]: the decisions over the native protocol: which node to ask, what to send and when
+//!   to send it again, and which caller gets which part of an answer. For drivers with their own
+//!   IO, such as the simulator's.
 //! - `waiters`: the waiting callers and the batches that they share.
 //! - `pursuit`: the decisions of one call over HTTP.
 //! - `directory`: what a client knows of its cluster.

@@ -400,7 +400,8 @@ impl Session {
     }
 }
 
-/// Reads the frames of the node at `addr`, which knew no leader. Returns how many bytes were taken.
+/// Reads the frames of the node at `addr`. That node knew no leader. Returns how many bytes were
+/// taken.
 fn listen(addr: &str, node: NodeId, bytes: &[u8]) -> (usize, Next) {
     let mut taken = 0;
     while let Ok(Some(frame)) = split(&bytes[taken..], TO_CLIENT_TAIL_LEN_MAX) {

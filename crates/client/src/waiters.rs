@@ -440,7 +440,7 @@ mod tests {
                 is_first
             })
             .collect();
-        // Callers that left are removed at the latest when they fill the limit of the open list.
+        // Callers that left are removed when they fill the limit of the open list, or earlier.
         assert!(firsts.chunks(2).all(|pair| pair.contains(&true)), "{firsts:?}");
     }
 }

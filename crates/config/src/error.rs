@@ -153,7 +153,7 @@ pub enum ConfigError {
         peer_addr: String,
     },
     /// `ADVERTISE_ADDR` has port 0, but `HTTP_PORT` is not 0. Name the port, or set `HTTP_PORT` to
-    /// 0 as well.
+    /// 0, too.
     #[error(
         "ADVERTISE_ADDR is {addr:?} and HTTP_PORT is {http_port}; allowed is port 0 only when \
          HTTP_PORT is 0 too"

@@ -34,7 +34,8 @@ pub struct Timing {
 
 impl Timing {
     /// Returns the settings for voters with this usual round trip between them. They are at least
-    /// the defaults, which suit up to 20 ms. `None` above a second, because no setting suits.
+    /// the defaults, which suit round trips up to 20 ms. Returns `None` above a second, because no
+    /// setting suits.
     #[must_use]
     pub fn advised(round_trip: Duration) -> Option<Self> {
         let default = Config::new(NodeId(0), "").election_timeout;

@@ -177,7 +177,7 @@ impl Shared {
         std::mem::take(&mut recorder.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Raises the Promise to `term`, if it is below. Only the consensus plane calls this.
+    /// Raises the Promise to `term`, if the Promise is below. Only the consensus plane calls this.
     pub fn raise(&self, term: Term) {
         let is_raised = self.recorder.is_some() && term > self.promise.load();
         self.promise.raise(term);

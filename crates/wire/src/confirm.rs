@@ -75,7 +75,7 @@ impl ConfirmReply {
     /// Bytes of the payload.
     pub const LEN: usize = 8 + Confirm::LEN + 8;
 
-    /// Whether the voter confirms: it has promised no term above the one that was asked about.
+    /// Whether the voter confirms: it has promised no term above the term in the question.
     #[must_use]
     pub fn is_yes(&self) -> bool {
         self.promise <= self.term

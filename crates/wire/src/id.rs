@@ -41,8 +41,8 @@ number! {
     Round
 }
 number! {
-    /// One run of one process. It is drawn at random at the start, so that the range of an earlier
-    /// run is never taken for one of this run.
+    /// One run of one process. Its id is drawn at random at the start, so a range of an earlier run
+    /// is never taken for one of this run.
     BootId
 }
 number! {

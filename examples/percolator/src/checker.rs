@@ -65,8 +65,8 @@ fn lost_updates(stored: &Stored<'_>, verdict: &mut Verdict) {
     }
 }
 
-/// Checks that every read saw the newest version at or below its start, also in an aborted
-/// transaction.
+/// Checks that every read saw the newest version at or below its start. Reads of aborted
+/// transactions are checked, too.
 fn reads(evidence: &Evidence, stored: &Stored<'_>, verdict: &mut Verdict) {
     for ended in &evidence.ended {
         for seen in &ended.reads {

@@ -42,8 +42,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause between two connections. It allows a few thousand a second, far more than nodes need.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// Keeps `count` connections open from the address `from` to `addr`, and replaces the oldest by a
-/// new one as fast as possible, until `is_over`.
+/// Keeps `count` connections open from the address `from` to `addr`. Replaces the oldest by a new
+/// one as fast as possible, until `is_over`.
 ///
 /// # Errors
 /// The system has no socket, or none at that address.
@@ -61,7 +61,7 @@ pub fn occupy(
         // Closes the old connection before it opens the new one.
         held[at] = None;
         let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
-        // The connection will end with a reset, so that its port is free at once.
+        // The connection ends with a reset. So its port is free at once.
         socket.set_linger(Some(Duration::ZERO))?;
         socket.bind(&SocketAddr::new(from, 0).into())?;
         match open(socket, addr, opening, occupied.opened) {

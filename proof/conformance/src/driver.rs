@@ -2,8 +2,8 @@
 //! once.
 //!
 //! The suite maps the driver's instants to its own clock as intervals that contain them. In the
-//! record a call starts no later and ends no earlier than in truth. So every violation found is
-//! real, for any driver with a monotonic clock.
+//! record a call starts no later, and ends no earlier, than it really did. So every violation found
+//! is real, for any driver with a monotonic clock.
 
 use std::collections::HashMap;
 use std::fmt;

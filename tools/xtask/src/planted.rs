@@ -103,8 +103,8 @@ fn kebab(name: &str) -> String {
     plain
 }
 
-/// The name of the patch for one hunk. It is the name of the hunk's bug; the name of its place, if
-/// it has several bugs; or [`SWITCH`], if it has none.
+/// The name of the patch for one hunk: the name of the hunk's bug. If the hunk has several bugs,
+/// the name of its place. If it has none, [`SWITCH`].
 fn patch_of(path: &str, hunk: &str) -> String {
     let bugs = named(hunk);
     match bugs.len() {

@@ -22,7 +22,8 @@ mod measuring {
 }
 mod support;
 /// All other tests. They run side by side, as many at once as the test harness has threads. They
-/// wait for events with generous limits, so a busy machine makes them slower but fails none.
+/// wait for events with generous limits, so a busy machine makes them slower but does not make them
+/// fail.
 mod together {
     mod accepts;
     mod advance;

@@ -328,7 +328,7 @@ fn callers_of_a_refused_request_do_not_get_the_answer_to_its_copy() {
     let (call, request, copy) = asked_twice(&mut world, first, second);
     world.refuse(first, request, ErrorCode::Overloaded);
     world.pass(Duration::from_millis(45));
-    // This caller shares the repeated request, and has called after the copy was sent.
+    // This caller shares the repeated request. It called after the copy was sent.
     let late = world.call(1);
     let again = world.asked(first);
     assert_eq!((again.count(), again.id == request.id), (2, false));

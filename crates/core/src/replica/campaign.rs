@@ -1,6 +1,6 @@
 //! Campaigns beside the library's own timeout. A follower campaigns in its turn when its leader's
-//! connection closes, and once more when a campaign fails. Election timeouts need not be shorter
-//! for this: a voter that still hears a leader refuses a pre-vote.
+//! connection closes, and once more when a campaign fails. These campaigns need no shorter election
+//! timeout. They do not disturb a leader: a voter that still hears it refuses a pre-vote.
 
 use epicepoch_wire::NodeId;
 use raft::StateRole;

@@ -1,5 +1,5 @@
-//! A leader that keeps failing to accept clients, because descriptors or memory are used up, hands
-//! leadership over. It acts only on what it can see itself (decision 29).
+//! A leader may fail to accept clients for long, because descriptors or memory are used up. Then it
+//! hands leadership over. It acts only on what it can see itself (decision 29).
 //!
 //! Leadership does not move in circles. A node whose own accepts fail declines it. An offer is
 //! repeated only after 25 election timeouts, and then after twice as long each time. A node that

@@ -78,8 +78,8 @@ impl Replica {
         let next = fresh.or_else(|| self.next_successor(willing));
         if let Some(to) = next.or_else(|| self.next_successor(|_| true)) {
             let election = self.config.election_ticks;
-            // The library waits for an election timeout and takes no proposal meanwhile. The rest
-            // of the pause leaves time for a reservation.
+            // The library waits for an election timeout, and takes no proposal during that time.
+            // The rest of the pause leaves time for a reservation.
             self.graceful_shutdown.pause = election + election.div_ceil(RESERVING_PARTS);
             self.transfer(to, HandOver::Stopping);
         }

@@ -84,8 +84,8 @@ impl Replica {
         self.leader_checks.clock_successors = successors;
     }
 
-    /// Records whether this node's clock was compared with a majority's since its start. Until it
-    /// is, a leader waits with its first reservation, for a few election timeouts at most.
+    /// Records whether this node's clock has been compared with a majority's since its start. Until
+    /// then, a leader waits with its first reservation, for a few election timeouts at most.
     pub fn handle_compared(&mut self, is_compared: bool) {
         self.leader_checks.clock_compared.0 = is_compared;
     }
@@ -181,8 +181,7 @@ impl Replica {
             if self.is_quorum_heard() { 0 } else { self.leader_checks.unheard + 1 };
         if self.leader_checks.unheard == 1 {
             // This process, or every process, may have been paused. The answer to the next
-            // heartbeat could come too late, so a heartbeat now leaves the most time for its
-            // answer.
+            // heartbeat could come too late. A heartbeat now leaves the most time for its answer.
             self.step(|raw| raw.raft.ping());
         }
         if self.leader_checks.unheard > election / UNHEARD_PARTS {

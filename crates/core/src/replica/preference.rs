@@ -252,7 +252,7 @@ impl Replica {
         (wait(times), times)
     }
 
-    /// Whether this leader serves, no change or handover is under way, and the disk keeps up.
+    /// Whether this leader serves, no change or handover is in progress, and the disk keeps up.
     pub(super) fn is_calm(&self) -> bool {
         let raft = &self.raw.raft;
         let write_ticks_max = (self.config.election_ticks / 2).max(1);

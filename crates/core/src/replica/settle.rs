@@ -41,8 +41,8 @@ impl Replica {
         let raft = &mut self.raw.raft;
         let term = Term(raft.term);
         self.shared.raise(term);
-        // The library draws its timeout from a generator of its thread. Ours replaces that draw
-        // after every call, so that a seed replays all.
+        // The library draws its timeout from a generator of its thread. After every call our own
+        // draw replaces that one, so a seed replays everything.
         if self.drawn_for != (raft.term, raft.state) {
             self.drawn_for = (raft.term, raft.state);
             let shortest = self.config.election_ticks;

@@ -229,7 +229,7 @@ fn a_leader_that_hears_a_quorum_still_leads() {
 }
 
 /// A leader that was paused has heard no follower for long. It sends a heartbeat at once and waits
-/// for the answers. If they come, it keeps leading.
+/// for the answers. If the answers come, it keeps leading.
 #[test]
 fn a_leader_that_stood_still_asks_before_it_gives_up() {
     let mut bench = Bench::beating(Disk::genesis(&genesis(&[1, 2, 3])), 5, ELECTION_TICKS - 1);

@@ -359,8 +359,8 @@ fn a_heard_address_is_kept_until_its_member_is_removed() {
     assert!(!bench.shared.published().members.contains_key(&NodeId(3)));
 }
 
-/// The node has heard an address from the member itself. An entry that is applied later may have an
-/// older one.
+/// The member itself has told the node its address. An entry that is applied later may have an
+/// older address.
 #[test]
 fn a_heard_address_is_newer_than_one_that_is_recorded_later() {
     let mut bench = Bench::new(&[1, 2, 3]);

@@ -217,8 +217,8 @@ fn terms_are_accepted_up_to_the_limit() {
     assert_eq!(bench.status().term, Term(highest));
 }
 
-/// Sums in the library overflow above the limit. With a hint, this happens in the search for the
-/// last index at which two logs are equal. With a snapshot, it happens when the library uses the
+/// Sums in the library overflow above the limit. With a hint, they overflow in the search for the
+/// last index at which two logs are equal. With a snapshot, they overflow when the library uses the
 /// snapshot's index as that of the last entry.
 #[test]
 fn log_indexes_are_accepted_up_to_the_limit() {

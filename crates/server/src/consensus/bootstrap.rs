@@ -35,7 +35,7 @@ use crate::storage::Storage;
 
 /// Wait between two sweeps over the other nodes.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
-/// Sweeps between two log lines. Each line names the nodes that this node waits for.
+/// Sweeps between two log lines. Each line names the nodes that have not answered yet.
 const SWEEPS_PER_LINE: u32 = 50;
 
 /// Waits for the first record, writes it durably, and returns the content of the directory.

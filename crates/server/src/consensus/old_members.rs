@@ -173,7 +173,7 @@ fn without_connection(error: &io::Error) -> Heard {
         ErrorKind::NetworkUnreachable => Heard::CutOff(error.to_string()),
         // The name has no address. (No system call has failed.)
         _ if error.raw_os_error().is_none() => Heard::CutOff(error.to_string()),
-        // The fault is on this machine, or a process was there. So the member may still run.
+        // The fault is on this machine, or a process listens there. So the member may still run.
         _ => Heard::Runs(format!("it cannot be asked: {error}")),
     }
 }

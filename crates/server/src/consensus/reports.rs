@@ -24,8 +24,8 @@ use crate::shared::NodeShared;
 pub(super) struct Reports {
     shared: Arc<NodeShared>,
     metrics: Arc<Metrics>,
-    /// Whether this leader's clock could not be compared with those of a majority, at the last
-    /// check.
+    /// Whether, at the last check, this leader's clock could not be compared with those of a
+    /// majority.
     is_clock_unproved: bool,
     /// Zones of `LEADER_ZONES` without a voter, at the last check.
     empty_zones: Vec<Zone>,

@@ -1,5 +1,5 @@
 //! Recognizes the protocol of a connection by its first bytes: native, HTTP, or neither. The bytes
-//! are only peeked at, and stay in the socket.
+//! stay in the socket.
 
 use epicepoch_wire::http2::frame::PREFACE;
 use epicepoch_wire::native;

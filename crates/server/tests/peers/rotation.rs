@@ -70,8 +70,8 @@ fn certificates_and_their_authority_are_replaced_under_load() {
         asking.join().unwrap()
     });
     assert!(longest < GAP_MAX, "{longest:?} without a timestamp");
-    // No connection was dropped. New connections use the new certificates: the others accept a
-    // restarted node, although they trust only the new authority.
+    // No connection was dropped, and new connections use the new certificates. The other nodes
+    // accept a restarted node, although they trust only the new authority.
     drop(nodes.remove(2));
     nodes.push(fixture.start(3));
     for node in &nodes {

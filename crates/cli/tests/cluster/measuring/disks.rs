@@ -46,7 +46,7 @@ fn assert_soon(led: &'static str, silent: &'static str, watch: Watch, events: &[
     Silence::of(silent, &seen, &until(|event| event.served)).assert_within(ANOTHER_LEADS_MS);
 }
 
-/// The silence is at most a second, and so is the time until another node leads.
+/// The silence is at most a second. The time until another node leads is at most a second, too.
 #[test]
 fn a_leader_whose_disk_hangs_gives_up_leadership_and_comes_back() {
     let _alone = alone();
@@ -69,7 +69,7 @@ fn a_leader_whose_disk_hangs_gives_up_leadership_and_comes_back() {
     assert_soon("the leader's disk hangs", "leader's disk hangs", watch, &events);
 }
 
-/// The silence is at most a second, and so is the time until another node leads.
+/// The silence is at most a second. The time until another node leads is at most a second, too.
 #[test]
 fn a_node_whose_disk_fails_exits_with_an_error_and_the_others_serve_on() {
     let _alone = alone();

@@ -16,11 +16,11 @@ use crate::support::{
 const SILENT_MS: (u64, u64) = (300, 700);
 /// `(p50, p99)` of the silence when the leader hears nobody but is heard, ms (the same page).
 const DEAF_MS: (u64, u64) = (300, 700);
-/// `(p50, p99)` of the silence when connections are reset, ms. Nodes notice a reset as soon as the
-/// end of a process, but clients still have to find the next leader over good links.
+/// `(p50, p99)` of the silence when connections are reset, ms. Nodes notice a reset as fast as the
+/// end of a process. But clients still have to find the next leader over good links.
 const RESET_MS: (u64, u64) = (150, 700);
-/// Shortest median of the silence when a leader loses its peers silently, ms. The leader may not
-/// answer without them, and no other node leads before an election timeout (200 ms) less a few
+/// Shortest median of the silence when a leader loses its peers silently, ms. Without its peers the
+/// leader may not answer. No other node leads before an election timeout (200 ms) less a few
 /// heartbeats.
 const SILENT_MS_MIN: u64 = 100;
 /// How long a partition lasts that must not stop the service.
@@ -186,14 +186,14 @@ fn part(pick: impl Fn(&LinkedCluster, usize) -> (usize, usize)) {
         .assert_promised((SILENT_MS.1, SILENT_MS.1));
 }
 
-/// The silence is at most 1.4 s, so leadership changes at most once.
+/// The silence is at most 1.4 s, so at most one change of leadership fits into it.
 #[test]
 fn a_leader_that_lost_one_of_two_followers_serves_on_with_the_other() {
     let _alone = alone();
     part(|cluster, leader| (leader, cluster.others(leader)[1]));
 }
 
-/// The silence is at most 1.4 s, so leadership changes at most once.
+/// The silence is at most 1.4 s, so at most one change of leadership fits into it.
 #[test]
 fn followers_that_lost_each_other_do_not_disturb_their_leader() {
     let _alone = alone();

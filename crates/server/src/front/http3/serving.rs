@@ -260,8 +260,8 @@ enum Next {
 /// The body of a request.
 struct RequestBody {
     receiving: Receiving,
-    /// The result of a first read ahead of the service. For most requests it is the end of the
-    /// body.
+    /// The result of an early read, before the service is called. For most requests it is the end
+    /// of the body.
     begun: Poll<Option<Result<Bytes, StreamError>>>,
 }
 

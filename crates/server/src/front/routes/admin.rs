@@ -1,6 +1,6 @@
 //! `/admin`: commands of operators over HTTP. [`crate::security::authz`] has checked the caller's
-//! rights before; the replica decides whether a command is allowed. This module changes nothing by
-//! itself, and nothing is ever changed by a `GET`.
+//! rights before. The replica decides whether a command is allowed. This module changes nothing by
+//! itself, and a `GET` never changes anything.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

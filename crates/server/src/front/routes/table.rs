@@ -48,8 +48,8 @@ pub const TABLE: [Row; 18] = [
     row(PATH_ADMIN_SET, Methods::Post, Right::Change, Route::Admin(Admin::Set)),
 ];
 
-/// The right that a native connection needs: the native protocol carries only timestamps, and which
-/// node leads.
+/// The right that a native connection needs. The native protocol carries only timestamps and the
+/// name of the leader.
 pub const NATIVE: Right = Right::Timestamps;
 
 const fn row(path: &'static str, methods: Methods, right: Right, route: Route) -> Row {

@@ -114,7 +114,8 @@ bugs! {
     /// Breaks S1; found by `unique` within 20 seeds. Seen: FHIR Data Pipes: a range began where the
     /// one before ended ([#217](https://github.com/ohs-foundation/fhir-data-pipes/pull/217)).
     SplitOffByOne "split-off-by-one",
-    /// Timestamps of a client that has gone are kept for the next request that asks for as many.
+    /// Timestamps of a client that has gone are kept. The next request for the same number gets
+    /// them.
     ///
     /// Breaks S2; found by `order` within 20 seeds. Seen: the wish to waste no timestamp.
     LeftoverGiven "leftover-given",
@@ -240,8 +241,8 @@ bugs! {
     /// ([#2261](https://github.com/dgraph-io/dgraph/pull/2261)); PD
     /// ([#4885](https://github.com/tikv/pd/pull/4885)).
     HiddenRange "hidden-range",
-    /// Roles are checked only now and then. A leader that became follower and leader again between
-    /// two checks keeps its range in the new term.
+    /// Roles are checked only from time to time. If a leader becomes follower and then leader again
+    /// between two checks, it keeps its range in the new term.
     ///
     /// Breaks S3; found by `S3` within 100 seeds. Seen: PD: a node that led again did not
     /// synchronise at once ([#8836](https://github.com/tikv/pd/issues/8836)).

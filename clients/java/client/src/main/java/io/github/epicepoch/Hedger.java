@@ -15,8 +15,8 @@ final class Hedger {
     /** Most hedged requests that wait for an answer on the second connection. */
     static final int COPIES_MAX = 64;
     /**
-     * Most requests that were answered over the second connection and not yet over the first. A node
-     * reads as many requests ahead.
+     * Most requests that were answered over the second connection and not yet over the first. A
+     * node reads this many requests before it answers.
      */
     static final int BURNT_MAX = 1024;
 

@@ -162,7 +162,8 @@ final class LeaderTracker {
         } else if (why instanceof RefusedException refused
                 && refused.code() == ErrorCode.NOT_LEADER
                 && !refused.advice().equals(to.address)) {
-            // That it does not lead is trusted. The leader that it names may be suspect.
+            // The node's word that it does not lead is trusted. The leader that it names may be
+            // suspect.
             if (!directory.follow(refused.advice(), now)) {
                 directory.forgetLeader();
             }
