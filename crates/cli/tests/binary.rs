@@ -112,7 +112,7 @@ fn results_do_not_depend_on_whether_the_output_is_read() {
 #[test]
 #[cfg(debug_assertions)]
 fn a_violation_counts_when_the_output_is_not_read() {
-    let arguments = ["sim", "--seed", "0", "--seeds", "20", "--plant", "split-off-by-one"];
+    let arguments = ["sim", "--seed", "0", "--seeds", "20", "--plant", "checked-at-arrival"];
     let failed = epicepoch(&arguments, &[]).stdout(unread()).output().expect("the binary runs");
     assert_eq!((failed.status.code(), text(&failed.stderr).lines().count()), (Some(3), 1));
     assert!(text(&failed.stderr).starts_with("begins with seed 0, "), "{}", text(&failed.stderr));
@@ -164,7 +164,7 @@ fn seeds_on_several_threads_print_the_same_as_on_one() {
 #[test]
 #[cfg(debug_assertions)]
 fn seeds_on_several_threads_stop_at_the_first_that_fails() {
-    let arguments = ["sim", "--seed", "0", "--seeds", "20", "--plant", "split-off-by-one"];
+    let arguments = ["sim", "--seed", "0", "--seeds", "20", "--plant", "checked-at-arrival"];
     let [one, three] =
         ["1", "3"].map(|jobs| output(&[&arguments[..], &["--jobs", jobs]].concat(), &[]));
     assert_eq!(one.status.code(), Some(3), "{}", text(&one.stderr));
@@ -175,7 +175,7 @@ fn seeds_on_several_threads_stop_at_the_first_that_fails() {
 #[cfg(debug_assertions)]
 fn a_failure_names_seed_and_invariant_and_its_replay_command_reproduces_it() {
     let failed =
-        output(&["sim", "--seed", "0", "--seeds", "20", "--plant", "split-off-by-one"], &[]);
+        output(&["sim", "--seed", "0", "--seeds", "20", "--plant", "checked-at-arrival"], &[]);
     assert_eq!(failed.status.code(), Some(3), "safety");
     let printed = text(&failed.stdout);
     let find = |text: &str, what: &str| -> String {
@@ -183,7 +183,7 @@ fn a_failure_names_seed_and_invariant_and_its_replay_command_reproduces_it() {
         line.unwrap_or_else(|| panic!("{what} in {text}")).to_owned()
     };
     let (seed, hash) = (find(printed, "seed "), find(printed, "trace hash "));
-    assert!(seed.contains("SAFETY Unique: node "), "{seed}");
+    assert!(seed.contains("SAFETY Order: node "), "{seed}");
     assert!(
         printed.lines().filter(|line| line.contains(" ms  ")).count() >= 100,
         "a counterexample"
