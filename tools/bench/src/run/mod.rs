@@ -11,7 +11,7 @@
 //! - [`monitor`]: a measurement without an end. [`load`]: the load of tests; `kept`: its answers.
 //! - [`measurement`]: the result, and whether the generator can be trusted.
 //!
-//! It never judges the service; [`crate::slo`] does.
+//! It never judges the service.
 
 mod channel;
 mod checker;

@@ -35,7 +35,11 @@ pub(crate) fn named(node: &Node) -> String {
 
 /// Starts a node and makes it a voter.
 pub(crate) fn admit(cluster: &mut Cluster, index: usize) {
-    cluster.nodes[index].start();
+    let node = &mut cluster.nodes[index];
+    let begins = node.log().len();
+    node.start();
+    // `member add` does not wait for a node that is not started.
+    wait_until("it listens", WAIT_MAX, || node.log()[begins..].contains("\"started\""));
     let (name, id) = (named(&cluster.nodes[index]), cluster.nodes[index].id.to_string());
     let said = cluster.order(&["member", "add", &name]);
     assert_eq!(said, format!("node {id} is a learner\n"));
